@@ -1,0 +1,64 @@
+"""The classic cost model: memory traffic between the forward and the backward pass."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import ClassVar, Literal, get_args
+
+import numpy as np
+
+from costmodels.recompute_rules import RULES, Rule
+from remat import Bans, CostModel, Graph, Region, Terms
+
+Mode = Literal["conservative", "aggressive"]
+
+
+@dataclass(frozen=True)
+class ByteTraffic(CostModel):
+    """Saving v costs the bytes that the save moves; recomputing is free where it is allowed.
+
+    A value that is in memory anyway (`Graph.materialized`: an input, an output, or a value with a
+    use that cannot be fused) is only read by the backward pass: B(v). Any other is written, too:
+    2 B(v) (paper, section 3.3 and Algorithm 2). B(v) is what reading v moves, so that an expanded
+    view costs its base.
+
+    The optimum of this model is one minimum cut.
+
+    Attributes:
+        mode: "conservative" recomputes only what fuses into the backward's kernels, so that time
+            never suffers; "aggressive" recomputes all but compute-bound and random operators,
+            to save memory (post).
+        rules: switches single rules on or off, e.g. {"used_far_apart": False}; see `RULES`.
+        free_parameters: reading a parameter costs nothing, as in PyTorch's partitioner.
+    """
+
+    name: ClassVar[str] = "byte-traffic"
+    unit: ClassVar[str] = "bytes"
+
+    mode: Mode = "conservative"
+    rules: Mapping[str, bool] = field(default_factory=dict[str, bool])
+    free_parameters: bool = False
+
+    def __post_init__(self) -> None:
+        if self.mode not in get_args(Mode):
+            raise ValueError(f"ByteTraffic.mode must be one of {', '.join(get_args(Mode))}, got {self.mode!r}")
+        unknown = sorted(set(self.rules) - set(RULES))
+        if unknown:
+            raise ValueError(f"ByteTraffic.rules: no rule is named {unknown[0]!r}; there are: {', '.join(RULES)}")
+
+    @property
+    def active_rules(self) -> tuple[Rule, ...]:
+        """The rules that this instance applies, in order."""
+        return tuple(rule for rule in RULES.values() if self.rules.get(rule.name, self.mode in rule.modes))
+
+    def terms(self, graph: Graph) -> Terms:
+        price = np.where(graph.materialized, graph.moved_bytes, 2 * graph.moved_bytes)
+        if self.free_parameters:
+            price = np.where(graph.parameter, 0, price)
+        bannable = (graph.region == Region.FORWARD) & ~graph.view & ~graph.input
+        bans = Bans.none(len(graph))
+        for rule in self.active_rules:
+            bans = bans.also(rule.bans(graph, bans.mask) & bannable, rule.reason)
+        nothing = Terms.nothing(graph)
+        return Terms(price, nothing.recompute_cost, nothing.cannot_save, bans)

@@ -1,0 +1,54 @@
+"""The array types of the package, and the one way in for arrays that users hand over."""
+
+from __future__ import annotations
+
+from typing import Any, TypeAlias, TypeVar
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from remat.errors import RematError
+
+IntArray: TypeAlias = NDArray[np.int64]
+BoolArray: TypeAlias = NDArray[np.bool_]
+
+_Array = TypeVar("_Array", bound=NDArray[Any])
+
+LARGEST_TOTAL = 2**62
+"""Costs and sizes may add up to less than this, so that no int64 sum of them can wrap."""
+
+
+def int_column(label: str, values: ArrayLike, length: int | None, error: type[RematError]) -> IntArray:
+    """Checks and freezes a column of whole numbers.
+
+    Args:
+        label: what to call the column in an error message.
+        values: array-like of shape (length,).
+        length: the expected length, or None for any.
+        error: the error class to raise.
+    """
+    array: NDArray[Any] = np.asarray(values)
+    if array.ndim != 1 or (length is not None and len(array) != length):
+        expected = "one-dimensional" if length is None else f"of shape ({length},)"
+        raise error(f"{label} must be {expected}, got shape {array.shape}")
+    if array.size and array.dtype.kind not in "iu":
+        raise error(f"{label} must hold whole numbers, got dtype {array.dtype}")
+    if array.dtype.kind == "u" and array.size and int(array.max()) >= LARGEST_TOTAL:
+        raise error(f"{label} must be below 2**62, got {int(array.max())}")
+    return frozen(array.astype(np.int64))
+
+
+def bool_column(label: str, values: ArrayLike, length: int, error: type[RematError]) -> BoolArray:
+    """Checks and freezes a column of flags; accepts booleans and the integers 0 and 1."""
+    array: NDArray[Any] = np.asarray(values)
+    if array.shape != (length,):
+        raise error(f"{label} must be of shape ({length},), got shape {array.shape}")
+    if array.size and (array.dtype.kind not in "biu" or bool(((array != 0) & (array != 1)).any())):
+        raise error(f"{label} must hold only true and false, got dtype {array.dtype}")
+    return frozen(array.astype(np.bool_))
+
+
+def frozen(array: _Array) -> _Array:
+    """Marks an array read-only, so that a frozen dataclass that holds it is frozen in fact."""
+    array.setflags(write=False)
+    return array

@@ -1,0 +1,110 @@
+"""Independent checks of plans and proofs. Nothing here trusts, or calls, a solver."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from remat.arrays import BoolArray, IntArray
+from remat.errors import CertificateRejected, InvalidPlan
+from remat.network import SINK, SOURCE, Network, Reduction
+from remat.plan import Plan
+from remat.problem import Problem
+from remat.solution import FlowCertificate, Reason, Solution
+
+_SHOWN = 5
+
+
+def check_plan(problem: Problem, plan: Plan) -> int:
+    """Checks that a plan is legal and returns what it costs, in time linear in the graph.
+
+    A plan is legal if everything needed is available, everything recomputed has its arguments
+    available, no ban is broken, and the saved bytes fit the budget. As values are in topological
+    order, that is enough for the backward pass to compute all it needs.
+
+    Raises:
+        InvalidPlan: naming every broken rule, with up to five values each.
+    """
+    saved, recomputed = plan.masks(problem)
+    available = saved | recomputed
+    producers, consumers = problem.producers, problem.consumers
+    starved = np.zeros(len(problem), np.bool_)
+    starved[consumers[recomputed[consumers] & ~available[producers]]] = True
+    broken = {
+        "both saved and recomputed": saved & recomputed,
+        "needed by the backward pass, but neither saved nor recomputed": problem.needed & ~available,
+        "recomputed from a value that is not available": starved,
+        "saved, but that is forbidden": saved & problem.cannot_save.mask,
+        "recomputed, but that is forbidden": recomputed & problem.cannot_recompute.mask,
+    }
+    complaints = [f"{what}: {_named(problem, who)}" for what, who in broken.items() if who.any()]
+    saved_bytes = int(problem.save_bytes[saved].sum())
+    if problem.budget_bytes is not None and saved_bytes > problem.budget_bytes:
+        complaints.append(f"saves {saved_bytes} bytes, but the budget is {problem.budget_bytes}")
+    if complaints:
+        raise InvalidPlan("the plan is not legal:\n  " + "\n  ".join(complaints))
+    return problem.cost(saved, recomputed)
+
+
+def check_flow(network: Network, flow: IntArray) -> int:
+    """Checks that a flow is feasible and returns its value, in time linear in the network.
+
+    Raises:
+        CertificateRejected: wrong shape, a capacity exceeded, a negative flow, or flow that
+            appears or vanishes at a vertex.
+    """
+    if flow.shape != network.capacities.shape or flow.dtype != np.int64:
+        raise CertificateRejected(
+            f"a flow must be int64 of shape {network.capacities.shape}, got {flow.dtype} of shape {flow.shape}"
+        )
+    if bool((flow < 0).any()) or bool((flow > network.capacities).any()):
+        arc = int(np.flatnonzero((flow < 0) | (flow > network.capacities))[0])
+        raise CertificateRejected(
+            f"flow[{arc}] must be between 0 and the capacity {int(network.capacities[arc])}, got {int(flow[arc])}"
+        )
+    excess = np.zeros(network.num_vertices, np.int64)
+    np.add.at(excess, network.heads, flow)
+    np.subtract.at(excess, network.tails, flow)
+    inner = np.flatnonzero(excess)
+    inner = inner[(inner != SOURCE) & (inner != SINK)]
+    if len(inner):
+        raise CertificateRejected(f"flow is not conserved at vertex {int(inner[0])}: excess {int(excess[inner[0]])}")
+    return int(excess[SINK])
+
+
+def certify(problem: Problem, solution: Solution) -> None:
+    """Checks all that a solution claims: a legal plan, its price, and the proof of optimality.
+
+    A flow certificate is verified against a network built afresh from the problem: a feasible flow
+    of value F shows that no plan costs less than F (weak duality), so F equal to the plan's price
+    proves the plan optimal. Other certificates are claims: they are checked for consistency only,
+    and `Solution.is_proven` stays False.
+
+    Raises:
+        InvalidPlan: the plan is not legal, or does not cost what the solution says.
+        CertificateRejected: the proof, or the bound, does not hold.
+    """
+    claim = solution.termination
+    if solution.plan is None:
+        if claim.reason in (Reason.OPTIMAL, Reason.FEASIBLE):
+            raise CertificateRejected(f"{solution.solver} claims {claim.reason.name} without a plan")
+        return
+    cost = check_plan(problem, solution.plan)
+    if cost != solution.objective:
+        raise InvalidPlan(f"the plan costs {cost}, but {solution.solver} claims {solution.objective}")
+    if claim.reason not in (Reason.OPTIMAL, Reason.FEASIBLE):
+        raise CertificateRejected(f"{solution.solver} claims {claim.reason.name}, yet returns a plan")
+    if claim.bound is not None and claim.bound > cost:
+        raise CertificateRejected(f"{solution.solver} claims the bound {claim.bound}, above its own plan's cost {cost}")
+    if claim.reason is Reason.OPTIMAL and claim.bound != cost:
+        raise CertificateRejected(f"{solution.solver} claims optimality at cost {cost} with the bound {claim.bound}")
+    if isinstance(solution.certificate, FlowCertificate):
+        reduction = Reduction.of(problem)
+        proven = reduction.base_cost + check_flow(reduction.network, solution.certificate.flow)
+        if proven != claim.bound:
+            raise CertificateRejected(f"the flow proves the bound {proven}, but {solution.solver} claims {claim.bound}")
+
+
+def _named(problem: Problem, who: BoolArray) -> str:
+    indices = np.flatnonzero(who).tolist()
+    names = ", ".join(repr(problem.names[i]) for i in indices[:_SHOWN])
+    return names + (f" and {len(indices) - _SHOWN} more" if len(indices) > _SHOWN else "")

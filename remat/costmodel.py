@@ -1,0 +1,127 @@
+"""What a cost model is: opinions about a graph, added to its facts to make a problem."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from remat.arrays import IntArray
+from remat.bans import Bans
+from remat.errors import InvalidProblem
+from remat.graph import Graph, Region
+from remat.problem import Problem
+
+
+@dataclass(frozen=True, eq=False)
+class Terms:
+    """What a cost model contributes to a problem, one entry a value of the graph.
+
+    Terms add up: prices are summed, bans united, the tighter budget kept.
+
+    Attributes:
+        save_cost, recompute_cost: (n,) non-negative integer prices in one unit.
+        cannot_save, cannot_recompute: bans with reasons.
+        budget_bytes: the most bytes that may be saved, or None.
+    """
+
+    save_cost: IntArray
+    recompute_cost: IntArray
+    cannot_save: Bans
+    cannot_recompute: Bans
+    budget_bytes: int | None = None
+
+    @classmethod
+    def nothing(cls, graph: Graph) -> Terms:
+        """Everything allowed, everything free: a start to `dataclasses.replace` from."""
+        n = len(graph)
+        zeros = np.zeros(n, np.int64)
+        return cls(zeros, zeros, Bans.none(n), Bans.none(n))
+
+    def __add__(self, other: Terms) -> Terms:
+        budgets = [budget for budget in (self.budget_bytes, other.budget_bytes) if budget is not None]
+        return Terms(
+            self.save_cost + other.save_cost,
+            self.recompute_cost + other.recompute_cost,
+            self.cannot_save | other.cannot_save,
+            self.cannot_recompute | other.cannot_recompute,
+            min(budgets, default=None),
+        )
+
+
+class CostModel(ABC):
+    """Prices and bans for the values of a graph. Implementations are frozen dataclasses.
+
+    `a + b` is a cost model, too: it adds the terms of both.
+
+    Attributes:
+        name: what users type.
+        unit: of the prices: "bytes", "ns".
+    """
+
+    name: ClassVar[str]
+    unit: ClassVar[str]
+
+    @abstractmethod
+    def terms(self, graph: Graph) -> Terms:
+        """The prices and bans for every value of `graph`, those of the tangents' closure included."""
+
+    def pose(self, graph: Graph) -> Problem:
+        """The problem over the values that the forward pass can compute.
+
+        Legality comes first: an input is never recomputed, and what the graph says can never be
+        saved or recomputed stays so, whatever the cost model allows.
+        """
+        terms = self.terms(graph)
+        cannot_save = graph.cannot_save | terms.cannot_save
+        cannot_recompute = graph.cannot_recompute.also(graph.input, "an input of the graph") | terms.cannot_recompute
+
+        ours = np.flatnonzero(graph.region != Region.TANGENTS)
+        position = np.full(len(graph), -1)
+        position[ours] = np.arange(len(ours))
+        inner = (position[graph.producers] >= 0) & (position[graph.consumers] >= 0)
+        return Problem(
+            names=tuple(graph.names[i] for i in ours.tolist()),
+            save_cost=terms.save_cost[ours],
+            recompute_cost=terms.recompute_cost[ours],
+            save_bytes=activation_bytes(graph)[ours],
+            producers=position[graph.producers[inner]],
+            consumers=position[graph.consumers[inner]],
+            needed=graph.needed[ours],
+            cannot_save=cannot_save.take(ours),
+            cannot_recompute=cannot_recompute.take(ours),
+            budget_bytes=terms.budget_bytes,
+        )
+
+    def __add__(self, other: CostModel) -> CostModel:
+        return Sum((self, other))
+
+
+def activation_bytes(graph: Graph) -> IntArray:
+    """(n,) memory that saving each value takes: its storage, or nothing if an input owns that."""
+    return np.where(graph.input[graph.base], 0, graph.storage_bytes)
+
+
+@dataclass(frozen=True)
+class Sum(CostModel):
+    """The sum of cost models; write `a + b`."""
+
+    parts: tuple[CostModel, ...]
+    name: ClassVar[str] = "sum"
+
+    def __post_init__(self) -> None:
+        units = {part.unit for part in self.parts}
+        if len(units) > 1:
+            raise InvalidProblem(f"cost models add up only in one unit, got {' and '.join(sorted(units))}")
+
+    @property
+    def unit(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]  # known per instance only
+        return self.parts[0].unit
+
+    def terms(self, graph: Graph) -> Terms:
+        total = self.parts[0].terms(graph)
+        for part in self.parts[1:]:
+            total = total + part.terms(graph)
+        return total

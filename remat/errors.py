@@ -1,0 +1,65 @@
+"""Every error that `remat` raises on purpose.
+
+Each message names what was expected, what came, and what to do about it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+class RematError(Exception):
+    """Base of every error below: `except remat.RematError` catches them all."""
+
+
+class InvalidGraph(RematError):
+    """A graph (or a graph file) breaks one of the rules of `remat.Graph`."""
+
+
+class InvalidProblem(RematError):
+    """A problem's arrays contradict each other or are out of range."""
+
+
+class InvalidPlan(RematError):
+    """A plan is not a legal answer to the problem, or does not cost what it claims."""
+
+
+class CertificateRejected(RematError):
+    """A solver's proof of optimality does not prove what the solver claims."""
+
+
+class UnknownName(RematError):
+    """No solver or cost model is registered under this name."""
+
+
+class NotInstalled(RematError):
+    """The package behind a solver or a feature is missing."""
+
+
+class UnsupportedProblem(RematError):
+    """The chosen solver cannot take this problem."""
+
+
+class LimitReached(RematError):
+    """A limit stopped the solver before it had any plan."""
+
+
+class CaptureError(RematError):
+    """A model's joint graph could not be captured."""
+
+
+class UnsupportedTorch(RematError):
+    """The installed torch lacks something that `remat` relies on."""
+
+
+class Infeasible(RematError):
+    """No plan exists.
+
+    Attributes:
+        path: the values of the conflict, in dataflow order, each with the reasons that forbid
+            it; empty when a byte budget, not a path, makes the problem infeasible.
+    """
+
+    def __init__(self, message: str, path: Sequence[tuple[str, tuple[str, ...]]] = ()) -> None:
+        super().__init__(message)
+        self.path = tuple(path)

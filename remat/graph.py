@@ -1,0 +1,273 @@
+"""The joint forward+backward graph of a training step, as plain columns: facts, no opinion.
+
+A graph knows what each value is (size, operator, storage, where it is needed), which uses a
+compiler can fuse, and what can never be saved or recomputed. What saving or recomputing should
+*cost* is a cost model's business (`remat.CostModel`).
+"""
+
+from __future__ import annotations
+
+import graphlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from enum import IntEnum
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+
+from remat.arrays import LARGEST_TOTAL, BoolArray, IntArray, bool_column, int_column
+from remat.bans import Bans
+from remat.errors import InvalidGraph
+
+
+class Region(IntEnum):
+    """Where a value can, or must, be computed."""
+
+    FORWARD = 0
+    """Needed by an output of the forward pass."""
+    TANGENTS = 1
+    """In the tangents' closure: depends on a gradient, so only the backward pass can compute it."""
+    EITHER = 2
+    """Needed by the backward pass alone, yet computable from the inputs: either pass may do it."""
+
+
+FLAGS = ("input", "parameter", "output", "gradient", "fusible", "random", "view", "compute_bound")
+"""The yes/no facts about a node, in the order of the columns of `Graph`."""
+
+
+@dataclass(frozen=True, eq=False)
+class Graph:
+    """A joint graph of n values and m uses. Values are listed in topological order.
+
+    Build one with `remat.capture` (a PyTorch model), `remat.GraphBuilder` (by hand) or
+    `Graph.load` (a file). The constructor checks every rule below and raises `InvalidGraph`.
+
+    Attributes:
+        names: unique name of each value.
+        ops: the operator that computes it, e.g. "aten.mm.default", or "placeholder".
+        dtypes: element type, e.g. "float32"; "" for what is not a tensor.
+        shapes: sizes of the tensor; () for scalars and what is not a tensor.
+        bytes: (n,) size of the value: elements x bytes per element.
+        storage: (n,) id of the storage it lives in; views share the id of their base.
+        flops: (n,) floating-point operations to compute it once.
+        region: (n,) a `Region` each.
+        input: primal inputs of the forward pass (parameters, buffers and RNG state included).
+        parameter: inputs that live as long as the model, so that saving them costs no memory.
+        output: outputs of the forward pass.
+        gradient: outputs of the backward pass.
+        fusible: the compiler can fuse the operator with its neighbours.
+        random: draws, or expands, random numbers.
+        view: the value shares the storage of one of its arguments.
+        compute_bound: matrix multiplications, convolutions, attention.
+        producers, consumers: (m,) the two ends of each use; producer < consumer.
+        fusible_uses: (m,) the compiler can fuse this consumer into the producer's kernel.
+        cannot_save: values that cannot cross from forward to backward (tuples, for one).
+        cannot_recompute: values that must not be computed twice (effects, seeds, collectives).
+        meta: where the graph comes from: model, versions, date.
+    """
+
+    names: tuple[str, ...]
+    ops: tuple[str, ...]
+    dtypes: tuple[str, ...]
+    shapes: tuple[tuple[int, ...], ...]
+    bytes: IntArray
+    storage: IntArray
+    flops: IntArray
+    region: IntArray
+    input: BoolArray
+    parameter: BoolArray
+    output: BoolArray
+    gradient: BoolArray
+    fusible: BoolArray
+    random: BoolArray
+    view: BoolArray
+    compute_bound: BoolArray
+    producers: IntArray
+    consumers: IntArray
+    fusible_uses: BoolArray
+    cannot_save: Bans
+    cannot_recompute: Bans
+    meta: Mapping[str, str] = field(default_factory=dict[str, str])
+
+    def __post_init__(self) -> None:
+        n, m = len(self.names), len(self.producers)
+        for name in ("bytes", "storage", "flops", "region"):
+            object.__setattr__(self, name, int_column(f"Graph.{name}", getattr(self, name), n, InvalidGraph))
+        for name in ("producers", "consumers"):
+            object.__setattr__(self, name, int_column(f"Graph.{name}", getattr(self, name), m, InvalidGraph))
+        for name in FLAGS:
+            object.__setattr__(self, name, bool_column(f"Graph.{name}", getattr(self, name), n, InvalidGraph))
+        uses = bool_column("Graph.fusible_uses", self.fusible_uses, m, InvalidGraph)
+        object.__setattr__(self, "fusible_uses", uses)
+        _check(self)
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def __repr__(self) -> str:
+        origin = f" of {self.meta['model']}" if "model" in self.meta else ""
+        counts = ", ".join(f"{int((self.region == r).sum())} {r.name.lower()}" for r in Region)
+        return f"<Graph{origin}: {len(self)} values ({counts}), {len(self.producers)} uses>"
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Graph):
+            return NotImplemented
+        return all(_same(getattr(self, f.name), getattr(other, f.name)) for f in fields(self))
+
+    __hash__ = None  # type: ignore[assignment]  # arrays inside: equal, but not hashable
+
+    @cached_property
+    def index(self) -> dict[str, int]:
+        """Position of each name."""
+        return {name: i for i, name in enumerate(self.names)}
+
+    @cached_property
+    def base(self) -> IntArray:
+        """(n,) the first value of each value's storage: the one that its views look at."""
+        _, first, inverse = np.unique(self.storage, return_index=True, return_inverse=True)
+        return first[inverse]
+
+    @cached_property
+    def storage_bytes(self) -> IntArray:
+        """(n,) bytes of the storage behind each value; a view keeps the whole of it alive."""
+        return self.bytes[self.base]
+
+    @cached_property
+    def moved_bytes(self) -> IntArray:
+        """(n,) bytes that reading each value once moves: an expanded view reads its base only."""
+        return np.minimum(self.bytes, self.storage_bytes)
+
+    @cached_property
+    def needed(self) -> BoolArray:
+        """(n,) values that the backward pass reads, or returns, but cannot compute from tangents."""
+        tangents = self.region == Region.TANGENTS
+        needed = self.gradient & ~tangents
+        needed[self.producers[tangents[self.consumers] & ~tangents[self.producers]]] = True
+        return needed
+
+    @cached_property
+    def materialized(self) -> BoolArray:
+        """(n,) values whose storage is written to memory whatever is saved (paper, Algorithm 2).
+
+        Those are inputs, outputs, and values with a use that cannot be fused. A view is written
+        if and only if its base is, so the fact spreads over the whole storage.
+        """
+        kept = self.input | self.output
+        kept[self.producers[~self.fusible_uses]] = True
+        by_base = np.zeros(len(self), np.bool_)
+        by_base[self.base[kept]] = True
+        return by_base[self.base]
+
+    def save(self, path: str | Path) -> None:
+        """Writes the graph as JSON, gzipped if the name ends in ".gz" (see `remat.graph_file`)."""
+        from remat.graph_file import write
+
+        write(self, Path(path))
+
+    @classmethod
+    def load(cls, path: str | Path) -> Graph:
+        """Reads a file that `save` wrote, checking everything.
+
+        Raises:
+            InvalidGraph: the file is truncated, not JSON, of a newer version, or breaks a rule.
+        """
+        from remat.graph_file import read
+
+        return read(Path(path))
+
+
+def _same(left: object, right: object) -> bool:
+    if isinstance(left, np.ndarray) or isinstance(right, np.ndarray):
+        return np.array_equal(np.asarray(left), np.asarray(right))
+    return left == right
+
+
+def _check(graph: Graph) -> None:
+    n = len(graph)
+    for label in ("ops", "dtypes", "shapes", "cannot_save", "cannot_recompute"):
+        if len(getattr(graph, label)) != n:
+            raise InvalidGraph(f"Graph.{label} must have one entry a name ({n}), got {len(getattr(graph, label))}")
+    if len(graph.index) != n:
+        twice = next(name for i, name in enumerate(graph.names) if graph.index[name] != i)
+        raise InvalidGraph(f"Graph.names must be unique, got {twice!r} twice")
+    for label in ("bytes", "flops"):
+        column: IntArray = getattr(graph, label)
+        if n and int(column.min()) < 0:
+            i = int(column.argmin())
+            raise InvalidGraph(f"Graph.{label}[{graph.names[i]!r}] must not be negative, got {int(column[i])}")
+    # The columns are summed as int64; a float sum is close enough to refuse what could wrap.
+    if float(graph.bytes.sum(dtype=np.float64)) >= LARGEST_TOTAL:
+        raise InvalidGraph("Graph.bytes must add up to less than 2**62")
+    if n and not bool(np.isin(graph.region, list(Region)).all()):
+        bad = int(graph.region[~np.isin(graph.region, list(Region))][0])
+        raise InvalidGraph(f"Graph.region must hold {[int(r) for r in Region]} (see remat.Region), got {bad}")
+    check_uses(graph.names, graph.producers, graph.consumers, "Graph", InvalidGraph)
+    _check_regions(graph)
+
+
+def check_uses(
+    names: tuple[str, ...],
+    producers: IntArray,
+    consumers: IntArray,
+    label: str,
+    error: type[InvalidGraph] | type[Exception],
+) -> None:
+    """Checks that uses join known values, go from earlier to later ones, and appear once.
+
+    Topological order makes a cycle impossible, so the costly search for one runs only to explain
+    a violation.
+    """
+    n = len(names)
+    if not len(producers):
+        return
+    ends = np.stack([producers, consumers])
+    if int(ends.min()) < 0 or int(ends.max()) >= n:
+        use = int(np.flatnonzero(((ends < 0) | (ends >= n)).any(axis=0))[0])
+        raise error(
+            f"{label} use {use} joins values {int(producers[use])} and {int(consumers[use])}, "
+            f"but there are only {n} values (0 to {n - 1})"
+        )
+    late = np.flatnonzero(producers >= consumers)
+    if len(late):
+        raise error(_explain_order(names, producers, consumers, int(late[0]), label))
+    codes = np.sort(producers * n + consumers)
+    twice = np.flatnonzero(codes[1:] == codes[:-1])
+    if len(twice):
+        u, v = divmod(int(codes[twice[0]]), n)
+        raise error(f"{label} must list each use once, got {names[u]!r} -> {names[v]!r} twice")
+
+
+def _explain_order(names: tuple[str, ...], producers: IntArray, consumers: IntArray, use: int, label: str) -> str:
+    arguments: dict[int, set[int]] = {}
+    for u, v in zip(producers.tolist(), consumers.tolist(), strict=True):
+        arguments.setdefault(v, set()).add(u)
+    try:
+        graphlib.TopologicalSorter(arguments).prepare()
+    except graphlib.CycleError as cycle:
+        loop = " -> ".join(repr(names[i]) for i in cycle.args[1])
+        return f"{label} must be acyclic, got the cycle {loop}"
+    return (
+        f"{label} must list values in topological order, but {names[consumers[use]]!r} "
+        f"uses {names[producers[use]]!r}, which comes later"
+    )
+
+
+def _check_regions(graph: Graph) -> None:
+    u, v = graph.producers, graph.consumers
+    forward, tangents = graph.region == Region.FORWARD, graph.region == Region.TANGENTS
+    _refuse(graph, tangents[u] & ~tangents[v], "depends on a tangent, so its region must be TANGENTS")
+    _refuse(graph, forward[v] & ~forward[u], "is FORWARD, so what it uses must be FORWARD too")
+    _refuse(graph, graph.input[v], "is an input, so it cannot use another value")
+    wrong = np.flatnonzero((graph.input | graph.output) & tangents)
+    if len(wrong):
+        raise InvalidGraph(
+            f"Graph.region[{graph.names[wrong[0]]!r}] must not be TANGENTS: it is an input or output of the forward"
+        )
+
+
+def _refuse(graph: Graph, bad_uses: BoolArray, because: str) -> None:
+    if bad_uses.any():
+        use = int(np.flatnonzero(bad_uses)[0])
+        producer, consumer = graph.names[graph.producers[use]], graph.names[graph.consumers[use]]
+        raise InvalidGraph(f"Graph: {consumer!r} (which uses {producer!r}) {because}")

@@ -1,0 +1,146 @@
+"""What a solver answers: a plan, how the search ended, and the evidence."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from enum import Enum
+from typing import ClassVar
+
+from remat.arrays import IntArray
+from remat.plan import Plan
+
+
+class Reason(Enum):
+    """How a search ended, as claimed by the solver. The value is the help text."""
+
+    OPTIMAL = "no plan costs less"
+    FEASIBLE = "a plan was found, and a limit stopped the search for a cheaper one"
+    INFEASIBLE = "no plan keeps all the rules; relax a ban or raise the budget"
+    LIMIT = "a limit stopped the search before it found a plan; raise the limit"
+
+
+@dataclass(frozen=True)
+class Termination:
+    """How a search ended.
+
+    Attributes:
+        reason: the outcome, as claimed by the solver.
+        bound: no plan costs less than this; None if the solver knows no bound.
+        limit: what stopped the solver ("time"), if and only if a limit stopped it.
+        detail: the backend's own words.
+    """
+
+    reason: Reason
+    bound: int | None = None
+    limit: str | None = None
+    detail: str = ""
+
+    def __post_init__(self) -> None:
+        limited = self.reason in (Reason.FEASIBLE, Reason.LIMIT)
+        if limited != (self.limit is not None):
+            raise ValueError(f"Termination.limit must be set if and only if a limit stopped the solver, got {self}")
+
+
+class Certificate(ABC):
+    """Evidence for a claim of optimality."""
+
+    proves_optimality: ClassVar[bool]
+    """Whether `remat.certify` can verify the evidence without trusting the solver."""
+
+    @abstractmethod
+    def __str__(self) -> str:
+        """One phrase for a table: how optimality is known."""
+
+
+@dataclass(frozen=True, eq=False)
+class FlowCertificate(Certificate):
+    """A feasible flow whose value equals the plan's price: no plan can cost less (duality).
+
+    Attributes:
+        flow: (k,) flow on each arc of `remat.network.Reduction.of(problem).network`.
+    """
+
+    flow: IntArray
+    proves_optimality = True
+
+    def __str__(self) -> str:
+        return "flow = cut, verified"
+
+
+@dataclass(frozen=True)
+class Enumeration(Certificate):
+    """Every candidate was looked at.
+
+    Attributes:
+        candidates: how many plans were compared.
+    """
+
+    candidates: int
+    proves_optimality = False
+
+    def __str__(self) -> str:
+        return f"all {self.candidates:,} candidates compared"
+
+
+@dataclass(frozen=True)
+class ClaimedBound(Certificate):
+    """The backend's word: it says that no plan costs less than its bound.
+
+    Attributes:
+        backend: whose word it is.
+    """
+
+    backend: str
+    proves_optimality = False
+
+    def __str__(self) -> str:
+        return f"bound claimed by {self.backend}"
+
+
+@dataclass(frozen=True)
+class Solution:
+    """A solver's answer, after `remat.solve` has checked it.
+
+    Attributes:
+        plan: what to save and recompute; None if the solver found nothing.
+        objective: what the plan costs, recomputed from the problem; None without a plan.
+        termination: how the search ended, with the bound.
+        certificate: evidence for the bound; None without a plan.
+        solver: name of the solver.
+        solve_time_s: wall time of the solver, without the checks.
+    """
+
+    plan: Plan | None
+    objective: int | None
+    termination: Termination
+    certificate: Certificate | None
+    solver: str
+    solve_time_s: float = 0.0
+
+    @property
+    def bound(self) -> int | None:
+        """No plan costs less than this."""
+        return self.termination.bound
+
+    @property
+    def is_optimal(self) -> bool:
+        """The solver says that no plan costs less."""
+        return self.termination.reason is Reason.OPTIMAL
+
+    @property
+    def is_proven(self) -> bool:
+        """Optimal, with a certificate that was verified without trusting the solver."""
+        return self.is_optimal and self.certificate is not None and self.certificate.proves_optimality
+
+    @property
+    def gap(self) -> float | None:
+        """(objective - bound) / objective: how far from optimal the plan may be at most."""
+        if self.objective is None or self.bound is None:
+            return None
+        return (self.objective - self.bound) / self.objective if self.objective else 0.0
+
+    def __repr__(self) -> str:
+        word = "proven" if self.is_proven else "claimed"
+        state = self.termination.reason.name.lower()
+        return f"<Solution by {self.solver}: objective {self.objective}, bound {self.bound}, {state} ({word}), {self.plan}>"

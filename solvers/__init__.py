@@ -1,0 +1,9 @@
+"""Solvers for `remat`: one algorithm a file. The package behind each is imported when it solves."""
+
+from solvers.exhaustive import Exhaustive
+from solvers.networkx_cut import NetworkX
+from solvers.ortools_flow import ORTools
+from solvers.pulp_ilp import PuLP
+from solvers.scipy_flow import SciPy
+
+__all__ = ["Exhaustive", "NetworkX", "ORTools", "PuLP", "SciPy"]

@@ -1,0 +1,61 @@
+"""Every plan there is, one by one: slow, and impossible to get wrong. For tests."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from remat import Feature, Plan, Problem, Reason, Solution, Solver, Termination
+from remat.arrays import IntArray
+from remat.solution import Enumeration
+
+
+@dataclass(frozen=True)
+class Exhaustive(Solver):
+    """Compares all 2^n choices of what to recompute.
+
+    What is recomputed decides the rest: whatever else is needed, or read by a recomputed value,
+    must be saved, and saving more only costs more.
+    """
+
+    name: ClassVar[str] = "exhaustive"
+    features: ClassVar[frozenset[Feature]] = frozenset({Feature.BUDGET})
+    max_values: ClassVar[int | None] = 16
+
+    def _solve(self, problem: Problem, *, time_limit_s: float | None) -> Solution:
+        n = len(problem)
+        recompute = np.arange(2**n, dtype=np.int64)  # bit v of a choice: v is recomputed
+        available = recompute | _bits(problem.needed)
+        for u, v in zip(problem.producers.tolist(), problem.consumers.tolist(), strict=True):
+            available |= ((recompute >> v) & 1) << u
+        save = available & ~recompute
+
+        legal = (save & _bits(problem.cannot_save.mask) == 0) & (recompute & _bits(problem.cannot_recompute.mask) == 0)
+        saved_bytes = _weigh(save, problem.save_bytes)
+        if problem.budget_bytes is not None:
+            legal &= saved_bytes <= problem.budget_bytes
+        certificate = Enumeration(len(recompute))
+        if not legal.any():
+            return Solution(None, None, Termination(Reason.INFEASIBLE), certificate, self.name)
+        cost = _weigh(save, problem.save_cost) + _weigh(recompute, problem.recompute_cost)
+        tensors = _weigh(save, np.ones(n, np.int64))
+        later = np.flatnonzero(legal)
+        best = int(later[np.lexsort((recompute[later], tensors[later], saved_bytes[later], cost[later]))[0]])
+        chosen = ((save[best] >> np.arange(n)) & 1).astype(np.bool_)
+        plan = Plan.from_saved(problem, chosen)
+        value = int(cost[best])
+        return Solution(plan, value, Termination(Reason.OPTIMAL, value), certificate, self.name)
+
+
+def _bits(mask: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> np.int64:
+    return np.int64(sum(1 << int(v) for v in np.flatnonzero(mask)))
+
+
+def _weigh(choices: IntArray, weights: IntArray) -> IntArray:
+    """Sum of the weights of the bits set in each choice."""
+    total = np.zeros(len(choices), np.int64)
+    for v, weight in enumerate(weights.tolist()):
+        total += ((choices >> v) & 1) * weight
+    return total

@@ -1,0 +1,46 @@
+"""networkx' maximum flow: pure Python, any capacity, a choice of algorithms."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from remat import FlowSolver
+from remat.arrays import IntArray
+from remat.network import SINK, SOURCE, Network, Sides
+
+FLOW_FUNCS = ("preflow_push", "boykov_kolmogorov", "dinitz", "edmonds_karp", "shortest_augmenting_path")
+
+
+@dataclass(frozen=True)
+class NetworkX(FlowSolver):
+    """`networkx.algorithms.flow`, PyTorch's own choice up to torch 2.13.
+
+    Attributes:
+        flow_func: name of the algorithm, one of `FLOW_FUNCS`.
+    """
+
+    name: ClassVar[str] = "networkx"
+    requires: ClassVar[tuple[str, ...]] = ("networkx",)
+
+    flow_func: str = "preflow_push"
+
+    def __post_init__(self) -> None:
+        if self.flow_func not in FLOW_FUNCS:
+            raise ValueError(f"NetworkX.flow_func must be one of {', '.join(FLOW_FUNCS)}, got {self.flow_func!r}")
+
+    def _max_flow(self, network: Network) -> tuple[IntArray, Sides | None]:
+        import networkx
+        from networkx.algorithms import flow as algorithms
+
+        graph: Any = networkx.DiGraph()
+        graph.add_nodes_from((SOURCE, SINK))
+        arcs = list(zip(network.tails.tolist(), network.heads.tolist(), strict=True))
+        for (tail, head), capacity in zip(arcs, network.capacities.tolist(), strict=True):
+            graph.add_edge(tail, head, capacity=capacity)
+        residual: Any = getattr(algorithms, self.flow_func)(graph, SOURCE, SINK, value_only=False)
+        # A residual network reports an arc's flow as negative where the net flow runs against it.
+        flow = np.array([max(residual[tail][head]["flow"], 0) for tail, head in arcs], np.int64)
+        return flow, None

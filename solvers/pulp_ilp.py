@@ -1,0 +1,122 @@
+"""PuLP's integer program, solved by CBC: the oracle, with budgets and time limits."""
+
+from __future__ import annotations
+
+import re
+import tempfile
+from dataclasses import dataclass
+from math import ceil
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+
+from remat import Feature, Plan, Problem, Reason, Solution, Solver, Termination, UnsupportedProblem
+from remat.arrays import IntArray
+from remat.solution import ClaimedBound
+
+_LARGEST_PRICE = 10**13 - 1
+"""PuLP 3.3 writes coefficients with 13 digits to the file that CBC reads."""
+
+
+@dataclass(frozen=True)
+class PuLP(Solver):
+    """The formulation of `remat.problem`, literally, as a 0-1 program.
+
+    CBC computes in doubles, so prices that add up to 10^13 or more are refused, and the answer is
+    rounded; `remat.solve` then checks it in integers.
+    """
+
+    name: ClassVar[str] = "pulp"
+    features: ClassVar[frozenset[Feature]] = frozenset({Feature.BUDGET, Feature.TIME_LIMIT})
+    requires: ClassVar[tuple[str, ...]] = ("pulp",)
+    largest_capacity: ClassVar[int | None] = _LARGEST_PRICE
+
+    def _solve(self, problem: Problem, *, time_limit_s: float | None) -> Solution:
+        import pulp
+
+        save_cost, recompute_cost, unit = _scaled(problem)
+        program: Any = pulp.LpProblem("remat", pulp.LpMinimize)
+        n = len(problem)
+        available = [pulp.LpVariable(f"b{v}", cat=pulp.LpBinary) for v in range(n)]
+        recomputed = [pulp.LpVariable(f"a{v}", cat=pulp.LpBinary) for v in range(n)]
+        no_save, no_recompute = problem.cannot_save.mask, problem.cannot_recompute.mask
+
+        prices: dict[Any, int] = {}
+        for v, (save, recompute) in enumerate(zip(save_cost, recompute_cost, strict=True)):
+            prices[available[v]] = save
+            prices[recomputed[v]] = recompute - save
+        program += pulp.LpAffineExpression(prices)
+        for v in range(n):
+            program += recomputed[v] <= available[v]
+            if problem.needed[v]:
+                available[v].lowBound = 1
+            if no_recompute[v]:
+                recomputed[v].upBound = 0
+            if no_save[v]:
+                program += available[v] <= recomputed[v]
+        for u, v in zip(problem.producers.tolist(), problem.consumers.tolist(), strict=True):
+            program += recomputed[v] <= available[u]
+        if problem.budget_bytes is not None:
+            size = problem.save_bytes.tolist()
+            saved_bytes = [size[v] * (available[v] - recomputed[v]) for v in range(n) if size[v]]
+            program += pulp.lpSum(saved_bytes) <= problem.budget_bytes
+
+        log = _run_cbc(program, time_limit_s)
+        return _read(self.name, problem, program, available, recomputed, log, unit)
+
+
+def _scaled(problem: Problem) -> tuple[list[int], list[int], int]:
+    """Prices divided by their greatest common divisor, with it; refused if CBC cannot hold them."""
+    both = np.concatenate([problem.save_cost, problem.recompute_cost])
+    unit = max(int(np.gcd.reduce(both)), 1) if len(both) else 1
+    total = int(both.sum()) // unit
+    if total > _LARGEST_PRICE:
+        raise UnsupportedProblem(
+            f"solver 'pulp': the prices add up to {total} in units of {unit}, but CBC's input holds 13 digits; "
+            f'use solver="ortools"'
+        )
+    return (problem.save_cost // unit).tolist(), (problem.recompute_cost // unit).tolist(), unit
+
+
+def _run_cbc(program: Any, time_limit_s: float | None) -> str:
+    """Runs CBC to optimality or to the limit, and returns its log."""
+    import pulp
+
+    with tempfile.TemporaryDirectory() as folder:
+        log = Path(folder) / "cbc.log"
+        # CBC is named, not "whatever is installed": an oracle must be the same everywhere.
+        cbc = pulp.PULP_CBC_CMD(msg=False, timeLimit=time_limit_s, gapRel=0, gapAbs=0, threads=1, logPath=str(log))
+        program.solve(cbc)
+        return log.read_text() if log.exists() else ""
+
+
+def _read(
+    name: str, problem: Problem, program: Any, available: list[Any], recomputed: list[Any], log: str, unit: int
+) -> Solution:
+    import pulp
+
+    certificate = ClaimedBound("CBC")
+    # `status` says Optimal even after a time limit (PuLP 3.3); only `sol_status` tells them apart.
+    outcome = program.sol_status
+    if outcome == pulp.LpSolutionInfeasible:
+        return Solution(None, None, Termination(Reason.INFEASIBLE, detail="CBC: infeasible"), certificate, name)
+    if outcome not in (pulp.LpSolutionOptimal, pulp.LpSolutionIntegerFeasible):
+        return Solution(None, None, Termination(Reason.LIMIT, limit="time"), certificate, name)
+
+    def rounded(variables: list[Any]) -> IntArray:
+        return np.array([round(variable.value() or 0) for variable in variables], np.int64)
+
+    plan = Plan.from_saved(problem, (rounded(available) > rounded(recomputed)))
+    cost = problem.cost(*plan.masks(problem))
+    if outcome == pulp.LpSolutionOptimal:
+        return Solution(plan, cost, Termination(Reason.OPTIMAL, cost), certificate, name)
+    bound = _logged_bound(log, unit)
+    return Solution(plan, cost, Termination(Reason.FEASIBLE, bound, limit="time"), certificate, name)
+
+
+def _logged_bound(log: str, unit: int) -> int | None:
+    """The lower bound in CBC's closing report, rounded up to whole units (prices are integers)."""
+    match = re.search(r"^Lower bound:\s+(\S+)", log, re.MULTILINE)
+    # CBC prints three decimals of a double: take off what printing may have added.
+    return ceil(float(match[1]) * (1 - 1e-9) - 0.001) * unit if match else None
