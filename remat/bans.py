@@ -68,6 +68,12 @@ class Bans:
         """The bans of some values, in the given order."""
         return Bans(frozen(self.codes[indices]), self.reasons)
 
+    def without(self, indices: IntArray) -> Bans:
+        """These bans, lifted from the given values."""
+        codes = self.codes.copy()
+        codes[indices] = 0
+        return Bans(frozen(codes), self.reasons)
+
     def as_dict(self) -> dict[int, str]:
         """The forbidden indices, each with its reason: the inverse of `of`."""
         return {int(i): self.reasons[int(self.codes[i]) - 1] for i in np.flatnonzero(self.codes)}

@@ -71,12 +71,19 @@ class CostModel(ABC):
     def pose(self, graph: Graph) -> Problem:
         """The problem over the values that the forward pass can compute.
 
-        Legality comes first: an input is never recomputed, and what the graph says can never be
-        saved or recomputed stays so, whatever the cost model allows.
+        Three voices, in this order: the graph's facts (an input is never recomputed, a tuple never
+        saved), the user's annotations, and the cost model, whose bans do not apply to a value that
+        the user marked.
         """
         terms = self.terms(graph)
-        cannot_save = graph.cannot_save | terms.cannot_save
-        cannot_recompute = graph.cannot_recompute.also(graph.input, "an input of the graph") | terms.cannot_recompute
+        marked = np.flatnonzero(graph.must_save | graph.must_recompute)
+        cannot_save = (
+            graph.cannot_save.also(graph.must_recompute, "marked MUST_RECOMPUTE") | terms.cannot_save.without(marked)
+        )
+        cannot_recompute = (
+            graph.cannot_recompute.also(graph.input, "an input of the graph").also(graph.must_save, "marked MUST_SAVE")
+            | terms.cannot_recompute.without(marked)
+        )
 
         ours = np.flatnonzero(graph.region != Region.TANGENTS)
         position = np.full(len(graph), -1)

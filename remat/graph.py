@@ -32,7 +32,18 @@ class Region(IntEnum):
     """Needed by the backward pass alone, yet computable from the inputs: either pass may do it."""
 
 
-FLAGS = ("input", "parameter", "output", "gradient", "fusible", "random", "view", "compute_bound")
+FLAGS = (
+    "input",
+    "parameter",
+    "output",
+    "gradient",
+    "fusible",
+    "random",
+    "view",
+    "compute_bound",
+    "must_save",
+    "must_recompute",
+)
 """The yes/no facts about a node, in the order of the columns of `Graph`."""
 
 
@@ -60,6 +71,7 @@ class Graph:
         random: draws, or expands, random numbers.
         view: the value shares the storage of one of its arguments.
         compute_bound: matrix multiplications, convolutions, attention.
+        must_save, must_recompute: what the user's annotations demand (torch's `CheckpointPolicy`).
         producers, consumers: (m,) the two ends of each use; producer < consumer.
         fusible_uses: (m,) the compiler can fuse this consumer into the producer's kernel.
         cannot_save: values that cannot cross from forward to backward (tuples, for one).
@@ -83,6 +95,8 @@ class Graph:
     random: BoolArray
     view: BoolArray
     compute_bound: BoolArray
+    must_save: BoolArray
+    must_recompute: BoolArray
     producers: IntArray
     consumers: IntArray
     fusible_uses: BoolArray

@@ -29,7 +29,19 @@ class GraphBuilder:
         self._storage: list[int] = []
         self._arguments: list[tuple[int, ...]] = []
         self._marks: dict[str, set[int]] = {
-            mark: set() for mark in ("input", "output", "gradient", "tangent", "unfusible", "random", "view", "compute")
+            mark: set()
+            for mark in (
+                "input",
+                "output",
+                "gradient",
+                "tangent",
+                "unfusible",
+                "random",
+                "view",
+                "compute_bound",
+                "must_save",
+                "must_recompute",
+            )
         }
         self._cannot_save: dict[int, str] = {}
         self._cannot_recompute: dict[int, str] = {}
@@ -52,6 +64,8 @@ class GraphBuilder:
         random: bool = False,
         view: bool = False,
         compute_bound: bool = False,
+        must_save: bool = False,
+        must_recompute: bool = False,
         cannot_save: str | None = None,
         cannot_recompute: str | None = None,
     ) -> str:
@@ -64,6 +78,7 @@ class GraphBuilder:
             bytes: size; that of the first argument when left out.
             view: the value lives in the storage of its first argument.
             compute_bound: a matrix multiplication or the like; not fusible then.
+            must_save, must_recompute: demanded by an annotation.
             cannot_save, cannot_recompute: why it can never be saved, or computed twice.
         """
         used = tuple(dict.fromkeys(self._find(argument) for argument in arguments))
@@ -71,7 +86,14 @@ class GraphBuilder:
             if not used:
                 raise InvalidGraph(f"GraphBuilder.op({op!r}): give bytes=, there is no argument to take a size from")
             bytes = self._bytes[used[0]]
-        told = {"random": random, "view": view, "compute": compute_bound, "unfusible": compute_bound or not fusible}
+        told = {
+            "random": random,
+            "view": view,
+            "compute_bound": compute_bound,
+            "unfusible": compute_bound or not fusible,
+            "must_save": must_save,
+            "must_recompute": must_recompute,
+        }
         label = self._add(name or self._fresh(op), op, bytes, used, {mark for mark, on in told.items() if on})
         i = len(self._names) - 1
         if view:
@@ -113,7 +135,9 @@ class GraphBuilder:
             fusible=fusible,
             random=self._flag("random"),
             view=self._flag("view"),
-            compute_bound=self._flag("compute"),
+            compute_bound=self._flag("compute_bound"),
+            must_save=self._flag("must_save"),
+            must_recompute=self._flag("must_recompute"),
             producers=producers,
             consumers=consumers,
             fusible_uses=fusible[producers] & fusible[consumers],

@@ -35,12 +35,15 @@ class NetworkX(FlowSolver):
         import networkx
         from networkx.algorithms import flow as algorithms
 
+        # networkx leaves arcs without capacity out of its residual network.
+        open_arcs = np.flatnonzero(network.capacities)
+        ends = list(zip(network.tails[open_arcs].tolist(), network.heads[open_arcs].tolist(), strict=True))
         graph: Any = networkx.DiGraph()
         graph.add_nodes_from((SOURCE, SINK))
-        arcs = list(zip(network.tails.tolist(), network.heads.tolist(), strict=True))
-        for (tail, head), capacity in zip(arcs, network.capacities.tolist(), strict=True):
+        for (tail, head), capacity in zip(ends, network.capacities[open_arcs].tolist(), strict=True):
             graph.add_edge(tail, head, capacity=capacity)
         residual: Any = getattr(algorithms, self.flow_func)(graph, SOURCE, SINK, value_only=False)
-        # A residual network reports an arc's flow as negative where the net flow runs against it.
-        flow = np.array([max(residual[tail][head]["flow"], 0) for tail, head in arcs], np.int64)
+        flow = np.zeros(len(network.tails), np.int64)
+        # Where the net flow runs against an arc, the residual network reports it as negative.
+        flow[open_arcs] = [max(residual[tail][head]["flow"], 0) for tail, head in ends]
         return flow, None

@@ -1,0 +1,1 @@
+"""Drivers that reproduce the project's claims; each runs with one command."""

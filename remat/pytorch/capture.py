@@ -1,0 +1,120 @@
+"""The joint graph of a model's training step, as the compiler would partition it."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import fx
+from torch._inductor.compile_fx import compile_fx
+from torch._inductor.custom_graph_pass import CustomPartitionerFn
+
+from remat.errors import CaptureError
+from remat.graph import Graph
+from remat.pytorch import seam
+from remat.pytorch.facts import extract
+
+Visitor = Callable[[fx.Graph, Any, int], None]
+"""(joint graph, torch's `NodeInfo`, number of forward outputs), while torch is partitioning it."""
+
+
+def capture(model_or_fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Graph:
+    """Captures the joint forward+backward graph of `model_or_fn(*args, **kwargs)`.
+
+    It is the very graph that TorchInductor would partition: traced by Dynamo and AOTAutograd, after
+    Inductor's passes over joint graphs. Nothing is compiled to kernels. The forward pass runs once,
+    uncompiled; under a `FakeTensorMode` it costs neither time nor memory.
+
+    Args:
+        model_or_fn: a module or function whose output depends on something that requires gradients.
+        args, kwargs: what to call it with.
+
+    Raises:
+        CaptureError: no gradient is required, or the model breaks into several graphs (then
+            `remat.pytorch.capture_all` returns them all).
+        UnsupportedTorch: the installed torch lacks what capturing relies on.
+    """
+    graphs = capture_all(model_or_fn, *args, **kwargs)
+    if len(graphs) > 1:
+        sizes = ", ".join(str(len(graph)) for graph in graphs)
+        raise CaptureError(
+            f"{_name_of(model_or_fn)} breaks into {len(graphs)} joint graphs (of {sizes} values); "
+            f"remove the graph breaks (TORCH_LOGS=graph_breaks names them), or use remat.pytorch.capture_all"
+        )
+    return graphs[0]
+
+
+def capture_all(model_or_fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> list[Graph]:
+    """As `capture`, for models that Dynamo breaks into several graphs: one `Graph` each, in order."""
+    graphs: list[Graph] = []
+    meta = {
+        "model": _name_of(model_or_fn),
+        "torch": torch.__version__,
+        "captured": datetime.datetime.now(datetime.UTC).date().isoformat(),
+    }
+
+    def read(joint_graph: fx.Graph, node_info: Any, num_fwd_outputs: int) -> None:
+        graphs.append(extract(joint_graph, node_info, num_fwd_outputs, meta))
+
+    visit_joint_graphs(read, model_or_fn, *args, **kwargs)
+    return graphs
+
+
+def visit_joint_graphs(visit: Visitor, model_or_fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> None:
+    """Calls `visit` on each joint graph at the moment where torch would choose what to save.
+
+    Raises:
+        CaptureError: there was no joint graph.
+    """
+    visits = 0
+
+    def chooser(joint_graph: fx.Graph, node_info: Any, num_fwd_outputs: int) -> list[fx.Node]:
+        nonlocal visits
+        visits += 1
+        visit(joint_graph, node_info, num_fwd_outputs)
+        return list(node_info.inputs)  # any legal choice will do: the result is never differentiated
+
+    def backend(graph_module: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
+        # Caches must be off, or a second capture would be answered without a partition.
+        patches = {"custom_partitioner_fn": _Visit(chooser), "force_disable_caches": True}
+        return compile_fx(graph_module, list(inputs), inner_compile=_uncompiled, config_patches=patches)  # type: ignore[return-value]
+
+    with seam.fresh_compilation(), torch.enable_grad():
+        torch.compile(model_or_fn, backend=backend)(*args, **kwargs)
+    if not visits:
+        raise CaptureError(
+            f"{_name_of(model_or_fn)} has no backward pass to capture: no parameter or input that its output "
+            f"depends on requires gradients; call .requires_grad_() on one"
+        )
+
+
+class _Visit(CustomPartitionerFn):
+    """Hands the joint graph to a chooser on the way through torch's partitioner."""
+
+    def __init__(self, chooser: seam.Chooser) -> None:
+        self.chooser = chooser
+
+    def __call__(
+        self, gm: fx.GraphModule, joint_inputs: Sequence[object], **kwargs: Any
+    ) -> tuple[fx.GraphModule, fx.GraphModule]:
+        return seam.partition(gm, joint_inputs, self.chooser, **kwargs)
+
+    def uuid(self) -> None:
+        return None
+
+
+def _uncompiled(graph_module: fx.GraphModule, example_inputs: Sequence[Any], **options: Any) -> Callable[..., Any]:
+    """Stands in for Inductor's code generation: runs the graph as it is."""
+    del example_inputs, options
+
+    def run(inputs: list[Any]) -> Any:
+        return graph_module.forward(*inputs)
+
+    run._boxed_call = True  # type: ignore[attr-defined]  # AOTAutograd passes one list
+    return run
+
+
+def _name_of(model_or_fn: Callable[..., Any]) -> str:
+    return getattr(model_or_fn, "__name__", type(model_or_fn).__name__)

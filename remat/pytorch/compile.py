@@ -1,0 +1,68 @@
+"""`torch.compile` with a plan of ours."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, cast
+
+import torch
+from torch import fx
+
+from remat.costmodel import CostModel
+from remat.pytorch.partitioner import DEFAULT_COST_MODEL, Partitioner
+from remat.solve import DEFAULT_SOLVER
+from remat.solver import Solver
+
+
+def compile(
+    model: Callable[..., Any],
+    *,
+    cost_model: str | CostModel = DEFAULT_COST_MODEL,
+    solver: str | Solver = DEFAULT_SOLVER,
+    **torch_compile_kwargs: Any,
+) -> Callable[..., Any]:
+    """`torch.compile`, with what to save chosen by a cost model and a solver.
+
+    Args:
+        model: a module or function.
+        cost_model: a registered name or an instance.
+        solver: a registered name or an instance.
+        torch_compile_kwargs: passed on to `torch.compile`; `backend` is ours.
+
+    Returns:
+        the compiled model. Choosing happens when torch compiles, at the first call; what goes
+        wrong then is raised there.
+    """
+    if "backend" in torch_compile_kwargs:
+        raise TypeError("remat.compile is TorchInductor with a plan of ours: it takes no backend=")
+    partitioner = Partitioner.of(cost_model, solver)
+    options = _inductor_options(torch_compile_kwargs.pop("mode", None), torch_compile_kwargs.pop("options", None))
+    options["custom_partitioner_fn"] = partitioner
+    return cast(Callable[..., Any], torch.compile(model, options=options, **torch_compile_kwargs))
+
+
+def backend(
+    graph_module: fx.GraphModule,
+    example_inputs: Sequence[Any],
+    *,
+    mode: str | None = None,
+    options: Mapping[str, Any] | None = None,
+) -> Callable[..., Any]:
+    """The backend behind `torch.compile(model, backend="remat")`, with default settings.
+
+    Args:
+        graph_module: Dynamo's forward graph.
+        example_inputs: its inputs.
+        mode, options: as for `torch.compile` with its default backend.
+    """
+    from torch._inductor.compile_fx import compile_fx
+
+    patches = _inductor_options(mode, options)
+    patches["custom_partitioner_fn"] = Partitioner.of()
+    return cast(Callable[..., Any], compile_fx(graph_module, list(example_inputs), config_patches=patches))
+
+
+def _inductor_options(mode: str | None, options: Mapping[str, Any] | None) -> dict[str, Any]:
+    """What torch.compile would make of `mode` and `options`, as one dictionary."""
+    from_mode: dict[str, Any] = torch._inductor.list_mode_options(mode) if mode not in (None, "default") else {}
+    return {**from_mode, **(options or {})}

@@ -1,0 +1,108 @@
+"""The one module that knows torch's private names, and how they differ between versions.
+
+Everything that torch's partitioner does around its choice of saved values (common subexpressions,
+random numbers, effects, symbolic sizes, the extraction of the two graphs) stays torch's. Only the
+choice itself, `choose_saved_values_set`, is swapped for ours while the partitioner runs.
+
+Read and run with torch 2.11.0, 2.13.0 and 2.15.0. Signatures are probed, not version numbers.
+"""
+
+# torch's internals carry few types: what comes out of them is unknown to a checker.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportMissingTypeStubs=false
+
+from __future__ import annotations
+
+import inspect
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from functools import cache
+from typing import Any, TypeAlias
+from unittest.mock import patch
+
+import torch
+from torch import fx
+
+from remat.errors import UnsupportedTorch
+
+Chooser: TypeAlias = Callable[[fx.Graph, Any, int], list[fx.Node]]
+"""(joint graph, torch's `NodeInfo`, number of forward outputs) -> the values to save."""
+
+_swap = threading.RLock()
+
+
+@cache
+def _partitioners() -> Any:
+    """torch's partitioner module, checked for all that is used of it."""
+    try:
+        from torch._functorch import partitioners
+    except ImportError as error:
+        raise _unsupported(f"torch._functorch.partitioners cannot be imported ({error})") from None
+    expected = {
+        "min_cut_rematerialization_partition": {"joint_module", "num_fwd_outputs", "static_lifetime_input_indices"},
+        "choose_saved_values_set": {"joint_graph", "node_info", "memory_budget"},
+        "get_default_op_list": set[str](),
+    }
+    for name, parameters in expected.items():
+        function = getattr(partitioners, name, None)
+        if function is None or not parameters <= set(inspect.signature(function).parameters):
+            raise _unsupported(f"torch._functorch.partitioners.{name}({', '.join(sorted(parameters))}) is gone")
+    return partitioners
+
+
+def _unsupported(what: str) -> UnsupportedTorch:
+    return UnsupportedTorch(
+        f"torch {torch.__version__} is not supported: {what}. remat works with torch 2.11 to 2.15; install one of those"
+    )
+
+
+def partition(
+    joint_module: fx.GraphModule, joint_inputs: Sequence[object], chooser: Chooser, *, num_fwd_outputs: int, **kwargs: Any
+) -> tuple[fx.GraphModule, fx.GraphModule]:
+    """Runs torch's partitioner with our choice of saved values.
+
+    The swap is global to the process, so partitions take turns.
+    """
+    torch_side = _partitioners()
+
+    def choose(joint_graph: fx.Graph, node_info: Any, memory_budget: float = 1) -> list[fx.Node]:
+        del memory_budget  # torch's own knob; ours comes with the cost model
+        return chooser(joint_graph, node_info, num_fwd_outputs)
+
+    with _swap, patch.object(torch_side, "choose_saved_values_set", choose):
+        return torch_side.min_cut_rematerialization_partition(
+            joint_module, joint_inputs, num_fwd_outputs=num_fwd_outputs, **kwargs
+        )
+
+
+def torchs_choice(joint_graph: fx.Graph, node_info: Any) -> list[fx.Node]:
+    """What torch's own partitioner would save, with its own settings."""
+    torch_side = _partitioners()
+    return torch_side.choose_saved_values_set(joint_graph, node_info, torch_side.config.activation_memory_budget)
+
+
+@cache
+def op_types() -> Any:
+    """torch's lists of fusible, compute-intensive, random and view operators."""
+    return _partitioners().get_default_op_list()
+
+
+def hint(size: Any) -> int:
+    """A number for a possibly symbolic size: its hint, or 4096 as in torch where there is none."""
+    if isinstance(size, int):
+        return size
+    from torch.fx.experimental import symbolic_shapes
+
+    # 2.13 renamed it: the older one guards on unbacked sizes.
+    if hasattr(symbolic_shapes, "optimization_hint"):
+        return int(symbolic_shapes.optimization_hint(size, fallback=4096))
+    return int(symbolic_shapes.size_hint(size, fallback=4096))  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def fresh_compilation() -> AbstractContextManager[None]:
+    """Makes torch.compile trace again whatever was compiled, or cached, before."""
+    import torch._dynamo.config as dynamo_config
+
+    # Dynamo stops compiling a function after 8 variants; a capture must not count against that.
+    return dynamo_config.patch(recompile_limit=10**6, accumulated_recompile_limit=10**6)  # type: ignore[attr-defined]
