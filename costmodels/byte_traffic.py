@@ -53,6 +53,7 @@ class ByteTraffic(CostModel):
         return tuple(rule for rule in RULES.values() if self.rules.get(rule.name, self.mode in rule.modes))
 
     def terms(self, graph: Graph) -> Terms:
+        """Prices by bytes moved, bans by the active rules."""
         price = np.where(graph.materialized, graph.moved_bytes, 2 * graph.moved_bytes)
         if self.free_parameters:
             price = np.where(graph.parameter, 0, price)

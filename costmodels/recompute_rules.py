@@ -105,13 +105,14 @@ def _first_unfusible(n: int, u: IntArray, v: IntArray, fusible: BoolArray) -> In
     A path's first unfusible use ends before its later ones, so a pass over the uses from the last
     to the first suffices. n stands for "none".
     """
-    first = [n] * n
+    first: list[int] = [n] * n
     order = np.argsort(u, kind="stable")[::-1]
-    uses = zip(u[order].tolist(), v[order].tolist(), fusible[order].tolist(), strict=True)
-    for producer, consumer, fused in uses:
+    producers: list[int] = u[order].tolist()
+    consumers: list[int] = v[order].tolist()
+    fused_uses: list[bool] = fusible[order].tolist()
+    for producer, consumer, fused in zip(producers, consumers, fused_uses, strict=True):
         reached = first[consumer] if fused else consumer
-        if reached < first[producer]:
-            first[producer] = reached
+        first[producer] = min(first[producer], reached)
     return np.array(first, np.int64)
 
 
@@ -125,9 +126,11 @@ def _long_fusible_chain(graph: Graph, earlier: BoolArray) -> BoolArray:
     position = (np.cumsum(in_forward) - 1).tolist()
     chained = _forward_uses(graph) & graph.fusible_uses
     users: list[list[int]] = [[] for _ in range(len(graph))]
-    for u, v in zip(graph.producers[chained].tolist(), graph.consumers[chained].tolist(), strict=True):
+    producers: list[int] = graph.producers[chained].tolist()
+    consumers: list[int] = graph.consumers[chained].tolist()
+    for u, v in zip(producers, consumers, strict=True):
         users[u].append(v)
-    banned = earlier.tolist()
+    banned: list[bool] = earlier.tolist()
     visited = [False] * len(graph)
     for start in np.flatnonzero(in_forward).tolist():
         chain = [start]

@@ -37,7 +37,13 @@ class GPT2(nn.Module):
     """A GPT-2-style language model; `forward(tokens)` is the next-token loss."""
 
     def __init__(
-        self, *, layers: int = 2, width: int = 128, heads: int = 4, vocabulary: int = 512, context: int = 64,
+        self,
+        *,
+        layers: int = 2,
+        width: int = 128,
+        heads: int = 4,
+        vocabulary: int = 512,
+        context: int = 64,
         dropout: float = 0.0,
     ) -> None:
         super().__init__()

@@ -77,13 +77,12 @@ class CostModel(ABC):
         """
         terms = self.terms(graph)
         marked = np.flatnonzero(graph.must_save | graph.must_recompute)
-        cannot_save = (
-            graph.cannot_save.also(graph.must_recompute, "marked MUST_RECOMPUTE") | terms.cannot_save.without(marked)
+        cannot_save = graph.cannot_save.also(graph.must_recompute, "marked MUST_RECOMPUTE") | terms.cannot_save.without(
+            marked
         )
-        cannot_recompute = (
-            graph.cannot_recompute.also(graph.input, "an input of the graph").also(graph.must_save, "marked MUST_SAVE")
-            | terms.cannot_recompute.without(marked)
-        )
+        cannot_recompute = graph.cannot_recompute.also(graph.input, "an input of the graph").also(
+            graph.must_save, "marked MUST_SAVE"
+        ) | terms.cannot_recompute.without(marked)
 
         ours = np.flatnonzero(graph.region != Region.TANGENTS)
         position = np.full(len(graph), -1)
@@ -125,9 +124,11 @@ class Sum(CostModel):
 
     @property
     def unit(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]  # known per instance only
+        """The unit of every part."""
         return self.parts[0].unit
 
     def terms(self, graph: Graph) -> Terms:
+        """The terms of all parts, added."""
         total = self.parts[0].terms(graph)
         for part in self.parts[1:]:
             total = total + part.terms(graph)

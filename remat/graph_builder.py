@@ -54,7 +54,7 @@ class GraphBuilder:
         """Adds an input of the backward pass: the gradient of an output."""
         return self._add(name, "placeholder", bytes, (), {"tangent"})
 
-    def op(
+    def op(  # noqa: PLR0913  # one keyword a fact
         self,
         op: str,
         *arguments: str,

@@ -1,5 +1,8 @@
 """networkx' maximum flow: pure Python, any capacity, a choice of algorithms."""
 
+# networkx ships few types.
+# pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+
 from __future__ import annotations
 
 from dataclasses import dataclass

@@ -1,9 +1,12 @@
 """OR-Tools' push-relabel maximum flow: C++, 64-bit capacities."""
 
+# OR-Tools ships few types.
+# pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -23,7 +26,7 @@ class ORTools(FlowSolver):
     def _max_flow(self, network: Network) -> tuple[IntArray, Sides | None]:
         from ortools.graph.python import max_flow
 
-        backend = max_flow.SimpleMaxFlow()
+        backend: Any = max_flow.SimpleMaxFlow()
         arcs = backend.add_arcs_with_capacity(
             network.tails.astype(np.int32), network.heads.astype(np.int32), network.capacities
         )

@@ -1,4 +1,7 @@
-"""SciPy's maximum flow: C++, 32-bit capacities."""
+"""SciPy's maximum flow: compiled, 30-bit capacities."""
+
+# SciPy ships few types.
+# pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 
 from __future__ import annotations
 
@@ -18,8 +21,9 @@ Method = Literal["dinic", "edmonds_karp"]
 class SciPy(FlowSolver):
     """`scipy.sparse.csgraph.maximum_flow`.
 
-    Capacities are cast to int32 silently (SciPy 1.17: 6442450949 gave a flow of 0), so larger
-    ones are refused before they get there.
+    Capacities are cast to int32 silently (SciPy 1.17: 6442450949 gave a flow of 0), and a flow
+    against an arc of capacity c leaves it a residual capacity of up to 2c. So what could reach
+    2**31 is refused before it gets there.
 
     Attributes:
         method: "dinic" or "edmonds_karp".
@@ -27,7 +31,7 @@ class SciPy(FlowSolver):
 
     name: ClassVar[str] = "scipy"
     requires: ClassVar[tuple[str, ...]] = ("scipy",)
-    largest_capacity: ClassVar[int | None] = 2**31 - 1
+    largest_capacity: ClassVar[int | None] = 2**30 - 1
 
     method: Method = "dinic"
 
@@ -39,6 +43,8 @@ class SciPy(FlowSolver):
         from scipy.sparse import csr_array
         from scipy.sparse.csgraph import maximum_flow
 
+        if not len(network.capacities):  # a sparse array indexed by nothing is sparse, not dense
+            return np.zeros(0, np.int64), None
         shape = (network.num_vertices, network.num_vertices)
         ends = (network.tails, network.heads)
         matrix = csr_array((network.capacities.astype(np.int32), ends), shape=shape)

@@ -1,5 +1,8 @@
 """The joint graph of a model's training step, as the compiler would partition it."""
 
+# torch.compile is partly untyped.
+# pyright: reportUnknownMemberType=false
+
 from __future__ import annotations
 
 import datetime

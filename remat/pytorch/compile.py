@@ -1,5 +1,8 @@
 """`torch.compile` with a plan of ours."""
 
+# torch.compile and Inductor are partly untyped, and `list_mode_options` lives in a private package.
+# pyright: reportUnknownMemberType=false, reportPrivateUsage=false
+
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
@@ -38,7 +41,7 @@ def compile(
     partitioner = Partitioner.of(cost_model, solver)
     options = _inductor_options(torch_compile_kwargs.pop("mode", None), torch_compile_kwargs.pop("options", None))
     options["custom_partitioner_fn"] = partitioner
-    return cast(Callable[..., Any], torch.compile(model, options=options, **torch_compile_kwargs))
+    return torch.compile(model, options=options, **torch_compile_kwargs)
 
 
 def backend(

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import hashlib
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
-import torch
 from torch import fx
 from torch._inductor.custom_graph_pass import CustomPartitionerFn
 
-from remat.costmodel import CostModel
+from remat.costmodel import CostModel, Sum
 from remat.pytorch import seam
 from remat.pytorch.facts import extract
 from remat.registry import find_costmodel, find_solver
@@ -37,9 +40,7 @@ class Partitioner(CustomPartitionerFn):
     solver: Solver
 
     @classmethod
-    def of(
-        cls, cost_model: str | CostModel = DEFAULT_COST_MODEL, solver: str | Solver = DEFAULT_SOLVER
-    ) -> Partitioner:
+    def of(cls, cost_model: str | CostModel = DEFAULT_COST_MODEL, solver: str | Solver = DEFAULT_SOLVER) -> Partitioner:
         """A partitioner from names or instances."""
         return cls(
             find_costmodel(cost_model) if isinstance(cost_model, str) else cost_model,
@@ -60,8 +61,32 @@ class Partitioner(CustomPartitionerFn):
         return [node for node in joint_graph.nodes if node.name in saved]
 
     def uuid(self) -> str:
-        """Part of torch's cache key: everything that can change a plan."""
-        from remat import __version__
+        """Part of torch's cache key: everything that can change a plan.
 
-        settings = (__version__, torch.__version__, repr(self.cost_model), repr(self.solver))
-        return hashlib.sha256(repr(settings).encode()).hexdigest()
+        Sources are hashed, not versions, so that a cost model under development is never answered
+        from the cache of its former self.
+        """
+        digest = hashlib.sha256(repr((self.cost_model, self.solver)).encode())
+        parts = self.cost_model.parts if isinstance(self.cost_model, Sum) else (self.cost_model,)
+        for source in sorted(Path(__file__).parents[1].rglob("*.py")):
+            digest.update(source.read_bytes())
+        for plugin in (*parts, self.solver):
+            digest.update(_version_of(type(plugin)))
+        return digest.hexdigest()
+
+
+def _version_of(plugin: type) -> bytes:
+    """The source behind a class: its package's folder, or its module where it is in no package."""
+    module = sys.modules[plugin.__module__]
+    if getattr(module, "__file__", None) is None:
+        return _version_in_notebook(plugin)
+    file = Path(str(module.__file__))
+    sources = sorted(file.parent.glob("*.py")) if module.__package__ else [file]
+    return b"".join(source.read_bytes() for source in sources)
+
+
+@cache
+def _version_in_notebook(plugin: type) -> bytes:
+    """A class without a file is known by itself alone, and for as long as the process lives."""
+    del plugin
+    return uuid4().bytes

@@ -58,13 +58,19 @@ def _unsupported(what: str) -> UnsupportedTorch:
 
 
 def partition(
-    joint_module: fx.GraphModule, joint_inputs: Sequence[object], chooser: Chooser, *, num_fwd_outputs: int, **kwargs: Any
+    joint_module: fx.GraphModule,
+    joint_inputs: Sequence[object],
+    chooser: Chooser,
+    *,
+    num_fwd_outputs: int,
+    **kwargs: Any,
 ) -> tuple[fx.GraphModule, fx.GraphModule]:
     """Runs torch's partitioner with our choice of saved values.
 
     The swap is global to the process, so partitions take turns.
     """
     torch_side = _partitioners()
+    _torchs_chooser()
 
     def choose(joint_graph: fx.Graph, node_info: Any, memory_budget: float = 1) -> list[fx.Node]:
         del memory_budget  # torch's own knob; ours comes with the cost model
@@ -78,8 +84,14 @@ def partition(
 
 def torchs_choice(joint_graph: fx.Graph, node_info: Any) -> list[fx.Node]:
     """What torch's own partitioner would save, with its own settings."""
-    torch_side = _partitioners()
-    return torch_side.choose_saved_values_set(joint_graph, node_info, torch_side.config.activation_memory_budget)
+    budget = _partitioners().config.activation_memory_budget
+    return _torchs_chooser()(joint_graph, node_info, budget)
+
+
+@cache
+def _torchs_chooser() -> Any:
+    """torch's own chooser. First called before any swap, so that it is never ours."""
+    return _partitioners().choose_saved_values_set
 
 
 @cache
