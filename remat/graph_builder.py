@@ -32,6 +32,7 @@ class GraphBuilder:
             mark: set()
             for mark in (
                 "input",
+                "parameter",
                 "output",
                 "gradient",
                 "tangent",
@@ -46,9 +47,9 @@ class GraphBuilder:
         self._cannot_save: dict[int, str] = {}
         self._cannot_recompute: dict[int, str] = {}
 
-    def input(self, name: str, *, bytes: int = 1) -> str:
+    def input(self, name: str, *, bytes: int = 1, parameter: bool = False) -> str:
         """Adds an input of the forward pass and returns its name."""
-        return self._add(name, "placeholder", bytes, (), {"input"})
+        return self._add(name, "placeholder", bytes, (), {"input", "parameter"} if parameter else {"input"})
 
     def tangent(self, name: str, *, bytes: int = 1) -> str:
         """Adds an input of the backward pass: the gradient of an output."""
@@ -86,6 +87,8 @@ class GraphBuilder:
             if not used:
                 raise InvalidGraph(f"GraphBuilder.op({op!r}): give bytes=, there is no argument to take a size from")
             bytes = self._bytes[used[0]]
+        if view and not used:
+            raise InvalidGraph(f"GraphBuilder.op({op!r}): a view needs an argument, whose storage it lives in")
         told = {
             "random": random,
             "view": view,
@@ -124,12 +127,12 @@ class GraphBuilder:
             ops=tuple(self._ops),
             dtypes=("",) * n,
             shapes=((),) * n,
-            bytes=np.array(self._bytes, np.int64),
+            bytes=np.array(self._bytes),  # whatever was given: Graph checks that it is whole and fits
             storage=np.array(self._storage, np.int64),
             flops=np.zeros(n, np.int64),
             region=np.array(self._regions(), np.int64),
             input=self._flag("input"),
-            parameter=np.zeros(n, np.bool_),
+            parameter=self._flag("parameter"),
             output=self._flag("output"),
             gradient=self._flag("gradient"),
             fusible=fusible,

@@ -6,13 +6,15 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch import fx
+from torch import fx, nn
 from torch._inductor.compile_fx import compile_fx
 from torch._inductor.custom_graph_pass import CustomPartitionerFn
+from torch.utils._pytree import tree_leaves
 
 from remat.errors import CaptureError
 from remat.graph import Graph
@@ -28,7 +30,7 @@ def capture(model_or_fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Gr
 
     It is the very graph that TorchInductor would partition: traced by Dynamo and AOTAutograd, after
     Inductor's passes over joint graphs. Nothing is compiled to kernels. The forward pass runs once,
-    uncompiled; under a `FakeTensorMode` it costs neither time nor memory.
+    uncompiled; buffers, arguments and random number generators are put back as they were.
 
     Args:
         model_or_fn: a module or function whose output depends on something that requires gradients.
@@ -84,13 +86,27 @@ def visit_joint_graphs(visit: Visitor, model_or_fn: Callable[..., Any], /, *args
         patches = {"custom_partitioner_fn": _Visit(chooser), "force_disable_caches": True}
         return compile_fx(graph_module, list(inputs), inner_compile=_uncompiled, config_patches=patches)  # type: ignore[return-value]
 
-    with seam.fresh_compilation(), torch.enable_grad():
+    with _undone(model_or_fn, args, kwargs), seam.fresh_compilation(), torch.enable_grad():
         torch.compile(model_or_fn, backend=backend)(*args, **kwargs)
     if not visits:
         raise CaptureError(
             f"{_name_of(model_or_fn)} has no backward pass to capture: no parameter or input that its output "
             f"depends on requires gradients; call .requires_grad_() on one"
         )
+
+
+@contextmanager
+def _undone(model_or_fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Generator[None]:
+    """Takes back what the forward pass changes: buffers, arguments, random number generators."""
+    buffers = model_or_fn.buffers() if isinstance(model_or_fn, nn.Module) else ()
+    tensors = [leaf for leaf in (*buffers, *tree_leaves((args, kwargs))) if isinstance(leaf, torch.Tensor)]
+    before = [(tensor, tensor._version, tensor.detach().clone()) for tensor in tensors]  # pyright: ignore[reportPrivateUsage]
+    with torch.random.fork_rng():
+        yield
+    with torch.no_grad():
+        for tensor, version, content in before:
+            if tensor._version != version:  # pyright: ignore[reportPrivateUsage]
+                tensor.copy_(content)
 
 
 class _Visit(CustomPartitionerFn):

@@ -1,0 +1,34 @@
+# Everything a newcomer needs: `make demo` and `make test`. Both set up .venv on the first call.
+
+PYTHON ?= python3
+BIN := .venv/bin
+READY := .venv/.ready
+
+.PHONY: demo test check bench nightly clean
+
+demo: $(READY)  ## capture, solve with every solver, prove, draw, run
+	$(BIN)/python -m experiments.demo
+
+test: $(READY)  ## the whole suite
+	$(BIN)/python -m pytest -n 2 --dist loadgroup
+
+check: $(READY)  ## format, lint, types, direction of imports
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/pyright
+	$(BIN)/lint-imports
+
+bench: $(READY)  ## speed beside PyTorch, in one run (about ten minutes)
+	$(BIN)/python -m experiments.speed
+
+nightly: $(READY)  ## the property tests, deeper
+	HYPOTHESIS_PROFILE=nightly $(BIN)/python -m pytest -n 2 --dist loadgroup
+
+clean:
+	rm -rf .venv demo-output
+
+$(READY): pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install -q --upgrade pip
+	$(BIN)/python -m pip install -q -c constraints.txt -e '.[dev]'
+	touch $@

@@ -1,0 +1,52 @@
+"""Where a result comes from: committed beside every figure."""
+
+from __future__ import annotations
+
+import datetime
+import platform
+import subprocess
+import sys
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+_PACKAGES = ("remat", "torch", "numpy", "networkx", "ortools", "scipy", "pulp")
+
+
+def provenance() -> dict[str, str]:
+    """Commit, date, command, machine and versions of this run."""
+    return {
+        "commit": _commit(),
+        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="minutes"),
+        "command": " ".join(["python", "-m", _module(), *sys.argv[1:]]),
+        "machine": f"{platform.machine()}, {_cores()} cores, {_device()}",
+        "python": platform.python_version(),
+        **{package: _version(package) for package in _PACKAGES},
+    }
+
+
+def _commit() -> str:
+    command = ["git", "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
+    return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip() or "unknown"
+
+
+def _module() -> str:
+    return f"experiments.{Path(sys.argv[0]).stem}"
+
+
+def _cores() -> int:
+    import os
+
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 0
+
+
+def _device() -> str:
+    import torch
+
+    return torch.cuda.get_device_name() if torch.cuda.is_available() else "no GPU"
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "not installed"

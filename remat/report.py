@@ -1,0 +1,136 @@
+"""Plans, prices and plug-ins in the words that people read: for tables, explanations and pictures."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
+from typing import Any
+
+import numpy as np
+
+from remat.arrays import BoolArray
+from remat.costmodel import CostModel, Sum, activation_bytes
+from remat.errors import InvalidPlan
+from remat.graph import Graph, Region
+from remat.plan import Plan
+from remat.solver import Solver
+
+DEFAULT_COST_MODEL = "byte-traffic"
+"""What `compare`, `explain` and the command line use where no cost model is named."""
+
+
+@dataclass(frozen=True)
+class PlanFacts:
+    """What a plan means on a graph, whatever it costs under a cost model.
+
+    Names are in graph order.
+
+    Attributes:
+        saved_activations: saved values that take memory of their own until the backward pass.
+        saved_inputs: saved inputs and views of inputs. They are alive anyway: no memory.
+        saved_bytes: memory of the saved activations. Values that share a storage count once, and
+            a view counts as the whole storage that it keeps alive.
+        recomputed_ops: operators that run a second time, in the backward pass.
+        recomputed_views: views that are taken again, for free.
+        deferred_ops: operators that only the backward pass needs and that run there, once. A plan
+            lists them as recomputed, but they are no extra work.
+    """
+
+    saved_activations: tuple[str, ...]
+    saved_inputs: tuple[str, ...]
+    saved_bytes: int
+    recomputed_ops: tuple[str, ...]
+    recomputed_views: tuple[str, ...]
+    deferred_ops: tuple[str, ...]
+
+    @classmethod
+    def of(cls, graph: Graph, plan: Plan) -> PlanFacts:
+        """The facts about a plan, in time linear in the graph.
+
+        Raises:
+            InvalidPlan: the plan names a value that the graph does not have.
+        """
+        saved, recomputed = plan_mask(graph, plan.saved), plan_mask(graph, plan.recomputed)
+        activation = saved & ~graph.input[graph.base]
+        storages = np.unique(graph.base[activation])
+        ops, forward = recomputed & ~graph.view, graph.region == Region.FORWARD
+        return cls(
+            saved_activations=_names(graph, activation),
+            saved_inputs=_names(graph, saved & ~activation),
+            saved_bytes=int(activation_bytes(graph)[storages].sum()),
+            recomputed_ops=_names(graph, ops & forward),
+            recomputed_views=_names(graph, recomputed & graph.view),
+            deferred_ops=_names(graph, ops & ~forward),
+        )
+
+
+def plan_mask(graph: Graph, names: Iterable[str]) -> BoolArray:
+    """(n,) which values of the graph a plan names; refuses a plan of another graph."""
+    mask = np.zeros(len(graph), np.bool_)
+    for name in names:
+        if name not in graph.index:
+            raise InvalidPlan(f"the plan names {name!r}, which is not a value of {graph!r}")
+        mask[graph.index[name]] = True
+    return mask
+
+
+def _names(graph: Graph, mask: BoolArray) -> tuple[str, ...]:
+    return tuple(graph.names[i] for i in np.flatnonzero(mask).tolist())
+
+
+def human_bytes(count: int) -> str:
+    """A number of bytes in the largest unit that leaves at least one.
+
+    >>> human_bytes(999), human_bytes(1536), human_bytes(-4 * 2**20)
+    ('999 B', '1.5 KiB', '-4.0 MiB')
+    """
+    return _human(count, "B", ("KiB", "MiB", "GiB", "TiB", "PiB", "EiB"), 1024)
+
+
+def human_price(price: int, unit: str) -> str:
+    """A price in its cost model's unit.
+
+    >>> human_price(2048, "bytes"), human_price(1_500_000, "ns"), human_price(1200, "flops")
+    ('2.0 KiB', '1.5 ms', '1,200 flops')
+    """
+    if unit == "bytes":
+        return human_bytes(price)
+    if unit == "ns":
+        return _human(price, "ns", ("µs", "ms", "s"), 1000)
+    return f"{price:,} {unit}"
+
+
+def _human(count: int, unit: str, larger: tuple[str, ...], step: int) -> str:
+    amount: float = count
+    for name in larger:
+        # What would be printed as a whole step belongs to the next unit: 1.0 MiB, not 1024.0 KiB.
+        if round(abs(amount), 1) < step:
+            break
+        amount, unit = amount / step, name
+    return f"{amount:.1f} {unit}" if unit in larger else f"{count} {unit}"
+
+
+def label(plugin: Solver | CostModel) -> str:
+    """The name of a solver or cost model; as code, with what differs from its defaults, if anything does."""
+    if isinstance(plugin, Sum):
+        return " + ".join(label(part) for part in plugin.parts)
+    if not is_dataclass(plugin):
+        return plugin.name
+    changed = [
+        f"{option.name}={getattr(plugin, option.name)!r}"
+        for option in fields(plugin)
+        if option.init and getattr(plugin, option.name) != default_of(option)
+    ]
+    return f"{type(plugin).__name__}({', '.join(changed)})" if changed else plugin.name
+
+
+def default_of(option: Field[Any]) -> Any:
+    """The default of a dataclass field; `dataclasses.MISSING` if it has none."""
+    return option.default_factory() if option.default_factory is not MISSING else option.default
+
+
+def near(name: str, known: Iterable[str]) -> str:
+    """The end of an error message about an unknown name: `; did you mean 'relu_3'?`, or nothing."""
+    matches = difflib.get_close_matches(name, list(known), n=1)
+    return f"; did you mean {matches[0]!r}?" if matches else ""

@@ -1,0 +1,190 @@
+"""Each rule of the classic cost model, on the smallest graph that tells it from the others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from costmodels import ByteTraffic
+from costmodels.recompute_rules import LONGEST_CHAIN, RULES
+from remat import Graph, GraphBuilder, Region
+
+OFF = dict.fromkeys(RULES, False)
+
+
+def needed_by_backward(g: GraphBuilder, *values: str) -> Graph:
+    tangent = g.tangent("t")
+    for value in values:
+        g.gradient(g.op("mul", tangent, value))
+    return g.build()
+
+
+def random() -> Graph:
+    g = GraphBuilder()
+    banned = g.op("rand_like", g.input("x"), name="banned", random=True)
+    g.output(banned)
+    return needed_by_backward(g, banned)
+
+
+def compute_bound() -> Graph:
+    g = GraphBuilder()
+    banned = g.op("mm", g.input("x"), name="banned", compute_bound=True)
+    g.output(banned)
+    return needed_by_backward(g, banned)
+
+
+def not_fusible() -> Graph:
+    g = GraphBuilder()
+    banned = g.op("sort", g.input("x"), name="banned", fusible=False)
+    g.output(banned)
+    return needed_by_backward(g, banned)
+
+
+def small_reduction() -> Graph:
+    g = GraphBuilder()
+    x = g.input("x", bytes=100)
+    banned = g.op("sum", x, name="banned", bytes=24)
+    allowed = g.op("sum", x, name="allowed", bytes=25)
+    g.output(banned, allowed)
+    return needed_by_backward(g, banned, allowed)
+
+
+def materialized_in_backward() -> Graph:
+    """`banned` feeds a product of the backward pass, through a view; `allowed` one of the forward."""
+    g = GraphBuilder()
+    x, w = g.input("x"), g.input("w")
+    banned, allowed = g.op("sin", x, name="banned"), g.op("cos", x, name="allowed")
+    view = g.op("view", banned, view=True)
+    g.output(g.op("mul", view, g.op("mm", allowed, w, compute_bound=True)))
+    g.gradient(g.op("mm", g.tangent("t"), view, compute_bound=True))
+    return g.build()
+
+
+def used_far_apart() -> Graph:
+    """`s` is used at once, and again after a product: recomputing the far use would not fuse."""
+    g = GraphBuilder()
+    s = g.op("sin", g.input("x"), name="s")
+    near = g.op("exp", s, name="allowed")
+    product = g.op("mm", near, compute_bound=True)
+    far = g.op("cos", s, name="banned")
+    g.output(g.op("mul", far, product))
+    return needed_by_backward(g, near, far)
+
+
+def long_fusible_chain() -> Graph:
+    g = GraphBuilder()
+    value = g.input("x")
+    for i in range(LONGEST_CHAIN + 20):
+        value = g.op("sin", value, name="banned" if i == LONGEST_CHAIN else f"sin_{i}")
+    g.output(value)
+    return needed_by_backward(g, value)
+
+
+EXAMPLES: list[Callable[[], Graph]] = [
+    random,
+    compute_bound,
+    not_fusible,
+    small_reduction,
+    materialized_in_backward,
+    used_far_apart,
+    long_fusible_chain,
+]
+
+
+def test_every_rule_has_an_example_here() -> None:
+    assert list(RULES) == [example.__name__ for example in EXAMPLES]
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example.__name__)
+def test_a_rule_bans_what_it_says_and_nothing_else(example: Callable[[], Graph]) -> None:
+    rule = RULES[example.__name__]
+    problem = ByteTraffic(rules=OFF | {rule.name: True}).pose(example())
+    bans = {problem.names[i]: reason for i, reason in problem.cannot_recompute.as_dict().items()}
+    inputs = {name: reason for name, reason in bans.items() if reason == "an input of the graph"}
+    assert bans.items() - inputs.items() == {("banned", rule.reason)}
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example.__name__)
+def test_a_rule_that_is_switched_off_bans_nothing(example: Callable[[], Graph]) -> None:
+    problem = ByteTraffic(rules=OFF).pose(example())
+    assert set(problem.cannot_recompute.as_dict().values()) == {"an input of the graph"}
+
+
+def test_modes() -> None:
+    assert [rule.name for rule in ByteTraffic().active_rules] == list(RULES)
+    assert [rule.name for rule in ByteTraffic(mode="aggressive").active_rules] == ["random", "compute_bound"]
+    assert not ByteTraffic(mode="aggressive", rules={"random": False, "compute_bound": False}).active_rules
+
+
+def test_rules_speak_only_of_the_forward_region() -> None:
+    """A product that only the backward pass needs is computed once in any case: not *re*computed."""
+    g = GraphBuilder()
+    x = g.input("x")
+    g.output(g.op("sin", x))
+    either = g.op("mm", x, name="either", compute_bound=True)
+    graph = needed_by_backward(g, either)
+    assert graph.region[graph.index["either"]] == Region.EITHER
+    problem = ByteTraffic().pose(graph)
+    assert problem.cannot_recompute.reason(problem.index["either"]) is None
+
+
+def test_views_are_never_banned() -> None:
+    g = GraphBuilder()
+    product = g.op("mm", g.input("x"), compute_bound=True)
+    view = g.op("slice", product, name="view", bytes=1, view=True, fusible=False)
+    g.output(view)
+    problem = ByteTraffic().pose(needed_by_backward(g, view))
+    assert problem.cannot_recompute.reason(problem.index["view"]) is None
+
+
+def test_an_expanded_view_moves_the_bytes_of_its_base() -> None:
+    g = GraphBuilder()
+    small = g.op("sin", g.input("x", bytes=4), name="small")
+    g.op("expand", small, name="wide", bytes=400, view=True)
+    g.output(g.op("exp", "wide"))
+    problem = ByteTraffic().pose(needed_by_backward(g, "wide"))
+    price = dict(zip(problem.names, problem.save_cost.tolist(), strict=True))
+    assert price["wide"] == price["small"] == 2 * 4
+
+
+def test_free_parameters() -> None:
+    g = GraphBuilder()
+    x, w = g.input("x", bytes=8), g.input("w", bytes=16, parameter=True)
+    g.output(g.op("mul", x, w))
+    graph = needed_by_backward(g, x, w)
+    paid, free = ByteTraffic().pose(graph), ByteTraffic(free_parameters=True).pose(graph)
+    assert paid.save_cost[:2].tolist() == [8, 16]
+    assert free.save_cost[:2].tolist() == [8, 0]
+
+
+def test_annotations_overrule_the_cost_model_but_not_the_facts() -> None:
+    g = GraphBuilder()
+    x = g.input("x")
+    kept = g.op("sin", x, name="kept", must_save=True)
+    redone = g.op("mm", x, name="redone", must_recompute=True, compute_bound=True)
+    seed = g.op("seed", x, name="seed", must_recompute=True, cannot_recompute="moves on")
+    g.output(kept, redone)
+    problem = ByteTraffic().pose(needed_by_backward(g, kept, redone, seed))
+    reasons = {
+        name: (problem.cannot_save.reason(i), problem.cannot_recompute.reason(i))
+        for name, i in problem.index.items()
+        if name in ("kept", "redone", "seed")
+    }
+    assert reasons == {
+        "kept": (None, "marked MUST_SAVE"),
+        "redone": ("marked MUST_RECOMPUTE", None),
+        "seed": ("marked MUST_RECOMPUTE", "moves on"),
+    }
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"mode": "fast"}, r"ByteTraffic\.mode must be one of conservative, aggressive, got 'fast'"),
+        ({"rules": {"randon": True}}, r"ByteTraffic\.rules: no rule is named 'randon'; there are: random, "),
+    ],
+)
+def test_bad_options_are_refused(options: dict[str, object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        ByteTraffic(**options)  # type: ignore[arg-type]

@@ -1,0 +1,229 @@
+"""`remat.capture`: the sources' examples from live PyTorch, and what a model may be made of."""
+
+from __future__ import annotations
+
+import functools
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
+
+import remat
+from costmodels import ByteTraffic
+from experiments import zoo
+from remat import CaptureError, Graph, Region
+from remat.pytorch import capture_all
+from remat.report import PlanFacts
+
+N = 512
+B = N * N * 4
+
+
+def tensor(*, grad: bool = True) -> Tensor:
+    return torch.randn(N, N, requires_grad=grad)
+
+
+def saved(graph: Graph, mode: str = "conservative") -> list[str]:
+    """What the optimal plan saves: inputs by name, the rest by operator."""
+    plan = remat.solve(ByteTraffic(mode=mode).pose(graph)).plan  # type: ignore[arg-type]
+    assert plan is not None
+    return [name if graph.input[graph.index[name]] else graph.ops[graph.index[name]] for name in plan.saved]
+
+
+def where(graph: Graph, op: str) -> list[int]:
+    return [i for i, name in enumerate(graph.ops) if name == op]
+
+
+def test_cos_of_cos_of_a_sum_saves_add_2_at_2b() -> None:
+    graph = remat.capture(lambda a, b, c, d: (a + b + c + d).cos().cos(), *(tensor() for _ in range(4)))
+    solution = remat.solve(ByteTraffic().pose(graph))
+    assert solution.plan is not None
+    assert solution.plan.saved == ("add_2",)
+    assert solution.objective == 2 * B
+
+
+@pytest.mark.parametrize("f", [zoo.gelu, lambda x: x.tanh().tanh()], ids=["GeLU written out", "tanh of tanh"])
+def test_pointwise_functions_save_only_their_input(f: object) -> None:
+    assert saved(remat.capture(f, tensor())) == ["primals_1"]  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("mode", ["conservative", "aggressive"])
+def test_dropout_saves_the_mask_and_no_random_numbers(mode: str) -> None:
+    def f(x: Tensor) -> Tensor:
+        return x * (torch.rand_like(x) < 0.5)
+
+    graph = remat.capture(f, tensor())
+    plan = remat.solve(ByteTraffic(mode=mode).pose(graph)).plan  # type: ignore[arg-type]
+    assert plan is not None
+    assert [graph.dtypes[graph.index[name]] for name in plan.saved] == ["bool"]
+    assert PlanFacts.of(graph, plan).saved_bytes == N * N
+
+
+def test_facts_of_a_captured_graph() -> None:
+    graph = remat.capture(lambda x, w: (x @ w).relu(), tensor(), tensor())
+    (mm, *_), (relu,) = where(graph, "aten.mm.default"), where(graph, "aten.relu.default")
+    assert graph.compute_bound[mm]
+    assert not graph.fusible[mm]
+    assert graph.flops[mm] == 2 * N**3
+    assert graph.materialized[mm]
+    assert graph.output[relu]
+    assert graph.shapes[relu] == (N, N)
+    assert graph.dtypes[relu] == "float32"
+    assert graph.bytes[relu] == B
+    assert graph.region[relu] == Region.FORWARD
+    assert int(graph.input.sum()) == 2
+    assert int(graph.gradient.sum()) == 2
+    assert graph.meta["torch"] == torch.__version__
+
+
+def test_views_share_the_storage_of_their_base() -> None:
+    def f(x: Tensor, w: Tensor) -> Tensor:
+        left, right = (x @ w).split(N // 2, dim=1)
+        return left.t() @ right.expand(N, N // 2)
+
+    graph = remat.capture(f, tensor(), tensor())
+    mm = where(graph, "aten.mm.default")[0]
+    viewed = {graph.ops[i] for i in range(len(graph)) if graph.view[i] and graph.base[i] == mm}
+    assert {"getitem", "aten.permute.default"} <= viewed
+
+
+def test_no_op_expands_are_views_of_their_base() -> None:
+    """Inductor's passes give their fake tensors a storage of their own; their schema says otherwise."""
+    graph = remat.capture(*_flat(zoo.gpt2(layers=1)))
+    for i in where(graph, "aten.expand.default"):
+        assert graph.view[i]
+
+
+def _flat(built: tuple[nn.Module, tuple[Tensor, ...]]) -> list[object]:
+    return [built[0], *built[1]]
+
+
+def test_modules_functions_and_keyword_arguments() -> None:
+    class Scaled(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(8, 8)
+
+        def forward(self, x: Tensor, *, scale: float, shift: Tensor | None = None) -> Tensor:
+            y = self.linear(x) * scale
+            return y if shift is None else y + shift
+
+    x = torch.randn(4, 8)
+    plain, shifted = remat.capture(Scaled(), x, scale=2.0), remat.capture(Scaled(), x, scale=2.0, shift=x)
+    assert plain.meta["model"] == "Scaled"
+    assert int(plain.parameter.sum()) == 2
+    assert not where(plain, "aten.add.Tensor")
+    assert where(shifted, "aten.add.Tensor")
+
+
+def test_a_model_without_gradients_is_refused() -> None:
+    with pytest.raises(CaptureError, match=r"no backward pass to capture.*requires_grad_"):
+        remat.capture(torch.sin, tensor(grad=False))
+
+
+def breaks_once(x: Tensor) -> Tensor:
+    y = x.sin()
+    torch._dynamo.graph_break()
+    return y.cos() * x
+
+
+def test_graph_breaks_are_refused_by_capture_and_taken_by_capture_all() -> None:
+    with pytest.raises(CaptureError, match=r"breaks_once breaks into 2 joint graphs .*capture_all"):
+        remat.capture(breaks_once, tensor())
+    first, second = capture_all(breaks_once, tensor())
+    assert where(first, "aten.sin.default")
+    assert where(second, "aten.mul.Tensor")
+
+
+def test_capturing_leaves_buffers_arguments_and_random_numbers_as_they_were() -> None:
+    class Noisy(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.norm = nn.BatchNorm1d(8)
+
+        def forward(self, x: Tensor, counter: Tensor) -> Tensor:
+            counter.add_(1)
+            return F.dropout(self.norm(x), 0.5) * counter
+
+    model, x, counter = Noisy(), torch.randn(4, 8), torch.zeros(1)
+    buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
+    state = torch.get_rng_state()
+    remat.capture(model, x, counter)
+    assert torch.equal(torch.get_rng_state(), state)
+    assert counter.item() == 0
+    for name, buffer in model.named_buffers():
+        assert torch.equal(buffer, buffers[name]), name
+
+
+def test_a_function_can_be_captured_any_number_of_times() -> None:
+    """Dynamo gives up on a function after eight compilations; a capture must not."""
+    x = torch.randn(4, 4, requires_grad=True)
+    graphs = [remat.capture(torch.tanh, x) for _ in range(12)]
+    assert all(graph == graphs[0] for graph in graphs)
+
+
+def test_symbolic_sizes_are_priced_by_their_hints() -> None:
+    x, w = torch.randn(48, 16, requires_grad=True), torch.randn(16, 16, requires_grad=True)
+    torch._dynamo.mark_dynamic(x, 0)
+    graph = remat.capture(lambda x, w: (x @ w).tanh().sum(0), x, w)
+    assert graph.dtypes.count("symint") >= 1
+    tanh = where(graph, "aten.tanh.default")[0]
+    assert graph.shapes[tanh] == (48, 16)
+    assert graph.bytes[tanh] == 48 * 16 * 4
+
+
+def test_what_must_not_run_twice_says_why() -> None:
+    def f(x: Tensor, counter: Tensor) -> Tensor:
+        counter.add_(1)
+        return x * torch.rand_like(x)
+
+    graph = remat.capture(f, tensor(), torch.zeros(1))
+    reasons = {graph.ops[i]: reason for i, reason in graph.cannot_recompute.as_dict().items()}
+    assert reasons["prims.inductor_seeds.default"] == "draws from the random number generator, which moves on"
+    assert "the forward pass overwrites its memory" in reasons["placeholder"]
+
+
+def test_attention_is_compute_bound_and_its_tuple_cannot_be_saved() -> None:
+    q, k, v = (torch.randn(1, 2, 16, 8, requires_grad=True) for _ in range(3))
+    graph = remat.capture(F.scaled_dot_product_attention, q, k, v)
+    (attention,) = [i for i, op in enumerate(graph.ops) if "attention" in op and "backward" not in op]
+    assert graph.compute_bound[attention]
+    assert not graph.random[attention], "no dropout"
+    assert graph.cannot_save.reason(attention) == "a tuple: its elements can be saved"
+
+
+def keep_products(_: object, op: object, *args: object, **kwargs: object) -> CheckpointPolicy:
+    return CheckpointPolicy.MUST_SAVE if op is torch.ops.aten.mm.default else CheckpointPolicy.MUST_RECOMPUTE
+
+
+def test_selective_checkpoint_policies_become_facts() -> None:
+    contexts = functools.partial(create_selective_checkpoint_contexts, keep_products)
+
+    def f(x: Tensor, w: Tensor) -> Tensor:
+        return checkpoint(lambda x: (x @ w).sin().exp(), x, use_reentrant=False, context_fn=contexts).sum()
+
+    graph = remat.capture(f, tensor(), tensor())
+    assert graph.must_save[where(graph, "aten.mm.default")[0]]
+    assert graph.must_recompute[where(graph, "aten.sin.default")[0]]
+
+
+def test_a_custom_operator_is_taken_for_expensive() -> None:
+    @torch.library.custom_op("remat_tests::double", mutates_args=())
+    def double(x: Tensor) -> Tensor:
+        return x * 2
+
+    double.register_fake(torch.empty_like)
+    double.register_autograd(lambda context, grad: grad * 2)
+    graph = remat.capture(lambda x: double(x.sin()).cos(), tensor())
+    (custom,) = where(graph, "remat_tests.double.default")
+    assert graph.compute_bound[custom]
+    assert not graph.fusible[custom]
+
+
+def test_a_captured_graph_survives_its_file(tmp_path: object) -> None:
+    graph = remat.capture(*_flat(zoo.gpt2(layers=1)))
+    path = f"{tmp_path}/graph.json.gz"
+    graph.save(path)
+    assert Graph.load(path) == graph
