@@ -9,7 +9,7 @@ from typing import ClassVar, Literal, get_args
 import numpy as np
 
 from costmodels.recompute_rules import RULES, Rule
-from remat import Bans, CostModel, Graph, Region, Terms
+from remat import Bans, CostModel, Graph, InvalidOption, Region, Terms
 
 Mode = Literal["conservative", "aggressive"]
 
@@ -37,15 +37,15 @@ class ByteTraffic(CostModel):
     unit: ClassVar[str] = "bytes"
 
     mode: Mode = "conservative"
-    rules: Mapping[str, bool] = field(default_factory=dict[str, bool])
+    rules: Mapping[str, bool] = field(default_factory=dict[str, bool], hash=False)
     free_parameters: bool = False
 
     def __post_init__(self) -> None:
         if self.mode not in get_args(Mode):
-            raise ValueError(f"ByteTraffic.mode must be one of {', '.join(get_args(Mode))}, got {self.mode!r}")
+            raise InvalidOption(f"ByteTraffic.mode must be one of {', '.join(get_args(Mode))}, got {self.mode!r}")
         unknown = sorted(set(self.rules) - set(RULES))
         if unknown:
-            raise ValueError(f"ByteTraffic.rules: no rule is named {unknown[0]!r}; there are: {', '.join(RULES)}")
+            raise InvalidOption(f"ByteTraffic.rules: no rule is named {unknown[0]!r}; there are: {', '.join(RULES)}")
 
     @property
     def active_rules(self) -> tuple[Rule, ...]:

@@ -9,16 +9,19 @@ step = remat.compile(model)                     # torch.compile with that plan
 from __future__ import annotations
 
 from importlib import import_module
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from remat.bans import Bans
 from remat.certify import certify, check_plan
+from remat.compare import compare
 from remat.costmodel import CostModel, Terms
 from remat.errors import (
     CaptureError,
     CertificateRejected,
     Infeasible,
     InvalidGraph,
+    InvalidOption,
     InvalidPlan,
     InvalidProblem,
     LimitReached,
@@ -28,33 +31,31 @@ from remat.errors import (
     UnsupportedProblem,
     UnsupportedTorch,
 )
+from remat.explain import explain
 from remat.graph import Graph, Region
 from remat.graph_builder import GraphBuilder
 from remat.plan import Plan
 from remat.problem import Problem
-from remat.registry import register, unregister
+from remat.registry import DEFAULT_COST_MODEL, DEFAULT_SOLVER, register, unregister
+from remat.show import show
 from remat.solution import Certificate, Reason, Solution, Termination
-from remat.solve import DEFAULT_SOLVER, solve
+from remat.solve import solve
 from remat.solver import Feature, FlowSolver, Solver
 
 if TYPE_CHECKING:
-    from remat.compare import compare
-    from remat.explain import explain
     from remat.pytorch import capture, compile
-    from remat.show import show
 
-# Names whose modules import torch, pandas or matplotlib: loaded when first used.
+# Names whose modules import torch: loaded when first used. Not for a name that is also the name of
+# its module: importing the module, anywhere, would bind the module to that name.
 _LAZY = {
     "capture": "remat.pytorch",
     "compile": "remat.pytorch",
-    "compare": "remat.compare",
-    "explain": "remat.explain",
-    "show": "remat.show",
 }
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "DEFAULT_COST_MODEL",
     "DEFAULT_SOLVER",
     "Bans",
     "CaptureError",
@@ -67,6 +68,7 @@ __all__ = [
     "GraphBuilder",
     "Infeasible",
     "InvalidGraph",
+    "InvalidOption",
     "InvalidPlan",
     "InvalidProblem",
     "LimitReached",
@@ -99,4 +101,6 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name not in _LAZY:
         raise AttributeError(f"module 'remat' has no attribute {name!r}")
+    if find_spec("torch") is None:
+        raise NotInstalled(f"remat.{name} needs torch: pip install 'remat[torch]'")
     return getattr(import_module(_LAZY[name]), name)

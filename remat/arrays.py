@@ -27,7 +27,10 @@ def int_column(label: str, values: ArrayLike, length: int | None, error: type[Re
         length: the expected length, or None for any.
         error: the error class to raise.
     """
-    array: NDArray[Any] = np.asarray(values)
+    try:
+        array: NDArray[Any] = np.asarray(values)
+    except ValueError:
+        raise error(f"{label} must be one-dimensional, got rows of different lengths") from None
     if array.ndim != 1 or (length is not None and len(array) != length):
         expected = "one-dimensional" if length is None else f"of shape ({length},)"
         raise error(f"{label} must be {expected}, got shape {array.shape}")

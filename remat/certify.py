@@ -6,6 +6,7 @@ import numpy as np
 
 from remat.arrays import BoolArray, IntArray
 from remat.errors import CertificateRejected, InvalidPlan
+from remat.feasibility import check_feasible
 from remat.network import SINK, SOURCE, Network, Reduction
 from remat.plan import Plan
 from remat.problem import Problem
@@ -61,6 +62,10 @@ def check_flow(network: Network, flow: IntArray) -> int:
         raise CertificateRejected(
             f"flow[{arc}] must be between 0 and the capacity {int(network.capacities[arc])}, got {int(flow[arc])}"
         )
+    # Sums that wrap could look conserved. In a flow of ours no vertex passes on 2**62: all prices add up to less.
+    through = np.bincount(np.concatenate([network.tails, network.heads]), np.tile(flow, 2).astype(np.float64))
+    if bool((through >= 2.0**63).any()):
+        raise CertificateRejected(f"too much flow at vertex {int(through.argmax())}: {through.max():.2e}")
     excess = np.zeros(network.num_vertices, np.int64)
     np.add.at(excess, network.heads, flow)
     np.subtract.at(excess, network.tails, flow)
@@ -87,6 +92,9 @@ def certify(problem: Problem, solution: Solution) -> None:
     if solution.plan is None:
         if claim.reason in (Reason.OPTIMAL, Reason.FEASIBLE):
             raise CertificateRejected(f"{solution.solver} claims {claim.reason.name} without a plan")
+        if claim.reason is Reason.INFEASIBLE and _fits_any_budget(problem):
+            check_feasible(problem)  # then the bans leave no plan, as the solver says
+            raise CertificateRejected(f"{solution.solver} claims INFEASIBLE, but no rule stands in the way of a plan")
         return
     cost = check_plan(problem, solution.plan)
     if cost != solution.objective:
@@ -102,6 +110,10 @@ def certify(problem: Problem, solution: Solution) -> None:
         proven = reduction.base_cost + check_flow(reduction.network, solution.certificate.flow)
         if proven != claim.bound:
             raise CertificateRejected(f"the flow proves the bound {proven}, but {solution.solver} claims {claim.bound}")
+
+
+def _fits_any_budget(problem: Problem) -> bool:
+    return problem.budget_bytes is None or int(problem.save_bytes.sum()) <= problem.budget_bytes
 
 
 def _named(problem: Problem, who: BoolArray) -> str:

@@ -29,7 +29,11 @@ class CertificateRejected(RematError):
 
 
 class UnknownName(RematError):
-    """No solver or cost model is registered under this name."""
+    """No solver, cost model or value has this name."""
+
+
+class InvalidOption(RematError, ValueError):
+    """An option of a solver, a cost model or a call is out of range."""
 
 
 class NotInstalled(RematError):

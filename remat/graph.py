@@ -259,7 +259,8 @@ def _explain_order(names: tuple[str, ...], producers: IntArray, consumers: IntAr
     try:
         graphlib.TopologicalSorter(arguments).prepare()
     except graphlib.CycleError as cycle:
-        loop = " -> ".join(repr(names[i]) for i in cycle.args[1])
+        around: list[int] = cycle.args[1]
+        loop = " -> ".join(repr(names[i]) for i in around)
         return f"{label} must be acyclic, got the cycle {loop}"
     return (
         f"{label} must list values in topological order, but {names[consumers[use]]!r} "
@@ -283,5 +284,5 @@ def _check_regions(graph: Graph) -> None:
 def _refuse(graph: Graph, bad_uses: BoolArray, because: str) -> None:
     if bad_uses.any():
         use = int(np.flatnonzero(bad_uses)[0])
-        producer, consumer = graph.names[graph.producers[use]], graph.names[graph.consumers[use]]
+        producer, consumer = graph.names[int(graph.producers[use])], graph.names[int(graph.consumers[use])]
         raise InvalidGraph(f"Graph: {consumer!r} (which uses {producer!r}) {because}")

@@ -89,7 +89,7 @@ def _graph(document: dict[str, Any]) -> Graph:
         names=names,
         ops=tuple(str(op) for op in _column(values, "values", "op")),
         dtypes=tuple(str(dtype) for dtype in _column(values, "values", "dtype")),
-        shapes=tuple(tuple(shape) for shape in _column(values, "values", "shape")),
+        shapes=tuple(_shape(shape) for shape in _column(values, "values", "shape")),
         **{label: cast(Any, _column(values, "values", label)) for label in (*_INTS, *FLAGS)},
         producers=cast(Any, _column(uses, "uses", "producer")),
         consumers=cast(Any, _column(uses, "uses", "consumer")),
@@ -112,6 +112,12 @@ def _column(table: dict[str, Any], label: str, key: str) -> list[Any]:
     if not isinstance(column, list):
         raise InvalidGraph(f'"{label}.{key}" must be a list, got {type(column).__name__}')
     return cast(list[Any], column)
+
+
+def _shape(shape: Any) -> tuple[int, ...]:
+    if not isinstance(shape, list) or not all(type(size) is int for size in cast(list[Any], shape)):
+        raise InvalidGraph(f'"values.shape" must hold lists of integers, got {shape!r}')
+    return tuple(cast(list[int], shape))
 
 
 def _bans(document: dict[str, Any], key: str, length: int) -> Bans:

@@ -59,8 +59,8 @@ class Plan:
 
     @cached_property
     def digest(self) -> str:
-        """A stable hash of the plan: equal plans, equal digests, on every machine."""
-        return hashlib.sha256(json.dumps([self.saved, self.recomputed]).encode()).hexdigest()
+        """A stable hash of the decisions: the same on every machine, in whatever order they are listed."""
+        return hashlib.sha256(json.dumps([sorted(self.saved), sorted(self.recomputed)]).encode()).hexdigest()
 
     def masks(self, problem: Problem) -> tuple[BoolArray, BoolArray]:
         """(saved, recomputed) over the values of `problem`.
@@ -100,6 +100,9 @@ class Plan:
         fields = cast(dict[str, Any], document)
         if fields.get("version") != _VERSION:
             raise InvalidPlan(f"{path}: version {fields.get('version')!r}, but this remat reads {_VERSION}")
+        for key in ("saved", "recomputed"):
+            if not isinstance(fields.get(key), list):
+                raise InvalidPlan(f'{path}: "{key}" must be a list of names, got {fields.get(key)!r}')
         plan = cls(tuple(map(str, fields["saved"])), tuple(map(str, fields["recomputed"])))
         if plan.digest != fields.get("digest"):
             raise InvalidPlan(f"{path}: the digest does not match the content; the file was altered")

@@ -99,9 +99,12 @@ class Problem:
         <Problem: 3 values, 2 uses, 1 needed>
         """
         n = len(save_cost)
+        if names is not None and len(names) != n:
+            raise InvalidProblem(f"names must have one entry a value ({n}), got {len(names)}")
         save, no_save = _split_infinite(save_cost, "save_cost", cannot_save)
-        recompute, no_recompute = _split_infinite(recompute_cost or [0] * n, "recompute_cost", cannot_recompute)
-        ends = np.array(list(edges), np.int64).reshape(-1, 2)
+        redo = [0] * n if recompute_cost is None else recompute_cost
+        recompute, no_recompute = _split_infinite(redo, "recompute_cost", cannot_recompute)
+        ends = _pairs(list(edges))
         need = np.zeros(n, np.bool_)
         for v in needed:
             _position("needed", v, n)
@@ -141,12 +144,26 @@ def _split_infinite(prices: Sequence[float], label: str, reasons: Mapping[int, s
     infinite = {i: "its price is infinite" for i, price in enumerate(prices) if price == math.inf}
     for i in reasons or {}:
         _position(f"cannot_{label.removesuffix('_cost')}", i, len(prices))
-    finite = np.array([0 if price == math.inf else price for price in prices])
+    finite = [0 if price == math.inf else price for price in prices]
     bans = Bans.of(len(prices), infinite | dict(reasons or {}))
     return int_column(f"Problem.{label}", finite, len(prices), InvalidProblem), bans
 
 
+def _pairs(edges: list[tuple[int, int]]) -> IntArray:
+    odd = [edge for edge in edges if len(edge) != 2]
+    if odd:
+        raise InvalidProblem(f"edges must hold pairs (producer, consumer), got {odd[0]!r}")
+    flat = int_column("edges", [end for edge in edges for end in edge], 2 * len(edges), InvalidProblem)
+    return flat.reshape(-1, 2)
+
+
+def _is_whole(number: object) -> bool:
+    return isinstance(number, int | np.integer) and not isinstance(number, bool)
+
+
 def _position(label: str, index: int, length: int) -> None:
+    if not _is_whole(index):
+        raise InvalidProblem(f"{label} must hold positions of values, got {index!r}")
     if not 0 <= index < length:
         raise InvalidProblem(f"{label} names value {index}, but there are only {length} (0 to {length - 1})")
 
@@ -172,6 +189,7 @@ def _check(problem: Problem) -> None:
     if len(problem.index) != n:
         twice = next(name for i, name in enumerate(problem.names) if problem.index[name] != i)
         raise InvalidProblem(f"Problem.names must be unique, got {twice!r} twice")
-    if problem.budget_bytes is not None and problem.budget_bytes < 0:
-        raise InvalidProblem(f"Problem.budget_bytes must not be negative, got {problem.budget_bytes}")
+    budget = problem.budget_bytes
+    if budget is not None and (not _is_whole(budget) or budget < 0):
+        raise InvalidProblem(f"Problem.budget_bytes must be a non-negative integer or None, got {budget!r}")
     check_uses(problem.names, problem.producers, problem.consumers, "Problem", InvalidProblem)

@@ -19,6 +19,10 @@ from remat.costmodel import CostModel
 from remat.errors import RematError, UnknownName
 from remat.solver import Solver
 
+DEFAULT_SOLVER = "ortools"
+DEFAULT_COST_MODEL = "byte-traffic"
+"""Constants, never "the first one installed": the same call gives the same answer everywhere."""
+
 _GROUPS: dict[type[Solver] | type[CostModel], str] = {Solver: "remat.solvers", CostModel: "remat.costmodels"}
 _registered: dict[str, dict[str, type[Any]]] = {group: {} for group in _GROUPS.values()}
 
@@ -80,9 +84,9 @@ def find_costmodel(name: str) -> CostModel:
 
 def _group_of(plugin: type[Any]) -> str:
     for base, group in _GROUPS.items():
-        if issubclass(plugin, base):
+        if isinstance(plugin, type) and issubclass(plugin, base):
             return group
-    raise RematError(f"register() takes a subclass of remat.Solver or remat.CostModel, got {plugin!r}")
+    raise RematError(f"register() takes a class derived from remat.Solver or remat.CostModel, got {plugin!r}")
 
 
 def _installed(group: str) -> dict[str, EntryPoint]:
@@ -100,5 +104,5 @@ def _find(group: str, kind: str, name: str) -> Any:
     if name in installed:
         return installed[name].load()
     near = difflib.get_close_matches(name, _names(group), n=1)
-    hint = f"did you mean {near[0]!r}? " if near else ""
-    raise UnknownName(f"no {kind} is named {name!r}; {hint}There are: {', '.join(_names(group))}")
+    hint = f"did you mean {near[0]!r}? there" if near else "there"
+    raise UnknownName(f"no {kind} is named {name!r}; {hint} are: {', '.join(_names(group))}")

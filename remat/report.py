@@ -16,9 +16,6 @@ from remat.graph import Graph, Region
 from remat.plan import Plan
 from remat.solver import Solver
 
-DEFAULT_COST_MODEL = "byte-traffic"
-"""What `compare`, `explain` and the command line use where no cost model is named."""
-
 
 @dataclass(frozen=True)
 class PlanFacts:

@@ -143,4 +143,5 @@ class Solution:
     def __repr__(self) -> str:
         word = "proven" if self.is_proven else "claimed"
         state = self.termination.reason.name.lower()
-        return f"<Solution by {self.solver}: objective {self.objective}, bound {self.bound}, {state} ({word}), {self.plan}>"
+        numbers = f"objective {self.objective}, bound {self.bound}"
+        return f"<Solution by {self.solver}: {numbers}, {state} ({word}), {self.plan}>"

@@ -6,14 +6,12 @@ import time
 from dataclasses import replace
 
 from remat.certify import certify
-from remat.errors import Infeasible, LimitReached
+from remat.errors import Infeasible, InvalidOption, LimitReached
 from remat.feasibility import check_feasible
 from remat.problem import Problem
-from remat.registry import find_solver
-from remat.solution import Reason, Solution
+from remat.registry import DEFAULT_SOLVER, find_solver
+from remat.solution import Reason, Solution, Termination
 from remat.solver import Solver
-
-DEFAULT_SOLVER = "ortools"
 
 
 def solve(
@@ -43,9 +41,14 @@ def solve(
     """
     chosen = find_solver(solver) if isinstance(solver, str) else solver
     if time_limit_s is not None and not time_limit_s > 0:
-        raise ValueError(f"time_limit_s must be a positive number of seconds, got {time_limit_s!r}")
+        raise InvalidOption(f"time_limit_s must be a positive number of seconds, got {time_limit_s!r}")
     chosen.accept(problem, time_limit_s=time_limit_s)
-    check_feasible(problem)
+    try:
+        check_feasible(problem)
+    except Infeasible as conflict:
+        if throw:
+            raise
+        return Solution(None, None, Termination(Reason.INFEASIBLE, detail=str(conflict)), None, chosen.name)
     start = time.perf_counter()
     solution = chosen._solve(problem, time_limit_s=time_limit_s)  # pyright: ignore[reportPrivateUsage]
     solution = replace(solution, solve_time_s=time.perf_counter() - start)
@@ -61,5 +64,6 @@ def _raise(problem: Problem, solution: Solution) -> None:
             f"no plan fits the budget of {problem.budget_bytes} bytes, says {solution.solver}; raise the budget"
         )
     raise LimitReached(
-        f"{solution.solver} found no plan within its {solution.termination.limit} limit; raise it, or choose a faster solver"
+        f"{solution.solver} found no plan within its {solution.termination.limit} limit; "
+        f"raise it, or choose a faster solver"
     )

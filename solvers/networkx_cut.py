@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from remat import FlowSolver
+from remat import FlowSolver, InvalidOption
 from remat.arrays import IntArray
 from remat.network import SINK, SOURCE, Network, Sides
 
@@ -32,7 +32,7 @@ class NetworkX(FlowSolver):
 
     def __post_init__(self) -> None:
         if self.flow_func not in FLOW_FUNCS:
-            raise ValueError(f"NetworkX.flow_func must be one of {', '.join(FLOW_FUNCS)}, got {self.flow_func!r}")
+            raise InvalidOption(f"NetworkX.flow_func must be one of {', '.join(FLOW_FUNCS)}, got {self.flow_func!r}")
 
     def _max_flow(self, network: Network) -> tuple[IntArray, Sides | None]:
         import networkx

@@ -15,14 +15,14 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from remat import Feature, Plan, Problem, Reason, Solution, Solver, Termination, UnsupportedProblem
+from remat import Feature, Plan, Problem, Reason, RematError, Solution, Solver, Termination, UnsupportedProblem
 from remat.arrays import IntArray
 from remat.solution import ClaimedBound
 
 _LARGEST_PRICE = 10**13 - 1
 """PuLP 3.3 writes coefficients with 13 digits to the file that CBC reads."""
 
-_BASE = 10000
+_BASE = 10**4
 """Of the digits in which a byte budget is stated."""
 
 
@@ -69,7 +69,10 @@ class PuLP(Solver):
             _add_budget(program, saved, problem.save_bytes.tolist(), problem.budget_bytes)
 
         log = _run_cbc(program, time_limit_s)
-        return _read(self.name, problem, program, available, recomputed, log, unit)
+        solution = _read(self.name, problem, program, available, recomputed, log, unit)
+        if solution.termination.limit is not None and time_limit_s is None:
+            raise RematError(f"pulp: CBC stopped early, though no limit was set; its log:\n{log}")
+        return solution
 
 
 def _add_budget(program: Any, saved: list[Any], sizes: list[int], budget: int) -> None:
@@ -113,7 +116,8 @@ def _run_cbc(program: Any, time_limit_s: float | None) -> str:
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder) / "cbc.log"
         # CBC is named, not "whatever is installed": an oracle must be the same everywhere.
-        cbc = pulp.PULP_CBC_CMD(msg=False, timeLimit=time_limit_s, gapRel=0, gapAbs=0, threads=1, logPath=str(log))
+        # No `threads`: with 1, CBC starts a worker thread, and a short limit left it waiting for 10 s at times.
+        cbc = pulp.PULP_CBC_CMD(msg=False, timeLimit=time_limit_s, gapRel=0, gapAbs=0, logPath=str(log))
         program.solve(cbc)
         return log.read_text() if log.exists() else ""
 
@@ -127,9 +131,10 @@ def _read(
     # `status` says Optimal even after a time limit (PuLP 3.3); only `sol_status` tells them apart.
     outcome = program.sol_status
     if outcome == pulp.LpSolutionInfeasible:
-        return Solution(None, None, Termination(Reason.INFEASIBLE, detail="CBC: infeasible"), certificate, name)
+        return Solution(None, None, Termination(Reason.INFEASIBLE), certificate, name)
     if outcome not in (pulp.LpSolutionOptimal, pulp.LpSolutionIntegerFeasible):
-        return Solution(None, None, Termination(Reason.LIMIT, limit="time"), certificate, name)
+        bound = _logged_bound(log, unit)
+        return Solution(None, None, Termination(Reason.LIMIT, bound, limit="time"), certificate, name)
 
     def rounded(variables: list[Any]) -> IntArray:
         return np.array([round(variable.value() or 0) for variable in variables], np.int64)

@@ -10,7 +10,7 @@ from typing import ClassVar, Literal, get_args
 
 import numpy as np
 
-from remat import FlowSolver
+from remat import FlowSolver, InvalidOption
 from remat.arrays import BoolArray, IntArray
 from remat.network import SINK, SOURCE, Network, Sides
 
@@ -37,7 +37,7 @@ class SciPy(FlowSolver):
 
     def __post_init__(self) -> None:
         if self.method not in get_args(Method):
-            raise ValueError(f"SciPy.method must be one of {', '.join(get_args(Method))}, got {self.method!r}")
+            raise InvalidOption(f"SciPy.method must be one of {', '.join(get_args(Method))}, got {self.method!r}")
 
     def _max_flow(self, network: Network) -> tuple[IntArray, Sides | None]:
         from scipy.sparse import csr_array

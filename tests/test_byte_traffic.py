@@ -178,6 +178,11 @@ def test_annotations_overrule_the_cost_model_but_not_the_facts() -> None:
     }
 
 
+def test_a_cost_model_can_be_a_key() -> None:
+    models = {ByteTraffic(), ByteTraffic(mode="aggressive"), ByteTraffic(rules={"random": False}), ByteTraffic()}
+    assert len(models) == 3
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

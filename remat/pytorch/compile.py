@@ -12,8 +12,8 @@ import torch
 from torch import fx
 
 from remat.costmodel import CostModel
-from remat.pytorch.partitioner import DEFAULT_COST_MODEL, Partitioner
-from remat.solve import DEFAULT_SOLVER
+from remat.pytorch.partitioner import Partitioner
+from remat.registry import DEFAULT_COST_MODEL, DEFAULT_SOLVER
 from remat.solver import Solver
 
 

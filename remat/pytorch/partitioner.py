@@ -17,11 +17,9 @@ from torch._inductor.custom_graph_pass import CustomPartitionerFn
 from remat.costmodel import CostModel, Sum
 from remat.pytorch import seam
 from remat.pytorch.facts import extract
-from remat.registry import find_costmodel, find_solver
-from remat.solve import DEFAULT_SOLVER, solve
+from remat.registry import DEFAULT_COST_MODEL, DEFAULT_SOLVER, find_costmodel, find_solver
+from remat.solve import solve
 from remat.solver import Solver
-
-DEFAULT_COST_MODEL = "byte-traffic"
 
 
 @dataclass(frozen=True)

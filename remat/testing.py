@@ -1,0 +1,367 @@
+"""For the tests of solvers and cost models, yours included. Needs `hypothesis`.
+
+One function each decides whether a plug-in keeps the contract of `remat`:
+
+    from remat.testing import check_solver
+
+    def test_my_solver_conforms():
+        check_solver(MySolver)
+
+The strategies `dags`, `problems` and `graphs` draw small inputs with what solvers stumble over:
+zeros, ties, diamonds, disconnected parts, bans, prices and sizes past 2**33. They reject nothing
+and shrink to two values.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from collections.abc import Callable
+from itertools import product
+from math import inf
+from typing import Any, TypeVar
+
+import numpy as np
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from hypothesis.errors import Flaky
+
+from remat.costmodel import CostModel, Terms
+from remat.errors import Infeasible, UnsupportedProblem
+from remat.feasibility import check_feasible, forced
+from remat.graph import Graph, Region
+from remat.graph_builder import GraphBuilder
+from remat.plan import Plan
+from remat.problem import Problem
+from remat.solution import Reason, Solution
+from remat.solve import solve
+from remat.solver import Feature, Solver
+
+_T = TypeVar("_T")
+
+LARGEST = 2**34
+"""Past 2**33, so that doubles are exact, yet 32-bit integers have long wrapped."""
+
+_BANS = ("", "", "", "", "save", "recompute", "recompute", "save recompute")
+
+
+def dags(num_values: int, *, max_arguments: int = 3) -> st.SearchStrategy[list[tuple[int, int]]]:
+    """Uses (producer, consumer) over values 0 to `num_values` - 1, in topological order.
+
+    A value uses up to `max_arguments` earlier ones; the simplest graph has no uses at all.
+    """
+    distances = [st.lists(st.integers(1, v), max_size=max_arguments) for v in range(1, num_values)]
+    return st.tuples(*distances).map(
+        lambda drawn: [(v - far, v) for v, back in enumerate(drawn, start=1) for far in sorted(set(back))]
+    )
+
+
+@st.composite
+def problems(
+    draw: st.DrawFn,
+    *,
+    min_values: int = 2,
+    max_values: int = 12,
+    budget: bool = False,
+    feasible: bool | None = True,
+    largest: int = LARGEST,
+) -> Problem:
+    """Problems over `min_values` to `max_values` values.
+
+    Args:
+        draw: supplied by Hypothesis.
+        min_values, max_values: how many values.
+        budget: with a byte budget.
+        feasible: True draws only problems that have a plan, None draws any. A plan is made, not
+            waited for: a ban that rules out every plan is lifted, a budget is raised.
+        largest: the largest finite price or size. A problem's own largest is drawn first, so
+            that small problems full of ties are as likely as large prices.
+    """
+    n = draw(st.integers(min_values, max_values))
+    price = st.integers(0, draw(st.sampled_from((1, 3, 1000, largest))))
+    columns = st.lists(st.tuples(price, price, st.sampled_from(_BANS), st.booleans()), min_size=n, max_size=n)
+    rows = draw(columns)
+    sizes = draw(st.none() | st.lists(price, min_size=n, max_size=n))
+    problem = Problem.of(
+        [inf if "save" in ban else save for save, _, ban, _ in rows],
+        edges=draw(dags(n)),
+        needed=[v for v, row in enumerate(rows) if row[3]],
+        recompute_cost=[recompute for _, recompute, _, _ in rows],
+        save_bytes=sizes,
+        cannot_recompute={v: "random" for v, row in enumerate(rows) if "recompute" in row[2]},
+    )
+    if feasible:
+        victims = np.flatnonzero(forced(problem).lost & problem.needed)
+        problem = dataclasses.replace(problem, cannot_save=problem.cannot_save.without(victims))
+    if budget:
+        least = _enough_bytes(problem) if feasible else 0
+        enough = max(least, int(problem.save_bytes.sum()))
+        problem = dataclasses.replace(problem, budget_bytes=draw(st.integers(least, enough)))
+    return problem
+
+
+def _enough_bytes(problem: Problem) -> int:
+    """Bytes that some plan fits: one that recomputes all it can, or one that saves all it can."""
+    stuck, unsaveable = forced(problem).stuck, problem.cannot_save.mask
+    plans = [Plan.from_saved(problem, saved).masks(problem)[0] for saved in (stuck, ~unsaveable)]
+    return min(int(problem.save_bytes[saved].sum()) for saved in plans)
+
+
+_OPS: dict[str, dict[str, Any]] = {
+    "add": {},
+    "sum": {"fusible": False},
+    "mm": {"compute_bound": True},
+    "rand": {"random": True},
+    "view": {"view": True},
+}
+_MARKS: tuple[dict[str, Any], ...] = ({"must_save": True}, {"must_recompute": True})
+_FACTS: tuple[dict[str, Any], ...] = (*_MARKS, {"cannot_save": "a tuple"}, {"cannot_recompute": "a collective"})
+
+
+@st.composite
+def graphs(draw: st.DrawFn, *, max_values: int = 12, facts: bool = True, largest: int = LARGEST) -> Graph:
+    """Joint graphs: inputs, forward operators, outputs with their tangents, backward operators.
+
+    Args:
+        draw: supplied by Hypothesis.
+        max_values: up to half of them belong to each pass.
+        facts: with annotations and with values that cannot be saved or recomputed. They may
+            contradict each other; without them, every graph has a plan.
+        largest: the largest size in bytes.
+    """
+    g = GraphBuilder()
+    size = st.integers(0, draw(st.sampled_from((1, 8, largest))))
+    half = max(max_values // 2, 2)
+    forward = [g.input(f"x{i}", bytes=draw(size)) for i in range(draw(st.integers(1, 2)))]
+    for _ in range(draw(st.integers(0, half - len(forward)))):
+        forward.append(_draw_op(draw, g, forward, size, facts))
+    outputs = [forward[-1], *(name for name in forward[:-1] if draw(st.booleans()))][: half - 1]
+    g.output(*outputs)
+    backward = [g.tangent(f"d_{name}", bytes=draw(size)) for name in outputs]
+    for _ in range(draw(st.integers(1, half - len(backward)))):
+        backward.append(_draw_op(draw, g, forward + backward, size, facts))
+    g.gradient(backward[-1], *(name for name in forward + backward[:-1] if draw(st.booleans())))
+    return g.build()
+
+
+def _draw_op(draw: st.DrawFn, g: GraphBuilder, values: list[str], size: st.SearchStrategy[int], facts: bool) -> str:
+    op = draw(st.sampled_from(tuple(_OPS)))
+    # The latest value first: that is what Hypothesis shrinks to, and what makes chains.
+    arguments = draw(st.lists(st.sampled_from(values[::-1]), min_size=1, max_size=3))
+    said = draw(st.sampled_from(({}, {}, {}, *_FACTS))) if facts else {}
+    return g.op(op, *arguments, bytes=draw(size), **_OPS[op], **said)
+
+
+def check_solver(solver: type[Solver] | Solver, *, max_examples: int = 100) -> None:
+    """Checks that a solver keeps its contract, on random problems of up to 8 values.
+
+    - Its options are a frozen, hashable dataclass with a readable repr.
+    - Its plans are legal and cost what it says; its proofs hold (`remat.certify`).
+    - If it is `exact`, no plan is cheaper than its own; in any case a bound is a bound, and
+      OPTIMAL is said of optimal plans only. INFEASIBLE is said where there is no plan.
+    - It takes what it declares (`features`, `largest_capacity`, `max_values`), refuses the rest
+      with `UnsupportedProblem`, and returns the same plan for the same problem.
+
+    Args:
+        solver: a class, checked with its default options, or a configured instance.
+        max_examples: problems to draw, with a budget and without each.
+
+    Raises:
+        AssertionError: what is wrong, and with which problem, as code that rebuilds it.
+    """
+    chosen = solver() if isinstance(solver, type) else solver
+    _check_options(chosen)
+    _require(_hashes(chosen), f"{chosen!r} must be hashable, by its options")
+    size = min(chosen.max_values or 8, 8)
+    for budget in (False, True):
+        drawn = problems(min_values=min(2, size), max_values=size, budget=budget, feasible=None)
+        _for_all(drawn, max_examples, chosen, lambda problem: _check_answer(chosen, problem))
+    _check_refusals(chosen)
+
+
+def check_cost_model(model: type[CostModel] | CostModel, *, max_examples: int = 100) -> None:
+    """Checks that a cost model keeps its contract, on random graphs of up to 12 values.
+
+    - Its options are a frozen dataclass with a readable repr.
+    - It prices every value with a non-negative integer, and prices the same graph the same.
+      Names and storage ids are labels: other ones change no price and no ban.
+    - Its problems have the values of the graph that the forward pass can compute, and respect
+      the graph's facts: an input is never recomputed, a tuple never saved.
+    - Where the graph forbids nothing, the model leaves a plan.
+    - `model + model` costs twice as much and forbids the same.
+
+    Args:
+        model: a class, checked with its default options, or a configured instance.
+        max_examples: graphs to draw, with facts and annotations and without each.
+
+    Raises:
+        AssertionError: what is wrong, and with which graph.
+    """
+    chosen = model() if isinstance(model, type) else model
+    _check_options(chosen)
+    _require(isinstance(getattr(chosen, "unit", None), str), f"{chosen!r} must have a unit: that of its prices")
+    _for_all(graphs(), max_examples, chosen, lambda graph: _check_terms(chosen, graph))
+    _for_all(graphs(), max_examples, chosen, lambda graph: _check_facts(chosen, graph))
+    _for_all(graphs(facts=False), max_examples, chosen, lambda graph: check_feasible(chosen.pose(graph)))
+
+
+def _for_all(
+    drawn: st.SearchStrategy[_T], max_examples: int, plugin: Solver | CostModel, check: Callable[[_T], None]
+) -> None:
+    def attempt(about: _T) -> None:
+        try:
+            check(about)
+        except Exception as error:
+            what = str(error) if isinstance(error, AssertionError) else f"{plugin!r}: {type(error).__name__}: {error}"
+            raise AssertionError(f"{what}\nfor {_code(about)}") from error
+
+    quiet = [HealthCheck.too_slow, HealthCheck.nested_given]
+    options = settings(max_examples=max_examples, deadline=None, derandomize=True, database=None)
+    try:
+        settings(options, suppress_health_check=quiet, report_multiple_bugs=False)(given(drawn)(attempt))()
+    except Flaky as error:
+        raise AssertionError(f"{plugin!r} is not deterministic: what failed once does not fail again") from error
+
+
+def _code(about: object) -> str:
+    """What was drawn; a problem as code that rebuilds it."""
+    if isinstance(about, Graph):
+        uses = zip(about.producers.tolist(), about.consumers.tolist(), strict=True)
+        return f"{about!r} with {', '.join(f'{about.names[u]} -> {about.names[v]}' for u, v in uses)}"
+    if not isinstance(about, Problem):
+        return repr(about)
+    return (
+        f"Problem.of({about.save_cost.tolist()}, "
+        f"edges={list(zip(about.producers.tolist(), about.consumers.tolist(), strict=True))}, "
+        f"needed={np.flatnonzero(about.needed).tolist()}, "
+        f"recompute_cost={about.recompute_cost.tolist()}, save_bytes={about.save_bytes.tolist()}, "
+        f"cannot_save={about.cannot_save.as_dict()}, cannot_recompute={about.cannot_recompute.as_dict()}, "
+        f"budget_bytes={about.budget_bytes})"
+    )
+
+
+def _require(condition: bool, what: str) -> None:
+    if not condition:
+        raise AssertionError(what)
+
+
+def _check_options(plugin: Solver | CostModel) -> None:
+    cls, parameters = type(plugin), getattr(type(plugin), "__dataclass_params__", None)
+    _require(isinstance(getattr(cls, "name", None), str), f"{cls.__name__}.name must be a string: what users type")
+    _require(parameters is not None and parameters.frozen, f"{cls.__name__} must be a @dataclass(frozen=True)")
+    _require(" at 0x" not in repr(plugin), f"{cls.__name__} must have a repr that shows its options, got {plugin!r}")
+
+
+def _hashes(solver: Solver) -> bool:
+    try:
+        return hash(solver) == hash(copy.deepcopy(solver))
+    except TypeError:
+        return False
+
+
+def _check_answer(solver: Solver, problem: Problem) -> None:
+    if problem.budget_bytes is not None and Feature.BUDGET not in solver.features:
+        _require(_refuses(solver, problem), f"{solver!r} must refuse a budget with UnsupportedProblem")
+        return
+    best = _cheapest(problem)
+    try:
+        first, again = (solve(dataclasses.replace(problem), solver, throw=False) for _ in range(2))
+    except UnsupportedProblem as error:
+        _require(_is_large(solver, problem), f"{solver!r} refuses what it declares to take ({error})")
+    except Infeasible:
+        _require(best is None, f"remat.solve finds no plan, but one costs {best}")
+    else:
+        _check_claims(solver, problem, first, best)
+        same = (first.plan, first.termination) == (again.plan, again.termination)
+        _require(same, f"{solver!r} is not deterministic: it returns {first}, then {again}")
+
+
+def _check_claims(solver: Solver, problem: Problem, answer: Solution, best: int | None) -> None:
+    """What `remat.certify` cannot know: whether the claims are true."""
+    claim, bound, cost = answer.termination.reason, answer.bound, answer.objective
+    what = f"{solver!r} claims {claim.name} at cost {cost} with the bound {bound}, but"
+    if best is None:
+        _require(claim in (Reason.INFEASIBLE, Reason.LIMIT), f"{what} there is no plan")
+        return
+    _require(claim is not Reason.INFEASIBLE, f"{what} a plan costs {best}")
+    _require(bound is None or bound <= best, f"{what} a plan costs {best}")
+    _require(cost == best or not (solver.exact or answer.is_optimal), f"{what} a plan costs {best}")
+    _require(answer.is_optimal or not solver.exact, f"{what} it declares itself exact")
+    _require(answer.solver == solver.name, f"{solver!r} signs its solution as {answer.solver!r}")
+    if answer.plan is not None:
+        ordered = Plan.of(problem, *answer.plan.masks(problem))
+        _require(answer.plan == ordered, f"{solver!r} must list names in the problem's order; use Plan.of")
+
+
+def _cheapest(problem: Problem) -> int | None:
+    """The least cost of any plan, by looking at all of them; None if there is none."""
+    costs: list[int] = []
+    choices = [(False,) if banned else (False, True) for banned in problem.cannot_recompute.mask.tolist()]
+    for choice in product(*choices):
+        recomputed = np.array(choice, np.bool_)
+        saved = problem.needed.copy()
+        saved[problem.producers[recomputed[problem.consumers]]] = True
+        saved &= ~recomputed
+        fits = problem.budget_bytes is None or int(problem.save_bytes[saved].sum()) <= problem.budget_bytes
+        if fits and not (saved & problem.cannot_save.mask).any():
+            costs.append(problem.cost(saved, recomputed))
+    return min(costs, default=None)
+
+
+def _refuses(solver: Solver, problem: Problem, time_limit_s: float | None = None) -> bool:
+    try:
+        solve(problem, solver, time_limit_s=time_limit_s, throw=False)
+    except (UnsupportedProblem, Infeasible) as error:
+        return isinstance(error, UnsupportedProblem)
+    return False
+
+
+def _is_large(solver: Solver, problem: Problem) -> bool:
+    """Whether the prices, or the bytes that break ties, may be beyond `largest_capacity`."""
+    prices = int(problem.save_cost.sum() + problem.recompute_cost.sum())
+    return solver.largest_capacity is not None and max(prices, int(problem.save_bytes.sum())) >= solver.largest_capacity
+
+
+def _check_refusals(solver: Solver) -> None:
+    small = Problem.of([3], needed=[0], cannot_recompute={0: "an input"})
+    takes_limit = Feature.TIME_LIMIT in solver.features
+    word = "take" if takes_limit else "refuse (with UnsupportedProblem)"
+    _require(_refuses(solver, small, time_limit_s=60) != takes_limit, f"{solver!r} must {word} a time limit")
+    if solver.max_values is not None:
+        large = Problem.of([1] * (solver.max_values + 1))
+        _require(_refuses(solver, large), f"{solver!r} must refuse more than {solver.max_values} values")
+
+
+def _check_terms(model: CostModel, graph: Graph) -> None:
+    labels = tuple(f"value {i}" for i in range(len(graph)))
+    relabelled = dataclasses.replace(graph, names=labels, storage=len(graph) - graph.storage)
+    terms = model.terms(graph)
+    for label in ("save_cost", "recompute_cost"):
+        prices, what = np.asarray(getattr(terms, label)), f"{model!r}: Terms.{label}"
+        _require(prices.shape == (len(graph),), f"{what} must have one price a value, got {prices.shape}")
+        _require(prices.dtype.kind in "iu", f"{what} must hold integers, got {prices.dtype}")
+        _require(bool((prices >= 0).all()), f"{what} must not be negative, got {prices.tolist()}")
+    _require(_same(terms, model.terms(graph)), f"{model!r} prices the same graph differently the second time")
+    _require(_same(terms, model.terms(relabelled)), f"{model!r} looks at names or storage ids, which are only labels")
+    _require(_same(terms, (model + model).terms(graph), factor=2), f"{model!r} + itself must cost twice as much")
+
+
+def _same(left: Terms, right: Terms, factor: int = 1) -> bool:
+    return (
+        np.array_equal(factor * left.save_cost, right.save_cost)
+        and np.array_equal(factor * left.recompute_cost, right.recompute_cost)
+        and (left.cannot_save, left.cannot_recompute) == (right.cannot_save, right.cannot_recompute)
+        and left.budget_bytes == right.budget_bytes
+    )
+
+
+def _check_facts(model: CostModel, graph: Graph) -> None:
+    problem, ours = model.pose(graph), np.flatnonzero(graph.region != Region.TANGENTS)
+    expected = tuple(graph.names[i] for i in ours.tolist())
+    _require(problem.names == expected, f"{model!r} must pose the values outside the tangents, in graph order")
+    _require(np.array_equal(problem.needed, graph.needed[ours]), f"{model!r} changes what is needed")
+    unsaved = (graph.cannot_save.mask | graph.must_recompute)[ours] & ~problem.cannot_save.mask
+    redone = (graph.cannot_recompute.mask | graph.must_save | graph.input)[ours] & ~problem.cannot_recompute.mask
+    for what, broken in (("saving", unsaved), ("recomputing", redone)):
+        names = ", ".join(expected[i] for i in np.flatnonzero(broken))
+        _require(not names, f"{model!r} allows {what} {names}, which the graph or its user forbids")

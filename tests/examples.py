@@ -1,0 +1,61 @@
+"""Joint graphs that several tests draw, compare and explain."""
+
+from __future__ import annotations
+
+from remat import Graph, GraphBuilder
+
+
+def cosines(size: int = 4 * 2**20) -> Graph:
+    """y = cos(cos(a + b + c + d)), as in figure 2 of the paper. The optimum saves `add3` alone."""
+    g = GraphBuilder()
+    for name in "abcd":
+        g.input(name, bytes=size)
+    g.op("add", "a", "b", name="add1")
+    g.op("add", "add1", "c", name="add2")
+    g.op("add", "add2", "d", name="add3")
+    g.op("cos", "add3", name="cos1")
+    g.output(g.op("cos", "cos1", name="cos2"))
+    dy = g.tangent("grad_out", bytes=size)
+    outer = g.op("mul", dy, g.op("sin", "cos1", name="sin2"), name="mul2")
+    g.gradient(g.op("mul", outer, g.op("sin", "add3", name="sin1"), name="grad_in"))
+    return g.build()
+
+
+def linear_dropout() -> Graph:
+    """dropout(x @ w.T), with a transposed view, a tuple that cannot be saved, and an input that must be."""
+    g = GraphBuilder()
+    x, w, seed = g.input("x", bytes=400), g.input("w", bytes=100), g.input("seed", bytes=8)
+    t = g.op("t", w, view=True)
+    mm = g.op("mm", x, t, bytes=400, compute_bound=True)
+    pair = g.op("philox", seed, bytes=0, cannot_save="a tuple")
+    mask = g.op("getitem", pair, bytes=100, random=True, name="mask")
+    g.output(g.op("mul", mm, mask))
+    dy = g.tangent("dy", bytes=400)
+    back = g.op("mul", dy, mask, name="dmm")
+    g.gradient(
+        g.op("mm", back, x, bytes=100, name="dw"), g.op("mm", back, g.op("t", t, view=True, name="tt"), name="dx")
+    )
+    return g.build()
+
+
+def impossible() -> Graph:
+    """Needs a random value that is a tuple: it can be neither saved nor recomputed."""
+    g = GraphBuilder()
+    g.input("seed", bytes=8)
+    g.op("rand", "seed", random=True, cannot_save="a tuple")
+    g.output("rand")
+    g.gradient(g.op("mul", g.tangent("dy"), "rand", name="dx"))
+    return g.build()
+
+
+def chain(length: int) -> Graph:
+    """x -> cos -> cos -> ..., with a sine and a product for each on the way back."""
+    g = GraphBuilder()
+    last = g.input("x", bytes=64)
+    forward = [last := g.op("cos", last) for _ in range(length)]
+    g.output(last)
+    back = g.tangent("dy", bytes=64)
+    for value in reversed([*forward[:-1]]):
+        back = g.op("mul", back, g.op("sin", value))
+    g.gradient(back)
+    return g.build()

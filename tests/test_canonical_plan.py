@@ -1,0 +1,57 @@
+"""Every flow solver returns the same plan, whatever the ties.
+
+Of all cheapest plans it saves the fewest bytes, then the fewest values, then recomputes the least.
+"""
+
+from __future__ import annotations
+
+from helpers import FLOW, each, every_plan, largest_price
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from remat import Problem, Solver, solve
+from remat.testing import problems
+
+# A diamond with equal prices: saving 1 and 2 costs as much as saving 0, or 3.
+DIAMOND = Problem.of([2, 1, 1, 2], edges=[(0, 1), (0, 2), (1, 3), (2, 3)], needed=[3], cannot_recompute={0: "input"})
+
+
+@each(FLOW)
+@settings(max_examples=settings.default.max_examples // 2)
+@given(data=st.data())
+def test_is_the_least_of_all_cheapest_plans(solver: Solver, data: st.DataObject) -> None:
+    problem = data.draw(problems(max_values=6, largest=largest_price(solver, 6)))
+    plans = list(every_plan(problem))
+    least = min((plan.cost, plan.saved_bytes, len(plan.saved)) for plan in plans)
+    tied = [plan for plan in plans if least == (plan.cost, plan.saved_bytes, len(plan.saved))]
+
+    plan = solve(problem, solver).plan
+    assert plan is not None
+    saved, recomputed = (frozenset(problem.index[name] for name in names) for names in (plan.saved, plan.recomputed))
+    assert (saved, recomputed) in [(other.saved, other.recomputed) for other in tied]
+    assert all(recomputed <= other.recomputed for other in tied)
+
+
+@each(FLOW[1:])
+@given(data=st.data())
+def test_is_the_same_from_every_flow_solver(solver: Solver, data: st.DataObject) -> None:
+    problem = data.draw(problems(min_values=2, max_values=40, largest=largest_price(solver, 40)))
+    assert solve(problem, FLOW[0]).plan == solve(problem, solver).plan
+
+
+@each(FLOW)
+def test_prefers_fewer_values_then_the_backward_pass(solver: Solver) -> None:
+    plan = solve(DIAMOND, solver).plan
+    assert plan is not None
+    assert (plan.saved, plan.recomputed) == (("v3",), ())
+
+
+@each(FLOW)
+def test_prefers_fewer_bytes_to_fewer_values(solver: Solver) -> None:
+    """Saving 0 and 1 takes 2 bytes, saving 2 takes 3, and both cost 4."""
+    problem = Problem.of(
+        [2, 2, 4], edges=[(0, 2), (1, 2)], needed=[2], save_bytes=[1, 1, 3], cannot_recompute={0: "input", 1: "input"}
+    )
+    plan = solve(problem, solver).plan
+    assert plan is not None
+    assert (plan.saved, plan.recomputed) == (("v0", "v1"), ("v2",))

@@ -1,0 +1,218 @@
+"""Nothing wrong gets past `certify`: flows, plans and claims are corrupted one by one."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from helpers import FLOW, each, every_plan, is_legal, largest_price
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from remat import (
+    CertificateRejected,
+    Infeasible,
+    InvalidPlan,
+    Plan,
+    Problem,
+    Reason,
+    Solution,
+    Solver,
+    Termination,
+    certify,
+    check_plan,
+    solve,
+)
+from remat.certify import check_flow
+from remat.network import SINK, Network, Reduction
+from remat.solution import Certificate, ClaimedBound, Enumeration, FlowCertificate
+from remat.testing import problems
+
+# x -> a -> b -> c, with c needed. Cheapest: save a (3), recompute b and c (1 each).
+CHAIN = Problem.of(
+    [9, 3, 6, 8],
+    edges=[(0, 1), (1, 2), (2, 3)],
+    needed=[3],
+    recompute_cost=[0, 4, 1, 1],
+    names=["x", "a", "b", "c"],
+    cannot_save={2: "a tuple"},
+    cannot_recompute={0: "an input"},
+)
+BEST = Plan(saved=("a",), recomputed=("b", "c"))
+
+
+def honest() -> tuple[Solution, np.ndarray]:
+    solution = solve(CHAIN)
+    assert isinstance(solution.certificate, FlowCertificate)
+    return solution, solution.certificate.flow
+
+
+def test_the_honest_solution_passes() -> None:
+    solution, _ = honest()
+    certify(CHAIN, solution)
+    assert (solution.plan, solution.objective, solution.is_proven) == (BEST, 5, True)
+
+
+def saturated_arc() -> int:
+    _, flow = honest()
+    return int(np.flatnonzero((flow > 0) & (flow == Reduction.of(CHAIN).network.capacities))[0])
+
+
+def with_arc(flow: np.ndarray, change: int) -> np.ndarray:
+    bent = flow.copy()
+    bent[saturated_arc()] += change
+    return bent
+
+
+@pytest.mark.parametrize(
+    ("corrupt", "message"),
+    [
+        pytest.param(lambda flow: flow * 0, "the flow proves the bound 0, but ortools claims 5", id="too small"),
+        pytest.param(lambda flow: -flow, "must be between 0 and the capacity", id="negative"),
+        pytest.param(lambda flow: with_arc(flow, +1), r"flow\[\d+\] must be between .* got \d", id="over capacity"),
+        pytest.param(lambda flow: with_arc(flow, -1), "not conserved at vertex", id="not conserved"),
+        pytest.param(lambda flow: flow[:-1], r"int64 of shape \(\d+,\), got int64 of shape", id="too short"),
+        pytest.param(lambda flow: flow.reshape(1, -1), "a flow must be int64 of shape", id="two-dimensional"),
+        pytest.param(lambda flow: flow.astype(np.float64), "a flow must be int64 .*, got float64", id="floats"),
+    ],
+)
+def test_a_corrupt_flow_is_rejected(corrupt, message: str) -> None:
+    solution, flow = honest()
+    with pytest.raises(CertificateRejected, match=message):
+        certify(CHAIN, replace(solution, certificate=FlowCertificate(corrupt(flow))))
+
+
+def test_a_flow_whose_sums_wrap_is_rejected() -> None:
+    """Four times 2**62 is 0 in 64 bits, and so would look conserved at vertex 2, and at the sink."""
+    ends = [(2, 3), (2, 4), (2, 5), (2, 6), (3, 1), (4, 1), (5, 1), (6, 1)]
+    tails, heads = np.array(ends).T
+    flow = np.full(len(ends), 2**62)
+    with pytest.raises(CertificateRejected, match=r"too much flow at vertex \d: 1\.84e\+19"):
+        check_flow(Network(7, tails, heads, flow, infinity=2**62), flow)
+
+
+@pytest.mark.parametrize(
+    ("saved", "recomputed", "message"),
+    [
+        ("", "bc", "recomputed from a value that is not available: 'b'"),
+        ("a", "c", "recomputed from a value that is not available: 'c'"),
+        ("a", "b", "needed by the backward pass, but neither saved nor recomputed: 'c'"),
+        ("", "xabc", "recomputed, but that is forbidden: 'x'"),
+        ("b", "c", "saved, but that is forbidden: 'b'"),
+        ("ac", "bc", "both saved and recomputed: 'c'"),
+        ("aq", "bc", "Plan.saved names 'q', which is not a value of the problem"),
+        ("a", "bcq", "Plan.recomputed names 'q', which is not a value of the problem"),
+        ("aa", "bc", "Plan.saved must name each value once"),
+    ],
+)
+def test_an_illegal_plan_is_rejected(saved: str, recomputed: str, message: str) -> None:
+    plan = Plan(tuple(saved), tuple(recomputed))
+    with pytest.raises(InvalidPlan, match=message):
+        check_plan(CHAIN, plan)
+    with pytest.raises(InvalidPlan, match=message):
+        certify(CHAIN, replace(honest()[0], plan=plan))
+
+
+def test_a_plan_over_budget_is_rejected() -> None:
+    tight = replace(CHAIN, budget_bytes=2)
+    with pytest.raises(InvalidPlan, match="saves 3 bytes, but the budget is 2"):
+        check_plan(tight, BEST)
+
+
+def test_every_broken_rule_is_named() -> None:
+    with pytest.raises(InvalidPlan, match=r"(?s)neither saved nor recomputed: 'c'.*saved, but that is forbidden: 'b'"):
+        check_plan(CHAIN, Plan(("b",), ()))
+
+
+def test_a_long_list_of_values_is_shortened() -> None:
+    needed = Problem.of([1] * 8, needed=range(8))
+    with pytest.raises(InvalidPlan, match="'v0', 'v1', 'v2', 'v3', 'v4' and 3 more"):
+        check_plan(needed, Plan((), ()))
+
+
+@pytest.mark.parametrize("certificate", [Enumeration(16), ClaimedBound("nobody")], ids=str)
+@pytest.mark.parametrize(
+    ("plan", "cost", "reason", "bound", "error", "message"),
+    [
+        (BEST, 4, Reason.OPTIMAL, 4, InvalidPlan, "the plan costs 5, but liar claims 4"),
+        (BEST, 6, Reason.OPTIMAL, 6, InvalidPlan, "the plan costs 5, but liar claims 6"),
+        (BEST, 5, Reason.OPTIMAL, 4, CertificateRejected, "optimality at cost 5 with the bound 4"),
+        (BEST, 5, Reason.OPTIMAL, None, CertificateRejected, "optimality at cost 5 with the bound None"),
+        (BEST, 5, Reason.FEASIBLE, 6, CertificateRejected, "the bound 6, above its own plan's cost 5"),
+        (BEST, 5, Reason.INFEASIBLE, None, CertificateRejected, "claims INFEASIBLE, yet returns a plan"),
+        (BEST, 5, Reason.LIMIT, None, CertificateRejected, "claims LIMIT, yet returns a plan"),
+        (None, None, Reason.OPTIMAL, 5, CertificateRejected, "claims OPTIMAL without a plan"),
+        (None, None, Reason.FEASIBLE, 5, CertificateRejected, "claims FEASIBLE without a plan"),
+        (None, None, Reason.INFEASIBLE, None, CertificateRejected, "claims INFEASIBLE, but no rule stands in the way"),
+    ],
+)
+def test_a_false_claim_is_rejected(
+    plan: Plan | None,
+    cost: int | None,
+    reason: Reason,
+    bound: int | None,
+    error: type[Exception],
+    message: str,
+    certificate: Certificate,
+) -> None:
+    limit = "time" if reason in (Reason.FEASIBLE, Reason.LIMIT) else None
+    with pytest.raises(error, match=message):
+        certify(CHAIN, Solution(plan, cost, Termination(reason, bound, limit), certificate, "liar"))
+
+
+def test_infeasible_is_believed_where_it_may_be_true() -> None:
+    """Whether a plan fits a budget is as hard as knapsack; whether bans leave one is not."""
+    nothing = Solution(None, None, Termination(Reason.INFEASIBLE), None, "someone")
+    certify(replace(CHAIN, budget_bytes=0), nothing)
+    impossible = replace(CHAIN, cannot_save=CHAIN.cannot_recompute, needed=np.array([True, False, False, True]))
+    with pytest.raises(Infeasible, match="no plan can make 'x' available"):
+        certify(impossible, nothing)
+
+
+@pytest.mark.parametrize(("reason", "limit"), [(Reason.OPTIMAL, "time"), (Reason.LIMIT, None), (Reason.FEASIBLE, None)])
+def test_a_limit_is_named_if_and_only_if_it_stopped_the_search(reason: Reason, limit: str | None) -> None:
+    with pytest.raises(ValueError, match="if and only if a limit stopped the solver"):
+        Termination(reason, limit=limit)
+
+
+@each(FLOW)
+@settings(max_examples=settings.default.max_examples // 3)
+@given(data=st.data())
+def test_no_change_of_one_arc_survives(solver: Solver, data: st.DataObject) -> None:
+    """Flow is conserved, so one arc alone can change only between the terminals, and then the bound does."""
+    problem = data.draw(problems(max_values=8, largest=largest_price(solver, 8)))
+    solution = solve(problem, solver)
+    assert isinstance(solution.certificate, FlowCertificate)
+    flow = solution.certificate.flow.copy()
+    assume(len(flow))
+    flow[data.draw(st.integers(0, len(flow) - 1))] += data.draw(st.integers(-3, 3).filter(bool))
+    with pytest.raises(CertificateRejected):
+        certify(problem, replace(solution, certificate=FlowCertificate(flow)))
+
+
+@settings(max_examples=settings.default.max_examples // 2)
+@given(data=st.data(), budget=st.booleans())
+def test_check_plan_agrees_with_running_the_plan(data: st.DataObject, budget: bool) -> None:
+    """A legal plan changed in one value is legal and no cheaper than the best, or it is rejected."""
+    problem = data.draw(problems(max_values=6, budget=budget))
+    plans = list(every_plan(problem))
+    best = min(plan.cost for plan in plans)
+    plan = data.draw(st.sampled_from(plans))
+    v = data.draw(st.integers(0, len(problem) - 1))
+    saved, recomputed = plan.saved ^ ({v} & data.draw(st.sampled_from([frozenset(), {v}]))), plan.recomputed ^ {v}
+    mutant = Plan(tuple(problem.names[i] for i in sorted(saved)), tuple(problem.names[i] for i in sorted(recomputed)))
+    if saved.isdisjoint(recomputed) and is_legal(problem, saved, recomputed):
+        assert best <= check_plan(problem, mutant)
+    else:
+        with pytest.raises(InvalidPlan):
+            check_plan(problem, mutant)
+
+
+@settings(max_examples=settings.default.max_examples // 2)
+@given(problems(max_values=8))
+def test_a_maximum_flow_is_worth_the_sink_s_inflow(problem: Problem) -> None:
+    solution, network = solve(problem), Reduction.of(problem).network
+    assert isinstance(solution.certificate, FlowCertificate)
+    flow = solution.certificate.flow
+    assert int(flow[network.heads == SINK].sum()) == check_flow(network, flow)

@@ -1,0 +1,297 @@
+"""The command line: what it prints, the JSON, the exit codes, and errors without tracebacks."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+from examples import chain, cosines, impossible
+from typer.testing import CliRunner, Result
+
+import remat
+from remat import CostModel, Feature, Graph, Plan, Problem, Reason, Solution, Solver, Termination, Terms
+from remat.cli import app
+from remat.registry import costmodel_names, solver_names
+
+MIB = 2**20
+
+
+def run(*arguments: object, code: int = 0) -> Result:
+    result = CliRunner().invoke(app, [str(argument) for argument in arguments], env={"COLUMNS": "300"})
+    assert result.exit_code == code, result.output
+    return result
+
+
+def answer(*arguments: object) -> Any:
+    """What `--json` prints; fails if there is anything else on standard output."""
+    return json.loads(run(*arguments, "--json").stdout)
+
+
+@pytest.fixture
+def paper(tmp_path: Path) -> Path:
+    cosines().save(tmp_path / "paper.json.gz")
+    return tmp_path / "paper.json.gz"
+
+
+@pytest.fixture
+def conflict(tmp_path: Path) -> Path:
+    impossible().save(tmp_path / "impossible.json")
+    return tmp_path / "impossible.json"
+
+
+@dataclass(frozen=True)
+class GivesUp(Solver):
+    """Reaches its time limit at once."""
+
+    name: ClassVar[str] = "gives-up"
+    features: ClassVar[frozenset[Feature]] = frozenset({Feature.TIME_LIMIT})
+
+    def _solve(self, problem: Problem, *, time_limit_s: float | None) -> Solution:
+        return Solution(None, None, Termination(Reason.LIMIT, limit="time"), None, self.name)
+
+
+@dataclass(frozen=True)
+class Weighed(CostModel):
+    """Has an option without a default."""
+
+    name: ClassVar[str] = "weighed"
+    unit: ClassVar[str] = "bytes"
+    weight: int
+
+    def terms(self, graph: Graph) -> Terms:
+        return Terms.nothing(graph)
+
+
+@pytest.fixture
+def plugins() -> Any:
+    remat.register(GivesUp)
+    remat.register(Weighed)
+    yield
+    remat.unregister("gives-up")
+    remat.unregister("weighed")
+
+
+def test_solve_prints_objective_proof_and_the_largest_saved_values(paper: Path) -> None:
+    text = run("solve", paper).stdout
+    for words in ("8.0 MiB", "proven optimal (flow = cut, verified)", "1 activation, 4.0 MiB", "1 operator", "add3"):
+        assert words in text
+
+
+def test_solve_writes_a_plan_that_loads(paper: Path, tmp_path: Path) -> None:
+    document = answer("solve", paper, "-o", tmp_path / "plan.json")
+    plan = Plan.load(tmp_path / "plan.json")
+    assert plan.saved == ("add3",)
+    assert plan.digest == document["digest"]
+    assert {key: document[key] for key in ("objective", "bound", "proven", "saved_bytes", "saved_activations")} == {
+        "objective": 8 * MIB,
+        "bound": 8 * MIB,
+        "proven": True,
+        "saved_bytes": 4 * MIB,
+        "saved_activations": ["add3"],
+    }
+
+
+@pytest.mark.parametrize(
+    ("arguments", "label"),
+    [
+        (["-O", "mode=aggressive"], "ByteTraffic(mode='aggressive')"),
+        (["-O", 'rules={"used_far_apart": false}'], "ByteTraffic(rules={'used_far_apart': False})"),
+        (["-m", "byte-traffic:mode=aggressive"], "ByteTraffic(mode='aggressive')"),
+        (
+            ["-m", 'byte-traffic:rules={"random": true, "not_fusible": false},free_parameters=true'],
+            "ByteTraffic(rules={'random': True, 'not_fusible': False}, free_parameters=True)",
+        ),
+    ],
+)
+def test_options_of_the_cost_model_are_json_or_text(paper: Path, arguments: list[str], label: str) -> None:
+    assert answer("solve", paper, *arguments)["cost_model"] == label
+
+
+def test_options_of_the_solver(paper: Path) -> None:
+    assert (
+        answer("solve", paper, "-s", "networkx", "-S", "flow_func=dinitz")["solver"] == "NetworkX(flow_func='dinitz')"
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["-O", "mod=aggressive"], "no option 'mod'; did you mean 'mode'? There are: mode, rules, free_parameters"),
+        (["-s", "ortools", "-S", "threads=4"], "ortools has no option 'threads'. There are: none"),
+        (["-O", "mode=fast"], "must be one of conservative, aggressive, got 'fast'"),
+        (["-O", "free_parameters=yes"], "must be true or false, got 'yes'"),
+        (["-O", "rules=none"], "rules must be a JSON object"),
+        (["-O", "mode"], "expected KEY=VALUE, got 'mode'"),
+        (["-m", "weighed"], "weighed needs a value for weight: weight=VALUE"),
+        (["--time-limit", "0"], "--time-limit"),
+    ],
+)
+def test_wrong_usage_is_explained_and_ends_with_2(
+    paper: Path, plugins: None, arguments: list[str], message: str
+) -> None:
+    result = run("solve", paper, *arguments, code=2)
+    assert message in " ".join(result.stderr.replace("│", " ").split())
+    assert result.stdout == ""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["solve", "missing.json"], "missing.json: No such file"),
+        (["solve", "."], "a graph file is needed, got a directory"),
+        (["solve", "PAPER", "-s", "ortool"], "did you mean 'ortools'?"),
+        (["solve", "PAPER", "-s", "ortools", "--time-limit", "3"], "does not support a time limit"),
+        (["solve", "PAPER", "-o", "no/such/folder/plan.json"], "no/such/folder/plan.json: No such file"),
+        (["explain", "PAPER", "add33"], "did you mean 'add3'?"),
+        (["compare", "missing.json"], "missing.json: No such file"),
+        (["show", "PAPER", "-o", "picture.bmp2"], "the suffix must be one of"),
+        (["show", "PAPER", "-o", "p.svg", "--plan", "missing.json"], "missing.json: No such file"),
+        (["capture", "no_such_module:f", "-o", "g.json"], "cannot import 'no_such_module'"),
+        (["capture", "json:dump_", "-o", "g.json"], "json has no 'dump_'; did you mean 'dump'?"),
+    ],
+)
+def test_errors_are_one_message_on_stderr_and_end_with_1(paper: Path, arguments: list[str], message: str) -> None:
+    result = run(*(str(paper) if argument == "PAPER" else argument for argument in arguments), code=1)
+    assert message in result.stderr
+    assert result.stderr.startswith("error: ")
+    assert (result.stdout, "Traceback" in result.stderr) == ("", False)
+
+
+def test_infeasible_ends_with_3_and_the_conflict(conflict: Path) -> None:
+    assert "cannot be saved (a tuple)" in run("solve", conflict, code=3).stderr
+    assert run("explain", conflict, "seed", code=3).stdout == ""
+
+
+def test_a_limit_without_a_plan_ends_with_4(paper: Path, plugins: None) -> None:
+    assert "found no plan within its time limit" in run("solve", paper, "-s", "gives-up", code=4).stderr
+
+
+def test_compare_has_a_row_for_each_combination(paper: Path, tmp_path: Path) -> None:
+    chain(3).save(tmp_path / "chain.json")
+    models = ["-m", "byte-traffic", "-m", "byte-traffic:mode=aggressive"]
+    rows = answer("compare", paper, tmp_path / "chain.json", *models, "-s", "ortools", "-s", "networkx")
+    assert len(rows) == 8
+    assert {row["objective"] for row in rows if row["graph"] == str(paper)} == {8 * MIB}
+    assert "flow = cut, verified" in run("compare", paper, "-s", "ortools").stdout
+
+
+def test_compare_runs_every_solver_and_shows_refusals(tmp_path: Path) -> None:
+    chain(30).save(tmp_path / "chain.json")
+    rows = {row["solver"]: row for row in answer("compare", tmp_path / "chain.json")}
+    assert sorted(rows) == solver_names()
+    assert (rows["exhaustive"]["objective"], rows["exhaustive"]["termination"]) == (None, "refused")
+
+
+def test_explain_says_what_the_library_says(paper: Path) -> None:
+    assert run("explain", paper, "add3").stdout == f"{remat.explain(cosines(), 'add3')}\n"
+    document = answer("explain", paper, "add3")
+    assert (document["decision"], document["alternative"]["extra_cost"]) == ("saved", 4 * MIB)
+
+
+@pytest.mark.parametrize("plan", [[], ["--plan", "solved"], ["--plan", "FILE"]])
+def test_show_writes_a_picture(paper: Path, tmp_path: Path, plan: list[str]) -> None:
+    saved = Plan(("add3",), ("cos1", "sin2", "sin1"))
+    saved.save(tmp_path / "plan.json")
+    arguments = [str(tmp_path / "plan.json") if argument == "FILE" else argument for argument in plan]
+    document = answer("show", paper, "-o", tmp_path / "picture.svg", *arguments)
+    assert document == {"picture": str(tmp_path / "picture.svg"), "plan": saved.digest if plan else None}
+    assert "<svg" in (tmp_path / "picture.svg").read_text()
+
+
+def test_show_draws_a_part_of_a_large_graph(tmp_path: Path) -> None:
+    chain(300).save(tmp_path / "chain.json")
+    refused = run("show", tmp_path / "chain.json", "-o", tmp_path / "p.svg", code=1)
+    assert "can hold 300 values" in refused.stderr
+    run("show", tmp_path / "chain.json", "-o", tmp_path / "p.svg", "--around", "cos_10", "--hops", "1")
+    assert (tmp_path / "p.svg").exists()
+
+
+FACTORIES = """
+def good(): return "model", (1, 2)
+def with_kwargs(): return "model", [1], {"scale": 2}
+def bad(): return "model"
+def half(): return "model", 3
+"""
+
+
+@pytest.fixture
+def factories(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """A module of factories in the current directory; what `remat.capture` was called with."""
+    calls: list[Any] = []
+
+    def capture(model: object, *args: object, **kwargs: object) -> Graph:
+        calls.append((model, args, kwargs))
+        return cosines()
+
+    (tmp_path / "factories_of_this_test.py").write_text(FACTORIES)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setitem(vars(remat), "capture", capture)
+    yield calls
+    sys.modules.pop("factories_of_this_test", None)
+
+
+def test_capture_calls_the_factory_and_writes_the_graph(factories: list[Any], tmp_path: Path) -> None:
+    run("capture", "factories_of_this_test:good", "-o", "graph.json.gz")
+    document = answer("capture", "factories_of_this_test:with_kwargs", "-o", "graph.json.gz")
+    assert factories == [("model", (1, 2), {}), ("model", (1,), {"scale": 2})]
+    assert Graph.load(tmp_path / "graph.json.gz") == cosines()
+    assert (document["graph"], document["values"]) == ("graph.json.gz", 14)
+
+
+@pytest.mark.parametrize(("factory", "got"), [("bad", r"(str)"), ("half", "(str, int, dict)")])
+def test_capture_refuses_what_is_no_model_with_arguments(factories: list[Any], factory: str, got: str) -> None:
+    result = run("capture", f"factories_of_this_test:{factory}", "-o", "graph.json", code=1)
+    assert f"must return (model, tuple of args) or (model, tuple of args, dict of kwargs), got {got}" in result.stderr
+    assert factories == []
+
+
+def test_capture_needs_a_module_and_a_factory() -> None:
+    assert "expected MODULE:FACTORY" in run("capture", "factories", "-o", "g.json", code=2).stderr
+
+
+def test_solvers_lists_what_is_registered() -> None:
+    listed = {one["name"]: one for one in answer("solvers")}
+    assert sorted(listed) == solver_names()
+    assert listed["pulp"]["features"] == ["budget", "time_limit"]
+    assert listed["scipy"]["options"]["method"]["choices"] == "dinic|edmonds_karp"
+    assert "budget, time limit" in run("solvers").stdout
+
+
+def test_costmodels_lists_options_and_rules_with_their_sources(plugins: None) -> None:
+    listed = {one["name"]: one for one in answer("costmodels")}
+    assert sorted(listed) == costmodel_names()
+    assert {"name": "compute_bound", "reason": "compute-bound", "source": "paper 3.1 (3); post"} in listed[
+        "byte-traffic"
+    ]["rules"]
+    assert listed["weighed"]["options"]["weight"]["required"]
+    text = run("costmodels").stdout
+    for words in ("mode=conservative|aggressive", "Lemma 3.1", "weight="):
+        assert words in text
+
+
+def test_help_documents_the_exit_codes() -> None:
+    text = run("--help").stdout
+    for words in ("0  done", "3  infeasible", "4  a limit", "capture", "costmodels"):
+        assert words in text
+
+
+def test_version() -> None:
+    assert run("--version").stdout == f"remat {remat.__version__}\n"
+
+
+def test_a_real_process_prints_pure_json_and_survives_a_closed_pipe(paper: Path) -> None:
+    command = [sys.executable, "-m", "remat.cli"]
+    solved = subprocess.run([*command, "solve", paper, "--json"], check=True, capture_output=True, text=True)
+    assert json.loads(solved.stdout)["objective"] == 8 * MIB
+    assert solved.stderr == ""
+    with subprocess.Popen([*command, "solvers"], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as closed:
+        assert closed.stdout is not None
+        assert closed.stderr is not None
+        closed.stdout.close()
+        assert b"Traceback" not in closed.stderr.read()

@@ -1,0 +1,170 @@
+"""`remat.compare` has a row for every combination, with numbers that a plan can be held against."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pandas as pd
+import pytest
+from examples import chain, cosines, impossible, linear_dropout
+
+import remat
+from costmodels import ByteTraffic
+from remat import Feature, InvalidPlan, Plan, UnknownName
+from remat.comparison import Comparison
+from remat.registry import solver_names
+from remat.report import PlanFacts, human_bytes, human_price, label
+from solvers import Exhaustive, NetworkX, ORTools, PuLP
+
+MIB = 2**20
+
+
+def test_one_row_for_each_graph_cost_model_and_solver_in_order() -> None:
+    frame = remat.compare(
+        {"small": chain(2), "paper": cosines()},
+        ["byte-traffic", ByteTraffic(mode="aggressive")],
+        ["networkx", NetworkX(flow_func="dinitz"), "ortools"],
+    )
+    assert len(frame) == 12
+    assert list(frame["graph"]) == ["small"] * 6 + ["paper"] * 6
+    assert list(frame["cost_model"])[:6] == ["byte-traffic"] * 3 + ["ByteTraffic(mode='aggressive')"] * 3
+    assert list(frame["solver"])[:3] == ["networkx", "NetworkX(flow_func='dinitz')", "ortools"]
+
+
+def test_the_paper_s_example_saves_one_tensor_and_recomputes_one_cosine() -> None:
+    row = remat.compare(cosines(), solvers="ortools").iloc[0].to_dict()
+    assert {key: value for key, value in row.items() if not key.endswith("_s")} == {
+        "graph": "graph0",
+        "values": 14,
+        "cost_model": "byte-traffic",
+        "unit": "bytes",
+        "solver": "ortools",
+        "exact": True,
+        "objective": 8 * MIB,
+        "bound": 8 * MIB,
+        "termination": "optimal",
+        "certified": "flow = cut, verified",
+        "proven": True,
+        "saved_tensors": 1,
+        "saved_bytes": 4 * MIB,
+        "recomputed_ops": 1,  # cos1; the sines run once, in the backward pass
+        "error": "",
+    }
+    assert row["pose_time_s"] > 0
+    assert row["solve_time_s"] > 0
+
+
+def test_every_installed_solver_by_default_and_all_agree() -> None:
+    frame = remat.compare(cosines())
+    assert solver_names() == list(frame["solver"])
+    assert {8 * MIB} == set(frame["objective"])
+    assert {"networkx", "ortools", "scipy"} == set(frame["solver"][frame["proven"]])
+
+
+def test_names_default_to_the_model_and_are_unique() -> None:
+    named = replace(chain(2), meta={"model": "GPT"})
+    frame = remat.compare([named, chain(2), named], solvers=["ortools"])
+    assert list(frame["graph"]) == ["GPT", "graph1", "GPT (2)"]
+
+
+def test_a_refusal_is_a_row_with_the_reason() -> None:
+    frame = remat.compare(chain(30), solvers=[Exhaustive(), ORTools()])
+    assert list(frame["termination"]) == ["refused", "optimal"]
+    assert "takes up to 16 values" in frame["error"][0]
+    assert pd.isna(frame["objective"][0])
+    assert not frame["proven"][0]
+
+
+def test_an_infeasible_problem_is_a_row_with_the_conflict() -> None:
+    frame = remat.compare({"ok": cosines(), "impossible": impossible()}, solvers="ortools")
+    assert list(frame["termination"]) == ["optimal", "infeasible"]
+    assert "cannot be recomputed (random)" in frame["error"][1]
+
+
+def test_unknown_names_propagate() -> None:
+    with pytest.raises(UnknownName, match="did you mean 'ortools'"):
+        remat.compare(cosines(), solvers=["ortool"])
+
+
+def test_the_time_limit_reaches_only_solvers_that_take_one() -> None:
+    assert Feature.TIME_LIMIT not in ORTools.features
+    frame = remat.compare(cosines(), solvers=[PuLP(), ORTools()], time_limit_s=60)
+    assert list(frame["termination"]) == ["optimal", "optimal"]
+
+
+def test_large_prices_stay_exact() -> None:
+    odd = 2**55 + 1
+    frame = remat.compare(cosines(odd), solvers="ortools")
+    assert 2 * odd == frame["objective"][0] == frame.records()[0]["objective"]
+    assert odd == frame["saved_bytes"][0]
+
+
+def test_slices_stay_comparisons_that_can_be_shown() -> None:
+    part = remat.compare(cosines(), solvers=["ortools"])[["solver", "objective"]]
+    assert isinstance(part, Comparison)
+    assert "ortools" in part._repr_html_()
+
+
+def test_no_graphs_make_an_empty_table() -> None:
+    assert len(remat.compare([])) == 0
+    assert "<table" in remat.compare([])._repr_html_()
+
+
+def test_notebooks_see_readable_units_and_the_best_objective_in_bold() -> None:
+    frame = remat.compare(cosines(), solvers=["ortools", "pulp"])
+    html = frame._repr_html_()
+    for text in ("8.0 MiB", "4.0 MiB", "proven", "claimed", "flow = cut, verified", " ms"):
+        assert f"{text}<" in html
+    assert "error" not in html
+    worse = frame.assign(objective=pd.array([8 * MIB, 9 * MIB], "Int64"))
+    assert worse.best() == [True, False]
+    assert worse._repr_html_().count("font-weight: bold") == 1
+
+
+def test_html_is_escaped() -> None:
+    html = remat.compare({"<b>": cosines()}, solvers="ortools")._repr_html_()
+    assert "&lt;b&gt;" in html
+    assert "<b>" not in html
+
+
+def test_facts_count_storages_once_and_inputs_not_at_all() -> None:
+    graph = linear_dropout()
+    facts = PlanFacts.of(graph, Plan(("x", "t", "mm", "mask"), ("philox", "tt")))
+    assert facts.saved_activations == ("mm", "mask")
+    assert facts.saved_inputs == ("x", "t")  # t is a view of the input w
+    assert facts.saved_bytes == 500
+    assert facts.recomputed_ops == ("philox",)
+    assert facts.recomputed_views == ("tt",)
+
+
+def test_facts_tell_what_runs_twice_from_what_runs_late() -> None:
+    facts = PlanFacts.of(cosines(), Plan(("add3",), ("cos1", "sin1", "sin2")))
+    assert facts.recomputed_ops == ("cos1",)
+    assert facts.deferred_ops == ("sin2", "sin1")
+
+
+def test_facts_refuse_the_plan_of_another_graph() -> None:
+    with pytest.raises(InvalidPlan, match="the plan names 'cos9', which is not a value of"):
+        PlanFacts.of(cosines(), Plan(("cos9",), ()))
+
+
+@pytest.mark.parametrize(
+    ("text", "count"), [("0 B", 0), ("1023 B", 1023), ("1.0 KiB", 1024), ("1.0 MiB", MIB - 1), ("-1.5 GiB", -3 * 2**29)]
+)
+def test_bytes_read_in_the_largest_unit(text: str, count: int) -> None:
+    assert text == human_bytes(count)
+
+
+def test_prices_read_in_their_own_unit() -> None:
+    assert [
+        human_price(1024, "bytes"),
+        human_price(2500, "ns"),
+        human_price(1200, "widgets"),
+    ] == ["1.0 KiB", "2.5 µs", "1,200 widgets"]
+
+
+def test_labels_show_what_differs_from_the_defaults() -> None:
+    assert label(ByteTraffic()) == "byte-traffic"
+    assert (
+        label(ByteTraffic() + ByteTraffic(free_parameters=True)) == "byte-traffic + ByteTraffic(free_parameters=True)"
+    )

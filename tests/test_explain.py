@@ -1,0 +1,133 @@
+"""`remat.explain` states the decision, its reasons, and what deciding otherwise costs."""
+
+from __future__ import annotations
+
+import pytest
+from examples import chain, cosines, impossible, linear_dropout
+
+import remat
+from remat import GraphBuilder, Infeasible, UnknownName
+from remat.explain import Decision
+
+MIB = 2**20
+
+
+def test_a_saved_value() -> None:
+    why = remat.explain(cosines(), "add3")
+    assert Decision.SAVED is why.decision
+    assert (why.save_bytes, why.save_cost, why.recompute_cost) == (4 * MIB, 8 * MIB, 0)
+    assert why.readers == ("cos1", "sin1")
+    assert why.alternative is not None
+    assert (why.alternative.extra_cost, why.alternative.proven) == (4 * MIB, True)
+    assert (why.alternative.saves, why.alternative.drops) == (("d", "add2"), ("add3",))
+    assert str(why).splitlines() == [
+        "add3 (add, 4.0 MiB) is saved.",
+        "Saving it costs 8.0 MiB and takes 4.0 MiB; recomputing it is free.",
+        "The backward pass reads it in cos1, sin1.",
+        "A plan that does not save it costs at least 4.0 MiB more.",
+        "The best such plan would save d, add2.",
+    ]
+
+
+def test_a_recomputed_value() -> None:
+    why = remat.explain(cosines(), "cos1")
+    assert Decision.RECOMPUTED is why.decision
+    assert why.alternative is not None
+    assert why.alternative.extra_cost == 8 * MIB
+    assert "sin2" in why.alternative.saves
+
+
+def test_a_value_that_the_backward_pass_alone_needs() -> None:
+    assert Decision.DEFERRED is remat.explain(cosines(), "sin1").decision
+
+
+def test_a_value_that_stays_in_the_forward_pass() -> None:
+    why = remat.explain(cosines(), "add1")
+    assert Decision.ABSENT is why.decision
+    assert why.readers == ()
+    assert why.alternative is not None
+    assert why.alternative.extra_cost == 8 * MIB
+    assert "Nothing in the backward pass reads it." in str(why)
+
+
+def test_a_tangent_leaves_no_choice() -> None:
+    why = remat.explain(cosines(), "grad_in")
+    assert (why.decision, why.alternative) == (Decision.TANGENT, None)
+    assert "The backward pass returns it." in str(why)
+
+
+def test_an_input_takes_no_memory_and_cannot_be_recomputed() -> None:
+    why = remat.explain(linear_dropout(), "x")
+    assert (why.decision, why.save_bytes) == (Decision.SAVED, 0)
+    assert why.cannot_recompute == "an input of the graph"
+    assert "takes 0 B; it cannot be recomputed (an input of the graph)" in str(why)
+
+
+def test_an_impossible_alternative_names_the_rules() -> None:
+    why = remat.explain(linear_dropout(), "x")
+    assert why.alternative is not None
+    assert why.alternative.extra_cost is None
+    assert "A plan that does not save it does not exist" in str(why)
+    assert "asked: what if it were not saved?" in why.alternative.conflict
+
+
+def test_what_cannot_be_saved_says_why() -> None:
+    why = remat.explain(linear_dropout(), "philox")
+    assert (why.cannot_save, why.alternative) == ("a tuple", None)
+    assert "It cannot be saved (a tuple)" in str(why)
+
+
+def test_an_argument_that_is_lost_makes_a_value_unrecomputable() -> None:
+    g = GraphBuilder()
+    g.op("split", g.input("x"), cannot_save="a tuple", cannot_recompute="a collective")
+    g.output(g.op("getitem", "split"))
+    g.gradient(g.op("mul", g.tangent("dy"), "getitem", name="dx"))
+    why = remat.explain(g.build(), "getitem")
+    assert why.cannot_recompute == "uses 'split', which can be neither saved nor recomputed"
+
+
+def test_readers_are_named_through_views() -> None:
+    g = GraphBuilder()
+    x, w = g.input("x", bytes=9), g.input("w", bytes=9)
+    mm = g.op("mm", x, w, compute_bound=True)
+    g.op("t", mm, view=True)
+    g.output(g.op("relu", mm))
+    g.gradient(g.op("mul", g.tangent("dy", bytes=9), "t", name="dx"))
+    graph = g.build()
+    recomputed = next(name for name in ("mm", "t") if remat.explain(graph, name).decision is Decision.SAVED)
+    expected = {"mm": ("dx (through t)",), "t": ("dx",)}[recomputed]
+    assert expected == remat.explain(graph, recomputed).readers
+
+
+def test_a_tie_is_called_a_tie() -> None:
+    g = GraphBuilder()
+    g.op("t", g.op("mm", g.input("x", bytes=8), compute_bound=True), view=True)
+    g.output("mm")
+    g.gradient(g.op("mul", g.tangent("dy", bytes=8), "t", name="dx"))
+    why = remat.explain(g.build(), "t")
+    assert why.alternative is not None
+    assert why.alternative.extra_cost == 0
+    assert "costs no more: there are several best plans" in str(why)
+
+
+def test_the_alternative_is_the_optimum_without_the_decision() -> None:
+    graph = chain(4)
+    by_hand = {name: remat.explain(graph, name, solver="exhaustive") for name in graph.names}
+    for name, slow in by_hand.items():
+        fast = remat.explain(graph, name)
+        assert slow.decision is fast.decision
+        assert (slow.alternative and slow.alternative.extra_cost) == (fast.alternative and fast.alternative.extra_cost)
+
+
+def test_a_claim_is_not_called_a_bound() -> None:
+    assert "costs 4.0 MiB more" in str(remat.explain(cosines(), "add3", solver="pulp"))
+
+
+def test_unknown_values_name_the_nearest() -> None:
+    with pytest.raises(UnknownName, match="no value named 'cos11'; did you mean 'cos1'"):
+        remat.explain(cosines(), "cos11")
+
+
+def test_an_infeasible_problem_has_nothing_to_explain() -> None:
+    with pytest.raises(Infeasible):
+        remat.explain(impossible(), "seed")

@@ -1,0 +1,181 @@
+"""What is saved is what is loaded; what is damaged is refused with one clear error."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from test_graph import GRAPH
+
+from remat import Graph, InvalidGraph, InvalidPlan, Plan, Problem, solve
+from remat.testing import graphs, problems
+
+FEW = settings(max_examples=settings.default.max_examples // 3)
+
+
+@FEW
+@given(graph=graphs())
+@pytest.mark.parametrize("suffix", [".json", ".json.gz"])
+def test_graph_round_trip(graph: Graph, suffix: str, tmp_path_factory: pytest.TempPathFactory) -> None:
+    path = tmp_path_factory.mktemp("graphs") / f"graph{suffix}"
+    graph.save(path)
+    assert Graph.load(path) == graph
+
+
+@pytest.mark.parametrize("suffix", [".json", ".json.gz"])
+def test_the_same_graph_gives_the_same_bytes(suffix: str, tmp_path: Path) -> None:
+    first, second = tmp_path / f"first{suffix}", tmp_path / f"second{suffix}"
+    GRAPH.save(first)
+    Graph.load(first).save(second)
+    assert first.read_bytes() == second.read_bytes()
+
+
+def test_the_name_of_a_file_does_not_matter_for_reading(tmp_path: Path) -> None:
+    GRAPH.save(tmp_path / "graph.json.gz")
+    (tmp_path / "graph.json.gz").rename(tmp_path / "graph")
+    assert Graph.load(str(tmp_path / "graph")) == GRAPH
+
+
+def saved(folder: Path) -> dict[str, Any]:
+    GRAPH.save(folder / "good.json")
+    return json.loads((folder / "good.json").read_text())
+
+
+def put(*keys: str, value: Any) -> Callable[[dict[str, Any]], None]:
+    """Sets document[key][key]... to a value."""
+
+    def corrupt(document: dict[str, Any]) -> None:
+        for key in keys[:-1]:
+            document = document[key]
+        document[keys[-1]] = value
+
+    return corrupt
+
+
+def drop(table: str, key: str) -> Callable[[dict[str, Any]], None]:
+    return lambda document: document[table].pop(key)
+
+
+@pytest.mark.parametrize(
+    ("corrupt", "message"),
+    [
+        (put("format", value="other"), 'not a graph file \\(no "format": "remat.graph"\\); write one with Graph.save'),
+        (put("version", value=99), "schema version 99, but this remat reads 1 to 1; upgrade remat"),
+        (put("version", value=None), "schema version None, but this remat reads 1 to 1"),
+        (put("values", value=[]), '"values" must be an object, got list'),
+        (drop("values", "name"), '"values.name" must be a list, got NoneType'),
+        (drop("values", "bytes"), '"values.bytes" must be a list, got NoneType'),
+        (drop("values", "view"), '"values.view" must be a list, got NoneType'),
+        (drop("uses", "consumer"), '"uses.consumer" must be a list, got NoneType'),
+        (put("uses", "producer", value=[0, 1, 17]), "Graph use 2 joins values 17 and 3, but there are only 4"),
+        (put("uses", "consumer", value=[0, 3, 3]), "Graph must be acyclic, got the cycle 'x' -> 'x'"),
+        (put("uses", "producer", value=[2, 1, 2]), "in topological order, but 'y' uses 'dy', which comes later"),
+        (put("values", "bytes", value=[4, -1, 4, 4]), r"Graph.bytes\['y'\] must not be negative, got -1"),
+        (put("values", "bytes", value=[4, 4.5, 4, 4]), "Graph.bytes must hold whole numbers, got dtype float64"),
+        (put("values", "bytes", value=[4, None, 4, 4]), "Graph.bytes must hold whole numbers, got dtype object"),
+        (put("values", "bytes", value=[4, [4], 4, 4]), "Graph.bytes must be one-dimensional, got rows of different"),
+        (put("values", "bytes", value=["4"] * 4), "Graph.bytes must hold whole numbers, got dtype <U1"),
+        (put("values", "bytes", value=[4, 4]), r"Graph.bytes must be of shape \(4,\), got shape \(2,\)"),
+        (put("values", "view", value=[0, 0, 0, 2]), "Graph.view must hold only true and false"),
+        (put("values", "name", value=["x", "y", "x", "z"]), "Graph.names must be unique, got 'x' twice"),
+        (put("values", "op", value=["tanh"]), r"Graph.ops must have one entry a name \(4\), got 1"),
+        (put("values", "region", value=[0, 0, 1, 3]), r"Graph.region must hold \[0, 1, 2\] .* got 3"),
+        (put("values", "region", value=[0, 0, 1, 0]), "depends on a tangent, so its region must be TANGENTS"),
+        (put("values", "shape", value=[1, 2, 3, 4]), '"values.shape" must hold lists of integers, got 1'),
+        (put("values", "shape", value=[[2], ["2"], [], []]), '"values.shape" must hold lists of integers, got'),
+        (put("cannot_save", value={"9": "why"}), "\"cannot_save\" names value '9', but there are only 4 values"),
+        (put("cannot_save", value={"x": "why"}), "\"cannot_save\" names value 'x', but there are only 4 values"),
+        (put("cannot_recompute", value=None), '"cannot_recompute" must be an object, got NoneType'),
+    ],
+)
+def test_each_corruption_is_one_clear_error(
+    corrupt: Callable[[dict[str, Any]], None], message: str, tmp_path: Path
+) -> None:
+    document = saved(tmp_path)
+    corrupt(document)
+    path = tmp_path / "bad.json"
+    path.write_text(json.dumps(document))
+    with pytest.raises(InvalidGraph, match=f"bad.json: .*{message}"):
+        Graph.load(path)
+
+
+def good_bytes(folder: Path) -> bytes:
+    return json.dumps(saved(folder)).encode()
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda data: data[:-20], r"not JSON, or truncated \("),
+        (lambda data: b"", r"not JSON, or truncated \("),
+        (lambda data: b"\xff\xfe\x00", r"not JSON, or truncated \("),
+        (lambda data: b"[1, 2]", "not a graph file"),
+        (lambda data: b"null", "not a graph file"),
+        (lambda data: gzip.compress(data)[:-30], "the gzip data is damaged or truncated"),
+        (lambda data: gzip.compress(data)[:5], "the gzip data is damaged or truncated"),
+        (lambda data: gzip.compress(data)[:-4] + b"\0\0\0\0", "the gzip data is damaged or truncated"),
+        (lambda data: gzip.compress(data[:-20]), r"not JSON, or truncated \("),
+    ],
+)
+def test_each_damage_is_one_clear_error(damage: Callable[[bytes], bytes], message: str, tmp_path: Path) -> None:
+    path = tmp_path / "bad.json.gz"
+    path.write_bytes(damage(good_bytes(tmp_path)))
+    with pytest.raises(InvalidGraph, match=f"bad.json.gz: {message}"):
+        Graph.load(path)
+
+
+def test_a_missing_file_is_the_usual_error(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        Graph.load(tmp_path / "nothing.json")
+
+
+@FEW
+@given(problem=problems())
+def test_plan_round_trip(problem: Problem, tmp_path_factory: pytest.TempPathFactory) -> None:
+    plan = solve(problem).plan
+    assert plan is not None
+    path = tmp_path_factory.mktemp("plans") / "plan.json"
+    plan.save(path)
+    assert (Plan.load(path), Plan.load(path).digest) == (plan, plan.digest)
+
+
+def test_a_plan_s_digest_never_changes() -> None:
+    assert Plan(("a", "b"), ("c",)).digest.startswith("3aafec9ce6")
+
+
+@pytest.mark.parametrize(
+    ("corrupt", "message"),
+    [
+        (put("saved", value=["a"]), "the digest does not match the content; the file was altered"),
+        (put("recomputed", value=["c", "d"]), "the digest does not match the content"),
+        (put("digest", value=None), "the digest does not match the content"),
+        (put("saved", value="ab"), "\"saved\" must be a list of names, got 'ab'"),
+        (lambda document: document.pop("recomputed"), '"recomputed" must be a list of names, got None'),
+        (put("version", value=2), "version 2, but this remat reads 1"),
+        (
+            put("format", value="remat.graph"),
+            'not a plan file \\(no "format": "remat.plan"\\); write one with Plan.save',
+        ),
+    ],
+)
+def test_a_tampered_plan_is_refused(corrupt: Callable[[dict[str, Any]], None], message: str, tmp_path: Path) -> None:
+    path = tmp_path / "plan.json"
+    Plan(("a", "b"), ("c",)).save(path)
+    document = json.loads(path.read_text())
+    corrupt(document)
+    path.write_text(json.dumps(document))
+    with pytest.raises(InvalidPlan, match=f"plan.json: {message}"):
+        Plan.load(path)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '"a plan"'])
+def test_what_is_no_plan_is_refused(text: str, tmp_path: Path) -> None:
+    path = tmp_path / "plan.json"
+    path.write_text(text)
+    with pytest.raises(InvalidPlan, match=r"plan\.json: (not JSON, or truncated|not a plan file)"):
+        Plan.load(path)

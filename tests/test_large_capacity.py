@@ -1,0 +1,116 @@
+"""Prices and sizes past 2**33: exact, or refused. Never wrapped."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from helpers import BUDGET, CONFIGURED, FLOW, each, every_plan
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from remat import FlowSolver, InvalidProblem, Problem, Solver, UnsupportedProblem, check_plan, solve
+from remat.certify import check_flow
+from remat.network import Network
+from remat.testing import problems
+
+BIG = 2**33
+FEW = settings(max_examples=settings.default.max_examples // 3)
+
+
+def exact_or_refused(problem: Problem, solver: Solver) -> None:
+    counts_to = solver.largest_capacity or 2**62
+    prices = int(problem.save_cost.sum() + problem.recompute_cost.sum())
+    try:
+        solution = solve(problem, solver)
+    except UnsupportedProblem:
+        assert counts_to <= max(prices, int(problem.save_bytes.sum()))
+    else:
+        assert solve(problem, "exhaustive").objective == solution.objective
+
+
+@each(CONFIGURED)
+def test_odd_prices_past_2_33(solver: Solver) -> None:
+    exact_or_refused(Problem.of([BIG + 1, BIG - 1, BIG + 3], edges=[(0, 2), (1, 2)], needed=[0, 2]), solver)
+
+
+@each(CONFIGURED)
+@FEW
+@given(data=st.data(), largest=st.sampled_from([2**29, 2**31, 2**41, 2**57]))
+def test_any_prices_and_sizes(solver: Solver, data: st.DataObject, largest: int) -> None:
+    exact_or_refused(data.draw(problems(max_values=8, largest=largest)), solver)
+
+
+@each(BUDGET)
+@FEW
+@given(data=st.data(), largest=st.sampled_from([2**29, 2**31, 2**41, 2**57]))
+def test_any_prices_and_sizes_with_a_budget(solver: Solver, data: st.DataObject, largest: int) -> None:
+    exact_or_refused(data.draw(problems(max_values=8, largest=largest, budget=True)), solver)
+
+
+@each(CONFIGURED)
+@FEW
+@given(data=st.data())
+def test_multiples_of_a_large_unit_are_no_problem_for_anyone(solver: Solver, data: st.DataObject) -> None:
+    small = data.draw(problems(max_values=8, largest=1000))
+    large = replace(
+        small,
+        save_cost=BIG * small.save_cost,
+        recompute_cost=BIG * small.recompute_cost,
+        save_bytes=BIG * small.save_bytes,
+    )
+    first, second = solve(small, solver), solve(large, solver)
+    assert first.objective is not None
+    assert (first.plan, BIG * first.objective) == (second.plan, second.objective)
+
+
+def test_scipy_refuses_where_it_would_wrap() -> None:
+    problem = Problem.of([BIG + 1, BIG + 2], needed=[0, 1], recompute_cost=[BIG + 3, BIG + 4])
+    with pytest.raises(UnsupportedProblem, match=r"capacities add up to 34359738378 .* counts to 1073741823 only"):
+        solve(problem, "scipy")
+
+
+@each(FLOW)
+def test_a_flow_against_an_infinite_arc(solver: Solver) -> None:
+    """SciPy 1.17 adds such a flow to the capacity in 32 bits: it found half of the flow."""
+    assert isinstance(solver, FlowSolver)
+    x = (2**31 - 100) // 6
+    # source 0, sink 1; the short path 0-2-3-1 comes first, then 0-4-3-2-5-1 against it.
+    arcs = {(0, 2): x, (3, 1): x, (0, 4): x, (4, 3): x, (2, 5): x, (5, 1): x}
+    infinity = sum(arcs.values()) + 1
+    arcs |= {(2, 3): infinity, (3, 2): infinity}
+    arcs[0, 2] -= 1  # or all could be divided by x
+    tails, heads = np.array(list(arcs)).T
+    network = Network(6, tails, heads, np.array(list(arcs.values())), infinity)
+    if infinity > (solver.largest_capacity or infinity):
+        with pytest.raises(UnsupportedProblem, match="capacities add up to"):
+            network.fitted(solver.largest_capacity)
+    else:
+        assert 2 * x - 1 == check_flow(network, solver._max_flow(network)[0])
+
+
+@pytest.mark.parametrize("column", ["save_cost", "recompute_cost", "save_bytes"])
+def test_sums_that_int64_could_wrap_are_refused(column: str) -> None:
+    zeros = {"save_cost": [0, 0], "recompute_cost": [0, 0], "save_bytes": [0, 0]}
+    with pytest.raises(InvalidProblem, match=r"must add up to less than 2\*\*62"):
+        Problem.of(**{**zeros, column: [2**61, 2**61]})
+    with pytest.raises(InvalidProblem, match=r"must add up to less than 2\*\*62|must be below 2\*\*62|whole numbers"):
+        Problem.of(**{**zeros, column: [2**70, 0]})
+
+
+@pytest.mark.parametrize("solver", ["ortools", "networkx", "exhaustive"])
+def test_sums_just_below_2_62_are_exact(solver: str) -> None:
+    most = 2**62 - 2**20
+    problem = Problem.of([most, 1000], edges=[(0, 1)], needed=[0], recompute_cost=[2, 3], cannot_recompute={0: "input"})
+    assert solve(problem, solver).objective == most
+
+
+def test_no_plan_s_bytes_wrap() -> None:
+    """4 values of 2**59 bytes each, within a budget to the byte."""
+    problem = Problem.of(
+        [1] * 4, needed=range(4), recompute_cost=[2] * 4, save_bytes=[2**59 + 1] * 4, budget_bytes=2**61
+    )
+    solution = solve(problem, "exhaustive")
+    assert solution.plan is not None
+    assert min(plan.cost for plan in every_plan(problem)) == check_plan(problem, solution.plan) == 5

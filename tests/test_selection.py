@@ -1,0 +1,201 @@
+"""Choosing a solver or a cost model: by name, from entry points, or an instance of your own."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from inspect import isabstract
+from pathlib import Path
+from types import ModuleType
+from typing import Any, ClassVar
+
+import pytest
+from helpers import SOLVERS, each
+
+import costmodels
+import remat
+import solvers
+from remat import (
+    CostModel,
+    Feature,
+    NotInstalled,
+    Problem,
+    RematError,
+    Solution,
+    Solver,
+    UnknownName,
+    UnsupportedProblem,
+)
+from remat.registry import costmodel_class, costmodel_names, find_costmodel, find_solver, solver_class, solver_names
+from solvers import Exhaustive
+
+SMALL = Problem.of([3], needed=[0])
+
+
+@dataclass(frozen=True)
+class Mine(Exhaustive):
+    """A plug-in."""
+
+    name: ClassVar[str] = "mine"
+
+
+@dataclass(frozen=True)
+class NeedsNonsense(Solver):
+    name: ClassVar[str] = "nonsense"
+    requires: ClassVar[tuple[str, ...]] = ("no_such_package",)
+
+    def _solve(self, problem: Problem, *, time_limit_s: float | None) -> Solution:
+        raise AssertionError("must not be called without its package")
+
+
+@pytest.fixture
+def registered() -> Iterator[type[Solver]]:
+    yield remat.register(Mine)
+    remat.unregister("mine")
+
+
+def test_by_default() -> None:
+    assert remat.solve(SMALL).solver == remat.DEFAULT_SOLVER == "ortools"
+
+
+@each(SOLVERS)
+def test_by_name_or_by_instance(solver: Solver) -> None:
+    assert remat.solve(SMALL, solver.name).plan == remat.solve(SMALL, solver).plan
+    assert find_solver(solver.name) == solver
+    assert solver_class(solver.name) is type(solver)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("ortool", "no solver is named 'ortool'; did you mean 'ortools'\\? there are: exhaustive, networkx, "),
+        ("gurobi", "no solver is named 'gurobi'; there are: exhaustive"),
+        ("", "no solver is named ''; there are"),
+    ],
+)
+def test_an_unknown_solver_is_an_error_that_helps(name: str, message: str) -> None:
+    with pytest.raises(UnknownName, match=message):
+        remat.solve(SMALL, name)
+
+
+def test_an_unknown_cost_model_is_an_error_that_helps() -> None:
+    with pytest.raises(UnknownName, match="no cost model is named 'byte_traffic'; did you mean 'byte-traffic'\\?"):
+        find_costmodel("byte_traffic")
+
+
+def test_a_missing_package_is_named_with_its_extra() -> None:
+    assert NeedsNonsense.missing() == ("no_such_package",)
+    with pytest.raises(NotInstalled, match="solver 'nonsense' needs no_such_package: pip install 'remat"):
+        remat.solve(SMALL, NeedsNonsense())
+
+
+@each([solver for solver in SOLVERS if solver.requires])
+def test_a_backend_that_is_not_installed(solver: Solver, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("remat.solver.find_spec", lambda package: None)
+    message = f"solver '{solver.name}' needs {solver.requires[0]}: pip install 'remat\\[{solver.requires[0]}\\]'"
+    with pytest.raises(NotInstalled, match=message):
+        remat.solve(SMALL, solver)
+
+
+@each([solver for solver in SOLVERS if Feature.BUDGET not in solver.features])
+def test_a_feature_that_is_not_declared(solver: Solver) -> None:
+    with pytest.raises(UnsupportedProblem, match=f"solver '{solver.name}' does not support a byte budget"):
+        remat.solve(Problem.of([3], needed=[0], budget_bytes=3), solver)
+
+
+@each([solver for solver in SOLVERS if solver.max_values is not None])
+def test_more_values_than_a_solver_takes(solver: Solver) -> None:
+    assert solver.max_values is not None
+    values = solver.max_values + 1
+    with pytest.raises(UnsupportedProblem, match=f"takes up to {solver.max_values} values, got {values}"):
+        remat.solve(Problem.of([1] * values), solver)
+    assert remat.solve(Problem.of([1] * solver.max_values), solver).objective == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (lambda: solvers.NetworkX(flow_func="magic"), "NetworkX.flow_func must be one of preflow_push, .*got 'magic'"),
+        (lambda: solvers.SciPy(method="magic"), "SciPy.method must be one of dinic, edmonds_karp, got 'magic'"),
+        (lambda: costmodels.ByteTraffic(mode="bold"), "ByteTraffic.mode must be one of conservative, .*got 'bold'"),
+        (lambda: costmodels.ByteTraffic(rules={"luck": True}), "no rule is named 'luck'; there are: random, "),
+    ],
+)
+def test_options_are_checked_when_they_are_set(options: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        options()
+
+
+def test_register_and_unregister(registered: type[Solver]) -> None:
+    assert "mine" in solver_names()
+    assert remat.solve(SMALL, "mine").solver == "mine"
+    remat.unregister("mine")
+    assert "mine" not in solver_names()
+    remat.register(registered)
+
+
+def test_a_taken_name_is_refused(registered: type[Solver]) -> None:
+    with pytest.raises(
+        RematError, match=r"the name 'mine' is taken; choose another, or call remat\.unregister\('mine'"
+    ):
+        remat.register(registered)
+
+
+def test_the_name_of_a_built_in_is_taken_too() -> None:
+    taken = dataclass(frozen=True)(type("Taken", (Exhaustive,), {"name": "ortools"}))
+    with pytest.raises(RematError, match="the name 'ortools' is taken"):
+        remat.register(taken)
+
+
+def test_only_what_was_registered_can_be_unregistered() -> None:
+    with pytest.raises(UnknownName, match=r"'ortools' was not added by remat\.register"):
+        remat.unregister("ortools")
+
+
+@pytest.mark.parametrize("plugin", [int, Mine(), "ortools"], ids=repr)
+def test_only_classes_of_solvers_and_cost_models_can_be_registered(plugin: Any) -> None:
+    with pytest.raises(RematError, match=r"takes a class derived from remat\.Solver or remat\.CostModel, got "):
+        remat.register(plugin)
+
+
+def test_an_installed_package_adds_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A distribution with an entry point and a module, as pip would lay them out."""
+    (tmp_path / "stranger.py").write_text(
+        "from solvers import Exhaustive\n\n\nclass Stranger(Exhaustive):\n    name = 'stranger'\n"
+    )
+    info = tmp_path / "stranger-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: stranger\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[remat.solvers]\nstranger = stranger:Stranger\n")
+    monkeypatch.syspath_prepend(tmp_path)
+
+    assert "stranger" in solver_names()
+    assert "stranger" not in sys.modules, "listing must not import"
+    assert remat.solve(SMALL, "stranger").solver == "stranger"
+
+
+def defined_in(package: ModuleType, base: type) -> set[type]:
+    """Every concrete subclass of `base` that is written in a module of the package."""
+    modules = [
+        importlib.import_module(f"{package.__name__}.{info.name}") for info in pkgutil.iter_modules(package.__path__)
+    ]
+    classes = {thing for module in modules for thing in vars(module).values() if isinstance(thing, type)}
+    ours = {thing for thing in classes if thing.__module__.startswith(f"{package.__name__}.")}
+    return {thing for thing in ours if issubclass(thing, base) and not isabstract(thing)}
+
+
+def test_every_solver_in_the_folder_is_registered_under_its_name() -> None:
+    found = defined_in(solvers, Solver)
+    assert len(found) >= 5
+    assert found <= {solver_class(name) for name in solver_names()}
+    assert all(solver_class(thing.name) is thing for thing in found)
+
+
+def test_every_cost_model_in_the_folder_is_registered_under_its_name() -> None:
+    found = defined_in(costmodels, CostModel)
+    assert len(found) >= 1
+    assert found <= {costmodel_class(name) for name in costmodel_names()}
+    assert all(costmodel_class(thing.name) is thing for thing in found)

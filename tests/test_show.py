@@ -1,0 +1,128 @@
+"""`remat.show` draws each value once, legibly, in the colour of what the plan does with it."""
+
+from __future__ import annotations
+
+import sys
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from examples import chain, cosines, linear_dropout
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from matplotlib.colors import to_hex
+from matplotlib.patches import FancyBboxPatch
+
+import remat
+from remat import Graph, InvalidPlan, NotInstalled, Plan, RematError, UnknownName
+from remat.layout import layered
+from remat.show import DEFERRED, EITHER, FORWARD, INPUT, LARGEST, RECOMPUTED, SAVED, SAVED_INPUT, TANGENTS, styles
+from remat.testing import dags, graphs
+
+PLAN = Plan(("add3",), ("cos1", "sin2", "sin1"))
+
+
+def boxes(figure: object) -> dict[str, FancyBboxPatch]:
+    patches = figure.axes[0].patches
+    return {patch.get_label(): patch for patch in patches if isinstance(patch, FancyBboxPatch)}
+
+
+def legend(figure: object) -> list[str]:
+    return [text.get_text() for text in figure.axes[0].get_legend().get_texts()]
+
+
+def test_colours_follow_the_plan() -> None:
+    fills = {name: to_hex(box.get_facecolor()) for name, box in boxes(remat.show(cosines(), PLAN)).items()}
+    expected = {"a": INPUT, "add1": FORWARD, "add3": SAVED, "cos1": RECOMPUTED, "sin1": DEFERRED, "grad_in": TANGENTS}
+    assert {name: style.fill for name, style in expected.items()} == {name: fills[name] for name in expected}
+    assert set(cosines().names) == set(fills)
+
+
+def test_colours_follow_the_region_without_a_plan() -> None:
+    graph = cosines()
+    assert styles(graph, None)[graph.index["sin1"]] == EITHER
+    assert "forward pass" in legend(remat.show(graph))
+    assert "saved" not in legend(remat.show(graph))
+
+
+def test_saved_inputs_and_their_views_look_different_from_saved_activations() -> None:
+    graph = linear_dropout()
+    drawn = dict(zip(graph.names, styles(graph, Plan(("x", "t", "mask"), ())), strict=True))
+    assert (drawn["x"], drawn["t"], drawn["mask"]) == (SAVED_INPUT, SAVED_INPUT, SAVED)
+
+
+def test_the_legend_names_exactly_what_is_drawn() -> None:
+    shown = (INPUT, FORWARD, SAVED, RECOMPUTED, DEFERRED, TANGENTS)
+    assert [style.text for style in shown] == legend(remat.show(cosines(), PLAN))
+
+
+def test_labels_are_the_name_and_the_size_unless_it_is_zero() -> None:
+    texts = [text.get_text() for text in remat.show(linear_dropout()).axes[0].texts]
+    assert texts[texts.index("x") + 1] == "400 B"
+    assert "0 B" not in texts
+    assert set(linear_dropout().names) <= set(texts)
+
+
+@pytest.mark.parametrize(("name", "start"), [("p.png", b"\x89PNG"), ("p.svg", b"<?xml"), ("p.pdf", b"%PDF")])
+def test_the_suffix_chooses_the_format(tmp_path: Path, name: str, start: bytes) -> None:
+    remat.show(chain(2), path=tmp_path / name)
+    assert (tmp_path / name).read_bytes().startswith(start)
+
+
+def test_an_unknown_suffix_lists_the_known_ones(tmp_path: Path) -> None:
+    with pytest.raises(RematError, match=r"the suffix must be one of .*svg.*, got '\.bmp2'"):
+        remat.show(chain(2), path=tmp_path / "p.bmp2")
+
+
+def test_a_large_graph_is_refused_but_a_part_of_it_drawn() -> None:
+    large = chain(LARGEST)
+    with pytest.raises(RematError, match=r"can hold 300 values, got 900; .*around="):
+        remat.show(large)
+    assert set(boxes(remat.show(large, around="cos_10", hops=1))) == {"cos_9", "cos_10", "cos_11", "sin_288"}
+    assert set(boxes(remat.show(large, around="cos_10", hops=0))) == {"cos_10"}
+
+
+def test_unknown_names_are_refused() -> None:
+    with pytest.raises(UnknownName, match="did you mean 'add3'"):
+        remat.show(cosines(), around=["ad3"])
+    with pytest.raises(InvalidPlan, match="'cos9'"):
+        remat.show(cosines(), Plan(("cos9",), ()))
+
+
+def test_without_matplotlib_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.modules["remat.show"], "find_spec", lambda _: None)
+    with pytest.raises(NotInstalled, match=r"pip install 'remat\[plot\]'"):
+        remat.show(cosines())
+
+
+@settings(max_examples=40)  # a picture takes 40 ms
+@given(graphs(max_values=20))
+def test_no_two_boxes_overlap(graph: Graph) -> None:
+    extents = [box.get_path().get_extents(box.get_patch_transform()) for box in boxes(remat.show(graph)).values()]
+    assert len(graph) == len(extents)
+    for k, one in enumerate(extents):
+        assert not any(one.overlaps(other) for other in extents[:k])
+
+
+@given(st.integers(1, 30).flatmap(lambda n: st.tuples(st.just(n), dags(n))))
+def test_arrows_lead_down_between_the_right_nodes(drawn: tuple[int, list[tuple[int, int]]]) -> None:
+    n, edges = drawn
+    layout = layered(edges, [1.0] * n, [0.0] * n, gap=0.2, drop=1.0)
+    for (u, v), route in zip(edges, layout.routes, strict=True):
+        assert ((layout.x[u], layout.y[u]), (layout.x[v], layout.y[v])) == (route[0], route[-1])
+        assert all(above[1] < below[1] for above, below in pairwise(route))
+
+
+@given(st.integers(1, 30).flatmap(lambda n: st.tuples(st.just(n), dags(n))))
+def test_bends_keep_clear_of_the_boxes(drawn: tuple[int, list[tuple[int, int]]]) -> None:
+    n, edges = drawn
+    layout = layered(edges, [1.0] * n, [0.0] * n, gap=0.2, drop=1.0)
+    for route in layout.routes:
+        for x, y in route[1:-1]:
+            assert all(abs(x - layout.x[v]) > 0.6 for v in range(n) if layout.y[v] == y)
+
+
+def test_the_same_graph_gives_the_same_picture() -> None:
+    first, second = (remat.show(cosines(), PLAN) for _ in range(2))
+    where = [{name: box.get_bbox().bounds for name, box in boxes(figure).items()} for figure in (first, second)]
+    assert where[0] == where[1]
