@@ -68,11 +68,9 @@ class Bans:
         """The bans of some values, in the given order."""
         return Bans(frozen(self.codes[indices]), self.reasons)
 
-    def without(self, indices: IntArray) -> Bans:
-        """These bans, lifted from the given values."""
-        codes = self.codes.copy()
-        codes[indices] = 0
-        return Bans(frozen(codes), self.reasons)
+    def without(self, mask: BoolArray) -> Bans:
+        """These bans, lifted from the values of `mask`."""
+        return Bans(frozen(np.where(mask, 0, self.codes)), self.reasons)
 
     def as_dict(self) -> dict[int, str]:
         """The forbidden indices, each with its reason: the inverse of `of`."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
@@ -11,6 +11,7 @@ import numpy as np
 from remat.arrays import IntArray
 from remat.bans import Bans
 from remat.errors import InvalidProblem
+from remat.feasibility import forced
 from remat.graph import Graph, Region
 from remat.problem import Problem
 
@@ -71,24 +72,16 @@ class CostModel(ABC):
     def pose(self, graph: Graph) -> Problem:
         """The problem over the values that the forward pass can compute.
 
-        Three voices, in this order: the graph's facts (an input is never recomputed, a tuple never
-        saved), the user's annotations, and the cost model, whose bans do not apply to a value that
-        the user marked.
+        Four voices, the first that speaks is heard: the graph's facts (an input is never recomputed, a
+        tuple never saved); what the user demands of a value (MUST); what the user asks for (PREFER),
+        unless facts or demands make that impossible; and the cost model.
         """
         terms = self.terms(graph)
-        marked = np.flatnonzero(graph.must_save | graph.must_recompute)
-        cannot_save = graph.cannot_save.also(graph.must_recompute, "marked MUST_RECOMPUTE") | terms.cannot_save.without(
-            marked
-        )
-        cannot_recompute = graph.cannot_recompute.also(graph.input, "an input of the graph").also(
-            graph.must_save, "marked MUST_SAVE"
-        ) | terms.cannot_recompute.without(marked)
-
         ours = np.flatnonzero(graph.region != Region.TANGENTS)
         position = np.full(len(graph), -1)
         position[ours] = np.arange(len(ours))
         inner = (position[graph.producers] >= 0) & (position[graph.consumers] >= 0)
-        return Problem(
+        problem = Problem(
             names=tuple(graph.names[i] for i in ours.tolist()),
             save_cost=terms.save_cost[ours],
             recompute_cost=terms.recompute_cost[ours],
@@ -96,9 +89,23 @@ class CostModel(ABC):
             producers=position[graph.producers[inner]],
             consumers=position[graph.consumers[inner]],
             needed=graph.needed[ours],
-            cannot_save=cannot_save.take(ours),
-            cannot_recompute=cannot_recompute.take(ours),
+            cannot_save=graph.cannot_save.also(graph.must_recompute, "marked MUST_RECOMPUTE").take(ours),
+            cannot_recompute=graph.cannot_recompute.also(graph.input, "an input of the graph")
+            .also(graph.must_save, "marked MUST_SAVE")
+            .take(ours),
             budget_bytes=terms.budget_bytes,
+        )
+        rules = forced(problem)
+        keep = (graph.must_save | graph.prefer_save)[ours]
+        redo = (graph.must_recompute | graph.prefer_recompute)[ours]
+        return replace(
+            problem,
+            cannot_save=problem.cannot_save.also(graph.prefer_recompute[ours] & ~rules.stuck, "marked PREFER_RECOMPUTE")
+            | terms.cannot_save.take(ours).without(keep),
+            cannot_recompute=problem.cannot_recompute.also(
+                graph.prefer_save[ours] & ~problem.cannot_save.mask, "marked PREFER_SAVE"
+            )
+            | terms.cannot_recompute.take(ours).without(redo),
         )
 
     def __add__(self, other: CostModel) -> CostModel:

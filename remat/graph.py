@@ -43,6 +43,8 @@ FLAGS = (
     "compute_bound",
     "must_save",
     "must_recompute",
+    "prefer_save",
+    "prefer_recompute",
 )
 """The yes/no facts about a node, in the order of the columns of `Graph`."""
 
@@ -72,6 +74,7 @@ class Graph:
         view: the value shares the storage of one of its arguments.
         compute_bound: matrix multiplications, convolutions, attention.
         must_save, must_recompute: what the user's annotations demand (torch's `CheckpointPolicy`).
+        prefer_save, prefer_recompute: what they ask for, where it is possible.
         producers, consumers: (m,) the two ends of each use; producer < consumer.
         fusible_uses: (m,) the compiler can fuse this consumer into the producer's kernel.
         cannot_save: values that cannot cross from forward to backward (tuples, for one).
@@ -97,6 +100,8 @@ class Graph:
     compute_bound: BoolArray
     must_save: BoolArray
     must_recompute: BoolArray
+    prefer_save: BoolArray
+    prefer_recompute: BoolArray
     producers: IntArray
     consumers: IntArray
     fusible_uses: BoolArray

@@ -42,6 +42,8 @@ class GraphBuilder:
                 "compute_bound",
                 "must_save",
                 "must_recompute",
+                "prefer_save",
+                "prefer_recompute",
             )
         }
         self._cannot_save: dict[int, str] = {}
@@ -67,6 +69,8 @@ class GraphBuilder:
         compute_bound: bool = False,
         must_save: bool = False,
         must_recompute: bool = False,
+        prefer_save: bool = False,
+        prefer_recompute: bool = False,
         cannot_save: str | None = None,
         cannot_recompute: str | None = None,
     ) -> str:
@@ -80,6 +84,7 @@ class GraphBuilder:
             view: the value lives in the storage of its first argument.
             compute_bound: a matrix multiplication or the like; not fusible then.
             must_save, must_recompute: demanded by an annotation.
+            prefer_save, prefer_recompute: asked for by an annotation.
             cannot_save, cannot_recompute: why it can never be saved, or computed twice.
         """
         used = tuple(dict.fromkeys(self._find(argument) for argument in arguments))
@@ -96,6 +101,8 @@ class GraphBuilder:
             "unfusible": compute_bound or not fusible,
             "must_save": must_save,
             "must_recompute": must_recompute,
+            "prefer_save": prefer_save,
+            "prefer_recompute": prefer_recompute,
         }
         label = self._add(name or self._fresh(op), op, bytes, used, {mark for mark, on in told.items() if on})
         i = len(self._names) - 1
@@ -141,6 +148,8 @@ class GraphBuilder:
             compute_bound=self._flag("compute_bound"),
             must_save=self._flag("must_save"),
             must_recompute=self._flag("must_recompute"),
+            prefer_save=self._flag("prefer_save"),
+            prefer_recompute=self._flag("prefer_recompute"),
             producers=producers,
             consumers=consumers,
             fusible_uses=fusible[producers] & fusible[consumers],

@@ -82,7 +82,7 @@ def find_costmodel(name: str) -> CostModel:
     return costmodel_class(name)()
 
 
-def _group_of(plugin: type[Any]) -> str:
+def _group_of(plugin: object) -> str:
     for base, group in _GROUPS.items():
         if isinstance(plugin, type) and issubclass(plugin, base):
             return group

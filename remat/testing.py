@@ -91,7 +91,7 @@ def problems(
         cannot_recompute={v: "random" for v, row in enumerate(rows) if "recompute" in row[2]},
     )
     if feasible:
-        victims = np.flatnonzero(forced(problem).lost & problem.needed)
+        victims = forced(problem).lost & problem.needed
         problem = dataclasses.replace(problem, cannot_save=problem.cannot_save.without(victims))
     if budget:
         least = _enough_bytes(problem) if feasible else 0
@@ -114,7 +114,9 @@ _OPS: dict[str, dict[str, Any]] = {
     "rand": {"random": True},
     "view": {"view": True},
 }
-_MARKS: tuple[dict[str, Any], ...] = ({"must_save": True}, {"must_recompute": True})
+_MARKS: tuple[dict[str, Any], ...] = tuple(
+    {mark: True} for mark in ("must_save", "must_recompute", "prefer_save", "prefer_recompute")
+)
 _FACTS: tuple[dict[str, Any], ...] = (*_MARKS, {"cannot_save": "a tuple"}, {"cannot_recompute": "a collective"})
 
 

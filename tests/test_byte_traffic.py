@@ -183,6 +183,30 @@ def test_a_cost_model_can_be_a_key() -> None:
     assert len(models) == 3
 
 
+def test_preferences_overrule_the_cost_model_and_yield_to_facts_and_demands() -> None:
+    g = GraphBuilder()
+    x = g.input("x")
+    cheap = g.op("sin", x, name="cheap", prefer_save=True)
+    dear = g.op("mm", x, name="dear", prefer_recompute=True, compute_bound=True)
+    seed = g.op("seed", x, name="seed", prefer_recompute=True, cannot_recompute="moves on")
+    pair = g.op("pair", seed, name="pair", prefer_save=True, cannot_save="a tuple")
+    item = g.op("getitem", pair, name="item", prefer_recompute=True)
+    g.output(cheap, dear, item)
+    problem = ByteTraffic().pose(needed_by_backward(g, cheap, dear, seed, item))
+    reasons = {
+        name: (problem.cannot_save.reason(i), problem.cannot_recompute.reason(i))
+        for name, i in problem.index.items()
+        if name != "x"
+    }
+    assert reasons == {
+        "cheap": (None, "marked PREFER_SAVE"),
+        "dear": ("marked PREFER_RECOMPUTE", None),
+        "seed": (None, "moves on"),
+        "pair": ("a tuple", None),
+        "item": ("marked PREFER_RECOMPUTE", None),
+    }
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

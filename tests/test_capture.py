@@ -207,6 +207,13 @@ def test_selective_checkpoint_policies_become_facts() -> None:
     graph = remat.capture(f, tensor(), tensor())
     assert graph.must_save[where(graph, "aten.mm.default")[0]]
     assert graph.must_recompute[where(graph, "aten.sin.default")[0]]
+    assert not graph.must_recompute[where(graph, "aten.mm.default")[0]]
+
+
+def test_a_plain_checkpoint_prefers_recomputation() -> None:
+    graph = remat.capture(lambda x: checkpoint(lambda x: x.sin().exp(), x, use_reentrant=False).sum(), tensor())
+    assert graph.prefer_recompute[where(graph, "aten.sin.default")[0]]
+    assert "aten.exp.default" not in saved(graph)
 
 
 def test_a_custom_operator_is_taken_for_expensive() -> None:

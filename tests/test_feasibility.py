@@ -68,7 +68,7 @@ def test_the_explanation_is_the_same_from_every_solver(solver: Solver) -> None:
 @each(SOLVERS)
 @pytest.mark.parametrize("relaxed", [1, 2, 3])
 def test_lifting_any_ban_on_the_path_helps(solver: Solver, relaxed: int) -> None:
-    solution = solve(replace(LOST, cannot_save=LOST.cannot_save.without(np.array([relaxed]))), solver)
+    solution = solve(replace(LOST, cannot_save=LOST.cannot_save.without(np.arange(len(LOST)) == relaxed)), solver)
     assert solution.is_optimal
 
 

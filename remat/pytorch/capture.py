@@ -20,6 +20,7 @@ from remat.errors import CaptureError
 from remat.graph import Graph
 from remat.pytorch import seam
 from remat.pytorch.facts import extract
+from remat.pytorch.split import split
 
 Visitor = Callable[[fx.Graph, Any, int], None]
 """(joint graph, torch's `NodeInfo`, number of forward outputs), while torch is partitioning it."""
@@ -118,7 +119,7 @@ class _Visit(CustomPartitionerFn):
     def __call__(
         self, gm: fx.GraphModule, joint_inputs: Sequence[object], **kwargs: Any
     ) -> tuple[fx.GraphModule, fx.GraphModule]:
-        return seam.partition(gm, joint_inputs, self.chooser, **kwargs)
+        return split(gm, joint_inputs, self.chooser, **kwargs)
 
     def uuid(self) -> None:
         return None

@@ -23,6 +23,8 @@ from remat.bans import Bans
 from remat.graph import Graph, Region
 from remat.pytorch import seam
 from remat.pytorch.operators import Operator, is_dropout_free
+from remat.pytorch.overwritten import overwritten_inputs
+from remat.pytorch.storages import bases
 
 _SYMBOL_BYTES = 8
 """A symbolic integer crosses to the backward pass as a Python number."""
@@ -47,25 +49,28 @@ class _Reader:
 
     def __init__(self, joint_graph: fx.Graph, node_info: Any, num_fwd_outputs: int) -> None:
         *self.nodes, self.end = joint_graph.nodes
+        self.joint_graph = joint_graph
         self.info = node_info
         self.num_fwd_outputs = num_fwd_outputs
         self.position = {node: i for i, node in enumerate(self.nodes)}
         self.known_flops: dict[tuple[Any, ...], int] = {}
         known: dict[Any, Operator] = {}
         self.ops = [known.get(node.target) or known.setdefault(node.target, Operator.of(node)) for node in self.nodes]
+        self.op_of = dict(zip(self.nodes, self.ops, strict=True))
 
     def graph(self, meta: dict[str, str]) -> Graph:
         """All the columns together."""
         nodes, ops = self.nodes, self.ops
         shapes = [_shape(node.meta.get("val")) for node in nodes]
-        region, storage = self._regions(), self._storages()
+        region = self._regions()
+        base = bases(nodes, self.op_of)
+        storage = np.array([self.position[base[node]] for node in nodes], np.int64)
         producers, consumers, fusible, fusible_uses = self._uses()
         view = np.zeros(len(nodes), np.bool_)
         view[consumers[storage[producers] == storage[consumers]]] = True
         outputs = set(self.end.args[0][: self.num_fwd_outputs])
         gradients = set(self.end.args[0][self.num_fwd_outputs :])
-        policies = [node.meta.get("recompute") for node in nodes]
-        cannot_save, cannot_recompute = self._rules(region, storage)
+        cannot_save, cannot_recompute = self._rules(base)
         return Graph(
             names=tuple(node.name for node in nodes),
             ops=tuple(op.name for op in ops),
@@ -83,11 +88,10 @@ class _Reader:
             random=self._flags(lambda node, op: op.random and not is_dropout_free(node)),
             view=view,
             compute_bound=self._flags(lambda _, op: op.compute_bound),
-            # torch acts on "prefer" as on "must" when it recomputes, and ignores it when it saves.
-            must_save=np.array([policy == CheckpointPolicy.MUST_SAVE for policy in policies]),
-            must_recompute=np.array(
-                [policy in (CheckpointPolicy.MUST_RECOMPUTE, CheckpointPolicy.PREFER_RECOMPUTE) for policy in policies]
-            ),
+            must_save=self._marked(CheckpointPolicy.MUST_SAVE),
+            must_recompute=self._marked(CheckpointPolicy.MUST_RECOMPUTE),
+            prefer_save=self._marked(CheckpointPolicy.PREFER_SAVE),
+            prefer_recompute=self._marked(CheckpointPolicy.PREFER_RECOMPUTE),
             producers=producers,
             consumers=consumers,
             fusible_uses=fusible_uses,
@@ -98,6 +102,9 @@ class _Reader:
 
     def _flags(self, fact: Callable[[fx.Node, Operator], bool]) -> BoolArray:
         return np.fromiter(map(fact, self.nodes, self.ops), np.bool_, len(self.nodes))
+
+    def _marked(self, policy: CheckpointPolicy) -> BoolArray:
+        return self._flags(lambda node, _: node.meta.get("recompute") == policy)
 
     def _flops(self, node: fx.Node, shape: tuple[int, ...]) -> int:
         """By torch's formula where it has one; one operation an element otherwise."""
@@ -131,24 +138,7 @@ class _Reader:
         fusible_uses = takes_any[consumers] | (fusible[producers] & gives[producers] & fusible[consumers])
         return producers, consumers, fusible, fusible_uses
 
-    def _storages(self) -> IntArray:
-        """For each value, the first value of the storage that it lives in.
-
-        Schemas come first: the passes over joint graphs leave views whose fake tensors have a
-        storage of their own (torch 2.13: the no-op `expand` between a softmax and its matmul).
-        """
-        storage = list(range(len(self.nodes)))
-        owners: dict[int, int] = {}
-        for i, (node, op) in enumerate(zip(self.nodes, self.ops, strict=True)):
-            value = node.meta.get("val")
-            source = self.position[node.all_input_nodes[0]] if node.all_input_nodes else i
-            if op.views or (node.target is operator.getitem and storage[source] != source):
-                storage[i] = storage[source]
-            elif isinstance(value, torch.Tensor) and value.layout is torch.strided:
-                storage[i] = owners.setdefault(value.untyped_storage()._cdata, i)
-        return np.array(storage, np.int64)
-
-    def _rules(self, region: IntArray, storage: IntArray) -> tuple[Bans, Bans]:
+    def _rules(self, base: Mapping[fx.Node, fx.Node]) -> tuple[Bans, Bans]:
         """What can never be saved, and never be recomputed, whatever it costs."""
         cannot_save: dict[int, str] = {}
         cannot_recompute: dict[int, str] = {}
@@ -161,34 +151,13 @@ class _Reader:
             elif op.unrepeatable:
                 cannot_recompute[i] = op.unrepeatable
         n = len(self.nodes)
-        overwritten = np.isin(storage, storage[self._overwritten_inputs(region)])
+        inputs = overwritten_inputs(self.joint_graph, self.op_of, self.info.tangents_closure)
+        overwritten = self._flags(lambda node, _: base[node] in inputs)
         why = "the forward pass overwrites its memory"
         return (
             Bans.of(n, cannot_save).also(overwritten, why),
             Bans.of(n, cannot_recompute).also(overwritten, why),
         )
-
-    def _overwritten_inputs(self, region: IntArray) -> list[int]:
-        """Inputs that the forward pass writes to, inside the graph or right after it.
-
-        The backward pass would find the new value in them, so it must read neither them nor their
-        views. torch 2.13's own partitioner lets it: `h = x.sin() + y*2; y.add_(1);
-        return (h.exp()*y).cos()` gets gradients that are wrong by a factor of ten.
-        """
-        written = [
-            self.position[node.all_input_nodes[0]]
-            for node, op in zip(self.nodes, self.ops, strict=True)
-            if op.mutates and node.all_input_nodes and region[self.position[node]] != Region.TANGENTS
-        ]
-        mutated = [
-            description.mutated_input
-            for description in self.end.meta.get("desc", ())
-            if type(description).__name__ == "InputMutationAOTOutput"
-        ]
-        by_epilogue = [
-            i for i, node in enumerate(self.nodes) if node.op == "placeholder" and node.meta.get("desc") in mutated
-        ]
-        return written + by_epilogue
 
 
 def _maker(node: fx.Node) -> fx.Node:

@@ -15,8 +15,8 @@ from torch import fx
 from torch._inductor.custom_graph_pass import CustomPartitionerFn
 
 from remat.costmodel import CostModel, Sum
-from remat.pytorch import seam
 from remat.pytorch.facts import extract
+from remat.pytorch.split import split
 from remat.registry import DEFAULT_COST_MODEL, DEFAULT_SOLVER, find_costmodel, find_solver
 from remat.solve import solve
 from remat.solver import Solver
@@ -49,7 +49,7 @@ class Partitioner(CustomPartitionerFn):
         self, gm: fx.GraphModule, joint_inputs: Sequence[object], **kwargs: Any
     ) -> tuple[fx.GraphModule, fx.GraphModule]:
         """Splits a joint graph in two; called by torch."""
-        return seam.partition(gm, joint_inputs, self._choose, **kwargs)
+        return split(gm, joint_inputs, self._choose, **kwargs)
 
     def _choose(self, joint_graph: fx.Graph, node_info: Any, num_fwd_outputs: int) -> list[fx.Node]:
         graph = extract(joint_graph, node_info, num_fwd_outputs)

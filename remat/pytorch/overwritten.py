@@ -1,0 +1,82 @@
+"""Inputs that the forward pass writes to.
+
+The backward pass would find the new value in them, so it must read neither them nor their views.
+torch's own partitioner lets it, up to 2.15 at least: `h = x.sin() + y*2; y.add_(1);
+return (h.exp()*y).cos()` gets gradients that are wrong by a factor of ten.
+"""
+
+# FX nodes carry untyped metadata.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+
+from __future__ import annotations
+
+from collections.abc import Container, Mapping
+
+import torch
+from torch import fx
+
+from remat.pytorch.operators import Operator
+from remat.pytorch.storages import bases
+
+
+def overwritten_inputs(
+    joint_graph: fx.Graph, ops: Mapping[fx.Node, Operator], tangents: Container[fx.Node]
+) -> set[fx.Node]:
+    """The placeholders that the forward pass writes to, inside the graph or right after it.
+
+    Args:
+        joint_graph: the graph.
+        ops: what each node's operator does.
+        tangents: the nodes of the tangents' closure; what those write is the backward's affair.
+    """
+    *nodes, end = joint_graph.nodes
+    written = {
+        node.all_input_nodes[0] for node in nodes if ops[node].mutates and node.all_input_nodes and node not in tangents
+    }
+    by_epilogue = [
+        description.mutated_input
+        for description in end.meta.get("desc", ())
+        if type(description).__name__ == "InputMutationAOTOutput"
+    ]
+    return written | {
+        node for node in nodes if node.op == "placeholder" and by_epilogue and node.meta.get("desc") in by_epilogue
+    }
+
+
+def keep_old_values(joint_module: fx.GraphModule) -> None:
+    """Copies what the backward pass reads of overwritten inputs, so that a legal plan exists.
+
+    Each overwritten input, or view of one, that the tangents' closure reads is cloned where the
+    forward pass has it, and the closure reads the clone. Values of the forward pass that the
+    backward could compute *from* such an input need no copy: the bans on the input make every
+    solver save the first of them.
+    """
+    graph = joint_module.graph
+    *nodes, end = graph.nodes
+    ops = {node: Operator.of(node) for node in nodes}
+    tangents = _tangents_closure(nodes)
+    overwritten = overwritten_inputs(graph, ops, tangents)
+    if not overwritten:
+        return
+    base = bases(nodes, ops)
+    for node in nodes:
+        if base[node] not in overwritten or node in tangents:
+            continue
+        readers = [user for user in node.users if user in tangents and user is not end and not ops[user].mutates]
+        if not readers:
+            continue
+        with graph.inserting_after(node):
+            copy = graph.call_function(torch.ops.aten.clone.default, (node,))
+        copy.meta["val"] = node.meta["val"].clone()
+        for reader in readers:
+            reader.replace_input_with(node, copy)
+    joint_module.recompile()
+
+
+def _tangents_closure(nodes: list[fx.Node]) -> set[fx.Node]:
+    closure: set[fx.Node] = set()
+    for node in nodes:
+        is_tangent = node.op == "placeholder" and "tangents" in str(node.target)
+        if is_tangent or any(argument in closure for argument in node.all_input_nodes):
+            closure.add(node)
+    return closure
