@@ -156,7 +156,7 @@ def solve(
     solution = remat.solve(problem, chosen, time_limit_s=time_limit)
     assert solution.plan is not None  # remat.solve raises where there is none
     if output is not None:
-        solution.plan.save(output)
+        solution.plan.made_for(values).save(output)
     if not as_json:
         heading = f"{graph.name}: {len(values):,} values, {label(model)}, {label(chosen)}"
         tables.print_solution(values, problem, solution, heading, model.unit, pose_time_s, top)

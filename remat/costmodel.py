@@ -118,6 +118,18 @@ def activation_bytes(graph: Graph) -> IntArray:
 
 
 @dataclass(frozen=True)
+class FactsOnly(CostModel):
+    """No opinion at all: what is legal by the graph's facts and the user's annotations."""
+
+    name: ClassVar[str] = "facts-only"
+    unit: ClassVar[str] = "none"
+
+    def terms(self, graph: Graph) -> Terms:
+        """Everything is free, and nothing more is banned."""
+        return Terms.nothing(graph)
+
+
+@dataclass(frozen=True)
 class Sum(CostModel):
     """The sum of cost models; write `a + b`."""
 

@@ -178,6 +178,28 @@ class Graph:
         by_base[self.base[kept]] = True
         return by_base[self.base]
 
+    @cached_property
+    def signature(self) -> tuple[str, ...]:
+        """What the forward pass can compute, a line a value: what a plan for this graph relies on.
+
+        >>> from remat import GraphBuilder
+        >>> g = GraphBuilder()
+        >>> g.output(g.op("sin", g.input("x", bytes=4)))
+        >>> g.build().signature
+        ('x: placeholder, 4 bytes', 'sin: sin, 4 bytes, of x')
+        """
+        arguments: list[list[str]] = [[] for _ in range(len(self))]
+        producers: list[int] = self.producers.tolist()
+        consumers: list[int] = self.consumers.tolist()
+        for u, v in zip(producers, consumers, strict=True):
+            arguments[v].append(self.names[u])
+        lines: list[str] = []
+        for i in np.flatnonzero(self.region != Region.TANGENTS).tolist():
+            kind = f" {self.dtypes[i]}{list(self.shapes[i])}" if self.dtypes[i] else ""
+            of = f", of {', '.join(arguments[i])}" if arguments[i] else ""
+            lines.append(f"{self.names[i]}: {self.ops[i]}{kind}, {self.bytes[i]} bytes{of}")
+        return tuple(lines)
+
     def save(self, path: str | Path) -> None:
         """Writes the graph as JSON, gzipped if the name ends in ".gz" (see `remat.graph_file`)."""
         from remat.graph_file import write

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import difflib
 import hashlib
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, cast
@@ -13,9 +14,11 @@ import numpy as np
 
 from remat.arrays import BoolArray
 from remat.errors import InvalidPlan
+from remat.graph import Graph
 from remat.problem import Problem
 
 _FORMAT, _VERSION = "remat.plan", 1
+_SHOWN = 12
 
 
 @dataclass(frozen=True)
@@ -27,10 +30,13 @@ class Plan:
     Attributes:
         saved: names, in graph order.
         recomputed: names, in graph order.
+        graph: `Graph.signature` of the graph that the plan was made for, if known (`made_for`); the
+            decisions are what makes two plans equal.
     """
 
     saved: tuple[str, ...]
     recomputed: tuple[str, ...]
+    graph: tuple[str, ...] = field(default=(), compare=False)
 
     @classmethod
     def of(cls, problem: Problem, saved: BoolArray, recomputed: BoolArray) -> Plan:
@@ -57,6 +63,27 @@ class Plan:
                 available[arguments.get(v, [])] = True
         return cls.of(problem, available & saved, available & ~saved)
 
+    def made_for(self, graph: Graph) -> Plan:
+        """This plan, with the graph noted, so that a replay on another one is refused."""
+        return replace(self, graph=graph.signature)
+
+    def check_made_for(self, graph: Graph) -> None:
+        """Checks that `graph` is the one noted in this plan, if any is.
+
+        Raises:
+            InvalidPlan: it is another one; the message shows what changed.
+        """
+        if not self.graph or self.graph == graph.signature:
+            return
+        changes = list(difflib.unified_diff(self.graph, graph.signature, lineterm="", n=0))[2:]
+        changes = [line for line in changes if not line.startswith("@@")]
+        rest = f"\n  ... and {len(changes) - _SHOWN} more lines" if len(changes) > _SHOWN else ""
+        listed = "\n  ".join(changes[:_SHOWN])
+        raise InvalidPlan(
+            f"the plan was made for another graph ({len(changes)} lines differ; - then, + now):\n  {listed}{rest}\n"
+            f"Solve the new graph."
+        )
+
     @cached_property
     def digest(self) -> str:
         """A stable hash of the decisions: the same on every machine, in whatever order they are listed."""
@@ -81,6 +108,7 @@ class Plan:
             "digest": self.digest,
             "saved": self.saved,
             "recomputed": self.recomputed,
+            "graph": self.graph,
         }
         Path(path).write_text(json.dumps(document, indent=1) + "\n")
 
@@ -100,10 +128,10 @@ class Plan:
         fields = cast(dict[str, Any], document)
         if fields.get("version") != _VERSION:
             raise InvalidPlan(f"{path}: version {fields.get('version')!r}, but this remat reads {_VERSION}")
-        for key in ("saved", "recomputed"):
+        for key in ("saved", "recomputed", "graph"):
             if not isinstance(fields.get(key), list):
                 raise InvalidPlan(f'{path}: "{key}" must be a list of names, got {fields.get(key)!r}')
-        plan = cls(tuple(map(str, fields["saved"])), tuple(map(str, fields["recomputed"])))
+        plan = cls(*(tuple(map(str, fields[key])) for key in ("saved", "recomputed", "graph")))
         if plan.digest != fields.get("digest"):
             raise InvalidPlan(f"{path}: the digest does not match the content; the file was altered")
         return plan

@@ -6,6 +6,7 @@ import dataclasses
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import ClassVar
 
 import pytest
@@ -147,3 +148,79 @@ def test_the_cache_key_is_the_same_in_another_process() -> None:
     program = "from remat.pytorch import Partitioner; print(Partitioner.of().uuid())"
     other = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert other.stdout.strip() == Partitioner.of().uuid()
+
+
+class ScalesByOldBuffer(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(8, 8)
+        self.register_buffer("scale", torch.ones(8))
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.linear(x) * self.scale.clone()
+        self.scale.mul_(0.5)
+        return y
+
+
+def test_the_backward_reads_the_old_value_of_an_overwritten_buffer_from_a_copy() -> None:
+    model, x = ScalesByOldBuffer(), torch.randn(4, 8)
+    state = {name: value.clone() for name, value in model.state_dict().items()}
+    expected = [gradients(model, model, x), gradients(model, model, x), model.scale.clone()]
+    model.load_state_dict(state)
+    step = remat.compile(model)
+    torch.testing.assert_close([gradients(step, model, x), gradients(step, model, x), model.scale], expected)
+
+
+def solved(model: nn.Module, x: Tensor, mode: str) -> Plan:
+    graph = remat.capture(model, x)
+    plan = remat.solve(ByteTraffic(mode=mode).pose(graph)).plan  # type: ignore[arg-type]
+    assert plan is not None
+    return plan.made_for(graph)
+
+
+def test_a_plan_is_replayed_from_its_file(tmp_path: Path) -> None:
+    model, x = Mlp(), torch.randn(16, 32)
+    plans = {mode: solved(model, x, mode) for mode in ("conservative", "aggressive")}
+    kept = {}
+    for mode, plan in plans.items():
+        plan.save(tmp_path / "plan.json")
+        torch.compiler.reset()
+        step = remat.compile(model, plan=Plan.load(tmp_path / "plan.json"))
+        torch.testing.assert_close(gradients(step, model, x), gradients(model, model, x))
+        kept[mode] = saved_activations(step, model, x)[1].bytes
+    assert kept["aggressive"] < kept["conservative"]
+
+
+def test_of_several_plans_each_graph_takes_its_own() -> None:
+    model, x = Mlp(), torch.randn(16, 32)
+    step = remat.compile(model, plan=[solved(Mlp(), torch.randn(2, 32), "aggressive"), solved(model, x, "aggressive")])
+    torch.testing.assert_close(gradients(step, model, x), gradients(model, model, x))
+
+
+def test_a_plan_for_another_graph_is_refused_with_the_difference() -> None:
+    model = Mlp()
+    step = remat.compile(model, plan=solved(model, torch.randn(16, 32), "aggressive"))
+    difference = (
+        r"made for another graph \(\d+ lines differ; - then, \+ now\):\n  -.*\[16, 32\](.|\n)*Solve the new graph"
+    )
+    with pytest.raises(Exception, match=difference):
+        step(torch.randn(8, 32))
+
+
+def test_an_illegal_plan_is_refused_even_if_no_graph_is_noted() -> None:
+    step = remat.compile(Mlp(), plan=Plan(("primals_1",), ()))
+    with pytest.raises(Exception, match="the plan is not legal"):
+        step(torch.randn(8, 32))
+
+
+def test_fallback_warns_and_uses_torchs_own_partitioner() -> None:
+    model, x = Mlp(), torch.randn(8, 32)
+    step = remat.compile(model, solver=SavesNothing(), on_error="fallback")
+    with pytest.warns(UserWarning, match="falls back to PyTorch's partitioner: the plan is not legal"):
+        ours = gradients(step, model, x)
+    torch.testing.assert_close(ours, gradients(model, model, x))
+
+
+def test_on_error_is_one_of_two_words() -> None:
+    with pytest.raises(remat.InvalidOption, match="on_error must be one of raise, fallback, got 'ignore'"):
+        remat.compile(torch.sin, on_error="ignore")  # type: ignore[arg-type]

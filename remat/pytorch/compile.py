@@ -12,7 +12,8 @@ import torch
 from torch import fx
 
 from remat.costmodel import CostModel
-from remat.pytorch.partitioner import Partitioner
+from remat.plan import Plan
+from remat.pytorch.partitioner import OnError, Partitioner
 from remat.registry import DEFAULT_COST_MODEL, DEFAULT_SOLVER
 from remat.solver import Solver
 
@@ -22,6 +23,8 @@ def compile(
     *,
     cost_model: str | CostModel = DEFAULT_COST_MODEL,
     solver: str | Solver = DEFAULT_SOLVER,
+    plan: Plan | Sequence[Plan] = (),
+    on_error: OnError = "raise",
     **torch_compile_kwargs: Any,
 ) -> Callable[..., Any]:
     """`torch.compile`, with what to save chosen by a cost model and a solver.
@@ -30,6 +33,10 @@ def compile(
         model: a module or function.
         cost_model: a registered name or an instance.
         solver: a registered name or an instance.
+        plan: replay this plan, or these (one a graph), instead of solving. A plan that was made for
+            another graph is refused, with the difference.
+        on_error: "raise", or "fallback" to PyTorch's own partitioner with a warning, if there is no
+            plan that passes the checks.
         torch_compile_kwargs: passed on to `torch.compile`; `backend` is ours.
 
     Returns:
@@ -38,7 +45,7 @@ def compile(
     """
     if "backend" in torch_compile_kwargs:
         raise TypeError("remat.compile is TorchInductor with a plan of ours: it takes no backend=")
-    partitioner = Partitioner.of(cost_model, solver)
+    partitioner = Partitioner.of(cost_model, solver, plan=plan, on_error=on_error)
     options = _inductor_options(torch_compile_kwargs.pop("mode", None), torch_compile_kwargs.pop("options", None))
     options["custom_partitioner_fn"] = partitioner
     return torch.compile(model, options=options, **torch_compile_kwargs)

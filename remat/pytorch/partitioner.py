@@ -4,45 +4,72 @@ from __future__ import annotations
 
 import hashlib
 import sys
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args
 from uuid import uuid4
 
 from torch import fx
 from torch._inductor.custom_graph_pass import CustomPartitionerFn
 
-from remat.costmodel import CostModel, Sum
+from remat.certify import check_plan
+from remat.costmodel import CostModel, FactsOnly, Sum
+from remat.errors import InvalidOption, RematError
+from remat.graph import Graph
+from remat.plan import Plan
+from remat.pytorch import ranks, seam
 from remat.pytorch.facts import extract
 from remat.pytorch.split import split
 from remat.registry import DEFAULT_COST_MODEL, DEFAULT_SOLVER, find_costmodel, find_solver
 from remat.solve import solve
 from remat.solver import Solver
 
+OnError = Literal["raise", "fallback"]
+
 
 @dataclass(frozen=True)
 class Partitioner(CustomPartitionerFn):
     """A partitioner for `torch._inductor.config.custom_partitioner_fn`.
 
-    Every joint graph is posed under the cost model, solved, and certified; a plan that fails a
-    check never runs.
+    Every joint graph is posed under the cost model, solved, and certified; or a plan is replayed,
+    and checked as strictly. A plan that fails a check never runs. Under `torch.distributed` all
+    ranks with the same graph use one plan.
 
     Attributes:
         cost_model: prices and bans.
         solver: who solves.
+        plans: replayed instead of solving, each on the graph that it was made for.
+        on_error: what to do when there is no plan that passes the checks: "raise", or "fallback" to
+            PyTorch's own partitioner, with a warning.
     """
 
     cost_model: CostModel
     solver: Solver
+    plans: tuple[Plan, ...] = ()
+    on_error: OnError = "raise"
+
+    def __post_init__(self) -> None:
+        if self.on_error not in get_args(OnError):
+            raise InvalidOption(f"on_error must be one of {', '.join(get_args(OnError))}, got {self.on_error!r}")
 
     @classmethod
-    def of(cls, cost_model: str | CostModel = DEFAULT_COST_MODEL, solver: str | Solver = DEFAULT_SOLVER) -> Partitioner:
+    def of(
+        cls,
+        cost_model: str | CostModel = DEFAULT_COST_MODEL,
+        solver: str | Solver = DEFAULT_SOLVER,
+        *,
+        plan: Plan | Sequence[Plan] = (),
+        on_error: OnError = "raise",
+    ) -> Partitioner:
         """A partitioner from names or instances."""
         return cls(
             find_costmodel(cost_model) if isinstance(cost_model, str) else cost_model,
             find_solver(solver) if isinstance(solver, str) else solver,
+            (plan,) if isinstance(plan, Plan) else tuple(plan),
+            on_error,
         )
 
     def __call__(
@@ -52,25 +79,57 @@ class Partitioner(CustomPartitionerFn):
         return split(gm, joint_inputs, self._choose, **kwargs)
 
     def _choose(self, joint_graph: fx.Graph, node_info: Any, num_fwd_outputs: int) -> list[fx.Node]:
-        graph = extract(joint_graph, node_info, num_fwd_outputs)
-        plan = solve(self.cost_model.pose(graph), self.solver).plan
-        assert plan is not None  # solve() raises where there is none
+        try:
+            plan = self._plan(extract(joint_graph, node_info, num_fwd_outputs))
+        except RematError as error:
+            if self.on_error == "raise":
+                raise
+            warnings.warn(f"remat falls back to PyTorch's partitioner: {error}", stacklevel=2)
+            return seam.torchs_choice(joint_graph, node_info)
         saved = set(plan.saved)
         return [node for node in joint_graph.nodes if node.name in saved]
+
+    def _plan(self, graph: Graph) -> Plan:
+        """A checked plan for a graph: the same one on every rank."""
+        if self.plans:
+            plan = _made_for(graph, self.plans)
+        else:
+            found = solve(self.cost_model.pose(graph), self.solver).plan
+            assert found is not None  # solve() raises where there is none
+            plan = found
+        if ranks.several_ranks():
+            plan = ranks.agreed(plan, graph)
+        # Whoever made the plan, this rank's own graph decides whether it is legal.
+        check_plan(FactsOnly().pose(graph), plan)
+        return plan
 
     def uuid(self) -> str:
         """Part of torch's cache key: everything that can change a plan.
 
         Sources are hashed, not versions, so that a cost model under development is never answered
-        from the cache of its former self.
+        from the cache of its former self. With several ranks no key is ever the same: a rank that
+        finds its graph in a cache would leave the others waiting for its plan.
         """
-        digest = hashlib.sha256(repr((self.cost_model, self.solver)).encode())
+        if ranks.several_ranks():
+            return uuid4().hex
+        settings = (self.cost_model, self.solver, [plan.digest for plan in self.plans], self.on_error)
+        digest = hashlib.sha256(repr(settings).encode())
         parts = self.cost_model.parts if isinstance(self.cost_model, Sum) else (self.cost_model,)
         for source in sorted(Path(__file__).parents[1].rglob("*.py")):
             digest.update(source.read_bytes())
         for plugin in (*parts, self.solver):
             digest.update(_version_of(type(plugin)))
         return digest.hexdigest()
+
+
+def _made_for(graph: Graph, plans: tuple[Plan, ...]) -> Plan:
+    """The plan that was made for `graph`."""
+    exact = [plan for plan in plans if plan.graph == graph.signature]
+    # A plan without a note of its graph is taken at its word: the check that follows decides.
+    unbound = [plan for plan in plans if not plan.graph]
+    plan = (exact + unbound + list(plans))[0]
+    plan.check_made_for(graph)
+    return plan
 
 
 def _version_of(plugin: type) -> bytes:
