@@ -12,7 +12,6 @@ from typing import Any
 
 import torch
 from torch import fx, nn
-from torch._inductor.compile_fx import compile_fx
 from torch._inductor.custom_graph_pass import CustomPartitionerFn
 from torch.utils._pytree import tree_leaves
 
@@ -21,6 +20,7 @@ from remat.graph import Graph
 from remat.pytorch import seam
 from remat.pytorch.facts import extract
 from remat.pytorch.split import split
+from remat.pytorch.uncompiled import run_uncompiled
 
 Visitor = Callable[[fx.Graph, Any, int], None]
 """(joint graph, torch's `NodeInfo`, number of forward outputs), while torch is partitioning it."""
@@ -83,9 +83,7 @@ def visit_joint_graphs(visit: Visitor, model_or_fn: Callable[..., Any], /, *args
         return list(node_info.inputs)  # any legal choice will do: the result is never differentiated
 
     def backend(graph_module: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
-        # Caches must be off, or a second capture would be answered without a partition.
-        patches = {"custom_partitioner_fn": _Visit(chooser), "force_disable_caches": True}
-        return compile_fx(graph_module, list(inputs), inner_compile=_uncompiled, config_patches=patches)  # type: ignore[return-value]
+        return run_uncompiled(graph_module, inputs, _Visit(chooser))
 
     with _undone(model_or_fn, args, kwargs), seam.fresh_compilation(), torch.enable_grad():
         torch.compile(model_or_fn, backend=backend)(*args, **kwargs)
@@ -123,17 +121,6 @@ class _Visit(CustomPartitionerFn):
 
     def uuid(self) -> None:
         return None
-
-
-def _uncompiled(graph_module: fx.GraphModule, example_inputs: Sequence[Any], **options: Any) -> Callable[..., Any]:
-    """Stands in for Inductor's code generation: runs the graph as it is."""
-    del example_inputs, options
-
-    def run(inputs: list[Any]) -> Any:
-        return graph_module.forward(*inputs)
-
-    run._boxed_call = True  # type: ignore[attr-defined]  # AOTAutograd passes one list
-    return run
 
 
 def _name_of(model_or_fn: Callable[..., Any]) -> str:

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
@@ -14,6 +15,7 @@ from torch import fx
 from remat.costmodel import CostModel
 from remat.plan import Plan
 from remat.pytorch.partitioner import OnError, Partitioner
+from remat.pytorch.uncompiled import run_uncompiled
 from remat.registry import DEFAULT_COST_MODEL, DEFAULT_SOLVER
 from remat.solver import Solver
 
@@ -25,6 +27,7 @@ def compile(
     solver: str | Solver = DEFAULT_SOLVER,
     plan: Plan | Sequence[Plan] = (),
     on_error: OnError = "raise",
+    codegen: bool = True,
     **torch_compile_kwargs: Any,
 ) -> Callable[..., Any]:
     """`torch.compile`, with what to save chosen by a cost model and a solver.
@@ -37,6 +40,8 @@ def compile(
             another graph is refused, with the difference.
         on_error: "raise", or "fallback" to PyTorch's own partitioner with a warning, if there is no
             plan that passes the checks.
+        codegen: if False, the two graphs run operator by operator and draw eager's random numbers:
+            what is wrong then is not Inductor's kernels.
         torch_compile_kwargs: passed on to `torch.compile`; `backend` is ours.
 
     Returns:
@@ -46,6 +51,9 @@ def compile(
     if "backend" in torch_compile_kwargs:
         raise TypeError("remat.compile is TorchInductor with a plan of ours: it takes no backend=")
     partitioner = Partitioner.of(cost_model, solver, plan=plan, on_error=on_error)
+    if not codegen:
+        uncompiled = functools.partial(run_uncompiled, partitioner=partitioner, options={"fallback_random": True})
+        return torch.compile(model, backend=uncompiled, **torch_compile_kwargs)
     options = _inductor_options(torch_compile_kwargs.pop("mode", None), torch_compile_kwargs.pop("options", None))
     options["custom_partitioner_fn"] = partitioner
     return torch.compile(model, options=options, **torch_compile_kwargs)

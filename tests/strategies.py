@@ -1,0 +1,50 @@
+"""Ways to decide that are not meant to be good: the ends of the scale, and what lies between."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import numpy as np
+
+from remat import Bans, CostModel, Graph, Region, Terms
+from remat.costmodel import activation_bytes
+
+
+@dataclass(frozen=True)
+class SaveEverything(CostModel):
+    """What autograd does: nothing of the forward pass runs twice."""
+
+    name: ClassVar[str] = "save-everything"
+    unit: ClassVar[str] = "bytes"
+
+    def terms(self, graph: Graph) -> Terms:
+        forward = (graph.region == Region.FORWARD) & ~graph.view
+        bans = Bans.none(len(graph)).also(forward, "everything is saved")
+        return replace(Terms.nothing(graph), save_cost=graph.moved_bytes, cannot_recompute=bans)
+
+
+@dataclass(frozen=True)
+class SaveLeast(CostModel):
+    """Recompute all that is legal to recompute."""
+
+    name: ClassVar[str] = "save-least"
+    unit: ClassVar[str] = "bytes"
+
+    def terms(self, graph: Graph) -> Terms:
+        return replace(Terms.nothing(graph), save_cost=activation_bytes(graph))
+
+
+@dataclass(frozen=True)
+class Dice(CostModel):
+    """Random prices: a random legal plan for every seed."""
+
+    name: ClassVar[str] = "dice"
+    unit: ClassVar[str] = "pips"
+
+    seed: int
+
+    def terms(self, graph: Graph) -> Terms:
+        random = np.random.default_rng(self.seed)
+        save, recompute = random.integers(0, 100, (2, len(graph))) ** 3
+        return replace(Terms.nothing(graph), save_cost=save, recompute_cost=recompute)

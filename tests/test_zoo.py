@@ -1,0 +1,85 @@
+"""Whatever a model does, whatever is saved: two training steps equal eager's."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from strategies import Dice, SaveEverything, SaveLeast
+from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
+
+import remat
+from costmodels import ByteTraffic
+from experiments.cases import CASES, Case
+
+STRATEGIES: dict[str, remat.CostModel] = {
+    "conservative": ByteTraffic(),
+    "aggressive": ByteTraffic(mode="aggressive"),
+    "save everything": SaveEverything(),
+    "save least": SaveLeast(),
+}
+RANDOM_PLANS = 6
+"""For each case: 36 cases make 216 random legal plans."""
+
+each_case = pytest.mark.parametrize("case", CASES.values(), ids=list(CASES))
+
+
+def train(case: Case, wrap: Callable[[nn.Module], Any]) -> dict[str, Any]:
+    """Two steps of gradient descent from a fixed seed, and all that they leave behind."""
+    torch.manual_seed(0)
+    model = case.build()
+    batches = [case.inputs() for _ in range(2)]
+    step = wrap(model)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-2)
+    seen: dict[str, Any] = {"outputs": []}
+    for i, batch in enumerate(batches):
+        optimizer.zero_grad()
+        output = step(*batch)
+        tensors = [leaf for leaf in tree_leaves(output) if isinstance(leaf, Tensor)]
+        loss = sum((t.float().square().mean() for t in tensors if t.requires_grad), torch.zeros(()))
+        loss.backward()
+        seen["outputs"].append([t.detach().clone() for t in tensors])
+        for name, parameter in model.named_parameters():
+            seen[f"gradient of {name} in step {i}"] = copy.deepcopy(parameter.grad)
+        optimizer.step()
+    seen |= {name: value.clone() for name, value in model.state_dict().items()}
+    return seen | {"inputs": batches, "random state": torch.get_rng_state()}
+
+
+def assert_equal_to_eager(case: Case, wrap: Callable[[nn.Module], Any]) -> None:
+    torch.compiler.reset()
+    expected = train(case, lambda model: model)
+    torch.testing.assert_close(train(case, wrap), expected, rtol=case.tolerance, atol=case.tolerance)
+
+
+@each_case
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_without_code_generation(case: Case, strategy: str) -> None:
+    cost_model = STRATEGIES[strategy]
+    assert_equal_to_eager(
+        case, lambda model: remat.compile(model, cost_model=cost_model, codegen=False, dynamic=case.dynamic)
+    )
+
+
+@each_case
+def test_random_plans(case: Case) -> None:
+    for seed in range(RANDOM_PLANS):
+        cost_model = Dice(seed)
+        assert_equal_to_eager(
+            case,
+            lambda model: remat.compile(model, cost_model=cost_model, codegen=False, dynamic=case.dynamic),  # noqa: B023
+        )
+
+
+@each_case
+@pytest.mark.parametrize("strategy", ["aggressive", "save least"])
+def test_through_inductor(case: Case, strategy: str) -> None:
+    cost_model = STRATEGIES[strategy]
+    options = {"fallback_random": True}  # eager's random numbers
+    assert_equal_to_eager(
+        case, lambda model: remat.compile(model, cost_model=cost_model, options=options, dynamic=case.dynamic)
+    )
