@@ -209,8 +209,8 @@ def _cube(x: Tensor) -> Tensor:
 
 _cube.register_fake(torch.empty_like)
 _cube.register_autograd(
-    lambda context, gradient: 3 * context.saved_tensors[0] ** 2 * gradient,
-    setup_context=lambda context, inputs, output: context.save_for_backward(inputs[0]),  # noqa: ARG005  # by name
+    lambda ctx, gradient: 3 * ctx.saved_tensors[0] ** 2 * gradient,
+    setup_context=lambda ctx, inputs, output: ctx.save_for_backward(inputs[0]),  # noqa: ARG005  # by name
 )
 
 
