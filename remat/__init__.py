@@ -12,6 +12,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
+from remat.annotations import recompute_parameter_copies
 from remat.bans import Bans
 from remat.certify import certify, check_plan
 from remat.compare import compare
@@ -91,6 +92,7 @@ __all__ = [
     "compare",
     "compile",
     "explain",
+    "recompute_parameter_copies",
     "register",
     "show",
     "solve",

@@ -26,6 +26,7 @@ def compile(
     cost_model: str | CostModel = DEFAULT_COST_MODEL,
     solver: str | Solver = DEFAULT_SOLVER,
     plan: Plan | Sequence[Plan] = (),
+    recompute_parameter_copies: bool = False,
     on_error: OnError = "raise",
     codegen: bool = True,
     **torch_compile_kwargs: Any,
@@ -38,6 +39,8 @@ def compile(
         solver: a registered name or an instance.
         plan: replay this plan, or these (one a graph), instead of solving. A plan that was made for
             another graph is refused, with the difference.
+        recompute_parameter_copies: save no copy of a parameter, such as those that autocast makes (see
+            `remat.recompute_parameter_copies`).
         on_error: "raise", or "fallback" to PyTorch's own partitioner with a warning, if there is no
             plan that passes the checks.
         codegen: if False, the two graphs run operator by operator and draw eager's random numbers:
@@ -50,7 +53,9 @@ def compile(
     """
     if "backend" in torch_compile_kwargs:
         raise TypeError("remat.compile is TorchInductor with a plan of ours: it takes no backend=")
-    partitioner = Partitioner.of(cost_model, solver, plan=plan, on_error=on_error)
+    partitioner = Partitioner.of(
+        cost_model, solver, plan=plan, recompute_parameter_copies=recompute_parameter_copies, on_error=on_error
+    )
     if not codegen:
         uncompiled = functools.partial(run_uncompiled, partitioner=partitioner, options={"fallback_random": True})
         return torch.compile(model, backend=uncompiled, **torch_compile_kwargs)

@@ -15,6 +15,7 @@ from uuid import uuid4
 from torch import fx
 from torch._inductor.custom_graph_pass import CustomPartitionerFn
 
+from remat.annotations import recompute_parameter_copies
 from remat.certify import check_plan
 from remat.costmodel import CostModel, FactsOnly, Sum
 from remat.errors import InvalidOption, RematError
@@ -42,6 +43,7 @@ class Partitioner(CustomPartitionerFn):
         cost_model: prices and bans.
         solver: who solves.
         plans: replayed instead of solving, each on the graph that it was made for.
+        recompute_parameter_copies: save no copy of a parameter (see `remat.recompute_parameter_copies`).
         on_error: what to do when there is no plan that passes the checks: "raise", or "fallback" to
             PyTorch's own partitioner, with a warning.
     """
@@ -49,6 +51,7 @@ class Partitioner(CustomPartitionerFn):
     cost_model: CostModel
     solver: Solver
     plans: tuple[Plan, ...] = ()
+    recompute_parameter_copies: bool = False
     on_error: OnError = "raise"
 
     def __post_init__(self) -> None:
@@ -62,6 +65,7 @@ class Partitioner(CustomPartitionerFn):
         solver: str | Solver = DEFAULT_SOLVER,
         *,
         plan: Plan | Sequence[Plan] = (),
+        recompute_parameter_copies: bool = False,
         on_error: OnError = "raise",
     ) -> Partitioner:
         """A partitioner from names or instances."""
@@ -69,6 +73,7 @@ class Partitioner(CustomPartitionerFn):
             find_costmodel(cost_model) if isinstance(cost_model, str) else cost_model,
             find_solver(solver) if isinstance(solver, str) else solver,
             (plan,) if isinstance(plan, Plan) else tuple(plan),
+            recompute_parameter_copies,
             on_error,
         )
 
@@ -80,7 +85,8 @@ class Partitioner(CustomPartitionerFn):
 
     def _choose(self, joint_graph: fx.Graph, node_info: Any, num_fwd_outputs: int) -> list[fx.Node]:
         try:
-            plan = self._plan(extract(joint_graph, node_info, num_fwd_outputs))
+            graph = extract(joint_graph, node_info, num_fwd_outputs)
+            plan = self._plan(recompute_parameter_copies(graph) if self.recompute_parameter_copies else graph)
         except RematError as error:
             if self.on_error == "raise":
                 raise
@@ -112,7 +118,8 @@ class Partitioner(CustomPartitionerFn):
         """
         if ranks.several_ranks():
             return uuid4().hex
-        settings = (self.cost_model, self.solver, [plan.digest for plan in self.plans], self.on_error)
+        plans = [plan.digest for plan in self.plans]
+        settings = (self.cost_model, self.solver, plans, self.recompute_parameter_copies, self.on_error)
         digest = hashlib.sha256(repr(settings).encode())
         parts = self.cost_model.parts if isinstance(self.cost_model, Sum) else (self.cost_model,)
         for source in sorted(Path(__file__).parents[1].rglob("*.py")):

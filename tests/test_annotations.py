@@ -1,0 +1,109 @@
+"""Marks on values: what the user demands is what the plan does."""
+
+from __future__ import annotations
+
+import functools
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
+
+import remat
+from costmodels import ByteTraffic
+from remat import GraphBuilder
+from remat.pytorch.measure import saved_activations
+
+
+class Autocast(nn.Module):
+    """Two layers in bfloat16, with float32 weights: the case of DeepSpeed's DeepCompile."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.down = nn.Linear(64, 256), nn.Linear(256, 64)
+
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.autocast("cpu", torch.bfloat16):
+            return self.down(self.up(x).relu()).float()
+
+
+def saved_copies(graph: remat.Graph) -> list[str]:
+    """The values made from one parameter alone that the optimal plan saves."""
+    copies = remat.recompute_parameter_copies(graph).must_recompute
+    plan = remat.solve(ByteTraffic().pose(graph)).plan
+    assert plan is not None
+    return [name for name in plan.saved if copies[graph.index[name]]]
+
+
+def test_autocast_saves_copies_of_weights_unless_they_are_marked() -> None:
+    graph = remat.capture(Autocast(), torch.randn(8, 64))
+    assert saved_copies(graph)
+    assert not saved_copies(remat.recompute_parameter_copies(graph))
+
+
+def test_a_compiled_autocast_step_keeps_no_copy_of_a_weight() -> None:
+    torch.manual_seed(0)
+    model, x = Autocast(), torch.randn(8, 64)
+
+    def gradients(step: nn.Module) -> list[Tensor]:
+        model.zero_grad()
+        step(x).square().mean().backward()
+        return [parameter.grad.clone() for parameter in model.parameters() if parameter.grad is not None]
+
+    kept = {}
+    for marked in (False, True):
+        torch.compiler.reset()
+        step = remat.compile(model, recompute_parameter_copies=marked)
+        torch.testing.assert_close(gradients(step), gradients(model), rtol=2e-2, atol=2e-2)  # bfloat16 has 8 bits
+        kept[marked] = saved_activations(step, model, x)[1].bytes
+    assert kept[False] - kept[True] >= 2 * 64 * 256, "the copy of the second weight, in bfloat16"
+
+
+def test_a_gathered_parameter_is_gathered_again() -> None:
+    g = GraphBuilder()
+    x, w = g.input("x", bytes=8), g.input("w", bytes=8, parameter=True)
+    gathered = g.op("all_gather_into_tensor", w, name="gathered", bytes=64, cannot_recompute="a collective")
+    whole = g.op("wait_tensor", gathered, name="whole", cannot_recompute="a collective")
+    g.output(g.op("mm", x, whole, compute_bound=True, bytes=8))
+    g.gradient(g.op("mm", g.tangent("t", bytes=8), whole, compute_bound=True, name="grad"))
+    graph = g.build()
+    plain = remat.solve(ByteTraffic().pose(graph)).plan
+    marked = remat.solve(ByteTraffic().pose(remat.recompute_parameter_copies(graph))).plan
+    assert plain is not None
+    assert plain.saved == ("whole",)
+    assert marked is not None
+    assert (marked.saved, marked.recomputed) == (("w",), ("gathered", "whole"))
+
+
+def policy(decision: CheckpointPolicy, _: object, op: object, *args: object, **kwargs: object) -> CheckpointPolicy:
+    return decision if op is torch.ops.aten.sin.default else CheckpointPolicy.PREFER_RECOMPUTE
+
+
+@pytest.mark.parametrize("decision", ["MUST_SAVE", "PREFER_SAVE", "MUST_RECOMPUTE"])
+@pytest.mark.parametrize("mode", ["conservative", "aggressive"])
+def test_selective_checkpointing_decides_what_runs_twice(decision: str, mode: str) -> None:
+    contexts = functools.partial(
+        create_selective_checkpoint_contexts, functools.partial(policy, CheckpointPolicy[decision])
+    )
+
+    def f(x: Tensor) -> Tensor:
+        return checkpoint(lambda x: x.exp().sin().tanh(), x, use_reentrant=False, context_fn=contexts).sum()
+
+    graph = remat.capture(f, torch.randn(8, 8, requires_grad=True))
+    plan = remat.solve(ByteTraffic(mode=mode).pose(graph)).plan  # type: ignore[arg-type]
+    assert plan is not None
+    recomputed = {graph.ops[graph.index[name]] for name in plan.recomputed}
+    assert ("aten.sin.default" in recomputed) == (decision == "MUST_RECOMPUTE")
+    # exp and tanh prefer recomputation: whatever is saved of the region, it is not they.
+    saved = {graph.ops[graph.index[name]] for name in plan.saved}
+    assert saved.isdisjoint({"aten.exp.default", "aten.tanh.default"})
+
+
+def test_a_demand_that_contradicts_a_fact_is_explained() -> None:
+    g = GraphBuilder()
+    seed = g.op("seed", g.input("x"), must_recompute=True, cannot_recompute="draws from the generator")
+    g.output(seed)
+    g.gradient(g.op("mul", g.tangent("t"), seed))
+    conflict = r"seed: cannot be saved \(marked MUST_RECOMPUTE\); cannot be recomputed \(draws from the generator\)"
+    with pytest.raises(remat.Infeasible, match=conflict):
+        remat.solve(ByteTraffic().pose(g.build()))
