@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal, get_args
+from typing import Any, ClassVar, Literal, cast, get_args
 
 import numpy as np
 
@@ -23,7 +23,9 @@ class ByteTraffic(CostModel):
     2 B(v) (paper, section 3.3 and Algorithm 2). B(v) is what reading v moves, so that an expanded
     view costs its base.
 
-    The optimum of this model is one minimum cut.
+    The optimum of this model is one minimum cut. It departs from the sources, or from PyTorch's
+    partitioner, in this: no reweighting by distance (ties are broken exactly instead); a view costs
+    what reading it moves; a forward output may be recomputed; "aggressive" bans no small reductions.
 
     Attributes:
         mode: "conservative" recomputes only what fuses into the backward's kernels, so that time
@@ -43,6 +45,8 @@ class ByteTraffic(CostModel):
     def __post_init__(self) -> None:
         if self.mode not in get_args(Mode):
             raise InvalidOption(f"ByteTraffic.mode must be one of {', '.join(get_args(Mode))}, got {self.mode!r}")
+        if not _are_switches(self.rules):
+            raise InvalidOption(f"ByteTraffic.rules must map names of rules to true or false, got {self.rules!r}")
         unknown = sorted(set(self.rules) - set(RULES))
         if unknown:
             raise InvalidOption(f"ByteTraffic.rules: no rule is named {unknown[0]!r}; there are: {', '.join(RULES)}")
@@ -57,9 +61,16 @@ class ByteTraffic(CostModel):
         price = np.where(graph.materialized, graph.moved_bytes, 2 * graph.moved_bytes)
         if self.free_parameters:
             price = np.where(graph.parameter, 0, price)
-        bannable = (graph.region == Region.FORWARD) & ~graph.view & ~graph.input
+        own = ~graph.view & ~graph.input
+        forward = graph.region == Region.FORWARD
         bans = Bans.none(len(graph))
         for rule in self.active_rules:
-            bans = bans.also(rule.bans(graph, bans.mask) & bannable, rule.reason)
+            # Random numbers that both passes draw differ: there the rule is about being right.
+            speaks_of = own if rule.name == "random" else own & forward
+            bans = bans.also(rule.bans(graph, bans.mask) & speaks_of, rule.reason)
         nothing = Terms.nothing(graph)
         return Terms(price, nothing.recompute_cost, nothing.cannot_save, bans)
+
+
+def _are_switches(rules: object) -> bool:
+    return isinstance(rules, Mapping) and all(isinstance(on, bool) for on in cast(Mapping[Any, Any], rules).values())

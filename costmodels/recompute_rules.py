@@ -1,8 +1,9 @@
 """The sources' rules about what not to recompute, one named function each.
 
 A rule looks at a graph, and at what earlier rules have banned, and returns (n,) the values that it
-bans from recomputation. All rules speak of the same values: only those of the forward region are
-*re*-computed, and views are free, so the caller drops bans elsewhere.
+bans from recomputation. The caller drops bans on views, which are free to take again, and on inputs; and,
+except for random numbers, on what only the backward pass needs, as torch does: such a value runs once in
+most plans, and where it runs in both passes it is priced too low.
 
 Sources: "paper" is Yu and He, "Transcending runtime-memory tradeoffs in checkpointing by being
 fusion aware"; "post" is He, "Min-cut optimal(*) recomputation"; "torch" is
@@ -21,7 +22,7 @@ from remat.arrays import BoolArray, IntArray
 from remat.graph import Graph, Region
 
 REDUCTION_RATIO = 4
-"""An output this many times smaller than its inputs counts as a small reduction (paper, 3.4)."""
+"""An output more than this many times smaller than its inputs counts as a small reduction (paper, 3.4)."""
 
 LONGEST_CHAIN = 100
 """Forward operators that a chain of fusible ones may span (torch; the sources give no number)."""
@@ -62,7 +63,7 @@ def _small_reduction(graph: Graph, _banned: BoolArray) -> BoolArray:
     """Recomputing would read much more than saving writes."""
     read = np.zeros(len(graph), np.int64)
     np.add.at(read, graph.consumers, graph.bytes[graph.producers])
-    return graph.bytes * REDUCTION_RATIO < read
+    return graph.bytes < -(-read // REDUCTION_RATIO)  # bytes * 4 < read, without the overflow
 
 
 def _materialized_in_backward(graph: Graph, _banned: BoolArray) -> BoolArray:
@@ -163,7 +164,7 @@ RULES: dict[str, Rule] = {
         Rule("not_fusible", "not fusible", "post: conservative mode", _CONSERVATIVE, _not_fusible),
         Rule(
             "small_reduction",
-            f"reduces its inputs {REDUCTION_RATIO}x or more",
+            f"reduces its inputs more than {REDUCTION_RATIO}x",
             "paper 3.4",
             _CONSERVATIVE,
             _small_reduction,

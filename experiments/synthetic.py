@@ -46,6 +46,7 @@ def training_step(num_values: int, *, seed: int = 0) -> Graph:
         flags[list(indices)] = True
         return flags
 
+    fusible = ~compute_bound & ~only(0, half)  # the input, and the gradient that comes in
     return Graph(
         names=tuple(f"v{i}" for i in range(n)),
         ops=("synthetic",) * n,
@@ -59,7 +60,7 @@ def training_step(num_values: int, *, seed: int = 0) -> Graph:
         parameter=none,
         output=only(half - 1),
         gradient=only(n - 1),
-        fusible=~compute_bound,
+        fusible=fusible,
         random=none,
         view=none,
         compute_bound=compute_bound,
@@ -69,7 +70,7 @@ def training_step(num_values: int, *, seed: int = 0) -> Graph:
         prefer_recompute=none,
         producers=producers,
         consumers=consumers,
-        fusible_uses=~compute_bound[producers] & ~compute_bound[consumers],
+        fusible_uses=fusible[producers] & fusible[consumers],
         cannot_save=Bans.none(n),
         cannot_recompute=Bans.none(n),
         meta={"model": f"synthetic-{num_values}"},

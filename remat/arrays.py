@@ -27,15 +27,12 @@ def int_column(label: str, values: ArrayLike, length: int | None, error: type[Re
         length: the expected length, or None for any.
         error: the error class to raise.
     """
-    try:
-        array: NDArray[Any] = np.asarray(values)
-    except ValueError:
-        raise error(f"{label} must be one-dimensional, got rows of different lengths") from None
+    array = _array(label, values, error)
     if array.ndim != 1 or (length is not None and len(array) != length):
         expected = "one-dimensional" if length is None else f"of shape ({length},)"
         raise error(f"{label} must be {expected}, got shape {array.shape}")
     if array.size and array.dtype.kind not in "iu":
-        raise error(f"{label} must hold whole numbers, got dtype {array.dtype}")
+        raise error(f"{label} must hold whole numbers below 2**62, got {array.tolist()[:5]} of dtype {array.dtype}")
     if array.dtype.kind == "u" and array.size and int(array.max()) >= LARGEST_TOTAL:
         raise error(f"{label} must be below 2**62, got {int(array.max())}")
     return frozen(array.astype(np.int64))
@@ -43,12 +40,19 @@ def int_column(label: str, values: ArrayLike, length: int | None, error: type[Re
 
 def bool_column(label: str, values: ArrayLike, length: int, error: type[RematError]) -> BoolArray:
     """Checks and freezes a column of flags; accepts booleans and the integers 0 and 1."""
-    array: NDArray[Any] = np.asarray(values)
+    array = _array(label, values, error)
     if array.shape != (length,):
         raise error(f"{label} must be of shape ({length},), got shape {array.shape}")
     if array.size and (array.dtype.kind not in "biu" or bool(((array != 0) & (array != 1)).any())):
-        raise error(f"{label} must hold only true and false, got dtype {array.dtype}")
+        raise error(f"{label} must hold only true and false, got {array.tolist()[:5]} of dtype {array.dtype}")
     return frozen(array.astype(np.bool_))
+
+
+def _array(label: str, values: ArrayLike, error: type[RematError]) -> NDArray[Any]:
+    try:
+        return np.asarray(values)
+    except ValueError:
+        raise error(f"{label} must be one-dimensional, got rows of different lengths") from None
 
 
 def frozen(array: _Array) -> _Array:

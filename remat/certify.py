@@ -6,7 +6,7 @@ import numpy as np
 
 from remat.arrays import BoolArray, IntArray
 from remat.errors import CertificateRejected, InvalidPlan
-from remat.feasibility import check_feasible
+from remat.feasibility import forced
 from remat.network import SINK, SOURCE, Network, Reduction
 from remat.plan import Plan
 from remat.problem import Problem
@@ -53,6 +53,8 @@ def check_flow(network: Network, flow: IntArray) -> int:
         CertificateRejected: wrong shape, a capacity exceeded, a negative flow, or flow that
             appears or vanishes at a vertex.
     """
+    if not isinstance(flow, np.ndarray):  # pyright: ignore[reportUnnecessaryIsInstance]  # nothing is taken on trust
+        raise CertificateRejected(f"a flow must be a numpy array, got {type(flow).__name__}")
     if flow.shape != network.capacities.shape or flow.dtype != np.int64:
         raise CertificateRejected(
             f"a flow must be int64 of shape {network.capacities.shape}, got {flow.dtype} of shape {flow.shape}"
@@ -76,40 +78,57 @@ def check_flow(network: Network, flow: IntArray) -> int:
     return int(excess[SINK])
 
 
-def certify(problem: Problem, solution: Solution) -> None:
+def certify(problem: Problem, solution: Solution) -> bool:
     """Checks all that a solution claims: a legal plan, its price, and the proof of optimality.
 
     A flow certificate is verified against a network built afresh from the problem: a feasible flow
     of value F shows that no plan costs less than F (weak duality), so F equal to the plan's price
-    proves the plan optimal. Other certificates are claims: they are checked for consistency only,
-    and `Solution.is_proven` stays False.
+    proves the plan optimal. Other certificates are claims: they are checked for consistency only. So
+    is INFEASIBLE where a budget stands in the way.
+
+    Returns:
+        whether optimality was proven.
 
     Raises:
         InvalidPlan: the plan is not legal, or does not cost what the solution says.
         CertificateRejected: the proof, or the bound, does not hold.
     """
-    claim = solution.termination
     if solution.plan is None:
-        if claim.reason in (Reason.OPTIMAL, Reason.FEASIBLE):
-            raise CertificateRejected(f"{solution.solver} claims {claim.reason.name} without a plan")
-        if claim.reason is Reason.INFEASIBLE and _fits_any_budget(problem):
-            check_feasible(problem)  # then the bans leave no plan, as the solver says
-            raise CertificateRejected(f"{solution.solver} claims INFEASIBLE, but no rule stands in the way of a plan")
-        return
-    cost = check_plan(problem, solution.plan)
+        _check_claim_without_plan(problem, solution)
+        return False
+    _check_claim(solution, check_plan(problem, solution.plan))
+    if type(solution.certificate) is not FlowCertificate:
+        return False
+    reduction = Reduction.of(problem)
+    proven = reduction.base_cost + check_flow(reduction.network, solution.certificate.flow)
+    if proven != solution.bound:
+        raise CertificateRejected(f"the flow proves the bound {proven}, but {solution.solver} claims {solution.bound}")
+    return solution.is_optimal
+
+
+def _check_claim(solution: Solution, cost: int) -> None:
+    who, claim = solution.solver, solution.termination
     if cost != solution.objective:
-        raise InvalidPlan(f"the plan costs {cost}, but {solution.solver} claims {solution.objective}")
+        raise InvalidPlan(f"the plan costs {cost}, but {who} claims {solution.objective}")
     if claim.reason not in (Reason.OPTIMAL, Reason.FEASIBLE):
-        raise CertificateRejected(f"{solution.solver} claims {claim.reason.name}, yet returns a plan")
+        raise CertificateRejected(f"{who} claims {claim.reason.name}, yet returns a plan")
     if claim.bound is not None and claim.bound > cost:
-        raise CertificateRejected(f"{solution.solver} claims the bound {claim.bound}, above its own plan's cost {cost}")
+        raise CertificateRejected(f"{who} claims the bound {claim.bound}, above its own plan's cost {cost}")
     if claim.reason is Reason.OPTIMAL and claim.bound != cost:
-        raise CertificateRejected(f"{solution.solver} claims optimality at cost {cost} with the bound {claim.bound}")
-    if isinstance(solution.certificate, FlowCertificate):
-        reduction = Reduction.of(problem)
-        proven = reduction.base_cost + check_flow(reduction.network, solution.certificate.flow)
-        if proven != claim.bound:
-            raise CertificateRejected(f"the flow proves the bound {proven}, but {solution.solver} claims {claim.bound}")
+        raise CertificateRejected(f"{who} claims optimality at cost {cost} with the bound {claim.bound}")
+    if solution.certificate is None:
+        raise CertificateRejected(f"{who} gives no certificate; a ClaimedBound is the least that it can give")
+
+
+def _check_claim_without_plan(problem: Problem, solution: Solution) -> None:
+    who, reason = solution.solver, solution.termination.reason
+    if reason in (Reason.OPTIMAL, Reason.FEASIBLE):
+        raise CertificateRejected(f"{who} claims {reason.name} without a plan")
+    if solution.objective is not None:
+        raise CertificateRejected(f"{who} claims the objective {solution.objective} without a plan")
+    possible = _fits_any_budget(problem) and not (forced(problem).lost & problem.needed).any()
+    if reason is Reason.INFEASIBLE and possible:
+        raise CertificateRejected(f"{who} claims INFEASIBLE, but no rule stands in the way of a plan")
 
 
 def _fits_any_budget(problem: Problem) -> bool:

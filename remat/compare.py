@@ -11,7 +11,7 @@ from remat.costmodel import CostModel
 from remat.errors import NotInstalled, RematError, UnsupportedProblem
 from remat.graph import Graph
 from remat.problem import Problem
-from remat.registry import DEFAULT_COST_MODEL, find_costmodel, find_solver, solver_class, solver_names
+from remat.registry import DEFAULT_COST_MODEL, find_costmodel, find_solver, usable_solvers
 from remat.report import PlanFacts, label
 from remat.solve import solve
 from remat.solver import Feature, Solver
@@ -42,10 +42,10 @@ def compare(
     from remat.comparison import Comparison  # imports pandas
 
     named = _named(graphs)
-    models = [find_costmodel(m) if isinstance(m, str) else m for m in _several(cost_models, CostModel)]
+    models = [find_costmodel(model) for model in _several(cost_models, CostModel)]
     if solvers is None:
-        solvers = [name for name in solver_names() if not solver_class(name).missing()]
-    chosen = [find_solver(s) if isinstance(s, str) else s for s in _several(solvers, Solver)]
+        solvers = usable_solvers()
+    chosen = [find_solver(solver) for solver in _several(solvers, Solver)]
     for solver in chosen:
         warm_up(solver)
     rows: list[dict[str, Any]] = []

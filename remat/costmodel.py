@@ -8,7 +8,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from remat.arrays import IntArray
+from remat.arrays import LARGEST_TOTAL, IntArray
 from remat.bans import Bans
 from remat.errors import InvalidProblem
 from remat.feasibility import forced
@@ -42,6 +42,10 @@ class Terms:
         return cls(zeros, zeros, Bans.none(n), Bans.none(n))
 
     def __add__(self, other: Terms) -> Terms:
+        for label in ("save_cost", "recompute_cost"):
+            total = float(getattr(self, label).sum(dtype=np.float64) + getattr(other, label).sum(dtype=np.float64))
+            if total >= LARGEST_TOTAL:
+                raise InvalidProblem(f"Terms.{label} must add up to less than 2**62, got about {total:.2e}")
         budgets = [budget for budget in (self.budget_bytes, other.budget_bytes) if budget is not None]
         return Terms(
             self.save_cost + other.save_cost,
@@ -113,7 +117,11 @@ class CostModel(ABC):
 
 
 def activation_bytes(graph: Graph) -> IntArray:
-    """(n,) memory that saving each value takes: its storage, or nothing if an input owns that."""
+    """(n,) memory that saving each value takes: its storage, or nothing if an input owns that.
+
+    Views of one storage count once each: a plan that saves two of them is priced as if it kept the
+    storage twice. `remat.report.PlanFacts` counts storages.
+    """
     return np.where(graph.input[graph.base], 0, graph.storage_bytes)
 
 

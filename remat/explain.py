@@ -132,7 +132,7 @@ def explain(
     """
     if name not in graph.index:
         raise UnknownName(f"the graph has no value named {name!r}{near(name, graph.names)}")
-    model = find_costmodel(cost_model) if isinstance(cost_model, str) else cost_model
+    model = find_costmodel(cost_model)
     problem = model.pose(graph)
     best = solve(problem, solver)
     plan = _plan(best)

@@ -69,7 +69,7 @@ class Graph:
         parameter: inputs that live as long as the model, so that saving them costs no memory.
         output: outputs of the forward pass.
         gradient: outputs of the backward pass.
-        fusible: the compiler can fuse the operator with its neighbours.
+        fusible: the compiler can fuse the operator with its neighbours; an input has no kernel, so not.
         random: draws, or expands, random numbers.
         view: the value shares the storage of one of its arguments.
         compute_bound: matrix multiplications, convolutions, attention.
@@ -243,8 +243,20 @@ def _check(graph: Graph) -> None:
     if n and not bool(np.isin(graph.region, list(Region)).all()):
         bad = int(graph.region[~np.isin(graph.region, list(Region))][0])
         raise InvalidGraph(f"Graph.region must hold {[int(r) for r in Region]} (see remat.Region), got {bad}")
+    _check_flags(graph)
     check_uses(graph.names, graph.producers, graph.consumers, "Graph", InvalidGraph)
     _check_regions(graph)
+
+
+def _check_flags(graph: Graph) -> None:
+    contradictions = {
+        "a parameter, but not an input": graph.parameter & ~graph.input,
+        "both must_save and must_recompute": graph.must_save & graph.must_recompute,
+        "both prefer_save and prefer_recompute": graph.prefer_save & graph.prefer_recompute,
+    }
+    for what, where in contradictions.items():
+        if where.any():
+            raise InvalidGraph(f"Graph: {graph.names[int(np.flatnonzero(where)[0])]!r} is {what}")
 
 
 def check_uses(

@@ -51,11 +51,13 @@ class GraphBuilder:
 
     def input(self, name: str, *, bytes: int = 1, parameter: bool = False) -> str:
         """Adds an input of the forward pass and returns its name."""
-        return self._add(name, "placeholder", bytes, (), {"input", "parameter"} if parameter else {"input"})
+        return self._add(
+            name, "placeholder", bytes, (), {"input", "unfusible"} | ({"parameter"} if parameter else set[str]())
+        )
 
     def tangent(self, name: str, *, bytes: int = 1) -> str:
         """Adds an input of the backward pass: the gradient of an output."""
-        return self._add(name, "placeholder", bytes, (), {"tangent"})
+        return self._add(name, "placeholder", bytes, (), {"tangent", "unfusible"})
 
     def op(  # noqa: PLR0913  # one keyword a fact
         self,

@@ -71,7 +71,7 @@ def _parse(path: Path) -> dict[str, Any]:
         document = json.loads(data)
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise InvalidGraph(f"{path}: the gzip data is damaged or truncated ({error})") from None
-    except (UnicodeDecodeError, json.JSONDecodeError) as error:
+    except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
         raise InvalidGraph(f"{path}: not JSON, or truncated ({error})") from None
     if not isinstance(document, dict) or cast(dict[str, Any], document).get("format") != FORMAT:
         raise InvalidGraph(f'{path}: not a graph file (no "format": "{FORMAT}"); write one with Graph.save')
@@ -80,7 +80,7 @@ def _parse(path: Path) -> dict[str, Any]:
 
 def _graph(document: dict[str, Any]) -> Graph:
     version = document.get("version")
-    if not isinstance(version, int) or not 1 <= version <= VERSION:
+    if type(version) is not int or not 1 <= version <= VERSION:
         raise InvalidGraph(f"schema version {version!r}, but this remat reads 1 to {VERSION}; upgrade remat")
     values, uses = _table(document, "values"), _table(document, "uses")
     names = tuple(str(name) for name in _column(values, "values", "name"))

@@ -49,11 +49,12 @@ class Network:
     infinity: int
     tiebreaks: tuple[IntArray, ...] = ()
 
-    def fitted(self, largest: int | None) -> tuple[Network, int]:
+    def fitted(self, largest: int | None, what: str = "prices") -> tuple[Network, int]:
         """The same network in the coarsest unit, and that unit.
 
         Args:
             largest: the largest capacity that the solver can take, or None for any.
+            what: what the capacities are, for the message.
 
         Raises:
             UnsupportedProblem: the capacities do not fit even so. Wrapping would be silent: a
@@ -65,12 +66,17 @@ class Network:
         infinity = int(capacities[finite].sum()) + 1
         if largest is not None and infinity > largest:
             raise UnsupportedProblem(
-                f"capacities add up to {infinity - 1} in units of {unit}, but the solver counts to {largest} only; "
+                f"the {what} add up to {infinity - 1} in units of {unit}, but the solver counts to {largest} only; "
                 f'use solver="ortools", which counts to 2**62'
             )
         capacities[~finite] = infinity
         fitted = Network(self.num_vertices, self.tails, self.heads, capacities, infinity, self.tiebreaks)
         return fitted, unit
+
+    def is_decided(self, sides: Sides) -> bool:
+        """Whether there is but one minimum cut: every vertex that has arcs is on a side for good."""
+        decided = sides.source | sides.sink
+        return bool(decided[self.tails].all() and decided[self.heads].all())
 
     def face(self, flow: IntArray, sides: Sides) -> tuple[Network, IntArray]:
         """The network whose finite cuts are the minimum cuts of this one, priced by its first tiebreak.

@@ -121,7 +121,7 @@ class Plan:
         """
         try:
             document: Any = json.loads(Path(path).read_text())
-        except (UnicodeDecodeError, json.JSONDecodeError) as error:
+        except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
             raise InvalidPlan(f"{path}: not JSON, or truncated ({error})") from None
         if not isinstance(document, dict) or cast(dict[str, Any], document).get("format") != _FORMAT:
             raise InvalidPlan(f'{path}: not a plan file (no "format": "{_FORMAT}"); write one with Plan.save')

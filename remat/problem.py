@@ -37,7 +37,7 @@ class Problem:
     Attributes:
         names: unique name of each value.
         save_cost, recompute_cost: (n,) non-negative integer prices, in the cost model's unit.
-        save_bytes: (n,) memory that saving the value takes, in bytes.
+        save_bytes: (n,) memory that saving the value takes, in bytes, whatever else is saved.
         producers, consumers: (m,) the two ends of each use; producer < consumer.
         needed: (n,) values that must be available in the backward pass.
         cannot_save, cannot_recompute: what is forbidden, with reasons.

@@ -13,10 +13,11 @@ from __future__ import annotations
 
 import difflib
 from importlib.metadata import EntryPoint, entry_points
+from inspect import isabstract
 from typing import Any, TypeVar
 
 from remat.costmodel import CostModel
-from remat.errors import RematError, UnknownName
+from remat.errors import InvalidOption, NotInstalled, RematError, UnknownName
 from remat.solver import Solver
 
 DEFAULT_SOLVER = "ortools"
@@ -26,6 +27,7 @@ DEFAULT_COST_MODEL = "byte-traffic"
 _GROUPS: dict[type[Solver] | type[CostModel], str] = {Solver: "remat.solvers", CostModel: "remat.costmodels"}
 _registered: dict[str, dict[str, type[Any]]] = {group: {} for group in _GROUPS.values()}
 
+_Base = TypeVar("_Base", Solver, CostModel)
 _Plugin = TypeVar("_Plugin", bound=type[Solver] | type[CostModel])
 
 
@@ -33,10 +35,14 @@ def register(plugin: _Plugin) -> _Plugin:
     """Registers a solver or cost model class under its `name`; usable as a decorator.
 
     Raises:
-        RematError: the name is taken by another class. `unregister(name)` frees it.
+        RematError: not a complete solver or cost model, or the name is taken by another class
+            (`unregister(name)` frees it).
     """
     group = _group_of(plugin)
-    if plugin.name in solver_names() + costmodel_names():
+    known = _registered[group].get(plugin.name)
+    # Running a notebook's cell again defines its class again.
+    again = known is not None and (known.__module__, known.__qualname__) == (plugin.__module__, plugin.__qualname__)
+    if plugin.name in solver_names() + costmodel_names() and not again:
         raise RematError(
             f"the name {plugin.name!r} is taken; choose another, or call remat.unregister({plugin.name!r})"
         )
@@ -72,25 +78,58 @@ def costmodel_class(name: str) -> type[CostModel]:
     return _find("remat.costmodels", "cost model", name)
 
 
-def find_solver(name: str) -> Solver:
-    """The solver of this name with its default options."""
-    return solver_class(name)()
+def usable_solvers() -> list[str]:
+    """Names of the solvers that can be imported and miss no package."""
+    return [name for name in solver_names() if _is_usable(name)]
 
 
-def find_costmodel(name: str) -> CostModel:
-    """The cost model of this name with its default options."""
-    return costmodel_class(name)()
+def find_solver(solver: str | Solver) -> Solver:
+    """An instance as it is; a name as the solver of this name, with its default options."""
+    if isinstance(solver, str):
+        return solver_class(solver)()
+    return _instance(solver, Solver, "solver")
+
+
+def find_costmodel(cost_model: str | CostModel) -> CostModel:
+    """An instance as it is; a name as the cost model of this name, with its default options."""
+    if isinstance(cost_model, str):
+        return costmodel_class(cost_model)()
+    return _instance(cost_model, CostModel, "cost_model")
+
+
+def _instance(given: object, base: type[_Base], argument: str) -> _Base:
+    if isinstance(given, base):
+        return given
+    hint = "; write it with parentheses" if isinstance(given, type) else ""
+    raise InvalidOption(f"{argument} must be a name or an instance of remat.{base.__name__}, got {given!r}{hint}")
+
+
+def _is_usable(solver: str) -> bool:
+    try:
+        return not solver_class(solver).missing()
+    except NotInstalled:
+        return False
 
 
 def _group_of(plugin: object) -> str:
     for base, group in _GROUPS.items():
         if isinstance(plugin, type) and issubclass(plugin, base):
-            return group
+            if not isabstract(plugin) and isinstance(getattr(plugin, "name", None), str):
+                return group
+            raise RematError(f"{plugin.__name__} must have a `name` and implement every abstract method")
     raise RematError(f"register() takes a class derived from remat.Solver or remat.CostModel, got {plugin!r}")
 
 
 def _installed(group: str) -> dict[str, EntryPoint]:
-    return {entry.name: entry for entry in entry_points(group=group)}
+    found: dict[str, EntryPoint] = {}
+    for entry in entry_points(group=group):
+        # An editable install may be listed twice; two packages that claim one name are a mistake.
+        if found.setdefault(entry.name, entry).value != entry.value:
+            raise RematError(
+                f"two installed packages claim the name {entry.name!r} in {group}: {found[entry.name].value} and "
+                f"{entry.value}; uninstall one"
+            )
+    return found
 
 
 def _names(group: str) -> list[str]:
@@ -102,7 +141,10 @@ def _find(group: str, kind: str, name: str) -> Any:
         return _registered[group][name]
     installed = _installed(group)
     if name in installed:
-        return installed[name].load()
+        try:
+            return installed[name].load()
+        except (ImportError, AttributeError) as error:
+            raise NotInstalled(f"the {kind} {name!r} ({installed[name].value}) cannot be imported: {error}") from error
     near = difflib.get_close_matches(name, _names(group), n=1)
     hint = f"did you mean {near[0]!r}? there" if near else "there"
     raise UnknownName(f"no {kind} is named {name!r}; {hint} are: {', '.join(_names(group))}")

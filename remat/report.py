@@ -30,8 +30,9 @@ class PlanFacts:
             a view counts as the whole storage that it keeps alive.
         recomputed_ops: operators that run a second time, in the backward pass.
         recomputed_views: views that are taken again, for free.
-        deferred_ops: operators that only the backward pass needs and that run there, once. A plan
-            lists them as recomputed, but they are no extra work.
+        deferred_ops: operators that run in the backward pass alone, since nothing that the forward
+            pass returns or saves depends on them. A plan lists them as recomputed, but they are no
+            extra work.
     """
 
     saved_activations: tuple[str, ...]
@@ -51,7 +52,7 @@ class PlanFacts:
         saved, recomputed = plan_mask(graph, plan.saved), plan_mask(graph, plan.recomputed)
         activation = saved & ~graph.input[graph.base]
         storages = np.unique(graph.base[activation])
-        ops, forward = recomputed & ~graph.view, graph.region == Region.FORWARD
+        ops, forward = recomputed & ~graph.view, _computed_by_forward(graph, saved)
         return cls(
             saved_activations=_names(graph, activation),
             saved_inputs=_names(graph, saved & ~activation),
@@ -60,6 +61,16 @@ class PlanFacts:
             recomputed_views=_names(graph, recomputed & graph.view),
             deferred_ops=_names(graph, ops & ~forward),
         )
+
+
+def _computed_by_forward(graph: Graph, saved: BoolArray) -> BoolArray:
+    """(n,) what the forward pass computes: all that its outputs, or what it saves, depend on."""
+    computed = (graph.region == Region.FORWARD) | saved
+    order = np.argsort(graph.consumers, kind="stable")[::-1]
+    for u, v in zip(graph.producers[order].tolist(), graph.consumers[order].tolist(), strict=True):
+        if computed[v]:
+            computed[u] = True
+    return computed
 
 
 def plan_mask(graph: Graph, names: Iterable[str]) -> BoolArray:

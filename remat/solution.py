@@ -5,7 +5,6 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from enum import Enum
-from typing import ClassVar
 
 from remat.arrays import IntArray
 from remat.plan import Plan
@@ -43,10 +42,7 @@ class Termination:
 
 
 class Certificate(ABC):
-    """Evidence for a claim of optimality."""
-
-    proves_optimality: ClassVar[bool]
-    """Whether `remat.certify` can verify the evidence without trusting the solver."""
+    """Evidence for a claim of optimality. Of all kinds only a `FlowCertificate` can become a proof."""
 
     @abstractmethod
     def __str__(self) -> str:
@@ -62,7 +58,6 @@ class FlowCertificate(Certificate):
     """
 
     flow: IntArray
-    proves_optimality = True
 
     def __str__(self) -> str:
         return "flow = cut, verified"
@@ -77,7 +72,6 @@ class Enumeration(Certificate):
     """
 
     candidates: int
-    proves_optimality = False
 
     def __str__(self) -> str:
         return f"all {self.candidates:,} candidates compared"
@@ -92,7 +86,6 @@ class ClaimedBound(Certificate):
     """
 
     backend: str
-    proves_optimality = False
 
     def __str__(self) -> str:
         return f"bound claimed by {self.backend}"
@@ -109,6 +102,8 @@ class Solution:
         certificate: evidence for the bound; None without a plan.
         solver: name of the solver.
         solve_time_s: wall time of the solver, without the checks.
+        is_proven: optimal, and the certificate was verified without trusting the solver. Only
+            `remat.solve` says so; whatever a solver puts here is overwritten.
     """
 
     plan: Plan | None
@@ -117,6 +112,7 @@ class Solution:
     certificate: Certificate | None
     solver: str
     solve_time_s: float = 0.0
+    is_proven: bool = False
 
     @property
     def bound(self) -> int | None:
@@ -127,11 +123,6 @@ class Solution:
     def is_optimal(self) -> bool:
         """The solver says that no plan costs less."""
         return self.termination.reason is Reason.OPTIMAL
-
-    @property
-    def is_proven(self) -> bool:
-        """Optimal, with a certificate that was verified without trusting the solver."""
-        return self.is_optimal and self.certificate is not None and self.certificate.proves_optimality
 
     @property
     def gap(self) -> float | None:

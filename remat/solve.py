@@ -6,7 +6,7 @@ import time
 from dataclasses import replace
 
 from remat.certify import certify
-from remat.errors import Infeasible, InvalidOption, LimitReached
+from remat.errors import Infeasible, InvalidOption, InvalidProblem, LimitReached
 from remat.feasibility import check_feasible
 from remat.problem import Problem
 from remat.registry import DEFAULT_SOLVER, find_solver
@@ -39,8 +39,13 @@ def solve(
         LimitReached: the limit stopped the solver before it had a plan.
         InvalidPlan, CertificateRejected: the solver's answer is wrong. That is a bug in the solver.
     """
-    chosen = find_solver(solver) if isinstance(solver, str) else solver
-    if time_limit_s is not None and not time_limit_s > 0:
+    chosen = find_solver(solver)
+    if not isinstance(problem, Problem):  # pyright: ignore[reportUnnecessaryIsInstance]  # the likeliest slip
+        raise InvalidProblem(
+            f"solve() takes a remat.Problem, got {type(problem).__name__}; "
+            f"a graph is posed first: cost_model.pose(graph)"
+        )
+    if time_limit_s is not None and not _is_positive(time_limit_s):
         raise InvalidOption(f"time_limit_s must be a positive number of seconds, got {time_limit_s!r}")
     chosen.accept(problem, time_limit_s=time_limit_s)
     try:
@@ -52,10 +57,14 @@ def solve(
     start = time.perf_counter()
     solution = chosen._solve(problem, time_limit_s=time_limit_s)  # pyright: ignore[reportPrivateUsage]
     solution = replace(solution, solve_time_s=time.perf_counter() - start)
-    certify(problem, solution)
+    solution = replace(solution, is_proven=certify(problem, solution))
     if solution.plan is None and throw:
         _raise(problem, solution)
     return solution
+
+
+def _is_positive(number: object) -> bool:
+    return isinstance(number, (int, float)) and number > 0
 
 
 def _raise(problem: Problem, solution: Solution) -> None:

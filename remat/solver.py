@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import deque
 from enum import Enum
+from importlib.metadata import metadata
 from importlib.util import find_spec
 from typing import ClassVar
 
@@ -32,10 +33,9 @@ class Solver(ABC):
         name: what users type.
         exact: optimality is claimed for every problem with the declared features.
         features: what the solver can take.
-        requires: packages that `_solve` imports; the extra of `remat` with the solver's name, or
-            `extra`, installs them.
-        largest_capacity: the largest sum of prices that the backend can represent, after division
-            by their greatest common divisor; None for any.
+        requires: packages that `_solve` imports.
+        largest_capacity: the largest sum of prices (and, where ties are broken, of bytes) that the
+            backend can represent, after division by their greatest common divisor; None for any.
         max_values: the most values that it takes; None for any.
     """
 
@@ -65,7 +65,7 @@ class Solver(ABC):
         missing = self.missing()
         if missing:
             raise NotInstalled(
-                f"solver {self.name!r} needs {', '.join(missing)}: pip install 'remat[{missing[0]}]' "
+                f"solver {self.name!r} needs {', '.join(missing)}: pip install {_remedy(missing)} "
                 f"(or choose an installed one: `remat solvers` lists them)"
             )
         asked = {Feature.BUDGET: problem.budget_bytes is not None, Feature.TIME_LIMIT: time_limit_s is not None}
@@ -78,6 +78,12 @@ class Solver(ABC):
             raise UnsupportedProblem(
                 f"solver {self.name!r} takes up to {self.max_values} values, got {len(problem)}; choose another"
             )
+
+
+def _remedy(packages: tuple[str, ...]) -> str:
+    """What to install: our extra where there is one, for it knows which versions work."""
+    extras = metadata("remat").get_all("Provides-Extra") or []
+    return " ".join(f"'remat[{package}]'" if package in extras else package for package in packages)
 
 
 class FlowSolver(Solver):
@@ -98,20 +104,20 @@ class FlowSolver(Solver):
 
     def _solve(self, problem: Problem, *, time_limit_s: float | None) -> Solution:
         reduction = Reduction.of(problem)
-        flow, sink_side = self._minimum_cut(reduction.network)
+        flow, sink_side = self._minimum_cut(reduction.network, "prices")
         plan = Plan.of(problem, reduction.saved(sink_side), reduction.recomputed(sink_side))
         value = reduction.base_cost + flow_value(reduction.network, flow)
         return Solution(plan, value, Termination(Reason.OPTIMAL, value), FlowCertificate(flow), self.name)
 
-    def _minimum_cut(self, network: Network) -> tuple[IntArray, BoolArray]:
+    def _minimum_cut(self, network: Network, what: str) -> tuple[IntArray, BoolArray]:
         """A maximum flow, and the sink side of the minimum cut that the tiebreaks prefer."""
-        fitted, unit = network.fitted(self.largest_capacity)
+        fitted, unit = network.fitted(self.largest_capacity, what)
         flow, known = self._max_flow(fitted)
         sides = known or residual_sides(fitted, flow)
-        if not network.tiebreaks or (sides.source | sides.sink).all():
+        if not network.tiebreaks or fitted.is_decided(sides):
             return flow * unit, sides.sink
         face, vertex = fitted.face(flow, sides)
-        _, chosen = self._minimum_cut(face)
+        _, chosen = self._minimum_cut(face, "bytes or values that break ties between optimal plans")
         return flow * unit, chosen[vertex]
 
 

@@ -76,7 +76,7 @@ def long_fusible_chain() -> Graph:
     g = GraphBuilder()
     value = g.input("x")
     for i in range(LONGEST_CHAIN + 20):
-        value = g.op("sin", value, name="banned" if i == LONGEST_CHAIN else f"sin_{i}")
+        value = g.op("sin", value, name="banned" if i == LONGEST_CHAIN + 1 else f"sin_{i}")
     g.output(value)
     return needed_by_backward(g, value)
 
@@ -109,6 +109,28 @@ def test_a_rule_bans_what_it_says_and_nothing_else(example: Callable[[], Graph])
 def test_a_rule_that_is_switched_off_bans_nothing(example: Callable[[], Graph]) -> None:
     problem = ByteTraffic(rules=OFF).pose(example())
     assert set(problem.cannot_recompute.as_dict().values()) == {"an input of the graph"}
+
+
+def test_a_far_use_of_an_input_is_not_a_far_use_of_a_value() -> None:
+    """An input is in memory, so there is no kernel that its far use should have fused with."""
+    g = GraphBuilder()
+    x = g.input("x")
+    product = g.op("mm", g.op("sin", x), compute_bound=True)
+    far = g.op("tanh", x, name="far")
+    g.output(g.op("mul", product, far))
+    problem = ByteTraffic(rules=OFF | {"used_far_apart": True}).pose(needed_by_backward(g, far))
+    assert problem.cannot_recompute.reason(problem.index["far"]) is None
+
+
+def test_random_numbers_are_not_drawn_twice_for_the_backward_pass_alone() -> None:
+    g = GraphBuilder()
+    x = g.input("x")
+    g.output(g.op("sin", x))
+    noise = g.op("rand_like", x, name="noise", random=True)
+    graph = needed_by_backward(g, noise, g.op("exp", noise))
+    assert graph.region[graph.index["noise"]] == Region.EITHER
+    problem = ByteTraffic().pose(graph)
+    assert problem.cannot_recompute.reason(problem.index["noise"]) == "random"
 
 
 def test_modes() -> None:

@@ -119,7 +119,7 @@ def test_modules_functions_and_keyword_arguments() -> None:
 
 
 def test_a_model_without_gradients_is_refused() -> None:
-    with pytest.raises(CaptureError, match=r"no backward pass to capture.*requires_grad_"):
+    with pytest.raises(CaptureError, match=r"no joint graph to capture.*requires_grad_"):
         remat.capture(torch.sin, tensor(grad=False))
 
 
@@ -130,7 +130,7 @@ def breaks_once(x: Tensor) -> Tensor:
 
 
 def test_graph_breaks_are_refused_by_capture_and_taken_by_capture_all() -> None:
-    with pytest.raises(CaptureError, match=r"breaks_once breaks into 2 joint graphs .*capture_all"):
+    with pytest.raises(CaptureError, match=r"breaks_once has 2 joint graphs .*capture_all"):
         remat.capture(breaks_once, tensor())
     first, second = capture_all(breaks_once, tensor())
     assert where(first, "aten.sin.default")
@@ -162,6 +162,61 @@ def test_a_function_can_be_captured_any_number_of_times() -> None:
     x = torch.randn(4, 4, requires_grad=True)
     graphs = [remat.capture(torch.tanh, x) for _ in range(12)]
     assert all(graph == graphs[0] for graph in graphs)
+
+
+def test_sizes_that_differ_between_captures_stay_numbers() -> None:
+    for rows in (4, 6, 8):
+        graph = remat.capture(lambda x: x.tanh().sum(0), torch.randn(rows, 4, requires_grad=True))
+        assert "symint" not in graph.dtypes
+        assert graph.shapes[where(graph, "aten.tanh.default")[0]] == (rows, 4)
+
+
+def test_captures_do_not_turn_off_compilation() -> None:
+    """All built-in modules share the code that Dynamo counts compilations of."""
+    torch.compiler.reset()
+    for width in range(1, 11):
+        remat.capture(nn.Sequential(nn.Linear(4, width), nn.Tanh()), torch.randn(2, 4))
+    calls: list[int] = []
+
+    def backend(graph_module: torch.fx.GraphModule, _: object) -> object:
+        calls.append(len(graph_module.graph.nodes))
+        return graph_module.forward
+
+    torch.compile(nn.Sequential(nn.Linear(4, 4), nn.Tanh()), backend=backend)(torch.randn(2, 4))
+    assert len(calls) == 1
+
+
+def breaks_in_a_loop(x: Tensor) -> Tensor:
+    for _ in range(2):
+        x = x.sin()
+        torch._dynamo.graph_break()
+    return x
+
+
+def test_what_dynamo_skips_is_told_from_what_needs_no_gradient() -> None:
+    with pytest.raises(CaptureError, match="Dynamo traced nothing of breaks_in_a_loop"):
+        remat.capture(breaks_in_a_loop, tensor())
+    with torch.inference_mode(), pytest.raises(CaptureError, match=r"leave torch\.inference_mode"):
+        remat.capture(torch.sin, tensor())
+    with pytest.raises(CaptureError, match="takes a module or a function, got 3"):
+        remat.capture(3)  # type: ignore[arg-type]
+
+
+def test_a_forward_that_fails_leaves_nothing_changed() -> None:
+    class Fails(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.norm = nn.BatchNorm1d(8)
+
+        def forward(self, x: Tensor) -> Tensor:
+            y = self.norm(x)
+            torch._dynamo.graph_break()
+            raise ValueError(str(y.sum()))
+
+    model = Fails()
+    with pytest.raises(ValueError, match="tensor"):
+        remat.capture(model, torch.randn(4, 8))
+    assert model.norm.num_batches_tracked == 0
 
 
 def test_symbolic_sizes_are_priced_by_their_hints() -> None:

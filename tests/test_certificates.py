@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -12,7 +13,6 @@ from hypothesis import strategies as st
 
 from remat import (
     CertificateRejected,
-    Infeasible,
     InvalidPlan,
     Plan,
     Problem,
@@ -28,6 +28,7 @@ from remat.certify import check_flow
 from remat.network import SINK, Network, Reduction
 from remat.solution import Certificate, ClaimedBound, Enumeration, FlowCertificate
 from remat.testing import problems
+from solvers import Exhaustive
 
 # x -> a -> b -> c, with c needed. Cheapest: save a (3), recompute b and c (1 each).
 CHAIN = Problem.of(
@@ -166,8 +167,39 @@ def test_infeasible_is_believed_where_it_may_be_true() -> None:
     nothing = Solution(None, None, Termination(Reason.INFEASIBLE), None, "someone")
     certify(replace(CHAIN, budget_bytes=0), nothing)
     impossible = replace(CHAIN, cannot_save=CHAIN.cannot_recompute, needed=np.array([True, False, False, True]))
-    with pytest.raises(Infeasible, match="no plan can make 'x' available"):
-        certify(impossible, nothing)
+    assert not certify(impossible, nothing)
+    with pytest.raises(CertificateRejected, match="no rule stands in the way"):
+        certify(CHAIN, nothing)
+
+
+@dataclass(frozen=True)
+class TrustMe(Certificate):
+    """A stranger's certificate that says of itself that it proves."""
+
+    proves_optimality: ClassVar[bool] = True
+
+    def __str__(self) -> str:
+        return "trust me"
+
+
+@dataclass(frozen=True)
+class Liar(Exhaustive):
+    """Takes the second-best plan for the best, and says that it is proven."""
+
+    def _solve(self, problem: Problem, *, time_limit_s: float | None) -> Solution:
+        plan = Plan.from_saved(problem, np.ones(len(problem), np.bool_))
+        cost = problem.cost(*plan.masks(problem))
+        return Solution(plan, cost, Termination(Reason.OPTIMAL, cost), TrustMe(), self.name, is_proven=True)
+
+
+def test_only_a_verified_flow_is_a_proof() -> None:
+    assert not solve(CHAIN, Liar()).is_proven
+    assert solve(CHAIN, "ortools").is_proven
+
+
+def test_a_plan_without_a_certificate_is_rejected() -> None:
+    with pytest.raises(CertificateRejected, match="gives no certificate"):
+        certify(CHAIN, replace(solve(CHAIN, "ortools"), certificate=None))
 
 
 @pytest.mark.parametrize(("reason", "limit"), [(Reason.OPTIMAL, "time"), (Reason.LIMIT, None), (Reason.FEASIBLE, None)])

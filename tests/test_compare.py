@@ -10,7 +10,7 @@ from examples import chain, cosines, impossible, linear_dropout
 
 import remat
 from costmodels import ByteTraffic
-from remat import Feature, InvalidPlan, Plan, UnknownName
+from remat import Feature, GraphBuilder, InvalidPlan, Plan, UnknownName
 from remat.comparison import Comparison
 from remat.registry import solver_names
 from remat.report import PlanFacts, human_bytes, human_price, label
@@ -168,3 +168,16 @@ def test_labels_show_what_differs_from_the_defaults() -> None:
     assert (
         label(ByteTraffic() + ByteTraffic(free_parameters=True)) == "byte-traffic + ByteTraffic(free_parameters=True)"
     )
+
+
+def test_an_operator_that_a_saved_value_depends_on_runs_twice() -> None:
+    """`r` is needed by the backward pass alone, but the forward pass computes it to save `m`."""
+    g = GraphBuilder()
+    x = g.input("x", bytes=8)
+    g.output(g.op("sin", x))
+    r = g.op("exp", x, name="r")
+    m, k = g.op("sum", r, name="m", bytes=1), g.op("cos", r, name="k")
+    t = g.tangent("t", bytes=8)
+    g.gradient(g.op("mul", t, m), g.op("mul", t, k))
+    facts = PlanFacts.of(g.build(), Plan(("x", "m"), ("r", "k")))
+    assert (facts.recomputed_ops, facts.deferred_ops) == (("r",), ("k",))

@@ -117,8 +117,9 @@ def test_modes_and_options_of_torch_compile_are_passed_on() -> None:
 
 
 def test_another_backend_is_refused() -> None:
-    with pytest.raises(TypeError, match="it takes no backend="):
-        remat.compile(torch.sin, backend="eager")
+    for options in ({"backend": "eager"}, {"options": {"custom_partitioner_fn": Partitioner.of()}}):
+        with pytest.raises(TypeError, match="it takes no backend= or custom_partitioner_fn"):
+            remat.compile(torch.sin, **options)  # type: ignore[arg-type]
 
 
 def test_unknown_names_are_refused_when_asked_not_when_run() -> None:

@@ -67,7 +67,7 @@ def test_multiples_of_a_large_unit_are_no_problem_for_anyone(solver: Solver, dat
 
 def test_scipy_refuses_where_it_would_wrap() -> None:
     problem = Problem.of([BIG + 1, BIG + 2], needed=[0, 1], recompute_cost=[BIG + 3, BIG + 4])
-    with pytest.raises(UnsupportedProblem, match=r"capacities add up to 34359738378 .* counts to 1073741823 only"):
+    with pytest.raises(UnsupportedProblem, match=r"the prices add up to 34359738378 .* counts to 1073741823 only"):
         solve(problem, "scipy")
 
 
@@ -84,7 +84,7 @@ def test_a_flow_against_an_infinite_arc(solver: Solver) -> None:
     tails, heads = np.array(list(arcs)).T
     network = Network(6, tails, heads, np.array(list(arcs.values())), infinity)
     if infinity > (solver.largest_capacity or infinity):
-        with pytest.raises(UnsupportedProblem, match="capacities add up to"):
+        with pytest.raises(UnsupportedProblem, match="the prices add up to"):
             network.fitted(solver.largest_capacity)
     else:
         assert 2 * x - 1 == check_flow(network, solver._max_flow(network)[0])

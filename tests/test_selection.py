@@ -21,6 +21,9 @@ import solvers
 from remat import (
     CostModel,
     Feature,
+    GraphBuilder,
+    InvalidOption,
+    InvalidProblem,
     NotInstalled,
     Problem,
     RematError,
@@ -86,16 +89,18 @@ def test_an_unknown_cost_model_is_an_error_that_helps() -> None:
         find_costmodel("byte_traffic")
 
 
-def test_a_missing_package_is_named_with_its_extra() -> None:
+def test_a_missing_package_of_a_stranger_is_named() -> None:
     assert NeedsNonsense.missing() == ("no_such_package",)
-    with pytest.raises(NotInstalled, match="solver 'nonsense' needs no_such_package: pip install 'remat"):
+    with pytest.raises(NotInstalled, match=r"solver 'nonsense' needs no_such_package: pip install no_such_package \("):
         remat.solve(SMALL, NeedsNonsense())
 
 
 @each([solver for solver in SOLVERS if solver.requires])
 def test_a_backend_that_is_not_installed(solver: Solver, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("remat.solver.find_spec", lambda package: None)
-    message = f"solver '{solver.name}' needs {solver.requires[0]}: pip install 'remat\\[{solver.requires[0]}\\]'"
+    package = solver.requires[0]
+    remedy = package if package == "networkx" else rf"'remat\[{package}\]'"  # networkx always comes along
+    message = f"solver '{solver.name}' needs {package}: pip install {remedy}"
     with pytest.raises(NotInstalled, match=message):
         remat.solve(SMALL, solver)
 
@@ -138,10 +143,31 @@ def test_register_and_unregister(registered: type[Solver]) -> None:
 
 
 def test_a_taken_name_is_refused(registered: type[Solver]) -> None:
-    with pytest.raises(
-        RematError, match=r"the name 'mine' is taken; choose another, or call remat\.unregister\('mine'"
-    ):
-        remat.register(registered)
+    other = dataclass(frozen=True)(type("Other", (Exhaustive,), {"name": "mine"}))
+    taken = r"the name 'mine' is taken; choose another, or call remat\.unregister\('mine'"
+    with pytest.raises(RematError, match=taken):
+        remat.register(other)
+
+
+def test_a_cell_of_a_notebook_can_run_again(registered: type[Solver]) -> None:
+    assert remat.register(registered) is registered
+
+
+def test_an_unfinished_solver_is_refused() -> None:
+    with pytest.raises(RematError, match="Unfinished must have a `name` and implement every abstract method"):
+        remat.register(type("Unfinished", (Solver,), {"name": "unfinished"}))
+
+
+def test_a_class_in_the_place_of_an_instance_is_an_error_that_helps() -> None:
+    with pytest.raises(InvalidOption, match=r"solver must be a name or an instance of remat\.Solver, .*parentheses"):
+        remat.solve(SMALL, Exhaustive)  # type: ignore[arg-type]
+    with pytest.raises(InvalidOption, match=r"cost_model must be a name or an instance of remat\.CostModel, got 42"):
+        find_costmodel(42)  # type: ignore[arg-type]
+
+
+def test_a_graph_in_the_place_of_a_problem_is_an_error_that_helps() -> None:
+    with pytest.raises(InvalidProblem, match=r"solve\(\) takes a remat\.Problem, got Graph; .*cost_model\.pose"):
+        remat.solve(GraphBuilder().build())  # type: ignore[arg-type]
 
 
 def test_the_name_of_a_built_in_is_taken_too() -> None:

@@ -6,10 +6,12 @@
 from __future__ import annotations
 
 import datetime
+import random
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
 import torch
 from torch import fx, nn
 from torch._inductor.custom_graph_pass import CustomPartitionerFn
@@ -31,7 +33,8 @@ def capture(model_or_fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Gr
 
     It is the very graph that TorchInductor would partition: traced by Dynamo and AOTAutograd, after
     Inductor's passes over joint graphs. Nothing is compiled to kernels. The forward pass runs once,
-    uncompiled; buffers, arguments and random number generators are put back as they were.
+    uncompiled; arguments, the parameters and buffers of the module, and random number generators (of
+    torch, numpy and Python) are put back as they were.
 
     Args:
         model_or_fn: a module or function whose output depends on something that requires gradients.
@@ -46,14 +49,18 @@ def capture(model_or_fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Gr
     if len(graphs) > 1:
         sizes = ", ".join(str(len(graph)) for graph in graphs)
         raise CaptureError(
-            f"{_name_of(model_or_fn)} breaks into {len(graphs)} joint graphs (of {sizes} values); "
-            f"remove the graph breaks (TORCH_LOGS=graph_breaks names them), or use remat.pytorch.capture_all"
+            f"{_name_of(model_or_fn)} has {len(graphs)} joint graphs (of {sizes} values), because of graph breaks "
+            f"(TORCH_LOGS=graph_breaks names them) or nested_compile_region: use remat.pytorch.capture_all"
         )
     return graphs[0]
 
 
 def capture_all(model_or_fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> list[Graph]:
-    """As `capture`, for models that Dynamo breaks into several graphs: one `Graph` each, in order."""
+    """As `capture`, for models with several joint graphs: one `Graph` each, in order.
+
+    Dynamo makes several where it breaks a graph; and one for the body of each
+    `nested_compile_region`, however often the body is called.
+    """
     graphs: list[Graph] = []
     meta = {
         "model": _name_of(model_or_fn),
@@ -74,7 +81,11 @@ def visit_joint_graphs(visit: Visitor, model_or_fn: Callable[..., Any], /, *args
     Raises:
         CaptureError: there was no joint graph.
     """
-    visits = 0
+    if not callable(model_or_fn):
+        raise CaptureError(f"capture() takes a module or a function, got {model_or_fn!r}")
+    if torch.is_inference_mode_enabled():
+        raise CaptureError("capture() needs gradients: leave torch.inference_mode() first")
+    traced, visits = 0, 0
 
     def chooser(joint_graph: fx.Graph, node_info: Any, num_fwd_outputs: int) -> list[fx.Node]:
         nonlocal visits
@@ -83,29 +94,53 @@ def visit_joint_graphs(visit: Visitor, model_or_fn: Callable[..., Any], /, *args
         return list(node_info.inputs)  # any legal choice will do: the result is never differentiated
 
     def backend(graph_module: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
+        nonlocal traced
+        traced += 1
         return run_uncompiled(graph_module, inputs, _Visit(chooser))
 
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return model_or_fn(*args, **kwargs)
+
+    # Dynamo keeps what it compiles with the code that it compiled, and after eight entries runs that
+    # code eagerly, without a word. `call` is new each time, so that a capture leaves nothing behind
+    # on the code that all modules share.
     with _undone(model_or_fn, args, kwargs), seam.fresh_compilation(), torch.enable_grad():
-        torch.compile(model_or_fn, backend=backend)(*args, **kwargs)
+        torch.compile(call, backend=backend)(*args, **kwargs)
     if not visits:
-        raise CaptureError(
-            f"{_name_of(model_or_fn)} has no backward pass to capture: no parameter or input that its output "
-            f"depends on requires gradients; call .requires_grad_() on one"
+        raise CaptureError(_why_nothing(_name_of(model_or_fn), traced))
+
+
+def _why_nothing(name: str, traced: int) -> str:
+    if not traced:
+        return (
+            f"Dynamo traced nothing of {name}: it skips, for one, functions with a graph break inside a loop, and "
+            f"nn.LSTM; TORCH_LOGS=graph_breaks says why"
         )
+    return (
+        f"{name} has no joint graph to capture: either no parameter or input that its output depends on requires "
+        f"gradients (call .requires_grad_() on one), or its backward pass needs nothing of the forward pass"
+    )
 
 
 @contextmanager
 def _undone(model_or_fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Generator[None]:
-    """Takes back what the forward pass changes: buffers, arguments, random number generators."""
-    buffers = model_or_fn.buffers() if isinstance(model_or_fn, nn.Module) else ()
-    tensors = [leaf for leaf in (*buffers, *tree_leaves((args, kwargs))) if isinstance(leaf, torch.Tensor)]
-    before = [(tensor, tensor._version, tensor.detach().clone()) for tensor in tensors]  # pyright: ignore[reportPrivateUsage]
-    with torch.random.fork_rng():
-        yield
-    with torch.no_grad():
-        for tensor, version, content in before:
-            if tensor._version != version:  # pyright: ignore[reportPrivateUsage]
-                tensor.copy_(content)
+    """Takes back what the forward pass changes: the model's tensors, arguments, random number generators."""
+    model = getattr(model_or_fn, "__self__", model_or_fn)  # a method belongs to its module
+    state = (*model.parameters(), *model.buffers()) if isinstance(model, nn.Module) else ()
+    tensors = [leaf for leaf in (*state, *tree_leaves((args, kwargs))) if isinstance(leaf, torch.Tensor)]
+    tracked = [tensor for tensor in tensors if not tensor.is_inference()]
+    before = [(tensor, tensor._version, tensor.detach().clone()) for tensor in tracked]  # pyright: ignore[reportPrivateUsage]
+    pythons, numpys = random.getstate(), np.random.get_state()
+    try:
+        with torch.random.fork_rng():
+            yield
+    finally:
+        random.setstate(pythons)
+        np.random.set_state(numpys)
+        with torch.no_grad():
+            for tensor, version, content in before:
+                if tensor._version != version:  # pyright: ignore[reportPrivateUsage]
+                    tensor.copy_(content)
 
 
 class _Visit(CustomPartitionerFn):

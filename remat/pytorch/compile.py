@@ -49,10 +49,13 @@ def compile(
 
     Returns:
         the compiled model. Choosing happens when torch compiles, at the first call; what goes
-        wrong then is raised there.
+        wrong then is raised there. What Dynamo cannot trace runs eagerly, without a plan, as under
+        torch.compile: a graph break inside a loop or nn.LSTM, for two (`remat.capture` says so).
     """
-    if "backend" in torch_compile_kwargs:
-        raise TypeError("remat.compile is TorchInductor with a plan of ours: it takes no backend=")
+    if "backend" in torch_compile_kwargs or "custom_partitioner_fn" in (torch_compile_kwargs.get("options") or {}):
+        raise TypeError(
+            "remat.compile is TorchInductor with a plan of ours: it takes no backend= or custom_partitioner_fn"
+        )
     partitioner = Partitioner.of(
         cost_model, solver, plan=plan, recompute_parameter_copies=recompute_parameter_copies, on_error=on_error
     )

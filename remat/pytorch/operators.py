@@ -53,7 +53,7 @@ class Operator:
     def of(cls, node: fx.Node) -> Operator:
         """Reads the operator of a node."""
         if node.op != "call_function":
-            return cls(node.op)
+            return cls(node.op, fusible=False)  # an input has no kernel to fuse into
         target: Any = node.target
         types = seam.op_types()
         packet = getattr(target, "overloadpacket", target)

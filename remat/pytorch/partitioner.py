@@ -70,8 +70,8 @@ class Partitioner(CustomPartitionerFn):
     ) -> Partitioner:
         """A partitioner from names or instances."""
         return cls(
-            find_costmodel(cost_model) if isinstance(cost_model, str) else cost_model,
-            find_solver(solver) if isinstance(solver, str) else solver,
+            find_costmodel(cost_model),
+            find_solver(solver),
             (plan,) if isinstance(plan, Plan) else tuple(plan),
             recompute_parameter_copies,
             on_error,

@@ -113,8 +113,13 @@ def hint(size: Any) -> int:
 
 
 def fresh_compilation() -> AbstractContextManager[None]:
-    """Makes torch.compile trace again whatever was compiled, or cached, before."""
+    """Makes Dynamo trace as if for the first time, whatever was traced before."""
     import torch._dynamo.config as dynamo_config
 
-    # Dynamo stops compiling a function after 8 variants; a capture must not count against that.
-    return dynamo_config.patch(recompile_limit=10**6, accumulated_recompile_limit=10**6)  # type: ignore[attr-defined]
+    return dynamo_config.patch(  # type: ignore[attr-defined]
+        # After eight compilations of one piece of code Dynamo runs it eagerly.
+        recompile_limit=10**6,
+        accumulated_recompile_limit=10**6,
+        # A size that was another one the last time, in another model even, would become symbolic.
+        automatic_dynamic_shapes=False,
+    )

@@ -1,0 +1,142 @@
+"""Which kernels TorchInductor makes of a graph, and how many bytes it counts for each.
+
+Scheduling is where Inductor knows: after all fusion, before code is written. It is observed while a
+compilation runs, in the process that compiles. Run with torch 2.11.0, 2.13.0 and 2.15.0.
+"""
+
+# Inductor's internals carry few types: what comes out of them is unknown to a checker.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportMissingTypeStubs=false
+
+from __future__ import annotations
+
+import threading
+import warnings
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from importlib import import_module
+from typing import Any
+from unittest.mock import patch
+
+import torch
+
+from remat.errors import UnsupportedTorch
+
+_swap = threading.RLock()
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """What Inductor launches at once: a generated kernel, or the call of a library or fallback operator.
+
+    Attributes:
+        name: Inductor's name, unique in its graph.
+        backward: whether it runs in the backward pass.
+        generated: Inductor writes it; otherwise it is a call, such as a matrix product.
+        operators: names of the FX nodes that it computes, in Inductor's order.
+        bytes: read and written, each buffer once however often the kernel touches it, and no more of
+            it than the kernel can reach. Inductor's own count: worst-case inputs, best-case kernel.
+    """
+
+    name: str
+    backward: bool
+    generated: bool
+    operators: tuple[str, ...]
+    bytes: int
+
+
+@contextmanager
+def counted() -> Generator[list[Kernel]]:
+    """A list that fills with the kernels of every graph that Inductor schedules inside the block.
+
+    Caches are off inside: a graph that comes out of a cache is never scheduled. The backward pass
+    runs, and so compiles, on the thread that asks for it: torch's settings belong to a thread since
+    2.13, and the threads that autograd keeps for GPUs would look into the cache nevertheless.
+
+    A branch of `torch.cond` and the body of a nested region count as one call, with what goes in
+    and out, as in Inductor's own metrics.
+
+    Raises:
+        UnsupportedTorch: the installed torch lacks what counting relies on.
+    """
+    inductor = _inductor()
+    kernels: list[Kernel] = []
+    seen: list[Any] = []
+    codegen: Callable[[Any], Any] = inductor["scheduler"].Scheduler.codegen
+
+    def observed(scheduler: Any) -> Any:
+        graph = inductor["virtualized"].V.graph
+        # The C++ wrapper generates code twice for one graph.
+        if not isinstance(graph, inductor["graph"].SubgraphLowering) and all(graph is not other for other in seen):
+            seen.append(graph)
+            kernels.extend(_kernels(scheduler.nodes, bool(graph.is_backward)))
+        return codegen(scheduler)
+
+    with (
+        _swap,
+        patch.object(inductor["scheduler"].Scheduler, "codegen", observed),
+        torch.compiler.config.patch(force_disable_caches=True),  # type: ignore[attr-defined]
+        torch.autograd.set_multithreading_enabled(False),
+        warnings.catch_warnings(),
+    ):
+        warnings.filterwarnings("ignore", "dynamo_pgo force disabled")  # it is one of the caches
+        yield kernels
+
+
+def _kernels(nodes: list[Any], backward: bool) -> list[Kernel]:
+    scheduler, ir = _inductor()["scheduler"], _inductor()["ir"]
+    return [
+        Kernel(
+            name=node.get_name(),
+            backward=backward,
+            generated=not isinstance(node, scheduler.ExternKernelSchedulerNode),
+            operators=tuple(dict.fromkeys(o.name for part in node.get_nodes() for o in part.node.get_origins())),
+            bytes=node.get_read_write_buffers_sizes(),
+        )
+        for node in nodes
+        # Neither launches anything: a concatenation in place, and one result out of a call's several.
+        if not isinstance(node, scheduler.NopKernelSchedulerNode) and not isinstance(node.node, ir.MultiOutput)
+    ]
+
+
+_USED = {
+    "scheduler": (
+        "Scheduler.codegen",
+        "BaseSchedulerNode.get_read_write_buffers_sizes",
+        "BaseSchedulerNode.get_nodes",
+        "NopKernelSchedulerNode",
+        "ExternKernelSchedulerNode",
+    ),
+    "ir": ("MultiOutput", "Operation.get_origins"),
+    "graph": ("GraphLowering", "SubgraphLowering"),
+    "virtualized": ("V",),
+}
+
+
+@cache
+def _inductor() -> dict[str, Any]:
+    """The modules of Inductor that are used here, checked for all that is used of them."""
+    modules: dict[str, Any] = {}
+    for module, names in _USED.items():
+        path = f"torch._inductor.{module}"
+        try:
+            found = modules[module] = import_module(path)
+        except ImportError as error:
+            raise unsupported(f"{path} cannot be imported ({error})") from None
+        for name in names:
+            owner = found
+            for part in name.split("."):
+                owner = getattr(owner, part, None)
+            if owner is None:
+                raise unsupported(f"{path}.{name} is gone")
+    return modules
+
+
+def unsupported(what: str) -> UnsupportedTorch:
+    """The error for a torch without something that measuring relies on."""
+    return UnsupportedTorch(
+        f"torch {torch.__version__} cannot be measured: {what}. "
+        f"remat works with torch 2.11 to 2.15; install one of those"
+    )
