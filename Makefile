@@ -28,7 +28,9 @@ clean:
 	rm -rf .venv demo-output
 
 $(READY): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("remat needs Python 3.11 or later, got " + sys.version.split()[0] + "; call make PYTHON=python3.11")'
+	@echo 'Setting up .venv: torch and what the tests need, one to ten minutes, depending on the network'
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install -q --upgrade pip
-	$(BIN)/python -m pip install -q -c constraints.txt -e '.[dev]'
+	$(BIN)/python -m pip install --upgrade pip
+	$(BIN)/python -m pip install -c constraints.txt -e '.[dev]'
 	touch $@

@@ -25,7 +25,7 @@ from costmodels import ByteTraffic
 from experiments.provenance import provenance
 
 RESULTS = Path(__file__).parent / "results"
-console = Console()
+console = Console(width=max(Console().width, 130))
 
 
 def main(

@@ -14,7 +14,7 @@ from remat.graph import Graph, Region
 from remat.plan import Plan
 from remat.problem import Problem
 from remat.registry import DEFAULT_COST_MODEL, DEFAULT_SOLVER, find_costmodel
-from remat.report import human_bytes, human_price, near
+from remat.report import computed_by_forward, human_bytes, human_price, near, plan_mask
 from remat.solution import Solution
 from remat.solve import solve
 from remat.solver import Solver
@@ -64,6 +64,7 @@ class Explanation:
         bytes: its size. Saving it takes `save_bytes` of memory: none for an input, the whole
             storage for a view.
         save_cost, recompute_cost, unit: its prices; 0 for a tangent.
+        in_memory: its storage is written whatever is saved; else only a save writes it.
         readers: what reads it in the backward pass, through which views.
         gradient: the backward pass returns it.
         cannot_save, cannot_recompute: why not, or None where that is allowed.
@@ -79,6 +80,7 @@ class Explanation:
     save_cost: int
     recompute_cost: int
     unit: str
+    in_memory: bool
     readers: tuple[str, ...]
     gradient: bool
     cannot_save: str | None
@@ -89,6 +91,10 @@ class Explanation:
         sentences = [f"{self.name} ({self.op}, {human_bytes(self.bytes)}) is {self.decision.value}."]
         if self.decision is not Decision.TANGENT:
             sentences.append(self._prices())
+            if self.cannot_save is None:
+                sentences.append(
+                    "It is in memory anyway, so a save adds a read." if self.in_memory else "Only a save writes it."
+                )
         if self.readers:
             sentences.append(f"The backward pass reads it in {_listed(self.readers)}.")
         if self.gradient:
@@ -147,6 +153,7 @@ def explain(
         save_cost=0 if v is None else int(problem.save_cost[v]),
         recompute_cost=0 if v is None else int(problem.recompute_cost[v]),
         unit=model.unit,
+        in_memory=bool(graph.materialized[i]),
         readers=_readers(graph, i, plan),
         gradient=bool(graph.gradient[i]),
         cannot_save=None if v is None else problem.cannot_save.reason(v),
@@ -162,7 +169,8 @@ def _decision(graph: Graph, i: int, plan: Plan) -> Decision:
     if name in plan.saved:
         return Decision.SAVED
     if name in plan.recomputed:
-        return Decision.RECOMPUTED if graph.region[i] == Region.FORWARD else Decision.DEFERRED
+        twice = computed_by_forward(graph, plan_mask(graph, plan.saved))[i]
+        return Decision.RECOMPUTED if twice else Decision.DEFERRED
     return Decision.ABSENT
 
 

@@ -52,7 +52,7 @@ class PlanFacts:
         saved, recomputed = plan_mask(graph, plan.saved), plan_mask(graph, plan.recomputed)
         activation = saved & ~graph.input[graph.base]
         storages = np.unique(graph.base[activation])
-        ops, forward = recomputed & ~graph.view, _computed_by_forward(graph, saved)
+        ops, forward = recomputed & ~graph.view, computed_by_forward(graph, saved)
         return cls(
             saved_activations=_names(graph, activation),
             saved_inputs=_names(graph, saved & ~activation),
@@ -63,7 +63,7 @@ class PlanFacts:
         )
 
 
-def _computed_by_forward(graph: Graph, saved: BoolArray) -> BoolArray:
+def computed_by_forward(graph: Graph, saved: BoolArray) -> BoolArray:
     """(n,) what the forward pass computes: all that its outputs, or what it saves, depend on."""
     computed = (graph.region == Region.FORWARD) | saved
     order = np.argsort(graph.consumers, kind="stable")[::-1]

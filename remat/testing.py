@@ -114,6 +114,9 @@ _OPS: dict[str, dict[str, Any]] = {
     "rand": {"random": True},
     "view": {"view": True},
 }
+_YARDSTICK = "networkx"
+"""A solver with proofs that is always installed."""
+
 _MARKS: tuple[dict[str, Any], ...] = tuple(
     {mark: True} for mark in ("must_save", "must_recompute", "prefer_save", "prefer_recompute")
 )
@@ -155,7 +158,7 @@ def _draw_op(draw: st.DrawFn, g: GraphBuilder, values: list[str], size: st.Searc
 
 
 def check_solver(solver: type[Solver] | Solver, *, max_examples: int = 100) -> None:
-    """Checks that a solver keeps its contract, on random problems of up to 8 values.
+    """Checks that a solver keeps its contract, on random problems of up to 8 values, and some of 30.
 
     - Its options are a frozen, hashable dataclass with a readable repr.
     - Its plans are legal and cost what it says; its proofs hold (`remat.certify`).
@@ -178,6 +181,9 @@ def check_solver(solver: type[Solver] | Solver, *, max_examples: int = 100) -> N
     for budget in (False, True):
         drawn = problems(min_values=min(2, size), max_values=size, budget=budget, feasible=None)
         _for_all(drawn, max_examples, chosen, lambda problem: _check_answer(chosen, problem))
+    if chosen.max_values is None:
+        drawn = problems(min_values=20, max_values=30, largest=1000)
+        _for_all(drawn, max(max_examples // 10, 1), chosen, lambda problem: _check_larger(chosen, problem))
     _check_refusals(chosen)
 
 
@@ -278,6 +284,14 @@ def _check_answer(solver: Solver, problem: Problem) -> None:
         _require(same, f"{solver!r} is not deterministic: it returns {first}, then {again}")
 
 
+def _check_larger(solver: Solver, problem: Problem) -> None:
+    """Beyond what can be enumerated, another solver's proof is the yardstick."""
+    reference, answer = solve(problem, _YARDSTICK), solve(problem, solver)
+    _require(reference.is_proven, f"{_YARDSTICK} gives no proof")
+    what = f"{solver!r} claims OPTIMAL at cost {answer.objective}, but a plan costs {reference.objective}"
+    _require(answer.objective == reference.objective or not answer.is_optimal, what)
+
+
 def _check_claims(solver: Solver, problem: Problem, answer: Solution, best: int | None) -> None:
     """What `remat.certify` cannot know: whether the claims are true."""
     claim, bound, cost = answer.termination.reason, answer.bound, answer.objective
@@ -320,8 +334,9 @@ def _refuses(solver: Solver, problem: Problem, time_limit_s: float | None = None
 
 def _is_large(solver: Solver, problem: Problem) -> bool:
     """Whether the prices, or the bytes that break ties, may be beyond `largest_capacity`."""
-    prices = int(problem.save_cost.sum() + problem.recompute_cost.sum())
-    return solver.largest_capacity is not None and max(prices, int(problem.save_bytes.sum())) >= solver.largest_capacity
+    prices = np.concatenate([problem.save_cost, problem.recompute_cost])
+    units = int(prices.sum()) // max(int(np.gcd.reduce(prices)), 1)
+    return solver.largest_capacity is not None and max(units, int(problem.save_bytes.sum())) >= solver.largest_capacity
 
 
 def _check_refusals(solver: Solver) -> None:

@@ -23,6 +23,7 @@ def test_a_saved_value() -> None:
     assert str(why).splitlines() == [
         "add3 (add, 4.0 MiB) is saved.",
         "Saving it costs 8.0 MiB and takes 4.0 MiB; recomputing it is free.",
+        "Only a save writes it.",
         "The backward pass reads it in cos1, sin1.",
         "A plan that does not save it costs at least 4.0 MiB more.",
         "The best such plan would save d, add2.",

@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from strategies import Dice, SaveEverything, SaveLeast
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
@@ -15,6 +17,9 @@ from torch.utils._pytree import tree_leaves
 import remat
 from costmodels import ByteTraffic
 from experiments.cases import CASES, Case
+from remat import InvalidPlan, Plan
+from remat.costmodel import FactsOnly
+from remat.pytorch import capture_all
 
 STRATEGIES: dict[str, remat.CostModel] = {
     "conservative": ByteTraffic(),
@@ -66,13 +71,34 @@ def test_without_code_generation(case: Case, strategy: str) -> None:
 
 
 @each_case
-def test_random_plans(case: Case) -> None:
-    for seed in range(RANDOM_PLANS):
-        cost_model = Dice(seed)
-        assert_equal_to_eager(
-            case,
-            lambda model: remat.compile(model, cost_model=cost_model, codegen=False, dynamic=case.dynamic),  # noqa: B023
-        )
+@settings(max_examples=RANDOM_PLANS, suppress_health_check=list(HealthCheck))
+@given(seed=st.integers(0, 2**32 - 1))
+def test_random_plans(case: Case, seed: int) -> None:
+    cost_model = Dice(seed)
+    assert_equal_to_eager(
+        case, lambda model: remat.compile(model, cost_model=cost_model, codegen=False, dynamic=case.dynamic)
+    )
+
+
+@each_case
+def test_broken_plans_never_run(case: Case) -> None:
+    """A needed value missing, a ban broken: refused when torch asks for the plan, before anything runs."""
+    torch.compiler.reset()
+    torch.manual_seed(0)
+    model, batch = case.build(), case.inputs()
+    for graph in capture_all(model, *batch):
+        problem = FactsOnly().pose(graph)
+        plan = remat.solve(ByteTraffic().pose(graph)).plan
+        assert plan is not None
+        broken = [Plan(plan.saved[1:], plan.recomputed)]
+        never = [name for name, i in problem.index.items() if problem.cannot_recompute.mask[i]]
+        broken += [Plan(tuple(n for n in plan.saved if n != name), (*plan.recomputed, name)) for name in never[:3]]
+        for wrong in broken:
+            with pytest.raises(InvalidPlan, match="the plan is not legal"):
+                remat.check_plan(problem, wrong)
+    step = remat.compile(model, plan=Plan((), ()), codegen=False, dynamic=case.dynamic)
+    with pytest.raises(Exception, match="the plan is not legal"):
+        step(*batch)
 
 
 @each_case

@@ -1,0 +1,192 @@
+"""Measurements: Inductor's own byte counts, what is kept, the peak; and the smoke run that uses them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import typer
+from torch import Tensor, nn
+from typer.testing import CliRunner
+
+import remat
+from experiments import gpu_smoke
+from remat.pytorch import peak, traffic_count
+from remat.pytorch.measure import measure, measure_step, saved_activations, usual_strategies
+from remat.report import PlanFacts
+
+
+def cos_cos(a: Tensor, b: Tensor, c: Tensor, d: Tensor) -> Tensor:
+    return (a + b + c + d).cos().cos()
+
+
+def gelu(x: Tensor) -> Tensor:
+    return 0.5 * x * (1 + torch.tanh((2 / torch.pi) ** 0.5 * (x + 0.044715 * x * x * x)))
+
+
+class Normalized(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear, self.norm = nn.Linear(32, 32), nn.BatchNorm1d(32)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.norm(self.linear(x).sigmoid().tanh())
+
+
+@pytest.mark.parametrize(
+    ("function", "inputs", "moved", "saved"),
+    [
+        (cos_cos, 4, {"autograd's own saves": 11_534_336, "PyTorch": 9_437_184}, [2, 1]),
+        (gelu, 1, {"autograd's own saves": 15_728_640, "PyTorch": 5_242_880}, [5, 0]),
+    ],
+)
+def test_bytes_are_those_of_inductors_metrics(
+    function: Callable[..., Tensor], inputs: int, moved: dict[str, int], saved: list[int]
+) -> None:
+    """512 x 512 float32: 1 MiB a tensor. `torch._inductor.metrics.num_bytes_accessed` gave the same
+    numbers on torch 2.11, 2.13 and 2.15.
+    """
+    args = [torch.randn(512, 512, requires_grad=True) for _ in range(inputs)]
+    ways = usual_strategies()
+    frame = measure(function, *args, strategies={name: ways[name] for name in moved}, repeats=1)
+    assert dict(zip(frame["strategy"], frame["moved_bytes"], strict=True)) == moved
+    assert frame["saved_bytes"].tolist() == [2**20 * tensors for tensors in saved]
+    assert frame["saved_tensors"].tolist() == saved
+    assert frame["kernels"].tolist() == [2, 2]
+    assert (frame["forward_bytes"] + frame["backward_bytes"] == frame["moved_bytes"]).all()
+
+
+def test_a_step_is_measured_anew_tensor_by_tensor_and_leaves_no_trace() -> None:
+    torch.manual_seed(0)
+    model, x = Normalized(), torch.randn(16, 32)
+    graph = remat.capture(model, x)
+    plan = remat.solve(remat.registry.find_costmodel("byte-traffic").pose(graph)).plan
+    assert plan is not None
+    model.linear.weight.grad = gradient = torch.ones(32, 32)
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    random_state = torch.get_rng_state()
+
+    step = remat.compile(model)
+    first, again = (measure_step(step, model, x, repeats=2) for _ in range(2))
+    assert first.kernels == again.kernels
+    assert len(first.times_s) == 2
+
+    facts = PlanFacts.of(graph, plan)
+    assert (first.saved.tensors, first.saved.bytes) == (len(facts.saved_activations), facts.saved_bytes)
+    sizes = sorted(int(graph.storage_bytes[graph.index[name]]) for name in facts.saved_activations)
+    assert sorted(tensor.bytes for tensor in first.saved.each) == sizes
+
+    calls = [kernel for kernel in first.kernels if not kernel.generated]
+    assert len(calls) == 2  # x @ w, and the gradient of w
+    assert {kernel.backward for kernel in first.kernels} == {False, True}
+    operators = [name for kernel in first.kernels if not kernel.backward for name in kernel.operators]
+    assert {"sigmoid", "tanh"} <= set(operators)
+
+    assert model.linear.weight.grad is gradient
+    assert model.linear.bias.grad is None
+    torch.testing.assert_close(dict(model.state_dict()), before, rtol=0, atol=0)
+    assert torch.equal(torch.get_rng_state(), random_state)
+
+
+def test_a_strategy_that_fails_makes_a_row_that_says_why() -> None:
+    def broken(model: Callable[..., Any]) -> Callable[..., Any]:
+        def step(x: Tensor) -> Tensor:
+            raise RuntimeError("no such luck\nat all")
+
+        return step
+
+    x = torch.randn(256, 256, requires_grad=True)
+    frame = measure(torch.tanh, x, strategies={"broken": broken, "eager": lambda model: model}, repeats=3)
+    assert frame["error"].tolist() == ["RuntimeError: no such luck", ""]
+    assert frame["saved_bytes"].isna().tolist() == [True, False]
+    assert frame["moved_bytes"].isna().all()  # eager: Inductor counts nothing
+    assert x.grad is None
+    eager = frame.iloc[1]
+    assert 0 < eager["fastest_s"] <= eager["median_s"] <= eager["slowest_s"]
+    # The result and its gradient are alive with the gradient of x.
+    assert eager["peak_bytes"] >= 3 * x.nbytes
+
+
+def test_nothing_to_differentiate_is_said() -> None:
+    frame = measure(torch.sin, torch.randn(4), strategies={"eager": lambda model: model})
+    assert "nothing that the model returns requires a gradient" in frame["error"][0]
+
+
+def test_the_usual_strategies_are_named_after_what_they_do() -> None:
+    assert list(usual_strategies(["byte-traffic"])) == [
+        "eager",
+        "autograd's own saves",
+        "PyTorch",
+        "PyTorch, aggressive_recomputation=True",
+        "PyTorch, activation_memory_budget=0.5",
+        "remat: byte-traffic",
+    ]
+
+
+def test_pytorchs_settings_do_what_they_do_when_set_globally() -> None:
+    model, x = nn.Sequential(nn.Linear(32, 64), nn.Tanh(), nn.Linear(64, 64), nn.Tanh()), torch.randn(16, 32)
+    kept = []
+    for budget in (0.5, 1.0):
+        torch.compiler.reset()
+        with torch._functorch.config.patch(activation_memory_budget=budget):
+            kept.append(saved_activations(torch.compile(model), model, x)[1])
+    torch.compiler.reset()
+    ours = usual_strategies()["PyTorch, activation_memory_budget=0.5"](model)
+    assert saved_activations(ours, model, x)[1] == kept[0] != kept[1]
+
+
+def test_the_peak_counts_what_is_alive_at_once_and_only_what_is_new() -> None:
+    held = [torch.zeros(2**18)]
+
+    def call() -> None:
+        for _ in range(3):
+            a = torch.empty(2**18)  # 1 MiB; from the second round on, the last round's is alive as well
+        held.clear()  # from before: does not make room
+        b = torch.empty(2**18)
+        del a, b
+
+    assert peak.peak_bytes(call, torch.device("cpu")) == 2 * 2**20
+
+
+def test_a_torch_without_its_scheduler_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    from torch._inductor.scheduler import Scheduler
+
+    traffic_count._inductor.cache_clear()
+    monkeypatch.delattr(Scheduler, "codegen")
+    x = torch.randn(4, requires_grad=True)
+    with pytest.raises(remat.UnsupportedTorch, match=r"torch._inductor.scheduler.Scheduler.codegen is gone"):
+        measure(torch.sin, x)
+
+
+def smoke(tmp_path: Path, *options: str) -> tuple[int, str, dict[str, Any]]:
+    app = typer.Typer()
+    app.command()(gpu_smoke.main)
+    result = CliRunner().invoke(app, ["--device", "cpu", "--output", str(tmp_path / "smoke.json"), *options])
+    return result.exit_code, result.output, json.loads((tmp_path / "smoke.json").read_text())
+
+
+def test_the_smoke_run_passes_and_writes_what_it_saw(tmp_path: Path) -> None:
+    code, _, report = smoke(tmp_path, "--only", "dictionary output")
+    assert code == 0
+    assert [(row["verdict"], row["reference"]) for row in report["cases"]] == [("equal", "eager")] * 3
+    assert report["provenance"]["torch"]
+    assert report["not_reached"] == []
+
+
+def test_the_smoke_run_fails_on_a_mismatch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpu_smoke.remat, "compile", lambda model, **options: lambda x: model(x + 1))
+    code, _, report = smoke(tmp_path, "--only", "pointwise chain")
+    assert code == 1
+    assert {row["verdict"] for row in report["cases"]} == {"differs"}
+    assert "Mismatched elements" in report["cases"][0]["detail"]
+
+
+def test_the_smoke_run_says_what_it_did_not_reach(tmp_path: Path) -> None:
+    code, _, report = smoke(tmp_path, "--budget-minutes", "0")
+    assert code == 0
+    assert report["cases"] == []
+    assert len(report["not_reached"]) == 3 * len(gpu_smoke.CASES) + 3
