@@ -127,15 +127,17 @@ def test_the_usual_strategies_are_named_after_what_they_do() -> None:
     ]
 
 
-def test_pytorchs_settings_do_what_they_do_when_set_globally() -> None:
-    model, x = nn.Sequential(nn.Linear(32, 64), nn.Tanh(), nn.Linear(64, 64), nn.Tanh()), torch.randn(16, 32)
+@pytest.mark.parametrize(("setting", "value"), [("aggressive_recomputation", True), ("activation_memory_budget", 0.5)])
+def test_pytorchs_settings_do_what_they_do_when_set_globally(setting: str, value: object) -> None:
+    layers = [nn.Sequential(nn.LayerNorm(32), nn.Linear(32, 32), nn.Tanh()) for _ in range(3)]
+    model, x = nn.Sequential(*layers), torch.randn(16, 32)
     kept = []
-    for budget in (0.5, 1.0):
+    for settings in ({setting: value}, {}):
         torch.compiler.reset()
-        with torch._functorch.config.patch(activation_memory_budget=budget):
+        with torch._functorch.config.patch(settings):
             kept.append(saved_activations(torch.compile(model), model, x)[1])
     torch.compiler.reset()
-    ours = usual_strategies()["PyTorch, activation_memory_budget=0.5"](model)
+    ours = usual_strategies()[f"PyTorch, {setting}={value}"](model)
     assert saved_activations(ours, model, x)[1] == kept[0] != kept[1]
 
 

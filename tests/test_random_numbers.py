@@ -10,6 +10,9 @@ from torch.nn import functional as F
 
 import remat
 from costmodels import ByteTraffic
+from remat.pytorch.capture import visit_joint_graphs
+from remat.pytorch.facts import extract
+from remat.pytorch.partitioner import check_nothing_runs_twice
 
 
 class Dropouts(nn.Module):
@@ -79,6 +82,21 @@ def test_torchs_own_budget_gets_this_wrong(
         theirs = loss_and_gradients(torch.compile(model), model, x)
     torch.testing.assert_close(theirs[0], nothing_recomputed[0])
     assert any(not torch.allclose(a, b, rtol=0.1) for a, b in zip(theirs, nothing_recomputed, strict=True))
+
+
+def test_a_draw_in_both_graphs_is_noticed_after_the_fact() -> None:
+    """The last line of defence: whatever torch extracts is compared with the facts."""
+    graphs = []
+
+    def visit(joint_graph: torch.fx.Graph, node_info: object, num_fwd_outputs: int) -> None:
+        graph = extract(joint_graph, node_info, num_fwd_outputs)
+        twice = torch.fx.GraphModule({}, joint_graph)
+        with pytest.raises(remat.InvalidPlan, match="would run in both passes, but must not: draws from the random"):
+            check_nothing_runs_twice(graph, twice, twice)
+        graphs.append(graph)
+
+    visit_joint_graphs(visit, lambda x: F.dropout(x, 0.5), torch.randn(4, requires_grad=True))
+    assert graphs
 
 
 def test_a_seed_is_cheaper_to_save_than_a_mask_unless_the_rule_forbids() -> None:

@@ -18,7 +18,7 @@ from torch._inductor.custom_graph_pass import CustomPartitionerFn
 from remat.annotations import recompute_parameter_copies
 from remat.certify import check_plan
 from remat.costmodel import CostModel, FactsOnly, Sum
-from remat.errors import InvalidOption, RematError
+from remat.errors import InvalidOption, InvalidPlan, RematError
 from remat.graph import Graph
 from remat.plan import Plan
 from remat.pytorch import ranks, seam
@@ -81,11 +81,19 @@ class Partitioner(CustomPartitionerFn):
         self, gm: fx.GraphModule, joint_inputs: Sequence[object], **kwargs: Any
     ) -> tuple[fx.GraphModule, fx.GraphModule]:
         """Splits a joint graph in two; called by torch."""
-        return split(gm, joint_inputs, self._choose, **kwargs)
+        graphs: list[Graph] = []
 
-    def _choose(self, joint_graph: fx.Graph, node_info: Any, num_fwd_outputs: int) -> list[fx.Node]:
+        def choose(joint_graph: fx.Graph, node_info: Any, num_fwd_outputs: int) -> list[fx.Node]:
+            graphs.append(extract(joint_graph, node_info, num_fwd_outputs))
+            return self._choose(joint_graph, node_info, graphs[-1])
+
+        forward, backward = split(gm, joint_inputs, choose, **kwargs)
+        for graph in graphs:  # none, where torch found nothing to save
+            check_nothing_runs_twice(graph, forward, backward)
+        return forward, backward
+
+    def _choose(self, joint_graph: fx.Graph, node_info: Any, graph: Graph) -> list[fx.Node]:
         try:
-            graph = extract(joint_graph, node_info, num_fwd_outputs)
             plan = self._plan(recompute_parameter_copies(graph) if self.recompute_parameter_copies else graph)
         except RematError as error:
             if self.on_error == "raise":
@@ -127,6 +135,20 @@ class Partitioner(CustomPartitionerFn):
         for plugin in (*parts, self.solver):
             digest.update(_version_of(type(plugin)))
         return digest.hexdigest()
+
+
+def check_nothing_runs_twice(graph: Graph, forward: fx.GraphModule, backward: fx.GraphModule) -> None:
+    """Checks torch's extraction against the facts: what must not run twice is in one graph only.
+
+    Raises:
+        InvalidPlan: a collective, an effect or a draw of random numbers is in both.
+    """
+    both = {node.name for node in forward.graph.nodes if node.op == "call_function"}
+    both &= {node.name for node in backward.graph.nodes if node.op == "call_function"}
+    for name in sorted(both & graph.index.keys()):
+        reason = graph.cannot_recompute.reason(graph.index[name])
+        if reason is not None:
+            raise InvalidPlan(f"{name!r} would run in both passes, but must not: {reason}")
 
 
 def _made_for(graph: Graph, plans: tuple[Plan, ...]) -> Plan:

@@ -1,0 +1,43 @@
+"""torch's caches: the same settings hit in another process, other settings never do."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+PROGRAM = """
+import json, sys
+import torch
+import remat
+from costmodels import ByteTraffic
+from remat.pytorch import Partitioner
+from torch._dynamo.utils import counters
+
+torch.manual_seed(0)
+model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Sigmoid(), torch.nn.Tanh())
+called = []
+original = Partitioner._plan
+Partitioner._plan = lambda self, graph: called.append(1) or original(self, graph)
+remat.compile(model, cost_model=ByteTraffic(mode=sys.argv[1]), solver=sys.argv[2])(torch.randn(4, 8)).sum().backward()
+hits = counters["aot_autograd"]["autograd_cache_hit"] + counters["inductor"]["fxgraph_cache_hit"]
+print(json.dumps({"hits": hits, "plans": len(called)}))
+"""
+
+
+def run(cache: Path, *settings: str) -> dict[str, int]:
+    environment = os.environ | {"TORCHINDUCTOR_CACHE_DIR": str(cache)}
+    command = [sys.executable, "-c", PROGRAM, *settings]
+    result = subprocess.run(command, capture_output=True, text=True, env=environment, check=True)
+    return json.loads(result.stdout.splitlines()[-1])
+
+
+def test_the_same_settings_hit_and_others_never_do(tmp_path: Path) -> None:
+    assert run(tmp_path, "conservative", "ortools") == {"hits": 0, "plans": 1}
+    again = run(tmp_path, "conservative", "ortools")
+    assert again["hits"] >= 1
+    assert again["plans"] == 0, "answered from the cache, without solving"
+    for other in (("aggressive", "ortools"), ("conservative", "scipy")):
+        assert run(tmp_path, *other)["plans"] == 1
