@@ -7,7 +7,6 @@ compiler can fuse, and what can never be saved or recomputed. What saving or rec
 
 from __future__ import annotations
 
-import graphlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from enum import IntEnum
@@ -19,6 +18,7 @@ import numpy as np
 from remat.arrays import LARGEST_TOTAL, BoolArray, IntArray, bool_column, int_column
 from remat.bans import Bans
 from remat.errors import InvalidGraph
+from remat.uses import check_uses
 
 
 class Region(IntEnum):
@@ -257,54 +257,6 @@ def _check_flags(graph: Graph) -> None:
     for what, where in contradictions.items():
         if where.any():
             raise InvalidGraph(f"Graph: {graph.names[int(np.flatnonzero(where)[0])]!r} is {what}")
-
-
-def check_uses(
-    names: tuple[str, ...],
-    producers: IntArray,
-    consumers: IntArray,
-    label: str,
-    error: type[InvalidGraph] | type[Exception],
-) -> None:
-    """Checks that uses join known values, go from earlier to later ones, and appear once.
-
-    Topological order makes a cycle impossible, so the costly search for one runs only to explain
-    a violation.
-    """
-    n = len(names)
-    if not len(producers):
-        return
-    ends = np.stack([producers, consumers])
-    if int(ends.min()) < 0 or int(ends.max()) >= n:
-        use = int(np.flatnonzero(((ends < 0) | (ends >= n)).any(axis=0))[0])
-        raise error(
-            f"{label} use {use} joins values {int(producers[use])} and {int(consumers[use])}, "
-            f"but there are only {n} values (0 to {n - 1})"
-        )
-    late = np.flatnonzero(producers >= consumers)
-    if len(late):
-        raise error(_explain_order(names, producers, consumers, int(late[0]), label))
-    codes = np.sort(producers * n + consumers)
-    twice = np.flatnonzero(codes[1:] == codes[:-1])
-    if len(twice):
-        u, v = divmod(int(codes[twice[0]]), n)
-        raise error(f"{label} must list each use once, got {names[u]!r} -> {names[v]!r} twice")
-
-
-def _explain_order(names: tuple[str, ...], producers: IntArray, consumers: IntArray, use: int, label: str) -> str:
-    arguments: dict[int, set[int]] = {}
-    for u, v in zip(producers.tolist(), consumers.tolist(), strict=True):
-        arguments.setdefault(v, set()).add(u)
-    try:
-        graphlib.TopologicalSorter(arguments).prepare()
-    except graphlib.CycleError as cycle:
-        around: list[int] = cycle.args[1]
-        loop = " -> ".join(repr(names[i]) for i in around)
-        return f"{label} must be acyclic, got the cycle {loop}"
-    return (
-        f"{label} must list values in topological order, but {names[consumers[use]]!r} "
-        f"uses {names[producers[use]]!r}, which comes later"
-    )
 
 
 def _check_regions(graph: Graph) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from remat.bans import Bans
 from remat.errors import InvalidGraph
-from remat.graph import Graph, Region
+from remat.graph import FLAGS, Graph, Region
 
 
 class GraphBuilder:
@@ -28,36 +30,17 @@ class GraphBuilder:
         self._bytes: list[int] = []
         self._storage: list[int] = []
         self._arguments: list[tuple[int, ...]] = []
-        self._marks: dict[str, set[int]] = {
-            mark: set()
-            for mark in (
-                "input",
-                "parameter",
-                "output",
-                "gradient",
-                "tangent",
-                "unfusible",
-                "random",
-                "view",
-                "compute_bound",
-                "must_save",
-                "must_recompute",
-                "prefer_save",
-                "prefer_recompute",
-            )
-        }
+        self._marks: dict[str, set[int]] = {mark: set() for mark in (*FLAGS, "tangent")}
         self._cannot_save: dict[int, str] = {}
         self._cannot_recompute: dict[int, str] = {}
 
     def input(self, name: str, *, bytes: int = 1, parameter: bool = False) -> str:
         """Adds an input of the forward pass and returns its name."""
-        return self._add(
-            name, "placeholder", bytes, (), {"input", "unfusible"} | ({"parameter"} if parameter else set[str]())
-        )
+        return self._add(name, "placeholder", bytes, (), {"input", "parameter"} if parameter else {"input"})
 
     def tangent(self, name: str, *, bytes: int = 1) -> str:
         """Adds an input of the backward pass: the gradient of an output."""
-        return self._add(name, "placeholder", bytes, (), {"tangent", "unfusible"})
+        return self._add(name, "placeholder", bytes, (), {"tangent"})
 
     def op(  # noqa: PLR0913  # one keyword a fact
         self,
@@ -100,7 +83,7 @@ class GraphBuilder:
             "random": random,
             "view": view,
             "compute_bound": compute_bound,
-            "unfusible": compute_bound or not fusible,
+            "fusible": fusible and not compute_bound,
             "must_save": must_save,
             "must_recompute": must_recompute,
             "prefer_save": prefer_save,
@@ -128,7 +111,8 @@ class GraphBuilder:
         """The finished graph."""
         n = len(self._names)
         uses = [(u, v) for v, arguments in enumerate(self._arguments) for u in arguments]
-        fusible = ~self._flag("unfusible")
+        flags: dict[str, Any] = {flag: self._flag(flag) for flag in FLAGS}
+        fusible = flags["fusible"]
         producers = np.array([u for u, _ in uses], np.int64)
         consumers = np.array([v for _, v in uses], np.int64)
         return Graph(
@@ -140,18 +124,7 @@ class GraphBuilder:
             storage=np.array(self._storage, np.int64),
             flops=np.zeros(n, np.int64),
             region=np.array(self._regions(), np.int64),
-            input=self._flag("input"),
-            parameter=self._flag("parameter"),
-            output=self._flag("output"),
-            gradient=self._flag("gradient"),
-            fusible=fusible,
-            random=self._flag("random"),
-            view=self._flag("view"),
-            compute_bound=self._flag("compute_bound"),
-            must_save=self._flag("must_save"),
-            must_recompute=self._flag("must_recompute"),
-            prefer_save=self._flag("prefer_save"),
-            prefer_recompute=self._flag("prefer_recompute"),
+            **flags,
             producers=producers,
             consumers=consumers,
             fusible_uses=fusible[producers] & fusible[consumers],

@@ -25,7 +25,7 @@ from numpy.typing import ArrayLike
 from remat.arrays import LARGEST_TOTAL, BoolArray, IntArray, bool_column, int_column
 from remat.bans import Bans
 from remat.errors import InvalidProblem
-from remat.graph import check_uses
+from remat.uses import check_uses
 
 _COSTS = ("save_cost", "recompute_cost", "save_bytes")
 
