@@ -46,7 +46,7 @@ MODELS: dict[str, remat.CostModel] = {
     "conservative": ByteTraffic(),
 }
 OPTIONS = {"fallback_random": True}
-console = Console()
+console = Console(width=max(Console().width, 120))
 
 
 @dataclass(frozen=True)
@@ -116,7 +116,7 @@ def _jobs(
     def add_cases(strategy: str) -> None:
         for case in CASES.values():
             if only in case.name:
-                jobs[f"{case.name}, {strategy}"] = lambda case=case: rows.append(check(case, strategy, device))
+                jobs[f"{strategy}: {case.name}"] = lambda case=case: rows.append(check(case, strategy, device))
 
     first, *others = MODELS
     add_cases(first)
@@ -210,8 +210,9 @@ def _show(rows: list[Row], measures: dict[str, list[dict[str, Any]]], not_reache
             console.print(f"{row.case}, {row.strategy}, {row.verdict}: {row.detail}", style="red", markup=False)
     for name, measured in measures.items():
         console.print(_measures(name, measured))
-    if not_reached:
-        console.print(f"not reached in time: {'; '.join(not_reached)}", style="yellow", markup=False)
+    if not_reached:  # in order, so the first one says it all
+        text = f"{len(not_reached)} jobs not reached in time, from {not_reached[0]!r} on: the JSON names them all"
+        console.print(text, style="yellow", markup=False)
 
 
 def _cell(row: Row) -> str:
