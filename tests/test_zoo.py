@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -11,12 +10,12 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from strategies import Dice, SaveEverything, SaveLeast
-from torch import Tensor, nn
-from torch.utils._pytree import tree_leaves
+from torch import nn
 
 import remat
 from costmodels import ByteTraffic
 from experiments.cases import CASES, Case
+from experiments.training import train
 from remat import InvalidPlan, Plan
 from remat.costmodel import FactsOnly
 from remat.pytorch import capture_all
@@ -31,28 +30,6 @@ RANDOM_PLANS = 6
 """For each case: 36 cases make 216 random legal plans."""
 
 each_case = pytest.mark.parametrize("case", CASES.values(), ids=list(CASES))
-
-
-def train(case: Case, wrap: Callable[[nn.Module], Any]) -> dict[str, Any]:
-    """Two steps of gradient descent from a fixed seed, and all that they leave behind."""
-    torch.manual_seed(0)
-    model = case.build()
-    batches = [case.inputs() for _ in range(2)]
-    step = wrap(model)
-    optimizer = torch.optim.SGD(model.parameters(), lr=1e-2)
-    seen: dict[str, Any] = {"outputs": []}
-    for i, batch in enumerate(batches):
-        optimizer.zero_grad()
-        output = step(*batch)
-        tensors = [leaf for leaf in tree_leaves(output) if isinstance(leaf, Tensor)]
-        loss = sum((t.float().square().mean() for t in tensors if t.requires_grad), torch.zeros(()))
-        loss.backward()
-        seen["outputs"].append([t.detach().clone() for t in tensors])
-        for name, parameter in model.named_parameters():
-            seen[f"gradient of {name} in step {i}"] = copy.deepcopy(parameter.grad)
-        optimizer.step()
-    seen |= {name: value.clone() for name, value in model.state_dict().items()}
-    return seen | {"inputs": batches, "random state": torch.get_rng_state()}
 
 
 def assert_equal_to_eager(case: Case, wrap: Callable[[nn.Module], Any]) -> None:

@@ -6,16 +6,12 @@
 from __future__ import annotations
 
 import datetime
-import random
-from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
 import torch
-from torch import fx, nn
+from torch import fx
 from torch._inductor.custom_graph_pass import CustomPartitionerFn
-from torch.utils._pytree import tree_leaves
 
 from remat.errors import CaptureError
 from remat.graph import Graph
@@ -23,6 +19,7 @@ from remat.pytorch import seam
 from remat.pytorch.facts import extract
 from remat.pytorch.split import split
 from remat.pytorch.uncompiled import run_uncompiled
+from remat.pytorch.undone import undone
 
 Visitor = Callable[[fx.Graph, Any, int], None]
 """(joint graph, torch's `NodeInfo`, number of forward outputs), while torch is partitioning it."""
@@ -104,7 +101,7 @@ def visit_joint_graphs(visit: Visitor, model_or_fn: Callable[..., Any], /, *args
     # Dynamo keeps what it compiles with the code that it compiled, and after eight entries runs that
     # code eagerly, without a word. `call` is new each time, so that a capture leaves nothing behind
     # on the code that all modules share.
-    with _undone(model_or_fn, args, kwargs), seam.fresh_compilation(), torch.enable_grad():
+    with undone(model_or_fn, args, kwargs), seam.fresh_compilation(), torch.enable_grad():
         torch.compile(call, backend=backend)(*args, **kwargs)
     if not visits:
         raise CaptureError(_why_nothing(_name_of(model_or_fn), traced))
@@ -120,27 +117,6 @@ def _why_nothing(name: str, traced: int) -> str:
         f"{name} has no joint graph to capture: either no parameter or input that its output depends on requires "
         f"gradients (call .requires_grad_() on one), or its backward pass needs nothing of the forward pass"
     )
-
-
-@contextmanager
-def _undone(model_or_fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Generator[None]:
-    """Takes back what the forward pass changes: the model's tensors, arguments, random number generators."""
-    model = getattr(model_or_fn, "__self__", model_or_fn)  # a method belongs to its module
-    state = (*model.parameters(), *model.buffers()) if isinstance(model, nn.Module) else ()
-    tensors = [leaf for leaf in (*state, *tree_leaves((args, kwargs))) if isinstance(leaf, torch.Tensor)]
-    tracked = [tensor for tensor in tensors if not tensor.is_inference()]
-    before = [(tensor, tensor._version, tensor.detach().clone()) for tensor in tracked]  # pyright: ignore[reportPrivateUsage]
-    pythons, numpys = random.getstate(), np.random.get_state()
-    try:
-        with torch.random.fork_rng():
-            yield
-    finally:
-        random.setstate(pythons)
-        np.random.set_state(numpys)
-        with torch.no_grad():
-            for tensor, version, content in before:
-                if tensor._version != version:  # pyright: ignore[reportPrivateUsage]
-                    tensor.copy_(content)
 
 
 class _Visit(CustomPartitionerFn):

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
 from remat.errors import InvalidOption, UnsupportedTorch
@@ -23,6 +23,7 @@ from remat.pytorch.peak import peak_bytes
 from remat.pytorch.saved import Saved, SavedTensor, owned, saved_activations
 from remat.pytorch.strategies import Strategy, usual_strategies
 from remat.pytorch.traffic_count import Kernel, counted
+from remat.pytorch.undone import undone
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -252,16 +253,9 @@ class _Run:
 def _undone(model: Callable[..., Any], args: tuple[Any, ...]) -> Generator[None]:
     """Takes back what training steps change: contents, gradients, random number generators."""
     gradients = [(tensor, tensor.grad) for tensor in owned(model, args) if tensor.is_leaf]
-    buffers = model.buffers() if isinstance(model, nn.Module) else ()
-    tensors = [leaf for leaf in (*buffers, *tree_leaves(args)) if isinstance(leaf, Tensor)]
-    before = [(tensor, tensor._version, tensor.detach().clone()) for tensor in tensors]
     try:
-        with torch.random.fork_rng():
+        with undone(model, args, {}):
             yield
     finally:
-        with torch.no_grad():
-            for tensor, version, content in before:
-                if tensor._version != version:
-                    tensor.copy_(content)
         for tensor, gradient in gradients:
             tensor.grad = gradient
