@@ -29,12 +29,12 @@ from remat.costmodel import CostModel, Terms
 from remat.errors import Infeasible, UnsupportedProblem
 from remat.feasibility import check_feasible
 from remat.graph import Graph, Region
+from remat.hypothesis_strategies import dags, graphs, problems
 from remat.plan import Plan
 from remat.problem import Problem
 from remat.solution import Reason, Solution
 from remat.solve import solve
 from remat.solver import Feature, Solver
-from remat.strategies import dags, graphs, problems
 
 __all__ = ["check_cost_model", "check_solver", "dags", "graphs", "problems"]
 

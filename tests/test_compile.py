@@ -225,3 +225,25 @@ def test_fallback_warns_and_uses_torchs_own_partitioner() -> None:
 def test_on_error_is_one_of_two_words() -> None:
     with pytest.raises(remat.InvalidOption, match="on_error must be one of raise, fallback, got 'ignore'"):
         remat.compile(torch.sin, on_error="ignore")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("codegen", [False, True])
+def test_a_second_shape_after_the_first(codegen: bool) -> None:
+    model = Mlp()
+    step = remat.compile(model, cost_model=ByteTraffic(mode="aggressive"), codegen=codegen)
+    for rows in (4, 6, 10):
+        x = torch.randn(rows, 32)
+        torch.testing.assert_close(gradients(step, model, x), gradients(model, model, x))
+
+
+def test_a_dimension_that_is_marked_dynamic() -> None:
+    model, x = Mlp(), torch.randn(6, 32)
+    torch._dynamo.mark_dynamic(x, 0)
+    step = remat.compile(model, cost_model=ByteTraffic(mode="aggressive"), codegen=False, fullgraph=True)
+    torch.testing.assert_close(gradients(step, model, x), gradients(model, model, x))
+
+
+def test_an_inference_graph_passes_through() -> None:
+    model, x = Mlp(), torch.randn(4, 32)
+    with torch.no_grad():
+        torch.testing.assert_close(remat.compile(model)(x), model(x))
