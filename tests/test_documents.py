@@ -81,6 +81,15 @@ def test_a_newcomer_adds_a_plugin_in_one_file_and_one_line(
         del sys.modules[module]
 
 
+@pytest.mark.parametrize("document", ["README.md", "CONTRIBUTING.md", "CHANGELOG.md"])
+def test_documents_have_no_placeholders_and_no_dead_links(document: str) -> None:
+    text = (ROOT / document).read_text()
+    assert not re.findall(r"\b(?:TODO|FIXME|TBD|XXX)\b|\| *[A-Z_]{4,} *\|", text)
+    targets = re.findall(r"\]\(([^)#]+)[^)]*\)|src=\"([^\"]+)\"", text)
+    for target in filter(None, (first or second for first, second in targets)):
+        assert (ROOT / target).exists() or (ROOT / f"{target}.md").exists(), target
+
+
 def test_the_versions_agree() -> None:
     assert f'version = "{remat.__version__}"' in (ROOT / "pyproject.toml").read_text()
     assert f"## {remat.__version__}\n" in (ROOT / "CHANGELOG.md").read_text()
