@@ -21,7 +21,7 @@ from experiments import zoo
 from remat.pytorch.measure import Saved, saved_activations
 from remat.report import human_bytes
 
-console = Console(width=max(Console().width, 110))
+console = Console(width=max(Console().width, 120))
 
 
 @dataclass(frozen=True)
