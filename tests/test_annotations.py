@@ -12,6 +12,7 @@ from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selectiv
 import remat
 from costmodels import ByteTraffic
 from remat import GraphBuilder
+from remat.pytorch import operators
 from remat.pytorch.measure import saved_activations
 
 
@@ -57,6 +58,16 @@ def test_a_compiled_autocast_step_keeps_no_copy_of_a_weight() -> None:
         torch.testing.assert_close(gradients(step), gradients(model), rtol=2e-2, atol=2e-2)  # bfloat16 has 8 bits
         kept[marked] = saved_activations(step, model, x)[1].bytes
     assert kept[False] - kept[True] >= 2 * 64 * 256, "the copy of the second weight, in bfloat16"
+
+
+def test_a_marked_copy_may_be_in_both_graphs_even_if_it_is_a_collective(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The check after the split goes by the marked graph: casts stand in for gathers here."""
+    cast = torch.ops.prims.convert_element_type.default
+    monkeypatch.setattr(operators, "_unrepeatable", lambda target: "a collective" if target is cast else None)
+    torch.compiler.reset()
+    model, x = Autocast(), torch.randn(8, 64)
+    step = remat.compile(model, recompute_parameter_copies=True, codegen=False)
+    torch.testing.assert_close(step(x), model(x), rtol=2e-2, atol=2e-2)
 
 
 def test_a_gathered_parameter_is_gathered_again() -> None:

@@ -84,7 +84,8 @@ class Partitioner(CustomPartitionerFn):
         graphs: list[Graph] = []
 
         def choose(joint_graph: fx.Graph, node_info: Any, num_fwd_outputs: int) -> list[fx.Node]:
-            graphs.append(extract(joint_graph, node_info, num_fwd_outputs))
+            graph = extract(joint_graph, node_info, num_fwd_outputs)
+            graphs.append(recompute_parameter_copies(graph) if self.recompute_parameter_copies else graph)
             return self._choose(joint_graph, node_info, graphs[-1])
 
         forward, backward = split(gm, joint_inputs, choose, **kwargs)
@@ -94,7 +95,7 @@ class Partitioner(CustomPartitionerFn):
 
     def _choose(self, joint_graph: fx.Graph, node_info: Any, graph: Graph) -> list[fx.Node]:
         try:
-            plan = self._plan(recompute_parameter_copies(graph) if self.recompute_parameter_copies else graph)
+            plan = self._plan(graph)
         except RematError as error:
             if self.on_error == "raise":
                 raise
