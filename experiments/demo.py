@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
-import numpy as np
 import torch
 import typer
 from rich.console import Console
@@ -18,6 +17,7 @@ from torch import Tensor
 import remat
 from costmodels import ByteTraffic
 from experiments import zoo
+from remat.costmodel import activation_bytes
 from remat.pytorch.measure import Saved, saved_activations
 from remat.report import human_bytes
 
@@ -36,8 +36,7 @@ class SaveLeast(remat.CostModel):
 
     def terms(self, graph: remat.Graph) -> remat.Terms:
         """Saving an activation costs its bytes; inputs are in memory anyway."""
-        price = np.where(graph.input[graph.base], 0, graph.storage_bytes)
-        return replace(remat.Terms.nothing(graph), save_cost=price)
+        return replace(remat.Terms.nothing(graph), save_cost=activation_bytes(graph))
 
 
 def main(

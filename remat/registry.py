@@ -11,13 +11,13 @@ A notebook calls `remat.register(MySolver)`.
 
 from __future__ import annotations
 
-import difflib
 from importlib.metadata import EntryPoint, entry_points
 from inspect import isabstract
 from typing import Any, TypeVar
 
 from remat.costmodel import CostModel
 from remat.errors import InvalidOption, NotInstalled, RematError, UnknownName
+from remat.report import near
 from remat.solver import Solver
 
 DEFAULT_SOLVER = "ortools"
@@ -145,6 +145,5 @@ def _find(group: str, kind: str, name: str) -> Any:
             return installed[name].load()
         except (ImportError, AttributeError) as error:
             raise NotInstalled(f"the {kind} {name!r} ({installed[name].value}) cannot be imported: {error}") from error
-    near = difflib.get_close_matches(name, _names(group), n=1)
-    hint = f"did you mean {near[0]!r}? there" if near else "there"
-    raise UnknownName(f"no {kind} is named {name!r}; {hint} are: {', '.join(_names(group))}")
+    known = _names(group)
+    raise UnknownName(f"no {kind} is named {name!r}{near(name, known) or ';'} there are: {', '.join(known)}")

@@ -8,7 +8,6 @@ from typing import ClassVar
 import numpy as np
 
 from remat import Bans, CostModel, Graph, Region, Terms
-from remat.costmodel import activation_bytes
 
 
 @dataclass(frozen=True)
@@ -22,17 +21,6 @@ class SaveEverything(CostModel):
         forward = (graph.region == Region.FORWARD) & ~graph.view
         bans = Bans.none(len(graph)).also(forward, "everything is saved")
         return replace(Terms.nothing(graph), save_cost=graph.moved_bytes, cannot_recompute=bans)
-
-
-@dataclass(frozen=True)
-class SaveLeast(CostModel):
-    """Recompute all that is legal to recompute."""
-
-    name: ClassVar[str] = "save-least"
-    unit: ClassVar[str] = "bytes"
-
-    def terms(self, graph: Graph) -> Terms:
-        return replace(Terms.nothing(graph), save_cost=activation_bytes(graph))
 
 
 @dataclass(frozen=True)

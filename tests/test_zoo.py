@@ -9,12 +9,13 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from strategies import Dice, SaveEverything, SaveLeast
+from strategies import Dice, SaveEverything
 from torch import nn
 
 import remat
 from costmodels import ByteTraffic
 from experiments.cases import CASES, Case
+from experiments.demo import SaveLeast
 from experiments.training import train
 from remat import InvalidPlan, Plan
 from remat.costmodel import FactsOnly
