@@ -38,7 +38,7 @@ def _partitioners() -> Any:
     try:
         from torch._functorch import partitioners
     except ImportError as error:
-        raise _unsupported(f"torch._functorch.partitioners cannot be imported ({error})") from None
+        raise unsupported(f"torch._functorch.partitioners cannot be imported ({error})") from None
     expected = {
         "min_cut_rematerialization_partition": {"joint_module", "num_fwd_outputs", "static_lifetime_input_indices"},
         "choose_saved_values_set": {"joint_graph", "node_info", "memory_budget"},
@@ -47,13 +47,14 @@ def _partitioners() -> Any:
     for name, parameters in expected.items():
         function = getattr(partitioners, name, None)
         if function is None or not parameters <= set(inspect.signature(function).parameters):
-            raise _unsupported(f"torch._functorch.partitioners.{name}({', '.join(sorted(parameters))}) is gone")
+            raise unsupported(f"torch._functorch.partitioners.{name}({', '.join(sorted(parameters))}) is gone")
     return partitioners
 
 
-def _unsupported(what: str) -> UnsupportedTorch:
+def unsupported(what: str, verdict: str = "is not supported") -> UnsupportedTorch:
+    """The error for a torch without something that `remat` relies on."""
     return UnsupportedTorch(
-        f"torch {torch.__version__} is not supported: {what}. remat works with torch 2.11 to 2.15; install one of those"
+        f"torch {torch.__version__} {verdict}: {what}. remat works with torch 2.11 to 2.15; install one of those"
     )
 
 

@@ -23,6 +23,7 @@ from unittest.mock import patch
 import torch
 
 from remat.errors import UnsupportedTorch
+from remat.pytorch import seam
 
 _swap = threading.RLock()
 
@@ -136,7 +137,4 @@ def _inductor() -> dict[str, Any]:
 
 def unsupported(what: str) -> UnsupportedTorch:
     """The error for a torch without something that measuring relies on."""
-    return UnsupportedTorch(
-        f"torch {torch.__version__} cannot be measured: {what}. "
-        f"remat works with torch 2.11 to 2.15; install one of those"
-    )
+    return seam.unsupported(what, "cannot be measured")
