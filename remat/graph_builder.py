@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,14 @@ import numpy as np
 from remat.bans import Bans
 from remat.errors import InvalidGraph
 from remat.graph import FLAGS, Graph, Region
+
+
+@dataclass(frozen=True)
+class _Facts:
+    flops: int = 0
+    dtype: str = ""
+    shape: tuple[int, ...] = ()
+    call: str = ""
 
 
 class GraphBuilder:
@@ -28,19 +37,26 @@ class GraphBuilder:
         self._names: list[str] = []
         self._ops: list[str] = []
         self._bytes: list[int] = []
+        self._flops: list[int] = []
+        self._dtypes: list[str] = []
+        self._shapes: list[tuple[int, ...]] = []
+        self._calls: list[str] = []
         self._storage: list[int] = []
         self._arguments: list[tuple[int, ...]] = []
         self._marks: dict[str, set[int]] = {mark: set() for mark in (*FLAGS, "tangent")}
         self._cannot_save: dict[int, str] = {}
         self._cannot_recompute: dict[int, str] = {}
 
-    def input(self, name: str, *, bytes: int = 1, parameter: bool = False) -> str:
+    def input(
+        self, name: str, *, bytes: int = 1, parameter: bool = False, dtype: str = "", shape: tuple[int, ...] = ()
+    ) -> str:
         """Adds an input of the forward pass and returns its name."""
-        return self._add(name, "placeholder", bytes, (), {"input", "parameter"} if parameter else {"input"})
+        marks = {"input", "parameter"} if parameter else {"input"}
+        return self._add(name, "placeholder", bytes, (), marks, _Facts(dtype=dtype, shape=shape))
 
     def tangent(self, name: str, *, bytes: int = 1) -> str:
         """Adds an input of the backward pass: the gradient of an output."""
-        return self._add(name, "placeholder", bytes, (), {"tangent"})
+        return self._add(name, "placeholder", bytes, (), {"tangent"}, _Facts())
 
     def op(  # noqa: PLR0913  # one keyword a fact
         self,
@@ -58,6 +74,10 @@ class GraphBuilder:
         prefer_recompute: bool = False,
         cannot_save: str | None = None,
         cannot_recompute: str | None = None,
+        flops: int = 0,
+        dtype: str = "",
+        shape: tuple[int, ...] = (),
+        call: str = "",
     ) -> str:
         """Adds a value and returns its name.
 
@@ -71,6 +91,9 @@ class GraphBuilder:
             must_save, must_recompute: demanded by an annotation.
             prefer_save, prefer_recompute: asked for by an annotation.
             cannot_save, cannot_recompute: why it can never be saved, or computed twice.
+            flops: floating-point operations.
+            dtype, shape: of a tensor; bytes do not follow from them.
+            call: its entry in `Graph.arguments`.
         """
         used = tuple(dict.fromkeys(self._find(argument) for argument in arguments))
         if bytes is None:
@@ -89,7 +112,8 @@ class GraphBuilder:
             "prefer_save": prefer_save,
             "prefer_recompute": prefer_recompute,
         }
-        label = self._add(name or self._fresh(op), op, bytes, used, {mark for mark, on in told.items() if on})
+        marks = {mark for mark, on in told.items() if on}
+        label = self._add(name or self._fresh(op), op, bytes, used, marks, _Facts(flops, dtype, shape, call))
         i = len(self._names) - 1
         if view:
             self._storage[i] = self._storage[used[0]]
@@ -118,11 +142,11 @@ class GraphBuilder:
         return Graph(
             names=tuple(self._names),
             ops=tuple(self._ops),
-            dtypes=("",) * n,
-            shapes=((),) * n,
+            dtypes=tuple(self._dtypes),
+            shapes=tuple(self._shapes),
             bytes=np.array(self._bytes),  # whatever was given: Graph checks that it is whole and fits
             storage=np.array(self._storage, np.int64),
-            flops=np.zeros(n, np.int64),
+            flops=np.array(self._flops),
             region=np.array(self._regions(), np.int64),
             **flags,
             producers=producers,
@@ -130,6 +154,7 @@ class GraphBuilder:
             fusible_uses=fusible[producers] & fusible[consumers],
             cannot_save=Bans.of(n, self._cannot_save),
             cannot_recompute=Bans.of(n, self._cannot_recompute),
+            arguments=tuple(self._calls),
         )
 
     def _regions(self) -> list[Region]:
@@ -145,13 +170,17 @@ class GraphBuilder:
                 forward.update(self._arguments[i])
         return region
 
-    def _add(self, name: str, op: str, bytes: int, arguments: tuple[int, ...], marks: set[str]) -> str:
+    def _add(self, name: str, op: str, bytes: int, arguments: tuple[int, ...], marks: set[str], facts: _Facts) -> str:
         if name in self._names:
             raise InvalidGraph(f"GraphBuilder: the name {name!r} is taken; give another with name=")
         i = len(self._names)
         self._names.append(name)
         self._ops.append(op)
         self._bytes.append(bytes)
+        self._flops.append(facts.flops)
+        self._dtypes.append(facts.dtype)
+        self._shapes.append(tuple(facts.shape))
+        self._calls.append(facts.call)
         self._storage.append(i)
         self._arguments.append(arguments)
         for mark in marks:

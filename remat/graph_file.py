@@ -1,11 +1,12 @@
 """The file format of `Graph`: one JSON object of columns, so that no torch is needed to read it.
 
-    {"format": "remat.graph", "version": 1, "meta": {...},
+    {"format": "remat.graph", "version": 2, "meta": {...},
      "values": {"name": [...], "op": [...], ..., "view": [0, 1, ...]},
      "uses": {"producer": [...], "consumer": [...], "fusible": [...]},
      "cannot_save": {"<index>": "reason"}, "cannot_recompute": {"<index>": "reason"}}
 
-Flags are 0 and 1. Producers and consumers are positions in the columns of "values".
+Flags are 0 and 1. Producers and consumers are positions in the columns of "values". Version 1 had no
+"arguments" among the values.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from remat.errors import InvalidGraph
 from remat.graph import FLAGS, Graph
 
 FORMAT = "remat.graph"
-VERSION = 1
+VERSION = 2
 
 _INTS = ("bytes", "storage", "flops", "region")
 
@@ -33,6 +34,7 @@ def write(graph: Graph, path: Path) -> None:
         "op": graph.ops,
         "dtype": graph.dtypes,
         "shape": graph.shapes,
+        "arguments": graph.arguments,
         **{label: getattr(graph, label).tolist() for label in _INTS},
         **{label: getattr(graph, label).astype(int).tolist() for label in FLAGS},
     }
@@ -97,6 +99,7 @@ def _graph(document: dict[str, Any]) -> Graph:
         cannot_save=_bans(document, "cannot_save", n),
         cannot_recompute=_bans(document, "cannot_recompute", n),
         meta={str(key): str(value) for key, value in _table(document, "meta").items()},
+        arguments=tuple(str(call) for call in _column(values, "values", "arguments")) if version > 1 else ("",) * n,
     )
 
 

@@ -1,4 +1,4 @@
-"""For the tests of solvers and cost models, yours included. Needs `hypothesis`.
+"""For the tests of solvers, cost models and estimators, yours included. Needs `hypothesis`.
 
 One function each decides whether a plug-in keeps the contract of `remat`:
 
@@ -25,8 +25,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.errors import Flaky
 
+from remat.arrays import LARGEST_TOTAL
 from remat.costmodel import CostModel, Terms
 from remat.errors import Infeasible, UnsupportedProblem
+from remat.estimator import Estimator
 from remat.feasibility import check_feasible
 from remat.graph import Graph, Region
 from remat.hypothesis_strategies import dags, graphs, problems
@@ -36,7 +38,7 @@ from remat.solution import Reason, Solution
 from remat.solve import solve
 from remat.solver import Feature, Solver
 
-__all__ = ["check_cost_model", "check_solver", "dags", "graphs", "problems"]
+__all__ = ["check_cost_model", "check_estimator", "check_solver", "dags", "graphs", "problems"]
 
 _T = TypeVar("_T")
 
@@ -100,8 +102,30 @@ def check_cost_model(model: type[CostModel] | CostModel, *, max_examples: int = 
     _for_all(graphs(facts=False), max_examples, chosen, lambda graph: check_feasible(chosen.pose(graph)))
 
 
+def check_estimator(estimator: type[Estimator] | Estimator, *, max_examples: int = 100) -> None:
+    """Checks that an estimator keeps its contract, on random graphs of up to 12 values.
+
+    - Its options are a frozen, hashable dataclass with a readable repr, and it has a unit.
+    - It prices every value with a non-negative integer, all together below 2**62; what is not computed
+      again (inputs, views, the tangents' closure) with 0.
+    - It prices the same graph the same. Names and storage ids are labels: other ones change no price.
+
+    Args:
+        estimator: a class, checked with its default options, or a configured instance.
+        max_examples: graphs to draw.
+
+    Raises:
+        AssertionError: what is wrong, and with which graph.
+    """
+    chosen = estimator() if isinstance(estimator, type) else estimator
+    _check_options(chosen)
+    _require(_hashes(chosen), f"{chosen!r} must be hashable, by its options")
+    _require(isinstance(getattr(chosen, "unit", None), str), f"{chosen!r} must have a unit: that of its prices")
+    _for_all(graphs(), max_examples, chosen, lambda graph: _check_estimates(chosen, graph))
+
+
 def _for_all(
-    drawn: st.SearchStrategy[_T], max_examples: int, plugin: Solver | CostModel, check: Callable[[_T], None]
+    drawn: st.SearchStrategy[_T], max_examples: int, plugin: Solver | CostModel | Estimator, check: Callable[[_T], None]
 ) -> None:
     def attempt(about: _T) -> None:
         try:
@@ -140,14 +164,14 @@ def _require(condition: bool, what: str) -> None:
         raise AssertionError(what)
 
 
-def _check_options(plugin: Solver | CostModel) -> None:
+def _check_options(plugin: Solver | CostModel | Estimator) -> None:
     cls, parameters = type(plugin), getattr(type(plugin), "__dataclass_params__", None)
     _require(isinstance(getattr(cls, "name", None), str), f"{cls.__name__}.name must be a string: what users type")
     _require(parameters is not None and parameters.frozen, f"{cls.__name__} must be a @dataclass(frozen=True)")
     _require(" at 0x" not in repr(plugin), f"{cls.__name__} must have a repr that shows its options, got {plugin!r}")
 
 
-def _hashes(solver: Solver) -> bool:
+def _hashes(solver: Solver | Estimator) -> bool:
     try:
         return hash(solver) == hash(copy.deepcopy(solver))
     except TypeError:
@@ -236,17 +260,41 @@ def _check_refusals(solver: Solver) -> None:
         _require(_refuses(solver, large), f"{solver!r} must refuse more than {solver.max_values} values")
 
 
-def _check_terms(model: CostModel, graph: Graph) -> None:
+def _check_prices(what: str, prices: object, graph: Graph) -> None:
+    given = np.asarray(prices)
+    _require(given.shape == (len(graph),), f"{what} must have one price a value, got {given.shape}")
+    _require(given.dtype.kind in "iu", f"{what} must hold integers, got {given.dtype}")
+    _require(bool((given >= 0).all()), f"{what} must not be negative, got {given.tolist()}")
+
+
+def _relabelled(graph: Graph) -> Graph:
+    """The same graph with other names and storage ids."""
     labels = tuple(f"value {i}" for i in range(len(graph)))
-    relabelled = dataclasses.replace(graph, names=labels, storage=len(graph) - graph.storage)
+    return dataclasses.replace(graph, names=labels, storage=len(graph) - graph.storage)
+
+
+def _check_estimates(estimator: Estimator, graph: Graph) -> None:
+    prices, what = estimator.recompute_cost(graph), f"{estimator!r}.recompute_cost"
+    _check_prices(what, prices, graph)
+    total = sum(prices.tolist())
+    _require(total < LARGEST_TOTAL, f"{what} must add up to less than 2**62, got {total}")
+    never = graph.input | graph.view | (graph.region == Region.TANGENTS)
+    priced = [graph.names[i] for i in np.flatnonzero(never & (prices > 0)).tolist()]
+    _require(not priced, f"{what} must be 0 for inputs, views and the tangents' closure, but prices {priced}")
+    again = np.array_equal(prices, estimator.recompute_cost(graph))
+    _require(again, f"{what} prices the same graph differently the second time")
+    same = np.array_equal(prices, estimator.recompute_cost(_relabelled(graph)))
+    _require(same, f"{what} looks at names or storage ids, which are only labels")
+
+
+def _check_terms(model: CostModel, graph: Graph) -> None:
     terms = model.terms(graph)
     for label in ("save_cost", "recompute_cost"):
-        prices, what = np.asarray(getattr(terms, label)), f"{model!r}: Terms.{label}"
-        _require(prices.shape == (len(graph),), f"{what} must have one price a value, got {prices.shape}")
-        _require(prices.dtype.kind in "iu", f"{what} must hold integers, got {prices.dtype}")
-        _require(bool((prices >= 0).all()), f"{what} must not be negative, got {prices.tolist()}")
+        _check_prices(f"{model!r}: Terms.{label}", getattr(terms, label), graph)
     _require(_same(terms, model.terms(graph)), f"{model!r} prices the same graph differently the second time")
-    _require(_same(terms, model.terms(relabelled)), f"{model!r} looks at names or storage ids, which are only labels")
+    _require(
+        _same(terms, model.terms(_relabelled(graph))), f"{model!r} looks at names or storage ids, which are only labels"
+    )
     _require(_same(terms, (model + model).terms(graph), factor=2), f"{model!r} + itself must cost twice as much")
 
 

@@ -65,8 +65,8 @@ def drop(table: str, key: str) -> Callable[[dict[str, Any]], None]:
     ("corrupt", "message"),
     [
         (put("format", value="other"), 'not a graph file \\(no "format": "remat.graph"\\); write one with Graph.save'),
-        (put("version", value=99), "schema version 99, but this remat reads 1 to 1; upgrade remat"),
-        (put("version", value=None), "schema version None, but this remat reads 1 to 1"),
+        (put("version", value=99), "schema version 99, but this remat reads 1 to 2; upgrade remat"),
+        (put("version", value=None), "schema version None, but this remat reads 1 to 2"),
         (put("values", value=[]), '"values" must be an object, got list'),
         (drop("values", "name"), '"values.name" must be a list, got NoneType'),
         (drop("values", "bytes"), '"values.bytes" must be a list, got NoneType'),

@@ -1,0 +1,200 @@
+"""Device profiles: files, known names, what is measured, and the commands about them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from remat import InvalidOption, UnknownName
+from remat.cli import app
+from remat.device import DeviceProfile, cache_folder, find_device, measured_file
+from remat.estimators import Roofline
+from remat.known_devices import ALIASES, KNOWN
+
+PROFILE = DeviceProfile("mine", {"float32": 1e12, "float16": 4e12}, bytes_per_s=1e11, launch_ns=900, source="a test")
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """No test sees, or leaves, what was measured on the machine."""
+    monkeypatch.setattr("sys.platform", "linux")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "remat"
+
+
+@pytest.mark.parametrize("profile", [PROFILE, *KNOWN.values()], ids=lambda profile: profile.name)
+def test_what_is_saved_is_loaded(profile: DeviceProfile, tmp_path: Path) -> None:
+    profile.save(tmp_path / "device.json")
+    assert DeviceProfile.load(tmp_path / "device.json") == profile
+    assert find_device(tmp_path / "device.json") == find_device(str(tmp_path / "device.json")) == profile
+
+
+def drop(key: str) -> Callable[[dict[str, Any]], None]:
+    return lambda document: document.pop(key)
+
+
+def put(**entries: Any) -> Callable[[dict[str, Any]], None]:
+    return lambda document: document.update(entries)
+
+
+@pytest.mark.parametrize(
+    ("corrupt", "message"),
+    [
+        (put(format="remat.graph"), "not a device profile"),
+        (put(version=2), "version 2, but this remat reads 1"),
+        (put(color="red"), "unknown entry 'color'; there are: bytes_fraction, bytes_per_s, "),
+        (drop("bytes_per_s"), "'bytes_per_s' is missing"),
+        (put(name=""), r"DeviceProfile\.name must be a text, got ''"),
+        (put(source=7), r"DeviceProfile\.source must be a text, got 7"),
+        (put(flops_per_s={"float16": 1e12}), r'flops_per_s must map element types, "float32" at least, got'),
+        (put(flops_per_s=1e12), r'flops_per_s must map element types, "float32" at least, got 1'),
+        (put(flops_per_s={"float32": 0}), r"flops_per_s\['float32'\] must be a positive number, got 0"),
+        (put(bytes_per_s=-1), r"DeviceProfile\.bytes_per_s must be a positive number, got -1"),
+        (put(bytes_per_s="fast"), r"DeviceProfile\.bytes_per_s must be a positive number, got 'fast'"),
+        (put(bytes_per_s=True), r"DeviceProfile\.bytes_per_s must be a positive number, got True"),
+        (put(bytes_per_s=float("inf")), r"DeviceProfile\.bytes_per_s must be a positive number, got inf"),
+        (put(launch_ns=-1), r"DeviceProfile\.launch_ns must be a number, not negative, got -1"),
+        (put(bytes_fraction=1.5), r"DeviceProfile\.bytes_fraction must be at most 1, got 1\.5"),
+        (put(flops_fraction=0), r"DeviceProfile\.flops_fraction must be a positive number, got 0"),
+    ],
+)
+def test_a_bad_profile_is_one_clear_error(
+    corrupt: Callable[[dict[str, Any]], None], message: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "bad.json"
+    PROFILE.save(path)
+    document = json.loads(path.read_text())
+    corrupt(document)
+    path.write_text(json.dumps(document))
+    with pytest.raises(InvalidOption, match=rf"bad\.json: .*{message}"):
+        Roofline(path)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "null"])
+def test_what_is_no_profile_is_refused(text: str, tmp_path: Path) -> None:
+    (tmp_path / "bad.json").write_text(text)
+    with pytest.raises(InvalidOption, match=r"bad\.json: (not JSON, or truncated|not a device profile)"):
+        find_device(tmp_path / "bad.json")
+
+
+def test_known_devices_go_by_name() -> None:
+    assert find_device("h200") is KNOWN["h200"]
+    assert all(find_device(alias) is KNOWN[name] for alias, name in ALIASES.items())
+    assert find_device(PROFILE) is PROFILE
+    with pytest.raises(UnknownName, match="no device is named 'rtx-4091', and no file; did you mean 'rtx-4090'"):
+        find_device("rtx-4091")
+    with pytest.raises(FileNotFoundError):
+        find_device("nothing.json")
+    with pytest.raises(InvalidOption, match=r"device must be a name, a file or a remat\.device\.DeviceProfile, got 7"):
+        find_device(7)  # type: ignore[arg-type]
+
+
+def test_types_that_are_not_listed_go_by_float32() -> None:
+    assert replace(PROFILE, flops_fraction=0.5).reached_flops_per_s("float16") == 2e12
+    assert PROFILE.reached_flops_per_s("float64") == PROFILE.reached_flops_per_s("float32") == 1e12
+
+
+def test_a_profile_does_not_change_under_its_users() -> None:
+    rates = {"float32": 1e12}
+    profile = replace(PROFILE, flops_per_s=rates)
+    rates["float32"] = 5
+    assert profile.flops_per_s == {"float32": 1e12}
+    assert hash(profile) == hash(replace(profile))
+
+
+def test_here_is_what_was_measured_last(folder: Path) -> None:
+    with pytest.raises(
+        InvalidOption, match='device "here": this machine has not been measured yet; run `remat device`'
+    ):
+        find_device("here")
+    folder.mkdir(parents=True)
+    PROFILE.save(measured_file("cpu"))
+    assert find_device("here") == PROFILE
+    replace(PROFILE, name="gpu").save(measured_file("cuda"))
+    assert find_device("here").name == "gpu", "an accelerator comes first"
+
+
+@pytest.mark.parametrize(
+    ("platform", "variable", "expected"),
+    [
+        ("linux", "XDG_CACHE_HOME", "{set}/remat"),
+        ("linux", None, "{home}/.cache/remat"),
+        ("darwin", None, "{home}/Library/Caches/remat"),
+        ("win32", "LOCALAPPDATA", "{set}/remat"),
+    ],
+)
+def test_files_lie_where_the_platform_keeps_caches(
+    platform: str, variable: str | None, expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.platform", platform)
+    for name in ("XDG_CACHE_HOME", "LOCALAPPDATA"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(Path, "home", lambda: tmp_path / "home")
+    if variable:
+        monkeypatch.setenv(variable, str(tmp_path / "set"))
+    assert cache_folder() == Path(expected.format(set=tmp_path / "set", home=tmp_path / "home"))
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Measures small things: what they give is real, but says little about the machine."""
+    from remat.pytorch import device
+
+    monkeypatch.setattr(device, "_LARGEST", 256)
+    monkeypatch.setattr(device, "_COPIED_BYTES", {"cpu": 2**20})
+    monkeypatch.setattr(device, "_LAUNCHES", 10)
+
+
+def test_this_machine_can_be_measured(quick: None, folder: Path) -> None:
+    from remat.pytorch.device import measured_device
+
+    measured = measured_device("cpu")
+    assert measured == DeviceProfile.load(folder / "device-cpu.json") == find_device("here")
+    assert "float32" in measured.flops_per_s
+    assert "measured by `remat device` on 20" in measured.source
+    assert (measured.flops_fraction, measured.bytes_fraction) == (1, 1)
+    replace(measured, name="kept").save(folder / "device-cpu.json")
+    assert measured_device("cpu").name == "kept", "measured once"
+
+
+def command(*words: str) -> str:
+    result = CliRunner().invoke(app, list(words))
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+def test_the_command_measures_and_keeps(quick: None, folder: Path, tmp_path: Path) -> None:
+    assert "device-cpu.json" in command("device", "--device", "cpu").replace("\n", "")
+    assert Roofline("here").device == "here"
+    document = json.loads(command("device", "--device", "cpu", "-o", str(tmp_path / "new" / "mine.json"), "--json"))
+    assert document["file"].endswith("mine.json")
+    assert DeviceProfile.load(document["file"]).bytes_per_s == document["bytes_per_s"]
+
+
+def test_the_command_lists(folder: Path) -> None:
+    text = command("device", "--list")
+    assert all(name in text for name in KNOWN)
+    assert "here" not in json.loads(command("device", "--list", "--json"))["devices"]
+    folder.mkdir(parents=True)
+    PROFILE.save(measured_file("cpu"))
+    assert json.loads(command("device", "--list", "--json"))["devices"]["here"]["name"] == "mine"
+
+
+def test_a_device_that_is_not_there_is_one_clear_error() -> None:
+    result = CliRunner().invoke(app, ["device", "--device", "tpu"])
+    assert result.exit_code == 1
+    assert 'device must be "cpu", "cuda", or None' in result.output
+
+
+def test_estimators_are_listed() -> None:
+    listed = {one["name"]: one for one in json.loads(command("estimators", "--json"))}
+    assert {"flops", "profile", "roofline"} <= set(listed)
+    assert listed["roofline"]["unit"] == "ns"
+    assert listed["roofline"]["options"]["device"]["default"] == "a100"
+    assert "roofline" in command("estimators")

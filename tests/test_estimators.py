@@ -1,0 +1,511 @@
+"""Estimates of recompute time: by hand on small graphs, and as properties on random and captured ones."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from test_calls import conv_net
+
+import remat
+from experiments.zoo import gpt2
+from remat import Estimator, Graph, GraphBuilder, InvalidGraph, InvalidOption, Region, UnknownName
+from remat.device import DeviceProfile
+from remat.estimators import Flops, Profile, Roofline
+from remat.estimators.kernels import Work
+from remat.pytorch.timing import Stopwatch
+from remat.testing import check_estimator, graphs
+
+TOY = DeviceProfile(
+    "toy", {"float32": 1e9, "bfloat16": 4e9, "float64": 0.5e9}, bytes_per_s=1e9, launch_ns=100, source="this test"
+)
+"""A float32 operation takes 1 ns, and so does a byte."""
+
+
+def price(g: GraphBuilder, value: str, device: DeviceProfile = TOY) -> int:
+    graph = g.build()
+    return int(Roofline(device).recompute_cost(graph)[graph.index[value]])
+
+
+@pytest.fixture
+def g() -> GraphBuilder:
+    """x (400 B) @ w (100 B), 200 B, 10 operations; and its relu, which fuses with what follows."""
+    g = GraphBuilder()
+    g.input("x", bytes=400)
+    g.input("w", bytes=100, parameter=True)
+    g.op("mm", "x", "w", bytes=200, compute_bound=True, flops=10)
+    g.op("relu", "mm")
+    g.output("relu")
+    return g
+
+
+def test_a_kernel_of_its_own_reads_writes_and_is_launched(g: GraphBuilder) -> None:
+    assert price(g, "mm") == 400 + 100 + 200 + 100
+    g.op("sum", "relu", bytes=8, fusible=False)
+    assert price(g, "sum") == 200 + 8 + 100, "its argument fuses with nothing here, so it is read"
+
+
+def test_arithmetic_counts_where_it_takes_longer(g: GraphBuilder) -> None:
+    g.op("mm", "x", "w", bytes=200, compute_bound=True, flops=5000, name="large")
+    assert price(g, "large") == 5000 + 100
+    g.op("erf", "relu", flops=70)
+    assert price(g, "erf") == 70, "fuses, reads nothing"
+
+
+def test_what_fuses_pays_for_what_it_reads_from_memory(g: GraphBuilder) -> None:
+    g.op("exp", "relu")
+    g.op("add", "exp", "x")
+    g.op("add", "mm", "x", name="both")
+    assert price(g, "relu") == 200, "mm does not fuse"
+    assert price(g, "exp") == 0, "relu does"
+    assert price(g, "add") == 400, "an input is in memory"
+    assert price(g, "both") == 200 + 400
+
+
+def test_views_are_free_and_looked_through(g: GraphBuilder) -> None:
+    g.op("view", "mm", view=True)
+    g.op("view", "view", view=True, name="again")
+    g.op("neg", "again")
+    g.op("view", "relu", view=True, name="fused")
+    g.op("neg", "fused", name="fused_neg")
+    assert [price(g, name) for name in ("view", "again", "fused")] == [0, 0, 0]
+    assert price(g, "neg") == 200, "mm, through two views"
+    assert price(g, "fused_neg") == 0, "relu, in the same kernel"
+
+
+def test_a_storage_is_read_once_and_only_as_far_as_it_is_looked_at(g: GraphBuilder) -> None:
+    for name in "abc":
+        g.op("slice", "mm", view=True, bytes=80, name=name)
+    g.op("neg", "a", bytes=80)
+    g.op("add", "a", "b", bytes=80)
+    g.op("sum", "a", "b", "c", bytes=8, fusible=False)
+    g.op("expand", "mm", view=True, bytes=10_000)
+    g.op("mul", "expand", bytes=10_000)
+    assert price(g, "neg") == 80
+    assert price(g, "add") == 160
+    assert price(g, "sum") == 200 + 8 + 100, "three slices of 80 overlap in 200"
+    assert price(g, "mul") == 200, "an expanded view reads its base"
+
+
+def test_a_tuple_costs_what_its_elements_do_and_they_are_free(g: GraphBuilder) -> None:
+    g.op("sort", "mm", bytes=0, fusible=False)
+    g.op("getitem", "sort", bytes=50, fusible=False, name="first", flops=5)
+    g.op("getitem", "sort", bytes=70, fusible=False, name="second", flops=600)
+    assert price(g, "sort") == 605 + 100
+    assert (price(g, "first"), price(g, "second")) == (0, 0)
+    assert price(g, "sort", replace(TOY, flops_per_s={"float32": 1e12})) == 200 + 50 + 70 + 100
+
+
+def test_constants_are_free_and_random_numbers_are_not(g: GraphBuilder) -> None:
+    g.op("full", bytes=40, flops=10)
+    g.op("get_attr", bytes=40, fusible=False)
+    g.op("rand", bytes=40, random=True, flops=10)
+    assert [price(g, name) for name in ("full", "get_attr", "rand")] == [0, 0, 10]
+
+
+def test_what_picks_rows_reads_no_more_than_it_makes(g: GraphBuilder) -> None:
+    g.input("table", bytes=10**6)
+    g.input("rows", bytes=16)
+    g.op("aten.embedding.default", "table", "rows", bytes=64, fusible=False, name="picked")
+    assert price(g, "picked") == 64 + 16 + 64 + 100
+
+
+@pytest.mark.parametrize(
+    ("dtype", "flops", "expected"),
+    [("float32", 1000, 1000), ("bfloat16", 4000, 1000), ("float64", 1000, 2000), ("float16", 1000, 1000)],
+)
+def test_a_product_runs_at_the_rate_of_its_type(dtype: str, flops: int, expected: int) -> None:
+    g = GraphBuilder()
+    g.input("i", dtype="int64")
+    g.input("a", dtype=dtype)
+    g.op("mm", "i", "a", bytes=1, compute_bound=True, flops=flops, dtype="float32")
+    assert price(g, "mm") == expected + 100, "float16 is not listed, so it goes by float32"
+
+
+def test_a_symbolic_size_is_no_kernel(g: GraphBuilder) -> None:
+    g.op("aten.sym_size.int", "x", bytes=8, dtype="symint", fusible=False, name="size")
+    assert price(g, "size") == 0
+
+
+def test_other_arithmetic_runs_in_float32_unless_it_is_float64() -> None:
+    g = GraphBuilder()
+    for dtype in ("bfloat16", "float64"):
+        g.input(f"x_{dtype}", bytes=1, dtype=dtype)
+        g.op("erf", f"x_{dtype}", flops=1000, dtype=dtype, name=dtype)
+    assert (price(g, "bfloat16"), price(g, "float64")) == (1000, 2000)
+
+
+def test_ceilings_are_reached_in_part_and_prices_rounded_up(g: GraphBuilder) -> None:
+    half = replace(TOY, bytes_fraction=0.5)
+    assert price(g, "mm", half) == 2 * 700 + 100
+    assert price(g, "mm", replace(TOY, bytes_per_s=1e15, flops_per_s={"float32": 1e15}, launch_ns=0)) == 1
+
+
+def test_the_backward_pass_itself_costs_nothing(g: GraphBuilder) -> None:
+    g.gradient(g.op("mm", g.tangent("dy", bytes=200), "x", bytes=400, compute_bound=True, flops=999, name="dw"))
+    assert (price(g, "dw"), price(g, "dy")) == (0, 0)
+
+
+def test_flops_are_the_graph_s(g: GraphBuilder) -> None:
+    g.op("exp", "relu", flops=50)
+    g.op("view", "relu", view=True, flops=50)
+    g.gradient(g.op("mul", g.tangent("dy"), "exp", flops=50))
+    graph = g.build()
+    cost = Flops().recompute_cost(graph)
+    assert {graph.names[i]: int(cost[i]) for i in np.flatnonzero(cost)} == {"mm": 10, "exp": 50}
+
+
+def test_prices_that_could_wrap_are_refused(g: GraphBuilder) -> None:
+    g.op("mm", "x", "w", bytes=200, compute_bound=True, flops=2**62, name="huge")
+    for estimator in (Flops(), Roofline(TOY)):
+        with pytest.raises(InvalidGraph, match=r"must add up to less than 2\*\*62, got about 4\.6"):
+            estimator.recompute_cost(g.build())
+
+
+@st.composite
+def with_flops(draw: st.DrawFn) -> Graph:
+    graph = draw(graphs())
+    return replace(graph, flops=draw(st.lists(st.integers(0, 10**6), min_size=len(graph), max_size=len(graph))))
+
+
+@given(graph=with_flops(), data=st.data(), extra=st.integers(1, 10**6))
+@pytest.mark.parametrize("label", ["flops", "bytes"])
+@pytest.mark.parametrize("estimator", [Roofline(TOY), Roofline(), Flops()], ids=["toy", "a100", "flops"])
+def test_more_work_never_costs_less(
+    estimator: Estimator, label: str, graph: Graph, data: st.DataObject, extra: int
+) -> None:
+    value = data.draw(st.integers(0, len(graph) - 1))
+    more = np.array(getattr(graph, label))
+    more[value] += extra
+    grown = replace(graph, **{label: more})
+    assert (estimator.recompute_cost(grown) >= estimator.recompute_cost(graph)).all()
+
+
+@pytest.mark.parametrize("estimator", [Flops(), Roofline(), Roofline("cpu"), Roofline(TOY)], ids=repr)
+def test_every_estimator_conforms(estimator: Estimator) -> None:
+    check_estimator(estimator)
+
+
+@pytest.mark.filterwarnings("ignore:estimator 'profile'")  # the operators of random graphs are no torch operators
+def test_measured_estimates_conform(tmp_path: Path) -> None:
+    check_estimator(Profile(device="cpu", cache=tmp_path / "times.json", ceilings=TOY), max_examples=20)
+
+
+def test_what_does_not_conform_is_named() -> None:
+    class Negative(Flops):
+        def recompute_cost(self, graph: Graph) -> Any:
+            return super().recompute_cost(graph) - 1
+
+    class Inputs(Flops):
+        def recompute_cost(self, graph: Graph) -> Any:
+            return super().recompute_cost(graph) + graph.input
+
+    class Names(Flops):
+        def recompute_cost(self, graph: Graph) -> Any:
+            free = graph.input | graph.view | (graph.region == Region.TANGENTS)
+            return np.where(free, 0, [len(name) for name in graph.names])
+
+    class Fractions(Flops):
+        def recompute_cost(self, graph: Graph) -> Any:
+            return super().recompute_cost(graph) / 2
+
+    for broken, message in (
+        (Negative, "must not be negative"),
+        (Inputs, "must be 0 for inputs, views and the tangents' closure, but prices"),
+        (Names, "looks at names or storage ids"),
+        (Fractions, "must hold integers, got float64"),
+    ):
+        with pytest.raises(AssertionError, match=message):
+            check_estimator(broken(), max_examples=30)
+
+
+@pytest.fixture(scope="module")
+def transformer() -> Graph:
+    model, args = gpt2(layers=2, width=32, heads=2, vocabulary=64, context=16, batch=2, dropout=0.1)
+    return remat.capture(model, *args)
+
+
+@pytest.fixture(scope="module")
+def convolutions() -> Graph:
+    return remat.capture(*conv_net())
+
+
+@pytest.mark.parametrize("name", ["flops", "roofline"])
+def test_captured_models_get_whole_prices(name: str, transformer: Graph, convolutions: Graph) -> None:
+    for graph in (transformer, convolutions):
+        cost = remat.find_estimator(name).recompute_cost(graph)
+        assert cost.dtype == np.int64
+        assert (cost >= 0).all()
+        free = (
+            graph.input
+            | graph.view
+            | (graph.region == Region.TANGENTS)
+            | np.array(["getitem" in op for op in graph.ops])
+        )
+        assert not cost[free].any()
+        assert (cost[graph.compute_bound & ~free] > 0).all()
+
+
+def test_on_a_transformer_products_are_the_price_of_recomputing(transformer: Graph) -> None:
+    cost, product = Roofline().recompute_cost(transformer), transformer.compute_bound
+    pointwise = transformer.fusible & (cost > 0)
+    assert cost[product & (cost > 0)].min() > cost[pointwise].max()
+
+
+def test_a_default_is_the_same_whatever_was_measured(
+    transformer: Graph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = remat.find_estimator(remat.DEFAULT_ESTIMATOR).recompute_cost(transformer)
+    monkeypatch.setattr("remat.device.cache_folder", lambda: tmp_path)
+    TOY.save(tmp_path / "device-cpu.json")
+    after = remat.find_estimator(remat.DEFAULT_ESTIMATOR).recompute_cost(transformer)
+    assert np.array_equal(before, after)
+    assert not np.array_equal(after, Roofline("here").recompute_cost(transformer))
+
+
+def test_estimators_go_by_name() -> None:
+    assert {"flops", "profile", "roofline"} <= set(remat.estimator_names())
+    assert remat.find_estimator("roofline") == Roofline()
+    chosen = Roofline("h200")
+    assert remat.find_estimator(chosen) is chosen
+    with pytest.raises(UnknownName, match="no estimator is named 'rofline'; did you mean 'roofline'"):
+        remat.find_estimator("rofline")
+    with pytest.raises(
+        InvalidOption, match=r"estimator must be a name or an instance of remat\.Estimator, got .*paren"
+    ):
+        remat.find_estimator(Roofline)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("roofline:device=h200", Roofline("h200")),
+        ("profile:device=cpu,ceilings=cpu", Profile(device="cpu", ceilings="cpu")),
+        ("flops", Flops()),
+    ],
+)
+def test_options_follow_a_name(text: str, expected: Estimator) -> None:
+    assert remat.find_estimator(text) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("roofline:devise=h200", "roofline has no option 'devise'; did you mean 'device'. There are: device"),
+        ("roofline:h200", "expected KEY=VALUE, got 'h200'"),
+        ("flops:device=h200", "flops has no option 'device'. There are: none"),
+    ],
+)
+def test_a_bad_option_of_a_name_is_one_clear_error(text: str, message: str) -> None:
+    with pytest.raises(InvalidOption, match=message):
+        remat.find_estimator(text)
+
+
+def test_every_estimator_in_the_folder_is_registered_under_its_name() -> None:
+    import remat.estimators
+
+    ours = [getattr(remat.estimators, name) for name in remat.estimators.__all__]
+    assert {type(remat.find_estimator(one.name)) for one in ours} == set(ours)
+
+
+def test_an_estimator_of_one_s_own_registers() -> None:
+    mine = type("Mine", (Flops,), {"name": "mine"})
+    remat.register(mine)
+    try:
+        assert type(remat.find_estimator("mine")) is mine
+    finally:
+        remat.unregister("mine")
+
+
+# Profile: what is timed is counted, so that no test depends on how long anything takes.
+
+
+@pytest.fixture
+def timed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Every call that was timed; each is said to take 1001, 1002, ... ns."""
+    calls: list[int] = []
+
+    def median_ns(_: Stopwatch, call: Callable[[], object]) -> int:
+        call()
+        calls.append(1001 + len(calls))
+        return calls[-1]
+
+    monkeypatch.setattr(Stopwatch, "median_ns", median_ns)
+    return calls
+
+
+def profile(folder: Path) -> Profile:
+    return Profile(device="cpu", cache=folder / "times.json", ceilings="cpu")
+
+
+def test_each_call_is_timed_once_and_kept(transformer: Graph, timed: list[int], tmp_path: Path) -> None:
+    first = profile(tmp_path).recompute_cost(transformer)
+    count, kernels = len(timed), int(Work.of(transformer).own_kernel.sum())
+    assert 0 < count < kernels, "two equal layers"
+    assert np.array_equal(first, profile(tmp_path).recompute_cost(transformer))
+    assert len(timed) == count, "the second time nothing is"
+    model, args = gpt2(layers=1, width=32, heads=2, vocabulary=64, context=16, batch=2, dropout=0.1)
+    profile(tmp_path).recompute_cost(remat.capture(model, *args))
+    assert len(timed) == count, "nor for another model of the same layers"
+    assert len(json.loads((tmp_path / "times.json").read_text())["ns"]) == count
+
+
+def test_times_are_those_of_kernels_and_the_rest_goes_by_the_roofline(
+    transformer: Graph, timed: list[int], tmp_path: Path
+) -> None:
+    cost, own = profile(tmp_path).recompute_cost(transformer), Work.of(transformer).own_kernel
+    never = transformer.cannot_recompute.mask
+    assert set(cost[own & ~never].tolist()) == set(timed)
+    assert np.array_equal(cost[~own], Roofline("cpu").recompute_cost(transformer)[~own])
+
+
+def test_a_saved_graph_can_be_profiled(convolutions: Graph, timed: list[int], tmp_path: Path) -> None:
+    convolutions.save(tmp_path / "graph.json.gz")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        profile(tmp_path).recompute_cost(Graph.load(tmp_path / "graph.json.gz"))
+    assert len(timed) >= 3
+
+
+def unknown_operator(op: str, **facts: Any) -> Graph:
+    g = GraphBuilder()
+    g.input("x", bytes=400, dtype="float32", shape=(100,))
+    g.output(g.op(op, "x", bytes=400, dtype="float32", shape=(100,), fusible=False, name="y", **facts))
+    return g.build()
+
+
+@pytest.mark.parametrize(
+    ("op", "message"),
+    [
+        ("my_library.my_op.default", r"my_library\.my_op\.default \(torch\.ops\.my_library\.my_op\.default does not"),
+        ("triton_kernel_wrapper_functional", r"is not an operator of torch\.ops"),
+        ("aten.mm.default", r"could not time 1 calls, so the roofline of this device stands in.*aten\.mm\.default \("),
+        ("aten.bernoulli.p", "The graph has no arguments recorded: capture it again"),
+        ("aten.sum.default", r"aten\.sum\.default \(it gives float32\[\] instead of float32\[100\]\)"),
+    ],
+)
+def test_what_cannot_be_timed_falls_back_and_says_so(op: str, message: str, timed: list[int], tmp_path: Path) -> None:
+    graph = unknown_operator(op)
+    with pytest.warns(UserWarning, match=message):
+        cost = profile(tmp_path).recompute_cost(graph)
+    assert np.array_equal(cost, Roofline("cpu").recompute_cost(graph))
+    assert not timed
+
+
+def test_a_graph_of_an_older_file_is_refused_clearly(convolutions: Graph, timed: list[int], tmp_path: Path) -> None:
+    older = replace(convolutions, arguments=())
+    with pytest.warns(UserWarning, match=r"aten\.convolution\.default \(.*no arguments recorded: capture it again"):
+        cost = profile(tmp_path).recompute_cost(older)
+    product = older.index["convolution"]
+    assert cost[product] == Roofline("cpu").recompute_cost(older)[product]
+
+
+def test_one_warning_names_every_operator(tmp_path: Path) -> None:
+    g = GraphBuilder()
+    g.input("x")
+    for k in range(12):
+        g.output(g.op(f"gone.op{k:02}.default", "x", fusible=False))
+    with pytest.warns(UserWarning, match=r"could not time 12 calls.*op00.*op09.*2 operators more") as caught:
+        profile(tmp_path).recompute_cost(g.build())
+    assert len(caught) == 1
+
+
+def test_what_must_not_run_twice_is_not_run_at_all(timed: list[int], tmp_path: Path) -> None:
+    graph = unknown_operator("aten.exp_.default", cannot_recompute="mutates its arguments")
+    cost = profile(tmp_path).recompute_cost(graph)
+    assert not timed
+    assert np.array_equal(cost, Roofline("cpu").recompute_cost(graph))
+
+
+def test_timing_draws_no_random_numbers_of_the_user_s(transformer: Graph, timed: list[int], tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    expected = torch.rand(3)
+    torch.manual_seed(0)
+    profile(tmp_path).recompute_cost(transformer)
+    assert timed
+    assert torch.equal(torch.rand(3), expected)
+
+
+def test_indices_are_valid_and_spread_over_the_table(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, timed: list[int]
+) -> None:
+    seen: list[torch.Tensor] = []
+
+    def spy(weight: torch.Tensor, indices: torch.Tensor) -> torch.Tensor:
+        seen.append(indices)
+        return weight[indices]
+
+    monkeypatch.setattr("remat.pytorch.rebuild._operator", lambda name: spy)
+    g = GraphBuilder()
+    g.input("table", bytes=4000, dtype="float32", shape=(500, 2))
+    g.input("rows", bytes=8000, dtype="int64", shape=(1000,))
+    g.output(
+        g.op("aten.embedding.default", "table", "rows", bytes=8000, dtype="float32", shape=(1000, 2), fusible=False)
+    )
+    profile(tmp_path).recompute_cost(g.build())
+    assert len(timed) == 1
+    assert seen[0].min() >= 0
+    assert 250 < seen[0].max() < 500
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("{", r"times\.json: not JSON, or truncated .*delete it to measure anew"),
+        ('{"format": "remat.graph"}', "not a file of timings of this version"),
+        ("[]", "not a file of timings of this version"),
+        (
+            '{"format": "remat.timings", "version": 1, "device": "abacus", "ns": {}}',
+            "holds times of 'abacus', but this",
+        ),
+    ],
+)
+def test_a_bad_cache_is_one_clear_error(content: str, message: str, timed: list[int], tmp_path: Path) -> None:
+    (tmp_path / "times.json").write_text(content)
+    with pytest.raises(InvalidOption, match=message):
+        profile(tmp_path).recompute_cost(unknown_operator("aten.relu.default"))
+
+
+def test_times_that_make_no_sense_are_refused(timed: list[int], tmp_path: Path) -> None:
+    graph, file = unknown_operator("aten.relu.default"), tmp_path / "times.json"
+    profile(tmp_path).recompute_cost(graph)
+    document = json.loads(file.read_text())
+    document["ns"] = dict.fromkeys(document["ns"], -5)
+    file.write_text(json.dumps(document))
+    with pytest.raises(InvalidOption, match=r"the time of aten\.relu\.default\(.*\) must be whole nanoseconds, got -5"):
+        profile(tmp_path).recompute_cost(graph)
+
+
+def test_without_options_everything_is_kept_in_the_user_s_folder(
+    timed: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("remat.device.cache_folder", lambda: tmp_path / "remat")
+    monkeypatch.setattr("remat.estimators.timings.cache_folder", lambda: tmp_path / "remat")
+    monkeypatch.setattr("remat.pytorch.device.measure_device", lambda kind: TOY)
+    graph = unknown_operator("aten.relu.default")
+    for _ in range(2):
+        assert Profile(device="cpu").recompute_cost(graph)[1] == 1001
+    assert sorted(path.name.partition("-")[0] for path in (tmp_path / "remat").iterdir()) == ["device", "timings"]
+
+
+def test_the_real_stopwatch_runs_what_it_times() -> None:
+    runs: list[int] = []
+    ns = Stopwatch(torch.device("cpu")).median_ns(lambda: runs.append(1))
+    assert ns >= 1
+    assert len(runs) >= 7
+
+
+def test_a_device_that_is_not_there_is_refused() -> None:
+    with pytest.raises(InvalidOption, match='device must be "cpu", "cuda", or None for CUDA where there is any, got'):
+        Profile(device="tpu", ceilings="cpu").recompute_cost(unknown_operator("aten.relu.default"))
+    with pytest.raises(UnknownName, match="no device is named 'h300', and no file; did you mean 'h200'"):
+        Roofline("h300")
