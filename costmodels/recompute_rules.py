@@ -91,6 +91,8 @@ def _used_far_apart(graph: Graph, _banned: BoolArray) -> BoolArray:
     banned = np.zeros(len(graph), np.bool_)
     forward = _forward_uses(graph)
     u, v = graph.producers[forward], graph.consumers[forward]
+    if not (np.bincount(u) > 1).any():
+        return banned  # one use is never beyond itself
     fusible = graph.fusible_uses[forward]
     barrier = _first_unfusible(len(graph), u, v, fusible)
     none = len(graph)
@@ -124,6 +126,8 @@ def _long_fusible_chain(graph: Graph, earlier: BoolArray) -> BoolArray:
     operator wide and longer than `LONGEST_CHAIN`, that operator is banned and a new chain starts.
     """
     in_forward = graph.region == Region.FORWARD
+    if int(in_forward.sum()) <= LONGEST_CHAIN:
+        return np.zeros(len(graph), np.bool_)
     position = (np.cumsum(in_forward) - 1).tolist()
     chained = _forward_uses(graph) & graph.fusible_uses
     users: list[list[int]] = [[] for _ in range(len(graph))]

@@ -35,7 +35,7 @@ def int_column(label: str, values: ArrayLike, length: int | None, error: type[Re
         raise error(f"{label} must hold whole numbers below 2**62, got {array.tolist()[:5]} of dtype {array.dtype}")
     if array.dtype.kind == "u" and array.size and int(array.max()) >= LARGEST_TOTAL:
         raise error(f"{label} must be below 2**62, got {int(array.max())}")
-    return frozen(array.astype(np.int64))
+    return frozen(array.astype(np.int64, copy=not _is_settled(array)))
 
 
 def bool_column(label: str, values: ArrayLike, length: int, error: type[RematError]) -> BoolArray:
@@ -43,9 +43,10 @@ def bool_column(label: str, values: ArrayLike, length: int, error: type[RematErr
     array = _array(label, values, error)
     if array.shape != (length,):
         raise error(f"{label} must be of shape ({length},), got shape {array.shape}")
-    if array.size and (array.dtype.kind not in "biu" or bool(((array != 0) & (array != 1)).any())):
+    is_flags = array.dtype == np.bool_ or not array.size
+    if not is_flags and (array.dtype.kind not in "iu" or bool(((array != 0) & (array != 1)).any())):
         raise error(f"{label} must hold only true and false, got {array.tolist()[:5]} of dtype {array.dtype}")
-    return frozen(array.astype(np.bool_))
+    return frozen(array.astype(np.bool_, copy=not _is_settled(array)))
 
 
 def _array(label: str, values: ArrayLike, error: type[RematError]) -> NDArray[Any]:
@@ -55,7 +56,17 @@ def _array(label: str, values: ArrayLike, error: type[RematError]) -> NDArray[An
         raise error(f"{label} must be one-dimensional, got rows of different lengths") from None
 
 
+def _is_settled(array: NDArray[Any]) -> bool:
+    """Nothing changes it any more: a column of another graph or problem, for one."""
+    return array.flags.owndata and not array.flags.writeable
+
+
 def frozen(array: _Array) -> _Array:
     """Marks an array read-only, so that a frozen dataclass that holds it is frozen in fact."""
     array.setflags(write=False)
     return array
+
+
+def is_whole(number: object) -> bool:
+    """A whole number, of Python or of numpy; True and False are none."""
+    return isinstance(number, int | np.integer) and not isinstance(number, bool)

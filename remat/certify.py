@@ -11,6 +11,7 @@ from remat.network import SINK, SOURCE, Network, Reduction
 from remat.plan import Plan
 from remat.problem import Problem
 from remat.solution import FlowCertificate, Reason, Solution
+from remat.weights import BY_COST
 
 _SHOWN = 5
 
@@ -81,29 +82,41 @@ def check_flow(network: Network, flow: IntArray) -> int:
 def certify(problem: Problem, solution: Solution) -> bool:
     """Checks all that a solution claims: a legal plan, its price, and the proof of optimality.
 
-    A flow certificate is verified against a network built afresh from the problem: a feasible flow
-    of value F shows that no plan costs less than F (weak duality), so F equal to the plan's price
-    proves the plan optimal. Other certificates are claims: they are checked for consistency only. So
-    is INFEASIBLE where a budget stands in the way.
+    A flow certificate is verified against a network built afresh from the problem: no plan weighs
+    less than a feasible flow (weak duality). So a bound that follows from the flow, and equals the
+    plan's price, proves the plan optimal, with a budget, too (`remat.weights`); and a flow may show
+    that no plan fits the budget. Other certificates are claims: they are checked for consistency only.
 
     Returns:
-        whether optimality was proven.
+        whether it was proven that no plan is better, or that there is none.
 
     Raises:
         InvalidPlan: the plan is not legal, or does not cost what the solution says.
         CertificateRejected: the proof, or the bound, does not hold.
     """
     if solution.plan is None:
-        _check_claim_without_plan(problem, solution)
-        return False
+        return _certify_without_plan(problem, solution)
     _check_claim(solution, check_plan(problem, solution.plan))
     if type(solution.certificate) is not FlowCertificate:
         return False
-    reduction = Reduction.of(problem)
-    proven = reduction.base_cost + check_flow(reduction.network, solution.certificate.flow)
+    proven = proven_bound(problem, solution.certificate)
     if proven != solution.bound:
         raise CertificateRejected(f"the flow proves the bound {proven}, but {solution.solver} claims {solution.bound}")
     return solution.is_optimal
+
+
+def proven_bound(problem: Problem, certificate: FlowCertificate) -> int | None:
+    """What every plan within the budget costs at least, shown by a flow; None if it shows that there is none.
+
+    Raises:
+        CertificateRejected: the flow is not feasible, or no bound follows from it.
+    """
+    weights = certificate.weights
+    if weights != BY_COST and problem.budget_bytes is None:
+        raise CertificateRejected(f"a flow that weighs bytes ({weights}) bounds nothing without a budget")
+    reduction = Reduction.of(problem, weights)
+    least = reduction.base + reduction.unit * check_flow(reduction.network, certificate.flow)
+    return weights.bound(least, problem.budget_bytes)
 
 
 def _check_claim(solution: Solution, cost: int) -> None:
@@ -120,19 +133,22 @@ def _check_claim(solution: Solution, cost: int) -> None:
         raise CertificateRejected(f"{who} gives no certificate; a ClaimedBound is the least that it can give")
 
 
-def _check_claim_without_plan(problem: Problem, solution: Solution) -> None:
+def _certify_without_plan(problem: Problem, solution: Solution) -> bool:
     who, reason = solution.solver, solution.termination.reason
     if reason in (Reason.OPTIMAL, Reason.FEASIBLE):
         raise CertificateRejected(f"{who} claims {reason.name} without a plan")
     if solution.objective is not None:
         raise CertificateRejected(f"{who} claims the objective {solution.objective} without a plan")
-    possible = _fits_any_budget(problem) and not (forced(problem).lost & problem.needed).any()
-    if reason is Reason.INFEASIBLE and possible:
+    if reason is not Reason.INFEASIBLE:
+        return False
+    rules = forced(problem)
+    if bool((rules.lost & problem.needed).any()):
+        return True
+    if type(solution.certificate) is FlowCertificate and proven_bound(problem, solution.certificate) is None:
+        return True
+    if problem.budget_bytes is None or int(problem.save_bytes.sum()) <= problem.budget_bytes:
         raise CertificateRejected(f"{who} claims INFEASIBLE, but no rule stands in the way of a plan")
-
-
-def _fits_any_budget(problem: Problem) -> bool:
-    return problem.budget_bytes is None or int(problem.save_bytes.sum()) <= problem.budget_bytes
+    return False
 
 
 def _named(problem: Problem, who: BoolArray) -> str:

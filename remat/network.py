@@ -21,10 +21,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from remat.arrays import BoolArray, IntArray
+from remat.arrays import LARGEST_TOTAL, BoolArray, IntArray
 from remat.errors import UnsupportedProblem
 from remat.feasibility import Forced, forced
 from remat.problem import Problem
+from remat.weights import BY_COST, Weights
 
 SOURCE, SINK = 0, 1
 
@@ -61,7 +62,7 @@ class Network:
                 capacity of 6442450949 makes SciPy 1.17 report a flow of 0.
         """
         finite = self.capacities < self.infinity
-        unit = max(math.gcd(*np.unique(self.capacities[finite]).tolist()), 1)
+        unit = max(int(np.gcd.reduce(self.capacities[finite])), 1)
         capacities = self.capacities // unit
         infinity = int(capacities[finite].sum()) + 1
         if largest is not None and infinity > largest:
@@ -72,6 +73,21 @@ class Network:
         capacities[~finite] = infinity
         fitted = Network(self.num_vertices, self.tails, self.heads, capacities, infinity, self.tiebreaks)
         return fitted, unit
+
+    def folded(self, largest: int | None) -> Network:
+        """The same minimum cuts, with the tiebreaks as part of the capacities, if the solver can count that far.
+
+        A unit of capacity outweighs all that a tiebreak can add up to, so whole numbers lose nothing.
+        """
+        network = self
+        for tie in self.tiebreaks:
+            scale = int(tie.sum()) + 1
+            infinity = network.infinity * scale
+            if infinity > min(largest or LARGEST_TOTAL, LARGEST_TOTAL):
+                break
+            capacities = np.where(network.capacities < network.infinity, network.capacities * scale + tie, infinity)
+            network = Network(self.num_vertices, self.tails, self.heads, capacities, infinity, network.tiebreaks[1:])
+        return network
 
     def is_decided(self, sides: Sides) -> bool:
         """Whether there is but one minimum cut: every vertex that has arcs is on a side for good."""
@@ -147,20 +163,33 @@ class Reduction:
     """A problem's network, with what is needed to read a cut of it as a plan.
 
     Attributes:
-        network: the network; its tiebreaks are saved bytes, then saved values.
-        base_cost: price of the values that every plan saves; they are not in the network.
+        network: the network. Of all minimum cuts its tiebreaks prefer the fewest saved bytes (the
+            lowest cost, where the weights count bytes alone), then the fewest saved values.
+        unit: what one unit of the network's capacity weighs.
+        base: weight of the values that every plan saves; they are not in the network.
         in_vertex, out_vertex: (n,) the two vertices of each value.
     """
 
     network: Network
-    base_cost: int
+    unit: int
+    base: int
     in_vertex: IntArray
     out_vertex: IntArray
 
     @classmethod
-    def of(cls, problem: Problem, known: Forced | None = None) -> Reduction:
-        """Builds the network of a feasible problem, in time linear in the graph."""
+    def of(cls, problem: Problem, weights: Weights = BY_COST, known: Forced | None = None) -> Reduction:
+        """Builds the network of a feasible problem, in time linear in the graph.
+
+        Args:
+            problem: its budget, if any, is not part of the network.
+            weights: the price on saved bytes, which are free when left out.
+            known: `forced(problem)`, to save time.
+
+        Raises:
+            UnsupportedProblem: the weighed prices add up to 2**62 or more.
+        """
         rules = known or forced(problem)
+        unit, save_weight, recompute_weight = _weighed(problem, weights)
         n = len(problem)
         in_vertex = np.where(rules.stuck, SOURCE, np.arange(2, 2 + n))
         out_vertex = np.arange(2 + n, 2 + 2 * n)
@@ -168,33 +197,63 @@ class Reduction:
         out_vertex[rules.lost] = SOURCE
 
         always = rules.stuck & problem.needed
-        split = np.flatnonzero(~always & ~rules.lost)
-        redo = np.flatnonzero(~rules.stuck & (problem.recompute_cost > 0))
+        split = (~(always | rules.lost)).nonzero()[0]
+        redo = (~rules.stuck & (problem.recompute_cost > 0)).nonzero()[0]
         use = (out_vertex[problem.producers] != SINK) & (in_vertex[problem.consumers] != SOURCE)
         u, v = problem.producers[use], problem.consumers[use]
 
-        infinity = int(problem.save_cost.sum() + problem.recompute_cost.sum()) + 1
+        infinity = int(save_weight.sum() + recompute_weight.sum()) + 1
         unsaveable = problem.cannot_save.mask
-        save_price = np.where(unsaveable, infinity, problem.save_cost)[split]
-        nothing = np.zeros(len(redo) + len(u), np.int64)
-        can_tie = ~unsaveable[split]
+        save_price = np.where(unsaveable, infinity, save_weight)[split]
+        can_save = ~unsaveable[split]
+        unused, recomputed = np.zeros(len(u), np.int64), np.zeros(len(redo), np.int64)
+        if weights.cost:
+            saves, redoes = problem.save_bytes, recomputed
+        else:
+            saves, redoes = problem.save_cost, problem.recompute_cost[redo]
         network = Network(
             num_vertices=2 + 2 * n,
             tails=np.concatenate([in_vertex[split], np.full(len(redo), SOURCE), out_vertex[u]]),
             heads=np.concatenate([out_vertex[split], in_vertex[redo], in_vertex[v]]),
-            capacities=np.concatenate([save_price, problem.recompute_cost[redo], np.full(len(u), infinity)]),
+            capacities=np.concatenate([save_price, recompute_weight[redo], np.full(len(u), infinity)]),
             infinity=infinity,
             tiebreaks=(
-                np.concatenate([np.where(can_tie, problem.save_bytes[split], 0), nothing]),
-                np.concatenate([can_tie.astype(np.int64), nothing]),
+                np.concatenate([np.where(can_save, saves[split], 0), redoes, unused]),
+                np.concatenate([can_save.astype(np.int64), recomputed, unused]),
             ),
         )
-        return cls(network, int(problem.save_cost[always].sum()), in_vertex, out_vertex)
+        return cls(network, unit, unit * int(save_weight[always].sum()), in_vertex, out_vertex)
 
     def saved(self, sink_side: BoolArray) -> BoolArray:
         """(n,) the values whose in-out arc a cut cuts, given (num_vertices,) its sink side."""
         return ~sink_side[self.in_vertex] & sink_side[self.out_vertex]
 
+    def sink_side(self, saved: BoolArray, recomputed: BoolArray) -> BoolArray:
+        """(num_vertices,) the sink side of the cut that means this choice."""
+        side = np.zeros(self.network.num_vertices, np.bool_)
+        side[self.out_vertex[saved | recomputed]] = True
+        side[self.in_vertex[recomputed]] = True
+        side[SINK] = True
+        return side
+
     def recomputed(self, sink_side: BoolArray) -> BoolArray:
         """(n,) the values with both vertices on the sink side."""
         return sink_side[self.in_vertex] & sink_side[self.out_vertex]
+
+
+def _weighed(problem: Problem, weights: Weights) -> tuple[int, IntArray, IntArray]:
+    """The unit, and in that unit (n,) what saving and what recomputing each value weighs."""
+    if weights == BY_COST:
+        return 1, problem.save_cost, problem.recompute_cost
+    costs, sizes = (problem.save_cost, problem.recompute_cost), (problem.save_bytes,)
+    cost_unit, byte_unit = (max(math.gcd(*map(int, map(np.gcd.reduce, columns))), 1) for columns in (costs, sizes))
+    unit = math.gcd(weights.cost * cost_unit, weights.byte * byte_unit)
+    cost, byte = weights.cost * cost_unit // unit, weights.byte * byte_unit // unit
+    total = cost * sum(int(column.sum()) for column in costs) // cost_unit
+    total += byte * int(problem.save_bytes.sum()) // byte_unit
+    if total >= LARGEST_TOTAL:
+        raise UnsupportedProblem(
+            f"costs and bytes weighed {weights.cost} : {weights.byte} add up to {total:.2e}, but must stay below 2**62"
+        )
+    save = cost * (problem.save_cost // cost_unit) + byte * (problem.save_bytes // byte_unit)
+    return unit, save, cost * (problem.recompute_cost // cost_unit)

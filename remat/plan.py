@@ -54,14 +54,7 @@ class Plan:
         Saved values that the backward pass never reads are dropped. The plan may break bans of
         `problem`; `remat.check_plan` tells.
         """
-        arguments: dict[int, list[int]] = {}
-        for u, v in zip(problem.producers.tolist(), problem.consumers.tolist(), strict=True):
-            arguments.setdefault(v, []).append(u)
-        available = problem.needed.copy()
-        for v in reversed(range(len(problem))):
-            if available[v] and not saved[v]:
-                available[arguments.get(v, [])] = True
-        return cls.of(problem, available & saved, available & ~saved)
+        return cls.of(problem, *completed(problem, saved))
 
     def made_for(self, graph: Graph) -> Plan:
         """This plan, with the graph noted, so that a replay on another one is refused."""
@@ -135,6 +128,18 @@ class Plan:
         if plan.digest != fields.get("digest"):
             raise InvalidPlan(f"{path}: the digest does not match the content; the file was altered")
         return plan
+
+
+def completed(problem: Problem, saved: BoolArray) -> tuple[BoolArray, BoolArray]:
+    """What a set of saved values means: (saved, recomputed) masks; see `Plan.from_saved`."""
+    arguments: dict[int, list[int]] = {}
+    for u, v in zip(problem.producers.tolist(), problem.consumers.tolist(), strict=True):
+        arguments.setdefault(v, []).append(u)
+    available = problem.needed.copy()
+    for v in reversed(range(len(problem))):
+        if available[v] and not saved[v]:
+            available[arguments.get(v, [])] = True
+    return available & saved, available & ~saved
 
 
 def _mask(label: str, names: tuple[str, ...], problem: Problem) -> BoolArray:

@@ -14,6 +14,7 @@ in the backward pass", and `a_v`, "v is recomputed there". A value is saved wher
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,7 +23,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import ArrayLike
 
-from remat.arrays import LARGEST_TOTAL, BoolArray, IntArray, bool_column, int_column
+from remat.arrays import LARGEST_TOTAL, BoolArray, IntArray, bool_column, int_column, is_whole
 from remat.bans import Bans
 from remat.errors import InvalidProblem
 from remat.uses import check_uses
@@ -66,7 +67,34 @@ class Problem:
         for name in ("producers", "consumers"):
             object.__setattr__(self, name, int_column(f"Problem.{name}", getattr(self, name), m, InvalidProblem))
         object.__setattr__(self, "needed", bool_column("Problem.needed", self.needed, n, InvalidProblem))
-        _check(self)
+        if len(self.index) != n:
+            twice = next(name for i, name in enumerate(self.names) if self.index[name] != i)
+            raise InvalidProblem(f"Problem.names must be unique, got {twice!r} twice")
+        check_uses(self.names, self.producers, self.consumers, "Problem", InvalidProblem)
+        _check_terms(self)
+
+    def priced(
+        self,
+        *,
+        save_cost: IntArray,
+        recompute_cost: IntArray,
+        cannot_save: Bans,
+        cannot_recompute: Bans,
+        budget_bytes: int | None,
+    ) -> Problem:
+        """The same values and uses under other terms. Only those are checked: it takes half as long as a new one."""
+        n, problem = len(self), copy.copy(self)
+        terms = {
+            "save_cost": int_column("Problem.save_cost", save_cost, n, InvalidProblem),
+            "recompute_cost": int_column("Problem.recompute_cost", recompute_cost, n, InvalidProblem),
+            "cannot_save": cannot_save,
+            "cannot_recompute": cannot_recompute,
+            "budget_bytes": budget_bytes,
+        }
+        for name, value in terms.items():
+            object.__setattr__(problem, name, value)
+        _check_terms(problem)
+        return problem
 
     @classmethod
     def of(
@@ -157,18 +185,14 @@ def _pairs(edges: list[tuple[int, int]]) -> IntArray:
     return flat.reshape(-1, 2)
 
 
-def _is_whole(number: object) -> bool:
-    return isinstance(number, int | np.integer) and not isinstance(number, bool)
-
-
 def _position(label: str, index: int, length: int) -> None:
-    if not _is_whole(index):
+    if not is_whole(index):
         raise InvalidProblem(f"{label} must hold positions of values, got {index!r}")
     if not 0 <= index < length:
         raise InvalidProblem(f"{label} names value {index}, but there are only {length} (0 to {length - 1})")
 
 
-def _check(problem: Problem) -> None:
+def _check_terms(problem: Problem) -> None:
     n = len(problem)
     for label in ("cannot_save", "cannot_recompute"):
         if len(getattr(problem, label)) != n:
@@ -186,10 +210,6 @@ def _check(problem: Problem) -> None:
         raise InvalidProblem(
             f"Problem: the prices must add up to less than 2**62, got about {total:.2e}; use a coarser unit"
         )
-    if len(problem.index) != n:
-        twice = next(name for i, name in enumerate(problem.names) if problem.index[name] != i)
-        raise InvalidProblem(f"Problem.names must be unique, got {twice!r} twice")
     budget = problem.budget_bytes
-    if budget is not None and (not _is_whole(budget) or budget < 0):
+    if budget is not None and (not is_whole(budget) or budget < 0):
         raise InvalidProblem(f"Problem.budget_bytes must be a non-negative integer or None, got {budget!r}")
-    check_uses(problem.names, problem.producers, problem.consumers, "Problem", InvalidProblem)

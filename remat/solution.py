@@ -8,15 +8,17 @@ from enum import Enum
 
 from remat.arrays import IntArray
 from remat.plan import Plan
+from remat.weights import BY_COST, Weights
 
 
 class Reason(Enum):
     """How a search ended, as claimed by the solver. The value is the help text."""
 
     OPTIMAL = "no plan costs less"
-    FEASIBLE = "a plan was found, and a limit stopped the search for a cheaper one"
+    FEASIBLE = "a plan was found, but there may be a cheaper one"
     INFEASIBLE = "no plan keeps all the rules; relax a ban or raise the budget"
     LIMIT = "a limit stopped the search before it found a plan; raise the limit"
+    GAVE_UP = "the heuristic found no plan, though there may be one; take an exact solver"
 
 
 @dataclass(frozen=True)
@@ -36,8 +38,8 @@ class Termination:
     detail: str = ""
 
     def __post_init__(self) -> None:
-        limited = self.reason in (Reason.FEASIBLE, Reason.LIMIT)
-        if limited != (self.limit is not None):
+        limited = self.limit is not None
+        if limited != (self.reason is Reason.LIMIT) and self.reason is not Reason.FEASIBLE:
             raise ValueError(f"Termination.limit must be set if and only if a limit stopped the solver, got {self}")
 
 
@@ -51,16 +53,21 @@ class Certificate(ABC):
 
 @dataclass(frozen=True, eq=False)
 class FlowCertificate(Certificate):
-    """A feasible flow whose value equals the plan's price: no plan can cost less (duality).
+    """A feasible flow: no plan weighs less than its value (duality).
+
+    Without a budget the weight of a plan is its cost, and a flow of that value proves it optimal.
+    With one, see `remat.weights`.
 
     Attributes:
-        flow: (k,) flow on each arc of `remat.network.Reduction.of(problem).network`.
+        flow: (k,) flow on each arc of `remat.network.Reduction.of(problem, weights).network`.
+        weights: what a unit of cost and a saved byte weigh.
     """
 
     flow: IntArray
+    weights: Weights = BY_COST
 
     def __str__(self) -> str:
-        return "flow = cut, verified"
+        return "flow = cut, verified" if self.weights == BY_COST else f"flow at {self.weights}, verified"
 
 
 @dataclass(frozen=True)
@@ -102,8 +109,8 @@ class Solution:
         certificate: evidence for the bound; None without a plan.
         solver: name of the solver.
         solve_time_s: wall time of the solver, without the checks.
-        is_proven: optimal, and the certificate was verified without trusting the solver. Only
-            `remat.solve` says so; whatever a solver puts here is overwritten.
+        is_proven: optimal (or infeasible), and the proof was verified without trusting the solver.
+            Only `remat.solve` says so; whatever a solver puts here is overwritten.
     """
 
     plan: Plan | None

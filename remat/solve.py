@@ -5,18 +5,19 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 
+from remat.budget import explained, over_budget
 from remat.certify import certify
-from remat.errors import Infeasible, InvalidOption, InvalidProblem, LimitReached
-from remat.feasibility import check_feasible
+from remat.errors import CertificateRejected, Infeasible, InvalidOption, InvalidProblem, LimitReached
+from remat.feasibility import Forced, check_feasible, forced
 from remat.problem import Problem
-from remat.registry import DEFAULT_SOLVER, find_solver
+from remat.registry import DEFAULT_BUDGET_SOLVER, DEFAULT_SOLVER, find_solver
 from remat.solution import Reason, Solution, Termination
 from remat.solver import Solver
 
 
 def solve(
     problem: Problem,
-    solver: str | Solver = DEFAULT_SOLVER,
+    solver: str | Solver | None = None,
     *,
     time_limit_s: float | None = None,
     throw: bool = True,
@@ -25,9 +26,12 @@ def solve(
 
     Args:
         problem: what to solve.
-        solver: a registered name (`remat solvers` lists them) or a configured instance.
+        solver: a registered name (`remat solvers` lists them) or a configured instance; "ortools" when
+            left out, and "lagrangian" for a problem with a byte budget.
         time_limit_s: wall time in seconds; only for solvers that support it.
         throw: raise if there is no plan; if False, return a solution without one.
+
+    Whether there is a plan at all is decided before the solver is called, with a budget, too.
 
     Returns:
         a solution whose plan is legal and costs what it says. `is_proven` tells whether its
@@ -35,44 +39,56 @@ def solve(
 
     Raises:
         UnknownName, NotInstalled, UnsupportedProblem: the solver cannot be used for this.
-        Infeasible: no plan exists; the message names the rules that contradict each other.
-        LimitReached: the limit stopped the solver before it had a plan.
+        Infeasible: no plan exists; the message names the rules that contradict each other, or the
+            fewest bytes that a plan can save.
+        LimitReached: the solver found no plan: a limit stopped it, or it is a heuristic.
         InvalidPlan, CertificateRejected: the solver's answer is wrong. That is a bug in the solver.
     """
-    chosen = find_solver(solver)
     if not isinstance(problem, Problem):  # pyright: ignore[reportUnnecessaryIsInstance]  # the likeliest slip
         raise InvalidProblem(
             f"solve() takes a remat.Problem, got {type(problem).__name__}; "
             f"a graph is posed first: cost_model.pose(graph)"
         )
+    if solver is None:
+        solver = DEFAULT_SOLVER if problem.budget_bytes is None else DEFAULT_BUDGET_SOLVER
+    chosen = find_solver(solver)
     if time_limit_s is not None and not _is_positive(time_limit_s):
         raise InvalidOption(f"time_limit_s must be a positive number of seconds, got {time_limit_s!r}")
     chosen.accept(problem, time_limit_s=time_limit_s)
+    rules = forced(problem)
     try:
-        check_feasible(problem)
+        check_feasible(problem, rules)
+        _check_budget(problem, rules)
     except Infeasible as conflict:
         if throw:
             raise
-        return Solution(None, None, Termination(Reason.INFEASIBLE, detail=str(conflict)), None, chosen.name)
+        claim = Termination(Reason.INFEASIBLE, detail=str(conflict))
+        return Solution(None, None, claim, None, chosen.name, is_proven=True)
     start = time.perf_counter()
     solution = chosen._solve(problem, time_limit_s=time_limit_s)  # pyright: ignore[reportPrivateUsage]
     solution = replace(solution, solve_time_s=time.perf_counter() - start)
+    if solution.termination.reason is Reason.INFEASIBLE:
+        raise CertificateRejected(f"{chosen.name} claims INFEASIBLE, but no rule stands in the way of a plan")
     solution = replace(solution, is_proven=certify(problem, solution))
     if solution.plan is None and throw:
-        _raise(problem, solution)
+        raise LimitReached(_nothing_found(solution))
     return solution
+
+
+def _check_budget(problem: Problem, rules: Forced) -> None:
+    least = over_budget(problem, rules)
+    if least is not None:
+        raise Infeasible(explained(problem, least))
 
 
 def _is_positive(number: object) -> bool:
     return isinstance(number, (int, float)) and number > 0
 
 
-def _raise(problem: Problem, solution: Solution) -> None:
-    if solution.termination.reason is Reason.INFEASIBLE:
-        raise Infeasible(
-            f"no plan fits the budget of {problem.budget_bytes} bytes, says {solution.solver}; raise the budget"
-        )
-    raise LimitReached(
+def _nothing_found(solution: Solution) -> str:
+    if solution.termination.reason is Reason.GAVE_UP:
+        return f"{solution.solver} is a heuristic, and found no plan, though there is one; take an exact solver"
+    return (
         f"{solution.solver} found no plan within its {solution.termination.limit} limit; "
         f"raise it, or choose a faster solver"
     )

@@ -7,16 +7,18 @@ from collections import deque
 from enum import Enum
 from importlib.metadata import metadata
 from importlib.util import find_spec
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
 from remat.arrays import BoolArray, IntArray
 from remat.errors import NotInstalled, UnsupportedProblem
+from remat.feasibility import Forced
 from remat.network import SINK, SOURCE, Network, Reduction, Sides
 from remat.plan import Plan
 from remat.problem import Problem
 from remat.solution import FlowCertificate, Reason, Solution, Termination
+from remat.weights import BY_COST, Weights
 
 
 class Feature(Enum):
@@ -55,6 +57,15 @@ class Solver(ABC):
         """The required packages that are not installed."""
         return tuple(package for package in cls.requires if find_spec(package) is None)
 
+    def check_installed(self) -> None:
+        """Raises `NotInstalled` if a required package is missing."""
+        missing = self.missing()
+        if missing:
+            raise NotInstalled(
+                f"solver {self.name!r} needs {', '.join(missing)}: pip install {_remedy(missing)} "
+                f"(or choose an installed one: `remat solvers` lists them)"
+            )
+
     def accept(self, problem: Problem, *, time_limit_s: float | None = None) -> None:
         """Refuses what this solver cannot do, before it starts.
 
@@ -62,12 +73,7 @@ class Solver(ABC):
             NotInstalled: a required package is missing.
             UnsupportedProblem: a feature is missing, or the problem is too large.
         """
-        missing = self.missing()
-        if missing:
-            raise NotInstalled(
-                f"solver {self.name!r} needs {', '.join(missing)}: pip install {_remedy(missing)} "
-                f"(or choose an installed one: `remat solvers` lists them)"
-            )
+        self.check_installed()
         asked = {Feature.BUDGET: problem.budget_bytes is not None, Feature.TIME_LIMIT: time_limit_s is not None}
         for feature, wanted in asked.items():
             if wanted and feature not in self.features:
@@ -84,6 +90,21 @@ def _remedy(packages: tuple[str, ...]) -> str:
     """What to install: our extra where there is one, for it knows which versions work."""
     extras = metadata("remat").get_all("Provides-Extra") or []
     return " ".join(f"'remat[{package}]'" if package in extras else package for package in packages)
+
+
+class Cut(NamedTuple):
+    """A minimum cut, read as a choice.
+
+    Attributes:
+        saved, recomputed: (n,) masks.
+        weight: its cost and saved bytes, weighed as in the certificate.
+        certificate: the flow that proves that nothing weighs less.
+    """
+
+    saved: BoolArray
+    recomputed: BoolArray
+    weight: int
+    certificate: FlowCertificate
 
 
 class FlowSolver(Solver):
@@ -103,11 +124,26 @@ class FlowSolver(Solver):
         """
 
     def _solve(self, problem: Problem, *, time_limit_s: float | None) -> Solution:
-        reduction = Reduction.of(problem)
+        cut = self.minimum_cut(problem)
+        plan = Plan.of(problem, cut.saved, cut.recomputed)
+        return Solution(plan, cut.weight, Termination(Reason.OPTIMAL, cut.weight), cut.certificate, self.name)
+
+    def minimum_cut(self, problem: Problem, weights: Weights = BY_COST, known: Forced | None = None) -> Cut:
+        """The choice that weighs least, whatever the budget, with the flow that proves it.
+
+        Args:
+            problem: a feasible problem.
+            weights: the price on saved bytes, which are free when left out.
+            known: `forced(problem)`, to save time.
+
+        Raises:
+            UnsupportedProblem: the weighed prices are too large for this solver, or for any.
+        """
+        reduction = Reduction.of(problem, weights, known)
         flow, sink_side = self._minimum_cut(reduction.network, "prices")
-        plan = Plan.of(problem, reduction.saved(sink_side), reduction.recomputed(sink_side))
-        value = reduction.base_cost + flow_value(reduction.network, flow)
-        return Solution(plan, value, Termination(Reason.OPTIMAL, value), FlowCertificate(flow), self.name)
+        weight = reduction.base + reduction.unit * flow_value(reduction.network, flow)
+        certificate = FlowCertificate(flow, weights)
+        return Cut(reduction.saved(sink_side), reduction.recomputed(sink_side), weight, certificate)
 
     def _minimum_cut(self, network: Network, what: str) -> tuple[IntArray, BoolArray]:
         """A maximum flow, and the sink side of the minimum cut that the tiebreaks prefer."""
@@ -117,7 +153,9 @@ class FlowSolver(Solver):
         if not network.tiebreaks or fitted.is_decided(sides):
             return flow * unit, sides.sink
         face, vertex = fitted.face(flow, sides)
-        _, chosen = self._minimum_cut(face, "bytes or values that break ties between optimal plans")
+        _, chosen = self._minimum_cut(
+            face.folded(self.largest_capacity), "bytes or values that break ties between optimal plans"
+        )
         return flow * unit, chosen[vertex]
 
 

@@ -1,9 +1,22 @@
 """Solvers for `remat`: one algorithm a file. The package behind each is imported when it solves."""
 
+from solvers.cpsat import CPSAT
 from solvers.exhaustive import Exhaustive
+from solvers.knapsack import DynamicKnapsack, GreedyKnapsack
+from solvers.lagrangian import Lagrangian
 from solvers.networkx_cut import NetworkX
 from solvers.ortools_flow import ORTools
 from solvers.pulp_ilp import PuLP
 from solvers.scipy_flow import SciPy
 
-__all__ = ["Exhaustive", "NetworkX", "ORTools", "PuLP", "SciPy"]
+__all__ = [
+    "CPSAT",
+    "DynamicKnapsack",
+    "Exhaustive",
+    "GreedyKnapsack",
+    "Lagrangian",
+    "NetworkX",
+    "ORTools",
+    "PuLP",
+    "SciPy",
+]

@@ -24,6 +24,7 @@ from remat import (
     check_plan,
     solve,
 )
+from remat.budget import least_bytes
 from remat.certify import check_flow
 from remat.network import SINK, Network, Reduction
 from remat.solution import Certificate, ClaimedBound, Enumeration, FlowCertificate
@@ -162,14 +163,23 @@ def test_a_false_claim_is_rejected(
         certify(CHAIN, Solution(plan, cost, Termination(reason, bound, limit), certificate, "liar"))
 
 
-def test_infeasible_is_believed_where_it_may_be_true() -> None:
-    """Whether a plan fits a budget is as hard as knapsack; whether bans leave one is not."""
+def test_infeasible_needs_a_rule_that_stands_in_the_way() -> None:
     nothing = Solution(None, None, Termination(Reason.INFEASIBLE), None, "someone")
-    certify(replace(CHAIN, budget_bytes=0), nothing)
     impossible = replace(CHAIN, cannot_save=CHAIN.cannot_recompute, needed=np.array([True, False, False, True]))
-    assert not certify(impossible, nothing)
+    assert certify(impossible, nothing)
     with pytest.raises(CertificateRejected, match="no rule stands in the way"):
         certify(CHAIN, nothing)
+
+
+def test_infeasible_under_a_budget_is_proven_by_a_flow_alone() -> None:
+    """The fewest bytes that a plan can save are a minimum cut."""
+    tight = replace(CHAIN, budget_bytes=least_bytes(CHAIN).weight - 1)
+    nothing = Solution(None, None, Termination(Reason.INFEASIBLE), None, "someone")
+    assert not certify(tight, nothing)
+    proof = least_bytes(tight).certificate
+    assert certify(tight, replace(nothing, certificate=proof))
+    loose = replace(CHAIN, budget_bytes=least_bytes(CHAIN).weight)
+    assert not certify(loose, replace(nothing, certificate=proof))
 
 
 @dataclass(frozen=True)
@@ -202,7 +212,7 @@ def test_a_plan_without_a_certificate_is_rejected() -> None:
         certify(CHAIN, replace(solve(CHAIN, "ortools"), certificate=None))
 
 
-@pytest.mark.parametrize(("reason", "limit"), [(Reason.OPTIMAL, "time"), (Reason.LIMIT, None), (Reason.FEASIBLE, None)])
+@pytest.mark.parametrize(("reason", "limit"), [(Reason.OPTIMAL, "time"), (Reason.LIMIT, None), (Reason.GAVE_UP, "time")])
 def test_a_limit_is_named_if_and_only_if_it_stopped_the_search(reason: Reason, limit: str | None) -> None:
     with pytest.raises(ValueError, match="if and only if a limit stopped the solver"):
         Termination(reason, limit=limit)

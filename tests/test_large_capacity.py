@@ -49,6 +49,40 @@ def test_any_prices_and_sizes_with_a_budget(solver: Solver, data: st.DataObject,
     exact_or_refused(data.draw(problems(max_values=8, largest=largest, budget=True)), solver)
 
 
+@each(BUDGET)
+def test_sizes_past_2_31_within_a_budget(solver: Solver) -> None:
+    """OR-Tools 9.15 adds such sizes up in 32 bits, and says that no plan costs less than 3."""
+    exact_or_refused(
+        Problem.of(
+            [0] * 7,
+            edges=[(0, 2)],
+            needed=[1, 2, 3, 4, 5, 6],
+            recompute_cost=[1, 1, 0, 1, 1, 1, 1],
+            save_bytes=[7963588859, 5200000000, 3000000000, 5992000000, 6600000000, 3000000000, 4688333083],
+            budget_bytes=23700000000,
+        ),
+        solver,
+    )
+
+
+@each(BUDGET)
+@pytest.mark.parametrize("seed", range(5))
+def test_costs_that_are_the_same_in_doubles(solver: Solver, seed: int) -> None:
+    """Near 2**56; CP-SAT takes them for a gap of 0, and a plan for optimal, unless told otherwise."""
+    random = np.random.default_rng(seed)
+    sizes = random.integers(10**6, 10**7, 14)
+    exact_or_refused(
+        Problem.of(
+            [0] * 14,
+            needed=range(14),
+            recompute_cost=(2**56 + random.integers(0, 40, 14)).tolist(),
+            save_bytes=sizes,
+            budget_bytes=int(sizes.sum()) // 2,
+        ),
+        solver,
+    )
+
+
 @each(CONFIGURED)
 @FEW
 @given(data=st.data())

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from helpers import BUDGET, EXACT, each, every_plan, largest_price, most_values
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from helpers import BUDGET, EXACT, SOLVERS, each, every_plan, is_legal, largest_price, most_values
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from remat import Problem, Solver, solve
+from remat import Feature, Infeasible, Problem, Solver, solve
 from remat.testing import problems
+from solvers import CPSAT
 
 DRAWN = settings.default.max_examples
+HEURISTIC = [solver for solver in SOLVERS if not solver.exact and Feature.BUDGET in solver.features]
 
 
 def besides(oracle: str, solvers: list[Solver]) -> list[Solver]:
@@ -55,6 +61,64 @@ def test_a_budget_is_kept_to_the_byte(solver: Solver) -> None:
         [0] * 8, needed=range(8), recompute_cost=[1, 9, 4, 4, 8, 2, 7, 3], save_bytes=sizes, budget_bytes=4 * 10**8 + 6
     )
     assert min(plan.cost for plan in every_plan(problem)) == solve(problem, solver).objective
+
+
+@each(HEURISTIC)
+@settings(max_examples=3 * DRAWN)
+@given(data=st.data())
+def test_a_heuristic_keeps_the_budget_and_never_beats_the_optimum(solver: Solver, data: st.DataObject) -> None:
+    problem = data.draw(problems(max_values=12, budget=True, largest=largest_price(solver, 12)))
+    best, found = solve(problem, "exhaustive").objective, solve(problem, solver)
+    assert found.plan is not None
+    saved, recomputed = (frozenset(np.flatnonzero(mask).tolist()) for mask in found.plan.masks(problem))
+    assert is_legal(problem, saved, recomputed)
+    assert best is not None
+    assert found.objective is not None
+    assert found.bound is not None
+    assert found.bound <= best <= found.objective
+    assert found.is_proven == found.is_optimal == (found.bound == found.objective)
+
+
+@each([*BUDGET, *HEURISTIC])
+@settings(max_examples=DRAWN)
+@given(data=st.data())
+def test_the_budget_may_be_spent_to_the_last_byte(solver: Solver, data: st.DataObject) -> None:
+    problem = data.draw(problems(max_values=8, largest=largest_price(solver, 8)))
+    nothing = np.zeros(len(problem), np.int64)
+    fewest = solve(replace(problem, save_cost=problem.save_bytes, recompute_cost=nothing), "exhaustive").objective
+    assert fewest is not None
+    tightest = solve(replace(problem, budget_bytes=fewest), solver)
+    assert tightest.plan is not None
+    assert int(problem.save_bytes[tightest.plan.masks(problem)[0]].sum()) == fewest
+    for budget_bytes in {0, fewest - 1} if fewest else ():
+        with pytest.raises(Infeasible, match=f"no plan fits the budget of {budget_bytes} bytes"):
+            solve(replace(problem, budget_bytes=budget_bytes), solver)
+    for more in (0, 1, 2**62):
+        roomy = solve(replace(problem, budget_bytes=int(problem.save_bytes.sum()) + more), solver)
+        assert roomy.objective == solve(problem, "exhaustive").objective
+
+
+@settings(max_examples=DRAWN)
+@given(st.lists(st.tuples(st.integers(1, 1000), st.integers(0, 300)), max_size=12), st.integers(0, 1000))
+def test_a_dynamic_program_is_exact_where_values_are_independent(items: list[tuple[int, int]], budget: int) -> None:
+    """Then the problem is a knapsack, and one of less than 10,000 bytes."""
+    prices, sizes = [price for price, _ in items], [size for _, size in items]
+    problem = Problem.of(
+        [0] * len(items), needed=range(len(items)), recompute_cost=prices, save_bytes=sizes, budget_bytes=budget
+    )
+    best = solve(problem, "exhaustive").objective
+    assert best == solve(problem, "knapsack-dp").objective
+    greedy = solve(problem, "knapsack-greedy").objective
+    assert greedy is not None
+    assert best is not None
+    # What greed saves is worth no less than the best saves, less the first item that no longer fits.
+    assert greedy - best <= max(prices, default=0)
+
+
+@settings(max_examples=DRAWN // 3)
+@given(problems(max_values=12, budget=True))
+def test_more_workers_find_nothing_cheaper(problem: Problem) -> None:
+    assert solve(problem, CPSAT()).objective == solve(problem, CPSAT(workers=4)).objective
 
 
 @each(EXACT)

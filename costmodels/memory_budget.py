@@ -1,0 +1,107 @@
+"""The least recompute time within a budget of memory."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import ClassVar, Literal, cast, get_args
+
+import numpy as np
+
+from costmodels.recompute_time import RecomputeTime
+from remat import DEFAULT_ESTIMATOR, CostModel, Graph, InvalidOption, Terms
+from remat.arrays import is_whole
+from remat.budget import flow_solver, least_bytes
+from remat.estimator import Estimator
+from remat.feasibility import forced
+from remat.peak_search import peak_range
+from remat.problem import Problem
+from remat.registry import find_estimator
+from remat.sizes import parse_bytes
+
+Of = Literal["saved", "peak"]
+
+
+@dataclass(frozen=True)
+class MemoryBudget(CostModel):
+    """Saves up to a budget, and recomputes the rest in as little time as possible.
+
+    What counts is the memory of the saved activations (each storage once; inputs and parameters are
+    alive anyway, and count nothing), or the peak of all memory beside inputs and parameters, over
+    both passes (`remat.memory`).
+
+    Attributes:
+        budget: a size ("8GB", "512MiB"), a whole number of bytes, or a fraction from 0 to 1 of what
+            the fastest plan saves: 1 puts no pressure, 0 saves the inputs only. Where something can
+            be had by no other way, say the seed of a dropout, a fraction means at least that; a
+            size that is too small is an error. Of the peak, likewise: a fraction of the fastest
+            plan's, but at least the smallest peak that is found.
+        of: "saved" activations, or "peak". A peak is searched for: use `remat.choose`, or compile.
+        estimator: how long recomputing a value takes: a registered name or an instance.
+    """
+
+    name: ClassVar[str] = "memory-budget"
+
+    budget: float | int | str = 0.5
+    of: Of = "saved"
+    estimator: str | Estimator = DEFAULT_ESTIMATOR
+
+    def __post_init__(self) -> None:
+        find_estimator(self.estimator)  # an unknown name is refused where it is typed
+        _check(self.budget)
+        if self.of not in get_args(Of):
+            raise InvalidOption(f"MemoryBudget.of must be one of {', '.join(get_args(Of))}, got {self.of!r}")
+
+    @property
+    def unit(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]  # the estimator's
+        """The unit of the estimator."""
+        return find_estimator(self.estimator).unit
+
+    def terms(self, graph: Graph) -> Terms:
+        """Those of `RecomputeTime`, and the budget, unless it is one of the peak."""
+        terms = RecomputeTime(self.estimator).terms(graph)
+        if self.limits_peak:
+            return terms
+        return replace(terms, budget_bytes=self._bytes(graph, _saved_range))
+
+    @property
+    def limits_peak(self) -> bool:
+        """Whether the budget is one of the peak."""
+        return self.of == "peak"
+
+    def peak_limit_bytes(self, graph: Graph) -> int | None:
+        """The budget, if it is one of the peak."""
+        return self._bytes(graph, peak_range) if self.limits_peak else None
+
+    def _bytes(self, graph: Graph, range_of: Callable[[Graph, Problem], tuple[int, int]]) -> int:
+        """The budget in bytes; a fraction goes by the least that is possible and what the fastest plan takes."""
+        if isinstance(self.budget, str):
+            return parse_bytes(self.budget, "MemoryBudget.budget")
+        if self.budget > 1:
+            return int(self.budget)
+        problem = RecomputeTime(self.estimator).pose(graph)
+        if bool((forced(problem).lost & problem.needed).any()):
+            return 0  # no plan at all, whatever the budget; `remat.solve` explains
+        least, most = range_of(graph, problem)
+        return max(math.floor(self.budget * most), least)
+
+
+def _saved_range(graph: Graph, problem: Problem) -> tuple[int, int]:
+    """The fewest bytes that a plan saves, and what the fastest plan saves."""
+    del graph
+    fastest = flow_solver().minimum_cut(problem)
+    return least_bytes(problem).weight, int(problem.save_bytes[fastest.saved].sum())
+
+
+def _check(budget: object) -> None:
+    if isinstance(budget, str):
+        parse_bytes(budget, "MemoryBudget.budget")
+        return
+    number = cast(float, budget)
+    is_fraction = isinstance(number, (float, np.floating)) and number <= 1
+    if not (is_whole(number) or is_fraction) or not number >= 0:
+        raise InvalidOption(
+            f"MemoryBudget.budget must be a fraction from 0 to 1, a whole number of bytes, or a size such as "
+            f'"8GB", got {budget!r}'
+        )

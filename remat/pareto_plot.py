@@ -1,0 +1,69 @@
+"""The picture of a frontier."""
+
+# matplotlib ships partial types: what its methods take and return is often unknown to pyright.
+# pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from remat.errors import NotInstalled
+from remat.report import human_bytes, human_price
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+    from remat.pareto import Frontier
+
+_MARKERS = "s^Dv*P"
+
+
+def draw(frontier: Frontier, path: str | Path | None, beside: dict[str, Iterable[tuple[int, int]]]) -> Figure:
+    """See `Frontier.plot`."""
+    if find_spec("matplotlib") is None:
+        raise NotInstalled("Frontier.plot needs matplotlib: pip install 'remat[plot]'")
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import MultipleLocator
+
+    figure = Figure(figsize=(7, 4.5), layout="constrained")
+    axes = figure.subplots()
+    _draw_bound(axes, frontier)
+    refined = [point for point in frontier.points if not point.is_vertex]
+    if refined:
+        axes.plot(*_columns(p.point for p in refined), "o", ms=4, color="#5aa0d8", label="plans between them")
+    axes.plot(*_columns(p.point for p in frontier.vertices), "o", ms=6, color="#1f5f99", label="hull vertices, optimal")
+    for marker, (name, points) in zip(_MARKERS * len(beside), beside.items(), strict=False):
+        axes.plot(*_columns(points), marker, ms=6, ls="", fillstyle="none", label=name)
+    axes.set_xlabel("saved activations")
+    axes.set_ylabel("recompute time" if frontier.unit == "ns" else f"cost ({frontier.unit})")
+    axes.xaxis.set_major_locator(MultipleLocator(_round_step(axes.get_xlim())))
+    axes.xaxis.set_major_formatter(lambda value, _: human_bytes(int(value)))
+    axes.yaxis.set_major_formatter(lambda value, _: human_price(int(value), frontier.unit))
+    axes.grid(alpha=0.3)
+    axes.legend()
+    if path is not None:
+        figure.savefig(path)
+    return figure
+
+
+def _draw_bound(axes: Axes, frontier: Frontier) -> None:
+    """The hull: a proven lower bound at every budget; the area below it is out of reach."""
+    corners = [point.point for point in frontier.vertices]
+    x, y = _columns(corners)
+    axes.plot(x, y, "-", lw=1, color="#777777", label="proven bound")
+    axes.fill_between(x, y, color="#eeeeee", zorder=0)
+
+
+def _round_step(limits: tuple[float, float]) -> int:
+    """A power of two, for four to eight ticks: round numbers of KiB or MiB."""
+    return 2 ** max(math.ceil(math.log2(max(limits[1] - limits[0], 8) / 8)), 0)
+
+
+def _columns(points: Iterable[tuple[int, int]]) -> tuple[list[int], list[int]]:
+    rows = list(points)
+    return [x for x, _ in rows], [y for _, y in rows]

@@ -1,0 +1,229 @@
+"""The frontier: exact vertices, a valid bound at every budget, plans in between."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+from examples import cosines
+from helpers import FLOW, each, every_plan
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import remat
+from remat import FlowSolver, Infeasible, InvalidOption, Problem, frontier, solve
+from remat.certify import proven_bound
+from remat.hull import Hull
+from remat.testing import problems
+from remat.weights import BY_BYTES, BY_COST, Weights
+
+DRAWN = settings.default.max_examples
+
+
+def layers(count: int, bytes: int = 100, cost: int = 7) -> Problem:
+    """A network of equal layers, each of which may keep its activation, or make it again from the one before."""
+    n = count + 1
+    return Problem.of(
+        [0] * n,
+        edges=[(0, v) for v in range(1, n)],
+        needed=range(1, n),
+        recompute_cost=[0] + [cost] * count,
+        save_bytes=[0] + [bytes] * count,
+        cannot_recompute={0: "an input"},
+    )
+
+
+def lower_hull(points: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """The vertices of the lower left convex hull, from the fewest bytes on; by hand, for few points."""
+    cheapest: dict[int, int] = {}
+    for size, cost in points:
+        cheapest[size] = min(cost, cheapest.get(size, cost))
+    hull: list[tuple[int, int]] = []
+    for size, cost in sorted(cheapest.items()):
+        if hull and cost >= hull[-1][1]:
+            continue
+        while len(hull) > 1 and (hull[-1][1] - hull[-2][1]) * (size - hull[-2][0]) >= (cost - hull[-2][1]) * (
+            hull[-1][0] - hull[-2][0]
+        ):
+            hull.pop()
+        hull.append((size, cost))
+    return hull
+
+
+@settings(max_examples=2 * DRAWN)
+@given(problems(max_values=6))
+def test_the_vertices_are_those_of_all_plans(problem: Problem) -> None:
+    every = [(plan.saved_bytes, plan.cost) for plan in every_plan(problem)]
+    assert [point.point for point in frontier(problem).vertices] == lower_hull(every)
+
+
+@settings(max_examples=2 * DRAWN)
+@given(problems(max_values=6), st.data())
+def test_the_bound_holds_at_every_budget(problem: Problem, data: st.DataObject) -> None:
+    curve = frontier(problem)
+    budget = data.draw(st.integers(0, int(problem.save_bytes.sum()) + 1))
+    within = [plan.cost for plan in every_plan(problem) if plan.saved_bytes <= budget]
+    bound = curve.bound(budget)
+    assert (bound is None) == (not within)
+    if bound is not None:
+        assert bound <= min(within) <= curve.at(budget).cost
+        assert all(bound == point.cost for point in curve.vertices if point.saved_bytes == budget)
+
+
+@settings(max_examples=DRAWN)
+@given(problems(max_values=30))
+def test_every_edge_is_proven_by_its_flow(problem: Problem) -> None:
+    curve = frontier(problem)
+    for edge in curve.edges:
+        for end in (edge.left, edge.right):
+            within = replace(problem, budget_bytes=end.saved_bytes)
+            assert edge.is_exact
+            assert proven_bound(within, edge.certificate) == end.cost
+
+
+@settings(max_examples=DRAWN)
+@given(problems(max_values=30))
+def test_cheaper_memory_recomputes_less(problem: Problem) -> None:
+    """Where saving is free but for its bytes, the cuts are nested: what is recomputed only shrinks."""
+    free = replace(problem, save_cost=np.zeros(len(problem), np.int64))
+    for tight, loose in pairwise(frontier(free).vertices):
+        assert set(loose.plan.recomputed) <= set(tight.plan.recomputed)
+
+
+@each(FLOW)
+@settings(max_examples=DRAWN // 5)
+@given(problems(max_values=12, largest=1000))
+def test_every_flow_solver_draws_the_same_frontier(solver: FlowSolver, problem: Problem) -> None:
+    assert [p.plan for p in frontier(problem, solver=solver).points] == [p.plan for p in frontier(problem).points]
+
+
+@settings(max_examples=DRAWN // 2)
+@given(problems(max_values=10, largest=2**40), st.data())
+def test_bounds_hold_where_weights_are_too_large_for_the_solver(problem: Problem, data: st.DataObject) -> None:
+    """2^40 times 2^40 is past 62 bits: the price of memory is rounded, the bound is not."""
+    curve = frontier(problem)
+    budget = data.draw(st.integers(curve.points[0].saved_bytes, int(problem.save_bytes.sum()) + 1))
+    best = solve(replace(problem, budget_bytes=budget), "exhaustive").objective
+    bound = curve.bound(budget)
+    assert bound is not None
+    assert best is not None
+    assert bound <= best <= curve.at(budget).cost
+
+
+def test_coarser_weights_keep_the_ratio() -> None:
+    weights = Weights(3 * 10**17 + 1, 2 * 10**11 + 1)
+    coarse = weights.coarser(40)
+    assert max(coarse.cost, coarse.byte) < 2**40
+    assert coarse.byte / coarse.cost == pytest.approx(weights.byte / weights.cost, rel=1e-3)
+    assert weights.coarser(60) == weights
+    assert Weights(10**18, 1).coarser(8) == Weights(255, 1)
+
+
+@pytest.mark.parametrize("wrong", [(0, 0), (-1, 2)])
+def test_weights_that_weigh_nothing(wrong: tuple[int, int]) -> None:
+    with pytest.raises(InvalidOption, match="non-negative and not both 0"):
+        Weights(*wrong)
+
+
+def test_what_a_price_of_memory_proves() -> None:
+    assert BY_COST.bound(9, None) == 9
+    assert BY_BYTES.bound(100, 99) is None
+    assert BY_BYTES.bound(100, 100) == 0
+    assert Weights(cost=2, byte=3).bound(100, 10) == 35
+    assert Weights(cost=2, byte=3).bound(101, 10) == 36  # rounded up: costs are integers
+    assert Weights(cost=2, byte=3).bound(10, 10) == 0  # no plan costs less than nothing
+
+
+def test_one_plan_that_is_best_in_both() -> None:
+    curve = frontier(Problem.of([0, 0], edges=[(0, 1)], needed=[1], cannot_recompute={0: "an input"}))
+    assert [point.point for point in curve.points] == [(0, 0)]
+    assert curve.edges == ()
+    assert (curve.bound(0), curve.at(0).cost) == (0, 0)
+
+
+def test_bans_that_leave_no_plan_are_explained() -> None:
+    with pytest.raises(Infeasible, match="no plan can make 'v0' available"):
+        frontier(Problem.of([np.inf], needed=[0], cannot_recompute={0: "random"}))
+
+
+def test_only_cuts_make_a_frontier() -> None:
+    with pytest.raises(InvalidOption, match=r"needs a flow solver .*, got 'pulp'"):
+        frontier(layers(3), solver="pulp")
+
+
+def test_equal_layers_make_one_edge_and_are_filled_one_by_one() -> None:
+    curve = frontier(layers(12)).refine([100, 250, "1.2kB"])
+    assert [point.point for point in curve.vertices] == [(0, 84), (1200, 0)]
+    assert [(p.budget_bytes, p.saved_bytes, p.cost, p.bound) for p in curve.points if not p.is_vertex] == [
+        (100, 100, 77, 77),
+        (250, 200, 70, 67),
+        (1200, 1200, 0, 0),
+    ]
+
+
+@pytest.mark.parametrize("solver", ["lagrangian", "cpsat", "pulp"])
+@settings(max_examples=DRAWN // 10)
+@given(problem=problems(max_values=10, largest=1000))
+def test_refined_points_keep_their_budget_and_their_bound(solver: str, problem: Problem) -> None:
+    curve = frontier(problem).refine(5, solver)
+    assert [p.saved_bytes for p in curve.points] == sorted(p.saved_bytes for p in curve.points)
+    for point in curve.points:
+        assert curve.price(point.plan) == point.point
+        assert point.bound <= point.cost
+        assert point.saved_bytes <= point.budget_bytes
+        best = solve(replace(problem, budget_bytes=point.budget_bytes), "exhaustive").objective
+        assert best is not None
+        assert point.bound <= best <= point.cost
+
+
+def test_a_frontier_of_a_graph_in_time() -> None:
+    curve = frontier(cosines(), estimator="roofline")
+    assert curve.unit == "ns"
+    assert curve.as_frame()["cost_ns"].is_monotonic_decreasing
+    flops = frontier(cosines(), estimator="flops")
+    assert (flops.unit, flops.vertices[-1].cost) == ("flops", 0)
+    traffic = frontier(cosines(), cost_model="byte-traffic")
+    assert traffic.vertices[-1].cost == solve(remat.registry.find_costmodel("byte-traffic").pose(cosines())).objective
+
+
+@pytest.mark.parametrize(
+    ("budget", "message"),
+    [
+        (-1, "non-negative number of bytes"),
+        (True, "non-negative number of bytes"),
+        ("8 bananas", "a number and a unit"),
+    ],
+)
+def test_budgets_that_are_none(budget: object, message: str) -> None:
+    with pytest.raises(InvalidOption, match=message):
+        frontier(layers(2)).at(budget)  # type: ignore[arg-type]
+
+
+def test_no_plan_saves_so_little() -> None:
+    curve = frontier(Problem.of([0], needed=[0], save_bytes=[8], cannot_recompute={0: "a seed"}))
+    with pytest.raises(InvalidOption, match="must be at least 8, the fewest bytes that any plan saves, got 7"):
+        curve.at(7)
+    assert curve.bound(7) is None
+    with pytest.raises(Infeasible, match="every plan saves at least 8"):
+        curve.refine([7])
+
+
+def test_the_picture_is_written(tmp_path: Path) -> None:
+    curve = frontier(layers(12)).refine(4)
+    figure = curve.plot(tmp_path / "frontier.svg", beside={"PyTorch": [(600, 60)]})
+    axes = figure.axes[0]
+    assert (tmp_path / "frontier.svg").read_text().startswith("<?xml")
+    assert (axes.get_xlabel(), axes.get_ylabel()) == ("saved activations", "cost (cost)")
+    drawn = [text.get_text() for text in axes.get_legend().get_texts()]
+    assert drawn == ["proven bound", "plans between them", "hull vertices, optimal", "PyTorch"]
+
+
+def test_a_hull_is_asked_for_its_part_at_a_budget_only() -> None:
+    hull = Hull(layers(12), remat.budget.flow_solver())
+    edge = hull.edge_at(250)
+    assert edge is not None
+    assert (edge.left.point, edge.right.point, edge.bound(250)) == ((0, 84), (1200, 0), 67)
+    assert hull.edge_at(1200) is None

@@ -1,0 +1,234 @@
+"""`MemoryBudget`: what its budget means, and what it refuses."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from examples import linear_dropout
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from costmodels import ByteTraffic, MemoryBudget, RecomputeTime
+from remat import (
+    CostModel,
+    Graph,
+    GraphBuilder,
+    Infeasible,
+    InvalidOption,
+    InvalidProblem,
+    LimitReached,
+    Reason,
+    UnsupportedProblem,
+    certify,
+    check_plan,
+    choose,
+    solve,
+)
+from remat.memory import lower_bound, simulate
+from remat.peak_search import relaxation
+from remat.report import PlanFacts
+from remat.sizes import parse_bytes
+from remat.testing import check_cost_model, graphs
+
+DRAWN = settings.default.max_examples
+
+
+def layers(count: int = 4, size: int = 1000) -> Graph:
+    """x -> mm -> sin -> mm -> sin -> ...; the gradient of a sin needs what it was taken of."""
+    g = GraphBuilder()
+    x, w = g.input("x", bytes=size), g.input("w", bytes=64, parameter=True)
+    products = []
+    for i in range(count):
+        products.append(g.op("mm", x, w, name=f"mm{i}", bytes=size, flops=10**9, compute_bound=True, fusible=False))
+        x = g.op("sin", products[-1], name=f"sin{i}", bytes=size)
+    g.output(x)
+    d = g.tangent("d", bytes=size)
+    for i in reversed(range(count)):
+        d = g.op("mul", d, g.op("cos", products[i], name=f"cos{i}", bytes=size), name=f"dmul{i}", bytes=size)
+        d = g.op("mm", d, w, name=f"dmm{i}", bytes=size, compute_bound=True, fusible=False)
+    g.gradient(d)
+    return g.build()
+
+
+@pytest.mark.parametrize(
+    "model", [RecomputeTime(), RecomputeTime("flops"), MemoryBudget(), MemoryBudget(0.0), MemoryBudget(1)]
+)
+def test_keeps_the_contract_of_cost_models(model: CostModel) -> None:
+    check_cost_model(model, max_examples=40)
+
+
+@pytest.mark.parametrize(
+    ("text", "bytes"),
+    [("8GB", 8 * 10**9), ("8 gb", 8 * 10**9), ("1.5KiB", 1536), (" 3 B ", 3), ("0.5MB", 500_000), (".5 TiB", 2**39)],
+)
+def test_sizes(text: str, bytes: int) -> None:
+    assert parse_bytes(text) == bytes
+    assert MemoryBudget(text).terms(layers()).budget_bytes == bytes
+
+
+@pytest.mark.parametrize("text", ["8 bananas", "", "GB", "-1GB", "8", "8iB", "1e3B", "8GBit"])
+def test_texts_that_are_no_size(text: str) -> None:
+    with pytest.raises(InvalidOption, match=r"MemoryBudget\.budget must be a number and a unit"):
+        MemoryBudget(text)
+
+
+@pytest.mark.parametrize("budget", [-1, -0.5, 1.5, math.nan, math.inf, True, None, [1], 2.0])
+def test_budgets_that_are_none(budget: object) -> None:
+    with pytest.raises(InvalidOption, match=r"must be a fraction from 0 to 1, a whole number of bytes, or a size"):
+        MemoryBudget(budget)  # type: ignore[arg-type]
+
+
+def test_options_that_do_not_exist() -> None:
+    with pytest.raises(InvalidOption, match=r"MemoryBudget\.of must be one of saved, peak, got 'total'"):
+        MemoryBudget(of="total")  # type: ignore[arg-type]
+
+
+def test_a_fraction_is_one_of_what_the_fastest_plan_saves() -> None:
+    graph = layers(4)
+    assert [MemoryBudget(f).terms(graph).budget_bytes for f in (0, 0.0, 0.26, 0.5, 1, 1.0)] == [
+        0,
+        0,
+        1040,
+        2000,
+        4000,
+        4000,
+    ]
+
+
+def test_a_fraction_is_at_least_what_can_be_had_by_no_other_way() -> None:
+    g = GraphBuilder()
+    seed = g.op("seed", g.input("x", bytes=4), name="seed", bytes=8, cannot_recompute="random")
+    big = g.op("mm", seed, name="big", bytes=1000, fusible=False, flops=10**12)
+    g.output(big)
+    g.gradient(g.op("mul", g.tangent("d", bytes=4), g.op("sin", big, bytes=1000), seed, name="dx", bytes=4))
+    graph = g.build()
+    assert MemoryBudget(0).terms(graph).budget_bytes == 8
+    with pytest.raises(
+        Infeasible, match=r"(?s)the budget of 7 bytes: every plan saves at least 8 .*cannot be recomputed: random"
+    ):
+        choose(graph, MemoryBudget("7 B"))
+
+
+@pytest.mark.parametrize(
+    ("budget", "saves", "redoes"), [(0, 0, 4), ("1 kB", 1, 3), (2999, 2, 2), (0.75, 3, 1), (1, 4, 0)]
+)
+def test_recomputes_as_little_as_the_budget_allows(budget: float | int | str, saves: int, redoes: int) -> None:
+    graph = layers(4)
+    solution = choose(graph, MemoryBudget(budget, estimator="flops"))
+    facts = PlanFacts.of(graph, solution.plan)
+    assert (facts.saved_bytes, solution.objective) == (1000 * saves, redoes * 10**9)
+
+
+@settings(max_examples=DRAWN)
+@given(graphs(facts=False), st.floats(0, 1))
+def test_inputs_are_free_and_a_storage_counts_once(graph: Graph, fraction: float) -> None:
+    problem = MemoryBudget(fraction).pose(graph)
+    solution = solve(problem)
+    facts = PlanFacts.of(graph, solution.plan)
+    assert facts.saved_bytes == int(problem.save_bytes[solution.plan.masks(problem)[0]].sum())
+    assert facts.saved_bytes <= problem.budget_bytes
+
+
+def test_views_are_had_from_what_owns_their_memory() -> None:
+    graph = linear_dropout()
+    problem = RecomputeTime().pose(graph)
+    assert problem.cannot_save.reason(problem.index["t"]) is None  # of an input: free
+    g = GraphBuilder()
+    base = g.op("mm", g.input("x", bytes=8), bytes=100, fusible=False, name="base")
+    left, right = (g.op("slice", base, view=True, name=name, bytes=50) for name in ("left", "right"))
+    g.output(base)
+    g.gradient(g.op("mul", g.tangent("d", bytes=8), left, right, name="dx", bytes=8))
+    problem = RecomputeTime().pose(g.build())
+    assert problem.cannot_save.reason(problem.index["left"]) == "a view: what owns its memory is saved"
+    assert solve(problem).plan.saved == ("base",)
+
+
+def test_a_view_stays_where_its_owner_cannot_be_saved() -> None:
+    g = GraphBuilder()
+    base = g.op("mm", g.input("x", bytes=8), bytes=100, name="base", cannot_save="a tuple", cannot_recompute="random")
+    view = g.op("view", base, view=True, name="view", bytes=100)
+    g.output(view)
+    g.gradient(g.op("mul", g.tangent("d", bytes=8), view, name="dx", bytes=8))
+    assert solve(RecomputeTime().pose(g.build())).plan.saved == ("view",)
+
+
+def test_units_must_agree() -> None:
+    assert MemoryBudget(estimator="flops").unit == "flops"
+    with pytest.raises(InvalidProblem, match="only in one unit"):
+        _ = ByteTraffic() + MemoryBudget()
+
+
+# ---- of="peak"
+
+
+def test_no_problem_can_state_a_peak() -> None:
+    with pytest.raises(UnsupportedProblem, match=r"call remat.choose\(graph, cost_model\)"):
+        MemoryBudget(0.5, of="peak").pose(layers())
+
+
+@settings(max_examples=DRAWN)
+@given(graphs(facts=False), st.data())
+def test_a_plan_never_exceeds_the_peak(graph: Graph, data: st.DataObject) -> None:
+    problem = RecomputeTime().pose(graph)
+    unpressed = simulate(graph, solve(problem).plan).peak_bytes
+    limit = data.draw(st.integers(2, max(unpressed, 2)))
+    model = MemoryBudget(limit, of="peak")
+    solution = choose(graph, model, throw=False)
+    relaxed = relaxation(graph, problem, limit)
+    if solution.plan is None:
+        infeasible = solution.termination.reason is Reason.INFEASIBLE
+        assert infeasible == (lower_bound(graph).bytes > limit)
+        return
+    assert simulate(graph, solution.plan).peak_bytes <= limit
+    assert check_plan(relaxed, solution.plan) == solution.objective
+    assert certify(relaxed, solution) == solution.is_proven
+    assert solution.bound <= solution.objective
+
+
+@settings(max_examples=DRAWN // 3)
+@given(graphs(facts=False, max_values=10), st.data())
+def test_the_bound_on_time_holds_for_every_plan_that_fits(graph: Graph, data: st.DataObject) -> None:
+    from helpers import every_plan
+
+    from remat import Plan
+
+    problem = RecomputeTime().pose(graph)
+    limit = data.draw(st.integers(lower_bound(graph).bytes, lower_bound(graph).bytes + int(graph.bytes.sum())))
+    bound = solve(relaxation(graph, problem, limit)).bound
+    names = problem.names
+    for choice in every_plan(problem):
+        plan = Plan(*(tuple(names[v] for v in sorted(which)) for which in choice[2:]))
+        if simulate(graph, plan).peak_bytes <= limit:
+            assert bound <= choice.cost
+
+
+def test_fractions_of_the_peak() -> None:
+    graph = layers(8)
+    fastest = simulate(graph, choose(graph, RecomputeTime()).plan).peak_bytes
+    peaks = []
+    for fraction in (0.0, 0.25, 0.5, 0.75, 1.0):
+        solution = choose(graph, MemoryBudget(fraction, of="peak"))
+        peaks.append(simulate(graph, solution.plan).peak_bytes)
+        assert peaks[-1] <= max(fraction * fastest, peaks[0])
+    assert peaks == sorted(peaks)
+    assert peaks[-1] == fastest
+
+
+def test_a_peak_that_no_plan_reaches_is_proven_by_an_operator() -> None:
+    graph = layers(4)
+    with pytest.raises(
+        Infeasible, match=r"(?s)no plan has a peak of at most 100 bytes: every plan holds .* while \w+ \(.*runs"
+    ):
+        choose(graph, MemoryBudget("100 B", of="peak"))
+
+
+def test_a_peak_that_the_search_does_not_reach() -> None:
+    graph = layers(4)
+    smallest = simulate(graph, choose(graph, MemoryBudget(0.0, of="peak")).plan).peak_bytes
+    least = lower_bound(graph).bytes
+    if least < smallest:
+        with pytest.raises(LimitReached, match=f"The smallest found is {smallest}"):
+            choose(graph, MemoryBudget(smallest - 1, of="peak"))
+    assert np.all(least <= smallest)
