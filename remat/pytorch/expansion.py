@@ -1,0 +1,74 @@
+"""An eager operator in the pieces that the compiler would make of it."""
+
+# Tracing is partly untyped.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportMissingTypeStubs=false
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+from torch._ops import OpOverload
+from torch._subclasses import FakeTensorMode
+from torch.func import functionalize
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
+
+from remat.pytorch import seam
+from remat.pytorch.eager import Call, Operand
+
+
+@dataclass(frozen=True)
+class Expansion:
+    """The decomposition of one call, without writes, with fake tensors in `meta["val"]`.
+
+    Attributes:
+        graph: a placeholder for each tensor that the call took, in order.
+        results: the node of each result; not a node where the result is not a tensor.
+    """
+
+    graph: fx.Graph
+    results: tuple[Any, ...]
+
+
+def expand(calls: Sequence[Call]) -> list[Expansion | None]:
+    """The expansion of each call; None for views, and for higher-order operators, which are not looked into."""
+    known: dict[str, Expansion] = {}
+    expansions: list[Expansion | None] = []
+    for call in calls:
+        if not isinstance(call.op, OpOverload) or not (call.created or call.written):
+            expansions.append(None)
+            continue
+        leaves, structure = tree_flatten((call.args, dict(call.kwargs)))
+        # Models repeat their layers, and a trace takes about 10 ms.
+        same = f"{call.op} {structure} {[_meta(leaf) if isinstance(leaf, Operand) else leaf for leaf in leaves]}"
+        if same not in known:
+            graph = _trace(call)
+            known[same] = Expansion(graph, tuple(tree_leaves(next(iter(reversed(graph.nodes))).args[0])))
+        expansions.append(known[same])
+    return expansions
+
+
+def _meta(operand: Operand) -> tuple[Any, ...]:
+    return operand.shape, operand.stride, operand.dtype, operand.device
+
+
+def _trace(call: Call) -> fx.Graph:
+    def run(*tensors: Tensor) -> Any:
+        given = iter(tensors)
+        leaves, structure = tree_flatten((call.args, dict(call.kwargs)))
+        args, kwargs = tree_unflatten(
+            [next(given) if isinstance(leaf, Operand) else leaf for leaf in leaves], structure
+        )
+        return call.op(*args, **kwargs)
+
+    with FakeTensorMode():  # also for what a decomposition makes from nothing
+        fakes = [
+            torch.empty_strided(shape, stride, dtype=dtype, device=device)
+            for shape, stride, dtype, device in map(_meta, call.operands)
+        ]
+        return make_fx(functionalize(run), decomposition_table=seam.decompositions())(*fakes).graph
