@@ -187,6 +187,14 @@ def _selective(x: Tensor) -> Tensor:
     return checkpoint(lambda x: (x.sin() @ x.t()).exp().tanh(), x, use_reentrant=False, context_fn=_CONTEXTS)
 
 
+@_case("selective checkpoint of dropout", 4, 16)
+def _selective_dropout(x: Tensor) -> Tensor:
+    def block(x: Tensor) -> Tensor:
+        return F.dropout(F.dropout(x.sin(), 0.5).exp() @ x.t(), 0.3).tanh()
+
+    return checkpoint(block, x, use_reentrant=False, context_fn=_CONTEXTS)
+
+
 @_case("data-dependent branch as an operator", 4, 16)
 def _cond(x: Tensor) -> Tensor:
     return torch.cond(x.sum() > 0, lambda x: x.sin(), lambda x: x.cos(), (x,)).exp()
@@ -259,6 +267,36 @@ class _Overwritten(nn.Module):
         h = self.linear(x).sin() + y * 2
         y.add_(1)
         return (h.exp() * y).cos()
+
+
+class _Watch(torch.autograd.Function):
+    """The identity, whose backward pass writes down what it saw."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, history: Tensor, steps: Tensor) -> Tensor:
+        ctx.history, ctx.steps = history, steps
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
+        ctx.history.add_(gradient.abs().mean(0))
+        ctx.steps.add_(1)
+        return gradient * ctx.history.cos(), None, None
+
+
+@_case("buffers written in both passes", 4, 16)
+class _BothPasses(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(16, 16)
+        self.register_buffer("history", torch.ones(16))
+        self.register_buffer("steps", torch.zeros(1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.linear(x).sin() * self.history.exp() * self.steps.cos()  # old values: the backward needs them
+        self.history.mul_(0.5)
+        self.steps.add_(1)
+        return _Watch.apply(y, self.history, self.steps) * self.history.sigmoid().tanh()
 
 
 @_case("batch normalization", 8, 3, 8, 8)

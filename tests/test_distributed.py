@@ -1,4 +1,4 @@
-"""Under torch.distributed all ranks use one plan."""
+"""Under torch.distributed all ranks use one plan, and none waits for one that failed."""
 
 from __future__ import annotations
 
@@ -6,18 +6,66 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 
-def test_two_ranks_that_would_choose_differently_save_the_same() -> None:
-    command = [
-        "-m",
-        "torch.distributed.run",
-        "--standalone",
-        "--nproc-per-node=2",
-        str(Path(__file__).with_name("two_ranks.py")),
-    ]
+def two_processes(script: str) -> Any:
+    """What a script of this folder, run as two ranks, printed last."""
+    program = str(Path(__file__).with_name(script))
+    command = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", program]
     run = subprocess.run([sys.executable, *command], capture_output=True, text=True, timeout=300, check=False)
     assert run.returncode == 0, run.stderr[-3000:]
-    first, second = json.loads(run.stdout.splitlines()[-1])
-    assert first["would_save"] != second["would_save"]
-    assert first["saved_bytes"] == second["saved_bytes"]
+    return json.loads(run.stdout.splitlines()[-1])
+
+
+@pytest.fixture(scope="module")
+def ranks() -> list[dict[str, Any]]:
+    """Of each rank, what happened in each scenario of `two_ranks.py`."""
+    return two_processes("two_ranks.py")
+
+
+def saved(ranks: list[dict[str, Any]], scenario: str) -> list[int]:
+    return [rank[scenario]["saved_bytes"] for rank in ranks]
+
+
+def test_two_ranks_that_would_choose_differently_save_the_same(ranks: list[dict[str, Any]]) -> None:
+    first, second = saved(ranks, "alone")
+    assert len({first, second, *saved(ranks, "eager")}) == 3, "it shows whose plan runs, if any"
+    assert saved(ranks, "together") == [first, first]
+
+
+def test_a_rank_without_a_plan_takes_the_other_ones(ranks: list[dict[str, Any]]) -> None:
+    alone = saved(ranks, "alone")
+    for failed, other in ((0, 1), (1, 0)):
+        scenario = f"rank {failed} fails"
+        assert saved(ranks, scenario) == [alone[other]] * 2
+        note = f"without a plan of its own, this rank takes that of rank {other}: rank {failed} gave up"
+        assert note in ranks[failed][scenario]["warnings"]
+        assert ranks[other][scenario]["warnings"] == []
+
+
+def test_if_no_rank_has_a_plan_all_raise_or_all_fall_back(ranks: list[dict[str, Any]]) -> None:
+    for rank, seen in enumerate(ranks):
+        assert f"rank {rank} gave up" in seen["both fail"]["error"]
+        note = f"remat falls back to PyTorch's partitioner: rank {rank} gave up"
+        assert note in seen["both fail and fall back"]["warnings"]
+    first, second = saved(ranks, "both fail and fall back")
+    assert first == second
+
+
+def test_a_rank_that_cannot_read_its_graph_raises_alone(ranks: list[dict[str, Any]]) -> None:
+    assert "rank 1 cannot read it" in ranks[1]["rank 1 cannot read"]["error"]
+    assert ranks[0]["rank 1 cannot read"]["saved_bytes"] == saved(ranks, "alone")[0]
+
+
+def test_data_parallel_training_equals_the_uncompiled_run() -> None:
+    """The whole model in one graph; a graph a bucket, as DDP splits it; a graph a block, as FSDP2 shards it."""
+    first, second = two_processes("two_ranks_train.py")
+    for name, least_graphs in (("DDP", 1), ("DDP in buckets", 3), ("FSDP2", 2)):
+        graphs = list(zip(first[name]["plans"], second[name]["plans"], strict=True))
+        assert len(graphs) >= least_graphs
+        assert all(used_here == used_there for (_, used_here), (_, used_there) in graphs)
+        assert any(mine != used for _, (mine, used) in graphs), "rank 1 would have chosen differently"
+        assert max(first[name]["error"], second[name]["error"]) < 1e-5

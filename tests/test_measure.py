@@ -116,6 +116,80 @@ def test_nothing_to_differentiate_is_said() -> None:
     assert "nothing that the model returns requires a gradient" in frame["error"][0]
 
 
+def compiled_with(f: Callable[..., Any]) -> Callable[..., Any]:
+    """A strategy that compiles another function than the one that it is given."""
+    return lambda model: torch.compile(f, backend="aot_eager")
+
+
+def test_what_every_strategy_computes_is_compared_with_eager() -> None:
+    model, x = Normalized(), torch.randn(16, 32)
+    ways = usual_strategies()
+    frame = measure(model, x, strategies={n: ways[n] for n in ("eager", "remat: byte-traffic")}, repeats=0)
+    assert frame["error"].tolist() == ["", ""]
+    assert frame["compared_with"].tolist() == ["eager", "eager"]
+    assert frame["relative_error"][0] == 0
+    assert model.norm.running_mean is not None
+    assert not model.norm.running_mean.any(), "put back, though eager mode writes it without a new version"
+    # The bias comes before a normalization: its gradient is zero but for rounding.
+    assert frame["relative_error"][1] < 1e-3
+
+
+class Doubled(torch.autograd.Function):
+    """The identity, with a gradient that is wrong."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        return gradient * 1.038
+
+
+def test_a_wrong_gradient_is_flagged_and_so_is_a_wrong_output() -> None:
+    x = torch.randn(64, requires_grad=True)
+    strategies = {
+        "wrong gradient": compiled_with(lambda x: Doubled.apply(x.sin())),
+        "wrong output": compiled_with(lambda x: x.sin() + 1),
+        "no gradient": compiled_with(lambda x: x.sin().detach() + 0 * x.sum().detach().requires_grad_()),
+        "not a number": compiled_with(lambda x: x.sin() * torch.nan),
+        "right": compiled_with(torch.sin),
+    }
+    frame = measure(torch.sin, x, strategies=strategies, repeats=1)
+    errors = dict(zip(frame["strategy"], frame["error"], strict=True))
+    assert errors["wrong gradient"] == (
+        "wrong: gradient of argument 0 is off by 0.038 from eager, above the tolerance of 0.01"
+    )
+    assert errors["wrong output"].startswith("wrong: ")
+    assert "off by inf" in errors["not a number"]
+    assert errors["no gradient"]
+    assert errors["right"] == ""
+    assert frame["median_s"].notna()[0], "it was measured nevertheless"
+    generous = measure(torch.sin, x, strategies={"wrong": strategies["wrong gradient"]}, repeats=0, tolerance=0.05)
+    assert generous["error"].tolist() == [""]
+
+
+def test_a_step_that_draws_is_compared_with_a_compiled_one_that_draws_once() -> None:
+    """pytorch#190758: with a budget below 1, torch draws a second time."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(32, 32), nn.Dropout(0.5), nn.Tanh(), nn.Linear(32, 32), nn.Dropout(0.3))
+    ways = usual_strategies()
+    names = ["autograd's own saves", "PyTorch, activation_memory_budget=0.5", "remat: byte-traffic"]
+    frame = measure(model, torch.randn(16, 32), strategies={name: ways[name] for name in names}, repeats=0)
+    assert frame["compared_with"].tolist() == ["", names[0], names[0]]
+    assert frame["error"][0] == frame["error"][2] == ""
+    assert frame["relative_error"][2] < 1e-5
+    alone = measure(model, torch.randn(16, 32), strategies={names[2]: ways[names[2]]}, repeats=0)
+    assert alone["compared_with"].tolist() == [names[0]]
+    assert alone["error"].tolist() == [""]
+
+
+@pytest.mark.parametrize("tolerance", [0, -1, float("nan"), float("inf")])
+def test_a_tolerance_is_positive(tolerance: float) -> None:
+    with pytest.raises(remat.InvalidOption, match="tolerance must be a positive number"):
+        measure(torch.sin, torch.randn(4, requires_grad=True), tolerance=tolerance)
+
+
 def test_the_usual_strategies_are_named_after_what_they_do() -> None:
     assert list(usual_strategies(["byte-traffic"])) == [
         "eager",

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
 import pytest
 import torch
 from strategies import Dice, SaveEverything
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
 import remat
 from costmodels import ByteTraffic
 from experiments.demo import SaveLeast
+from remat.pytorch import partitioner
 from remat.pytorch.capture import visit_joint_graphs
 from remat.pytorch.facts import extract
 from remat.pytorch.partitioner import check_nothing_runs_twice
@@ -85,12 +92,88 @@ def test_torchs_own_budget_gets_this_wrong(
     assert any(not torch.allclose(a, b, rtol=0.1) for a, b in zip(theirs, nothing_recomputed, strict=True))
 
 
-def test_a_draw_in_both_graphs_is_noticed_after_the_fact() -> None:
+def recompute_all(*_args: object, **_kwargs: object) -> CheckpointPolicy:
+    return CheckpointPolicy.MUST_RECOMPUTE
+
+
+class MarkedDropout(nn.Module):
+    """Dropout in a region that is recomputed by demand, or in no region."""
+
+    def __init__(self, dropout: Callable[[Tensor], Tensor], marked: bool = True) -> None:
+        super().__init__()
+        self.dropout, self.marked = dropout, marked
+        self.before, self.after = nn.Linear(16, 16), nn.Linear(16, 16)
+
+    def forward(self, x: Tensor) -> Tensor:
+        contexts = partial(create_selective_checkpoint_contexts, recompute_all)
+        x = self.before(x)
+        x = checkpoint(self.region, x, use_reentrant=False, context_fn=contexts) if self.marked else self.region(x)
+        return self.after(x)
+
+    def region(self, x: Tensor) -> Tensor:
+        # One draw needs the other: Inductor puts independent calls in an order of its own, whoever partitions.
+        return self.dropout(self.dropout(x.sin()).exp())
+
+
+def random_operators(seen: list[tuple[set[str], set[str]]]) -> Callable[..., None]:
+    """A check to run after the split, that notes the operators that both passes wrap to share random numbers."""
+
+    def note(graph: remat.Graph, forward: torch.fx.GraphModule, backward: torch.fx.GraphModule) -> None:
+        check_nothing_runs_twice(graph, forward, backward)
+        wrapped = [
+            {str(n.target) for n in module.graph.nodes if str(n.target).startswith("run_")}
+            for module in (forward, backward)
+        ]
+        seen.append((wrapped[0], wrapped[1]))
+
+    return note
+
+
+@pytest.mark.parametrize("settings", [{"codegen": False}, {"options": {"fallback_random": True}}, {}], ids=repr)
+@pytest.mark.parametrize("cost_model", [ByteTraffic(), SaveLeast(), Dice(0)], ids=repr)
+def test_a_draw_that_must_be_recomputed_is_the_same_draw(
+    settings: dict[str, Any], cost_model: remat.CostModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch.manual_seed(0)
+    model, x = MarkedDropout(partial(F.dropout, p=0.4)), torch.randn(4, 16)
+    plain = MarkedDropout(model.dropout, marked=False)
+    plain.load_state_dict(model.state_dict())
+    torch.compiler.reset()
+    once = remat.compile(plain, cost_model=SaveEverything(), **settings)
+    expected = loss_and_gradients(once, plain, x)
+    seen: list[tuple[set[str], set[str]]] = []
+    monkeypatch.setattr(partitioner, "check_nothing_runs_twice", random_operators(seen))
+    step = remat.compile(model, cost_model=cost_model, **settings)
+    torch.testing.assert_close(loss_and_gradients(step, model, x), expected)
+    # Inductor's own random numbers come from seeds, which are saved; eager's are drawn again.
+    again = ({"run_and_save_rng_state"}, {"run_with_rng_state"}) if settings else (set(), set())
+    assert seen == [again]
+
+
+@torch.library.custom_op("remat_tests::noise", mutates_args=(), tags=(torch.Tag.nondeterministic_seeded,))
+def noise(x: Tensor) -> Tensor:
+    return x * torch.rand_like(x)
+
+
+noise.register_fake(torch.empty_like)
+noise.register_autograd(lambda ctx, gradient: gradient)
+
+
+def test_a_draw_of_unknown_origin_is_not_recomputed_even_on_demand() -> None:
+    step = remat.compile(MarkedDropout(noise), codegen=False)
+    with pytest.raises(Exception, match=r"noise.*cannot be recomputed \(draws from the random number generator"):
+        step(torch.randn(4, 16))
+
+
+@pytest.mark.parametrize("marked", [False, True])
+def test_a_draw_in_both_graphs_is_noticed_after_the_fact(marked: bool) -> None:
     """The last line of defence: whatever torch extracts is compared with the facts."""
     graphs = []
 
     def visit(joint_graph: torch.fx.Graph, node_info: object, num_fwd_outputs: int) -> None:
         graph = extract(joint_graph, node_info, num_fwd_outputs)
+        if marked:  # then torch must have wrapped it
+            graph = replace(graph, cannot_recompute=graph.cannot_recompute.without(graph.cannot_recompute.mask))
         twice = torch.fx.GraphModule({}, joint_graph)
         with pytest.raises(remat.InvalidPlan, match="would run in both passes, but must not: draws from the random"):
             check_nothing_runs_twice(graph, twice, twice)

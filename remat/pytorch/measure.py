@@ -19,9 +19,10 @@ from torch.utils._pytree import tree_leaves
 
 from remat.errors import InvalidOption, UnsupportedTorch
 from remat.pytorch import seam
+from remat.pytorch.outcome import Outcome, first_line, outcome, verdicts
 from remat.pytorch.peak import peak_bytes
 from remat.pytorch.saved import Saved, SavedTensor, owned, saved_activations
-from remat.pytorch.strategies import Strategy, usual_strategies
+from remat.pytorch.strategies import NOTHING_RECOMPUTED, Strategy, usual_strategies
 from remat.pytorch.traffic_count import Kernel, counted
 from remat.pytorch.undone import undone
 
@@ -122,11 +123,16 @@ def measure(
     strategies: Mapping[str, Strategy] | None = None,
     loss: Loss = mean_square,
     repeats: int = 5,
+    tolerance: float = 1e-2,
 ) -> pd.DataFrame:
     """Measures one training step of a model under each strategy, in one run.
 
     Each strategy compiles, with caches off; then they take turns, `repeats` times, so that whatever
     else the machine does meets them all.
+
+    Outputs, loss, gradients and buffers of a step must be eager's. Only a model that draws random numbers may
+    differ from it, as TorchInductor's numbers are other ones: then they must be those of a compiled step that
+    recomputes nothing, from the same seed.
 
     Args:
         model: a module, or a function of tensors that require gradients; left as it was.
@@ -135,6 +141,8 @@ def measure(
             models of your choice.
         loss: what to differentiate.
         repeats: timed steps.
+        tolerance: how much a value may differ, relative to its largest element. The default leaves room for
+            half precision and sums in another order; a wrong gradient is off by more.
 
     Returns:
         one row a strategy, in the order given:
@@ -148,24 +156,33 @@ def measure(
         - peak_bytes: the most memory held during the step above what was held before.
         - median_s, fastest_s, slowest_s: of a step, until the device has finished.
         - first_s: of the first step, which compiles.
-        - error: why there is no measurement, "" if there is one.
+        - relative_error: the largest one, of all values that the step computes.
+        - compared_with: what it is relative to.
+        - error: why there is no measurement, or what is wrong with what the step computes; else "".
 
     Raises:
         UnsupportedTorch: the installed torch lacks what measuring relies on.
     """
+    if not 0 < tolerance < float("inf"):
+        raise InvalidOption(f"tolerance must be a positive number, as a share of a value's size, got {tolerance!r}")
     torch.compiler.reset()
     chosen = usual_strategies() if strategies is None else strategies
     runs = {name: _Run(strategy(model), model, args, loss) for name, strategy in chosen.items()}
     measured: dict[str, Measured] = {}
+    outcomes: dict[str, Outcome] = {}
     errors: dict[str, str] = {}
     with _undone(model, args):
         for name, run in runs.items():
             try:
-                measured[name] = run.first()
+                with _undone(model, args):
+                    measured[name] = run.first()
+                outcomes[name] = run.outcome()
             except UnsupportedTorch:
                 raise
             except Exception as error:  # a strategy that fails is a result too: PyTorch's own do, on some models
-                errors[name] = f"{type(error).__name__}: {error}".splitlines()[0]
+                measured.pop(name, None)
+                errors[name] = first_line(error)
+        judged = _judged(_Run(model, model, args, loss), outcomes, tolerance)
         times: dict[str, list[float]] = {name: [] for name in measured}
         for _ in range(repeats):
             for name, seconds in times.items():
@@ -173,10 +190,18 @@ def measure(
     rows = [
         {"strategy": name, "error": errors[name]}
         if name in errors
-        else {"strategy": name, "error": "", **replace(measured[name], times_s=tuple(times[name])).row()}
+        else {"strategy": name, **replace(measured[name], times_s=tuple(times[name])).row(), **judged[name]}
         for name in runs
     ]
     return _table(rows)
+
+
+def _judged(eager: _Run, outcomes: Mapping[str, Outcome], tolerance: float) -> dict[str, dict[str, Any]]:
+    def nothing_recomputed() -> Outcome:
+        step = usual_strategies()[NOTHING_RECOMPUTED](eager.model)
+        return replace(eager, step=step).outcome()
+
+    return verdicts(outcomes, eager.outcome, (NOTHING_RECOMPUTED, nothing_recomputed), tolerance)
 
 
 _DTYPES = {
@@ -192,6 +217,8 @@ _DTYPES = {
     "fastest_s": "float64",
     "slowest_s": "float64",
     "first_s": "float64",
+    "relative_error": "float64",
+    "compared_with": "str",
     "error": "str",
 }
 
@@ -212,7 +239,7 @@ class _Run:
     loss: Loss
 
     def first(self) -> Measured:
-        """All but the times of later steps."""
+        """All but the times of later steps; what they change is left to the caller."""
         start = time.perf_counter()
         with counted() as kernels, seam.fresh_compilation(), torch.enable_grad():
             self._train()
@@ -220,6 +247,11 @@ class _Run:
         _, saved = saved_activations(self.step, self.model, *self.args)
         self._forget_gradients()
         return Measured(tuple(kernels), saved, peak_bytes(self._train, self._device()), first_s)
+
+    def outcome(self) -> Outcome:
+        """What a step computes, from the state that the model is in; nothing stays behind."""
+        with _undone(self.model, self.args), seam.fresh_compilation():
+            return outcome(self.step, self.model, self.args, self.loss)
 
     def seconds(self) -> float:
         """Wall time of one more step."""

@@ -3,6 +3,9 @@
 The backward pass would find the new value in them, so it must read neither them nor their views.
 torch's own partitioner lets it, up to 2.15 at least: `h = x.sin() + y*2; y.add_(1);
 return (h.exp()*y).cos()` gets gradients that are wrong by a factor of ten.
+
+An input that the backward pass writes to as well must be handed to it, as a place to write to and for
+nothing else.
 """
 
 # FX nodes carry untyped metadata.
@@ -30,9 +33,7 @@ def overwritten_inputs(
         tangents: the nodes of the tangents' closure; what those write is the backward's affair.
     """
     *nodes, end = joint_graph.nodes
-    written = {
-        node.all_input_nodes[0] for node in nodes if ops[node].mutates and node.all_input_nodes and node not in tangents
-    }
+    written = {target for node in nodes if node not in tangents for target in _target(node, ops)}
     by_epilogue = [
         description.mutated_input
         for description in end.meta.get("desc", ())
@@ -41,6 +42,18 @@ def overwritten_inputs(
     return written | {
         node for node in nodes if node.op == "placeholder" and by_epilogue and node.meta.get("desc") in by_epilogue
     }
+
+
+def backward_targets(
+    joint_graph: fx.Graph, ops: Mapping[fx.Node, Operator], tangents: Container[fx.Node]
+) -> set[fx.Node]:
+    """The values that the backward pass writes to. Arguments as above."""
+    return {target for node in joint_graph.nodes if node in tangents for target in _target(node, ops)}
+
+
+def _target(node: fx.Node, ops: Mapping[fx.Node, Operator]) -> list[fx.Node]:
+    """What a node writes to, if anything."""
+    return node.all_input_nodes[:1] if node.op == "call_function" and ops[node].mutates else []
 
 
 def keep_old_values(joint_module: fx.GraphModule) -> None:
@@ -54,7 +67,7 @@ def keep_old_values(joint_module: fx.GraphModule) -> None:
     graph = joint_module.graph
     *nodes, end = graph.nodes
     ops = {node: Operator.of(node) for node in nodes}
-    tangents = _tangents_closure(nodes)
+    tangents = _tangents_closure(nodes, ops)
     overwritten = overwritten_inputs(graph, ops, tangents)
     if not overwritten:
         return
@@ -62,7 +75,9 @@ def keep_old_values(joint_module: fx.GraphModule) -> None:
     for node in nodes:
         if base[node] not in overwritten or node in tangents:
             continue
-        readers = [user for user in node.users if user in tangents and user is not end and not ops[user].mutates]
+        readers = [
+            user for user in node.users if user in tangents and user is not end and node not in _target(user, ops)
+        ]
         if not readers:
             continue
         with graph.inserting_after(node):
@@ -73,10 +88,13 @@ def keep_old_values(joint_module: fx.GraphModule) -> None:
     joint_module.recompile()
 
 
-def _tangents_closure(nodes: list[fx.Node]) -> set[fx.Node]:
+def _tangents_closure(nodes: list[fx.Node], ops: Mapping[fx.Node, Operator]) -> set[fx.Node]:
+    """As torch's partitioner will find it: what uses a tangent, or is a write that the backward pass makes."""
     closure: set[fx.Node] = set()
     for node in nodes:
         is_tangent = node.op == "placeholder" and "tangents" in str(node.target)
-        if is_tangent or any(argument in closure for argument in node.all_input_nodes):
+        tag = node.meta.get("partitioner_tag")
+        is_write = tag == "must_be_in_backward" or (tag == "is_backward" and ops[node].mutates)
+        if is_tangent or is_write or any(argument in closure for argument in node.all_input_nodes):
             closure.add(node)
     return closure

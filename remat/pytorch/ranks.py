@@ -9,11 +9,13 @@ Ranks that save different values may order their collectives differently, and ha
 from __future__ import annotations
 
 import hashlib
+import warnings
 
 import torch.distributed as dist
 
 from remat.graph import Graph
 from remat.plan import Plan
+from remat.pytorch import seam
 
 
 def several_ranks() -> bool:
@@ -21,13 +23,39 @@ def several_ranks() -> bool:
     return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
 
 
-def agreed(plan: Plan, graph: Graph) -> Plan:
-    """The plan of the lowest rank that compiles the same graph as this one.
+def agreed(mine: Plan | Exception, graph: Graph | None) -> Plan | Exception:
+    """The plan of the lowest rank that has one for the same graph as this one.
 
-    Every rank of the default process group must get here as often as the others; ranks with
-    different graphs (as in pipeline parallelism) keep plans of their own.
+    Every rank of the default process group must get here as often as the others, or they wait for it
+    for ever: so one that has no plan, or not even a graph, comes as well. Ranks with different graphs
+    (as in pipeline parallelism) keep plans of their own.
+
+    Args:
+        mine: this rank's plan, or why it has none.
+        graph: what the plan is for; None where it could not be read.
+
+    Returns:
+        the plan; this rank's own reason if no rank has a plan for its graph.
     """
-    mine = hashlib.sha256("\n".join(graph.signature).encode()).hexdigest()
-    offers: list[tuple[str, Plan] | None] = [None] * dist.get_world_size()
-    dist.all_gather_object(offers, (mine, plan))
-    return next(offer[1] for offer in offers if offer is not None and offer[0] == mine)
+    if not several_ranks():
+        return mine
+    key = _key(graph) if graph is not None else None
+    offers: list[tuple[str | None, Plan | str] | None] = [None] * dist.get_world_size()
+    with seam.real_tensors():
+        dist.all_gather_object(offers, (key, mine if isinstance(mine, Plan) else f"{type(mine).__name__}: {mine}"))
+    for rank, offer in enumerate(offers):
+        if offer is not None and offer[0] == key is not None and isinstance(offer[1], Plan):
+            if isinstance(mine, Exception):
+                warnings.warn(f"without a plan of its own, this rank takes that of rank {rank}: {mine}", stacklevel=2)
+            return offer[1]
+    return mine
+
+
+def _key(graph: Graph) -> str:
+    """Two graphs with one key have the same legal plans."""
+    digest = hashlib.sha256("\n".join(graph.signature).encode())
+    bans = (graph.cannot_save.mask, graph.cannot_recompute.mask)
+    marks = (graph.must_save, graph.must_recompute, graph.prefer_save, graph.prefer_recompute)
+    for column in (graph.needed, *bans, *marks):
+        digest.update(column.tobytes())
+    return digest.hexdigest()

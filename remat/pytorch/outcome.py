@@ -1,0 +1,156 @@
+"""What a training step computes, and whether it is what another way of running it computes."""
+
+# torch is partly untyped.
+# pyright: reportUnknownMemberType=false
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
+
+_FLOOR = 1e-2
+"""A gradient that is zero but for rounding, such as that of a bias before a normalization, has no digits to
+compare: what is this much smaller than the largest of all gradients is compared at this scale."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What one step computed.
+
+    Attributes:
+        values: outputs, loss, gradients and buffers, by name; copies.
+        drew: whether the step took random numbers.
+    """
+
+    values: Mapping[str, Tensor]
+    drew: bool
+
+    def difference(self, expected: Outcome) -> tuple[float, str]:
+        """The largest relative error of a value, and its name.
+
+        Relative to the largest element of what is expected. Infinite where a value, or an element, is missing
+        or of another shape.
+        """
+        if self.values.keys() != expected.values.keys():
+            return math.inf, sorted(self.values.keys() ^ expected.values.keys())[0]
+        gradients = [_largest(value) for name, value in expected.values.items() if name.startswith("gradient")]
+        floor = _FLOOR * max(gradients, default=0.0)
+        errors = {
+            name: _relative_error(self.values[name], value, floor if name.startswith("gradient") else 0.0)
+            for name, value in expected.values.items()
+        }
+        worst = max(errors, key=errors.__getitem__)
+        return errors[worst], worst
+
+
+def outcome(
+    step: Callable[..., Any], model: Callable[..., Any], args: tuple[Any, ...], loss: Callable[[Any], Tensor]
+) -> Outcome:
+    """Runs one step, whose gradients start from nothing, and copies all that it computes.
+
+    Args:
+        step: the model, compiled or not.
+        model: the module behind it, or the function.
+        args: what to call it with.
+        loss: what to differentiate.
+    """
+    leaves = {f"argument {i}": leaf for i, leaf in enumerate(tree_leaves(args)) if isinstance(leaf, Tensor)}
+    buffers: dict[str, Tensor] = {}
+    if isinstance(model, nn.Module):
+        leaves |= dict(model.named_parameters())
+        buffers |= dict(model.named_buffers())
+    for leaf in leaves.values():
+        if leaf.is_leaf:
+            leaf.grad = None
+    before = _random_states()
+    with torch.enable_grad():
+        output = step(*args)
+        scalar = loss(output)
+        scalar.backward()
+    drew = any(not torch.equal(a, b) for a, b in zip(before, _random_states(), strict=True))
+    values = {f"output {i}": leaf for i, leaf in enumerate(tree_leaves(output)) if isinstance(leaf, Tensor)}
+    values["loss"] = scalar
+    gradients = {name: leaf.grad for name, leaf in leaves.items() if leaf.is_leaf}
+    values |= {f"gradient of {name}": gradient for name, gradient in gradients.items() if gradient is not None}
+    values |= {f"buffer {name}": buffer for name, buffer in buffers.items()}
+    return Outcome({name: value.detach().clone() for name, value in values.items()}, drew)
+
+
+def verdicts(
+    outcomes: Mapping[str, Outcome],
+    eager: Callable[[], Outcome],
+    compiled: tuple[str, Callable[[], Outcome]],
+    tolerance: float,
+) -> dict[str, dict[str, Any]]:
+    """Says of each strategy whether it computes what it should.
+
+    Args:
+        outcomes: what each computed, by name; all from one state and seed.
+        eager: computes what is right.
+        compiled: name and outcome of a compiled strategy that recomputes nothing: what is right, too, where
+            random numbers are drawn, as compiled ones may be others than eager's.
+        tolerance: the largest relative error that is none.
+
+    Returns:
+        by name: relative_error, compared_with, and error, which is "" if all is well.
+    """
+    try:
+        expected = eager()
+        said = {name: _verdict(seen, expected, "eager", tolerance) for name, seen in outcomes.items()}
+        apart = [name for name, verdict in said.items() if verdict["error"]]
+        if expected.drew and apart:
+            reference, run = compiled
+            once = outcomes.get(reference) or run()
+            said |= {name: _verdict(outcomes[name], once, reference, tolerance) for name in apart}
+            if reference in apart:
+                said[reference] = _unknown("")  # what it is compared with
+    except Exception as error:  # no strategy is to blame
+        return {name: _unknown(f"compared with nothing, as that fails: {first_line(error)}") for name in outcomes}
+    return said
+
+
+def _verdict(seen: Outcome, expected: Outcome, reference: str, tolerance: float) -> dict[str, Any]:
+    error, where = seen.difference(expected)
+    wrong = f"wrong: {where} is off by {error:.2g} from {reference}, above the tolerance of {tolerance:g}"
+    return {"relative_error": error, "compared_with": reference, "error": wrong if error > tolerance else ""}
+
+
+def _unknown(why: str) -> dict[str, Any]:
+    return {"relative_error": math.nan, "compared_with": "", "error": why}
+
+
+def first_line(error: Exception) -> str:
+    """What went wrong, for a table."""
+    return f"{type(error).__name__}: {error}".splitlines()[0]
+
+
+def _relative_error(seen: Tensor, expected: Tensor, floor: float) -> float:
+    if seen.shape != expected.shape:
+        return math.inf
+    if not seen.numel():
+        return 0.0
+    wide = torch.complex128 if expected.is_complex() else torch.float64
+    a, b = seen.to(wide), expected.to(wide)
+    same = (a == b) | (a.isnan() & b.isnan())
+    error = (a - b).abs().masked_fill(same, 0)
+    if not bool(error.isfinite().all()):
+        return math.inf
+    largest = float(error.max())
+    return largest / max(_largest(b), floor) if largest else 0.0
+
+
+def _largest(value: Tensor) -> float:
+    """The largest finite magnitude; not zero, so that it can be divided by."""
+    magnitudes = value.abs().double()
+    finite = magnitudes[magnitudes.isfinite()]
+    return max(float(finite.max()), torch.finfo(torch.float64).tiny) if finite.numel() else math.inf
+
+
+def _random_states() -> list[Tensor]:
+    return [torch.get_rng_state(), *(torch.cuda.get_rng_state_all() if torch.cuda.is_available() else ())]

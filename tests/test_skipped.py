@@ -1,0 +1,161 @@
+"""A model that Dynamo skips is told of, once; whatever is compiled, cached or needs no gradient never is."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+import remat
+
+COMPLAINT = "runs eagerly, without a plan"
+
+
+@pytest.fixture(autouse=True)
+def fresh_compilation() -> None:
+    torch.compiler.reset()
+
+
+class BreakInLoop(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(8, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        for _ in range(2):
+            x = self.linear(x).sin()
+            torch._dynamo.graph_break()
+        return x
+
+
+class Recurrent(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.lstm = nn.LSTM(8, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.lstm(x)[0]
+
+
+def compiled(model: Callable[..., Any], **options: Any) -> Callable[..., Any]:
+    return remat.compile(model, codegen=False, **options)
+
+
+def complaints(step: Callable[..., Any], *args: Any) -> int:
+    """How often a call warns; its results take part in a backward pass where they can."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        result = step(*args)
+    leaves = [leaf for leaf in torch.utils._pytree.tree_leaves(result) if isinstance(leaf, Tensor)]
+    for leaf in leaves:
+        if leaf.requires_grad and torch.is_grad_enabled():
+            leaf.sum().backward(retain_graph=True)
+    return sum(COMPLAINT in str(warning.message) for warning in caught)
+
+
+@pytest.mark.parametrize("kind", [BreakInLoop, Recurrent])
+def test_the_first_call_that_needs_gradients_warns_and_no_other(kind: type[nn.Module]) -> None:
+    step, x = compiled(kind()), torch.randn(2, 3, 8)
+    with torch.no_grad():
+        assert complaints(step, x) == 0
+    assert [complaints(step, x) for _ in range(3)] == [1, 0, 0]
+
+
+def test_a_function_is_watched_as_well() -> None:
+    def loop(x: Tensor) -> Tensor:
+        for _ in range(2):
+            x = x.sin()
+            torch._dynamo.graph_break()
+        return x
+
+    step = compiled(loop)
+    with pytest.warns(UserWarning, match=r"loop runs eagerly, without a plan: Dynamo compiled nothing of it"):
+        step(torch.randn(4, requires_grad=True))
+    assert complaints(step, torch.randn(4, requires_grad=True)) == 0
+
+
+def views_only(x: Tensor) -> Tensor:
+    return x.view(-1)[1:]
+
+
+def checkpointed(x: Tensor) -> Tensor:
+    return checkpoint(torch.sin, x, use_reentrant=False)
+
+
+def with_break(x: Tensor) -> Tensor:
+    y = x.sin()
+    torch._dynamo.graph_break()
+    return y.cos()
+
+
+class Frozen(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(8, 8).requires_grad_(False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.linear(x)
+
+
+QUIET: dict[str, tuple[Callable[..., Any], bool]] = {
+    "compiled": (nn.Sequential(nn.Linear(8, 8), nn.Tanh()), False),
+    "function": (torch.sin, True),
+    "graph break": (with_break, True),
+    "views only": (views_only, True),
+    "identity": (nn.Identity(), True),
+    "checkpoint": (checkpointed, True),
+    "no gradient": (torch.sin, False),
+    "frozen": (Frozen(), False),
+    "nothing to trace": (lambda x: 3, True),
+    "several results": (lambda x: {"a": x, "b": (x.sin(), None, 2)}, True),
+}
+
+
+@pytest.mark.parametrize("name", QUIET)
+def test_no_false_warning(name: str) -> None:
+    """Nor of a second compilation, which Dynamo answers from its own cache."""
+    model, requires_grad = QUIET[name]
+    x = torch.randn(4, 8, requires_grad=requires_grad)
+    for _ in range(2):
+        step = compiled(model)
+        assert [complaints(step, x) for _ in range(2)] == [0, 0]
+    with torch.no_grad():
+        assert complaints(compiled(model), x) == 0
+
+
+def test_no_false_warning_from_torchs_caches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The partitioner is not called, and there is a plan nevertheless."""
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    model, x = nn.Sequential(nn.Linear(8, 8), nn.Tanh()), torch.randn(4, 8)
+    for _ in range(2):
+        torch.compiler.reset()
+        assert complaints(remat.compile(model), x) == 0
+    assert complaints(remat.compile(model), x) == 0  # Dynamo's own cache
+
+
+def test_inside_another_compilation_nothing_breaks() -> None:
+    inner = compiled(nn.Linear(8, 8))
+    inner_function = compiled(torch.sin)
+
+    def outer(x: Tensor) -> Tensor:
+        return inner_function(inner(x)).exp()
+
+    x = torch.randn(4, 8)
+    step = torch.compile(outer, backend="aot_eager", fullgraph=True)
+    torch.testing.assert_close(step(x), inner._orig_mod(x).sin().exp())  # type: ignore[attr-defined]
+
+
+def test_a_module_is_left_as_torch_made_it() -> None:
+    step = compiled(nn.Linear(8, 8))
+    again = copy.deepcopy(step)
+    step(torch.randn(4, 8))
+    assert "first" not in repr(step.forward)  # type: ignore[attr-defined]
+    again(torch.randn(4, 8))
+    assert complaints(again, torch.randn(4, 8)) == 0
