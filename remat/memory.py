@@ -1,0 +1,178 @@
+"""Live bytes over the forward and the backward pass of a plan: what is held, and the peak.
+
+`simulate` gives the whole `Timeline`; a search that asks for many plans of one graph makes one
+`Simulator` and calls `peak`. No plan can have a smaller peak than `lower_bound`. The model:
+
+**What runs, and in which order.** The forward pass computes what its outputs and the saved values
+depend on, in graph order. The backward pass is torch's (`_extract_fwd_bwd_modules`, then
+`reordering_to_mimic_autograd_engine`): from the first operator that reads a tangent on, in graph order;
+what comes earlier in the graph and is recomputed runs right before the first operator that cannot do
+without it, with whatever else that one lacks, in graph order. A value that either pass could compute
+is computed in the forward pass if it, or something that depends on it, is saved. What leads to no
+gradient is not computed, and what is saved without being read is not saved: torch drops both.
+
+**What takes memory.** A storage, once, however many views look at it. It is allocated at the step of
+its base and freed after the last step of the pass that reads it, or a view of it. Saved storages live
+until the backward pass has read them for the last time: Inductor's graphs own their inputs, and drop
+them then. Gradients live to the end. Forward outputs belong to the caller, who is assumed to hold them
+until the end of the backward pass, unless `holds_outputs=False`. Not counted: what is alive anyway, or
+is somebody else's: inputs, parameters, constants, tangents, and views of them. The results of an
+operator with several (`getitem`) are allocated when it runs. While a step runs, what it reads and
+what it writes are both alive; writing in place over an input that dies is not assumed.
+
+**What does not.** A fusible value all of whose uses in the pass can be fused, and which is neither
+saved nor returned, lives in registers (`remat.memory_fusion` says what can be fused). It belongs to the
+kernels of all its consumers, so what it reads stays alive until the last of these has run. A value
+that is written belongs to one kernel with those of its fusible consumers that follow before the next
+call of a library: what the kernel reads stays alive until it has written its last result.
+
+The simulation is of this order and of these rules. A compiler that fuses less, changes layouts, or
+reorders kernels to save memory, as Inductor does, ends up elsewhere: `experiments/peak_error.py`
+measures how far.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from remat.arrays import BoolArray, IntArray, bool_column, frozen
+from remat.certify import check_plan
+from remat.costmodel import FactsOnly
+from remat.errors import InvalidPlan
+from remat.graph import Graph
+from remat.memory_bound import WorkingSet, lower_bound, working_set_bytes
+from remat.memory_facts import Storages
+from remat.memory_lifetimes import Lifetimes
+from remat.memory_order import Order
+from remat.memory_timeline import WHYS, LiveTensor, Timeline
+from remat.plan import Plan
+from remat.report import plan_mask
+
+__all__ = [
+    "LiveTensor",
+    "Simulator",
+    "Timeline",
+    "WorkingSet",
+    "lower_bound",
+    "peak_bytes",
+    "simulate",
+    "working_set_bytes",
+]
+
+
+def simulate(graph: Graph, plan: Plan, *, holds_outputs: bool = True) -> Timeline:
+    """Live bytes over the steps of a training step under a plan.
+
+    Args:
+        graph: the joint graph.
+        plan: a legal plan for it.
+        holds_outputs: the caller keeps the outputs of the forward pass until the end of the backward.
+
+    Raises:
+        InvalidPlan: the plan names unknown values, is not legal, or was made for another graph.
+
+    >>> from remat import GraphBuilder
+    >>> g = GraphBuilder()
+    >>> y = g.op("mm", g.input("x", bytes=4), compute_bound=True)
+    >>> g.output(g.op("sum", y, bytes=1, fusible=False))
+    >>> g.gradient(g.op("mul", g.tangent("dz", bytes=1), y, name="dx", bytes=4))
+    >>> print(simulate(g.build(), Plan(("mm",), ())))
+    forward pass: 2 steps, peak 5 B, 5 B at its end, 4 B of them saved
+    backward pass: 1 steps, peak 9 B
+    peak: 9 B at step 2, dx (mul) of the backward pass, where 3 storages are alive:
+             4 B  saved      mm
+             4 B  gradient   dx
+             1 B  output     sum
+    """
+    plan.check_made_for(graph)
+    saved = plan_mask(graph, plan.saved)
+    plan_mask(graph, plan.recomputed)
+    check_plan(FactsOnly().pose(graph), plan)
+    return Simulator(graph, holds_outputs=holds_outputs).timeline(saved)
+
+
+def peak_bytes(graph: Graph, plan: Plan, *, holds_outputs: bool = True) -> int:
+    """The most bytes that are alive at once: `simulate(graph, plan).peak_bytes`."""
+    return simulate(graph, plan, holds_outputs=holds_outputs).peak_bytes
+
+
+class Simulator:
+    """Live bytes for many plans of one graph: what does not depend on the plan is read once.
+
+    Attributes:
+        graph: the joint graph.
+        holds_outputs: the caller keeps the outputs of the forward pass until the end of the backward.
+    """
+
+    def __init__(self, graph: Graph, *, holds_outputs: bool = True) -> None:
+        self.graph = graph
+        self.holds_outputs = holds_outputs
+        self._facts = Storages.of(graph)
+
+    def peak(self, saved: BoolArray) -> int:
+        """The most bytes that are alive at once.
+
+        Args:
+            saved: (n,) what is saved; what else the backward pass needs, it recomputes. Whether that is
+                legal is not asked (see `remat.check_plan`).
+
+        Raises:
+            InvalidPlan: not one flag a value, or a value of the tangents' closure is saved.
+        """
+        order = Order.of(self._facts, self._checked(saved))
+        return int(_during(self._lifetimes(order), _steps(order)).max(initial=0))
+
+    def timeline(self, saved: BoolArray) -> Timeline:
+        """The whole timeline; takes what `peak` takes."""
+        order = Order.of(self._facts, self._checked(saved))
+        lives, steps, graph = self._lifetimes(order), _steps(order), self.graph
+        values: list[int] = np.concatenate([order.forward, order.backward]).tolist()
+        during = _during(lives, steps)
+        freed = np.zeros(steps + 1, np.int64)
+        np.add.at(freed, lives.end, lives.size)
+        after = during - freed[:steps]
+        why = np.select([lives.output, lives.saved, lives.gradient], [0, 1, 2], 3)  # as in `WHYS`
+        peak_step = int(during.argmax()) if steps else -1
+        alive = np.flatnonzero((lives.start <= peak_step) & (peak_step <= lives.end))
+        largest = alive[np.lexsort((lives.start[alive], -lives.size[alive]))].tolist()
+        return Timeline(
+            names=tuple(graph.names[v] for v in values),
+            ops=tuple(graph.ops[v] for v in values),
+            backward=frozen(np.arange(steps) >= len(order.forward)),
+            during_bytes=frozen(during),
+            after_bytes=frozen(after),
+            by_why={name: frozen(_during(lives, steps, why == i)) for i, name in enumerate(WHYS)},
+            saved_bytes=int(lives.size[lives.saved].sum()),
+            at_forward_end=int(after[len(order.forward) - 1]) if len(order.forward) else 0,
+            peak_step=peak_step,
+            peak_tensors=tuple(
+                LiveTensor(graph.names[int(lives.base[i])], int(lives.size[i]), WHYS[why[i]], bool(lives.backward[i]))
+                for i in largest
+                if lives.size[i]
+            ),
+        )
+
+    def _lifetimes(self, order: Order) -> Lifetimes:
+        return Lifetimes.of(self._facts, order, self.holds_outputs)
+
+    def _checked(self, saved: BoolArray) -> BoolArray:
+        mask = bool_column("saved", saved, len(self.graph), InvalidPlan)
+        wrong = np.flatnonzero(mask & self._facts.tangents)
+        if len(wrong):
+            name: str = self.graph.names[int(wrong[0])]
+            raise InvalidPlan(
+                f"saved must hold values of the forward pass only, got {name!r}, which depends on a tangent"
+            )
+        return mask
+
+
+def _steps(order: Order) -> int:
+    return len(order.forward) + len(order.backward)
+
+
+def _during(lives: Lifetimes, steps: int, which: BoolArray | slice = slice(None)) -> IntArray:
+    """(steps,) bytes of the storages `which` that are alive during each step."""
+    change = np.zeros(steps + 2, np.int64)
+    np.add.at(change, lives.start[which], lives.size[which])
+    np.subtract.at(change, lives.end[which] + 1, lives.size[which])
+    return change.cumsum()[:steps]
