@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from remat.annotations import recompute_parameter_copies
 from remat.bans import Bans
 from remat.certify import certify, check_plan
+from remat.choose import choose
 from remat.compare import compare
 from remat.costmodel import CostModel, Terms
 from remat.errors import (
@@ -32,12 +33,24 @@ from remat.errors import (
     UnsupportedProblem,
     UnsupportedTorch,
 )
+from remat.estimator import Estimator
 from remat.explain import explain
 from remat.graph import Graph, Region
 from remat.graph_builder import GraphBuilder
+from remat.memory import Simulator, Timeline
+from remat.memory import simulate as timeline
+from remat.pareto import Frontier, frontier
 from remat.plan import Plan
 from remat.problem import Problem
-from remat.registry import DEFAULT_COST_MODEL, DEFAULT_SOLVER, register, unregister
+from remat.registry import (
+    DEFAULT_COST_MODEL,
+    DEFAULT_ESTIMATOR,
+    DEFAULT_SOLVER,
+    estimator_names,
+    find_estimator,
+    register,
+    unregister,
+)
 from remat.show import show
 from remat.solution import Certificate, Reason, Solution, Termination
 from remat.solve import solve
@@ -45,26 +58,31 @@ from remat.solver import Feature, FlowSolver, Solver
 
 if TYPE_CHECKING:
     from remat.pytorch import capture, compile
+    from remat.pytorch.selective import selective_policy
 
 # Names whose modules import torch: loaded when first used. Not for a name that is also the name of
 # its module: importing the module, anywhere, would bind the module to that name.
 _LAZY = {
     "capture": "remat.pytorch",
     "compile": "remat.pytorch",
+    "selective_policy": "remat.pytorch.selective",
 }
 
 __version__ = "0.1.0"
 
 __all__ = [
     "DEFAULT_COST_MODEL",
+    "DEFAULT_ESTIMATOR",
     "DEFAULT_SOLVER",
     "Bans",
     "CaptureError",
     "Certificate",
     "CertificateRejected",
     "CostModel",
+    "Estimator",
     "Feature",
     "FlowSolver",
+    "Frontier",
     "Graph",
     "GraphBuilder",
     "Infeasible",
@@ -79,23 +97,31 @@ __all__ = [
     "Reason",
     "Region",
     "RematError",
+    "Simulator",
     "Solution",
     "Solver",
     "Termination",
     "Terms",
+    "Timeline",
     "UnknownName",
     "UnsupportedProblem",
     "UnsupportedTorch",
     "capture",
     "certify",
     "check_plan",
+    "choose",
     "compare",
     "compile",
+    "estimator_names",
     "explain",
+    "find_estimator",
+    "frontier",
     "recompute_parameter_copies",
     "register",
+    "selective_policy",
     "show",
     "solve",
+    "timeline",
     "unregister",
 ]
 

@@ -30,10 +30,12 @@ def recompute_parameter_copies(graph: Graph) -> Graph:
     for u, v in zip(producers, consumers, strict=True):
         arguments[v].append(u)
     copy = np.zeros(len(graph), np.bool_)
+    # A copy of a buffer that the forward pass overwrites is the old value: copying again would give the new one.
+    lasting = graph.parameter & ~graph.cannot_recompute.mask
     for v, used in enumerate(arguments):
         op = graph.ops[v]
         copies = bool(graph.view[v]) or op in _CASTS or any(word in op for word in _GATHERS)
-        copy[v] = copies and len(used) == 1 and bool(graph.parameter[used[0]] or copy[used[0]])
+        copy[v] = copies and len(used) == 1 and bool(lasting[used[0]] or copy[used[0]])
     return replace(
         graph,
         must_recompute=graph.must_recompute | copy,

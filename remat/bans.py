@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -35,10 +36,10 @@ class Bans:
             codes[index] = code_of[reason]
         return cls(frozen(codes), reasons)
 
-    @property
+    @cached_property
     def mask(self) -> BoolArray:
         """Which values are forbidden."""
-        return self.codes > 0
+        return frozen(self.codes > 0)
 
     def __len__(self) -> int:
         return len(self.codes)
@@ -50,6 +51,8 @@ class Bans:
 
     def also(self, mask: BoolArray, reason: str) -> Bans:
         """These bans and those of `mask`; a value already forbidden keeps its first reason."""
+        if not mask.any():
+            return self
         fresh = mask & ~self.mask
         if not fresh.any():
             return self
@@ -70,7 +73,7 @@ class Bans:
 
     def without(self, mask: BoolArray) -> Bans:
         """These bans, lifted from the values of `mask`."""
-        return Bans(frozen(np.where(mask, 0, self.codes)), self.reasons)
+        return Bans(frozen(np.where(mask, 0, self.codes)), self.reasons) if mask.any() else self
 
     def as_dict(self) -> dict[int, str]:
         """The forbidden indices, each with its reason: the inverse of `of`."""

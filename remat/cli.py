@@ -13,14 +13,14 @@ import typer
 from typer.core import TyperGroup
 
 import remat
+from remat import cli_device, cli_frontier, cli_timeline
 from remat import cli_tables as tables
-from remat.cli_options import cost_model_of, load_factory, load_graph, solver_of
+from remat.cli_options import cost_model_of, load_factory, load_graph, solver_if_named, solver_of
 from remat.compare import warm_up
 from remat.errors import Infeasible, LimitReached, RematError
 from remat.plan import Plan
 from remat.registry import (
     DEFAULT_COST_MODEL,
-    DEFAULT_SOLVER,
     costmodel_class,
     costmodel_names,
     solver_class,
@@ -35,6 +35,7 @@ _HELP = """Which activations should a model save, and which should it recompute?
   remat solve gpt2.json.gz -o plan.json              the best plan, with its proof
   remat compare gpt2.json.gz -s ortools -s pulp      solvers side by side
   remat explain gpt2.json.gz gelu_3                  why is this value saved?
+  remat frontier gpt2.json.gz -o frontier.svg        memory against time, with a bound
   remat show gpt2.json.gz --around gelu_3 -o gelu.svg
 
 Every command takes --json: pure JSON on standard output.
@@ -73,7 +74,15 @@ _GraphFile = Annotated[Path, typer.Argument(metavar="GRAPH", help="A graph file,
 _CostModel = Annotated[
     str, typer.Option("--cost-model", "-m", metavar="NAME[:KEY=VALUE,...]", help="See `remat costmodels`.")
 ]
-_Solver = Annotated[str, typer.Option("--solver", "-s", metavar="NAME[:KEY=VALUE,...]", help="See `remat solvers`.")]
+_Solver = Annotated[
+    str | None,
+    typer.Option(
+        "--solver",
+        "-s",
+        metavar="NAME[:KEY=VALUE,...]",
+        help="See `remat solvers`; ortools, or lagrangian under a budget, when left out.",
+    ),
+]
 _ModelOptions = Annotated[
     list[str] | None,
     typer.Option("-O", metavar="KEY=VALUE", help="Option of the cost model; JSON or text. Repeatable."),
@@ -131,7 +140,7 @@ def capture(
 def solve(
     graph: _GraphFile,
     cost_model: _CostModel = DEFAULT_COST_MODEL,
-    solver: _Solver = DEFAULT_SOLVER,
+    solver: _Solver = None,
     model_options: _ModelOptions = None,
     solver_options: _SolverOptions = None,
     time_limit: _TimeLimit = None,
@@ -146,22 +155,28 @@ def solve(
       remat solve gpt2.json.gz -O mode=aggressive -O 'rules={"used_far_apart": false}'
       remat solve gpt2.json.gz -s pulp --time-limit 60
       remat solve gpt2.json.gz -s networkx -S flow_func=dinitz
+      remat solve gpt2.json.gz -m memory-budget -O budget=8GB -O estimator=roofline:device=h200
+      remat solve gpt2.json.gz -m memory-budget:budget=0.5,of=peak
     """
-    model, chosen = cost_model_of(cost_model, model_options or ()), solver_of(solver, solver_options or ())
+    model, chosen = cost_model_of(cost_model, model_options or ()), solver_if_named(solver, solver_options or ())
     values = load_graph(graph)
     warm_up(chosen)
     start = time.perf_counter()
-    problem = model.pose(values)
+    problem = model.pose_without_peak(values)
     pose_time_s = time.perf_counter() - start
-    solution = remat.solve(problem, chosen, time_limit_s=time_limit)
-    assert solution.plan is not None  # remat.solve raises where there is none
+    if model.limits_peak:
+        solution = remat.choose(values, model, chosen, time_limit_s=time_limit)
+    else:
+        solution = remat.solve(problem, chosen, time_limit_s=time_limit)
+    assert solution.plan is not None  # both raise where there is none
+    solver = label(chosen) if chosen else solution.solver
     if output is not None:
         solution.plan.made_for(values).save(output)
     if not as_json:
-        heading = f"{graph.name}: {len(values):,} values, {label(model)}, {label(chosen)}"
+        heading = f"{graph.name}: {len(values):,} values, {label(model)}, {solver}"
         tables.print_solution(values, problem, solution, heading, model.unit, pose_time_s, top)
         return
-    document = tables.solution_document(values, model, chosen, solution, pose_time_s)
+    document = tables.solution_document(values, model, solver, solution, pose_time_s)
     _print({"graph": str(graph)} | document, as_json)
 
 
@@ -202,7 +217,7 @@ def explain(
     graph: _GraphFile,
     value: Annotated[str, typer.Argument(metavar="VALUE", help="Name of a value of the graph.")],
     cost_model: _CostModel = DEFAULT_COST_MODEL,
-    solver: _Solver = DEFAULT_SOLVER,
+    solver: _Solver = None,
     model_options: _ModelOptions = None,
     solver_options: _SolverOptions = None,
     as_json: _Json = False,
@@ -212,7 +227,7 @@ def explain(
     \b
       remat explain gpt2.json.gz gelu_3
     """
-    model, chosen = cost_model_of(cost_model, model_options or ()), solver_of(solver, solver_options or ())
+    model, chosen = cost_model_of(cost_model, model_options or ()), solver_if_named(solver, solver_options or ())
     why = remat.explain(load_graph(graph), value, model, chosen)
     _print(asdict(why), as_json, str(why))
 
@@ -225,7 +240,7 @@ def show(
         str | None, typer.Option(metavar="FILE|solved", help="Colour by a plan file, or `solved` to solve now.")
     ] = None,
     cost_model: _CostModel = DEFAULT_COST_MODEL,
-    solver: _Solver = DEFAULT_SOLVER,
+    solver: _Solver = None,
     model_options: _ModelOptions = None,
     solver_options: _SolverOptions = None,
     around: Annotated[
@@ -242,8 +257,8 @@ def show(
     """
     values, drawn = load_graph(graph), None
     if plan == "solved":
-        model, chosen = cost_model_of(cost_model, model_options or ()), solver_of(solver, solver_options or ())
-        drawn = remat.solve(model.pose(values), chosen).plan
+        model, chosen = cost_model_of(cost_model, model_options or ()), solver_if_named(solver, solver_options or ())
+        drawn = remat.choose(values, model, chosen).plan
     elif plan is not None:
         drawn = Plan.load(plan)
     remat.show(values, drawn, output, around=around, hops=hops)
@@ -279,7 +294,8 @@ def costmodels(as_json: _Json = False) -> None:
         described = tables.describe(costmodel_class(name))
         complete = all(option["required"] is False for option in described["options"].values())
         rules = tables.describe_rules(costmodel_class(name)()) if complete else []
-        found.append(described | {"unit": str(costmodel_class(name).unit), "rules": rules})
+        unit: object = costmodel_class(name).unit  # of an instance, where an option decides
+        found.append(described | {"unit": unit if isinstance(unit, str) else "the estimator's", "rules": rules})
     if as_json:
         return _print(found, as_json)
     out = tables.console()
@@ -291,6 +307,12 @@ def costmodels(as_json: _Json = False) -> None:
             out.print(f"\nRules of {one['name']}, as by default: what is not recomputed", style="bold")
             out.print(tables.table(one["rules"]))
     return None
+
+
+app.command()(cli_frontier.frontier)
+app.command()(cli_device.device)
+app.command()(cli_device.estimators)
+app.command()(cli_timeline.timeline)
 
 
 def _print(document: Any, as_json: bool, text: str = "") -> None:

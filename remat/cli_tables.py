@@ -11,9 +11,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from remat.cli_options import options_of
 from remat.costmodel import CostModel
 from remat.graph import Graph
+from remat.options import options_of
 from remat.problem import Problem
 from remat.report import PlanFacts, default_of, human_bytes, human_price, label
 from remat.solution import Solution
@@ -166,7 +166,7 @@ def _option(option: Field[Any], hint: Any) -> dict[str, Any]:
 
 
 def solution_document(
-    graph: Graph, cost_model: CostModel, solver: Solver, solution: Solution, pose_time_s: float
+    graph: Graph, cost_model: CostModel, solver: str, solution: Solution, pose_time_s: float
 ) -> dict[str, Any]:
     """A solution and the facts about its plan, for JSON."""
     assert solution.plan is not None  # remat.solve raises where there is none
@@ -174,7 +174,7 @@ def solution_document(
         "values": len(graph),
         "cost_model": label(cost_model),
         "unit": cost_model.unit,
-        "solver": label(solver),
+        "solver": solver,
         "objective": solution.objective,
         "bound": solution.bound,
         "gap": solution.gap,

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, cast
 
+from remat.choose import choose
 from remat.costmodel import CostModel
 from remat.errors import NotInstalled, RematError, UnsupportedProblem
 from remat.graph import Graph
@@ -52,7 +53,7 @@ def compare(
     for name, graph in named.items():
         for model in models:
             start = time.perf_counter()
-            problem = model.pose(graph)
+            problem = None if model.limits_peak else model.pose(graph)
             about = {
                 "graph": name,
                 "values": len(graph),
@@ -60,17 +61,22 @@ def compare(
                 "unit": model.unit,
                 "pose_time_s": time.perf_counter() - start,
             }
-            rows += [about | _solved(graph, problem, solver, time_limit_s) for solver in chosen]
+            rows += [about | _solved(graph, model, problem, solver, time_limit_s) for solver in chosen]
     return Comparison.of(rows)
 
 
-def _solved(graph: Graph, problem: Problem, solver: Solver, time_limit_s: float | None) -> dict[str, Any]:
+def _solved(
+    graph: Graph, model: CostModel, problem: Problem | None, solver: Solver, time_limit_s: float | None
+) -> dict[str, Any]:
     """The columns about one solver's answer."""
     row: dict[str, Any] = {"solver": label(solver), "exact": solver.exact}
     row |= {"proven": False, "certified": "", "error": ""}
     limit = time_limit_s if Feature.TIME_LIMIT in solver.features else None
     try:
-        solution = solve(problem, solver, time_limit_s=limit, throw=False)
+        if problem is None:
+            solution = choose(graph, model, solver, time_limit_s=limit, throw=False)
+        else:
+            solution = solve(problem, solver, time_limit_s=limit, throw=False)
     except (NotInstalled, UnsupportedProblem) as error:
         return row | {"termination": "refused", "error": str(error)}
     ended = solution.termination
@@ -103,7 +109,7 @@ def _named(graphs: Graph | Iterable[Graph] | Mapping[str, Graph]) -> dict[str, G
     return named
 
 
-def warm_up(solver: Solver) -> None:
+def warm_up(solver: Solver | None) -> None:
     """Solves a trifle: backends are imported when first used, and no row should pay for that."""
     with suppress(RematError):
         solve(Problem.of([1, 1], edges=[(0, 1)], needed=[1], cannot_recompute={0: "an input"}), solver)

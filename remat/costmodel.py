@@ -10,7 +10,7 @@ import numpy as np
 
 from remat.arrays import LARGEST_TOTAL, IntArray
 from remat.bans import Bans
-from remat.errors import InvalidProblem
+from remat.errors import InvalidProblem, UnsupportedProblem
 from remat.feasibility import forced
 from remat.graph import Graph, Region
 from remat.problem import Problem
@@ -73,43 +73,46 @@ class CostModel(ABC):
     def terms(self, graph: Graph) -> Terms:
         """The prices and bans for every value of `graph`, those of the tangents' closure included."""
 
+    def peak_limit_bytes(self, graph: Graph) -> int | None:
+        """The most bytes that may be alive at once, if the model limits that (see `remat.memory`)."""
+        del graph
+        return None
+
+    @property
+    def limits_peak(self) -> bool:
+        """Whether `peak_limit_bytes` is a limit."""
+        return False
+
     def pose(self, graph: Graph) -> Problem:
         """The problem over the values that the forward pass can compute.
+
+        Raises:
+            UnsupportedProblem: the model limits peak memory, which no `Problem` can state.
+        """
+        if self.limits_peak:
+            raise UnsupportedProblem(
+                f"{self!r} limits peak memory, which is no sum over saved values, so that no Problem can state it; "
+                f"call remat.choose(graph, cost_model) for a plan"
+            )
+        return self.pose_without_peak(graph)
+
+    def pose_without_peak(self, graph: Graph) -> Problem:
+        """The problem, but for a limit on peak memory.
 
         Four voices, the first that speaks is heard: the graph's facts (an input is never recomputed, a
         tuple never saved); what the user demands of a value (MUST); what the user asks for (PREFER),
         unless facts or demands make that impossible; and the cost model.
         """
-        terms = self.terms(graph)
-        ours = np.flatnonzero(graph.region != Region.TANGENTS)
-        position = np.full(len(graph), -1)
-        position[ours] = np.arange(len(ours))
-        inner = (position[graph.producers] >= 0) & (position[graph.consumers] >= 0)
-        problem = Problem(
-            names=tuple(graph.names[i] for i in ours.tolist()),
-            save_cost=terms.save_cost[ours],
-            recompute_cost=terms.recompute_cost[ours],
-            save_bytes=activation_bytes(graph)[ours],
-            producers=position[graph.producers[inner]],
-            consumers=position[graph.consumers[inner]],
-            needed=graph.needed[ours],
-            cannot_save=graph.cannot_save.also(graph.must_recompute, "marked MUST_RECOMPUTE").take(ours),
-            cannot_recompute=graph.cannot_recompute.also(graph.input, "an input of the graph")
-            .also(graph.must_save, "marked MUST_SAVE")
-            .take(ours),
-            budget_bytes=terms.budget_bytes,
-        )
-        rules = forced(problem)
+        terms, facts = self.terms(graph), graph.unpriced
+        ours = (graph.region != Region.TANGENTS).nonzero()[0]
         keep = (graph.must_save | graph.prefer_save)[ours]
         redo = (graph.must_recompute | graph.prefer_recompute)[ours]
-        return replace(
-            problem,
-            cannot_save=problem.cannot_save.also(graph.prefer_recompute[ours] & ~rules.stuck, "marked PREFER_RECOMPUTE")
-            | terms.cannot_save.take(ours).without(keep),
-            cannot_recompute=problem.cannot_recompute.also(
-                graph.prefer_save[ours] & ~problem.cannot_save.mask, "marked PREFER_SAVE"
-            )
-            | terms.cannot_recompute.take(ours).without(redo),
+        return facts.priced(
+            save_cost=terms.save_cost[ours],
+            recompute_cost=terms.recompute_cost[ours],
+            cannot_save=facts.cannot_save | terms.cannot_save.take(ours).without(keep),
+            cannot_recompute=facts.cannot_recompute | terms.cannot_recompute.take(ours).without(redo),
+            budget_bytes=terms.budget_bytes,
         )
 
     def __add__(self, other: CostModel) -> CostModel:
@@ -125,6 +128,38 @@ def activation_bytes(graph: Graph) -> IntArray:
     return np.where(graph.input[graph.base], 0, graph.storage_bytes)
 
 
+def unpriced(graph: Graph) -> Problem:
+    """What is legal by a graph's facts and the user's annotations, at no price; read it as `Graph.unpriced`."""
+    ours = np.flatnonzero(graph.region != Region.TANGENTS)
+    position = np.full(len(graph), -1)
+    position[ours] = np.arange(len(ours))
+    inner = (position[graph.producers] >= 0) & (position[graph.consumers] >= 0)
+    free = np.zeros(len(ours), np.int64)
+    demands = Problem(
+        names=tuple(graph.names[i] for i in ours.tolist()),
+        save_cost=free,
+        recompute_cost=free,
+        save_bytes=activation_bytes(graph)[ours],
+        producers=position[graph.producers[inner]],
+        consumers=position[graph.consumers[inner]],
+        needed=graph.needed[ours],
+        cannot_save=graph.cannot_save.also(graph.must_recompute, "marked MUST_RECOMPUTE").take(ours),
+        cannot_recompute=graph.cannot_recompute.also(graph.input, "an input of the graph")
+        .also(graph.must_save, "marked MUST_SAVE")
+        .take(ours),
+    )
+    keep, redo = graph.prefer_save[ours], graph.prefer_recompute[ours]
+    if not (keep | redo).any():
+        return demands
+    redo &= ~forced(demands).stuck
+    keep &= ~demands.cannot_save.mask
+    return replace(
+        demands,
+        cannot_save=demands.cannot_save.also(redo, "marked PREFER_RECOMPUTE"),
+        cannot_recompute=demands.cannot_recompute.also(keep, "marked PREFER_SAVE"),
+    )
+
+
 @dataclass(frozen=True)
 class FactsOnly(CostModel):
     """No opinion at all: what is legal by the graph's facts and the user's annotations."""
@@ -135,6 +170,10 @@ class FactsOnly(CostModel):
     def terms(self, graph: Graph) -> Terms:
         """Everything is free, and nothing more is banned."""
         return Terms.nothing(graph)
+
+    def pose(self, graph: Graph) -> Problem:
+        """The facts as they are: there are no terms to add."""
+        return graph.unpriced
 
 
 @dataclass(frozen=True)
@@ -153,6 +192,16 @@ class Sum(CostModel):
     def unit(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]  # known per instance only
         """The unit of every part."""
         return self.parts[0].unit
+
+    def peak_limit_bytes(self, graph: Graph) -> int | None:
+        """The tightest limit."""
+        limits = (part.peak_limit_bytes(graph) for part in self.parts)
+        return min((limit for limit in limits if limit is not None), default=None)
+
+    @property
+    def limits_peak(self) -> bool:
+        """Whether any part limits peak memory."""
+        return any(part.limits_peak for part in self.parts)
 
     def terms(self, graph: Graph) -> Terms:
         """The terms of all parts, added."""

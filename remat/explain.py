@@ -13,7 +13,7 @@ from remat.feasibility import forced
 from remat.graph import Graph, Region
 from remat.plan import Plan
 from remat.problem import Problem
-from remat.registry import DEFAULT_COST_MODEL, DEFAULT_SOLVER, find_costmodel
+from remat.registry import DEFAULT_COST_MODEL, find_costmodel
 from remat.report import computed_by_forward, human_bytes, human_price, near, plan_mask
 from remat.solution import Solution
 from remat.solve import solve
@@ -121,7 +121,7 @@ def explain(
     graph: Graph,
     name: str,
     cost_model: str | CostModel = DEFAULT_COST_MODEL,
-    solver: str | Solver = DEFAULT_SOLVER,
+    solver: str | Solver | None = None,
 ) -> Explanation:
     """Explains what the best plan does with a value, and what deciding otherwise would cost.
 
@@ -130,7 +130,7 @@ def explain(
     Args:
         graph: the joint graph.
         name: one of `graph.names`.
-        cost_model, solver: names or instances.
+        cost_model, solver: names or instances; the solver that `remat.solve` takes when left out.
 
     Raises:
         UnknownName: the graph has no such value.
@@ -203,7 +203,7 @@ def _why_not_recomputed(problem: Problem, v: int) -> str | None:
 
 
 def _alternative(
-    problem: Problem, v: int, decision: Decision, best: Solution, solver: str | Solver
+    problem: Problem, v: int, decision: Decision, best: Solution, solver: str | Solver | None
 ) -> Alternative | None:
     """Solves the problem again, with the decision about value v forbidden."""
     only = np.zeros(len(problem), np.bool_)
@@ -220,7 +220,7 @@ def _alternative(
     return _solved("saves it", saved, best, solver)
 
 
-def _solved(question: str, problem: Problem, best: Solution, solver: str | Solver) -> Alternative:
+def _solved(question: str, problem: Problem, best: Solution, solver: str | Solver | None) -> Alternative:
     try:
         other = solve(problem, solver)
     except Infeasible as error:

@@ -35,6 +35,8 @@ def forced(problem: Problem) -> Forced:
     unsaveable = problem.cannot_save.mask
     stuck = problem.cannot_recompute.mask.copy()
     lost = unsaveable & stuck
+    if not lost.any():
+        return Forced(lost, stuck)
     # Only values that cannot be saved pass a loss on, and they are few: loop over their uses only.
     from_unsaveable = np.flatnonzero(unsaveable[problem.producers])
     order = from_unsaveable[np.argsort(problem.consumers[from_unsaveable], kind="stable")]

@@ -18,6 +18,7 @@ import numpy as np
 from remat.arrays import LARGEST_TOTAL, BoolArray, IntArray, bool_column, int_column
 from remat.bans import Bans
 from remat.errors import InvalidGraph
+from remat.problem import Problem
 from remat.uses import check_uses
 
 
@@ -80,6 +81,8 @@ class Graph:
         cannot_save: values that cannot cross from forward to backward (tuples, for one).
         cannot_recompute: values that must not be computed twice (effects, seeds, collectives).
         meta: where the graph comes from: model, versions, date.
+        arguments: how each operator was called, beyond its producers: "" where they are all its arguments,
+            in the order of its uses; else JSON (`remat.pytorch.calls`). Left out: "" everywhere.
     """
 
     names: tuple[str, ...]
@@ -108,6 +111,7 @@ class Graph:
     cannot_save: Bans
     cannot_recompute: Bans
     meta: Mapping[str, str] = field(default_factory=dict[str, str])
+    arguments: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         n, m = len(self.names), len(self.producers)
@@ -119,6 +123,7 @@ class Graph:
             object.__setattr__(self, name, bool_column(f"Graph.{name}", getattr(self, name), n, InvalidGraph))
         uses = bool_column("Graph.fusible_uses", self.fusible_uses, m, InvalidGraph)
         object.__setattr__(self, "fusible_uses", uses)
+        object.__setattr__(self, "arguments", tuple(self.arguments) or ("",) * n)
         _check(self)
 
     def __len__(self) -> int:
@@ -144,8 +149,13 @@ class Graph:
     @cached_property
     def base(self) -> IntArray:
         """(n,) the first value of each value's storage: the one that its views look at."""
-        _, first, inverse = np.unique(self.storage, return_index=True, return_inverse=True)
-        return first[inverse]
+        order = self.storage.argsort(kind="stable")
+        grouped = self.storage[order]
+        starts = np.ones(len(self), np.bool_)
+        starts[1:] = grouped[1:] != grouped[:-1]
+        base = np.empty(len(self), np.int64)
+        base[order] = order[starts][starts.cumsum() - 1]
+        return base
 
     @cached_property
     def storage_bytes(self) -> IntArray:
@@ -177,6 +187,13 @@ class Graph:
         by_base = np.zeros(len(self), np.bool_)
         by_base[self.base[kept]] = True
         return by_base[self.base]
+
+    @cached_property
+    def unpriced(self) -> Problem:
+        """What is legal, at no price: what every cost model starts from, and every plan is checked by."""
+        from remat.costmodel import unpriced
+
+        return unpriced(self)
 
     @cached_property
     def signature(self) -> tuple[str, ...]:
@@ -226,7 +243,7 @@ def _same(left: object, right: object) -> bool:
 
 def _check(graph: Graph) -> None:
     n = len(graph)
-    for label in ("ops", "dtypes", "shapes", "cannot_save", "cannot_recompute"):
+    for label in ("ops", "dtypes", "shapes", "arguments", "cannot_save", "cannot_recompute"):
         if len(getattr(graph, label)) != n:
             raise InvalidGraph(f"Graph.{label} must have one entry a name ({n}), got {len(getattr(graph, label))}")
     if len(graph.index) != n:
@@ -240,8 +257,9 @@ def _check(graph: Graph) -> None:
     # The columns are summed as int64; a float sum is close enough to refuse what could wrap.
     if float(graph.bytes.sum(dtype=np.float64)) >= LARGEST_TOTAL:
         raise InvalidGraph("Graph.bytes must add up to less than 2**62")
-    if n and not bool(np.isin(graph.region, list(Region)).all()):
-        bad = int(graph.region[~np.isin(graph.region, list(Region))][0])
+    unknown = (graph.region < 0) | (graph.region >= len(Region))
+    if unknown.any():
+        bad = int(graph.region[unknown][0])
         raise InvalidGraph(f"Graph.region must hold {[int(r) for r in Region]} (see remat.Region), got {bad}")
     _check_flags(graph)
     check_uses(graph.names, graph.producers, graph.consumers, "Graph", InvalidGraph)
@@ -262,18 +280,18 @@ def _check_flags(graph: Graph) -> None:
 def _check_regions(graph: Graph) -> None:
     u, v = graph.producers, graph.consumers
     forward, tangents = graph.region == Region.FORWARD, graph.region == Region.TANGENTS
-    _refuse(graph, tangents[u] & ~tangents[v], "depends on a tangent, so its region must be TANGENTS")
-    _refuse(graph, forward[v] & ~forward[u], "is FORWARD, so what it uses must be FORWARD too")
-    _refuse(graph, graph.input[v], "is an input, so it cannot use another value")
-    wrong = np.flatnonzero((graph.input | graph.output) & tangents)
-    if len(wrong):
+    bad_uses = {
+        "depends on a tangent, so its region must be TANGENTS": tangents[u] & ~tangents[v],
+        "is FORWARD, so what it uses must be FORWARD too": forward[v] & ~forward[u],
+        "is an input, so it cannot use another value": graph.input[v],
+    }
+    for because, bad in bad_uses.items():
+        if bad.any():
+            producer, consumer = graph.names[int(u[bad][0])], graph.names[int(v[bad][0])]
+            raise InvalidGraph(f"Graph: {consumer!r} (which uses {producer!r}) {because}")
+    wrong = (graph.input | graph.output) & tangents
+    if wrong.any():
         raise InvalidGraph(
-            f"Graph.region[{graph.names[wrong[0]]!r}] must not be TANGENTS: it is an input or output of the forward"
+            f"Graph.region[{graph.names[int(wrong.argmax())]!r}] must not be TANGENTS: it is an input or output of the "
+            f"forward"
         )
-
-
-def _refuse(graph: Graph, bad_uses: BoolArray, because: str) -> None:
-    if bad_uses.any():
-        use = int(np.flatnonzero(bad_uses)[0])
-        producer, consumer = graph.names[int(graph.producers[use])], graph.names[int(graph.consumers[use])]
-        raise InvalidGraph(f"Graph: {consumer!r} (which uses {producer!r}) {because}")

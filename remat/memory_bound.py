@@ -97,6 +97,38 @@ def lower_bound(graph: Graph, *, holds_outputs: bool = True) -> WorkingSet:
 
 
 @dataclass(frozen=True, eq=False)
+class Floor:
+    """What is alive under every plan, at each of 2n + 1 steps: each pass in graph order, and the end.
+
+    Attributes:
+        bytes: (2n + 1,) their total at each step.
+        held: (n,) storages, by the value that owns them, that are alive from the end of the forward
+            pass on, until the backward pass has read them: outputs, and what every plan saves.
+        first_read: (n,) the earliest step of the backward pass, as a position in the graph, at which a
+            saved value can be read for the first time, be it for a recomputation; n + 1 for never.
+    """
+
+    bytes: IntArray
+    held: BoolArray
+    first_read: IntArray
+
+    @classmethod
+    def of(cls, facts: Storages) -> Floor:
+        """Reads a graph, in time linear in its size."""
+        n, graph = len(facts), facts.graph
+        held = np.zeros(n, np.bool_)
+        held[graph.base[(graph.output & ~facts.foreign) | _must_save(facts)]] = True
+        first: list[int] = facts.wanted_at.tolist()
+        outside = ~facts.tangents[facts.readers]
+        producers: list[int] = facts.producers[outside].tolist()
+        readers: list[int] = facts.readers[outside].tolist()
+        for u, v in zip(reversed(producers), reversed(readers), strict=True):
+            # What comes after the turn runs in its place; what comes before it, when it is wanted.
+            first[u] = min(first[u], v if v >= facts.turn else first[v])
+        return cls(_sums(_Necessary.of(facts, holds_outputs=True), n), held, np.array(first, np.int64))
+
+
+@dataclass(frozen=True, eq=False)
 class _Necessary:
     """Lifetimes that every plan contains, over 2n + 1 steps: each pass in graph order, and the end."""
 

@@ -21,6 +21,7 @@ from remat.hull import Edge, Hull, Vertex
 from remat.plan import Plan
 from remat.problem import Problem
 from remat.registry import DEFAULT_ESTIMATOR, DEFAULT_SOLVER, costmodel_class, find_costmodel, find_solver
+from remat.report import PlanFacts
 from remat.sizes import parse_bytes
 from remat.solve import solve
 from remat.solver import Solver
@@ -81,12 +82,14 @@ class Frontier:
         unit: of the costs: "ns", "flops".
         points: in the order of their saved bytes. Without a refinement, the vertices.
         edges: of the hull, from the fewest bytes to the lowest cost, with their proofs.
+        graph: what the problem is about, if it was not given as a problem.
     """
 
     problem: Problem
     unit: str
     points: tuple[Point, ...]
     edges: tuple[Edge, ...]
+    graph: Graph | None = None
 
     @property
     def vertices(self) -> tuple[Point, ...]:
@@ -159,13 +162,18 @@ class Frontier:
         return Point(budget_bytes, saved_bytes, cost, bound, solution.plan, solver.name)
 
     def price(self, plan: Plan) -> tuple[int, int]:
-        """(saved bytes, cost) of any legal plan for the same graph, say PyTorch's.
+        """(saved bytes, cost) of any plan for the same graph, say PyTorch's (`remat.pytorch.budgets`).
+
+        It may save views, which count with what owns their memory, once.
 
         Raises:
             InvalidPlan: it is not legal.
         """
-        cost = check_plan(self.problem, plan)
-        return int(self.problem.save_bytes[plan.masks(self.problem)[0]].sum()), cost
+        if self.graph is None:
+            cost = check_plan(self.problem, plan)
+            return int(self.problem.save_bytes[plan.masks(self.problem)[0]].sum()), cost
+        check_plan(self.graph.unpriced, plan)
+        return PlanFacts.of(self.graph, plan).saved_bytes, self.problem.cost(*plan.masks(self.problem))
 
     def as_frame(self) -> pd.DataFrame:
         """A row for each point; the bound is that of its budget."""
@@ -218,18 +226,19 @@ def frontier(
         Infeasible: the bans leave no plan.
         InvalidOption: the solver is no flow solver.
     """
-    unit = "cost"
     if isinstance(graph, Graph):
         model = find_costmodel(cost_model or _recompute_time(estimator))
-        graph, unit = model.pose(graph), model.unit
-    problem = replace(graph, budget_bytes=None)
+        problem, unit, of = model.pose(graph), model.unit, graph
+    else:
+        problem, unit, of = graph, "cost", None
+    problem = replace(problem, budget_bytes=None)
     flow = flow_solver(solver)
     hull = Hull(problem, flow)
     edges = hull.edges()
     # One choice may be the best in both: no edge, one vertex.
     vertices = [edges[0].left, *(edge.right for edge in edges)] if edges else [hull.cheapest]
     points = tuple(_point(problem, vertex, flow.name) for vertex in vertices)
-    return Frontier(problem, unit, points, tuple(edges))
+    return Frontier(problem, unit, points, tuple(edges), of)
 
 
 def _recompute_time(estimator: str | Estimator) -> CostModel:

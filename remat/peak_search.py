@@ -1,9 +1,9 @@
 """The fastest plan whose peak memory fits a budget: a search, with a proven bound.
 
 Peak memory is no sum over saved values: what is recomputed is alive for a while, too, so that saving
-less may take more. No `Problem` can state that. But every plan holds what it saves at the end of the
-forward pass, beside the outputs. That is a byte budget: a *relaxation*, whose bound holds for every
-plan with a peak that fits. The search walks the frontier of saved bytes and cost, simulates each
+less may take more. No `Problem` can state that. But at any one step what is saved, and not read yet,
+is alive beside what every plan needs there. That is a byte budget: a *relaxation*, whose bound holds
+for every plan with a peak that fits. The search walks the frontier of saved bytes and cost, simulates each
 plan (`remat.memory`), and then saves more, value by value, where the peak has room.
 """
 
@@ -22,6 +22,7 @@ from remat.errors import Infeasible, LimitReached
 from remat.graph import Graph, Region
 from remat.hull import Hull
 from remat.memory import Simulator, lower_bound
+from remat.memory_bound import Floor
 from remat.memory_facts import Storages
 from remat.plan import Plan, completed
 from remat.problem import Problem
@@ -44,21 +45,36 @@ _MOVES = 200
 
 
 def relaxation(graph: Graph, problem: Problem, limit_bytes: int) -> Problem:
-    """The problem that every plan of `problem` with a peak of at most `limit_bytes` solves.
+    """A problem with a byte budget that every plan with a peak of at most `limit_bytes` solves.
 
-    Its bytes are those of each storage that only a save keeps; the outputs are held anyway. A plan
-    may save a view alone, so only the value that owns a storage counts.
+    At any one step, what is alive is at least what every plan needs there, and what is saved and
+    cannot have been read yet. Of all steps this takes the one where that is most under the cheapest
+    plan. A plan may save a view alone, so only the value that owns a storage counts.
     """
     facts = Storages.of(graph)
     dead = facts.tangents & facts.computed & ~facts.live
     if dead.any():  # torch never computes it, so it drops saved values that only this would read
         return replace(problem, budget_bytes=None)
-    held = np.zeros(len(graph), np.bool_)
-    held[graph.base[graph.output & ~facts.foreign]] = True
+    floor, ours = Floor.of(facts), _ours(graph)
     owner = graph.base == np.arange(len(graph))
-    counted = np.where(owner & ~held & ~facts.foreign, graph.bytes, 0)
-    budget = max(limit_bytes - int(graph.bytes[held].sum()), 0)
-    return replace(problem, save_bytes=counted[_ours(graph)], budget_bytes=budget)
+    size = np.where(owner & ~floor.held & ~facts.foreign, graph.bytes, 0)
+    saved = np.zeros(len(graph), np.bool_)
+    saved[ours[flow_solver().minimum_cut(replace(problem, budget_bytes=None)).saved]] = True
+    step = _tightest(facts, floor, np.where(saved, size, 0))
+    counted = np.where(floor.first_read > step, size, 0)
+    budget = max(limit_bytes - int(floor.bytes[len(graph) + step]), 0)
+    return replace(problem, save_bytes=counted[ours], budget_bytes=budget)
+
+
+def _tightest(facts: Storages, floor: Floor, saved_bytes: IntArray) -> int:
+    """The position of the operator of the backward pass with the most bytes alive; -1 for its start."""
+    n = len(facts)
+    unread = np.zeros(n + 2, np.int64)
+    np.add.at(unread, floor.first_read, saved_bytes)
+    after = unread[::-1].cumsum()[::-1]  # at i: what is first read at i or later
+    alive = floor.bytes[n - 1 : 2 * n] + after[: n + 1]
+    runs = np.concatenate([[True], facts.live])
+    return int(np.where(runs, alive, -1).argmax()) - 1
 
 
 def fit_peak(
@@ -101,8 +117,9 @@ def fit_peak(
     if best is None:
         smallest = search.smallest()
         detail = (
-            f"no plan was found with a peak of at most {limit_bytes} bytes. The smallest found is {smallest.peak_bytes} "
-            f"({human_bytes(smallest.peak_bytes)}), and none is below {least.bytes} ({human_bytes(least.bytes)})"
+            f"no plan was found with a peak of at most {limit_bytes} bytes. The smallest found is "
+            f"{smallest.peak_bytes} ({human_bytes(smallest.peak_bytes)}), and none is below {least.bytes} "
+            f"({human_bytes(least.bytes)})"
         )
         if throw:
             raise LimitReached(f"{detail}; raise the budget")

@@ -1,4 +1,4 @@
-"""Solvers and cost models by name. Built-ins register exactly as a stranger's plug-in does.
+"""Solvers, cost models and estimators by name. Built-ins register exactly as a stranger's plug-in does.
 
 A package adds its own through entry points in its `pyproject.toml`; nothing is imported until the
 name is used:
@@ -17,32 +17,42 @@ from typing import Any, TypeVar
 
 from remat.costmodel import CostModel
 from remat.errors import InvalidOption, NotInstalled, RematError, UnknownName
+from remat.estimator import Estimator
+from remat.options import configured, split_options
 from remat.report import near
 from remat.solver import Solver
 
 DEFAULT_SOLVER = "ortools"
+DEFAULT_BUDGET_SOLVER = "lagrangian"
 DEFAULT_COST_MODEL = "byte-traffic"
+DEFAULT_ESTIMATOR = "roofline"
 """Constants, never "the first one installed": the same call gives the same answer everywhere."""
 
-_GROUPS: dict[type[Solver] | type[CostModel], str] = {Solver: "remat.solvers", CostModel: "remat.costmodels"}
+_GROUPS: dict[type[Solver] | type[CostModel] | type[Estimator], str] = {
+    Solver: "remat.solvers",
+    CostModel: "remat.costmodels",
+    Estimator: "remat.estimators",
+}
 _registered: dict[str, dict[str, type[Any]]] = {group: {} for group in _GROUPS.values()}
+_loaded: dict[tuple[str, str], type[Any]] = {}
+"""Found before: looking through the metadata of all installed packages takes 5 ms, as long as many a solve."""
 
-_Base = TypeVar("_Base", Solver, CostModel)
-_Plugin = TypeVar("_Plugin", bound=type[Solver] | type[CostModel])
+_Base = TypeVar("_Base", Solver, CostModel, Estimator)
+_Plugin = TypeVar("_Plugin", bound=type[Solver] | type[CostModel] | type[Estimator])
 
 
 def register(plugin: _Plugin) -> _Plugin:
-    """Registers a solver or cost model class under its `name`; usable as a decorator.
+    """Registers a solver, cost model or estimator class under its `name`; usable as a decorator.
 
     Raises:
-        RematError: not a complete solver or cost model, or the name is taken by another class
+        RematError: not a complete solver, cost model or estimator, or the name is taken by another class
             (`unregister(name)` frees it).
     """
     group = _group_of(plugin)
     known = _registered[group].get(plugin.name)
     # Running a notebook's cell again defines its class again.
     again = known is not None and (known.__module__, known.__qualname__) == (plugin.__module__, plugin.__qualname__)
-    if plugin.name in solver_names() + costmodel_names() and not again:
+    if plugin.name in solver_names() + costmodel_names() + estimator_names() and not again:
         raise RematError(
             f"the name {plugin.name!r} is taken; choose another, or call remat.unregister({plugin.name!r})"
         )
@@ -68,6 +78,11 @@ def costmodel_names() -> list[str]:
     return _names("remat.costmodels")
 
 
+def estimator_names() -> list[str]:
+    """Names of all estimators of recompute time."""
+    return _names("remat.estimators")
+
+
 def solver_class(name: str) -> type[Solver]:
     """The class registered under `name`; raises `UnknownName`, with the nearest match."""
     return _find("remat.solvers", "solver", name)
@@ -76,6 +91,11 @@ def solver_class(name: str) -> type[Solver]:
 def costmodel_class(name: str) -> type[CostModel]:
     """The class registered under `name`; raises `UnknownName`, with the nearest match."""
     return _find("remat.costmodels", "cost model", name)
+
+
+def estimator_class(name: str) -> type[Estimator]:
+    """The class registered under `name`; raises `UnknownName`, with the nearest match."""
+    return _find("remat.estimators", "estimator", name)
 
 
 def usable_solvers() -> list[str]:
@@ -95,6 +115,18 @@ def find_costmodel(cost_model: str | CostModel) -> CostModel:
     if isinstance(cost_model, str):
         return costmodel_class(cost_model)()
     return _instance(cost_model, CostModel, "cost_model")
+
+
+def find_estimator(estimator: str | Estimator) -> Estimator:
+    """An instance as it is; a name as the estimator of this name, with the options that follow a colon.
+
+    >>> find_estimator("roofline:device=h200")
+    Roofline(device='h200')
+    """
+    if isinstance(estimator, str):
+        name, options = split_options(estimator)
+        return configured(estimator_class(name), options)
+    return _instance(estimator, Estimator, "estimator")
 
 
 def _instance(given: object, base: type[_Base], argument: str) -> _Base:
@@ -117,7 +149,9 @@ def _group_of(plugin: object) -> str:
             if not isabstract(plugin) and isinstance(getattr(plugin, "name", None), str):
                 return group
             raise RematError(f"{plugin.__name__} must have a `name` and implement every abstract method")
-    raise RematError(f"register() takes a class derived from remat.Solver or remat.CostModel, got {plugin!r}")
+    raise RematError(
+        f"register() takes a class derived from remat.Solver, remat.CostModel or remat.Estimator, got {plugin!r}"
+    )
 
 
 def _installed(group: str) -> dict[str, EntryPoint]:
@@ -139,10 +173,12 @@ def _names(group: str) -> list[str]:
 def _find(group: str, kind: str, name: str) -> Any:
     if name in _registered[group]:
         return _registered[group][name]
+    if (group, name) in _loaded:
+        return _loaded[group, name]
     installed = _installed(group)
     if name in installed:
         try:
-            return installed[name].load()
+            return _loaded.setdefault((group, name), installed[name].load())
         except (ImportError, AttributeError) as error:
             raise NotInstalled(f"the {kind} {name!r} ({installed[name].value}) cannot be imported: {error}") from error
     known = _names(group)

@@ -25,21 +25,27 @@ def check_uses(
     n = len(names)
     if not len(producers):
         return
-    ends = np.stack([producers, consumers])
-    if int(ends.min()) < 0 or int(ends.max()) >= n:
-        use = int(np.flatnonzero(((ends < 0) | (ends >= n)).any(axis=0))[0])
-        raise error(
-            f"{label} use {use} joins values {int(producers[use])} and {int(consumers[use])}, "
-            f"but there are only {n} values (0 to {n - 1})"
-        )
-    late = np.flatnonzero(producers >= consumers)
-    if len(late):
-        raise error(_explain_order(names, producers, consumers, int(late[0]), label))
-    codes = np.sort(producers * n + consumers)
-    twice = np.flatnonzero(codes[1:] == codes[:-1])
-    if len(twice):
-        u, v = divmod(int(codes[twice[0]]), n)
+    # Of a producer before its consumer, both are in range if the one is not negative and the other below n.
+    if (producers >= consumers).any() or int(producers.min()) < 0 or int(consumers.max()) >= n:
+        raise error(_explain_ends(names, producers, consumers, label))
+    codes = producers * n + consumers
+    codes.sort()
+    twice = codes[1:] == codes[:-1]
+    if twice.any():
+        u, v = divmod(int(codes[1:][twice][0]), n)
         raise error(f"{label} must list each use once, got {names[u]!r} -> {names[v]!r} twice")
+
+
+def _explain_ends(names: tuple[str, ...], producers: IntArray, consumers: IntArray, label: str) -> str:
+    n, ends = len(names), np.stack([producers, consumers])
+    outside = np.flatnonzero(((ends < 0) | (ends >= n)).any(axis=0))
+    if not len(outside):
+        return _explain_order(names, producers, consumers, int(np.flatnonzero(producers >= consumers)[0]), label)
+    use = int(outside[0])
+    return (
+        f"{label} use {use} joins values {int(producers[use])} and {int(consumers[use])}, "
+        f"but there are only {n} values (0 to {n - 1})"
+    )
 
 
 def _explain_order(names: tuple[str, ...], producers: IntArray, consumers: IntArray, use: int, label: str) -> str:

@@ -32,7 +32,8 @@ def test_loads_no_backend(code: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("solver", "backend"), [("networkx", "networkx"), ("ortools", "ortools"), ("scipy", "scipy"), ("pulp", "pulp")]
+    ("solver", "backend"),
+    [("cpsat", "ortools"), ("networkx", "networkx"), ("ortools", "ortools"), ("scipy", "scipy"), ("pulp", "pulp")],
 )
 def test_solving_loads_the_solver_s_own_backend(solver: str, backend: str) -> None:
     loaded = loaded_by(f"import remat; remat.solve(remat.Problem.of([2], needed=[0], recompute_cost=[1]), {solver!r})")

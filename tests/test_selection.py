@@ -124,6 +124,7 @@ def test_more_values_than_a_solver_takes(solver: Solver) -> None:
     ("options", "message"),
     [
         (lambda: solvers.NetworkX(flow_func="magic"), "NetworkX.flow_func must be one of preflow_push, .*got 'magic'"),
+        (lambda: solvers.CPSAT(workers=0), "CPSAT.workers must be a positive number of threads, got 0"),
         (lambda: solvers.SciPy(method="magic"), "SciPy.method must be one of dinic, edmonds_karp, got 'magic'"),
         (lambda: costmodels.ByteTraffic(mode="bold"), "ByteTraffic.mode must be one of conservative, .*got 'bold'"),
         (lambda: costmodels.ByteTraffic(rules={"luck": True}), "no rule is named 'luck'; there are: random, "),
@@ -183,7 +184,9 @@ def test_only_what_was_registered_can_be_unregistered() -> None:
 
 @pytest.mark.parametrize("plugin", [int, Mine(), "ortools"], ids=repr)
 def test_only_classes_of_solvers_and_cost_models_can_be_registered(plugin: Any) -> None:
-    with pytest.raises(RematError, match=r"takes a class derived from remat\.Solver or remat\.CostModel, got "):
+    with pytest.raises(
+        RematError, match=r"takes a class derived from remat\.Solver, remat\.CostModel or remat\.Estimator, got "
+    ):
         remat.register(plugin)
 
 

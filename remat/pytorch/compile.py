@@ -15,8 +15,9 @@ from torch import fx
 from remat.costmodel import CostModel
 from remat.plan import Plan
 from remat.pytorch.partitioner import OnError, Partitioner
+from remat.pytorch.skipped import warn_if_skipped
 from remat.pytorch.uncompiled import run_uncompiled
-from remat.registry import DEFAULT_COST_MODEL, DEFAULT_SOLVER
+from remat.registry import DEFAULT_COST_MODEL
 from remat.solver import Solver
 
 
@@ -24,7 +25,7 @@ def compile(
     model: Callable[..., Any],
     *,
     cost_model: str | CostModel = DEFAULT_COST_MODEL,
-    solver: str | Solver = DEFAULT_SOLVER,
+    solver: str | Solver | None = None,
     plan: Plan | Sequence[Plan] = (),
     recompute_parameter_copies: bool = False,
     on_error: OnError = "raise",
@@ -36,7 +37,7 @@ def compile(
     Args:
         model: a module or function.
         cost_model: a registered name or an instance.
-        solver: a registered name or an instance.
+        solver: a registered name or an instance; when left out, that of `remat.solve`.
         plan: replay this plan, or these (one a graph), instead of solving. A plan that was made for
             another graph is refused, with the difference.
         recompute_parameter_copies: save no copy of a parameter, such as those that autocast makes (see
@@ -50,7 +51,8 @@ def compile(
     Returns:
         the compiled model. Choosing happens when torch compiles, at the first call; what goes
         wrong then is raised there. What Dynamo cannot trace runs eagerly, without a plan, as under
-        torch.compile: a graph break inside a loop or nn.LSTM, for two (`remat.capture` says so).
+        torch.compile: a graph break inside a loop or nn.LSTM, for two. If nothing of the model was traced,
+        the first call that needs gradients warns (see `remat.pytorch.skipped`).
     """
     if "backend" in torch_compile_kwargs or "custom_partitioner_fn" in (torch_compile_kwargs.get("options") or {}):
         raise TypeError(
@@ -61,10 +63,10 @@ def compile(
     )
     if not codegen:
         uncompiled = functools.partial(run_uncompiled, partitioner=partitioner, options={"fallback_random": True})
-        return torch.compile(model, backend=uncompiled, **torch_compile_kwargs)
+        return warn_if_skipped(torch.compile(model, backend=uncompiled, **torch_compile_kwargs), model)
     options = _inductor_options(torch_compile_kwargs.pop("mode", None), torch_compile_kwargs.pop("options", None))
     options["custom_partitioner_fn"] = partitioner
-    return torch.compile(model, options=options, **torch_compile_kwargs)
+    return warn_if_skipped(torch.compile(model, options=options, **torch_compile_kwargs), model)
 
 
 def backend(

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -16,14 +17,15 @@ import torch
 from torch import fx
 from torch.fx.node import map_arg
 from torch.utils.checkpoint import CheckpointPolicy
-from torch.utils.flop_counter import flop_registry
+from torch.utils.flop_counter import flop_registry, shape_wrapper
 
-from remat.arrays import BoolArray, IntArray
+from remat.arrays import BoolArray, IntArray, frozen
 from remat.bans import Bans
 from remat.graph import Graph, Region
 from remat.pytorch import seam
+from remat.pytorch.calls import call_texts
 from remat.pytorch.operators import Operator, is_dropout_free
-from remat.pytorch.overwritten import overwritten_inputs
+from remat.pytorch.overwritten import backward_targets, overwritten_inputs
 from remat.pytorch.storages import bases
 
 _SYMBOL_BYTES = 8
@@ -50,61 +52,61 @@ class _Reader:
     def __init__(self, joint_graph: fx.Graph, node_info: Any, num_fwd_outputs: int) -> None:
         *self.nodes, self.end = joint_graph.nodes
         self.joint_graph = joint_graph
+        self.sources = [node.all_input_nodes for node in self.nodes]
         self.info = node_info
         self.num_fwd_outputs = num_fwd_outputs
         self.position = {node: i for i, node in enumerate(self.nodes)}
         self.known_flops: dict[tuple[Any, ...], int] = {}
-        known: dict[Any, Operator] = {}
-        self.ops = [known.get(node.target) or known.setdefault(node.target, Operator.of(node)) for node in self.nodes]
+        self.ops = [Operator.of(node) for node in self.nodes]
         self.op_of = dict(zip(self.nodes, self.ops, strict=True))
 
     def graph(self, meta: dict[str, str]) -> Graph:
         """All the columns together."""
         nodes, ops = self.nodes, self.ops
-        shapes = [_shape(node.meta.get("val")) for node in nodes]
+        values = [node.meta.get("val") for node in nodes]
+        marks = [node.meta.get("recompute") for node in nodes]
+        shapes = [_shape(value) for value in values]
         region = self._regions()
         base = bases(nodes, self.op_of)
         storage = np.array([self.position[base[node]] for node in nodes], np.int64)
         producers, consumers, fusible, fusible_uses = self._uses()
         view = np.zeros(len(nodes), np.bool_)
         view[consumers[storage[producers] == storage[consumers]]] = True
+        parameters = self.info.static_lifetime_input_nodes
         outputs = set(self.end.args[0][: self.num_fwd_outputs])
         gradients = set(self.end.args[0][self.num_fwd_outputs :])
         cannot_save, cannot_recompute = self._rules(base)
+        dtypes = tuple(map(_dtype, values))
+        symbolic = {nodes[i] for i, dtype in enumerate(dtypes) if dtype == "symint"} if "symint" in dtypes else ()
         return Graph(
             names=tuple(node.name for node in nodes),
             ops=tuple(op.name for op in ops),
-            dtypes=tuple(_dtype(node.meta.get("val")) for node in nodes),
+            dtypes=dtypes,
             shapes=tuple(shapes),
-            bytes=np.array([_bytes(node.meta.get("val"), shape) for node, shape in zip(nodes, shapes, strict=True)]),
+            bytes=np.array(list(map(_bytes, values, shapes))),
             storage=storage,
-            flops=np.array([self._flops(node, shape) for node, shape in zip(nodes, shapes, strict=True)]),
+            flops=np.array(list(map(self._flops, nodes, shapes))),
             region=region,
-            input=self._flags(lambda node, _: node.op == "placeholder") & (region != Region.TANGENTS),
-            parameter=self._flags(lambda node, _: node in self.info.static_lifetime_input_nodes),
-            output=self._flags(lambda node, _: node in outputs),
-            gradient=self._flags(lambda node, _: node in gradients),
+            input=_flags([node.op == "placeholder" for node in nodes]) & (region != Region.TANGENTS),
+            parameter=_flags([node in parameters for node in nodes]),
+            output=_flags([node in outputs for node in nodes]),
+            gradient=_flags([node in gradients for node in nodes]),
             fusible=fusible,
-            random=self._flags(lambda node, op: op.random and not is_dropout_free(node)),
+            random=_flags([op.random and not is_dropout_free(node) for node, op in zip(nodes, ops, strict=True)]),
             view=view,
-            compute_bound=self._flags(lambda _, op: op.compute_bound),
-            must_save=self._marked(CheckpointPolicy.MUST_SAVE),
-            must_recompute=self._marked(CheckpointPolicy.MUST_RECOMPUTE),
-            prefer_save=self._marked(CheckpointPolicy.PREFER_SAVE),
-            prefer_recompute=self._marked(CheckpointPolicy.PREFER_RECOMPUTE),
+            compute_bound=_flags([op.compute_bound for op in ops]),
+            must_save=_marked(marks, CheckpointPolicy.MUST_SAVE),
+            must_recompute=_marked(marks, CheckpointPolicy.MUST_RECOMPUTE),
+            prefer_save=_marked(marks, CheckpointPolicy.PREFER_SAVE),
+            prefer_recompute=_marked(marks, CheckpointPolicy.PREFER_RECOMPUTE),
             producers=producers,
             consumers=consumers,
             fusible_uses=fusible_uses,
             cannot_save=cannot_save,
             cannot_recompute=cannot_recompute,
             meta=meta,
+            arguments=call_texts(nodes, self.sources, frozenset(symbolic)),
         )
-
-    def _flags(self, fact: Callable[[fx.Node, Operator], bool]) -> BoolArray:
-        return np.fromiter(map(fact, self.nodes, self.ops), np.bool_, len(self.nodes))
-
-    def _marked(self, policy: CheckpointPolicy) -> BoolArray:
-        return self._flags(lambda node, _: node.meta.get("recompute") == policy)
 
     def _flops(self, node: fx.Node, shape: tuple[int, ...]) -> int:
         """By torch's formula where it has one; one operation an element otherwise."""
@@ -118,8 +120,7 @@ class _Reader:
         settings = [str(argument) for argument in node.args if not isinstance(argument, fx.Node)]
         call = (node.target, shape, *settings, *(_shape(source.meta.get("val")) for source in node.all_input_nodes))
         if call not in self.known_flops:
-            args, kwargs = map_arg((node.args, node.kwargs), lambda argument: argument.meta["val"])
-            self.known_flops[call] = seam.hint(formula(*args, **kwargs, out_val=value))
+            self.known_flops[call] = seam.hint(_by_formula(formula, node, value))
         return self.known_flops[call]
 
     def _regions(self) -> IntArray:
@@ -130,11 +131,11 @@ class _Reader:
 
     def _uses(self) -> tuple[IntArray, IntArray, BoolArray, BoolArray]:
         """Producers, consumers, which values are fusible, and which uses."""
-        uses = [(self.position[argument], i) for i, node in enumerate(self.nodes) for argument in node.all_input_nodes]
+        uses = [(self.position[argument], i) for i, sources in enumerate(self.sources) for argument in sources]
         producers, consumers = np.array(uses, np.int64).reshape(-1, 2).T
-        fusible = self._flags(lambda node, _: self.ops[self.position[_maker(node)]].fusible)
-        takes_any = self._flags(lambda _, op: op.takes_any)
-        gives = self._flags(lambda _, op: op.gives)
+        fusible = _flags([self.op_of[_maker(node)].fusible for node in self.nodes])
+        takes_any = _flags([op.takes_any for op in self.ops])
+        gives = _flags([op.gives for op in self.ops])
         fusible_uses = takes_any[consumers] | (fusible[producers] & gives[producers] & fusible[consumers])
         return producers, consumers, fusible, fusible_uses
 
@@ -146,18 +147,66 @@ class _Reader:
             unsaveable = _unsaveable(node.meta.get("val"))
             if unsaveable:
                 cannot_save[i] = unsaveable
-            if op.seeded and not is_dropout_free(node):
+            if op.seeded and not is_dropout_free(node) and not _restores_its_state(node):
                 cannot_recompute[i] = "draws from the random number generator, which moves on"
             elif op.unrepeatable:
                 cannot_recompute[i] = op.unrepeatable
         n = len(self.nodes)
-        inputs = overwritten_inputs(self.joint_graph, self.op_of, self.info.tangents_closure)
-        overwritten = self._flags(lambda node, _: base[node] in inputs)
+        tangents = self.info.tangents_closure
+        inputs = overwritten_inputs(self.joint_graph, self.op_of, tangents)
+        if not inputs:
+            return Bans.of(n, cannot_save), Bans.of(n, cannot_recompute)
+        overwritten = _flags([base[node] in inputs for node in self.nodes])
+        # The backward gets what it writes to as a handle: the value behind it is not the one that the forward read.
+        handles = inputs & backward_targets(self.joint_graph, self.op_of, tangents)
+        readers = {reader for node in handles for reader in node.users if reader not in tangents}
+        handle, stale = (_flags([node in these for node in self.nodes]) for these in (handles, readers))
         why = "the forward pass overwrites its memory"
         return (
-            Bans.of(n, cannot_save).also(overwritten, why),
-            Bans.of(n, cannot_recompute).also(overwritten, why),
+            Bans.of(n, cannot_save).also(overwritten & ~handle, why),
+            Bans.of(n, cannot_recompute).also(overwritten, why).also(stale, "reads what the forward pass overwrites"),
         )
+
+
+class _Shape(tuple[Any, ...]):
+    """A shape that torch's formulas read as any other, but that their wrappers need not take apart and rebuild."""
+
+
+_OVER_SHAPES = getattr(shape_wrapper(math.prod), "__code__", None)
+"""Of the wrapper that torch puts around a formula over shapes: it maps trees, which takes 50 us a matrix product."""
+
+
+def _by_formula(formula: Any, node: fx.Node, value: object) -> Any:
+    """Floating-point operations of a call, as torch's formula counts them."""
+
+    def shape(argument: fx.Node) -> Any:
+        given = argument.meta["val"]
+        return _Shape(given.shape) if isinstance(given, torch.Tensor) else given
+
+    if getattr(formula, "__code__", formula) is _OVER_SHAPES and isinstance(value, torch.Tensor):
+        args, kwargs = map_arg((node.args, node.kwargs), shape)
+        return formula.__wrapped__(*args, **kwargs, out_shape=_Shape(value.shape))
+    args, kwargs = map_arg((node.args, node.kwargs), lambda argument: argument.meta["val"])
+    return formula(*args, **kwargs, out_val=value)
+
+
+def _flags(facts: list[bool]) -> BoolArray:
+    return frozen(np.array(facts, np.bool_))
+
+
+def _marked(marks: list[Any], policy: CheckpointPolicy) -> BoolArray:
+    return _flags([mark == policy for mark in marks])
+
+
+def _restores_its_state(node: fx.Node) -> bool:
+    """Whether torch will draw the same random numbers again where the operator is recomputed.
+
+    It does so for what was marked before the partitioner (`functionalize_rng_ops`): the forward pass keeps
+    the state of the global generator, and the backward pass sets it. Inductor's own seeds need no such thing,
+    and a generator of the user's own has another state.
+    """
+    marked = node.meta.get("recompute") == CheckpointPolicy.MUST_RECOMPUTE
+    return marked and getattr(node.target, "namespace", "") == "aten" and node.kwargs.get("generator") is None
 
 
 def _maker(node: fx.Node) -> fx.Node:
@@ -175,8 +224,13 @@ def _shape(value: object) -> tuple[int, ...]:
 
 def _dtype(value: object) -> str:
     if isinstance(value, torch.Tensor):
-        return str(value.dtype).removeprefix("torch.")
+        return _dtype_name(value.dtype)
     return "symint" if isinstance(value, torch.SymInt) else ""
+
+
+@cache
+def _dtype_name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
 
 
 def _bytes(value: object, shape: tuple[int, ...]) -> int:

@@ -51,7 +51,14 @@ class Operator:
 
     @classmethod
     def of(cls, node: fx.Node) -> Operator:
-        """Reads the operator of a node."""
+        """What the operator of a node does; read once a process, as schemas are slow to read (20 us)."""
+        target: Any = node.target
+        # A formula may be registered after the first look.
+        key = (target, _has_formula(target)) if node.op == "call_function" else node.op
+        return _known.get(key) or _known.setdefault(key, cls._read(node))
+
+    @classmethod
+    def _read(cls, node: fx.Node) -> Operator:
         if node.op != "call_function":
             return cls(node.op, fusible=False)  # an input has no kernel to fuse into
         target: Any = node.target
@@ -70,11 +77,19 @@ class Operator:
             gives=packet is not torch.ops.aten.cat,
             random=seeded or types.is_random(node) or (expands_seed and "seed" not in name),
             seeded=seeded,
-            compute_bound=types.is_compute_intensive(node) or packet in flop_registry or "attention" in name or custom,
+            compute_bound=types.is_compute_intensive(node) or _has_formula(target) or "attention" in name or custom,
             views=_views(target),
             mutates=isinstance(target, OpOverload) and target._schema.is_mutable,
             unrepeatable=_unrepeatable(target),
         )
+
+
+_known: dict[Any, Operator] = {}
+
+
+def _has_formula(target: Any) -> bool:
+    """Whether torch counts the operator's floating-point operations."""
+    return getattr(target, "overloadpacket", target) in flop_registry
 
 
 def is_dropout_free(node: fx.Node) -> bool:

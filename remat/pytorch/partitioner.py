@@ -17,15 +17,16 @@ from torch._inductor.custom_graph_pass import CustomPartitionerFn
 
 from remat.annotations import recompute_parameter_copies
 from remat.certify import check_plan
+from remat.choose import choose
 from remat.costmodel import CostModel, FactsOnly, Sum
 from remat.errors import InvalidOption, InvalidPlan, RematError
 from remat.graph import Graph
 from remat.plan import Plan
 from remat.pytorch import ranks, seam
 from remat.pytorch.facts import extract
+from remat.pytorch.operators import Operator, is_dropout_free
 from remat.pytorch.split import split
-from remat.registry import DEFAULT_COST_MODEL, DEFAULT_SOLVER, find_costmodel, find_solver
-from remat.solve import solve
+from remat.registry import DEFAULT_BUDGET_SOLVER, DEFAULT_COST_MODEL, DEFAULT_SOLVER, find_costmodel, find_solver
 from remat.solver import Solver
 
 OnError = Literal["raise", "fallback"]
@@ -37,11 +38,11 @@ class Partitioner(CustomPartitionerFn):
 
     Every joint graph is posed under the cost model, solved, and certified; or a plan is replayed,
     and checked as strictly. A plan that fails a check never runs. Under `torch.distributed` all
-    ranks with the same graph use one plan.
+    ranks with the same graph use one plan; a rank that finds none takes another one's.
 
     Attributes:
         cost_model: prices and bans.
-        solver: who solves.
+        solver: who solves; None for that of `remat.solve`.
         plans: replayed instead of solving, each on the graph that it was made for.
         recompute_parameter_copies: save no copy of a parameter (see `remat.recompute_parameter_copies`).
         on_error: what to do when there is no plan that passes the checks: "raise", or "fallback" to
@@ -49,7 +50,7 @@ class Partitioner(CustomPartitionerFn):
     """
 
     cost_model: CostModel
-    solver: Solver
+    solver: Solver | None = None
     plans: tuple[Plan, ...] = ()
     recompute_parameter_copies: bool = False
     on_error: OnError = "raise"
@@ -62,7 +63,7 @@ class Partitioner(CustomPartitionerFn):
     def of(
         cls,
         cost_model: str | CostModel = DEFAULT_COST_MODEL,
-        solver: str | Solver = DEFAULT_SOLVER,
+        solver: str | Solver | None = None,
         *,
         plan: Plan | Sequence[Plan] = (),
         recompute_parameter_copies: bool = False,
@@ -71,7 +72,7 @@ class Partitioner(CustomPartitionerFn):
         """A partitioner from names or instances."""
         return cls(
             find_costmodel(cost_model),
-            find_solver(solver),
+            None if solver is None else find_solver(solver),
             (plan,) if isinstance(plan, Plan) else tuple(plan),
             recompute_parameter_copies,
             on_error,
@@ -83,12 +84,16 @@ class Partitioner(CustomPartitionerFn):
         """Splits a joint graph in two; called by torch."""
         graphs: list[Graph] = []
 
-        def choose(joint_graph: fx.Graph, node_info: Any, num_fwd_outputs: int) -> list[fx.Node]:
-            graph = extract(joint_graph, node_info, num_fwd_outputs)
+        def saved_nodes(joint_graph: fx.Graph, node_info: Any, num_fwd_outputs: int) -> list[fx.Node]:
+            try:
+                graph = extract(joint_graph, node_info, num_fwd_outputs)
+            except Exception as error:
+                ranks.agreed(error, None)  # the other ranks wait for this one
+                raise
             graphs.append(recompute_parameter_copies(graph) if self.recompute_parameter_copies else graph)
             return self._choose(joint_graph, node_info, graphs[-1])
 
-        forward, backward = split(gm, joint_inputs, choose, **kwargs)
+        forward, backward = split(gm, joint_inputs, saved_nodes, **kwargs)
         for graph in graphs:  # none, where torch found nothing to save
             check_nothing_runs_twice(graph, forward, backward)
         return forward, backward
@@ -106,15 +111,25 @@ class Partitioner(CustomPartitionerFn):
 
     def _plan(self, graph: Graph) -> Plan:
         """A checked plan for a graph: the same one on every rank."""
+        try:
+            mine = self._own_plan(graph)
+        except Exception as error:  # whatever it is, the other ranks wait for this one
+            mine = error
+        plan = ranks.agreed(mine, graph)
+        if isinstance(plan, Exception):
+            raise plan
+        if plan is not mine:  # whoever made the plan, this rank's own graph decides whether it is legal
+            check_plan(FactsOnly().pose(graph), plan)
+        return plan
+
+    def _own_plan(self, graph: Graph) -> Plan:
+        """The plan of this rank, checked."""
         if self.plans:
             plan = _made_for(graph, self.plans)
         else:
-            found = solve(self.cost_model.pose(graph), self.solver).plan
-            assert found is not None  # solve() raises where there is none
+            found = choose(graph, self.cost_model, self.solver).plan
+            assert found is not None  # choose() raises where there is none
             plan = found
-        if ranks.several_ranks():
-            plan = ranks.agreed(plan, graph)
-        # Whoever made the plan, this rank's own graph decides whether it is legal.
         check_plan(FactsOnly().pose(graph), plan)
         return plan
 
@@ -133,7 +148,8 @@ class Partitioner(CustomPartitionerFn):
         parts = self.cost_model.parts if isinstance(self.cost_model, Sum) else (self.cost_model,)
         for source in sorted(Path(__file__).parents[1].rglob("*.py")):
             digest.update(source.read_bytes())
-        for plugin in (*parts, self.solver):
+        solvers = [self.solver] if self.solver else [find_solver(DEFAULT_SOLVER), find_solver(DEFAULT_BUDGET_SOLVER)]
+        for plugin in (*parts, *solvers):
             digest.update(_version_of(type(plugin)))
         return digest.hexdigest()
 
@@ -145,9 +161,11 @@ def check_nothing_runs_twice(graph: Graph, forward: fx.GraphModule, backward: fx
         InvalidPlan: a collective, an effect or a draw of random numbers is in both.
     """
     both = {node.name for node in forward.graph.nodes if node.op == "call_function"}
-    both &= {node.name for node in backward.graph.nodes if node.op == "call_function"}
-    for name in sorted(both & graph.index.keys()):
+    again = {node.name: node for node in backward.graph.nodes if node.op == "call_function" and node.name in both}
+    for name in sorted(again.keys() & graph.index.keys()):
         reason = graph.cannot_recompute.reason(graph.index[name])
+        if reason is None and Operator.of(again[name]).seeded and not is_dropout_free(again[name]):
+            reason = "draws from the random number generator, and torch did not keep the state for it"
         if reason is not None:
             raise InvalidPlan(f"{name!r} would run in both passes, but must not: {reason}")
 

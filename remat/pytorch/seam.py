@@ -15,9 +15,10 @@ from __future__ import annotations
 
 import inspect
 import threading
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Generator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from functools import cache
+from importlib import import_module
 from typing import Any, TypeAlias
 from unittest.mock import patch
 
@@ -101,6 +102,16 @@ def op_types() -> Any:
     return _partitioners().get_default_op_list()
 
 
+@cache
+def decompositions() -> Any:
+    """What TorchInductor makes of each operator that it does not compile as it is."""
+    # Some decompositions look the lowerings up as an attribute of their package.
+    import_module("torch._inductor.lowering")
+    from torch._inductor.decomposition import select_decomp_table
+
+    return select_decomp_table()
+
+
 def hint(size: Any) -> int:
     """A number for a possibly symbolic size: its hint, or 4096 as in torch where there is none."""
     if isinstance(size, int):
@@ -111,6 +122,27 @@ def hint(size: Any) -> int:
     if hasattr(symbolic_shapes, "optimization_hint"):
         return int(symbolic_shapes.optimization_hint(size, fallback=4096))
     return int(symbolic_shapes.size_hint(size, fallback=4096))  # pyright: ignore[reportAttributeAccessIssue]
+
+
+@contextmanager
+def real_tensors() -> Generator[None]:
+    """Lets operators run for real while torch compiles, as its own exchange between ranks does.
+
+    Else they would make fake tensors without contents; and of the error that follows Dynamo makes a
+    graph break, so that the model runs eagerly.
+    """
+    from torch._subclasses.fake_tensor import unset_fake_temporarily
+    from torch.utils._mode_utils import no_dispatch
+
+    with no_dispatch(), unset_fake_temporarily():
+        yield
+
+
+def graphs_compiled() -> int:
+    """How many graphs Dynamo has had compiled in this process, from caches or not."""
+    from torch._dynamo.utils import counters
+
+    return counters["stats"]["unique_graphs"]
 
 
 def fresh_compilation() -> AbstractContextManager[None]:

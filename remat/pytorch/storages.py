@@ -25,10 +25,12 @@ def bases(nodes: Sequence[fx.Node], ops: Mapping[fx.Node, Operator]) -> dict[fx.
     owners: dict[int, fx.Node] = {}
     for node in nodes:
         base[node] = node
+        if ops[node].views or node.target is operator.getitem:
+            source = next(iter(node.all_input_nodes), node)
+            if ops[node].views or base[source] is not source:
+                base[node] = base[source]
+                continue
         value = node.meta.get("val")
-        source = next(iter(node.all_input_nodes), node)
-        if ops[node].views or (node.target is operator.getitem and base[source] is not source):
-            base[node] = base[source]
-        elif isinstance(value, torch.Tensor) and value.layout is torch.strided:
+        if isinstance(value, torch.Tensor) and value.layout is torch.strided:
             base[node] = owners.setdefault(value.untyped_storage()._cdata, node)
     return base

@@ -16,17 +16,20 @@ from torch._inductor.custom_graph_pass import CustomPartitionerFn
 
 from remat.costmodel import CostModel
 from remat.pytorch.compile import compile
-from remat.registry import DEFAULT_COST_MODEL, DEFAULT_SOLVER, find_costmodel
+from remat.registry import DEFAULT_COST_MODEL, find_costmodel
 from remat.report import label
 from remat.solver import Solver
 
 Strategy: TypeAlias = Callable[[Callable[..., Any]], Callable[..., Any]]
 """From a model to a step that is called as the model is."""
 
+NOTHING_RECOMPUTED = "autograd's own saves"
+"""The compiled strategy that runs every operator of the forward pass once."""
+
 
 def usual_strategies(
     cost_models: str | CostModel | Iterable[str | CostModel] = (DEFAULT_COST_MODEL,),
-    solver: str | Solver = DEFAULT_SOLVER,
+    solver: str | Solver | None = None,
     **torch_compile_kwargs: Any,
 ) -> dict[str, Strategy]:
     """Eager, autograd's own saves, PyTorch's partitioner in three settings, and ours; by name.
@@ -44,7 +47,7 @@ def usual_strategies(
     with_partitioner = partial(_compile_with, torch_compile_kwargs)
     return {
         "eager": lambda model: model,
-        "autograd's own saves": partial(with_partitioner, _Default()),
+        NOTHING_RECOMPUTED: partial(with_partitioner, _Default()),
         "PyTorch": partial(torch_compile, **torch_compile_kwargs),
         **{
             f"PyTorch, {name}={value}": partial(with_partitioner, _MinCut(name, value))

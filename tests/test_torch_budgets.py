@@ -1,0 +1,75 @@
+"""PyTorch's own memory budgets, read as plans and put beside a frontier."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+import remat
+from experiments import models
+from experiments.budgets import best, compared, illegal, markdown, summarized, timed
+from remat import InvalidPlan
+from remat.pytorch.budgets import torchs_choice, torchs_plans
+
+
+def test_every_budget_of_pytorch_is_at_or_above_our_frontier() -> None:
+    torch.manual_seed(0)
+    model, args = models.mixer(layers=2)
+    ((graph, plans),) = torchs_plans(model, *args, budgets=(0.0, 0.2, 0.5, 1.0))
+    curve = remat.frontier(graph, estimator="flops")
+    points = [curve.price(plan) for plan in plans.values()]
+    assert list(plans) == [0.0, 0.2, 0.5, 1.0]
+    assert points[0][0] == 0 < points[1][0] < points[3][0]
+    for saved_bytes, cost in points:
+        assert curve.bound(saved_bytes) <= cost
+
+
+def test_pytorchs_plan_with_dropout_is_refused_below_a_budget_of_one() -> None:
+    """It recomputes the seed (pytorch#190758)."""
+    model = nn.Sequential(nn.Linear(16, 64), nn.GELU(), nn.Dropout(0.5), nn.Linear(64, 16))
+    ((graph, plans),) = torchs_plans(model, torch.randn(4, 16), budgets=(0.0, 1.0))
+    assert "inductor_seeds" in illegal(graph, plans[0.0])
+    assert illegal(graph, plans[1.0]) == ""
+    with pytest.raises(InvalidPlan, match="recomputed, but that is forbidden: 'inductor_seeds"):
+        remat.frontier(graph).price(plans[0.0])
+
+
+def test_the_table_of_the_experiment_counts_what_it_claims() -> None:
+    def make() -> models.Sample:
+        return models.mixer(layers=1)
+
+    torch.manual_seed(0)
+    model, args = make()
+    (found,) = torchs_plans(model, *args, budgets=(0.3, 1.0))
+    rows = [{"model": "mixer"} | row for row in compared(*found, "roofline", 5.0)]
+    times = [{"model": "mixer"} | timed(make, 1)]
+    summary = summarized(rows, times)
+    assert (summary["rows"], summary["legal"], summary["at the same bytes ours costs more"]) == (2, 2, 0)
+    assert all(row["bound"] <= row["ours"] <= row["pytorch"] for row in rows)
+    document = markdown(
+        {
+            "provenance": dict.fromkeys(("command", "commit", "date", "torch", "machine"), "?"),
+            "summary": summary,
+            "times": times,
+            "rows": rows,
+        }
+    )
+    assert "## mixer" in document
+    worse = [row | {"ours": row["pytorch"] + 1} for row in rows]
+    assert summarized(worse, times)["at the same bytes ours costs more"] == 2
+
+
+def test_no_plan_saves_so_little() -> None:
+    problem = remat.Problem.of([0], needed=[0], save_bytes=[8], cannot_recompute={0: "a seed"})
+    assert best(problem, 7, 1.0) is None
+    assert best(problem, 8, 1.0).objective == 0
+
+
+def test_settings_of_torch_are_put_back() -> None:
+    from torch._functorch import config
+
+    before = config.activation_memory_budget, config.activation_memory_budget_solver
+    with pytest.raises(RuntimeError, match="valid ranges"):
+        torchs_choice(torch.fx.Graph(), None, 2.0)
+    assert (config.activation_memory_budget, config.activation_memory_budget_solver) == before
