@@ -294,7 +294,7 @@ def costmodels(as_json: _Json = False) -> None:
         described = tables.describe(costmodel_class(name))
         complete = all(option["required"] is False for option in described["options"].values())
         rules = tables.describe_rules(costmodel_class(name)()) if complete else []
-        unit: object = costmodel_class(name).unit  # of an instance, where an option decides
+        unit: Any = costmodel_class(name).unit  # a property, where an option decides
         found.append(described | {"unit": unit if isinstance(unit, str) else "the estimator's", "rules": rules})
     if as_json:
         return _print(found, as_json)

@@ -22,8 +22,8 @@ from remat.errors import Infeasible, LimitReached
 from remat.graph import Graph, Region
 from remat.hull import Hull
 from remat.memory import Simulator, lower_bound
-from remat.memory_bound import Floor
-from remat.memory_facts import Storages
+from remat.memory.bound import Floor
+from remat.memory.facts import Storages
 from remat.plan import Plan, completed
 from remat.problem import Problem
 from remat.registry import DEFAULT_BUDGET_SOLVER

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from remat.errors import NotInstalled, RematError
-from remat.memory_timeline import WHYS, Timeline, Why
+from remat.memory.timeline import WHYS, Timeline, Why
 from remat.report import human_bytes
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ import numpy as np
 
 from remat.arrays import BoolArray, IntArray
 from remat.graph import Graph, Region
-from remat.memory_fusion import fusion
+from remat.memory.fusion import fusion
 
 _GIVEN = ("placeholder", "get_attr")
 """Operators that compute nothing: inputs of the forward pass, tangents, constants."""
@@ -24,7 +24,7 @@ class Storages:
         computed: (n,) an operator computes the value, so that it is a step of a pass.
         foreign: (n,) the value lives in memory that is not counted: of an input, a tangent, a constant.
         tangents: (n,) in the tangents' closure.
-        fusible: (n,) it can live in registers, as `memory_fusion` says.
+        fusible: (n,) it can live in registers, as `remat.memory.fusion` says.
         maker: (n,) the value at whose step the storage is allocated: for the elements of a tuple, the tuple.
         parent: (n,) for a view, the argument whose storage it shares; -1 for others.
         calls: (n,) a kernel, or a call of a library, that nothing can be fused with.

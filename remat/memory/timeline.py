@@ -129,7 +129,7 @@ class Timeline:
         return pd.DataFrame({**columns, **bytes_, **{f"{why}_bytes": self.by_why[why] for why in WHYS}})
 
     def show(self, path: str | Path | None = None) -> Figure:
-        """Draws live bytes over steps: see `remat.draw_timeline.draw`."""
-        from remat.draw_timeline import draw
+        """Draws live bytes over steps: see `remat.memory.draw.draw`."""
+        from remat.memory.draw import draw
 
         return draw(self, path)

@@ -26,8 +26,8 @@ from remat.arrays import BoolArray, IntArray
 from remat.costmodel import FactsOnly
 from remat.feasibility import forced
 from remat.graph import Graph, Region
-from remat.memory_facts import Storages
-from remat.memory_timeline import LiveTensor, Why
+from remat.memory.facts import Storages
+from remat.memory.timeline import LiveTensor, Why
 from remat.report import human_bytes
 
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from remat.arrays import BoolArray, IntArray
-from remat.memory_facts import Storages
-from remat.memory_order import Order
+from remat.memory.facts import Storages
+from remat.memory.order import Order
 
 
 @dataclass(frozen=True, eq=False)

@@ -8,7 +8,7 @@ import numpy as np
 
 from remat.arrays import BoolArray, IntArray
 from remat.graph import Region
-from remat.memory_facts import Storages
+from remat.memory.facts import Storages
 
 
 @dataclass(frozen=True, eq=False)
