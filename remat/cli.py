@@ -13,7 +13,7 @@ import typer
 from typer.core import TyperGroup
 
 import remat
-from remat import cli_device, cli_frontier, cli_timeline
+from remat import cli_device, cli_frontier, cli_plugins, cli_timeline
 from remat import cli_tables as tables
 from remat.cli_options import cost_model_of, load_factory, load_graph, solver_if_named, solver_of
 from remat.compare import warm_up
@@ -21,21 +21,18 @@ from remat.errors import Infeasible, LimitReached, RematError
 from remat.plan import Plan
 from remat.registry import (
     DEFAULT_COST_MODEL,
-    costmodel_class,
-    costmodel_names,
-    solver_class,
-    solver_names,
 )
 from remat.report import label
 
 _HELP = """Which activations should a model save, and which should it recompute?
 
 \b
-  remat capture my_models:gpt2 -o gpt2.json.gz       the joint graph of a training step
-  remat solve gpt2.json.gz -o plan.json              the best plan, with its proof
-  remat compare gpt2.json.gz -s ortools -s pulp      solvers side by side
-  remat explain gpt2.json.gz gelu_3                  why is this value saved?
-  remat frontier gpt2.json.gz -o frontier.svg        memory against time, with a bound
+  remat capture my_models:gpt2 -o gpt2.json.gz   a training step's joint graph
+  remat solve gpt2.json.gz -o plan.json          the best plan, with its proof
+  remat compare gpt2.json.gz -s ortools -s pulp  solvers side by side
+  remat explain gpt2.json.gz gelu_3              why is this value saved?
+  remat frontier gpt2.json.gz -o frontier.svg    memory against time
+  remat timeline gpt2.json.gz --plan plan.json   what is alive when
   remat show gpt2.json.gz --around gelu_3 -o gelu.svg
 
 Every command takes --json: pure JSON on standard output.
@@ -265,54 +262,12 @@ def show(
     _print({"picture": str(output), "plan": drawn and drawn.digest}, as_json, f"written to {output}")
 
 
-@app.command()
-def solvers(as_json: _Json = False) -> None:
-    """List the solvers: what they promise, take and need."""
-    found = [tables.describe_solver(solver_class(name)) for name in solver_names()]
-    if as_json:
-        return _print(found, as_json)
-    rows = [
-        {
-            "solver": one["name"],
-            "exact": "yes" if one["exact"] else "no",
-            "takes": ", ".join(feature.replace("_", " ") for feature in one["features"]),
-            "most values": "" if one["max_values"] is None else f"{one['max_values']:,}",
-            "installed": "yes" if one["installed"] else f"no: needs {', '.join(one['requires'])}",
-            "options": tables.option_words(one["options"]),
-            "": one["doc"],
-        }
-        for one in found
-    ]
-    return tables.console().print(tables.table(rows))
-
-
-@app.command()
-def costmodels(as_json: _Json = False) -> None:
-    """List the cost models, with their options and rules."""
-    found: list[dict[str, Any]] = []
-    for name in costmodel_names():
-        described = tables.describe(costmodel_class(name))
-        complete = all(option["required"] is False for option in described["options"].values())
-        rules = tables.describe_rules(costmodel_class(name)()) if complete else []
-        unit: Any = costmodel_class(name).unit  # a property, where an option decides
-        found.append(described | {"unit": unit if isinstance(unit, str) else "the estimator's", "rules": rules})
-    if as_json:
-        return _print(found, as_json)
-    out = tables.console()
-    keys = ("name", "unit", "options", "doc")
-    words = [one | {"options": tables.option_words(one["options"])} for one in found]
-    out.print(tables.table([{"cost model" if k == "name" else k: one[k] for k in keys} for one in words]))
-    for one in found:
-        if one["rules"]:
-            out.print(f"\nRules of {one['name']}, as by default: what is not recomputed", style="bold")
-            out.print(tables.table(one["rules"]))
-    return None
-
-
 app.command()(cli_frontier.frontier)
-app.command()(cli_device.device)
-app.command()(cli_device.estimators)
 app.command()(cli_timeline.timeline)
+app.command()(cli_device.device)
+app.command()(cli_plugins.solvers)
+app.command()(cli_plugins.costmodels)
+app.command()(cli_plugins.estimators)
 
 
 def _print(document: Any, as_json: bool, text: str = "") -> None:

@@ -1,4 +1,4 @@
-"""The commands about devices and about estimators of time."""
+"""The command about devices."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from remat import cli_tables as tables
 from remat.device import DeviceProfile, find_device, measured_file
 from remat.errors import NotInstalled
 from remat.known_devices import ALIASES, KNOWN
-from remat.registry import estimator_class, estimator_names
 
 _Json = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")]
 
@@ -53,20 +52,6 @@ def device(
         return typer.echo(json.dumps({"file": str(file)} | asdict(measured), indent=1))
     tables.console().print(tables.table([_row("here" if output is None else str(output), measured)]))
     return typer.echo(f"written to {file}")
-
-
-def estimators(as_json: _Json = False) -> None:
-    """List the estimators of recompute time, with their options."""
-    found: list[dict[str, Any]] = [
-        tables.describe(estimator_class(name)) | {"unit": estimator_class(name).unit} for name in estimator_names()
-    ]
-    if as_json:
-        return typer.echo(json.dumps(found, indent=1, default=str))
-    rows = [
-        {"estimator": one["name"], "unit": one["unit"], "options": tables.option_words(one["options"]), "": one["doc"]}
-        for one in found
-    ]
-    return tables.console().print(tables.table(rows))
 
 
 def _list(as_json: bool) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import remat
-from remat.registry import costmodel_names, solver_class, solver_names
+from remat.registry import costmodel_names, estimator_names, solver_class, solver_names
 from remat.solver import Feature
 
 ROOT = Path(__file__).parents[1]
@@ -56,9 +56,16 @@ def test_the_readme_lists_every_cost_model() -> None:
     assert {row[0].strip("`") for row in table("Cost models")} == set(costmodel_names())
 
 
-@pytest.mark.parametrize(("plugin", "folder"), [("AugmentingPaths", "solvers"), ("SavedMemory", "costmodels")])
+def test_the_readme_lists_every_estimator() -> None:
+    assert {row[0].split("`")[1] for row in table("Estimators")} == set(estimator_names())
+
+
+@pytest.mark.parametrize(
+    ("plugin", "package"),
+    [("AugmentingPaths", "solvers"), ("SavedMemory", "costmodels"), ("KernelCount", "remat.estimators")],
+)
 def test_a_newcomer_adds_a_plugin_in_one_file_and_one_line(
-    plugin: str, folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    plugin: str, package: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The code of CONTRIBUTING as a module of its own, its entry point, and the check it recommends."""
     blocks = code_blocks("CONTRIBUTING.md")
@@ -68,7 +75,7 @@ def test_a_newcomer_adds_a_plugin_in_one_file_and_one_line(
         line for block in code_blocks("CONTRIBUTING.md", "toml") for line in block.splitlines() if plugin in line
     )
     name, target = line.split(" = ")
-    module = target.strip('"').split(":")[0].split(".")[1]
+    module = target.strip('"').split(":")[0].split(".")[-1]
 
     (tmp_path / f"{module}.py").write_text(source)
     monkeypatch.syspath_prepend(tmp_path)
@@ -76,7 +83,7 @@ def test_a_newcomer_adds_a_plugin_in_one_file_and_one_line(
     try:
         exec(compile(check, "CONTRIBUTING.md", "exec"), namespace)
         assert name == namespace[plugin].name
-        assert target.startswith(f'"{folder}.')
+        assert target.startswith(f'"{package}.{module}:')
     finally:
         del sys.modules[module]
 
