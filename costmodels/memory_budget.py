@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from typing import ClassVar, Literal, cast, get_args
 
 import numpy as np
@@ -49,7 +50,7 @@ class MemoryBudget(CostModel):
 
     def __post_init__(self) -> None:
         find_estimator(self.estimator)  # an unknown name is refused where it is typed
-        _check(self.budget)
+        object.__setattr__(self, "budget", _plain(self.budget))  # numbers of numpy wrap, and print otherwise
         if self.of not in get_args(Of):
             raise InvalidOption(f"MemoryBudget.of must be one of {', '.join(get_args(Of))}, got {self.of!r}")
 
@@ -79,12 +80,12 @@ class MemoryBudget(CostModel):
         if isinstance(self.budget, str):
             return parse_bytes(self.budget, "MemoryBudget.budget")
         if self.budget > 1:
-            return int(self.budget)
+            return math.floor(self.budget)
         problem = RecomputeTime(self.estimator).pose(graph)
         if bool((forced(problem).lost & problem.needed).any()):
             return 0  # no plan at all, whatever the budget; `remat.solve` explains
         least, most = range_of(graph, problem)
-        return max(math.floor(self.budget * most), least)
+        return max(math.floor(Fraction(self.budget) * most), least)  # a double would lose bytes past 2^53
 
 
 def _saved_range(graph: Graph, problem: Problem) -> tuple[int, int]:
@@ -94,10 +95,11 @@ def _saved_range(graph: Graph, problem: Problem) -> tuple[int, int]:
     return least_bytes(problem).weight, int(problem.save_bytes[fastest.saved].sum())
 
 
-def _check(budget: object) -> None:
+def _plain(budget: object) -> float | int | str:
+    """A budget as a number or a text of Python."""
     if isinstance(budget, str):
         parse_bytes(budget, "MemoryBudget.budget")
-        return
+        return budget
     number = cast(float, budget)
     is_fraction = isinstance(number, (float, np.floating)) and number <= 1
     if not (is_whole(number) or is_fraction) or not number >= 0:
@@ -105,3 +107,4 @@ def _check(budget: object) -> None:
             f"MemoryBudget.budget must be a fraction from 0 to 1, a whole number of bytes, or a size such as "
             f'"8GB", got {budget!r}'
         )
+    return int(number) if is_whole(number) else float(number)

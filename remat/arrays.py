@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeGuard, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -27,6 +27,8 @@ def int_column(label: str, values: ArrayLike, length: int | None, error: type[Re
         length: the expected length, or None for any.
         error: the error class to raise.
     """
+    if _is_settled(values, np.int64, length):
+        return values
     array = _array(label, values, error)
     if array.ndim != 1 or (length is not None and len(array) != length):
         expected = "one-dimensional" if length is None else f"of shape ({length},)"
@@ -35,18 +37,20 @@ def int_column(label: str, values: ArrayLike, length: int | None, error: type[Re
         raise error(f"{label} must hold whole numbers below 2**62, got {array.tolist()[:5]} of dtype {array.dtype}")
     if array.dtype.kind == "u" and array.size and int(array.max()) >= LARGEST_TOTAL:
         raise error(f"{label} must be below 2**62, got {int(array.max())}")
-    return frozen(array.astype(np.int64, copy=not _is_settled(array)))
+    return frozen(array.astype(np.int64))
 
 
 def bool_column(label: str, values: ArrayLike, length: int, error: type[RematError]) -> BoolArray:
     """Checks and freezes a column of flags; accepts booleans and the integers 0 and 1."""
+    if _is_settled(values, np.bool_, length):
+        return values
     array = _array(label, values, error)
     if array.shape != (length,):
         raise error(f"{label} must be of shape ({length},), got shape {array.shape}")
     is_flags = array.dtype == np.bool_ or not array.size
     if not is_flags and (array.dtype.kind not in "iu" or bool(((array != 0) & (array != 1)).any())):
         raise error(f"{label} must hold only true and false, got {array.tolist()[:5]} of dtype {array.dtype}")
-    return frozen(array.astype(np.bool_, copy=not _is_settled(array)))
+    return frozen(array.astype(np.bool_))
 
 
 def _array(label: str, values: ArrayLike, error: type[RematError]) -> NDArray[Any]:
@@ -56,9 +60,13 @@ def _array(label: str, values: ArrayLike, error: type[RematError]) -> NDArray[An
         raise error(f"{label} must be one-dimensional, got rows of different lengths") from None
 
 
-def _is_settled(array: NDArray[Any]) -> bool:
-    """Nothing changes it any more: a column of another graph or problem, for one."""
-    return array.flags.owndata and not array.flags.writeable
+def _is_settled(values: ArrayLike, dtype: type[np.generic], length: int | None) -> TypeGuard[NDArray[Any]]:
+    """A column that was checked before, of another graph or problem for one: nothing changes it any more."""
+    if not isinstance(values, np.ndarray):
+        return False
+    array: NDArray[Any] = values
+    fits = array.dtype == dtype and array.ndim == 1 and length in (None, array.size)
+    return fits and array.flags.owndata and not array.flags.writeable
 
 
 def frozen(array: _Array) -> _Array:

@@ -32,12 +32,12 @@ def choose(
         throw: raise if there is no plan; if False, return a solution without one.
 
     Raises:
-        Infeasible, LimitReached, UnsupportedProblem: see `remat.solve`.
+        Infeasible, LimitReached, UnsupportedProblem: see `remat.solve`, and `remat.peak_search.fit_peak`.
     """
     model = find_costmodel(cost_model)
     limit_bytes = model.peak_limit_bytes(graph)
     if limit_bytes is None:
         return solve(model.pose(graph), solver, time_limit_s=time_limit_s, throw=throw)
     problem = model.pose_without_peak(graph)
-    search_with = solver or DEFAULT_BUDGET_SOLVER
+    search_with = DEFAULT_BUDGET_SOLVER if solver is None else solver
     return fit_peak(graph, problem, limit_bytes, search_with, time_limit_s=time_limit_s, throw=throw)

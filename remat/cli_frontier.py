@@ -73,6 +73,7 @@ def _document(graph: Path, estimator: str, curve: Frontier) -> dict[str, Any]:
             "saved_bytes": point.saved_bytes,
             "cost": point.cost,
             "bound": point.bound,
+            "claimed_bound": point.claimed_bound,
             "is_vertex": point.is_vertex,
             "solver": point.solver,
             "plan": point.plan.digest,

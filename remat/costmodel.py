@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
@@ -153,10 +153,12 @@ def unpriced(graph: Graph) -> Problem:
         return demands
     redo &= ~forced(demands).stuck
     keep &= ~demands.cannot_save.mask
-    return replace(
-        demands,
+    return demands.priced(
+        save_cost=demands.save_cost,
+        recompute_cost=demands.recompute_cost,
         cannot_save=demands.cannot_save.also(redo, "marked PREFER_RECOMPUTE"),
         cannot_recompute=demands.cannot_recompute.also(keep, "marked PREFER_SAVE"),
+        budget_bytes=None,
     )
 
 

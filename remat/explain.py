@@ -38,7 +38,8 @@ class Alternative:
 
     Attributes:
         question: what was asked, e.g. "does not save it".
-        extra_cost: its price above that of the best plan of all; None if there is no such plan.
+        extra_cost: its price above that of the best plan of all; None if there is no such plan. Negative
+            if the solver is a heuristic, and had missed this one.
         proven: both prices were verified as optimal.
         saves, drops: names that are saved in this plan only, and in the best plan only.
         recomputes: names that this plan recomputes and the best plan does not.
@@ -251,13 +252,17 @@ def _words(name: str, other: Alternative, unit: str) -> list[str]:
     if other.extra_cost is None:
         return [f"{plan} does not exist: {other.conflict}"]
     if other.extra_cost == 0:
-        sentence = f"{plan} costs no more: there are several best plans."
+        sentence = f"{plan} costs no more{': there are several best plans' if other.proven else ''}."
+    elif other.extra_cost < 0:
+        less = human_price(-other.extra_cost, unit)
+        sentence = f"{plan} costs {less} less: the solver is a heuristic, and missed it. Take an exact one."
     else:
         least = "at least " if other.proven else ""
         sentence = f"{plan} costs {least}{human_price(other.extra_cost, unit)} more."
     steps = (("save", other.saves), ("no longer save", other.drops), ("recompute", other.recomputes))
     changes = [f"{verb} {_listed(others)}" for verb, names in steps if (others := _without(names, (name,)))]
-    return [sentence, f"The best such plan would {'; '.join(changes)}."] if changes else [sentence]
+    which = "The best such plan" if other.proven else "The one that was found"
+    return [sentence, f"{which} would {'; '.join(changes)}."] if changes else [sentence]
 
 
 def _listed(names: tuple[str, ...]) -> str:

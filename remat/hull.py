@@ -7,12 +7,13 @@ splits it in two. Every cut is a vertex or an edge, so v vertices take 2 v - 1 c
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 
 from remat.arrays import BoolArray
 from remat.certify import check_flow
-from remat.errors import UnsupportedProblem
+from remat.errors import CertificateRejected, UnsupportedProblem
 from remat.feasibility import Forced, check_feasible, forced
 from remat.network import Reduction
 from remat.problem import Problem
@@ -20,12 +21,10 @@ from remat.solution import FlowCertificate
 from remat.solver import Cut, FlowSolver
 from remat.weights import BY_BYTES, BY_COST, Weights
 
-_COARSER_BITS = (None, 48, 40, 32, 24, 16, 8)
-
 
 @dataclass(frozen=True, eq=False)
 class Vertex:
-    """A choice that is optimal for some price of memory.
+    """A choice as a point; one that a `Hull` returns is optimal for some price of memory.
 
     Attributes:
         saved, recomputed: (n,) masks.
@@ -79,6 +78,8 @@ class Edge:
 @dataclass(frozen=True, eq=False)
 class Hull:
     """A problem without its budget, and a solver for its cuts.
+
+    No cut is taken on trust: its flow is checked first.
 
     Raises:
         Infeasible: the bans leave no plan.
@@ -139,21 +140,25 @@ class Hull:
         is_below = cut.weight < min(weights.weigh(*left.point), weights.weigh(*right.point))
         if is_below and left.saved_bytes < middle.saved_bytes < right.saved_bytes:
             return middle
-        reduction = Reduction.of(self.problem, weights, self._rules)
-        weight = reduction.base + reduction.unit * check_flow(reduction.network, cut.certificate.flow)
-        return Edge(left, right, cut.certificate, weight)
+        return Edge(left, right, cut.certificate, cut.weight)
 
     def _cut(self, weights: Weights) -> Cut:
         """A minimum cut, under coarser weights where the solver cannot count so far."""
-        for bits in _COARSER_BITS:
-            try:
-                return self.solver.minimum_cut(
-                    self.problem, weights if bits is None else weights.coarser(bits), self._rules
-                )
-            except UnsupportedProblem:
-                if bits == _COARSER_BITS[-1]:
-                    raise
-        raise AssertionError("unreachable: the last try returns or raises")
+        *finer, coarsest = weights.ever_coarser()
+        for tried in finer:
+            with suppress(UnsupportedProblem):
+                return self.solver.minimum_cut(self.problem, tried, self._rules)
+        return self.solver.minimum_cut(self.problem, coarsest, self._rules)
 
     def _vertex(self, cut: Cut) -> Vertex:
-        return Vertex.of(self.problem, cut.saved, cut.recomputed)
+        """A cut as a point, if its flow proves that nothing weighs less."""
+        vertex, weights = Vertex.of(self.problem, cut.saved, cut.recomputed), cut.certificate.weights
+        reduction = Reduction.of(self.problem, weights, self._rules)
+        proven = reduction.base + reduction.unit * check_flow(reduction.network, cut.certificate.flow)
+        weight = weights.weigh(*vertex.point)
+        if not weight == proven == cut.weight:
+            raise CertificateRejected(
+                f"{self.solver.name} returns a cut that weighs {weight}, as a minimum cut of {cut.weight}; "
+                f"its flow proves {proven}"
+            )
+        return vertex

@@ -253,7 +253,7 @@ def _weighed(problem: Problem, weights: Weights) -> tuple[int, IntArray, IntArra
     total += byte * int(problem.save_bytes.sum()) // byte_unit
     if total >= LARGEST_TOTAL:
         raise UnsupportedProblem(
-            f"costs and bytes weighed {weights.cost} : {weights.byte} add up to {total:.2e}, but must stay below 2**62"
+            f"costs and bytes weighed {weights.cost} : {weights.byte} add up to {total}, but must stay below 2**62"
         )
     save = cost * (problem.save_cost // cost_unit) + byte * (problem.save_bytes // byte_unit)
     return unit, save, cost * (problem.recompute_cost // cost_unit)

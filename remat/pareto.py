@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-import numpy as np
 
 from remat.arrays import is_whole
 from remat.budget import flow_solver
@@ -22,7 +20,7 @@ from remat.plan import Plan
 from remat.problem import Problem
 from remat.registry import DEFAULT_ESTIMATOR, DEFAULT_SOLVER, costmodel_class, find_costmodel, find_solver
 from remat.report import PlanFacts
-from remat.sizes import parse_bytes
+from remat.sizes import evenly_spaced, parse_bytes
 from remat.solve import solve
 from remat.solver import Solver
 
@@ -40,6 +38,7 @@ class Point:
         saved_bytes: what the plan saves.
         cost: what the plan costs, in the frontier's unit.
         bound: no plan that saves up to `budget_bytes` costs less, and that is proven.
+        claimed_bound: the same, where the word of an exact solver (`cpsat`, `pulp`) is taken for it.
         plan: what to save and recompute.
         solver: who found it.
         is_vertex: a vertex of the convex hull.
@@ -49,6 +48,7 @@ class Point:
     saved_bytes: int
     cost: int
     bound: int
+    claimed_bound: int
     plan: Plan
     solver: str
     is_vertex: bool = False
@@ -60,7 +60,7 @@ class Point:
 
     @property
     def gap(self) -> float:
-        """(cost - bound) / cost: how far from optimal the plan may be at most."""
+        """(cost - bound) / cost: how far from optimal the plan may be at most, and that is proven."""
         return (self.cost - self.bound) / self.cost if self.cost else 0.0
 
     @property
@@ -73,9 +73,10 @@ class Point:
 class Frontier:
     """The trade-off between saved bytes and cost.
 
-    The vertices of its lower convex hull are exact, each with the flow that proves it. In between
-    lie plans that no price of memory finds (that is a knapsack); `refine` looks for them, and
-    `bound` tells how good a plan there can be at most.
+    The vertices of its lower convex hull are exact, each proven by a flow. In between lie plans that
+    no price of memory finds (that is a knapsack); `refine` looks for them, and `bound` tells how good
+    a plan there can be at most. Where costs times bytes are past what the flow solver counts to,
+    vertices that lie close together may be missed; then `Edge.is_exact` is false, and `bound` still holds.
 
     Attributes:
         problem: what was solved, without a budget.
@@ -96,19 +97,18 @@ class Frontier:
         """The vertices of the convex hull, from the fewest bytes to the lowest cost."""
         return tuple(point for point in self.points if point.is_vertex)
 
-    def bound(self, budget_bytes: int) -> int | None:
-        """What every plan that saves up to `budget_bytes` costs at least; None if there is no such plan."""
-        smallest, cheapest = self.vertices[0], self.vertices[-1]
-        if budget_bytes < smallest.saved_bytes:
-            return None
-        return max((edge.bound(budget_bytes) for edge in self._near(budget_bytes)), default=cheapest.cost)
+    def bound(self, budget_bytes: int | str) -> int | None:
+        """What every plan that saves up to a budget costs at least; None if there is no such plan.
 
-    def _near(self, budget_bytes: int) -> tuple[Edge, ...]:
-        """The edges over a budget: two where it is the bytes of a vertex."""
-        if budget_bytes >= self.vertices[-1].saved_bytes:
-            return ()
-        right = bisect_right(self.edges, budget_bytes, key=lambda edge: edge.left.saved_bytes)
-        return self.edges[max(right - 2, 0) : right]
+        Args:
+            budget_bytes: bytes, or a size such as "8GB".
+        """
+        limit, vertices = _bytes(budget_bytes), self.vertices
+        if limit < vertices[0].saved_bytes:
+            return None
+        # What holds for a larger budget holds for this one.
+        after = min(bisect_left(vertices, limit, key=lambda vertex: vertex.saved_bytes), len(vertices) - 1)
+        return max(vertices[after].bound, *(edge.bound(limit) for edge in self.edges[max(after - 1, 0) : after]), 0)
 
     def at(self, budget_bytes: int | str) -> Point:
         """The best plan known that saves up to a budget (bytes, or a size such as "8GB").
@@ -141,25 +141,33 @@ class Frontier:
 
         Raises:
             Infeasible: a budget is below the fewest bytes that any plan saves.
+            InvalidOption: a budget is none.
             LimitReached, UnsupportedProblem: see `remat.solve`.
         """
         chosen = find_solver(solver)
-        if isinstance(budgets, int):
-            ends = self.points[0].saved_bytes, self.points[-1].saved_bytes
-            budgets = sorted({int(budget) for budget in np.linspace(*ends, budgets + 2)[1:-1]})
-        found = [self._solved(_bytes(budget), chosen, time_limit_s) for budget in budgets]
+        found = [self._solved(budget, chosen, time_limit_s) for budget in self._budgets(budgets)]
         points = sorted((*self.points, *found), key=lambda point: (point.saved_bytes, -point.cost))
         return replace(self, points=tuple(points))
+
+    def _budgets(self, budgets: int | Iterable[int | str]) -> list[int]:
+        """What `refine` takes, in bytes."""
+        if isinstance(budgets, Iterable) and not isinstance(budgets, str):
+            return [_bytes(budget) for budget in budgets]
+        if isinstance(budgets, str) or not is_whole(budgets) or budgets < 0:
+            raise InvalidOption(
+                f'budgets must be how many, or a list of bytes and sizes such as ["8GB"], got {budgets!r}'
+            )
+        ends = self.points[0].saved_bytes, self.points[-1].saved_bytes
+        return sorted(set(evenly_spaced(*ends, int(budgets) + 2)[1:-1]))
 
     def _solved(self, budget_bytes: int, solver: Solver, time_limit_s: float | None) -> Point:
         problem = replace(self.problem, budget_bytes=budget_bytes)
         solution = solve(problem, solver, time_limit_s=time_limit_s)
         assert solution.plan is not None  # solve() raises where there is none
         saved_bytes, cost = self.price(solution.plan)
-        # A solver's own bound is its word only: what counts here is proven.
-        proven = solution.bound if solution.is_proven else None
-        bound = max(self.bound(budget_bytes) or 0, proven or 0)
-        return Point(budget_bytes, saved_bytes, cost, bound, solution.plan, solver.name)
+        claimed = solution.bound or 0
+        bound = max(self.bound(budget_bytes) or 0, claimed if solution.is_proven else 0)
+        return Point(budget_bytes, saved_bytes, cost, bound, max(bound, claimed), solution.plan, solver.name)
 
     def price(self, plan: Plan) -> tuple[int, int]:
         """(saved bytes, cost) of any plan for the same graph, say PyTorch's (`remat.pytorch.budgets`).
@@ -179,9 +187,10 @@ class Frontier:
         """A row for each point; the bound is that of its budget."""
         import pandas as pd  # pyright: ignore[reportMissingTypeStubs]
 
-        columns = ("budget_bytes", "saved_bytes", "cost", "bound", "gap", "is_proven", "is_vertex", "solver")
+        prices = ("cost", "bound", "claimed_bound")
+        columns = ("budget_bytes", "saved_bytes", *prices, "gap", "is_proven", "is_vertex", "solver")
         rows = [{column: getattr(point, column) for column in columns} for point in self.points]
-        return pd.DataFrame(rows).rename(columns={"cost": f"cost_{self.unit}", "bound": f"bound_{self.unit}"})
+        return pd.DataFrame(rows).rename(columns={price: f"{price}_{self.unit}" for price in prices})
 
     def plot(
         self, path: str | Path | None = None, *, beside: Mapping[str, Iterable[tuple[int, int]]] | None = None
@@ -194,6 +203,7 @@ class Frontier:
 
         Raises:
             NotInstalled: matplotlib is missing.
+            InvalidOption: the suffix is no format of pictures.
         """
         from remat.pareto_plot import draw
 
@@ -224,21 +234,37 @@ def frontier(
 
     Raises:
         Infeasible: the bans leave no plan.
-        InvalidOption: the solver is no flow solver.
+        InvalidOption: the solver is no flow solver; or a problem, which has its prices, and a cost model.
+        CertificateRejected: a flow does not prove its cut. That is a bug in the solver.
     """
-    if isinstance(graph, Graph):
-        model = find_costmodel(cost_model or _recompute_time(estimator))
-        problem, unit, of = model.pose(graph), model.unit, graph
-    else:
-        problem, unit, of = graph, "cost", None
-    problem = replace(problem, budget_bytes=None)
+    problem, unit = _posed(graph, estimator, cost_model)
     flow = flow_solver(solver)
     hull = Hull(problem, flow)
     edges = hull.edges()
-    # One choice may be the best in both: no edge, one vertex.
-    vertices = [edges[0].left, *(edge.right for edge in edges)] if edges else [hull.cheapest]
-    points = tuple(_point(problem, vertex, flow.name) for vertex in vertices)
-    return Frontier(problem, unit, points, tuple(edges), of)
+    if not edges:  # one choice is the best in both
+        points = (_point(problem, hull.cheapest, hull.cheapest.cost, flow.name),)
+        return Frontier(problem, unit, points, (), graph if isinstance(graph, Graph) else None)
+    # That the smallest one costs so much is no part of what its own flow proves, which counts bytes alone.
+    first = edges[0].left
+    points = (
+        _point(problem, first, edges[0].bound(first.saved_bytes), flow.name),
+        *(_point(problem, edge.right, edge.right.cost, flow.name) for edge in edges),
+    )
+    return Frontier(problem, unit, points, tuple(edges), graph if isinstance(graph, Graph) else None)
+
+
+def _posed(
+    graph: Graph | Problem, estimator: str | Estimator, cost_model: str | CostModel | None
+) -> tuple[Problem, str]:
+    """The problem without a budget, and the unit of its costs."""
+    if isinstance(graph, Graph):
+        model = find_costmodel(cost_model or _recompute_time(estimator))
+        return replace(model.pose_without_peak(graph), budget_bytes=None), model.unit
+    if not isinstance(graph, Problem):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise InvalidOption(f"frontier needs a remat.Graph or a remat.Problem, got {graph!r}")
+    if cost_model is not None:
+        raise InvalidOption(f"cost_model is for a graph: a problem has its prices, got {cost_model!r}")
+    return replace(graph, budget_bytes=None), "cost"
 
 
 def _recompute_time(estimator: str | Estimator) -> CostModel:
@@ -246,9 +272,9 @@ def _recompute_time(estimator: str | Estimator) -> CostModel:
     return plugin(estimator=estimator)
 
 
-def _point(problem: Problem, vertex: Vertex, solver: str) -> Point:
+def _point(problem: Problem, vertex: Vertex, bound: int, solver: str) -> Point:
     plan = Plan.of(problem, vertex.saved, vertex.recomputed)
-    return Point(vertex.saved_bytes, vertex.saved_bytes, vertex.cost, vertex.cost, plan, solver, is_vertex=True)
+    return Point(vertex.saved_bytes, *vertex.point, bound, bound, plan, solver, is_vertex=True)
 
 
 def _bytes(budget: int | str) -> int:

@@ -8,11 +8,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from importlib.util import find_spec
+from itertools import cycle
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from remat.errors import NotInstalled
+from remat.errors import InvalidOption, NotInstalled
 from remat.report import human_bytes, human_price
+from remat.sizes import evenly_spaced
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -20,7 +22,10 @@ if TYPE_CHECKING:
 
     from remat.pareto import Frontier
 
-_MARKERS = "s^Dv*P"
+_STYLES = (("s", "#c8501e"), ("^", "#2e8b57"), ("D", "#8a5fb0"), ("v", "#b8860b"))
+
+_SAMPLES = 64
+"""Budgets at which a bound is drawn that is no straight line."""
 
 
 def draw(frontier: Frontier, path: str | Path | None, beside: dict[str, Iterable[tuple[int, int]]]) -> Figure:
@@ -31,14 +36,15 @@ def draw(frontier: Frontier, path: str | Path | None, beside: dict[str, Iterable
     from matplotlib.ticker import MultipleLocator
 
     figure = Figure(figsize=(7, 4.5), layout="constrained")
+    _check_suffix(path, figure.canvas.get_supported_filetypes())
     axes = figure.subplots()
     _draw_bound(axes, frontier)
     refined = [point for point in frontier.points if not point.is_vertex]
     if refined:
         axes.plot(*_columns(p.point for p in refined), "o", ms=4, color="#5aa0d8", label="plans between them")
     axes.plot(*_columns(p.point for p in frontier.vertices), "o", ms=6, color="#1f5f99", label="hull vertices, optimal")
-    for marker, (name, points) in zip(_MARKERS * len(beside), beside.items(), strict=False):
-        axes.plot(*_columns(points), marker, ms=6, ls="", fillstyle="none", label=name)
+    for (marker, color), (name, points) in zip(cycle(_STYLES), beside.items(), strict=False):
+        axes.plot(*_columns(points), marker, ms=6, ls="", fillstyle="none", color=color, label=name)
     axes.set_xlabel("saved activations")
     axes.set_ylabel("recompute time" if frontier.unit == "ns" else f"cost ({frontier.unit})")
     axes.xaxis.set_major_locator(MultipleLocator(_round_step(axes.get_xlim())))
@@ -51,10 +57,22 @@ def draw(frontier: Frontier, path: str | Path | None, beside: dict[str, Iterable
     return figure
 
 
+def _check_suffix(path: str | Path | None, known: Iterable[str]) -> None:
+    suffix = Path(path or "").suffix.removeprefix(".").lower()
+    if path is not None and suffix not in known:
+        raise InvalidOption(
+            f"path must end in a format of pictures: {', '.join(f'.{k}' for k in known)}; got {str(path)!r}"
+        )
+
+
 def _draw_bound(axes: Axes, frontier: Frontier) -> None:
-    """The hull: a proven lower bound at every budget; the area below it is out of reach."""
-    corners = [point.point for point in frontier.vertices]
-    x, y = _columns(corners)
+    """A proven lower bound at every budget: the hull, if its edges are exact. Below it is out of reach."""
+    corners = {vertex.saved_bytes: vertex.bound for vertex in frontier.vertices}
+    for edge in frontier.edges:
+        if not edge.is_exact:
+            between = evenly_spaced(edge.left.saved_bytes, edge.right.saved_bytes, _SAMPLES)
+            corners |= {budget: frontier.bound(budget) or 0 for budget in between}
+    x, y = _columns(sorted(corners.items()))
     axes.plot(x, y, "-", lw=1, color="#777777", label="proven bound")
     axes.fill_between(x, y, color="#eeeeee", zorder=0)
 

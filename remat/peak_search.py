@@ -18,16 +18,18 @@ import numpy as np
 from remat.arrays import BoolArray, IntArray
 from remat.budget import flow_solver
 from remat.certify import certify
-from remat.errors import Infeasible, LimitReached
+from remat.errors import Infeasible, LimitReached, UnsupportedProblem
+from remat.feasibility import check_feasible
 from remat.graph import Graph, Region
 from remat.hull import Hull
-from remat.memory import Simulator, lower_bound
+from remat.memory import Simulator, WorkingSet, lower_bound
 from remat.memory.bound import Floor
 from remat.memory.facts import Storages
 from remat.plan import Plan, completed
 from remat.problem import Problem
-from remat.registry import DEFAULT_BUDGET_SOLVER
+from remat.registry import DEFAULT_BUDGET_SOLVER, find_solver
 from remat.report import human_bytes
+from remat.sizes import evenly_spaced
 from remat.solution import Reason, Solution, Termination
 from remat.solve import solve
 from remat.solver import Solver
@@ -90,7 +92,7 @@ def fit_peak(
 
     Args:
         graph: the joint graph.
-        problem: its costs and bans; a budget in it is ignored.
+        problem: its costs and bans, without a budget.
         limit_bytes: of `remat.memory.simulate(graph, plan).peak_bytes`.
         solver: who looks for plans between the vertices of the frontier; takes byte budgets.
         time_limit_s: for each budget that `solver` solves, if it takes a limit.
@@ -101,26 +103,31 @@ def fit_peak(
         its cost is the relaxation's bound.
 
     Raises:
-        Infeasible: the message names the operator that needs more, whatever the plan, and its tensors.
+        Infeasible: the bans leave no plan; or the message names the operator that needs more, whatever the
+            plan, and its tensors.
         LimitReached: the search found no plan that fits, though there may be one.
+        UnsupportedProblem: the problem has a budget, too; or `solver` takes none, or no time limit.
     """
-    start, least = time.perf_counter(), lower_bound(graph)
-    if least.bytes > limit_bytes:
-        conflict = f"no plan has a peak of at most {limit_bytes} bytes: {least}\nRaise the budget."
+    if problem.budget_bytes is not None:
+        raise UnsupportedProblem(
+            f"a limit on peak memory cannot be combined with a budget of saved bytes ({problem.budget_bytes}); "
+            f"keep one of them"
+        )
+    start, chosen = time.perf_counter(), find_solver(solver)
+    chosen.accept(replace(problem, budget_bytes=0), time_limit_s=time_limit_s)
+    try:
+        least = _possible(graph, problem, limit_bytes)
+        relaxed = relaxation(graph, problem, limit_bytes)
+        bound = _bounded(relaxed, limit_bytes)
+    except Infeasible as conflict:
         if throw:
-            raise Infeasible(conflict)
-        return Solution(None, None, Termination(Reason.INFEASIBLE, detail=conflict), None, NAME, is_proven=True)
-    relaxed = relaxation(graph, problem, limit_bytes)
-    bound = solve(relaxed, DEFAULT_BUDGET_SOLVER)
-    search = _Search(graph, replace(problem, budget_bytes=None), solver, time_limit_s)
+            raise
+        claim = Termination(Reason.INFEASIBLE, detail=str(conflict))
+        return Solution(None, None, claim, None, NAME, is_proven=True)
+    search = _Search(graph, problem, chosen, time_limit_s)
     best = search.fastest_within(limit_bytes)
     if best is None:
-        smallest = search.smallest()
-        detail = (
-            f"no plan was found with a peak of at most {limit_bytes} bytes. The smallest found is "
-            f"{smallest.peak_bytes} ({human_bytes(smallest.peak_bytes)}), and none is below {least.bytes} "
-            f"({human_bytes(least.bytes)})"
-        )
+        detail = _not_found(limit_bytes, search.smallest().peak_bytes, least.bytes)
         if throw:
             raise LimitReached(f"{detail}; raise the budget")
         return Solution(None, None, Termination(Reason.GAVE_UP, detail=detail), None, NAME)
@@ -131,12 +138,38 @@ def fit_peak(
     return replace(solution, is_proven=certify(relaxed, solution))
 
 
+def _possible(graph: Graph, problem: Problem, limit_bytes: int) -> WorkingSet:
+    """What no plan can do without. Raises `Infeasible` if that is too much, or if the bans leave no plan."""
+    check_feasible(problem)
+    least = lower_bound(graph)
+    if least.bytes > limit_bytes:
+        raise Infeasible(f"no plan has a peak of at most {limit_bytes} bytes: {least}\nRaise the budget.")
+    return least
+
+
+def _bounded(relaxed: Problem, limit_bytes: int) -> Solution:
+    try:
+        return solve(relaxed, DEFAULT_BUDGET_SOLVER)
+    except Infeasible as conflict:
+        raise Infeasible(
+            f"no plan has a peak of at most {limit_bytes} bytes. At the tightest step, beside what every plan holds, "
+            f"{conflict}"
+        ) from None
+
+
+def _not_found(limit_bytes: int, smallest_bytes: int, least_bytes: int) -> str:
+    return (
+        f"no plan was found with a peak of at most {limit_bytes} bytes. The smallest found is {smallest_bytes} "
+        f"({human_bytes(smallest_bytes)}), and none is below {least_bytes} ({human_bytes(least_bytes)})"
+    )
+
+
 def peak_range(graph: Graph, problem: Problem) -> tuple[int, int]:
     """The smallest peak that the search finds, and that of the plan that costs least, in bytes.
 
     It is not proven that there is no smaller one; see `remat.memory.lower_bound`.
     """
-    search = _Search(graph, replace(problem, budget_bytes=None))
+    search = _Search(graph, problem, find_solver(DEFAULT_BUDGET_SOLVER))
     return search.smallest().peak_bytes, search.cheapest.peak_bytes
 
 
@@ -155,7 +188,7 @@ class _Search:
         self,
         graph: Graph,
         problem: Problem,
-        solver: str | Solver = DEFAULT_BUDGET_SOLVER,
+        solver: Solver,
         time_limit_s: float | None = None,
     ) -> None:
         self.graph, self.problem, self.solver, self.time_limit_s = graph, problem, solver, time_limit_s
@@ -197,6 +230,8 @@ class _Search:
             if high - low <= 1:
                 return
             found = self._within((low + high) // 2)
+            if found is None:
+                return
             yield found
             if found.peak_bytes <= limit_bytes:
                 low = (low + high) // 2
@@ -205,8 +240,10 @@ class _Search:
 
     def _samples(self) -> Iterator[_Found]:
         least, most = self._hull.smallest.saved_bytes, self._hull.cheapest.saved_bytes
-        for budget in np.linspace(least, most, _SAMPLES).astype(np.int64).tolist():
-            yield self._within(budget)
+        for budget in evenly_spaced(least, most, _SAMPLES):
+            found = self._within(budget)
+            if found is not None:
+                yield found
 
     def _saving_more(self, best: _Found, limit_bytes: int) -> _Found:
         """Saves what is recomputed, the costliest first, as long as the peak fits."""
@@ -235,10 +272,11 @@ class _Search:
             return None
         return self._simulated(saved, recomputed)
 
-    def _within(self, budget_bytes: int) -> _Found:
-        solution = solve(replace(self.problem, budget_bytes=budget_bytes), self.solver, time_limit_s=self.time_limit_s)
-        assert solution.plan is not None  # solve() raises where there is none
-        return self._simulated(*solution.plan.masks(self.problem))
+    def _within(self, budget_bytes: int) -> _Found | None:
+        """The plan of the solver for a budget of saved bytes; None if it finds none within its time."""
+        problem = replace(self.problem, budget_bytes=budget_bytes)
+        plan = solve(problem, self.solver, time_limit_s=self.time_limit_s, throw=False).plan
+        return None if plan is None else self._simulated(*plan.masks(self.problem))
 
     def _simulated(self, saved: BoolArray, recomputed: BoolArray) -> _Found:
         peak = self._simulator.peak(self._over_graph(saved))

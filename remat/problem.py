@@ -213,3 +213,5 @@ def _check_terms(problem: Problem) -> None:
     budget = problem.budget_bytes
     if budget is not None and (not is_whole(budget) or budget < 0):
         raise InvalidProblem(f"Problem.budget_bytes must be a non-negative integer or None, got {budget!r}")
+    if budget is not None:
+        object.__setattr__(problem, "budget_bytes", int(budget))  # an integer of numpy would wrap

@@ -1,4 +1,4 @@
-"""Sizes of memory as people write them: "8GB", "512 MiB"."""
+"""Sizes of memory: as people write them, "8GB", "512 MiB", and evenly spaced."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from fractions import Fraction
 from remat.errors import InvalidOption
 
 _PREFIXES = "kmgtp"
-_SIZE = re.compile(r"\s*(\d+(?:\.\d+)?|\.\d+)\s*([kmgtp]?)(i?)b\s*", re.IGNORECASE)
+_SIZE = re.compile(r"\s*(\d{1,30}(?:\.\d{1,30})?|\.\d{1,30})\s*([kmgtp]?)(i?)b\s*", re.IGNORECASE | re.ASCII)
 
 
 def parse_bytes(text: str, label: str = "size") -> int:
@@ -30,3 +30,12 @@ def parse_bytes(text: str, label: str = "size") -> int:
     number, prefix, binary = match[1], match[2].lower(), match[3]
     power = _PREFIXES.index(prefix) + 1 if prefix else 0
     return int(Fraction(number) * (1024 if binary else 1000) ** power)
+
+
+def evenly_spaced(least: int, most: int, count: int) -> list[int]:
+    """`count` whole numbers from `least` to `most`, both included if there are two or more; rounded down, to the byte.
+
+    >>> evenly_spaced(0, 10, 5), evenly_spaced(2**60 + 1, 2**60 + 1, 2)[0] == 2**60 + 1
+    ([0, 2, 5, 7, 10], True)
+    """
+    return [least + (most - least) * i // max(count - 1, 1) for i in range(count)]

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from remat.budget import explained, over_budget
 from remat.certify import certify
-from remat.errors import CertificateRejected, Infeasible, InvalidOption, InvalidProblem, LimitReached
+from remat.errors import CertificateRejected, Infeasible, InvalidProblem, LimitReached
 from remat.feasibility import Forced, check_feasible, forced
 from remat.problem import Problem
 from remat.registry import DEFAULT_BUDGET_SOLVER, DEFAULT_SOLVER, find_solver
@@ -52,8 +52,6 @@ def solve(
     if solver is None:
         solver = DEFAULT_SOLVER if problem.budget_bytes is None else DEFAULT_BUDGET_SOLVER
     chosen = find_solver(solver)
-    if time_limit_s is not None and not _is_positive(time_limit_s):
-        raise InvalidOption(f"time_limit_s must be a positive number of seconds, got {time_limit_s!r}")
     chosen.accept(problem, time_limit_s=time_limit_s)
     rules = forced(problem)
     try:
@@ -79,10 +77,6 @@ def _check_budget(problem: Problem, rules: Forced) -> None:
     least = over_budget(problem, rules)
     if least is not None:
         raise Infeasible(explained(problem, least))
-
-
-def _is_positive(number: object) -> bool:
-    return isinstance(number, (int, float)) and number > 0
 
 
 def _nothing_found(solution: Solution) -> str:

@@ -12,7 +12,7 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 
 from remat.arrays import BoolArray, IntArray
-from remat.errors import NotInstalled, UnsupportedProblem
+from remat.errors import InvalidOption, NotInstalled, UnsupportedProblem
 from remat.feasibility import Forced
 from remat.network import SINK, SOURCE, Network, Reduction, Sides
 from remat.plan import Plan
@@ -71,9 +71,12 @@ class Solver(ABC):
 
         Raises:
             NotInstalled: a required package is missing.
+            InvalidOption: the time limit is no positive number.
             UnsupportedProblem: a feature is missing, or the problem is too large.
         """
         self.check_installed()
+        if time_limit_s is not None and not _is_positive(time_limit_s):
+            raise InvalidOption(f"time_limit_s must be a positive number of seconds, got {time_limit_s!r}")
         asked = {Feature.BUDGET: problem.budget_bytes is not None, Feature.TIME_LIMIT: time_limit_s is not None}
         for feature, wanted in asked.items():
             if wanted and feature not in self.features:
@@ -84,6 +87,10 @@ class Solver(ABC):
             raise UnsupportedProblem(
                 f"solver {self.name!r} takes up to {self.max_values} values, got {len(problem)}; choose another"
             )
+
+
+def _is_positive(number: object) -> bool:
+    return isinstance(number, int | float | np.number) and not isinstance(number, bool) and bool(number > 0)
 
 
 def _remedy(packages: tuple[str, ...]) -> str:

@@ -8,10 +8,14 @@ cut again, and the cut bounds every budget (Lagrangian duality): if no plan has 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 
+from remat.arrays import is_whole
 from remat.errors import InvalidOption
+
+_COARSER_BITS = (48, 40, 32, 24, 16, 8, 4, 2, 1)
 
 
 @dataclass(frozen=True)
@@ -20,14 +24,21 @@ class Weights:
 
     Attributes:
         cost, byte: non-negative integers, not both 0.
+
+    Raises:
+        InvalidOption: they are something else.
     """
 
     cost: int = 1
     byte: int = 0
 
     def __post_init__(self) -> None:
-        if min(self.cost, self.byte) < 0 or self.cost + self.byte == 0:
-            raise InvalidOption(f"Weights must be non-negative and not both 0, got {self}")
+        both = self.cost, self.byte
+        if not all(map(is_whole, both)) or min(both) < 0 or max(both) == 0:
+            raise InvalidOption(f"Weights must be whole numbers, non-negative and not both 0, got {self!r}")
+        # Integers of numpy wrap: a bound that comes of them may prove what is not so.
+        object.__setattr__(self, "cost", int(self.cost))
+        object.__setattr__(self, "byte", int(self.byte))
 
     @classmethod
     def along(cls, fewer_bytes: tuple[int, int], more_bytes: tuple[int, int]) -> Weights:
@@ -61,6 +72,13 @@ class Weights:
         near = ratio.limit_denominator(2**bits - 1) or Fraction(1, 2**bits - 1)
         small, large = near.numerator, near.denominator
         return Weights(small, large) if self.cost < self.byte else Weights(large, small)
+
+    def ever_coarser(self) -> Iterator[Weights]:
+        """These, then about the same ratio in ever fewer bits; in the end bytes are free."""
+        yield self
+        if self.cost and self.byte:
+            yield from dict.fromkeys(coarse for bits in _COARSER_BITS if (coarse := self.coarser(bits)) != self)
+            yield BY_COST
 
 
 BY_COST = Weights()

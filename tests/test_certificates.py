@@ -25,10 +25,11 @@ from remat import (
     solve,
 )
 from remat.budget import least_bytes
-from remat.certify import check_flow
+from remat.certify import check_flow, proven_bound
 from remat.network import SINK, Network, Reduction
 from remat.solution import Certificate, ClaimedBound, Enumeration, FlowCertificate
 from remat.testing import problems
+from remat.weights import Weights
 from solvers import Exhaustive
 
 # x -> a -> b -> c, with c needed. Cheapest: save a (3), recompute b and c (1 each).
@@ -192,6 +193,64 @@ class TrustMe(Certificate):
         return "trust me"
 
 
+class Boastful(Weights):
+    """Weights with a bound of their own."""
+
+    def bound(self, least: int, budget_bytes: int | None) -> int | None:
+        return 14
+
+
+THREE = Problem.of(
+    [0] * 4,
+    edges=[(0, 1), (0, 2), (0, 3)],
+    needed=[1, 2, 3],
+    recompute_cost=[0, 7, 7, 7],
+    save_bytes=[0, 100, 100, 100],
+    cannot_recompute={0: "an input"},
+    budget_bytes=150,
+)
+
+
+def test_weights_do_not_speak_for_themselves() -> None:
+    """The flow proves 11; that 14 is optimal is true, but not proven."""
+    honest = solve(THREE, "lagrangian")
+    assert isinstance(honest.certificate, FlowCertificate)
+    weights = honest.certificate.weights
+    forged = FlowCertificate(honest.certificate.flow, Boastful(weights.cost, weights.byte))
+    with pytest.raises(CertificateRejected, match=f"the flow proves the bound {honest.bound}, but"):
+        certify(THREE, replace(honest, termination=Termination(Reason.OPTIMAL, 14), certificate=forged))
+
+
+def test_weights_of_numpy_do_not_wrap_into_a_proof() -> None:
+    """Times a budget of 150, this many a byte is past 64 bits; no flow at all proved a bound of 29."""
+    weights = Weights(np.int64(188768260955591962), np.int64(3889366525376205244))
+    assert (type(weights.cost), type(weights.byte)) == (int, int)
+    nothing = np.zeros(len(Reduction.of(THREE).network.tails), np.int64)
+    with pytest.raises(CertificateRejected, match="no bound follows from the flow: costs and bytes weighed"):
+        proven_bound(THREE, FlowCertificate(nothing, weights))
+
+
+@pytest.mark.parametrize("weights", [Weights(10**400, 1), Weights(1, 10**30)], ids=["cost", "byte"])
+def test_weights_past_62_bits_prove_nothing(weights: Weights) -> None:
+    solution = solve(THREE, "lagrangian")
+    assert isinstance(solution.certificate, FlowCertificate)
+    with pytest.raises(CertificateRejected, match="no bound follows from the flow"):
+        certify(THREE, replace(solution, certificate=FlowCertificate(solution.certificate.flow, weights)))
+
+
+class Agreeable(np.ndarray):
+    """An array that is never found to exceed anything."""
+
+    def __gt__(self, other: object) -> np.ndarray:
+        return np.zeros(self.shape, np.bool_)
+
+
+def test_a_flow_does_not_compare_itself() -> None:
+    solution, flow = honest()
+    with pytest.raises(CertificateRejected, match="a flow must be a numpy array, got Agreeable"):
+        certify(CHAIN, replace(solution, certificate=FlowCertificate(flow.view(Agreeable))))
+
+
 @dataclass(frozen=True)
 class Liar(Exhaustive):
     """Takes the second-best plan for the best, and says that it is proven."""
@@ -212,7 +271,9 @@ def test_a_plan_without_a_certificate_is_rejected() -> None:
         certify(CHAIN, replace(solve(CHAIN, "ortools"), certificate=None))
 
 
-@pytest.mark.parametrize(("reason", "limit"), [(Reason.OPTIMAL, "time"), (Reason.LIMIT, None), (Reason.GAVE_UP, "time")])
+@pytest.mark.parametrize(
+    ("reason", "limit"), [(Reason.OPTIMAL, "time"), (Reason.LIMIT, None), (Reason.GAVE_UP, "time")]
+)
 def test_a_limit_is_named_if_and_only_if_it_stopped_the_search(reason: Reason, limit: str | None) -> None:
     with pytest.raises(ValueError, match="if and only if a limit stopped the solver"):
         Termination(reason, limit=limit)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import math
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -14,9 +16,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import remat
-from remat import FlowSolver, Infeasible, InvalidOption, Problem, frontier, solve
+from costmodels import MemoryBudget
+from remat import CertificateRejected, FlowSolver, Infeasible, InvalidOption, Problem, frontier, solve
+from remat.arrays import IntArray
 from remat.certify import proven_bound
 from remat.hull import Hull
+from remat.network import SOURCE, Network, Sides
 from remat.testing import problems
 from remat.weights import BY_BYTES, BY_COST, Weights
 
@@ -122,10 +127,76 @@ def test_coarser_weights_keep_the_ratio() -> None:
     assert Weights(10**18, 1).coarser(8) == Weights(255, 1)
 
 
-@pytest.mark.parametrize("wrong", [(0, 0), (-1, 2)])
+@pytest.mark.parametrize("wrong", [(0, 0), (-1, 2), (1.0, 0.0), (True, 1), (math.nan, 1)])
 def test_weights_that_weigh_nothing(wrong: tuple[int, int]) -> None:
-    with pytest.raises(InvalidOption, match="non-negative and not both 0"):
+    with pytest.raises(InvalidOption, match="whole numbers, non-negative and not both 0"):
         Weights(*wrong)
+
+
+@settings(max_examples=DRAWN // 2)
+@given(problems(max_values=7, largest=2**58), st.data())
+def test_no_prices_are_too_large_for_a_frontier(problem: Problem, data: st.DataObject) -> None:
+    """In the end bytes are free, which every problem allows; no bound, drawn ones included, is above a plan."""
+    curve = frontier(problem)
+    every = list(every_plan(problem))
+    assert {point.point for point in curve.vertices} <= set(lower_hull([(p.saved_bytes, p.cost) for p in every]))
+    figure = curve.plot()
+    drawn = next(line for line in figure.axes[0].lines if line.get_label() == "proven bound")
+    for plan in every:
+        bound = curve.bound(plan.saved_bytes)
+        assert bound is not None
+        assert bound <= plan.cost
+        assert np.interp(plan.saved_bytes, *drawn.get_data()) <= plan.cost * (1 + 1e-9)
+    budget = data.draw(st.integers(curve.points[0].saved_bytes, int(problem.save_bytes.sum())))
+    solution = solve(replace(problem, budget_bytes=budget), "lagrangian")
+    assert solution.bound <= min(plan.cost for plan in every if plan.saved_bytes <= budget)
+
+
+def test_a_large_storage_beside_a_small_one_that_is_dear() -> None:
+    """Eight bits for the price of a byte are too many: all bytes are weighed, those that are always saved, too."""
+    least, cost = 2**60 + 1, 2**40 + 1
+    problem = Problem.of(
+        [0] * 3, needed=range(3), recompute_cost=[0, cost, 1], save_bytes=[least, 1, 5], cannot_recompute={0: "a seed"}
+    )
+    curve = frontier(problem)
+    assert [point.point for point in curve.vertices] == [(least, cost + 1), (least + 1, 1), (least + 6, 0)]
+    assert [edge.is_exact for edge in curve.edges] == [False, True]
+    first, *others = curve.vertices
+    assert first.bound == curve.bound(least) < first.cost  # what was not proven is not called so
+    assert all(point.is_proven for point in others)
+    assert solve(replace(problem, budget_bytes=least), "lagrangian").objective == cost + 1
+
+
+def test_a_vertex_that_rounded_weights_miss_is_not_drawn_over() -> None:
+    problem = Problem.of(
+        [288230376151711744, 250, 349603, 250],
+        edges=[(0, 1), (1, 2), (0, 2), (2, 3)],
+        needed=[0, 1, 3],
+        recompute_cost=[1220, 4685533962111566, 1084242, 4685533962111566],
+        save_bytes=[30090034151, 555, 1173, 192314],
+        cannot_recompute={0: "an input", 2: "random"},
+    )
+    curve = frontier(problem, solver="networkx")
+    line = curve.plot().axes[0].lines[0]
+    assert line.get_label() == "proven bound"
+    for plan in every_plan(problem):
+        assert np.interp(plan.saved_bytes, *line.get_data()) <= plan.cost * (1 + 1e-9)
+
+
+@dataclass(frozen=True)
+class Lazy(FlowSolver):
+    """Says of no flow at all that it is a maximum."""
+
+    name: ClassVar[str] = "lazy"
+
+    def _max_flow(self, network: Network) -> tuple[IntArray, Sides | None]:
+        start = np.arange(network.num_vertices) == SOURCE
+        return np.zeros(len(network.tails), np.int64), Sides(source=start, sink=~start)
+
+
+def test_a_cut_that_its_flow_does_not_prove_is_no_vertex() -> None:
+    with pytest.raises(CertificateRejected, match=r"lazy returns a cut that weighs .* as a minimum cut of 0; its flow"):
+        frontier(layers(12), solver=Lazy())
 
 
 def test_what_a_price_of_memory_proves() -> None:
@@ -194,12 +265,61 @@ def test_a_frontier_of_a_graph_in_time() -> None:
     [
         (-1, "non-negative number of bytes"),
         (True, "non-negative number of bytes"),
+        (1.5, "non-negative number of bytes"),
+        (math.nan, "non-negative number of bytes"),
         ("8 bananas", "a number and a unit"),
     ],
 )
 def test_budgets_that_are_none(budget: object, message: str) -> None:
-    with pytest.raises(InvalidOption, match=message):
-        frontier(layers(2)).at(budget)  # type: ignore[arg-type]
+    curve = frontier(layers(2))
+    for ask in (curve.at, curve.bound, lambda budget: curve.refine([budget])):
+        with pytest.raises(InvalidOption, match=message):
+            ask(budget)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("budgets", [-1, -3, True, 0.5, None, "8GB"])
+def test_budgets_to_refine_that_are_none(budgets: object) -> None:
+    with pytest.raises(InvalidOption, match="must be how many, or a list of bytes and sizes"):
+        frontier(layers(2)).refine(budgets)  # type: ignore[arg-type]
+
+
+def test_budgets_of_numpy_count_as_those_of_python() -> None:
+    curve = frontier(layers(12))
+    assert curve.bound(np.uint8(200)) == curve.bound(200) == curve.bound("200 B") == 70
+    assert len(curve.refine(np.int64(3)).points) == 5
+    for solver in ("lagrangian", "cpsat", "pulp", "knapsack-dp"):
+        within = replace(layers(12), budget_bytes=np.uint8(200))
+        assert (type(within.budget_bytes), solve(within, solver).objective) == (int, 70)
+
+
+def test_spacing_keeps_to_the_ends_past_what_a_double_holds() -> None:
+    least = 2**60 + 1
+    problem = Problem.of(
+        [0, 0], needed=[0, 1], recompute_cost=[0, 9], save_bytes=[least, 3], cannot_recompute={0: "a seed"}
+    )
+    curve = frontier(problem).refine(2)
+    assert [point.budget_bytes - least for point in curve.points] == [0, 1, 2, 3]
+
+
+def test_what_an_exact_solver_claims_stands_beside_what_is_proven() -> None:
+    """Three of 100 bytes do not fill 250: the hull does not know, the integer program does."""
+    (point,) = (p for p in frontier(layers(12)).refine([250], "cpsat").points if not p.is_vertex)
+    assert (point.cost, point.claimed_bound, point.bound, point.is_proven) == (70, 70, 67, False)
+    frame = frontier(cosines()).refine(2).as_frame()
+    assert (frame["claimed_bound_ns"] >= frame["bound_ns"]).all()
+
+
+def test_what_a_frontier_is_not_made_of() -> None:
+    with pytest.raises(InvalidOption, match=r"needs a remat.Graph or a remat.Problem, got 'gpt2.json.gz'"):
+        frontier("gpt2.json.gz")  # type: ignore[arg-type]
+    with pytest.raises(InvalidOption, match="a problem has its prices, got 'byte-traffic'"):
+        frontier(layers(2), cost_model="byte-traffic")
+
+
+def test_a_budget_of_the_cost_model_is_ignored() -> None:
+    vertices = [point.plan for point in frontier(cosines()).vertices]
+    for of in ("saved", "peak"):
+        assert [p.plan for p in frontier(cosines(), cost_model=MemoryBudget(0.5, of=of)).vertices] == vertices
 
 
 def test_no_plan_saves_so_little() -> None:
@@ -219,6 +339,13 @@ def test_the_picture_is_written(tmp_path: Path) -> None:
     assert (axes.get_xlabel(), axes.get_ylabel()) == ("saved activations", "cost (cost)")
     drawn = [text.get_text() for text in axes.get_legend().get_texts()]
     assert drawn == ["proven bound", "plans between them", "hull vertices, optimal", "PyTorch"]
+
+
+def test_a_picture_of_no_known_format(tmp_path: Path) -> None:
+    with pytest.raises(
+        InvalidOption, match=r"path must end in a format of pictures: .*\.svg.*got '.*frontier\.banana'"
+    ):
+        frontier(layers(2)).plot(tmp_path / "frontier.banana")
 
 
 def test_a_hull_is_asked_for_its_part_at_a_budget_only() -> None:

@@ -29,7 +29,7 @@ from remat.arrays import BoolArray
 from remat.cli import app
 from remat.costmodel import FactsOnly
 from remat.memory import Simulator, Timeline, lower_bound, peak_bytes, simulate, working_set_bytes
-from remat.memory_fusion import fusion
+from remat.memory.fusion import fusion
 from remat.pytorch.partitioner import Partitioner
 from remat.pytorch.uncompiled import run_uncompiled
 from remat.report import PlanFacts, plan_mask
@@ -526,7 +526,7 @@ def test_pictures_that_cannot_be_drawn_are_refused(tmp_path: Path, monkeypatch: 
         nothing.show()
     with pytest.raises(RematError, match=r"the suffix must be one of .*svg.*, got '\.bmp2'"):
         timeline_of(cosines()).show(tmp_path / "p.bmp2")
-    monkeypatch.setattr(sys.modules["remat.draw_timeline"], "find_spec", lambda _: None)
+    monkeypatch.setattr(sys.modules["remat.memory.draw"], "find_spec", lambda _: None)
     with pytest.raises(NotInstalled, match=r"pip install 'remat\[plot\]'"):
         timeline_of(cosines()).show()
 

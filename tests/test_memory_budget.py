@@ -20,10 +20,13 @@ from remat import (
     InvalidProblem,
     LimitReached,
     Reason,
+    UnknownName,
     UnsupportedProblem,
     certify,
     check_plan,
     choose,
+    compare,
+    explain,
     solve,
 )
 from remat.memory import lower_bound, simulate
@@ -68,7 +71,7 @@ def test_sizes(text: str, bytes: int) -> None:
     assert MemoryBudget(text).terms(layers()).budget_bytes == bytes
 
 
-@pytest.mark.parametrize("text", ["8 bananas", "", "GB", "-1GB", "8", "8iB", "1e3B", "8GBit"])
+@pytest.mark.parametrize("text", ["8 bananas", "1" * 5000 + "B", "٣ B", "", "GB", "-1GB", "8", "8iB", "1e3B", "8GBit"])
 def test_texts_that_are_no_size(text: str) -> None:
     with pytest.raises(InvalidOption, match=r"MemoryBudget\.budget must be a number and a unit"):
         MemoryBudget(text)
@@ -78,6 +81,23 @@ def test_texts_that_are_no_size(text: str) -> None:
 def test_budgets_that_are_none(budget: object) -> None:
     with pytest.raises(InvalidOption, match=r"must be a fraction from 0 to 1, a whole number of bytes, or a size"):
         MemoryBudget(budget)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("budget", "same"),
+    [(np.uint8(200), 200), (np.int64(3000), 3000), (np.int8(1), 1), (np.float64(0.5), 0.5), (np.float16(0.5), 0.5)],
+)
+def test_budgets_of_numpy_are_those_of_python(budget: float, same: float) -> None:
+    """They print alike, too: what is printed is part of the key of compiled code."""
+    graph = layers(4, size=10**5)
+    assert repr(MemoryBudget(budget)) == repr(MemoryBudget(same))
+    assert MemoryBudget(budget).terms(graph).budget_bytes == MemoryBudget(same).terms(graph).budget_bytes
+
+
+def test_all_of_it_is_all_of_it_past_what_a_double_holds() -> None:
+    size = 2**53 + 1
+    for budget in (1, 1.0):
+        assert MemoryBudget(budget).terms(layers(1, size)).budget_bytes == size
 
 
 def test_options_that_do_not_exist() -> None:
@@ -160,6 +180,26 @@ def test_units_must_agree() -> None:
         _ = ByteTraffic() + MemoryBudget()
 
 
+def test_an_alternative_that_a_heuristic_missed() -> None:
+    """The best by the byte leaves room for none of the other two, which together are worth more."""
+    g = GraphBuilder()
+    x = g.input("x", bytes=4)
+    sizes = (6, 5, 5)
+    kept = [
+        g.op("mm", x, name=f"m{i}", bytes=b, flops=f, fusible=False)
+        for i, (b, f) in enumerate(zip(sizes, (7, 5, 5), strict=True))
+    ]
+    g.output(*(g.op("sum", m, name=f"s{m}", bytes=4, fusible=False) for m in kept))
+    d = g.tangent("d", bytes=4)
+    g.gradient(*(g.op("mul", d, m, name=f"d{m}", bytes=4, fusible=False) for m in kept))
+    model = MemoryBudget("10 B", estimator="flops")
+    why = explain(g.build(), "m0", model, "knapsack-greedy")
+    assert why.alternative is not None
+    assert why.alternative.extra_cost == -3
+    assert "costs 3 flops less: the solver is a heuristic, and missed it. Take an exact one." in str(why)
+    assert "The one that was found would save m1, m2" in str(why)
+
+
 # ---- of="peak"
 
 
@@ -232,3 +272,53 @@ def test_a_peak_that_the_search_does_not_reach() -> None:
         with pytest.raises(LimitReached, match=f"The smallest found is {smallest}"):
             choose(graph, MemoryBudget(smallest - 1, of="peak"))
     assert np.all(least <= smallest)
+
+
+def test_bans_that_leave_no_plan_are_explained_whatever_the_peak() -> None:
+    g = GraphBuilder()
+    both = {"cannot_save": "a tuple", "cannot_recompute": "random"}
+    lost = g.op("mm", g.input("x", bytes=8), name="lost", bytes=8, **both)
+    g.output(lost)
+    g.gradient(g.op("mul", g.tangent("d", bytes=8), lost, name="dx", bytes=8))
+    graph = g.build()
+    for budget in (0.5, "8 GB", "0 B"):
+        model = MemoryBudget(budget, of="peak")
+        with pytest.raises(Infeasible, match=r"(?s)no plan can make 'lost' available.*These rules contradict"):
+            choose(graph, model)
+        solution = choose(graph, model, throw=False)
+        assert (solution.plan, solution.termination.reason, solution.is_proven) == (None, Reason.INFEASIBLE, True)
+
+
+def test_a_search_is_given_what_it_can_use_before_it_starts() -> None:
+    """Whether the solver is needed or not: the fastest plan fits a fraction of 1."""
+    graph, model = layers(4), MemoryBudget(1.0, of="peak")
+    with pytest.raises(UnknownName, match="no solver is named 'simplex'"):
+        choose(graph, model, "simplex")
+    with pytest.raises(UnsupportedProblem, match="'ortools' does not support a byte budget"):
+        choose(graph, model, "ortools")
+    with pytest.raises(UnsupportedProblem, match="'lagrangian' does not support a time limit"):
+        choose(graph, model, "lagrangian", time_limit_s=1)
+    with pytest.raises(InvalidOption, match="time_limit_s must be a positive number of seconds, got -1"):
+        choose(graph, model, "cpsat", time_limit_s=-1)
+
+
+def test_a_solver_that_runs_out_of_time_does_not_end_the_search() -> None:
+    graph, model = layers(4), MemoryBudget(0.5, of="peak")
+    solution = choose(graph, model, "cpsat", time_limit_s=1e-9)
+    assert simulate(graph, solution.plan).peak_bytes <= model.peak_limit_bytes(graph)
+    assert compare(graph, model, "cpsat", time_limit_s=1e-9)["termination"].isin(["optimal", "feasible"]).all()
+
+
+def test_one_limit_at_a_time() -> None:
+    """The search looks at the peak alone, and would break the other one."""
+    with pytest.raises(UnsupportedProblem, match=r"cannot be combined with a budget of saved bytes \(2000\)"):
+        choose(layers(4), MemoryBudget("2 kB") + MemoryBudget("1 GB", of="peak"))
+
+
+def test_past_what_a_double_holds_the_search_keeps_to_what_is_possible() -> None:
+    graph = layers(3, 2**57 + 1)
+    solution = choose(graph, MemoryBudget(0.5, of="peak"))
+    smallest = simulate(graph, choose(graph, MemoryBudget(0.0, of="peak")).plan).peak_bytes
+    assert simulate(graph, solution.plan).peak_bytes <= max(
+        smallest, MemoryBudget(0.5, of="peak").peak_limit_bytes(graph)
+    )

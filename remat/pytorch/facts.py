@@ -195,7 +195,7 @@ def _flags(facts: list[bool]) -> BoolArray:
 
 
 def _marked(marks: list[Any], policy: CheckpointPolicy) -> BoolArray:
-    return _flags([mark == policy for mark in marks])
+    return _flags([mark is policy for mark in marks])
 
 
 def _restores_its_state(node: fx.Node) -> bool:

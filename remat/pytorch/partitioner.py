@@ -24,6 +24,7 @@ from remat.graph import Graph
 from remat.plan import Plan
 from remat.pytorch import ranks, seam
 from remat.pytorch.facts import extract
+from remat.pytorch.handover import handed_over
 from remat.pytorch.operators import Operator, is_dropout_free
 from remat.pytorch.split import split
 from remat.registry import DEFAULT_BUDGET_SOLVER, DEFAULT_COST_MODEL, DEFAULT_SOLVER, find_costmodel, find_solver
@@ -100,14 +101,13 @@ class Partitioner(CustomPartitionerFn):
 
     def _choose(self, joint_graph: fx.Graph, node_info: Any, graph: Graph) -> list[fx.Node]:
         try:
-            plan = self._plan(graph)
+            handed = handed_over(graph, self._plan(graph))
         except RematError as error:
             if self.on_error == "raise":
                 raise
             warnings.warn(f"remat falls back to PyTorch's partitioner: {error}", stacklevel=2)
             return seam.torchs_choice(joint_graph, node_info)
-        saved = set(plan.saved)
-        return [node for node in joint_graph.nodes if node.name in saved]
+        return [node for node in joint_graph.nodes if node.name in handed]
 
     def _plan(self, graph: Graph) -> Plan:
         """A checked plan for a graph: the same one on every rank."""

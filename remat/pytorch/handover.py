@@ -1,0 +1,54 @@
+"""What the forward pass hands to the backward pass for a plan: of what shares memory, the owner alone.
+
+AOTAutograd donates the saved tensors that nobody else can see: Inductor's backward writes results over
+them. Whether two of them share memory it does not ask (`collect_fw_donated_buffer_idxs`, torch 2.13), so
+one could be overwritten before the other is read. Taking a view again costs nothing and keeps the same
+storage alive.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from remat.errors import InvalidPlan
+from remat.graph import Graph
+from remat.plan import Plan
+
+
+def handed_over(graph: Graph, plan: Plan) -> set[str]:
+    """The names of the values that the backward pass is given, for a plan that was checked.
+
+    That is what the plan saves; but where it saves several values of one storage that would be donated, the
+    owner of the storage, from which the backward pass takes the others again.
+
+    Raises:
+        InvalidPlan: one of those depends on more than its owner, which cannot be had in the backward pass.
+    """
+    saved, recomputed = ({graph.index[name] for name in names} for names in (plan.saved, plan.recomputed))
+    visible = np.zeros(len(graph), np.bool_)
+    visible[graph.base[graph.input | graph.output]] = True  # never donated
+    owner_of: dict[int, int] = {v: int(graph.base[v]) for v in saved if not visible[graph.base[v]]}
+    owners = list(owner_of.values())
+    views = {v for v, owner in owner_of.items() if owners.count(owner) > 1 and v != owner}
+    handed = saved - views | {owner_of[v] for v in views}
+    arguments: dict[int, list[int]] = {}
+    if views:
+        for u, v in zip(graph.producers.tolist(), graph.consumers.tolist(), strict=True):
+            arguments.setdefault(v, []).append(u)
+    missing = list(views)
+    while missing:
+        v = missing.pop()
+        for u in arguments.get(v, []):
+            if u in handed or u in recomputed or u in views:
+                continue
+            if graph.input[u]:  # a symbolic size
+                handed.add(u)
+                continue
+            reason = graph.cannot_recompute.reason(u)
+            if reason is not None:
+                raise InvalidPlan(
+                    f"the plan saves several values of the storage of {graph.names[owner_of.get(v, v)]!r}, which must be "
+                    f"taken from it again, but {graph.names[u]!r} cannot be recomputed ({reason}); save it, too"
+                )
+            missing.append(u)
+    return {graph.names[v] for v in handed}
