@@ -18,8 +18,9 @@ check: $(READY)  ## format, lint, types, direction of imports
 	$(BIN)/pyright
 	$(BIN)/lint-imports
 
-bench: $(READY)  ## speed beside PyTorch, in one run (about ten minutes)
+bench: $(READY)  ## speed beside PyTorch, in one run (about half an hour)
 	$(BIN)/python -m experiments.speed
+	$(BIN)/python -m experiments.speed_compile
 
 nightly: $(READY)  ## the property tests, deeper
 	HYPOTHESIS_PROFILE=nightly $(BIN)/python -m pytest -n 2 --dist loadgroup

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Literal, cast, get_args
 import numpy as np
 
 from costmodels.recompute_rules import RULES, Rule
-from remat import Bans, CostModel, Graph, InvalidOption, Region, Terms
+from remat import Bans, CostModel, Graph, InvalidOption, Terms
 
 Mode = Literal["conservative", "aggressive"]
 
@@ -62,7 +62,7 @@ class ByteTraffic(CostModel):
         if self.free_parameters:
             price = np.where(graph.parameter, 0, price)
         own = ~graph.view & ~graph.input
-        forward = graph.region == Region.FORWARD
+        forward = graph.in_forward
         bans = Bans.none(len(graph))
         for rule in self.active_rules:
             # Random numbers that both passes draw differ: there the rule is about being right.

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from remat.arrays import BoolArray, IntArray
-from remat.graph import Graph, Region
+from remat.graph import Graph
 
 REDUCTION_RATIO = 4
 """An output more than this many times smaller than its inputs counts as a small reduction (paper, 3.4)."""
@@ -72,7 +72,7 @@ def _materialized_in_backward(graph: Graph, _banned: BoolArray) -> BoolArray:
     A use through a view is a use of the value.
     """
     materialized = np.zeros(len(graph), np.bool_)
-    outside = graph.region[graph.consumers] != Region.FORWARD
+    outside = ~_forward_uses(graph)
     materialized[graph.producers[outside & ~graph.fusible_uses]] = True
     views = graph.view[graph.consumers]
     through = list(zip(graph.producers[views].tolist(), graph.consumers[views].tolist(), strict=True))
@@ -125,7 +125,7 @@ def _long_fusible_chain(graph: Graph, earlier: BoolArray) -> BoolArray:
     Grows each chain in forward order, up to values that are not recomputed anyway; where it is one
     operator wide and longer than `LONGEST_CHAIN`, that operator is banned and a new chain starts.
     """
-    in_forward = graph.region == Region.FORWARD
+    in_forward = graph.in_forward
     if int(in_forward.sum()) <= LONGEST_CHAIN:
         return np.zeros(len(graph), np.bool_)
     position = (np.cumsum(in_forward) - 1).tolist()
@@ -154,7 +154,7 @@ def _long_fusible_chain(graph: Graph, earlier: BoolArray) -> BoolArray:
 
 
 def _forward_uses(graph: Graph) -> BoolArray:
-    return graph.region[graph.consumers] == Region.FORWARD
+    return graph.in_forward[graph.consumers]
 
 
 _BOTH = frozenset({"conservative", "aggressive"})

@@ -83,7 +83,7 @@ def captured(layers: int, repeats: int) -> list[dict[str, Any]]:
 
     with console.status("capturing and timing the transformer"):
         visit_joint_graphs(visit, model, *args)
-    _show(f"Choosing what to save: a transformer of {layers} layers", rows)
+    show(f"Choosing what to save: a transformer of {layers} layers", rows)
     return rows
 
 
@@ -99,7 +99,7 @@ def synthetic(largest: int) -> list[dict[str, Any]]:
                 rows.append(row)
                 if "total_s" not in row or row["total_s"] > 3:
                     break  # ten times the size could take minutes
-    _show("Synthetic joint graphs; half of the values are in the problem", rows)
+    show("Synthetic joint graphs; half of the values are in the problem", rows)
     return rows
 
 
@@ -122,7 +122,7 @@ def import_time(repeats: int) -> list[dict[str, Any]]:
         command = [sys.executable, "-c", statement]
         times = [_time(lambda: subprocess.run(command, check=True)) for _ in range(repeats)]  # noqa: B023
         rows.append({"statement": statement, "median_s": statistics.median(times), "slowest_s": max(times)})
-    _show("Start-up", rows)
+    show("Start-up", rows)
     return rows
 
 
@@ -132,7 +132,8 @@ def _time(step: Callable[[], Any]) -> float:
     return time.perf_counter() - start
 
 
-def _show(title: str, rows: list[dict[str, Any]]) -> None:
+def show(title: str, rows: list[dict[str, Any]]) -> None:
+    """Prints rows as a table, with a column for each key."""
     table = Table(title=title)
     columns = list(dict.fromkeys(key for row in rows for key in row))
     for column in columns:

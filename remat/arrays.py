@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeAlias, TypeGuard, TypeVar
+from typing import Any, TypeAlias, TypeGuard, TypeVar, cast
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -64,7 +64,7 @@ def _is_settled(values: ArrayLike, dtype: type[np.generic], length: int | None) 
     """A column that was checked before, of another graph or problem for one: nothing changes it any more."""
     if not isinstance(values, np.ndarray):
         return False
-    array: NDArray[Any] = values
+    array = cast("NDArray[Any]", values)
     fits = array.dtype == dtype and array.ndim == 1 and length in (None, array.size)
     return fits and array.flags.owndata and not array.flags.writeable
 

@@ -12,7 +12,7 @@ from remat.arrays import LARGEST_TOTAL, IntArray
 from remat.bans import Bans
 from remat.errors import InvalidProblem, UnsupportedProblem
 from remat.feasibility import forced
-from remat.graph import Graph, Region
+from remat.graph import Graph
 from remat.problem import Problem
 
 
@@ -104,7 +104,7 @@ class CostModel(ABC):
         unless facts or demands make that impossible; and the cost model.
         """
         terms, facts = self.terms(graph), graph.unpriced
-        ours = (graph.region != Region.TANGENTS).nonzero()[0]
+        ours = (~graph.in_tangents).nonzero()[0]
         keep = (graph.must_save | graph.prefer_save)[ours]
         redo = (graph.must_recompute | graph.prefer_recompute)[ours]
         return facts.priced(
@@ -130,7 +130,7 @@ def activation_bytes(graph: Graph) -> IntArray:
 
 def unpriced(graph: Graph) -> Problem:
     """What is legal by a graph's facts and the user's annotations, at no price; read it as `Graph.unpriced`."""
-    ours = np.flatnonzero(graph.region != Region.TANGENTS)
+    ours = (~graph.in_tangents).nonzero()[0]
     position = np.full(len(graph), -1)
     position[ours] = np.arange(len(ours))
     inner = (position[graph.producers] >= 0) & (position[graph.consumers] >= 0)

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from remat.arrays import LARGEST_TOTAL, BoolArray, IntArray, bool_column, int_column
+from remat.arrays import LARGEST_TOTAL, BoolArray, IntArray, bool_column, frozen, int_column
 from remat.bans import Bans
 from remat.errors import InvalidGraph
 from remat.problem import Problem
@@ -147,6 +147,16 @@ class Graph:
         return {name: i for i, name in enumerate(self.names)}
 
     @cached_property
+    def in_forward(self) -> BoolArray:
+        """(n,) values of the region FORWARD."""
+        return frozen(self.region == int(Region.FORWARD))
+
+    @cached_property
+    def in_tangents(self) -> BoolArray:
+        """(n,) values of the region TANGENTS."""
+        return frozen(self.region == int(Region.TANGENTS))
+
+    @cached_property
     def base(self) -> IntArray:
         """(n,) the first value of each value's storage: the one that its views look at."""
         order = self.storage.argsort(kind="stable")
@@ -170,7 +180,7 @@ class Graph:
     @cached_property
     def needed(self) -> BoolArray:
         """(n,) values that the backward pass reads, or returns, but cannot compute from tangents."""
-        tangents = self.region == Region.TANGENTS
+        tangents = self.in_tangents
         needed = self.gradient & ~tangents
         needed[self.producers[tangents[self.consumers] & ~tangents[self.producers]]] = True
         return needed
@@ -279,7 +289,7 @@ def _check_flags(graph: Graph) -> None:
 
 def _check_regions(graph: Graph) -> None:
     u, v = graph.producers, graph.consumers
-    forward, tangents = graph.region == Region.FORWARD, graph.region == Region.TANGENTS
+    forward, tangents = graph.in_forward, graph.in_tangents
     bad_uses = {
         "depends on a tangent, so its region must be TANGENTS": tangents[u] & ~tangents[v],
         "is FORWARD, so what it uses must be FORWARD too": forward[v] & ~forward[u],

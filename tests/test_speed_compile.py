@@ -1,0 +1,53 @@
+"""The benchmark of compilation measures what it says: every model, both choices, each time. Nothing is timed here."""
+
+from __future__ import annotations
+
+from unittest.mock import patch
+
+import pytest
+import torch
+
+from experiments.cases import CASES
+from experiments.speed_compile import COLD, MODELS, Race, compared, race
+from experiments.speed_compile_case import WHO, compiled, first_choice, timed_choices
+from remat.pytorch import seam
+
+
+def test_every_model_of_the_zoo_races() -> None:
+    assert set(CASES) < set(MODELS)
+    assert set(COLD) <= set(CASES)
+
+
+@pytest.mark.parametrize("name", ["pointwise chain", "graph break", "symbolic batch"])
+@pytest.mark.parametrize("ours_first", [False, True])
+def test_both_choices_run_once_on_every_joint_graph(name: str, ours_first: bool) -> None:
+    torchs, calls = seam.torchs_choice, list[int]()
+
+    def spy(joint_graph: torch.fx.Graph, node_info: object) -> list[torch.fx.Node]:
+        calls.append(len(joint_graph.nodes))
+        return torchs(joint_graph, node_info)
+
+    with patch.object(seam, "torchs_choice", spy):
+        result = race(CASES[name], ours_first=ours_first, codegen=False)
+    assert result.graphs == len(calls) == (3 if name == "graph break" else 1)
+    assert result.nodes == sum(calls)
+    assert min(result.torch_s, result.remat_s, result.torch_cpu_s, result.remat_cpu_s) > 0
+
+
+def test_ratios_are_between_medians() -> None:
+    races = [Race(1, 9, 4.0, 2.0, 4.0, 1.0), Race(1, 9, 6.0, 3.0, 6.0, 2.0), Race(1, 9, 50.0, 3.0, 8.0, 2.0)]
+    row = compared(races)
+    assert (row["torch_s"], row["remat_s"], row["ratio"], row["cpu_ratio"]) == (6.0, 3.0, 2.0, 3.0)
+    assert (row["torch_s_fastest"], row["torch_s_slowest"]) == (4.0, 50.0)
+
+
+@pytest.mark.parametrize("who", WHO)
+def test_each_partitioner_is_timed_where_it_chooses(who: str) -> None:
+    torch.compiler.reset()
+    seconds: list[float] = []
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Tanh())
+    with timed_choices(seconds):
+        compiled(who, model, codegen=False)(torch.randn(2, 4)).sum().backward()
+    assert len(seconds) == 1
+    torch.compiler.reset()
+    assert first_choice(who, COLD[0])["choose_s"] > 0
