@@ -35,3 +35,11 @@ class Estimator(ABC):
             (n,) non-negative integers in `unit`, below 2**62 in sum. 0 for what is never computed
             again or needs no kernel: inputs, views, elements of tuples, and the tangents' closure.
         """
+
+    def data(self) -> str:
+        """What its prices depend on beside its options and the graph: a measured file, for one.
+
+        It is part of torch's cache key (`remat.pytorch.Partitioner.uuid`), so a plan is chosen again where it
+        differs.
+        """
+        return ""

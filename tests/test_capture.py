@@ -9,9 +9,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
+from torch.utils.flop_counter import register_flop_formula
 
 import remat
-from costmodels import ByteTraffic
+from costmodels import ByteTraffic, MemoryBudget
 from experiments import zoo
 from remat import CaptureError, Graph, Region
 from remat.pytorch import capture_all
@@ -282,6 +283,37 @@ def test_a_custom_operator_is_taken_for_expensive() -> None:
     (custom,) = where(graph, "remat_tests.double.default")
     assert graph.compute_bound[custom]
     assert not graph.fusible[custom]
+
+
+def test_flops_depend_on_keyword_arguments() -> None:
+    @torch.library.custom_op("remat_tests::repeated", mutates_args=())
+    def repeated(x: Tensor, *, times: int) -> Tensor:
+        return x * times
+
+    repeated.register_fake(lambda x, **_: torch.empty_like(x))
+    repeated.register_autograd(lambda context, grad: grad)
+
+    @register_flop_formula(torch.ops.remat_tests.repeated)
+    def flops(x_shape: tuple[int, ...], *args: object, times: int, out_shape: object = None, **kwargs: object) -> int:
+        return times
+
+    graph = remat.capture(lambda x: repeated(repeated(x.sin(), times=2), times=7).cos(), tensor())
+    assert graph.flops[where(graph, "remat_tests.repeated.default")].tolist() == [2, 7]
+
+
+def test_calls_of_a_nested_region_share_no_memory() -> None:
+    """torch gives their results the same fake tensors."""
+
+    @torch.compiler.nested_compile_region
+    def region(x: Tensor) -> Tensor:
+        return F.dropout(x.sin().exp(), 0.5).tanh()
+
+    *_, outer = capture_all(lambda x: region(region(x)), tensor())
+    elements = where(outer, "getitem")
+    assert len(elements) > 2
+    assert len(set(outer.base[elements].tolist())) == len(elements)
+    for of in ("saved", "peak"):
+        remat.choose(outer, MemoryBudget(0.5, of=of))  # type: ignore[arg-type]  # there is a plan
 
 
 def test_a_captured_graph_survives_its_file(tmp_path: object) -> None:

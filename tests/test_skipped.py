@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.testing._internal.two_tensor import TwoTensor
 from torch.utils.checkpoint import checkpoint
 
 import remat
@@ -128,6 +129,21 @@ def test_no_false_warning(name: str) -> None:
         assert [complaints(step, x) for _ in range(2)] == [0, 0]
     with torch.no_grad():
         assert complaints(compiled(model), x) == 0
+
+
+@pytest.mark.parametrize("compilations", [1, 2])
+def test_tensors_that_wrap_others_have_no_address(compilations: int) -> None:
+    """As DTensor, of which the parameters of tensor-parallel layers are. A second compilation is a cache hit."""
+    for _ in range(compilations):
+        x = TwoTensor(torch.randn(4, 8), torch.randn(4, 8)).requires_grad_()
+        assert complaints(compiled(torch.sin), x) == 0
+
+
+@pytest.mark.parametrize("transform", [torch.func.vmap, torch.func.grad])
+def test_under_a_transform_a_model_runs_as_torch_compile_would(transform: Callable[..., Any]) -> None:
+    step = compiled(lambda x: x.sin().sum())
+    x = torch.randn(4, 8, requires_grad=True)
+    torch.testing.assert_close(transform(step)(x), transform(lambda x: x.sin().sum())(x))
 
 
 def test_no_false_warning_from_torchs_caches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -55,13 +55,19 @@ class Profile(Estimator):
         """
         if find_spec("torch") is None:
             raise NotInstalled("the estimator 'profile' needs torch: pip install 'remat[torch]'")
-        from remat.pytorch.device import measured_device
-
-        ceilings = measured_device(self.device) if self.ceilings is None else self.ceilings
-        prices = np.array(Roofline(ceilings).recompute_cost(graph))
+        prices = np.array(self._roofline().recompute_cost(graph))
         for value, ns in self._times(graph, Work.of(graph).own_kernel & ~graph.cannot_recompute.mask).items():
             prices[value] = ns
         return whole_prices("profile", prices)
+
+    def data(self) -> str:
+        """The ceilings. Not the times: each compilation adds to them, and measured anew they differ by noise."""
+        return self._roofline().data()
+
+    def _roofline(self) -> Roofline:
+        from remat.pytorch.device import measured_device
+
+        return Roofline(measured_device(self.device) if self.ceilings is None else self.ceilings)
 
     def _times(self, graph: Graph, wanted: BoolArray) -> dict[int, int]:
         """Nanoseconds of the values that can be timed, from the cache where it has them."""

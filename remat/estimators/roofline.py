@@ -52,6 +52,10 @@ class Roofline(Estimator):
         ns = 1e9 * np.maximum(compute_s, memory_s) + np.where(work.own_kernel, profile.launch_ns, 0.0)
         return whole_prices(f"roofline on {profile.name}", ns)
 
+    def data(self) -> str:
+        """The ceilings, whatever file they come from."""
+        return repr(find_device(self.device))
+
 
 def _flops_per_s(graph: Graph, profile: DeviceProfile) -> NDArray[np.float64]:
     """(n,) the arithmetic ceiling of each value."""

@@ -25,7 +25,7 @@ from remat.graph import Graph, Region
 from remat.pytorch import seam
 from remat.pytorch.calls import call_texts
 from remat.pytorch.operators import Operator, is_dropout_free
-from remat.pytorch.overwritten import backward_targets, overwritten_inputs
+from remat.pytorch.overwritten import backward_targets, overwritten_inputs, values_in_their_memory
 from remat.pytorch.storages import bases
 
 _SYMBOL_BYTES = 8
@@ -87,7 +87,7 @@ class _Reader:
             storage=storage,
             flops=np.array(list(map(self._flops, nodes, shapes))),
             region=region,
-            input=_flags([node.op == "placeholder" for node in nodes]) & (region != Region.TANGENTS),
+            input=_flags([node.op == "placeholder" for node in nodes]) & (region != int(Region.TANGENTS)),
             parameter=_flags([node in parameters for node in nodes]),
             output=_flags([node in outputs for node in nodes]),
             gradient=_flags([node in gradients for node in nodes]),
@@ -117,16 +117,18 @@ class _Reader:
         if formula is None:
             return math.prod(shape) if isinstance(value, torch.Tensor) else 0
         # A formula takes 50 us, and models repeat their layers.
-        settings = [str(argument) for argument in node.args if not isinstance(argument, fx.Node)]
+        settings = [str(given) for given in (*node.args, *node.kwargs.items()) if not isinstance(given, fx.Node)]
         call = (node.target, shape, *settings, *(_shape(source.meta.get("val")) for source in node.all_input_nodes))
         if call not in self.known_flops:
             self.known_flops[call] = seam.hint(_by_formula(formula, node, value))
         return self.known_flops[call]
 
     def _regions(self) -> IntArray:
-        region = np.full(len(self.nodes), Region.EITHER, np.int64)
-        region[[self.position[node] for node in self.info._required_fw_nodes]] = Region.FORWARD
-        region[[self.position[node] for node in self.info.tangents_closure if node is not self.end]] = Region.TANGENTS
+        forward, tangents = self.info._required_fw_nodes, self.info.tangents_closure
+        either = int(Region.EITHER)  # an enumeration's members are slow to compare and to store
+        region = np.array([either] * len(self.nodes), np.int64)
+        region[[self.position[node] for node in forward]] = int(Region.FORWARD)
+        region[[self.position[node] for node in tangents if node is not self.end]] = int(Region.TANGENTS)
         return region
 
     def _uses(self) -> tuple[IntArray, IntArray, BoolArray, BoolArray]:
@@ -156,7 +158,8 @@ class _Reader:
         inputs = overwritten_inputs(self.joint_graph, self.op_of, tangents)
         if not inputs:
             return Bans.of(n, cannot_save), Bans.of(n, cannot_recompute)
-        overwritten = _flags([base[node] in inputs for node in self.nodes])
+        theirs = inputs | values_in_their_memory(self.joint_graph, self.op_of, tangents)
+        overwritten = _flags([base[node] in theirs for node in self.nodes])
         # The backward gets what it writes to as a handle: the value behind it is not the one that the forward read.
         handles = inputs & backward_targets(self.joint_graph, self.op_of, tangents)
         readers = {reader for node in handles for reader in node.users if reader not in tangents}

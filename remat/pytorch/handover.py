@@ -8,6 +8,8 @@ storage alive.
 
 from __future__ import annotations
 
+from collections import Counter
+
 import numpy as np
 
 from remat.errors import InvalidPlan
@@ -27,28 +29,34 @@ def handed_over(graph: Graph, plan: Plan) -> set[str]:
     saved, recomputed = ({graph.index[name] for name in names} for names in (plan.saved, plan.recomputed))
     visible = np.zeros(len(graph), np.bool_)
     visible[graph.base[graph.input | graph.output]] = True  # never donated
-    owner_of: dict[int, int] = {v: int(graph.base[v]) for v in saved if not visible[graph.base[v]]}
-    owners = list(owner_of.values())
-    views = {v for v, owner in owner_of.items() if owners.count(owner) > 1 and v != owner}
+    owner_of = {v: int(graph.base[v]) for v in saved if not visible[graph.base[v]]}
+    count = Counter(owner_of.values())
+    views = {v for v, owner in owner_of.items() if count[owner] > 1 and v != owner}
     handed = saved - views | {owner_of[v] for v in views}
-    arguments: dict[int, list[int]] = {}
     if views:
-        for u, v in zip(graph.producers.tolist(), graph.consumers.tolist(), strict=True):
-            arguments.setdefault(v, []).append(u)
-    missing = list(views)
-    while missing:
-        v = missing.pop()
-        for u in arguments.get(v, []):
-            if u in handed or u in recomputed or u in views:
+        handed |= _sizes(graph, views, handed | recomputed)
+    return {graph.names[v] for v in handed}
+
+
+def _sizes(graph: Graph, views: set[int], available: set[int]) -> set[int]:
+    """The inputs that `views` are computed from, beside what is available: symbolic sizes."""
+    arguments: dict[int, list[int]] = {}
+    for u, v in zip(graph.producers.tolist(), graph.consumers.tolist(), strict=True):
+        arguments.setdefault(v, []).append(u)
+    sizes, seen, stack = set[int](), available | views, list(views)
+    while stack:
+        for u in arguments.get(stack.pop(), []):
+            if u in seen:
                 continue
-            if graph.input[u]:  # a symbolic size
-                handed.add(u)
-                continue
+            seen.add(u)
             reason = graph.cannot_recompute.reason(u)
             if reason is not None:
                 raise InvalidPlan(
-                    f"the plan saves several values of the storage of {graph.names[owner_of.get(v, v)]!r}, which must be "
-                    f"taken from it again, but {graph.names[u]!r} cannot be recomputed ({reason}); save it, too"
+                    f"the plan saves several values of one storage, which are views that the backward pass takes "
+                    f"again; one needs {graph.names[u]!r}, which cannot be recomputed ({reason}): save that, too"
                 )
-            missing.append(u)
-    return {graph.names[v] for v in handed}
+            if graph.input[u]:
+                sizes.add(u)
+            else:
+                stack.append(u)
+    return sizes

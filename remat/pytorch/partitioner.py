@@ -20,6 +20,7 @@ from remat.certify import check_plan
 from remat.choose import choose
 from remat.costmodel import CostModel, FactsOnly, Sum
 from remat.errors import InvalidOption, InvalidPlan, RematError
+from remat.estimator import Estimator
 from remat.graph import Graph
 from remat.plan import Plan
 from remat.pytorch import ranks, seam
@@ -27,7 +28,14 @@ from remat.pytorch.facts import extract
 from remat.pytorch.handover import handed_over
 from remat.pytorch.operators import Operator, is_dropout_free
 from remat.pytorch.split import split
-from remat.registry import DEFAULT_BUDGET_SOLVER, DEFAULT_COST_MODEL, DEFAULT_SOLVER, find_costmodel, find_solver
+from remat.registry import (
+    DEFAULT_BUDGET_SOLVER,
+    DEFAULT_COST_MODEL,
+    DEFAULT_SOLVER,
+    find_costmodel,
+    find_estimator,
+    find_solver,
+)
 from remat.solver import Solver
 
 OnError = Literal["raise", "fallback"]
@@ -149,7 +157,11 @@ class Partitioner(CustomPartitionerFn):
         for source in sorted(Path(__file__).parents[1].rglob("*.py")):
             digest.update(source.read_bytes())
         solvers = [self.solver] if self.solver else [find_solver(DEFAULT_SOLVER), find_solver(DEFAULT_BUDGET_SOLVER)]
-        for plugin in (*parts, *solvers):
+        named = (getattr(part, "estimator", None) for part in parts)
+        estimators = [find_estimator(one) for one in named if isinstance(one, (str, Estimator))]
+        for estimator in estimators:
+            digest.update(estimator.data().encode())
+        for plugin in (*parts, *solvers, *estimators):
             digest.update(_version_of(type(plugin)))
         return digest.hexdigest()
 

@@ -5,8 +5,9 @@ during which nothing was compiled, whose results need gradients, and whose backw
 part. Nothing is said of a call from a cache, Dynamo's or the compiler's: its backward pass holds one.
 """
 
-# Nodes of autograd's graph are partly untyped.
+# Nodes of autograd's graph are partly untyped, and a storage's identity is private.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportPrivateUsage=false
 
 from __future__ import annotations
 
@@ -45,10 +46,9 @@ def warn_if_skipped(compiled: Callable[..., Any], model: Callable[..., Any]) -> 
             return run(*args, **kwargs)
         before = seam.graphs_compiled()
         result = run(*args, **kwargs)
-        made = _made(result, model, (args, kwargs))
         if seam.graphs_compiled() != before:
             pending = False
-        elif made:
+        elif made := _made(result, model, (args, kwargs)):
             pending = False
             if not _is_compiled(made):
                 warnings.warn(_complaint(model), stacklevel=2)
@@ -64,9 +64,20 @@ def warn_if_skipped(compiled: Callable[..., Any], model: Callable[..., Any]) -> 
 
 def _made(result: Any, model: Callable[..., Any], args: Any) -> list[Tensor]:
     """The tensors that a call made and that need gradients: not what it was given, nor views of that."""
-    given = {tensor.untyped_storage().data_ptr() for tensor in owned(model, args) if tensor.layout is torch.strided}
+    known = {_storage(tensor) for tensor in owned(model, args)} | {None}
     results = [leaf for leaf in tree_leaves(result) if isinstance(leaf, Tensor) and leaf.grad_fn is not None]
-    return [t for t in results if t.layout is torch.strided and t.untyped_storage().data_ptr() not in given]
+    return [tensor for tensor in results if _storage(tensor) not in known]
+
+
+def _storage(tensor: Tensor) -> int | None:
+    """Tells storages apart; None where there is none, as of a sparse tensor, or under a transform of `torch.func`.
+
+    Not by address: a subclass that wraps tensors, such as DTensor, has a storage without one.
+    """
+    try:
+        return tensor.untyped_storage()._cdata
+    except NotImplementedError:
+        return None
 
 
 def _is_compiled(tensors: list[Tensor]) -> bool:

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 
 import torch
 from torch import fx
+from torch._ops import HigherOrderOperator
 
 from remat.pytorch.operators import Operator
 
@@ -30,6 +31,8 @@ def bases(nodes: Sequence[fx.Node], ops: Mapping[fx.Node, Operator]) -> dict[fx.
             if ops[node].views or base[source] is not source:
                 base[node] = base[source]
                 continue
+            if isinstance(source.target, HigherOrderOperator):
+                continue  # calls of one body (`nested_compile_region`) share their fake results, and no memory
         value = node.meta.get("val")
         if isinstance(value, torch.Tensor) and value.layout is torch.strided:
             base[node] = owners.setdefault(value.untyped_storage()._cdata, node)
