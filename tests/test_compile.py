@@ -324,6 +324,17 @@ def test_fallback_warns_and_uses_torchs_own_partitioner() -> None:
     torch.testing.assert_close(ours, gradients(model, model, x))
 
 
+def test_a_fallback_is_never_silent_because_it_was_cached() -> None:
+    partitioner = Partitioner.of(on_error="fallback")
+    assert partitioner.uuid() != partitioner.uuid()
+    model, x = Mlp(), torch.randn(8, 32)
+    for _ in range(2):
+        torch.compiler.reset()
+        step = remat.compile(model, solver=SavesNothing(), on_error="fallback")
+        with pytest.warns(UserWarning, match="falls back to PyTorch's partitioner"):
+            gradients(step, model, x)
+
+
 def test_on_error_is_one_of_two_words() -> None:
     with pytest.raises(remat.InvalidOption, match="on_error must be one of raise, fallback, got 'ignore'"):
         remat.compile(torch.sin, on_error="ignore")  # type: ignore[arg-type]

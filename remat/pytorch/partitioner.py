@@ -145,10 +145,11 @@ class Partitioner(CustomPartitionerFn):
         """Part of torch's cache key: everything that can change a plan.
 
         Sources are hashed, not versions, so that a cost model under development is never answered
-        from the cache of its former self. With several ranks no key is ever the same: a rank that
-        finds its graph in a cache would leave the others waiting for its plan.
+        from the cache of its former self. Two settings never have the same key twice: with several
+        ranks, one that finds its graph in a cache would leave the others waiting for its plan; and
+        with a fallback, a cached graph would run PyTorch's plan without the warning.
         """
-        if ranks.several_ranks():
+        if ranks.several_ranks() or self.on_error == "fallback":
             return uuid4().hex
         plans = [plan.digest for plan in self.plans]
         settings = (self.cost_model, self.solver, plans, self.recompute_parameter_copies, self.on_error)
