@@ -27,7 +27,7 @@ from torch._inductor.compile_fx import compile_fx
 from remat.plan import Plan
 from remat.pytorch import seam
 from remat.pytorch.partitioner import Partitioner
-from remat.pytorch.traffic_count import unsupported
+from remat.pytorch.traffic_count import checked_modules
 from remat.pytorch.undone import undone
 
 _swap = threading.RLock()
@@ -146,17 +146,4 @@ _USED = {
 
 @cache
 def _inductor() -> dict[str, Any]:
-    """The modules that are used here, by their last name without underscores, checked for what is used of them."""
-    modules: dict[str, Any] = {}
-    for path, names in _USED.items():
-        try:
-            found = modules[path.rpartition(".")[2].lstrip("_")] = import_module(path)
-        except ImportError as error:
-            raise unsupported(f"{path} cannot be imported ({error})") from None
-        for name in names:
-            owner = found
-            for part in name.split("."):
-                owner = getattr(owner, part, None)
-            if owner is None:
-                raise unsupported(f"{path}.{name} is gone")
-    return modules
+    return checked_modules(_USED)

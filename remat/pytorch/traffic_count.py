@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import threading
 import warnings
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -103,27 +103,37 @@ def _kernels(nodes: list[Any], backward: bool) -> list[Kernel]:
 
 
 _USED = {
-    "scheduler": (
+    "torch._inductor.scheduler": (
         "Scheduler.codegen",
         "BaseSchedulerNode.get_read_write_buffers_sizes",
         "BaseSchedulerNode.get_nodes",
         "NopKernelSchedulerNode",
         "ExternKernelSchedulerNode",
     ),
-    "ir": ("MultiOutput", "Operation.get_origins"),
-    "graph": ("GraphLowering", "SubgraphLowering"),
-    "virtualized": ("V",),
+    "torch._inductor.ir": ("MultiOutput", "Operation.get_origins"),
+    "torch._inductor.graph": ("GraphLowering", "SubgraphLowering"),
+    "torch._inductor.virtualized": ("V",),
 }
 
 
 @cache
 def _inductor() -> dict[str, Any]:
-    """The modules of Inductor that are used here, checked for all that is used of them."""
+    return checked_modules(_USED)
+
+
+def checked_modules(used: Mapping[str, tuple[str, ...]]) -> dict[str, Any]:
+    """Private modules of torch, by their last name without underscores, checked for what is used of them.
+
+    Args:
+        used: path -> names in it, with dots for attributes of them.
+
+    Raises:
+        UnsupportedTorch: the installed torch lacks something.
+    """
     modules: dict[str, Any] = {}
-    for module, names in _USED.items():
-        path = f"torch._inductor.{module}"
+    for path, names in used.items():
         try:
-            found = modules[module] = import_module(path)
+            found = modules[path.rpartition(".")[2].lstrip("_")] = import_module(path)
         except ImportError as error:
             raise unsupported(f"{path} cannot be imported ({error})") from None
         for name in names:
