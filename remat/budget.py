@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from remat.certify import proven_bound
-from remat.errors import InvalidOption
+from remat.errors import Infeasible, InvalidOption
 from remat.feasibility import Forced
 from remat.problem import Problem
 from remat.registry import DEFAULT_SOLVER, find_solver
@@ -45,15 +45,16 @@ def least_bytes(problem: Problem, known: Forced | None = None) -> Cut:
     return flow_solver().minimum_cut(problem, BY_BYTES, known)
 
 
-def over_budget(problem: Problem, known: Forced | None = None) -> Cut | None:
-    """The choice that saves the fewest bytes, if even that breaks the budget, and the proof holds; else None."""
+def check_budget(problem: Problem, known: Forced | None = None) -> None:
+    """Raises `Infeasible`, naming what the plan of the fewest bytes keeps, if it is proven that no plan fits."""
     if problem.budget_bytes is None or int(problem.save_bytes.sum()) <= problem.budget_bytes:
-        return None
+        return
     least = least_bytes(problem, known)
-    return least if proven_bound(problem, least.certificate) is None else None
+    if proven_bound(problem, least.certificate) is None:
+        raise Infeasible(_explained(problem, least))
 
 
-def explained(problem: Problem, least: Cut) -> str:
+def _explained(problem: Problem, least: Cut) -> str:
     """Why nothing fits the budget, given the choice that saves the fewest bytes."""
     saved = np.flatnonzero(least.saved & (problem.save_bytes > 0))
     largest = saved[np.argsort(-problem.save_bytes[saved], kind="stable")]

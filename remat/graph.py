@@ -221,7 +221,7 @@ class Graph:
         for u, v in zip(producers, consumers, strict=True):
             arguments[v].append(self.names[u])
         lines: list[str] = []
-        for i in np.flatnonzero(self.region != Region.TANGENTS).tolist():
+        for i in np.flatnonzero(~self.in_tangents).tolist():
             kind = f" {self.dtypes[i]}{list(self.shapes[i])}" if self.dtypes[i] else ""
             of = f", of {', '.join(arguments[i])}" if arguments[i] else ""
             lines.append(f"{self.names[i]}: {self.ops[i]}{kind}, {self.bytes[i]} bytes{of}")

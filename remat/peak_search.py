@@ -12,6 +12,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 
@@ -20,7 +21,7 @@ from remat.budget import flow_solver
 from remat.certify import certify
 from remat.errors import Infeasible, LimitReached, UnsupportedProblem
 from remat.feasibility import check_feasible
-from remat.graph import Graph, Region
+from remat.graph import Graph
 from remat.hull import Hull
 from remat.memory import Simulator, WorkingSet, lower_bound
 from remat.memory.bound import Floor
@@ -127,7 +128,7 @@ def fit_peak(
     search = _Search(graph, problem, chosen, time_limit_s)
     best = search.fastest_within(limit_bytes)
     if best is None:
-        detail = _not_found(limit_bytes, search.smallest().peak_bytes, least.bytes)
+        detail = _not_found(limit_bytes, search.smallest.peak_bytes, least.bytes)
         if throw:
             raise LimitReached(f"{detail}; raise the budget")
         return Solution(None, None, Termination(Reason.GAVE_UP, detail=detail), None, NAME)
@@ -170,7 +171,7 @@ def peak_range(graph: Graph, problem: Problem) -> tuple[int, int]:
     It is not proven that there is no smaller one; see `remat.memory.lower_bound`.
     """
     search = _Search(graph, problem, find_solver(DEFAULT_BUDGET_SOLVER))
-    return search.smallest().peak_bytes, search.cheapest.peak_bytes
+    return search.smallest.peak_bytes, search.cheapest.peak_bytes
 
 
 @dataclass(frozen=True, eq=False)
@@ -201,16 +202,18 @@ class _Search:
         """The cheapest plan found with a peak within the limit, if any."""
         if self.cheapest.peak_bytes <= limit_bytes:
             return self.cheapest
-        best = _cheapest(self._walk(limit_bytes), limit_bytes) or _cheapest([self.smallest()], limit_bytes)
+        best = _cheapest(self._walk(limit_bytes), limit_bytes) or _cheapest([self.smallest], limit_bytes)
         return best and self._saving_more(best, limit_bytes)
 
+    @cached_property
     def smallest(self) -> _Found:
         """The plan with the smallest peak found."""
-        smallest = min([*self._vertices(), *self._samples()], key=lambda found: (found.peak_bytes, found.cost))
+        smallest = min([*self._vertices, *self._samples], key=lambda found: (found.peak_bytes, found.cost))
         while (better := self._with_less_peak(smallest)) is not None:
             smallest = better
         return smallest
 
+    @cached_property
     def _vertices(self) -> list[_Found]:
         """The hull, from the fewest bytes to the lowest cost."""
         edges = self._hull.edges()
@@ -219,11 +222,11 @@ class _Search:
 
     def _walk(self, limit_bytes: int) -> Iterator[_Found]:
         """The vertices, and what lies between the cheapest one that fits and its neighbour."""
-        vertices = self._vertices()
+        vertices = self._vertices
         yield from vertices
         fitting = [i for i, found in enumerate(vertices) if found.peak_bytes <= limit_bytes]
         if not fitting:
-            yield from self._samples()
+            yield from self._samples
             return
         low, high = (self._saved_bytes(vertices[i]) for i in (fitting[-1], fitting[-1] + 1))
         for _ in range(_STEPS):
@@ -238,18 +241,18 @@ class _Search:
             else:
                 high = (low + high) // 2
 
-    def _samples(self) -> Iterator[_Found]:
+    @cached_property
+    def _samples(self) -> list[_Found]:
+        """Plans for budgets from the fewest bytes to those of the lowest cost."""
         least, most = self._hull.smallest.saved_bytes, self._hull.cheapest.saved_bytes
-        for budget in evenly_spaced(least, most, _SAMPLES):
-            found = self._within(budget)
-            if found is not None:
-                yield found
+        found = map(self._within, evenly_spaced(least, most, _SAMPLES))
+        return [plan for plan in found if plan is not None]
 
     def _saving_more(self, best: _Found, limit_bytes: int) -> _Found:
         """Saves what is recomputed, the costliest first, as long as the peak fits."""
         costliest = np.argsort(-np.where(best.recomputed, self.problem.recompute_cost, -1), kind="stable")
         for v in costliest[: min(_MOVES, int(best.recomputed.sum()))].tolist():
-            found = self._changed(best, [v]) if best.recomputed[v] else None
+            found = self._changed(best, v) if best.recomputed[v] else None
             if found and found.peak_bytes <= limit_bytes and found.cost < best.cost:
                 best = found
         return best
@@ -258,15 +261,14 @@ class _Search:
         """Saves or drops one of the storages that make the peak; None if none of it helps."""
         timeline = self._simulator.timeline(self._over_graph(found.saved))
         moves = [self.problem.index[t.name] for t in timeline.peak_tensors if t.name in self.problem.index]
-        changed = (self._changed(found, [v]) for v in moves[:_MOVES])
+        changed = (self._changed(found, v) for v in moves[:_MOVES])
         better = [other for other in changed if other and other.peak_bytes < found.peak_bytes]
         return min(better, key=lambda other: (other.peak_bytes, other.cost), default=None)
 
-    def _changed(self, found: _Found, values: Iterable[int]) -> _Found | None:
-        """The plan that decides otherwise about some values; None if it is not legal."""
+    def _changed(self, found: _Found, v: int) -> _Found | None:
+        """The plan that decides otherwise about a value; None if it is not legal."""
         wanted = found.saved.copy()
-        for v in values:
-            wanted[v] = not wanted[v]
+        wanted[v] = not wanted[v]
         saved, recomputed = completed(self.problem, wanted)
         if bool((saved & self.problem.cannot_save.mask | recomputed & self.problem.cannot_recompute.mask).any()):
             return None
@@ -293,7 +295,7 @@ class _Search:
 
 def _ours(graph: Graph) -> IntArray:
     """The values of the graph that a problem is about: its v-th value is the graph's `_ours(graph)[v]`-th."""
-    return np.flatnonzero(graph.region != Region.TANGENTS)
+    return np.flatnonzero(~graph.in_tangents)
 
 
 def _cheapest(plans: Iterable[_Found], limit_bytes: int) -> _Found | None:

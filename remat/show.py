@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
+from remat import pictures
 from remat.arrays import BoolArray, IntArray
-from remat.errors import NotInstalled, RematError, UnknownName
+from remat.errors import RematError, UnknownName
 from remat.graph import Graph, Region
 from remat.layout import Layout, layered
 from remat.plan import Plan
@@ -89,8 +89,7 @@ def show(
         RematError: the picture would hold more than 300 values, or matplotlib cannot write it.
         UnknownName, InvalidPlan: a name is not a value of the graph.
     """
-    if find_spec("matplotlib") is None:
-        raise NotInstalled("pictures need matplotlib: pip install 'remat[plot]'")
+    pictures.check_installed()
     kept = np.ones(len(graph), np.bool_) if around is None else _neighbourhood(graph, around, hops)
     if int(kept.sum()) > LARGEST:
         raise RematError(
@@ -99,7 +98,7 @@ def show(
         )
     figure = _draw(graph, plan, np.flatnonzero(kept))
     if path is not None:
-        _write(figure, Path(path))
+        pictures.write(figure, Path(path))
     return figure
 
 
@@ -256,11 +255,3 @@ def _legend(axes: Axes, shown: list[Style]) -> None:
         Patch(facecolor=s.fill, edgecolor=s.edge, linestyle=s.line, linewidth=s.width, label=s.text) for s in shown
     ]
     axes.legend(handles=handles, loc="upper left", frameon=False, fontsize=_FONT, borderaxespad=0.6)
-
-
-def _write(figure: Figure, path: Path) -> None:
-    known = figure.canvas.get_supported_filetypes()
-    suffix = path.suffix.removeprefix(".").lower()
-    if suffix not in known:
-        raise RematError(f"{path}: the suffix must be one of {', '.join(sorted(known))}, got {path.suffix!r}")
-    figure.savefig(path, dpi=150)

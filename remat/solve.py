@@ -5,10 +5,10 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 
-from remat.budget import explained, over_budget
+from remat.budget import check_budget
 from remat.certify import certify
 from remat.errors import CertificateRejected, Infeasible, InvalidProblem, LimitReached
-from remat.feasibility import Forced, check_feasible, forced
+from remat.feasibility import check_feasible, forced
 from remat.problem import Problem
 from remat.registry import DEFAULT_BUDGET_SOLVER, DEFAULT_SOLVER, find_solver
 from remat.solution import Reason, Solution, Termination
@@ -56,7 +56,7 @@ def solve(
     rules = forced(problem)
     try:
         check_feasible(problem, rules)
-        _check_budget(problem, rules)
+        check_budget(problem, rules)
     except Infeasible as conflict:
         if throw:
             raise
@@ -71,12 +71,6 @@ def solve(
     if solution.plan is None and throw:
         raise LimitReached(_nothing_found(solution))
     return solution
-
-
-def _check_budget(problem: Problem, rules: Forced) -> None:
-    least = over_budget(problem, rules)
-    if least is not None:
-        raise Infeasible(explained(problem, least))
 
 
 def _nothing_found(solution: Solution) -> str:

@@ -58,15 +58,21 @@ def lower_hull(points: list[tuple[int, int]]) -> list[tuple[int, int]]:
     return hull
 
 
+def are_countable(problem: Problem) -> bool:
+    """Costs times bytes stay below 2^62, so that no price of memory is rounded; beyond, only bounds are promised."""
+    cost = int(problem.save_cost.sum()) + int(problem.recompute_cost.sum())
+    return 2 * cost * int(problem.save_bytes.sum()) < 2**62
+
+
 @settings(max_examples=2 * DRAWN)
-@given(problems(max_values=6))
+@given(problems(max_values=6).filter(are_countable))
 def test_the_vertices_are_those_of_all_plans(problem: Problem) -> None:
     every = [(plan.saved_bytes, plan.cost) for plan in every_plan(problem)]
     assert [point.point for point in frontier(problem).vertices] == lower_hull(every)
 
 
 @settings(max_examples=2 * DRAWN)
-@given(problems(max_values=6), st.data())
+@given(problems(max_values=6).filter(are_countable), st.data())
 def test_the_bound_holds_at_every_budget(problem: Problem, data: st.DataObject) -> None:
     curve = frontier(problem)
     budget = data.draw(st.integers(0, int(problem.save_bytes.sum()) + 1))
@@ -79,7 +85,7 @@ def test_the_bound_holds_at_every_budget(problem: Problem, data: st.DataObject) 
 
 
 @settings(max_examples=DRAWN)
-@given(problems(max_values=30))
+@given(problems(max_values=30).filter(are_countable))
 def test_every_edge_is_proven_by_its_flow(problem: Problem) -> None:
     curve = frontier(problem)
     for edge in curve.edges:

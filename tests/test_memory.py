@@ -526,7 +526,7 @@ def test_pictures_that_cannot_be_drawn_are_refused(tmp_path: Path, monkeypatch: 
         nothing.show()
     with pytest.raises(RematError, match=r"the suffix must be one of .*svg.*, got '\.bmp2'"):
         timeline_of(cosines()).show(tmp_path / "p.bmp2")
-    monkeypatch.setattr(sys.modules["remat.memory.draw"], "find_spec", lambda _: None)
+    monkeypatch.setattr(sys.modules["remat.pictures"], "find_spec", lambda _: None)
     with pytest.raises(NotInstalled, match=r"pip install 'remat\[plot\]'"):
         timeline_of(cosines()).show()
 

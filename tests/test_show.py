@@ -90,7 +90,7 @@ def test_unknown_names_are_refused() -> None:
 
 
 def test_without_matplotlib_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys.modules["remat.show"], "find_spec", lambda _: None)
+    monkeypatch.setattr(sys.modules["remat.pictures"], "find_spec", lambda _: None)
     with pytest.raises(NotInstalled, match=r"pip install 'remat\[plot\]'"):
         remat.show(cosines())
 

@@ -5,13 +5,13 @@
 
 from __future__ import annotations
 
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from remat.errors import NotInstalled, RematError
+from remat import pictures
+from remat.errors import RematError
 from remat.memory.timeline import WHYS, Timeline, Why
 from remat.report import human_bytes
 
@@ -44,8 +44,7 @@ def draw(timeline: Timeline, path: str | Path | None = None) -> Figure:
         NotInstalled: matplotlib is missing.
         RematError: the timeline has no steps, or matplotlib cannot write the picture.
     """
-    if find_spec("matplotlib") is None:
-        raise NotInstalled("pictures need matplotlib: pip install 'remat[plot]'")
+    pictures.check_installed()
     if not len(timeline):
         raise RematError("a timeline without steps cannot be drawn: neither pass computes anything")
     from matplotlib.figure import Figure
@@ -62,7 +61,7 @@ def draw(timeline: Timeline, path: str | Path | None = None) -> Figure:
     _peak(axes, timeline, scale)
     axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.18), ncols=2, frameon=False, fontsize=9)
     if path is not None:
-        _write(figure, Path(path))
+        pictures.write(figure, Path(path))
     return figure
 
 
@@ -99,11 +98,3 @@ def _peak(axes: Axes, timeline: Timeline, scale: int) -> None:
         ha="right" if right else "left",
         fontsize=9,
     )
-
-
-def _write(figure: Figure, path: Path) -> None:
-    known = figure.canvas.get_supported_filetypes()
-    suffix = path.suffix.removeprefix(".").lower()
-    if suffix not in known:
-        raise RematError(f"{path}: the suffix must be one of {', '.join(sorted(known))}, got {path.suffix!r}")
-    figure.savefig(path, dpi=150)
