@@ -75,6 +75,11 @@ def frozen(array: _Array) -> _Array:
     return array
 
 
+def some(mask: BoolArray) -> bool:
+    """Whether any flag is set: `mask.any()`, which takes three times as long on the short columns of small models."""
+    return bool(np.count_nonzero(mask))
+
+
 def is_whole(number: object) -> bool:
     """A whole number, of Python or of numpy; True and False are none."""
     return isinstance(number, int | np.integer) and not isinstance(number, bool)

@@ -8,7 +8,7 @@ from functools import cached_property
 
 import numpy as np
 
-from remat.arrays import BoolArray, IntArray, frozen
+from remat.arrays import BoolArray, IntArray, frozen, some
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,10 +51,8 @@ class Bans:
 
     def also(self, mask: BoolArray, reason: str) -> Bans:
         """These bans and those of `mask`; a value already forbidden keeps its first reason."""
-        if not mask.any():
-            return self
         fresh = mask & ~self.mask
-        if not fresh.any():
+        if not some(fresh):
             return self
         reasons = self.reasons if reason in self.reasons else (*self.reasons, reason)
         codes = np.where(fresh, reasons.index(reason) + 1, self.codes)
@@ -73,7 +71,7 @@ class Bans:
 
     def without(self, mask: BoolArray) -> Bans:
         """These bans, lifted from the values of `mask`."""
-        return Bans(frozen(np.where(mask, 0, self.codes)), self.reasons) if mask.any() else self
+        return Bans(frozen(np.where(mask, 0, self.codes)), self.reasons) if some(mask) else self
 
     def as_dict(self) -> dict[int, str]:
         """The forbidden indices, each with its reason: the inverse of `of`."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from remat.arrays import BoolArray, IntArray
+from remat.arrays import BoolArray, IntArray, some
 from remat.errors import CertificateRejected, InvalidOption, InvalidPlan, UnsupportedProblem
 from remat.feasibility import forced
 from remat.network import SINK, SOURCE, Network, Reduction
@@ -38,7 +38,7 @@ def check_plan(problem: Problem, plan: Plan) -> int:
         "saved, but that is forbidden": saved & problem.cannot_save.mask,
         "recomputed, but that is forbidden": recomputed & problem.cannot_recompute.mask,
     }
-    complaints = [f"{what}: {_named(problem, who)}" for what, who in broken.items() if who.any()]
+    complaints = [f"{what}: {_named(problem, who)}" for what, who in broken.items() if some(who)]
     saved_bytes = int(problem.save_bytes[saved].sum())
     if problem.budget_bytes is not None and saved_bytes > problem.budget_bytes:
         complaints.append(f"saves {saved_bytes} bytes, but the budget is {problem.budget_bytes}")
@@ -60,14 +60,14 @@ def check_flow(network: Network, flow: IntArray) -> int:
         raise CertificateRejected(
             f"a flow must be int64 of shape {network.capacities.shape}, got {flow.dtype} of shape {flow.shape}"
         )
-    if bool((flow < 0).any()) or bool((flow > network.capacities).any()):
+    if some(flow < 0) or some(flow > network.capacities):
         arc = int(np.flatnonzero((flow < 0) | (flow > network.capacities))[0])
         raise CertificateRejected(
             f"flow[{arc}] must be between 0 and the capacity {int(network.capacities[arc])}, got {int(flow[arc])}"
         )
     # Sums that wrap could look conserved. In a flow of ours no vertex passes on 2**62: all prices add up to less.
     through = np.bincount(np.concatenate([network.tails, network.heads]), np.tile(flow, 2).astype(np.float64))
-    if bool((through >= 2.0**63).any()):
+    if some(through >= 2.0**63):
         raise CertificateRejected(f"too much flow at vertex {int(through.argmax())}: {through.max():.2e}")
     excess = np.zeros(network.num_vertices, np.int64)
     np.add.at(excess, network.heads, flow)
@@ -146,7 +146,7 @@ def _certify_without_plan(problem: Problem, solution: Solution) -> bool:
     if reason is not Reason.INFEASIBLE:
         return False
     rules = forced(problem)
-    if bool((rules.lost & problem.needed).any()):
+    if some(rules.lost & problem.needed):
         return True
     if type(solution.certificate) is FlowCertificate and proven_bound(problem, solution.certificate) is None:
         return True

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from remat.arrays import LARGEST_TOTAL, IntArray
+from remat.arrays import LARGEST_TOTAL, IntArray, frozen, some
 from remat.bans import Bans
 from remat.errors import InvalidProblem, UnsupportedProblem
 from remat.feasibility import forced
@@ -108,8 +108,8 @@ class CostModel(ABC):
         keep = (graph.must_save | graph.prefer_save)[ours]
         redo = (graph.must_recompute | graph.prefer_recompute)[ours]
         return facts.priced(
-            save_cost=terms.save_cost[ours],
-            recompute_cost=terms.recompute_cost[ours],
+            save_cost=frozen(terms.save_cost[ours]),
+            recompute_cost=frozen(terms.recompute_cost[ours]),
             cannot_save=facts.cannot_save | terms.cannot_save.take(ours).without(keep),
             cannot_recompute=facts.cannot_recompute | terms.cannot_recompute.take(ours).without(redo),
             budget_bytes=terms.budget_bytes,
@@ -134,22 +134,22 @@ def unpriced(graph: Graph) -> Problem:
     position = np.full(len(graph), -1)
     position[ours] = np.arange(len(ours))
     inner = (position[graph.producers] >= 0) & (position[graph.consumers] >= 0)
-    free = np.zeros(len(ours), np.int64)
+    free = frozen(np.zeros(len(ours), np.int64))
     demands = Problem(
         names=tuple(graph.names[i] for i in ours.tolist()),
         save_cost=free,
         recompute_cost=free,
-        save_bytes=activation_bytes(graph)[ours],
-        producers=position[graph.producers[inner]],
-        consumers=position[graph.consumers[inner]],
-        needed=graph.needed[ours],
+        save_bytes=frozen(activation_bytes(graph)[ours]),
+        producers=frozen(position[graph.producers[inner]]),
+        consumers=frozen(position[graph.consumers[inner]]),
+        needed=frozen(graph.needed[ours]),
         cannot_save=graph.cannot_save.also(graph.must_recompute, "marked MUST_RECOMPUTE").take(ours),
         cannot_recompute=graph.cannot_recompute.also(graph.input, "an input of the graph")
         .also(graph.must_save, "marked MUST_SAVE")
         .take(ours),
     )
     keep, redo = graph.prefer_save[ours], graph.prefer_recompute[ours]
-    if not (keep | redo).any():
+    if not some(keep | redo):
         return demands
     redo &= ~forced(demands).stuck
     keep &= ~demands.cannot_save.mask

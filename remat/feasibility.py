@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from remat.arrays import BoolArray
+from remat.arrays import BoolArray, some
 from remat.errors import Infeasible
 from remat.problem import Problem
 
@@ -35,7 +35,7 @@ def forced(problem: Problem) -> Forced:
     unsaveable = problem.cannot_save.mask
     stuck = problem.cannot_recompute.mask.copy()
     lost = unsaveable & stuck
-    if not lost.any():
+    if not some(lost):
         return Forced(lost, stuck)
     # Only values that cannot be saved pass a loss on, and they are few: loop over their uses only.
     from_unsaveable = np.flatnonzero(unsaveable[problem.producers])

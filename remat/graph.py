@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from remat.arrays import LARGEST_TOTAL, BoolArray, IntArray, bool_column, frozen, int_column
+from remat.arrays import LARGEST_TOTAL, BoolArray, IntArray, bool_column, frozen, int_column, some
 from remat.bans import Bans
 from remat.errors import InvalidGraph
 from remat.problem import Problem
@@ -268,7 +268,7 @@ def _check(graph: Graph) -> None:
     if float(graph.bytes.sum(dtype=np.float64)) >= LARGEST_TOTAL:
         raise InvalidGraph("Graph.bytes must add up to less than 2**62")
     unknown = (graph.region < 0) | (graph.region >= len(Region))
-    if unknown.any():
+    if some(unknown):
         bad = int(graph.region[unknown][0])
         raise InvalidGraph(f"Graph.region must hold {[int(r) for r in Region]} (see remat.Region), got {bad}")
     _check_flags(graph)
@@ -283,7 +283,7 @@ def _check_flags(graph: Graph) -> None:
         "both prefer_save and prefer_recompute": graph.prefer_save & graph.prefer_recompute,
     }
     for what, where in contradictions.items():
-        if where.any():
+        if some(where):
             raise InvalidGraph(f"Graph: {graph.names[int(np.flatnonzero(where)[0])]!r} is {what}")
 
 
@@ -296,11 +296,11 @@ def _check_regions(graph: Graph) -> None:
         "is an input, so it cannot use another value": graph.input[v],
     }
     for because, bad in bad_uses.items():
-        if bad.any():
+        if some(bad):
             producer, consumer = graph.names[int(u[bad][0])], graph.names[int(v[bad][0])]
             raise InvalidGraph(f"Graph: {consumer!r} (which uses {producer!r}) {because}")
     wrong = (graph.input | graph.output) & tangents
-    if wrong.any():
+    if some(wrong):
         raise InvalidGraph(
             f"Graph.region[{graph.names[int(wrong.argmax())]!r}] must not be TANGENTS: it is an input or output of the "
             f"forward"

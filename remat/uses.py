@@ -6,7 +6,7 @@ import graphlib
 
 import numpy as np
 
-from remat.arrays import IntArray
+from remat.arrays import IntArray, some
 from remat.errors import RematError
 
 
@@ -26,12 +26,12 @@ def check_uses(
     if not len(producers):
         return
     # Of a producer before its consumer, both are in range if the one is not negative and the other below n.
-    if (producers >= consumers).any() or int(producers.min()) < 0 or int(consumers.max()) >= n:
+    if some(producers >= consumers) or int(producers.min()) < 0 or int(consumers.max()) >= n:
         raise error(_explain_ends(names, producers, consumers, label))
     codes = producers * n + consumers
     codes.sort()
     twice = codes[1:] == codes[:-1]
-    if twice.any():
+    if some(twice):
         u, v = divmod(int(codes[1:][twice][0]), n)
         raise error(f"{label} must list each use once, got {names[u]!r} -> {names[v]!r} twice")
 

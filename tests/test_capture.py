@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import functools
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
-from torch.utils.flop_counter import register_flop_formula
+from torch.utils.flop_counter import FlopCounterMode, register_flop_formula
 
 import remat
 from costmodels import ByteTraffic, MemoryBudget
@@ -283,6 +284,20 @@ def test_a_custom_operator_is_taken_for_expensive() -> None:
     (custom,) = where(graph, "remat_tests.double.default")
     assert graph.compute_bound[custom]
     assert not graph.fusible[custom]
+
+
+def test_flops_of_matrix_products_are_those_that_torch_counts() -> None:
+    def forward(x: Tensor, bias: Tensor, batch: Tensor) -> Tensor:
+        plain = torch.addmm(bias, (x.sin() @ x[:, :5]).tanh(), x[:5])
+        return torch.baddbmm(plain[:4, None, :3], batch.mT.cos(), torch.bmm(batch, batch.mT).exp() @ batch)
+
+    args = tensor(), torch.randn(N, requires_grad=True), torch.randn(4, 7, 3, requires_grad=True)
+    graph = remat.capture(forward, *args)
+    with FlopCounterMode(display=False) as counted:
+        forward(*args).sum().backward()
+    products = graph.compute_bound
+    assert {graph.ops[v].split(".")[1] for v in np.flatnonzero(products)} == {"mm", "addmm", "bmm", "baddbmm"}
+    assert int(graph.flops[products].sum()) == counted.get_total_flops()
 
 
 def test_flops_depend_on_keyword_arguments() -> None:
