@@ -7,13 +7,14 @@ hand and writes a file of the same kind.
 from __future__ import annotations
 
 import json
-import math
 import os
 import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, cast
+
+import numpy as np
 
 from remat.errors import InvalidOption, UnknownName
 from remat.report import near
@@ -22,7 +23,11 @@ FORMAT = "remat.device"
 VERSION = 1
 
 HERE = "here"
-"""The name of the device that `remat device` measured last."""
+"""The name of what `remat device` measured on this machine: of its accelerator, if that was measured, too."""
+
+
+_TOO_LARGE = 1e300
+"""Neither infinite nor NaN, and no whole number that a float cannot hold."""
 
 
 @dataclass(frozen=True)
@@ -59,13 +64,12 @@ class DeviceProfile:
         rates = cast(object, self.flops_per_s)
         if not isinstance(rates, Mapping) or "float32" not in rates:
             raise InvalidOption(f'DeviceProfile.flops_per_s must map element types, "float32" at least, got {rates!r}')
-        object.__setattr__(self, "flops_per_s", dict(self.flops_per_s))
-        for dtype, rate in self.flops_per_s.items():
-            _require_positive(f"flops_per_s[{dtype!r}]", rate)
-        _require_positive("bytes_per_s", self.bytes_per_s)
-        _require_positive("launch_ns", self.launch_ns, or_zero=True)
+        rates = {dtype: _positive(f"flops_per_s[{dtype!r}]", rate) for dtype, rate in self.flops_per_s.items()}
+        object.__setattr__(self, "flops_per_s", rates)
+        for label in ("bytes_per_s", "launch_ns", "flops_fraction", "bytes_fraction"):
+            figure = _positive(label, getattr(self, label), or_zero=label == "launch_ns")
+            object.__setattr__(self, label, figure)
         for label in ("flops_fraction", "bytes_fraction"):
-            _require_positive(label, getattr(self, label))
             if getattr(self, label) > 1:
                 raise InvalidOption(f"DeviceProfile.{label} must be at most 1, got {getattr(self, label)!r}")
 
@@ -129,12 +133,22 @@ def find_device(device: str | Path | DeviceProfile) -> DeviceProfile:
     name = ALIASES.get(str(device), str(device))
     if name in KNOWN:
         return KNOWN[name]
-    path = Path(device)
+    path = Path(device).expanduser()
     if path.is_file() or path.suffix == ".json":
         return DeviceProfile.load(path)
     known = [*KNOWN, *ALIASES, HERE]
     hint = near(name, known) or ";"
     raise UnknownName(f"no device is named {name!r}, and no file{hint} there are: {', '.join(known)}")
+
+
+def require_kind(kind: object) -> None:
+    """Checks what names a device of this machine.
+
+    Raises:
+        InvalidOption: neither "cpu" nor "cuda" nor None.
+    """
+    if kind not in (None, "cpu", "cuda"):
+        raise InvalidOption(f'device must be "cpu", "cuda", or None for CUDA where there is any, got {kind!r}')
 
 
 def measured_file(kind: str) -> Path:
@@ -159,8 +173,11 @@ def cache_folder() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "remat"
 
 
-def _require_positive(label: str, figure: object, or_zero: bool = False) -> None:
-    number = isinstance(figure, (int, float)) and not isinstance(figure, bool) and math.isfinite(figure)
-    if not number or figure < 0 or (figure == 0 and not or_zero):  # type: ignore[operator]
+def _positive(label: str, figure: object, or_zero: bool = False) -> int | float:
+    """The figure, as a number of Python's own, which JSON can hold."""
+    number: object = figure.tolist() if isinstance(figure, (np.integer, np.floating)) else figure
+    not_zero = number != 0 or or_zero
+    if not (isinstance(number, int | float) and type(number) is not bool and 0 <= number < _TOO_LARGE and not_zero):
         word = "a number, not negative" if or_zero else "a positive number"
         raise InvalidOption(f"DeviceProfile.{label} must be {word}, got {figure!r}")
+    return number

@@ -52,6 +52,10 @@ class CaptureError(RematError):
     """A model's joint graph could not be captured."""
 
 
+class CannotRebuild(RematError):
+    """A graph's columns do not bring back an operator, or an argument, that runs; the message says why."""
+
+
 class UnsupportedTorch(RematError):
     """The installed torch lacks something that `remat` relies on."""
 

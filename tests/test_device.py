@@ -8,7 +8,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
+from torch._subclasses import FakeTensorMode
 from typer.testing import CliRunner
 
 from remat import InvalidOption, UnknownName
@@ -59,6 +62,8 @@ def put(**entries: Any) -> Callable[[dict[str, Any]], None]:
         (put(bytes_per_s="fast"), r"DeviceProfile\.bytes_per_s must be a positive number, got 'fast'"),
         (put(bytes_per_s=True), r"DeviceProfile\.bytes_per_s must be a positive number, got True"),
         (put(bytes_per_s=float("inf")), r"DeviceProfile\.bytes_per_s must be a positive number, got inf"),
+        (put(bytes_per_s=10**400), r"DeviceProfile\.bytes_per_s must be a positive number, got 1000"),
+        (put(flops_per_s={"float32": float("nan")}), r"flops_per_s\['float32'\] must be a positive number, got nan"),
         (put(launch_ns=-1), r"DeviceProfile\.launch_ns must be a number, not negative, got -1"),
         (put(bytes_fraction=1.5), r"DeviceProfile\.bytes_fraction must be at most 1, got 1\.5"),
         (put(flops_fraction=0), r"DeviceProfile\.flops_fraction must be a positive number, got 0"),
@@ -93,6 +98,20 @@ def test_known_devices_go_by_name() -> None:
         find_device("nothing.json")
     with pytest.raises(InvalidOption, match=r"device must be a name, a file or a remat\.device\.DeviceProfile, got 7"):
         find_device(7)  # type: ignore[arg-type]
+
+
+def test_figures_may_be_numpy_s(tmp_path: Path) -> None:
+    rates = {"float32": np.int64(10**12), "float16": np.float64(4e12)}
+    profile = replace(PROFILE, flops_per_s=rates, bytes_per_s=np.float32(2.0**36), launch_ns=np.int32(900))
+    assert profile == replace(PROFILE, bytes_per_s=2.0**36)
+    profile.save(tmp_path / "device.json")
+    assert DeviceProfile.load(tmp_path / "device.json") == profile
+
+
+def test_a_file_may_lie_at_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    PROFILE.save(tmp_path / "mine.json")
+    assert find_device("~/mine.json") == PROFILE
 
 
 def test_types_that_are_not_listed_go_by_float32() -> None:
@@ -159,8 +178,40 @@ def test_this_machine_can_be_measured(quick: None, folder: Path) -> None:
     assert "float32" in measured.flops_per_s
     assert "measured by `remat device` on 20" in measured.source
     assert (measured.flops_fraction, measured.bytes_fraction) == (1, 1)
-    replace(measured, name="kept").save(folder / "device-cpu.json")
-    assert measured_device("cpu").name == "kept", "measured once"
+    replace(measured, source="kept").save(folder / "device-cpu.json")
+    assert measured_device("cpu").source == "kept", "measured once"
+
+
+def test_ceilings_of_another_device_are_not_taken_for_those_of_this_one(quick: None, folder: Path) -> None:
+    """A folder may be shared by machines, and a process may be given fewer threads than the last."""
+    from remat.pytorch.device import measured_device
+    from remat.pytorch.timing import device_name
+
+    folder.mkdir(parents=True)
+    PROFILE.save(folder / "device-cpu.json")
+    measured = measured_device("cpu")
+    assert measured.name == device_name(torch.device("cpu"))
+    assert find_device("here") == PROFILE, "what `remat device` measured stays"
+    (own,) = set(folder.iterdir()) - {folder / "device-cpu.json"}
+    replace(measured, source="kept").save(own)
+    assert measured_device("cpu").source == "kept"
+
+
+def test_nothing_fake_is_measured(quick: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    from remat.pytorch.device import measure_device
+    from remat.pytorch.timing import Stopwatch
+
+    seen: set[type] = set()
+    best_ns = Stopwatch.best_ns
+
+    def spy(self: Stopwatch, call: Callable[[], Any], runs: int = 5) -> float:
+        seen.add(type(call()))
+        return best_ns(self, call, runs)
+
+    monkeypatch.setattr(Stopwatch, "best_ns", spy)
+    with FakeTensorMode():  # as where torch compiles
+        measure_device("cpu")
+    assert seen == {torch.Tensor, type(None)}, "products and copies; a row of kernels returns nothing"
 
 
 def command(*words: str) -> str:

@@ -22,7 +22,9 @@ from remat import Estimator, Graph, GraphBuilder, InvalidGraph, InvalidOption, R
 from remat.device import DeviceProfile
 from remat.estimators import Flops, Profile, Roofline
 from remat.estimators.kernels import Work
-from remat.pytorch.timing import Stopwatch
+from remat.pytorch.capture import visit_joint_graphs
+from remat.pytorch.facts import extract
+from remat.pytorch.timing import Stopwatch, device_label, device_name
 from remat.testing import check_estimator, graphs
 
 TOY = DeviceProfile(
@@ -171,6 +173,21 @@ def test_prices_that_could_wrap_are_refused(g: GraphBuilder) -> None:
             estimator.recompute_cost(g.build())
 
 
+def test_flops_of_elements_that_could_wrap_are_refused(g: GraphBuilder) -> None:
+    g.op("sort", "mm", bytes=0, fusible=False)
+    for name in ("first", "second"):
+        g.op("getitem", "sort", bytes=50, fusible=False, name=name, flops=2**62)
+    for estimator in (Flops(), Roofline(TOY)):
+        with pytest.raises(InvalidGraph, match=r"Graph\.flops must add up to less than 2\*\*62, got about 9\.2"):
+            estimator.recompute_cost(g.build())
+
+
+def test_flops_past_what_a_double_holds_stay_exact(g: GraphBuilder) -> None:
+    g.op("mm", "x", "w", bytes=200, compute_bound=True, flops=2**53 + 1, name="huge")
+    graph = g.build()
+    assert Flops().recompute_cost(graph)[graph.index["huge"]] == 2**53 + 1
+
+
 @st.composite
 def with_flops(draw: st.DrawFn) -> Graph:
     graph = draw(graphs())
@@ -218,9 +235,24 @@ def test_what_does_not_conform_is_named() -> None:
         def recompute_cost(self, graph: Graph) -> Any:
             return super().recompute_cost(graph) / 2
 
+    class Elements(Flops):
+        def recompute_cost(self, graph: Graph) -> Any:
+            return np.where(graph.input | graph.view | (graph.region == Region.TANGENTS), 0, graph.flops)
+
+    class Wraps(Flops):
+        def recompute_cost(self, graph: Graph) -> Any:
+            return 1000 * super().recompute_cost(graph)
+
+    class NoText(Flops):
+        def data(self) -> Any:
+            return None
+
     for broken, message in (
+        (Elements, r"must be 0 for inputs, views, elements and .*, but prices \['first', 'second'\]"),
+        (Wraps, "must not be negative"),
+        (NoText, r"NoText\(\)\.data\(\) must be a text, got None"),
         (Negative, "must not be negative"),
-        (Inputs, "must be 0 for inputs, views and the tangents' closure, but prices"),
+        (Inputs, "must be 0 for inputs, views, elements and the tangents' closure, but prices"),
         (Names, "looks at names or storage ids"),
         (Fractions, "must hold integers, got float64"),
     ):
@@ -435,6 +467,37 @@ def test_timing_draws_no_random_numbers_of_the_user_s(transformer: Graph, timed:
     assert torch.equal(torch.rand(3), expected)
 
 
+def test_while_torch_compiles_real_operators_are_timed_as_they_are_called(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    results: list[torch.Tensor] = []
+
+    def median_ns(_: Stopwatch, call: Callable[[], Any]) -> int:
+        results.append(call())
+        return 1
+
+    monkeypatch.setattr(Stopwatch, "median_ns", median_ns)
+    model, x = torch.nn.Linear(8, 4), torch.randn(3, 8)
+
+    def visit(joint_graph: Any, node_info: Any, num_fwd_outputs: int) -> None:
+        # Where a partitioner chooses; with a cast that the captured float32 call does not have.
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            profile(tmp_path).recompute_cost(extract(joint_graph, node_info, num_fwd_outputs))
+
+    visit_joint_graphs(visit, model, x)
+    assert [(type(result), result.dtype) for result in results] == [(torch.Tensor, torch.float32)]
+
+
+def test_times_are_kept_apart_by_how_float32_is_multiplied() -> None:
+    products, label = torch.backends.mkldnn.matmul, device_label(torch.device("cpu"))
+    assert f"torch {torch.__version__}, float32 ieee/" in label
+    before, products.fp32_precision = products.fp32_precision, "tf32"
+    try:
+        assert device_label(torch.device("cpu")) == label.replace("ieee/", "tf32/")
+    finally:
+        products.fp32_precision = before
+
+
 def test_indices_are_valid_and_spread_over_the_table(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, timed: list[int]
 ) -> None:
@@ -444,7 +507,7 @@ def test_indices_are_valid_and_spread_over_the_table(
         seen.append(indices)
         return weight[indices]
 
-    monkeypatch.setattr("remat.pytorch.rebuild._operator", lambda name: spy)
+    monkeypatch.setattr("remat.pytorch.rebuild.operator_named", lambda name: spy)
     g = GraphBuilder()
     g.input("table", bytes=4000, dtype="float32", shape=(500, 2))
     g.input("rows", bytes=8000, dtype="int64", shape=(1000,))
@@ -479,10 +542,13 @@ def test_times_that_make_no_sense_are_refused(timed: list[int], tmp_path: Path) 
     graph, file = unknown_operator("aten.relu.default"), tmp_path / "times.json"
     profile(tmp_path).recompute_cost(graph)
     document = json.loads(file.read_text())
-    document["ns"] = dict.fromkeys(document["ns"], -5)
-    file.write_text(json.dumps(document))
-    with pytest.raises(InvalidOption, match=r"the time of aten\.relu\.default\(.*\) must be whole nanoseconds, got -5"):
-        profile(tmp_path).recompute_cost(graph)
+    for wrong in (-5, 10**30, 1.5, True):
+        document["ns"] = dict.fromkeys(document["ns"], wrong)
+        file.write_text(json.dumps(document))
+        with pytest.raises(
+            InvalidOption, match=r"aten\.relu\.default\(.*\) must be whole nanoseconds, got " + str(wrong)
+        ):
+            profile(tmp_path).recompute_cost(graph)
 
 
 def test_without_options_everything_is_kept_in_the_user_s_folder(
@@ -490,7 +556,8 @@ def test_without_options_everything_is_kept_in_the_user_s_folder(
 ) -> None:
     monkeypatch.setattr("remat.device.cache_folder", lambda: tmp_path / "remat")
     monkeypatch.setattr("remat.estimators.timings.cache_folder", lambda: tmp_path / "remat")
-    monkeypatch.setattr("remat.pytorch.device.measure_device", lambda kind: TOY)
+    here = replace(TOY, name=device_name(torch.device("cpu")))
+    monkeypatch.setattr("remat.pytorch.device.measure_device", lambda kind: here)
     graph = unknown_operator("aten.relu.default")
     for _ in range(2):
         assert Profile(device="cpu").recompute_cost(graph)[1] == 1001
@@ -504,8 +571,14 @@ def test_the_real_stopwatch_runs_what_it_times() -> None:
     assert len(runs) >= 7
 
 
-def test_a_device_that_is_not_there_is_refused() -> None:
+def test_options_that_make_no_sense_are_refused_where_they_are_typed(tmp_path: Path) -> None:
     with pytest.raises(InvalidOption, match='device must be "cpu", "cuda", or None for CUDA where there is any, got'):
-        Profile(device="tpu", ceilings="cpu").recompute_cost(unknown_operator("aten.relu.default"))
+        Profile(device="tpu", ceilings="cpu")
+    with pytest.raises(InvalidOption, match=r"cache must be a file, or None .*, got 7"):
+        Profile(cache=7)  # type: ignore[arg-type]
+    with pytest.raises(UnknownName, match="no device is named 'h300'"):
+        Profile(ceilings="h300")
+    with pytest.raises(InvalidOption, match="a file for the times is needed, got a folder"):
+        Profile(device="cpu", cache=tmp_path, ceilings="cpu").recompute_cost(unknown_operator("aten.relu.default"))
     with pytest.raises(UnknownName, match="no device is named 'h300', and no file; did you mean 'h200'"):
         Roofline("h300")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -22,7 +23,7 @@ from torch.utils.checkpoint import SAC_IGNORED_OPS, checkpoint, set_checkpoint_e
 
 import remat
 from costmodels import ByteTraffic
-from remat import CaptureError, CostModel, Graph, InvalidPlan, Plan, Terms
+from remat import CaptureError, CostModel, Graph, InvalidOption, InvalidPlan, Plan, Terms
 from remat.costmodel import FactsOnly
 from remat.pytorch.policy import KeptCall, SelectivePolicy
 from remat.pytorch.selective import Observed
@@ -371,6 +372,38 @@ def test_a_smaller_batch_keeps_the_same_operators() -> None:
     assert all(map(torch.equal, gradients(step, model, last), gradients(model, model, last)))
 
 
+def test_under_autocast_a_region_may_run_twice() -> None:
+    """Autocast keeps its copies of weights from one call to the next, and none for the backward pass."""
+    model, x, _ = captured(mlp)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        policy = remat.selective_policy(model, PLANS["aggressive"](remat.capture(model, x)), x)
+        steps = [checkpoint(model, x, use_reentrant=False, context_fn=policy.contexts) for _ in range(2)]
+        expected = model(x)
+        assert torch.is_autocast_cache_enabled()
+    leaves = list(model.parameters())
+    reference = torch.autograd.grad(expected.float().square().sum(), leaves)
+    for step in steps:
+        assert all(map(torch.equal, torch.autograd.grad(step.float().square().sum(), leaves), reference))
+
+
+class Positive(nn.Linear):
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x).sin()[x > 0].exp() * 2
+
+
+def test_what_shapes_depend_on_contents_is_not_looked_into() -> None:
+    model, x = Positive(8, 8), torch.randn(4, 8)
+    with torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True):
+        graph = remat.capture(model, x)
+        policy = remat.selective_policy(model, PLANS["conservative"](graph), x)
+
+    def step(x: Tensor) -> Tensor:
+        return checkpoint(model, x, use_reentrant=False, context_fn=policy.contexts)
+
+    assert all(map(torch.equal, gradients(step, model, x), gradients(model, model, x)))
+    assert ("addmm",) in [call.values for call in policy.kept]
+
+
 def test_two_backward_passes_count_from_the_start() -> None:
     model, x, graph = captured(mlp)
     policy = remat.selective_policy(model, PLANS["save least"](graph), x)
@@ -388,6 +421,16 @@ def test_a_plan_for_another_model_is_refused() -> None:
         remat.selective_policy(model, replace(plan, graph=()), x)
     with pytest.raises(InvalidPlan):
         remat.selective_policy(model, Plan((), ("addmm",)), x)
+
+
+def test_what_is_no_model_or_no_plan_is_one_clear_error() -> None:
+    model, x, graph = captured(mlp)
+    plan = PLANS["aggressive"](graph)
+    with pytest.raises(InvalidOption, match="the first argument must be a model, or a function, got Plan"):
+        remat.selective_policy(plan, model, x)  # type: ignore[arg-type]
+    solution = remat.solve(ByteTraffic().pose(graph))
+    with pytest.raises(InvalidOption, match=r"plan must be a remat\.Plan .*, got Solution"):
+        remat.selective_policy(model, solution, x)  # type: ignore[arg-type]
 
 
 def test_a_region_that_has_changed_is_refused_when_it_runs() -> None:
@@ -411,6 +454,20 @@ class Counting(nn.Module):
         return self.linear(x) * self.scale.exp()
 
 
+class Noisy(nn.Linear):
+    """Multiplies by noise of some generator that is not torch's default one."""
+
+    def __init__(self, draw: Callable[[Tensor], Any]) -> None:
+        super().__init__(4, 4)
+        self.draw = draw
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (super().forward(x) * self.draw(x)).sin()
+
+
+OWN = torch.Generator()
+
+
 class Break(nn.Sequential):
     def forward(self, x: Tensor) -> Tensor:
         h = self[0](x).sin()
@@ -428,6 +485,9 @@ class Branch(nn.Sequential):
     ("model", "why"),
     [
         (Counting(), r"aten.mul_.Tensor overwrites a buffer or an argument that aten.exp.default reads"),
+        (Noisy(lambda x: torch.rand(x.shape, generator=OWN)), r"aten\.rand\.generator draws from a torch\.Generator"),
+        (Noisy(lambda x: random.random()), "the model draws random numbers of Python or numpy"),
+        (Noisy(lambda x: float(np.random.rand())), "the model draws random numbers of Python or numpy"),
         (Break(nn.Linear(4, 4)), "one joint graph, but the model has 2"),
         (Branch(nn.Linear(4, 4)), "torch's selective checkpointing cannot run this model eagerly"),
     ],

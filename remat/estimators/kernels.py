@@ -63,7 +63,14 @@ def is_element(graph: Graph) -> BoolArray:
 
 
 def flops_with_elements(graph: Graph) -> IntArray:
-    """(n,) `Graph.flops`; for a tuple that has none, those of its elements."""
+    """(n,) `Graph.flops`; for a tuple that has none, those of its elements.
+
+    Raises:
+        InvalidGraph: they add up to 2**62 or more, so that sums could wrap.
+    """
+    total = float(graph.flops.sum(dtype=np.float64))
+    if total >= LARGEST_TOTAL:
+        raise InvalidGraph(f"Graph.flops must add up to less than 2**62, got about {total:.2e}")
     return np.where(graph.flops > 0, graph.flops, _over_elements(graph, is_element(graph), graph.flops))
 
 

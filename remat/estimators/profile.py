@@ -12,8 +12,8 @@ from typing import ClassVar
 import numpy as np
 
 from remat.arrays import BoolArray, IntArray
-from remat.device import DeviceProfile
-from remat.errors import NotInstalled
+from remat.device import DeviceProfile, find_device, require_kind
+from remat.errors import InvalidOption, NotInstalled
 from remat.estimator import Estimator
 from remat.estimators.kernels import Work, whole_prices
 from remat.estimators.roofline import Roofline
@@ -45,6 +45,13 @@ class Profile(Estimator):
     device: str | None = None
     cache: str | Path | None = None
     ceilings: str | Path | DeviceProfile | None = None
+
+    def __post_init__(self) -> None:
+        require_kind(self.device)
+        if self.cache is not None and not isinstance(self.cache, (str, Path)):  # pyright: ignore[reportUnnecessaryIsInstance]  # users are untyped
+            raise InvalidOption(f"cache must be a file, or None for one in the user's cache folder, got {self.cache!r}")
+        if self.ceilings is not None:
+            find_device(self.ceilings)
 
     def recompute_cost(self, graph: Graph) -> IntArray:
         """Nanoseconds on this machine's device.
@@ -78,7 +85,7 @@ class Profile(Estimator):
         keys = call_keys(graph, values)
         device = device_of(self.device)
         label = device_label(device)
-        file = timings_file(label) if self.cache is None else Path(self.cache)
+        file = timings_file(label) if self.cache is None else Path(self.cache).expanduser()
         known = read_timings(file, label)
         unknown = {key: value for key, value in zip(keys, values, strict=True) if key not in known}
         if unknown:

@@ -47,7 +47,7 @@ class Roofline(Estimator):
     def recompute_cost(self, graph: Graph) -> IntArray:
         """Nanoseconds on the device, rounded up."""
         profile, work = find_device(self.device), Work.of(graph)
-        compute_s = work.flops / _flops_per_s(graph, profile)
+        compute_s = work.flops / flops_per_s(graph, profile)
         memory_s = (work.read_bytes + work.written_bytes) / profile.reached_bytes_per_s
         ns = 1e9 * np.maximum(compute_s, memory_s) + np.where(work.own_kernel, profile.launch_ns, 0.0)
         return whole_prices(f"roofline on {profile.name}", ns)
@@ -57,7 +57,7 @@ class Roofline(Estimator):
         return repr(find_device(self.device))
 
 
-def _flops_per_s(graph: Graph, profile: DeviceProfile) -> NDArray[np.float64]:
+def flops_per_s(graph: Graph, profile: DeviceProfile) -> NDArray[np.float64]:
     """(n,) the arithmetic ceiling of each value."""
     dtypes = [dtype if dtype == "float64" else "float32" for dtype in graph.dtypes]
     products = np.flatnonzero(graph.compute_bound)

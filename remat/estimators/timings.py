@@ -1,6 +1,6 @@
 """A small file of measured times: JSON, one a device and version of torch.
 
-{"format": "remat.timings", "version": 1, "device": "NVIDIA H200, torch 2.13.0",
+{"format": "remat.timings", "version": 1, "device": "NVIDIA H200, torch 2.13.0, float32 ieee/tf32",
  "ns": {"aten.mm.default(float32[64,32],float32[32,8])": 5123, ...}}
 """
 
@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
 
+from remat.arrays import LARGEST_TOTAL
 from remat.device import cache_folder
 from remat.errors import InvalidOption
 from remat.graph import Graph
@@ -34,6 +35,8 @@ def read_timings(path: Path, device: str) -> dict[str, int]:
     """
     if not path.exists():
         return {}
+    if path.is_dir():
+        raise InvalidOption(f"{path}: a file for the times is needed, got a folder")
     try:
         document: Any = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
@@ -47,7 +50,7 @@ def read_timings(path: Path, device: str) -> dict[str, int]:
     if table.get("device") != device:
         raise InvalidOption(f"{path} holds times of {table.get('device')!r}, but this is {device!r}; use another file")
     found = cast(dict[str, Any], times)
-    wrong = next((key for key, ns in found.items() if type(ns) is not int or ns < 0), None)
+    wrong = next((key for key, ns in found.items() if type(ns) is not int or not 0 <= ns < LARGEST_TOTAL), None)
     if wrong is not None:
         raise InvalidOption(f"{path}: the time of {wrong} must be whole nanoseconds, got {found[wrong]!r}")
     return found

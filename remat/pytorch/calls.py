@@ -30,7 +30,7 @@ from typing import Any, cast
 import torch
 from torch import fx
 
-from remat.errors import InvalidGraph
+from remat.errors import CannotRebuild, InvalidGraph
 from remat.pytorch import seam
 
 _NAMED: dict[type, str] = {
@@ -99,10 +99,6 @@ def _special(argument: Any) -> dict[str, Any]:
     if isinstance(argument, slice):
         return {"slice": [argument.start, argument.stop, argument.step]}
     return {"unknown": type(argument).__name__}
-
-
-class CannotRebuild(Exception):
-    """A call, or an operator, that its text does not bring back; the message says why."""
 
 
 def call_of(text: str, producers: Sequence[Any], device: torch.device) -> tuple[list[Any], dict[str, Any]]:

@@ -6,11 +6,12 @@
 from __future__ import annotations
 
 import datetime
+import re
 
 import torch
 
 from remat.device import DeviceProfile, measured_file
-from remat.pytorch.timing import Stopwatch, device_name, device_of
+from remat.pytorch.timing import Stopwatch, device_name, device_of, undisturbed
 
 _DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 _COPIED_BYTES = {"cpu": 256 * 2**20, "cuda": 2**30}
@@ -32,29 +33,41 @@ def measure_device(kind: str | None = None) -> DeviceProfile:
         InvalidOption: there is no such device.
     """
     device = device_of(kind)
-    stopwatch = Stopwatch(device)
-    rates = {str(dtype).removeprefix("torch."): _flops_per_s(stopwatch, dtype) for dtype in _DTYPES}
     today = datetime.datetime.now(datetime.UTC).date().isoformat()
-    return DeviceProfile(
-        name=device_name(device),
-        flops_per_s={dtype: round(rate) for dtype, rate in rates.items() if rate is not None},
-        bytes_per_s=round(_bytes_per_s(stopwatch)),
-        launch_ns=round(_launch_ns(stopwatch)),
-        source=f"measured by `remat device` on {today} with torch {torch.__version__}",
-    )
+    with undisturbed(device):
+        stopwatch = Stopwatch(device)
+        rates = {str(dtype).removeprefix("torch."): _flops_per_s(stopwatch, dtype) for dtype in _DTYPES}
+        return DeviceProfile(
+            name=device_name(device),
+            flops_per_s={dtype: round(rate) for dtype, rate in rates.items() if rate is not None},
+            bytes_per_s=round(_bytes_per_s(stopwatch)),
+            launch_ns=round(_launch_ns(stopwatch)),
+            source=f"measured by `remat device` on {today} with torch {torch.__version__}",
+        )
 
 
 def measured_device(kind: str | None = None) -> DeviceProfile:
     """What was measured of this device before; measured, and kept, now if nothing was.
 
+    The file that `remat device` writes may be of another device: of another machine that shares the folder, or of
+    as many cores as another process was given. Then this one has a file of its own.
+
     Raises:
         InvalidOption: there is no such device.
     """
-    file = measured_file(device_of(kind).type)
-    if not file.is_file():
-        file.parent.mkdir(parents=True, exist_ok=True)
-        measure_device(kind).save(file)
-    return DeviceProfile.load(file)
+    device = device_of(kind)
+    name = device_name(device)
+    own = measured_file(f"{device.type}-{re.sub(r'[^A-Za-z0-9]+', '-', name).strip('-')}")
+    files = [file for file in (measured_file(device.type), own) if file.is_file()]
+    for file in files:
+        profile = DeviceProfile.load(file)
+        if profile.name == name:
+            return profile
+    file = own if files else measured_file(device.type)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    measured = measure_device(kind)
+    measured.save(file)
+    return measured
 
 
 def _flops_per_s(stopwatch: Stopwatch, dtype: torch.dtype) -> float | None:

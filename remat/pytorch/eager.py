@@ -6,10 +6,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import pickle
+import random
+from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch._ops import OpOverload
@@ -118,6 +122,21 @@ class Recording:
     repeated: int
 
 
+@contextmanager
+def every_cast() -> Generator[None]:
+    """Autocast casts a weight wherever it is used.
+
+    Else it would keep the copy until its outermost context ends: a region that reads the weight a second time, or
+    again in the backward pass, would run other operators than the first time.
+    """
+    before = torch.is_autocast_cache_enabled()
+    torch.set_autocast_cache_enabled(False)
+    try:
+        yield
+    finally:
+        torch.set_autocast_cache_enabled(before)
+
+
 def record(function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Recording:
     """Runs `function(*args, **kwargs)` once and lists what runs.
 
@@ -137,8 +156,11 @@ def record(function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[
     # Torch's own mode is below, so that what it cannot take is noticed now.
     torchs, _ = create_selective_checkpoint_contexts(_keep_nothing)
     try:
-        with undone(function, tuple(args), kwargs), torch.enable_grad(), hooks, torchs, recorder:
-            function(*args, **kwargs)
+        with undone(function, tuple(args), kwargs):
+            before = _other_random_states()
+            with torch.enable_grad(), hooks, every_cast(), torchs, recorder:
+                function(*args, **kwargs)
+            _check_draws(recorder.calls, drew_elsewhere=_other_random_states() != before)
     except NotImplementedError as error:
         if "HigherOrderOperator" not in str(error):
             raise
@@ -151,6 +173,26 @@ def record(function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[
 def _keep_nothing(*args: Any, **kwargs: Any) -> CheckpointPolicy:
     del args, kwargs
     return CheckpointPolicy.PREFER_RECOMPUTE
+
+
+def _other_random_states() -> bytes:
+    """The states of Python's and numpy's random number generators."""
+    return pickle.dumps((random.getstate(), np.random.get_state()))
+
+
+def _check_draws(calls: list[Call], drew_elsewhere: bool) -> None:
+    """Refuses random numbers that a checkpoint does not draw again: it puts back torch's default generators alone."""
+    for call in calls:
+        if any(isinstance(leaf, torch.Generator) for leaf in tree_leaves((call.args, dict(call.kwargs)))):
+            raise CaptureError(
+                f"{call.op} draws from a torch.Generator of its own, which no checkpoint puts back: a recomputation "
+                f"would draw other numbers. Draw from the default generator, or outside the checkpointed region"
+            )
+    if drew_elsewhere:
+        raise CaptureError(
+            "the model draws random numbers of Python or numpy, which no checkpoint puts back: a recomputation would "
+            "draw other ones. Use torch's, or draw outside the checkpointed region"
+        )
 
 
 def _check_repeatable(recording: Recording) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 from torch._ops import OpOverload
-from torch._subclasses import FakeTensorMode
+from torch._subclasses import DynamicOutputShapeException, FakeTensorMode
 from torch.func import functionalize
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
@@ -36,8 +36,11 @@ class Expansion:
 
 
 def expand(calls: Sequence[Call]) -> list[Expansion | None]:
-    """The expansion of each call; None for views, and for higher-order operators, which are not looked into."""
-    known: dict[str, Expansion] = {}
+    """The expansion of each call; None for views and for what is not looked into.
+
+    That is higher-order operators, and those whose result has a shape that depends on contents (`nonzero`).
+    """
+    known: dict[str, Expansion | None] = {}
     expansions: list[Expansion | None] = []
     for call in calls:
         if not isinstance(call.op, OpOverload) or not (call.created or call.written):
@@ -47,10 +50,17 @@ def expand(calls: Sequence[Call]) -> list[Expansion | None]:
         # Models repeat their layers, and a trace takes about 10 ms.
         same = f"{call.op} {structure} {[_meta(leaf) if isinstance(leaf, Operand) else leaf for leaf in leaves]}"
         if same not in known:
-            graph = _trace(call)
-            known[same] = Expansion(graph, tuple(tree_leaves(next(iter(reversed(graph.nodes))).args[0])))
+            known[same] = _expansion(call)
         expansions.append(known[same])
     return expansions
+
+
+def _expansion(call: Call) -> Expansion | None:
+    try:
+        graph = _trace(call)
+    except DynamicOutputShapeException:
+        return None
+    return Expansion(graph, tuple(tree_leaves(next(iter(reversed(graph.nodes))).args[0])))
 
 
 def _meta(operand: Operand) -> tuple[Any, ...]:

@@ -5,8 +5,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from itertools import count
 from typing import Any
@@ -14,6 +14,7 @@ from typing import Any
 from torch.utils.checkpoint import CheckpointPolicy, create_selective_checkpoint_contexts
 
 from remat.errors import InvalidPlan
+from remat.pytorch.eager import every_cast
 from remat.report import human_bytes
 
 
@@ -73,6 +74,7 @@ class SelectivePolicy:
     def contexts(self) -> tuple[AbstractContextManager[Any], AbstractContextManager[Any]]:
         """For `torch.utils.checkpoint.checkpoint(fn, *args, use_reentrant=False, context_fn=policy.contexts)`.
 
+        In eager mode; inside `torch.compile`, `remat.compile` is what brings a plan.
         Sizes may differ from those that the policy was made with (the last batch of an epoch); the
         operators may not.
 
@@ -82,7 +84,7 @@ class SelectivePolicy:
         """
         decide = _Decisions(self.operators, frozenset(call.position for call in self.kept))
         forward, again = create_selective_checkpoint_contexts(decide)
-        return forward, _FromTheStart(again, decide)
+        return _Pass(forward, decide.start_forward), _Pass(again, decide.start_again)
 
     def report(self) -> str:
         """What is kept, what comes along, and what could not be expressed, with reasons."""
@@ -107,6 +109,10 @@ class _Decisions:
         self._kept = kept
         self._forward, self._again = count(), count()
 
+    def start_forward(self) -> None:
+        """Counts the forward pass from its start."""
+        self._forward = count()
+
     def start_again(self) -> None:
         """Counts the recomputation from its start."""
         self._again = count()
@@ -125,19 +131,21 @@ class _Decisions:
         return CheckpointPolicy.MUST_SAVE if position in self._kept else CheckpointPolicy.PREFER_RECOMPUTE
 
 
-class _FromTheStart(AbstractContextManager[Any]):
-    """The context of a recomputation, of which there may be several (`retain_graph=True`)."""
+class _Pass(AbstractContextManager[Any]):
+    """The context of the forward pass, or of a recomputation, of which there may be several (`retain_graph=True`)."""
 
-    def __init__(self, inner: AbstractContextManager[Any], decide: _Decisions) -> None:
-        self._inner = inner
-        self._decide = decide
+    def __init__(self, torchs: AbstractContextManager[Any], start: Callable[[], None]) -> None:
+        self._torchs = torchs
+        self._start = start
+        self._open = ExitStack()
 
     def __enter__(self) -> Any:
-        self._decide.start_again()
-        return self._inner.__enter__()
+        self._start()
+        self._open.enter_context(every_cast())
+        return self._open.enter_context(self._torchs)
 
     def __exit__(self, *error: Any) -> Any:
-        return self._inner.__exit__(*error)
+        return self._open.__exit__(*error)
 
 
 def _section(title: str, entries: Iterable[str]) -> list[str]:

@@ -9,9 +9,10 @@ from collections.abc import Callable, Iterable, Mapping
 
 import torch
 
+from remat.errors import CannotRebuild
 from remat.graph import Graph
-from remat.pytorch.calls import CannotRebuild
 from remat.pytorch.rebuild import difference, rebuild
+from remat.pytorch.timing import undisturbed
 
 TimeCall = Callable[[Callable[[], object]], int]
 """Takes a function without arguments, and says how many nanoseconds a call takes."""
@@ -34,7 +35,7 @@ def time_values(
     times: dict[str, int] = {}
     failures: dict[str, str] = {}
     devices: Iterable[torch.device] = [device] if device.type == "cuda" else []
-    with torch.random.fork_rng(devices), torch.no_grad():
+    with undisturbed(device), torch.random.fork_rng(devices):
         for key, value in value_of.items():
             try:
                 call = rebuild(graph, value, device)

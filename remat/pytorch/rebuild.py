@@ -18,8 +18,9 @@ from typing import Any
 import numpy as np
 import torch
 
+from remat.errors import CannotRebuild
 from remat.graph import Graph
-from remat.pytorch.calls import CannotRebuild, call_of
+from remat.pytorch.calls import call_of
 
 _SELECTS = ("aten.gather", "aten.index_select", "aten.scatter", "aten.scatter_add", "aten.index_add")
 """Operators (input, dim, index, ...)."""
@@ -32,7 +33,7 @@ def rebuild(graph: Graph, value: int, device: torch.device) -> Callable[[], Any]
         CannotRebuild: the operator is not installed here, or an argument cannot be made up.
         InvalidGraph: `Graph.arguments` holds no call.
     """
-    operator = _operator(graph.ops[value])
+    operator = operator_named(graph.ops[value])
     producers = graph.producers[graph.consumers == value].tolist()
     stands = [_Stand(graph.names[u], graph.dtypes[u], graph.shapes[u]) for u in producers]
     args, kwargs = call_of(graph.arguments[value], stands, device)
@@ -74,7 +75,12 @@ class _Stand:
     shape: tuple[int, ...]
 
 
-def _operator(name: str) -> Callable[..., Any]:
+def operator_named(name: str) -> Callable[..., Any]:
+    """The operator of `torch.ops` with a name as in `Graph.ops`.
+
+    Raises:
+        CannotRebuild: there is none.
+    """
     parts = name.split(".")
     if len(parts) != 3:
         raise CannotRebuild(f"{name} is not an operator of torch.ops")

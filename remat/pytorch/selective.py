@@ -8,7 +8,7 @@ from typing import Any
 
 from remat.certify import check_plan
 from remat.costmodel import FactsOnly
-from remat.errors import CaptureError
+from remat.errors import CaptureError, InvalidOption
 from remat.graph import Graph
 from remat.plan import Plan
 from remat.pytorch.capture import visit_joint_graphs
@@ -34,9 +34,11 @@ def selective_policy(model_or_fn: Callable[..., Any], plan: Plan, /, *args: Any,
         args, kwargs: what to call it with.
 
     Raises:
+        InvalidOption: `model_or_fn` cannot be called, or `plan` is no plan.
         InvalidPlan: the plan was made for another graph, or is not legal for this one.
         CaptureError: as `remat.capture`; or no checkpoint of this model is right, since it overwrites
-            a buffer or an argument that it reads; or torch cannot checkpoint one of its operators.
+            a buffer or an argument that it reads, or draws random numbers from elsewhere than torch's default
+            generators; or torch cannot checkpoint one of its operators.
 
     >>> import remat, torch
     >>> from remat.registry import find_costmodel
@@ -52,6 +54,10 @@ def selective_policy(model_or_fn: Callable[..., Any], plan: Plan, /, *args: Any,
       aten.gelu.default (mul_2): 512 B
     >>> checkpoint(model, x, use_reentrant=False, context_fn=policy.contexts).sum().backward()
     """
+    if not callable(model_or_fn):
+        raise InvalidOption(f"the first argument must be a model, or a function, got {type(model_or_fn).__name__}")
+    if not isinstance(plan, Plan):  # pyright: ignore[reportUnnecessaryIsInstance]  # users are untyped
+        raise InvalidOption(f"plan must be a remat.Plan (`solution.plan` of a solution), got {type(plan).__name__}")
     return Observed.of(model_or_fn, *args, **kwargs).policy(plan)
 
 

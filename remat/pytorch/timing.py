@@ -8,15 +8,30 @@ from __future__ import annotations
 import platform
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import torch
 
+from remat.device import require_kind
 from remat.errors import InvalidOption
+from remat.pytorch import seam
 
 _FLUSH_BYTES = {"cpu": 64 * 2**20, "cuda": 256 * 2**20}
 """More than the last cache holds (50 MB on an H200): a saved value comes from memory in the backward pass."""
+
+
+@contextmanager
+def undisturbed(device: torch.device) -> Generator[None]:
+    """Operators run for real, and as they are called, whatever the caller is in the middle of.
+
+    While torch compiles, all tensors that are made are fake: what would be timed is how long torch takes to find
+    out their shapes. Autocast would compute in another type than the call says.
+    """
+    with seam.real_tensors(), torch.autocast(device.type, enabled=False), torch.no_grad():
+        yield
 
 
 class Stopwatch:
@@ -27,7 +42,8 @@ class Stopwatch:
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
-        self._flush = torch.empty(_FLUSH_BYTES[device.type], dtype=torch.int8, device=device)
+        with undisturbed(device):
+            self._flush = torch.empty(_FLUSH_BYTES[device.type], dtype=torch.int8, device=device)
 
     def median_ns(self, call: Callable[[], object]) -> int:
         """The median of 5 to 30 runs, after two to warm up; about 50 ms of calls."""
@@ -64,8 +80,7 @@ def device_of(kind: str | None) -> torch.device:
     Raises:
         InvalidOption: another kind, or there is no such device.
     """
-    if kind not in (None, "cpu", "cuda"):
-        raise InvalidOption(f'device must be "cpu", "cuda", or None for CUDA where there is any, got {kind!r}')
+    require_kind(kind)
     available = torch.cuda.is_available()
     if kind == "cuda" and not available:
         raise InvalidOption('device "cuda": torch sees no CUDA device here; use "cpu"')
@@ -80,8 +95,13 @@ def device_name(device: torch.device) -> str:
 
 
 def device_label(device: torch.device) -> str:
-    """What times depend on beyond the call: the device and the version of torch."""
-    return f"{device_name(device)}, torch {torch.__version__}"
+    """What times depend on beyond the call: the device, torch, and how it multiplies and convolves float32."""
+    backends: Any = torch.backends  # which stubs describe in part
+    on_cuda = device.type == "cuda"
+    products = backends.cuda.matmul if on_cuda else backends.mkldnn.matmul
+    convolutions = backends.cudnn.conv if on_cuda else backends.mkldnn.conv
+    float32 = f"{products.fp32_precision}/{convolutions.fp32_precision}".replace("none", "ieee")
+    return f"{device_name(device)}, torch {torch.__version__}, float32 {float32}"
 
 
 def _processor() -> str:
