@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import ClassVar, Literal, cast, get_args
@@ -16,8 +15,6 @@ from remat.arrays import is_whole
 from remat.budget import flow_solver, least_bytes
 from remat.estimator import Estimator
 from remat.feasibility import forced
-from remat.peak_search import peak_range
-from remat.problem import Problem
 from remat.registry import find_estimator
 from remat.sizes import parse_bytes
 
@@ -62,37 +59,30 @@ class MemoryBudget(CostModel):
     def terms(self, graph: Graph) -> Terms:
         """Those of `RecomputeTime`, and the budget, unless it is one of the peak."""
         terms = RecomputeTime(self.estimator).terms(graph)
-        if self.limits_peak:
-            return terms
-        return replace(terms, budget_bytes=self._bytes(graph, _saved_range))
+        return terms if self.limits_peak else replace(terms, budget_bytes=self._saved_bytes(graph))
 
     @property
-    def limits_peak(self) -> bool:
-        """Whether the budget is one of the peak."""
-        return self.of == "peak"
-
-    def peak_limit_bytes(self, graph: Graph) -> int | None:
+    def peak_limits(self) -> tuple[int | Fraction, ...]:
         """The budget, if it is one of the peak."""
-        return self._bytes(graph, peak_range) if self.limits_peak else None
+        return (self._amount,) if self.of == "peak" else ()
 
-    def _bytes(self, graph: Graph, range_of: Callable[[Graph, Problem], tuple[int, int]]) -> int:
-        """The budget in bytes; a fraction goes by the least that is possible and what the fastest plan takes."""
+    @property
+    def _amount(self) -> int | Fraction:
+        """Bytes, or a fraction; a double would lose bytes past 2^53."""
         if isinstance(self.budget, str):
             return parse_bytes(self.budget, "MemoryBudget.budget")
-        if self.budget > 1:
-            return math.floor(self.budget)
+        return math.floor(self.budget) if self.budget > 1 else Fraction(self.budget)
+
+    def _saved_bytes(self, graph: Graph) -> int:
+        """The budget; a fraction is one of what the fastest plan saves, and at least what every plan does."""
+        amount = self._amount
+        if isinstance(amount, int):
+            return amount
         problem = RecomputeTime(self.estimator).pose(graph)
         if bool((forced(problem).lost & problem.needed).any()):
             return 0  # no plan at all, whatever the budget; `remat.solve` explains
-        least, most = range_of(graph, problem)
-        return max(math.floor(Fraction(self.budget) * most), least)  # a double would lose bytes past 2^53
-
-
-def _saved_range(graph: Graph, problem: Problem) -> tuple[int, int]:
-    """The fewest bytes that a plan saves, and what the fastest plan saves."""
-    del graph
-    fastest = flow_solver().minimum_cut(problem)
-    return least_bytes(problem).weight, int(problem.save_bytes[fastest.saved].sum())
+        most = int(problem.save_bytes[flow_solver().minimum_cut(problem).saved].sum())
+        return max(math.floor(amount * most), least_bytes(problem).weight)
 
 
 def _plain(budget: object) -> float | int | str:

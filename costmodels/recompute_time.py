@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from remat import DEFAULT_ESTIMATOR, CostModel, Graph, Terms
+from remat import DEFAULT_ESTIMATOR, CostModel, Graph, Region, Terms
 from remat.arrays import BoolArray
 from remat.estimator import Estimator
 from remat.registry import find_estimator
@@ -22,6 +22,10 @@ class RecomputeTime(CostModel):
 
     Memory is held by storages: the value that owns one may be saved, its views are taken again for
     free. So every storage counts once, and as a whole.
+
+    What the backward pass alone needs (`Region.EITHER`) is computed once, in whichever pass, and costs
+    nothing more in the backward pass. Charged for, it would be computed early and held. Not counted: what
+    such a value costs where both passes compute it, since one that is saved depends on it.
 
     Attributes:
         estimator: how long recomputing a value takes: a registered name or an instance.
@@ -42,9 +46,10 @@ class RecomputeTime(CostModel):
     def terms(self, graph: Graph) -> Terms:
         """Recomputing takes time, and views of what can be saved are not saved."""
         nothing = Terms.nothing(graph)
+        again = find_estimator(self.estimator).recompute_cost(graph)
         return replace(
             nothing,
-            recompute_cost=find_estimator(self.estimator).recompute_cost(graph),
+            recompute_cost=np.where(graph.region == Region.EITHER, 0, again),
             cannot_save=nothing.cannot_save.also(_dispensable_views(graph), "a view: what owns its memory is saved"),
         )
 

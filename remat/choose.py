@@ -35,9 +35,8 @@ def choose(
         Infeasible, LimitReached, UnsupportedProblem: see `remat.solve`, and `remat.peak_search.fit_peak`.
     """
     model = find_costmodel(cost_model)
-    limit_bytes = model.peak_limit_bytes(graph)
-    if limit_bytes is None:
+    if not model.limits_peak:
         return solve(model.pose(graph), solver, time_limit_s=time_limit_s, throw=throw)
     problem = model.pose_without_peak(graph)
     search_with = DEFAULT_BUDGET_SOLVER if solver is None else solver
-    return fit_peak(graph, problem, limit_bytes, search_with, time_limit_s=time_limit_s, throw=throw)
+    return fit_peak(graph, problem, model.peak_limits, search_with, time_limit_s=time_limit_s, throw=throw)

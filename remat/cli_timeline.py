@@ -9,12 +9,12 @@ from typing import Annotated
 
 import typer
 
-from remat.cli_options import cost_model_of, load_graph, solver_of
+from remat.choose import choose
+from remat.cli_options import cost_model_of, load_graph, solver_if_named
 from remat.memory import lower_bound, simulate
 from remat.plan import Plan
-from remat.registry import DEFAULT_COST_MODEL, DEFAULT_SOLVER
+from remat.registry import DEFAULT_COST_MODEL
 from remat.report import human_bytes
-from remat.solve import solve
 
 
 def timeline(
@@ -24,8 +24,11 @@ def timeline(
         str, typer.Option("--cost-model", "-m", metavar="NAME[:KEY=VALUE,...]", help="See `remat costmodels`.")
     ] = DEFAULT_COST_MODEL,
     solver: Annotated[
-        str, typer.Option("--solver", "-s", metavar="NAME[:KEY=VALUE,...]", help="See `remat solvers`.")
-    ] = DEFAULT_SOLVER,
+        str | None,
+        typer.Option(
+            "--solver", "-s", metavar="NAME[:KEY=VALUE,...]", help="See `remat solvers`; by default, that of `solve`."
+        ),
+    ] = None,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Picture to write: .svg, .png or .pdf.")] = None,
     holds_outputs: Annotated[
         bool, typer.Option(help="The caller keeps the outputs of the forward pass until the backward pass ends.")
@@ -39,9 +42,10 @@ def timeline(
     \b
       remat timeline gpt2.json.gz --plan plan.json -o gpt2.svg
       remat timeline gpt2.json.gz -m byte-traffic:mode=aggressive
+      remat timeline gpt2.json.gz -m memory-budget:budget=0.5,of=peak
     """
     values = load_graph(graph)
-    chosen = solve(cost_model_of(cost_model).pose(values), solver_of(solver)).plan if plan == "solved" else None
+    chosen = choose(values, cost_model_of(cost_model), solver_if_named(solver)).plan if plan == "solved" else None
     found = simulate(values, chosen or Plan.load(plan), holds_outputs=holds_outputs)
     bound = lower_bound(values, holds_outputs=holds_outputs)
     if output is not None:

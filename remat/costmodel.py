@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import ClassVar
 
 import numpy as np
@@ -73,15 +74,19 @@ class CostModel(ABC):
     def terms(self, graph: Graph) -> Terms:
         """The prices and bans for every value of `graph`, those of the tangents' closure included."""
 
-    def peak_limit_bytes(self, graph: Graph) -> int | None:
-        """The most bytes that may be alive at once, if the model limits that (see `remat.memory`)."""
-        del graph
-        return None
+    @property
+    def peak_limits(self) -> tuple[int | Fraction, ...]:
+        """The most bytes that may be alive at once (see `remat.memory`), if the model limits that.
+
+        An `int` is a number of bytes. A `Fraction` is one of the peak of the plan that costs least, and means at
+        least the smallest peak that is found.
+        """
+        return ()
 
     @property
     def limits_peak(self) -> bool:
-        """Whether `peak_limit_bytes` is a limit."""
-        return False
+        """Whether there are any `peak_limits`."""
+        return bool(self.peak_limits)
 
     def pose(self, graph: Graph) -> Problem:
         """The problem over the values that the forward pass can compute.
@@ -195,15 +200,10 @@ class Sum(CostModel):
         """The unit of every part."""
         return self.parts[0].unit
 
-    def peak_limit_bytes(self, graph: Graph) -> int | None:
-        """The tightest limit."""
-        limits = (part.peak_limit_bytes(graph) for part in self.parts)
-        return min((limit for limit in limits if limit is not None), default=None)
-
     @property
-    def limits_peak(self) -> bool:
-        """Whether any part limits peak memory."""
-        return any(part.limits_peak for part in self.parts)
+    def peak_limits(self) -> tuple[int | Fraction, ...]:
+        """Those of all parts; the tightest counts."""
+        return tuple(limit for part in self.parts for limit in part.peak_limits)
 
     def terms(self, graph: Graph) -> Terms:
         """The terms of all parts, added."""

@@ -21,6 +21,7 @@ from torch import fx
 from typer.testing import CliRunner
 
 import remat
+from costmodels import MemoryBudget
 from experiments import peak_error
 from experiments.cases import CASES
 from experiments.demo import SaveLeast
@@ -573,3 +574,16 @@ def test_the_command_prints_the_peak_and_draws(tmp_path: Path) -> None:
     assert (answer["peak_bytes"], answer["lower_bound_bytes"], answer["saved_bytes"]) == (12 * MIB, 8 * MIB, 4 * MIB)
     given_away = json.loads(CliRunner().invoke(app, [*call, "--json", "--no-holds-outputs"]).stdout)
     assert given_away["backward_peak_bytes"] == 8 * MIB
+
+
+@pytest.mark.parametrize("budget", ["budget=0.5", "budget=0.5,of=peak"])
+def test_the_command_solves_for_a_budget(budget: str, tmp_path: Path) -> None:
+    graph = cosines()
+    graph.save(tmp_path / "paper.json")
+    result = CliRunner().invoke(
+        app, ["timeline", str(tmp_path / "paper.json"), "-m", f"memory-budget:{budget}", "--json"]
+    )
+    model = MemoryBudget(0.5, of="peak" if "peak" in budget else "saved")
+    plan = remat.choose(graph, model).plan
+    assert plan is not None
+    assert json.loads(result.stdout)["peak_bytes"] == simulate(graph, plan).peak_bytes

@@ -1,0 +1,163 @@
+"""Peaks that are searched for: no budget gets less than a smaller one, and none holds more than saving everything."""
+
+from __future__ import annotations
+
+import random
+from fractions import Fraction
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+
+import remat
+from costmodels import MemoryBudget, RecomputeTime
+from experiments.cases import CASES
+from remat import Graph, GraphBuilder, InvalidOption, Plan, check_plan, choose, peak_search
+from remat.memory import Simulator, lower_bound, simulate
+from remat.peak_plans import PeakPlans
+from remat.peak_search import fit_peak
+from remat.registry import find_estimator, find_solver
+from remat.report import PlanFacts
+from remat.testing import graphs
+
+
+def network(seed: int) -> Graph:
+    """Layers with residual branches, of uneven sizes and costs; the backward pass reads most of them."""
+    dice = random.Random(seed)
+    g = GraphBuilder()
+    layers, read = [g.input("x", bytes=10)], list[str]()
+    for i in range(dice.randint(6, 25)):
+        branch = [dice.choice(layers[-5:])] if dice.random() < 0.5 else []
+        slow = dice.random() < 0.6
+        size, flops = dice.randint(1, 100), dice.randint(1, 1000)
+        layers.append(g.op("mm", layers[-1], *branch, name=f"f{i}", bytes=size, flops=flops, compute_bound=slow))
+        if dice.random() < 0.7:
+            read.append(layers[-1])
+    g.output(layers[-1])
+    d = g.tangent("d", bytes=dice.randint(1, 50))
+    for i, value in enumerate(reversed(read)):
+        also = [dice.choice(read)] if dice.random() < 0.2 else []
+        d = g.op("mm", d, value, *also, name=f"b{i}", bytes=dice.randint(1, 100), compute_bound=dice.random() < 0.6)
+        if dice.random() < 0.3:
+            g.gradient(g.op("mm", d, value, name=f"g{i}", bytes=dice.randint(1, 60), compute_bound=True))
+    g.gradient(d)
+    return g.build()
+
+
+def captured(name: str) -> Graph:
+    torch.manual_seed(0)
+    return remat.capture(CASES[name].build(), *CASES[name].inputs())
+
+
+@pytest.mark.parametrize(
+    ("seed", "smaller", "larger"), [(0, 550, 561), (7, 443, 450), (7, 548, 555), (11, 717, 732), (16, 605, 617)]
+)
+def test_a_larger_budget_neither_costs_more_nor_peaks_lower(seed: int, smaller: int, larger: int) -> None:
+    """Where a search of its own for each budget did one or the other."""
+    graph, costs, peaks = network(seed), list[int](), list[int]()
+    for limit in (smaller, larger):
+        solution = choose(graph, MemoryBudget(limit, of="peak", estimator="flops"))
+        costs.append(solution.objective)
+        peaks.append(simulate(graph, solution.plan).peak_bytes)
+        assert peaks[-1] <= limit
+    assert costs[0] >= costs[1]
+    assert peaks[0] <= peaks[1]
+
+
+@settings(max_examples=settings.default.max_examples // 3)
+@given(graphs(facts=False))
+def test_plans_are_legal_simulated_and_unbeaten(graph: Graph) -> None:
+    problem = RecomputeTime("flops").pose(graph)
+    plans = PeakPlans(graph, problem, find_solver("lagrangian"))
+    for plan in (plans.cheapest, *plans.front):
+        made = Plan.of(problem, plan.saved, plan.recomputed)
+        assert check_plan(problem, made) == plan.cost >= remat.solve(problem).objective == plans.cheapest.cost
+        assert simulate(graph, made).peak_bytes == plan.peak_bytes >= lower_bound(graph).bytes
+    for low, high in pairwise(plans.front):
+        assert low.peak_bytes < high.peak_bytes
+        assert low.cost > high.cost
+        assert plans.within(high.peak_bytes - 1) in (low, plans.cheapest)
+    assert plans.within(plans.smallest.peak_bytes - 1) is None
+
+
+@pytest.mark.parametrize(
+    "name", ["pointwise chain", "dropout", "vmap and grad inside", "batch normalization", "embedding with tied weights"]
+)
+def test_no_budget_holds_more_than_saving_everything(name: str) -> None:
+    graph = captured(name)
+    everything = Simulator(graph).peak(graph.in_forward)
+    for budget in (1.0, "8 GB"):
+        plan = choose(graph, MemoryBudget(budget, of="peak")).plan
+        assert simulate(graph, plan).peak_bytes <= everything
+
+
+def test_what_costs_nothing_is_not_recomputed_where_that_takes_memory() -> None:
+    """The copies are free to make again: that saves the fewest bytes, but there are the copies beside their source."""
+    g = GraphBuilder()
+    seed = g.op("mm", g.input("x", bytes=1), name="seed", bytes=10, flops=1, compute_bound=True)
+    copies = [g.op("repeat", seed, name=f"copy_{i}", bytes=9, fusible=False) for i in range(2)]
+    g.output(g.op("mm", *copies, name="loss", bytes=1, compute_bound=True))
+    d = g.op("mm", g.tangent("d"), name="wide", bytes=30, compute_bound=True)
+    g.gradient(g.op("mm", d, *copies, name="dx", bytes=1, compute_bound=True))
+    graph = g.build()
+    fewest, best = (choose(graph, model) for model in (RecomputeTime("flops"), MemoryBudget(1.0, "peak", "flops")))
+    assert fewest.objective == best.objective == 0
+    assert (fewest.plan.saved, best.plan.saved) == (("seed",), ("copy_0", "copy_1"))
+    assert [simulate(graph, found.plan).peak_bytes for found in (fewest, best)] == [59, 50]
+
+
+@pytest.mark.parametrize("name", ["pointwise chain", "batch normalization", "recurrent cells", "encoder layer"])
+def test_the_price_of_a_plan_is_the_time_of_what_both_passes_compute(name: str) -> None:
+    """What the backward pass alone needs is computed there, once: it costs nothing, and is not held before."""
+    graph, estimator = captured(name), find_estimator("roofline")
+    problem, price = RecomputeTime(estimator).pose(graph), estimator.recompute_cost(graph)
+    for budget in (0.0, 0.5, 1.0):
+        solution = choose(graph, MemoryBudget(budget, estimator=estimator))
+        twice = PlanFacts.of(graph, solution.plan).recomputed_ops
+        assert problem.cost(*solution.plan.masks(problem)) == sum(int(price[graph.index[v]]) for v in twice)
+
+
+def test_what_the_backward_pass_alone_needs_waits_for_it() -> None:
+    g = GraphBuilder()
+    saved = g.op("mm", g.input("x", bytes=8), name="saved", bytes=8, flops=100, compute_bound=True)
+    g.output(g.op("sin", saved))
+    g.gradient(g.op("mul", g.tangent("d"), g.op("cos", saved, flops=100), saved, name="dx"))
+    graph = g.build()
+    solution = choose(graph, RecomputeTime("flops"))
+    assert (solution.plan.saved, solution.plan.recomputed, solution.objective) == (("saved",), ("cos",), 0)
+
+
+def test_one_choice_takes_one_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    searches: list[PeakPlans] = []
+
+    def counted(*args: Any) -> PeakPlans:
+        searches.append(PeakPlans(*args))
+        return searches[-1]
+
+    monkeypatch.setattr(peak_search, "PeakPlans", counted)
+    graph = network(16)
+    choose(graph, MemoryBudget(0.3, of="peak", estimator="flops"))
+    assert len(searches) == 1
+    choose(graph, MemoryBudget(1.0, of="peak", estimator="flops"))
+    assert "front" not in vars(searches[1])  # nothing to search for
+
+
+def test_of_several_limits_the_tightest_counts() -> None:
+    graph = network(16)
+    loose, tight = MemoryBudget("1 GB", of="peak", estimator="flops"), MemoryBudget(0, of="peak", estimator="flops")
+    assert (loose + tight).peak_limits == (10**9, Fraction(0))
+    assert choose(graph, loose + tight).plan == choose(graph, tight + loose).plan
+    least, most = (simulate(graph, choose(graph, model).plan).peak_bytes for model in (loose + tight, loose))
+    assert least < most
+
+
+def test_limits_are_whole_numbers_or_fractions_whatever_their_type() -> None:
+    graph = network(16)
+    problem = RecomputeTime("flops").pose(graph)
+    same = [fit_peak(graph, problem, (limit,)).plan for limit in (617, np.int16(617))]
+    assert same[0] == same[1]
+    with pytest.raises(InvalidOption, match=r"peak_limits must hold whole numbers of bytes, or Fractions .* got 0\.5"):
+        fit_peak(graph, problem, (0.5,))  # type: ignore[arg-type]
