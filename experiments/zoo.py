@@ -8,11 +8,14 @@ from torch.nn import functional as F
 
 
 class Block(nn.Module):
-    """A pre-norm transformer block with attention and the tanh GeLU written out, as in GPT-2."""
+    """A pre-norm transformer block with attention and the tanh GeLU written out, as in GPT-2.
 
-    def __init__(self, width: int, heads: int, dropout: float) -> None:
+    With `fused`, attention is one operator instead.
+    """
+
+    def __init__(self, width: int, heads: int, dropout: float, fused: bool = False) -> None:
         super().__init__()
-        self.heads, self.dropout = heads, dropout
+        self.heads, self.dropout, self.fused = heads, dropout, fused
         self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
         self.qkv, self.project = nn.Linear(width, 3 * width), nn.Linear(width, width)
         self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
@@ -27,6 +30,10 @@ class Block(nn.Module):
             part.view(batch, length, self.heads, width // self.heads).transpose(1, 2)
             for part in self.qkv(x).split(width, dim=2)
         )
+        if self.fused:
+            drop = self.dropout if self.training else 0.0
+            heads = F.scaled_dot_product_attention(q, k, v, dropout_p=drop, is_causal=True)
+            return self.project(heads.transpose(1, 2).reshape(batch, length, width))
         scores = q @ k.transpose(-2, -1) / (width // self.heads) ** 0.5
         future = torch.ones(length, length, dtype=torch.bool, device=x.device).triu(1)
         weights = F.dropout(scores.masked_fill(future, float("-inf")).softmax(-1), self.dropout, self.training)
@@ -45,11 +52,12 @@ class GPT2(nn.Module):
         vocabulary: int = 512,
         context: int = 64,
         dropout: float = 0.0,
+        fused: bool = False,
     ) -> None:
         super().__init__()
         self.tokens = nn.Embedding(vocabulary, width)
         self.positions = nn.Embedding(context, width)
-        self.blocks = nn.ModuleList(Block(width, heads, dropout) for _ in range(layers))
+        self.blocks = nn.ModuleList(Block(width, heads, dropout, fused) for _ in range(layers))
         self.norm = nn.LayerNorm(width)
         self.head = nn.Linear(width, vocabulary, bias=False)
 

@@ -1,8 +1,7 @@
 """TorchInductor's own estimate of peak memory, for the graphs that a plan makes of a model.
 
-Everything runs as in a compilation up to the point where kernels would be written: Inductor's passes,
-lowering, fusion and scheduling. Then Inductor's planner is asked, and the graphs are interpreted. Run
-with torch 2.13.0.
+Everything runs as in a compilation up to the point where kernels would be written: see
+`remat.pytorch.lowerings`. Then Inductor's planner is asked. Run with torch 2.13.0.
 """
 
 # Inductor's internals carry few types: what comes out of them is unknown to a checker.
@@ -11,26 +10,14 @@ with torch 2.13.0.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import cache
-from importlib import import_module
-from types import SimpleNamespace
 from typing import Any
-from unittest.mock import patch
-
-import torch
-from torch import fx
-from torch._inductor.compile_fx import compile_fx
 
 from remat.plan import Plan
-from remat.pytorch import seam
-from remat.pytorch.partitioner import Partitioner
-from remat.pytorch.traffic_count import checked_modules
-from remat.pytorch.undone import undone
-
-_swap = threading.RLock()
+from remat.pytorch.lowerings import visit_lowerings
+from remat.pytorch.traffic_count import checked_modules, operators
 
 
 @dataclass(frozen=True)
@@ -74,37 +61,12 @@ def inductor_peaks(
     Raises:
         UnsupportedTorch: the installed torch lacks what this relies on.
     """
-    inductor = _inductor()
     found: list[InductorPeak] = []
 
-    def observe(lowering: Any) -> Any:
-        lowering.init_wrapper_code()
-        lowering._update_scheduler()
-        if not lowering.is_inference:
-            found.append(_estimate(lowering, frozenset(alive_anyway)))
+    def visit(lowering: Any) -> None:
+        found.append(_estimate(lowering, frozenset(alive_anyway)))
 
-        def call(inputs: list[Any]) -> Any:
-            return lowering.module(*inputs)
-
-        return SimpleNamespace(call=call, __file__=None, key="", value="")
-
-    options = {"custom_partitioner_fn": Partitioner.of(plan=plans), "reorder_for_peak_memory": False}
-
-    def backend(graph_module: fx.GraphModule, inputs: Sequence[Any]) -> Any:
-        return compile_fx(graph_module, list(inputs), config_patches=options)
-
-    functorch: Any = import_module("torch._functorch.config")
-    torch_compile: Any = torch.compile
-    with (
-        _swap,
-        patch.object(inductor["graph"].GraphLowering, "compile_to_module", observe),
-        torch.compiler.config.patch(force_disable_caches=True),  # type: ignore[attr-defined]
-        functorch.patch(force_non_lazy_backward_lowering=True),
-        undone(model, args, {}),
-        seam.fresh_compilation(),
-        torch.enable_grad(),
-    ):
-        torch_compile(model, backend=backend, dynamic=False)(*args)
+    visit_lowerings(visit, model, args, plans, {"reorder_for_peak_memory": False})
     return found
 
 
@@ -124,11 +86,7 @@ def _estimate(lowering: Any, alive_anyway: frozenset[str]) -> InductorPeak:
 
     in_order, alive = estimate(scheduler.nodes)
     best, _ = estimate(memory.reorder_for_peak_memory(scheduler.nodes, *tables, given, outputs))
-    operators = [
-        tuple(dict.fromkeys(origin.name for part in node.get_nodes() for origin in part.node.get_origins()))
-        for node in scheduler.nodes
-    ]
-    kernels = tuple(zip(operators, alive[: len(operators)], strict=True))
+    kernels = tuple(zip(map(operators, scheduler.nodes), alive[: len(scheduler.nodes)], strict=True))
     return InductorPeak(bool(lowering.is_backward), in_order, best, kernels)
 
 
@@ -139,7 +97,6 @@ def _names(names: Any) -> Any:
 
 _USED = {
     "torch._inductor.memory": ("prepare_planning_info", "estimate_peak_memory", "reorder_for_peak_memory"),
-    "torch._inductor.graph": ("GraphLowering.compile_to_module", "GraphLowering._update_scheduler"),
     "torch.utils._ordered_set": ("OrderedSet",),
 }
 

@@ -39,6 +39,8 @@ class Kernel:
         operators: names of the FX nodes that it computes, in Inductor's order.
         bytes: read and written, each buffer once however often the kernel touches it, and no more of
             it than the kernel can reach. Inductor's own count: worst-case inputs, best-case kernel.
+        reads, writes: the buffers behind `bytes`, each with its share of them, by the FX node that computes
+            it or the placeholder that hands it over. What is both read and written is listed as written.
     """
 
     name: str
@@ -46,6 +48,8 @@ class Kernel:
     generated: bool
     operators: tuple[str, ...]
     bytes: int
+    reads: tuple[tuple[str, int], ...] = ()
+    writes: tuple[tuple[str, int], ...] = ()
 
 
 @contextmanager
@@ -72,7 +76,7 @@ def counted() -> Generator[list[Kernel]]:
         # The C++ wrapper generates code twice for one graph.
         if not isinstance(graph, inductor["graph"].SubgraphLowering) and all(graph is not other for other in seen):
             seen.append(graph)
-            kernels.extend(_kernels(scheduler.nodes, bool(graph.is_backward)))
+            kernels.extend(scheduled_kernels(graph))
         return codegen(scheduler)
 
     with (
@@ -86,26 +90,48 @@ def counted() -> Generator[list[Kernel]]:
         yield kernels
 
 
-def _kernels(nodes: list[Any], backward: bool) -> list[Kernel]:
+def scheduled_kernels(lowering: Any) -> list[Kernel]:
+    """The kernels of one of Inductor's graphs, in order; while Inductor works on it, after scheduling."""
     scheduler, ir = _inductor()["scheduler"], _inductor()["ir"]
     return [
-        Kernel(
-            name=node.get_name(),
-            backward=backward,
-            generated=not isinstance(node, scheduler.ExternKernelSchedulerNode),
-            operators=tuple(dict.fromkeys(o.name for part in node.get_nodes() for o in part.node.get_origins())),
-            bytes=node.get_read_write_buffers_sizes(),
-        )
-        for node in nodes
+        _kernel(node, lowering)
+        for node in lowering.scheduler.nodes
         # Neither launches anything: a concatenation in place, and one result out of a call's several.
         if not isinstance(node, scheduler.NopKernelSchedulerNode) and not isinstance(node.node, ir.MultiOutput)
     ]
 
 
+def operators(node: Any) -> tuple[str, ...]:
+    """Names of the FX nodes that one of the scheduler's nodes computes, in Inductor's order."""
+    return tuple(dict.fromkeys(origin.name for part in node.get_nodes() for origin in part.node.get_origins()))
+
+
+def _kernel(node: Any, lowering: Any) -> Kernel:
+    accessed: dict[str, int] = node.get_read_write_buffer_accesses(include_reads=True, include_writes=True)
+    written = {access.name for access in node.read_writes.writes}
+    named = [(name, _origin(name, lowering), bytes_) for name, bytes_ in accessed.items()]
+    return Kernel(
+        name=node.get_name(),
+        backward=bool(lowering.is_backward),
+        generated=not isinstance(node, _inductor()["scheduler"].ExternKernelSchedulerNode),
+        operators=operators(node),
+        bytes=sum(accessed.values()),
+        reads=tuple((origin, bytes_) for name, origin, bytes_ in named if name not in written),
+        writes=tuple((origin, bytes_) for name, origin, bytes_ in named if name in written),
+    )
+
+
+def _origin(name: str, lowering: Any) -> str:
+    """The FX node behind a buffer; a placeholder's buffer has its name already."""
+    buffer = lowering.name_to_buffer.get(name)
+    origin = buffer.get_origin_node() if buffer is not None and name not in lowering.graph_inputs else None
+    return name if origin is None else origin.name
+
+
 _USED = {
     "torch._inductor.scheduler": (
         "Scheduler.codegen",
-        "BaseSchedulerNode.get_read_write_buffers_sizes",
+        "BaseSchedulerNode.get_read_write_buffer_accesses",
         "BaseSchedulerNode.get_nodes",
         "NopKernelSchedulerNode",
         "ExternKernelSchedulerNode",
