@@ -1,7 +1,9 @@
 """Cost models for `remat`: each turns a graph into a problem."""
 
 from costmodels.byte_traffic import ByteTraffic
+from costmodels.fusion_pairs import FusionPairs
 from costmodels.memory_budget import MemoryBudget
+from costmodels.multi_read import MultiRead
 from costmodels.recompute_time import RecomputeTime
 
-__all__ = ["ByteTraffic", "MemoryBudget", "RecomputeTime"]
+__all__ = ["ByteTraffic", "FusionPairs", "MemoryBudget", "MultiRead", "RecomputeTime"]

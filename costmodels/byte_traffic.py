@@ -43,13 +43,14 @@ class ByteTraffic(CostModel):
     free_parameters: bool = False
 
     def __post_init__(self) -> None:
+        me = type(self).__name__
         if self.mode not in get_args(Mode):
-            raise InvalidOption(f"ByteTraffic.mode must be one of {', '.join(get_args(Mode))}, got {self.mode!r}")
+            raise InvalidOption(f"{me}.mode must be one of {', '.join(get_args(Mode))}, got {self.mode!r}")
         if not _are_switches(self.rules):
-            raise InvalidOption(f"ByteTraffic.rules must map names of rules to true or false, got {self.rules!r}")
+            raise InvalidOption(f"{me}.rules must map names of rules to true or false, got {self.rules!r}")
         unknown = sorted(set(self.rules) - set(RULES))
         if unknown:
-            raise InvalidOption(f"ByteTraffic.rules: no rule is named {unknown[0]!r}; there are: {', '.join(RULES)}")
+            raise InvalidOption(f"{me}.rules: no rule is named {unknown[0]!r}; there are: {', '.join(RULES)}")
 
     @property
     def active_rules(self) -> tuple[Rule, ...]:

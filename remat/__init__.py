@@ -42,6 +42,7 @@ from remat.memory import simulate as timeline
 from remat.pareto import Frontier, frontier
 from remat.plan import Plan
 from remat.problem import Problem
+from remat.refinement import Refined, refine
 from remat.registry import (
     DEFAULT_COST_MODEL,
     DEFAULT_ESTIMATOR,
@@ -55,6 +56,7 @@ from remat.show import show
 from remat.solution import Certificate, Reason, Solution, Termination
 from remat.solve import solve
 from remat.solver import Feature, FlowSolver, Solver
+from remat.traffic import traffic as predict_traffic
 
 if TYPE_CHECKING:
     from remat.pytorch import capture, compile
@@ -95,6 +97,7 @@ __all__ = [
     "Plan",
     "Problem",
     "Reason",
+    "Refined",
     "Region",
     "RematError",
     "Simulator",
@@ -116,7 +119,9 @@ __all__ = [
     "explain",
     "find_estimator",
     "frontier",
+    "predict_traffic",
     "recompute_parameter_copies",
+    "refine",
     "register",
     "selective_policy",
     "show",

@@ -1,0 +1,207 @@
+"""Where in a buffer an iteration reads: index maps as mixed-radix digits.
+
+An index map takes a multi-index over some shape to a position in memory. Each dimension of the shape is a row
+of digits `(size, stride)`, the outermost first: position `i` in a dimension with the digits (4, 100), (8, 3) reads at
+`(i // 8) * 100 + (i % 8) * 3`. One digit is a plain stride, none a dimension of size one, stride zero a broadcast.
+Permuting, expanding, slicing and reshaping all lead from such a map to another, and so does reading one map
+through another: that is what inlining a chain of views and pointwise operators comes to. TorchInductor holds the
+same in symbolic expressions (`FloorDiv`, `ModularIndexing`).
+
+What digits cannot say, such as a lookup by index or a reshape across sizes that do not divide, is an *opaque* digit:
+its stride is a negative number made of what it stands for, so that equal accesses stay equal and others differ.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from math import prod
+from zlib import crc32
+
+Shape = tuple[int, ...]
+Digits = tuple[tuple[int, int], ...]
+Dims = tuple[Digits, ...]
+"""Digits of each dimension."""
+
+Access = tuple[Dims, int]
+"""An index map: the digits of each dimension, and the position of the first element.
+
+Where that position is looked up in memory, it is a number of `looked_up`.
+"""
+
+_NOWHERE = -(1 << 48)
+
+
+def looked_up(*what: object) -> int:
+    """A position that is not known before the program runs."""
+    return _NOWHERE - crc32(repr(what).encode())
+
+
+def is_looked_up(start: int) -> bool:
+    """It is one of those."""
+    return start <= _NOWHERE
+
+
+def contiguous_strides(shape: Shape) -> Shape:
+    """Row-major strides.
+
+    >>> contiguous_strides((4, 3, 5))
+    (15, 5, 1)
+    """
+    strides: list[int] = []
+    step = 1
+    for size in reversed(shape):
+        strides.append(step)
+        step *= max(size, 1)
+    return tuple(reversed(strides))
+
+
+@lru_cache(maxsize=1 << 14)
+def strided(shape: Shape, strides: Shape) -> Dims:
+    """The map of a strided tensor."""
+    return tuple(((n, s),) if n != 1 else () for n, s in zip(shape, strides, strict=True))
+
+
+@lru_cache(maxsize=1 << 14)
+def identity(shape: Shape) -> Dims:
+    """The map of a contiguous tensor.
+
+    >>> identity((4, 1, 5))
+    (((4, 5),), (), ((5, 1),))
+    """
+    return strided(shape, contiguous_strides(shape))
+
+
+def opaque(size: int, *what: object) -> Digits:
+    """A dimension about which is known only what it depends on."""
+    return ((size, -1 - crc32(repr(what).encode())),) if size != 1 else ()
+
+
+def flat(dims: Dims) -> Digits:
+    """All digits in a row, the outermost first, neighbours joined where they are one loop."""
+    row: list[tuple[int, int]] = []
+    for digits in dims:
+        for n, s in digits:
+            if row and row[-1][1] == s * n and (s > 0 or row[-1][1] == s == 0):
+                row[-1] = (row[-1][0] * n, s)
+            else:
+                row.append((n, s))
+    return tuple(row)
+
+
+@lru_cache(maxsize=1 << 16)
+def reshaped(dims: Dims, shape: Shape) -> Dims:
+    """The map under a new shape with as many elements.
+
+    >>> reshaped((((6, 1),), ((4, 6),)), (3, 8))
+    (((3, 2),), ((2, 1), (4, 6)))
+    """
+    left = list(flat(dims))
+    found: list[Digits] = []
+    for size in reversed(shape):
+        digits: list[tuple[int, int]] = []
+        missing = size
+        while missing > 1 and left:
+            n, s = left.pop()
+            if n > missing:
+                if n % missing or s < 0:
+                    return _unknown(dims, shape)
+                left.append((n // missing, s * missing))
+                n = missing
+            elif missing % n:
+                return _unknown(dims, shape)
+            digits.append((n, s))
+            missing //= n
+        found.append(tuple(reversed(digits)))
+    return tuple(reversed(found))
+
+
+def _unknown(dims: Dims, shape: Shape) -> Dims:
+    return tuple(opaque(n, dims, shape, i) for i, n in enumerate(shape))
+
+
+@lru_cache(maxsize=1 << 16)
+def through(outer: Access, inner: Access) -> Access:
+    """The map that reads `inner` at the row-major positions that `outer` leads to.
+
+    >>> column = ((((3, 4),), ()), 1)  # the second column of a 3 x 4 tensor
+    >>> through(column, (strided((3, 4), (1, 3)), 0))  # of one that is stored column by column
+    ((((3, 1),), ()), 3)
+    """
+    dims, start = outer
+    if start < 0:
+        if not is_looked_up(start):
+            return _opaque_access(outer, inner)
+        found = through((dims, 0), inner)
+        return found[0], looked_up(start, found[1])
+    row = flat_sizes(inner[0])
+    weights: list[int] = []
+    weight = 1
+    for n, _ in reversed(row):
+        weights.append(weight)
+        weight *= n
+    weights.reverse()
+    digit_of = [start // w % n for (n, _), w in zip(row, weights, strict=True)]
+    room = list(digit_of)
+    maps: list[Digits] = []
+    for digits in dims:
+        pieces: list[tuple[int, int]] = []
+        for n, s in reversed(digits):
+            piece = [(n, opaque(n, n, s, inner)[0][1])] if s < 0 else _piece(n, s, row, weights, room)
+            if piece is None:
+                return _opaque_access(outer, inner)
+            pieces += piece
+        maps.append(_joined(pieces))
+    if any(used >= max(n, 1) for used, (n, _) in zip(room, row, strict=True)):
+        return _opaque_access(outer, inner)  # a slice that runs over the end of a digit carries
+    if is_looked_up(inner[1]):
+        return tuple(maps), looked_up(inner[1], tuple(digit_of))
+    return tuple(maps), inner[1] + sum(d * s for d, (_, s) in zip(digit_of, row, strict=True))
+
+
+def flat_sizes(dims: Dims) -> Digits:
+    """All digits in a row, neighbours not joined."""
+    return tuple(digit for digits in dims for digit in digits)
+
+
+def _piece(n: int, s: int, row: Digits, weights: list[int], room: list[int]) -> list[tuple[int, int]] | None:
+    """A digit of the outer map in terms of the inner one, innermost first; None if it cannot be said."""
+    if s == 0:
+        return [(n, 0)]
+    k = len(row) - 1
+    while k >= 0 and s >= weights[k] * row[k][0]:
+        k -= 1
+    pieces: list[tuple[int, int]] = []
+    while n > 1:
+        if k < 0 or s % weights[k]:
+            return None
+        size, stride = row[k]
+        step = s // weights[k]
+        if n * step <= size or (n - 1) * step < size:
+            pieces.append((n, stride * step))
+            room[k] += (n - 1) * step
+            return pieces
+        if size % step or n % (size // step) or stride < 0:
+            return None
+        here = size // step
+        pieces.append((here, stride * step))
+        room[k] += (here - 1) * step
+        n //= here
+        s = weights[k] * size
+        k -= 1
+    return pieces
+
+
+def _joined(pieces: list[tuple[int, int]]) -> Digits:
+    """Digits of one dimension, given innermost first, outermost first, neighbours joined."""
+    row: list[tuple[int, int]] = []
+    for n, s in reversed(pieces):
+        if row and row[-1][1] == s * n and (s > 0 or row[-1][1] == s == 0):
+            row[-1] = (row[-1][0] * n, s)
+        else:
+            row.append((n, s))
+    return tuple(row)
+
+
+def _opaque_access(outer: Access, inner: Access) -> Access:
+    sizes = [prod(n for n, _ in digits) for digits in outer[0]]
+    return tuple(opaque(n, outer, inner, i) if outer[0][i] else () for i, n in enumerate(sizes)), 0

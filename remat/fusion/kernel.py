@@ -1,0 +1,32 @@
+"""A kernel, as far as memory traffic goes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """What is launched at once: a generated kernel, or the call of a library or fallback operator.
+
+    Attributes:
+        backward: it runs in the backward pass.
+        generated: the compiler writes it; otherwise it is a call, such as a matrix product.
+        values: positions in the graph of what it computes, in order. A value that is inlined is computed
+            by every kernel that reads it. A copy into another layout computes none.
+        reads, writes: positions of what it reads from and writes to memory, each once: the base of a storage.
+        read_bytes, written_bytes: what that moves. A buffer that is both read and written counts as written.
+    """
+
+    backward: bool
+    generated: bool
+    values: tuple[int, ...]
+    reads: tuple[int, ...]
+    writes: tuple[int, ...]
+    read_bytes: int
+    written_bytes: int
+
+    @property
+    def bytes(self) -> int:
+        """All that it moves."""
+        return self.read_bytes + self.written_bytes

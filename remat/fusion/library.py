@@ -1,0 +1,112 @@
+"""Calls of libraries: their arguments are in memory, in a layout that the library takes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, cast
+
+from remat.fusion.calls import Call, Ref
+from remat.fusion.index import Shape, contiguous_strides
+from remat.fusion.ir import Buffer, Loop, Reads, Seen
+from remat.fusion.lowering import Lowering
+from remat.fusion.strides import channels_last
+from remat.fusion.views import positive
+
+
+def library(low: Lowering, call: Call) -> Seen | None:
+    """The call of whatever has no other rule."""
+    return called(low, call, low.arguments(call))
+
+
+def called(low: Lowering, call: Call, arguments: Sequence[Seen]) -> Seen | None:
+    """A call with these arguments."""
+    reads: Reads = {(low.stores.for_call(seen), ((), 0)): 1 for seen in arguments}
+    loop = Loop(frozenset({call.position}), reads, [], generated=False)
+    low.stores.loops.append(loop)
+    if call.is_tuple:
+        loop.several = True
+
+        def element(low: Lowering, one: Call) -> Seen:
+            loop.values |= {one.position}
+            return _result(low, one, loop)
+
+        low.elements[call.position] = element
+        return None
+    return _result(low, call, loop)
+
+
+def _result(low: Lowering, call: Call, loop: Loop) -> Seen:
+    buffer = Buffer(call.position, call.shape, call.itemsize, low.stores.strides[call.position])
+    loop.writes.append(buffer)
+    return Seen.of_buffer(buffer)
+
+
+def seeds(low: Lowering, call: Call) -> Seen | None:
+    """Seeds for random numbers."""
+    return called(low, call, ())
+
+
+def batched_product(low: Lowering, call: Call) -> Seen | None:
+    """Matrices in rows or in columns; what is not stored yet and would be neither is stored in rows."""
+    for u in call.refs():
+        seen = low.seen[u]
+        buffer = seen.box.buffer
+        if (buffer is None or buffer.strides is None) and not _either_last(seen.shape, low.stores.strides[u]):
+            low.seen[u] = low.stores.exactly(seen, contiguous_strides(seen.shape))
+    return library(low, call)
+
+
+def convolution(low: Lowering, call: Call) -> Seen | None:
+    """Channels last, wherever the image and the filters come from."""
+    for u in list(call.refs())[:2]:
+        low.seen[u] = low.stores.in_order(low.seen[u], channels_last(low.seen[u].shape))
+    result = library(low, call)
+    if result is not None and result.box.buffer is not None:
+        result.box.buffer.strides = channels_last(call.shape)
+    return result
+
+
+def convolution_backward(low: Lowering, call: Call) -> Seen | None:
+    """Channels last, as the gradient of the filters has them; unless layouts are free, in eager's order first."""
+    for u in list(call.refs())[:3]:
+        if not low.uses.convolves:
+            low.seen[u] = low.stores.in_order(low.seen[u], low.stores.strides[u])
+        low.seen[u] = low.stores.in_order(low.seen[u], channels_last(low.seen[u].shape))
+    return library(low, call)
+
+
+def attention(low: Lowering, call: Call) -> Seen | None:
+    """Arguments in eager's order of strides, or in rows where the last dimension is not the innermost."""
+    for u in call.refs():
+        seen, strides = low.seen[u], low.stores.strides[u]
+        if strides and min(strides) != strides[-1]:
+            strides = contiguous_strides(seen.shape)
+        low.seen[u] = low.stores.in_order(seen, strides)
+    return library(low, call)
+
+
+def concatenation(low: Lowering, call: Call) -> Seen:
+    """No kernel: what is still open is written in its place, and what is not is copied there."""
+    if not isinstance(call.args[0], list):
+        raise ValueError("the tensors must be a list")
+    listed = cast(list[Any], call.args[0])
+    parts = [low.seen[ref.position] for ref in listed if isinstance(ref, Ref)]
+    dim = positive(call.arg(1, "dim", 0), len(call.shape))
+    strides, start = contiguous_strides(call.shape), 0
+    reads: Reads = {}
+    for part in parts:
+        still_open = part.plain and (part.box.buffer is None or part.box.buffer.strides is None)
+        buffer = low.stores.store(part.box if still_open else low.stores.copy(part).box)
+        buffer.strides, buffer.offset = strides, start
+        start += part.shape[dim] * strides[dim]
+        reads[buffer, ((), 0)] = 1
+    whole = Buffer(call.position, call.shape, call.itemsize, strides)
+    low.stores.loops.append(Loop(frozenset({call.position}), reads, [whole], generated=False, launched=False))
+    return Seen.of_buffer(whole)
+
+
+def _either_last(shape: Shape, strides: Shape) -> bool:
+    """A matrix in rows or in columns (`is_preferred_layout_as_bmm_input`)."""
+    *_, rows, columns = shape
+    *_, a, b = strides
+    return (b == 1 and (rows == 1 or a >= columns)) or (a == 1 and (columns == 1 or b >= rows))

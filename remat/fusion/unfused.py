@@ -1,0 +1,48 @@
+"""The kernels of a compiler that fuses nothing: every operator is one; views and elements of tuples are free."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from remat.fusion.kernel import Kernel
+from remat.graph import Graph
+from remat.memory.order import Order
+
+
+def unfused_kernels(graph: Graph, order: Order) -> Iterator[Kernel]:
+    """One kernel an operator, in the order of the passes."""
+    element = np.fromiter((op == "getitem" for op in graph.ops), np.bool_, len(graph))
+    free = graph.view | element
+    n = len(graph)
+    arguments: list[list[int]] = [[] for _ in range(n)]
+    elements: list[list[int]] = [[] for _ in range(n)]
+    uses: list[tuple[int, int]] = list(zip(graph.producers.tolist(), graph.consumers.tolist(), strict=True))
+    for u, v in uses:
+        arguments[v].append(u)
+        if element[v] and not graph.view[v]:
+            elements[u].append(v)
+    for values, backward in ((order.forward, False), (order.backward, True)):
+        launched: list[int] = values[~free[values]].tolist()
+        for v in launched:
+            yield _kernel(graph, v, arguments[v], elements[v], backward)
+
+
+def _kernel(graph: Graph, v: int, arguments: list[int], elements: list[int], backward: bool) -> Kernel:
+    base, moved, size = graph.base, graph.moved_bytes, graph.storage_bytes
+    read: dict[int, int] = {}
+    for u in arguments:
+        storage = int(base[u])
+        read[storage] = min(read.get(storage, 0) + int(moved[u]), int(size[u]))
+    written = {int(base[x]): int(moved[x]) for x in (elements or [v])}
+    generated = bool(graph.fusible[v])
+    return Kernel(
+        backward,
+        generated,
+        tuple(sorted({v, *elements})),
+        tuple(read),
+        tuple(written),
+        sum(read.values()),
+        sum(written.values()),
+    )

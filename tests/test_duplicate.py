@@ -1,0 +1,351 @@
+"""Duplicated values in real graphs: the same results, and fewer bytes by TorchInductor's own count."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Sequence
+from importlib import import_module
+from itertools import pairwise
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor, fx, nn
+from torch._inductor.compile_fx import compile_fx
+
+from remat.across import Pass, recompute_across
+from remat.pytorch import seam
+from remat.pytorch.dry_run import can_dry_run, copied
+from remat.pytorch.duplicate import DuplicateAcrossKernels, duplicate, pass_of
+from remat.pytorch.lowerings import visited
+from remat.pytorch.traffic_count import Kernel, counted, scheduled_kernels
+from remat.testing import dags
+
+aten = torch.ops.aten
+_PASS = {"post_grad_custom_post_pass": DuplicateAcrossKernels()}
+_SIDE = 256
+_TENSOR = 4 * _SIDE**2
+
+
+def figure_4(a: Tensor) -> Tensor:
+    """Figure 4 of the paper. On CPU, Inductor writes an exp or a sigmoid with several users to memory."""
+    b = a.exp()
+    c = b.sigmoid()
+    e = (b * c).cumsum(0)
+    return b * c + e
+
+
+def accesses(kernels: Sequence[Kernel]) -> tuple[int, int]:
+    """(reads, writes) of whole tensors by the kernels that Inductor generates; what is not fusible is left out."""
+    made = [kernel for kernel in kernels if kernel.generated]
+    sizes = [size for kernel in made for _, size in (*kernel.reads, *kernel.writes)]
+    assert set(sizes) == {_TENSOR}
+    return sum(len(kernel.reads) for kernel in made), sum(len(kernel.writes) for kernel in made)
+
+
+def compiled(function: Callable[..., Any], *args: Tensor, **options: Any) -> tuple[Any, list[Kernel]]:
+    """A function's result as Inductor computes it, and the kernels."""
+    with counted() as kernels, seam.fresh_compilation(), torch.no_grad():
+        result = torch.compile(function, options=options, dynamic=False)(*args)
+    return result, kernels
+
+
+def test_figure_4_takes_inductor_three_reads_and_two_writes_instead_of_four_and_four() -> None:
+    a = torch.rand(_SIDE, _SIDE)
+    expected, before = compiled(figure_4, a)
+    found, after = compiled(figure_4, a, **_PASS)
+    assert accesses(before) == (4, 4)
+    assert accesses(after) == (3, 2)
+    assert torch.equal(found, expected)
+
+
+def scheduled(model: Callable[..., Any], *args: Tensor, **options: Any) -> list[Kernel]:
+    """Inductor's kernels of both passes, without compiling them."""
+    kernels: list[Kernel] = []
+
+    def backend(graph_module: fx.GraphModule, inputs: Sequence[Any]) -> Any:
+        return compile_fx(graph_module, list(inputs), config_patches=options)
+
+    functorch: Any = import_module("torch._functorch.config")
+    args = tuple(argument.clone().requires_grad_(argument.is_floating_point()) for argument in args)
+    with (
+        visited(lambda lowering: kernels.extend(scheduled_kernels(lowering))),
+        functorch.patch(force_non_lazy_backward_lowering=True),
+        seam.fresh_compilation(),
+    ):
+        torch.compile(model, backend=backend, dynamic=False)(*args)
+    return kernels
+
+
+def moved(kernels: Sequence[Kernel]) -> int:
+    return sum(kernel.bytes for kernel in kernels)
+
+
+def inlined(a: Tensor) -> Tensor:
+    """As figure 4, of values that Inductor by itself computes in every kernel that reads them."""
+    b = a.sin()
+    c = b.cos()
+    return b * c + (b * c).cumsum(0)
+
+
+class Gate(nn.Module):
+    """Convolution, swish and a normalization: backward, five kernels read the sigmoid on CPU."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.convolution = nn.Conv2d(8, 16, 3, padding=1)
+        self.scale = nn.Parameter(torch.randn(1, 16, 1, 1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.convolution(x)
+        z = y * (self.scale * y).sigmoid()
+        return (z / z.std((2, 3), keepdim=True)).mean((2, 3))
+
+
+class Normalized(nn.Module):
+    """Convolution, batch normalization, relu: the gradient of the relu is read by two kernels only."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.convolution, self.norm = nn.Conv2d(8, 16, 3, padding=1), nn.BatchNorm2d(16)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.norm(self.convolution(x)).relu().sort(-1).values
+
+
+class Attention(nn.Module):
+    """Written-out attention: all that is large goes to a matrix product."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.qkv = nn.Linear(32, 96)
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = self.qkv(x).chunk(3, -1)
+        return (q @ k.transpose(-2, -1)).softmax(-1) @ v
+
+
+@pytest.mark.parametrize(
+    ("model", "shape", "least_gain"),
+    [
+        (inlined, (64, 64), 0.0),
+        (Gate, (4, 8, 32, 32), 0.2),
+        (Normalized, (4, 8, 32, 32), 0.05),
+        (Attention, (8, 64, 32), 0.0),
+    ],
+)
+def test_inductors_count_never_rises_and_falls_where_values_are_written_for_several_kernels(
+    model: Any, shape: tuple[int, ...], least_gain: float
+) -> None:
+    """`least_gain` is a share of the bytes of both passes; 0 where Inductor leaves nothing to gain."""
+    torch.manual_seed(0)
+    function, x = model() if isinstance(model, type) else model, torch.rand(*shape)
+    before, after = scheduled(function, x), scheduled(function, x, **_PASS)
+    assert len(after) <= len(before)
+    assert moved(after) <= moved(before) * (1 - least_gain)
+    assert (moved(after) < moved(before)) == (least_gain > 0)
+
+
+def test_gradients_are_those_of_eager() -> None:
+    torch.manual_seed(0)
+    model, x = Gate().double(), torch.rand(2, 8, 16, 16, dtype=torch.float64, requires_grad=True)
+    parameters = (x, *model.parameters())
+    expected = torch.autograd.grad(model(x).square().sum(), parameters)
+    with counted() as kernels, seam.fresh_compilation():
+        result = torch.compile(model, options=dict(_PASS), dynamic=False)(x)
+        found = torch.autograd.grad(result.square().sum(), parameters)
+    assert any("sigmoid_1" in kernel.operators for kernel in kernels)  # something was duplicated
+    torch.testing.assert_close(found, expected)
+
+
+_UNARY = (aten.sin.default, aten.sigmoid.default, aten.neg.default, aten.abs.default)
+_BINARY = (aten.add.Tensor, aten.mul.Tensor, aten.maximum.default)
+
+
+@st.composite
+def passes(draw: st.DrawFn) -> tuple[fx.GraphModule, list[Kernel]]:
+    """A graph of pointwise operators, views and the odd scan, cut into kernels of consecutive values."""
+    n = draw(st.integers(4, 12))
+    graph, nodes = fx.Graph(), list[fx.Node]()
+    uses = draw(dags(n, max_arguments=2))
+    for v in range(n):
+        operands = [nodes[u] for u, w in uses if w == v]
+        if not operands:
+            nodes.append(graph.placeholder(f"x{v}"))
+        elif len(operands) == 2:
+            nodes.append(graph.call_function(draw(st.sampled_from(_BINARY)), tuple(operands)))
+        elif kind := draw(st.integers(0, 5)):
+            target = draw(st.sampled_from(_UNARY)) if kind > 1 else aten.t.default
+            nodes.append(graph.call_function(target, tuple(operands)))
+        else:
+            nodes.append(graph.call_function(aten.cumsum.default, (operands[0], 0)))
+    graph.output(tuple(node for node in nodes if not node.users))
+    module = fx.GraphModule(nn.Module(), graph)
+    run(module, note=True)
+    return module, draw_kernels(draw, nodes)
+
+
+def draw_kernels(draw: st.DrawFn, nodes: list[fx.Node]) -> list[Kernel]:
+    """Any cut will do. What is not written is inlined by whoever needs it, or written by a call if it is a result."""
+    cuts = sorted(draw(st.sets(st.integers(1, len(nodes) - 1), min_size=1, max_size=3)))
+    kernels: list[Kernel] = []
+    for low, high in pairwise([0, *cuts, len(nodes)]):
+        made = [node for node in nodes[low:high] if node.op == "call_function" and node.target is not aten.t.default]
+        scans = any(node.target is aten.cumsum.default for node in made)
+        writes = tuple((node.name, 64) for node in made if draw(st.integers(0, 3)))
+        kernels.append(Kernel(f"op{low}", False, not scans, tuple(node.name for node in made), 64, (), writes))
+    return kernels
+
+
+def run(module: fx.GraphModule, note: bool = False) -> tuple[Tensor, ...]:
+    """The results for arguments that depend on the names of the inputs alone."""
+    values: dict[fx.Node, Any] = {}
+    for node in module.graph.nodes:
+        if node.op == "placeholder":
+            value = torch.rand(4, 4, generator=torch.Generator().manual_seed(int(node.target[1:])))
+        elif node.op == "output":
+            return tuple(values[result] for result in node.args[0])
+        else:
+            value = node.target(*fx.node.map_arg(node.args, values.__getitem__))
+        values[node] = value
+        if note:
+            node.meta["val"] = value
+    raise AssertionError("a graph ends with its output")
+
+
+@given(passes(), st.data())
+def test_the_rewritten_graph_computes_the_same_values(
+    drawn: tuple[fx.GraphModule, list[Kernel]], data: st.DataObject
+) -> None:
+    """Whatever is given to whom: what the search chose, and anything else that runs before."""
+    module, kernels = drawn
+    whole = pass_of(module.graph, kernels)
+    expected = run(module)
+    chosen = recompute_across(whole).again
+    for again in (chosen, anything(whole, data)):
+        graph = copied(module.graph)
+        duplicate(graph, whole, {k: frozenset(values) for k, values in enumerate(again) if values})
+        graph.lint()
+        found = run(fx.GraphModule(module, graph))
+        assert all(torch.equal(left, right) for left, right in zip(found, expected, strict=True))
+
+
+@given(passes(), st.data())
+def test_each_kernel_computes_what_it_was_given_for_itself(
+    drawn: tuple[fx.GraphModule, list[Kernel]], data: st.DataObject
+) -> None:
+    """Back from what a kernel writes to what others write, there is nothing but its own and its own copies."""
+    module, kernels = drawn
+    whole = pass_of(module.graph, kernels)
+    graph = copied(module.graph)
+    originals = list(graph.nodes)[:-1]
+    again = {k: frozenset(values) for k, values in enumerate(anything(whole, data)) if values}
+    duplicate(graph, whole, again)
+    written = {originals[v] for v in whole.writer}
+    copies_of: list[set[fx.Node]] = []
+    for k, group in enumerate(whole.groups):
+        given_again = {originals[v] for v in again.get(k, ())}
+        stack, seen = [originals[v] for v in group.writes if originals[v].users], set[fx.Node]()
+        while stack:
+            operands = set(stack.pop().all_input_nodes)
+            assert not operands & given_again
+            stack += operands - written - seen
+            seen |= operands - written
+        copies_of.append(seen - set(originals))
+    assert sum(map(len, copies_of)) == len(set().union(*copies_of))
+
+
+def anything(whole: Pass, data: st.DataObject) -> list[set[int]]:
+    """For each kernel, some values that are computed before it, with what of theirs nobody writes."""
+    drawn: list[set[int]] = []
+    for group in whole.groups:
+        earlier = [v for v in sorted(whole.grouped - group.values) if v < min(group.writes, default=0)]
+        todo, values = [v for v in earlier if data.draw(st.booleans())], set[int]()
+        while todo:
+            values.add(v := todo.pop())
+            bases = {whole.bases[u] for u in whole.operands[v]} & whole.grouped
+            todo += bases - values - group.values - whole.writer.keys()
+        drawn.append(values)
+    return drawn
+
+
+def traced(function: Callable[..., Any], *args: Tensor) -> fx.Graph:
+    """A function's graph as Inductor's passes see it, with values for `pass_of`."""
+    module = torch.fx.experimental.proxy_tensor.make_fx(function)(*args)
+    return module.graph
+
+
+def one_kernel_a_value(graph: fx.Graph) -> list[Kernel]:
+    made = [node for node in graph.nodes if node.op == "call_function"]
+    return [Kernel(node.name, False, True, (node.name,), 1, (), ((node.name, 1),)) for node in made]
+
+
+def mutating(a: Tensor) -> tuple[Tensor]:
+    b = a.exp()
+    c = b.sort(0).values
+    d = c + b + a
+    a.add_(1)
+    return (d,)
+
+
+def drawing(a: Tensor) -> tuple[Tensor]:
+    b = torch.rand_like(a)
+    return (b.sort(0).values + b + a,)
+
+
+def pure(a: Tensor) -> tuple[Tensor]:
+    b = a.exp()
+    return (b.sort(0).values + b + a,)
+
+
+@pytest.mark.parametrize(("function", "gains"), [(mutating, False), (drawing, False), (pure, True)])
+def test_neither_random_numbers_nor_what_reads_overwritten_memory_is_computed_again(
+    function: Callable[[Tensor], tuple[Tensor]], gains: bool
+) -> None:
+    graph = traced(torch.func.functionalize(function), torch.rand(8, 8))
+    whole = pass_of(graph, one_kernel_a_value(graph))
+    again = {whole.graph.ops[v] for values in recompute_across(whole).again for v in values}
+    assert ({"aten.exp.default", "aten.rand_like.default"} & again != set()) == gains
+
+
+def test_graphs_with_symbolic_sizes_are_left_as_they_are() -> None:
+    graphs: list[bool] = []
+
+    class Watched(DuplicateAcrossKernels):
+        def __call__(self, graph: fx.Graph) -> None:
+            graphs.append(can_dry_run(graph))
+            super().__call__(graph)
+
+    with torch.no_grad(), torch.compiler.config.patch(force_disable_caches=True):
+        for dynamic in (True, False):
+            compiled_once = torch.compile(
+                lambda x: x.sin(), dynamic=dynamic, options={"post_grad_custom_post_pass": Watched()}
+            )
+            compiled_once(torch.rand(8, 8))
+    assert graphs == [False, True]
+
+
+def test_caches_know_the_pass_by_its_sources() -> None:
+    """Inductor pickles its settings for a cache's key, and asks the pass who it is."""
+    one, other = DuplicateAcrossKernels(), pickle.loads(pickle.dumps(DuplicateAcrossKernels()))
+    assert one == other
+    assert one.uuid() == other.uuid()
+    assert one.uuid() is not None
+
+
+def test_a_copy_of_what_reads_copies_reads_its_own() -> None:
+    """Two readers of one copy would make Inductor write it to memory."""
+
+    def steps(a: Tensor) -> tuple[Tensor, Tensor]:
+        middle = a.exp().sin()
+        return middle, middle.cos()
+
+    graph = traced(steps, torch.rand(4, 4))
+    whole = pass_of(graph, one_kernel_a_value(graph))
+    exp, sin, cos = (whole.graph.index[name] for name in ("exp", "sin", "cos"))
+    groups = {v: whole.writer[v] for v in (sin, cos)}
+    duplicate(graph, whole, {groups[sin]: frozenset([exp]), groups[cos]: frozenset([exp, sin])})
+    copies = [node for node in graph.nodes if node.target is aten.exp.default]
+    assert [len(copy.users) for copy in copies] == [1, 1]

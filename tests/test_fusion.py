@@ -1,0 +1,357 @@
+"""Predicted kernels: what runs them one by one finds all that it reads, and reads and writes no more."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+import remat
+from costmodels import ByteTraffic
+from experiments.models import Mixer
+from remat import Graph, GraphBuilder, InvalidGraph, InvalidPlan, Plan
+from remat.arrays import BoolArray
+from remat.fusion import Fuser, Kernel, kernels
+from remat.fusion.index import contiguous_strides, identity, reshaped, strided, through
+from remat.hypothesis_strategies import graphs
+
+BYTES = 64
+_KINDS: dict[str, dict[str, Any]] = {
+    "add": {},
+    "mm": {"compute_bound": True},
+    "view": {"view": True},
+    "aten.exp.default": {},
+}
+
+
+@st.composite
+def same_sized_graphs(draw: st.DrawFn) -> Graph:
+    """Joint graphs whose values all have `BYTES` bytes: elementwise operators, calls, views; no argument twice."""
+    g = GraphBuilder()
+    forward = [g.input(f"x{i}", bytes=BYTES) for i in range(draw(st.integers(1, 2)))]
+    for _ in range(draw(st.integers(1, 7))):
+        forward.append(_operator(draw, g, forward))
+    outputs = draw(st.lists(st.sampled_from(forward), min_size=1, max_size=2, unique=True))
+    g.output(*outputs)
+    tangents = [g.tangent(f"d_{name}", bytes=BYTES) for name in outputs]
+    backward = list(tangents)
+    for _ in range(draw(st.integers(1, 7))):
+        backward.append(_operator(draw, g, forward + backward))
+    g.gradient(*draw(st.lists(st.sampled_from(backward[len(tangents) :]), min_size=1, max_size=3, unique=True)))
+    return g.build()
+
+
+def _operator(draw: st.DrawFn, g: GraphBuilder, values: list[str]) -> str:
+    kind = draw(st.sampled_from(tuple(_KINDS)))
+    most = 1 if kind == "view" else 3
+    arguments = draw(st.lists(st.sampled_from(values[::-1]), min_size=1, max_size=most, unique=True))
+    return g.op(kind, *arguments, bytes=BYTES, **_KINDS[kind])
+
+
+def drawn_saves(draw: st.DataObject, graph: Graph) -> BoolArray:
+    """Some legal plan, without what it saves in vain."""
+    price = draw.draw(st.lists(st.integers(1, 9), min_size=len(graph.unpriced), max_size=len(graph.unpriced)))
+    problem = graph.unpriced.priced(
+        save_cost=np.array(price, np.int64),
+        recompute_cost=np.zeros(len(price), np.int64),
+        cannot_save=graph.unpriced.cannot_save,
+        cannot_recompute=graph.unpriced.cannot_recompute,
+        budget_bytes=None,
+    )
+    plan = remat.solve(problem, "networkx").plan
+    assert plan is not None
+    return np.isin(graph.names, plan.saved)
+
+
+class Interpreter:
+    """Runs kernels one by one with what is in memory: slow, and obvious.
+
+    It takes from a prediction only which kernel computes which values, and works out the rest.
+    """
+
+    def __init__(self, graph: Graph, predicted: Iterable[Kernel]) -> None:
+        self.graph, self.kernels = graph, list(predicted)
+        self.base: list[int] = graph.base.tolist()
+        self.arguments: list[list[int]] = [[] for _ in range(len(graph))]
+        for u, v in zip(graph.producers.tolist(), graph.consumers.tolist(), strict=True):
+            self.arguments[v].append(u)
+
+    def sources(self, kernel: Kernel) -> set[int]:
+        """Storages that a kernel must get from memory: of arguments that it does not compute itself."""
+        computed = {self.base[v] for v in kernel.values if not self.graph.view[v]}
+        needed = {self.base[u] for v in kernel.values for u in self.arguments[v] if not self.graph.view[v]}
+        return needed - computed
+
+    def run(self, backward: bool, memory: set[int], wanted: set[int]) -> tuple[int, int]:
+        """Runs one pass; returns how many tensors were read and written.
+
+        Args:
+            backward: which.
+            memory: storages that are there before it.
+            wanted: storages that must be there after it.
+        """
+        mine = [kernel for kernel in self.kernels if kernel.backward == backward]
+        reads = writes = 0
+        for i, kernel in enumerate(mine):
+            needed = self.sources(kernel)
+            assert needed == set(kernel.reads)
+            assert needed <= memory, "a kernel reads what nobody has written yet"
+            later = wanted.union(*map(self.sources, mine[i + 1 :]))
+            computed = {self.base[v] for v in kernel.values if not self.graph.view[v]}
+            written = computed & later if kernel.generated else computed
+            # What an earlier kernel has written, a later one may compute again, but does not write again.
+            assert set(kernel.writes) <= written
+            assert written - set(kernel.writes) <= memory
+            memory |= set(kernel.writes)
+            reads, writes = reads + len(needed), writes + len(kernel.writes)
+        assert wanted <= memory
+        return reads, writes
+
+
+def interpreted(graph: Graph, saved: BoolArray, predicted: tuple[Kernel, ...]) -> int:
+    """How many tensors the kernels of both passes read and write."""
+    machine = Interpreter(graph, predicted)
+    inputs = set(graph.base[graph.input].tolist())
+    kept = set(graph.base[saved].tolist())
+    tangents = np.array([op == "placeholder" for op in graph.ops]) & graph.in_tangents
+    forward = machine.run(False, set(inputs), kept | set(graph.base[graph.output].tolist()))
+    backward = machine.run(
+        True, kept | inputs | set(graph.base[tangents].tolist()), set(graph.base[graph.gradient].tolist())
+    )
+    return sum(forward) + sum(backward)
+
+
+@given(data=st.data(), graph=same_sized_graphs())
+@settings(max_examples=150)
+def test_traffic_is_what_running_the_kernels_one_by_one_moves(data: st.DataObject, graph: Graph) -> None:
+    """Every read finds its tensor in memory, everything wanted is written, nothing else is; bytes are their sum."""
+    saved = drawn_saves(data, graph)
+    predicted = Fuser(graph).kernels(saved)
+    accesses = interpreted(graph, saved, predicted)
+    assert sum(len(k.reads) + len(k.writes) for k in predicted) == accesses
+    assert sum(kernel.bytes for kernel in predicted) == BYTES * accesses
+    assert predicted == Fuser(graph).kernels(saved)
+
+
+@given(data=st.data(), graph=same_sized_graphs())
+@settings(max_examples=60)
+def test_every_operator_alone_moves_what_running_them_one_by_one_moves(data: st.DataObject, graph: Graph) -> None:
+    saved = drawn_saves(data, graph)
+    plan = Plan.from_saved(graph.unpriced, saved[np.isin(graph.names, graph.unpriced.names)])
+    alone = kernels(graph, plan, fused=False)
+    assert all(len(kernel.values) == 1 for kernel in alone)
+    moved = sum(kernel.bytes for kernel in alone)
+    assert moved == BYTES * sum(len(k.reads) + len(k.writes) for k in alone)
+    machine = Interpreter(graph, alone)
+    assert all(machine.sources(kernel) == set(kernel.reads) for kernel in alone)
+
+
+@given(data=st.data(), graph=graphs(facts=False, max_values=16))
+@settings(max_examples=80)
+def test_any_graph_made_by_hand_has_kernels_for_all_that_is_wanted(data: st.DataObject, graph: Graph) -> None:
+    """Sizes that do not fit together, empty tensors, calls: kernels still run, and move no more than they hold."""
+    saved = drawn_saves(data, graph)
+    base, size = graph.base, np.zeros(len(graph), np.int64)
+    np.maximum.at(size, base, graph.bytes)  # drawn views may be larger than what they look at
+    inputs = set(base[graph.input].tolist())
+    tangents = np.array([op == "placeholder" for op in graph.ops]) & graph.in_tangents
+    memory = {False: set(inputs), True: inputs | set(base[saved | tangents].tolist())}
+    for kernel in Fuser(graph).kernels(saved):
+        assert set(kernel.reads) <= memory[kernel.backward], "a kernel reads what nobody has written yet"
+        memory[kernel.backward] |= set(kernel.writes)
+        assert kernel.read_bytes <= size[list(kernel.reads)].sum()
+        assert kernel.written_bytes <= size[list(kernel.writes)].sum()
+    assert set(base[saved | graph.output].tolist()) <= memory[False]
+    assert set(base[graph.gradient].tolist()) <= memory[True]
+
+
+@given(length=st.integers(1, 15), saves=st.integers(0, 1))
+def test_fusion_of_elementwise_operators_never_moves_more(length: int, saves: int) -> None:
+    """Chains fuse into a kernel for each pass, which moves no more than operators alone."""
+    g = GraphBuilder()
+    last = g.input("x", bytes=BYTES)
+    values = [last := g.op("cos", last) for _ in range(length)]
+    g.output(last)
+    back = g.tangent("dy", bytes=BYTES)
+    for value in ["x", *values[:-1]][::-1]:
+        back = g.op("mul", back, g.op("sin", value))
+    g.gradient(back)
+    graph = g.build()
+    chosen = graph.unpriced.names if saves else ("x",)
+    plan = Plan.from_saved(graph.unpriced, np.isin(graph.unpriced.names, chosen))
+    fused, alone = kernels(graph, plan), kernels(graph, plan, fused=False)
+    assert sum(k.bytes for k in fused) < sum(k.bytes for k in alone) or length == 1
+    assert len(fused) == 2
+
+
+def test_a_value_read_by_two_calls_is_stored_once_and_by_two_loops_of_one_kernel_never() -> None:
+    g = GraphBuilder()
+    shape = {"bytes": 64, "dtype": "float32", "shape": (4, 4)}
+    y = g.op("aten.add.Tensor", g.input("x", **shape), name="y", call='[{"v":0},1]', **shape)
+    for name in ("left", "right"):
+        g.op("aten.mm.default", y, name=name, call='[{"v":0},{"v":0}]', compute_bound=True, **shape)
+    g.op("aten.mul.Tensor", "y", name="twice", call='[{"v":0},2]', **shape)
+    g.output("left", "right", "twice")
+    g.gradient(g.op("neg", g.tangent("d", bytes=64)))
+    graph = g.build()
+    forward = [k for k in Fuser(graph).kernels(np.zeros(len(graph), np.bool_)) if not k.backward]
+    names = [tuple(graph.names[v] for v in kernel.writes) for kernel in forward]
+    assert names == [("y", "twice"), ("left",), ("right",)]
+    assert [kernel.bytes for kernel in forward] == [192, 128, 128]
+
+
+def test_of_saved_views_of_one_storage_the_owner_is_handed_over() -> None:
+    g = GraphBuilder()
+    y = g.op("cos", g.input("x", bytes=BYTES), name="y")
+    views = [g.op("view", y, view=True, name=name) for name in ("v1", "v2")]
+    g.output(g.op("mm", y, compute_bound=True, name="z"))
+    d = g.tangent("dz", bytes=BYTES)
+    g.gradient(*(g.op("mm", d, view, compute_bound=True, name=f"d{view}") for view in views))
+    graph = g.build()
+    predicted = Fuser(graph).kernels(np.isin(graph.names, views))
+    assert [[graph.names[v] for v in k.writes] for k in predicted] == [["y"], ["z"], ["dv1"], ["dv2"]]
+    assert all(graph.index["y"] in kernel.reads for kernel in predicted[1:])
+
+
+@pytest.mark.parametrize("product_is_read_twice", [False, True])
+def test_a_product_that_only_a_sum_reads_is_one_call_with_it(product_is_read_twice: bool) -> None:
+    g = GraphBuilder()
+    shape = {"bytes": 64, "dtype": "float32", "shape": (4, 4)}
+    x, w, bias = (g.input(name, **shape) for name in ("x", "w", "bias"))
+    product = g.op("aten.mm.default", x, w, name="product", compute_bound=True, **shape)
+    g.output(g.op("aten.add.Tensor", product, bias, name="sum", **shape))
+    if product_is_read_twice:
+        g.output(product)
+    g.gradient(g.op("neg", g.tangent("d", bytes=64)))
+    graph = g.build()
+    forward = [k for k in Fuser(graph).kernels(np.zeros(len(graph), np.bool_)) if not k.backward]
+    assert [k.generated for k in forward] == ([False, True] if product_is_read_twice else [False])
+    assert sum(k.bytes for k in forward) == 64 * (6 if product_is_read_twice else 4)
+
+
+def test_two_pairs_that_wait_for_each_other_do_not_both_fuse() -> None:
+    """a and d could share a kernel, b and c another; but c needs a, and d needs b: one kernel would never run."""
+    g = GraphBuilder()
+    p, q = g.input("p", bytes=BYTES), g.input("q", bytes=BYTES)
+    a, b = g.op("add", p, name="a"), g.op("add", q, name="b")
+    after_a = g.op("mm", a, name="after_a", compute_bound=True)
+    after_b = g.op("mm", b, name="after_b", compute_bound=True)
+    g.output(g.op("add", after_a, q, name="c"), g.op("add", after_b, p, name="d"))
+    g.gradient(g.op("neg", g.tangent("dc", bytes=BYTES)))
+    graph = g.build()
+    nothing = np.zeros(len(graph), np.bool_)
+    predicted = Fuser(graph).kernels(nothing)
+    interpreted(graph, nothing, predicted)
+    together = [sorted(graph.names[v] for v in k.values) for k in predicted if len(k.values) > 1]
+    assert together in ([["a", "d"]], [["b", "c"]])
+
+
+class Block(nn.Module):
+    """Layer norm, attention, dropout, a perceptron: reductions, calls, permutes, random numbers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.qkv, self.out = nn.LayerNorm(16), nn.Linear(16, 48), nn.Linear(16, 16)
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = (part.view(2, 8, 4, 4).transpose(1, 2) for part in self.qkv(self.norm(x)).split(16, -1))
+        weights = F.dropout((q @ k.transpose(-2, -1)).softmax(-1), 0.1)
+        return x + F.gelu(self.out((weights @ v).transpose(1, 2).reshape(2, 8, 16)))
+
+
+class Convolutions(nn.Module):
+    """Images: channels last, pooling and its scatter, batch statistics written in place, a lookup."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.two, self.norm = nn.Conv2d(3, 8, 3), nn.Conv2d(8, 8, 3, padding=1), nn.BatchNorm2d(8)
+        self.table = nn.Embedding(8, 8)
+
+    def forward(self, x: Tensor, rows: Tensor) -> Tensor:
+        y = F.max_pool2d(F.relu(self.norm(self.one(x))), 2)
+        return (self.two(y).mean((2, 3)) + self.table(rows)).sigmoid().sum()
+
+
+MODELS = {
+    "block": (Block, lambda: (torch.randn(2, 8, 16, requires_grad=True),)),
+    "mixer": (lambda: Mixer(2, 8, 16), lambda: (torch.randn(4, 8, 16), torch.randint(10, (4,)))),
+    "convolutions": (Convolutions, lambda: (torch.randn(2, 3, 10, 10), torch.randint(8, (2,)))),
+}
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("mode", ["conservative", "aggressive"])
+def test_kernels_are_those_of_inductors_own_scheduler(name: str, mode: str) -> None:
+    """Bytes of each kernel of three models that use most of the rules, under two plans each."""
+    from remat.pytorch.scheduled import inductor_kernels
+
+    torch.manual_seed(0)
+    build, inputs = MODELS[name]
+    model, args = build(), inputs()
+    graph = remat.capture(model, *args)
+    plan = remat.solve(ByteTraffic(mode=mode).pose(graph)).plan
+    assert plan is not None
+    expected = [(k.backward, k.generated, k.bytes) for k in inductor_kernels(model, *args, plans=plan)]
+    found = [(k.backward, k.generated, k.bytes) for k in kernels(graph, plan)]
+    assert sorted(found) == sorted(expected)
+
+
+@pytest.mark.parametrize(
+    ("saved", "message"),
+    [([True], "shape"), (["dy"], "depends on a tangent")],
+)
+def test_what_cannot_be_saved_is_refused(saved: list[Any], message: str) -> None:
+    g = GraphBuilder()
+    g.output(g.op("cos", g.input("x", bytes=4)))
+    g.gradient(g.op("mul", g.tangent("dy", bytes=4), g.op("sin", "x")))
+    graph = g.build()
+    mask = np.isin(graph.names, saved) if saved == ["dy"] else np.array(saved)
+    with pytest.raises(InvalidPlan, match=message):
+        Fuser(graph).kernels(mask)
+
+
+@pytest.mark.parametrize("call", ["", '[{"v":0}]', '[{"v":9}]', "{", '[{"what":1}]'])
+def test_a_call_that_does_not_say_what_it_does_is_refused(call: str) -> None:
+    g = GraphBuilder()
+    x = g.input("x", bytes=24, dtype="float32", shape=(2, 3))
+    g.output(g.op("aten.permute.default", x, bytes=24, dtype="float32", shape=(3, 2), view=True, call=call))
+    g.gradient(g.op("neg", g.tangent("d", bytes=24)))
+    graph = g.build()
+    with pytest.raises(InvalidGraph, match=r"Graph\.arguments"):
+        Fuser(graph).kernels(np.zeros(len(graph), np.bool_))
+
+
+_SIZES = st.sampled_from((1, 2, 3, 4, 6, 8))
+
+
+def places(dims: tuple[tuple[tuple[int, int], ...], ...], start: int = 0) -> list[int]:
+    """All positions that a map leads to, in row-major order of its shape."""
+    found = [start]
+    for n, s in (digit for digits in dims for digit in digits):
+        found = [at + i * s for at in found for i in range(n)]
+    return found
+
+
+@given(data=st.data(), shape=st.lists(_SIZES, min_size=1, max_size=4))
+def test_reading_one_index_map_through_another_composes_them(data: st.DataObject, shape: list[int]) -> None:
+    """Permuted, then reshaped, then read in a layout of its own: element by element, or said to be unknown."""
+    order = data.draw(st.permutations(range(len(shape))))
+    permuted = tuple(identity(tuple(shape))[i] for i in order)
+    sizes = tuple(shape[i] for i in order)
+    split = data.draw(st.sampled_from([sizes, sizes[::-1], (int(np.prod(sizes)),), (*sizes, 1)]))
+    dims = reshaped(permuted, split)
+    strides = contiguous_strides(tuple(shape)[::-1])[::-1]
+    seen, start = through((dims, 0), (strided(tuple(shape), strides), 0))
+    if any(s < 0 for digits in (*dims, *seen) for _, s in digits):
+        return
+    rows = np.arange(int(np.prod(shape))).reshape(shape)
+    memory = np.add.reduce(np.meshgrid(*(np.arange(n) * s for n, s in zip(shape, strides, strict=True)), indexing="ij"))
+    assert places(dims) == rows.transpose(order).reshape(-1).tolist()
+    assert places(seen, start) == memory.transpose(order).reshape(-1).tolist()

@@ -1,0 +1,143 @@
+"""Predicted memory traffic: the paper's figures, and what a plan has to be."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from examples import cosines
+from torch import Tensor
+
+import remat
+from remat import Graph, GraphBuilder, Plan, predict_traffic
+from remat.traffic import Traffic
+
+SIZE = 1024
+
+
+def five_saved(x: Tensor) -> Tensor:
+    """The tanh GeLU, of which autograd saves x, x * x, 0.5 * x, the tanh, and that plus one."""
+    return 0.5 * x * (1 + torch.tanh(0.7978845608 * (x + 0.044715 * (x * x * x))))
+
+
+def six_saved(x: Tensor) -> Tensor:
+    """The same, multiplied in another order: one tensor more."""
+    return 0.5 * x * (1 + torch.tanh(0.7978845608 * (x + 0.044715 * x * x * x)))
+
+
+def captured(function: Callable[..., Tensor], inputs: int = 1) -> Graph:
+    return remat.capture(function, *(torch.randn(SIZE, requires_grad=True) for _ in range(inputs)))
+
+
+def autograd_saves(graph: Graph) -> Plan:
+    """What the operators of these functions keep: both factors of a product, and a hyperbolic tangent."""
+    arguments: list[list[int]] = [[] for _ in range(len(graph))]
+    for u, v in zip(graph.producers.tolist(), graph.consumers.tolist(), strict=True):
+        arguments[v].append(u)
+    saved = graph.in_forward & False
+    for v in range(len(graph)):
+        if graph.in_forward[v] and graph.ops[v] == "aten.mul.Tensor" and not graph.arguments[v]:
+            saved[arguments[v]] = True
+        saved[v] |= bool(graph.in_forward[v]) and graph.ops[v] == "aten.tanh.default"
+    return plan_of(graph, *(graph.names[v] for v in saved.nonzero()[0].tolist()))
+
+
+def plan_of(graph: Graph, *saved: str) -> Plan:
+    return Plan.from_saved(graph.unpriced, np.isin(graph.unpriced.names, saved))
+
+
+@pytest.mark.parametrize(("function", "saved", "accesses"), [(five_saved, 5, 13), (six_saved, 6, 15)])
+def test_gelu_moves_as_much_as_the_paper_says(function: Callable[[Tensor], Tensor], saved: int, accesses: int) -> None:
+    """Table 1: 13 accesses without recomputation, where autograd saves five tensors, and 5 with it, when fused."""
+    graph = captured(function)
+    plan = autograd_saves(graph)
+    assert len(plan.saved) == saved
+    kept = predict_traffic(graph, plan)
+    assert kept.accesses == accesses
+    assert kept.bytes == accesses * SIZE * 4
+    recomputed = predict_traffic(graph, plan_of(graph, "primals_1"))
+    assert (recomputed.accesses, recomputed.reads, recomputed.writes) == (5, 3, 2)
+    assert [kernel.backward for kernel in recomputed.kernels] == [False, True]
+
+
+def test_gelu_without_fusion_moves_more_where_it_recomputes_more() -> None:
+    """Table 1, right half: without fusion, recomputation costs."""
+    graph = captured(five_saved)
+    kept = predict_traffic(graph, autograd_saves(graph), fused=False)
+    recomputed = predict_traffic(graph, plan_of(graph, "primals_1"), fused=False)
+    assert recomputed.accesses > kept.accesses > 13
+    computing = [
+        op for op, is_view in zip(graph.ops, graph.view.tolist(), strict=True) if op != "placeholder" and not is_view
+    ]
+    assert len(kept.kernels) == len(computing)
+
+
+@pytest.mark.parametrize(("saved", "accesses"), [(("add3", "cos1"), 11), (("a", "b", "c", "d"), 11), (("add3",), 9)])
+def test_the_optimum_for_two_cosines_moves_less_than_both_naive_plans(saved: tuple[str, ...], accesses: int) -> None:
+    """Section 2.3 of the paper: 11 accesses for saving what autograd saves, 11 for saving nothing, 9 at best."""
+    graph = cosines(size=4)
+    traffic = predict_traffic(graph, plan_of(graph, *saved))
+    assert traffic.accesses == accesses
+    assert traffic.bytes == 4 * accesses
+    assert traffic.read_bytes == 4 * traffic.reads
+    assert traffic.written_bytes == 4 * traffic.writes
+
+
+def figure_four(*, recomputed: bool) -> Graph:
+    """Two fusion groups around a matrix product: b and c are handed over, or computed again by the second.
+
+    Inductor would inline b and c into their reader by itself. That they are read more than once, and costly,
+    makes it store them.
+    """
+    square = {"bytes": 64, "dtype": "float32", "shape": (4, 4)}
+    g = GraphBuilder()
+    g.op("aten.neg.default", g.input("x", **square), name="a", **square)
+    if not recomputed:
+        g.op("aten.exp.default", "a", name="b", **square)
+        g.op("aten.sigmoid.default", "a", name="c", **square)
+    g.op("aten.mm.default", "a", name="d", call='[{"v":0},{"v":0}]', compute_bound=True, **square)
+    if recomputed:
+        g.op("aten.exp.default", "a", name="b", **square)
+        g.op("aten.sigmoid.default", "a", name="c", **square)
+    g.op("aten.mul.Tensor", "b", "c", name="product", **square)
+    g.op("aten.add.Tensor", "b", "c", name="sum", **square)
+    g.op("aten.mul.Tensor", "product", "sum", name="both", **square)
+    g.output(g.op("aten.mul.Tensor", "both", "d", name="e", **square))
+    g.gradient(g.op("neg", g.tangent("de", bytes=64), name="dx"))
+    return g.build()
+
+
+@pytest.mark.parametrize(("recomputed", "reads", "writes"), [(False, 4, 4), (True, 3, 2)])
+def test_recomputing_between_fusion_groups_saves_a_read_and_two_writes(
+    recomputed: bool, reads: int, writes: int
+) -> None:
+    """Figure 4 of the paper: the generated kernels of the forward pass, the matrix product apart."""
+    graph = figure_four(recomputed=recomputed)
+    kernels = predict_traffic(graph, Plan((), ())).kernels
+    groups = [kernel for kernel in kernels if kernel.generated and not kernel.backward]
+    assert len(groups) == 2
+    assert (sum(len(k.reads) for k in groups), sum(len(k.writes) for k in groups)) == (reads, writes)
+    assert sum(k.bytes for k in groups) == 64 * (reads + writes)
+
+
+def test_a_plan_that_is_not_legal_is_refused() -> None:
+    graph = cosines()
+    with pytest.raises(remat.InvalidPlan, match="cos9"):
+        predict_traffic(graph, Plan(("cos9",), ()))
+    with pytest.raises(remat.InvalidPlan):
+        predict_traffic(graph, Plan(("cos1",), ()))  # sin1 needs add3, which is neither saved nor recomputed
+    other = plan_of(cosines(), "add3").made_for(figure_four(recomputed=True))
+    with pytest.raises(remat.InvalidPlan, match="another graph"):
+        predict_traffic(graph, other, fused=False)
+
+
+def test_the_table_names_what_every_kernel_reads_and_writes() -> None:
+    graph = cosines(size=4)
+    lines = str(predict_traffic(graph, plan_of(graph, "add3"))).splitlines()
+    assert lines[0].startswith("forward")
+    assert "a, b, c, d -> " in lines[0]
+    assert lines[-1].startswith("2 kernels (1 forward, 1 backward): 24 B read, 12 B written")
+    assert "add3" in lines[0].rpartition("->")[2]
+    assert str(Traffic(())).endswith("0 reads and 0 writes of tensors")
