@@ -13,7 +13,7 @@ import typer
 from typer.core import TyperGroup
 
 import remat
-from remat import cli_device, cli_frontier, cli_plugins, cli_refine, cli_timeline
+from remat import cli_device, cli_frontier, cli_plugins, cli_refine, cli_timeline, cli_traffic
 from remat import cli_tables as tables
 from remat.cli_options import cost_model_of, load_factory, load_graph, solver_if_named, solver_of
 from remat.compare import warm_up
@@ -33,6 +33,7 @@ _HELP = """Which activations should a model save, and which should it recompute?
   remat explain gpt2.json.gz gelu_3              why is this value saved?
   remat frontier gpt2.json.gz -o frontier.svg    memory against time
   remat timeline gpt2.json.gz --plan plan.json   what is alive when
+  remat traffic gpt2.json.gz --plan plan.json    the kernels, and what they move
   remat refine gpt2.json.gz -o better.json       fewer bytes moved, by local search
   remat show gpt2.json.gz --around gelu_3 -o gelu.svg
 
@@ -265,6 +266,7 @@ def show(
 
 app.command()(cli_frontier.frontier)
 app.command()(cli_timeline.timeline)
+app.command()(cli_traffic.traffic)
 app.command()(cli_refine.refine)
 app.command()(cli_device.device)
 app.command()(cli_plugins.solvers)

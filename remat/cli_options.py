@@ -10,11 +10,13 @@ from typing import Any, TypeVar, cast
 
 import typer
 
+from remat.choose import choose
 from remat.costmodel import CostModel
 from remat.errors import CaptureError, InvalidOption, RematError
 from remat.graph import Graph
 from remat.options import configured, split_options
-from remat.registry import costmodel_class, solver_class
+from remat.plan import Plan
+from remat.registry import DEFAULT_COST_MODEL, costmodel_class, solver_class
 from remat.report import near
 from remat.solver import Solver
 
@@ -38,6 +40,17 @@ def cost_model_of(text: str, options: Sequence[str] = ()) -> CostModel:
     """A cost model from `NAME` or `NAME:key=value,key=value`, likewise."""
     name, inline = split_options(text)
     return _configured(costmodel_class(name), [*inline, *options])
+
+
+def chosen_plan(graph: Graph, plan: str, cost_model: str | None, solver: str | None) -> Plan:
+    """The plan of `--plan FILE`, or what `--plan solved` makes of a graph under `-m` with `-s`."""
+    if plan != "solved":
+        if cost_model is not None or solver is not None:
+            raise typer.BadParameter(f"-m and -s decide what to solve, but --plan {plan} is a file: leave them out")
+        return Plan.load(plan)
+    solution = choose(graph, cost_model_of(cost_model or DEFAULT_COST_MODEL), solver_if_named(solver))
+    assert solution.plan is not None  # choose() raises where there is none
+    return solution.plan
 
 
 def load_graph(path: Path) -> Graph:

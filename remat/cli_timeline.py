@@ -9,11 +9,8 @@ from typing import Annotated
 
 import typer
 
-from remat.choose import choose
-from remat.cli_options import cost_model_of, load_graph, solver_if_named
+from remat.cli_options import chosen_plan, load_graph
 from remat.memory import lower_bound, simulate
-from remat.plan import Plan
-from remat.registry import DEFAULT_COST_MODEL
 from remat.report import human_bytes
 
 
@@ -21,8 +18,8 @@ def timeline(
     graph: Annotated[Path, typer.Argument(metavar="GRAPH", help="A graph file, as `remat capture` writes.")],
     plan: Annotated[str, typer.Option(metavar="FILE|solved", help="A plan file, or `solved` to solve now.")] = "solved",
     cost_model: Annotated[
-        str, typer.Option("--cost-model", "-m", metavar="NAME[:KEY=VALUE,...]", help="See `remat costmodels`.")
-    ] = DEFAULT_COST_MODEL,
+        str | None, typer.Option("--cost-model", "-m", metavar="NAME[:KEY=VALUE,...]", help="See `remat costmodels`.")
+    ] = None,
     solver: Annotated[
         str | None,
         typer.Option(
@@ -45,8 +42,7 @@ def timeline(
       remat timeline gpt2.json.gz -m memory-budget:budget=0.5,of=peak
     """
     values = load_graph(graph)
-    chosen = choose(values, cost_model_of(cost_model), solver_if_named(solver)).plan if plan == "solved" else None
-    found = simulate(values, chosen or Plan.load(plan), holds_outputs=holds_outputs)
+    found = simulate(values, chosen_plan(values, plan, cost_model, solver), holds_outputs=holds_outputs)
     bound = lower_bound(values, holds_outputs=holds_outputs)
     if output is not None:
         found.show(output)

@@ -295,3 +295,18 @@ def test_a_real_process_prints_pure_json_and_survives_a_closed_pipe(paper: Path)
         assert closed.stderr is not None
         closed.stdout.close()
         assert b"Traceback" not in closed.stderr.read()
+
+
+def test_traffic_lists_every_kernel_with_what_it_moves(paper: Path, tmp_path: Path) -> None:
+    Plan(("add3",), ("cos1", "sin2", "sin1")).save(tmp_path / "plan.json")
+    call = "traffic", paper, "--plan", tmp_path / "plan.json"
+    assert "2 kernels (1 forward, 1 backward)" in run(*call).stdout
+    found = answer(*call)
+    assert (found["reads"], found["writes"]) == (6, 3)
+    assert sum(kernel["read_bytes"] + kernel["written_bytes"] for kernel in found["kernels"]) == found["bytes"]
+    assert len(answer(*call, "--no-fused")["kernels"]) > 2
+
+
+@pytest.mark.parametrize("command", ["traffic", "timeline"])
+def test_a_plan_from_a_file_is_not_solved_for(command: str, paper: Path) -> None:
+    assert "leave them out" in run(command, paper, "--plan", "p.json", "-m", "byte-traffic", code=2).output
