@@ -25,9 +25,9 @@ class MultiRead(ByteTraffic):
         recompute_cost[v] = B(v) * reads(v)  +  B(v)    if v needs a kernel of its own; else nothing
 
     B(v) is what reading v moves. reads(v) counts the kernels of the tangents' closure that v reaches directly, or
-    through values that they may compute on their way (`costmodels.backward_kernels`). A value needs a kernel of
-    its own if a library call of the backward pass reads it: recomputing it writes it, and all read it from there.
-    So the ban has become its price.
+    through values that they may compute on their way (`costmodels.backward_kernels`); it is 1 where there is none.
+    A value needs a kernel of its own if a library call of the backward pass reads it: recomputing it writes it,
+    and all read it from there. So the ban has become its price.
 
     It is still one minimum cut, for a price depends on the graph alone and not on what else is saved. That is
     also what it leaves out. Where something between v and a kernel is saved, that kernel does not read v, yet

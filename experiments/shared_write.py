@@ -26,7 +26,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -36,7 +36,7 @@ import remat
 from costmodels import ByteTraffic
 from costmodels.backward_kernels import BackwardKernels
 from costmodels.byte_traffic import Mode
-from remat import Graph, InvalidPlan, LimitReached, Plan, RematError, UnsupportedProblem
+from remat import Graph, InvalidOption, InvalidPlan, LimitReached, Plan, RematError, UnsupportedProblem
 from remat.arrays import BoolArray, IntArray
 from remat.costmodel import activation_bytes
 from remat.feasibility import check_feasible
@@ -163,10 +163,14 @@ class SharedWrite:
             budget_bytes: the most memory of saved activations, a value that shares a storage counted each time.
 
         Raises:
+            InvalidOption: the time limit is no positive number.
+            InvalidProblem: the budget is no number of bytes.
             LimitReached: nothing was found in time, or within the budget.
             UnsupportedProblem: the prices are too large for HiGHS.
         """
-        problem = self.graph.unpriced
+        if not (type(time_limit_s) in (int, float) and time_limit_s > 0):  # HiGHS runs without a limit instead
+            raise InvalidOption(f"SharedWrite.solve: time_limit_s must be a positive number, got {time_limit_s!r}")
+        problem = replace(self.graph.unpriced, budget_bytes=budget_bytes)
         program = _Program.of(self, budget_bytes)
         saved, least = program.run(time_limit_s)
         plan = Plan.from_saved(problem, saved[~self.graph.in_tangents])
@@ -261,6 +265,8 @@ class _Program:
         from scipy.sparse import csr_matrix
 
         n, unit = len(self.instance.graph), max(math.gcd(*self.prices), 1)
+        if not n:
+            return np.zeros(0, np.bool_), 0
         if sum(self.prices) >= 2**53 * unit:
             raise UnsupportedProblem(
                 f"HiGHS takes prices that add up to less than 2**53 units, got {sum(self.prices)} in units of {unit}"

@@ -23,6 +23,8 @@ from remat.pytorch.lowerings import visited
 from remat.pytorch.traffic_count import Kernel, counted, scheduled_kernels
 from remat.testing import dags
 
+pytestmark = pytest.mark.filterwarnings("error:DuplicateAcrossKernels leaves")  # what users are warned of is a bug
+
 aten = torch.ops.aten
 _PASS = {"post_grad_custom_post_pass": DuplicateAcrossKernels()}
 _SIDE = 256
@@ -310,21 +312,100 @@ def test_neither_random_numbers_nor_what_reads_overwritten_memory_is_computed_ag
     assert ({"aten.exp.default", "aten.rand_like.default"} & again != set()) == gains
 
 
-def test_graphs_with_symbolic_sizes_are_left_as_they_are() -> None:
-    graphs: list[bool] = []
+def watched(function: Callable[..., Any], *args: Tensor, dynamic: bool = False) -> list[tuple[bool, int]]:
+    """For each graph of a function outside of training, whether the pass looks at it, and how many nodes it adds."""
+    graphs: list[tuple[bool, int]] = []
 
     class Watched(DuplicateAcrossKernels):
         def __call__(self, graph: fx.Graph) -> None:
-            graphs.append(can_dry_run(graph))
+            before = len(graph.nodes)
             super().__call__(graph)
+            graphs.append((can_dry_run(graph), len(graph.nodes) - before))
 
-    with torch.no_grad(), torch.compiler.config.patch(force_disable_caches=True):
-        for dynamic in (True, False):
-            compiled_once = torch.compile(
-                lambda x: x.sin(), dynamic=dynamic, options={"post_grad_custom_post_pass": Watched()}
-            )
-            compiled_once(torch.rand(8, 8))
-    assert graphs == [False, True]
+    def backend(graph_module: fx.GraphModule, inputs: Sequence[Any]) -> Any:
+        return compile_fx(graph_module, list(inputs), config_patches={"post_grad_custom_post_pass": Watched()})
+
+    dynamo: Any = import_module("torch._dynamo.config")
+    with (
+        visited(lambda _: None),
+        seam.fresh_compilation(),
+        torch.no_grad(),
+        dynamo.patch(capture_scalar_outputs=True, capture_dynamic_output_shape_ops=True),
+    ):
+        torch.compile(function, backend=backend, dynamic=dynamic)(*args)
+    return graphs
+
+
+def test_graphs_with_symbolic_sizes_are_left_as_they_are() -> None:
+    def selected(x: Tensor) -> Tensor:
+        return x[x > 0.5].sin()
+
+    def counted_out(x: Tensor) -> Tensor:
+        size = int(x.sum().item())
+        torch._check(size >= 0)
+        return torch.zeros(size, 8) + x[0]
+
+    x = torch.rand(8, 8)
+    assert watched(torch.sin, x) == [(True, 0)]
+    assert watched(torch.sin, x, dynamic=True) == [(False, 0)]
+    assert watched(selected, x) == [(False, 0)]
+    assert watched(counted_out, x) == [(False, 0)]
+
+
+def test_bodies_of_operators_are_left_as_they_are() -> None:
+    """The condition of a loop is a graph whose result is no tuple."""
+
+    def loop(x: Tensor) -> Tensor:
+        start = torch.zeros((), dtype=torch.int64)
+        _, y = torch._higher_order_ops.while_loop(lambda i, _: i < 3, lambda i, x: (i + 1, x.sin()), (start, x))
+        return figure_4(y)
+
+    assert [looked for looked, _ in watched(loop, torch.rand(8, 8))] == [False, True, False]
+
+
+def test_collectives_write_over_buffers_and_the_rest_is_computed_again() -> None:
+    """Inductor has them write to what an operator before them made: such a buffer has no origins of its own."""
+    distributed: Any = import_module("torch.distributed")
+    functional: Any = import_module("torch.distributed._functional_collectives")
+    store = import_module("torch.testing._internal.distributed.fake_pg").FakeStore()
+
+    def summed(x: Tensor) -> Tensor:
+        return figure_4(x) + functional.all_reduce(x.exp(), "sum", distributed.group.WORLD)
+
+    distributed.init_process_group("fake", rank=0, world_size=2, store=store)
+    try:
+        ((looked, more),) = watched(summed, torch.rand(64, 64))
+    finally:
+        distributed.destroy_process_group()
+    assert looked
+    assert more > 0
+
+
+def test_a_chain_may_be_longer_than_pythons_stack_is_deep() -> None:
+    def long(a: Tensor) -> tuple[Tensor]:
+        b = a
+        for _ in range(1500):
+            b = b.sin()
+        return (b.cumsum(0) + b,)
+
+    graph = traced(long, torch.rand(2, 2))
+    sines = [node.name for node in graph.nodes if node.target is aten.sin.default]
+    whole = pass_of(graph, one_kernel_a_value(graph))
+    reader = whole.writer[whole.graph.index["add"]]
+    duplicate(graph, whole, {reader: frozenset(whole.graph.index[name] for name in sines)})
+    graph.lint()
+    assert sum(node.target is aten.sin.default for node in graph.nodes) == 2 * len(sines)
+
+
+def test_where_inductor_is_not_as_expected_the_graph_is_left_as_it_is_with_a_warning(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def broken(_: fx.Graph) -> list[Kernel]:
+        raise AttributeError("no such thing in this torch")
+
+    monkeypatch.setattr("remat.pytorch.duplicate.dry_run", broken)
+    with pytest.warns(RuntimeWarning, match="leaves a graph as it is: AttributeError: no such thing"):
+        assert watched(figure_4, torch.rand(8, 8)) == [(True, 0)]
 
 
 def test_caches_know_the_pass_by_its_sources() -> None:

@@ -13,7 +13,16 @@ from hypothesis import strategies as st
 import remat
 from costmodels import MultiRead
 from experiments.shared_write import SharedWrite
-from remat import Graph, GraphBuilder, Infeasible, InvalidPlan, LimitReached, UnsupportedProblem
+from remat import (
+    Graph,
+    GraphBuilder,
+    Infeasible,
+    InvalidOption,
+    InvalidPlan,
+    InvalidProblem,
+    LimitReached,
+    UnsupportedProblem,
+)
 from remat.arrays import BoolArray
 from remat.costmodel import activation_bytes
 from remat.testing import graphs
@@ -165,3 +174,20 @@ def test_prices_that_a_float_cannot_tell_apart_are_refused() -> None:
     g.gradient(g.op("mul", g.tangent("dy", bytes=8), x, bytes=8))
     with pytest.raises(UnsupportedProblem, match=r"less than 2\*\*53 units"):
         SharedWrite.of(g.build()).solve()
+
+
+def test_an_empty_graph_takes_nothing() -> None:
+    answer = SharedWrite.of(GraphBuilder().build()).solve()
+    assert (answer.plan.saved, answer.bytes, answer.bound, answer.gap) == ((), 0, 0, 0.0)
+
+
+@pytest.mark.parametrize("limit", [0, -1, float("nan"), True, "x"])
+def test_a_limit_that_is_no_time_is_refused(limit: Any) -> None:
+    with pytest.raises(InvalidOption, match=r"time_limit_s must be a positive number, got"):
+        SharedWrite.of(GraphBuilder().build()).solve(time_limit_s=limit)
+
+
+@pytest.mark.parametrize("budget", [-1, 1.5, "8GB"])
+def test_a_budget_that_is_no_number_of_bytes_is_refused(budget: Any) -> None:
+    with pytest.raises(InvalidProblem, match=r"budget_bytes must be a non-negative integer or None, got"):
+        SharedWrite.of(GraphBuilder().build()).solve(budget_bytes=budget)

@@ -11,6 +11,7 @@ Run with torch 2.13.0.
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -18,6 +19,7 @@ from typing import Any
 import torch
 from torch import fx
 from torch._ops import HigherOrderOperator
+from torch.utils._pytree import tree_leaves
 
 from remat.pytorch.traffic_count import Kernel, checked_modules, scheduled_kernels
 
@@ -49,14 +51,14 @@ def _named(kernels: list[Kernel], lowering: Any) -> list[Kernel]:
     What has no node is a result of a call with several, or a copy that a call needs of an operand: it was made
     while the call was lowered, so that the call is the last of its origins, and the operand the one before.
     """
-    buffers = lowering.name_to_buffer
-    last = {name: max(buffer.get_origins()).name for name, buffer in buffers.items() if buffer.get_origins()}
+    buffers = {name: buffer for name, buffer in lowering.name_to_buffer.items() if _origins(buffer)}
+    last = {name: max(_origins(buffer)).name for name, buffer in buffers.items()}
     calls = {last.get(name, name) for kernel in kernels if not kernel.generated for name, _ in kernel.writes}
 
     def stands_for(name: str) -> str:
         if name not in buffers:
             return name  # of a node already
-        made_of = sorted(buffers[name].get_origins())
+        made_of = sorted(_origins(buffers[name]))
         if isinstance(buffers[name], _inductor()["ir"].ComputedBuffer):
             made_of = [node for node in made_of if node.name not in calls]
         return made_of[-1].name if made_of else name
@@ -71,6 +73,12 @@ def _named(kernels: list[Kernel], lowering: Any) -> list[Kernel]:
     ]
 
 
+def _origins(buffer: Any) -> Collection[fx.Node]:
+    """The nodes behind a buffer; of one that a call writes over, the call."""
+    operation = buffer.get_defining_op()
+    return () if operation is None else operation.get_origins()
+
+
 def copied(graph: fx.Graph) -> fx.Graph:
     """The same graph with nodes of its own: same names, same fake values."""
     copy, twin = fx.Graph(), dict[fx.Node, fx.Node]()
@@ -81,24 +89,35 @@ def copied(graph: fx.Graph) -> fx.Graph:
 
 
 def can_dry_run(graph: fx.Graph) -> bool:
-    """Whether all that `graph` does is known here: fixed sizes, and no operator with a graph of its own inside."""
-    return all(_is_plain(node) for node in graph.nodes)
+    """Whether all that `graph` does is known here: fixed sizes, and no operator with a graph of its own inside.
+
+    What gives one value, and no list of them, is the body of such an operator: a condition, or a function of scores.
+    """
+    *nodes, end = graph.nodes
+    return isinstance(end.args[0], (tuple, list)) and all(_is_plain(node) for node in nodes)
 
 
 def _is_plain(node: fx.Node) -> bool:
-    if node.op == "placeholder":
-        value = node.meta.get("val")
-        return isinstance(value, torch.Tensor) and not any(isinstance(size, torch.SymInt) for size in value.shape)
+    value = node.meta.get("val")
+    if node.op == "placeholder" and not isinstance(value, torch.Tensor):
+        return False
     # What a pass has put in has no fake value yet: Inductor fills it in after the last pass.
     known = node.op != "call_function" or "val" in node.meta
-    return known and node.op != "call_module" and not isinstance(node.target, HigherOrderOperator)
+    if not known or node.op == "call_module" or isinstance(node.target, HigherOrderOperator):
+        return False
+    # Not all are those of inputs: `x[x > 0]` has a size that only running it tells.
+    return not any(isinstance(size, torch.SymInt) for leaf in tree_leaves(value) for size in _sizes(leaf))
+
+
+def _sizes(value: object) -> Sequence[object]:
+    return value.shape if isinstance(value, torch.Tensor) else (value,)
 
 
 _USED = {
     "torch._inductor.graph": tuple(
         f"GraphLowering.{name}" for name in ("run", "init_wrapper_code", "_update_scheduler")
     ),
-    "torch._inductor.ir": ("ComputedBuffer",),
+    "torch._inductor.ir": ("ComputedBuffer", "Buffer.get_defining_op", "Operation.get_origins"),
     "torch._inductor.virtualized": ("V",),
 }
 

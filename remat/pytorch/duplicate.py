@@ -16,7 +16,8 @@ there goes to a matrix product. Run on CPU, with torch 2.13.
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping, Sequence
+import warnings
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
@@ -26,6 +27,7 @@ from torch import fx
 from torch._inductor.custom_graph_pass import CustomGraphPass, get_hash_for_files
 
 from remat.across import Pass, recompute_across
+from remat.errors import UnsupportedTorch
 from remat.pytorch.dry_run import can_dry_run, copied, dry_run
 from remat.pytorch.facts import extract
 from remat.pytorch.traffic_count import Kernel
@@ -49,29 +51,47 @@ class DuplicateAcrossKernels(CustomGraphPass):
     for patterns or drop duplicates. The kernels are those that Inductor would make (`dry_run`); what to compute
     again is decided pair by pair (`remat.across.recompute_across`); and what is decided is kept if Inductor,
     asked again, moves fewer bytes in no more kernels. So Inductor's own count never rises, but for what it still
-    changes later: it lets some operators work in place. Compiling takes longer by two lowerings or a few more.
+    changes later: it lets some operators work in place. Bytes are all that counts: arithmetic is taken for free,
+    however much of it a kernel does again. Compiling takes longer by two lowerings as a rule, and by twenty or
+    so where much is tried in vain.
 
     Left as they are: graphs with symbolic sizes, and with operators that have a body of their own (`cond`,
     a user's Triton kernel). Never computed again: random numbers, effects, collectives, and what reads memory
-    that the graph writes to.
+    that the graph writes to. Where Inductor's internals are not as expected of a graph, it is left as it is, too,
+    with a warning (at compilation: a cache keeps the graph alone).
+
+    Raises:
+        UnsupportedTorch: the installed torch lacks what this relies on.
     """
 
     def __call__(self, graph: fx.Graph) -> None:
         """Rewrites one graph; called by Inductor."""
         if not can_dry_run(graph):
             return
-        kernels = dry_run(graph)
-        whole = pass_of(graph, kernels)
-        again = recompute_across(whole).again
-        readers = [k for k, values in enumerate(again) if values]
-        kept = _Trials(graph, whole, again, kernels).keep(readers)
-        duplicate(graph, whole, {k: again[k] for k in kept})
+        try:
+            whole, again = _decided(graph)
+        except UnsupportedTorch:
+            raise
+        except Exception as error:  # a step that trains without this must not fail with it
+            message = f"DuplicateAcrossKernels leaves a graph as it is: {type(error).__name__}: {error}"
+            warnings.warn(message, RuntimeWarning, stacklevel=2)
+            return
+        duplicate(graph, whole, again)
 
     def uuid(self) -> Any:
         """For Inductor's caches: what this does depends on the code of `remat` alone."""
         packages = ("remat", "costmodels", "solvers")
         root = Path(__file__).parents[2]
         return get_hash_for_files(tuple(sorted(str(file) for name in packages for file in (root / name).rglob("*.py"))))
+
+
+def _decided(graph: fx.Graph) -> tuple[Pass, dict[int, frozenset[int]]]:
+    """The graph's kernels, and what each is to compute again. The graph stays as it is: copies are tried."""
+    kernels = dry_run(graph)
+    whole = pass_of(graph, kernels)
+    again = recompute_across(whole).again
+    readers = [k for k, values in enumerate(again) if values]
+    return whole, {k: again[k] for k in _Trials(graph, whole, again, kernels).keep(readers)}
 
 
 class _Trials:
@@ -168,8 +188,20 @@ class _Rewriting:
         shared: dict[fx.Node, fx.Node] | None = {} if copies > _MOST_COPIES else None
         for reader in readers:
             with self.graph.inserting_before(reader):
+                if shared is not None:  # first things first: a chain may be longer than Python's stack is deep
+                    for node in self._behind(reader, sizes):
+                        self._copy(node, sizes, shared)
                 for operand in self.operands[reader]:
                     reader.replace_input_with(operand, self._copy(operand, sizes, shared))
+
+    def _behind(self, reader: fx.Node, copied: Iterable[fx.Node]) -> list[fx.Node]:
+        """What is to be copied for a reader, operands first, as `copied` has them."""
+        candidates, found, todo = set(copied), set[fx.Node](), [reader]
+        while todo:
+            fresh = candidates.intersection(self.operands[todo.pop()]) - found
+            found |= fresh
+            todo += fresh
+        return [node for node in copied if node in found]
 
     def _copy(self, node: fx.Node, copied: Container[fx.Node], shared: dict[fx.Node, fx.Node] | None) -> fx.Node:
         """A copy of what is to be copied, reading copies; or the node itself."""
