@@ -88,7 +88,8 @@ def traffic(graph: Graph, plan: Plan, *, fused: bool = True) -> Traffic:
 
     Raises:
         InvalidPlan: the plan names unknown values, is not legal, or was made for another graph.
-        InvalidGraph: a call recorded in the graph cannot be read.
+        InvalidGraph: a call recorded in the graph cannot be read, or is missing.
+        InvalidOption: no graph, or no plan.
 
     >>> from remat import GraphBuilder
     >>> g = GraphBuilder()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,7 @@ from torch.nn import functional as F
 import remat
 from costmodels import ByteTraffic
 from experiments.models import Mixer
-from remat import Graph, GraphBuilder, InvalidGraph, InvalidPlan, Plan
+from remat import Graph, GraphBuilder, InvalidGraph, InvalidOption, InvalidPlan, Plan
 from remat.arrays import BoolArray
 from remat.fusion import Fuser, Kernel, kernels
 from remat.fusion.index import contiguous_strides, identity, reshaped, strided, through
@@ -159,8 +159,8 @@ def test_any_graph_made_by_hand_has_kernels_for_all_that_is_wanted(data: st.Data
     """Sizes that do not fit together, empty tensors, calls: kernels still run, and move no more than they hold."""
     saved = drawn_saves(data, graph)
     base, size = graph.base, np.zeros(len(graph), np.int64)
-    np.maximum.at(size, base, graph.bytes)  # drawn views may be larger than what they look at
-    inputs = set(base[graph.input].tolist())
+    np.add.at(size, base, graph.bytes)  # a call may read a storage, and copies of drawn views of it besides
+    inputs = set(base[graph.input | (graph.storage_bytes == 0)].tolist())  # what is empty takes no kernel
     tangents = np.array([op == "placeholder" for op in graph.ops]) & graph.in_tangents
     memory = {False: set(inputs), True: inputs | set(base[saved | tangents].tolist())}
     for kernel in Fuser(graph).kernels(saved):
@@ -301,6 +301,125 @@ def test_kernels_are_those_of_inductors_own_scheduler(name: str, mode: str) -> N
     expected = [(k.backward, k.generated, k.bytes) for k in inductor_kernels(model, *args, plans=plan)]
     found = [(k.backward, k.generated, k.bytes) for k in kernels(graph, plan)]
     assert sorted(found) == sorted(expected)
+
+
+class Parametrized(nn.Module):
+    """A function of some inputs and one parameter."""
+
+    def __init__(self, function: Callable[..., Tensor], *shape: int) -> None:
+        super().__init__()
+        self.function, self.weight = function, nn.Parameter(torch.randn(shape))
+
+    def forward(self, *inputs: Tensor) -> Tensor:
+        return self.function(self.weight, *inputs)
+
+
+class Separable(nn.Module):
+    """A depthwise convolution, group normalization, then two paths whose channels are put side by side."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rows = nn.Conv2d(3, 8, 3, padding=1)
+        self.depth, self.mix = nn.Conv2d(8, 8, 3, padding=1, groups=8, bias=False), nn.Conv2d(16, 4, 1)
+        self.norm = nn.GroupNorm(2, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.rows(x)
+        return self.mix(torch.cat([F.relu(self.norm(self.depth(y))), y], 1)).square().mean()
+
+
+def attended(w: Tensor, x: Tensor) -> Tensor:
+    """Attention by einsum-like products of unbound thirds."""
+    q, k, v = (x @ w).view(2, 16, 3, 4, 8).unbind(2)
+    scores = (q.transpose(1, 2) @ k.transpose(1, 2).transpose(2, 3)).softmax(-1)
+    return scores @ v.transpose(1, 2)
+
+
+def shifted(w: Tensor, x: Tensor) -> Tensor:
+    """Swin's window shift, with a border."""
+    return F.pad((x * w).roll(1, 0), (1, 2)).exp().sum()
+
+
+HELD_OUT: dict[str, tuple[Callable[[], nn.Module], Callable[[], tuple[Tensor, ...]]]] = {
+    "separable": (Separable, lambda: (torch.randn(4, 3, 10, 10),)),
+    "unbind": (lambda: Parametrized(attended, 32, 96), lambda: (torch.randn(2, 16, 32),)),
+    "pad": (lambda: Parametrized(shifted, 8), lambda: (torch.randn(4, 8),)),
+    "scan": (lambda: Parametrized(lambda w, x: (x * w).cumsum(1).exp().sum(), 8), lambda: (torch.randn(4, 8),)),
+    "repeat": (lambda: Parametrized(lambda w, x: (x * w).repeat(2, 3).tanh().sum(), 8), lambda: (torch.randn(4, 8),)),
+    "top": (lambda: Parametrized(lambda w, x: (x * w).topk(3).values.exp().sum(), 8), lambda: (torch.randn(4, 8),)),
+    "max": (lambda: Parametrized(lambda w, x: (x * w).max(1)[0].exp().sum(), 8), lambda: (torch.randn(4, 8),)),
+}
+
+
+@pytest.mark.parametrize("name", HELD_OUT)
+def test_operators_of_other_models_have_inductors_kernels_too(name: str) -> None:
+    """Layouts of convolutions' gradients and of concatenations; shifts, scans, scatters, maxima with their places."""
+    from remat.pytorch.scheduled import Scheduled
+
+    torch.manual_seed(0)
+    build, inputs = HELD_OUT[name]
+    graph = remat.capture(build(), *inputs())
+    scheduled = Scheduled(graph)
+    for mode in ("conservative", "aggressive"):
+        plan = remat.solve(ByteTraffic(mode=mode).pose(graph)).plan
+        assert plan is not None
+        expected = [(k.backward, k.generated, k.bytes) for k in scheduled.kernels(plan)]
+        assert sorted((k.backward, k.generated, k.bytes) for k in kernels(graph, plan)) == sorted(expected)
+
+
+def test_elements_of_a_tuple_are_written_each_by_itself() -> None:
+    """Variance and mean are two tensors in memory, though one operator returns both."""
+    graph = remat.capture(Parametrized(lambda w, x: torch.var_mean(x * w, 1), 8), torch.randn(4, 8))  # type: ignore
+    forward = [k for k in Fuser(graph).kernels(graph.input.copy()) if not k.backward]
+    elements = {i for i, op in enumerate(graph.ops) if op == "getitem" and not graph.in_tangents[i]}
+    assert len(elements) == 2
+    assert elements <= {v for k in forward for v in k.writes}
+
+
+@pytest.mark.parametrize("shape", [(0, 8), (4, 0, 8)])
+def test_empty_tensors_take_no_kernel(shape: tuple[int, ...]) -> None:
+    model = Parametrized(lambda w, x: F.layer_norm((x * w).sigmoid()[..., 2:], (6,)).transpose(0, 1).flatten(), 8)
+    graph = remat.capture(model, torch.randn(shape))
+    for fused in (True, False):
+        predicted = kernels(graph, remat.solve(ByteTraffic().pose(graph)).plan, fused=fused)  # type: ignore[arg-type]
+        assert any(k.backward for k in predicted)
+        assert all(any(graph.bytes[v] for v in k.writes) for k in predicted if fused)
+
+
+@given(data=st.data())
+@settings(max_examples=60)
+def test_shapes_that_do_not_fit_together_are_read_somehow(data: st.DataObject) -> None:
+    """A graph made by hand may know some shapes and not others: each kernel still moves what it holds, and no more."""
+    g, names = GraphBuilder(), list[str]()
+    shapes = st.sampled_from([(), (4,), (1,), (2, 4), (4, 2), (0, 4), (2, 1, 4)])
+
+    def facts() -> dict[str, Any]:
+        shape = data.draw(shapes)
+        known = {"bytes": 4 * int(np.prod(shape)), "dtype": "float32", "shape": shape}
+        return known if data.draw(st.booleans()) else {}
+
+    names.append(g.input("x", **{"bytes": 32, **facts()}))
+    for _ in range(data.draw(st.integers(1, 5))):
+        op = data.draw(st.sampled_from(["aten.add.Tensor", "aten.exp.default", "aten.mm.default", "cos"]))
+        names.append(g.op(op, *data.draw(st.lists(st.sampled_from(names), min_size=1, max_size=2)), **facts()))
+    g.output(names[-1])
+    g.gradient(g.op("aten.mul.Tensor", g.tangent("dy", bytes=16), *names[-2:]))
+    graph = g.build()
+    predicted = Fuser(graph).kernels(drawn_saves(data, graph))
+    assert all(k.read_bytes <= graph.bytes[list(k.reads)].sum() for k in predicted)
+
+
+@pytest.mark.parametrize("given", [None, "graph.json.gz", Plan((), ())])
+def test_what_is_no_graph_is_refused(given: Any) -> None:
+    for ask in (Fuser, lambda graph: remat.predict_traffic(graph, Plan((), ()))):
+        with pytest.raises(InvalidOption, match=r"graph must be a remat\.Graph"):
+            ask(given)
+
+
+@pytest.mark.parametrize("given", [None, "plan.json", ["x"]])
+def test_what_is_no_plan_is_refused(given: Any) -> None:
+    with pytest.raises(InvalidOption, match=r"plan must be a remat\.Plan"):
+        remat.predict_traffic(GraphBuilder().build(), given)
 
 
 @pytest.mark.parametrize(

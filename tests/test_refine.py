@@ -423,9 +423,16 @@ def test_bad_input_is_refused_with_one_clear_error() -> None:
         remat.refine(graph, plan, Bytes(), extra_bytes=-1)
     with pytest.raises(InvalidOption, match="time_limit_s must be a positive number"):
         remat.refine(graph, plan, Bytes(), time_limit_s=0)
+    with pytest.raises(InvalidOption, match="objective must be one of traffic, time, peak"):
+        remat.refine(graph, plan, ["traffic"])  # type: ignore[arg-type]
+    for starts in (plan, None, 3):
+        with pytest.raises(InvalidOption, match=r"starts must be a list of remat\.Plan"):
+            remat.refine(graph, plan, Bytes(), starts=starts)  # type: ignore[arg-type]
+    with pytest.raises(InvalidOption, match="progress must be a function"):
+        remat.refine(graph, plan, Bytes(), progress=3)  # type: ignore[arg-type]
     with pytest.raises(InvalidOption, match="seed must be a whole number"):
         remat.refine(graph, plan, Bytes(), seed=-1)
-    with pytest.raises(InvalidOption, match=r"plan must be a remat\.Plan, got None"):
+    with pytest.raises(InvalidOption, match=r"plan must be a remat\.Plan .*, got None"):
         remat.refine(graph, None, Bytes())  # type: ignore[arg-type]
     with pytest.raises(InvalidOption, match=r"graph must be a remat\.Graph"):
         remat.refine(graph.unpriced, plan, Bytes())  # type: ignore[arg-type]

@@ -18,7 +18,7 @@ import remat
 from experiments import models, zoo
 from experiments.cases import CASES
 from experiments.demo import SaveLeast
-from remat import Bans, CaptureError, Graph, InvalidOption, InvalidPlan, Plan
+from remat import Bans, CaptureError, Graph, GraphBuilder, InvalidOption, InvalidPlan, Plan
 from remat.errors import CannotRebuild
 from remat.pytorch import capture_all
 from remat.pytorch.scheduled import Scheduled, inductor_kernels
@@ -181,11 +181,28 @@ def test_devices_and_strides_are_checked() -> None:
     with pytest.raises(InvalidOption, match="device must name a device of torch, got 'gpu9'"):
         Scheduled(graph, device="gpu9")
     with pytest.raises(
-        InvalidOption, match=r"strides\['tangents_1'\] must have one entry a size of \(4, 16\), got \(1,\)"
+        InvalidOption, match=r"strides\['tangents_1'\] must have a whole number a size of \(4, 16\), got \(1,\)"
     ):
         Scheduled(graph, strides={"tangents_1": (1,)})
+    for strides in (3, {"tangents_1": 3}, {"tangents_1": ("a", "b")}, {"tangents_1": (-1, 4)}):
+        with pytest.raises(InvalidOption, match="Scheduled: strides"):
+            Scheduled(graph, strides=strides)  # type: ignore[arg-type]
     transposed = Scheduled(graph, strides={"tangents_1": (1, 4), "elsewhere": (1, 2, 3)})
     assert transposed.strides["tangents_1"] == (1, 4)
+
+
+@pytest.mark.parametrize("given", [None, "x", 3])
+def test_what_is_no_graph_no_plan_no_model_is_refused(given: Any) -> None:
+    with pytest.raises(InvalidOption, match=r"graph must be a remat\.Graph"):
+        Scheduled(given)
+    empty = Scheduled(GraphBuilder().build())
+    assert empty.kernels(Plan((), ())) == []
+    with pytest.raises(InvalidOption, match=r"plan must be a remat\.Plan"):
+        empty.kernels(given)
+    with pytest.raises(InvalidOption, match=r"plans must be a remat\.Plan or a list of them"):
+        inductor_kernels(torch.cos, torch.ones(2), plans=given)
+    with pytest.raises(CaptureError, match="takes a module or a function"):
+        inductor_kernels(given, plans=Plan((), ()))
 
 
 def test_what_cannot_be_rebuilt_is_refused() -> None:

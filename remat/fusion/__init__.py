@@ -20,11 +20,11 @@ nothing is never read.
 **In which layout** (`strides`, `loops`). In eager's strides where the value is returned or a call asks for
 them, row-major where a view was taken, with channels last around convolutions, else as the loop that writes it
 reads. Calls that cannot take a layout get a copy: matrices that are neither in rows nor in columns, images
-whose channels are not last.
+whose channels are not last, what a convolution's gradients want in another order.
 
 **What each operator becomes.** (`operators`) `reductions`: sums of fewer than 8 elements are unrolled,
 variances of up to 1,024 take two loops, means a division more. `lookups`: embedding, gather and index read any
-place; index_put is a loop that writes anywhere, scatter_add a call. `library`: a concatenation is written in
+place; index_put and scatter are loops that write anywhere, scatter_add a call. `library`: a concatenation is written in
 place, everything without a rule is a call of eager's operator, and complex numbers always are.
 
 **What shares a kernel** (`schedule`, `groups`). Loops are ordered by the strides of their accesses and joined

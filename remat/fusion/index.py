@@ -55,6 +55,16 @@ def contiguous_strides(shape: Shape) -> Shape:
     return tuple(reversed(strides))
 
 
+def broadcasts(shape: Shape, target: Shape) -> bool:
+    """A value of one shape can be read in another: not always so in a graph made by hand, of sizes in bytes.
+
+    >>> broadcasts((3, 1), (2, 3, 4)), broadcasts((3,), (2, 3, 4))
+    (True, False)
+    """
+    sizes = zip(reversed(shape), reversed(target), strict=False)
+    return len(shape) <= len(target) and all(n in (1, m) for n, m in sizes)
+
+
 @lru_cache(maxsize=1 << 14)
 def strided(shape: Shape, strides: Shape) -> Dims:
     """The map of a strided tensor."""
@@ -95,6 +105,8 @@ def reshaped(dims: Dims, shape: Shape) -> Dims:
     >>> reshaped((((6, 1),), ((4, 6),)), (3, 8))
     (((3, 2),), ((2, 1), (4, 6)))
     """
+    if 0 in shape:  # nothing is read
+        return identity(shape)
     left = list(flat(dims))
     found: list[Digits] = []
     for size in reversed(shape):
@@ -128,12 +140,13 @@ def through(outer: Access, inner: Access) -> Access:
     ((((3, 1),), ()), 3)
     """
     dims, start = outer
+    row = flat_sizes(inner[0])
+    nowhere = any(n == 0 for n, _ in row)  # there is nothing to read
+    if nowhere or (start < 0 and not is_looked_up(start)):
+        return _opaque_access(outer, inner)
     if start < 0:
-        if not is_looked_up(start):
-            return _opaque_access(outer, inner)
         found = through((dims, 0), inner)
         return found[0], looked_up(start, found[1])
-    row = flat_sizes(inner[0])
     weights: list[int] = []
     weight = 1
     for n, _ in reversed(row):

@@ -9,7 +9,8 @@ from remat.fusion.calls import Call, Ref
 from remat.fusion.index import Shape, contiguous_strides
 from remat.fusion.ir import Buffer, Loop, Reads, Seen
 from remat.fusion.lowering import Lowering
-from remat.fusion.strides import channels_last
+from remat.fusion.stores import layout
+from remat.fusion.strides import channels_last, in_order_of
 from remat.fusion.views import positive
 
 
@@ -67,11 +68,26 @@ def convolution(low: Lowering, call: Call) -> Seen | None:
 
 
 def convolution_backward(low: Lowering, call: Call) -> Seen | None:
-    """Channels last, as the gradient of the filters has them; unless layouts are free, in eager's order first."""
-    for u in list(call.refs())[:3]:
-        if not low.uses.convolves:
+    """In the layout of the gradient of the filters, then of the image; unless layouts are free, in eager's first.
+
+    As `convolution_backward_lowering` of torch 2.13. Filters of one channel each, the depthwise ones, have a layout
+    with channels last in which columns are the innermost all the same, and images are copied into it.
+    """
+    gradient, image, filters = list(call.refs())[:3]
+    if not low.uses.convolves:
+        for u in (gradient, image, filters):
             low.seen[u] = low.stores.in_order(low.seen[u], low.stores.strides[u])
-        low.seen[u] = low.stores.in_order(low.seen[u], channels_last(low.seen[u].shape))
+    for u in (image, filters, gradient):
+        low.stores.store(low.seen[u].box)
+    of_image, of_filters = call.args[10][:2]
+    for asked, like, ends in ((of_filters, filters, (image, gradient)), (of_image, image, (gradient, filters))):
+        last = low.uses.convolves or any(_channels_last(low.seen[u]) for u in (image, filters))
+        shape = low.seen[like].shape
+        order = channels_last(shape) if last else contiguous_strides(shape)
+        for u in ends if asked else ():
+            seen = low.seen[u]
+            wanted = channels_last(seen.shape) if low.uses.convolves else in_order_of(seen.shape, order)
+            low.seen[u] = low.stores.in_order(seen, wanted)
     return library(low, call)
 
 
@@ -92,7 +108,7 @@ def concatenation(low: Lowering, call: Call) -> Seen:
     listed = cast(list[Any], call.args[0])
     parts = [low.seen[ref.position] for ref in listed if isinstance(ref, Ref)]
     dim = positive(call.arg(1, "dim", 0), len(call.shape))
-    strides, start = contiguous_strides(call.shape), 0
+    strides, start = _whole_strides(low, call, parts), 0
     reads: Reads = {}
     for part in parts:
         still_open = part.plain and (part.box.buffer is None or part.box.buffer.strides is None)
@@ -103,6 +119,20 @@ def concatenation(low: Lowering, call: Call) -> Seen:
     whole = Buffer(call.position, call.shape, call.itemsize, strides)
     low.stores.loops.append(Loop(frozenset({call.position}), reads, [whole], generated=False, launched=False))
     return Seen.of_buffer(whole)
+
+
+def _whole_strides(low: Lowering, call: Call, parts: Sequence[Seen]) -> Shape:
+    """Channels last if a part in memory has them so; or, with none in memory, eager's (`ConcatKernel.create`)."""
+    stored = [(part, part.box.buffer) for part in parts if part.box.buffer is not None]
+    if stored:
+        last = any(buffer.strides is not None and _channels_last(part) for part, buffer in stored)
+    else:
+        last = any(low.stores.strides[u] == channels_last(low.seen[u].shape) for u in call.refs() if u in low.seen)
+    return channels_last(call.shape) if last else contiguous_strides(call.shape)
+
+
+def _channels_last(seen: Seen) -> bool:
+    return layout(seen) == channels_last(seen.shape)
 
 
 def _either_last(shape: Shape, strides: Shape) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from remat.fusion.calls import Call, Ref
-from remat.fusion.index import Access, Dims, Shape, identity, looked_up, opaque
+from remat.fusion.index import Access, Dims, Shape, broadcasts, contiguous_strides, identity, looked_up, opaque
 from remat.fusion.ir import Buffer, Loop, Reads, Seen
 from remat.fusion.lowering import Lowering
 from remat.fusion.stores import Draft
@@ -75,6 +75,23 @@ def put(low: Lowering, call: Call) -> Seen:
     return Seen.of_buffer(after)
 
 
+def placed(low: Lowering, call: Call) -> Seen:
+    """Writes values to some places along one dimension of a copy of the first argument: a loop over the places."""
+    target = low.stores.store(low.stores.copy(low.first(call)).box)
+    where, *values = low.arguments(call)[1:]
+    draft = Draft(low.stores, {call.position})
+    for seen in (where, *values):
+        dims = tuple(d if n != 1 else () for n, d in zip(where.shape, seen.access[0], strict=True))
+        draft.take(Seen(seen.box, where.shape, (dims, seen.access[1]), seen.stored))
+    after = Buffer(call.position, call.shape, call.itemsize, target.fix())
+    dim = positive(call.args[1], len(call.shape)) if call.shape else 0
+    places = _replaced(_within(where.shape, call.shape), [dim] if call.shape else [], where.shape)
+    done = draft.done(call.position, where.shape, call.itemsize).box
+    written = (places, looked_up("placed"))
+    low.stores.loops.append(Loop(done.ops, done.reads, [after], where.shape, (), done.indices, written, mutates=target))
+    return Seen.of_buffer(after)
+
+
 def scatter(low: Lowering, call: Call) -> Seen:
     """Adds values to some places of a copy of the first argument, by a call (on more than one thread)."""
     target = low.stores.store(low.stores.copy(low.first(call)).box)
@@ -101,14 +118,17 @@ def overwrite(low: Lowering, call: Call) -> Seen:
 
 def _leading(seen: Seen, shape: Shape) -> Dims:
     """The map of an index over the shape of what it places, which may have more dimensions behind."""
-    sizes = zip(reversed(seen.shape), reversed(shape), strict=False)
     ahead = seen.shape == shape[: len(seen.shape)]
-    fits = len(seen.shape) <= len(shape) and all(n in (1, m) for n, m in sizes)
-    if fits and (len(seen.shape) == len(shape) or not ahead):
+    if broadcasts(seen.shape, shape) and (len(seen.shape) == len(shape) or not ahead):
         return expanded(seen.access[0], seen.shape, shape)
     if ahead:
         return seen.access[0] + _spread(shape[len(seen.shape) :])
     return tuple(opaque(n, "index", seen.shape, i) for i, n in enumerate(shape))
+
+
+def _within(shape: Shape, whole: Shape) -> Dims:
+    """The first places of each dimension of a larger tensor."""
+    return tuple(((n, s),) if n != 1 else () for n, s in zip(shape, contiguous_strides(whole), strict=True))
 
 
 def _spread(shape: Shape) -> Dims:

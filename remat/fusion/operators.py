@@ -15,9 +15,23 @@ from remat.fusion.library import (
     library,
     seeds,
 )
-from remat.fusion.lookups import lookup, overwrite, put, scatter
+from remat.fusion.lookups import lookup, overwrite, placed, put, scatter
 from remat.fusion.lowering import Lowering, Rule
-from remat.fusion.pointwise import max_pool, patched, pointwise, pool_indices, random, seed, split, tuple_element, view
+from remat.fusion.pointwise import (
+    max_pool,
+    mirrored,
+    padded,
+    patched,
+    pointwise,
+    pool_indices,
+    random,
+    repeated,
+    restrided,
+    seed,
+    split,
+    tuple_element,
+    view,
+)
 from remat.fusion.reductions import reduction
 from remat.fusion.views import SPLITS, VIEWS
 
@@ -37,8 +51,13 @@ _OWN: dict[str, Rule] = {
     "aten.index_put": put,
     "aten._unsafe_index_put": put,
     "aten._unsafe_masked_index_put_accumulate": put,
+    "aten.scatter": placed,
     "aten.scatter_add": scatter,
     "aten.copy_": overwrite,
+    "aten.as_strided": restrided,
+    "aten.constant_pad_nd": padded,
+    "aten.repeat": repeated,
+    "prims.rev": mirrored,
     "aten.slice_scatter": patched,
     "aten.select_scatter": patched,
     "prims.inductor_seeds": seeds,

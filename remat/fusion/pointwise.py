@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import product
 from math import prod
 
 from remat.fusion import rules
 from remat.fusion.calls import Call
-from remat.fusion.index import Dims, contiguous_strides, identity, opaque
+from remat.fusion.index import Access, Dims, Shape, contiguous_strides, identity, opaque, strided
 from remat.fusion.ir import Box, Seen, merged
 from remat.fusion.lowering import Lowering
 from remat.fusion.stores import Draft
@@ -39,7 +40,7 @@ def random(low: Lowering, call: Call) -> Seen:
 def seed(low: Lowering, call: Call) -> Seen:
     """One of several seeds in memory."""
     seeds = low.stores.store(low.first(call).box)
-    reads = {(seeds, ((), call.args[1])): 1}
+    reads = {(seeds, ((), int(call.args[1]))): 1}
     return Seen.whole(Box(call.position, (), call.itemsize, reads, frozenset({call.position})))
 
 
@@ -53,6 +54,16 @@ def view(low: Lowering, call: Call) -> Seen:
         unknown = tuple(opaque(n, call.position, i) for i, n in enumerate(call.shape))
         access = (identity(call.shape) if prod(call.shape) == prod(of.shape) else unknown, of.access[1])
     return low.stores.shown(of, call.shape, access)
+
+
+def restrided(low: Lowering, call: Call) -> Seen:
+    """Strides that are anything, of what is in memory."""
+    of = low.first(call)
+    buffer = low.stores.store(of.box)
+    if buffer.offset or buffer.fix() != contiguous_strides(buffer.shape):
+        return view(low, call)
+    dims = strided(call.shape, tuple(call.args[2]))
+    return Seen(of.box, call.shape, (dims, call.arg(3, "storage_offset") or 0), stored=True)
 
 
 def split(low: Lowering, call: Call) -> None:
@@ -85,9 +96,51 @@ def patched(low: Lowering, call: Call) -> Seen:
     draft = Draft(low.stores, {call.position})
     draft.take(Seen(part.box, shape, (dims, start), part.stored))
     draft.take(base)
-    coordinate: Dims = tuple(((n, int(i == dim)),) if n > 1 else () for i, n in enumerate(shape))
-    draft.indices[coordinate, 0] = None
+    draft.indices[_coordinate(shape, dim), 0] = None
     return draft.done(call.position, shape, call.itemsize)
+
+
+def repeated(low: Lowering, call: Call) -> Seen:
+    """Copies side by side: reads the same place again and again."""
+    of = low.first(call)
+    low.stores.reused(of, prod(call.shape) // max(prod(of.shape), 1), by_graph=False)
+    ahead = len(call.shape) - len(of.shape)
+    times: list[int] = call.args[1]
+    dims = tuple(
+        (((k, 0),) if k != 1 else ()) + digits for k, digits in zip(times, ((),) * ahead + of.access[0], strict=True)
+    )
+    return _rearranged(low, call, of, (dims, of.access[1]), ())
+
+
+def mirrored(low: Lowering, call: Call) -> Seen:
+    """Some dimensions, read backwards."""
+    of = low.first(call)
+    turned = {positive(dim, len(of.shape)) for dim in call.args[1]}
+    dims = tuple(opaque(of.shape[i], "rev", d) if i in turned else d for i, d in enumerate(of.access[0]))
+    return _rearranged(low, call, of, (dims, of.access[1]), sorted(turned))
+
+
+def padded(low: Lowering, call: Call) -> Seen:
+    """Reads where there is something to read: under a condition on the coordinates."""
+    of = low.first(call)
+    changed = [i for i, (n, m) in enumerate(zip(of.shape, call.shape, strict=True)) if n != m]
+    dims = tuple(
+        opaque(call.shape[i], "pad", d, call.args[1]) if i in changed else d for i, d in enumerate(of.access[0])
+    )
+    return _rearranged(low, call, of, (dims, of.access[1]), changed)
+
+
+def _rearranged(low: Lowering, call: Call, of: Seen, access: Access, by: Sequence[int]) -> Seen:
+    """An expression that reads a value through another index map, and computes with some of the coordinates."""
+    draft = Draft(low.stores, {call.position})
+    draft.take(Seen(of.box, call.shape, access, of.stored))
+    for dim in by:
+        draft.indices[_coordinate(call.shape, dim), 0] = None
+    return draft.done(call.position, call.shape, call.itemsize)
+
+
+def _coordinate(shape: Shape, dim: int) -> Dims:
+    return tuple(((n, int(i == dim)),) if n > 1 else () for i, n in enumerate(shape))
 
 
 def pool_indices(low: Lowering, call: Call) -> Seen:

@@ -8,8 +8,6 @@ from math import prod
 import numpy as np
 
 from remat.arrays import BoolArray, IntArray, bool_column
-from remat.certify import check_plan
-from remat.costmodel import FactsOnly
 from remat.errors import InvalidPlan
 from remat.fusion import rules
 from remat.fusion.calls import calls_of
@@ -26,10 +24,10 @@ from remat.fusion.stores import Stores
 from remat.fusion.strides import after_convolutions, channels_last, channels_last_values, eager_strides
 from remat.fusion.unfused import unfused_kernels
 from remat.graph import Graph
+from remat.legal import checked_graph, checked_saves
 from remat.memory.facts import Storages
 from remat.memory.order import Order
 from remat.plan import Plan
-from remat.report import plan_mask
 
 
 def kernels(graph: Graph, plan: Plan, *, fused: bool = True) -> tuple[Kernel, ...]:
@@ -43,11 +41,9 @@ def kernels(graph: Graph, plan: Plan, *, fused: bool = True) -> tuple[Kernel, ..
     Raises:
         InvalidPlan: the plan names unknown values, is not legal, or was made for another graph.
         InvalidGraph: a call recorded in the graph cannot be read, or is missing.
+        InvalidOption: no graph, or no plan.
     """
-    plan.check_made_for(graph)
-    saved = plan_mask(graph, plan.saved)
-    plan_mask(graph, plan.recomputed)
-    check_plan(FactsOnly().pose(graph), plan)
+    saved = checked_saves(checked_graph(graph), plan)
     if not fused:
         return tuple(unfused_kernels(graph, Order.of(Storages.of(graph), saved)))
     return Fuser(graph).kernels(saved)
@@ -63,10 +59,11 @@ class Fuser:
 
     Raises:
         InvalidGraph: a call recorded in the graph cannot be read.
+        InvalidOption: no graph.
     """
 
     def __init__(self, graph: Graph) -> None:
-        self.graph = graph
+        self.graph = checked_graph(graph)
         self._facts = Storages.of(graph)
         self._calls = calls_of(graph)
         self._strides = eager_strides(self._calls)
@@ -148,7 +145,8 @@ class Fuser:
                 low.run(v)
         scheduler = Scheduler(low.finish())
         for group in scheduler.groups():
-            if group.nests[0].loop.launched:
+            does = not group.written or any(buffer.bytes for buffer in group.written)  # empty tensors take no kernel
+            if group.nests[0].loop.launched and does:
                 yield self._kernel(scheduler, group, backward)
 
     def _given(self, inside: BoolArray) -> list[int]:

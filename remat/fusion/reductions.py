@@ -24,6 +24,13 @@ def reduction(low: Lowering, call: Call) -> Seen | None:
     axes = [positive(d, rank) for d in ([which] if isinstance(which, int) else which or range(rank))]
     if kind in ("var", "var_mean"):
         return _variance(low, call, of, axes, kind == "var_mean")
+    if call.is_tuple:  # of `max` and `min`: the value and its place are a loop each
+
+        def result(low: Lowering, one: Call) -> Seen:
+            return _element(_reduced(low, call, of, axes, one.shape, one.itemsize), one)
+
+        low.elements[call.position] = result
+        return None
     total = _reduced(low, call, of, axes, call.shape, call.itemsize)
     return _over(low, call, (total,), call.shape) if kind == "mean" else total
 
@@ -97,10 +104,18 @@ def _variance(low: Lowering, call: Call, of: Seen, axes: list[int], with_mean: b
         return variance
 
     def result(_: Lowering, one: Call) -> Seen:
-        return (variance, mean)[int(one.args[1])]
+        return _element((variance, mean)[int(one.args[1])], one)
 
     low.elements[call.position] = result
     return None
+
+
+def _element(seen: Seen, one: Call) -> Seen:
+    """What is stored is the element, not the tuple."""
+    seen.box.value = one.position
+    if seen.box.buffer is not None:
+        seen.box.buffer.value = one.position
+    return seen
 
 
 def _written(shape: Shape, sizes: Shape) -> Dims:

@@ -11,7 +11,7 @@ from math import prod
 
 from remat.fusion import rules
 from remat.fusion.calls import Call
-from remat.fusion.index import Access, Shape, contiguous_strides, identity, opaque, strided, through
+from remat.fusion.index import Access, Shape, broadcasts, contiguous_strides, identity, opaque, strided, through
 from remat.fusion.ir import Box, Buffer, Loop, Read, Reads, Seen, merged
 from remat.fusion.strides import channels_last, same_layout
 from remat.fusion.views import expanded
@@ -136,9 +136,7 @@ class Stores:
         """The value in a larger shape."""
         if seen.shape == shape:
             return seen
-        sizes = zip(reversed(seen.shape), reversed(shape), strict=False)
-        if len(seen.shape) > len(shape) or any(n not in (1, m) for n, m in sizes):
-            # Not a broadcast: a graph made by hand, where sizes are numbers of bytes.
+        if not broadcasts(seen.shape, shape):
             return Seen(seen.box, shape, (tuple(opaque(n, seen.box.value, i) for i, n in enumerate(shape)), 0))
         self.reused(seen, prod(shape) // max(prod(seen.shape), 1), by_graph=False)
         return self.shown(seen, shape, (expanded(seen.access[0], seen.shape, shape), seen.access[1]))

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from remat.fusion.calls import Call, Ref
-from remat.fusion.index import Shape, contiguous_strides, strided
+from remat.fusion.index import Shape, broadcasts, contiguous_strides, strided
 from remat.fusion.rules import is_pointwise
 from remat.fusion.views import VIEWS, positive, view_access
 
@@ -40,6 +40,19 @@ def channels_last(shape: Shape) -> Shape:
     return batch, channels, height, width
 
 
+def in_order_of(shape: Shape, strides: Shape) -> Shape:
+    """Strides of a dense tensor in the order of others; of equal ones, the last is the innermost (`get_fill_order`).
+
+    >>> in_order_of((2, 3, 4, 5), channels_last((8, 1, 3, 3)))  # columns, channels, rows
+    (60, 5, 15, 1)
+    """
+    found, step = [0] * len(shape), 1
+    for dim in sorted(range(len(shape)), key=lambda i: (strides[i], -i)):
+        found[dim] = step
+        step *= max(shape[dim], 1)
+    return tuple(found)
+
+
 def channels_last_values(calls: list[Call], tangents: Sequence[bool]) -> frozenset[int]:
     """Images that the compiler keeps with their channels last: they lead to a convolution, or come from one.
 
@@ -65,6 +78,8 @@ def _strides(call: Call, calls: list[Call], found: list[Shape]) -> Shape:
         return _of_element(call, calls[first.position], calls, found)
     if call.op == "aten.clone" and call.kwargs.get("memory_format", (0, "preserve_format"))[1] != "preserve_format":
         return contiguous_strides(call.shape)
+    if call.op == "aten.cat" and all(found[u] == channels_last(calls[u].shape) for u in call.refs()):
+        return channels_last(call.shape)
     if is_pointwise(call.op):
         return _elementwise(call.shape, [(calls[u].shape, found[u]) for u in call.refs()])
     return contiguous_strides(call.shape)
@@ -75,7 +90,11 @@ def _of_view(call: Call, of: Call, strides: Shape) -> Shape:
         seen = view_access(call, of.shape, (strided(of.shape, strides), 0))
     except (IndexError, TypeError, ValueError):  # the call is not recorded: `Lowering.run` refuses it if it matters
         seen = None
-    if seen is None or any(len(digits) > 1 or any(s < 0 for _, s in digits) for digits in seen[0]):
+    if (
+        seen is None
+        or len(seen[0]) != len(call.shape)
+        or any(len(digits) > 1 or any(s < 0 for _, s in digits) for digits in seen[0])
+    ):
         return contiguous_strides(call.shape)
     # A dimension of size one has a stride, too, which decides nothing.
     row = contiguous_strides(call.shape)
@@ -106,7 +125,7 @@ def _of_element(call: Call, of: Call, calls: list[Call], found: list[Shape]) -> 
 
 def _elementwise(shape: Shape, operands: list[tuple[Shape, Shape]]) -> Shape:
     """As `torch._prims_common.compute_elementwise_output_strides`."""
-    padded = [_padded(shape, size, strides) for size, strides in operands if size]
+    padded = [_padded(shape, size, strides) for size, strides in operands if size and broadcasts(size, shape)]
     if all(strides == contiguous_strides(shape) for strides in padded):
         return contiguous_strides(shape)
     order = list(reversed(range(len(shape))))  # the innermost dimension first

@@ -83,8 +83,8 @@ def at(digits: Digits, index: int) -> int:
     """The position of one index of a dimension."""
     start = 0
     for n, s in reversed(digits):
-        start += index % n * s
-        index //= n
+        start += index % max(n, 1) * s
+        index //= max(n, 1)
     return start
 
 

@@ -17,6 +17,7 @@ from remat.errors import CaptureError
 from remat.graph import Graph
 from remat.pytorch import seam
 from remat.pytorch.facts import extract
+from remat.pytorch.fakes import in_their_mode
 from remat.pytorch.split import split
 from remat.pytorch.uncompiled import run_uncompiled
 from remat.pytorch.undone import undone
@@ -31,7 +32,8 @@ def capture(model_or_fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Gr
     It is the very graph that TorchInductor would partition: traced by Dynamo and AOTAutograd, after
     Inductor's passes over joint graphs. Nothing is compiled to kernels. The forward pass runs once,
     uncompiled; arguments, the parameters and buffers of the module, and random number generators (of
-    torch, numpy and Python) are put back as they were.
+    torch, numpy and Python) are put back as they were. Where they are fake tensors, the forward pass
+    is fake, too: a graph of any size takes no memory for the tensors that it describes.
 
     Args:
         model_or_fn: a module or function whose output depends on something that requires gradients.
@@ -39,7 +41,7 @@ def capture(model_or_fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Gr
 
     Raises:
         CaptureError: no gradient is required, or the model breaks into several graphs (then
-            `remat.pytorch.capture_all` returns them all).
+            `remat.pytorch.capture_all` returns them all), or fake tensors are mixed with real ones.
         UnsupportedTorch: the installed torch lacks what capturing relies on.
     """
     graphs = capture_all(model_or_fn, *args, **kwargs)
@@ -101,7 +103,12 @@ def visit_joint_graphs(visit: Visitor, model_or_fn: Callable[..., Any], /, *args
     # Dynamo keeps what it compiles with the code that it compiled, and after eight entries runs that
     # code eagerly, without a word. `call` is new each time, so that a capture leaves nothing behind
     # on the code that all modules share.
-    with undone(model_or_fn, args, kwargs), seam.fresh_compilation(), torch.enable_grad():
+    with (
+        in_their_mode(model_or_fn, args, kwargs),
+        undone(model_or_fn, args, kwargs),
+        seam.fresh_compilation(),
+        torch.enable_grad(),
+    ):
         torch.compile(call, backend=backend)(*args, **kwargs)
     if not visits:
         raise CaptureError(_why_nothing(_name_of(model_or_fn), traced))

@@ -14,9 +14,10 @@ from typing import Any
 import torch
 from torch import fx
 
-from remat.certify import check_plan
+from remat.arrays import is_whole
 from remat.errors import CaptureError, InvalidOption
 from remat.graph import Graph
+from remat.legal import checked_graph, checked_saves
 from remat.plan import Plan
 from remat.pytorch import seam
 from remat.pytorch.handover import handed_over
@@ -34,10 +35,17 @@ def inductor_kernels(model: Callable[..., Any], /, *args: Any, plans: Plan | Seq
         plans: a plan for each joint graph.
 
     Raises:
-        CaptureError: there is no joint graph, for one because nothing requires gradients.
+        CaptureError: no model; or there is no joint graph, for one because nothing requires gradients.
+        InvalidOption: `plans` holds something else.
         InvalidPlan: a plan is not legal, or there is none for a joint graph.
         UnsupportedTorch: the installed torch lacks what counting relies on.
     """
+    if not callable(model):
+        raise CaptureError(f"inductor_kernels() takes a module or a function, got {model!r}")
+    given: Any = plans
+    for plan in given if isinstance(given, list | tuple) else [given]:
+        if not isinstance(plan, Plan):
+            raise InvalidOption(f"inductor_kernels: plans must be a remat.Plan or a list of them, got {plan!r}")
     kernels: list[Kernel] = []
     visit_lowerings(lambda lowering: kernels.extend(scheduled_kernels(lowering)), model, args, plans)
     if not kernels:
@@ -77,10 +85,10 @@ class Scheduled:
         Raises:
             CannotRebuild: the graph has an operator that is not installed here, a higher-order one, or an
                 argument of which only the type is known.
-            InvalidOption: there is no such device here, or strides do not fit a shape.
+            InvalidOption: no graph; there is no such device here; or strides do not fit a shape.
             UnsupportedTorch: the installed torch lacks what counting relies on.
         """
-        self.graph = graph
+        self.graph = checked_graph(graph)
         self._joint = Rejoined.of(graph, _checked(device), _fitting(graph, strides or {}))
 
     @property
@@ -102,10 +110,12 @@ class Scheduled:
         """The kernels of the forward and then of the backward pass, in Inductor's order.
 
         Raises:
-            InvalidPlan: the plan is not legal, or was made for another graph.
+            InvalidPlan: the plan names unknown values, is not legal, or was made for another graph.
+            InvalidOption: it is no plan.
         """
-        plan.check_made_for(self.graph)
-        check_plan(self.graph.unpriced, plan)
+        checked_saves(self.graph, plan)
+        if all(node.op != "call_function" for node in self._joint.module.graph.nodes):
+            return []  # torch's partitioner takes no graph without operators
         kernels: list[Kernel] = []
         strides: dict[str, tuple[int, ...] | None] = {}
         with _uncollected():
@@ -191,11 +201,19 @@ def _checked(device: str | torch.device) -> torch.device:
 
 def _fitting(graph: Graph, strides: Mapping[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
     """The strides of values of the graph; those of the rest of the whole are no concern of a part."""
-    found = {name: tuple(given) for name, given in strides.items() if name in graph.index}
-    for name, given in found.items():
+    if not isinstance(strides, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]  # users are untyped
+        raise InvalidOption(f"Scheduled: strides must be a dict of names, got {strides!r}")
+    found: dict[str, tuple[int, ...]] = {}
+    for name, given in strides.items():
+        if name not in graph.index:
+            continue
         shape = graph.shapes[graph.index[name]]
-        if len(given) != len(shape):
-            raise InvalidOption(f"Scheduled: strides[{name!r}] must have one entry a size of {shape}, got {given}")
+        listed = isinstance(given, Sequence)  # pyright: ignore[reportUnnecessaryIsInstance]
+        numbers = listed and all(is_whole(step) and step >= 0 for step in given)
+        if not numbers or len(given) != len(shape):
+            wanted = f"must have a whole number a size of {shape}"
+            raise InvalidOption(f"Scheduled: strides[{name!r}] {wanted}, got {given!r}")
+        found[name] = tuple(given)
     return found
 
 

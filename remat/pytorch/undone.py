@@ -15,6 +15,8 @@ import torch
 from torch import nn
 from torch.utils._pytree import tree_leaves
 
+from remat.pytorch.fakes import is_fake
+
 
 @contextmanager
 def undone(model_or_fn: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Generator[None]:
@@ -30,7 +32,7 @@ def undone(model_or_fn: Callable[..., Any], args: tuple[Any, ...], kwargs: Mappi
     model = getattr(model_or_fn, "__self__", model_or_fn)
     state = (*model.parameters(), *model.buffers()) if isinstance(model, nn.Module) else ()
     tensors = [leaf for leaf in (*state, *tree_leaves((args, kwargs))) if isinstance(leaf, torch.Tensor)]
-    tracked = [tensor for tensor in tensors if not tensor.is_inference()]
+    tracked = [tensor for tensor in tensors if not tensor.is_inference() and not is_fake(tensor)]
     before = [(tensor, tensor._version, tensor.detach().clone()) for tensor in tracked]
     pythons, numpys = random.getstate(), np.random.get_state()
     try:

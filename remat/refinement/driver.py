@@ -13,6 +13,7 @@ from remat.arrays import BoolArray, is_whole
 from remat.certify import check_plan
 from remat.errors import InvalidOption
 from remat.graph import Graph
+from remat.legal import checked_graph
 from remat.plan import Plan
 from remat.refinement.classes import colours
 from remat.refinement.moves import Neighbourhood
@@ -74,11 +75,12 @@ def refine(
         CannotRebuild: Inductor, or the device, is to be asked about an operator that cannot be made again here.
     """
     begin_s = time.monotonic()
-    if not isinstance(graph, Graph):  # pyright: ignore[reportUnnecessaryIsInstance]  # users are untyped
-        raise InvalidOption(f"graph must be a remat.Graph, got {graph!r}")
+    checked_graph(graph)
     goal, judge = find_objective(objective), find_oracle(oracle)
     judge.terms(goal)
     _check_numbers(extra_bytes, time_limit_s, seed)
+    if progress is not None and not callable(progress):
+        raise InvalidOption(f"progress must be a function of a count and a score, got {progress!r}")
     points = starting_points(graph, plan, starts)
     free = Space(graph)
     states = {name: free.state(saved) for name, saved in points.items()}

@@ -190,7 +190,7 @@ def find_objective(objective: str | Objective) -> Objective:
     """
     if isinstance(objective, Objective):
         return objective
-    if objective not in _OBJECTIVES:
+    if not isinstance(objective, str) or objective not in _OBJECTIVES:  # pyright: ignore[reportUnnecessaryIsInstance]
         raise InvalidOption(
             f"objective must be one of {', '.join(_OBJECTIVES)}, or an instance of "
             f"remat.refinement.Objective, got {objective!r}"

@@ -71,7 +71,7 @@ class Refined:
     def __str__(self) -> str:
         asked = f", {self.asked} by {self.oracle}" if self.asked else ""
         lines = [
-            f"{self.terms[0]}: {self._amount(self.before)} -> {self._amount(self.after)} ({-self.saving:+.1%}), "
+            f"{self.terms[0]}: {self._amount(self.before)} -> {self._amount(self.after)} ({0 - self.saving:+.1%}), "
             f"by oracle {self.oracle}",
             *(
                 f"  {term}: {_human(term, old)} -> {_human(term, new)}"

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 from remat.arrays import BoolArray
 from remat.budget import flow_solver
-from remat.certify import check_plan
 from remat.errors import Infeasible, InvalidOption, InvalidPlan
 from remat.graph import Graph
+from remat.legal import checked_saves
 from remat.options import configured, split_options
 from remat.plan import Plan
 from remat.registry import costmodel_class
@@ -21,34 +21,21 @@ _CLASSIC = {
 }
 
 
-def checked_saved(graph: Graph, plan: object, label: str) -> BoolArray:
-    """(n,) what a plan saves, after checking that it is a legal one for this graph.
-
-    Raises:
-        InvalidPlan: it is none; the message begins with `label`.
-        InvalidOption: it is no plan at all.
-    """
-    if not isinstance(plan, Plan):
-        raise InvalidOption(f"{label} must be a remat.Plan, got {plan!r}")
-    try:
-        plan.check_made_for(graph)
-        saved = plan_mask(graph, plan.saved)
-        plan_mask(graph, plan.recomputed)
-        check_plan(graph.unpriced, plan)
-    except InvalidPlan as error:
-        raise InvalidPlan(f"{label}: {error}") from error
-    return saved
-
-
 def starting_points(graph: Graph, plan: Plan, others: Iterable[Plan]) -> dict[str, BoolArray]:
     """What each start saves, by name, the given plan first; a start that repeats another is left out.
 
     Raises:
-        InvalidPlan, InvalidOption: see `checked_saved`.
+        InvalidPlan: one is not legal, or was made for another graph.
+        InvalidOption: one is no plan at all.
     """
-    found = {"given": checked_saved(graph, plan, "plan")}
-    for i, other in enumerate(others):
-        found[f"starts[{i}]"] = checked_saved(graph, other, f"starts[{i}]")
+    if isinstance(others, Plan) or not isinstance(others, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise InvalidOption(f"starts must be a list of remat.Plan, got {others!r}")
+    found: dict[str, BoolArray] = {}
+    for name, label, start in [("given", "plan", plan), *((f"starts[{i}]",) * 2 + (p,) for i, p in enumerate(others))]:
+        try:
+            found[name] = checked_saves(graph, start, label)
+        except InvalidPlan as error:
+            raise InvalidPlan(f"{label}: {error}") from error
     for name, model in _CLASSIC.items():
         kind, options = split_options(model)
         try:

@@ -1,0 +1,1 @@
+"""Joint graphs of published models, as files: `python -m experiments.corpus` makes them again."""

@@ -1,0 +1,93 @@
+"""Makes the corpus: `python -m experiments.corpus` captures what is missing, then writes index and README.
+
+Nothing is downloaded, and no model runs: tensors have sizes, but no contents (`remat.capture` of fake
+tensors), so that published sizes need no memory. An interrupted run goes on where it was.
+"""
+
+from __future__ import annotations
+
+import platform
+import time
+from collections import Counter
+from dataclasses import replace
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from experiments.corpus.catalogue import recipes
+from experiments.corpus.readme import markdown
+from experiments.corpus.recipe import Recipe, capture
+from experiments.provenance import provenance
+from remat import Graph
+from remat.corpus import Entry, write_index
+from remat.report import near
+
+INSTANCES = Path(__file__).parents[1] / "instances"
+
+console = Console()
+
+
+def main(
+    only: Annotated[list[str] | None, typer.Option(help="an instance to make again; repeatable")] = None,
+    again: Annotated[bool, typer.Option(help="make all of them again")] = False,
+    output: Annotated[Path, typer.Option(help="folder for the graphs, the index and the README")] = INSTANCES,
+) -> None:
+    """Captures what is missing, or what is named; then writes index.json and README.md of all there is."""
+    known = recipes()
+    for name in only or ():
+        if name not in known:
+            raise typer.BadParameter(f"--only must name an instance, got {name!r}{near(name, known)}")
+    output.mkdir(parents=True, exist_ok=True)
+    wanted = only or [name for name in known if again or not (output / f"{name}.json.gz").is_file()]
+    for i, name in enumerate(wanted):
+        with console.status(f"{i + 1}/{len(wanted)} {name}"):
+            start = time.perf_counter()
+            graph = made(known[name])
+            part = output / f"{name}.part.json.gz"  # an interrupted run leaves no half of a graph behind
+            graph.save(part)
+            part.replace(output / f"{name}.json.gz")
+        console.print(f"{i + 1}/{len(wanted)} {name}: {graph!r}, {time.perf_counter() - start:.0f} s")
+    files = [output / f"{name}.json.gz" for name in known]
+    entries = tuple(Entry.of(file) for file in files if file.is_file())
+    write_index(output, entries, _provenance())
+    (output / "README.md").write_text(markdown(entries))
+    families = Counter(entry.family for entry in entries)
+    size = sum(entry.file_bytes for entry in entries)
+    console.print(f"{len(entries)} instances ({dict(families)}), {size / 2**20:.1f} MiB; {output}/README.md lists them")
+
+
+def made(recipe: Recipe) -> Graph:
+    """The graph of a recipe, with its provenance."""
+    graph = capture(recipe)
+    about = {
+        "instance": recipe.name,
+        "family": recipe.family,
+        "model": recipe.model,
+        "sizes": recipe.sizes,
+        "dtype": recipe.dtype_name,
+        "cite": recipe.cite,
+        "code": f"{recipe.package} {_version(recipe.package)}" if recipe.package else "experiments",
+        "device": "cpu, fake tensors",
+        "python": platform.python_version(),
+        "commit": provenance()["commit"],
+        "command": f"python -m experiments.corpus --only {recipe.name}",
+    }
+    return replace(graph, meta=dict(graph.meta) | about)
+
+
+def _provenance() -> dict[str, str]:
+    return provenance() | {"command": "python -m experiments.corpus"}
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "not installed"
+
+
+if __name__ == "__main__":
+    typer.run(main)

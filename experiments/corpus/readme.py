@@ -1,0 +1,84 @@
+"""What people read about the corpus: made of the index, so that it cannot drift."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from remat.corpus import Entry
+from remat.report import human_bytes
+
+_INTRODUCTION = """\
+# Joint graphs of real models
+
+`python -m experiments.corpus` makes these files, the index and this page; do not edit them by hand.
+
+Each file is the joint forward+backward graph of a training step, as TorchInductor would partition it: every value
+with its operator, shape, bytes and flops, and every use (the format is documented in `remat/graph_file.py`; plain
+JSON, gzipped, and no PyTorch is needed to read it). With the files, solvers can be compared on the same instances,
+without PyTorch and without a GPU. We know of no other public collection of joint graphs with operators, bytes, flops,
+and marks of what fuses and what is random. Nearest come Checkmate's training graphs of seven convolutional nets, with a
+cost and a size for each layer (in the repository of MOCCASIN, GPL-3), and forward graphs as PyTorch code (GraphNet,
+MIT).
+
+```sh
+remat corpus list
+remat corpus get resnet50 -o resnet50.json.gz
+remat solve resnet50.json.gz
+```
+
+```python
+from remat.corpus import Corpus
+
+graph = Corpus.open().graph("resnet50")
+```
+
+## How they were made
+
+By `remat.capture` on fake tensors, which have sizes but no contents: so the sizes are those at which people train, and
+the weights do not matter. All were captured for the CPU, in training mode, with static shapes; `remat corpus show NAME`
+says with which versions, when, and by which command. Graphs for a GPU differ in details, above all where attention is
+one operator. Losses are part of the graph; optimizers are not. Batch sizes are ours.
+
+- `small-*`, `gpt*`, `lstm-*`: models of this repository (`experiments/models.py`, `experiments/zoo.py`); `gpt*` has an
+  output layer of its own, where the published models reuse the embedding.
+- Convolutional nets and acquisition functions: written out in `experiments/published.py` at the published widths.
+- `hf-*`: the configurations of the `transformers` package (Apache-2.0; `pip install 'remat[corpus]'`), without weights.
+
+*Saved* is what the forward pass hands to the backward pass if no operator runs twice, about what autograd keeps;
+parameters and inputs do not count.
+"""
+
+_END = """\
+## Licence, and what to cite
+
+The files are under the licence of this repository, BSD-3-Clause. They contain no weights and no data, only which
+operators a model consists of. Please cite this repository with the commit that a file names, and the publication of the
+model:
+
+"""
+
+
+def markdown(entries: Sequence[Entry]) -> str:
+    """The page."""
+    size = human_bytes(sum(entry.file_bytes for entry in entries))
+    lines = [_INTRODUCTION, f"## {len(entries)} instances, {size}"]
+    for family in dict.fromkeys(entry.family for entry in entries):
+        rows = [entry for entry in entries if entry.family == family]
+        lines += [
+            "",
+            f"### {family}",
+            "",
+            "| name | values | uses | saved | model | sizes |",
+            "|---|--:|--:|--:|---|---|",
+        ]
+        lines += [row(entry) for entry in rows]
+    cited = dict.fromkeys(entry.cite for entry in entries if entry.cite)
+    models = {cite: ", ".join(f"`{entry.name}`" for entry in entries if entry.cite == cite) for cite in cited}
+    return "\n".join([*lines, "", _END + "\n".join(f"- {cite}: {models[cite]}" for cite in cited)]) + "\n"
+
+
+def row(entry: Entry) -> str:
+    """A line of a table."""
+    saved = human_bytes(entry.no_recompute_saved_bytes)
+    sizes = f"{entry.sizes}, {entry.dtype}"
+    return f"| `{entry.name}` | {entry.values:,} | {entry.uses:,} | {saved} | {entry.model} | {sizes} |"

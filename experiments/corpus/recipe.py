@@ -1,0 +1,95 @@
+"""How one instance of the corpus is made: a model of published sizes, of tensors without contents."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+from torch._subclasses import FakeTensorMode
+from torch.utils._pytree import tree_map
+
+import remat
+from remat import Graph
+
+Inputs = tuple[Callable[[], Tensor], ...]
+Sample = tuple[nn.Module, tuple[Tensor, ...]]
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A model and its inputs.
+
+    Attributes:
+        name: of the instance, and of its file.
+        family: what kind of model it is.
+        model: what it is.
+        sizes: layers, widths, batch: what is not said by `model`.
+        make: the model and its inputs; only their sizes matter, so they may be on the meta device.
+        cite: where the model was published; "" for small ones of our own.
+        package: whose code the model is; "" for our own.
+        dtype: of the parameters.
+    """
+
+    name: str
+    family: str
+    model: str
+    sizes: str
+    make: Callable[[], Sample]
+    cite: str = ""
+    package: str = ""
+    dtype: torch.dtype = torch.float32
+
+    @property
+    def dtype_name(self) -> str:
+        """Such as "float32"."""
+        return str(self.dtype).removeprefix("torch.")
+
+
+def on_meta(model: Callable[[], nn.Module], inputs: Inputs, dtype: torch.dtype = torch.float32) -> Sample:
+    """A model and inputs that take no memory."""
+    with torch.device("meta"):
+        return model().to(dtype), tuple(make() for make in inputs)
+
+
+def floats(*shape: int, dtype: torch.dtype = torch.float32) -> Callable[[], Tensor]:
+    """Numbers, to be made."""
+    return partial(torch.empty, shape, dtype=dtype)
+
+
+def tokens(*shape: int) -> Callable[[], Tensor]:
+    """Integers, to be made: words, or labels."""
+    return partial(torch.zeros, shape, dtype=torch.long)
+
+
+def images(batch: int, size: int = 224) -> Inputs:
+    """Pictures of three channels, and a label for each."""
+    return floats(batch, 3, size, size), tokens(batch)
+
+
+def capture(recipe: Recipe) -> Graph:
+    """The joint graph of a recipe."""
+    torch.manual_seed(0)
+    model, args = fake(*recipe.make())
+    return remat.capture(model, *args)
+
+
+def fake(model: nn.Module, args: tuple[Tensor, ...]) -> Sample:
+    """The model, its tensors exchanged in place for fake ones on the CPU, and its arguments likewise."""
+    mode = FakeTensorMode()
+    seen: dict[int, tuple[Tensor, Tensor]] = {}  # holds the old ones, too: an id is unique while its tensor lives
+
+    def exchanged(tensor: Tensor) -> Tensor:
+        if id(tensor) not in seen:  # tied weights stay tied
+            with mode:
+                empty = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype)
+                is_weight = isinstance(tensor, nn.Parameter)
+                seen[id(tensor)] = tensor, nn.Parameter(empty, tensor.requires_grad) if is_weight else empty
+        return seen[id(tensor)][1]
+
+    for module in model.modules():
+        for table in (module._parameters, module._buffers):
+            table.update({name: exchanged(tensor) for name, tensor in table.items() if tensor is not None})
+    return model, tree_map(exchanged, args)
