@@ -24,9 +24,18 @@ def provenance() -> dict[str, str]:
     }
 
 
+_RESULTS = (":(top,exclude)experiments/results", ":(top,exclude)experiments/instances")
+"""What experiments write: that it changed says nothing about the code that wrote it."""
+
+
 def _commit() -> str:
-    command = ["git", "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
-    return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip() or "unknown"
+    commit = _git("rev-parse", "--short=12", "HEAD")
+    changed = _git("status", "--porcelain", "--untracked-files=no", "--", ":/", *_RESULTS)
+    return f"{commit}-dirty" if commit and changed else commit or "unknown"
+
+
+def _git(*command: str) -> str:
+    return subprocess.run(["git", *command], capture_output=True, text=True, check=False).stdout.strip()
 
 
 def _module() -> str:
