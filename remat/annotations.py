@@ -24,15 +24,10 @@ def recompute_parameter_copies(graph: Graph) -> Graph:
     Returns:
         the graph with the marks; bans on recomputing what is marked are lifted.
     """
-    arguments: list[list[int]] = [[] for _ in range(len(graph))]
-    producers: list[int] = graph.producers.tolist()
-    consumers: list[int] = graph.consumers.tolist()
-    for u, v in zip(producers, consumers, strict=True):
-        arguments[v].append(u)
     copy = np.zeros(len(graph), np.bool_)
     # A copy of a buffer that the forward pass overwrites is the old value: copying again would give the new one.
     lasting = graph.parameter & ~graph.cannot_recompute.mask
-    for v, used in enumerate(arguments):
+    for v, used in enumerate(graph.operands):
         op = graph.ops[v]
         copies = bool(graph.view[v]) or op in _CASTS or any(word in op for word in _GATHERS)
         copy[v] = copies and len(used) == 1 and bool(lasting[used[0]] or copy[used[0]])

@@ -15,7 +15,7 @@ from typer.core import TyperGroup
 import remat
 from remat import cli_corpus, cli_device, cli_frontier, cli_plugins, cli_refine, cli_timeline, cli_traffic
 from remat import cli_tables as tables
-from remat.cli_options import cost_model_of, load_factory, load_graph, solver_if_named, solver_of
+from remat.cli_options import GraphFile, cost_model_of, load_factory, load_graph, solver_if_named, solver_of
 from remat.compare import warm_up
 from remat.errors import Infeasible, LimitReached, RematError
 from remat.plan import Plan
@@ -70,7 +70,6 @@ def _fail(error: RematError | OSError) -> NoReturn:
 
 app = typer.Typer(cls=_Group, no_args_is_help=True, help=_HELP, pretty_exceptions_show_locals=False)
 
-_GraphFile = Annotated[Path, typer.Argument(metavar="GRAPH", help="A graph file, as `remat capture` writes.")]
 _CostModel = Annotated[
     str, typer.Option("--cost-model", "-m", metavar="NAME[:KEY=VALUE,...]", help="See `remat costmodels`.")
 ]
@@ -138,7 +137,7 @@ def capture(
 
 @app.command()
 def solve(
-    graph: _GraphFile,
+    graph: GraphFile,
     cost_model: _CostModel = DEFAULT_COST_MODEL,
     solver: _Solver = None,
     model_options: _ModelOptions = None,
@@ -214,7 +213,7 @@ def compare(
 
 @app.command()
 def explain(
-    graph: _GraphFile,
+    graph: GraphFile,
     value: Annotated[str, typer.Argument(metavar="VALUE", help="Name of a value of the graph.")],
     cost_model: _CostModel = DEFAULT_COST_MODEL,
     solver: _Solver = None,
@@ -234,7 +233,7 @@ def explain(
 
 @app.command()
 def show(
-    graph: _GraphFile,
+    graph: GraphFile,
     output: Annotated[Path, typer.Option("--output", "-o", help="Picture to write: .svg, .png or .pdf.")],
     plan: Annotated[
         str | None, typer.Option(metavar="FILE|solved", help="Colour by a plan file, or `solved` to solve now.")

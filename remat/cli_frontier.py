@@ -10,7 +10,7 @@ import typer
 
 import remat
 from remat import cli_tables as tables
-from remat.cli_options import load_graph, solver_of
+from remat.cli_options import GraphFile, load_graph, solver_of
 from remat.pareto import Frontier, Point
 from remat.registry import DEFAULT_BUDGET_SOLVER, DEFAULT_ESTIMATOR
 from remat.report import human_bytes, human_price
@@ -20,7 +20,7 @@ _TABLE = 40
 
 
 def frontier(
-    graph: Annotated[Path, typer.Argument(metavar="GRAPH", help="A graph file, as `remat capture` writes.")],
+    graph: GraphFile,
     estimator: Annotated[
         str, typer.Option("--estimator", "-e", metavar="NAME[:KEY=VALUE,...]", help="See `remat estimators`.")
     ] = DEFAULT_ESTIMATOR,

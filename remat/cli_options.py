@@ -6,7 +6,7 @@ import importlib
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Annotated, Any, TypeVar, cast
 
 import typer
 
@@ -21,6 +21,18 @@ from remat.report import near
 from remat.solver import Solver
 
 _Plugin = TypeVar("_Plugin", Solver, CostModel)
+
+GraphFile = Annotated[Path, typer.Argument(metavar="GRAPH", help="A graph file, as `remat capture` writes.")]
+PlanFile = Annotated[str, typer.Option(metavar="FILE|solved", help="A plan file, or `solved` to solve now.")]
+CostModelIfNamed = Annotated[
+    str | None, typer.Option("--cost-model", "-m", metavar="NAME[:KEY=VALUE,...]", help="See `remat costmodels`.")
+]
+SolverIfNamed = Annotated[
+    str | None,
+    typer.Option(
+        "--solver", "-s", metavar="NAME[:KEY=VALUE,...]", help="See `remat solvers`; by default, that of `solve`."
+    ),
+]
 
 
 def solver_of(text: str, options: Sequence[str] = ()) -> Solver:
@@ -42,7 +54,7 @@ def cost_model_of(text: str, options: Sequence[str] = ()) -> CostModel:
     return _configured(costmodel_class(name), [*inline, *options])
 
 
-def chosen_plan(graph: Graph, plan: str, cost_model: str | None, solver: str | None) -> Plan:
+def chosen_plan(graph: Graph, plan: str, cost_model: str | None = None, solver: str | None = None) -> Plan:
     """The plan of `--plan FILE`, or what `--plan solved` makes of a graph under `-m` with `-s`."""
     if plan != "solved":
         if cost_model is not None or solver is not None:

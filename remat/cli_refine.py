@@ -10,9 +10,7 @@ from typing import Annotated, Any, cast
 
 import typer
 
-from remat.choose import choose
-from remat.cli_options import load_graph
-from remat.graph import Graph
+from remat.cli_options import GraphFile, chosen_plan, load_graph
 from remat.plan import Plan
 from remat.refinement import Refined
 from remat.refinement import refine as improve
@@ -23,7 +21,7 @@ _EVERY = 25
 
 
 def refine(
-    graph: Annotated[Path, typer.Argument(metavar="GRAPH", help="A graph file, as `remat capture` writes.")],
+    graph: GraphFile,
     plan: Annotated[
         str, typer.Option(metavar="FILE|solved", help="A plan file, or `solved` for the classic cut.")
     ] = "solved",
@@ -50,7 +48,7 @@ def refine(
     values = load_graph(graph)
     found = improve(
         values,
-        _plan(values, plan),
+        chosen_plan(values, plan),
         cast(Any, objective),
         cast(Any, oracle),
         extra_bytes=parse_bytes(extra, "--extra"),
@@ -65,14 +63,6 @@ def refine(
         return typer.echo(json.dumps(_document(graph, found), indent=1))
     typer.echo(found)
     return typer.echo(f"written to {output}") if output is not None else None
-
-
-def _plan(graph: Graph, plan: str) -> Plan:
-    if plan != "solved":
-        return Plan.load(plan)
-    chosen = choose(graph).plan
-    assert chosen is not None  # `choose` raises where there is none
-    return chosen
 
 
 def _report(evaluated: int, best: tuple[int, ...]) -> None:

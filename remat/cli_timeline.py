@@ -9,23 +9,16 @@ from typing import Annotated
 
 import typer
 
-from remat.cli_options import chosen_plan, load_graph
+from remat.cli_options import CostModelIfNamed, GraphFile, PlanFile, SolverIfNamed, chosen_plan, load_graph
 from remat.memory import lower_bound, simulate
 from remat.report import human_bytes
 
 
 def timeline(
-    graph: Annotated[Path, typer.Argument(metavar="GRAPH", help="A graph file, as `remat capture` writes.")],
-    plan: Annotated[str, typer.Option(metavar="FILE|solved", help="A plan file, or `solved` to solve now.")] = "solved",
-    cost_model: Annotated[
-        str | None, typer.Option("--cost-model", "-m", metavar="NAME[:KEY=VALUE,...]", help="See `remat costmodels`.")
-    ] = None,
-    solver: Annotated[
-        str | None,
-        typer.Option(
-            "--solver", "-s", metavar="NAME[:KEY=VALUE,...]", help="See `remat solvers`; by default, that of `solve`."
-        ),
-    ] = None,
+    graph: GraphFile,
+    plan: PlanFile = "solved",
+    cost_model: CostModelIfNamed = None,
+    solver: SolverIfNamed = None,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Picture to write: .svg, .png or .pdf.")] = None,
     holds_outputs: Annotated[
         bool, typer.Option(help="The caller keeps the outputs of the forward pass until the backward pass ends.")

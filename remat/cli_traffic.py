@@ -3,27 +3,19 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from remat.cli_options import chosen_plan, load_graph
+from remat.cli_options import CostModelIfNamed, GraphFile, PlanFile, SolverIfNamed, chosen_plan, load_graph
 from remat.traffic import traffic as predict
 
 
 def traffic(
-    graph: Annotated[Path, typer.Argument(metavar="GRAPH", help="A graph file, as `remat capture` writes.")],
-    plan: Annotated[str, typer.Option(metavar="FILE|solved", help="A plan file, or `solved` to solve now.")] = "solved",
-    cost_model: Annotated[
-        str | None, typer.Option("--cost-model", "-m", metavar="NAME[:KEY=VALUE,...]", help="See `remat costmodels`.")
-    ] = None,
-    solver: Annotated[
-        str | None,
-        typer.Option(
-            "--solver", "-s", metavar="NAME[:KEY=VALUE,...]", help="See `remat solvers`; by default, that of `solve`."
-        ),
-    ] = None,
+    graph: GraphFile,
+    plan: PlanFile = "solved",
+    cost_model: CostModelIfNamed = None,
+    solver: SolverIfNamed = None,
     fused: Annotated[bool, typer.Option(help="As TorchInductor fuses; or every operator by itself.")] = True,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")] = False,
 ) -> None:

@@ -147,6 +147,16 @@ class Graph:
         return {name: i for i, name in enumerate(self.names)}
 
     @cached_property
+    def operands(self) -> tuple[tuple[int, ...], ...]:
+        """Of each value, the positions of what it uses, in the order of its uses."""
+        operands: list[list[int]] = [[] for _ in range(len(self))]
+        producers: list[int] = self.producers.tolist()
+        consumers: list[int] = self.consumers.tolist()
+        for u, v in zip(producers, consumers, strict=True):
+            operands[v].append(u)
+        return tuple(map(tuple, operands))
+
+    @cached_property
     def in_forward(self) -> BoolArray:
         """(n,) values of the region FORWARD."""
         return frozen(self.region == int(Region.FORWARD))
@@ -215,15 +225,11 @@ class Graph:
         >>> g.build().signature
         ('x: placeholder, 4 bytes', 'sin: sin, 4 bytes, of x')
         """
-        arguments: list[list[str]] = [[] for _ in range(len(self))]
-        producers: list[int] = self.producers.tolist()
-        consumers: list[int] = self.consumers.tolist()
-        for u, v in zip(producers, consumers, strict=True):
-            arguments[v].append(self.names[u])
         lines: list[str] = []
         for i in np.flatnonzero(~self.in_tangents).tolist():
             kind = f" {self.dtypes[i]}{list(self.shapes[i])}" if self.dtypes[i] else ""
-            of = f", of {', '.join(arguments[i])}" if arguments[i] else ""
+            used = ", ".join(self.names[u] for u in self.operands[i])
+            of = f", of {used}" if used else ""
             lines.append(f"{self.names[i]}: {self.ops[i]}{kind}, {self.bytes[i]} bytes{of}")
         return tuple(lines)
 

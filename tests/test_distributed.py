@@ -19,18 +19,19 @@ def two_processes(script: str) -> Any:
     """What a script of this folder, run as two ranks, printed last. A run that is stuck is tried again."""
     program = str(Path(__file__).with_name(script))
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", program]
-    for attempt in range(1, ATTEMPTS + 1):
+    attempts_left = ATTEMPTS
+    while True:
+        attempts_left -= 1
         with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as run:
             try:
                 printed, errors = run.communicate(timeout=STUCK_S)
             except subprocess.TimeoutExpired:
                 run.terminate()  # torch's launcher then ends the ranks, too
-                if attempt == ATTEMPTS:
+                if not attempts_left:
                     raise
                 continue
         assert run.returncode == 0, errors[-3000:]
         return json.loads(printed.splitlines()[-1])
-    raise AssertionError("unreachable")
 
 
 @pytest.fixture(scope="module")

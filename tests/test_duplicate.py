@@ -267,7 +267,7 @@ def anything(whole: Pass, data: st.DataObject) -> list[set[int]]:
         todo, values = [v for v in earlier if data.draw(st.booleans())], set[int]()
         while todo:
             values.add(v := todo.pop())
-            bases = {whole.bases[u] for u in whole.operands[v]} & whole.grouped
+            bases = {whole.bases[u] for u in whole.graph.operands[v]} & whole.grouped
             todo += bases - values - group.values - whole.writer.keys()
         drawn.append(values)
     return drawn

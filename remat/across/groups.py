@@ -142,19 +142,9 @@ class Pass:
             v = todo.pop()
             if v not in inside:
                 inside.add(v)
-                bases = {self.bases[u] for u in self.operands[v]}
+                bases = {self.bases[u] for u in self.graph.operands[v]}
                 todo += [base for base in bases if base not in stop or base in writes]
         return inside
-
-    @cached_property
-    def operands(self) -> tuple[tuple[int, ...], ...]:
-        """Of each value, what it uses: values or views."""
-        operands: list[list[int]] = [[] for _ in range(len(self.graph))]
-        producers: list[int] = self.graph.producers.tolist()
-        consumers: list[int] = self.graph.consumers.tolist()
-        for u, v in zip(producers, consumers, strict=True):
-            operands[v].append(u)
-        return tuple(map(tuple, operands))
 
     @cached_property
     def bases(self) -> list[int]:
@@ -193,7 +183,7 @@ class Pass:
             if v in computes[k]:
                 continue
             computes[k].add(v)
-            for u in self.operands[v]:
+            for u in self.graph.operands[v]:
                 base = self.bases[u]
                 if base in self.groups[k].values:
                     todo.append((k, base))

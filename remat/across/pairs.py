@@ -56,7 +56,7 @@ class _Pair:
         self.ours, self.theirs = traffic.computes[a], traffic.computes[b]
         self.read = traffic.reads[b]
         self.available = self.ours | {whole.bases[u] for u in traffic.reads[a]}
-        used = {u for v in self.ours for u in whole.operands[v]} | self.read
+        used = {u for v in self.ours for u in whole.graph.operands[v]} | self.read
         self.views = self._views([u for u in used if whole.bases[u] in self.available])
         self.builder = GraphBuilder()
 
@@ -75,7 +75,7 @@ class _Pair:
         if v in self.available - self.ours:
             self.builder.input(name, bytes=size)
             return
-        operands = self.whole.operands[v]
+        operands = self.whole.graph.operands[v]
         if v in self.views:
             first = next(u for u in operands if graph.storage[u] == graph.storage[v])
             inside = self._stays_inside(self.whole.bases[v])
@@ -101,7 +101,7 @@ class _Pair:
 
     def _reads_for_once(self, v: int) -> str | None:
         """Why what a value reads must not be read later."""
-        bases = {self.whole.bases[u] for u in self.whole.operands[v]} - self.ours
+        bases = {self.whole.bases[u] for u in self.whole.graph.operands[v]} - self.ours
         reasons = (self.whole.graph.cannot_save.reason(base) for base in sorted(bases))
         return next((f"reads what must not be read later: {reason}" for reason in reasons if reason), None)
 
@@ -113,7 +113,7 @@ class _Pair:
         for v in sorted({bases[u] for u in self.read} - self.available):
             name_of[v] = self.builder.tangent(graph.names[v], bytes=int(graph.bytes[v]))
         for v in sorted(self.theirs):
-            operands = [name_of.get(bases[u], graph.names[u]) for u in self.whole.operands[v]]
+            operands = [name_of.get(bases[u], graph.names[u]) for u in self.whole.graph.operands[v]]
             self.builder.op(graph.ops[v], launch, *operands, name=name_of[v], bytes=int(graph.bytes[v]))
         self.builder.gradient(*(name_of[v] for v in sorted(self.whole.traffic.writes[self.b])))
 
@@ -124,7 +124,7 @@ class _Pair:
             view = reads.pop()
             if bases[view] != view and view not in found:
                 found.add(view)
-                reads += self.whole.operands[view]
+                reads += self.whole.graph.operands[view]
         return found
 
     def _written_anyway(self) -> set[int]:

@@ -156,7 +156,7 @@ class _Search:
         """A value, and those of its group that it is made of and that nobody writes."""
         found, todo = {v}, [v]
         while todo:
-            bases = {self.now.bases[u] for u in self.now.operands[todo.pop()]} - found
+            bases = {self.now.bases[u] for u in self.now.graph.operands[todo.pop()]} - found
             fresh = {base for base in bases & self.now.groups[a].values if base not in self.now.writer}
             found |= fresh
             todo += fresh

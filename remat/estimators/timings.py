@@ -67,12 +67,8 @@ def write_timings(path: Path, device: str, times: Mapping[str, int]) -> None:
 
 def call_keys(graph: Graph, values: list[int]) -> list[str]:
     """What calls must have in common to take the same time: operator, constants, types and shapes."""
-    producers: list[list[int]] = [[] for _ in range(len(graph))]
-    uses: list[tuple[int, int]] = list(zip(graph.producers.tolist(), graph.consumers.tolist(), strict=True))
-    for u, v in uses:
-        producers[v].append(u)
     keys: list[str] = []
     for v in values:
-        of = [f"{graph.dtypes[u]}{str(list(graph.shapes[u])).replace(' ', '')}" for u in producers[v]]
+        of = [f"{graph.dtypes[u]}{str(list(graph.shapes[u])).replace(' ', '')}" for u in graph.operands[v]]
         keys.append(f"{graph.ops[v]}({','.join(of)}){graph.arguments[v]}")
     return keys

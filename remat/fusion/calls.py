@@ -12,8 +12,6 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any, NamedTuple, cast
 
-import numpy as np
-
 from remat.errors import InvalidGraph
 from remat.fusion.index import Shape
 from remat.graph import Graph
@@ -80,16 +78,11 @@ def calls_of(graph: Graph) -> list[Call]:
     Raises:
         InvalidGraph: an entry of `Graph.arguments` is not one that `remat.capture` writes.
     """
-    order = np.argsort(graph.consumers, kind="stable")
-    sources: list[list[int]] = [[] for _ in range(len(graph))]
-    uses: list[list[int]] = np.stack([graph.producers[order], graph.consumers[order]], 1).tolist()
-    for u, v in uses:
-        sources[v].append(u)
-    taken = {u for v, of in enumerate(sources) if graph.ops[v] == "getitem" for u in of}
-    return [_call(graph, v, of, v in taken) for v, of in enumerate(sources)]
+    taken = {u for v, of in enumerate(graph.operands) if graph.ops[v] == "getitem" for u in of}
+    return [_call(graph, v, of, v in taken) for v, of in enumerate(graph.operands)]
 
 
-def _call(graph: Graph, v: int, sources: list[int], is_tuple: bool) -> Call:
+def _call(graph: Graph, v: int, sources: tuple[int, ...], is_tuple: bool) -> Call:
     op, _, overload = graph.ops[v].rpartition(".")
     if not op or op == "_operator":
         op, overload = graph.ops[v], ""
@@ -103,7 +96,7 @@ def _call(graph: Graph, v: int, sources: list[int], is_tuple: bool) -> Call:
     return Call(v, op, overload, args, kwargs, distinct, shape, itemsize, graph.dtypes[v], is_tuple)
 
 
-def _arguments(text: str, sources: list[int], name: str) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def _arguments(text: str, sources: tuple[int, ...], name: str) -> tuple[tuple[Any, ...], dict[str, Any]]:
     if not text:
         return tuple(map(Ref, sources)), {}
     try:
@@ -118,7 +111,7 @@ def _arguments(text: str, sources: list[int], name: str) -> tuple[tuple[Any, ...
         ) from None
 
 
-def _read(argument: Any, sources: list[int]) -> Any:
+def _read(argument: Any, sources: tuple[int, ...]) -> Any:
     if isinstance(argument, list):
         return [_read(item, sources) for item in cast(list[Any], argument)]
     if not isinstance(argument, dict):

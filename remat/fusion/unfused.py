@@ -15,24 +15,20 @@ def unfused_kernels(graph: Graph, order: Order) -> Iterator[Kernel]:
     """One kernel an operator, in the order of the passes."""
     element = np.fromiter((op == "getitem" for op in graph.ops), np.bool_, len(graph))
     free = graph.view | element
-    n = len(graph)
-    arguments: list[list[int]] = [[] for _ in range(n)]
-    elements: list[list[int]] = [[] for _ in range(n)]
-    uses: list[tuple[int, int]] = list(zip(graph.producers.tolist(), graph.consumers.tolist(), strict=True))
-    for u, v in uses:
-        arguments[v].append(u)
-        if element[v] and not graph.view[v]:
+    elements: list[list[int]] = [[] for _ in range(len(graph))]
+    for v in np.flatnonzero(element & ~graph.view).tolist():
+        for u in graph.operands[v]:
             elements[u].append(v)
     for values, backward in ((order.forward, False), (order.backward, True)):
         launched: list[int] = values[~free[values]].tolist()
         for v in launched:
-            yield _kernel(graph, v, arguments[v], elements[v], backward)
+            yield _kernel(graph, v, elements[v], backward)
 
 
-def _kernel(graph: Graph, v: int, arguments: list[int], elements: list[int], backward: bool) -> Kernel:
+def _kernel(graph: Graph, v: int, elements: list[int], backward: bool) -> Kernel:
     base, moved, size = graph.base, graph.moved_bytes, graph.storage_bytes
     read: dict[int, int] = {}
-    for u in arguments:
+    for u in graph.operands[v]:
         storage = int(base[u])
         read[storage] = min(read.get(storage, 0) + int(moved[u]), int(size[u]))
     written = {int(base[x]): int(moved[x]) for x in (elements or [v])}

@@ -5,16 +5,14 @@ from __future__ import annotations
 import numpy as np
 
 from remat.arrays import BoolArray, IntArray, bool_column, frozen
-from remat.certify import check_plan
-from remat.costmodel import FactsOnly
 from remat.errors import InvalidPlan
 from remat.graph import Graph
+from remat.legal import checked_graph, checked_saves
 from remat.memory.facts import Storages
 from remat.memory.lifetimes import Lifetimes
 from remat.memory.order import Order
 from remat.memory.timeline import WHYS, LiveTensor, Timeline
 from remat.plan import Plan
-from remat.report import plan_mask
 
 
 def simulate(graph: Graph, plan: Plan, *, holds_outputs: bool = True) -> Timeline:
@@ -27,6 +25,7 @@ def simulate(graph: Graph, plan: Plan, *, holds_outputs: bool = True) -> Timelin
 
     Raises:
         InvalidPlan: the plan names unknown values, is not legal, or was made for another graph.
+        InvalidOption: no graph, or no plan.
 
     >>> from remat import GraphBuilder
     >>> g = GraphBuilder()
@@ -41,10 +40,7 @@ def simulate(graph: Graph, plan: Plan, *, holds_outputs: bool = True) -> Timelin
              4 B  gradient   dx
              1 B  output     sum
     """
-    plan.check_made_for(graph)
-    saved = plan_mask(graph, plan.saved)
-    plan_mask(graph, plan.recomputed)
-    check_plan(FactsOnly().pose(graph), plan)
+    saved = checked_saves(checked_graph(graph), plan)
     return Simulator(graph, holds_outputs=holds_outputs).timeline(saved)
 
 

@@ -40,12 +40,9 @@ def handed_over(graph: Graph, plan: Plan) -> set[str]:
 
 def _sizes(graph: Graph, views: set[int], available: set[int]) -> set[int]:
     """The inputs that `views` are computed from, beside what is available: symbolic sizes."""
-    arguments: dict[int, list[int]] = {}
-    for u, v in zip(graph.producers.tolist(), graph.consumers.tolist(), strict=True):
-        arguments.setdefault(v, []).append(u)
     sizes, seen, stack = set[int](), available | views, list(views)
     while stack:
-        for u in arguments.get(stack.pop(), []):
+        for u in graph.operands[stack.pop()]:
             if u in seen:
                 continue
             seen.add(u)

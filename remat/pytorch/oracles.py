@@ -89,7 +89,7 @@ class _Step:
     """A forward and a backward pass, compiled; a call runs both."""
 
     def __init__(self, scheduled: Scheduled, plan: Plan, device: torch.device) -> None:
-        forward, backward = scheduled._split(plan)
+        forward, backward = scheduled.split(plan)
         self._given = {node.name: _made_up(node, device) for node in _inputs(forward)}
         self._takes = [node.name for node in _inputs(forward)]
         self._returns = [getattr(node, "name", "") for node in _results(forward)]

@@ -85,9 +85,6 @@ class _Builder:
         self.fx_graph, self.root = fx.Graph(), torch.nn.Module()
         self.fake_mode = FakeTensorMode(allow_non_fake_inputs=True, shape_env=ShapeEnv())
         self.nodes: list[fx.Node | None] = []
-        self.arguments: list[list[int]] = [[] for _ in range(len(graph))]
-        for u, v in zip(graph.producers.tolist(), graph.consumers.tolist(), strict=True):
-            self.arguments[v].append(u)
 
     def rejoined(self) -> Rejoined:
         graph = self.graph
@@ -131,7 +128,7 @@ class _Builder:
                 node.meta |= {"recompute": policy, "ac_graph_id": 0}
         if graph.in_tangents[value] and op != "placeholder":
             # A write is the backward's by its tag alone; and only a write depends on no tangent there.
-            of_tangent = graph.in_tangents[self.arguments[value]].any()
+            of_tangent = graph.in_tangents[list(graph.operands[value])].any()
             node.meta["partitioner_tag"] = "is_backward" if of_tangent else "must_be_in_backward"
         return node
 
@@ -158,7 +155,7 @@ class _Builder:
         name, op = graph.names[value], graph.ops[value]
         try:
             target = operator.getitem if op == "getitem" else operator_named(op)
-            given = [self.nodes[u] for u in self.arguments[value]]
+            given = [self.nodes[u] for u in graph.operands[value]]
             args, kwargs = call_of(graph.arguments[value], given, self.device)
         except CannotRebuild as error:
             raise CannotRebuild(f"{name!r} ({op}) cannot be rebuilt from the graph: {error}") from None

@@ -119,14 +119,15 @@ class Scheduled:
         kernels: list[Kernel] = []
         strides: dict[str, tuple[int, ...] | None] = {}
         with _uncollected():
-            for backward, module in enumerate(self._split(plan)):
+            for backward, module in enumerate(self.split(plan)):
                 if all(node.op != "call_function" for node in module.graph.nodes):
                     continue  # Inductor compiles nothing either
                 found, strides = self._scheduled(module, strides, backward=bool(backward))
                 kernels += found
         return kernels
 
-    def _split(self, plan: Plan) -> tuple[fx.GraphModule, fx.GraphModule]:
+    def split(self, plan: Plan) -> tuple[fx.GraphModule, fx.GraphModule]:
+        """The forward and the backward graph under a plan, which is not checked (see `remat.check_plan`)."""
         handed = handed_over(self.graph, plan)
 
         def saved(joint_graph: fx.Graph, node_info: Any, num_fwd_outputs: int) -> list[fx.Node]:

@@ -48,27 +48,24 @@ def colours(graph: Graph, rounds: int) -> IntArray:
     >>> colours(g.build(), 0).tolist(), colours(g.build(), 1).tolist()
     ([0, 0, 1, 1, 2, 3], [0, 1, 2, 2, 3, 4])
     """
-    arguments, readers = neighbours(graph)
+    operands, readers = graph.operands, readers_of(graph)
     colour = [_digest(text) for text in _local_colours(graph)]
     for _ in range(rounds):
         colour = [
-            _digest(repr((colour[v], [colour[u] for u in arguments[v]], sorted(colour[w] for w in readers[v]))))
+            _digest(repr((colour[v], [colour[u] for u in operands[v]], sorted(colour[w] for w in readers[v]))))
             for v in range(len(graph))
         ]
     number: dict[bytes, int] = {}
     return np.array([number.setdefault(c, len(number)) for c in colour], np.int64)
 
 
-def neighbours(graph: Graph) -> tuple[list[list[int]], list[list[int]]]:
-    """For each value, its arguments, in the order of its uses, and what reads it."""
-    arguments: list[list[int]] = [[] for _ in range(len(graph))]
+def readers_of(graph: Graph) -> list[list[int]]:
+    """For each value, what reads it."""
     readers: list[list[int]] = [[] for _ in range(len(graph))]
-    producers: list[int] = graph.producers.tolist()
-    consumers: list[int] = graph.consumers.tolist()
-    for u, v in zip(producers, consumers, strict=True):
-        arguments[v].append(u)
-        readers[u].append(v)
-    return arguments, readers
+    for v, used in enumerate(graph.operands):
+        for u in used:
+            readers[u].append(v)
+    return readers
 
 
 def _digest(text: str) -> bytes:

@@ -8,7 +8,7 @@ several or several in place of one.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -109,13 +109,13 @@ class Neighbourhood:
 
     def _below(self, c: int, through: BoolArray, wanted: BoolArray) -> list[int]:
         """Other classes that `c` is computed from."""
-        return self._walk(c, self._space.arguments, through, wanted)
+        return self._walk(c, self._space.graph.operands, through, wanted)
 
     def _above(self, c: int, through: BoolArray, wanted: BoolArray) -> list[int]:
         """Other classes that are computed from `c`."""
         return self._walk(c, self._space.readers, through, wanted)
 
-    def _walk(self, c: int, along: list[list[int]], through: BoolArray, wanted: BoolArray) -> list[int]:
+    def _walk(self, c: int, along: Sequence[Sequence[int]], through: BoolArray, wanted: BoolArray) -> list[int]:
         """The classes of `wanted` values that are met on ways through values of `through`; the nearest first."""
         layer: list[int] = self.members[c].tolist()
         seen, met = set(layer), list[int]()

@@ -21,7 +21,7 @@ from remat.arrays import BoolArray, IntArray
 from remat.bans import Bans
 from remat.errors import InvalidGraph
 from remat.graph import Graph, Region
-from remat.refinement.classes import colours, neighbours
+from remat.refinement.classes import colours
 
 KEPT = 2
 """Layers that stay; on GPT-2 three lead to the same plans, in a fourth more time."""
@@ -223,7 +223,6 @@ def _read_by_none_left(graph: Graph, removed: BoolArray) -> BoolArray:
 
 def _check_uses(graph: Graph, layout: _Layout) -> None:
     """Raises `_Irregular` unless each layer uses what the layer before it uses, one layer on."""
-    arguments, _ = neighbours(graph)
     given: list[bool] = _given(graph).tolist()
     layer: list[int] = layout.layer.tolist()
     place: list[int] = layout.place.tolist()
@@ -231,9 +230,9 @@ def _check_uses(graph: Graph, layout: _Layout) -> None:
     for i in range(layout.layers - 1):
         at_an_end = i in (0, layout.layers - 2)
         for v, w in zip(rows[i], rows[i + 1], strict=True):
-            if len(arguments[v]) != len(arguments[w]):
+            if len(graph.operands[v]) != len(graph.operands[w]):
                 raise _Irregular
-            for a, b in zip(arguments[v], arguments[w], strict=True):
+            for a, b in zip(graph.operands[v], graph.operands[w], strict=True):
                 inside = int(layer[a] >= 0) + int(layer[b] >= 0)
                 repeats = (
                     place[a] == place[b] and layer[b] == layer[a] + 1

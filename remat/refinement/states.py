@@ -11,7 +11,7 @@ from remat.arrays import BoolArray, IntArray
 from remat.feasibility import check_feasible, forced
 from remat.graph import Graph
 from remat.plan import Plan
-from remat.refinement.classes import neighbours
+from remat.refinement.classes import readers_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,7 +73,7 @@ class Space:
         self.saveable, self.stuck = np.zeros(n, np.bool_), np.zeros(n, np.bool_)
         self.saveable[ours] = ~facts.cannot_save.mask
         self.stuck[ours] = rules.stuck
-        self.arguments, self.readers = neighbours(graph)
+        self.readers = readers_of(graph)
         self._backwards: list[int] = ours[::-1].tolist()
         self._needed: list[bool] = graph.needed.tolist()
         self._stuck: list[bool] = self.stuck.tolist()
@@ -89,6 +89,7 @@ class Space:
         available = self._needed.copy()
         keeps: list[bool] = (wanted & self.saveable).tolist()
         saved, recomputed = np.zeros(len(self.graph), np.bool_), np.zeros(len(self.graph), np.bool_)
+        operands = self.graph.operands
         for v in self._backwards:
             if not available[v]:
                 continue
@@ -96,7 +97,7 @@ class Space:
                 saved[v] = True
             else:
                 recomputed[v] = True
-                for u in self.arguments[v]:
+                for u in operands[v]:
                     available[u] = True
         bases = np.zeros(len(self.graph), np.bool_)
         bases[self.graph.base[saved & self._activation]] = True
