@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import json
+import math
 import os
 import statistics
 import subprocess
@@ -211,7 +212,25 @@ def transformer(layers: int, steps: int, what: str) -> list[dict[str, Any]]:
         share = statistics.median(run["choose_s"] / run["total_s"] for run in each)
         rows.append({"partitioner": who, "layers": layers, **median, "choose_share": share, "steps": steps, **spread})
         rows[-1] |= {"ratio": rows[0]["total_s"] / median["total_s"], "cpu_ratio": rows[0]["cpu_s"] / median["cpu_s"]}
+    pairs = [(torchs["cpu_s"], ours["cpu_s"]) for torchs, ours in zip(*runs.values(), strict=True)]
+    rows[-1] |= paired(pairs)
     return rows
+
+
+def paired(pairs: list[tuple[float, float]]) -> dict[str, Any]:
+    """Runs that followed each other, compared: a machine that gets slower while it measures slows both of a pair.
+
+    Args:
+        pairs: seconds of PyTorch's run, and of ours.
+
+    Returns:
+        the median of what ours saves, in how many pairs it is faster, and how likely so many or more were if neither
+        were faster (sign test, one-sided).
+    """
+    saved = [torchs - ours for torchs, ours in pairs]
+    faster = sum(seconds > 0 for seconds in saved)
+    chance = sum(math.comb(len(pairs), k) for k in range(faster, len(pairs) + 1)) / 2 ** len(pairs)
+    return {"saved_cpu_s": statistics.median(saved), "pairs_faster": faster, "chance": chance}
 
 
 def in_own_process(who: str, what: str, which: str) -> dict[str, Any]:

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from experiments.cases import CASES
-from experiments.speed_compile import COLD, MODELS, Race, compared, race
+from experiments.speed_compile import COLD, MODELS, Race, compared, paired, race
 from experiments.speed_compile_case import WHO, compiled, first_choice, timed_choices
 from remat.pytorch import seam
 
@@ -39,6 +39,11 @@ def test_ratios_are_between_medians() -> None:
     row = compared(races)
     assert (row["torch_s"], row["remat_s"], row["ratio"], row["cpu_ratio"]) == (6.0, 3.0, 2.0, 3.0)
     assert (row["torch_s_fastest"], row["torch_s_slowest"]) == (4.0, 50.0)
+
+
+def test_pairs_are_compared_pair_by_pair() -> None:
+    drifting = [(10.0, 9.0), (20.0, 18.0), (30.0, 31.0), (40.0, 37.0)]
+    assert paired(drifting) == {"saved_cpu_s": 1.5, "pairs_faster": 3, "chance": 5 / 16}
 
 
 @pytest.mark.parametrize("who", WHO)
