@@ -53,17 +53,21 @@ class Knapsack(Solver):
         """
 
     def _solve(self, problem: Problem, *, time_limit_s: float | None) -> Solution:
-        flow = flow_solver()
-        cheapest = flow.minimum_cut(problem)
+        cheapest = flow_solver().minimum_cut(problem)
         if problem.budget_bytes is None or int(problem.save_bytes[cheapest.saved].sum()) <= problem.budget_bytes:
             return self._solution(problem, cheapest, cheapest)
+        return self._solution(problem, self.choice(problem, cheapest), cheapest)
+
+    def choice(self, problem: Problem, cheapest: Cut) -> Cut:
+        """What fits the budget, where the cheapest plan does not."""
+        assert problem.budget_bytes is not None
         capacity = problem.budget_bytes - least_bytes(problem).weight
         items = np.flatnonzero(_is_item(problem, cheapest) & (problem.save_bytes <= capacity))
         worth = problem.recompute_cost[items] - problem.save_cost[items]
         kept = np.zeros(len(problem), np.bool_)
         kept[items] = self._pick(problem.save_bytes[items], worth, capacity)
         rest = replace(problem, cannot_recompute=problem.cannot_recompute.also(kept, "picked to be saved"))
-        return self._solution(problem, flow.minimum_cut(rest, BY_BYTES), cheapest)
+        return flow_solver().minimum_cut(rest, BY_BYTES)
 
     def _solution(self, problem: Problem, chosen: Cut, cheapest: Cut) -> Solution:
         """A choice as a plan, bounded by the cheapest choice without a budget."""

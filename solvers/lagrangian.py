@@ -15,6 +15,7 @@ from remat.budget import flow_solver
 from remat.hull import Edge, Hull, Vertex
 from remat.network import SINK, Network, Reduction
 from remat.solver import FlowSolver, residual_sides
+from solvers.knapsack import DynamicKnapsack, GreedyKnapsack
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,9 @@ class Lagrangian(Solver):
 
     From the right, above the budget by d bytes: drop at least d bytes at the least cost. There a
     value counts up to d bytes only, so that a small one that is enough beats a large one.
+
+    Two more starts are the knapsacks of `solvers.knapsack`: hardly ever near the bound, but on small
+    models with few and large values now and then nearest. So no answer is worse than theirs.
 
     Then what is saved is free, what no longer fits is out of reach, and the same again for the rest
     of the budget, until nothing gets better.
@@ -48,7 +52,10 @@ class Lagrangian(Solver):
             return Solution(plan, cheapest.weight, claim, cheapest.certificate, self.name)
         edge = hull.edge_at(problem.budget_bytes)
         assert edge is not None  # the cheapest choice does not fit
-        starts = _filled(hull.problem, edge, problem.budget_bytes), _trimmed(problem, edge.right, flow)
+        starts = [_filled(hull.problem, edge, problem.budget_bytes), _trimmed(problem, edge.right, flow)]
+        for knapsack in (GreedyKnapsack(), DynamicKnapsack()):
+            picked = knapsack.choice(problem, cheapest)
+            starts.append(Vertex.of(problem, picked.saved, picked.recomputed))
         found = [_refilled(problem, start, flow) for start in starts if start is not None]
         best = min(found, key=lambda vertex: (vertex.cost, vertex.saved_bytes))
         bound = edge.bound(problem.budget_bytes)
