@@ -32,10 +32,11 @@ def draw(frontier: Frontier, path: str | Path | None, beside: dict[str, Iterable
     """See `Frontier.plot`."""
     if find_spec("matplotlib") is None:
         raise NotInstalled("Frontier.plot needs matplotlib: pip install 'remat[plot]'")
-    from matplotlib.figure import Figure
     from matplotlib.ticker import MultipleLocator
 
-    figure = Figure(figsize=(7, 4.5), layout="constrained")
+    from remat.shown_figure import ShownFigure
+
+    figure = ShownFigure(figsize=(7, 4.5), layout="constrained")
     _check_suffix(path, figure.canvas.get_supported_filetypes())
     axes = figure.subplots()
     _draw_bound(axes, frontier)

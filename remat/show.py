@@ -134,7 +134,7 @@ def _neighbourhood(graph: Graph, around: str | Iterable[str], hops: int) -> Bool
 
 
 def _draw(graph: Graph, plan: Plan | None, shown: IntArray) -> Figure:
-    from matplotlib.figure import Figure
+    from remat.shown_figure import ShownFigure
 
     indices: list[int] = shown.tolist()
     position = {i: k for k, i in enumerate(indices)}
@@ -147,7 +147,7 @@ def _draw(graph: Graph, plan: Plan | None, shown: IntArray) -> Figure:
     rank = [float(style is TANGENTS) for style in chosen]
     layout = layered(edges, widths, rank, gap=_GAP, drop=_DROP)
 
-    figure = Figure()
+    figure = ShownFigure()
     axes = figure.add_axes((0.0, 0.0, 1.0, 1.0))
     axes.set_axis_off()
     _frame(figure, axes, layout, widths, len(set(chosen)))

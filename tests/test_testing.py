@@ -12,8 +12,23 @@ import pytest
 from helpers import CONFIGURED, each, every_plan
 from hypothesis import HealthCheck, Phase, find, given, settings
 
-from remat import Bans, CostModel, Feature, Graph, Plan, Problem, Reason, Solution, Solver, Termination, Terms, solve
+from remat import (
+    Bans,
+    CostModel,
+    Feature,
+    FlowSolver,
+    Graph,
+    Plan,
+    Problem,
+    Reason,
+    Solution,
+    Solver,
+    Termination,
+    Terms,
+    solve,
+)
 from remat.feasibility import check_feasible, forced
+from remat.network import SINK, SOURCE, Network, Sides
 from remat.registry import costmodel_class, costmodel_names
 from remat.solution import ClaimedBound
 from remat.testing import check_cost_model, check_solver, dags, graphs, problems
@@ -53,6 +68,36 @@ def answer(problem: Problem, saved: list[int] | np.ndarray, recomputed: list[int
     cost = problem.cost(*masks)
     plan = Plan.of(problem, *masks)
     return Solution(plan, cost, Termination(Reason.OPTIMAL, cost), ClaimedBound("broken"), "broken")
+
+
+@dataclass(frozen=True)
+class TakesNothingBack(FlowSolver):
+    """Fills paths that have room left, in some order, but knows no way to send flow back."""
+
+    name: ClassVar[str] = "takes-nothing-back"
+    latest_first: bool = False
+    backwards: bool = False
+
+    def _max_flow(self, network: Network) -> tuple[np.ndarray, Sides | None]:
+        flow = np.zeros(len(network.tails), np.int64)
+        while path := self._path(network, flow):
+            flow[path] += (network.capacities - flow)[path].min()
+        return flow, None
+
+    def _path(self, network: Network, flow: np.ndarray) -> list[int]:
+        came_by, stack = {SOURCE: -1}, [SOURCE]
+        while stack:
+            vertex = stack.pop(-1 if self.latest_first else 0)
+            arcs = np.flatnonzero((network.tails == vertex) & (flow < network.capacities)).tolist()
+            for arc in arcs[::-1] if self.backwards else arcs:
+                if (head := int(network.heads[arc])) not in came_by:
+                    came_by[head] = arc
+                    stack.append(head)
+        path, arc = [], came_by.get(SINK, -1)
+        while arc >= 0:
+            path.append(arc)
+            arc = came_by[int(network.tails[arc])]
+        return path
 
 
 class SavesAllItCan(Broken):
@@ -208,6 +253,13 @@ class HidesItsOptions(Broken):
 def test_a_broken_solver_is_named_and_shamed(solver: type[Solver], message: str) -> None:
     with pytest.raises(AssertionError, match=message):
         check_solver(solver, max_examples=QUICK)
+
+
+@pytest.mark.parametrize("latest_first", [False, True])
+@pytest.mark.parametrize("backwards", [False, True])
+def test_a_flow_solver_that_takes_nothing_back_is_caught(latest_first: bool, backwards: bool) -> None:
+    with pytest.raises(AssertionError, match="not legal"):
+        check_solver(TakesNothingBack(latest_first, backwards), max_examples=QUICK)
 
 
 def test_a_failure_comes_with_code_that_rebuilds_the_problem() -> None:

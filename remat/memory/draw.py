@@ -47,9 +47,9 @@ def draw(timeline: Timeline, path: str | Path | None = None) -> Figure:
     pictures.check_installed()
     if not len(timeline):
         raise RematError("a timeline without steps cannot be drawn: neither pass computes anything")
-    from matplotlib.figure import Figure
+    from remat.shown_figure import ShownFigure
 
-    figure = Figure(figsize=(8.0, 3.6), layout="constrained")
+    figure = ShownFigure(figsize=(8.0, 3.6), layout="constrained")
     axes = figure.add_subplot()
     unit, scale = next((unit, scale) for unit, scale in _UNITS if timeline.peak_bytes >= scale or scale == 1)
     _stack(axes, timeline, scale)
