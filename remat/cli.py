@@ -13,7 +13,7 @@ import typer
 from typer.core import TyperGroup
 
 import remat
-from remat import cli_corpus, cli_device, cli_frontier, cli_plugins, cli_refine, cli_timeline, cli_traffic
+from remat import cli_corpus, cli_device, cli_frontier, cli_plugins, cli_refine, cli_report, cli_timeline, cli_traffic
 from remat import cli_tables as tables
 from remat.cli_options import GraphFile, cost_model_of, load_factory, load_graph, solver_if_named, solver_of
 from remat.compare import warm_up
@@ -36,6 +36,7 @@ _HELP = """Which activations should a model save, and which should it recompute?
   remat traffic gpt2.json.gz --plan plan.json    the kernels, and what they move
   remat refine gpt2.json.gz -o better.json       fewer bytes moved, by local search
   remat show gpt2.json.gz --around gelu_3 -o gelu.svg
+  remat report gpt2.json.gz results.json         one page of plots and tables
   remat corpus list                              joint graphs of published models
 
 Every command takes --json: pure JSON on standard output.
@@ -268,6 +269,7 @@ app.command()(cli_frontier.frontier)
 app.command()(cli_timeline.timeline)
 app.command()(cli_traffic.traffic)
 app.command()(cli_refine.refine)
+app.command()(cli_report.report)
 app.command()(cli_device.device)
 app.command()(cli_plugins.solvers)
 app.command()(cli_plugins.costmodels)

@@ -80,4 +80,5 @@ def _document(graph: Path, estimator: str, curve: Frontier) -> dict[str, Any]:
         }
         for point in curve.points
     ]
-    return {"graph": str(graph), "estimator": estimator, "unit": curve.unit, "points": points}
+    exact = all(edge.is_exact for edge in curve.edges)
+    return {"graph": str(graph), "estimator": estimator, "unit": curve.unit, "is_exact": exact, "points": points}

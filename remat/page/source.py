@@ -1,0 +1,130 @@
+"""A file of results: its bytes, what they say, and the hash that tells one version from another."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import hashlib
+import io
+import json
+import zlib
+from dataclasses import dataclass
+from functools import cached_property
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, cast
+
+from remat.errors import NotInstalled, RematError
+
+_GZIP, _PARQUET = b"\x1f\x8b", b"PAR1"
+
+_TEXT = frozenset(
+    ("instance", "graph", "family", "model", "cost_model", "unit", "solver", "status", "termination", "plan")
+) | {"note", "error", "commit", "date", "machine", "versions", "graph_sha256"}
+"""Columns of a CSV file that are never numbers, even where they look so: a digest such as 12e45."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """A file, read once.
+
+    Attributes:
+        path: where it lies.
+        data: its bytes.
+    """
+
+    path: Path
+    data: bytes
+
+    @classmethod
+    def read(cls, path: str | Path) -> Source:
+        """Reads a file.
+
+        Raises:
+            OSError: there is none, or it cannot be read.
+            RematError: it is a directory.
+        """
+        path = Path(path)
+        if path.is_dir():
+            raise RematError(f"{path}: a file of results is needed, got a directory; name the files in it")
+        return cls(path, path.read_bytes())
+
+    @property
+    def sha256(self) -> str:
+        """Of the bytes, in hexadecimal."""
+        return hashlib.sha256(self.data).hexdigest()
+
+    @cached_property
+    def content(self) -> Any:
+        """What the file says: the JSON document, or the rows of a table (CSV or parquet) as dictionaries.
+
+        None if it is text of another kind: a first line without a comma heads no table.
+
+        Raises:
+            RematError: it is none of them, or damaged.
+            NotInstalled: it is parquet, and pyarrow is missing.
+        """
+        data = self._unpacked()
+        if data[:4] == _PARQUET:
+            return self._parquet(data)
+        try:
+            text = data.decode("utf-8-sig")
+        except UnicodeDecodeError:
+            raise RematError(f"{self.path}: neither text (JSON, CSV) nor parquet") from None
+        return self._json(text) if text.lstrip()[:1] in ("{", "[") else self._csv(text)
+
+    def _unpacked(self) -> bytes:
+        try:
+            return gzip.decompress(self.data) if self.data[:2] == _GZIP else self.data
+        except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+            raise RematError(f"{self.path}: the gzip data is damaged or truncated ({error})") from None
+
+    def _json(self, text: str) -> Any:
+        try:
+            return json.loads(text)
+        except (json.JSONDecodeError, RecursionError) as error:
+            raise RematError(f"{self.path}: not JSON, or truncated ({error})") from None
+
+    def _csv(self, text: str) -> list[dict[str, Any]] | None:
+        reader = csv.DictReader(io.StringIO(text), restkey="")
+        try:
+            if len(reader.fieldnames or ()) < 2:
+                return None
+            rows = list(reader)
+        except csv.Error as error:
+            raise RematError(f"{self.path}: not CSV ({error})") from None
+        for position, row in enumerate(rows, 2):
+            if "" in row or None in row.values():
+                raise RematError(
+                    f"{self.path}: neither JSON nor parquet; and if it is CSV, row {position} must have "
+                    f"{len(reader.fieldnames or ())} cells, as the first line has"
+                )
+        return [{name: _value(name, cell) for name, cell in row.items()} for row in rows]
+
+    def _parquet(self, data: bytes) -> list[dict[str, Any]]:
+        if find_spec("pyarrow") is None:
+            raise NotInstalled(f"{self.path}: parquet needs pyarrow: pip install pyarrow (or give the CSV)")
+        from importlib import import_module
+
+        # Through `import_module`: pyarrow ships no types.
+        table: Any = import_module("pyarrow.parquet")
+        try:
+            return table.read_table(io.BytesIO(data)).to_pylist()
+        except (OSError, ValueError) as error:  # pyarrow's own errors derive from these
+            raise RematError(f"{self.path}: damaged parquet ({error})") from None
+
+
+def _value(column: str, text: str) -> Any:
+    """A cell of a CSV file."""
+    if text == "":
+        return None
+    if column in _TEXT:
+        return text
+    if text in ("True", "False", "true", "false"):
+        return text.lower() == "true"
+    for kind in (int, float):
+        try:
+            return cast(Any, kind(text))
+        except ValueError:
+            continue
+    return text

@@ -1,0 +1,129 @@
+"""The page of `remat report` in a browser: it draws every plot, asks the network for nothing, and fits the window."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import chromium
+import pytest
+from report_samples import EVIL, RESULTS, drawn, evil_files, solver_runs, write_csv, write_json
+
+from remat.page import Page
+
+pytestmark = pytest.mark.xdist_group("chromium")
+"""One browser, and one large page, for all of them."""
+
+
+@pytest.fixture(scope="module")
+def tab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[chromium.Tab]:
+    found = chromium.find()
+    if found is None:
+        pytest.skip("no chromium, chromium-browser or google-chrome on the path")
+    with chromium.browser(found, tmp_path_factory.mktemp("profile")) as tab:
+        tab.resize(1400)
+        yield tab
+
+
+@pytest.fixture(scope="module")
+def everything(tmp_path_factory: pytest.TempPathFactory) -> tuple[Page, Path]:
+    """A page of every kind of file, evil names included."""
+    folder = tmp_path_factory.mktemp("page")
+    files = [*sorted(RESULTS.glob("*.json")), write_csv(folder / "solvers.csv", solver_runs()), *evil_files(folder)]
+    page = Page.of(files, refine=4)
+    page.save(folder / "page.html")
+    return page, folder / "page.html"
+
+
+def test_a_browser_draws_every_plot_without_a_complaint_or_a_request(
+    tab: chromium.Tab, everything: tuple[Page, Path]
+) -> None:
+    page, path = everything
+    tab.open(path)
+    assert tab.complaints == []
+    assert [url for url in tab.requests if not url.startswith("data:")] == [path.resolve().as_uri()]
+    expected = [drawn(figure) for entry in page.entries for figure in entry.section.figures]
+    there = tab.js(
+        "[...document.querySelectorAll('.plot')].map((plot) => plot.querySelector('.main-svg') && "
+        "plot.querySelectorAll('.scatterlayer > .trace, .barlayer > .trace').length)"
+    )
+    assert there == expected
+    legend = tab.js("[...document.querySelectorAll('.legendtext')].map((name) => name.textContent)")
+    assert EVIL in legend  # as it is, not as HTML
+    assert tab.js("[...document.querySelectorAll('a')].filter((link) => !link.hash).length") == 0
+    buttons = (
+        "[...document.querySelector('.plot').querySelectorAll('.modebar-btn')].map((button) => button.dataset.title)"
+    )
+    *_, download = names = tab.js(buttons)
+    assert names == ["Zoom", "Pan", "Reset axes", download]  # none of them sends it anywhere
+    assert download.startswith("Download plot")
+
+
+@pytest.mark.parametrize("width", [400, 1400])
+def test_nothing_sticks_out_of_the_page_and_all_of_it_turns_dark(
+    tab: chromium.Tab, everything: tuple[Page, Path], width: int
+) -> None:
+    tab.resize(width)
+    tab.dark(False)
+    tab.open(everything[1])
+    assert tab.js("document.documentElement.scrollWidth") <= width
+    for dark, paper in ((True, "rgb(20, 23, 28)"), (False, "rgb(255, 255, 255)")):
+        tab.dark(dark)
+        assert tab.js("getComputedStyle(document.body).backgroundColor") == paper
+        ink = tab.js("getComputedStyle(document.querySelector('.plot .xtick text')).fill")
+        assert ink == tab.js("getComputedStyle(document.body).color")
+    assert tab.complaints == []
+
+
+def test_a_choice_shows_its_own_traces(tab: chromium.Tab, tmp_path: Path) -> None:
+    page = Page.of([write_csv(tmp_path / "solvers.csv", solver_runs())])
+    page.save(tmp_path / "page.html")
+    tab.open(tmp_path / "page.html")
+    shown = "document.querySelector('.plot').data.flatMap((trace, i) => (trace.visible === true ? [i] : []))"
+    figure = page.entries[0].section.figures[0]
+    assert tuple(tab.js(shown)) == figure.choices[0].traces
+    tab.js("(() => { const menu = document.querySelector('select'); menu.selectedIndex = 1; "
+           "menu.dispatchEvent(new Event('change')); })()")  # fmt: skip
+    assert tuple(tab.js(shown)) == figure.choices[1].traces
+    assert tab.complaints == []
+
+
+def test_a_click_sorts_by_number_and_words_filter(tab: chromium.Tab, tmp_path: Path) -> None:
+    Page.of([write_csv(tmp_path / "solvers.csv", solver_runs())]).save(tmp_path / "page.html")
+    tab.open(tmp_path / "page.html")
+    table = "[...document.querySelectorAll('table')].at(-1)"
+    press = f"[...{table}.querySelectorAll('th button')].find((button) => button.textContent === 'solve').click()"
+    keys = f"[...{table}.tBodies[0].rows].map((row) => row.cells[{table}.querySelector('[aria-sort]').cellIndex]" \
+           ".dataset.key ?? null)"  # fmt: skip
+    times = sorted(run["solve_s"] for run in solver_runs() if run["solve_s"] is not None)
+    tab.js(press)
+    assert [float(key) for key in tab.js(keys)[:-2]] == times
+    tab.js(press)
+    assert [float(key) for key in tab.js(keys)[:-2]] == times[::-1]
+    assert tab.js(keys)[-2:] == [None, None]  # what is missing comes last, both ways
+    tab.js("(() => { const box = [...document.querySelectorAll('input[type=search]')].at(-1); box.value = 'PULP 5000'; "
+           "box.dispatchEvent(new Event('input')); })()")  # fmt: skip
+    assert tab.js(f"[...{table}.tBodies[0].rows].filter((row) => !row.hidden).length") == 2
+
+
+@pytest.mark.parametrize(
+    ("body", "complaint"),
+    [
+        ("<script>nobody.knows()</script>", "nobody is not defined"),
+        ("<script>console.error('broken')</script>", "broken"),
+        ("<script src='https://example.com/plotly.js'></script>", "net::ERR_NAME_NOT_RESOLVED"),
+    ],
+)
+def test_the_check_in_the_browser_would_notice(tab: chromium.Tab, tmp_path: Path, body: str, complaint: str) -> None:
+    (tmp_path / "broken.html").write_text(f"<!doctype html><title>broken</title>{body}")
+    tab.open(tmp_path / "broken.html")
+    assert any(complaint in found for found in tab.complaints)
+    assert ("https://example.com/plotly.js" in tab.requests) is ("https" in body)
+
+
+def test_the_policy_of_the_page_lets_no_other_script_run(tab: chromium.Tab, tmp_path: Path) -> None:
+    text = Page.of([write_json(tmp_path / "r.json", solver_runs())]).html()
+    (tmp_path / "page.html").write_text(text.replace("<main", "<script>window.intruder = 1</script><main", 1))
+    tab.open(tmp_path / "page.html")
+    assert tab.js("typeof window.intruder") == "undefined"
+    assert any("Content Security Policy" in found for found in tab.complaints)

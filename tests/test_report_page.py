@@ -1,0 +1,424 @@
+"""The page of `remat report`: what it reads, and that nothing breaks out of it."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+from examples import chain, cosines
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from report_samples import (
+    EVIL,
+    LONG,
+    ORIGIN,
+    RESULTS,
+    drawn,
+    evil_files,
+    solver_run,
+    solver_runs,
+    write_csv,
+    write_json,
+)
+from typer.testing import CliRunner
+
+import remat
+from remat.cli import app
+from remat.errors import InvalidOption, NotInstalled, RematError
+from remat.page import Page, cells, charts, colours, frontiers, plots, render, solver_rows
+from remat.page.provenance import Origin, device
+from remat.registry import solver_names
+
+
+def only(path: Path) -> Any:
+    """The section of a single file."""
+    (entry,) = Page.of([path], refine=4).entries
+    return entry.section
+
+
+def command(*arguments: object, code: int = 0) -> Any:
+    result = CliRunner().invoke(app, [str(argument) for argument in arguments], env={"COLUMNS": "200"})
+    assert result.exit_code == code, result.output
+    return result
+
+
+# What a file is
+
+
+@pytest.mark.parametrize("name", ["graph.json", "graph.json.gz"])
+def test_a_graph_becomes_its_frontier(tmp_path: Path, name: str) -> None:
+    chain(6).save(tmp_path / name)
+    section = only(tmp_path / name)
+    assert section.kind == "Frontier"
+    (figure,) = section.figures
+    names = [trace["name"] for trace in figure.data]
+    assert (names[0], names[-1]) == ("proven bound", "hull vertices, optimal")
+    assert len(section.tables[0].rows) >= 2
+
+
+def test_a_frontier_that_was_printed_is_drawn_as_the_graph_is(tmp_path: Path) -> None:
+    chain(6).save(tmp_path / "graph.json")
+    printed = command("frontier", tmp_path / "graph.json", "--refine", 4, "--json").stdout
+    (tmp_path / "frontier.json").write_text(printed)
+    ours, theirs = only(tmp_path / "graph.json").figures[0], only(tmp_path / "frontier.json").figures[0]
+    assert [(trace["x"], trace["y"]) for trace in ours.data] == [(trace["x"], trace["y"]) for trace in theirs.data]
+
+
+def test_the_bound_of_a_hull_that_may_lack_vertices_is_drawn_as_steps_that_no_plan_is_below() -> None:
+    rows = [(0, 90, 90, True), (40, 70, 50, False), (100, 0, 0, True)]
+    points = [
+        {"budget_bytes": size, "saved_bytes": size, "cost": cost, "bound": bound, "is_vertex": is_vertex, "solver": "x"}
+        for size, cost, bound, is_vertex in rows
+    ]
+    document = {"graph": "g", "estimator": "flops", "unit": "flops", "points": points}
+    known = frontiers.Curve.from_document(document | {"is_exact": True}, "f")
+    unknown = frontiers.Curve.from_document(document, "f")
+    assert known.bound() == [(0, 90), (100, 0)]
+    assert unknown.bound() == [(0, 90), (40, 50), (100, 0)]
+    shapes = [frontiers.section(curve).figures[0].data[0]["line"]["shape"] for curve in (known, unknown)]
+    assert shapes == ["linear", "vh"]
+
+
+@pytest.mark.parametrize("suffix", ["csv", "json", "parquet"])
+def test_runs_of_solvers_in_three_formats_say_the_same(tmp_path: Path, suffix: str) -> None:
+    rows, path = solver_runs(), tmp_path / f"solvers.{suffix}"
+    if suffix == "csv":
+        write_csv(path, rows)
+    elif suffix == "json":
+        write_json(path, rows)
+    else:
+        pytest.importorskip("pyarrow", reason="pyarrow is not installed: parquet is not read")
+        import pandas as pd
+
+        pd.DataFrame(rows).astype({"objective": "Int64", "bound": "Int64"}).to_parquet(path)
+    section = only(path)
+    assert section.kind == "Solver comparison"
+    scaling, _ = section.figures
+    assert [choice.label for choice in scaling.choices] == ["byte-traffic", LONG]
+    assert {trace["name"] for trace in scaling.data} == {"ortools", "scipy", "pulp"}
+    assert section.tables[1].rows[0]["objective"] == 2**60  # exact: no float in between
+    assert section.tables[1].rows[0]["plan"] == "12e45"  # a digest, not a number
+    summary = {(row["cost_model"], row["solver"]): row for row in section.tables[0].rows}
+    assert summary[LONG, "pulp"]["solved"] == 3
+    assert summary["byte-traffic", "pulp"]["solved"] == 4
+    assert device(section.provenance[0]) == "CPU"
+
+
+def test_the_table_of_compare_is_read(tmp_path: Path) -> None:
+    chain(3).save(tmp_path / "a.json")
+    cosines().save(tmp_path / "b.json")
+    solvers = ["-s", "ortools", "-s", "scipy"]
+    printed = command("compare", tmp_path / "a.json", tmp_path / "b.json", *solvers, "--json").stdout
+    (tmp_path / "compared.json").write_text(printed)
+    section = only(tmp_path / "compared.json")
+    assert len(section.figures) == 2
+    assert [row["certified"] for row in section.tables[1].rows] == [True] * 4
+    remat.compare([chain(3), cosines()], solvers=["ortools"]).to_csv(tmp_path / "compared.csv", index=False)
+    assert len(only(tmp_path / "compared.csv").tables[1].rows) == 2
+
+
+def test_an_instance_is_solved_by_a_plan_as_good_as_the_best_bound_of_any_solver() -> None:
+    exact = solver_run("g", 10, "cpsat", 1.0, objective=1000, bound=1000)
+    near = solver_run("g", 10, "lagrangian", 0.1, objective=1001, bound=900, status="feasible")
+    far = solver_run("g", 10, "knapsack-greedy", 0.1, objective=1002, bound=900, status="feasible")
+    none = solver_run("g", 10, "pulp", None, objective=None, bound=None, status="timeout")
+    assert [run["solved"] for run in solver_rows.normalized([exact, near, far, none])] == [True, True, False, False]
+    alone = solver_run("g", 10, "knapsack-greedy", 0.1, objective=1002, bound=None, status="feasible")
+    assert [run["solved"] for run in solver_rows.normalized([alone])] == [False]  # nobody knows a bound
+
+
+def test_a_performance_profile_is_the_share_of_instances_within_a_factor_of_the_fastest() -> None:
+    rows = [solver_run(name, 10, "ortools", taken) for name, taken in (("a", 1.0), ("b", 4.0))]
+    rows += [solver_run(name, 10, "scipy", taken) for name, taken in (("a", 3.0), ("b", 2.0))]
+    _, profile = charts.figures(rows)
+    steps = {trace["name"]: list(zip(trace["x"], trace["y"], strict=True))[:-1] for trace in profile.data}
+    assert steps == {"ortools": [(1.0, 0.5), (2.0, 1.0)], "scipy": [(1.0, 0.5), (3.0, 1.0)]}
+
+    late = charts.figures([*rows, solver_run("c", 10, "ortools", 1.0), solver_run("c", 10, "pulp", 5.0)])[1]
+    pulp = next(trace for trace in late.data if trace["name"] == "pulp")
+    assert list(zip(pulp["x"], pulp["y"], strict=True))[:-1] == [(1.0, 0.0), (5.0, 1 / 3)]
+
+
+def test_results_with_their_provenance(tmp_path: Path) -> None:
+    document = {
+        "provenance": ORIGIN,
+        "summary": {"rows": 2, "worst": {"a": 0.5}},
+        "rows": [{"model": "a", "predicted_bytes": 10, "inductor_bytes": 12}] * 2,
+        "part": {"overall": {"models": 1}, "rows": [{"x": 1, "figures": {"y": 2}}]},
+        "seeds": "0",
+        "failed": {},
+    }
+    section = only(write_json(tmp_path / "r.json", document))
+    assert [part.title for part in section.parts] == ["Summary", "Rows", "Part: overall", "Part: rows", "Settings"]
+    assert len(section.figures) == 1
+    assert section.parts[3].tables[0].rows == [{"x": 1, "y": 2}]
+    assert section.provenance == (ORIGIN,)
+
+
+def test_results_of_several_runs_say_on_what_their_rows_were_measured(tmp_path: Path) -> None:
+    gpu = ORIGIN | {"machine": "x86_64, 8 cores, NVIDIA H200"}
+    rows = [{"case": "a", "device": "cpu", "run": 0}, {"case": "a", "device": "cuda", "run": 1}]
+    section = only(write_json(tmp_path / "t.json", {"table": "1", "runs": [gpu, gpu], "rows": rows}))
+    assert [device(run) for run in section.provenance] == ["CPU", "NVIDIA H200"]
+
+
+@pytest.mark.parametrize("path", sorted(RESULTS.rglob("*.json")), ids=lambda path: str(path.relative_to(RESULTS)))
+def test_every_committed_result_is_read(path: Path) -> None:
+    (entry,) = Page.of([path]).entries
+    assert entry.section.tables
+    for figure in entry.section.figures:
+        assert drawn(figure)
+    for table in entry.section.tables:
+        assert table.rows
+
+
+def test_the_plots_of_committed_results_are_there() -> None:
+    expected = {"budgets": 3, "traffic": 2, "speed": 4, "compile_speed": 4, "peak_error": 2}
+    found = {name: len(only(RESULTS / f"{name}.json").figures) for name in expected}
+    assert found == expected
+
+
+# What is none
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (b'{"a": 1, "b": 2}', "JSON with 'a', 'b', which a report does not understand. It reads: graph files"),
+        (b"[]", "a table of 0 rows"),
+        (b"[1, 2]", "JSON that is no object: list"),
+        (b"x,y\n1,2\n", "a table of 1 rows with the columns x, y"),
+        (b"", "neither JSON, CSV nor parquet"),
+        (b"# A text\n\nwith words, and commas.\n", "neither JSON, CSV nor parquet, which a report does not understand"),
+        (b"null", "neither JSON, CSV nor parquet"),
+        (b'{"format": "remat.plan"}', "JSON with 'format'"),
+        (b'{"points": [{"cost": 1}], "unit": "ns"}', "points[0] of a frontier must have"),
+        (b'{"points": [1], "unit": "ns"}', "does not understand"),
+        (b"{", "not JSON, or truncated"),
+        (b"\xff\xfe\x00", "neither text"),
+        (b"\x1f\x8b\x00", "the gzip data is damaged"),
+        (b"instance,solver\na,b,c\n", "if it is CSV, row 2 must have 2 cells"),
+        (b"PAR1 and no more", "damaged parquet"),
+        (b'{"format": "remat.graph", "version": 2}', "must be an object"),
+    ],
+)
+def test_what_is_not_understood_is_named_in_one_error(tmp_path: Path, content: bytes, says: str) -> None:
+    if content.startswith(b"PAR1"):
+        pytest.importorskip("pyarrow", reason="pyarrow is not installed: parquet is not read")
+    (tmp_path / "file").write_bytes(content)
+    with pytest.raises(RematError, match=re.escape(says)) as error:
+        Page.of([tmp_path / "file"])
+    assert str(tmp_path / "file") in str(error.value)
+
+
+def test_no_file_a_directory_and_a_missing_file(tmp_path: Path) -> None:
+    with pytest.raises(InvalidOption, match="at least one file"):
+        Page.of([])
+    with pytest.raises(RematError, match="got a directory"):
+        Page.of([tmp_path])
+    assert "missing.json: No such file" in command("report", "missing.json", code=1).stderr
+
+
+def test_what_is_missing_is_named_with_its_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plots, "find_spec", lambda name: None)
+    with pytest.raises(NotInstalled, match=re.escape("plotly and jinja2: pip install 'remat[report]'")):
+        Page.of([write_json(tmp_path / "r.json", solver_runs())])
+
+
+# What comes out
+
+
+class Elements(HTMLParser):
+    """Counts elements, and keeps what is in scripts with data."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.counts: dict[str, int] = {}
+        self.data: list[str] = []
+        self.policy = ""
+        self._in_data = False
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.counts[tag] = self.counts.get(tag, 0) + 1
+        about = dict(attrs)
+        assert not [name for name in about if name.startswith("on")], attrs
+        self._in_data = tag == "script" and about.get("type") == "application/json"
+        if about.get("http-equiv") == "Content-Security-Policy":
+            self.policy = about["content"] or ""
+
+    def handle_data(self, data: str) -> None:
+        if self._in_data:
+            self.data.append(data)
+            self._in_data = False
+
+
+def strict(text: str) -> Any:
+    """JSON as the standard has it: without NaN and Infinity."""
+
+    def refuse(name: str) -> None:
+        raise AssertionError(f"{name} is no JSON")
+
+    return json.loads(text, parse_constant=refuse)
+
+
+def test_no_name_breaks_out_of_the_page(tmp_path: Path) -> None:
+    page = Page.of(evil_files(tmp_path), title=EVIL, refine=2)
+    elements = Elements(page.html())
+    figures = sum(len(entry.section.figures) for entry in page.entries)
+    assert figures == 6
+    assert elements.counts["script"] == figures + 2
+    assert not elements.counts.keys() & {"img", "b"}
+    assert len([strict(data) for data in elements.data]) == figures
+
+
+def test_plots_know_no_nan_and_no_infinity() -> None:
+    trace = plots.points("a", [1.0, math.nan], [math.inf, 2.0], None)
+    drawn = plots.figure("t", "alt", [trace], x=plots.axis("x"), y=plots.axis("y", range=[0, math.inf]))
+    assert (drawn.data[0]["x"], drawn.data[0]["y"]) == ([1.0, None], [None, 2.0])
+    assert strict(render.script_json({"layout": dict(drawn.layout)}))["layout"]["yaxis"]["range"] == [0, None]
+
+
+def test_data_in_the_page_starts_no_tag() -> None:
+    text = render.script_json({EVIL: [EVIL, "&", "\u2028"]})
+    assert not set("<>&\u2028") & set(text)
+    assert strict(text) == {EVIL: [EVIL, "&", "\u2028"]}
+
+
+def test_the_page_allows_its_own_scripts_and_no_others(tmp_path: Path) -> None:
+    text = Page.of([write_json(tmp_path / "r.json", solver_runs())]).html()
+    policy = Elements(text).policy
+    assert policy.startswith("default-src 'none'; script-src 'sha256-")
+    assert "unsafe-inline" not in policy.partition("style-src")[0]
+
+
+@pytest.mark.parametrize("seed", ["1", "2"])
+def test_the_same_files_give_the_same_bytes_in_every_process(tmp_path: Path, seed: str) -> None:
+    chain(5).save(tmp_path / "graph.json")
+    others = [solver_run("graph-100", 100, f"a stranger's {number}", 1.0) for number in range(4)]  # no colour of theirs
+    solvers = write_csv(tmp_path / "solvers.csv", solver_runs() + others)
+    files = [tmp_path / "graph.json", solvers, RESULTS / "budgets.json"]
+    here = Page.of(files, refine=3).html()
+    code = "import sys; from remat.page import Page; Page.of(sys.argv[2:], refine=3).save(sys.argv[1])"
+    arguments = [sys.executable, "-c", code, str(tmp_path / "there.html"), *map(str, files)]
+    subprocess.run(arguments, check=True, env=os.environ | {"PYTHONHASHSEED": seed})
+    assert (tmp_path / "there.html").read_bytes() == here.encode()
+
+
+ANY = st.one_of(
+    st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=5), st.lists(st.integers(), max_size=2)
+)
+
+
+@given(st.sampled_from(charts.CHARTS), st.data())
+def test_rows_of_any_values_give_plots_without_nan(chart: charts.Chart, data: st.DataObject) -> None:
+    numbers = st.one_of(st.none(), st.floats(), st.integers(-(2**70), 2**70))
+    names = st.sampled_from(["a", "<b>", "PyTorch"])
+    text = {"model", "strategy", "estimator", "solver", "prices", "step", "statement", "partitioner"}
+    row = st.fixed_dictionaries({key: names if key in text else numbers for key in sorted(chart.needs)})
+    figures = chart.draw(data.draw(st.lists(row, min_size=1, max_size=4)))
+    for figure in figures:
+        spec = strict(render.script_json({"data": list(figure.data), "layout": dict(figure.layout)}))
+        assert all(len(trace["x"]) == len(trace["y"]) == len(trace.get("text", trace["x"])) for trace in spec["data"])
+
+
+@settings(max_examples=settings.default.max_examples // 3)
+@given(st.lists(st.dictionaries(st.text(max_size=8), ANY, max_size=4), max_size=5))
+def test_tables_of_any_rows_lose_no_value(rows: list[dict[str, Any]]) -> None:
+    same = cells.constants(rows)
+    columns = [column for column in cells.columns(rows) if column not in same]
+    for row in rows:
+        assert set(row) == {column for column in columns if column in row} | set(same)
+        assert all(repr(row[column]) == repr(value) for column, value in same.items())
+    for row in rows:
+        for column, value in row.items():
+            cell = cells.cell(row, column)
+            assert cell.text
+            if isinstance(value, float) and math.isfinite(value):
+                assert float(cell.key) == value
+            assert cell.text != "nan"
+
+
+@pytest.mark.parametrize(
+    ("row", "text"),
+    [
+        ({"saved_bytes": 1536}, "1.5 KiB"),
+        ({"bytes": 3 * 2**20}, "3.0 MiB"),
+        ({"objective": 2_000_000, "unit": "ns"}, "2.0 ms"),
+        ({"objective": 2_000_000}, "2,000,000"),
+        ({"ours": 1500, "estimator": "roofline:device=h200"}, "1.5 µs"),
+        ({"gap": 0.0123}, "1.23%"),
+        ({"solve_s": 0.0144}, "14.4 ms"),
+        ({"peak_GiB": 0.5}, "512.0 MiB"),
+        ({"ratio": 1.21023}, "1.21"),
+        ({"solve_s": None}, cells.MISSING),
+        ({"solve_s": math.nan}, "not a number"),
+        ({"solve_s": math.inf}, "∞"),
+        ({"certified": False}, "no"),
+        ({"models": ["a", "b"]}, "a, b"),
+        ({"models": []}, "none"),
+        ({"value": 0.0123, "what": "overall: worst_error"}, "1.23%"),
+        ({"inductor_bytes": [1024, 2048]}, "1.0 KiB, 2.0 KiB"),
+    ],
+)
+def test_cells_read_by_the_name_of_their_column(row: dict[str, Any], text: str) -> None:
+    assert cells.cell(row, next(iter(row))).text == text
+
+
+def test_rows_without_numbers_make_a_table_and_no_plot(tmp_path: Path) -> None:
+    rows = [run | {"solve_s": None, "status": "refused", "objective": None, "bound": None} for run in solver_runs()]
+    section = only(write_json(tmp_path / "r.json", [run | {"stopped": False} for run in rows]))
+    assert section.figures == ()
+    assert len(section.tables[1].rows) == len(rows)
+    empty = only(write_json(tmp_path / "e.json", {"provenance": ORIGIN, "rows": []}))
+    assert empty.parts == ()
+    assert "There are no results in this file." in Page.of([tmp_path / "e.json"]).html()
+
+
+def test_provenance_says_once_what_all_runs_share_and_marks_what_no_commit_holds() -> None:
+    origin = Origin.of([ORIGIN | {"seconds": "1"}, ORIGIN | {"seconds": "2"}])
+    assert origin.common["commit"] == "0123456789ab-dirty (uncommitted changes)"
+    assert origin.common["device"] == "CPU"
+    assert origin.differing == ({"seconds": "1"}, {"seconds": "2"})
+
+
+def luminance(colour: str) -> float:
+    """Relative luminance, as WCAG defines it."""
+    parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+    linear = [part / 12.92 if part <= 0.03928 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+    return sum(weight * part for weight, part in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
+
+
+@pytest.mark.parametrize("page", ["#ffffff", "#14171c"])
+def test_colours_stand_out_from_light_and_dark_pages(page: str) -> None:
+    style = (Path(render.__file__).parent / "page.css").read_text()
+    assert f"--page: {page}" in style
+    for colour in (*colours.PALETTE, colours.GREY):
+        low, high = sorted((luminance(colour), luminance(page)))
+        assert (high + 0.05) / (low + 0.05) >= 3, colour
+
+
+def test_solvers_keep_their_looks_and_share_none() -> None:
+    looks = {(colours.colour(name), colours.marker(name)) for name in solver_names()}
+    assert len(looks) == len(solver_names())
+
+
+def test_the_command_writes_the_page_and_says_so(tmp_path: Path) -> None:
+    path = write_json(tmp_path / "r.json", solver_runs())
+    text = command("report", path, "-o", tmp_path / "page.html").stdout
+    assert "r.json: solver comparison, 2 figures, 2 tables" in text
+    assert f"written to {tmp_path / 'page.html'} (" in text
+    kept = path.read_bytes()
+    assert "would be lost" in command("report", path, "-o", path, code=2).stderr
+    assert path.read_bytes() == kept
+    document = json.loads(command("report", path, "-o", tmp_path / "page.html", "--json").stdout)
+    assert document["bytes"] == (tmp_path / "page.html").stat().st_size
+    assert document["files"][0]["figures"] == 2
