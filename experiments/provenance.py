@@ -12,13 +12,13 @@ from pathlib import Path
 _PACKAGES = ("remat", "torch", "numpy", "networkx", "ortools", "scipy", "pulp")
 
 
-def provenance() -> dict[str, str]:
-    """Commit, date, command, machine and versions of this run."""
+def provenance(*, gpu: bool = True) -> dict[str, str]:
+    """Commit, date, command, machine and versions of this run; to name the GPU, torch is imported."""
     return {
         "commit": _commit(),
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="minutes"),
         "command": " ".join(["python", "-m", _module(), *sys.argv[1:]]),
-        "machine": f"{platform.machine()}, {_cores()} cores, {_device()}",
+        "machine": f"{platform.machine()}, {_cores()} cores" + (f", {_device()}" if gpu else ""),
         "python": platform.python_version(),
         **{package: _version(package) for package in _PACKAGES},
     }
@@ -35,11 +35,13 @@ def _commit() -> str:
 
 
 def _git(*command: str) -> str:
-    return subprocess.run(["git", *command], capture_output=True, text=True, check=False).stdout.strip()
+    here = Path(__file__).parent  # a worker of a cluster may run anywhere
+    return subprocess.run(["git", *command], cwd=here, capture_output=True, text=True, check=False).stdout.strip()
 
 
 def _module() -> str:
-    return f"experiments.{Path(sys.argv[0]).stem}"
+    spec = sys.modules["__main__"].__spec__
+    return spec.name.removesuffix(".__main__") if spec is not None else sys.argv[0]
 
 
 def _cores() -> int:

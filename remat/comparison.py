@@ -61,7 +61,9 @@ class Comparison(pd.DataFrame):
     @classmethod
     def of(cls, rows: Sequence[dict[str, Any]]) -> Comparison:
         """A table of rows; what a row lacks is missing."""
-        return cls(pd.DataFrame(rows, columns=list(_DTYPES)).astype(_DTYPES))
+        # Column by column: a frame of all rows makes integers floats where one of them is missing.
+        cells = {name: [row.get(name) for row in rows] for name in _DTYPES}
+        return cls({name: pd.array(cells[name], dtype=dtype) for name, dtype in _DTYPES.items()})
 
     @property
     def _constructor(self) -> type[Comparison]:

@@ -1,0 +1,62 @@
+"""Performance profiles: how often is a solver within a factor of the fastest?
+
+Dolan and Moré, *Benchmarking optimization software with performance profiles* (2002). On instance p solver s takes
+t(p, s), infinite where it fails, and r(p, s) = t(p, s) / min over s of t(p, s). Then
+
+    rho(s, tau) = share of all instances p with r(p, s) <= tau
+
+At tau = 1 that is the share on which s is the fastest, and for large tau that which it solves at all. An instance
+that no solver solves counts, against all of them.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+WITHIN = 0.001
+"""An instance is solved by a plan that costs at most so much more, as a share, than the best bound of any solver.
+
+Without a budget, all bounds that solvers prove are the optimum. With one, heuristics rarely prove anything by
+themselves, though their plans may be as good as those of exact solvers.
+"""
+
+
+def solved(frame: pd.DataFrame) -> pd.Series:
+    """(rows,) which rows of one cost model have a plan within `WITHIN` of the best bound of their instance."""
+    bound = frame.groupby("instance")["bound"].transform("max")
+    excess = (frame["objective"] - bound).astype("Float64")
+    return (excess <= WITHIN * bound.astype("Float64")).fillna(value=False).astype(bool)
+
+
+def seconds(frame: pd.DataFrame) -> pd.DataFrame:
+    """Instances x solvers: what `solve_s` was; infinite where the instance was not solved.
+
+    Args:
+        frame: rows of one cost model. Instances that not every solver was asked to solve are left out.
+    """
+    taken = frame.assign(taken=frame["solve_s"].clip(lower=1e-6).where(solved(frame), np.inf))
+    return taken.pivot(index="instance", columns="solver", values="taken").dropna()
+
+
+def ratios(taken: pd.DataFrame) -> pd.DataFrame:
+    """Instances x solvers: to the fastest; infinite where it failed."""
+    best = taken.min(axis="columns")
+    return taken.div(best.where(np.isfinite(best), 1.0), axis="index")
+
+
+def profile(ratio: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """The steps of one solver's curve.
+
+    Args:
+        ratio: (instances,) to the fastest; infinite where it failed.
+
+    Returns:
+        (k,) factors tau at which the share rises, ascending from 1 on, and the share from there on.
+
+    >>> profile(np.array([2.0, 1.0, np.inf, 2.0]))
+    (array([1., 2.]), array([0.25, 0.75]))
+    """
+    tau = np.unique(np.concatenate([[1.0], ratio[np.isfinite(ratio)]]))
+    return tau, np.searchsorted(np.sort(ratio), tau, side="right") / max(len(ratio), 1)

@@ -1,0 +1,162 @@
+"""What the rows say: a table for each cost model, and the page around them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import pandas as pd
+
+from experiments.compare_solvers.agreement import disagreements, same_plans
+from experiments.compare_solvers.performance_profile import WITHIN, ratios, seconds, solved
+
+_STATUS = ("optimal", "feasible", "refused", "timeout", "error")
+_OTHER = ("infeasible", "limit", "gave_up")
+_LONGEST_NOTE = 160
+
+
+def table(frame: pd.DataFrame) -> pd.DataFrame:
+    """A row for each solver.
+
+    Args:
+        frame: rows of one cost model.
+    """
+    ratio, is_solved = ratios(seconds(frame)), solved(frame)
+    best = frame.groupby("instance")["bound"].transform("max")
+    gap = ((frame["objective"] - best).astype("Float64") / frame["objective"].where(frame["objective"] > 0)).fillna(0)
+    rows = []
+    for solver, own in frame.groupby("solver"):
+        solves = is_solved[own.index]
+        has_plan = own["objective"].notna()
+        rows.append(
+            {
+                "solver": solver,
+                "instances": len(own),
+                "solved": int(solves.sum()),
+                "certified": int(own["certified"].sum()),
+                **{status: int((own["status"] == status).sum()) for status in (*_STATUS, *_OTHER)},
+                **_relative(ratio[solver] if solver in ratio else pd.Series(dtype=float)),
+                "slowest, s": own["solve_s"][solves].max(),
+                "grows as n^": exponent(own["values"][solves], own["solve_s"][solves]),
+                "gap, median": gap[own.index][has_plan].median() if has_plan.any() else np.nan,
+                "gap, worst": gap[own.index][has_plan].max() if has_plan.any() else np.nan,
+            }
+        )
+    shown = pd.DataFrame(rows)
+    shown = shown.drop(columns=[status for status in _OTHER if not shown[status].any()])
+    return shown.sort_values(["solved", "x fastest, mean"], ascending=[False, True], kind="stable", ignore_index=True)
+
+
+def _relative(ratio: pd.Series) -> dict[str, object]:
+    """How much slower than the fastest a solver is where it solves: geometric mean, and the worst with its instance."""
+    finite = ratio[np.isfinite(ratio)]
+    if finite.empty:
+        return {"x fastest, mean": np.nan, "x fastest, worst": np.nan, "worst on": ""}
+    return {
+        "x fastest, mean": float(np.exp(np.log(finite).mean())),
+        "x fastest, worst": float(finite.max()),
+        "worst on": str(finite.idxmax()),
+    }
+
+
+def exponent(values: pd.Series, taken: pd.Series) -> float:
+    """k such that the seconds grow as values**k: least squares of the logarithms; NaN for fewer than three sizes."""
+    if values.nunique() < 3:
+        return np.nan
+    return float(np.polyfit(np.log(values.astype(float)), np.log(taken.clip(lower=1e-6)), 1)[0])
+
+
+def readable(shown: pd.DataFrame) -> pd.DataFrame:
+    """The same as text."""
+    styles = {
+        "x fastest, mean": "{:,.1f}",
+        "x fastest, worst": "{:,.1f}",
+        "slowest, s": "{:.3g}",
+        "grows as n^": "{:.1f}",
+        "gap, median": "{:.2%}",
+        "gap, worst": "{:.2%}",
+    }
+    return pd.DataFrame(
+        {
+            column: ["" if pd.isna(cell) else styles.get(column, "{}").format(cell) for cell in shown[column]]
+            for column in shown
+        },
+        dtype="str",
+    )
+
+
+def markdown(frame: pd.DataFrame, command: str, pictures: Mapping[str, str]) -> str:
+    """The page.
+
+    Args:
+        frame: all rows.
+        command: that made it.
+        pictures: title -> file name, in the page's folder.
+    """
+    lines = [
+        "# Solvers on the corpus",
+        "",
+        f"`{command}`: {len(frame):,} rows, {frame['instance'].nunique()} instances. {_origin(frame)}",
+        "",
+        *(f"- {claim}" for claim in claims(frame)),
+        "",
+        f"*Solved*: a plan that costs at most {WITHIN:.1%} more than the best bound of any solver, within the time "
+        "limit. *Certified*: proven, and the proof verified without trusting the solver. *x fastest*: seconds of the "
+        "solver alone, to those of the fastest, over the instances that it solved; the geometric mean, and the worst. "
+        "*Gap*: of its plans to the best bound of any solver. *Grows as*: seconds fitted to a power of the number of "
+        "values. *Refused*: the solver does not take the problem, and says so. Without a budget, a solver that is not "
+        "exact (`lagrangian`, the knapsacks) is one cut by the default flow solver; the pictures leave it out.",
+    ]
+    for title, name in pictures.items():
+        lines += ["", f"![{title}]({name})"]
+    for cost_model, rows in frame.groupby("cost_model", sort=False):
+        shown = readable(table(rows))
+        numbers = ["left" if column in ("solver", "worst on") else "right" for column in shown]
+        lines += ["", f"## `{cost_model}`", "", shown.to_markdown(index=False, colalign=numbers, disable_numparse=True)]
+    return "\n".join([*lines, "", *_reasons(frame)]) + "\n"
+
+
+def claims(frame: pd.DataFrame) -> list[str]:
+    """What holds for all rows, and what does not."""
+    wrong = disagreements(frame)
+    if wrong:
+        return [f"**The solvers disagree.** {conflict}" for conflict in wrong]
+    plans = int(frame["objective"].notna().sum())
+    optimal = int((frame["status"] == "optimal").sum())
+    same, several = same_plans(frame)
+    found = [
+        f"All solvers agree: of {plans:,} plans, {optimal:,} are called optimal, and none costs less than any solver's "
+        f"bound.",
+        f"{int(frame['certified'].sum()):,} answers are certified.",
+    ]
+    if several:
+        found.append(f"Where several plans are certified, all are the same plan: on {same:,} of {several:,} problems.")
+    return found
+
+
+def _origin(frame: pd.DataFrame) -> str:
+    """Where the rows come from: one line for each commit, machine and versions."""
+    groups = frame.groupby(["commit", "machine", "versions"], sort=False)
+    texts = [
+        f"{len(rows):,} of commit {commit}, {rows['date'].min()}"
+        + ("" if rows["date"].min() == rows["date"].max() else f" to {rows['date'].max()}")
+        + f", {machine}; {versions}; limit {_several(rows['time_limit_s'])} s"
+        for (commit, machine, versions), rows in groups
+    ]
+    return ". ".join(texts) + "."
+
+
+def _several(numbers: pd.Series) -> str:
+    return " and ".join(f"{number:g}" for number in sorted(numbers.unique()))
+
+
+def _reasons(frame: pd.DataFrame) -> list[str]:
+    """Why there is no plan, or no proof: each reason once, with how often."""
+    failed = frame[frame["status"].isin(["refused", "timeout", "error", *_OTHER])]
+    if failed.empty:
+        return []
+    # Numbers differ from instance to instance, the reason does not.
+    reason = failed["note"].str.replace(r"\d+(?:[.,]\d+)*", "…", regex=True).str.slice(0, _LONGEST_NOTE)
+    counts = failed.assign(reason=reason).groupby(["solver", "status", "reason"]).size()
+    lines = [f"- {solver}, {status}, {count:,} x: {why}" for (solver, status, why), count in counts.items()]  # type: ignore[misc]
+    return ["## Why there is no plan", "", *lines]
