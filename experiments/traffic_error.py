@@ -1,10 +1,14 @@
 """How far predicted memory traffic is from what TorchInductor schedules, and whether it ranks plans alike.
 
-`python -m experiments.traffic_error` takes every model of `experiments.models.KERNEL_ZOO` and, for each, two
-dozen legal plans that differ: autograd's saves, PyTorch's and ours, points of the frontier, random ones. For
-each plan, `remat.predict_traffic` predicts the bytes that the kernels of both passes read and write, from the
-`Graph` alone. Inductor's scheduler is asked for the same, after all fusion and before code generation: see
-`remat.pytorch.scheduled`. A rank correlation of 1 means that the two order a model's plans alike.
+`python -m experiments.traffic_error` takes models, and for each of them legal plans that differ: autograd's saves,
+PyTorch's and ours, points of the frontier, random ones. For each plan, `remat.predict_traffic` predicts the bytes
+that the kernels of both passes read and write, from the `Graph` alone. Inductor's scheduler is asked for the same,
+after all fusion and before code generation: see `remat.pytorch.scheduled`. A rank correlation of 1 means that the two
+order a model's plans alike.
+
+There are two parts. The rules of `remat.fusion` were read in Inductor, and checked on `experiments.models.KERNEL_ZOO`:
+its errors say how well they are copied. `experiments.held_out` has models that no rule was written for: their errors
+are those to expect of a model of one's own.
 """
 
 from __future__ import annotations
@@ -12,8 +16,13 @@ from __future__ import annotations
 import json
 import statistics
 import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass
+from multiprocessing import get_context
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Annotated, Any
 
 import numpy as np
@@ -21,12 +30,34 @@ import typer
 from rich.console import Console
 
 import remat
-from experiments.kernel_truth import Truth, find_truth
-from experiments.models import KERNEL_ZOO
+from experiments.held_out import HELD_OUT, MENDED
+from experiments.kernel_truth import Choice, Truth, find_truth
+from experiments.models import KERNEL_ZOO, Sample
 from experiments.provenance import provenance
+from experiments.traffic_error_report import markdown
+from remat.report import near
 
 RESULTS = Path(__file__).parent / "results"
 console = Console()
+
+
+@dataclass(frozen=True)
+class Part:
+    """Models that are reported together.
+
+    Attributes:
+        models: by name.
+        choice: which plans of each.
+    """
+
+    models: Mapping[str, Callable[[], Sample]]
+    choice: Choice
+
+
+PARTS: dict[str, Part] = {
+    "zoo": Part(KERNEL_ZOO, Choice()),
+    "held-out": Part(HELD_OUT, Choice(6, on_the_frontier=0, budgets=(1.0,), every_plan_through_the_model=False)),
+}
 
 
 @dataclass(frozen=True)
@@ -55,38 +86,90 @@ class Row:
 
 def main(
     only: Annotated[str, typer.Option(help="the models with this in their name")] = "",
-    truth: Annotated[Path | None, typer.Option(help="a folder that keeps Inductor's counts for the next time")] = None,
+    part: Annotated[str | None, typer.Option(help=f"{' or '.join(PARTS)}; else both")] = None,
+    truth: Annotated[
+        Path | None,
+        typer.Option(
+            help="a folder that keeps Inductor's counts: a run that is stopped goes on from there; a new one for "
+            "models that have changed"
+        ),
+    ] = None,
+    jobs: Annotated[int, typer.Option(help="processes that ask Inductor", min=1)] = 2,
     output: Annotated[Path, typer.Option(help="folder for traffic_error.json and .md")] = RESULTS,
 ) -> None:
     """Predicts, asks Inductor; writes JSON and a table."""
-    rows: list[Row] = []
-    failed: dict[str, str] = {}
-    models = [name for name in KERNEL_ZOO if only in name]
-    if not models:
-        raise typer.BadParameter(f"no model has {only!r} in its name; there are {', '.join(KERNEL_ZOO)}")
-    with warnings.catch_warnings(), console.status("") as status:
-        warnings.simplefilter("ignore")  # torch's own deprecations
-        for name in models:
-            try:
-                found = find_truth(name, truth, status.update)
-                status.update(f"{name}: predicting")
-                rows += compared(name, found)
-            except Exception as error:  # one model that fails must not hide the others
-                failed[name] = f"{type(error).__name__}: {error}".splitlines()[0]
-                console.print(f"{name} failed: {failed[name]}", markup=False)
-    if not rows:
+    if part is not None and part not in PARTS:
+        raise typer.BadParameter(f"--part must be {' or '.join(PARTS)}, got {part!r}{near(part, PARTS)}")
+    wanted = [(name, model) for name in PARTS if part in (None, name) for model in PARTS[name].models if only in model]
+    if not wanted:
+        known = [model for name in PARTS if part in (None, name) for model in PARTS[name].models]
+        raise typer.BadParameter(f"no model has {only!r} in its name; there are {', '.join(known)}")
+    report: dict[str, Any] = {"provenance": provenance()}
+    with TemporaryDirectory() as folder:
+        failed = asked(wanted, kept := truth or Path(folder), jobs)
+        for name in dict.fromkeys(name for name, _ in wanted):
+            report[name] = reported([model for of, model in wanted if of == name], kept, failed)
+    if len(failed) == len(wanted):
         raise typer.BadParameter(f"all models failed: {failed}")
-    report: dict[str, Any] = {
-        "provenance": provenance(),
-        "summary": [summary(name, [row for row in rows if row.model == name]) for name in models if name not in failed],
-        "rows": [asdict(row) for row in rows],
-        "failed": failed,
-    }
     output.mkdir(parents=True, exist_ok=True)
     (output / "traffic_error.json").write_text(json.dumps(report, indent=1) + "\n")
-    (output / "traffic_error.md").write_text(text := _markdown(report, rows))
-    console.print(text.split("\n## ")[0], markup=False)
+    (output / "traffic_error.md").write_text(text := markdown(report))
+    console.print(text.split("\n## Every plan")[0], markup=False)
     console.print(f"written to {output / 'traffic_error.json'} and .md")
+
+
+def asked(wanted: Sequence[tuple[str, str]], truth: Path, jobs: int) -> dict[str, str]:
+    """Has Inductor's counts of these models put into a folder.
+
+    Args:
+        wanted: names of a part and of a model of it.
+        truth: the folder.
+        jobs: how many processes share the work; 1 for this one.
+
+    Returns:
+        of each model that failed, why.
+    """
+    failed: dict[str, str] = {}
+    with ProcessPoolExecutor(jobs, get_context("spawn")) if jobs > 1 else nullcontext() as pool:
+        answers = [pool.submit(ask, *which, truth) if pool else None for which in wanted]
+        for i, ((part, model), answer) in enumerate(zip(wanted, answers, strict=True)):
+            if why := answer.result() if answer else ask(part, model, truth):
+                failed[model] = why
+            console.print(f"{i + 1}/{len(wanted)} {model}{f' failed: {why}' if why else ''}", markup=False)
+    return failed
+
+
+def ask(part: str, model: str, truth: Path) -> str:
+    """Puts Inductor's counts of a model into a folder, unless they are there; returns why that failed, or nothing."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch's own deprecations
+        try:
+            find_truth(model, PARTS[part].models[model], PARTS[part].choice, truth)
+        except Exception as error:  # one model that fails must not hide the others
+            return f"{type(error).__name__}: {error}".splitlines()[0]
+    return ""
+
+
+def reported(models: Iterable[str], truth: Path, failed: dict[str, str]) -> dict[str, Any]:
+    """What is found about models of a part; those that fail are listed, and added to `failed`."""
+    rows: list[Row] = []
+    found: list[dict[str, Any]] = []
+    for name in (names := list(models)):
+        if name in failed:
+            continue
+        about = Truth.load(truth, name)
+        try:
+            rows += (fresh := compared(name, about))
+        except remat.RematError as error:
+            failed[name] = f"{type(error).__name__}: {error}".splitlines()[0]
+            continue
+        found.append({"values": len(about.graph), "asked": about.graph.meta["asked"], **summary(name, fresh)})
+    return {
+        "overall": overall([row for row in rows if row.model not in MENDED]),
+        "summary": found,
+        "rows": [asdict(row) | {"error": row.error} for row in rows],
+        "failed": {name: failed[name] for name in names if name in failed},
+    }
 
 
 def compared(model: str, truth: Truth) -> list[Row]:
@@ -99,18 +182,40 @@ def compared(model: str, truth: Truth) -> list[Row]:
     return rows
 
 
+def overall(rows: list[Row]) -> dict[str, Any]:
+    """All models together; nothing where there are no rows."""
+    if not rows:
+        return {}
+    errors = sorted(abs(row.error) for row in rows)
+    worst = max(rows, key=lambda row: abs(row.error))
+    return {
+        "models": len({row.model for row in rows}),
+        "plans": len(rows),
+        "exact": sum(row.predicted_bytes == row.inductor_bytes for row in rows),
+        "within_1_percent": sum(error <= 0.01 for error in errors),
+        "within_6_percent": sum(error <= 0.06 for error in errors),
+        "median_error": statistics.median(errors),
+        "p90_error": float(np.quantile(errors, 0.9)),
+        "worst_error": errors[-1],
+        "worst_model": worst.model,
+        "worst_plan": worst.plan,
+    }
+
+
 def summary(model: str, rows: list[Row]) -> dict[str, Any]:
-    """One model's errors, and the rank correlation over its plans."""
+    """One model's errors, and the rank correlation over its plans; None where all move the same."""
     errors = sorted(abs(row.error) for row in rows)
     worst = max(rows, key=lambda row: abs(row.error))
     predicted, inductor = ([getattr(row, name) for row in rows] for name in ("predicted_bytes", "inductor_bytes"))
+    correlation = rank_correlation(predicted, inductor)
     return {
         "model": model,
         "plans": len(rows),
         "median_error": statistics.median(errors),
-        "worst_error": errors[-1],
+        "worst_error": worst.error,
         "worst_plan": worst.plan,
-        "rank_correlation": rank_correlation(predicted, inductor),
+        "within_1_percent": sum(error <= 0.01 for error in errors) / len(rows),
+        "rank_correlation": None if np.isnan(correlation) else correlation,
         "inductor_bytes": [min(inductor), max(inductor)],
     }
 
@@ -126,36 +231,6 @@ def rank_correlation(left: list[int], right: list[int]) -> float:
 def _ranks(values: Any) -> Any:
     _, position, count = np.unique(values, return_inverse=True, return_counts=True)
     return (count.cumsum() - (count - 1) / 2)[position]
-
-
-def _markdown(report: dict[str, Any], rows: list[Row]) -> str:
-    origin = report["provenance"]
-    lines = ["# Predicted memory traffic against TorchInductor's count", ""]
-    lines += [f"{origin['command']}: torch {origin['torch']}, {origin['machine']}, {origin['date']}.", ""]
-    lines += ["| model | plans | median error | worst | where | rank correlation | Inductor's bytes, from | to |"]
-    lines += ["|---|---|---|---|---|---|---|---|"]
-    for found in report["summary"]:
-        errors = " | ".join(f"{100 * found[key]:.1f} %" for key in ("median_error", "worst_error"))
-        span = " | ".join(f"{size:,}" for size in found["inductor_bytes"])
-        lines.append(
-            f"| {found['model']} | {found['plans']} | {errors} | {found['worst_plan']} | "
-            f"{found['rank_correlation']:.3f} | {span} |"
-        )
-    if report["failed"]:
-        lines += ["", "Failed:", "", *(f"- {name}: {why}" for name, why in report["failed"].items())]
-    lines += [
-        "",
-        "## Every plan",
-        "",
-        "| model | plan | predicted bytes | Inductor's | error | predicted kernels | Inductor's |",
-    ]
-    lines += ["|---|---|---|---|---|---|---|"]
-    lines += [
-        f"| {row.model} | {row.plan} | {row.predicted_bytes:,} | {row.inductor_bytes:,} | {100 * row.error:+.1f} % | "
-        f"{row.predicted_kernels} | {row.inductor_kernels} |"
-        for row in rows
-    ]
-    return "\n".join(lines) + "\n"
 
 
 if __name__ == "__main__":

@@ -21,6 +21,7 @@ from typer.testing import CliRunner, Result
 import remat
 from costmodels import ByteTraffic
 from experiments import models, published
+from experiments.corpus import __main__ as making
 from experiments.corpus.__main__ import main
 from experiments.corpus.catalogue import recipes
 from experiments.corpus.readme import markdown
@@ -113,6 +114,32 @@ def test_the_command_makes_what_is_named_with_index_and_page(tmp_path: Path) -> 
     assert {path.name for path in tmp_path.iterdir()} == {INDEX, "README.md", f"{SMALLEST}.json.gz"}
     with pytest.raises(typer.BadParameter, match=f"did you mean '{SMALLEST}'"):
         main(only=[SMALLEST + "s"], output=tmp_path)
+
+
+@pytest.mark.parametrize("commit", ["0123456789ab", "0123456789ab-dirty"])
+def test_making_all_again_goes_on_where_it_was_stopped(
+    commit: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the same commit has made stays; what another one made, or a file that is damaged, is made again."""
+    names = ["small-dropout-mlp", "small-layernorm-gelu-mlp", "qei-8"]
+    known, captured = {name: recipes()[name] for name in names}, list[str]()
+
+    def capture_noted(recipe: Any) -> Graph:
+        captured.append(recipe.name)
+        return graph_of(recipe.name)
+
+    monkeypatch.setattr(making, "recipes", lambda: known)
+    monkeypatch.setattr(making, "capture", capture_noted)
+    monkeypatch.setattr(making, "provenance", lambda: {"commit": "an older one"})
+    making.main(output=tmp_path)
+    monkeypatch.setattr(making, "provenance", lambda: {"commit": commit})
+    making.main(only=names[:1], output=tmp_path)
+    (tmp_path / f"{names[2]}.json.gz").write_bytes(b"half a file")
+    captured.clear()
+    making.main(again=True, output=tmp_path)
+    assert captured == (names if commit.endswith("-dirty") else names[1:])
+    assert {Graph.load(tmp_path / f"{name}.json.gz").meta["commit"] for name in names} == {commit}
+    assert [entry.name for entry in Corpus.open(tmp_path).entries] == names
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,33 +17,105 @@ from hypothesis import strategies as st
 
 import remat
 from experiments import kernel_truth, models, traffic_error
-from experiments.kernel_truth import Truth, different_plans
-from experiments.traffic_error import Row, rank_correlation, summary
+from experiments.held_out import HELD_OUT, MENDED, images, others, sequences
+from experiments.kernel_truth import Choice, Truth, different_plans, find_truth
+from experiments.models import KERNEL_ZOO, Sample
+from experiments.traffic_error import Part, Row, overall, rank_correlation, summary
+from remat.errors import CannotRebuild
 from remat.pytorch.scheduled import Scheduled
+from remat.pytorch.traffic_count import Kernel
 
-_ZOO = {"small": lambda: models.perceptron(layers=1, dropout=0.1)}
+_THREE = Choice(3, on_the_frontier=0, budgets=(1.0,), every_plan_through_the_model=False)
+
+
+_main: Callable[..., None] = traffic_error.main
+
+
+def small() -> Sample:
+    return models.perceptron(layers=1, dropout=0.1)
+
+
+def broken() -> Sample:
+    raise RuntimeError("no such thing")
+
+
+def two_graphs() -> Sample:
+    def function(x: torch.Tensor) -> torch.Tensor:
+        y = x.sin()
+        torch._dynamo.graph_break()
+        return y.cos() * y
+
+    return function, (torch.randn(8, requires_grad=True),)  # type: ignore[return-value]
 
 
 def test_counts_are_kept_and_found_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The second run asks Inductor nothing, and says the same."""
-    monkeypatch.setattr(traffic_error, "KERNEL_ZOO", _ZOO)
-    monkeypatch.setattr(kernel_truth, "KERNEL_ZOO", _ZOO)
-    monkeypatch.setattr(kernel_truth, "PLANS", 3)
+    parts = {"zoo": Part({"small": small}, replace(_THREE, every_plan_through_the_model=True))}
+    monkeypatch.setattr(traffic_error, "PARTS", parts | {"held-out": Part({"small, too": small}, _THREE)})
     folder = tmp_path / "truth"
-    traffic_error.main(only="", truth=folder, output=tmp_path)
+    _main(only="", part=None, truth=folder, jobs=1, output=tmp_path)
     first = json.loads((tmp_path / "traffic_error.json").read_text())
-    assert not first["failed"]
-    assert len(first["rows"]) == 3
+    assert [about["asked"] for name in ("zoo", "held-out") for about in first[name]["summary"]] == ["model", "graph"]
     kept = Truth.load(folder, "small")
-    for row in first["rows"]:
+    for row in first["zoo"]["rows"]:
         counted = Scheduled(kept.graph).kernels(kept.plans[row["plan"]])
         assert tuple(counted) == kept.kernels[row["plan"]]
         assert row["inductor_bytes"] == sum(kernel.bytes for kernel in counted)
         assert row["predicted_bytes"] == remat.predict_traffic(kept.graph, kept.plans[row["plan"]]).bytes
-    monkeypatch.setattr(kernel_truth, "inductor_kernels", None)
-    traffic_error.main(only="sm", truth=folder, output=tmp_path)
-    assert json.loads((tmp_path / "traffic_error.json").read_text())["rows"] == first["rows"]
-    assert "| small | 3 |" in (tmp_path / "traffic_error.md").read_text()
+    found = [[{**row, "model": ""} for row in first[name]["rows"]] for name in ("zoo", "held-out")]
+    assert found[0] == found[1]  # whoever is asked
+    assert len(found[0]) == 3
+    monkeypatch.setattr(kernel_truth, "torchs_plans", None)
+    _main(only="sm", part=None, truth=folder, jobs=1, output=tmp_path)
+    again = json.loads((tmp_path / "traffic_error.json").read_text())
+    assert again | {"provenance": first["provenance"]} == first
+    _main(only="", part="held-out", truth=folder, jobs=1, output=tmp_path)
+    assert "zoo" not in json.loads((tmp_path / "traffic_error.json").read_text())
+    assert "| small, too | " in (tmp_path / "traffic_error.md").read_text()
+
+
+def test_what_is_kept_for_other_plans_is_not_used(tmp_path: Path) -> None:
+    find_truth("small", small, _THREE, tmp_path)
+    found = find_truth("small", small, replace(_THREE, plans=2), tmp_path)
+    assert len(found.plans) == len(Truth.load(tmp_path, "small").plans) == 2
+
+
+class Wrong:
+    """A scheduler of graphs that finds nothing."""
+
+    def __init__(self, graph: remat.Graph) -> None:
+        del graph
+
+    def kernels(self, plan: remat.Plan) -> list[Kernel]:
+        del plan
+        return []
+
+
+def refused(graph: remat.Graph) -> None:
+    raise CannotRebuild(f"no operators of {len(graph)}")
+
+
+@pytest.mark.parametrize("scheduler", [Wrong, refused])
+def test_a_graph_alone_is_believed_only_if_it_gives_the_models_kernels(
+    scheduler: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kernel_truth, "Scheduled", scheduler)
+    found = find_truth("small", small, replace(_THREE, plans=1), tmp_path)
+    assert found.graph.meta["asked"] == "model"
+    assert all(found.kernels.values())
+
+
+def test_a_model_that_fails_is_named_and_hides_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    parts = {"held-out": Part({"broken": broken, "two": two_graphs, "small": small}, replace(_THREE, plans=1))}
+    monkeypatch.setattr(traffic_error, "PARTS", parts)
+    _main(only="", part=None, truth=None, jobs=1, output=tmp_path)
+    found = json.loads((tmp_path / "traffic_error.json").read_text())["held-out"]
+    assert found["failed"]["broken"] == "RuntimeError: no such thing"
+    assert "must have one joint graph, got 2" in found["failed"]["two"]
+    assert [row["model"] for row in found["rows"]] == ["small"]
+    assert "- broken: RuntimeError: no such thing" in (tmp_path / "traffic_error.md").read_text()
+    with pytest.raises(Exception, match=r"all models failed.*no such thing"):
+        _main(only="broken", part=None, truth=None, jobs=1, output=tmp_path)
 
 
 def test_plans_differ_and_are_legal() -> None:
@@ -49,19 +123,66 @@ def test_plans_differ_and_are_legal() -> None:
     model, args = models.perceptron(layers=2)
     graph = remat.capture(model, *args)
     illegal = remat.Plan((), graph.unpriced.names)
-    found = dict(different_plans(graph, {1.0: illegal}))
-    assert len(found) == len(set(found.values())) == kernel_truth.PLANS
-    assert illegal not in found.values()
-    for plan in found.values():
-        remat.check_plan(graph.unpriced, plan)
+    for choice in (Choice(), _THREE):
+        found = dict(different_plans(graph, {1.0: illegal}, choice))
+        assert len(found) == len(set(found.values())) == choice.plans
+        assert illegal not in found.values()
+        for plan in found.values():
+            remat.check_plan(graph.unpriced, plan)
+        assert any(name.startswith("frontier") for name in found) == bool(choice.on_the_frontier)
+
+
+@pytest.mark.parametrize("name", (images.MODELS | sequences.MODELS | others.MODELS).keys())
+def test_held_out_models_train(name: str) -> None:
+    """They do something: a finite loss, and a gradient for most parameters, not all of them zero."""
+    torch.manual_seed(0)
+    model, args = HELD_OUT[name]()
+    loss = model(*args)
+    loss.backward()
+    gradients = [weight.grad for weight in model.parameters() if weight.grad is not None]
+    assert loss.isfinite()
+    assert 2 * len(gradients) > len(list(model.parameters()))
+    assert any(gradient.count_nonzero() for gradient in gradients)
+
+
+def test_no_model_is_both_held_out_and_in_the_zoo() -> None:
+    assert not HELD_OUT.keys() & KERNEL_ZOO.keys()
+    assert MENDED.keys() <= HELD_OUT.keys()
+    files = {kernel_truth._file_name(name) for name in (*HELD_OUT, *KERNEL_ZOO)}
+    assert len(files) == len(HELD_OUT) + len(KERNEL_ZOO)
+
+
+_ROWS = [Row("m", "a", 104, 100, 2, 2), Row("m", "b", 180, 200, 2, 2), Row("m", "c", 400, 400, 3, 3)]
 
 
 def test_a_summary_names_the_worst_plan() -> None:
-    rows = [Row("m", "a", 104, 100, 2, 2), Row("m", "b", 180, 200, 2, 2), Row("m", "c", 400, 400, 3, 3)]
-    found = summary("m", rows)
+    found = summary("m", _ROWS)
     assert (found["median_error"], found["worst_plan"]) == (pytest.approx(0.04), "b")
-    assert found["worst_error"] == pytest.approx(0.1)
+    assert found["worst_error"] == pytest.approx(-0.1)
     assert found["rank_correlation"] == pytest.approx(1)
+    assert found["within_1_percent"] == pytest.approx(1 / 3)
+    assert summary("m", _ROWS[:1])["rank_correlation"] is None
+
+
+def test_all_models_together_are_counted_plan_by_plan() -> None:
+    found = overall([*_ROWS, Row("n", "a", 301, 300, 2, 2)])
+    counts = [found[key] for key in ("models", "plans", "exact", "within_1_percent", "within_6_percent")]
+    assert counts == [2, 4, 1, 2, 3]
+    assert found["worst_error"] == pytest.approx(0.1)
+    assert (found["worst_model"], found["worst_plan"]) == ("m", "b")
+
+
+def test_models_that_led_to_a_rule_are_marked_and_counted_apart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(MENDED, "mended", "padding reads no border")
+    monkeypatch.setattr(traffic_error, "PARTS", {"held-out": Part({"mended": small, "other": small}, _THREE)})
+    _main(only="", part=None, truth=tmp_path, jobs=1, output=tmp_path)
+    found, text = (tmp_path / "traffic_error.json").read_text(), (tmp_path / "traffic_error.md").read_text()
+    assert json.loads(found)["held-out"]["overall"]["models"] == 1
+    assert "| mended (*) | " in text
+    assert "| other | " in text
+    assert "- mended: padding reads no border" in text
 
 
 _numbers = st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), min_size=2, max_size=12)
@@ -80,6 +201,8 @@ def test_rank_correlation_is_spearmans(pairs: list[tuple[int, int]]) -> None:
         assert rank_correlation(*shuffled) == pytest.approx(rank_correlation(left, right), abs=1e-9)
 
 
-def test_an_unknown_model_is_refused(tmp_path: Path) -> None:
+def test_unknown_models_and_parts_are_refused(tmp_path: Path) -> None:
     with pytest.raises(Exception, match="no model has 'nothing' in its name; there are GPT"):
-        traffic_error.main(only="nothing", truth=None, output=tmp_path)
+        _main(only="nothing", part=None, truth=None, jobs=1, output=tmp_path)
+    with pytest.raises(Exception, match="--part must be zoo or held-out, got 'heldout'; did you mean 'held-out'"):
+        _main(only="", part="heldout", truth=None, jobs=1, output=tmp_path)

@@ -1,7 +1,8 @@
 """Makes the corpus: `python -m experiments.corpus` captures what is missing, then writes index and README.
 
 Nothing is downloaded, and no model runs: tensors have sizes, but no contents (`remat.capture` of fake
-tensors), so that published sizes need no memory. An interrupted run goes on where it was.
+tensors), so that published sizes need no memory. An interrupted run goes on where it was; with `--again`, too, as long
+as the commit is the same and has no changes.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Annotated
 
+import torch
 import typer
 from rich.console import Console
 
@@ -21,7 +23,7 @@ from experiments.corpus.catalogue import recipes
 from experiments.corpus.readme import markdown
 from experiments.corpus.recipe import Recipe, capture
 from experiments.provenance import provenance
-from remat import Graph
+from remat import Graph, InvalidGraph
 from remat.corpus import Entry, write_index
 from remat.report import near
 
@@ -32,7 +34,14 @@ console = Console()
 
 def main(
     only: Annotated[list[str] | None, typer.Option(help="an instance to make again; repeatable")] = None,
-    again: Annotated[bool, typer.Option(help="make all of them again")] = False,
+    again: Annotated[
+        bool,
+        typer.Option(
+            "--again",
+            help="make all again; what this very commit and these versions made already stays, if nothing in the code "
+            "has changed since: so a run that is stopped goes on",
+        ),
+    ] = False,
     output: Annotated[Path, typer.Option(help="folder for the graphs, the index and the README")] = INSTANCES,
 ) -> None:
     """Captures what is missing, or what is named; then writes index.json and README.md of all there is."""
@@ -41,7 +50,7 @@ def main(
         if name not in known:
             raise typer.BadParameter(f"--only must name an instance, got {name!r}{near(name, known)}")
     output.mkdir(parents=True, exist_ok=True)
-    wanted = only or [name for name in known if again or not (output / f"{name}.json.gz").is_file()]
+    wanted = only or [name for name, recipe in known.items() if not _is_there(recipe, output, again=again)]
     for i, name in enumerate(wanted):
         with console.status(f"{i + 1}/{len(wanted)} {name}"):
             start = time.perf_counter()
@@ -59,10 +68,29 @@ def main(
     console.print(f"{len(entries)} instances ({dict(families)}), {size / 2**20:.1f} MiB; {output}/README.md lists them")
 
 
+def _is_there(recipe: Recipe, output: Path, *, again: bool) -> bool:
+    """Whether a recipe has its file; if all are to be made again, one that this commit has made already."""
+    path = output / f"{recipe.name}.json.gz"
+    if not again or not path.is_file():
+        return path.is_file()
+    about = origin(recipe)
+    if about["commit"] == "unknown" or about["commit"].endswith("-dirty"):
+        return False  # code that is not committed may have changed since
+    try:
+        return about.items() <= Graph.load(path).meta.items()
+    except InvalidGraph:
+        return False
+
+
 def made(recipe: Recipe) -> Graph:
     """The graph of a recipe, with its provenance."""
     graph = capture(recipe)
-    about = {
+    return replace(graph, meta=dict(graph.meta) | origin(recipe))
+
+
+def origin(recipe: Recipe) -> dict[str, str]:
+    """What a graph made of a recipe here and now says of its provenance; the date apart."""
+    return {
         "instance": recipe.name,
         "family": recipe.family,
         "model": recipe.model,
@@ -74,8 +102,8 @@ def made(recipe: Recipe) -> Graph:
         "python": platform.python_version(),
         "commit": provenance()["commit"],
         "command": f"python -m experiments.corpus --only {recipe.name}",
+        "torch": torch.__version__,
     }
-    return replace(graph, meta=dict(graph.meta) | about)
 
 
 def _provenance() -> dict[str, str]:
