@@ -99,21 +99,30 @@ def evonorm50() -> Classifier:
 
 
 class VGG(nn.Module):
-    """VGG (Simonyan and Zisserman 2015): 3x3 convolutions, and three linear layers with dropout."""
+    """VGG (Simonyan and Zisserman 2015): 3x3 convolutions, and three linear layers with dropout.
 
-    def __init__(self, depths: Sequence[int]) -> None:
+    Of images with `side` pixels a side; `hidden` is the width of the linear layers.
+    """
+
+    def __init__(
+        self,
+        depths: Sequence[int],
+        widths: Sequence[int] = (64, 128, 256, 512, 512),
+        hidden: int = 4096,
+        side: int = 224,
+    ) -> None:
         super().__init__()
         layers: list[nn.Module] = []
-        narrow = 3
-        for depth, wide in zip(depths, (64, 128, 256, 512, 512), strict=True):
+        narrow, left = 3, side // 2 ** len(depths)
+        for depth, wide in zip(depths, widths, strict=True):
             for _ in range(depth):
                 layers += [nn.Conv2d(narrow, wide, 3, padding=1), nn.ReLU()]
                 narrow = wide
             layers.append(nn.MaxPool2d(2))
         self.features = nn.Sequential(*layers)
         self.head = nn.Sequential(
-            *(nn.Linear(512 * 49, 4096), nn.ReLU(), nn.Dropout()),
-            *(nn.Linear(4096, 4096), nn.ReLU(), nn.Dropout(), nn.Linear(4096, 1000)),
+            *(nn.Linear(narrow * left**2, hidden), nn.ReLU(), nn.Dropout()),
+            *(nn.Linear(hidden, hidden), nn.ReLU(), nn.Dropout(), nn.Linear(hidden, 1000)),
         )
 
     def forward(self, image: Tensor, label: Tensor) -> Tensor:
@@ -132,16 +141,16 @@ class Dense(nn.Module):
         return torch.cat([x, self.outer(self.inner(F.relu(self.norm(x))))], 1)
 
 
-def densenet121() -> Classifier:
-    """DenseNet-121, growth 32 (Huang et al. 2017)."""
-    layers: list[nn.Module] = [conv(3, 64, 7, 2), nn.MaxPool2d(3, 2, 1)]
-    width = 64
-    for stage, depth in enumerate((6, 12, 24, 16)):
+def densenet121(depths: Sequence[int] = (6, 12, 24, 16), growth: int = 32) -> Classifier:
+    """DenseNet-121 (Huang et al. 2017)."""
+    width = 2 * growth
+    layers: list[nn.Module] = [conv(3, width, 7, 2), nn.MaxPool2d(3, 2, 1)]
+    for stage, depth in enumerate(depths):
         if stage:
             layers += [nn.BatchNorm2d(width), nn.ReLU(), nn.Conv2d(width, width // 2, 1, bias=False), nn.AvgPool2d(2)]
             width //= 2
-        layers += [Dense(width + 32 * i, 32) for i in range(depth)]
-        width += 32 * depth
+        layers += [Dense(width + growth * i, growth) for i in range(depth)]
+        width += growth * depth
     return Classifier(nn.Sequential(*layers, nn.BatchNorm2d(width), nn.ReLU()), width)
 
 
@@ -170,9 +179,8 @@ def inverted(
     return Sum(branch, nn.Identity(), nn.Identity()) if stride == 1 and narrow == wide else branch
 
 
-def _mobile(
-    stages: Sequence[tuple[int, int, int, int, int]], act: Callable[[], nn.Module], squeezes: bool
-) -> nn.Module:
+def mobile(stages: Sequence[tuple[int, int, int, int, int]], act: Callable[[], nn.Module], squeezes: bool) -> nn.Module:
+    """Stages of inverted residuals: of each the expansion, the width, the depth, the stride, the kernel's size."""
     layers: list[nn.Module] = [conv(3, 32, 3, 2, act=act)]
     narrow = 32
     for expansion, wide, depth, stride, size in stages:
@@ -185,7 +193,7 @@ def _mobile(
 def mobilenet_v2() -> nn.Module:
     """MobileNetV2 (Sandler et al. 2018)."""
     wides = ((1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 3, 2), (6, 64, 4, 2), (6, 96, 3, 1), (6, 160, 3, 2), (6, 320, 1, 1))
-    return _mobile([(*stage, 3) for stage in wides], nn.ReLU6, squeezes=False)
+    return mobile([(*stage, 3) for stage in wides], nn.ReLU6, squeezes=False)
 
 
 def efficientnet_b0() -> nn.Module:
@@ -194,7 +202,7 @@ def efficientnet_b0() -> nn.Module:
         *((1, 16, 1, 1, 3), (6, 24, 2, 2, 3), (6, 40, 2, 2, 5), (6, 80, 3, 2, 3)),
         *((6, 112, 3, 1, 5), (6, 192, 4, 2, 5), (6, 320, 1, 1, 3)),
     )
-    return _mobile(stages, nn.SiLU, squeezes=True)
+    return mobile(stages, nn.SiLU, squeezes=True)
 
 
 class UNet(nn.Module):
@@ -233,10 +241,10 @@ class Posterior(nn.Module):
     def samples(self, points: Tensor, targets: Tensor, draws: Tensor) -> Tensor:
         """Samples x batch x q x objectives, from standard normal `draws` of that shape."""
         x, noise = self.candidates, 1e-4
-        known = torch.linalg.cholesky(rbf(points, points) + noise * torch.eye(len(points)))
+        known = torch.linalg.cholesky(rbf(points, points) + noise * torch.eye(len(points), device=points.device))
         across = torch.linalg.solve_triangular(known, rbf(points, x), upper=False)
         mean = across.mT @ torch.linalg.solve_triangular(known, targets.T, upper=False)
-        covariance = rbf(x, x) - across.mT @ across + noise * torch.eye(x.shape[1])
+        covariance = rbf(x, x) - across.mT @ across + noise * torch.eye(x.shape[1], device=x.device)
         return mean + torch.linalg.cholesky(covariance) @ draws
 
 

@@ -1,0 +1,58 @@
+"""Geometric means over the models of a table, whose cases are named "model, method"."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+
+from experiments.paper.methods import METHODS, NO
+from experiments.paper.rows import Rows, cell
+
+Means = Mapping[str, tuple[float, int]]
+"""By method: the mean of its ratios to no-checkpoint, and over how many models."""
+
+
+def means(values: Mapping[tuple[str, str], float]) -> Means:
+    """From values by model and method."""
+    found: dict[str, tuple[float, int]] = {}
+    for method in METHODS:
+        ratios = [
+            value / values[model, NO]
+            for (model, other), value in values.items()
+            if other == method and value and values.get((model, NO))
+        ]
+        if ratios and method != NO:
+            found[method] = math.exp(sum(map(math.log, ratios)) / len(ratios)), len(ratios)
+    return found
+
+
+def measured(rows: Rows, device: str, size: str, figure: str) -> Means:
+    """Of a figure of the rows of one setting."""
+    values: dict[tuple[str, str], float] = {}
+    for row in rows.of(device, size):
+        model, _, method = row.case.partition(", ")
+        value = row.figures.get(figure)
+        if not row.kind and isinstance(value, int | float):
+            values[model, method] = value
+    return means(values)
+
+
+def lines(title: str, published: Mapping[str, str], columns: Mapping[str, Means]) -> Sequence[str]:
+    """A table of means: a line for each method, a column for each setting that has any."""
+    kept = {name: found for name, found in columns.items() if found}
+    if not kept and not published:
+        return []
+    methods: Iterable[str] = [
+        method for method in METHODS if method in published or any(method in found for found in kept.values())
+    ]
+    rows = [f"## {title}", "", f"| method | published | {' | '.join(kept)} |", "|---|---:|" + "---:|" * len(kept)]
+    if not kept:
+        rows = [f"## {title}", "", "| method | published |", "|---|---:|"]
+    for method in methods:
+        cells = [_cell(found.get(method)) for found in kept.values()]
+        rows.append(f"| {' | '.join([method, published.get(method, ''), *cells])} |")
+    return [*rows, ""]
+
+
+def _cell(mean: tuple[float, int] | None) -> str:
+    return "" if mean is None else f"{cell(mean[0])} of {mean[1]} models"

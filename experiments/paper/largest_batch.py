@@ -1,0 +1,152 @@
+"""Table 2, and Figure 5 with each method at its own batch: `python -m experiments.paper.largest_batch`.
+
+On CUDA batches are tried until memory runs out. On the CPU nothing runs: remat estimates what a batch would take.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+
+import typer
+
+from experiments.paper import geomean
+from experiments.paper.batch_search import Found, largest_batch
+from experiments.paper.batch_trial import Trials, estimated_bytes, limited, weight_bytes
+from experiments.paper.methods import FULL, MIN_CUT, NO, OURS
+from experiments.paper.rows import Rows
+from experiments.paper.table import Case, Figures, Setting, Table, command
+from experiments.paper.whole import MODELS, Whole
+
+METHODS = (FULL, MIN_CUT, NO, OURS)
+
+SMALL_GIB = 0.125
+"""The memory that the small models are fitted into."""
+
+SEARCH_S = 300.0
+"""No trial begins after this: one may take a minute and more, most of it compilation."""
+
+SETTINGS = [("cuda", "published"), ("cuda", "small"), ("cpu", "published"), ("cpu", "small")]
+
+
+class NothingFits(Exception):
+    """Not a single sample fits; the message says why."""
+
+
+def case(whole: Whole, method: str, setting: Setting) -> Figures:
+    """The largest batch of one model under one method.
+
+    Raises:
+        Unavailable: a package is missing.
+        NothingFits: not a single sample fits.
+    """
+    return on_cuda(whole, method, setting) if setting.device == "cuda" else estimated(whole, method, setting)
+
+
+def on_cuda(whole: Whole, method: str, setting: Setting) -> Figures:
+    """By trial."""
+    trials = Trials(whole, method, setting)
+    with limited(_memory_gib(setting)) as limit_bytes:
+        found = largest_batch(
+            trials.held_bytes,
+            limit_bytes,
+            first=whole.small_batch if setting.is_small else whole.batches.get(method, whole.batches[MIN_CUT]),
+            at_rest_bytes=weight_bytes(whole.source(setting)),
+            time_limit_s=SEARCH_S,
+        )
+    figures = _figures(found, "batch", "held_gib", "too_large")
+    return figures | {"samples_per_s": found.batch / trials.step_s[found.batch], "limit_gib": limit_bytes / 2**30}
+
+
+def estimated(whole: Whole, method: str, setting: Setting) -> Figures:
+    """By simulation."""
+    limit_gib = _memory_gib(setting)
+    found = largest_batch(
+        partial(estimated_bytes, whole, method, setting),
+        int(limit_gib * 2**30),
+        first=whole.small_batch if setting.is_small else whole.batches[NO] // 8,
+    )
+    return _figures(found, "estimated_batch", "estimated_gib", "estimated_too_large") | {"limit_gib": limit_gib}
+
+
+def _memory_gib(setting: Setting) -> float:
+    return SMALL_GIB if setting.is_small else setting.memory_gib
+
+
+def _figures(found: Found, batch: str, held_gib: str, too_large: str) -> dict[str, float | int | str | None]:
+    if not found.batch:
+        raise NothingFits(found.reason)
+    return {batch: found.batch, held_gib: found.held_bytes / 2**30, too_large: found.too_large}
+
+
+def summary(rows: Rows, folder: Path) -> Sequence[str]:
+    """Geometric means over the models."""
+    del folder
+    published = geomean.means(
+        {(whole.name, method): float(batch) for whole in MODELS for method, batch in whole.batches.items()}
+    )
+    table_2 = {method: f"{mean:.2f}" for method, (mean, _) in published.items()}
+    columns = {f"{device.upper()}, {size} size": (device, size) for device, size in SETTINGS}
+    batches = {
+        f"{name}{', estimated' if device == 'cpu' else ''}": geomean.measured(
+            rows, device, size, "estimated_batch" if device == "cpu" else "batch"
+        )
+        for name, (device, size) in columns.items()
+    }
+    speeds = {
+        name: geomean.measured(rows, *where, "samples_per_s") for name, where in columns.items() if where[0] == "cuda"
+    }
+    return [
+        *geomean.lines("Largest batch, times that of no-checkpoint: geometric means", table_2, batches),
+        *geomean.lines(
+            "Samples a second of each method at its largest batch, times those of no-checkpoint: geometric means",
+            {MIN_CUT: "1.12"},
+            speeds,
+        ),
+    ]
+
+
+NOTES = """
+- Published: TorchBench on one A100 of 40 GB. Ours: as much memory as that (`--memory-gib`, 39 by default: what its
+  allocator gets beside CUDA's context), by `torch.cuda.set_per_process_memory_fraction`; small models get 0.125 GiB.
+  Beyond 16 samples the batch is found to a sixteenth of a power of two, or better; "too large" is the smallest batch
+  that did not run. The search of one case ends after 300 s; then the two may be further apart.
+- Methods and models are those of `throughput`. "ours" has no published figure.
+- On the CPU, at either size, nothing runs: estimated is the peak of both passes as `remat.memory` simulates it, on
+  joint graphs without contents, and parameters, buffers and inputs. Workspaces and fragmentation are not in it. The
+  models are our own there, at the published widths; RegNetX-1.6GF stands for timm_regnet.
+- Published for vgg16 under full-checkpoint is a batch of 4,096. Of images of 224 x 224, the output of the first
+  convolution alone would then take 24.5 GiB in half precision, and its ReLU as much.
+- The published means of the batches are computed from Table 2; that of the throughput stands in the text.
+"""
+
+TABLE = Table(
+    name="largest_batch",
+    title="The largest batch (Table 2), and throughput there (Figure 5)",
+    source="paper, sections 4.1 to 4.3, Table 2 and Figure 5; NVIDIA A100-40GB",
+    figures={
+        "batch": "largest batch",
+        "too_large": "too large",
+        "samples_per_s": "samples / s there",
+        "held_gib": "held there, GiB",
+        "estimated_batch": "largest batch, estimated",
+        "estimated_too_large": "too large, estimated",
+        "estimated_gib": "held there, estimated, GiB",
+        "limit_gib": "limit, GiB",
+    },
+    cases=[
+        Case(
+            f"{whole.name}, {method}",
+            partial(case, whole, method),
+            {"batch": whole.batches[method]} if method in whole.batches else {},
+        )
+        for whole in MODELS
+        for method in METHODS
+    ],
+    notes=NOTES,
+    summary=summary,
+)
+
+if __name__ == "__main__":
+    typer.run(command(TABLE))

@@ -1,0 +1,243 @@
+"""The tables of the sources: what is kept of a run, what is shown of it, and what happens when one ends early."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from experiments.paper import rows as rows_module
+from experiments.paper.markdown import NOT_MEASURED, markdown
+from experiments.paper.rows import Row, Rows, cell
+from experiments.paper.table import Case, Figures, Setting, Table, Unavailable, command
+
+SMALL = Setting("cpu", "small", 1)
+PUBLISHED = Setting("cpu", "published", 1)
+
+
+class Counter:
+    """Measures nothing, and notes what it was asked for; fails on demand."""
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+        self.failing: dict[str, BaseException] = {}
+
+    def case(self, name: str, **published: float) -> Case:
+        return Case(name, self.measure(name), published)
+
+    def measure(self, name: str) -> Callable[[Setting], Figures]:
+        def measured(setting: Setting) -> Figures:
+            self.calls.append(name)
+            if name in self.failing:
+                raise self.failing[name]
+            return {"time_ms": 1.5 * len(name), "kernels": len(name)}
+
+        return measured
+
+    def table(self, name: str = "example") -> Table:
+        cases = [self.case("one", time_ms=0.25), self.case("two", kernels=7), self.case("three")]
+        figures = {"time_ms": "time (ms)", "kernels": "kernels"}
+        return Table(name, "An example", "a source; one GPU", figures, cases, "- A note.")
+
+
+@pytest.fixture
+def counter() -> Counter:
+    return Counter()
+
+
+def line_of(text: str, figure: str, case: str = "") -> list[str]:
+    """The cells of a line of the Markdown table: the first of this figure, from the line of a case on."""
+    cells = [[cell.strip() for cell in line.split("|")[1:-1]] for line in text.splitlines() if line.startswith("|")]
+    start = next(i for i, found in enumerate(cells) if not case or found[0] == case)
+    return next(found for found in cells[start:] if found[1] == figure)
+
+
+@pytest.mark.parametrize("killed", ["one", "two", "three"])
+def test_a_killed_run_loses_one_case_and_the_next_goes_on(counter: Counter, tmp_path: Path, killed: str) -> None:
+    counter.failing[killed] = KeyboardInterrupt()
+    with pytest.raises(KeyboardInterrupt):
+        counter.table().measure(SMALL, tmp_path)
+    names = ["one", "two", "three"]
+    assert counter.calls == names[: names.index(killed) + 1]
+    counter.failing.clear()
+    counter.calls.clear()
+    rows = counter.table().measure(SMALL, tmp_path)
+    assert counter.calls == names[names.index(killed) :]
+    assert [row.case for row in Rows.open(rows.path, "example").rows.values()] == names
+    counter.calls.clear()
+    counter.table().measure(SMALL, tmp_path)
+    assert counter.calls == []
+    counter.table().measure(SMALL, tmp_path, again=True)
+    assert counter.calls == names
+
+
+def test_a_run_that_is_killed_while_it_writes_leaves_the_file_as_it_was(
+    counter: Counter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counter.table().measure(SMALL, tmp_path, only="one")
+    file = tmp_path / "example.json"
+    before = file.read_text()
+
+    def killed(*paths: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "replace", killed)
+        with pytest.raises(KeyboardInterrupt):
+            counter.table().measure(SMALL, tmp_path)
+    assert file.read_text() == before
+    assert len(counter.table().measure(SMALL, tmp_path).rows) == 3
+
+
+def test_only_some_cases_are_measured_and_an_unknown_name_is_refused(counter: Counter, tmp_path: Path) -> None:
+    counter.table().measure(SMALL, tmp_path, only="o")
+    assert counter.calls == ["one", "two"]
+    with pytest.raises(ValueError, match=r"no case of example has 'four' in its name: \['one', 'two', 'three'\]"):
+        counter.table().measure(SMALL, tmp_path, only="four")
+
+
+def test_no_case_is_begun_when_the_time_is_over(counter: Counter, tmp_path: Path) -> None:
+    rows = counter.table().measure(SMALL, tmp_path, minutes=0)
+    assert counter.calls == []
+    assert rows.rows == {}
+    assert NOT_MEASURED in (tmp_path / "example.md").read_text()
+    counter.table().measure(SMALL, tmp_path, minutes=5)
+    assert len(counter.calls) == 3
+
+
+def test_a_failure_is_a_row_the_others_still_count_and_it_is_measured_again(counter: Counter, tmp_path: Path) -> None:
+    counter.failing["one"] = RuntimeError("a | b\nand a trace")
+    counter.failing["two"] = Unavailable("needs a GPU of 80 GB")
+    rows = counter.table().measure(SMALL, tmp_path)
+    kinds = {row.case: (row.kind, row.problem) for row in rows.rows.values()}
+    assert kinds == {
+        "one": ("error", "RuntimeError: a | b"),
+        "two": ("unavailable", "needs a GPU of 80 GB"),
+        "three": ("", ""),
+    }
+    text = (tmp_path / "example.md").read_text()
+    assert "RuntimeError: a \\| b" in text
+    assert line_of(text, "kernels", "two")[-1] == "needs a GPU of 80 GB"
+    counter.failing = {"three": RuntimeError("of which nothing was published")}
+    counter.table().measure(SMALL, tmp_path, only="three", again=True)
+    text = (tmp_path / "example.md").read_text()
+    assert line_of(text, "time (ms)", "three")[2:] == ["", NOT_MEASURED, "RuntimeError: of which nothing was published"]
+    counter.failing.clear()
+    counter.calls.clear()
+    counter.table().measure(SMALL, tmp_path)
+    assert counter.calls == ["one", "two", "three"]
+
+
+def test_what_was_not_measured_on_cuda_is_said_in_words(counter: Counter, tmp_path: Path) -> None:
+    counter.table().measure(SMALL, tmp_path)
+    text = (tmp_path / "example.md").read_text()
+    assert line_of(text, "figure") == ["case", "figure", "published", "CUDA, published size", "CPU, small size"]
+    assert line_of(text, "time (ms)") == ["one", "time (ms)", "0.25", NOT_MEASURED, "4.5"]
+    assert line_of(text, "kernels", "two")[2:] == ["7", NOT_MEASURED, "3"]
+    assert "- A note." in text
+    assert "Published: a source; one GPU." in text
+    assert "Seed 0, for weights and inputs" in text
+
+
+def test_two_settings_stand_side_by_side(counter: Counter, tmp_path: Path) -> None:
+    table = counter.table()
+    table.measure(SMALL, tmp_path)
+    rows = table.measure(PUBLISHED, tmp_path, only="one")
+    rows.add(Row("one", "cuda", "published", {"time_ms": 0.125, "kernels": 2}))
+    text = markdown(table, rows)
+    headings = ["CUDA, published size", "CPU, published size", "CPU, small size"]
+    assert line_of(text, "figure")[3:] == headings
+    assert line_of(text, "time (ms)") == ["one", "time (ms)", "0.25", "0.125", "4.5", "4.5"]
+    assert line_of(text, "time (ms)", "three")[3:] == [NOT_MEASURED, NOT_MEASURED, "7.5"]
+    assert len(rows.of("cpu", "small")) == 3
+
+
+def test_each_row_knows_the_run_that_measured_it(
+    counter: Counter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run(commit: str, **options: Any) -> dict[str, str]:
+        known = {"commit": commit, "date": "today", "torch": "2", "machine": "m", "command": f"at {commit}"}
+        monkeypatch.setattr(rows_module, "provenance", lambda: known)
+        counter.table().measure(SMALL, tmp_path, **options)
+        document = json.loads((tmp_path / "example.json").read_text())
+        return {row["case"]: document["runs"][row["run"]]["commit"] for row in document["rows"]}
+
+    assert run("a") == dict.fromkeys(["one", "two", "three"], "a")
+    assert run("b", only="two", again=True) == {"one": "a", "two": "b", "three": "a"}
+    text = (tmp_path / "example.md").read_text()
+    assert "- cpu, small size: 2 of the rows: commit a," in text
+    assert "- cpu, small size: 1 of the rows: commit b," in text
+    assert run("c", again=True) == dict.fromkeys(["one", "two", "three"], "c")
+    document = json.loads((tmp_path / "example.json").read_text())
+    assert [known["commit"] for known in document["runs"]] == ["c"], "no run that no row is from"
+    assert run("d") == dict.fromkeys(["one", "two", "three"], "c"), "a run that measures nothing leaves no trace"
+
+
+def test_the_file_of_another_table_is_refused_and_so_is_what_is_no_table(counter: Counter, tmp_path: Path) -> None:
+    counter.table("example").measure(SMALL, tmp_path)
+    (tmp_path / "example.json").rename(tmp_path / "other.json")
+    with pytest.raises(ValueError, match=r"other.json holds 'example', expected 'other'; name another folder"):
+        counter.table("other").measure(SMALL, tmp_path)
+    (tmp_path / "other.json").write_text("{")
+    with pytest.raises(ValueError, match=r"other.json is not the file of a table \(.*\); remove it"):
+        counter.table("other").measure(SMALL, tmp_path)
+
+
+def invoke(table: Table, *options: str) -> tuple[int, str]:
+    app = typer.Typer()
+    app.command()(command(table))
+    result = CliRunner().invoke(app, [*options], env={"COLUMNS": "200", "NO_COLOR": "1", "TERM": "dumb"})
+    return result.exit_code, result.output
+
+
+def test_the_command_shows_what_it_measured_and_fails_on_an_error(counter: Counter, tmp_path: Path) -> None:
+    folder = ["--device", "cpu", "--output", str(tmp_path)]
+    code, said = invoke(counter.table(), *folder)
+    assert code == 0
+    assert "4.5" in said
+    assert "example.json and .md" in said
+    counter.failing["two"] = Unavailable("needs more")
+    assert invoke(counter.table(), *folder, "--again")[0] == 0
+    counter.failing["two"] = RuntimeError("no such luck")
+    code, said = invoke(counter.table(), *folder)
+    assert code == 1
+    assert "failed: two: RuntimeError: no such luck" in said
+    assert invoke(counter.table(), *folder, "--only", "one")[0] == 0, "not asked for the one that failed"
+
+
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [
+        (["--device", "tpu"], "--device: 'tpu': expected cpu or cuda"),
+        (["--device", "cpu", "--size", "huge"], "--size: 'huge': expected small or published"),
+        (["--device", "cpu", "--only", "four"], "--only: no case of example has 'four' in its name"),
+        (["--device", "cpu", "--repeats", "0"], "--repeats"),
+    ],
+)
+def test_a_wrong_option_is_named(counter: Counter, tmp_path: Path, options: list[str], complaint: str) -> None:
+    code, said = invoke(counter.table(), *options, "--output", str(tmp_path))
+    assert code == 2
+    assert complaint in " ".join(said.split())
+    assert counter.calls == []
+
+
+def test_a_folder_with_the_file_of_another_table_is_named(counter: Counter, tmp_path: Path) -> None:
+    (tmp_path / "example.json").write_text('{"table": "other"}')
+    code, said = invoke(counter.table(), "--device", "cpu", "--output", str(tmp_path))
+    assert code == 2
+    assert "--output" in said
+    assert "holds 'other', expected 'example'" in " ".join(said.split())
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [(None, ""), (0.12345, "0.123"), (1234.5, "1,234"), (1234567, "1,234,567"), ("about 25", "about 25"), (0, "0")],
+)
+def test_a_figure_has_three_digits_and_a_count_all_of_them(value: object, shown: str) -> None:
+    assert cell(value) == shown
