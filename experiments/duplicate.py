@@ -65,7 +65,7 @@ def main(
     names = [name for name in KERNEL_ZOO if only in name]
     if not names:
         raise typer.BadParameter(f"no model has {only!r} in its name; there are {', '.join(KERNEL_ZOO)}")
-    report: dict[str, Any] = {"provenance": provenance(), "rows": []}
+    report: dict[str, Any] = {"provenance": provenance(gpu=False), "rows": []}
     rows = report["rows"]
     with warnings.catch_warnings(), console.status("") as status:
         warnings.simplefilter("ignore")  # torch's own deprecations

@@ -64,7 +64,7 @@ def main(
     output: Annotated[Path, typer.Option(help="folder for predictor_speed.json and .md")] = RESULTS,
 ) -> None:
     """Measures, and writes JSON and a table."""
-    origin = provenance()
+    origin = provenance(gpu=False)
     with warnings.catch_warnings(), console.status("capturing") as status:
         warnings.simplefilter("ignore")  # torch's own deprecations
         model, args = transformer(layers)

@@ -38,7 +38,7 @@ def main(
     # The captured graph comes last: a process starts with its parent's peak memory, and torch has much.
     rows = {"synthetic": synthetic(largest), "import": import_time(repeats), "captured": captured(layers, repeats)}
     output.parent.mkdir(exist_ok=True)
-    output.write_text(json.dumps({"provenance": provenance(), **rows}, indent=1) + "\n")
+    output.write_text(json.dumps({"provenance": provenance(gpu=False), **rows}, indent=1) + "\n")
     console.print(f"written to {output}")
 
 

@@ -98,7 +98,7 @@ def main(
             for row in subject.rows(time_limit):
                 console.print(_line(row), markup=False, highlight=False)
         finished[name] = {
-            "provenance": provenance() | {"seconds": round(time.perf_counter() - start, 1)},
+            "provenance": provenance(gpu=False) | {"seconds": round(time.perf_counter() - start, 1)},
             "values": len(subject.graph),
             "failed": subject.failed,
             "rows": [asdict(row) for row in subject.found],

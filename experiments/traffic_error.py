@@ -104,7 +104,7 @@ def main(
     if not wanted:
         known = [model for name in PARTS if part in (None, name) for model in PARTS[name].models]
         raise typer.BadParameter(f"no model has {only!r} in its name; there are {', '.join(known)}")
-    report: dict[str, Any] = {"provenance": provenance()}
+    report: dict[str, Any] = {"provenance": provenance(gpu=False)}
     with TemporaryDirectory() as folder:
         failed = asked(wanted, kept := truth or Path(folder), jobs)
         for name in dict.fromkeys(name for name, _ in wanted):

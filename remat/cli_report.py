@@ -46,7 +46,9 @@ def report(
     """
     from remat.page import Page  # here: the other commands need not wait for it
 
-    if output.resolve() in [path.resolve() for path in results]:
+    if not output.parent.is_dir():  # now, not after the frontiers of large graphs were found
+        raise typer.BadParameter(f"-o {output} must be in a folder that exists, got {output.parent}: make it first")
+    if output.exists() and any(path.exists() and path.samefile(output) for path in results):
         raise typer.BadParameter(f"-o {output} is one of the RESULTS, and would be lost: name another file")
     page = Page.of(results, title=title, estimator=estimator, refine=refine)
     size_bytes = page.save(output)

@@ -106,6 +106,43 @@ def test_a_click_sorts_by_number_and_words_filter(tab: chromium.Tab, tmp_path: P
     assert tab.js(f"[...{table}.tBodies[0].rows].filter((row) => !row.hidden).length") == 2
 
 
+def test_numbers_sort_before_words_and_integers_beyond_floats_sort_exactly(tab: chromium.Tab, tmp_path: Path) -> None:
+    amounts = [2**60 + 1, "b", 2**60, 10, None, float("nan"), "10", -(2**60), 9.5, float("inf")]
+    document = {"provenance": {}, "rows": [{"amount": amount} for amount in amounts]}
+    Page.of([write_json(tmp_path / "r.json", document)]).save(tmp_path / "page.html")
+    tab.open(tmp_path / "page.html")
+    tab.js("document.querySelector('th button').click()")
+    whole = [f"{amount:,}" for amount in (-(2**60), 9.5, 10, 2**60, 2**60 + 1)]
+    found = tab.js("[...document.querySelectorAll('td')].map((cell) => cell.textContent)")
+    assert found == [*whole, "∞", "10", "b", "not a number", "\u2013"]
+
+
+@pytest.mark.parametrize("width", [400, 1400])
+def test_long_names_leave_room_for_the_plot(tab: chromium.Tab, tmp_path: Path, width: int) -> None:
+    names = ["n" * 500, "<&>" * 100, "some words " * 40, "2", "1"]
+    rows = [{"step": name, "median_s": 1.0} for name in names]
+    Page.of([write_json(tmp_path / "r.json", {"provenance": {}, "rows": rows})]).save(tmp_path / "page.html")
+    tab.resize(width)
+    tab.open(tmp_path / "page.html")
+    assert tab.complaints == []
+    assert tab.js("document.querySelector('.plot .gridlayer').getBoundingClientRect().width") > width / 4
+    labels = tab.js("[...document.querySelectorAll('.plot .ytick text')].map((label) => label.textContent)")
+    assert labels[-2:] == ["2", "1"]
+    assert labels[1].startswith("<&><&>")
+
+
+def test_without_scripts_the_tables_are_there_and_no_holes_for_plots(tab: chromium.Tab, tmp_path: Path) -> None:
+    Page.of([write_json(tmp_path / "r.json", solver_runs())]).save(tmp_path / "page.html")
+    tab.call("Emulation.setScriptExecutionDisabled", value=True)
+    try:
+        tab.open(tmp_path / "page.html")
+        shown = "[...document.querySelectorAll('{}')].filter((part) => part.offsetHeight > 0).length"
+        assert [tab.js(shown.format(part)) for part in (".plot", "select", ".filter", "table")] == [0, 0, 0, 2]
+        assert "need JavaScript" in tab.js("document.querySelector('noscript p').innerText")
+    finally:
+        tab.call("Emulation.setScriptExecutionDisabled", value=False)
+
+
 @pytest.mark.parametrize(
     ("body", "complaint"),
     [

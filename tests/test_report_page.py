@@ -8,6 +8,7 @@ import os
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -33,7 +34,7 @@ from typer.testing import CliRunner
 import remat
 from remat.cli import app
 from remat.errors import InvalidOption, NotInstalled, RematError
-from remat.page import Page, cells, charts, colours, frontiers, plots, render, solver_rows
+from remat.page import Page, cells, charts, colours, frontiers, plots, render, solver_rows, source
 from remat.page.provenance import Origin, device
 from remat.registry import solver_names
 
@@ -186,6 +187,134 @@ def test_the_plots_of_committed_results_are_there() -> None:
     assert found == expected
 
 
+def test_a_run_that_is_repeated_counts_once() -> None:
+    rows = [solver_run("a", 10, "ortools", 1.0), solver_run("a", 10, "scipy", 4.0), solver_run("b", 20, "scipy", 1.0)]
+    again = [*rows, solver_run("a", 10, "ortools", 3.0)]
+    profile = {trace["name"]: (trace["x"][:-1], trace["y"][:-1]) for trace in charts.figures(again)[1].data}
+    assert profile == {"ortools": ([1.0], [0.5]), "scipy": ([1.0, 2.0], [0.5, 1.0])}  # 4 s beside the median, 2 s
+    totals = {row["solver"]: row for row in solver_rows.summary(again)}
+    assert [totals["ortools"][key] for key in ("instances", "solved", "certified", "with a plan")] == [1] * 4
+
+
+def test_objects_of_a_row_that_hold_the_same_names_keep_both(tmp_path: Path) -> None:
+    rows = [{"model": "a", "before": {"bytes": 2, "s": 1}, "after": {"bytes": 1}, "kept": {"ratio": 0.5}}]
+    section = only(write_json(tmp_path / "r.json", {"provenance": ORIGIN, "rows": rows}))
+    assert section.tables[0].rows == [{"model": "a", "before: bytes": 2, "s": 1, "after: bytes": 1, "ratio": 0.5}]
+
+
+def test_results_measured_on_the_cpu_of_a_machine_with_a_gpu_say_so(tmp_path: Path) -> None:
+    gpu = ORIGIN | {"machine": "x86_64, 8 cores, NVIDIA H200"}
+    rows = [{"step": "a", "median_s": 1.0}]
+    of_rows = write_json(tmp_path / "a.json", {"provenance": gpu, "rows": [rows[0] | {"device": "cpu"}]})
+    of_all = write_json(tmp_path / "b.json", {"provenance": gpu, "device": "cpu", "rows": rows})
+    models = {"models": {"m": {"provenance": gpu, "device": "CPU", "rows": rows}}}
+    of_model = write_json(tmp_path / "c.json", models)
+    for path in (of_rows, of_all, of_model):
+        assert device(only(path).provenance[0]) == "CPU"
+        assert "Run on CPU.</figcaption>" in Page.of([path]).html()
+    neither = write_json(tmp_path / "d.json", {"provenance": gpu, "rows": rows})
+    assert device(only(neither).provenance[0]) == "NVIDIA H200"
+
+
+def test_a_table_of_several_runs_says_which_is_which_and_where_published_figures_are(tmp_path: Path) -> None:
+    runs = [ORIGIN, ORIGIN | {"commit": "0"}]
+    rows = [{"case": name, "figures": {"samples_per_s": 2.0}, "run": i} for i, name in enumerate("ab")]
+    section = only(write_json(tmp_path / "t.json", {"table": "throughput", "runs": runs, "rows": rows}))
+    assert [run["run"] for run in section.provenance] == ["0", "1"]
+    assert "throughput.md shows both" in section.text
+
+
+@pytest.mark.parametrize("lacking", ["commit", "date", "machine"])
+def test_what_the_provenance_lacks_is_said(tmp_path: Path, lacking: str) -> None:
+    origin = {key: value for key, value in ORIGIN.items() if key != lacking}
+    text = Page.of([write_json(tmp_path / "r.json", {"provenance": origin, "rows": [{"x": 1}]})]).html()
+    assert text.count("not stated") == 1
+    name = "device" if lacking == "machine" else lacking
+    assert f"<dt>{name}</dt><dd>not stated in the file</dd>" in text
+
+
+def test_the_day_of_a_capture_is_the_date_of_a_graph(tmp_path: Path) -> None:
+    meta = {"commit": "0", "device": "cpu, fake tensors", "captured": "2026-01-02", "cite": ""}
+    replace(chain(4), meta=meta).save(tmp_path / "graph.json")
+    text = Page.of([tmp_path / "graph.json"], refine=0).html()
+    assert "not stated" not in text
+    assert "<dt>cite</dt>" not in text
+
+
+def test_names_may_be_anything(tmp_path: Path) -> None:
+    strange: list[Any] = [None, 1, ["a"], "\ud800", "x" * 500]
+    documents: list[Any] = [
+        [solver_run("a", 10, "x", 1.0) | {"solver": name} for name in strange],
+        {"provenance": ORIGIN, "rows": [{"model": name, "strategy": name, "bytes": 3} for name in strange]},
+        {"provenance": ORIGIN, "rows": [{"step": name, "median_s": 1.0} for name in strange]},
+        {
+            "provenance": ORIGIN,
+            "rows": [
+                {"model": name, "estimator": "flops", "budget": 1, "pytorch": 2, "ours": 1, "unit": "flops"}
+                for name in strange
+            ],
+        },
+        {"models": {"a": {"provenance": ORIGIN, "rows": [{"x": 1}], "failed": ["all of it"]}}},
+    ]
+    files = [write_json(tmp_path / f"{i}.json", document) for i, document in enumerate(documents)]
+    page = Page.of(files)
+    assert [len(entry.section.figures) for entry in page.entries] == [1, 1, 1, 2, 0]
+    page.save(tmp_path / "page.html")
+    assert "\\ud800" in (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert "all of it" in page.html()
+
+
+def test_a_long_name_leaves_room_for_the_plot() -> None:
+    axis = plots.categories(["1", "0", "x" * 500, "1", "<" * 41])
+    assert axis["tickvals"] == axis["categoryarray"] == ["1", "0", "x" * 500, "&lt;" * 41]
+    assert axis["ticktext"] == ["1", "0", "x" * 26 + "\u2026" + "x" * 13, "&lt;" * 26 + "\u2026" + "&lt;" * 13]
+
+
+def test_predictions_within_a_byte_do_not_look_far_apart() -> None:
+    rows = [{"predicted_bytes": 10**9 + i, "inductor_bytes": 10**9} for i in range(3)]
+    (figure,) = charts.figures(rows)
+    assert figure.layout["xaxis"]["range"] == figure.layout["yaxis"]["range"]
+    low, high = (10**end for end in figure.layout["yaxis"]["range"])
+    assert high / low > 2
+    assert any(low < mark < high for mark in figure.layout["yaxis"]["tickvals"])
+    assert figure.data[0]["x"] == figure.data[0]["y"] == pytest.approx([low, high])
+
+
+def test_bytes_as_far_apart_as_floats_can_be_have_an_axis() -> None:
+    axis = plots.byte_axis("bytes", [5e-324, 10**299, 1e308])
+    assert math.log10(axis["tickvals"][-1]) < axis["range"][1]
+
+
+def test_a_unit_is_shown_unless_prices_carry_it(tmp_path: Path) -> None:
+    rows = [{"name": "a", "value": 3, "unit": "ms"}, {"name": "b", "value": 4, "unit": "MB"}]
+    same = [{"name": name, "value": 3, "unit": "percent"} for name in "abc"]
+    document = {"provenance": ORIGIN, "rows": rows, "same": same}
+    text = Page.of([write_json(tmp_path / "r.json", document)]).html()
+    assert "<td>ms</td>" in text
+    assert "unit: percent" in text
+    assert '<button type="button">unit</button>' not in Page.of([write_json(tmp_path / "s.json", solver_runs())]).html()
+
+
+def test_columns_that_all_rows_share_keep_names_that_tell_them_apart(tmp_path: Path) -> None:
+    rows = [{"plan": name, "predicted_s": 1.0, "predicted_bytes": 1024} for name in "abc"]
+    text = Page.of([write_json(tmp_path / "r.json", {"provenance": ORIGIN, "rows": rows})]).html()
+    assert "In all rows: predicted_s: 1.00 s; predicted_bytes: 1.0 KiB." in text
+
+
+def test_the_index_of_a_table_is_no_column(tmp_path: Path) -> None:
+    written = write_csv(tmp_path / "solvers.csv", solver_runs()).read_text().splitlines()
+    indexed = "\n".join([f",{written[0]}", *(f"{i},{line}" for i, line in enumerate(written[1:]))])
+    (tmp_path / "indexed.csv").write_text(indexed, encoding="utf-8-sig")
+    assert only(tmp_path / "indexed.csv").tables[1].rows == only(tmp_path / "solvers.csv").tables[1].rows
+
+
+def test_parquet_without_pyarrow_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(source, "find_spec", lambda name: None)
+    (tmp_path / "r.parquet").write_bytes(b"PAR1")
+    with pytest.raises(NotInstalled, match=re.escape("pip install pyarrow (or give the CSV)")):
+        Page.of([tmp_path / "r.parquet"])
+
+
 # What is none
 
 
@@ -206,6 +335,12 @@ def test_the_plots_of_committed_results_are_there() -> None:
         (b"\xff\xfe\x00", "neither text"),
         (b"\x1f\x8b\x00", "the gzip data is damaged"),
         (b"instance,solver\na,b,c\n", "if it is CSV, row 2 must have 2 cells"),
+        (b"instance;values;solver\na;1;b\n", "CSV must be separated by commas, got semicolons"),
+        (b"instance,solver,solver\na,b,c\n", "a column must have a name of its own, got 'solver' twice"),
+        (b"instance,values\na," + b"9" * 5000, "at most 300 digits, got one of 5000"),
+        (b'{"rows": [{"a": ' + b"9" * 5000 + b"}]}", "at most 300 digits, got one of 5000"),
+        (b'{"rows": [{"a": -1' + b"0" * 400 + b"}]}", "at most 300 digits"),
+        (b'{"models": {"a": {"provenance": "b", "rows": []}}}', "JSON with 'models', which a report does not under"),
         (b"PAR1 and no more", "damaged parquet"),
         (b'{"format": "remat.graph", "version": 2}', "must be an object"),
     ],
@@ -358,6 +493,12 @@ def test_tables_of_any_rows_lose_no_value(rows: list[dict[str, Any]]) -> None:
         ({"gap": 0.0123}, "1.23%"),
         ({"solve_s": 0.0144}, "14.4 ms"),
         ({"peak_GiB": 0.5}, "512.0 MiB"),
+        ({"peak_GiB": 1e308}, "1e+308 GiB"),
+        ({"samples_per_s": 123.4}, "123.4"),
+        ({"saved_bytes_per_element": 2.125}, "2.125"),
+        ({"error": 3e-7}, "3e-05%"),
+        ({"error": 0.0}, "0.00%"),
+        ({"value": 0.012, "what": "predicted_s: median"}, "12.0 ms"),
         ({"ratio": 1.21023}, "1.21"),
         ({"solve_s": None}, cells.MISSING),
         ({"solve_s": math.nan}, "not a number"),
@@ -418,7 +559,10 @@ def test_the_command_writes_the_page_and_says_so(tmp_path: Path) -> None:
     assert f"written to {tmp_path / 'page.html'} (" in text
     kept = path.read_bytes()
     assert "would be lost" in command("report", path, "-o", path, code=2).stderr
+    os.link(path, tmp_path / "the same.json")
+    assert "would be lost" in command("report", path, "-o", tmp_path / "the same.json", code=2).stderr
     assert path.read_bytes() == kept
+    assert "folder that exists" in command("report", path, "-o", tmp_path / "none" / "page.html", code=2).stderr
     document = json.loads(command("report", path, "-o", tmp_path / "page.html", "--json").stdout)
     assert document["bytes"] == (tmp_path / "page.html").stat().st_size
     assert document["files"][0]["figures"] == 2

@@ -17,6 +17,8 @@ MISSING = "\u2013"
 _UNIT_OF_ESTIMATOR = {"flops": "flops", "roofline": "ns", "profile": "ns"}
 _PRICES = {"objective", "bound", "claimed_bound", "cost", "pytorch", "ours", "ours_at_budget", "ours_at_peak"}
 _SHARES = {"gap", "error"}
+_STATISTICS = {"median", "mean", "fastest", "slowest", "least", "most", "min", "max"}
+"""Of what, says the name before: "predicted_s: median" is a time."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +58,8 @@ def cell(row: Row, column: str) -> Cell:
     """The value of a column in a row; in a table of names and values, the name says what the value is."""
     value = row.get(column)
     if column == "value" and "what" in row:
-        column = str(row["what"]).rpartition(": ")[2]
+        names = str(row["what"]).split(": ")
+        column = names[-2] if len(names) > 1 and names[-1] in _STATISTICS else names[-1]
         row = {column: value}
     if value is None or value == "":
         return Cell(MISSING, "", False)
@@ -88,7 +91,14 @@ def _text(row: Row, column: str, value: float) -> str:
     unit = unit_of(row)
     if column in _PRICES and unit and unit != "none":
         return human_price(round(value), unit)
+    if "_per_" in column:  # a rate has the unit of neither
+        return plain(value)
     return next((show for fits, show in _BY_NAME if fits(column)), plain)(value)
+
+
+def is_shown(column: str, among: Sequence[str]) -> bool:
+    """Whether a column is worth showing: a unit is not, where prices carry it."""
+    return column != "unit" or not _PRICES & set(among)
 
 
 def unit_of(row: Row) -> str:
@@ -124,21 +134,35 @@ def heading(column: str) -> str:
 
     >>> heading("saved_bytes"), heading("solve_s"), heading("torch_s_fastest"), heading("peak_GiB"), heading("bytes")
     ('saved', 'solve', 'torch fastest', 'peak', 'bytes')
+    >>> heading("samples_per_s")
+    'samples per s'
     """
+    if "_per_" in column:
+        return column.replace("_", " ")
     for unit in ("_bytes", "_s", "_ns", "_GiB"):
         if column.endswith(unit):
             return column.removesuffix(unit).replace("_", " ")
     return column.replace("_s_", "_").replace("_", " ")
 
 
+def _gibibytes(value: float) -> str:
+    amount = value * 2.0**30
+    return human_bytes(round(amount)) if math.isfinite(amount) else f"{plain(value)} GiB"
+
+
+def _percent(share: float) -> str:
+    """To two decimals; a share that they would round to nothing, to two digits."""
+    return f"{100 * share:.{'2g' if 0 < abs(share) < 5e-5 else '2f'}}%"
+
+
 _BY_NAME: tuple[tuple[Callable[[str], bool], Callable[[float], str]], ...] = (
     (lambda column: column == "bytes" or "_bytes" in column, lambda value: human_bytes(round(value))),
     (lambda column: column == "seconds" or column.endswith("_s") or "_s_" in column, human_seconds),
     (lambda column: column.endswith("_ns"), lambda value: human_price(round(value), "ns")),
-    (lambda column: column.endswith("GiB"), lambda value: human_bytes(round(value * 2**30))),
+    (lambda column: column.endswith("GiB"), _gibibytes),
     (
         lambda column: column in _SHARES or column.endswith(("_gap", "_error", "_share")) or column.startswith("share"),
-        lambda value: f"{100 * value:.2f}%",
+        _percent,
     ),
 )
 """What a column holds, by its name: the first that fits."""

@@ -27,10 +27,15 @@ class Chart(NamedTuple):
     draw: Callable[[Rows], tuple[Figure, ...]]
 
 
+_NAMES = frozenset({"model", "estimator", "strategy", "step", "statement", "partitioner"})
+"""Columns by which rows are told apart; a file may have anything in them."""
+
+
 def figures(rows: Rows) -> tuple[Figure, ...]:
     """The plots that rows of these columns have; none if nobody made one for them."""
     if not rows:
         return ()
+    rows = [{**row, **{key: str(row[key]) for key in _NAMES & row.keys()}} for row in rows]
     common = set(rows[0]).intersection(*map(set, rows))
     if solver_rows.is_comparison(rows):
         return solver_charts.charts(rows)

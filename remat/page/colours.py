@@ -66,4 +66,4 @@ def _known(name: str) -> tuple[str, str] | None:
 
 def _number(name: str) -> int:
     """The same in every process, which `hash` is not."""
-    return zlib.crc32(name.encode())
+    return zlib.crc32(name.encode(errors="backslashreplace"))

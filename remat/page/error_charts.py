@@ -23,7 +23,9 @@ def against(truth: str, guess: str, words: tuple[str, str]) -> Callable[[Rows], 
 
 
 def _predicted(rows: Rows, truth: str, guess: str, words: tuple[str, str]) -> Figure:
-    ends = [min(row[truth] for row in rows), max(row[truth] for row in rows)]
+    counts = [row[key] for row in rows for key in (truth, guess)]
+    x_axis, y_axis = (plots.byte_axis(word, counts) for word in words)
+    ends = [10 ** min(end, 308) for end in x_axis["range"]]  # not beyond the largest float
     groups = {"forward pass": (BLUE, "circle"), "backward pass": (RED, "diamond")}
     split = [(name, [row for row in rows if row.get("backward") is (name == "backward pass")]) for name in groups]
     split = [(name, own) for name, own in split if own] or [("plans", list(rows))]
@@ -57,7 +59,7 @@ def _predicted(rows: Rows, truth: str, guess: str, words: tuple[str, str]) -> Fi
         f"Log-log scatter plot of {len(rows)} rows: {words[0]} across, {words[1]} up, in bytes, with the line on "
         f"which both are equal. {exact} of the rows are equal to the byte.",
         traces,
-        x=plots.byte_axis(words[0], [row[truth] for row in rows]),
-        y=plots.byte_axis(words[1], [row[guess] for row in rows]),
+        x=x_axis,
+        y=y_axis,
         height=460,
     )

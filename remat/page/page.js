@@ -1,6 +1,7 @@
 "use strict";
 (() => {
   const NARROW = 600; // px: below, a legend takes a line for each name, and a finger scrolls instead of zooming
+  const LABEL = 26; // signs of the longest name at an axis, on a narrow page
   const PAPER = 680; // px: A4 and letter between their margins
   const family = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Noto Sans', 'DejaVu Sans', sans-serif";
   const config = {
@@ -8,6 +9,12 @@
     displaylogo: false,
     // Named one by one: Plotly's own choice has a button that sends the plot to its makers' server.
     modeBarButtons: [["zoom2d", "pan2d", "resetScale2d", "toImage"]],
+  };
+
+  // An entity such as &lt; is one sign.
+  const brief = (label) => {
+    const signs = label.match(/&\w+;|./gu) ?? [];
+    return signs.length <= LABEL ? label : [...signs.slice(0, LABEL - 8), "\u2026", ...signs.slice(-7)].join("");
   };
 
   const layoutFor = (given, data, width) => {
@@ -26,6 +33,7 @@
     };
     if (narrow) {
       for (const axis of [layout.xaxis, layout.yaxis]) {
+        if (axis?.type === "category") axis.ticktext = axis.ticktext?.map(brief);
         if (axis?.title?.text) axis.title.text = axis.title.text.replace(/(.{24,36}?) /g, "$1<br>");
       }
     }
@@ -55,9 +63,14 @@
     return drawn;
   };
 
+  // Beyond 2^53 integers that differ may be one and the same Number.
+  const exactly = (x, y) => ([x, y].every((key) => /^-?\d+$/.test(key)) ? Number(BigInt(x) - BigInt(y)) : 0);
+
   const compare = (a, b) => {
     const [x, y] = [a.dataset.key, b.dataset.key];
-    if (x !== undefined && y !== undefined) return Number(x) - Number(y);
+    if (x !== undefined && y !== undefined) return Number(x) - Number(y) || exactly(x, y);
+    // Numbers come before words: else the order would depend on which two are compared.
+    if (x !== undefined || y !== undefined) return x !== undefined ? -1 : 1;
     return a.textContent.localeCompare(b.textContent, "en", { numeric: true });
   };
 

@@ -90,6 +90,7 @@ class Page:
         Returns:
             its size, in bytes.
         """
-        data = self.html().encode()
+        # JSON, and names of files, may hold halves of characters, which UTF-8 has not.
+        data = self.html().encode(errors="backslashreplace")
         Path(path).write_bytes(data)
         return len(data)

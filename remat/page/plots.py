@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import html
 import math
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from importlib.util import find_spec
 from typing import Any, cast
@@ -19,6 +20,12 @@ Trace = dict[str, Any]
 Axis = dict[str, Any]
 
 _BYTES = (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10), ("bytes", 1))
+_LABEL, _LEGEND = 40, 80
+"""Characters of the longest label of an axis, and of the longest name in a legend."""
+
+_ROOM = 0.6
+"""Around equal numbers on an axis of bytes, in doublings: a difference of a few bytes must not fill the plot."""
+
 _HOVER = "%{text}<extra></extra>"
 _NS = (("s", 1e9), ("ms", 1e6), ("µs", 1e3), ("ns", 1))
 
@@ -33,6 +40,13 @@ def check_installed() -> None:
 def text(value: object) -> str:
     """A name as Plotly shows it: Plotly reads a subset of HTML in every label."""
     return html.escape(str(value), quote=False)
+
+
+def short(name: object, most: int) -> str:
+    """A name that leaves room for the plot: its middle goes first. In tables and hovers it is whole."""
+    words = str(name)
+    kept = most - 1
+    return words if len(words) <= most else f"{words[: kept - kept // 3]}\u2026{words[-(kept // 3) :]}"
 
 
 def is_number(*values: Any) -> bool:
@@ -75,18 +89,25 @@ def log_axis(title: str, numbers: Sequence[float], **more: Any) -> Axis:
 
 
 def byte_axis(title: str, counts: Sequence[float]) -> Axis:
-    """An axis of logarithms, of bytes: marks at powers of two, with their units."""
+    """An axis of logarithms, of bytes: marks at powers of two, with their units, and at least one of them in sight."""
     low, high = (math.log2(end(counts)) for end in (min, max))
     step = next((step for step in (1, 2, 5, 10) if (high - low) / step <= 8), 20)
-    marks = [2**power for power in range(step * math.floor(low / step), math.ceil(high) + step, step) if power >= 0]
-    return axis(title, type="log", tickvals=marks, ticktext=[human_bytes(mark).replace(".0 ", " ") for mark in marks])
+    room = max(_ROOM, 0.05 * (high - low))
+    last = min(math.ceil(high + room), sys.float_info.max_exp)
+    powers = range(step * math.floor(low / step), last, step)
+    marks = [2**power for power in powers if power >= 0]
+    names = [human_bytes(mark).replace(".0 ", " ") for mark in marks]
+    ends = [math.log10(2) * end for end in (low - room, high + room)]
+    return axis(title, type="log", tickvals=marks, ticktext=names, range=ends)
 
 
 def categories(names: Sequence[str]) -> Axis:
     """An axis of names, the first one on top, and no title: they say what they are."""
-    shown = [text(name) for name in names]
+    unique = list(dict.fromkeys(names))
+    shown = [text(name) for name in unique]
     order = {"categoryorder": "array", "categoryarray": shown, "autorange": "reversed"}
-    return {"type": "category", "automargin": True, "zeroline": False, "ticklabelstandoff": 6, **order}
+    labels = {"tickvals": shown, "ticktext": [text(short(name, _LABEL)) for name in unique]}
+    return {"type": "category", "automargin": True, "zeroline": False, "ticklabelstandoff": 6, **order, **labels}
 
 
 def points(
@@ -94,14 +115,15 @@ def points(
 ) -> Trace:
     """Points, or a line through them, each with its text; without texts the pointer does not find them."""
     found = {"hoverinfo": "skip"} if hover is None else {"text": list(hover), "hovertemplate": _HOVER}
-    return {"type": "scatter", "mode": mode, "name": text(name), "x": list(x), "y": list(y), **found, **more}
+    drawn = {"x": list(x), "y": list(y), **found, **more}
+    return {"type": "scatter", "mode": mode, "name": text(short(name, _LEGEND)), **drawn}
 
 
 def bars(name: str, labels: Sequence[str], lengths: Sequence[Any], hover: Sequence[str], **more: Any) -> Trace:
     """Horizontal bars."""
-    shown = [text(label) for label in labels]
+    drawn = {"y": [text(label) for label in labels], "x": list(lengths)}
     hovering = {"text": list(hover), "textposition": "none", "hovertemplate": _HOVER}
-    return {"type": "bar", "orientation": "h", "name": text(name), "y": shown, "x": list(lengths), **hovering, **more}
+    return {"type": "bar", "orientation": "h", "name": text(short(name, _LEGEND)), **drawn, **hovering, **more}
 
 
 def lines(*parts: object) -> str:

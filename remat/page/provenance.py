@@ -8,7 +8,7 @@ from typing import Any
 
 from remat.page.section import Provenance, Row
 
-_FIRST = ("commit", "date", "command", "device", "torch")
+_FIRST = ("run", "model", "commit", "date", "command", "device", "torch")
 """What is shown before the rest."""
 
 _DIRTY = "-dirty"
@@ -39,7 +39,7 @@ class Origin:
 
 def strings(document: Mapping[str, Any]) -> Provenance:
     """A provenance from a file: its plain values as text."""
-    return {str(key): str(value) for key, value in document.items() if value is not None}
+    return {str(key): str(value) for key, value in document.items() if value not in (None, "")}
 
 
 def device(run: Provenance) -> str:
@@ -58,7 +58,7 @@ def device(run: Provenance) -> str:
 
 def on(run: Provenance, used: Iterable[str]) -> Provenance:
     """What a run's rows say about their devices: one with a GPU may have measured on its CPU."""
-    names = set(used)
+    names = {name.lower() for name in used}
     if names == {"cpu"}:
         return {"device": "CPU"}
     return {"device": f"CPU and {device(run) or 'a GPU'}"} if "cpu" in names else {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, cast
@@ -107,7 +108,7 @@ def _is_comparison(content: Any) -> bool:
 
 def _read_comparison(source: Source, _: Options) -> Section:
     rows: Sequence[Row] = source.content
-    text = f"{len(rows):,} runs of {len({row['solver'] for row in rows})} solvers."
+    text = f"{len(rows):,} runs of {len({str(row['solver']) for row in rows})} solvers."
     return Section("Solver comparison", text, (_comparison(rows),), solver_rows.provenance(rows))
 
 
@@ -129,7 +130,9 @@ def _read_models(source: Source, _: Options) -> Section:
     document: dict[str, Any] = source.content
     models = {str(name): about for name, about in document["models"].items()}
     rows = [row for about in models.values() for row in about["rows"]]
-    runs = [{"model": name, **strings(about["provenance"])} for name, about in models.items()]
+    runs = [
+        {"model": name, **_said(about["provenance"], _devices(about["rows"], about))} for name, about in models.items()
+    ]
     rest = {key: value for key, value in document.items() if key != "models"}
     parts = (
         _part("rows", rows),
@@ -141,7 +144,11 @@ def _read_models(source: Source, _: Options) -> Section:
 
 def _failed(failed: Mapping[str, Any]) -> tuple[Part, ...]:
     """What failed, model by model; nothing if nothing did."""
-    found = {name: cast(dict[str, Any], reasons or {}) for name, reasons in failed.items()}
+    found = {
+        name: cast(dict[str, Any], reasons) if isinstance(reasons, dict) else {"": reasons}
+        for name, reasons in failed.items()
+        if reasons
+    }
     rows = [{"model": name, "what": who, "why": why} for name, all in found.items() for who, why in all.items()]
     return (Part("failed", tables=(Table("What failed", rows),)),) if rows else ()
 
@@ -150,7 +157,7 @@ def _has_models(content: Any) -> bool:
     if not _has("models")(content) or not isinstance(content["models"], dict):
         return False
     models = cast(dict[str, Any], content["models"]).values()
-    return all(_has("provenance", "rows")(about) and _is_rows(about["rows"]) for about in models)
+    return all(_has_provenance(about) and _has("rows")(about) and _is_rows(about["rows"]) for about in models)
 
 
 def _are_rows(content: Any, *keys: str) -> bool:
@@ -165,13 +172,31 @@ def _has_runs(content: Any) -> bool:
 def _read_runs(source: Source, _: Options) -> Section:
     document: dict[str, Any] = source.content
     rest = {key: value for key, value in document.items() if key != "runs"}
-    used = [
-        {str(row["device"]) for row in document["rows"] if row.get("run") == number and row.get("device")}
-        for number in range(len(document["runs"]))
-    ]
-    said = map(strings, document["runs"])
-    runs = tuple({**run, **on(run, names)} for run, names in zip(said, used, strict=True))
-    return Section("Results", "", _parts(rest), runs)
+    several = len(document["runs"]) > 1
+    runs = tuple(
+        ({"run": str(number)} if several else {})
+        | _said(run, _devices([row for row in document["rows"] if row.get("run") == number]))
+        for number, run in enumerate(document["runs"])
+    )
+    return Section("Results", _published(document), _parts(rest), runs)
+
+
+def _published(document: Mapping[str, Any]) -> str:
+    """Of a table of `experiments.paper`: where the figures are that ours stand beside."""
+    table = document.get("table")
+    beside = f"{table}.md" if isinstance(table, str) and table else ""
+    return f"What was measured. What was published is not in this file; {beside} shows both." if beside else ""
+
+
+def _devices(rows: Sequence[Row], about: Mapping[str, Any] | None = None) -> set[str]:
+    """What rows, or the object around them, say that they were measured on."""
+    return {str(said["device"]) for said in (*rows, about or {}) if said.get("device")}
+
+
+def _said(run: Mapping[str, Any], used: set[str]) -> dict[str, str]:
+    """The provenance of a run, with what its rows were measured on."""
+    facts = strings(run)
+    return {**facts, **on(facts, used)}
 
 
 def _has_provenance(content: Any) -> bool:
@@ -181,7 +206,8 @@ def _has_provenance(content: Any) -> bool:
 def _read_results(source: Source, _: Options) -> Section:
     document: dict[str, Any] = source.content
     rest = {key: value for key, value in document.items() if key != "provenance"}
-    return Section("Results", "", _parts(rest), (strings(document["provenance"]),))
+    rows = [row for value in rest.values() if _is_rows(value) for row in value]
+    return Section("Results", "", _parts(rest), (_said(document["provenance"], _devices(rows, rest)),))
 
 
 def _parts(document: Mapping[str, Any], within: str = "") -> tuple[Part, ...]:
@@ -206,17 +232,25 @@ def _parts(document: Mapping[str, Any], within: str = "") -> tuple[Part, ...]:
 def _part(key: str, rows: Sequence[Row]) -> Part:
     if solver_rows.is_comparison(rows):
         return _comparison(rows, _title(key))
-    flat = [_flat_row(row) for row in rows]
+    flat = _flat_rows(rows)
     return Part(_title(key), "", figures(flat), (Table(f"{_title(key)}: {len(rows):,} rows", flat),))
 
 
-def _flat_row(row: Row) -> Row:
-    """A row whose objects became columns of their own."""
-    flat: dict[str, Any] = {}
-    for key, value in row.items():
-        inner = cast(dict[str, Any], value) if isinstance(value, dict) else {key: value}
-        flat |= {name if name == key or name not in row else f"{key}: {name}": found for name, found in inner.items()}
-    return flat
+def _flat_rows(rows: Sequence[Row]) -> list[Row]:
+    """Rows whose objects became columns of their own; two that hold the same name keep theirs before it."""
+    homes: defaultdict[str, set[str]] = defaultdict(set)
+    for row in rows:
+        for key, value in row.items():
+            for name in cast(dict[str, Any], value) if isinstance(value, dict) else (key,):
+                homes[name].add(key)
+    return [
+        {
+            name if name == key or len(homes[name]) == 1 else f"{key}: {name}": found
+            for key, value in row.items()
+            for name, found in (cast(dict[str, Any], value) if isinstance(value, dict) else {key: value}).items()
+        }
+        for row in rows
+    ]
 
 
 def _object(key: str, value: Mapping[str, Any]) -> Table:

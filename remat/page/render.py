@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from importlib import import_module
 from pathlib import Path
@@ -76,12 +77,15 @@ def _entry(entry: Entry, position: int) -> dict[str, Any]:
     section = entry.section
     origin = Origin.of(section.provenance)
     numbers = _numbers(f"s{position}")
+    badges = _badges(section)
+    # A figure is looked at, and copied, without the heading of its section.
+    where = next((f" Run {words}." for _, words in badges if words.startswith("on ")), "")
     parts = [
         {
             "id": f"s{position}-{place}",
             "title": part.title,
             "text": part.text,
-            "figures": [_figure(figure, next(numbers)) for figure in part.figures],
+            "figures": [_figure(figure, next(numbers), where) for figure in part.figures],
             "tables": [_table(table, next(numbers), part.title) for table in part.tables],
         }
         for place, part in enumerate(section.parts, 1)
@@ -91,7 +95,7 @@ def _entry(entry: Entry, position: int) -> dict[str, Any]:
         "name": entry.name,
         "kind": section.kind,
         "text": section.text,
-        "badges": _badges(section),
+        "badges": badges,
         "facts": _facts(entry, origin),
         "runs": _table(Table("Runs", origin.differing), next(numbers)) if origin.differing else None,
         "parts": parts,
@@ -117,17 +121,18 @@ def _badges(section: Section) -> list[tuple[str, str]]:
 def _facts(entry: Entry, origin: Origin) -> list[tuple[str, str]]:
     """Name and value of each fact about a file; what is not known is said so."""
     known = {"file": entry.name, "sha256": entry.sha256[:16], "size": human_bytes(entry.size_bytes)}
-    if not origin.common and not origin.differing:
-        return [*known.items(), ("commit, date, device", "not stated in the file")]
-    return [*known.items(), *origin.common.items()]
+    stated = {*origin.common, *(key for run in origin.differing for key in run)}
+    stated |= {"date"} if "captured" in stated else set()  # as graph files call it
+    unknown = ", ".join(key for key in ("commit", "date", "device") if key not in stated)
+    return [*known.items(), *origin.common.items(), *([(unknown, "not stated in the file")] if unknown else [])]
 
 
-def _figure(figure: Figure, name: str) -> dict[str, Any]:
+def _figure(figure: Figure, name: str, where: str) -> dict[str, Any]:
     choices = [{"traces": list(choice.traces), "layout": dict(choice.layout)} for choice in figure.choices]
     return {
         "id": name,
         "title": figure.title,
-        "text": figure.text,
+        "text": figure.text + where,
         "menu": figure.menu,
         "labels": [choice.label for choice in figure.choices],
         "height": figure.layout["height"],
@@ -138,18 +143,21 @@ def _figure(figure: Figure, name: str) -> dict[str, Any]:
 def _table(table: Table, name: str, above: str = "") -> dict[str, Any]:
     """A table; its caption is not shown where the heading `above` says the same."""
     same = cells.constants(table.rows)
-    shown = [column for column in cells.columns(table.rows) if column not in same and column != "unit"]
+    columns = cells.columns(table.rows)
+    shown = [column for column in columns if column not in same and cells.is_shown(column, columns)]
     rows = [[cells.cell(row, column) for column in shown] for row in table.rows]
-    told = [key for key in same if same[key] not in (None, "") and key != "unit"]
-    common = [f"{cells.heading(key)}: {cells.cell(same, key).text}" for key in told]
-    headings = _headings(shown, rows)
+    told = [key for key in same if same[key] not in (None, "") and cells.is_shown(key, columns)]
+    names = _names(columns)
+    common = [f"{names[key]}: {cells.cell(same, key).text}" for key in told]
+    numbers = [any(row[place].is_number for row in rows) for place in range(len(shown))]
+    headings = [(names[column], number) for column, number in zip(shown, numbers, strict=True)]
     return {
         "id": name,
         "caption": table.caption,
         "is_titled": table.caption == above,
         "common": "; ".join(common),
         "style": " ".join(["pairs"] * (shown == ["what", "value"]) + ["tall"] * (len(rows) > _TALL)),
-        "headings": headings,
+        "headings": headings,  # (words, whether it stands above numbers)
         "rows": [
             [(cell.text, cell.key, _style(cell, numbers)) for cell, (_, numbers) in zip(row, headings, strict=True)]
             for row in rows
@@ -158,12 +166,11 @@ def _table(table: Table, name: str, above: str = "") -> dict[str, Any]:
     }
 
 
-def _headings(columns: Sequence[str], rows: Sequence[Sequence[cells.Cell]]) -> list[tuple[str, bool]]:
-    """(words, whether it stands above numbers); a column whose short name another one has keeps its whole name."""
-    short = [cells.heading(column) for column in columns]
-    numbers = [any(row[place].is_number for row in rows) for place in range(len(columns))]
-    names = [words if short.count(words) == 1 else name for words, name in zip(short, columns, strict=True)]
-    return list(zip(names, numbers, strict=True))
+def _names(columns: Sequence[str]) -> dict[str, str]:
+    """How people read each column; one whose short name another one has keeps its whole name, and "" is no name."""
+    short = {column: cells.heading(column) for column in columns}
+    count = Counter(short.values())
+    return {column: (words if count[words] == 1 else column) or "(no name)" for column, words in short.items()}
 
 
 def _style(cell: cells.Cell, numbers: bool) -> str:

@@ -104,20 +104,25 @@ def _profile(timed: Runs, runs: Runs) -> Figure:
     for model in names(timed, "cost_model"):
         first = len(traces)
         count = len({run["instance"] for run in runs if run["cost_model"] == model})
-        solved = [run for run in timed if run["cost_model"] == model and run["solved"]]
+        repeated: defaultdict[tuple[str, str], list[float]] = defaultdict(list)
+        for run in timed:
+            if run["cost_model"] == model and run["solved"]:
+                repeated[run["instance"], run["solver"]].append(run["taken_s"])
+        # An instance counts once, however often it was run.
+        taken = {which: median(times) for which, times in repeated.items()}
         fastest: dict[str, float] = {}
-        for run in solved:
-            fastest[run["instance"]] = min(run["taken_s"], fastest.get(run["instance"], math.inf))
-        largest = max((run["taken_s"] / fastest[run["instance"]] for run in solved), default=1.0)
+        for (instance, _), time in taken.items():
+            fastest[instance] = min(time, fastest.get(instance, math.inf))
+        largest = max((time / fastest[instance] for (instance, _), time in taken.items()), default=1.0)
         for solver in sorted(names(timed, "solver")):
-            ratios = sorted(run["taken_s"] / fastest[run["instance"]] for run in solved if run["solver"] == solver)
+            ratios = sorted(time / fastest[instance] for (instance, who), time in taken.items() if who == solver)
             traces += [_steps(solver, ratios, count, largest)] if ratios else []
         choices.append(Choice(model, tuple(range(first, len(traces))), {}))
     return plots.figure(
         "Performance profile",
         "Step plot: a factor of the time of the fastest solver across, the share of instances solved "
         "within it up, a line for each solver. At 1 it shows how often a solver is the fastest; at the right end, "
-        "how much it solves at all.",
+        "how much it solves at all. Of repeated runs the median counts.",
         traces,
         x=plots.log_axis("time / fastest solver's", [point for trace in traces for point in trace["x"]]),
         y=plots.axis("instances solved", tickformat=".0%", range=[0, 1.03]),

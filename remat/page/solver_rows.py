@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from statistics import median
 from typing import Any
 
@@ -84,15 +84,20 @@ def _totals(runs: Runs) -> dict[str, Any]:
     solved = [run for run in runs if run["solved"] and plots.is_positive(run["solve_s"], run["values"])]
     gaps = [run["gap"] for run in runs if plots.is_number(run.get("gap"))]
     return {
-        "instances": len({run["instance"] for run in runs}),
-        "solved": sum(run["solved"] for run in runs),
-        "certified": sum(run.get("certified") is True for run in runs),
-        "with a plan": sum(plots.is_number(run.get("objective")) for run in runs),
+        "instances": _instances(runs),
+        "solved": _instances(run for run in runs if run["solved"]),
+        "certified": _instances(run for run in runs if run.get("certified") is True),
+        "with a plan": _instances(run for run in runs if plots.is_number(run.get("objective"))),
         "worst_gap": max(gaps, default=None),
         "median_solve_s": median(run["solve_s"] for run in solved) if solved else None,
         "slowest_solve_s": max((run["solve_s"] for run in solved), default=None),
         "most values solved": max((run["values"] for run in solved), default=None),
     }
+
+
+def _instances(runs: Iterable[Row]) -> int:
+    """How many there are: one that was run again counts once."""
+    return len({run["instance"] for run in runs})
 
 
 def provenance(rows: Runs) -> tuple[Provenance, ...]:

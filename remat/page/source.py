@@ -8,11 +8,12 @@ import hashlib
 import io
 import json
 import zlib
+from collections import Counter
 from dataclasses import dataclass
 from functools import cached_property
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from remat.errors import NotInstalled, RematError
 
@@ -22,6 +23,13 @@ _TEXT = frozenset(
     ("instance", "graph", "family", "model", "cost_model", "unit", "solver", "status", "termination", "plan")
 ) | {"note", "error", "commit", "date", "machine", "versions", "graph_sha256"}
 """Columns of a CSV file that are never numbers, even where they look so: a digest such as 12e45."""
+
+_DIGITS = 300
+"""Of the longest integer that is read: sums, ratios and logarithms of such numbers are still floats."""
+
+
+class _TooLong(ValueError):
+    """An integer that no float is near."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +78,7 @@ class Source:
         try:
             text = data.decode("utf-8-sig")
         except UnicodeDecodeError:
-            raise RematError(f"{self.path}: neither text (JSON, CSV) nor parquet") from None
+            raise RematError(f"{self.path}: neither text in UTF-8 (JSON, CSV) nor parquet") from None
         return self._json(text) if text.lstrip()[:1] in ("{", "[") else self._csv(text)
 
     def _unpacked(self) -> bytes:
@@ -81,25 +89,44 @@ class Source:
 
     def _json(self, text: str) -> Any:
         try:
-            return json.loads(text)
+            return json.loads(text, parse_int=_integer)
         except (json.JSONDecodeError, RecursionError) as error:
             raise RematError(f"{self.path}: not JSON, or truncated ({error})") from None
+        except _TooLong as error:
+            raise RematError(f"{self.path}: {error}") from None
 
     def _csv(self, text: str) -> list[dict[str, Any]] | None:
-        reader = csv.DictReader(io.StringIO(text), restkey="")
         try:
-            if len(reader.fieldnames or ()) < 2:
-                return None
-            rows = list(reader)
+            names, *lines = [line for line in csv.reader(io.StringIO(text, newline="")) if line] or [[]]
         except csv.Error as error:
             raise RematError(f"{self.path}: not CSV ({error})") from None
-        for position, row in enumerate(rows, 2):
-            if "" in row or None in row.values():
-                raise RematError(
-                    f"{self.path}: neither JSON nor parquet; and if it is CSV, row {position} must have "
-                    f"{len(reader.fieldnames or ())} cells, as the first line has"
-                )
-        return [{name: _value(name, cell) for name, cell in row.items()} for row in rows]
+        if len(names) < 2:
+            self._check_separator("".join(names))
+            return None
+        # pandas writes its index as a first column without a name; it says nothing.
+        skipped = int(names[0] == "")
+        names = names[skipped:]
+        wrong = next((position for position, line in enumerate(lines, 2) if len(line) != len(names) + skipped), None)
+        if wrong is not None:
+            raise RematError(
+                f"{self.path}: neither JSON nor parquet; and if it is CSV, row {wrong} must have "
+                f"{len(names) + skipped} cells, as the first line has; it has {len(lines[wrong - 2])}"
+            )
+        twice = [name for name, count in Counter(names).items() if count > 1]
+        if twice:
+            raise RematError(f"{self.path}: a column must have a name of its own, got {twice[0]!r} twice; rename one")
+        try:
+            return [
+                {name: _value(name, cell) for name, cell in zip(names, line[skipped:], strict=True)} for line in lines
+            ]
+        except _TooLong as error:
+            raise RematError(f"{self.path}: {error}") from None
+
+    def _check_separator(self, line: str) -> None:
+        """Refuses solver runs that anything but commas separates."""
+        for character, name in ((";", "semicolons"), ("\t", "tabs")):
+            if "solver" in line.split(character):
+                raise RematError(f"{self.path}: CSV must be separated by commas, got {name}; write it with commas")
 
     def _parquet(self, data: bytes) -> list[dict[str, Any]]:
         if find_spec("pyarrow") is None:
@@ -122,9 +149,19 @@ def _value(column: str, text: str) -> Any:
         return text
     if text in ("True", "False", "true", "false"):
         return text.lower() == "true"
-    for kind in (int, float):
+    if "_" in text:  # Python reads 1_000 as a number, and no one else does
+        return text
+    for kind in (_integer, float):
         try:
-            return cast(Any, kind(text))
+            return kind(text)
+        except _TooLong:
+            raise
         except ValueError:
             continue
     return text
+
+
+def _integer(text: str) -> int:
+    if len(text) > _DIGITS and text.strip(" +-").isdecimal():
+        raise _TooLong(f"integers must have at most {_DIGITS} digits, got one of {len(text)}: {text[:12]}...")
+    return int(text)
