@@ -18,6 +18,8 @@ from nbclient import NotebookClient
 from nbformat import NotebookNode
 
 import remat
+from remat import Feature
+from remat.registry import solver_class, usable_solvers
 
 FOLDER = Path(__file__).parents[1] / "experiments" / "notebooks"
 NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
@@ -139,6 +141,13 @@ def test_links_lead_somewhere_and_nothing_names_a_machine(path: Path) -> None:
     for target in re.findall(r"\]\(([^)#]+)\)", "\n".join(sources(path, "markdown"))):
         assert (FOLDER / target).exists(), target
     assert not re.findall(r"[\"'\s(](?:/\w+/|[A-Z]:\\|~/)\S*", text)
+
+
+def test_the_solvers_that_take_budgets_are_as_many_as_is_said() -> None:
+    takes = [name for name in usable_solvers() if Feature.BUDGET in solver_class(name).features]
+    assert len(takes) == 6
+    assert "exhaustive" in takes
+    assert "Six solvers take budgets" in "\n".join(sources(NOTEBOOKS[1], "markdown"))
 
 
 def test_the_folder_says_what_each_notebook_teaches() -> None:

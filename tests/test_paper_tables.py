@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,8 +16,9 @@ import typer
 from typer.testing import CliRunner
 
 from experiments.paper import rows as rows_module
+from experiments.paper import table as table_module
 from experiments.paper.markdown import NOT_MEASURED, markdown
-from experiments.paper.rows import Row, Rows, cell
+from experiments.paper.rows import Row, Rows, WrongFile, cell
 from experiments.paper.table import Case, Figures, Setting, Table, Unavailable, command
 
 SMALL = Setting("cpu", "small", 1)
@@ -111,6 +115,60 @@ def test_no_case_is_begun_when_the_time_is_over(counter: Counter, tmp_path: Path
     assert len(counter.calls) == 3
 
 
+def test_what_fails_or_is_measured_again_does_not_keep_the_others_waiting(
+    counter: Counter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each run has the time for one case."""
+    clock = SimpleNamespace(monotonic=lambda: 60.0 * len(counter.calls), perf_counter=time.perf_counter)
+    monkeypatch.setattr(table_module, "time", clock)
+
+    def measured(**options: Any) -> str:
+        before = len(counter.calls)
+        counter.table().measure(SMALL, tmp_path, minutes=0.5, **options)
+        (name,) = counter.calls[before:]
+        return name
+
+    counter.failing["one"] = RuntimeError("only after a minute")
+    assert [measured() for _ in range(5)] == ["one", "two", "three", "one", "one"]
+    counter.failing.clear()
+    assert measured() == "one"
+    assert [measured(again=True) for _ in range(4)] == ["two", "three", "one", "two"]
+
+
+def test_rows_of_cases_that_the_table_no_longer_has_do_not_count(counter: Counter, tmp_path: Path) -> None:
+    """They would go into summaries, and a failed one would fail the command for ever."""
+    counter.failing["two"] = RuntimeError("no such luck")
+    counter.table().measure(SMALL, tmp_path)
+    seen: list[str] = []
+
+    def summary(rows: Rows, folder: Path) -> list[str]:
+        del folder
+        seen.extend(row.case for row in rows.of("cpu", "small"))
+        return []
+
+    renamed = replace(counter.table(), cases=[counter.case("one"), counter.case("second")], summary=summary)
+    code, said = invoke(renamed, "--device", "cpu", "--output", str(tmp_path))
+    assert code == 0, said
+    assert "three" not in said
+    assert seen == ["one", "second"]
+    assert [row.case for row in Rows.open(tmp_path / "example.json", "example").rows.values()] == ["one", "second"]
+
+
+def test_an_error_of_any_text_stays_in_its_cell_and_is_shown_as_it_is(counter: Counter, tmp_path: Path) -> None:
+    counter.failing["one"] = RuntimeError("closing [/tmp] of [bold]text[int], got <class 'int'>")
+    counter.failing["two"] = Unavailable("needs a GPU\n| of 80 GB")
+    code, said = invoke(counter.table(), "--device", "cpu", "--output", str(tmp_path))
+    assert code == 1
+    assert "failed: one: RuntimeError: closing [/tmp] of [bold]text[int], got <class 'int'>" in said
+    text = (tmp_path / "example.md").read_text()
+    assert "| RuntimeError: closing [/tmp] of [bold]text[int], got \\<class 'int'> |" in text
+    assert "| needs a GPU \\| of 80 GB |" in text
+    counter.failing.clear()
+    worded = replace(counter.table(), cases=[Case("one", lambda setting: {"time_ms": "a | b"}, {"time_ms": "c | d"})])
+    worded.measure(SMALL, tmp_path, again=True)
+    assert "| c \\| d | not yet measured | a \\| b |" in (tmp_path / "example.md").read_text()
+
+
 def test_a_failure_is_a_row_the_others_still_count_and_it_is_measured_again(counter: Counter, tmp_path: Path) -> None:
     counter.failing["one"] = RuntimeError("a | b\nand a trace")
     counter.failing["two"] = Unavailable("needs a GPU of 80 GB")
@@ -143,6 +201,13 @@ def test_what_was_not_measured_on_cuda_is_said_in_words(counter: Counter, tmp_pa
     assert "- A note." in text
     assert "Published: a source; one GPU." in text
     assert "Seed 0, for weights and inputs" in text
+
+
+def test_a_size_that_the_source_does_not_say_is_not_called_published(counter: Counter, tmp_path: Path) -> None:
+    replace(counter.table(), full_size="full").measure(PUBLISHED, tmp_path, only="one")
+    text = (tmp_path / "example.md").read_text()
+    assert line_of(text, "figure")[3:] == ["CUDA, full size", "CPU, full size", "CPU, small size"]
+    assert "- cpu, full size: 1 of the rows" in text
 
 
 def test_two_settings_stand_side_by_side(counter: Counter, tmp_path: Path) -> None:
@@ -184,15 +249,19 @@ def test_the_file_of_another_table_is_refused_and_so_is_what_is_no_table(counter
     (tmp_path / "example.json").rename(tmp_path / "other.json")
     with pytest.raises(ValueError, match=r"other.json holds 'example', expected 'other'; name another folder"):
         counter.table("other").measure(SMALL, tmp_path)
-    (tmp_path / "other.json").write_text("{")
-    with pytest.raises(ValueError, match=r"other.json is not the file of a table \(.*\); remove it"):
-        counter.table("other").measure(SMALL, tmp_path)
+    for text in ("{", "[]", "3", '{"runs": []}', '{"table": "other"}', '{"table": "other", "runs": [], "rows": [{}]}'):
+        (tmp_path / "other.json").write_text(text)
+        with pytest.raises(WrongFile, match=r"other.json is not the file of a table \(.*\); remove it"):
+            counter.table("other").measure(SMALL, tmp_path)
+    assert counter.calls == ["one", "two", "three"]
 
 
 def invoke(table: Table, *options: str) -> tuple[int, str]:
     app = typer.Typer()
     app.command()(command(table))
     result = CliRunner().invoke(app, [*options], env={"COLUMNS": "200", "NO_COLOR": "1", "TERM": "dumb"})
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
     return result.exit_code, result.output
 
 
@@ -218,10 +287,11 @@ def test_the_command_shows_what_it_measured_and_fails_on_an_error(counter: Count
         (["--device", "cpu", "--size", "huge"], "--size: 'huge': expected small or published"),
         (["--device", "cpu", "--only", "four"], "--only: no case of example has 'four' in its name"),
         (["--device", "cpu", "--repeats", "0"], "--repeats"),
+        (["--device", "cpu", "--output", __file__], "is a file"),
     ],
 )
 def test_a_wrong_option_is_named(counter: Counter, tmp_path: Path, options: list[str], complaint: str) -> None:
-    code, said = invoke(counter.table(), *options, "--output", str(tmp_path))
+    code, said = invoke(counter.table(), "--output", str(tmp_path), *options)
     assert code == 2
     assert complaint in " ".join(said.split())
     assert counter.calls == []
@@ -235,9 +305,27 @@ def test_a_folder_with_the_file_of_another_table_is_named(counter: Counter, tmp_
     assert "holds 'other', expected 'example'" in " ".join(said.split())
 
 
+def test_a_summary_that_fails_is_not_blamed_on_an_option(counter: Counter, tmp_path: Path) -> None:
+    def summary(rows: Rows, folder: Path) -> list[str]:
+        raise ValueError("the mean of nothing")
+
+    failing = replace(counter.table(), summary=summary)
+    with pytest.raises(ValueError, match="the mean of nothing"):
+        invoke(failing, "--device", "cpu", "--output", str(tmp_path))
+
+
 @pytest.mark.parametrize(
     ("value", "shown"),
-    [(None, ""), (0.12345, "0.123"), (1234.5, "1,234"), (1234567, "1,234,567"), ("about 25", "about 25"), (0, "0")],
+    [
+        (None, ""),
+        (0.12345, "0.123"),
+        (999.4, "999"),
+        (999.7, "1,000"),
+        (1234.5, "1,234"),
+        (1234567, "1,234,567"),
+        ("about 25", "about 25"),
+        (0, "0"),
+    ],
 )
 def test_a_figure_has_three_digits_and_a_count_all_of_them(value: object, shown: str) -> None:
     assert cell(value) == shown

@@ -168,6 +168,7 @@ TABLE = Table(
     },
     cases=_cases(),
     notes=NOTES,
+    full_size="full",
 )
 
 if __name__ == "__main__":

@@ -96,6 +96,7 @@ TABLE = Table(
         ),
     ],
     notes=NOTES,
+    full_size="full",
 )
 
 if __name__ == "__main__":

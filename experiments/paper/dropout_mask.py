@@ -116,6 +116,7 @@ TABLE = Table(
         Case(SEED, partial(measure, SEED)),
     ],
     notes=NOTES,
+    full_size="full",
 )
 
 if __name__ == "__main__":

@@ -59,8 +59,9 @@ NOTES = """
 - Table 1, as we read it, has 671 MB of activations in the row with checkpointing and 134 MB in the one without. Section
   2.2 says the opposite: without, the forward pass writes five tensors and the backward pass reads six, so that x and
   four intermediate values are kept, 5 x 4 x 2^25 bytes = 671 MB; with, x alone, 134 MB; "we also save less activations
-  than without checkpointing". All other columns agree with that section. So 671 MB stands here beside "nothing
-  recomputed", and 134 MB beside "everything recomputed".
+  than without checkpointing". The accesses and times agree with that section. So 671 MB stands here beside "nothing
+  recomputed", and 134 MB beside "everything recomputed". The operators differ by 13; that section speaks of fifteen
+  that are recomputed.
 - The paper does not print its GeLU. Ours is the tanh GeLU with the cube as x * x * x, of which autograd keeps as many
   tensors as the paper says. It has fewer operators than the paper's, so fewer accesses without fusion: those two
   columns show the same order, not the same numbers.
@@ -79,7 +80,7 @@ NOTES = """
 TABLE = Table(
     name="gelu",
     title="GeLU, forward and backward (Table 1 of the paper)",
-    source="the paper, Table 1 and section 2.2; one A100-40GB, input of 2^25 elements",
+    source="the paper, Table 1 and section 2.2; 2^25 elements; no device is said (the paper's others: one A100-40GB)",
     figures={
         "acts_mb": "activations, x included (MB)",
         "saved_mb": "activations, x apart (MB)",

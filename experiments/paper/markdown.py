@@ -18,10 +18,15 @@ NOT_MEASURED = "not yet measured"
 def markdown(table: Table, rows: Rows, summary: Sequence[str] = ()) -> str:
     """One line a figure: what was published, and ours in every setting that was measured; then the summary.
 
-    A case without a result on CUDA at the published size says so, in words.
+    A case without a result on CUDA at the full size says so, in words.
     """
     settings = [setting for setting in _SETTINGS if setting in _ALWAYS or rows.of(*setting)]
-    headings = ["case", "figure", "published", *(f"{device.upper()}, {size} size" for device, size in settings)]
+    headings = [
+        "case",
+        "figure",
+        "published",
+        *(f"{device.upper()}, {_called(table, size)}" for device, size in settings),
+    ]
     lines = [f"# {table.title}", "", f"Published: {table.source}.", ""]
     lines += [f"| {' | '.join(headings)} |", "|---|---|" + "---:|" * (len(headings) - 2)]
     for case in table.cases:
@@ -35,7 +40,7 @@ def markdown(table: Table, rows: Rows, summary: Sequence[str] = ()) -> str:
             cells = [_figure(row, name, is_first=i == 0) for row in found]
             first = "" if i else case.name
             lines.append(
-                f"| {first} | {table.figures[name]} | {cell(case.published.get(name))} | {' | '.join(cells)} |"
+                f"| {first} | {table.figures[name]} | {_in_a_cell(case.published.get(name))} | {' | '.join(cells)} |"
             )
     if summary:
         lines += ["", *summary]
@@ -44,12 +49,21 @@ def markdown(table: Table, rows: Rows, summary: Sequence[str] = ()) -> str:
     return "\n".join([*lines, "", *_provenance(table, rows)]) + "\n"
 
 
+def _called(table: Table, size: str) -> str:
+    return f"{table.full_size if size == 'published' else size} size"
+
+
 def _figure(row: Row | None, name: str, *, is_first: bool) -> str:
     if row is None:
         return NOT_MEASURED
     if row.kind:
-        return row.problem.replace("|", "\\|") if is_first else ""
-    return cell(row.figures.get(name))
+        return _in_a_cell(row.problem) if is_first else ""
+    return _in_a_cell(row.figures.get(name))
+
+
+def _in_a_cell(value: object) -> str:
+    """A figure, or an error: on one line, with nothing in it that Markdown takes for the end of a cell or for HTML."""
+    return " ".join(cell(value).split()).replace("|", "\\|").replace("<", "\\<")
 
 
 def _provenance(table: Table, rows: Rows) -> list[str]:
@@ -57,7 +71,7 @@ def _provenance(table: Table, rows: Rows) -> list[str]:
     for i, run in enumerate(rows.runs):
         cases = [row for row in rows.rows.values() if row.run == i]
         if cases:
-            where = ", ".join(sorted({f"{row.device}, {row.size} size" for row in cases}))
+            where = ", ".join(sorted({f"{row.device}, {_called(table, row.size)}" for row in cases}))
             lines.append(
                 f"- {where}: {len(cases)} of the rows: commit {run['commit']}, {run['date']}, torch {run['torch']}, "
                 f"{run['machine']}, `{run['command']}`"

@@ -9,9 +9,14 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from rich.markup import escape
 from rich.table import Table as RichTable
 
 from experiments.provenance import provenance
+
+
+class WrongFile(ValueError):
+    """A file does not hold the rows of a table; the message says what it holds, and what to do."""
 
 
 @dataclass(frozen=True)
@@ -64,23 +69,35 @@ class Rows:
         """Reads the file, if there is one.
 
         Raises:
-            ValueError: it is the file of another table, or of none.
+            WrongFile: it is the file of another table, or of none.
         """
         if not path.exists():
             return cls(path, table)
         try:
             document = json.loads(path.read_text())
-        except ValueError as error:
-            raise ValueError(f"{path} is not the file of a table ({error}); remove it") from None
-        if document.get("table") != table:
-            raise ValueError(f"{path} holds {document.get('table')!r}, expected {table!r}; name another folder")
-        rows = [Row(**row) for row in document["rows"]]
-        return cls(path, table, document["runs"], {row.key: row for row in rows})
+            if (found := document["table"]) != table:
+                raise WrongFile(f"{path} holds {found!r}, expected {table!r}; name another folder")
+            rows = [Row(**row) for row in document["rows"]]
+            return cls(path, table, document["runs"], {row.key: row for row in rows})
+        except WrongFile:
+            raise
+        except (ValueError, TypeError, KeyError) as error:
+            raise WrongFile(f"{path} is not the file of a table ({type(error).__name__}: {error}); remove it") from None
 
     def has(self, case: str, device: str, size: str) -> bool:
         """Whether a case was measured."""
         row = self.rows.get((case, device, size))
         return row is not None and not row.kind
+
+    def age(self, case: str, device: str, size: str) -> int:
+        """Sorts cases by when they were last tried, the earliest first; before all others, those that never were."""
+        row = self.rows.get((case, device, size))
+        return -1 if row is None else row.run
+
+    def forget_all_but(self, cases: Iterable[str]) -> None:
+        """Drops the rows of cases that the table no longer has: they are shown nowhere, and must not count."""
+        known = set(cases)
+        self.rows = {key: row for key, row in self.rows.items() if row.case in known}
 
     def of(self, device: str, size: str) -> list[Row]:
         """The rows of one setting."""
@@ -117,7 +134,7 @@ class Rows:
         for row in self.of(device, size):
             lines = [(heading, cell(row.figures[name])) for name, heading in figures.items() if name in row.figures]
             for i, (heading, shown) in enumerate([(row.kind, row.problem)] if row.kind else lines):
-                table.add_row("" if i else row.case, heading, shown)
+                table.add_row("" if i else escape(row.case), escape(heading), escape(shown))
             table.add_section()
         return table
 
@@ -127,5 +144,5 @@ def cell(value: object) -> str:
     if value is None:
         return ""
     if isinstance(value, float):
-        return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
+        return f"{value:,.0f}" if abs(value) >= 999.5 else f"{value:.3g}"  # what rounds to 1000 is no 1e+03
     return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)

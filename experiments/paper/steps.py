@@ -196,10 +196,12 @@ def kernels_us(events: Iterable[Any]) -> float:
     """What the events of a profile say about the device: time in kernels, copies included.
 
     A span that torch marks on the device's timeline covers kernels that are counted by themselves; and while the
-    host waits for the device, nothing else runs.
+    host waits for the device, or a stream for an event, nothing of ours runs.
     """
     return sum(
         event.self_device_time_total
         for event in events
-        if event.device_type == DeviceType.CUDA and not event.is_user_annotation and not event.key.endswith(" Sync")
+        if event.device_type == DeviceType.CUDA
+        and not event.is_user_annotation
+        and not event.key.endswith((" Sync", " Wait Event"))
     )

@@ -12,10 +12,11 @@ from typing import Annotated
 import torch
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import Progress
 
 from experiments.paper.markdown import markdown
-from experiments.paper.rows import Row, Rows
+from experiments.paper.rows import Row, Rows, WrongFile
 
 RESULTS = Path(__file__).parents[1] / "results" / "paper"
 
@@ -86,6 +87,7 @@ class Table:
         figures: the name of each figure, and its heading with the unit.
         cases: in the order of the source.
         notes: how ours differ from the published ones; Markdown.
+        full_size: what the size "published" is called: "full" where the source does not say its own.
         summary: what all rows say together, as lines of Markdown; may draw pictures into the folder of the table.
     """
 
@@ -95,12 +97,16 @@ class Table:
     figures: Mapping[str, str]
     cases: Sequence[Case]
     notes: str = ""
+    full_size: str = "published"
     summary: Callable[[Rows, Path], Sequence[str]] | None = None
 
     def measure(
         self, setting: Setting, folder: Path = RESULTS, *, only: str = "", minutes: float = 7.0, again: bool = False
     ) -> Rows:
         """Measures what is missing, most recent result wins, and writes `<name>.json` and `<name>.md`.
+
+        Those that were never tried come first, then those that were tried the longest ago: what fails slowly, or
+        is measured again, does not keep the others waiting whenever the time is over.
 
         Args:
             setting: where and how.
@@ -111,24 +117,27 @@ class Table:
 
         Raises:
             UnknownCase: no case has `only` in its name.
-            ValueError: the folder has the file of another table.
+            WrongFile: the folder has the file of another table.
         """
         chosen = [case for case in self.cases if only in case.name]
         if not chosen:
             raise UnknownCase(f"no case of {self.name} has {only!r} in its name: {[case.name for case in self.cases]}")
+        known = [case.name for case in self.cases]
         rows = Rows.open(folder / f"{self.name}.json", self.name)
+        rows.forget_all_but(known)
         todo = [case for case in chosen if again or not rows.has(case.name, setting.device, setting.size)]
+        todo.sort(key=lambda case: rows.age(case.name, setting.device, setting.size))
         deadline = time.monotonic() + 60 * minutes
         with Progress(console=Console(stderr=True)) as progress:
             task = progress.add_task(self.name, total=len(todo))
             for case in todo:
                 if time.monotonic() > deadline:
-                    progress.console.print(f"{minutes:g} minutes are over; the same command goes on with {case.name}")
+                    over = f"{minutes:g} minutes are over; the same command goes on with {case.name}"
+                    progress.console.print(escape(over))
                     break
-                progress.update(task, description=f"{self.name}: {case.name}")
+                progress.update(task, description=escape(f"{self.name}: {case.name}"))
                 rows.add(_measured(case, setting))
                 progress.advance(task)
-        known = [case.name for case in self.cases]
         rows.save(known)
         summary = self.summary(rows, folder) if self.summary else ()
         (folder / f"{self.name}.md").write_text(markdown(self, rows, summary))
@@ -167,7 +176,7 @@ def command(table: Table) -> Callable[..., None]:
         repeats: Annotated[int, typer.Option(min=1, help="timed steps of each")] = 10,
         again: Annotated[bool, typer.Option("--again", help="measure also what has a result")] = False,
         memory_gib: Annotated[float, typer.Option(min=0.1, help="that the largest batch may use")] = MEMORY_GIB,
-        output: Annotated[Path, typer.Option(help="folder of the JSON and Markdown files")] = RESULTS,
+        output: Annotated[Path, typer.Option(help="folder of the JSON and Markdown files", file_okay=False)] = RESULTS,
     ) -> None:
         size = size or ("published" if device == "cuda" else "small")
         for name, value, known in (("--device", device, ("cpu", "cuda")), ("--size", size, ("small", "published"))):
@@ -178,16 +187,16 @@ def command(table: Table) -> Callable[..., None]:
         setting = Setting(device, size, repeats, memory_gib=memory_gib)
         try:
             rows = table.measure(setting, output, only=only, minutes=budget_minutes, again=again)
-        except ValueError as error:
+        except (UnknownCase, WrongFile) as error:
             hint = "--only" if isinstance(error, UnknownCase) else "--output"
             raise typer.BadParameter(str(error), param_hint=hint) from None
         console = Console(width=max(Console().width, 120))
         console.print(rows.readable(device, size, dict(table.figures)))
-        console.print(f"written to {output / table.name}.json and .md")
+        console.print(escape(f"written to {output / table.name}.json and .md"))
         failed = [row for row in rows.of(device, size) if row.kind == "error" and only in row.case]
         if failed:
             for row in failed:
-                console.print(f"[bold red]failed[/]: {row.case}: {row.problem}")
+                console.print(f"[bold red]failed[/]: {escape(f'{row.case}: {row.problem}')}")
             raise typer.Exit(1)
 
     main.__doc__ = f"{table.title} ({table.source})."
