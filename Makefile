@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: demo test check bench nightly clean
+.PHONY: demo test check bench compare nightly clean
 
 demo: $(READY)  ## capture, solve with every solver, prove, draw, run
 	$(BIN)/python -m experiments.demo
@@ -21,6 +21,9 @@ check: $(READY)  ## format, lint, types, direction of imports
 bench: $(READY)  ## speed beside PyTorch, in one run (about half an hour)
 	$(BIN)/python -m experiments.speed
 	$(BIN)/python -m experiments.speed_compile
+
+compare: $(READY)  ## every solver on every instance of the corpus (about a quarter of an hour)
+	$(BIN)/python -m experiments.compare_solvers --jobs 2
 
 nightly: $(READY)  ## the property tests, deeper
 	HYPOTHESIS_PROFILE=nightly $(BIN)/python -m pytest -n 2 --dist loadgroup

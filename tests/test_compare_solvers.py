@@ -10,11 +10,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from concurrent.futures import CancelledError
 from dataclasses import asdict, replace
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
+import duckdb
 import numpy as np
 import pandas as pd
 import pytest
@@ -28,11 +30,12 @@ from costmodels import ByteTraffic, MemoryBudget
 from experiments.compare_solvers.__main__ import main
 from experiments.compare_solvers.agreement import disagreements, same_plans
 from experiments.compare_solvers.case import Case, Named, cases_of, graph_of, unfinished
-from experiments.compare_solvers.performance_profile import profile, ratios, seconds
+from experiments.compare_solvers.performance_profile import coverage, profile, ratios, seconds
+from experiments.compare_solvers.pictures import looks, profiles, scaling
 from experiments.compare_solvers.rows import COLUMNS, Row, frame_of
 from experiments.compare_solvers.scheduling import check_code, run, workers
 from experiments.compare_solvers.store import Store, read
-from experiments.compare_solvers.summary import table
+from experiments.compare_solvers.summary import markdown, table
 from experiments.compare_solvers.supervision import ROOT, rows_of
 from remat import InvalidOption, RematError, Solver
 from remat.corpus import Corpus
@@ -54,6 +57,8 @@ import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar
+
+import numpy as np
 
 from remat import Plan, Reason, Solution, Solver, Termination
 from remat.solution import ClaimedBound
@@ -94,6 +99,8 @@ class Hangs(Solver):
     note: str = ""
 
     def _solve(self, problem, *, time_limit_s):
+        if len(problem) < 3:
+            return ORTools()._solve(problem, time_limit_s=None)  # the trifle that warms it up
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         child = subprocess.Popen(["sleep", "120"])
         Path(self.note + ".part").write_text(f"{os.getpid()} {child.pid}")
@@ -131,6 +138,34 @@ class Raises(Solver):
 
     def _solve(self, problem, *, time_limit_s):
         raise ZeroDivisionError("one\\n  two")
+
+
+@dataclass(frozen=True)
+class Garbage(Solver):
+    """Claims a bound that no table holds, or fails with words that no file holds."""
+
+    name: ClassVar[str] = "garbage"
+    exact: ClassVar[bool] = False
+    bound: str = ""
+
+    def _solve(self, problem, *, time_limit_s):
+        if not self.bound:
+            raise ValueError("half a pair: \\udcff" + "!" * 5000)
+        claim = Termination(Reason.FEASIBLE, eval(self.bound, {"np": np}))
+        right = ORTools()._solve(problem, time_limit_s=None)
+        return replace(right, termination=claim, certificate=ClaimedBound("nobody"))
+
+
+@dataclass(frozen=True)
+class StartsSlowly(ORTools):
+    """Has a large package to import."""
+
+    name: ClassVar[str] = "starts-slowly"
+
+    def _solve(self, problem, *, time_limit_s):
+        if len(problem) < 3:
+            time.sleep(1.5)
+        return super()._solve(problem, time_limit_s=time_limit_s)
 '''
 
 
@@ -275,6 +310,31 @@ def test_crashes_and_exceptions_make_rows_and_what_is_printed_is_no_answer(fault
     assert raised.note == "ZeroDivisionError: one two"
 
 
+@pytest.mark.parametrize(
+    ("bound", "status", "note"),
+    [
+        ("float('nan')", "error", "InvalidPlan: the bound must be an integer, got nan"),
+        ("0.5", "error", "InvalidPlan: the bound must be an integer, got 0.5"),
+        ("-(2**70)", "error", "OverflowError: the bound must fit a table's 64 bits"),
+        ("np.int64(1)", "feasible", ""),
+        ("", "error", "half a pair: \\udcff!"),
+    ],
+)
+def test_garbage_makes_rows_that_can_be_kept(
+    faulty: ModuleType, tmp_path: Path, bound: str, status: str, note: str
+) -> None:
+    (found,) = rows_of(case(faulty.Garbage(bound)))
+    assert (found.status, note in found.note, len(found.note) <= 1000) == (status, True, True)
+    with Store(tmp_path / "solvers.duckdb") as store:
+        store.add([found])
+        assert store.rows() == [found]
+
+
+def test_the_time_limit_is_not_for_importing(faulty: ModuleType) -> None:
+    (found,) = rows_of(case(faulty.StartsSlowly(), time_limit_s=1))
+    assert (found.status, found.note) == ("optimal", "")
+
+
 def test_a_problem_that_cannot_be_posed_makes_a_row_for_each_solver() -> None:
     rows = rows_of(case(OURS, NetworkX(), cost_model=Named("peak", MemoryBudget(of="peak"))))
     assert [found.status for found in rows] == ["refused", "refused"]
@@ -350,6 +410,17 @@ def test_a_dask_cluster_that_is_there_gives_the_same_rows(expected: list[dict[st
         workers("dask", scheduler=cluster.scheduler_address),
     ):
         assert timeless(collected(tasks())) == expected
+
+
+@pytest.mark.parametrize("error", [CancelledError("gone"), TimeoutError("no worker after 10 seconds")])
+def test_a_cluster_that_is_lost_is_explained(error: Exception) -> None:
+    distributed = pytest.importorskip("distributed")
+    with (
+        distributed.LocalCluster(1, processes=False, threads_per_worker=1, dashboard_address=":0") as cluster,
+        pytest.raises(RematError, match=rf"has no workers, or was lost .*{error}.*finished rows are kept"),
+        workers("dask", scheduler=cluster.scheduler_address),
+    ):
+        raise error
 
 
 @pytest.mark.parametrize("without", ["scheduler", "workers"])
@@ -465,6 +536,29 @@ def test_stores_and_exports_that_are_none_are_refused(tmp_path: Path) -> None:
             read(path)
 
 
+def test_stores_of_another_schema_or_damaged_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "solvers.duckdb"
+    columns = [f'"{name}" {kind.sql}' for name, kind in COLUMNS.items()]
+    keyless, texts = ", ".join(columns), ", ".join(f'"{name}" VARCHAR' for name in COLUMNS)
+    for table_like in (
+        f"TABLE solvers ({keyless})",
+        f"TABLE solvers ({texts}, PRIMARY KEY (instance, cost_model, solver))",
+        f"TABLE t ({keyless}); CREATE VIEW solvers AS FROM t",
+    ):
+        with duckdb.connect(str(path)) as database:
+            database.execute(f"CREATE {table_like}")
+        with pytest.raises(RematError, match="other columns than this version writes"):
+            Store(path)
+        path.unlink()
+    with Store(path) as store:
+        store.add([row()])
+    good = path.read_bytes()
+    for damaged in (good[:9000], good[:12288] + b"?" * 100 + good[12388:]):
+        path.write_bytes(damaged)
+        with pytest.raises(RematError, match="move it away if it is damaged"):
+            Store(path)
+
+
 times = st.one_of(st.just(np.inf), st.floats(1e-6, 1e4))
 
 
@@ -501,6 +595,76 @@ def test_failures_and_instances_that_nobody_solves_count_in_profiles() -> None:
     assert shown["x fastest, mean"].to_dict() == {"a": 1, "b": 4}
 
 
+def test_a_gap_needs_a_bound() -> None:
+    solver = {"objective": 100, "bound": None, "status": "feasible"}
+    shown = table(frame_of([row(**solver | {"solver": "a"}), row(**solver | {"solver": "b", "objective": 200})]))
+    assert shown["gap, median"].isna().all()
+    assert table(frame_of([row(objective=0, bound=0)]))["gap, worst"].tolist() == [0]
+
+
+def test_rows_of_another_file_are_not_compared() -> None:
+    old = row(solver="a", objective=100, bound=100, graph="old", solve_s=1.0)
+    new = row(solver="b", objective=50, bound=50, graph="new", solve_s=2.0)
+    shown = table(frame_of([old, new]))
+    assert shown["solved"].tolist() == [1, 1]
+    assert shown["gap, worst"].tolist() == [0, 0]
+    assert shown["x fastest, mean"].isna().all()
+    assert same_plans(frame_of([replace(found, certified=True, plan=found.solver) for found in (old, new)])) == (0, 0)
+
+
+def test_the_page_says_on_how_many_instances_times_are_compared() -> None:
+    rows = [row(solver="a", instance=name) for name in ("one", "two|2")]
+    assert coverage(frame_of(rows)) == ""
+    some = frame_of([*rows, row(solver="b", instance="one")])
+    said = "times compared on 1 of 2 instances"
+    assert said in coverage(some)
+    assert said in markdown(some, "command", {})
+    assert "two\\|2" in markdown(frame_of([replace(found, instance="two|2") for found in rows[:1]]), "command", {})
+
+
+def test_every_solver_has_a_look_of_its_own() -> None:
+    names = ["scipy", "networkx:flow_func=dinitz", "networkx", "networkx:flow_func=preflow_push"]
+    found = looks(names)
+    assert len({tuple(look.items()) for look in found.values()}) == len(names)
+    assert len({found[name]["color"] for name in names}) == 2
+    assert found["networkx"] == looks(["networkx"])["networkx"]
+
+
+def test_pictures_of_cost_models_that_no_solver_takes_can_be_drawn(tmp_path: Path) -> None:
+    refused = row(exact=True, cost_model="none", status="refused", objective=None, bound=None, solve_s=None)
+    for rows in ([], [refused], [row(exact=True), refused]):
+        for draw in (scaling, profiles):
+            draw(frame_of(rows), tmp_path / "picture.svg")
+
+
+def test_where_results_go_is_checked_before_anything_is_solved(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "folder.csv").mkdir()
+    for options, message in (
+        (("--output", tmp_path / "file"), "no folder can be made there (File exists); choose another --output"),
+        (("--output", tmp_path, "--export", tmp_path / "rows.xlsx"), "the suffix must be .csv or .parquet"),
+        (("--output", tmp_path, "--export", tmp_path / "folder.csv"), "a file is needed, got a folder"),
+        (("--output", tmp_path, "--export", tmp_path / "file" / "x.csv"), "no folder can be made there"),
+    ):
+        assert message in command(*options, code=1).output
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "folder.csv"]
+
+
+@pytest.mark.parametrize("again", [(), ("--again",)])
+def test_who_interrupts_is_told_how_to_go_on(
+    again: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("experiments.compare_solvers.__main__.run", interrupted)
+    monkeypatch.setattr("tempfile.mkdtemp", lambda **_: str(tmp_path))
+    small = ("--solvers", "ortools", *again)
+    added = " without --again" if again else ""
+    assert f"the same command{added} goes on" in command("--output", tmp_path, *small, code=130).output
+    assert f"the same command with --output {tmp_path}{added} goes on" in command("--smoke", *small, code=130).output
+
+
 def test_the_command_solves_writes_and_goes_on(tmp_path: Path) -> None:
     options = ("--instances", SMALL[0], "--cost-models", "byte-traffic", "--repeats", 1, "--output", tmp_path)
     command(*options, "--solvers", "ortools")
@@ -526,6 +690,7 @@ def test_the_command_solves_writes_and_goes_on(tmp_path: Path) -> None:
         (("--cost-models", "byte-traffic:mode=loud"), 2, "must be one of conservative, aggressive"),
         (("--folder", "nowhere"), 1, "no corpus in nowhere"),
         (("--backend", "pigeon"), 1, "--backend must be one of"),
+        (("--time-limit", "inf"), 2, "less than or equal to 1000000"),
     ],
 )
 def test_mistakes_on_the_command_line_are_explained(

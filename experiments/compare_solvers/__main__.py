@@ -28,9 +28,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from experiments.compare_solvers import pictures, summary
 from experiments.compare_solvers.agreement import disagreements
 from experiments.compare_solvers.case import Case, Named, cases_of, unfinished
+from experiments.compare_solvers.performance_profile import coverage
 from experiments.compare_solvers.rows import Row
 from experiments.compare_solvers.scheduling import BACKENDS, run, workers
-from experiments.compare_solvers.store import Store
+from experiments.compare_solvers.store import Store, check_export, check_folder
 from experiments.provenance import provenance
 from remat import cli_tables
 from remat.cli_options import cost_model_of, solver_of
@@ -77,7 +78,7 @@ def main(  # noqa: PLR0913, PLR0917  # one for each option
     cost_models: Annotated[
         list[str] | None, typer.Option(metavar="NAME[:KEY=VALUE,...]", help=f"repeatable; {', '.join(COST_MODELS)}")
     ] = None,
-    time_limit: Annotated[float, typer.Option(min=0.1, help="seconds for each solve")] = 10.0,
+    time_limit: Annotated[float, typer.Option(min=0.1, max=1e6, help="seconds for each solve")] = 10.0,
     repeats: Annotated[
         int, typer.Option(min=1, help="of each solve, for medians; fewer if they take half the time limit")
     ] = 3,
@@ -106,7 +107,15 @@ def main(  # noqa: PLR0913, PLR0917  # one for each option
       python -m experiments.compare_solvers --instances 'hf-*' --solvers networkx:flow_func=dinitz
       python -m experiments.compare_solvers --backend dask --scheduler tcp://host:8786
     """
+    goes_on = "the same command"
+    if output is None and smoke:
+        output = Path(tempfile.mkdtemp(prefix="solvers-"))
+        goes_on += f" with --output {output}"
+    output = output or RESULTS
     try:
+        check_folder(output)
+        for path in export or ():
+            check_export(path)  # not after hours of solving
         corpus = Corpus.open(folder)
         cases = cases_of(
             _entries(corpus, instances, smoke),
@@ -114,10 +123,8 @@ def main(  # noqa: PLR0913, PLR0917  # one for each option
             [Named(text, solver_of(text)) for text in dict.fromkeys(solvers or _usable())],
             time_limit_s=time_limit,
             repeats=repeats,
-            folder=folder,
+            folder=None if folder is None else folder.resolve(),  # a worker may run elsewhere
         )
-        if output is None:
-            output = Path(tempfile.mkdtemp(prefix="solvers-")) if smoke else RESULTS
         with workers(backend, scheduler, jobs), Store(output / "solvers.duckdb") as store:
             if again:
                 store.forget(key for case in cases for key in case.keys)
@@ -129,8 +136,8 @@ def main(  # noqa: PLR0913, PLR0917  # one for each option
         typer.echo(f"error: {error}", err=True)
         raise typer.Exit(1) from None
     except KeyboardInterrupt:
-        again_said = " without --again" if again else ""
-        typer.echo(f"\nstopped: finished rows are kept, and the same command{again_said} goes on from here", err=True)
+        goes_on += " without --again" if again else ""
+        typer.echo(f"\nstopped: finished rows are kept, and {goes_on} goes on from here", err=True)
         raise typer.Exit(130) from None
     _write(frame, output)
 
@@ -144,6 +151,8 @@ def _usable() -> list[str]:
 
 def _entries(corpus: Corpus, globs: Sequence[str] | None, smoke: bool) -> list[Entry]:
     names = [entry.name for entry in corpus.entries]
+    if not names:
+        raise RematError(f"--folder: the corpus in {corpus.folder} has no instances; `python -m experiments.corpus`")
     for glob in globs or ():
         if not fnmatch.filter(names, glob):
             raise typer.BadParameter(
@@ -181,14 +190,18 @@ def _write(frame: pd.DataFrame, output: Path) -> None:
     about = {"Time against size": "solvers-scaling.svg", "Performance profiles": "solvers-profile.svg"}
     (output / "solvers.md").write_text(summary.markdown(frame, provenance(gpu=False)["command"], about))
     for cost_model, rows in frame.groupby("cost_model", sort=False):
-        console.print(f"\n{cost_model}", style="bold")
+        console.print(f"\n{cost_model}", style="bold", markup=False)
         console.print(cli_tables.table(summary.readable(summary.table(rows))[list(_SHOWN)].to_dict("records")))
+        if left_out := coverage(rows):
+            console.print(f"({left_out})", style="yellow")
     console.print()
     for claim in wrong or summary.claims(frame):
         console.print(
             f"DISAGREEMENT: {claim}" if wrong else claim, style="bold white on red" if wrong else "", markup=False
         )
-    console.print(f"written to {output}: solvers.csv, solvers.md, solvers-scaling.svg, solvers-profile.svg")
+    console.print(
+        f"written to {output}: solvers.csv, solvers.md, solvers-scaling.svg, solvers-profile.svg", markup=False
+    )
     if wrong:
         raise typer.Exit(1)
 

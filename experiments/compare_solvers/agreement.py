@@ -52,6 +52,6 @@ def _who(row: dict) -> str:  # type: ignore[type-arg]
 def same_plans(frame: pd.DataFrame) -> tuple[int, int]:
     """On how many problems all certified plans are one and the same plan, and on how many there are two or more."""
     proven = frame[frame["certified"] & (frame["plan"] != "")]
-    plans = proven.groupby(["instance", "cost_model"])["plan"].agg(["nunique", "size"])
+    plans = proven.groupby(["instance", "graph", "cost_model"])["plan"].agg(["nunique", "size"])
     several = plans[plans["size"] > 1]
     return int((several["nunique"] == 1).sum()), len(several)

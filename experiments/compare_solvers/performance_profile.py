@@ -23,9 +23,14 @@ themselves, though their plans may be as good as those of exact solvers.
 """
 
 
+def best_bound(frame: pd.DataFrame) -> pd.Series:
+    """(rows,) the best bound of any solver, of rows of one cost model. Another file is another problem."""
+    return frame.groupby(["instance", "graph"])["bound"].transform("max")
+
+
 def solved(frame: pd.DataFrame) -> pd.Series:
     """(rows,) which rows of one cost model have a plan within `WITHIN` of the best bound of their instance."""
-    bound = frame.groupby("instance")["bound"].transform("max")
+    bound = best_bound(frame)
     excess = (frame["objective"] - bound).astype("Float64")
     return (excess <= WITHIN * bound.astype("Float64")).fillna(value=False).astype(bool)
 
@@ -34,10 +39,17 @@ def seconds(frame: pd.DataFrame) -> pd.DataFrame:
     """Instances x solvers: what `solve_s` was; infinite where the instance was not solved.
 
     Args:
-        frame: rows of one cost model. Instances that not every solver was asked to solve are left out.
+        frame: rows of one cost model. Instances that not every solver was asked to solve are left out, or not in
+            the same file.
     """
     taken = frame.assign(taken=frame["solve_s"].clip(lower=1e-6).where(solved(frame), np.inf))
-    return taken.pivot(index="instance", columns="solver", values="taken").dropna()
+    return taken.pivot(index=["instance", "graph"], columns="solver", values="taken").dropna().droplevel("graph")
+
+
+def coverage(frame: pd.DataFrame) -> str:
+    """What `seconds` leaves out, in words; "" if nothing."""
+    compared, asked = len(seconds(frame)), frame["instance"].nunique()
+    return "" if compared == asked else f"times compared on {compared} of {asked} instances: those with all solvers"
 
 
 def ratios(taken: pd.DataFrame) -> pd.DataFrame:

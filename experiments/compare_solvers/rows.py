@@ -94,6 +94,14 @@ class Row:
         return self.instance, self.cost_model, self.solver
 
 
+_LONGEST_NOTE = 1000
+
+
+def one_line(text: str) -> str:
+    """A note: without line breaks, not endless, and without what no file can hold (halves of surrogate pairs)."""
+    return " ".join(text.encode(errors="backslashreplace").decode().split())[:_LONGEST_NOTE]
+
+
 COLUMNS = {field.name: _KINDS[str(field.type)] for field in fields(Row)}
 KEY = ("instance", "cost_model", "solver")
 

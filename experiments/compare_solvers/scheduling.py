@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import CancelledError
 from contextlib import closing, contextmanager
 from itertools import islice
 from typing import Any
@@ -33,7 +34,7 @@ def workers(backend: str = "threading", scheduler: str | None = None, jobs: int 
     Raises:
         InvalidOption: no such backend, a scheduler for a backend that has none, or not a number of jobs.
         NotInstalled: the package of the cluster is missing.
-        RematError: the scheduler does not answer.
+        RematError: the scheduler does not answer; or, later, the cluster is lost.
     """
     if backend not in BACKENDS:
         raise InvalidOption(f"--backend must be one of {', '.join(BACKENDS)}, got {backend!r}")
@@ -43,7 +44,7 @@ def workers(backend: str = "threading", scheduler: str | None = None, jobs: int 
         raise InvalidOption(f"--jobs must be a positive number, or -1 for all processors, got {jobs}")
     count: dict[str, Any] = {} if jobs is None else {"n_jobs": jobs}
     if backend == "dask":
-        with _dask_client(scheduler, jobs), joblib.parallel_config(backend="dask"):
+        with _dask_client(scheduler, jobs), joblib.parallel_config(backend="dask"), _losses_explained():
             yield
         return
     if backend == "ray":
@@ -72,6 +73,20 @@ def _dask_client(scheduler: str | None, jobs: int | None) -> Iterator[None]:
     with client:
         check_code(client)
         yield
+
+
+@contextmanager
+def _losses_explained() -> Iterator[None]:
+    from distributed import KilledWorker
+
+    try:
+        yield
+    except (CancelledError, KilledWorker, TimeoutError) as error:
+        reason = str(error).partition("\n")[0]
+        raise RematError(
+            f"the Dask cluster has no workers, or was lost ({type(error).__name__}: {reason}); finished rows are "
+            f"kept: start workers, and go on without --again"
+        ) from None
 
 
 def check_code(client: Any) -> None:

@@ -6,13 +6,15 @@ import statistics
 import time
 from collections.abc import Iterator
 from contextlib import suppress
+from numbers import Integral
 from typing import Any
 
 from experiments.compare_solvers.case import Case
+from experiments.compare_solvers.rows import one_line
 from remat import CostModel, Feature, Graph, GraphBuilder, Problem, Solution, Solver, UnsupportedProblem, solve
 from remat.compare import warm_up
 from remat.corpus import Corpus
-from remat.errors import RematError
+from remat.errors import InvalidPlan, RematError
 from remat.report import PlanFacts
 
 _SHOWN_DIGITS = 16
@@ -85,15 +87,16 @@ def _facts(graph: Graph, solution: Solution) -> dict[str, Any]:
     note = ended.detail or stopped or ("" if solution.plan else ended.reason.value)
     about = {
         "status": ended.reason.name.lower(),
-        "bound": solution.bound,
+        "bound": None if solution.bound is None else _whole("bound", solution.bound),
         "certified": solution.is_proven,
-        "note": _line(note),
+        "note": one_line(note),
         "stopped": ended.limit is not None,
     }
     if solution.plan is None:
         return about
+    assert solution.objective is not None  # `certify` has compared it with the plan
     return about | {
-        "objective": solution.objective,
+        "objective": _whole("objective", solution.objective),
         "gap": solution.gap,
         "saved_bytes": PlanFacts.of(graph, solution.plan).saved_bytes,
         "plan": solution.plan.digest[:_SHOWN_DIGITS],
@@ -102,9 +105,14 @@ def _facts(graph: Graph, solution: Solution) -> dict[str, Any]:
 
 def _failure(error: Exception) -> dict[str, Any]:
     if isinstance(error, UnsupportedProblem):
-        return {"status": "refused", "note": _line(str(error))}
-    return {"status": "error", "note": _line(f"{type(error).__name__}: {error}")}
+        return {"status": "refused", "note": one_line(str(error))}
+    return {"status": "error", "note": one_line(f"{type(error).__name__}: {error}")}
 
 
-def _line(text: str) -> str:
-    return " ".join(text.split())
+def _whole(name: str, number: object) -> int:
+    """A price as a table holds it. A solver may say anything; what cannot be kept must not end the comparison."""
+    if not isinstance(number, Integral) or isinstance(number, bool):
+        raise InvalidPlan(f"the {name} must be an integer, got {number!r}")
+    if not -(2**63) <= int(number) < 2**63:
+        raise OverflowError(f"the {name} must fit a table's 64 bits, got {number}")
+    return int(number)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from dataclasses import astuple
 from pathlib import Path
@@ -14,6 +15,7 @@ from experiments.compare_solvers.rows import COLUMNS, KEY, Row, frame_of
 from remat.errors import RematError
 
 _TABLE = "solvers"
+_EXPORTS = {".csv": "FORMAT csv, HEADER, NEW_LINE '\\n'", ".parquet": "FORMAT parquet"}
 _ORDER = '"values", instance, cost_model, solver'
 
 
@@ -24,20 +26,20 @@ class Store:
         """Opens a store, or makes one.
 
         Raises:
-            RematError: another process has it open, or it is no store of this version.
+            RematError: another process has it open, it is no store of this version, or its folder cannot be used.
         """
-        path.parent.mkdir(parents=True, exist_ok=True)
+        check_folder(path.parent)
+        columns = ", ".join(f'"{name}" {kind.sql}' for name, kind in COLUMNS.items())
         try:
             self._database = duckdb.connect(str(path))
-        except duckdb.IOException as error:
+            self._database.execute(f"CREATE TABLE IF NOT EXISTS {_TABLE} ({columns}, PRIMARY KEY ({', '.join(KEY)}))")
+            found = self._database.execute(f"SELECT name, type, pk FROM pragma_table_info('{_TABLE}')").fetchall()
+        except duckdb.Error as error:
             raise RematError(
                 f"{path}: cannot be opened as a DuckDB database ({str(error).splitlines()[0]}); let the run that uses "
-                f"it end, or choose another --output"
+                f"it end, move it away if it is damaged, or choose another --output"
             ) from None
-        columns = ", ".join(f'"{name}" {kind.sql}' for name, kind in COLUMNS.items())
-        self._database.execute(f"CREATE TABLE IF NOT EXISTS {_TABLE} ({columns}, PRIMARY KEY ({', '.join(KEY)}))")
-        found = self._database.execute(f"SELECT * FROM {_TABLE} LIMIT 0").description or []
-        if [column[0] for column in found] != list(COLUMNS):
+        if found != [(name, kind.sql, name in KEY) for name, kind in COLUMNS.items()]:
             self._database.close()
             raise RematError(
                 f"{path}: its table {_TABLE!r} has other columns than this version writes; move the file away, or "
@@ -76,15 +78,43 @@ class Store:
         """Writes all rows as CSV or parquet, by the suffix of the path; `read` reads both.
 
         Raises:
-            RematError: another suffix.
+            RematError: see `check_export`.
         """
-        options = {".csv": "FORMAT csv, HEADER, NEW_LINE '\\n'", ".parquet": "FORMAT parquet"}
-        if path.suffix not in options:
-            raise RematError(f"{path}: the suffix must be .csv or .parquet, got {path.suffix!r}")
-        path.parent.mkdir(parents=True, exist_ok=True)
+        check_export(path)
         target = str(path).replace("'", "''")
         self._database.execute(
-            f"COPY (SELECT * FROM {_TABLE} ORDER BY {_ORDER}) TO '{target}' ({options[path.suffix]})"
+            f"COPY (SELECT * FROM {_TABLE} ORDER BY {_ORDER}) TO '{target}' ({_EXPORTS[path.suffix]})"
+        )
+
+
+def check_export(path: Path) -> None:
+    """Makes the folder of an export, if there is none.
+
+    Raises:
+        RematError: the suffix is none of CSV or parquet, or there cannot be a file at this path.
+    """
+    if path.suffix not in _EXPORTS:
+        raise RematError(f"{path}: the suffix must be .csv or .parquet, got {path.suffix!r}")
+    if path.is_dir():
+        raise RematError(f"{path}: a file is needed, got a folder")
+    check_folder(path.parent)
+
+
+def check_folder(folder: Path) -> None:
+    """Makes a folder, if there is none.
+
+    Raises:
+        RematError: it cannot be made, or nothing can be written there.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise RematError(
+            f"{folder}: no folder can be made there ({error.strerror}); choose another --output or --export"
+        ) from None
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise RematError(
+            f"{folder}: nothing can be written to this folder; choose another --output or --export, or permit it"
         )
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from experiments.compare_solvers.agreement import disagreements, same_plans
-from experiments.compare_solvers.performance_profile import WITHIN, ratios, seconds, solved
+from experiments.compare_solvers.performance_profile import WITHIN, best_bound, coverage, ratios, seconds, solved
 
 _STATUS = ("optimal", "feasible", "refused", "timeout", "error")
 _OTHER = ("infeasible", "limit", "gave_up")
@@ -22,12 +22,12 @@ def table(frame: pd.DataFrame) -> pd.DataFrame:
         frame: rows of one cost model.
     """
     ratio, is_solved = ratios(seconds(frame)), solved(frame)
-    best = frame.groupby("instance")["bound"].transform("max")
-    gap = ((frame["objective"] - best).astype("Float64") / frame["objective"].where(frame["objective"] > 0)).fillna(0)
+    excess = (frame["objective"] - best_bound(frame)).astype("Float64")
+    gap = (excess / frame["objective"].where(frame["objective"] > 0)).mask((excess == 0).fillna(value=False), 0)
     rows = []
     for solver, own in frame.groupby("solver"):
         solves = is_solved[own.index]
-        has_plan = own["objective"].notna()
+        gaps = gap[own.index].dropna()
         rows.append(
             {
                 "solver": solver,
@@ -38,8 +38,8 @@ def table(frame: pd.DataFrame) -> pd.DataFrame:
                 **_relative(ratio[solver] if solver in ratio else pd.Series(dtype=float)),
                 "slowest, s": own["solve_s"][solves].max(),
                 "grows as n^": exponent(own["values"][solves], own["solve_s"][solves]),
-                "gap, median": gap[own.index][has_plan].median() if has_plan.any() else np.nan,
-                "gap, worst": gap[own.index][has_plan].max() if has_plan.any() else np.nan,
+                "gap, median": gaps.median() if len(gaps) else np.nan,
+                "gap, worst": gaps.max() if len(gaps) else np.nan,
             }
         )
     shown = pd.DataFrame(rows)
@@ -101,8 +101,10 @@ def markdown(frame: pd.DataFrame, command: str, pictures: Mapping[str, str]) -> 
         *(f"- {claim}" for claim in claims(frame)),
         "",
         f"*Solved*: a plan that costs at most {WITHIN:.1%} more than the best bound of any solver, within the time "
-        "limit. *Certified*: proven, and the proof verified without trusting the solver. *x fastest*: seconds of the "
-        "solver alone, to those of the fastest, over the instances that it solved; the geometric mean, and the worst. "
+        "limit; a solver that keeps the limit itself may need longer to build its model and to stop, and its seconds "
+        "say so. *Certified*: proven, and the proof verified without trusting the solver. *x fastest*: seconds of the "
+        "solver alone, to those of the fastest, over the instances that it solved, of those that all solvers of the "
+        "table were asked to solve; the geometric mean, and the worst. "
         "*Gap*: of its plans to the best bound of any solver. *Grows as*: seconds fitted to a power of the number of "
         "values. *Refused*: the solver does not take the problem, and says so. Without a budget, a solver that is not "
         "exact (`lagrangian`, the knapsacks) is one cut by the default flow solver; the pictures leave it out.",
@@ -112,7 +114,9 @@ def markdown(frame: pd.DataFrame, command: str, pictures: Mapping[str, str]) -> 
     for cost_model, rows in frame.groupby("cost_model", sort=False):
         shown = readable(table(rows))
         numbers = ["left" if column in ("solver", "worst on") else "right" for column in shown]
-        lines += ["", f"## `{cost_model}`", "", shown.to_markdown(index=False, colalign=numbers, disable_numparse=True)]
+        shown = shown.map(lambda cell: cell.replace("|", "\\|"))
+        lines += ["", f"## `{cost_model}`", "", *([f"({left_out})", ""] if (left_out := coverage(rows)) else [])]
+        lines += [shown.to_markdown(index=False, colalign=numbers, disable_numparse=True)]
     return "\n".join([*lines, "", *_reasons(frame)]) + "\n"
 
 

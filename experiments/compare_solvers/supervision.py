@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from experiments.compare_solvers.case import Case, graph_of
-from experiments.compare_solvers.rows import Row
+from experiments.compare_solvers.rows import Row, one_line
 from experiments.provenance import provenance
 from remat import Feature, Solver
 from remat.corpus import Corpus
@@ -31,6 +31,9 @@ ROOT = Path(__file__).parents[2]
 
 _START_S = 120.0
 """For starting Python, reading the largest graph and posing: a hundred times what it takes."""
+
+_IMPORT_S = 30.0
+"""For importing a solver's package and solving a trifle, beside the time limit: that is not what is compared."""
 
 _OTHERS = ("commit", "date", "machine", "command", "torch")
 """What `provenance` says beside versions of what runs here."""
@@ -81,7 +84,8 @@ def _answers(case: Case) -> list[dict[str, Any]]:
         for solver in case.solvers:
             patience_s = _patience_s(solver.plugin, case.time_limit_s)
             late = {"status": "timeout", "stopped": True, "note": f"killed after {patience_s:g} s"}
-            answer = process.step(patience_s, late)  # imports its package
+            unready = {"status": "error", "note": f"not imported, and a trifle not solved, within {_IMPORT_S:g} s"}
+            answer = process.step(_IMPORT_S, unready)
             if "started" in answer:
                 answer = process.step(patience_s, late)
             answers.append(posed | answer)
@@ -151,7 +155,7 @@ class _Process:
         except queue.Empty:
             self.is_over = True
             return late
-        if line is None:
+        if line is None or not line.endswith(b"\n"):  # it may die while it writes
             self.is_over = True
             return {"status": "error", "note": self._last_words()}
         return json.loads(line)
@@ -160,4 +164,4 @@ class _Process:
         code = self._process.wait()
         said = self._errors.read_text(errors="replace").strip().splitlines()
         how = f"the process was ended by {signal.Signals(-code).name}" if code < 0 else f"the process ended with {code}"
-        return f"{how}: {said[-1].strip()}" if said else how
+        return one_line(f"{how}: {said[-1]}") if said else how
