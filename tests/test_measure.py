@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -226,6 +227,28 @@ def test_the_peak_counts_what_is_alive_at_once_and_only_what_is_new() -> None:
         del a, b
 
     assert peak.peak_bytes(call, torch.device("cpu")) == 2 * 2**20
+
+
+def test_nothing_of_an_earlier_step_is_alive_while_the_peak_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the saved activations were counted on kept its graph: on a full device, the next step ran out of memory."""
+    results: list[weakref.ref[torch.Tensor]] = []
+
+    class Squares(torch.nn.Linear):
+        def forward(self, input: torch.Tensor) -> torch.Tensor:
+            result = super().forward(input).square()
+            results.append(weakref.ref(result))
+            return result
+
+    alive: list[int] = []
+
+    def peak_bytes(*_: object) -> int:
+        alive.append(sum(result() is not None for result in results))
+        return 0
+
+    monkeypatch.setattr("remat.pytorch.measure.peak_bytes", peak_bytes)
+    measure(Squares(3, 3), torch.randn(2, 3), strategies={"eager": lambda model: model}, repeats=1)
+    assert results
+    assert set(alive) == {0}
 
 
 def test_a_torch_without_its_scheduler_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

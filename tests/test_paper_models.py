@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,15 +18,16 @@ from torch import nn
 import remat
 from costmodels import ByteTraffic
 from experiments.corpus.recipe import fake
-from experiments.paper import acquisition, budget_curve, geomean, largest_batch, solver_time, throughput
+from experiments.paper import acquisition, batch_trial, budget_curve, geomean, largest_batch, solver_time, throughput
 from experiments.paper.batch_search import DoesNotFit, Found, grain
 from experiments.paper.batch_search import largest_batch as search
 from experiments.paper.batch_trial import Trials, captured, estimated_bytes
+from experiments.paper.largest_batch import NothingFits
 from experiments.paper.methods import FULL, MIN_CUT, NO, OURS, checkpointed, cut
 from experiments.paper.rows import Row, Rows
 from experiments.paper.table import Setting, Table, Unavailable
 from experiments.paper.unwritten import Unwritten, computed
-from experiments.paper.whole import MODELS, Amp, Whole
+from experiments.paper.whole import MODELS, Amp, Source, Whole
 from remat.corpus import no_recompute_saved_bytes
 from remat.pytorch.outcome import Outcome
 from remat.report import PlanFacts
@@ -235,6 +238,20 @@ def test_a_straight_line_is_found_in_a_few_trials(slope: int, first: int, base: 
     assert found.trials <= 5 + doublings + (math.ceil(math.log2(first / largest)) if first > largest else 0)
 
 
+@pytest.mark.parametrize("lost", [0.03, 0.12, 0.3])
+def test_memory_that_runs_out_early_costs_few_trials(lost: float) -> None:
+    """An allocator never hands out all that there is: a search that trusts the line goes down step by step."""
+
+    def held_bytes(batch: int) -> int:
+        if 100 + 10 * batch > 10_000 * (1 - lost):
+            raise DoesNotFit("out of memory")
+        return 100 + 10 * batch
+
+    found = search(held_bytes, 10_000, first=100, at_rest_bytes=100)
+    assert found.is_settled
+    assert found.trials <= 10
+
+
 def test_a_search_that_ends_early_says_so() -> None:
     found = search(lambda batch: batch, 1000, first=1, most_trials=2)
     assert found == Found(found.batch, None, found.batch, 2)
@@ -265,7 +282,38 @@ def test_a_trial_that_fails_is_a_batch_that_does_not_fit(monkeypatch: pytest.Mon
 
     monkeypatch.setattr(Trials, "_run", no_memory)
     with pytest.raises(DoesNotFit, match=r"CUDA out of memory\. Tried to allocate 2 GiB$"):
-        Trials(BY_NAME["resnet18"], OURS, SMALL).held_bytes(8)
+        Trials(BY_NAME["resnet18"], OURS, SMALL, limit_bytes=2**27).held_bytes(8)
+
+
+def test_only_steps_are_limited_and_not_their_compilation(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Triton's trials of configurations take a good part of the memory that small models get."""
+    events: list[object] = []
+    whole = BY_NAME["resnet18"]
+    sample = whole.small.sample("cpu", 2)
+    monkeypatch.setattr(Source, "sample", lambda *_: sample)
+    monkeypatch.setattr(batch_trial, "compiled", lambda method, model, *_: model)
+    train = batch_trial._train
+    monkeypatch.setattr(batch_trial, "_train", lambda *args: (events.append("step"), train(*args)))
+    for name in ("synchronize", "empty_cache", "reset_peak_memory_stats"):
+        monkeypatch.setattr(torch.cuda, name, lambda: None)
+    monkeypatch.setattr(batch_trial, "_device_bytes", lambda: 2**30)
+    monkeypatch.setattr(torch.cuda, "set_per_process_memory_fraction", events.append)
+    monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda: 5)
+    assert batch_trial.allowed_bytes(0.5) == 2**29
+    assert batch_trial.allowed_bytes(80) == 2**30, "no more than there is"
+    assert Trials(whole, OURS, SMALL, limit_bytes=2**29).held_bytes(2) == 5
+    assert events == ["step", 0.5, "step", 1.0]
+
+
+def test_a_batch_that_fails_for_another_reason_than_memory_says_so() -> None:
+    figures = partial(largest_batch._figures, batch="batch", held_gib="held_gib", too_large="too_large")
+    for reason in ("OutOfMemoryError: CUDA out of memory.", "9 bytes are above the limit of 8", ""):
+        assert "failed" not in figures(Found(8, 9, 2**30, 3, reason))
+    assert figures(Found(8, 9, 2**30, 3, "AcceleratorError: CUDA error: illegal memory access"))["failed"]
+    with pytest.raises(NothingFits, match=r"^not a batch of 43 \(the search ended after 4 trials\): out of memory$"):
+        figures(Found(0, 43, 0, 4, "out of memory"))
+    with pytest.raises(NothingFits, match=r"^not a batch of 1: out of memory$"):
+        figures(Found(0, 1, 0, 4, "out of memory"))
 
 
 # --- means -------------------------------------------------------------------------------------------------------
@@ -330,6 +378,21 @@ def test_solver_times_are_of_all_flow_solvers() -> None:
     assert solver_time.stored("gpt2-small", SMALL)["scipy_s"] == solver_time.TOO_LARGE
 
 
+def test_a_solver_that_takes_long_runs_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    ran: list[str] = []
+    choose = solver_time.chosen
+
+    def counted(graph: remat.Graph, solver: remat.Solver) -> remat.Solution:
+        ran.append(solver.name)
+        return choose(graph, solver)
+
+    monkeypatch.setattr(solver_time, "chosen", counted)
+    monkeypatch.setattr(solver_time, "ONCE_S", 0.0)
+    found = solver_time.stored("small-bert", Setting("cpu", "small", repeats=3))
+    assert len(ran) == len(solver_time.solvers())
+    assert found["networkx_s"] > 0
+
+
 def test_pytorchs_own_choice_is_timed_on_a_live_graph() -> None:
     found = solver_time.live(1, SMALL)
     assert found["pytorch_s"] > 0
@@ -370,3 +433,16 @@ def test_recomputing_pointwise_operators_alone_runs_no_product_twice() -> None:
     again = [graph.index[name] for name in plan.recomputed]
     assert again
     assert not graph.compute_bound[again].any()
+
+
+def test_the_curve_goes_from_budget_to_budget_whatever_was_measured_first(tmp_path: Path) -> None:
+    def row(tenth: int) -> Row:
+        figures = {f"{who}_{name}": 1.0 + tenth for who in budget_curve.WHO for name in ("saved_mib", "step_ms")}
+        figures |= {f"{who}_recompute_ms": 10.0 - tenth for who in budget_curve.WHO}
+        return Row(f"budget {tenth / 10:.1f}", "cpu", "small", figures)
+
+    def drawn(tenths: Iterable[int], name: str) -> str:
+        budget_curve.picture(map(row, tenths), "here", tmp_path / name)
+        return re.sub('<dc:date>.*|(id|href|clip-path)="[^"]*"', "", (tmp_path / name).read_text())
+
+    assert drawn((5, 0, 10), "resumed.svg") == drawn((0, 5, 10), "at_once.svg")

@@ -89,9 +89,12 @@ def _next(found: Found, fitted: dict[int, int], limit_bytes: int) -> int:
     if found.too_large is None:
         # A line through points far below the limit may overshoot: no more than eightfold at once.
         return max(low, min(guess or high, 8 * found.batch)) // step * step
-    middle = (found.batch + found.too_large) // 2
-    # If four points of the line do not lead to the end, it is none.
-    wanted = guess if guess is not None and len(fitted) <= 4 else middle
+    if guess is None or len(fitted) > 4:  # if four points of the line do not lead to the end, it is none
+        wanted = (found.batch + found.too_large) // 2
+    elif guess < found.too_large:
+        wanted = guess
+    else:  # memory ran out before the line said so, mostly shortly before
+        wanted = (found.batch + 7 * found.too_large) // 8
     return max(found.batch + 1, min(max(wanted, low), max(high, low)) // step * step)
 
 

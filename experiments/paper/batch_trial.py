@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import math
 import statistics
 import time
 from collections.abc import Callable, Generator
@@ -35,12 +34,14 @@ class Trials:
 
     Attributes:
         whole, method, setting: what runs.
+        limit_bytes: what torch's allocator may take of the device during a step.
         step_s: of each batch that ran, the median time of a step.
     """
 
     whole: Whole
     method: str
     setting: Setting
+    limit_bytes: int
     step_s: dict[int, float] = field(default_factory=dict[int, float])
 
     def held_bytes(self, batch: int) -> int:
@@ -64,11 +65,13 @@ class Trials:
         model, args = source.sample("cuda", batch)
         train = partial(_train, compiled(self.method, model, source.layers_of, args), model, args)
         with seam.fresh_compilation():
-            train()  # compiles, and has Triton try its configurations
+            train()  # compiles, and has Triton try its configurations: without limit, as that takes memory of its own
         torch.cuda.synchronize()
-        torch.cuda.reset_peak_memory_stats()
-        self.step_s[batch] = statistics.median(_timed(train, self.setting.repeats))
-        return torch.cuda.max_memory_allocated()
+        torch.cuda.empty_cache()
+        with limited(self.limit_bytes):
+            torch.cuda.reset_peak_memory_stats()
+            self.step_s[batch] = statistics.median(_timed(train, self.setting.repeats))
+            return torch.cuda.max_memory_allocated()
 
 
 def _train(step: Callable[..., Tensor], model: nn.Module, args: tuple[Tensor, ...]) -> None:
@@ -93,14 +96,21 @@ def _forget() -> None:
     torch.cuda.empty_cache()
 
 
+def allowed_bytes(memory_gib: float) -> int:
+    """So much of the device, or all that it has."""
+    return min(_device_bytes(), int(memory_gib * 2**30))
+
+
+def _device_bytes() -> int:
+    return torch.cuda.get_device_properties(torch.cuda.current_device()).total_memory
+
+
 @contextmanager
-def limited(memory_gib: float) -> Generator[int]:
-    """Gives torch's allocator no more of the device than this; yields how many bytes it has."""
-    total = torch.cuda.get_device_properties(torch.cuda.current_device()).total_memory
-    share = min(1.0, memory_gib * 2**30 / total)
-    torch.cuda.set_per_process_memory_fraction(share)
+def limited(limit_bytes: int) -> Generator[None]:
+    """Gives torch's allocator no more of the device than this."""
+    torch.cuda.set_per_process_memory_fraction(limit_bytes / _device_bytes())
     try:
-        yield math.floor(share * total)
+        yield
     finally:
         torch.cuda.set_per_process_memory_fraction(1.0)
 

@@ -1,6 +1,7 @@
 """Table 2, and Figure 5 with each method at its own batch: `python -m experiments.paper.largest_batch`.
 
-On CUDA batches are tried until memory runs out. On the CPU nothing runs: remat estimates what a batch would take.
+On CUDA batches are tried until memory runs out, up to seven minutes for one case: `--budget-minutes 0.1` does one at a
+time. On the CPU nothing runs: remat estimates what a batch would take.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import typer
 
 from experiments.paper import geomean
 from experiments.paper.batch_search import Found, largest_batch
-from experiments.paper.batch_trial import Trials, estimated_bytes, limited, weight_bytes
+from experiments.paper.batch_trial import Trials, allowed_bytes, estimated_bytes, weight_bytes
 from experiments.paper.methods import FULL, MIN_CUT, NO, OURS
 from experiments.paper.rows import Rows
 from experiments.paper.table import Case, Figures, Setting, Table, command
@@ -29,9 +30,12 @@ SEARCH_S = 300.0
 
 SETTINGS = [("cuda", "published"), ("cuda", "small"), ("cpu", "published"), ("cpu", "small")]
 
+_WANT_OF_MEMORY = ("out of memory", "above the limit")
+"""How the ordinary reasons read; any other is shown, as it may be no matter of size."""
+
 
 class NothingFits(Exception):
-    """Not a single sample fits; the message says why."""
+    """No batch that was tried fits; the message says which was the smallest, and why it does not."""
 
 
 def case(whole: Whole, method: str, setting: Setting) -> Figures:
@@ -39,22 +43,22 @@ def case(whole: Whole, method: str, setting: Setting) -> Figures:
 
     Raises:
         Unavailable: a package is missing.
-        NothingFits: not a single sample fits.
+        NothingFits: no batch that was tried fits.
     """
     return on_cuda(whole, method, setting) if setting.device == "cuda" else estimated(whole, method, setting)
 
 
 def on_cuda(whole: Whole, method: str, setting: Setting) -> Figures:
     """By trial."""
-    trials = Trials(whole, method, setting)
-    with limited(_memory_gib(setting)) as limit_bytes:
-        found = largest_batch(
-            trials.held_bytes,
-            limit_bytes,
-            first=whole.small_batch if setting.is_small else whole.batches.get(method, whole.batches[MIN_CUT]),
-            at_rest_bytes=weight_bytes(whole.source(setting)),
-            time_limit_s=SEARCH_S,
-        )
+    limit_bytes = allowed_bytes(_memory_gib(setting))
+    trials = Trials(whole, method, setting, limit_bytes)
+    found = largest_batch(
+        trials.held_bytes,
+        limit_bytes,
+        first=whole.small_batch if setting.is_small else whole.batches.get(method, whole.batches[MIN_CUT]),
+        at_rest_bytes=weight_bytes(whole.source(setting)),
+        time_limit_s=SEARCH_S,
+    )
     figures = _figures(found, "batch", "held_gib", "too_large")
     return figures | {"samples_per_s": found.batch / trials.step_s[found.batch], "limit_gib": limit_bytes / 2**30}
 
@@ -76,8 +80,12 @@ def _memory_gib(setting: Setting) -> float:
 
 def _figures(found: Found, batch: str, held_gib: str, too_large: str) -> dict[str, float | int | str | None]:
     if not found.batch:
-        raise NothingFits(found.reason)
-    return {batch: found.batch, held_gib: found.held_bytes / 2**30, too_large: found.too_large}
+        ended = "" if found.is_settled else f" (the search ended after {found.trials} trials)"
+        raise NothingFits(f"not a batch of {found.too_large}{ended}: {found.reason}")
+    figures = {batch: found.batch, held_gib: found.held_bytes / 2**30, too_large: found.too_large}
+    if found.reason and not any(words in found.reason.lower() for words in _WANT_OF_MEMORY):
+        figures["failed"] = found.reason
+    return figures
 
 
 def summary(rows: Rows, folder: Path) -> Sequence[str]:
@@ -110,6 +118,7 @@ def summary(rows: Rows, folder: Path) -> Sequence[str]:
 NOTES = """
 - Published: TorchBench on one A100 of 40 GB. Ours: as much memory as that (`--memory-gib`, 39 by default: what its
   allocator gets beside CUDA's context), by `torch.cuda.set_per_process_memory_fraction`; small models get 0.125 GiB.
+  The first step of a batch, which compiles, may use all of the device: Triton tries its configurations there.
   Beyond 16 samples the batch is found to a sixteenth of a power of two, or better; "too large" is the smallest batch
   that did not run. The search of one case ends after 300 s; then the two may be further apart.
 - Methods and models are those of `throughput`. "ours" has no published figure.
@@ -128,6 +137,7 @@ TABLE = Table(
     figures={
         "batch": "largest batch",
         "too_large": "too large",
+        "failed": "why it did not run, if not for want of memory",
         "samples_per_s": "samples / s there",
         "held_gib": "held there, GiB",
         "estimated_batch": "largest batch, estimated",

@@ -244,7 +244,7 @@ class _Run:
         with counted() as kernels, seam.fresh_compilation(), torch.enable_grad():
             self._train()
         first_s = time.perf_counter() - start
-        _, saved = saved_activations(self.step, self.model, *self.args)
+        saved = saved_activations(self.step, self.model, *self.args)[1]  # the result would hold its graph's memory
         self._forget_gradients()
         return Measured(tuple(kernels), saved, peak_bytes(self._train, self._device()), first_s)
 
