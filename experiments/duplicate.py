@@ -13,7 +13,6 @@ import time
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -24,8 +23,7 @@ from torch import fx
 from torch._inductor.compile_fx import compile_fx
 
 from experiments.models import KERNEL_ZOO, Sample
-from experiments.provenance import provenance
-from remat.pytorch import seam
+from experiments.provenance import cited, provenance
 from remat.pytorch.duplicate import DuplicateAcrossKernels
 from remat.pytorch.lowerings import visited
 from remat.pytorch.traffic_count import Kernel, scheduled_kernels
@@ -100,14 +98,8 @@ def counted(model: torch.nn.Module, args: tuple[Any, ...], options: Mapping[str,
     def backend(graph_module: fx.GraphModule, inputs: Sequence[Any]) -> Any:
         return compile_fx(graph_module, list(inputs), config_patches=dict(options))
 
-    functorch: Any = import_module("torch._functorch.config")
     start = time.process_time()
-    with (
-        visited(lambda lowering: kernels.extend(scheduled_kernels(lowering))),
-        functorch.patch(force_non_lazy_backward_lowering=True),
-        undone(model, args, {}),
-        seam.fresh_compilation(),
-    ):
+    with visited(lambda lowering: kernels.extend(scheduled_kernels(lowering))), undone(model, args, {}):
         torch.compile(model, backend=backend, dynamic=False)(*args)
     took_s = time.process_time() - start
     passes = [[kernel for kernel in kernels if kernel.backward == backward] for backward in (False, True)]
@@ -126,8 +118,7 @@ def markdown(report: dict[str, Any]) -> str:
     lines = [
         "# Bytes that kernels move, with values computed again within a pass",
         "",
-        f"`{origin['command']}`: commit {origin['commit']}, torch {origin['torch']}, {origin['machine']}, "
-        f"{origin['date']}. MB are 10^6 bytes, by TorchInductor's own count, calls of libraries included; PyTorch's "
+        f"{cited(origin)}. MB are 10^6 bytes, by TorchInductor's own count, calls of libraries included; PyTorch's "
         "partitioner chooses what is saved. Arithmetic is taken for free, and nothing is timed but the compiler: "
         "processor time from Dynamo to the schedule of both passes, the first model's with what is imported then.",
         "",

@@ -25,7 +25,7 @@ from rich.console import Console
 import remat
 from experiments.kernel_truth import Choice, different_plans
 from experiments.models import transformer
-from experiments.provenance import provenance
+from experiments.provenance import cited, provenance
 from remat.fusion import Fuser
 from remat.pytorch.budgets import torchs_plans
 from remat.pytorch.scheduled import Scheduled
@@ -130,8 +130,7 @@ def markdown(report: dict[str, Any]) -> str:
     lines = [
         "# Predicting kernels, and asking TorchInductor",
         "",
-        f"`{origin['command']}`: commit {origin['commit']}, torch {origin['torch']}, {origin['machine']}, "
-        f"{origin['date']}. A GPT-2-style model of {graph['layers']} layers, {graph['values']:,} values; processor "
+        f"{cited(origin)}. A GPT-2-style model of {graph['layers']} layers, {graph['values']:,} values; processor "
         "time, both in one process.",
         "",
         "| a plan takes | median, s | fastest | slowest | reading the graph, once |",

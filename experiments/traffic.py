@@ -34,7 +34,6 @@ from experiments.provenance import provenance
 from experiments.shared_write import SharedWrite
 from experiments.traffic_report import DEFAULT, markdown, picture, summary
 from remat import Graph, Plan
-from remat.pytorch import seam
 from remat.pytorch.budgets import torchs_plans
 from remat.pytorch.lowerings import visited
 from remat.pytorch.measure import NOTHING_RECOMPUTED, saved_activations, usual_strategies
@@ -217,12 +216,9 @@ class Subject:
         """Has Inductor plan the kernels of a step, whose first call compiles, and runs its forward pass."""
         torch.compiler.reset()  # two strategies with one plan would share what Dynamo compiled
         kernels: list[Any] = []
-        functorch: Any = import_module("torch._functorch.config")
         with (
             visited(lambda lowering: kernels.extend(scheduled_kernels(lowering))),
-            functorch.patch(force_non_lazy_backward_lowering=True),
             undone(self.model, self.args, {}),
-            seam.fresh_compilation(),
         ):
             _, saved = saved_activations(step, self.model, *self.args)
         against = "" if plan is None else illegal(self.graph, plan)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from experiments.held_out import MENDED
+from experiments.provenance import cited
 
 _ABOUT = {
     "zoo": "The models on which the rules of `remat.fusion` were checked while they were written.",
@@ -23,8 +24,7 @@ def markdown(report: dict[str, Any]) -> str:
     origin = report["provenance"]
     lines = ["# Predicted memory traffic against TorchInductor's count", ""]
     lines += [
-        f"`{origin['command']}`: commit {origin['commit']}, torch {origin['torch']}, {origin['machine']}, "
-        f"{origin['date']}. An error is that of the bytes that the kernels of both passes read and write, calls of "
+        f"{cited(origin)}. An error is that of the bytes that the kernels of both passes read and write, calls of "
         "libraries included; it is negative where the prediction is too low."
     ]
     parts = {name: report[name] for name in _TITLES if name in report}

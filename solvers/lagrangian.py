@@ -56,7 +56,10 @@ class Lagrangian(Solver):
         for knapsack in (GreedyKnapsack(), DynamicKnapsack()):
             picked = knapsack.choice(problem, cheapest)
             starts.append(Vertex.of(problem, picked.saved, picked.recomputed))
-        found = [_refilled(problem, start, flow) for start in starts if start is not None]
+        different = {
+            (start.saved.tobytes(), start.recomputed.tobytes()): start for start in starts if start is not None
+        }
+        found = [_refilled(problem, start, flow) for start in different.values()]
         best = min(found, key=lambda vertex: (vertex.cost, vertex.saved_bytes))
         bound = edge.bound(problem.budget_bytes)
         reason = Reason.OPTIMAL if best.cost == bound else Reason.FEASIBLE

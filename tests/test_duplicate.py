@@ -70,13 +70,8 @@ def scheduled(model: Callable[..., Any], *args: Tensor, **options: Any) -> list[
     def backend(graph_module: fx.GraphModule, inputs: Sequence[Any]) -> Any:
         return compile_fx(graph_module, list(inputs), config_patches=options)
 
-    functorch: Any = import_module("torch._functorch.config")
     args = tuple(argument.clone().requires_grad_(argument.is_floating_point()) for argument in args)
-    with (
-        visited(lambda lowering: kernels.extend(scheduled_kernels(lowering))),
-        functorch.patch(force_non_lazy_backward_lowering=True),
-        seam.fresh_compilation(),
-    ):
+    with visited(lambda lowering: kernels.extend(scheduled_kernels(lowering))):
         torch.compile(model, backend=backend, dynamic=False)(*args)
     return kernels
 
@@ -328,7 +323,6 @@ def watched(function: Callable[..., Any], *args: Tensor, dynamic: bool = False) 
     dynamo: Any = import_module("torch._dynamo.config")
     with (
         visited(lambda _: None),
-        seam.fresh_compilation(),
         torch.no_grad(),
         dynamo.patch(capture_scalar_outputs=True, capture_dynamic_output_shape_ops=True),
     ):

@@ -15,12 +15,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-WITHIN = 0.001
-"""An instance is solved by a plan that costs at most so much more, as a share, than the best bound of any solver.
-
-Without a budget, all bounds that solvers prove are the optimum. With one, heuristics rarely prove anything by
-themselves, though their plans may be as good as those of exact solvers.
-"""
+from remat.page.solver_rows import WITHIN
 
 
 def best_bound(frame: pd.DataFrame) -> pd.Series:

@@ -18,8 +18,8 @@ from torch import Tensor, nn
 
 from experiments.corpus.recipe import Sample
 from experiments.paper.methods import AGGRESSIVE, MIN_CUT, NO, OURS, compiled
+from experiments.paper.steps import WrongStep
 from experiments.paper.table import Case, Figures, Setting, Table, Unavailable, command
-from experiments.paper.unwritten import WrongStep
 from experiments.published import Posterior
 from remat.pytorch.measure import measure
 

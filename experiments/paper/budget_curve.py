@@ -21,13 +21,12 @@ import remat
 from costmodels import MemoryBudget, RecomputeTime
 from experiments.corpus.recipe import Sample
 from experiments.paper.rows import Row, Rows
+from experiments.paper.steps import measured_rows
 from experiments.paper.table import Case, Figures, Setting, Table, command
-from experiments.paper.unwritten import WrongStep
 from experiments.zoo import Block
 from remat.costmodel import activation_bytes
 from remat.estimators import Roofline
 from remat.pytorch.budgets import TENTHS, torchs_plans
-from remat.pytorch.measure import measure
 from remat.pytorch.strategies import NOTHING_RECOMPUTED, Strategy, usual_strategies
 from remat.report import PlanFacts
 
@@ -71,7 +70,7 @@ def at_budget(budget: float, setting: Setting) -> Figures:
     default_bytes = PlanFacts.of(graph, plans[1.0]).saved_bytes
     ours = MemoryBudget(int(budget * default_bytes), estimator=estimator)
     with functorch.patch(activation_memory_budget=budget):
-        steps = _measured(model, args, setting, {"pytorch": _torchs(), "ours": _ours(ours)})
+        steps = measured_rows(model, args, {"pytorch": _torchs(), "ours": _ours(ours)}, setting, tolerance=TOLERANCE)
     found = {"pytorch": plans[budget], "ours": _plan(graph, ours)}
     return {
         name: figure
@@ -84,7 +83,7 @@ def only_pointwise(setting: Setting) -> Figures:
     """The claim of the blog's curve: half of the memory by recomputing pointwise operators alone."""
     model, args = stack(setting)
     ((graph, plans),) = torchs_plans(model, *args, budgets=[1.0])
-    steps = _measured(model, args, setting, {"ours": _ours(OnlyPointwise())})
+    steps = measured_rows(model, args, {"ours": _ours(OnlyPointwise())}, setting, tolerance=TOLERANCE)
     plan = _plan(graph, OnlyPointwise())
     return _figures("ours", graph, plan, plans[1.0], _estimator(setting), steps["ours"])
 
@@ -94,7 +93,7 @@ def nothing_recomputed(setting: Setting) -> Figures:
     model, args = stack(setting)
     ((graph, plans),) = torchs_plans(model, *args, budgets=[1.0])
     strategies = {"pytorch": usual_strategies((), dynamic=False)[NOTHING_RECOMPUTED]}
-    step = _measured(model, args, setting, strategies)["pytorch"]
+    step = measured_rows(model, args, strategies, setting, tolerance=TOLERANCE)["pytorch"]
     default = PlanFacts.of(graph, plans[1.0]).saved_bytes
     return {"pytorch_share": 100 * step["saved_bytes"] / default, "pytorch_recompute_ms": 0.0, **_step("pytorch", step)}
 
@@ -118,16 +117,6 @@ def _plan(graph: remat.Graph, cost_model: remat.CostModel) -> remat.Plan:
     plan = remat.choose(graph, cost_model).plan
     assert plan is not None  # choose() raises where there is none
     return plan
-
-
-def _measured(
-    model: nn.Module, args: tuple[Any, ...], setting: Setting, strategies: dict[str, Strategy]
-) -> dict[str, dict[str, Any]]:
-    frame = measure(model, *args, strategies=strategies, repeats=setting.repeats, tolerance=TOLERANCE)
-    wrong = [f"{name}: {error}" for name, error in zip(frame["strategy"], frame["error"], strict=True) if error]
-    if wrong:
-        raise WrongStep("; ".join(wrong))
-    return {row["strategy"]: row for row in frame.to_dict(orient="records")}
 
 
 def _figures(

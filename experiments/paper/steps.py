@@ -20,7 +20,7 @@ from experiments.demo import SaveLeast
 from experiments.paper.table import Setting
 from experiments.peak_error import SaveEverything
 from remat.pytorch.budgets import torchs_plans
-from remat.pytorch.measure import measure
+from remat.pytorch.measure import mean_square, measure
 from remat.pytorch.saved import owned
 from remat.pytorch.strategies import NOTHING_RECOMPUTED, Strategy, usual_strategies
 
@@ -79,14 +79,10 @@ def measured(
         return steps[name]
 
     noting = {name: partial(noted, name, strategy) for name, strategy in ways.items()}
-    frame = measure(model, *args, strategies=noting, loss=loss, repeats=setting.repeats, tolerance=tolerance)
-    wrong = [f"{name}: {error}" for name, error in zip(frame["strategy"], frame["error"], strict=True) if error]
-    if wrong:
-        raise WrongStep("; ".join(wrong))
     found: dict[str, Step] = {}
-    for row in frame.astype(object).where(frame.notna(), None).to_dict(orient="records"):
-        step = steps[row["strategy"]]
-        found[row["strategy"]] = Step(
+    for name, row in measured_rows(model, args, noting, setting, loss=loss, tolerance=tolerance).items():
+        step = steps[name]
+        found[name] = Step(
             ms=1e3 * row["median_s"],
             kernels_ms=_kernels_ms(partial(_train, step, model, args, loss), setting),
             saved_bytes=row["saved_bytes"],
@@ -95,6 +91,27 @@ def measured(
             moved_bytes=row["moved_bytes"],
         )
     return found
+
+
+def measured_rows(
+    model: Callable[..., Any],
+    args: Sequence[Any],
+    ways: Mapping[str, Strategy],
+    setting: Setting,
+    *,
+    loss: Loss = mean_square,
+    tolerance: float = 1e-2,
+) -> dict[str, dict[str, Any]]:
+    """What `remat.pytorch.measure` finds of each strategy, by its name; None where it has no figure.
+
+    Raises:
+        WrongStep: a strategy failed, or its outputs or gradients are not eager's.
+    """
+    frame = measure(model, *args, strategies=dict(ways), loss=loss, repeats=setting.repeats, tolerance=tolerance)
+    wrong = [f"{name}: {error}" for name, error in zip(frame["strategy"], frame["error"], strict=True) if error]
+    if wrong:
+        raise WrongStep("; ".join(wrong))
+    return {row["strategy"]: row for row in frame.astype(object).where(frame.notna(), None).to_dict(orient="records")}
 
 
 def strategies() -> dict[str, Strategy]:

@@ -5,13 +5,12 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
-from importlib import import_module
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from remat.pytorch import seam
+from experiments.paper.steps import WrongStep
 from remat.pytorch.lowerings import visited
 from remat.pytorch.measure import mean_square
 from remat.pytorch.outcome import Outcome, outcome
@@ -20,10 +19,6 @@ from remat.pytorch.traffic_count import Kernel, scheduled_kernels
 from remat.pytorch.undone import undone
 
 Step = Callable[..., Any]
-
-
-class WrongStep(Exception):
-    """A method computes something else than it should; the message says what."""
 
 
 @dataclass(frozen=True)
@@ -56,13 +51,7 @@ def unwritten(step: Step, model: nn.Module, args: tuple[Tensor, ...]) -> Unwritt
     """
     kernels: list[Kernel] = []
     torch.compiler.reset()
-    functorch: Any = import_module("torch._functorch.config")
-    with (
-        visited(lambda lowering: kernels.extend(scheduled_kernels(lowering))),
-        functorch.patch(force_non_lazy_backward_lowering=True),
-        seam.fresh_compilation(),
-        warnings.catch_warnings(),
-    ):
+    with visited(lambda lowering: kernels.extend(scheduled_kernels(lowering))), warnings.catch_warnings():
         warnings.filterwarnings("ignore", "dynamo_pgo force disabled")  # it is one of the caches
         with undone(model, args, {}):
             _, saved = saved_activations(step, model, *args)

@@ -41,7 +41,8 @@ Visitor = Callable[[Any], None]
 def visited(visit: Visitor) -> Generator[None]:
     """Hands every graph that Inductor schedules inside the block to a visitor, and writes no kernels.
 
-    A graph outside of training, which Inductor calls inference, has no plan and is passed over.
+    What is compiled inside is compiled anew, and its backward pass at once, not only when it runs. A graph outside
+    of training, which Inductor calls inference, has no plan and is passed over.
 
     Raises:
         UnsupportedTorch: the installed torch lacks what this relies on.
@@ -58,8 +59,11 @@ def visited(visit: Visitor) -> Generator[None]:
 
         return SimpleNamespace(call=call, __file__=None, key="", value="")
 
+    functorch: Any = import_module("torch._functorch.config")
     with (
         _swap,
+        functorch.patch(force_non_lazy_backward_lowering=True),
+        seam.fresh_compilation(),
         patch.object(_inductor()["graph"].GraphLowering, "compile_to_module", observe),
         torch.compiler.config.patch(force_disable_caches=True),  # type: ignore[attr-defined]
     ):
@@ -87,15 +91,8 @@ def visit_lowerings(
     def backend(graph_module: fx.GraphModule, inputs: Sequence[Any]) -> Any:
         return compile_fx(graph_module, list(inputs), config_patches=settings)
 
-    functorch: Any = import_module("torch._functorch.config")
     torch_compile: Any = torch.compile
-    with (
-        visited(visit),
-        functorch.patch(force_non_lazy_backward_lowering=True),
-        undone(model, args, {}),
-        seam.fresh_compilation(),
-        torch.enable_grad(),
-    ):
+    with visited(visit), undone(model, args, {}), torch.enable_grad():
         try:
             torch_compile(model, backend=backend, dynamic=False)(*args)
         except BackendCompilerFailed as error:  # Dynamo's word for any error of ours

@@ -15,13 +15,9 @@ exceeds the allowance, make room for it by a drop anywhere. Every set of values 
 does so, unless the objective counts arithmetic. The first move that helps is made; when none is left, the
 plan is a local optimum, and nothing proves how far from the best one.
 
-**What a longer search would find.** Little, on the transformers of `experiments.traffic`. Around the answers for BERT
-and for a GPT-2 with fused attention, no plan that differs in two values is predicted to move less (3,550 and 5,956
-plans), and none that decides anew about the nine values that lie closest around any one (1,363 and 2,073 plans), though
-all of these might save 3 MB more and have any number of kernels. With 20 MB more to save, and no limit of kernels, the
-search ends at the same traffic on both, and on a GPT-2 with attention written out. What is left above the floor of
-`experiments.traffic_floor` is mostly fixed by the shapes of loops, whatever is saved: a sum over rows beside one over
-columns, a masked softmax in two kernels, a loss that is charged for all logits to read one of each row.
+What is left above the floor of `experiments.traffic_floor` is mostly fixed by the shapes of loops, whatever is
+saved: a sum over rows beside one over columns, a masked softmax in two kernels, a loss that is charged for all
+logits to read one of each row.
 
 **Equal values move together** (`remat.refinement.classes`): first all that look the same up to a distance
 of a few operators, wherever they are, then one by one.
