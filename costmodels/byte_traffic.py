@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Literal, cast, get_args
 import numpy as np
 
 from costmodels.recompute_rules import RULES, Rule
-from remat import Bans, CostModel, Graph, InvalidOption, Terms
+from remat import CostModel, Graph, InvalidOption, Terms
 
 Mode = Literal["conservative", "aggressive"]
 
@@ -63,13 +63,13 @@ class ByteTraffic(CostModel):
         if self.free_parameters:
             price = np.where(graph.parameter, 0, price)
         own = ~graph.view & ~graph.input
-        forward = graph.in_forward
-        bans = Bans.none(len(graph))
+        in_forward = own & graph.in_forward
+        nothing = Terms.nothing(graph)
+        bans = nothing.cannot_recompute
         for rule in self.active_rules:
             # Random numbers that both passes draw differ: there the rule is about being right.
-            speaks_of = own if rule.name == "random" else own & forward
+            speaks_of = own if rule.name == "random" else in_forward
             bans = bans.also(rule.bans(graph, bans.mask) & speaks_of, rule.reason)
-        nothing = Terms.nothing(graph)
         return Terms(price, nothing.recompute_cost, nothing.cannot_save, bans)
 
 

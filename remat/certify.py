@@ -66,10 +66,11 @@ def check_flow(network: Network, flow: IntArray) -> int:
             f"flow[{arc}] must be between 0 and the capacity {int(network.capacities[arc])}, got {int(flow[arc])}"
         )
     # Sums that wrap could look conserved. In a flow of ours no vertex passes on 2**62: all prices add up to less.
-    through = np.bincount(np.concatenate([network.tails, network.heads]), np.tile(flow, 2).astype(np.float64))
+    n = network.num_vertices
+    through = np.bincount(network.tails, flow, minlength=n) + np.bincount(network.heads, flow, minlength=n)
     if some(through >= 2.0**63):
         raise CertificateRejected(f"too much flow at vertex {int(through.argmax())}: {through.max():.2e}")
-    excess = np.zeros(network.num_vertices, np.int64)
+    excess = np.zeros(n, np.int64)
     np.add.at(excess, network.heads, flow)
     np.subtract.at(excess, network.tails, flow)
     inner = np.flatnonzero(excess)

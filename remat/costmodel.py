@@ -135,13 +135,13 @@ def activation_bytes(graph: Graph) -> IntArray:
 
 def unpriced(graph: Graph) -> Problem:
     """What is legal by a graph's facts and the user's annotations, at no price; read it as `Graph.unpriced`."""
-    ours = (~graph.in_tangents).nonzero()[0]
-    position = np.full(len(graph), -1)
-    position[ours] = np.arange(len(ours))
-    inner = (position[graph.producers] >= 0) & (position[graph.consumers] >= 0)
+    known = ~graph.in_tangents
+    ours = known.nonzero()[0]
+    position = known.cumsum() - 1
+    inner = known[graph.consumers]  # and so its producer
     free = frozen(np.zeros(len(ours), np.int64))
     demands = Problem(
-        names=tuple(graph.names[i] for i in ours.tolist()),
+        names=tuple([graph.names[i] for i in ours.tolist()]),
         save_cost=free,
         recompute_cost=free,
         save_bytes=frozen(activation_bytes(graph)[ours]),

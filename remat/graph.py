@@ -267,7 +267,7 @@ def _check(graph: Graph) -> None:
         raise InvalidGraph(f"Graph.names must be unique, got {twice!r} twice")
     for label in ("bytes", "flops"):
         column: IntArray = getattr(graph, label)
-        if n and int(column.min()) < 0:
+        if some(column < 0):
             i = int(column.argmin())
             raise InvalidGraph(f"Graph.{label}[{graph.names[i]!r}] must not be negative, got {int(column[i])}")
     # The columns are summed as int64; a float sum is close enough to refuse what could wrap.

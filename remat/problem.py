@@ -23,7 +23,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import ArrayLike
 
-from remat.arrays import LARGEST_TOTAL, BoolArray, IntArray, bool_column, int_column, is_whole
+from remat.arrays import LARGEST_TOTAL, BoolArray, IntArray, bool_column, int_column, is_whole, some
 from remat.bans import Bans
 from remat.errors import InvalidProblem
 from remat.uses import check_uses
@@ -199,7 +199,7 @@ def _check_terms(problem: Problem) -> None:
             raise InvalidProblem(f"Problem.{label} must have length {n}, got {len(getattr(problem, label))}")
     for label in _COSTS:
         column: IntArray = getattr(problem, label)
-        if n and int(column.min()) < 0:
+        if some(column < 0):
             i = int(column.argmin())
             raise InvalidProblem(
                 f"Problem.{label}[{problem.names[i]!r}] must be a non-negative integer, got {int(column[i])}"

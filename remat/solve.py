@@ -64,10 +64,10 @@ def solve(
         return Solution(None, None, claim, None, chosen.name, is_proven=True)
     start = time.perf_counter()
     solution = chosen._solve(problem, time_limit_s=time_limit_s)  # pyright: ignore[reportPrivateUsage]
-    solution = replace(solution, solve_time_s=time.perf_counter() - start)
+    taken_s = time.perf_counter() - start
     if solution.termination.reason is Reason.INFEASIBLE:
         raise CertificateRejected(f"{chosen.name} claims INFEASIBLE, but no rule stands in the way of a plan")
-    solution = replace(solution, is_proven=certify(problem, solution))
+    solution = replace(solution, is_proven=certify(problem, solution), solve_time_s=taken_s)
     if solution.plan is None and throw:
         raise LimitReached(_nothing_found(solution))
     return solution

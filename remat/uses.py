@@ -26,7 +26,7 @@ def check_uses(
     if not len(producers):
         return
     # Of a producer before its consumer, both are in range if the one is not negative and the other below n.
-    if some(producers >= consumers) or int(producers.min()) < 0 or int(consumers.max()) >= n:
+    if some(producers >= consumers) or some(producers < 0) or some(consumers >= n):
         raise error(_explain_ends(names, producers, consumers, label))
     codes = producers * n + consumers
     codes.sort()

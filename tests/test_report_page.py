@@ -134,6 +134,8 @@ def test_an_instance_is_solved_by_a_plan_as_good_as_the_best_bound_of_any_solver
     assert [run["solved"] for run in solver_rows.normalized([exact, near, far, none])] == [True, True, False, False]
     alone = solver_run("g", 10, "knapsack-greedy", 0.1, objective=1002, bound=None, status="feasible")
     assert [run["solved"] for run in solver_rows.normalized([alone])] == [False]  # nobody knows a bound
+    former, later = exact | {"graph": "a"}, near | {"graph": "b"}  # of the graph in another file, 900 is all we know
+    assert [run["solved"] for run in solver_rows.normalized([former, later])] == [True, False]
 
 
 def test_a_performance_profile_is_the_share_of_instances_within_a_factor_of_the_fastest() -> None:

@@ -48,15 +48,20 @@ def renamed(row: Row) -> dict[str, Any]:
 def normalized(rows: Runs) -> list[dict[str, Any]]:
     """The rows, each with `solved`, and `taken_s`: its time, or the limit that stopped it."""
     runs = [renamed(row) for row in rows]
-    bounds: defaultdict[tuple[str, str], list[float]] = defaultdict(list)
+    bounds: defaultdict[tuple[Any, ...], list[float]] = defaultdict(list)
     for run in runs:
         if plots.is_number(run.get("bound")):
-            bounds[run["instance"], run["cost_model"]].append(run["bound"])
+            bounds[_problem(run)].append(run["bound"])
     for run in runs:
-        run["solved"] = _is_solved(run.get("objective"), bounds[run["instance"], run["cost_model"]])
+        run["solved"] = _is_solved(run.get("objective"), bounds[_problem(run)])
         stopped = bool(run.get("stopped")) and not run["solved"]
         run["taken_s"] = run.get("time_limit_s") if stopped else run["solve_s"]
     return runs
+
+
+def _problem(run: Row) -> tuple[Any, ...]:
+    """What bounds hold for: an instance that was made anew, which another hash of its file tells, is another one."""
+    return run["instance"], run.get("graph"), run["cost_model"]
 
 
 def _is_solved(cost: Any, bounds: Sequence[float]) -> bool:
