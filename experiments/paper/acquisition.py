@@ -145,7 +145,9 @@ def case(make: Callable[[Sizes, str], Sample], method: str, setting: Setting) ->
     def strategy(model: nn.Module) -> Callable[..., Any]:
         return compiled(method, model, lambda _: (), args)
 
-    row = measure(model, *args, strategies={method: strategy}, repeats=setting.repeats).iloc[0].to_dict()
+    functorch: Any = import_module("torch._functorch.config")
+    with functorch.patch(donated_buffer=method != NO):
+        row = measure(model, *args, strategies={method: strategy}, repeats=setting.repeats).iloc[0].to_dict()
     if row["error"]:
         raise WrongStep(row["error"])
     return {
@@ -171,8 +173,9 @@ NOTES = """
   pass does not fuse. "ours, aggressive" is `ByteTraffic(mode="aggressive")`, without these bans.
 - "qEHVI" is written out in plain PyTorch, posterior included; the gradient is that of the candidates. "botorch" is
   `qExpectedHypervolumeImprovement` from given samples of the posterior on, whose gradient it takes, with 2 objectives.
-- "no-checkpoint" is PyTorch's default partitioner. With PyTorch 2.13 on a CPU it makes NaN of the gradient at the small
-  size, where eager mode, PyTorch's minimum cut, and a plan of ours that saves everything agree: the row says so.
+- "no-checkpoint" is PyTorch's default partitioner, which saves values together with views of them. AOTAutograd donates
+  both to the backward pass, whose kernels write over the one before they read the other (torch 2.13): the gradient is
+  NaN. So this method alone runs with `torch._functorch.config.donated_buffer=False`.
 - Published "no-checkpoint" and "min-cut" both ran through TorchInductor, as here; "min-cut" is PyTorch's own
   partitioner as installed. Peak is what the evaluation holds above what was held before it.
 - Values and gradients are compared with eager's in each run.
