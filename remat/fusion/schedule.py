@@ -35,6 +35,8 @@ class Scheduler:
                 if made is not None:
                     nest.ancestors |= nests[made].ancestors | 1 << made
         self._group_of: list[Group] = [Group([nest], self._made) for nest in nests]
+        self._fused = 0
+        """The nests of groups of several, as bits."""
 
     def groups(self) -> list[Group]:
         """The kernels, and what launches none, in an order in which they can run."""
@@ -55,6 +57,7 @@ class Scheduler:
             left, right = self._now(one), self._now(other)
             if left is not right and self._can_fuse(left, right) and not self._cycle(left, right):
                 both = left.joined(right, self._made)
+                self._fused |= both.members
                 for nest in both.nests:
                     self._group_of[nest.index] = both
         return self._sorted(self._group_of)
@@ -129,15 +132,15 @@ class Scheduler:
         members = one.members | other.members
         ancestors = (one.ancestors | other.ancestors) & ~members
         seen: set[Group] = set()
-        stack = list(self._groups(ancestors))
+        stack = list(self._groups(ancestors & self._fused))
         while stack:
             group = stack.pop()
-            if group in seen or len(group.nests) == 1 or not group.members & ~ancestors:
+            if group in seen or not group.members & ~ancestors:
                 continue
             seen.add(group)
             if group.ancestors & members:
                 return True
-            stack += self._groups(group.ancestors & ~ancestors)
+            stack += self._groups(group.ancestors & ~ancestors & self._fused)
         return False
 
     def _groups(self, nests: int) -> Iterator[Group]:
