@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeAlias, TypeGuard, TypeVar, cast
+from typing import Any, TypeAlias, TypeGuard, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -13,6 +13,8 @@ IntArray: TypeAlias = NDArray[np.int64]
 BoolArray: TypeAlias = NDArray[np.bool_]
 
 _Array = TypeVar("_Array", bound=NDArray[Any])
+
+_INT, _BOOL = np.dtype(np.int64), np.dtype(np.bool_)
 
 LARGEST_TOTAL = 2**62
 """Costs and sizes may add up to less than this, so that no int64 sum of them can wrap."""
@@ -27,7 +29,7 @@ def int_column(label: str, values: ArrayLike, length: int | None, error: type[Re
         length: the expected length, or None for any.
         error: the error class to raise.
     """
-    if _is_settled(values, np.int64, length):
+    if _is_settled(values, _INT, length):
         return values
     array = _array(label, values, error)
     if array.ndim != 1 or (length is not None and len(array) != length):
@@ -42,7 +44,7 @@ def int_column(label: str, values: ArrayLike, length: int | None, error: type[Re
 
 def bool_column(label: str, values: ArrayLike, length: int, error: type[RematError]) -> BoolArray:
     """Checks and freezes a column of flags; accepts booleans and the integers 0 and 1."""
-    if _is_settled(values, np.bool_, length):
+    if _is_settled(values, _BOOL, length):
         return values
     array = _array(label, values, error)
     if array.shape != (length,):
@@ -60,13 +62,12 @@ def _array(label: str, values: ArrayLike, error: type[RematError]) -> NDArray[An
         raise error(f"{label} must be one-dimensional, got rows of different lengths") from None
 
 
-def _is_settled(values: ArrayLike, dtype: type[np.generic], length: int | None) -> TypeGuard[NDArray[Any]]:
+def _is_settled(values: ArrayLike, dtype: np.dtype[Any], length: int | None) -> TypeGuard[NDArray[Any]]:
     """A column that was checked before, of another graph or problem for one: nothing changes it any more."""
-    if not isinstance(values, np.ndarray):
+    if not isinstance(values, np.ndarray) or values.dtype != dtype or values.ndim != 1:
         return False
-    array = cast("NDArray[Any]", values)
-    fits = array.dtype == dtype and array.ndim == 1 and length in (None, array.size)
-    return fits and array.flags.owndata and not array.flags.writeable
+    flags = values.flags
+    return (length is None or length == values.size) and flags.owndata and not flags.writeable
 
 
 def frozen(array: _Array) -> _Array:

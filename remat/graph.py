@@ -171,7 +171,8 @@ class Graph:
         """(n,) the first value of each value's storage: the one that its views look at."""
         order = self.storage.argsort(kind="stable")
         grouped = self.storage[order]
-        starts = np.ones(len(self), np.bool_)
+        starts = np.empty(len(self), np.bool_)
+        starts[:1] = True
         starts[1:] = grouped[1:] != grouped[:-1]
         base = np.empty(len(self), np.int64)
         base[order] = order[starts][starts.cumsum() - 1]

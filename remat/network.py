@@ -11,6 +11,8 @@ Each value v is split into `in(v) -> out(v)`. A cut puts every vertex on the sou
 (paper, section 3.3, with a finite price for recomputing in the place of "may / may not").
 Infinite arcs at the terminals are contracted, which changes no finite cut and removes most of the
 network: `in(v)` is the source where v cannot be recomputed, `out(v)` is the sink where v is needed.
+What the backward pass neither needs nor could recompute anything from, like most outputs of a model, is left out:
+that value has no arcs.
 """
 
 from __future__ import annotations
@@ -51,21 +53,26 @@ class Network:
     tiebreaks: tuple[IntArray, ...] = ()
 
     def fitted(self, largest: int | None, what: str = "prices") -> tuple[Network, int]:
-        """The same network in the coarsest unit, and that unit.
+        """The same network in a unit in which a solver can count its capacities, the coarsest unless 1 will do.
 
         Args:
             largest: the largest capacity that the solver can take, or None for any.
             what: what the capacities are, for the message.
 
+        Returns:
+            the network, and the unit.
+
         Raises:
             UnsupportedProblem: the capacities do not fit even so. Wrapping would be silent: a
                 capacity of 6442450949 makes SciPy 1.17 report a flow of 0.
         """
+        if largest is None or self.infinity <= largest:
+            return self, 1
         finite = self.capacities < self.infinity
         unit = max(int(np.gcd.reduce(self.capacities[finite])), 1)
         capacities = self.capacities // unit
         infinity = int(capacities[finite].sum()) + 1
-        if largest is not None and infinity > largest:
+        if infinity > largest:
             raise UnsupportedProblem(
                 f"the {what} add up to {infinity - 1} in units of {unit}, but the solver counts to {largest} only; "
                 f'use solver="ortools", which counts to 2**62'
@@ -197,10 +204,13 @@ class Reduction:
         out_vertex[rules.lost] = SOURCE
 
         always = rules.stuck & problem.needed
-        split = (~(always | rules.lost)).nonzero()[0]
         redo = (~rules.stuck & (problem.recompute_cost > 0)).nonzero()[0]
         use = (out_vertex[problem.producers] != SINK) & (in_vertex[problem.consumers] != SOURCE)
+        wanted = problem.needed.copy()
+        wanted[problem.producers[use]] = True
+        use &= wanted[problem.consumers]
         u, v = problem.producers[use], problem.consumers[use]
+        split = (wanted & ~(always | rules.lost)).nonzero()[0]
 
         infinity = int(save_weight.sum() + recompute_weight.sum()) + 1
         unsaveable = problem.cannot_save.mask

@@ -64,7 +64,7 @@ class _Reader:
         """All the columns together."""
         nodes, ops = self.nodes, self.ops
         values = [node.meta.get("val") for node in nodes]
-        marks = [node.meta.get("recompute") for node in nodes]
+        marked = _marks(nodes)
         shapes = [_shape(value) for value in values]
         region = self._regions()
         base = bases(nodes, self.op_of)
@@ -95,10 +95,10 @@ class _Reader:
             random=_flags([op.random and not is_dropout_free(node) for node, op in zip(nodes, ops, strict=True)]),
             view=frozen(view),
             compute_bound=_flags([op.compute_bound for op in ops]),
-            must_save=_marked(marks, CheckpointPolicy.MUST_SAVE),
-            must_recompute=_marked(marks, CheckpointPolicy.MUST_RECOMPUTE),
-            prefer_save=_marked(marks, CheckpointPolicy.PREFER_SAVE),
-            prefer_recompute=_marked(marks, CheckpointPolicy.PREFER_RECOMPUTE),
+            must_save=marked[CheckpointPolicy.MUST_SAVE],
+            must_recompute=marked[CheckpointPolicy.MUST_RECOMPUTE],
+            prefer_save=marked[CheckpointPolicy.PREFER_SAVE],
+            prefer_recompute=marked[CheckpointPolicy.PREFER_RECOMPUTE],
             producers=producers,
             consumers=consumers,
             fusible_uses=fusible_uses,
@@ -214,8 +214,14 @@ def _ints(numbers: list[int]) -> IntArray:
     return frozen(np.array(numbers, np.int64))
 
 
-def _marked(marks: list[Any], policy: CheckpointPolicy) -> BoolArray:
-    return _flags([mark is policy for mark in marks])
+def _marks(nodes: list[fx.Node]) -> dict[CheckpointPolicy, BoolArray]:
+    """Which nodes carry each of torch's marks: none, as a rule."""
+    marks = [node.meta.get("recompute") for node in nodes]
+    nowhere = _flags([False] * len(nodes))
+    return {
+        policy: _flags([mark is policy for mark in marks]) if policy in marks else nowhere
+        for policy in CheckpointPolicy
+    }
 
 
 def _restores_its_state(node: fx.Node) -> bool:
