@@ -11,8 +11,8 @@ Each value v is split into `in(v) -> out(v)`. A cut puts every vertex on the sou
 (paper, section 3.3, with a finite price for recomputing in the place of "may / may not").
 Infinite arcs at the terminals are contracted, which changes no finite cut and removes most of the
 network: `in(v)` is the source where v cannot be recomputed, `out(v)` is the sink where v is needed.
-What the backward pass neither needs nor could recompute anything from, like most outputs of a model, is left out:
-that value has no arcs.
+A value that the backward pass neither needs nor could recompute anything from, like most outputs of a model, has no
+arcs.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ class Network:
     Attributes:
         num_vertices: vertices are 0 to num_vertices - 1.
         tails, heads, capacities: (k,) one entry an arc; no two arcs share both ends.
-        infinity: capacity of the arcs that no finite cut may contain: one more than the sum of
-            the finite capacities, and so more than any finite cut.
+        infinity: capacity of the arcs that no finite cut may contain: more than the sum of the
+            finite capacities, and so more than any finite cut.
         tiebreaks: (k,) columns; among minimum cuts, the sum of the first is minimized, then of
             the second, and so on.
     """
@@ -204,13 +204,13 @@ class Reduction:
         out_vertex[rules.lost] = SOURCE
 
         always = rules.stuck & problem.needed
-        redo = (~rules.stuck & (problem.recompute_cost > 0)).nonzero()[0]
         use = (out_vertex[problem.producers] != SINK) & (in_vertex[problem.consumers] != SOURCE)
         wanted = problem.needed.copy()
         wanted[problem.producers[use]] = True
         use &= wanted[problem.consumers]
         u, v = problem.producers[use], problem.consumers[use]
         split = (wanted & ~(always | rules.lost)).nonzero()[0]
+        redo = (wanted & ~rules.stuck & (problem.recompute_cost > 0)).nonzero()[0]
 
         infinity = int(save_weight.sum() + recompute_weight.sum()) + 1
         unsaveable = problem.cannot_save.mask

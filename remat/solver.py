@@ -11,7 +11,7 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 
-from remat.arrays import BoolArray, IntArray
+from remat.arrays import BoolArray, IntArray, some
 from remat.errors import InvalidOption, NotInstalled, UnsupportedProblem
 from remat.feasibility import Forced
 from remat.network import SINK, SOURCE, Network, Reduction, Sides
@@ -160,6 +160,8 @@ class FlowSolver(Solver):
         if not network.tiebreaks or fitted.is_decided(sides):
             return flow * unit, sides.sink
         face, vertex = fitted.face(flow, sides)
+        if not some(face.heads == SINK):  # what is undecided leads nowhere
+            return flow * unit, sides.sink
         _, chosen = self._minimum_cut(
             face.folded(self.largest_capacity), "bytes or values that break ties between optimal plans"
         )

@@ -5,12 +5,17 @@ Of all cheapest plans it saves the fewest bytes, then the fewest values, then re
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from helpers import FLOW, each, every_plan, largest_price
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from remat import Problem, Solver, solve
+from remat.arrays import IntArray
+from remat.network import Network, Reduction, Sides
 from remat.testing import problems
+from solvers import NetworkX
 
 # A diamond with equal prices: saving 1 and 2 costs as much as saving 0, or 3.
 DIAMOND = Problem.of([2, 1, 1, 2], edges=[(0, 1), (0, 2), (1, 3), (2, 3)], needed=[3], cannot_recompute={0: "input"})
@@ -55,3 +60,31 @@ def test_prefers_fewer_bytes_to_fewer_values(solver: Solver) -> None:
     plan = solve(problem, solver).plan
     assert plan is not None
     assert (plan.saved, plan.recomputed) == (("v0", "v1"), ("v2",))
+
+
+class Counting(NetworkX):
+    """Counts its flows."""
+
+    flows: ClassVar[list[Network]] = []
+
+    def _max_flow(self, network: Network) -> tuple[IntArray, Sides | None]:
+        self.flows.append(network)
+        return super()._max_flow(network)
+
+
+def test_what_nobody_reads_again_makes_no_tie() -> None:
+    """v1 is needed; v2 to v4 follow from it, and nothing needs them: no cut decides their side."""
+    problem = Problem.of(
+        [2, 4, 4, 4, 4], edges=[(0, 1), (1, 2), (2, 3), (3, 4)], needed=[1], cannot_recompute={0: "an input"}
+    )
+    Counting.flows.clear()
+    plan = solve(problem, Counting()).plan
+    assert plan is not None
+    assert (plan.saved, plan.recomputed) == (("v0",), ("v1",))
+    assert len(Counting.flows) == 1
+
+
+def test_what_nobody_reads_again_has_no_arcs() -> None:
+    problem = Problem.of([5, 5], edges=[(0, 1)], needed=[0], recompute_cost=[3, 3], cannot_recompute={0: "an input"})
+    assert len(Reduction.of(problem).network.tails) == 0
+    assert solve(problem, "networkx").objective == 5

@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+pytestmark = pytest.mark.xdist_group("ranks")  # the processes of one run are enough
+
 STUCK_S, ATTEMPTS = 60, 5
 """The scripts take 10 to 40 s. Now and then a run never ends: in torch 2.13 one thread of a rank waits for gloo's lock
 and holds Python's, another one the other way round (seen in gdb)."""

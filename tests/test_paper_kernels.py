@@ -22,7 +22,7 @@ from experiments.demo import SaveLeast
 from experiments.paper import autocast, cosines, dropout_mask, encoder, evonorm, gelu, steps
 from experiments.paper.rows import Rows
 from experiments.paper.steps import EAGER, EVERYTHING, NOTHING, OURS, PYTORCH
-from experiments.paper.table import Figures, Setting, Table, command
+from experiments.paper.table import Figures, Setting, Table, WrongStep, command
 from remat.pytorch.measure import measure
 from remat.pytorch.saved import saved_activations
 from remat.pytorch.scheduled import inductor_kernels
@@ -219,7 +219,7 @@ def wrong(model: Callable[..., Any]) -> Callable[..., Any]:
 def test_a_wrong_step_is_an_error_and_no_figure() -> None:
     x = torch.randn(8, requires_grad=True)
     loss = steps.handing(torch.ones(8))
-    with pytest.raises(steps.WrongStep, match=r"tenth: wrong: .* is off by .* from eager"):
+    with pytest.raises(WrongStep, match=r"tenth: wrong: .* is off by .* from eager"):
         steps.measured(cubed, (x,), {EAGER: lambda model: model, "tenth": wrong}, TINY, loss=loss)
 
 

@@ -55,6 +55,14 @@ def counter() -> Counter:
     return Counter()
 
 
+@pytest.fixture(autouse=True)
+def cleared(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The devices that were cleared, in name only: to collect the garbage of all other tests takes a second a case."""
+    devices: list[str] = []
+    monkeypatch.setattr(table_module, "_clear", devices.append)
+    return devices
+
+
 def line_of(text: str, figure: str, case: str = "") -> list[str]:
     """The cells of a line of the Markdown table: the first of this figure, from the line of a case on."""
     cells = [[cell.strip() for cell in line.split("|")[1:-1]] for line in text.splitlines() if line.startswith("|")]
@@ -63,7 +71,9 @@ def line_of(text: str, figure: str, case: str = "") -> list[str]:
 
 
 @pytest.mark.parametrize("killed", ["one", "two", "three"])
-def test_a_killed_run_loses_one_case_and_the_next_goes_on(counter: Counter, tmp_path: Path, killed: str) -> None:
+def test_a_killed_run_loses_one_case_and_the_next_goes_on(
+    counter: Counter, cleared: list[str], tmp_path: Path, killed: str
+) -> None:
     counter.failing[killed] = KeyboardInterrupt()
     with pytest.raises(KeyboardInterrupt):
         counter.table().measure(SMALL, tmp_path)
@@ -77,8 +87,10 @@ def test_a_killed_run_loses_one_case_and_the_next_goes_on(counter: Counter, tmp_
     counter.calls.clear()
     counter.table().measure(SMALL, tmp_path)
     assert counter.calls == []
+    cleared.clear()
     counter.table().measure(SMALL, tmp_path, again=True)
     assert counter.calls == names
+    assert cleared == ["cpu"] * 3, "each begins with nothing compiled"
 
 
 def test_a_run_that_is_killed_while_it_writes_leaves_the_file_as_it_was(

@@ -134,8 +134,21 @@ def test_an_instance_is_solved_by_a_plan_as_good_as_the_best_bound_of_any_solver
     assert [run["solved"] for run in solver_rows.normalized([exact, near, far, none])] == [True, True, False, False]
     alone = solver_run("g", 10, "knapsack-greedy", 0.1, objective=1002, bound=None, status="feasible")
     assert [run["solved"] for run in solver_rows.normalized([alone])] == [False]  # nobody knows a bound
-    former, later = exact | {"graph": "a"}, near | {"graph": "b"}  # of the graph in another file, 900 is all we know
+
+
+def test_an_instance_in_another_file_is_another_one() -> None:
+    former = solver_run("g", 10, "cpsat", 1.0, objective=1000, bound=1000, graph="a")
+    later = solver_run("g", 10, "lagrangian", 0.1, objective=1001, bound=900, status="feasible", graph="b")
+    runs = [former, later, later | {"solver": "ortools", "bound": 1001}]
     assert [run["solved"] for run in solver_rows.normalized([former, later])] == [True, False]
+    assert {row["solver"]: row["instances"] for row in solver_rows.summary([*runs, former | {"graph": "b"}])} == {
+        "cpsat": 2,
+        "lagrangian": 1,
+        "ortools": 1,
+    }
+    _, profile = charts.figures(runs)
+    steps = {trace["name"]: trace["y"][0] for trace in profile.data}
+    assert steps == {"cpsat": 0.5, "lagrangian": 0.5, "ortools": 0.5}, "each is the fastest on one of two graphs"
 
 
 def test_a_performance_profile_is_the_share_of_instances_within_a_factor_of_the_fastest() -> None:

@@ -60,7 +60,9 @@ def test_figure_3_source_and_sink_partition() -> None:
 
 
 def test_figure_3_network() -> None:
-    """Each value of V_f is split; the inputs' in-vertices are the source, the needed ones' out-vertices the sink."""
+    """The inputs' in-vertices are the source, the needed ones' out-vertices the sink; cos2, which is split there, too,
+    would lead nowhere.
+    """
     problem, _ = solved(four_inputs())
     reduction = Reduction.of(problem)
     network = reduction.network

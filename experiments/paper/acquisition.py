@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
@@ -18,9 +19,9 @@ from torch import Tensor, nn
 
 from experiments.corpus.recipe import Sample
 from experiments.paper.methods import AGGRESSIVE, MIN_CUT, NO, OURS, compiled
-from experiments.paper.steps import WrongStep
-from experiments.paper.table import Case, Figures, Setting, Table, Unavailable, command
+from experiments.paper.table import Case, Figures, Setting, Table, Unavailable, WrongStep, command
 from experiments.published import Posterior
+from remat.pytorch import seam
 from remat.pytorch.measure import measure
 
 METHODS = (MIN_CUT, NO, OURS, AGGRESSIVE)
@@ -145,8 +146,7 @@ def case(make: Callable[[Sizes, str], Sample], method: str, setting: Setting) ->
     def strategy(model: nn.Module) -> Callable[..., Any]:
         return compiled(method, model, lambda _: (), args)
 
-    functorch: Any = import_module("torch._functorch.config")
-    with functorch.patch(donated_buffer=method != NO):
+    with seam.nothing_donated() if method == NO else nullcontext():
         row = measure(model, *args, strategies={method: strategy}, repeats=setting.repeats).iloc[0].to_dict()
     if row["error"]:
         raise WrongStep(row["error"])

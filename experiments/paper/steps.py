@@ -17,7 +17,7 @@ from torch.utils.checkpoint import checkpoint
 import remat
 from costmodels import ByteTraffic
 from experiments.demo import SaveLeast
-from experiments.paper.table import Setting
+from experiments.paper.table import Setting, WrongStep
 from experiments.peak_error import SaveEverything
 from remat.pytorch.budgets import torchs_plans
 from remat.pytorch.measure import mean_square, measure
@@ -31,10 +31,6 @@ PYTORCH = "PyTorch's own"
 OURS = "ours, minimum cut"
 
 Loss = Callable[[Any], Tensor]
-
-
-class WrongStep(Exception):
-    """A strategy failed, or computed something else than eager mode; the message says which and what."""
 
 
 @dataclass(frozen=True)

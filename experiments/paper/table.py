@@ -33,6 +33,10 @@ class Unavailable(Exception):
     """A case cannot run here; the message says what it needs."""
 
 
+class WrongStep(Exception):
+    """A step failed, or computes something else than it should; the message says which and what."""
+
+
 class UnknownCase(ValueError):
     """No case of a table has such a name."""
 
@@ -144,12 +148,17 @@ class Table:
         return rows
 
 
-def _measured(case: Case, setting: Setting) -> Row:
+def _clear(device: str) -> None:
+    """Forgets what was compiled, and frees what nobody holds."""
     torch.compiler.reset()
     gc.collect()
-    if setting.device == "cuda":
+    if device == "cuda":
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
+
+
+def _measured(case: Case, setting: Setting) -> Row:
+    _clear(setting.device)
     torch.manual_seed(setting.seed)
     start, figures, problem, kind = time.perf_counter(), dict[str, Figure](), "", ""
     try:

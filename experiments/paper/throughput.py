@@ -20,6 +20,7 @@ from experiments.paper.rows import Rows
 from experiments.paper.table import Case, Figures, Setting, Table, Unavailable, command
 from experiments.paper.unwritten import compared, computed, unwritten
 from experiments.paper.whole import MODELS, Whole
+from remat.pytorch import seam
 from remat.pytorch.measure import measure_step
 from remat.pytorch.outcome import Outcome
 
@@ -71,7 +72,8 @@ def reference(whole: Whole, setting: Setting) -> tuple[Outcome, float]:
     source = whole.source(setting)
     model, args = source.sample(setting.device, whole.batch(setting))
     step = compiled(NO, model, source.layers_of, args)
-    once = unwritten(step, model, args).outcome if setting.device == "cpu" else computed(step, model, args)
+    with seam.nothing_donated():
+        once = unwritten(step, model, args).outcome if setting.device == "cpu" else computed(step, model, args)
     eager = computed(model, model, args)
     return once, once.difference(eager)[0]
 

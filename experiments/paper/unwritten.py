@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from experiments.paper.steps import WrongStep
+from experiments.paper.table import WrongStep
 from remat.pytorch.lowerings import visited
 from remat.pytorch.measure import mean_square
 from remat.pytorch.outcome import Outcome, outcome

@@ -11,7 +11,7 @@ from remat.page import plots
 from remat.page.cells import human_seconds
 from remat.page.colours import colour, marker
 from remat.page.section import Choice, Figure, Row
-from remat.page.solver_rows import Runs, names, normalized
+from remat.page.solver_rows import Runs, graph_of, names, normalized
 
 _FEW = 8
 """Sizes up to which a line goes through each of them: with more it would be a zigzag."""
@@ -23,7 +23,7 @@ def charts(rows: Runs) -> tuple[Figure, ...]:
     timed = [run for run in runs if plots.is_positive(run["taken_s"], run["values"])]
     if not timed:
         return ()
-    several = len({run["instance"] for run in timed}) > 1
+    several = len({graph_of(run) for run in timed}) > 1
     return (_scaling(timed), _profile(timed, runs)) if several else (_scaling(timed),)
 
 
@@ -103,19 +103,19 @@ def _profile(timed: Runs, runs: Runs) -> Figure:
     choices: list[Choice] = []
     for model in names(timed, "cost_model"):
         first = len(traces)
-        count = len({run["instance"] for run in runs if run["cost_model"] == model})
-        repeated: defaultdict[tuple[str, str], list[float]] = defaultdict(list)
+        count = len({graph_of(run) for run in runs if run["cost_model"] == model})
+        repeated: defaultdict[tuple[tuple[str, str], str], list[float]] = defaultdict(list)
         for run in timed:
             if run["cost_model"] == model and run["solved"]:
-                repeated[run["instance"], run["solver"]].append(run["taken_s"])
+                repeated[graph_of(run), run["solver"]].append(run["taken_s"])
         # An instance counts once, however often it was run.
         taken = {which: median(times) for which, times in repeated.items()}
-        fastest: dict[str, float] = {}
-        for (instance, _), time in taken.items():
-            fastest[instance] = min(time, fastest.get(instance, math.inf))
-        largest = max((time / fastest[instance] for (instance, _), time in taken.items()), default=1.0)
+        fastest: dict[tuple[str, str], float] = {}
+        for (graph, _), time in taken.items():
+            fastest[graph] = min(time, fastest.get(graph, math.inf))
+        largest = max((time / fastest[graph] for (graph, _), time in taken.items()), default=1.0)
         for solver in sorted(names(timed, "solver")):
-            ratios = sorted(time / fastest[instance] for (instance, who), time in taken.items() if who == solver)
+            ratios = sorted(time / fastest[graph] for (graph, who), time in taken.items() if who == solver)
             traces += [_steps(solver, ratios, count, largest)] if ratios else []
         choices.append(Choice(model, tuple(range(first, len(traces))), {}))
     return plots.figure(

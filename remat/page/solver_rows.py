@@ -48,20 +48,20 @@ def renamed(row: Row) -> dict[str, Any]:
 def normalized(rows: Runs) -> list[dict[str, Any]]:
     """The rows, each with `solved`, and `taken_s`: its time, or the limit that stopped it."""
     runs = [renamed(row) for row in rows]
-    bounds: defaultdict[tuple[Any, ...], list[float]] = defaultdict(list)
+    bounds: defaultdict[tuple[tuple[str, str], str], list[float]] = defaultdict(list)
     for run in runs:
         if plots.is_number(run.get("bound")):
-            bounds[_problem(run)].append(run["bound"])
+            bounds[graph_of(run), run["cost_model"]].append(run["bound"])
     for run in runs:
-        run["solved"] = _is_solved(run.get("objective"), bounds[_problem(run)])
+        run["solved"] = _is_solved(run.get("objective"), bounds[graph_of(run), run["cost_model"]])
         stopped = bool(run.get("stopped")) and not run["solved"]
         run["taken_s"] = run.get("time_limit_s") if stopped else run["solve_s"]
     return runs
 
 
-def _problem(run: Row) -> tuple[Any, ...]:
-    """What bounds hold for: an instance that was made anew, which another hash of its file tells, is another one."""
-    return run["instance"], run.get("graph"), run["cost_model"]
+def graph_of(run: Row) -> tuple[str, str]:
+    """Which graph was solved: an instance that was made anew, as the hash of its file tells, is another one."""
+    return run["instance"], str(run.get("graph") or "")
 
 
 def _is_solved(cost: Any, bounds: Sequence[float]) -> bool:
@@ -102,7 +102,7 @@ def _totals(runs: Runs) -> dict[str, Any]:
 
 def _instances(runs: Iterable[Row]) -> int:
     """How many there are: one that was run again counts once."""
-    return len({run["instance"] for run in runs})
+    return len({graph_of(run) for run in runs})
 
 
 def provenance(rows: Runs) -> tuple[Provenance, ...]:

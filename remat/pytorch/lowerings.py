@@ -41,8 +41,9 @@ Visitor = Callable[[Any], None]
 def visited(visit: Visitor) -> Generator[None]:
     """Hands every graph that Inductor schedules inside the block to a visitor, and writes no kernels.
 
-    What is compiled inside is compiled anew, and its backward pass at once, not only when it runs. A graph outside
-    of training, which Inductor calls inference, has no plan and is passed over.
+    Nothing inside comes from a cache on disk, and backward passes are compiled at once, not only when they run. What
+    was compiled in this process before is not compiled again: `torch.compiler.reset()` forgets it. A graph outside of
+    training, which Inductor calls inference, has no plan and is passed over.
 
     Raises:
         UnsupportedTorch: the installed torch lacks what this relies on.

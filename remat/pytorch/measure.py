@@ -199,7 +199,8 @@ def measure(
 def _judged(eager: _Run, outcomes: Mapping[str, Outcome], tolerance: float) -> dict[str, dict[str, Any]]:
     def nothing_recomputed() -> Outcome:
         step = usual_strategies()[NOTHING_RECOMPUTED](eager.model)
-        return replace(eager, step=step).outcome()
+        with seam.nothing_donated():
+            return replace(eager, step=step).outcome()
 
     return verdicts(outcomes, eager.outcome, (NOTHING_RECOMPUTED, nothing_recomputed), tolerance)
 

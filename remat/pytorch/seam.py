@@ -156,3 +156,14 @@ def fresh_compilation() -> AbstractContextManager[None]:
         # A size that was another one the last time, in another model even, would become symbolic.
         automatic_dynamic_shapes=False,
     )
+
+
+def nothing_donated() -> AbstractContextManager[None]:
+    """Has AOTAutograd compile backward passes that write over no saved tensor.
+
+    For partitioners that save a value together with a view of it, like torch's default one: it donates both, and one
+    may be overwritten before the other is read (torch 2.13). Our plans never do (`remat.pytorch.handover`).
+    """
+    import torch._functorch.config as functorch_config
+
+    return functorch_config.patch(donated_buffer=False)  # type: ignore[attr-defined]

@@ -72,8 +72,7 @@ def _compile_with(
 class _Default(CustomPartitionerFn):
     """Saves what autograd would: every operator of the forward pass runs once.
 
-    That may be values together with views of them, of which torch 2.13 lets one be overwritten before the other is
-    read, as `remat.pytorch.handover` tells; `torch._functorch.config.donated_buffer=False` spares both.
+    That may be values together with views of them: see `remat.pytorch.seam.nothing_donated`.
     """
 
     def __call__(self, gm: fx.GraphModule, joint_inputs: Any, **kwargs: Any) -> tuple[fx.GraphModule, fx.GraphModule]:
