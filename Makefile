@@ -18,9 +18,10 @@ check: $(READY)  ## format, lint, types, direction of imports
 	$(BIN)/pyright
 	$(BIN)/lint-imports
 
-bench: $(READY)  ## speed beside PyTorch, in one run (about half an hour)
+bench: $(READY)  ## speed beside PyTorch, in one run (about three quarters of an hour)
 	$(BIN)/python -m experiments.speed
 	$(BIN)/python -m experiments.speed_compile
+	$(BIN)/python -m experiments.speed_total
 
 compare: $(READY)  ## every solver on every instance of the corpus (about a quarter of an hour)
 	$(BIN)/python -m experiments.compare_solvers --jobs 2

@@ -204,13 +204,19 @@ def transformer(layers: int, steps: int, what: str) -> list[dict[str, Any]]:
         for who in WHO:
             with console.status(f"{who}, {what}, {layers} layers"):
                 runs[who].append(in_own_process(who, what, str(layers)))
+    return totals(runs, layers)
+
+
+def totals(runs: dict[str, list[dict[str, Any]]], layers: int) -> list[dict[str, Any]]:
+    """A row for each partitioner, PyTorch's first, from its runs of a transformer; ours tells how they compare."""
     rows: list[dict[str, Any]] = []
     for who, each in runs.items():
         median = {key: statistics.median(run[key] for run in each) for key in ("total_s", "cpu_s", "choose_s")}
         spread = {"fastest_s": min(run["total_s"] for run in each), "slowest_s": max(run["total_s"] for run in each)}
         spread |= {"least_cpu_s": min(run["cpu_s"] for run in each), "most_cpu_s": max(run["cpu_s"] for run in each)}
         share = statistics.median(run["choose_s"] / run["total_s"] for run in each)
-        rows.append({"partitioner": who, "layers": layers, **median, "choose_share": share, "steps": steps, **spread})
+        rows.append({"partitioner": who, "layers": layers, **median, "choose_share": share})
+        rows[-1] |= {"steps": len(each), **spread}
         rows[-1] |= {"ratio": rows[0]["total_s"] / median["total_s"], "cpu_ratio": rows[0]["cpu_s"] / median["cpu_s"]}
     pairs = [(torchs["cpu_s"], ours["cpu_s"]) for torchs, ours in zip(*runs.values(), strict=True)]
     rows[-1] |= paired(pairs)

@@ -10,6 +10,7 @@ import torch
 from experiments.cases import CASES
 from experiments.speed_compile import COLD, MODELS, Race, compared, paired, race
 from experiments.speed_compile_case import WHO, compiled, first_choice, timed_choices
+from experiments.speed_total import in_turns
 from remat.pytorch import seam
 
 
@@ -44,6 +45,15 @@ def test_ratios_are_between_medians() -> None:
 def test_pairs_are_compared_pair_by_pair() -> None:
     drifting = [(10.0, 9.0), (20.0, 18.0), (30.0, 31.0), (40.0, 37.0)]
     assert paired(drifting) == {"saved_cpu_s": 1.5, "pairs_faster": 3, "chance": 5 / 16}
+
+
+def test_whole_compilations_take_turns_and_are_told_apart() -> None:
+    torchs, ours = in_turns(layers=1, pairs=2)
+    assert (torchs["partitioner"], ours["partitioner"]) == WHO
+    assert torchs["steps"] == ours["steps"] == 2
+    assert min(torchs["choose_s"], ours["choose_s"]) > 0
+    assert ours["cpu_ratio"] == torchs["cpu_s"] / ours["cpu_s"]
+    assert 0 <= ours["pairs_faster"] <= 2
 
 
 @pytest.mark.parametrize("who", WHO)
