@@ -215,8 +215,8 @@ def totals(runs: dict[str, list[dict[str, Any]]], layers: int) -> list[dict[str,
         spread = {"fastest_s": min(run["total_s"] for run in each), "slowest_s": max(run["total_s"] for run in each)}
         spread |= {"least_cpu_s": min(run["cpu_s"] for run in each), "most_cpu_s": max(run["cpu_s"] for run in each)}
         share = statistics.median(run["choose_s"] / run["total_s"] for run in each)
-        rows.append({"partitioner": who, "layers": layers, **median, "choose_share": share})
-        rows[-1] |= {"steps": len(each), **spread}
+        spread = {"choose_share": share, "steps": len(each), **spread}
+        rows.append({"partitioner": who, "layers": layers, **median, **spread})
         rows[-1] |= {"ratio": rows[0]["total_s"] / median["total_s"], "cpu_ratio": rows[0]["cpu_s"] / median["cpu_s"]}
     pairs = [(torchs["cpu_s"], ours["cpu_s"]) for torchs, ours in zip(*runs.values(), strict=True)]
     rows[-1] |= paired(pairs)

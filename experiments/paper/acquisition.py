@@ -19,10 +19,10 @@ from torch import Tensor, nn
 
 from experiments.corpus.recipe import Sample
 from experiments.paper.methods import AGGRESSIVE, MIN_CUT, NO, OURS, compiled
-from experiments.paper.table import Case, Figures, Setting, Table, Unavailable, WrongStep, command
+from experiments.paper.steps import measured_rows
+from experiments.paper.table import Case, Figures, Setting, Table, Unavailable, command
 from experiments.published import Posterior
 from remat.pytorch import seam
-from remat.pytorch.measure import measure
 
 METHODS = (MIN_CUT, NO, OURS, AGGRESSIVE)
 
@@ -147,9 +147,7 @@ def case(make: Callable[[Sizes, str], Sample], method: str, setting: Setting) ->
         return compiled(method, model, lambda _: (), args)
 
     with seam.nothing_donated() if method == NO else nullcontext():
-        row = measure(model, *args, strategies={method: strategy}, repeats=setting.repeats).iloc[0].to_dict()
-    if row["error"]:
-        raise WrongStep(row["error"])
+        row = measured_rows(model, args, {method: strategy}, setting)[method]
     return {
         "step_s": row["median_s"],
         "peak_gb": row["peak_bytes"] / 1e9,
