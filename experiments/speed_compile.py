@@ -33,6 +33,7 @@ from experiments.cases import CASES, Case
 from experiments.provenance import provenance
 from experiments.speed import show
 from experiments.speed_compile_case import WHO, compiled
+from experiments.stack import at_depth, depths
 from experiments.training import train
 from remat.pytorch import seam
 
@@ -110,16 +111,6 @@ class Seconds(NamedTuple):
     cpu: float
 
 
-_FRAMES = 128
-"""More than fit into a chunk of Python's stack. Of calls across the edge of a chunk each one maps memory: what runs
-there takes two or three times as long (CPython 3.11), so each compilation starts at another depth."""
-
-
-def at_depth(frames: int, step: Callable[[], Race]) -> Race:
-    """Calls a step with so many more frames on the stack."""
-    return at_depth(frames - 1, step) if frames else step()
-
-
 def choosing(cases: Iterable[Case], repeats: int) -> list[dict[str, Any]]:
     """Each model compiled `repeats` times, both choices once in each, ours first in every second one.
 
@@ -131,8 +122,8 @@ def choosing(cases: Iterable[Case], repeats: int) -> list[dict[str, Any]]:
         for case in cases:
             with console.status(case.name):
                 races = [
-                    at_depth(i * _FRAMES // repeats, functools.partial(race, case, ours_first=bool(i % 2)))
-                    for i in range(repeats)
+                    at_depth(depth, functools.partial(race, case, ours_first=bool(i % 2)))
+                    for i, depth in enumerate(depths(repeats))
                 ]
             rows.append({"model": case.name, **compared(races)})
     return rows
@@ -191,7 +182,7 @@ def compared(races: list[Race]) -> dict[str, Any]:
 
 def cold(name: str, repeats: int) -> dict[str, Any]:
     """The first choice in a process of its own, by PyTorch and by us in turns."""
-    rows = [{who: in_own_process(who, "choose", name)["choose_s"] for who in WHO} for _ in range(repeats)]
+    rows = [{who: in_own_process(who, "choose", name, depth)["choose_s"] for who in WHO} for depth in depths(repeats)]
     torchs, ours = (statistics.median(row[who] for row in rows) for who in WHO)
     slowest = {f"{who}_slowest_s": max(row[who] for row in rows) for who in WHO}
     return {"model": name, "torch_s": torchs, "remat_s": ours, "ratio": torchs / ours, **slowest}
@@ -200,10 +191,10 @@ def cold(name: str, repeats: int) -> dict[str, Any]:
 def transformer(layers: int, steps: int, what: str) -> list[dict[str, Any]]:
     """First steps of the transformer in processes of their own, by PyTorch and by us in turns."""
     runs: dict[str, list[dict[str, Any]]] = {who: [] for who in WHO}
-    for _ in range(steps):
+    for depth in depths(steps):
         for who in WHO:
             with console.status(f"{who}, {what}, {layers} layers"):
-                runs[who].append(in_own_process(who, what, str(layers)))
+                runs[who].append(in_own_process(who, what, str(layers), depth))
     return totals(runs, layers)
 
 
@@ -239,11 +230,11 @@ def paired(pairs: list[tuple[float, float]]) -> dict[str, Any]:
     return {"saved_cpu_s": statistics.median(saved), "pairs_faster": faster, "chance": chance}
 
 
-def in_own_process(who: str, what: str, which: str) -> dict[str, Any]:
+def in_own_process(who: str, what: str, which: str, depth: int) -> dict[str, Any]:
     """A row of `experiments.speed_compile_case`, with an empty cache folder and no caches."""
     with tempfile.TemporaryDirectory() as folder:
         environment = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": folder, "TORCHINDUCTOR_FORCE_DISABLE_CACHES": "1"}
-        command = [sys.executable, "-m", "experiments.speed_compile_case", who, what, which]
+        command = [sys.executable, "-m", "experiments.speed_compile_case", who, what, which, str(depth)]
         run = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
     if run.returncode:
         raise RuntimeError(f"{' '.join(command)} failed:\n{run.stderr}")

@@ -1,8 +1,8 @@
 """One first compilation for `experiments.speed_compile`, in a process of its own: nothing is warm.
 
 `python -m experiments.speed_compile_case {torch,remat} step LAYERS` compiles a training step of a deep transformer,
-`... graphs LAYERS` does so without generating code, and `... choose MODEL` stops once it is known what is saved. Each
-prints a JSON row.
+`... graphs LAYERS` does so without generating code, and `... choose MODEL` stops once it is known what is saved. A
+fourth argument says how deep on the stack (`experiments.stack`). Each prints a JSON row.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from torch._inductor.custom_graph_pass import CustomPartitionerFn
 import remat
 from experiments import zoo
 from experiments.cases import CASES
+from experiments.stack import at_depth
 from experiments.training import train
 from remat.pytorch import seam
 from remat.pytorch.uncompiled import run_uncompiled
@@ -126,10 +127,13 @@ def cpu_seconds() -> float:
     return sum(usage.ru_utime + usage.ru_stime for usage in used)
 
 
-def main(who: str, what: str, which: str) -> None:
+def main(who: str, what: str, which: str, depth: str = "0") -> None:
     """Runs one case and prints its row."""
-    row = first_choice(who, which) if what == "choose" else first_step(who, int(which), codegen=what == "step")
-    print(json.dumps(row))
+
+    def case() -> dict[str, Any]:
+        return first_choice(who, which) if what == "choose" else first_step(who, int(which), codegen=what == "step")
+
+    print(json.dumps(at_depth(int(depth), case)))
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ count, too; and on a machine that others share the two of a pair are then a minu
 
 from __future__ import annotations
 
+import functools
 import gc
 import json
 import warnings
@@ -21,11 +22,12 @@ from experiments.provenance import provenance
 from experiments.speed import show
 from experiments.speed_compile import RESULTS, totals
 from experiments.speed_compile_case import WHO, first_step
+from experiments.stack import at_depth, depths
 
 
 def main(
     layers: Annotated[int, typer.Option(help="of the transformer; 50 make 10,000 values")] = 50,
-    pairs: Annotated[int, typer.Option(help="compilations by each")] = 15,
+    pairs: Annotated[int, typer.Option(help="compilations by each, as deep on the stack")] = 16,
     output: Annotated[Path, typer.Option(help="where the JSON goes")] = RESULTS / "compile_total.json",
 ) -> None:
     """Measures and prints the table, and writes it as JSON with its provenance."""
@@ -44,13 +46,13 @@ def main(
 
 
 def in_turns(layers: int, pairs: int) -> list[dict[str, Any]]:
-    """Compilations by both, ours first in every second pair."""
+    """Compilations by both, ours first in every second pair; each pair at another depth of the stack."""
     runs: dict[str, list[dict[str, Any]]] = {who: [] for who in WHO}
     for who in WHO:
         _anew(who, layers=1)  # what is imported and read once
-    for pair in track(range(pairs), "pairs"):
+    for pair, depth in enumerate(track(depths(pairs), "pairs")):
         for who in reversed(WHO) if pair % 2 else WHO:
-            runs[who].append(_anew(who, layers))
+            runs[who].append(at_depth(depth, functools.partial(_anew, who, layers)))
     return totals(runs, layers)
 
 
