@@ -18,7 +18,7 @@ check: $(READY)  ## format, lint, types, direction of imports
 	$(BIN)/pyright
 	$(BIN)/lint-imports
 
-bench: $(READY)  ## speed beside PyTorch, in one run (about three quarters of an hour)
+bench: $(READY)  ## speed beside PyTorch, in one run (about an hour and a quarter)
 	$(BIN)/python -m experiments.speed
 	$(BIN)/python -m experiments.speed_compile
 	$(BIN)/python -m experiments.speed_total

@@ -117,7 +117,6 @@ def test_checkpointing_shares_parameters_and_wraps_every_layer(whole: Whole) -> 
 
 
 def test_the_packages_models_have_the_layers_that_are_named() -> None:
-    pytest.importorskip("transformers")
     for name, layers in (("hf_GPT2", 12), ("hf_Albert", 1)):
         with torch.device("meta"):
             model = Amp(BY_NAME[name].library.build(), "cpu")
