@@ -126,15 +126,20 @@ def hint(size: Any) -> int:
 
 @contextmanager
 def real_tensors() -> Generator[None]:
-    """Lets operators run for real while torch compiles, as its own exchange between ranks does.
+    """Lets operators run for real while torch compiles: an exchange between ranks, or what is timed.
 
     Else they would make fake tensors without contents; and of the error that follows Dynamo makes a
     graph break, so that the model runs eagerly.
+
+    The Python dispatcher is off, too. It would hold Python's lock while a collective waits for the lock of gloo's
+    queue; and the thread that works on the queue holds that one while it waits for Python's, to free the tensors
+    of the collective before. So 2 of 11 runs of two ranks never ended (torch 2.13).
     """
+    from torch._dispatch.python import no_python_dispatcher
     from torch._subclasses.fake_tensor import unset_fake_temporarily
     from torch.utils._mode_utils import no_dispatch
 
-    with no_dispatch(), unset_fake_temporarily():
+    with no_dispatch(), unset_fake_temporarily(), no_python_dispatcher():
         yield
 
 
