@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from unittest.mock import patch
 
 import pytest
@@ -11,6 +12,7 @@ from experiments.cases import CASES
 from experiments.speed_compile import COLD, MODELS, Race, compared, paired, race
 from experiments.speed_compile_case import WHO, compiled, first_choice, timed_choices
 from experiments.speed_total import in_turns
+from experiments.stack import at_depth, depths
 from remat.pytorch import seam
 
 
@@ -45,6 +47,12 @@ def test_ratios_are_between_medians() -> None:
 def test_pairs_are_compared_pair_by_pair() -> None:
     drifting = [(10.0, 9.0), (20.0, 18.0), (30.0, 31.0), (40.0, 37.0)]
     assert paired(drifting) == {"saved_cpu_s": 1.5, "pairs_faster": 3, "chance": 5 / 16}
+
+
+def test_compilations_start_at_depths_spread_over_a_chunk_of_the_stack() -> None:
+    assert depths(4) == [0, 32, 64, 96]
+    above, *deeper = (at_depth(depth, lambda: len(inspect.stack(0))) for depth in depths(4))
+    assert [frames - above for frames in deeper] == [32, 64, 96]
 
 
 def test_whole_compilations_take_turns_and_are_told_apart() -> None:
