@@ -2,7 +2,7 @@
 
 `python -m experiments.speed_compile_case {torch,remat} step LAYERS` compiles a training step of a deep transformer,
 `... graphs LAYERS` does so without generating code, and `... choose MODEL` stops once it is known what is saved. A
-fourth argument says how deep on the stack (`experiments.stack`). Each prints a JSON row.
+fourth argument, 0 unless given, says how deep on the stack (`experiments.stack`). Each prints a JSON row.
 """
 
 from __future__ import annotations

@@ -27,7 +27,9 @@ from experiments.stack import at_depth, depths
 
 def main(
     layers: Annotated[int, typer.Option(help="of the transformer; 50 make 10,000 values")] = 50,
-    pairs: Annotated[int, typer.Option(help="compilations by each, as deep on the stack")] = 16,
+    pairs: Annotated[
+        int, typer.Option(help="compilations by each; the two of a pair start equally deep on the stack")
+    ] = 32,
     output: Annotated[Path, typer.Option(help="where the JSON goes")] = RESULTS / "compile_total.json",
 ) -> None:
     """Measures and prints the table, and writes it as JSON with its provenance."""

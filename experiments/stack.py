@@ -1,9 +1,9 @@
 """Compilations spread over Python's stack: where they start changes how long they take.
 
-CPython keeps the frames of Python calls in chunks of 16 KiB, and of calls across the edge of a chunk each one maps and
-unmaps memory: what loops there takes two or three times as long (CPython 3.11). Which loop that is depends on how many
-frames lie below, to the frame. So two ways to compile, one of them with a frame more, differ by accident: a whole step
-of a transformer of 10,000 values took 34 to 55 s of processor time. Only over many depths are they comparable.
+CPython 3.11 keeps the frames of Python calls in chunks of 16 KiB. A call that crosses the edge of a chunk maps memory,
+and its return unmaps it, so a loop of such calls is slow: choosing takes up to 2.5 times as long, a whole compilation
+a third longer. Which loop that is depends on the number of frames below, to the frame. Two ways to compile, one of
+them with a frame more than the other, so differ by accident; only over many depths are they comparable.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
-_FRAMES = 128
-"""Of `at_depth`: more than fit into a chunk."""
+_FRAMES_IN_A_CHUNK = 136
+"""So many frames of `at_depth`, of 120 bytes, fill one (CPython 3.11)."""
 
 
 def depths(count: int) -> list[int]:
     """So many depths, spread evenly over a chunk."""
-    return [i * _FRAMES // count for i in range(count)]
+    return [i * _FRAMES_IN_A_CHUNK // count for i in range(count)]
 
 
 def at_depth(frames: int, step: Callable[[], T]) -> T:

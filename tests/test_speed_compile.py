@@ -50,9 +50,9 @@ def test_pairs_are_compared_pair_by_pair() -> None:
 
 
 def test_compilations_start_at_depths_spread_over_a_chunk_of_the_stack() -> None:
-    assert depths(4) == [0, 32, 64, 96]
+    assert depths(4) == [0, 34, 68, 102]
     above, *deeper = (at_depth(depth, lambda: len(inspect.stack(0))) for depth in depths(4))
-    assert [frames - above for frames in deeper] == [32, 64, 96]
+    assert [frames - above for frames in deeper] == [34, 68, 102]
 
 
 def test_whole_compilations_take_turns_and_are_told_apart() -> None:

@@ -126,14 +126,14 @@ def hint(size: Any) -> int:
 
 @contextmanager
 def real_tensors() -> Generator[None]:
-    """Lets operators run for real while torch compiles: an exchange between ranks, or what is timed.
+    """Lets operators run for real while torch compiles, for an exchange between ranks or a timing.
 
-    Else they would make fake tensors without contents; and of the error that follows Dynamo makes a
+    Otherwise operators would make fake tensors without contents; and of the error that follows Dynamo makes a
     graph break, so that the model runs eagerly.
 
-    The Python dispatcher is off, too. It would hold Python's lock while a collective waits for the lock of gloo's
-    queue; and the thread that works on the queue holds that one while it waits for Python's, to free the tensors
-    of the collective before. So 2 of 11 runs of two ranks never ended (torch 2.13).
+    The Python dispatcher is off, too. Through it a collective holds Python's lock while it waits for the lock of
+    gloo's queue. The thread that works on the queue holds the queue's lock while it waits for Python's, to free the
+    tensors of the collective before. 2 of 11 runs of two ranks never ended (torch 2.13).
     """
     from torch._dispatch.python import no_python_dispatcher
     from torch._subclasses.fake_tensor import unset_fake_temporarily
