@@ -6,9 +6,6 @@ Prints, from rank 0, what happened on every rank, scenario by scenario.
 from __future__ import annotations
 
 import dataclasses
-import json
-import os
-import sys
 import warnings
 from collections.abc import Callable
 from typing import Any, ClassVar
@@ -16,6 +13,7 @@ from unittest.mock import patch
 
 import torch
 import torch.distributed as dist
+from every_rank import print_what_every_rank_saw
 from torch import Tensor
 
 import remat
@@ -105,18 +103,5 @@ SCENARIOS: dict[str, Callable[[], dict[str, Any]]] = {
 }
 
 
-def main() -> None:
-    dist.init_process_group("gloo")
-    mine = {name: scenario() for name, scenario in SCENARIOS.items()}
-    everyone: list[object] = [None] * dist.get_world_size()
-    dist.all_gather_object(everyone, mine)
-    if dist.get_rank() == 0:
-        print(json.dumps(everyone))  # noqa: T201  # read by the test
-    dist.destroy_process_group()
-
-
 if __name__ == "__main__":
-    main()
-    sys.stdout.flush()
-    # A thread of torch that wants Python's lock as Python ends aborts: in 2 of 30 runs without remat (torch 2.13).
-    os._exit(0)
+    print_what_every_rank_saw(SCENARIOS)

@@ -7,15 +7,13 @@ gradients from the run that is not compiled.
 
 from __future__ import annotations
 
-import json
-import os
-import sys
 from collections.abc import Callable
 from typing import Any
 from unittest.mock import patch
 
 import torch
 import torch.distributed as dist
+from every_rank import print_what_every_rank_saw
 from torch import Tensor, nn
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
@@ -105,22 +103,12 @@ def compared(
     return {"plans": plans, "error": error}
 
 
-def main() -> None:
-    dist.init_process_group("gloo")
-    mine = {
-        "DDP": compared(1, 16, replicated, codegen=True),
-        "DDP in buckets": compared(3, WIDTH, replicated, bucket_cap_mb=1),
-        "FSDP2": compared(2, 16, sharded),
-    }
-    everyone: list[object] = [None] * dist.get_world_size()
-    dist.all_gather_object(everyone, mine)
-    if dist.get_rank() == 0:
-        print(json.dumps(everyone))  # noqa: T201  # read by the test
-    dist.destroy_process_group()
+SCENARIOS: dict[str, Callable[[], dict[str, Any]]] = {
+    "DDP": lambda: compared(1, 16, replicated, codegen=True),
+    "DDP in buckets": lambda: compared(3, WIDTH, replicated, bucket_cap_mb=1),
+    "FSDP2": lambda: compared(2, 16, sharded),
+}
 
 
 if __name__ == "__main__":
-    main()
-    sys.stdout.flush()
-    # A thread of torch that wants Python's lock as Python ends aborts: in 2 of 30 runs without remat (torch 2.13).
-    os._exit(0)
+    print_what_every_rank_saw(SCENARIOS)
