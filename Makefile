@@ -19,9 +19,9 @@ check: $(READY)  ## format, lint, types, direction of imports
 	$(BIN)/lint-imports
 
 bench: $(READY)  ## speed beside PyTorch, in one run (about an hour and a quarter)
-	$(BIN)/python -m experiments.speed
-	$(BIN)/python -m experiments.speed_compile
-	$(BIN)/python -m experiments.speed_total
+	$(BIN)/python -m experiments.bench.speed
+	$(BIN)/python -m experiments.bench.speed_compile
+	$(BIN)/python -m experiments.bench.speed_total
 
 compare: $(READY)  ## every solver on every instance of the corpus (about a quarter of an hour)
 	$(BIN)/python -m experiments.compare_solvers --jobs 2

@@ -1,6 +1,6 @@
 """What the kernels of the backward pass will be, as far as that does not depend on what is saved.
 
-Which values can be fused is TorchInductor's view (`remat.memory.fusion`), which knows more than the lists of
+Which values can be fused is TorchInductor's view (`remat.predict.memory.registers`), which knows more than the lists of
 torch's partitioner in `Graph.fusible`: index arithmetic is inlined, `addmm` is one call.
 """
 
@@ -11,16 +11,16 @@ from dataclasses import dataclass
 import numpy as np
 
 from remat import Graph
-from remat.arrays import BoolArray, IntArray
-from remat.fusion import Fuser
-from remat.memory.fusion import fusion
+from remat.facts.columns import BoolArray, IntArray
+from remat.predict.kernels import Fuser
+from remat.predict.memory.registers import fusion
 
 
 @dataclass(frozen=True, eq=False)
 class BackwardKernels:
     """Predicted once for a graph of n values, and for what may be recomputed of it.
 
-    The kernels are those that `remat.fusion` predicts for the plan that saves all that the backward pass needs:
+    The kernels are those that `remat.predict.kernels` predicts for the plan that saves all that the backward pass needs:
     what is recomputed joins kernels that are there anyway, or is a kernel of its own.
 
     Attributes:

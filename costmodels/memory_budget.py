@@ -11,12 +11,12 @@ import numpy as np
 
 from costmodels.recompute_time import RecomputeTime
 from remat import DEFAULT_ESTIMATOR, CostModel, Graph, InvalidOption, Terms
-from remat.arrays import is_whole
-from remat.budget import flow_solver, least_bytes
-from remat.estimator import Estimator
-from remat.feasibility import forced
-from remat.registry import find_estimator
-from remat.sizes import parse_bytes
+from remat.answer.registry import find_estimator
+from remat.facts.columns import is_whole
+from remat.problem.estimator import Estimator
+from remat.problem.feasibility import forced
+from remat.proof.budget import flow_solver, least_bytes
+from remat.words import parse_bytes
 
 Of = Literal["saved", "peak"]
 
@@ -27,7 +27,7 @@ class MemoryBudget(CostModel):
 
     What counts is the memory of the saved activations (each storage once; inputs and parameters are
     alive anyway, and count nothing), or the peak of all memory beside inputs and parameters, over
-    both passes (`remat.memory`).
+    both passes (`remat.predict.memory`).
 
     Attributes:
         budget: a size ("8GB", "512MiB"), a whole number of bytes, or a fraction from 0 to 1 of what

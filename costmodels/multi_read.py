@@ -11,7 +11,7 @@ from costmodels.backward_kernels import BackwardKernels
 from costmodels.byte_traffic import ByteTraffic
 from costmodels.recompute_rules import RULES, Rule
 from remat import Graph, InvalidProblem, Terms
-from remat.arrays import LARGEST_TOTAL
+from remat.facts.columns import LARGEST_TOTAL
 
 
 @dataclass(frozen=True)

@@ -18,8 +18,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from remat.arrays import BoolArray, IntArray
-from remat.graph import Graph
+from remat.facts.columns import BoolArray, IntArray
+from remat.facts.graph import Graph
 
 REDUCTION_RATIO = 4
 """An output more than this many times smaller than its inputs counts as a small reduction (paper, 3.4)."""

@@ -8,9 +8,9 @@ from typing import ClassVar
 import numpy as np
 
 from remat import DEFAULT_ESTIMATOR, CostModel, Graph, Region, Terms
-from remat.arrays import BoolArray
-from remat.estimator import Estimator
-from remat.registry import find_estimator
+from remat.answer.registry import find_estimator
+from remat.facts.columns import BoolArray
+from remat.problem.estimator import Estimator
 
 
 @dataclass(frozen=True)

@@ -16,10 +16,10 @@ from torch import Tensor
 
 import remat
 from costmodels import ByteTraffic
-from experiments import zoo
-from remat.costmodel import activation_bytes
-from remat.pytorch.measure import Saved, saved_activations
-from remat.report import human_bytes
+from experiments.models import zoo
+from remat.problem.costmodel import activation_bytes
+from remat.pytorch.measure.training_step import Saved, saved_activations
+from remat.words import human_bytes
 
 console = Console(width=max(Console().width, 120))
 

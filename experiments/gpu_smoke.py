@@ -1,6 +1,6 @@
 """Everything that a GPU can get wrong, in one command: `python -m experiments.gpu_smoke`.
 
-Every case of `experiments.cases` trains two steps under three strategies, and outputs, gradients,
+Every case of `experiments.models.cases` trains two steps under three strategies, and outputs, gradients,
 parameters and buffers must equal eager's. Then one training step of a few models is measured under
 every strategy. Without CUDA the same runs on the CPU, smaller.
 
@@ -30,14 +30,14 @@ from torch import Tensor, nn
 
 import remat
 from costmodels import ByteTraffic
-from experiments import zoo
-from experiments.cases import CASES, Case
 from experiments.demo import SaveLeast
-from experiments.provenance import provenance
-from experiments.training import draws_random_numbers, train
-from remat.pytorch.measure import measure
-from remat.pytorch.strategies import Strategy, usual_strategies
-from remat.report import human_bytes
+from experiments.models import zoo
+from experiments.models.cases import CASES, Case
+from experiments.models.training import draws_random_numbers, train
+from experiments.report.provenance import provenance
+from remat.pytorch.measure.step_strategies import Strategy, usual_strategies
+from remat.pytorch.measure.training_step import measure
+from remat.words import human_bytes
 
 RESULTS = Path(__file__).parent / "results"
 MODELS: dict[str, remat.CostModel] = {

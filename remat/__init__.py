@@ -12,12 +12,18 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-from remat.annotations import recompute_parameter_copies
-from remat.bans import Bans
-from remat.certify import certify, check_plan
-from remat.choose import choose
-from remat.compare import compare
-from remat.costmodel import CostModel, Terms
+from remat.answer.plan import Plan
+from remat.answer.registry import (
+    DEFAULT_COST_MODEL,
+    DEFAULT_ESTIMATOR,
+    DEFAULT_SOLVER,
+    estimator_names,
+    find_estimator,
+    register,
+    unregister,
+)
+from remat.answer.solution import Certificate, Reason, Solution, Termination
+from remat.answer.solver import Feature, FlowSolver, Solver
 from remat.errors import (
     CaptureError,
     CertificateRejected,
@@ -33,41 +39,35 @@ from remat.errors import (
     UnsupportedProblem,
     UnsupportedTorch,
 )
-from remat.estimator import Estimator
-from remat.explain import explain
-from remat.graph import Graph, Region
-from remat.graph_builder import GraphBuilder
-from remat.memory import Simulator, Timeline
-from remat.memory import simulate as timeline
-from remat.pareto import Frontier, frontier
-from remat.plan import Plan
-from remat.problem import Problem
-from remat.refinement import Refined, refine
-from remat.registry import (
-    DEFAULT_COST_MODEL,
-    DEFAULT_ESTIMATOR,
-    DEFAULT_SOLVER,
-    estimator_names,
-    find_estimator,
-    register,
-    unregister,
-)
-from remat.show import show
-from remat.solution import Certificate, Reason, Solution, Termination
-from remat.solve import solve
-from remat.solver import Feature, FlowSolver, Solver
-from remat.traffic import traffic as predict_traffic
+from remat.facts.annotations import recompute_parameter_copies
+from remat.facts.bans import Bans
+from remat.facts.graph import Graph, Region
+from remat.facts.graph_builder import GraphBuilder
+from remat.improve.choose import choose
+from remat.improve.frontier import Frontier, frontier
+from remat.improve.refine import Refined, refine
+from remat.predict.memory import Simulator, Timeline
+from remat.predict.memory import simulate as timeline
+from remat.predict.traffic import traffic as predict_traffic
+from remat.problem.costmodel import CostModel, Terms
+from remat.problem.estimator import Estimator
+from remat.problem.problem import Problem
+from remat.proof.certify import certify, check_plan
+from remat.proof.solve import solve
+from remat.views.compare import compare
+from remat.views.explain import explain
+from remat.views.show import show
 
 if TYPE_CHECKING:
     from remat.pytorch import capture, compile
-    from remat.pytorch.selective import selective_policy
+    from remat.pytorch.eager.selective import selective_policy
 
 # Names whose modules import torch: loaded when first used. Not for a name that is also the name of
 # its module: importing the module, anywhere, would bind the module to that name.
 _LAZY = {
     "capture": "remat.pytorch",
     "compile": "remat.pytorch",
-    "selective_policy": "remat.pytorch.selective",
+    "selective_policy": "remat.pytorch.eager.selective",
 }
 
 __version__ = "0.1.0"

@@ -23,16 +23,16 @@ from remat import (
     Termination,
     UnsupportedProblem,
 )
-from remat.arrays import BoolArray, IntArray
-from remat.feasibility import forced
-from remat.solution import ClaimedBound
+from remat.answer.solution import ClaimedBound
+from remat.facts.columns import BoolArray, IntArray
+from remat.problem.feasibility import forced
 
 
 @dataclass(frozen=True)
 class CPSAT(Solver):
     """`ortools.sat.python.cp_model`, over the literals "v is saved" and "v is recomputed".
 
-    Not over `b_v` and `a_v` of `remat.problem`: saved bytes are `b_v - a_v` there, and a row of
+    Not over `b_v` and `a_v` of `remat.problem.problem`: saved bytes are `b_v - a_v` there, and a row of
     differences propagates next to nothing. Within a budget, a transformer of 300 values took 0.4 to
     1.4 s like this, and mostly had no plan after 8 s like that (OR-Tools 9.15).
 

@@ -8,8 +8,8 @@ from typing import ClassVar
 import numpy as np
 
 from remat import Feature, Plan, Problem, Reason, Solution, Solver, Termination
-from remat.arrays import IntArray
-from remat.solution import Enumeration
+from remat.answer.solution import Enumeration
+from remat.facts.columns import IntArray
 
 
 @dataclass(frozen=True)

@@ -15,11 +15,11 @@ from typing import ClassVar
 import numpy as np
 
 from remat import Feature, Plan, Problem, Reason, Solution, Solver, Termination
-from remat.arrays import BoolArray, IntArray
-from remat.budget import flow_solver, least_bytes
-from remat.feasibility import forced
-from remat.solver import Cut
-from remat.weights import BY_BYTES
+from remat.answer.solver import Cut
+from remat.facts.columns import BoolArray, IntArray
+from remat.problem.feasibility import forced
+from remat.problem.weights import BY_BYTES
+from remat.proof.budget import flow_solver, least_bytes
 
 _SLOTS = 10_000
 """Into how many parts at most the dynamic program divides the knapsack, as in PyTorch."""

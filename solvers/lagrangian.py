@@ -10,11 +10,11 @@ from typing import Any, ClassVar
 import numpy as np
 
 from remat import Feature, Plan, Problem, Reason, Solution, Solver, Termination
-from remat.arrays import BoolArray
-from remat.budget import flow_solver
-from remat.hull import Edge, Hull, Vertex
-from remat.network import SINK, Network, Reduction
-from remat.solver import FlowSolver, residual_sides
+from remat.answer.network import SINK, Network, Reduction
+from remat.answer.solver import FlowSolver, residual_sides
+from remat.facts.columns import BoolArray
+from remat.proof.budget import flow_solver
+from remat.proof.hull import Edge, Hull, Vertex
 from solvers.knapsack import DynamicKnapsack, GreedyKnapsack
 
 
@@ -22,7 +22,7 @@ from solvers.knapsack import DynamicKnapsack, GreedyKnapsack
 class Lagrangian(Solver):
     """Finds the edge of the convex hull at the budget, and approaches the budget from both its ends.
 
-    The flow of that edge bounds every plan within the budget (`remat.weights`), so the gap is proven.
+    The flow of that edge bounds every plan within the budget (`remat.problem.weights`), so the gap is proven.
 
     From the left, within the budget: at the price of the edge many choices tie, for models repeat
     their layers. All of them are minimum cuts, and they differ by sets of values that flip together.

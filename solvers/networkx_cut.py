@@ -11,8 +11,8 @@ from typing import Any, ClassVar
 import numpy as np
 
 from remat import FlowSolver, InvalidOption
-from remat.arrays import IntArray
-from remat.network import SINK, SOURCE, Network, Sides
+from remat.answer.network import SINK, SOURCE, Network, Sides
+from remat.facts.columns import IntArray
 
 FLOW_FUNCS = ("preflow_push", "boykov_kolmogorov", "dinitz", "edmonds_karp", "shortest_augmenting_path")
 

@@ -11,8 +11,8 @@ from typing import Any, ClassVar
 import numpy as np
 
 from remat import FlowSolver, RematError
-from remat.arrays import BoolArray, IntArray
-from remat.network import SINK, SOURCE, Network, Sides
+from remat.answer.network import SINK, SOURCE, Network, Sides
+from remat.facts.columns import BoolArray, IntArray
 
 
 @dataclass(frozen=True)

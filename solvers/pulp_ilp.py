@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from remat import Feature, Plan, Problem, Reason, RematError, Solution, Solver, Termination, UnsupportedProblem
-from remat.solution import ClaimedBound
+from remat.answer.solution import ClaimedBound
 
 _LARGEST_PRICE = 10**13 - 1
 """PuLP 3.3 writes coefficients with 13 digits to the file that CBC reads."""
@@ -27,7 +27,7 @@ _BASE = 10**4
 
 @dataclass(frozen=True)
 class PuLP(Solver):
-    """The formulation of `remat.problem` as a 0-1 program, in s = b - a, "saved", and a, "recomputed".
+    """The formulation of `remat.problem.problem` as a 0-1 program, in s = b - a, "saved", and a, "recomputed".
 
     In b and a themselves CBC 2.10.3 called plans optimal that were not: 350 for 349 on one of 12
     values without a use, and a program infeasible whose budget of 0 was met by recomputing all.

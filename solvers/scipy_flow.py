@@ -11,8 +11,8 @@ from typing import ClassVar, Literal, get_args
 import numpy as np
 
 from remat import FlowSolver, InvalidOption
-from remat.arrays import BoolArray, IntArray
-from remat.network import SINK, SOURCE, Network, Sides
+from remat.answer.network import SINK, SOURCE, Network, Sides
+from remat.facts.columns import BoolArray, IntArray
 
 Method = Literal["dinic", "edmonds_karp"]
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from remat import Feature, FlowSolver, Problem, Solver
-from remat.registry import find_solver, solver_names
+from remat.answer.registry import find_solver, solver_names
 from solvers import NetworkX, SciPy
 from solvers.networkx_cut import FLOW_FUNCS
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from examples import chain
 
-from remat.page.section import Figure
+from remat.views.report.section import Figure
 
 RESULTS = Path(__file__).parents[1] / "experiments" / "results"
 EVIL = "</script><script>alert(1)</script><img src=x onerror=alert(2)><b>bold</b>"

@@ -12,8 +12,8 @@ from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selectiv
 import remat
 from costmodels import ByteTraffic
 from remat import GraphBuilder
-from remat.pytorch import operators
-from remat.pytorch.measure import saved_activations
+from remat.pytorch.measure.training_step import saved_activations
+from remat.pytorch.read import operators
 
 
 class Autocast(nn.Module):

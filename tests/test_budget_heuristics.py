@@ -7,7 +7,7 @@ from hypothesis import given
 
 from costmodels import MemoryBudget
 from remat import Problem, solve
-from remat.corpus import Corpus
+from remat.facts.corpus import Corpus
 from remat.testing import problems
 
 KNAPSACKS = ("knapsack-greedy", "knapsack-dp")

@@ -13,10 +13,10 @@ from torch import fx, nn
 from torch.nn import functional as F
 
 import remat
-from experiments.zoo import gpt2
+from experiments.models.zoo import gpt2
 from remat import Graph, GraphBuilder, InvalidGraph
-from remat.pytorch.calls import CannotRebuild, call_of, call_texts
-from remat.pytorch.rebuild import difference, rebuild
+from remat.pytorch.read.call_text import CannotRebuild, call_of, call_texts
+from remat.pytorch.read.sample_call import difference, rebuild
 
 CPU = torch.device("cpu")
 

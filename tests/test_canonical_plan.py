@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from remat import Problem, Solver, solve
-from remat.arrays import IntArray
-from remat.network import Network, Reduction, Sides
+from remat.answer.network import Network, Reduction, Sides
+from remat.facts.columns import IntArray
 from remat.testing import problems
 from solvers import NetworkX
 

@@ -14,10 +14,10 @@ from torch.utils.flop_counter import FlopCounterMode, register_flop_formula
 
 import remat
 from costmodels import ByteTraffic, MemoryBudget
-from experiments import zoo
+from experiments.models import zoo
 from remat import CaptureError, Graph, Region
+from remat.answer.plan_facts import PlanFacts
 from remat.pytorch import capture_all
-from remat.report import PlanFacts
 
 N = 512
 B = N * N * 4

@@ -20,16 +20,16 @@ from remat import (
     Solution,
     Solver,
     Termination,
-    certify,
     check_plan,
     solve,
 )
-from remat.budget import least_bytes
-from remat.certify import check_flow, proven_bound
-from remat.network import SINK, Network, Reduction
-from remat.solution import Certificate, ClaimedBound, Enumeration, FlowCertificate
+from remat.answer.network import SINK, Network, Reduction
+from remat.answer.solution import Certificate, ClaimedBound, Enumeration, FlowCertificate
+from remat.problem.weights import Weights
+from remat.proof import certify
+from remat.proof.budget import least_bytes
+from remat.proof.certify import check_flow, proven_bound
 from remat.testing import problems
-from remat.weights import Weights
 from solvers import Exhaustive
 
 # x -> a -> b -> c, with c needed. Cheapest: save a (3), recompute b and c (1 each).

@@ -15,8 +15,8 @@ from typer.testing import CliRunner, Result
 
 import remat
 from remat import CostModel, Feature, Graph, Plan, Problem, Reason, Solution, Solver, Termination, Terms
-from remat.cli import app
-from remat.registry import costmodel_names, solver_names
+from remat.answer.registry import costmodel_names, solver_names
+from remat.cli.app import app
 
 MIB = 2**20
 
@@ -286,7 +286,7 @@ def test_version() -> None:
 
 
 def test_a_real_process_prints_pure_json_and_survives_a_closed_pipe(paper: Path) -> None:
-    command = [sys.executable, "-m", "remat.cli"]
+    command = [sys.executable, "-m", "remat.cli.app"]
     solved = subprocess.run([*command, "solve", paper, "--json"], check=True, capture_output=True, text=True)
     assert json.loads(solved.stdout)["objective"] == 8 * MIB
     assert solved.stderr == ""

@@ -11,9 +11,10 @@ from examples import chain, cosines, impossible, linear_dropout
 import remat
 from costmodels import ByteTraffic
 from remat import Feature, GraphBuilder, InvalidPlan, Plan, UnknownName
-from remat.comparison import Comparison
-from remat.registry import solver_names
-from remat.report import PlanFacts, human_bytes, human_price, label
+from remat.answer.plan_facts import PlanFacts, label
+from remat.answer.registry import solver_names
+from remat.views.comparison import Comparison
+from remat.words import human_bytes, human_price
 from solvers import Exhaustive, NetworkX, ORTools, PuLP
 
 MIB = 2**20

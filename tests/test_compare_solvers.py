@@ -31,14 +31,14 @@ from experiments.compare_solvers.__main__ import main
 from experiments.compare_solvers.agreement import disagreements, same_plans
 from experiments.compare_solvers.case import Case, Named, cases_of, graph_of, unfinished
 from experiments.compare_solvers.performance_profile import coverage, profile, ratios, seconds
-from experiments.compare_solvers.pictures import looks, profiles, scaling
 from experiments.compare_solvers.rows import COLUMNS, Row, frame_of
 from experiments.compare_solvers.scheduling import check_code, run, workers
+from experiments.compare_solvers.solver_pictures import looks, profiles, scaling
 from experiments.compare_solvers.store import Store, read
 from experiments.compare_solvers.summary import markdown, table
 from experiments.compare_solvers.supervision import ROOT, rows_of
 from remat import InvalidOption, RematError, Solver
-from remat.corpus import Corpus
+from remat.facts.corpus import Corpus
 from solvers import Exhaustive, NetworkX, ORTools
 
 CORPUS = Corpus.open()
@@ -61,7 +61,7 @@ from typing import ClassVar
 import numpy as np
 
 from remat import Plan, Reason, Solution, Solver, Termination
-from remat.solution import ClaimedBound
+from remat.answer.solution import ClaimedBound
 from solvers import ORTools
 
 
@@ -247,7 +247,7 @@ def test_refusals_have_their_reason() -> None:
     assert "takes up to 16 values" in tiny.note
     assert plain.status == "optimal"
     network, lagrangian = rows_of(
-        case(NetworkX(), Named("lagrangian", remat.registry.find_solver("lagrangian")), cost_model=BUDGET)
+        case(NetworkX(), Named("lagrangian", remat.answer.registry.find_solver("lagrangian")), cost_model=BUDGET)
     )
     assert (network.status, network.note.count("\n")) == ("refused", 0)
     assert "does not support a byte budget" in network.note

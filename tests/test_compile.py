@@ -18,13 +18,13 @@ import remat
 from costmodels import ByteTraffic, MemoryBudget
 from experiments.demo import SaveLeast
 from remat import Plan, Problem, Solution, Solver
-from remat.costmodel import FactsOnly
-from remat.device import find_device
-from remat.estimators.profile import Profile
-from remat.estimators.roofline import Roofline
+from remat.answer.plan_facts import PlanFacts
+from remat.predict.time.device import find_device
+from remat.predict.time.profile import Profile
+from remat.predict.time.roofline import Roofline
+from remat.problem.costmodel import FactsOnly
 from remat.pytorch import Partitioner
-from remat.pytorch.measure import saved_activations
-from remat.report import PlanFacts
+from remat.pytorch.measure.training_step import saved_activations
 from solvers import NetworkX, ORTools
 
 Step = Callable[..., Tensor]

@@ -20,16 +20,17 @@ from typer.testing import CliRunner, Result
 
 import remat
 from costmodels import ByteTraffic
-from experiments import models, published
 from experiments.corpus import __main__ as making
 from experiments.corpus.__main__ import main
 from experiments.corpus.catalogue import recipes
 from experiments.corpus.readme import markdown
 from experiments.corpus.recipe import capture
+from experiments.models import published
+from experiments.models import workloads as models
 from remat import Graph, InvalidGraph, NotInstalled, UnknownName
-from remat.cli import app
-from remat.corpus import INDEX, Corpus, Entry
-from remat.report import PlanFacts
+from remat.answer.plan_facts import PlanFacts
+from remat.cli.app import app
+from remat.facts.corpus import INDEX, Corpus, Entry
 
 CORPUS = Corpus.open()
 NAMES = [entry.name for entry in CORPUS.entries]

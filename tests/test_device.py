@@ -15,10 +15,10 @@ from torch._subclasses import FakeTensorMode
 from typer.testing import CliRunner
 
 from remat import InvalidOption, UnknownName
-from remat.cli import app
-from remat.device import DeviceProfile, cache_folder, find_device, measured_file
-from remat.estimators import Roofline
-from remat.known_devices import ALIASES, KNOWN
+from remat.cli.app import app
+from remat.predict.time import Roofline
+from remat.predict.time.device import DeviceProfile, cache_folder, find_device, measured_file
+from remat.predict.time.known_devices import ALIASES, KNOWN
 
 PROFILE = DeviceProfile("mine", {"float32": 1e12, "float16": 4e12}, bytes_per_s=1e11, launch_ns=900, source="a test")
 
@@ -163,7 +163,7 @@ def test_files_lie_where_the_platform_keeps_caches(
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Measures small things: what they give is real, but says little about the machine."""
-    from remat.pytorch import device
+    from remat.pytorch.measure import ceilings as device
 
     monkeypatch.setattr(device, "_LARGEST", 256)
     monkeypatch.setattr(device, "_COPIED_BYTES", {"cpu": 2**20})
@@ -171,7 +171,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_this_machine_can_be_measured(quick: None, folder: Path) -> None:
-    from remat.pytorch.device import measured_device
+    from remat.pytorch.measure.ceilings import measured_device
 
     measured = measured_device("cpu")
     assert measured == DeviceProfile.load(folder / "device-cpu.json") == find_device("here")
@@ -184,8 +184,8 @@ def test_this_machine_can_be_measured(quick: None, folder: Path) -> None:
 
 def test_ceilings_of_another_device_are_not_taken_for_those_of_this_one(quick: None, folder: Path) -> None:
     """A folder may be shared by machines, and a process may be given fewer threads than the last."""
-    from remat.pytorch.device import measured_device
-    from remat.pytorch.timing import device_name
+    from remat.pytorch.measure.ceilings import measured_device
+    from remat.pytorch.measure.timing import device_name
 
     folder.mkdir(parents=True)
     PROFILE.save(folder / "device-cpu.json")
@@ -198,8 +198,8 @@ def test_ceilings_of_another_device_are_not_taken_for_those_of_this_one(quick: N
 
 
 def test_nothing_fake_is_measured(quick: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    from remat.pytorch.device import measure_device
-    from remat.pytorch.timing import Stopwatch
+    from remat.pytorch.measure.ceilings import measure_device
+    from remat.pytorch.measure.timing import Stopwatch
 
     seen: set[type] = set()
     best_ns = Stopwatch.best_ns

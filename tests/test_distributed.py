@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 
 import remat
-from remat.pytorch import ranks as exchanging
+from remat.pytorch.run import ranks as exchanging
 
 pytestmark = pytest.mark.xdist_group("ranks")  # the processes of one run are enough
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 import remat
-from remat.registry import costmodel_names, estimator_names, solver_class, solver_names
-from remat.solver import Feature
+from remat.answer.registry import costmodel_names, estimator_names, solver_class, solver_names
+from remat.answer.solver import Feature
 
 ROOT = Path(__file__).parents[1]
 

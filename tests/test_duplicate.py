@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 from torch import Tensor, fx, nn
 from torch._inductor.compile_fx import compile_fx
 
-from remat.across import Pass, recompute_across
-from remat.pytorch import seam
-from remat.pytorch.dry_run import can_dry_run, copied
-from remat.pytorch.duplicate import DuplicateAcrossKernels, duplicate, pass_of
-from remat.pytorch.lowerings import visited
-from remat.pytorch.traffic_count import Kernel, counted, scheduled_kernels
+from remat.improve.between_kernels import Pass, recompute_across
+from remat.pytorch.inductor.dry_run import can_dry_run, copied
+from remat.pytorch.inductor.duplicate import DuplicateAcrossKernels, duplicate, pass_of
+from remat.pytorch.inductor.lowered_graphs import visited
+from remat.pytorch.inductor.traffic_count import Kernel, counted, scheduled_kernels
+from remat.pytorch.seam import versions as seam
 from remat.testing import dags
 
 pytestmark = pytest.mark.filterwarnings("error:DuplicateAcrossKernels leaves")  # what users are warned of is a bug
@@ -397,7 +397,7 @@ def test_where_inductor_is_not_as_expected_the_graph_is_left_as_it_is_with_a_war
     def broken(_: fx.Graph) -> list[Kernel]:
         raise AttributeError("no such thing in this torch")
 
-    monkeypatch.setattr("remat.pytorch.duplicate.dry_run", broken)
+    monkeypatch.setattr("remat.pytorch.inductor.duplicate.dry_run", broken)
     with pytest.warns(RuntimeWarning, match="leaves a graph as it is: AttributeError: no such thing"):
         assert watched(figure_4, torch.rand(8, 8)) == [(True, 0)]
 

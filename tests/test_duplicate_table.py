@@ -9,8 +9,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from experiments import duplicate, models
-from experiments.models import Sample
+from experiments.models import workloads as models
+from experiments.models.workloads import Sample
+from experiments.traffic_study import duplicate_table as duplicate
 
 
 class Gate(nn.Module):

@@ -17,14 +17,14 @@ from hypothesis import strategies as st
 from test_calls import conv_net
 
 import remat
-from experiments.zoo import gpt2
+from experiments.models.zoo import gpt2
 from remat import Estimator, Graph, GraphBuilder, InvalidGraph, InvalidOption, Region, UnknownName
-from remat.device import DeviceProfile
-from remat.estimators import Flops, Profile, Roofline
-from remat.estimators.kernels import Work
-from remat.pytorch.capture import visit_joint_graphs
-from remat.pytorch.facts import extract
-from remat.pytorch.timing import Stopwatch, device_label, device_name
+from remat.predict.time import Flops, Profile, Roofline
+from remat.predict.time.device import DeviceProfile
+from remat.predict.time.work import Work
+from remat.pytorch.measure.timing import Stopwatch, device_label, device_name
+from remat.pytorch.read.capture import visit_joint_graphs
+from remat.pytorch.read.extract import extract
 from remat.testing import check_estimator, graphs
 
 TOY = DeviceProfile(
@@ -297,7 +297,7 @@ def test_a_default_is_the_same_whatever_was_measured(
     transformer: Graph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = remat.find_estimator(remat.DEFAULT_ESTIMATOR).recompute_cost(transformer)
-    monkeypatch.setattr("remat.device.cache_folder", lambda: tmp_path)
+    monkeypatch.setattr("remat.predict.time.device.cache_folder", lambda: tmp_path)
     TOY.save(tmp_path / "device-cpu.json")
     after = remat.find_estimator(remat.DEFAULT_ESTIMATOR).recompute_cost(transformer)
     assert np.array_equal(before, after)
@@ -343,9 +343,9 @@ def test_a_bad_option_of_a_name_is_one_clear_error(text: str, message: str) -> N
 
 
 def test_every_estimator_in_the_folder_is_registered_under_its_name() -> None:
-    import remat.estimators
+    import remat.predict.time
 
-    ours = [getattr(remat.estimators, name) for name in remat.estimators.__all__]
+    ours = [getattr(remat.predict.time, name) for name in remat.predict.time.__all__]
     assert {type(remat.find_estimator(one.name)) for one in ours} == set(ours)
 
 
@@ -507,7 +507,7 @@ def test_indices_are_valid_and_spread_over_the_table(
         seen.append(indices)
         return weight[indices]
 
-    monkeypatch.setattr("remat.pytorch.rebuild.operator_named", lambda name: spy)
+    monkeypatch.setattr("remat.pytorch.read.sample_call.operator_named", lambda name: spy)
     g = GraphBuilder()
     g.input("table", bytes=4000, dtype="float32", shape=(500, 2))
     g.input("rows", bytes=8000, dtype="int64", shape=(1000,))
@@ -554,10 +554,10 @@ def test_times_that_make_no_sense_are_refused(timed: list[int], tmp_path: Path) 
 def test_without_options_everything_is_kept_in_the_user_s_folder(
     timed: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("remat.device.cache_folder", lambda: tmp_path / "remat")
-    monkeypatch.setattr("remat.estimators.timings.cache_folder", lambda: tmp_path / "remat")
+    monkeypatch.setattr("remat.predict.time.device.cache_folder", lambda: tmp_path / "remat")
+    monkeypatch.setattr("remat.predict.time.timings.cache_folder", lambda: tmp_path / "remat")
     here = replace(TOY, name=device_name(torch.device("cpu")))
-    monkeypatch.setattr("remat.pytorch.device.measure_device", lambda kind: here)
+    monkeypatch.setattr("remat.pytorch.measure.ceilings.measure_device", lambda kind: here)
     graph = unknown_operator("aten.relu.default")
     for _ in range(2):
         assert Profile(device="cpu").recompute_cost(graph)[1] == 1001

@@ -7,7 +7,7 @@ from examples import chain, cosines, impossible, linear_dropout
 
 import remat
 from remat import GraphBuilder, Infeasible, UnknownName
-from remat.explain import Decision
+from remat.views.explain import Decision
 
 MIB = 2**20
 

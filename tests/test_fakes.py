@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from torch._subclasses import FakeTensorMode
 
 import remat
-from experiments import models
 from experiments.corpus.recipe import fake
+from experiments.models import workloads as models
 from remat import CaptureError
 
 GIB = 2**30

@@ -11,7 +11,7 @@ from helpers import BUDGET, SOLVERS, each, every_plan
 from hypothesis import given, settings
 
 from remat import Feature, Infeasible, Problem, Reason, Solution, Solver, solve
-from remat.feasibility import check_feasible
+from remat.problem.feasibility import check_feasible
 from remat.testing import problems
 
 # rng -> mask -> scaled <- bystander. What cannot be had from rng cannot be had from scaled.

@@ -18,12 +18,12 @@ from hypothesis import strategies as st
 import remat
 from costmodels import MemoryBudget
 from remat import CertificateRejected, FlowSolver, Infeasible, InvalidOption, Problem, frontier, solve
-from remat.arrays import IntArray
-from remat.certify import proven_bound
-from remat.hull import Hull
-from remat.network import SOURCE, Network, Sides
+from remat.answer.network import SOURCE, Network, Sides
+from remat.facts.columns import IntArray
+from remat.problem.weights import BY_BYTES, BY_COST, Weights
+from remat.proof.certify import proven_bound
+from remat.proof.hull import Hull
 from remat.testing import problems
-from remat.weights import BY_BYTES, BY_COST, Weights
 
 DRAWN = settings.default.max_examples
 
@@ -263,7 +263,10 @@ def test_a_frontier_of_a_graph_in_time() -> None:
     flops = frontier(cosines(), estimator="flops")
     assert (flops.unit, flops.vertices[-1].cost) == ("flops", 0)
     traffic = frontier(cosines(), cost_model="byte-traffic")
-    assert traffic.vertices[-1].cost == solve(remat.registry.find_costmodel("byte-traffic").pose(cosines())).objective
+    assert (
+        traffic.vertices[-1].cost
+        == solve(remat.answer.registry.find_costmodel("byte-traffic").pose(cosines())).objective
+    )
 
 
 @pytest.mark.parametrize(
@@ -355,7 +358,7 @@ def test_a_picture_of_no_known_format(tmp_path: Path) -> None:
 
 
 def test_a_hull_is_asked_for_its_part_at_a_budget_only() -> None:
-    hull = Hull(layers(12), remat.budget.flow_solver())
+    hull = Hull(layers(12), remat.proof.budget.flow_solver())
     edge = hull.edge_at(250)
     assert edge is not None
     assert (edge.left.point, edge.right.point, edge.bound(250)) == ((0, 84), (1200, 0), 67)

@@ -15,12 +15,12 @@ from torch.nn import functional as F
 
 import remat
 from costmodels import ByteTraffic
-from experiments.models import Mixer
+from experiments.models.workloads import Mixer
 from remat import Graph, GraphBuilder, InvalidGraph, InvalidOption, InvalidPlan, Plan
-from remat.arrays import BoolArray
-from remat.fusion import Fuser, Kernel, kernels
-from remat.fusion.index import contiguous_strides, identity, reshaped, strided, through
-from remat.hypothesis_strategies import graphs
+from remat.facts.columns import BoolArray
+from remat.predict.kernels import Fuser, Kernel, kernels
+from remat.predict.kernels.index import contiguous_strides, identity, reshaped, strided, through
+from remat.testing.strategies import graphs
 
 BYTES = 64
 _KINDS: dict[str, dict[str, Any]] = {
@@ -290,7 +290,7 @@ MODELS = {
 @pytest.mark.parametrize("mode", ["conservative", "aggressive"])
 def test_kernels_are_those_of_inductors_own_scheduler(name: str, mode: str) -> None:
     """Bytes of each kernel of three models that use most of the rules, under two plans each."""
-    from remat.pytorch.scheduled import inductor_kernels
+    from remat.pytorch.inductor.scheduled import inductor_kernels
 
     torch.manual_seed(0)
     build, inputs = MODELS[name]
@@ -354,7 +354,7 @@ HELD_OUT: dict[str, tuple[Callable[[], nn.Module], Callable[[], tuple[Tensor, ..
 @pytest.mark.parametrize("name", HELD_OUT)
 def test_operators_of_other_models_have_inductors_kernels_too(name: str) -> None:
     """Layouts of convolutions' gradients and of concatenations; shifts, scans, scatters, maxima with their places."""
-    from remat.pytorch.scheduled import Scheduled
+    from remat.pytorch.inductor.scheduled import Scheduled
 
     torch.manual_seed(0)
     build, inputs = HELD_OUT[name]

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from costmodels import FusionPairs
 from remat import Graph, GraphBuilder, InvalidGraph, InvalidOption, Solver, choose, predict_traffic, solve
-from remat.across import Group, Pass, pair, passes_of, recompute_across
-from remat.registry import costmodel_names
+from remat.answer.registry import costmodel_names
+from remat.improve.between_kernels import Group, Pass, pair, passes_of, recompute_across
 from remat.testing import check_cost_model, dags
 
 

@@ -23,7 +23,7 @@ def loaded_by(code: str) -> set[str]:
         "import remat",
         "import solvers",
         "import costmodels",
-        "import remat.registry as r; r.solver_names(); r.costmodel_names()",
+        "import remat.answer.registry as r; r.solver_names(); r.costmodel_names()",
         "import remat; remat.Problem.of([1]); remat.Plan((), ())",
     ],
 )

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from remat import FlowSolver, InvalidProblem, Problem, Solver, UnsupportedProblem, check_plan, solve
-from remat.certify import check_flow
-from remat.network import Network
+from remat.answer.network import Network
+from remat.proof.certify import check_flow
 from remat.testing import problems
 
 BIG = 2**33

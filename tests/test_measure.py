@@ -16,9 +16,10 @@ from typer.testing import CliRunner
 
 import remat
 from experiments import gpu_smoke
-from remat.pytorch import peak, traffic_count
-from remat.pytorch.measure import measure, measure_step, saved_activations, usual_strategies
-from remat.report import PlanFacts
+from remat.answer.plan_facts import PlanFacts
+from remat.pytorch.inductor import traffic_count
+from remat.pytorch.measure import peak
+from remat.pytorch.measure.training_step import measure, measure_step, saved_activations, usual_strategies
 
 
 def cos_cos(a: Tensor, b: Tensor, c: Tensor, d: Tensor) -> Tensor:
@@ -65,7 +66,7 @@ def test_a_step_is_measured_anew_tensor_by_tensor_and_leaves_no_trace() -> None:
     torch.manual_seed(0)
     model, x = Normalized(), torch.randn(16, 32)
     graph = remat.capture(model, x)
-    plan = remat.solve(remat.registry.find_costmodel("byte-traffic").pose(graph)).plan
+    plan = remat.solve(remat.answer.registry.find_costmodel("byte-traffic").pose(graph)).plan
     assert plan is not None
     model.linear.weight.grad = gradient = torch.ones(32, 32)
     before = {name: value.clone() for name, value in model.state_dict().items()}
@@ -245,7 +246,7 @@ def test_nothing_of_an_earlier_step_is_alive_while_the_peak_is_measured(monkeypa
         alive.append(sum(result() is not None for result in results))
         return 0
 
-    monkeypatch.setattr("remat.pytorch.measure.peak_bytes", peak_bytes)
+    monkeypatch.setattr("remat.pytorch.measure.training_step.peak_bytes", peak_bytes)
     measure(Squares(3, 3), torch.randn(2, 3), strategies={"eager": lambda model: model}, repeats=1)
     assert results
     assert set(alive) == {0}

@@ -22,18 +22,18 @@ from typer.testing import CliRunner
 
 import remat
 from costmodels import MemoryBudget
-from experiments import peak_error
-from experiments.cases import CASES
+from experiments.accuracy import peak_error
 from experiments.demo import SaveLeast
+from experiments.models.cases import CASES
 from remat import CostModel, Graph, GraphBuilder, InvalidPlan, NotInstalled, Plan, Region, RematError, check_plan
-from remat.arrays import BoolArray
-from remat.cli import app
-from remat.costmodel import FactsOnly
-from remat.memory import Simulator, Timeline, lower_bound, peak_bytes, simulate, working_set_bytes
-from remat.memory.fusion import fusion
-from remat.pytorch.partitioner import Partitioner
-from remat.pytorch.uncompiled import run_uncompiled
-from remat.report import PlanFacts, plan_mask
+from remat.answer.plan_facts import PlanFacts, plan_mask
+from remat.cli.app import app
+from remat.facts.columns import BoolArray
+from remat.predict.memory import Simulator, Timeline, lower_bound, peak_bytes, simulate, working_set_bytes
+from remat.predict.memory.registers import fusion
+from remat.problem.costmodel import FactsOnly
+from remat.pytorch.read.uncompiled import run_uncompiled
+from remat.pytorch.run.partitioner import Partitioner
 from remat.testing import graphs
 
 MIB = 2**20

@@ -22,18 +22,18 @@ from remat import (
     Reason,
     UnknownName,
     UnsupportedProblem,
-    certify,
     check_plan,
     choose,
     compare,
     explain,
     solve,
 )
-from remat.memory import lower_bound, simulate
-from remat.peak_search import relaxation
-from remat.report import PlanFacts
-from remat.sizes import parse_bytes
+from remat.answer.plan_facts import PlanFacts
+from remat.improve.peak_search import relaxation
+from remat.predict.memory import lower_bound, simulate
+from remat.proof import certify
 from remat.testing import check_cost_model, graphs
+from remat.words import parse_bytes
 
 DRAWN = settings.default.max_examples
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from remat import Bans, CostModel, InvalidProblem, Problem, Terms
-from remat.costmodel import Sum
-from remat.graph import Graph
+from remat.facts.graph import Graph
+from remat.problem.costmodel import Sum
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from costmodels import ByteTraffic, MultiRead
 from costmodels.backward_kernels import BackwardKernels
 from costmodels.byte_traffic import Mode
 from costmodels.recompute_rules import RULES
-from experiments.shared_write import SharedWrite
+from experiments.traffic_study.shared_write import SharedWrite
 from remat import Graph, GraphBuilder, InvalidOption, InvalidProblem, Problem, solve
 from remat.testing import check_cost_model, graphs
 

@@ -19,7 +19,7 @@ from nbformat import NotebookNode
 
 import remat
 from remat import Feature
-from remat.registry import solver_class, usable_solvers
+from remat.answer.registry import solver_class, usable_solvers
 
 FOLDER = Path(__file__).parents[1] / "experiments" / "notebooks"
 NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))

@@ -20,14 +20,14 @@ import remat
 from costmodels import ByteTraffic
 from experiments.demo import SaveLeast
 from experiments.paper import autocast, cosines, dropout_mask, encoder, evonorm, gelu, steps
-from experiments.paper.rows import Rows
+from experiments.paper.kept_rows import Rows
 from experiments.paper.steps import EAGER, EVERYTHING, NOTHING, OURS, PYTORCH
 from experiments.paper.table import Figures, Setting, Table, WrongStep, command
-from remat.pytorch.measure import measure
-from remat.pytorch.saved import saved_activations
-from remat.pytorch.scheduled import inductor_kernels
-from remat.pytorch.strategies import Strategy
-from remat.report import PlanFacts
+from remat.answer.plan_facts import PlanFacts
+from remat.pytorch.inductor.scheduled import inductor_kernels
+from remat.pytorch.measure.saved import saved_activations
+from remat.pytorch.measure.step_strategies import Strategy
+from remat.pytorch.measure.training_step import measure
 
 TINY = Setting("cpu", "small", 1)
 SIZE = 2**12

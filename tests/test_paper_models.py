@@ -18,19 +18,19 @@ from torch import nn
 import remat
 from costmodels import ByteTraffic
 from experiments.corpus.recipe import fake
+from experiments.models.ten_models import MODELS, Amp, Source, Whole
 from experiments.paper import acquisition, batch_trial, budget_curve, geomean, largest_batch, solver_time, throughput
 from experiments.paper.batch_search import DoesNotFit, Found, grain
 from experiments.paper.batch_search import largest_batch as search
 from experiments.paper.batch_trial import Trials, captured, estimated_bytes
+from experiments.paper.kept_rows import Row, Rows
 from experiments.paper.largest_batch import NothingFits
 from experiments.paper.methods import FULL, MIN_CUT, NO, OURS, checkpointed, cut
-from experiments.paper.rows import Row, Rows
+from experiments.paper.scheduled_step import Unwritten, computed
 from experiments.paper.table import Setting, Table, Unavailable
-from experiments.paper.unwritten import Unwritten, computed
-from experiments.paper.whole import MODELS, Amp, Source, Whole
-from remat.corpus import no_recompute_saved_bytes
-from remat.pytorch.outcome import Outcome
-from remat.report import PlanFacts
+from remat.answer.plan_facts import PlanFacts
+from remat.facts.corpus import no_recompute_saved_bytes
+from remat.pytorch.measure.step_values import Outcome
 
 SMALL = Setting("cpu", "small", repeats=1)
 PUBLISHED = Setting("cpu", "published", repeats=1)
@@ -355,7 +355,7 @@ def test_the_published_size_of_the_acquisition_function_stores_what_was_publishe
 
 
 def test_the_acquisition_function_is_that_of_the_corpus() -> None:
-    from experiments.published import ExpectedHypervolumeImprovement
+    from experiments.models.published import ExpectedHypervolumeImprovement
 
     model, args = acquisition.ours(acquisition.SMALL, "cpu")
     sizes = acquisition.SMALL
@@ -399,7 +399,7 @@ def test_pytorchs_own_choice_is_timed_on_a_live_graph() -> None:
 
 
 def test_the_large_graphs_are_larger_than_the_papers() -> None:
-    from remat.corpus import Corpus
+    from remat.facts.corpus import Corpus
 
     corpus = Corpus.open()
     stored = [case.name for case in solver_time.TABLE.cases if "live" not in case.name][2:]

@@ -15,11 +15,11 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from experiments.paper import rows as rows_module
+from experiments.paper import kept_rows as rows_module
 from experiments.paper import table as table_module
-from experiments.paper.markdown import NOT_MEASURED, markdown
-from experiments.paper.rows import Row, Rows, WrongFile, cell
+from experiments.paper.kept_rows import Row, Rows, WrongFile, cell
 from experiments.paper.table import Case, Figures, Setting, Table, Unavailable, command
+from experiments.paper.table_page import NOT_MEASURED, markdown
 
 SMALL = Setting("cpu", "small", 1)
 PUBLISHED = Setting("cpu", "published", 1)

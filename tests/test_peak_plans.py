@@ -14,13 +14,14 @@ from hypothesis import given, settings
 
 import remat
 from costmodels import MemoryBudget, RecomputeTime
-from experiments.cases import CASES
-from remat import Graph, GraphBuilder, InvalidOption, Plan, check_plan, choose, peak_search
-from remat.memory import Simulator, lower_bound, simulate
-from remat.peak_plans import PeakPlans
-from remat.peak_search import fit_peak
-from remat.registry import find_estimator, find_solver
-from remat.report import PlanFacts
+from experiments.models.cases import CASES
+from remat import Graph, GraphBuilder, InvalidOption, Plan, check_plan, choose
+from remat.answer.plan_facts import PlanFacts
+from remat.answer.registry import find_estimator, find_solver
+from remat.improve import peak_search
+from remat.improve.peak_plans import PeakPlans
+from remat.improve.peak_search import fit_peak
+from remat.predict.memory import Simulator, lower_bound, simulate
 from remat.testing import graphs
 
 

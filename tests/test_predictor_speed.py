@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from experiments import predictor_speed
-from experiments.predictor_speed import Row, summary
+from experiments.bench import predictor_speed
+from experiments.bench.predictor_speed import Row, summary
 
 
 def test_both_are_asked_the_same_and_their_times_are_kept(tmp_path: Path) -> None:

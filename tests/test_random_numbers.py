@@ -17,10 +17,10 @@ from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selectiv
 import remat
 from costmodels import ByteTraffic
 from experiments.demo import SaveLeast
-from remat.pytorch import partitioner
-from remat.pytorch.capture import visit_joint_graphs
-from remat.pytorch.facts import extract
-from remat.pytorch.partitioner import check_nothing_runs_twice
+from remat.pytorch.read.capture import visit_joint_graphs
+from remat.pytorch.read.extract import extract
+from remat.pytorch.run import partitioner
+from remat.pytorch.run.partitioner import check_nothing_runs_twice
 
 
 class Dropouts(nn.Module):

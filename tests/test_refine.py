@@ -21,19 +21,19 @@ from typer.testing import CliRunner
 
 import remat
 from remat import Graph, GraphBuilder, Plan
-from remat.arrays import BoolArray
-from remat.cli import app
-from remat.device import DeviceProfile
+from remat.answer.plan_facts import PlanFacts
+from remat.cli.app import app
 from remat.errors import InvalidOption, InvalidPlan
-from remat.feasibility import forced
-from remat.hypothesis_strategies import graphs
-from remat.pytorch.scheduled import Scheduled
-from remat.refinement import Objective, Peak, Time, Traffic
-from remat.refinement.classes import colours
-from remat.refinement.objectives import Score, Scorer
-from remat.refinement.repeats import shortened
-from remat.refinement.states import Space, State
-from remat.report import PlanFacts
+from remat.facts.columns import BoolArray
+from remat.improve.refine import Objective, Peak, Time, Traffic
+from remat.improve.refine.classes import colours
+from remat.improve.refine.objectives import Score, Scorer
+from remat.improve.refine.repeats import shortened
+from remat.improve.refine.states import Space, State
+from remat.predict.time.device import DeviceProfile
+from remat.problem.feasibility import forced
+from remat.pytorch.inductor.scheduled import Scheduled
+from remat.testing.strategies import graphs
 
 
 @dataclass(frozen=True)

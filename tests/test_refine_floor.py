@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from torch import nn
 
 import remat
-from experiments.traffic_floor import Floor
+from experiments.traffic_study.traffic_floor import Floor
 from remat import Graph, GraphBuilder, InvalidPlan, Plan
-from remat.hypothesis_strategies import graphs
-from remat.refinement.states import Space
+from remat.improve.refine.states import Space
+from remat.testing.strategies import graphs
 
 
 def some_plans(graph: Graph, data: st.DataObject, count: int) -> list[Plan]:

@@ -9,7 +9,7 @@ import chromium
 import pytest
 from report_samples import EVIL, RESULTS, drawn, evil_files, solver_runs, write_csv, write_json
 
-from remat.page import Page
+from remat.views.report import Page
 
 pytestmark = pytest.mark.xdist_group("chromium")
 """One browser, and one large page, for all of them."""

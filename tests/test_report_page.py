@@ -32,11 +32,12 @@ from report_samples import (
 from typer.testing import CliRunner
 
 import remat
-from remat.cli import app
+from remat.answer.registry import solver_names
+from remat.cli.app import app
 from remat.errors import InvalidOption, NotInstalled, RematError
-from remat.page import Page, cells, charts, colours, frontiers, plots, render, solver_rows, source
-from remat.page.provenance import Origin, device
-from remat.registry import solver_names
+from remat.views.report import Page, cells, charts, colours, plots, render, solver_rows, source
+from remat.views.report import frontier_charts as frontiers
+from remat.views.report.origins import Origin, device
 
 
 def only(path: Path) -> Any:
@@ -457,7 +458,7 @@ def test_the_same_files_give_the_same_bytes_in_every_process(tmp_path: Path, see
     solvers = write_csv(tmp_path / "solvers.csv", solver_runs() + others)
     files = [tmp_path / "graph.json", solvers, RESULTS / "budgets.json"]
     here = Page.of(files, refine=3).html()
-    code = "import sys; from remat.page import Page; Page.of(sys.argv[2:], refine=3).save(sys.argv[1])"
+    code = "import sys; from remat.views.report import Page; Page.of(sys.argv[2:], refine=3).save(sys.argv[1])"
     arguments = [sys.executable, "-c", code, str(tmp_path / "there.html"), *map(str, files)]
     subprocess.run(arguments, check=True, env=os.environ | {"PYTHONHASHSEED": seed})
     assert (tmp_path / "there.html").read_bytes() == here.encode()

@@ -15,14 +15,15 @@ from strategies import Dice, SaveEverything
 from torch import Tensor, nn
 
 import remat
-from experiments import models, zoo
-from experiments.cases import CASES
 from experiments.demo import SaveLeast
+from experiments.models import workloads as models
+from experiments.models import zoo
+from experiments.models.cases import CASES
 from remat import Bans, CaptureError, Graph, GraphBuilder, InvalidOption, InvalidPlan, Plan
 from remat.errors import CannotRebuild
 from remat.pytorch import capture_all
-from remat.pytorch.scheduled import Scheduled, inductor_kernels
-from remat.pytorch.traffic_count import Kernel, counted
+from remat.pytorch.inductor.scheduled import Scheduled, inductor_kernels
+from remat.pytorch.inductor.traffic_count import Kernel, counted
 
 
 def plan_of(graph: Graph, cost_model: remat.CostModel) -> Plan:

@@ -32,7 +32,14 @@ from remat import (
     UnknownName,
     UnsupportedProblem,
 )
-from remat.registry import costmodel_class, costmodel_names, find_costmodel, find_solver, solver_class, solver_names
+from remat.answer.registry import (
+    costmodel_class,
+    costmodel_names,
+    find_costmodel,
+    find_solver,
+    solver_class,
+    solver_names,
+)
 from solvers import Exhaustive
 
 SMALL = Problem.of([3], needed=[0])
@@ -97,7 +104,7 @@ def test_a_missing_package_of_a_stranger_is_named() -> None:
 
 @each([solver for solver in SOLVERS if solver.requires])
 def test_a_backend_that_is_not_installed(solver: Solver, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("remat.solver.find_spec", lambda package: None)
+    monkeypatch.setattr("remat.answer.solver.find_spec", lambda package: None)
     package = solver.requires[0]
     remedy = package if package == "networkx" else rf"'remat\[{package}\]'"  # networkx always comes along
     message = f"solver '{solver.name}' needs {package}: pip install {remedy}"

@@ -24,10 +24,10 @@ from torch.utils.checkpoint import SAC_IGNORED_OPS, checkpoint, set_checkpoint_e
 import remat
 from costmodels import ByteTraffic
 from remat import CaptureError, CostModel, Graph, InvalidOption, InvalidPlan, Plan, Terms
-from remat.costmodel import FactsOnly
-from remat.pytorch.policy import KeptCall, SelectivePolicy
-from remat.pytorch.selective import Observed
-from remat.report import PlanFacts
+from remat.answer.plan_facts import PlanFacts
+from remat.problem.costmodel import FactsOnly
+from remat.pytorch.eager.policy import KeptCall, SelectivePolicy
+from remat.pytorch.eager.selective import Observed
 
 aten = torch.ops.aten
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import remat
 from costmodels import MultiRead
-from experiments.shared_write import SharedWrite
+from experiments.traffic_study.shared_write import SharedWrite
 from remat import (
     Graph,
     GraphBuilder,
@@ -23,8 +23,8 @@ from remat import (
     LimitReached,
     UnsupportedProblem,
 )
-from remat.arrays import BoolArray
-from remat.costmodel import activation_bytes
+from remat.facts.columns import BoolArray
+from remat.problem.costmodel import activation_bytes
 from remat.testing import graphs
 
 MODES: Any = st.sampled_from(("conservative", "aggressive"))

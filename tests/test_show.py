@@ -15,9 +15,9 @@ from matplotlib.patches import FancyBboxPatch
 
 import remat
 from remat import Graph, InvalidPlan, NotInstalled, Plan, RematError, UnknownName
-from remat.layout import layered
-from remat.show import DEFERRED, EITHER, FORWARD, INPUT, LARGEST, RECOMPUTED, SAVED, SAVED_INPUT, TANGENTS, styles
 from remat.testing import dags, graphs
+from remat.views.layout import layered
+from remat.views.show import DEFERRED, EITHER, FORWARD, INPUT, LARGEST, RECOMPUTED, SAVED, SAVED_INPUT, TANGENTS, styles
 
 PLAN = Plan(("add3",), ("cos1", "sin2", "sin1"))
 

@@ -8,7 +8,7 @@ import pytest
 import remat
 from costmodels import ByteTraffic
 from remat import Graph, GraphBuilder, Plan, Problem, Region
-from remat.network import Reduction
+from remat.answer.network import Reduction
 
 B = 4096
 

@@ -8,12 +8,12 @@ from unittest.mock import patch
 import pytest
 import torch
 
-from experiments.cases import CASES
-from experiments.speed_compile import COLD, MODELS, Race, compared, paired, race
-from experiments.speed_compile_case import WHO, compiled, first_choice, timed_choices
-from experiments.speed_total import in_turns
-from experiments.stack import at_depth, depths
-from remat.pytorch import seam
+from experiments.bench.speed_compile import COLD, MODELS, Race, compared, paired, race
+from experiments.bench.speed_compile_case import WHO, compiled, first_choice, timed_choices
+from experiments.bench.speed_total import in_turns
+from experiments.bench.stack import at_depth, depths
+from experiments.models.cases import CASES
+from remat.pytorch.seam import versions as seam
 
 
 def test_every_model_of_the_zoo_races() -> None:

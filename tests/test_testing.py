@@ -27,10 +27,10 @@ from remat import (
     Terms,
     solve,
 )
-from remat.feasibility import check_feasible, forced
-from remat.network import SINK, SOURCE, Network, Sides
-from remat.registry import costmodel_class, costmodel_names
-from remat.solution import ClaimedBound
+from remat.answer.network import SINK, SOURCE, Network, Sides
+from remat.answer.registry import costmodel_class, costmodel_names
+from remat.answer.solution import ClaimedBound
+from remat.problem.feasibility import check_feasible, forced
 from remat.testing import check_cost_model, check_solver, dags, graphs, problems
 from solvers import Exhaustive
 

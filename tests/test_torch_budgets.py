@@ -7,10 +7,10 @@ import torch
 from torch import nn
 
 import remat
-from experiments import models
-from experiments.budgets import best, compared, illegal, markdown, summarized, timed
+from experiments.bench.budgets import best, compared, illegal, markdown, summarized, timed
+from experiments.models import workloads as models
 from remat import InvalidPlan
-from remat.pytorch.budgets import torchs_choice, torchs_plans
+from remat.pytorch.measure.torch_budgets import torchs_choice, torchs_plans
 
 
 def test_every_budget_of_pytorch_is_at_or_above_our_frontier() -> None:

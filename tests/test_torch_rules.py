@@ -10,11 +10,11 @@ import pytest
 from torch import fx
 
 from costmodels import ByteTraffic
-from experiments import zoo
-from experiments.cases import CASES
-from remat.pytorch import seam
-from remat.pytorch.capture import visit_joint_graphs
-from remat.pytorch.facts import extract
+from experiments.models import zoo
+from experiments.models.cases import CASES
+from remat.pytorch.read.capture import visit_joint_graphs
+from remat.pytorch.read.extract import extract
+from remat.pytorch.seam import versions as seam
 
 
 def differences(model: Any, args: tuple[Any, ...]) -> set[str]:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 import remat
 from remat import Graph, GraphBuilder, Plan, predict_traffic
-from remat.traffic import Traffic
+from remat.predict.traffic import Traffic
 
 SIZE = 1024
 

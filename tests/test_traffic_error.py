@@ -16,14 +16,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import remat
-from experiments import kernel_truth, models, traffic_error
-from experiments.held_out import HELD_OUT, MENDED, images, others, sequences
-from experiments.kernel_truth import Choice, Truth, different_plans, find_truth
-from experiments.models import KERNEL_ZOO, Sample
-from experiments.traffic_error import Part, Row, overall, rank_correlation, summary
+from experiments.accuracy import kernel_truth, traffic_error
+from experiments.accuracy.kernel_truth import Choice, Truth, different_plans, find_truth
+from experiments.accuracy.traffic_error import Part, Row, overall, rank_correlation, summary
+from experiments.models import workloads as models
+from experiments.models.held_out import HELD_OUT, MENDED, images, others, sequences
+from experiments.models.workloads import KERNEL_ZOO, Sample
 from remat.errors import CannotRebuild
-from remat.pytorch.scheduled import Scheduled
-from remat.pytorch.traffic_count import Kernel
+from remat.pytorch.inductor.scheduled import Scheduled
+from remat.pytorch.inductor.traffic_count import Kernel
 
 _THREE = Choice(3, on_the_frontier=0, budgets=(1.0,), every_plan_through_the_model=False)
 

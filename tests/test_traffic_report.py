@@ -11,11 +11,11 @@ from torch import nn
 
 import remat
 from costmodels import MultiRead
-from experiments.traffic import Row, Subject
-from experiments.traffic_report import DEFAULT, REFINED, TRANSFORMERS, markdown, picture, summary
-from remat.pytorch.budgets import torchs_plans
-from remat.pytorch.scheduled import inductor_kernels
-from remat.report import PlanFacts
+from experiments.traffic_study.strategies_compared import Row, Subject
+from experiments.traffic_study.traffic_report import DEFAULT, REFINED, TRANSFORMERS, markdown, picture, summary
+from remat.answer.plan_facts import PlanFacts
+from remat.pytorch.inductor.scheduled import inductor_kernels
+from remat.pytorch.measure.torch_budgets import torchs_plans
 
 GPT, MLP = TRANSFORMERS[0], "an MLP"
 

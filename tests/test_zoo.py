@@ -14,11 +14,11 @@ from torch import nn
 
 import remat
 from costmodels import ByteTraffic
-from experiments.cases import CASES, Case
 from experiments.demo import SaveLeast
-from experiments.training import train
+from experiments.models.cases import CASES, Case
+from experiments.models.training import train
 from remat import InvalidPlan, Plan
-from remat.costmodel import FactsOnly
+from remat.problem.costmodel import FactsOnly
 from remat.pytorch import capture_all
 
 STRATEGIES: dict[str, remat.CostModel] = {

@@ -19,8 +19,8 @@ from torch import Tensor
 import remat
 from costmodels import ByteTraffic
 from remat import InvalidGraph, LimitReached, Problem, Solution, Solver
-from remat.pytorch import partitioner
-from remat.pytorch.measure import saved_activations
+from remat.pytorch.measure.training_step import saved_activations
+from remat.pytorch.run import partitioner
 
 
 class Stack(torch.nn.Module):

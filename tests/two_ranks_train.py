@@ -21,7 +21,7 @@ from torch.nn.parallel import DistributedDataParallel
 import remat
 from costmodels import ByteTraffic
 from remat import Graph, Plan
-from remat.pytorch import ranks
+from remat.pytorch.run import ranks
 
 Compile = Callable[[Any], Any]
 WIDTH = 544

@@ -25,20 +25,21 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from experiments.compare_solvers import pictures, summary
+from experiments.compare_solvers import solver_pictures as pictures
+from experiments.compare_solvers import summary
 from experiments.compare_solvers.agreement import disagreements
 from experiments.compare_solvers.case import Case, Named, cases_of, unfinished
 from experiments.compare_solvers.performance_profile import coverage
 from experiments.compare_solvers.rows import Row
 from experiments.compare_solvers.scheduling import BACKENDS, run, workers
 from experiments.compare_solvers.store import Store, check_export, check_folder
-from experiments.provenance import provenance
-from remat import cli_tables
-from remat.cli_options import cost_model_of, solver_of
-from remat.corpus import Corpus, Entry
+from experiments.report.provenance import provenance
+from remat.answer.registry import solver_names, usable_solvers
+from remat.cli import tables as cli_tables
+from remat.cli.typed import cost_model_of, solver_of
 from remat.errors import RematError
-from remat.registry import solver_names, usable_solvers
-from remat.report import near
+from remat.facts.corpus import Corpus, Entry
+from remat.words import near
 
 RESULTS = Path(__file__).parents[1] / "results"
 COST_MODELS = (

@@ -9,7 +9,7 @@ from typing import Generic, NamedTuple, TypeVar
 
 from experiments.compare_solvers.rows import Row
 from remat import CostModel, Solver
-from remat.corpus import Corpus, Entry
+from remat.facts.corpus import Corpus, Entry
 
 Plugin = TypeVar("Plugin", Solver, CostModel)
 

@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from remat.page.solver_rows import WITHIN
+from remat.views.report.solver_rows import WITHIN
 
 
 def best_bound(frame: pd.DataFrame) -> pd.Series:

@@ -39,7 +39,7 @@ class Row:
         objective: what the plan costs, in `unit`.
         bound: no plan costs less, says the solver.
         gap: (objective - bound) / objective.
-        certified: the answer passed `remat.certify`, and its proof that no plan is better (or that there is none)
+        certified: the answer passed `remat.proof.certify`, and its proof that no plan is better (or that there is none)
             was verified without trusting the solver.
         saved_bytes: memory of the saved activations.
         plan: a hash of the plan's decisions.

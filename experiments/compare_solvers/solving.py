@@ -12,10 +12,10 @@ from typing import Any
 from experiments.compare_solvers.case import Case
 from experiments.compare_solvers.rows import one_line
 from remat import CostModel, Feature, Graph, GraphBuilder, Problem, Solution, Solver, UnsupportedProblem, solve
-from remat.compare import warm_up
-from remat.corpus import Corpus
+from remat.answer.plan_facts import PlanFacts
 from remat.errors import InvalidPlan, RematError
-from remat.report import PlanFacts
+from remat.facts.corpus import Corpus
+from remat.views.compare import warm_up
 
 _SHOWN_DIGITS = 16
 """Of a plan's hash: enough to tell a thousand plans apart."""

@@ -23,9 +23,9 @@ from typing import Any
 
 from experiments.compare_solvers.case import Case, graph_of
 from experiments.compare_solvers.rows import Row, one_line
-from experiments.provenance import provenance
+from experiments.report.provenance import provenance
 from remat import Feature, Solver
-from remat.corpus import Corpus
+from remat.facts.corpus import Corpus
 
 ROOT = Path(__file__).parents[2]
 

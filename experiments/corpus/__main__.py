@@ -22,10 +22,10 @@ from rich.console import Console
 from experiments.corpus.catalogue import recipes
 from experiments.corpus.readme import markdown
 from experiments.corpus.recipe import Recipe, capture
-from experiments.provenance import provenance
+from experiments.report.provenance import provenance
 from remat import Graph, InvalidGraph
-from remat.corpus import Entry, write_index
-from remat.report import near
+from remat.facts.corpus import Entry, write_index
+from remat.words import near
 
 INSTANCES = Path(__file__).parents[1] / "instances"
 

@@ -11,11 +11,12 @@ from itertools import chain
 import torch
 from torch import nn
 
-from experiments import models, published
-from experiments.corpus.hugging_face import hugging_face
 from experiments.corpus.recipe import Inputs, Recipe, floats, images, on_meta, tokens
-from experiments.models import KERNEL_ZOO
-from experiments.zoo import GPT2
+from experiments.models import published
+from experiments.models import workloads as models
+from experiments.models.hugging_face import hugging_face
+from experiments.models.workloads import KERNEL_ZOO
+from experiments.models.zoo import GPT2
 
 
 def recipes() -> dict[str, Recipe]:
@@ -38,7 +39,7 @@ def _small() -> list[Recipe]:
             name="small-" + re.sub("[^a-z0-9]+", "-", name.lower()),
             family="small",
             model=f"{name}: a small model of our own",
-            sizes="as in experiments/models.py",
+            sizes="as in experiments/models/workloads.py",
             make=make,
         )
         for name, make in KERNEL_ZOO.items()

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from remat.corpus import Entry
-from remat.report import human_bytes
+from remat.facts.corpus import Entry
+from remat.words import human_bytes
 
 _INTRODUCTION = """\
 # Joint graphs of real models
@@ -13,7 +13,7 @@ _INTRODUCTION = """\
 `python -m experiments.corpus` makes these files, the index and this page; do not edit them by hand.
 
 Each file is the joint forward+backward graph of a training step, as TorchInductor would partition it: every value
-with its operator, shape, bytes and flops, and every use (the format is documented in `remat/graph_file.py`; plain
+with its operator, shape, bytes and flops, and every use (the format is documented in `remat/facts/graph_file.py`; plain
 JSON, gzipped, and no PyTorch is needed to read it). With the files, solvers can be compared on the same instances,
 without PyTorch and without a GPU. We know of no other public collection of joint graphs with operators, bytes, flops,
 and marks of what fuses and what is random. Nearest come Checkmate's training graphs of seven convolutional nets, with a
@@ -27,7 +27,7 @@ remat solve resnet50.json.gz
 ```
 
 ```python
-from remat.corpus import Corpus
+from remat.facts.corpus import Corpus
 
 graph = Corpus.open().graph("resnet50")
 ```
@@ -39,9 +39,9 @@ the weights do not matter. All were captured for the CPU, in training mode, with
 says with which versions, when, and by which command. Graphs for a GPU differ in details, above all where attention is
 one operator. Losses are part of the graph; optimizers are not. Batch sizes are ours.
 
-- `small-*`, `gpt*`, `lstm-*`: models of this repository (`experiments/models.py`, `experiments/zoo.py`); `gpt*` has an
+- `small-*`, `gpt*`, `lstm-*`: models of this repository (`experiments/models/workloads.py`, `experiments/models/zoo.py`); `gpt*` has an
   output layer of its own, where the published models reuse the embedding.
-- Convolutional nets and acquisition functions: written out in `experiments/published.py` at the published widths.
+- Convolutional nets and acquisition functions: written out in `experiments/models/published.py` at the published widths.
 - `hf-*`: the configurations of the `transformers` package (Apache-2.0; `pip install 'remat[corpus]'`), without weights.
 
 *Saved* is what the forward pass hands to the backward pass if no operator runs twice, about what autograd keeps;

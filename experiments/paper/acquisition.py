@@ -18,11 +18,11 @@ import typer
 from torch import Tensor, nn
 
 from experiments.corpus.recipe import Sample
+from experiments.models.published import Posterior
 from experiments.paper.methods import AGGRESSIVE, MIN_CUT, NO, OURS, compiled
 from experiments.paper.steps import measured_rows
 from experiments.paper.table import Case, Figures, Setting, Table, Unavailable, command
-from experiments.published import Posterior
-from remat.pytorch import seam
+from remat.pytorch.seam import versions as seam
 
 METHODS = (MIN_CUT, NO, OURS, AGGRESSIVE)
 
@@ -54,7 +54,7 @@ SMALL = Sizes(restarts=4, samples=64, points=32)
 class HypervolumeImprovement(Posterior):
     """q-expected hypervolume improvement, by inclusion and exclusion over all subsets of the candidates.
 
-    As `experiments.published.ExpectedHypervolumeImprovement`, with the subsets on the device.
+    As `experiments.models.published.ExpectedHypervolumeImprovement`, with the subsets on the device.
     """
 
     def __init__(self, sizes: Sizes) -> None:

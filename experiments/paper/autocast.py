@@ -15,11 +15,11 @@ from torch import Tensor, nn
 
 import remat
 from costmodels import ByteTraffic
+from experiments.models.zoo import gpt2
 from experiments.paper import steps
 from experiments.paper.steps import NOTHING, OURS, PYTORCH
 from experiments.paper.table import Case, Figures, Setting, Table, command
-from experiments.zoo import gpt2
-from remat.pytorch.strategies import Strategy
+from remat.pytorch.measure.step_strategies import Strategy
 
 OPERATORS, INDUCTOR = "operator by operator", "Inductor"
 AUTOCAST, BFLOAT16 = "autocast", "bfloat16 weights"

@@ -13,16 +13,16 @@ from functools import lru_cache, partial
 import torch
 from torch import Tensor, nn
 
+from experiments.models.ten_models import Source, Whole
 from experiments.paper.batch_search import DoesNotFit
 from experiments.paper.methods import FULL, MIN_CUT, NO, OURS, checkpointed, compiled, cut
 from experiments.paper.table import Setting
-from experiments.paper.whole import Source, Whole
 from remat import Graph, Plan
-from remat.memory import Simulator
-from remat.pytorch import seam
-from remat.pytorch.budgets import torchs_plans
-from remat.pytorch.outcome import first_line
-from remat.report import plan_mask
+from remat.answer.plan_facts import plan_mask
+from remat.predict.memory import Simulator
+from remat.pytorch.measure.step_values import first_line
+from remat.pytorch.measure.torch_budgets import torchs_plans
+from remat.pytorch.seam import versions as seam
 
 TIMING_S = 10.0
 """No further step of one batch is timed after this."""

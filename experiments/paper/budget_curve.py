@@ -20,15 +20,15 @@ from torch import nn
 import remat
 from costmodels import MemoryBudget, RecomputeTime
 from experiments.corpus.recipe import Sample
-from experiments.paper.rows import Row, Rows
+from experiments.models.zoo import Block
+from experiments.paper.kept_rows import Row, Rows
 from experiments.paper.steps import measured_rows
 from experiments.paper.table import Case, Figures, Setting, Table, command
-from experiments.zoo import Block
-from remat.costmodel import activation_bytes
-from remat.estimators import Roofline
-from remat.pytorch.budgets import TENTHS, torchs_plans
-from remat.pytorch.strategies import NOTHING_RECOMPUTED, Strategy, usual_strategies
-from remat.report import PlanFacts
+from remat.answer.plan_facts import PlanFacts
+from remat.predict.time import Roofline
+from remat.problem.costmodel import activation_bytes
+from remat.pytorch.measure.step_strategies import NOTHING_RECOMPUTED, Strategy, usual_strategies
+from remat.pytorch.measure.torch_budgets import TENTHS, torchs_plans
 
 TOLERANCE = 0.05
 """The stack runs in bfloat16 on CUDA."""
@@ -212,7 +212,7 @@ NOTES = """
 - "products and attention saved, all else recomputed" is the plan with the fewest saved bytes in which no matrix product
   and no attention runs twice; normalizations are recomputed with the pointwise operators.
 - Steps are measured: forward and backward pass with the mean of squares as the loss, both ways in turns. Outputs and
-  gradients are compared with eager's. `experiments/budgets.py` has estimates for six more models.
+  gradients are compared with eager's. `experiments/bench/budgets.py` has estimates for six more models.
 """
 
 TABLE = Table(

@@ -17,7 +17,7 @@ from experiments.demo import SaveLeast
 from experiments.paper import steps
 from experiments.paper.steps import NOTHING, OURS, PYTORCH
 from experiments.paper.table import Case, Figures, Setting, Table, command
-from remat.pytorch.strategies import Strategy
+from remat.pytorch.measure.step_strategies import Strategy
 
 NUMBERS = "random numbers saved"
 SEED = "ours, least memory: the seed saved"

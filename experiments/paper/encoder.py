@@ -17,7 +17,7 @@ from costmodels import ByteTraffic
 from experiments.paper import steps
 from experiments.paper.steps import EAGER, NOTHING, OURS, PYTORCH
 from experiments.paper.table import Case, Figures, Setting, Table, Unavailable, command
-from remat.pytorch.strategies import Strategy
+from remat.pytorch.measure.step_strategies import Strategy
 
 AGGRESSIVE = "ours, aggressive"
 

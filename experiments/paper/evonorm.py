@@ -11,7 +11,7 @@ import torch
 import typer
 
 import remat
-from experiments.models import EvoNorm
+from experiments.models.workloads import EvoNorm
 from experiments.paper import steps
 from experiments.paper.steps import EAGER, EVERYTHING, NOTHING, OURS, PYTORCH
 from experiments.paper.table import Case, Figures, Setting, Table, Unavailable, command

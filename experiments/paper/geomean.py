@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 
+from experiments.paper.kept_rows import Rows, cell
 from experiments.paper.methods import METHODS, NO
-from experiments.paper.rows import Rows, cell
 
 Means = Mapping[str, tuple[float, int]]
 """By method: the mean of its ratios to no-checkpoint, and over how many models."""

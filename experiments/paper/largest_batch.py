@@ -12,13 +12,13 @@ from pathlib import Path
 
 import typer
 
+from experiments.models.ten_models import MODELS, Whole
 from experiments.paper import geomean
 from experiments.paper.batch_search import Found, largest_batch
 from experiments.paper.batch_trial import Trials, allowed_bytes, estimated_bytes, weight_bytes
+from experiments.paper.kept_rows import Rows
 from experiments.paper.methods import FULL, MIN_CUT, NO, OURS
-from experiments.paper.rows import Rows
 from experiments.paper.table import Case, Figures, Setting, Table, command
-from experiments.paper.whole import MODELS, Whole
 
 METHODS = (FULL, MIN_CUT, NO, OURS)
 
@@ -122,7 +122,7 @@ NOTES = """
   Beyond 16 samples the batch is found to a sixteenth of a power of two, or better; "too large" is the smallest batch
   that did not run. The search of one case ends after 300 s; then the two may be further apart.
 - Methods and models are those of `throughput`. "ours" has no published figure.
-- On the CPU, at either size, nothing runs: estimated is the peak of both passes as `remat.memory` simulates it, on
+- On the CPU, at either size, nothing runs: estimated is the peak of both passes as `remat.predict.memory` simulates it, on
   joint graphs without contents, and parameters, buffers and inputs. Workspaces and fragmentation are not in it. The
   models are our own there, at the published widths; RegNetX-1.6GF stands for timm_regnet.
 - Published for vgg16 under full-checkpoint is a batch of 4,096. Of images of 224 x 224, the output of the first

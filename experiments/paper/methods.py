@@ -12,7 +12,7 @@ from torch.utils.checkpoint import checkpoint
 
 import remat
 from costmodels import ByteTraffic
-from remat.pytorch.strategies import NOTHING_RECOMPUTED, usual_strategies
+from remat.pytorch.measure.step_strategies import NOTHING_RECOMPUTED, usual_strategies
 
 NO = "no-checkpoint"
 FULL = "full-checkpoint"

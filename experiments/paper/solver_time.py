@@ -17,14 +17,14 @@ import typer
 
 import remat
 from costmodels import ByteTraffic
-from experiments import zoo
+from experiments.models import zoo
 from experiments.paper.table import Case, Figures, Setting, Table, Unavailable, command
 from remat import FlowSolver, Solver, UnsupportedProblem
-from remat.corpus import Corpus
-from remat.pytorch import seam
-from remat.pytorch.capture import visit_joint_graphs
-from remat.pytorch.facts import extract
-from remat.registry import find_solver, solver_names
+from remat.answer.registry import find_solver, solver_names
+from remat.facts.corpus import Corpus
+from remat.pytorch.read.capture import visit_joint_graphs
+from remat.pytorch.read.extract import extract
+from remat.pytorch.seam import versions as seam
 from solvers import NetworkX
 from solvers.networkx_cut import FLOW_FUNCS
 

@@ -16,13 +16,13 @@ from torch.utils.checkpoint import checkpoint
 
 import remat
 from costmodels import ByteTraffic
+from experiments.accuracy.peak_error import SaveEverything
 from experiments.demo import SaveLeast
 from experiments.paper.table import Setting, WrongStep
-from experiments.peak_error import SaveEverything
-from remat.pytorch.budgets import torchs_plans
-from remat.pytorch.measure import mean_square, measure
-from remat.pytorch.saved import owned
-from remat.pytorch.strategies import NOTHING_RECOMPUTED, Strategy, usual_strategies
+from remat.pytorch.measure.step_strategies import NOTHING_RECOMPUTED, Strategy, usual_strategies
+from remat.pytorch.measure.torch_budgets import torchs_plans
+from remat.pytorch.measure.training_step import mean_square, measure
+from remat.pytorch.seam.fakes import owned
 
 EAGER = "eager"
 NOTHING = "nothing recomputed"
@@ -35,7 +35,7 @@ Loss = Callable[[Any], Tensor]
 
 @dataclass(frozen=True)
 class Step:
-    """A step under one strategy: see `remat.pytorch.measure`.
+    """A step under one strategy: see `remat.pytorch.measure.training_step`.
 
     Attributes:
         ms: the median wall time of forward and backward pass, with what Python takes to launch them.
@@ -98,7 +98,7 @@ def measured_rows(
     loss: Loss = mean_square,
     tolerance: float = 1e-2,
 ) -> dict[str, dict[str, Any]]:
-    """What `remat.pytorch.measure` finds of each strategy, by its name; None where it has no figure.
+    """What `remat.pytorch.measure.training_step` finds of each strategy, by its name; None where it has no figure.
 
     Raises:
         WrongStep: a strategy failed, or its outputs or gradients are not eager's.

@@ -15,8 +15,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import Progress
 
-from experiments.paper.markdown import markdown
-from experiments.paper.rows import Row, Rows, WrongFile
+from experiments.paper.kept_rows import Row, Rows, WrongFile
+from experiments.paper.table_page import markdown
 
 RESULTS = Path(__file__).parents[1] / "results" / "paper"
 

@@ -14,15 +14,15 @@ from typing import Any
 import torch
 import typer
 
+from experiments.models.ten_models import MODELS, Whole
 from experiments.paper import geomean
+from experiments.paper.kept_rows import Rows
 from experiments.paper.methods import METHODS, MIN_CUT, NO, compiled
-from experiments.paper.rows import Rows
+from experiments.paper.scheduled_step import compared, computed, unwritten
 from experiments.paper.table import Case, Figures, Setting, Table, Unavailable, command
-from experiments.paper.unwritten import compared, computed, unwritten
-from experiments.paper.whole import MODELS, Whole
-from remat.pytorch import seam
-from remat.pytorch.measure import measure_step
-from remat.pytorch.outcome import Outcome
+from remat.pytorch.measure.step_values import Outcome
+from remat.pytorch.measure.training_step import measure_step
+from remat.pytorch.seam import versions as seam
 
 TOLERANCE = 0.02
 """Between methods, relative to the largest element: half precision has 8 to 11 bits."""

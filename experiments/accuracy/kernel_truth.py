@@ -1,0 +1,232 @@
+"""What TorchInductor makes of models: its kernels for many plans of each, counted without writing any.
+
+A count takes seconds for each plan, so it can be kept in a folder: `<model>.graph.json.gz`, the joint graph, and
+`<model>.json.gz`, the plans with their kernels. Those of another torch, or of another choice of plans, are not used.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+
+import remat
+from costmodels import ByteTraffic
+from experiments.accuracy.peak_error import SaveEverything
+from experiments.demo import SaveLeast
+from experiments.models.workloads import Sample
+from remat.errors import CannotRebuild
+from remat.pytorch.inductor.scheduled import Scheduled, inductor_kernels
+from remat.pytorch.inductor.traffic_count import Kernel
+from remat.pytorch.measure.torch_budgets import torchs_plans
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Which plans of a model to ask about, and how.
+
+    Attributes:
+        plans: how many that differ, at most.
+        on_the_frontier: how many of these at most are points of the frontier.
+        budgets: of PyTorch's partitioner; 1 is its default.
+        every_plan_through_the_model: runs Dynamo and AOTAutograd for each plan. Otherwise they run for the first plan
+            alone, and if `Scheduled` finds the same kernels there, it is asked about the other plans: that is faster.
+    """
+
+    plans: int = 24
+    on_the_frontier: int = 8
+    budgets: tuple[float, ...] = (1.0, 0.5)
+    every_plan_through_the_model: bool = True
+
+
+@dataclass(frozen=True)
+class Dice(remat.CostModel):
+    """Random prices: a random legal plan for every seed.
+
+    Attributes:
+        seed: of the prices.
+        recompute: how much dearer recomputing is than saving; small numbers recompute a lot.
+    """
+
+    name: ClassVar[str] = "dice"
+    unit: ClassVar[str] = "pips"
+
+    seed: int
+    recompute: int = 1
+
+    def terms(self, graph: remat.Graph) -> remat.Terms:
+        """Cubes, so that prices differ by orders of magnitude."""
+        save, recompute = np.random.default_rng(self.seed).integers(0, 100, (2, len(graph))) ** 3
+        terms = remat.Terms.nothing(graph)
+        return replace(terms, save_cost=8 * save, recompute_cost=self.recompute * recompute)
+
+
+@dataclass(frozen=True)
+class Truth:
+    """A model's joint graph, and what Inductor schedules for each of its plans, by the name of the plan.
+
+    The graph's `meta["asked"]` says what Inductor was asked about: the "model", or (see `Choice`) the "graph" alone.
+    """
+
+    graph: remat.Graph
+    plans: dict[str, remat.Plan]
+    kernels: dict[str, tuple[Kernel, ...]]
+
+    def save(self, folder: Path, model: str) -> None:
+        """Writes two files; the second, which says that the model is done, at once."""
+        folder.mkdir(parents=True, exist_ok=True)
+        self.graph.save(_graph_file(folder, model))
+        document = {
+            name: {
+                "saved": plan.saved,
+                "recomputed": plan.recomputed,
+                "kernels": [asdict(kernel) for kernel in self.kernels[name]],
+            }
+            for name, plan in self.plans.items()
+        }
+        part = _truth_file(folder, model).with_suffix(".part")
+        with gzip.open(part, "wt") as file:
+            json.dump(document, file)
+        part.replace(_truth_file(folder, model))
+
+    @classmethod
+    def load(cls, folder: Path, model: str) -> Truth:
+        """Reads what `save` wrote."""
+        graph = remat.Graph.load(_graph_file(folder, model))
+        with gzip.open(_truth_file(folder, model), "rt") as file:
+            document: dict[str, Any] = json.load(file)
+        plans = {
+            name: remat.Plan(tuple(found["saved"]), tuple(found["recomputed"])).made_for(graph)
+            for name, found in document.items()
+        }
+        return cls(graph, plans, {name: tuple(map(_kernel, found["kernels"])) for name, found in document.items()})
+
+
+def find_truth(model: str, make: Callable[[], Sample], choice: Choice, folder: Path) -> Truth:
+    """The truth about a model: from the folder if it is there, else from Inductor.
+
+    Args:
+        model: its name.
+        make: the model, and what to call it with.
+        choice: of plans.
+        folder: where counts are kept.
+
+    Raises:
+        ValueError: the model has more than one joint graph.
+    """
+    if (kept := _kept(folder, model, choice)) is not None:
+        return kept
+    torch.manual_seed(0)
+    module, args = make()
+    found = torchs_plans(module, *args, budgets=choice.budgets)
+    if len(found) != 1:
+        raise ValueError(f"{model} must have one joint graph, got {len(found)}: does it have graph breaks?")
+    graph = found[0][0]
+    plans = dict(different_plans(graph, found[0][1], choice))
+    asked, ask = _asked(graph, plans, module, args, choice)
+    kernels = {name: tuple(ask(plan)) for name, plan in plans.items()}
+    truth = Truth(replace(graph, meta=_origin(model, choice) | {"asked": asked}), plans, kernels)
+    truth.save(folder, model)
+    return truth
+
+
+def _kept(folder: Path, model: str, choice: Choice) -> Truth | None:
+    if not _truth_file(folder, model).exists():
+        return None
+    kept = Truth.load(folder, model)
+    return kept if _origin(model, choice).items() <= kept.graph.meta.items() else None
+
+
+def _origin(model: str, choice: Choice) -> dict[str, str]:
+    return {"model": model, "torch": torch.__version__, "choice": str(choice)}
+
+
+def _asked(
+    graph: remat.Graph, plans: dict[str, remat.Plan], module: Any, args: tuple[Any, ...], choice: Choice
+) -> tuple[str, Callable[[remat.Plan], list[Kernel]]]:
+    """Whom to ask: the model, or the graph alone where that gives the same kernels for the first plan."""
+
+    def whole(plan: remat.Plan) -> list[Kernel]:
+        return inductor_kernels(module, *args, plans=plan)
+
+    if choice.every_plan_through_the_model:
+        return "model", whole
+    try:
+        alone = Scheduled(graph)
+    except CannotRebuild:
+        return "model", whole
+    first = next(iter(plans.values()))
+    same = _moved(alone.kernels(first)) == _moved(whole(first))
+    return ("graph", alone.kernels) if same else ("model", whole)
+
+
+def _moved(kernels: list[Kernel]) -> list[tuple[bool, bool, int]]:
+    return [(kernel.backward, kernel.generated, kernel.bytes) for kernel in kernels]
+
+
+def different_plans(
+    graph: remat.Graph, torchs: dict[float, remat.Plan], choice: Choice
+) -> Iterator[tuple[str, remat.Plan]]:
+    """Legal plans that differ, by name: strategies, the frontier, random ones."""
+    seen: set[remat.Plan] = set()
+    for name, plan in _plans(graph, torchs, choice):
+        if plan not in seen and _is_legal(graph, plan):
+            seen.add(plan)
+            yield name, plan.made_for(graph)
+        if len(seen) == choice.plans:
+            return
+
+
+def _plans(graph: remat.Graph, torchs: dict[float, remat.Plan], choice: Choice) -> Iterator[tuple[str, remat.Plan]]:
+    yield "autograd's saves", _solved(graph, SaveEverything())
+    for budget, plan in torchs.items():
+        yield ("PyTorch" if budget == 1 else f"PyTorch, budget {budget}"), plan
+    yield "conservative", _solved(graph, ByteTraffic())
+    yield "aggressive", _solved(graph, ByteTraffic(mode="aggressive"))
+    yield "save least", _solved(graph, SaveLeast())
+    if choice.on_the_frontier:
+        vertices = [point for point in remat.frontier(graph).points if point.is_vertex]
+        for i in np.unique(np.linspace(0, len(vertices) - 1, choice.on_the_frontier).astype(int)).tolist():
+            yield f"frontier, {vertices[i].saved_bytes} bytes", vertices[i].plan
+    for seed in range(4 * choice.plans):
+        yield f"random {seed}", _solved(graph, Dice(seed, recompute=2 ** (seed % 5)))
+
+
+def _solved(graph: remat.Graph, cost_model: remat.CostModel) -> remat.Plan:
+    plan = remat.solve(cost_model.pose(graph)).plan
+    assert plan is not None  # solve() raises where there is none
+    return plan
+
+
+def _is_legal(graph: remat.Graph, plan: remat.Plan) -> bool:
+    try:
+        remat.check_plan(graph.unpriced, plan)
+    except remat.InvalidPlan:  # some of PyTorch's own recompute random numbers
+        return False
+    return True
+
+
+def _graph_file(folder: Path, model: str) -> Path:
+    return folder / f"{_file_name(model)}.graph.json.gz"
+
+
+def _truth_file(folder: Path, model: str) -> Path:
+    return folder / f"{_file_name(model)}.json.gz"
+
+
+def _file_name(model: str) -> str:
+    return re.sub(r"[^a-z0-9]+", "-", model.lower())
+
+
+def _kernel(found: dict[str, Any]) -> Kernel:
+    reads, writes = (tuple((str(name), int(size)) for name, size in found[side]) for side in ("reads", "writes"))
+    return Kernel(
+        found["name"], found["backward"], found["generated"], tuple(found["operators"]), found["bytes"], reads, writes
+    )

@@ -1,0 +1,309 @@
+"""How far simulated peak memory is from TorchInductor's own estimate, and from what runs hold.
+
+`python -m experiments.accuracy.peak_error` captures every case of `experiments.models.cases` and a few GPT-2-style
+models, and solves each under four cost models. For each plan, `remat.predict.memory` simulates the peaks of
+the forward and of the backward pass. Inductor's planner is asked about the very graphs that the plan
+makes, after fusion and scheduling: see `remat.pytorch.inductor.inductor_peak`. Neither counts parameters,
+arguments and tangents, nor outputs that the backward pass does not read.
+
+Models named in `MEASURED` are also compiled and run: the most memory held during a whole step, above
+what was held before, against the simulated peak of the step. On CUDA that is
+`torch.cuda.max_memory_allocated`: `python -m experiments.accuracy.peak_error --device cuda`.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Annotated, Any, ClassVar
+
+import torch
+import typer
+from rich.console import Console
+from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
+
+import remat
+from costmodels import ByteTraffic
+from experiments.demo import SaveLeast
+from experiments.models import zoo
+from experiments.models.cases import CASES
+from experiments.report.provenance import provenance
+from remat.answer.plan_facts import plan_mask
+from remat.predict.memory import Simulator, lower_bound, simulate
+from remat.pytorch import capture_all
+from remat.pytorch.inductor.inductor_peak import InductorPeak, inductor_peaks
+from remat.pytorch.measure.peak import peak_bytes
+from remat.pytorch.seam.fakes import owned
+
+RESULTS = Path(__file__).parents[1] / "results"
+console = Console()
+
+
+@dataclass(frozen=True)
+class SaveEverything(remat.CostModel):
+    """What autograd does: no operator of the forward pass runs twice."""
+
+    name: ClassVar[str] = "save-everything"
+    unit: ClassVar[str] = "bytes"
+
+    def terms(self, graph: remat.Graph) -> remat.Terms:
+        """Every save moves its bytes; of the forward pass, only views are computed again."""
+        nothing = remat.Terms.nothing(graph)
+        forward = (graph.region == remat.Region.FORWARD) & ~graph.view
+        bans = nothing.cannot_recompute.also(forward, "everything is saved")
+        return replace(nothing, save_cost=graph.moved_bytes, cannot_recompute=bans)
+
+
+PLANS: dict[str, remat.CostModel] = {
+    "save everything": SaveEverything(),
+    "conservative": ByteTraffic(),
+    "aggressive": ByteTraffic(mode="aggressive"),
+    "save least": SaveLeast(),
+}
+
+GPT2: dict[str, dict[str, int | float]] = {
+    "GPT-2 style, 2 layers": {"layers": 2, "width": 128, "heads": 4, "vocabulary": 512, "context": 64},
+    "GPT-2 style, dropout": {"layers": 1, "width": 128, "heads": 4, "context": 64, "dropout": 0.1},
+    "GPT-2 style, long context": {"layers": 1, "width": 64, "heads": 2, "vocabulary": 256, "context": 512},
+    "GPT-2 style, wide": {"layers": 1, "width": 512, "heads": 8, "vocabulary": 256, "context": 64},
+    "GPT-2 style, 4 layers": {"layers": 4, "width": 64, "heads": 2, "vocabulary": 256, "context": 64},
+}
+
+MEASURED = ("pointwise chain", "two calls of one layer", "GPT-2 style, 2 layers")
+
+_Inputs = tuple[Tensor, ...]
+
+
+@dataclass(frozen=True)
+class Row:
+    """One pass of one joint graph under one plan.
+
+    Attributes:
+        model, plan: their names; a model with graph breaks has several graphs, numbered from 1.
+        backward: the pass.
+        simulated_bytes: the peak by `remat.predict.memory`.
+        in_order_bytes: by Inductor, kernels in the order of the graph.
+        inductor_bytes: by Inductor, in the order that it chooses.
+    """
+
+    model: str
+    plan: str
+    backward: bool
+    simulated_bytes: int
+    in_order_bytes: int
+    inductor_bytes: int
+
+
+@dataclass(frozen=True)
+class Run:
+    """One training step, run: its simulated and its measured peak, and the bound that no plan beats."""
+
+    model: str
+    plan: str
+    simulated_bytes: int
+    measured_bytes: int
+    lower_bound_bytes: int
+
+
+def main(
+    device: Annotated[str, typer.Option(help="cuda or cpu")] = "cpu",
+    only: Annotated[str, typer.Option(help="the models with this in their name")] = "",
+    measure: Annotated[bool, typer.Option(help="compile and run a few of them, too")] = True,
+    output: Annotated[Path, typer.Option(help="folder for peak_error.json and .md")] = RESULTS,
+) -> None:
+    """Simulates, asks Inductor, measures; writes JSON and a table."""
+    rows: list[Row] = []
+    runs: list[Run] = []
+    failed: dict[str, str] = {}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch's own deprecations
+        for name, build in _models(device):
+            if only not in name:
+                continue
+            try:
+                subject = Subject.of(name, build)
+                for plan, cost_model in PLANS.items():
+                    with console.status(f"{name}: {plan}"):
+                        rows += subject.compare(plan, cost_model)
+                        if measure and name in MEASURED:
+                            runs.append(subject.measure(plan, cost_model, device))
+            except Exception as error:  # one model that fails must not hide the others
+                failed[name] = f"{type(error).__name__}: {error}".splitlines()[0]
+    if not rows:
+        raise typer.BadParameter(f"no model has {only!r} in its name, or all failed: {failed}", param_hint="--only")
+    summary = {f"{part}, {against}": numbers for part, against, numbers in _summary(rows)}
+    report: dict[str, Any] = {
+        "provenance": provenance() | {"device": device},
+        "summary": summary,
+        "rows": [asdict(row) for row in rows],
+        "runs": [asdict(run) for run in runs],
+        "failed": failed,
+    }
+    output.mkdir(parents=True, exist_ok=True)
+    (output / "peak_error.json").write_text(json.dumps(report, indent=1) + "\n")
+    (output / "peak_error.md").write_text(text := _markdown(report, rows, runs))
+    console.print(text.split("\n## ")[0], markup=False)
+    console.print(f"written to {output / 'peak_error.json'} and .md")
+
+
+def _models(device: str) -> Iterator[tuple[str, Callable[[], tuple[nn.Module, _Inputs]]]]:
+    def of_case(name: str) -> tuple[nn.Module, _Inputs]:
+        torch.manual_seed(0)
+        with torch.device(device):
+            return CASES[name].build(), CASES[name].inputs()
+
+    for name in CASES:
+        yield name, lambda name=name: of_case(name)
+    larger = 4 if device.startswith("cuda") else 1
+    for name, given in GPT2.items():
+        sizes = {**given, "width": larger * given["width"], "context": larger * given["context"]}
+        yield name, lambda sizes=sizes: zoo.gpt2(device=device, **sizes)
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A model, and its joint graphs.
+
+    Attributes:
+        asked: what Inductor answered, by plans: cost models often agree.
+    """
+
+    name: str
+    model: nn.Module
+    args: _Inputs
+    graphs: tuple[remat.Graph, ...]
+    asked: dict[tuple[remat.Plan, ...], list[InductorPeak]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, name: str, build: Callable[[], tuple[nn.Module, _Inputs]]) -> Subject:
+        model, args = build()
+        return cls(name, model, args, tuple(capture_all(model, *args)))
+
+    def compare(self, plan_name: str, cost_model: remat.CostModel) -> list[Row]:
+        """Two rows for each joint graph."""
+        plans = tuple(_plan(graph, cost_model) for graph in self.graphs)
+        if plans not in self.asked:
+            self.asked[plans] = self._ask(plans)
+        found: list[Row] = []
+        for i, (graph, plan) in enumerate(zip(self.graphs, plans, strict=True)):
+            timeline = Simulator(graph, holds_outputs=False).timeline(plan_mask(graph, plan.saved))
+            label = self.name if len(self.graphs) == 1 else f"{self.name}, graph {i + 1}"
+            simulated = timeline.forward_peak_bytes, timeline.backward_peak_bytes
+            for bytes_, peak in zip(simulated, self.asked[plans][2 * i : 2 * i + 2], strict=True):
+                found.append(Row(label, plan_name, peak.backward, bytes_, peak.in_order_bytes, peak.bytes))
+        return found
+
+    def _ask(self, plans: tuple[remat.Plan, ...]) -> list[InductorPeak]:
+        free = {
+            name
+            for graph in self.graphs
+            for name, base in zip(graph.names, graph.base.tolist(), strict=True)
+            if graph.input[base]
+        }
+        asked = inductor_peaks(self.model, *self.args, plans=plans, alive_anyway=free)
+        if [peak.backward for peak in asked] != [False, True] * len(self.graphs):
+            raise RuntimeError(f"{len(self.graphs)} joint graphs, but Inductor scheduled {len(asked)} passes")
+        return asked
+
+    def measure(self, plan_name: str, cost_model: remat.CostModel, device: str) -> Run:
+        """Runs the step twice: the first call compiles. Tangents are made before, as the simulation assumes."""
+        (graph,) = self.graphs
+        plan = _plan(graph, cost_model)
+        torch.compiler.reset()
+        step = remat.compile(self.model, plan=plan)
+
+        def outputs() -> list[Tensor]:
+            found = tree_leaves(step(*self.args))
+            return [leaf for leaf in found if isinstance(leaf, Tensor) and leaf.requires_grad]
+
+        tangents = [torch.ones_like(tensor) for tensor in outputs()]
+
+        def train() -> None:
+            results = outputs()  # the caller holds them
+            torch.autograd.backward(results, tangents)
+
+        def forget() -> None:
+            for tensor in owned(self.model, self.args):
+                tensor.grad = None
+
+        train()
+        forget()
+        measured = peak_bytes(train, torch.device(device))
+        forget()
+        simulated = simulate(graph, plan).peak_bytes
+        return Run(self.name, plan_name, simulated, measured, lower_bound(graph).bytes)
+
+
+def _plan(graph: remat.Graph, cost_model: remat.CostModel) -> remat.Plan:
+    plan = remat.solve(cost_model.pose(graph)).plan
+    assert plan is not None  # solve() raises where there is none
+    return plan.made_for(graph)
+
+
+def _summary(rows: list[Row]) -> Iterator[tuple[str, str, dict[str, Any]]]:
+    for part, backward in (("forward", False), ("backward", True)):
+        chosen = [row for row in rows if row.backward == backward]
+        for against in ("in_order_bytes", "inductor_bytes"):
+            errors = sorted(
+                ((_error(row.simulated_bytes, getattr(row, against)), row) for row in chosen), key=lambda pair: pair[0]
+            )
+            worst, row = errors[-1]
+            yield (
+                part,
+                against,
+                {
+                    "passes": len(errors),
+                    "median_error": statistics.median(error for error, _ in errors),
+                    "90 % below": errors[int(0.9 * (len(errors) - 1))][0],
+                    "worst_error": worst,
+                    "worst_case": f"{row.model}: {row.plan}",
+                },
+            )
+
+
+def _error(simulated: int, reference: int) -> float:
+    """Relative; a reference of nothing at all counts as one byte."""
+    return abs(simulated - reference) / max(reference, 1)
+
+
+def _markdown(report: dict[str, Any], rows: list[Row], runs: list[Run]) -> str:
+    origin = report["provenance"]
+    lines = ["# Simulated peak memory against TorchInductor's estimate", ""]
+    lines += [f"{origin['command']}: torch {origin['torch']}, {origin['machine']}, {origin['date']}.", ""]
+    lines += ["| pass | Inductor's order | passes | median error | 90 % below | worst | where |"]
+    lines += ["|---|---|---|---|---|---|---|"]
+    for part, against, numbers in _summary(rows):
+        order = "of the graph" if against == "in_order_bytes" else "its own"
+        errors = " | ".join(f"{100 * numbers[key]:.1f} %" for key in ("median_error", "90 % below", "worst_error"))
+        lines.append(f"| {part} | {order} | {numbers['passes']} | {errors} | {numbers['worst_case']} |")
+    if runs:
+        lines += ["", "## Whole steps, run", "", "| model | plan | simulated | measured | ratio | lower bound |"]
+        lines += ["|---|---|---|---|---|---|"]
+        for run in runs:
+            numbers = (
+                f"{run.simulated_bytes:,} | {run.measured_bytes:,} | {_ratio(run.simulated_bytes, run.measured_bytes)}"
+            )
+            lines.append(f"| {run.model} | {run.plan} | {numbers} | {run.lower_bound_bytes:,} |")
+    lines += ["", "## Every pass, in bytes", ""]
+    lines += ["| model | plan | pass | simulated | Inductor, in order | ratio | Inductor, its order | ratio |"]
+    lines += ["|---|---|---|---|---|---|---|---|"]
+    for row in rows:
+        references = (f"{b:,} | {_ratio(row.simulated_bytes, b)}" for b in (row.in_order_bytes, row.inductor_bytes))
+        part = "backward" if row.backward else "forward"
+        lines.append(f"| {row.model} | {row.plan} | {part} | {row.simulated_bytes:,} | {' | '.join(references)} |")
+    if report["failed"]:
+        lines += ["", "## Failed", "", *(f"- {name}: {why}" for name, why in report["failed"].items())]
+    return "\n".join(lines) + "\n"
+
+
+def _ratio(simulated: int, reference: int) -> str:
+    return f"{simulated / max(reference, 1):.2f}"
+
+
+if __name__ == "__main__":
+    typer.run(main)

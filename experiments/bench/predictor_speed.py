@@ -1,0 +1,163 @@
+"""How long a prediction takes: `python -m experiments.bench.predictor_speed`.
+
+A GPT-2-style model of 12 layers, with attention written out, and legal plans that differ. For each plan the same
+question twice, in turns and in one process: which kernels, and how many bytes? `remat.predict.kernels` predicts them, and
+TorchInductor's scheduler is asked about the same `Graph`, without generating code (`remat.pytorch.inductor.scheduled`). Both
+have read the graph before; what that takes is a column of its own. Times are processor times of the process, ratios
+are of medians; the bytes and kernels of both are written down beside.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import time
+import warnings
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+import numpy as np
+import typer
+from rich.console import Console
+
+import remat
+from experiments.accuracy.kernel_truth import Choice, different_plans
+from experiments.models.workloads import transformer
+from experiments.report.provenance import cited, provenance
+from remat.predict.kernels import Fuser
+from remat.pytorch.inductor.scheduled import Scheduled
+from remat.pytorch.measure.torch_budgets import torchs_plans
+
+T = TypeVar("T")
+
+RESULTS = Path(__file__).parents[1] / "results"
+console = Console()
+
+
+@dataclass(frozen=True)
+class Row:
+    """One plan.
+
+    Attributes:
+        plan: its name.
+        predicted_s: of each repetition.
+        inductor_s: of one dry scheduling.
+        predicted_bytes, inductor_bytes: read and written by the kernels of both passes.
+        predicted_kernels, inductor_kernels: how many.
+    """
+
+    plan: str
+    predicted_s: list[float]
+    inductor_s: float
+    predicted_bytes: int
+    inductor_bytes: int
+    predicted_kernels: int
+    inductor_kernels: int
+
+
+def main(
+    layers: Annotated[int, typer.Option(help="of the transformer; 12 make 2,533 values", min=1)] = 12,
+    plans: Annotated[int, typer.Option(help="how many, one after the other", min=1)] = 8,
+    repeats: Annotated[int, typer.Option(help="of each prediction", min=1)] = 3,
+    output: Annotated[Path, typer.Option(help="folder for predictor_speed.json and .md")] = RESULTS,
+) -> None:
+    """Measures, and writes JSON and a table."""
+    origin = provenance(gpu=False)
+    with warnings.catch_warnings(), console.status("capturing") as status:
+        warnings.simplefilter("ignore")  # torch's own deprecations
+        model, args = transformer(layers)
+        ((graph, torchs),) = torchs_plans(model, *args, budgets=(1.0,))
+        fuser, fuser_s = _timed(lambda: Fuser(graph))
+        scheduled, scheduled_s = _timed(lambda: Scheduled(graph))
+        chosen = dict(different_plans(graph, torchs, Choice(plans + 1, on_the_frontier=0)))
+        rows: list[Row] = []
+        for name, plan in chosen.items():
+            status.update(name)
+            rows.append(measured(name, plan, fuser, scheduled, repeats))
+            console.print(f"{name}: {min(rows[-1].predicted_s):.3f} s, Inductor {rows[-1].inductor_s:.1f} s")
+    rows = rows[1:]  # the first plan pays for what torch imports and compiles once
+    report = {
+        "provenance": origin,
+        "graph": {"layers": layers, "values": len(graph)},
+        "summary": summary(rows) | {"reading_s": fuser_s, "inductor_reading_s": scheduled_s},
+        "rows": [asdict(row) for row in rows],
+    }
+    output.mkdir(parents=True, exist_ok=True)
+    (output / "predictor_speed.json").write_text(json.dumps(report, indent=1) + "\n")
+    (output / "predictor_speed.md").write_text(text := markdown(report))
+    console.print(text, markup=False)
+
+
+def measured(name: str, plan: remat.Plan, fuser: Fuser, scheduled: Scheduled, repeats: int) -> Row:
+    """Both answers for one plan, and their times."""
+    saved = np.isin(fuser.graph.names, plan.saved)
+    answers = [_timed(lambda: fuser.kernels(saved)) for _ in range(repeats)]
+    truth, inductor_s = _timed(lambda: scheduled.kernels(plan))
+    predicted = answers[0][0]
+    return Row(
+        name,
+        [seconds for _, seconds in answers],
+        inductor_s,
+        sum(kernel.bytes for kernel in predicted),
+        sum(kernel.bytes for kernel in truth),
+        len(predicted),
+        len(truth),
+    )
+
+
+def _timed(call: Callable[[], T]) -> tuple[T, float]:
+    start = time.process_time()
+    return call(), time.process_time() - start
+
+
+def summary(rows: list[Row]) -> dict[str, Any]:
+    """Medians and extremes over plans; of each plan's repetitions, the median."""
+    ours, theirs = [statistics.median(row.predicted_s) for row in rows], [row.inductor_s for row in rows]
+    return {
+        "predicted_s": {"median": statistics.median(ours), "fastest": min(ours), "slowest": max(ours)},
+        "inductor_s": {"median": statistics.median(theirs), "fastest": min(theirs), "slowest": max(theirs)},
+        "median_ratio": statistics.median(theirs) / statistics.median(ours),
+        # The most careful reading: Inductor at its fastest against us at our slowest.
+        "worst_ratio": min(theirs) / max(ours),
+    }
+
+
+def markdown(report: dict[str, Any]) -> str:
+    """The tables, and where they come from."""
+    origin, found, graph = report["provenance"], report["summary"], report["graph"]
+    lines = [
+        "# Predicting kernels, and asking TorchInductor",
+        "",
+        f"{cited(origin)}. A GPT-2-style model of {graph['layers']} layers, {graph['values']:,} values; processor "
+        "time, both in one process.",
+        "",
+        "| a plan takes | median, s | fastest | slowest | reading the graph, once |",
+        "|---|--:|--:|--:|--:|",
+    ]
+    for label, key, reading in (
+        ("`remat.predict.kernels`", "predicted_s", "reading_s"),
+        ("Inductor, without code generation", "inductor_s", "inductor_reading_s"),
+    ):
+        times = " | ".join(f"{found[key][which]:.3f}" for which in ("median", "fastest", "slowest"))
+        lines.append(f"| {label} | {times} | {found[reading]:.2f} |")
+    lines += [
+        "",
+        f"Of medians, {found['median_ratio']:.0f}x faster; Inductor at its fastest against the slowest prediction, "
+        f"{found['worst_ratio']:.0f}x.",
+        "",
+        "| plan | predicted in, s | Inductor, s | predicted bytes | Inductor's | predicted kernels | Inductor's |",
+        "|---|--:|--:|--:|--:|--:|--:|",
+    ]
+    for row in report["rows"]:
+        lines.append(
+            f"| {row['plan']} | {statistics.median(row['predicted_s']):.3f} | {row['inductor_s']:.1f} | "
+            f"{row['predicted_bytes']:,} | {row['inductor_bytes']:,} | {row['predicted_kernels']} | "
+            f"{row['inductor_kernels']} |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,269 @@
+"""A problem as a flow network, and a cut of it as a plan.
+
+Each value v is split into `in(v) -> out(v)`. A cut puts every vertex on the source side
+("computed by the forward pass only") or on the sink side ("available in the backward pass"):
+
+    in(v) -> out(v)     capacity save_cost        cut: v is saved
+    source -> in(v)     capacity recompute_cost   cut: v is recomputed
+    out(u) -> in(v)     infinite, for each use    v is recomputed only if u is available
+    out(v) -> sink      infinite, if v is needed
+
+(paper, section 3.3, with a finite price for recomputing in the place of "may / may not").
+Infinite arcs at the terminals are contracted, which changes no finite cut and removes most of the
+network: `in(v)` is the source where v cannot be recomputed, `out(v)` is the sink where v is needed.
+A value that the backward pass neither needs nor could recompute anything from, like most outputs of a model, has no
+arcs.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from remat.errors import UnsupportedProblem
+from remat.facts.columns import LARGEST_TOTAL, BoolArray, IntArray
+from remat.problem.feasibility import Forced, forced
+from remat.problem.problem import Problem
+from remat.problem.weights import BY_COST, Weights
+
+SOURCE, SINK = 0, 1
+
+
+@dataclass(frozen=True, eq=False)
+class Network:
+    """A capacitated directed graph; vertex 0 is the source and vertex 1 the sink.
+
+    Attributes:
+        num_vertices: vertices are 0 to num_vertices - 1.
+        tails, heads, capacities: (k,) one entry an arc; no two arcs share both ends.
+        infinity: capacity of the arcs that no finite cut may contain: more than the sum of the
+            finite capacities, and so more than any finite cut.
+        tiebreaks: (k,) columns; among minimum cuts, the sum of the first is minimized, then of
+            the second, and so on.
+    """
+
+    num_vertices: int
+    tails: IntArray
+    heads: IntArray
+    capacities: IntArray
+    infinity: int
+    tiebreaks: tuple[IntArray, ...] = ()
+
+    def fitted(self, largest: int | None, what: str = "prices") -> tuple[Network, int]:
+        """The same network in a unit in which a solver can count its capacities, the coarsest unless 1 will do.
+
+        Args:
+            largest: the largest capacity that the solver can take, or None for any.
+            what: what the capacities are, for the message.
+
+        Returns:
+            the network, and the unit.
+
+        Raises:
+            UnsupportedProblem: the capacities do not fit even so. Wrapping would be silent: a
+                capacity of 6442450949 makes SciPy 1.17 report a flow of 0.
+        """
+        if largest is None or self.infinity <= largest:
+            return self, 1
+        finite = self.capacities < self.infinity
+        unit = max(int(np.gcd.reduce(self.capacities[finite])), 1)
+        capacities = self.capacities // unit
+        infinity = int(capacities[finite].sum()) + 1
+        if infinity > largest:
+            raise UnsupportedProblem(
+                f"the {what} add up to {infinity - 1} in units of {unit}, but the solver counts to {largest} only; "
+                f'use solver="ortools", which counts to 2**62'
+            )
+        capacities[~finite] = infinity
+        fitted = Network(self.num_vertices, self.tails, self.heads, capacities, infinity, self.tiebreaks)
+        return fitted, unit
+
+    def folded(self, largest: int | None) -> Network:
+        """The same minimum cuts, with the tiebreaks as part of the capacities, if the solver can count that far.
+
+        A unit of capacity outweighs all that a tiebreak can add up to, so whole numbers lose nothing.
+        """
+        network = self
+        for tie in self.tiebreaks:
+            scale = int(tie.sum()) + 1
+            infinity = network.infinity * scale
+            if infinity > min(largest or LARGEST_TOTAL, LARGEST_TOTAL):
+                break
+            capacities = np.where(network.capacities < network.infinity, network.capacities * scale + tie, infinity)
+            network = Network(self.num_vertices, self.tails, self.heads, capacities, infinity, network.tiebreaks[1:])
+        return network
+
+    def is_decided(self, sides: Sides) -> bool:
+        """Whether there is but one minimum cut: every vertex that has arcs is on a side for good."""
+        decided = sides.source | sides.sink
+        return bool(decided[self.tails].all() and decided[self.heads].all())
+
+    def face(self, flow: IntArray, sides: Sides) -> tuple[Network, IntArray]:
+        """The network whose finite cuts are the minimum cuts of this one, priced by its first tiebreak.
+
+        A cut is minimum if and only if it cuts saturated arcs only and no flow crosses it
+        backwards (complementary slackness). So residual arcs become infinite, saturated arcs take
+        the tiebreak as capacity, and the vertices on a side in every minimum cut are merged.
+
+        Returns:
+            the network, and (num_vertices,) the vertex of it that each vertex of this one became.
+        """
+        free = ~(sides.source | sides.sink)
+        vertex = np.where(sides.sink, SINK, SOURCE)
+        vertex[free] = np.arange(2, 2 + int(free.sum()))
+        slack, saturated, carrying = flow < self.capacities, flow == self.capacities, flow > 0
+        price = self.tiebreaks[0]
+        infinity = int(price[saturated].sum()) + 1
+        tails = vertex[np.concatenate([self.tails[slack], self.heads[carrying], self.tails[saturated]])]
+        heads = vertex[np.concatenate([self.heads[slack], self.tails[carrying], self.heads[saturated]])]
+        rest = int(slack.sum() + carrying.sum())
+        capacities = np.concatenate([np.full(rest, infinity), price[saturated]])
+        ties = tuple(np.concatenate([np.zeros(rest, np.int64), tie[saturated]]) for tie in self.tiebreaks[1:])
+        inner = (tails != heads) & (heads != SOURCE) & (tails != SINK) & ((tails != SOURCE) | (heads != SINK))
+        return _merged(2 + int(free.sum()), tails, heads, capacities, ties, inner, infinity), vertex
+
+
+class Sides(NamedTuple):
+    """Which side of *every* minimum cut a vertex is on; a vertex may be on neither.
+
+    Attributes:
+        source: (num_vertices,) reachable from the source through residual arcs.
+        sink: (num_vertices,) the sink is reachable from it: the sink side of the minimum cut
+            that is closest to the backward pass.
+    """
+
+    source: BoolArray
+    sink: BoolArray
+
+
+def _merged(
+    num_vertices: int,
+    tails: IntArray,
+    heads: IntArray,
+    capacities: IntArray,
+    ties: tuple[IntArray, ...],
+    keep: BoolArray,
+    infinity: int,
+) -> Network:
+    """Merges parallel arcs: capacities and ties add up, infinity stays infinity."""
+    codes, group = np.unique(tails[keep] * num_vertices + heads[keep], return_inverse=True)
+
+    def summed(column: IntArray) -> IntArray:
+        total = np.zeros(len(codes), np.int64)
+        np.add.at(total, group, column[keep])
+        return total
+
+    endless = np.zeros(len(codes), np.bool_)
+    endless[group[capacities[keep] >= infinity]] = True
+    finite = summed(np.where(capacities >= infinity, 0, capacities))
+    merged = np.where(endless, infinity, finite)
+    return Network(
+        num_vertices, codes // num_vertices, codes % num_vertices, merged, infinity, tuple(map(summed, ties))
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class Reduction:
+    """A problem's network, with what is needed to read a cut of it as a plan.
+
+    Attributes:
+        network: the network. Of all minimum cuts its tiebreaks prefer the fewest saved bytes (the
+            lowest cost, where the weights count bytes alone), then the fewest saved values.
+        unit: what one unit of the network's capacity weighs.
+        base: weight of the values that every plan saves; they are not in the network.
+        in_vertex, out_vertex: (n,) the two vertices of each value.
+    """
+
+    network: Network
+    unit: int
+    base: int
+    in_vertex: IntArray
+    out_vertex: IntArray
+
+    @classmethod
+    def of(cls, problem: Problem, weights: Weights = BY_COST, known: Forced | None = None) -> Reduction:
+        """Builds the network of a feasible problem, in time linear in the graph.
+
+        Args:
+            problem: its budget, if any, is not part of the network.
+            weights: the price on saved bytes, which are free when left out.
+            known: `forced(problem)`, to save time.
+
+        Raises:
+            UnsupportedProblem: the weighed prices add up to 2**62 or more.
+        """
+        rules = known or forced(problem)
+        unit, save_weight, recompute_weight = _weighed(problem, weights)
+        n = len(problem)
+        in_vertex = np.where(rules.stuck, SOURCE, np.arange(2, 2 + n))
+        out_vertex = np.arange(2 + n, 2 + 2 * n)
+        out_vertex[problem.needed] = SINK
+        out_vertex[rules.lost] = SOURCE
+
+        always = rules.stuck & problem.needed
+        use = (out_vertex[problem.producers] != SINK) & (in_vertex[problem.consumers] != SOURCE)
+        wanted = problem.needed.copy()
+        wanted[problem.producers[use]] = True
+        use &= wanted[problem.consumers]
+        u, v = problem.producers[use], problem.consumers[use]
+        split = (wanted & ~(always | rules.lost)).nonzero()[0]
+        redo = (wanted & ~rules.stuck & (problem.recompute_cost > 0)).nonzero()[0]
+
+        infinity = int(save_weight.sum() + recompute_weight.sum()) + 1
+        unsaveable = problem.cannot_save.mask
+        save_price = np.where(unsaveable, infinity, save_weight)[split]
+        can_save = ~unsaveable[split]
+        unused, recomputed = np.zeros(len(u), np.int64), np.zeros(len(redo), np.int64)
+        if weights.cost:
+            saves, redoes = problem.save_bytes, recomputed
+        else:
+            saves, redoes = problem.save_cost, problem.recompute_cost[redo]
+        network = Network(
+            num_vertices=2 + 2 * n,
+            tails=np.concatenate([in_vertex[split], np.full(len(redo), SOURCE), out_vertex[u]]),
+            heads=np.concatenate([out_vertex[split], in_vertex[redo], in_vertex[v]]),
+            capacities=np.concatenate([save_price, recompute_weight[redo], np.full(len(u), infinity)]),
+            infinity=infinity,
+            tiebreaks=(
+                np.concatenate([np.where(can_save, saves[split], 0), redoes, unused]),
+                np.concatenate([can_save.astype(np.int64), recomputed, unused]),
+            ),
+        )
+        return cls(network, unit, unit * int(save_weight[always].sum()), in_vertex, out_vertex)
+
+    def saved(self, sink_side: BoolArray) -> BoolArray:
+        """(n,) the values whose in-out arc a cut cuts, given (num_vertices,) its sink side."""
+        return ~sink_side[self.in_vertex] & sink_side[self.out_vertex]
+
+    def sink_side(self, saved: BoolArray, recomputed: BoolArray) -> BoolArray:
+        """(num_vertices,) the sink side of the cut that means this choice."""
+        side = np.zeros(self.network.num_vertices, np.bool_)
+        side[self.out_vertex[saved | recomputed]] = True
+        side[self.in_vertex[recomputed]] = True
+        side[SINK] = True
+        return side
+
+    def recomputed(self, sink_side: BoolArray) -> BoolArray:
+        """(n,) the values with both vertices on the sink side."""
+        return sink_side[self.in_vertex] & sink_side[self.out_vertex]
+
+
+def _weighed(problem: Problem, weights: Weights) -> tuple[int, IntArray, IntArray]:
+    """The unit, and in that unit (n,) what saving and what recomputing each value weighs."""
+    if weights == BY_COST:
+        return 1, problem.save_cost, problem.recompute_cost
+    costs, sizes = (problem.save_cost, problem.recompute_cost), (problem.save_bytes,)
+    cost_unit, byte_unit = (max(math.gcd(*map(int, map(np.gcd.reduce, columns))), 1) for columns in (costs, sizes))
+    unit = math.gcd(weights.cost * cost_unit, weights.byte * byte_unit)
+    cost, byte = weights.cost * cost_unit // unit, weights.byte * byte_unit // unit
+    total = cost * sum(int(column.sum()) for column in costs) // cost_unit
+    total += byte * int(problem.save_bytes.sum()) // byte_unit
+    if total >= LARGEST_TOTAL:
+        raise UnsupportedProblem(
+            f"costs and bytes weighed {weights.cost} : {weights.byte} add up to {total}, but must stay below 2**62"
+        )
+    save = cost * (problem.save_cost // cost_unit) + byte * (problem.save_bytes // byte_unit)
+    return unit, save, cost * (problem.recompute_cost // cost_unit)

@@ -1,0 +1,154 @@
+"""A plan: the answer to "save or recompute?", as data."""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import json
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+
+from remat.errors import InvalidPlan
+from remat.facts.columns import BoolArray
+from remat.facts.graph import Graph
+from remat.problem.problem import Problem
+
+_FORMAT, _VERSION = "remat.plan", 1
+_SHOWN = 12
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Which values the forward pass saves and which ones the backward pass recomputes.
+
+    Every other value of the forward pass is not available in the backward pass.
+
+    Attributes:
+        saved: names, in graph order.
+        recomputed: names, in graph order.
+        graph: `Graph.signature` of the graph that the plan was made for, if known (`made_for`); the
+            decisions are what makes two plans equal.
+    """
+
+    saved: tuple[str, ...]
+    recomputed: tuple[str, ...]
+    graph: tuple[str, ...] = field(default=(), compare=False)
+
+    @classmethod
+    def of(cls, problem: Problem, saved: BoolArray, recomputed: BoolArray) -> Plan:
+        """The plan of two (n,) masks over the values of `problem`."""
+        names = problem.names
+        return cls(
+            tuple(names[i] for i in np.flatnonzero(saved).tolist()),
+            tuple(names[i] for i in np.flatnonzero(recomputed).tolist()),
+        )
+
+    @classmethod
+    def from_saved(cls, problem: Problem, saved: BoolArray) -> Plan:
+        """The plan that follows from a set of saved values: recompute what else is needed.
+
+        Saved values that the backward pass never reads are dropped. The plan may break bans of
+        `problem`; `remat.check_plan` tells.
+        """
+        return cls.of(problem, *completed(problem, saved))
+
+    def made_for(self, graph: Graph) -> Plan:
+        """This plan, with the graph noted, so that a replay on another one is refused."""
+        return replace(self, graph=graph.signature)
+
+    def check_made_for(self, graph: Graph) -> None:
+        """Checks that `graph` is the one noted in this plan, if any is.
+
+        Raises:
+            InvalidPlan: it is another one; the message shows what changed.
+        """
+        if not self.graph or self.graph == graph.signature:
+            return
+        changes = list(difflib.unified_diff(self.graph, graph.signature, lineterm="", n=0))[2:]
+        changes = [line for line in changes if not line.startswith("@@")]
+        rest = f"\n  ... and {len(changes) - _SHOWN} more lines" if len(changes) > _SHOWN else ""
+        listed = "\n  ".join(changes[:_SHOWN])
+        raise InvalidPlan(
+            f"the plan was made for another graph ({len(changes)} lines differ; - then, + now):\n  {listed}{rest}\n"
+            f"Solve the new graph."
+        )
+
+    @cached_property
+    def digest(self) -> str:
+        """A stable hash of the decisions: the same on every machine, in whatever order they are listed."""
+        return hashlib.sha256(json.dumps([sorted(self.saved), sorted(self.recomputed)]).encode()).hexdigest()
+
+    def masks(self, problem: Problem) -> tuple[BoolArray, BoolArray]:
+        """(saved, recomputed) over the values of `problem`.
+
+        Raises:
+            InvalidPlan: a name is unknown, or appears twice.
+        """
+        return _mask("saved", self.saved, problem), _mask("recomputed", self.recomputed, problem)
+
+    def __repr__(self) -> str:
+        return f"<Plan {self.digest[:10]}: {len(self.saved)} saved, {len(self.recomputed)} recomputed>"
+
+    def save(self, path: str | Path) -> None:
+        """Writes the plan as JSON."""
+        document = {
+            "format": _FORMAT,
+            "version": _VERSION,
+            "digest": self.digest,
+            "saved": self.saved,
+            "recomputed": self.recomputed,
+            "graph": self.graph,
+        }
+        Path(path).write_text(json.dumps(document, indent=1) + "\n")
+
+    @classmethod
+    def load(cls, path: str | Path) -> Plan:
+        """Reads what `save` wrote.
+
+        Raises:
+            InvalidPlan: not a plan file, of a newer version, or altered since it was written.
+        """
+        try:
+            document: Any = json.loads(Path(path).read_text())
+        except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
+            raise InvalidPlan(f"{path}: not JSON, or truncated ({error})") from None
+        if not isinstance(document, dict) or cast(dict[str, Any], document).get("format") != _FORMAT:
+            raise InvalidPlan(f'{path}: not a plan file (no "format": "{_FORMAT}"); write one with Plan.save')
+        fields = cast(dict[str, Any], document)
+        if fields.get("version") != _VERSION:
+            raise InvalidPlan(f"{path}: version {fields.get('version')!r}, but this remat reads {_VERSION}")
+        for key in ("saved", "recomputed", "graph"):
+            if not isinstance(fields.get(key), list):
+                raise InvalidPlan(f'{path}: "{key}" must be a list of names, got {fields.get(key)!r}')
+        plan = cls(*(tuple(map(str, fields[key])) for key in ("saved", "recomputed", "graph")))
+        if plan.digest != fields.get("digest"):
+            raise InvalidPlan(f"{path}: the digest does not match the content; the file was altered")
+        return plan
+
+
+def completed(problem: Problem, saved: BoolArray) -> tuple[BoolArray, BoolArray]:
+    """What a set of saved values means: (saved, recomputed) masks; see `Plan.from_saved`."""
+    arguments: dict[int, list[int]] = {}
+    for u, v in zip(problem.producers.tolist(), problem.consumers.tolist(), strict=True):
+        arguments.setdefault(v, []).append(u)
+    available = problem.needed.copy()
+    for v in reversed(range(len(problem))):
+        if available[v] and not saved[v]:
+            available[arguments.get(v, [])] = True
+    return available & saved, available & ~saved
+
+
+def _mask(label: str, names: tuple[str, ...], problem: Problem) -> BoolArray:
+    mask = np.zeros(len(problem), np.bool_)
+    try:
+        positions = [problem.index[name] for name in names]
+    except KeyError as error:
+        raise InvalidPlan(f"Plan.{label} names {error.args[0]!r}, which is not a value of the problem") from None
+    mask[positions] = True
+    if int(mask.sum()) != len(names):
+        raise InvalidPlan(f"Plan.{label} must name each value once")
+    return mask

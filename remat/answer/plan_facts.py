@@ -1,0 +1,105 @@
+"""Plans, prices and plug-ins in the words that people read: for tables, explanations and pictures."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
+from typing import Any
+
+import numpy as np
+
+from remat.answer.plan import Plan
+from remat.answer.solver import Solver
+from remat.errors import InvalidPlan
+from remat.facts.columns import BoolArray
+from remat.facts.graph import Graph, Region
+from remat.problem.costmodel import CostModel, Sum, activation_bytes
+
+
+@dataclass(frozen=True)
+class PlanFacts:
+    """What a plan means on a graph, whatever it costs under a cost model.
+
+    Names are in graph order.
+
+    Attributes:
+        saved_activations: saved values that take memory of their own until the backward pass.
+        saved_inputs: saved inputs and views of inputs. They are alive anyway: no memory.
+        saved_bytes: memory of the saved activations. Values that share a storage count once, and
+            a view counts as the whole storage that it keeps alive.
+        recomputed_ops: operators that run a second time, in the backward pass.
+        recomputed_views: views that are taken again, for free.
+        deferred_ops: operators that run in the backward pass alone, since nothing that the forward
+            pass returns or saves depends on them. A plan lists them as recomputed, but they are no
+            extra work.
+    """
+
+    saved_activations: tuple[str, ...]
+    saved_inputs: tuple[str, ...]
+    saved_bytes: int
+    recomputed_ops: tuple[str, ...]
+    recomputed_views: tuple[str, ...]
+    deferred_ops: tuple[str, ...]
+
+    @classmethod
+    def of(cls, graph: Graph, plan: Plan) -> PlanFacts:
+        """The facts about a plan, in time linear in the graph.
+
+        Raises:
+            InvalidPlan: the plan names a value that the graph does not have.
+        """
+        saved, recomputed = plan_mask(graph, plan.saved), plan_mask(graph, plan.recomputed)
+        activation = saved & ~graph.input[graph.base]
+        storages = np.unique(graph.base[activation])
+        ops, forward = recomputed & ~graph.view, computed_by_forward(graph, saved)
+        return cls(
+            saved_activations=_names(graph, activation),
+            saved_inputs=_names(graph, saved & ~activation),
+            saved_bytes=int(activation_bytes(graph)[storages].sum()),
+            recomputed_ops=_names(graph, ops & forward),
+            recomputed_views=_names(graph, recomputed & graph.view),
+            deferred_ops=_names(graph, ops & ~forward),
+        )
+
+
+def computed_by_forward(graph: Graph, saved: BoolArray) -> BoolArray:
+    """(n,) what the forward pass computes: all that its outputs, or what it saves, depend on."""
+    computed = (graph.region == Region.FORWARD) | saved
+    order = np.argsort(graph.consumers, kind="stable")[::-1]
+    for u, v in zip(graph.producers[order].tolist(), graph.consumers[order].tolist(), strict=True):
+        if computed[v]:
+            computed[u] = True
+    return computed
+
+
+def plan_mask(graph: Graph, names: Iterable[str]) -> BoolArray:
+    """(n,) which values of the graph a plan names; refuses a plan of another graph."""
+    mask = np.zeros(len(graph), np.bool_)
+    for name in names:
+        if name not in graph.index:
+            raise InvalidPlan(f"the plan names {name!r}, which is not a value of {graph!r}")
+        mask[graph.index[name]] = True
+    return mask
+
+
+def _names(graph: Graph, mask: BoolArray) -> tuple[str, ...]:
+    return tuple(graph.names[i] for i in np.flatnonzero(mask).tolist())
+
+
+def label(plugin: Solver | CostModel) -> str:
+    """The name of a solver or cost model; as code, with what differs from its defaults, if anything does."""
+    if isinstance(plugin, Sum):
+        return " + ".join(label(part) for part in plugin.parts)
+    if not is_dataclass(plugin):
+        return plugin.name
+    changed = [
+        f"{option.name}={getattr(plugin, option.name)!r}"
+        for option in fields(plugin)
+        if option.init and getattr(plugin, option.name) != default_of(option)
+    ]
+    return f"{type(plugin).__name__}({', '.join(changed)})" if changed else plugin.name
+
+
+def default_of(option: Field[Any]) -> Any:
+    """The default of a dataclass field; `dataclasses.MISSING` if it has none."""
+    return option.default_factory() if option.default_factory is not MISSING else option.default

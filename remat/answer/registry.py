@@ -1,0 +1,185 @@
+"""Solvers, cost models and estimators by name. Built-ins register exactly as a stranger's plug-in does.
+
+A package adds its own through entry points in its `pyproject.toml`; nothing is imported until the
+name is used:
+
+    [project.entry-points."remat.solvers"]
+    my-solver = "my_package.my_module:MySolver"
+
+A notebook calls `remat.register(MySolver)`.
+"""
+
+from __future__ import annotations
+
+from importlib.metadata import EntryPoint, entry_points
+from inspect import isabstract
+from typing import Any, TypeVar
+
+from remat.answer.option_text import configured, split_options
+from remat.answer.solver import Solver
+from remat.errors import InvalidOption, NotInstalled, RematError, UnknownName
+from remat.problem.costmodel import CostModel
+from remat.problem.estimator import Estimator
+from remat.words import near
+
+DEFAULT_SOLVER = "ortools"
+DEFAULT_BUDGET_SOLVER = "lagrangian"
+DEFAULT_COST_MODEL = "byte-traffic"
+DEFAULT_ESTIMATOR = "roofline"
+"""Constants, never "the first one installed": the same call gives the same answer everywhere."""
+
+_GROUPS: dict[type[Solver] | type[CostModel] | type[Estimator], str] = {
+    Solver: "remat.solvers",
+    CostModel: "remat.costmodels",
+    Estimator: "remat.estimators",
+}
+_registered: dict[str, dict[str, type[Any]]] = {group: {} for group in _GROUPS.values()}
+_loaded: dict[tuple[str, str], type[Any]] = {}
+"""Found before: looking through the metadata of all installed packages takes 5 ms, as long as many a solve."""
+
+_Base = TypeVar("_Base", Solver, CostModel, Estimator)
+_Plugin = TypeVar("_Plugin", bound=type[Solver] | type[CostModel] | type[Estimator])
+
+
+def register(plugin: _Plugin) -> _Plugin:
+    """Registers a solver, cost model or estimator class under its `name`; usable as a decorator.
+
+    Raises:
+        RematError: not a complete solver, cost model or estimator, or the name is taken by another class
+            (`unregister(name)` frees it).
+    """
+    group = _group_of(plugin)
+    known = _registered[group].get(plugin.name)
+    # Running a notebook's cell again defines its class again.
+    again = known is not None and (known.__module__, known.__qualname__) == (plugin.__module__, plugin.__qualname__)
+    if plugin.name in solver_names() + costmodel_names() + estimator_names() and not again:
+        raise RematError(
+            f"the name {plugin.name!r} is taken; choose another, or call remat.unregister({plugin.name!r})"
+        )
+    _registered[group][plugin.name] = plugin
+    return plugin
+
+
+def unregister(name: str) -> None:
+    """Removes what `register` added; installed plug-ins stay."""
+    for group in _registered.values():
+        if group.pop(name, None) is not None:
+            return
+    raise UnknownName(f"{name!r} was not added by remat.register, so it cannot be removed")
+
+
+def solver_names() -> list[str]:
+    """Names of all solvers, installed or not."""
+    return _names("remat.solvers")
+
+
+def costmodel_names() -> list[str]:
+    """Names of all cost models."""
+    return _names("remat.costmodels")
+
+
+def estimator_names() -> list[str]:
+    """Names of all estimators of recompute time."""
+    return _names("remat.estimators")
+
+
+def solver_class(name: str) -> type[Solver]:
+    """The class registered under `name`; raises `UnknownName`, with the nearest match."""
+    return _find("remat.solvers", "solver", name)
+
+
+def costmodel_class(name: str) -> type[CostModel]:
+    """The class registered under `name`; raises `UnknownName`, with the nearest match."""
+    return _find("remat.costmodels", "cost model", name)
+
+
+def estimator_class(name: str) -> type[Estimator]:
+    """The class registered under `name`; raises `UnknownName`, with the nearest match."""
+    return _find("remat.estimators", "estimator", name)
+
+
+def usable_solvers() -> list[str]:
+    """Names of the solvers that can be imported and miss no package."""
+    return [name for name in solver_names() if _is_usable(name)]
+
+
+def find_solver(solver: str | Solver) -> Solver:
+    """An instance as it is; a name as the solver of this name, with its default options."""
+    if isinstance(solver, str):
+        return solver_class(solver)()
+    return _instance(solver, Solver, "solver")
+
+
+def find_costmodel(cost_model: str | CostModel) -> CostModel:
+    """An instance as it is; a name as the cost model of this name, with its default options."""
+    if isinstance(cost_model, str):
+        return costmodel_class(cost_model)()
+    return _instance(cost_model, CostModel, "cost_model")
+
+
+def find_estimator(estimator: str | Estimator) -> Estimator:
+    """An instance as it is; a name as the estimator of this name, with the options that follow a colon.
+
+    >>> find_estimator("roofline:device=h200")
+    Roofline(device='h200')
+    """
+    if isinstance(estimator, str):
+        name, options = split_options(estimator)
+        return configured(estimator_class(name), options)
+    return _instance(estimator, Estimator, "estimator")
+
+
+def _instance(given: object, base: type[_Base], argument: str) -> _Base:
+    if isinstance(given, base):
+        return given
+    hint = "; write it with parentheses" if isinstance(given, type) else ""
+    raise InvalidOption(f"{argument} must be a name or an instance of remat.{base.__name__}, got {given!r}{hint}")
+
+
+def _is_usable(solver: str) -> bool:
+    try:
+        return not solver_class(solver).missing()
+    except NotInstalled:
+        return False
+
+
+def _group_of(plugin: object) -> str:
+    for base, group in _GROUPS.items():
+        if isinstance(plugin, type) and issubclass(plugin, base):
+            if not isabstract(plugin) and isinstance(getattr(plugin, "name", None), str):
+                return group
+            raise RematError(f"{plugin.__name__} must have a `name` and implement every abstract method")
+    raise RematError(
+        f"register() takes a class derived from remat.Solver, remat.CostModel or remat.Estimator, got {plugin!r}"
+    )
+
+
+def _installed(group: str) -> dict[str, EntryPoint]:
+    found: dict[str, EntryPoint] = {}
+    for entry in entry_points(group=group):
+        # An editable install may be listed twice; two packages that claim one name are a mistake.
+        if found.setdefault(entry.name, entry).value != entry.value:
+            raise RematError(
+                f"two installed packages claim the name {entry.name!r} in {group}: {found[entry.name].value} and "
+                f"{entry.value}; uninstall one"
+            )
+    return found
+
+
+def _names(group: str) -> list[str]:
+    return sorted({*_installed(group), *_registered[group]})
+
+
+def _find(group: str, kind: str, name: str) -> Any:
+    if name in _registered[group]:
+        return _registered[group][name]
+    if (group, name) in _loaded:
+        return _loaded[group, name]
+    installed = _installed(group)
+    if name in installed:
+        try:
+            return _loaded.setdefault((group, name), installed[name].load())
+        except (ImportError, AttributeError) as error:
+            raise NotInstalled(f"the {kind} {name!r} ({installed[name].value}) cannot be imported: {error}") from error
+    known = _names(group)
+    raise UnknownName(f"no {kind} is named {name!r}{near(name, known) or ';'} there are: {', '.join(known)}")

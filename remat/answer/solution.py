@@ -1,0 +1,145 @@
+"""What a solver answers: a plan, how the search ended, and the evidence."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from enum import Enum
+
+from remat.answer.plan import Plan
+from remat.facts.columns import IntArray
+from remat.problem.weights import BY_COST, Weights
+
+
+class Reason(Enum):
+    """How a search ended, as claimed by the solver. The value is the help text."""
+
+    OPTIMAL = "no plan costs less"
+    FEASIBLE = "a plan was found, but there may be a cheaper one"
+    INFEASIBLE = "no plan keeps all the rules; relax a ban or raise the budget"
+    LIMIT = "a limit stopped the search before it found a plan; raise the limit"
+    GAVE_UP = "the heuristic found no plan, though there may be one; take an exact solver"
+
+
+@dataclass(frozen=True)
+class Termination:
+    """How a search ended.
+
+    Attributes:
+        reason: the outcome, as claimed by the solver.
+        bound: no plan costs less than this; None if the solver knows no bound.
+        limit: what stopped the solver ("time"), if and only if a limit stopped it.
+        detail: the backend's own words.
+    """
+
+    reason: Reason
+    bound: int | None = None
+    limit: str | None = None
+    detail: str = ""
+
+    def __post_init__(self) -> None:
+        limited = self.limit is not None
+        if limited != (self.reason is Reason.LIMIT) and self.reason is not Reason.FEASIBLE:
+            raise ValueError(f"Termination.limit must be set if and only if a limit stopped the solver, got {self}")
+
+
+class Certificate(ABC):
+    """Evidence for a claim of optimality. Of all kinds only a `FlowCertificate` can become a proof."""
+
+    @abstractmethod
+    def __str__(self) -> str:
+        """One phrase for a table: how optimality is known."""
+
+
+@dataclass(frozen=True, eq=False)
+class FlowCertificate(Certificate):
+    """A feasible flow: no plan weighs less than its value (duality).
+
+    Without a budget the weight of a plan is its cost, and a flow of that value proves it optimal.
+    With one, see `remat.problem.weights`.
+
+    Attributes:
+        flow: (k,) flow on each arc of `remat.answer.network.Reduction.of(problem, weights).network`.
+        weights: what a unit of cost and a saved byte weigh.
+    """
+
+    flow: IntArray
+    weights: Weights = BY_COST
+
+    def __str__(self) -> str:
+        return "flow = cut, verified" if self.weights == BY_COST else f"flow at {self.weights}, verified"
+
+
+@dataclass(frozen=True)
+class Enumeration(Certificate):
+    """Every candidate was looked at.
+
+    Attributes:
+        candidates: how many plans were compared.
+    """
+
+    candidates: int
+
+    def __str__(self) -> str:
+        return f"all {self.candidates:,} candidates compared"
+
+
+@dataclass(frozen=True)
+class ClaimedBound(Certificate):
+    """The backend's word: it says that no plan costs less than its bound.
+
+    Attributes:
+        backend: whose word it is.
+    """
+
+    backend: str
+
+    def __str__(self) -> str:
+        return f"bound claimed by {self.backend}"
+
+
+@dataclass(frozen=True)
+class Solution:
+    """A solver's answer, after `remat.solve` has checked it.
+
+    Attributes:
+        plan: what to save and recompute; None if the solver found nothing.
+        objective: what the plan costs, recomputed from the problem; None without a plan.
+        termination: how the search ended, with the bound.
+        certificate: evidence for the bound; None without a plan.
+        solver: name of the solver.
+        solve_time_s: wall time of the solver, without the checks.
+        is_proven: optimal (or infeasible), and the proof was verified without trusting the solver.
+            Only `remat.solve` says so; whatever a solver puts here is overwritten.
+    """
+
+    plan: Plan | None
+    objective: int | None
+    termination: Termination
+    certificate: Certificate | None
+    solver: str
+    solve_time_s: float = 0.0
+    is_proven: bool = False
+
+    @property
+    def bound(self) -> int | None:
+        """No plan costs less than this."""
+        return self.termination.bound
+
+    @property
+    def is_optimal(self) -> bool:
+        """The solver says that no plan costs less."""
+        return self.termination.reason is Reason.OPTIMAL
+
+    @property
+    def gap(self) -> float | None:
+        """(objective - bound) / objective: how far from optimal the plan may be at most."""
+        if self.objective is None or self.bound is None:
+            return None
+        return (self.objective - self.bound) / self.objective if self.objective else 0.0
+
+    def __repr__(self) -> str:
+        word = "proven" if self.is_proven else "claimed"
+        state = self.termination.reason.name.lower()
+        numbers = f"objective {self.objective}, bound {self.bound}"
+        return f"<Solution by {self.solver}: {numbers}, {state} ({word}), {self.plan}>"

@@ -1,0 +1,200 @@
+"""What a solver is. Implement `FlowSolver` for a max-flow code, `Solver` for anything else."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import deque
+from enum import Enum
+from importlib.metadata import metadata
+from importlib.util import find_spec
+from typing import ClassVar, NamedTuple
+
+import numpy as np
+
+from remat.answer.network import SINK, SOURCE, Network, Reduction, Sides
+from remat.answer.plan import Plan
+from remat.answer.solution import FlowCertificate, Reason, Solution, Termination
+from remat.errors import InvalidOption, NotInstalled, UnsupportedProblem
+from remat.facts.columns import BoolArray, IntArray, some
+from remat.problem.feasibility import Forced
+from remat.problem.problem import Problem
+from remat.problem.weights import BY_COST, Weights
+
+
+class Feature(Enum):
+    """What a problem, or a caller, may ask of a solver. The value says it in words."""
+
+    BUDGET = "a byte budget"
+    TIME_LIMIT = "a time limit"
+
+
+class Solver(ABC):
+    """An algorithm for `Problem`. Implementations are frozen dataclasses: fields are options.
+
+    Attributes:
+        name: what users type.
+        exact: optimality is claimed for every problem with the declared features.
+        features: what the solver can take.
+        requires: packages that `_solve` imports.
+        largest_capacity: the largest sum of prices (and, where ties are broken, of bytes) that the
+            backend can represent, after division by their greatest common divisor; None for any.
+        max_values: the most values that it takes; None for any.
+    """
+
+    name: ClassVar[str]
+    exact: ClassVar[bool] = True
+    features: ClassVar[frozenset[Feature]] = frozenset()
+    requires: ClassVar[tuple[str, ...]] = ()
+    largest_capacity: ClassVar[int | None] = None
+    max_values: ClassVar[int | None] = None
+
+    @abstractmethod
+    def _solve(self, problem: Problem, *, time_limit_s: float | None) -> Solution:
+        """Solves a feasible problem whose features are all supported. Called by `remat.solve`."""
+
+    @classmethod
+    def missing(cls) -> tuple[str, ...]:
+        """The required packages that are not installed."""
+        return tuple(package for package in cls.requires if find_spec(package) is None)
+
+    def check_installed(self) -> None:
+        """Raises `NotInstalled` if a required package is missing."""
+        missing = self.missing()
+        if missing:
+            raise NotInstalled(
+                f"solver {self.name!r} needs {', '.join(missing)}: pip install {_remedy(missing)} "
+                f"(or choose an installed one: `remat solvers` lists them)"
+            )
+
+    def accept(self, problem: Problem, *, time_limit_s: float | None = None) -> None:
+        """Refuses what this solver cannot do, before it starts.
+
+        Raises:
+            NotInstalled: a required package is missing.
+            InvalidOption: the time limit is no positive number.
+            UnsupportedProblem: a feature is missing, or the problem is too large.
+        """
+        self.check_installed()
+        if time_limit_s is not None and not _is_positive(time_limit_s):
+            raise InvalidOption(f"time_limit_s must be a positive number of seconds, got {time_limit_s!r}")
+        asked = {Feature.BUDGET: problem.budget_bytes is not None, Feature.TIME_LIMIT: time_limit_s is not None}
+        for feature, wanted in asked.items():
+            if wanted and feature not in self.features:
+                raise UnsupportedProblem(
+                    f"solver {self.name!r} does not support {feature.value}; `remat solvers` lists those that do"
+                )
+        if self.max_values is not None and len(problem) > self.max_values:
+            raise UnsupportedProblem(
+                f"solver {self.name!r} takes up to {self.max_values} values, got {len(problem)}; choose another"
+            )
+
+
+def _is_positive(number: object) -> bool:
+    return isinstance(number, int | float | np.number) and not isinstance(number, bool) and bool(number > 0)
+
+
+def _remedy(packages: tuple[str, ...]) -> str:
+    """What to install: our extra where there is one, for it knows which versions work."""
+    extras = metadata("remat").get_all("Provides-Extra") or []
+    return " ".join(f"'remat[{package}]'" if package in extras else package for package in packages)
+
+
+class Cut(NamedTuple):
+    """A minimum cut, read as a choice.
+
+    Attributes:
+        saved, recomputed: (n,) masks.
+        weight: its cost and saved bytes, weighed as in the certificate.
+        certificate: the flow that proves that nothing weighs less.
+    """
+
+    saved: BoolArray
+    recomputed: BoolArray
+    weight: int
+    certificate: FlowCertificate
+
+
+class FlowSolver(Solver):
+    """A solver that finds a maximum flow; the plan and its proof follow from the flow.
+
+    Of all optimal plans the one returned saves the fewest bytes, then the fewest values, then
+    lies closest to the backward pass. That makes it unique: every flow solver returns the same
+    plan. Ties are broken exactly, without scaling weights into the prices, by further flows over
+    the set of minimum cuts (`Network.face`).
+    """
+
+    @abstractmethod
+    def _max_flow(self, network: Network) -> tuple[IntArray, Sides | None]:
+        """A maximum flow of `network`: (k,) one integer an arc.
+
+        Beside it `Sides`, if the backend computes them fast, else None (see `residual_sides`).
+        """
+
+    def _solve(self, problem: Problem, *, time_limit_s: float | None) -> Solution:
+        cut = self.minimum_cut(problem)
+        plan = Plan.of(problem, cut.saved, cut.recomputed)
+        return Solution(plan, cut.weight, Termination(Reason.OPTIMAL, cut.weight), cut.certificate, self.name)
+
+    def minimum_cut(self, problem: Problem, weights: Weights = BY_COST, known: Forced | None = None) -> Cut:
+        """The choice that weighs least, whatever the budget, with the flow that proves it.
+
+        Args:
+            problem: a feasible problem.
+            weights: the price on saved bytes, which are free when left out.
+            known: `forced(problem)`, to save time.
+
+        Raises:
+            UnsupportedProblem: the weighed prices are too large for this solver, or for any.
+        """
+        reduction = Reduction.of(problem, weights, known)
+        flow, sink_side = self._minimum_cut(reduction.network, "prices")
+        weight = reduction.base + reduction.unit * flow_value(reduction.network, flow)
+        certificate = FlowCertificate(flow, weights)
+        return Cut(reduction.saved(sink_side), reduction.recomputed(sink_side), weight, certificate)
+
+    def _minimum_cut(self, network: Network, what: str) -> tuple[IntArray, BoolArray]:
+        """A maximum flow, and the sink side of the minimum cut that the tiebreaks prefer."""
+        fitted, unit = network.fitted(self.largest_capacity, what)
+        flow, known = self._max_flow(fitted)
+        sides = known or residual_sides(fitted, flow)
+        if not network.tiebreaks or fitted.is_decided(sides):
+            return flow * unit, sides.sink
+        face, vertex = fitted.face(flow, sides)
+        if not some(face.heads == SINK):  # what is undecided leads nowhere
+            return flow * unit, sides.sink
+        _, chosen = self._minimum_cut(
+            face.folded(self.largest_capacity), "bytes or values that break ties between optimal plans"
+        )
+        return flow * unit, chosen[vertex]
+
+
+def flow_value(network: Network, flow: IntArray) -> int:
+    """Net flow out of the source."""
+    return int(flow[network.tails == SOURCE].sum() - flow[network.heads == SOURCE].sum())
+
+
+def residual_sides(network: Network, flow: IntArray) -> Sides:
+    """Searches the residual graph of a maximum flow from both terminals, in linear time."""
+    slack, carrying = flow < network.capacities, flow > 0
+    tails = np.concatenate([network.tails[slack], network.heads[carrying]])
+    heads = np.concatenate([network.heads[slack], network.tails[carrying]])
+    return Sides(
+        source=_reachable(SOURCE, tails, heads, network.num_vertices),
+        sink=_reachable(SINK, heads, tails, network.num_vertices),
+    )
+
+
+def _reachable(start: int, tails: IntArray, heads: IntArray, num_vertices: int) -> BoolArray:
+    order = np.argsort(tails, kind="stable")
+    first = np.searchsorted(tails[order], np.arange(num_vertices + 1)).tolist()
+    targets = heads[order].tolist()
+    seen = [False] * num_vertices
+    seen[start] = True
+    queue = deque([start])
+    while queue:
+        vertex = queue.popleft()
+        for other in targets[first[vertex] : first[vertex + 1]]:
+            if not seen[other]:
+                seen[other] = True
+                queue.append(other)
+    return np.array(seen, np.bool_)

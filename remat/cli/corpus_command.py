@@ -1,0 +1,113 @@
+"""The commands about the corpus."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections import Counter
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from remat.cli import tables
+from remat.facts.corpus import Corpus, Entry
+from remat.facts.graph import Graph, Region
+from remat.words import human_bytes
+
+app = typer.Typer(
+    no_args_is_help=True, help="Joint graphs of published models, ready to solve: list them, look at one, take one."
+)
+
+_Name = Annotated[str, typer.Argument(metavar="NAME", help="See `remat corpus list`.")]
+_Folder = Annotated[
+    Path | None, typer.Option(help="Where the corpus is; else in the repository that remat is run from.")
+]
+_Json = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")]
+
+
+@app.command("list")
+def listed(
+    folder: _Folder = None,
+    family: Annotated[str | None, typer.Option(help="Only one kind of model, such as `transformer`.")] = None,
+    as_json: _Json = False,
+) -> None:
+    """List the instances, with their sizes.
+
+    `saved` is what the forward pass hands over if nothing of it is recomputed: about what autograd keeps.
+
+    \b
+      remat corpus list --family convolution
+    """
+    corpus = Corpus.open(folder)
+    families = sorted({entry.family for entry in corpus.entries})
+    if family is not None and family not in families:
+        raise typer.BadParameter(f"--family must be one of {', '.join(families)}, got {family!r}")
+    entries = [entry for entry in corpus.entries if family in (None, entry.family)]
+    if as_json:
+        return typer.echo(json.dumps([asdict(entry) for entry in entries], indent=1))
+    return tables.console().print(tables.table([_row(entry) for entry in entries]))
+
+
+@app.command()
+def show(name: _Name, folder: _Folder = None, as_json: _Json = False) -> None:
+    """Show the facts about an instance, and where it comes from.
+
+    \b
+      remat corpus show resnet50
+    """
+    corpus = Corpus.open(folder)
+    document = asdict(corpus.entry(name)) | facts(corpus.graph(name))
+    if as_json:
+        return typer.echo(json.dumps(document, indent=1))
+    rows = [{"": key.replace("_", " "), name: _text(key, value)} for key, value in document.items() if key != "name"]
+    return tables.console().print(tables.table(rows))
+
+
+@app.command()
+def get(
+    name: _Name,
+    output: Annotated[Path, typer.Option("--output", "-o", help="Graph file to write; it is gzipped.")],
+    folder: _Folder = None,
+    as_json: _Json = False,
+) -> None:
+    """Copy the graph file of an instance.
+
+    \b
+      remat corpus get resnet50 -o resnet50.json.gz
+      remat solve resnet50.json.gz
+    """
+    shutil.copyfile(Corpus.open(folder).path(name), output)
+    typer.echo(json.dumps({"instance": name, "graph": str(output)}) if as_json else f"written to {output}")
+
+
+def facts(graph: Graph) -> dict[str, Any]:
+    """What a graph is made of, and its provenance."""
+    return {
+        "regions": {region.name.lower(): int((graph.region == region).sum()) for region in Region},
+        "parameter_bytes": int(graph.bytes[graph.parameter].sum()),
+        "flops": int(graph.flops.sum()),
+        "random_values": int(graph.random.sum()),
+        "compute_bound_values": int(graph.compute_bound.sum()),
+        "commonest_operators": dict(Counter(graph.ops).most_common(8)),
+        "provenance": dict(graph.meta),
+    }
+
+
+def _row(entry: Entry) -> dict[str, str]:
+    return {
+        "name": entry.name,
+        "values": f"{entry.values:,}",
+        "uses": f"{entry.uses:,}",
+        "saved": human_bytes(entry.no_recompute_saved_bytes),
+        "is": f"{entry.model}; {entry.sizes}, {entry.dtype}",
+    }
+
+
+def _text(key: str, value: Any) -> str:
+    if isinstance(value, dict):
+        return "\n".join(f"{name}: {_text('', part)}" for name, part in value.items())  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
+    if key.endswith("bytes"):
+        return human_bytes(value)
+    return f"{value:,}" if isinstance(value, int) else str(value)

@@ -1,0 +1,84 @@
+"""The command about frontiers."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+import remat
+from remat.answer.registry import DEFAULT_BUDGET_SOLVER, DEFAULT_ESTIMATOR
+from remat.cli import tables
+from remat.cli.typed import GraphFile, load_graph, solver_of
+from remat.improve.frontier import Frontier, Point
+from remat.words import human_bytes, human_price
+
+_TABLE = 40
+"""Rows of the table, at most; --json prints all points."""
+
+
+def frontier(
+    graph: GraphFile,
+    estimator: Annotated[
+        str, typer.Option("--estimator", "-e", metavar="NAME[:KEY=VALUE,...]", help="See `remat estimators`.")
+    ] = DEFAULT_ESTIMATOR,
+    refine: Annotated[int, typer.Option(min=0, help="How many budgets to solve between the ends.")] = 0,
+    solver: Annotated[
+        str,
+        typer.Option("--solver", "-s", metavar="NAME[:KEY=VALUE,...]", help="Who solves them: takes a byte budget."),
+    ] = DEFAULT_BUDGET_SOLVER,
+    time_limit: Annotated[
+        float | None, typer.Option("--time-limit", metavar="S", min=1e-9, help="Seconds for each budget.")
+    ] = None,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="Picture to write: .svg, .png or .pdf.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")] = False,
+) -> None:
+    """Trade memory against recompute time: every optimal trade-off, with a bound at any budget.
+
+    \b
+      remat frontier gpt2.json.gz
+      remat frontier gpt2.json.gz -e roofline:device=h200 --refine 20 -o frontier.svg
+      remat frontier gpt2.json.gz --refine 8 -s cpsat --time-limit 10
+    """
+    curve = remat.frontier(load_graph(graph), estimator=estimator)
+    if refine:
+        curve = curve.refine(refine, solver_of(solver), time_limit_s=time_limit)
+    if output is not None:
+        curve.plot(output)
+    if as_json:
+        return typer.echo(json.dumps(_document(graph, estimator, curve), indent=1))
+    out = tables.console()
+    out.print(tables.table([_row(curve, point) for point in curve.points[:_TABLE]]))
+    if len(curve.points) > _TABLE:
+        out.print(f"... and {len(curve.points) - _TABLE} more; --json lists all")
+    return out.print(f"written to {output}") if output is not None else None
+
+
+def _row(curve: Frontier, point: Point) -> dict[str, str]:
+    return {
+        "saved": human_bytes(point.saved_bytes),
+        "recompute": human_price(point.cost, curve.unit),
+        "at least": human_price(point.bound, curve.unit),
+        "gap": "proven" if point.is_proven else f"{point.gap:.2%}",
+        "by": "hull vertex" if point.is_vertex else point.solver,
+    }
+
+
+def _document(graph: Path, estimator: str, curve: Frontier) -> dict[str, Any]:
+    points = [
+        {
+            "budget_bytes": point.budget_bytes,
+            "saved_bytes": point.saved_bytes,
+            "cost": point.cost,
+            "bound": point.bound,
+            "claimed_bound": point.claimed_bound,
+            "is_vertex": point.is_vertex,
+            "solver": point.solver,
+            "plan": point.plan.digest,
+        }
+        for point in curve.points
+    ]
+    exact = all(edge.is_exact for edge in curve.edges)
+    return {"graph": str(graph), "estimator": estimator, "unit": curve.unit, "is_exact": exact, "points": points}

@@ -1,0 +1,99 @@
+"""The command about refinement."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any, cast
+
+import typer
+
+from remat.answer.plan import Plan
+from remat.cli.typed import GraphFile, chosen_plan, load_graph
+from remat.improve.refine import Refined
+from remat.improve.refine import refine as improve
+from remat.words import parse_bytes
+
+_EVERY = 25
+"""Evaluations between two lines of progress."""
+
+
+def refine(
+    graph: GraphFile,
+    plan: Annotated[
+        str, typer.Option(metavar="FILE|solved", help="A plan file, or `solved` for the classic cut.")
+    ] = "solved",
+    objective: Annotated[str, typer.Option(metavar="traffic|time|peak", help="What to lower.")] = "traffic",
+    oracle: Annotated[
+        str, typer.Option(metavar="model|inductor|device", help="Who has the last word on a plan.")
+    ] = "model",
+    extra: Annotated[
+        str, typer.Option(metavar="SIZE", help='What may be saved beyond the plan, as in "64MiB".')
+    ] = "0B",
+    start: Annotated[list[Path] | None, typer.Option(help="A further plan to begin from. Repeatable.")] = None,
+    time_limit: Annotated[float | None, typer.Option("--time-limit", metavar="S", min=1e-9, help="Seconds.")] = None,
+    seed: Annotated[int, typer.Option(min=0, help="The same seed gives the same plan.")] = 0,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="Plan file to write.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")] = False,
+) -> None:
+    """Improve a plan by local moves, under an objective that no cut can state.
+
+    \b
+      remat refine gpt2.json.gz -o plan.json
+      remat refine gpt2.json.gz --plan plan.json --objective time --time-limit 60
+      remat refine gpt2.json.gz --oracle inductor --extra 64MiB --start pytorch.json
+    """
+    values = load_graph(graph)
+    found = improve(
+        values,
+        chosen_plan(values, plan),
+        cast(Any, objective),
+        cast(Any, oracle),
+        extra_bytes=parse_bytes(extra, "--extra"),
+        starts=[Plan.load(path) for path in start or []],
+        time_limit_s=time_limit,
+        seed=seed,
+        progress=None if as_json or not sys.stderr.isatty() else _report,
+    )
+    if output is not None:
+        found.plan.save(output)
+    if as_json:
+        return typer.echo(json.dumps(_document(graph, found), indent=1))
+    typer.echo(found)
+    return typer.echo(f"written to {output}") if output is not None else None
+
+
+def _report(evaluated: int, best: tuple[int, ...]) -> None:
+    if evaluated % _EVERY == 0:
+        typer.echo(f"\r{evaluated} plans, the best: {best[0]:,}\033[K", err=True, nl=False)
+
+
+def _document(graph: Path, found: Refined) -> dict[str, Any]:
+    return {
+        "graph": str(graph),
+        "objective": found.objective,
+        "oracle": found.oracle,
+        "terms": found.terms,
+        "before": found.before,
+        "after": found.after,
+        "starts": [
+            {
+                "name": start.name,
+                "plan": start.plan.digest,
+                "score": start.score,
+                "saved_bytes": start.saved_bytes,
+                "allowed": start.allowed,
+            }
+            for start in found.starts
+        ],
+        "moves": [asdict(step) for step in found.history],
+        "evaluated": found.evaluated,
+        "asked": found.asked,
+        "layers": found.layers,
+        "time_s": found.time_s,
+        "termination": {"limit": found.termination.limit, "detail": found.termination.detail},
+        "plan": found.plan.digest,
+        "saved": found.plan.saved,
+    }

@@ -1,0 +1,58 @@
+"""The command about live memory over a training step."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from remat.cli.typed import CostModelIfNamed, GraphFile, PlanFile, SolverIfNamed, chosen_plan, load_graph
+from remat.predict.memory import lower_bound, simulate
+from remat.words import human_bytes
+
+
+def timeline(
+    graph: GraphFile,
+    plan: PlanFile = "solved",
+    cost_model: CostModelIfNamed = None,
+    solver: SolverIfNamed = None,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="Picture to write: .svg, .png or .pdf.")] = None,
+    holds_outputs: Annotated[
+        bool, typer.Option(help="The caller keeps the outputs of the forward pass until the backward pass ends.")
+    ] = True,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")] = False,
+) -> None:
+    """Simulate live memory over the forward and the backward pass of a plan.
+
+    Prints the peak and what is alive then, and the bound below which no plan gets.
+
+    \b
+      remat timeline gpt2.json.gz --plan plan.json -o gpt2.svg
+      remat timeline gpt2.json.gz -m byte-traffic:mode=aggressive
+      remat timeline gpt2.json.gz -m memory-budget:budget=0.5,of=peak
+    """
+    values = load_graph(graph)
+    found = simulate(values, chosen_plan(values, plan, cost_model, solver), holds_outputs=holds_outputs)
+    bound = lower_bound(values, holds_outputs=holds_outputs)
+    if output is not None:
+        found.show(output)
+    if not as_json:
+        typer.echo(found)
+        typer.echo(f"no plan has a smaller peak than {human_bytes(bound.bytes)}")
+        return typer.echo(f"written to {output}") if output is not None else None
+    document = {
+        "graph": str(graph),
+        "forward_peak_bytes": found.forward_peak_bytes,
+        "backward_peak_bytes": found.backward_peak_bytes,
+        "peak_bytes": found.peak_bytes,
+        "saved_bytes": found.saved_bytes,
+        "at_forward_end": found.at_forward_end,
+        "lower_bound_bytes": bound.bytes,
+        "peak_step": found.peak_step,
+        "peak_tensors": [asdict(tensor) for tensor in found.peak_tensors],
+        "picture": None if output is None else str(output),
+    }
+    return typer.echo(json.dumps(document, indent=1))

@@ -1,0 +1,109 @@
+"""What users type on the command line, as objects: plug-ins with options, graphs, plans, factories."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any, TypeVar, cast
+
+import typer
+
+from remat.answer.option_text import configured, split_options
+from remat.answer.plan import Plan
+from remat.answer.registry import DEFAULT_COST_MODEL, costmodel_class, solver_class
+from remat.answer.solver import Solver
+from remat.errors import CaptureError, InvalidOption, RematError
+from remat.facts.graph import Graph
+from remat.improve.choose import choose
+from remat.problem.costmodel import CostModel
+from remat.words import near
+
+_Plugin = TypeVar("_Plugin", Solver, CostModel)
+
+GraphFile = Annotated[Path, typer.Argument(metavar="GRAPH", help="A graph file, as `remat capture` writes.")]
+PlanFile = Annotated[str, typer.Option(metavar="FILE|solved", help="A plan file, or `solved` to solve now.")]
+CostModelIfNamed = Annotated[
+    str | None, typer.Option("--cost-model", "-m", metavar="NAME[:KEY=VALUE,...]", help="See `remat costmodels`.")
+]
+SolverIfNamed = Annotated[
+    str | None,
+    typer.Option(
+        "--solver", "-s", metavar="NAME[:KEY=VALUE,...]", help="See `remat solvers`; by default, that of `solve`."
+    ),
+]
+
+
+def solver_of(text: str, options: Sequence[str] = ()) -> Solver:
+    """A solver from `NAME` or `NAME:key=value,key=value`, with further `key=value` options."""
+    name, inline = split_options(text)
+    return _configured(solver_class(name), [*inline, *options])
+
+
+def solver_if_named(text: str | None, options: Sequence[str] = ()) -> Solver | None:
+    """Likewise; None if none is named: then the problem decides."""
+    if text is None and options:
+        raise typer.BadParameter("-S sets an option of a solver: name it with -s")
+    return None if text is None else solver_of(text, options)
+
+
+def cost_model_of(text: str, options: Sequence[str] = ()) -> CostModel:
+    """A cost model from `NAME` or `NAME:key=value,key=value`, likewise."""
+    name, inline = split_options(text)
+    return _configured(costmodel_class(name), [*inline, *options])
+
+
+def chosen_plan(graph: Graph, plan: str, cost_model: str | None = None, solver: str | None = None) -> Plan:
+    """The plan of `--plan FILE`, or what `--plan solved` makes of a graph under `-m` with `-s`."""
+    if plan != "solved":
+        if cost_model is not None or solver is not None:
+            raise typer.BadParameter(f"-m and -s decide what to solve, but --plan {plan} is a file: leave them out")
+        return Plan.load(plan)
+    solution = choose(graph, cost_model_of(cost_model or DEFAULT_COST_MODEL), solver_if_named(solver))
+    assert solution.plan is not None  # choose() raises where there is none
+    return solution.plan
+
+
+def load_graph(path: Path) -> Graph:
+    """Reads a graph, naming the file in every error."""
+    if path.is_dir():
+        raise RematError(f"{path}: a graph file is needed, got a directory")
+    return Graph.load(path)
+
+
+def load_factory(text: str) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
+    """Calls `MODULE:FACTORY`, which returns (model, args) or (model, args, kwargs).
+
+    The current directory is importable, as with `python -m`.
+    """
+    module_name, _, name = text.partition(":")
+    if not module_name or not name:
+        raise typer.BadParameter(f"expected MODULE:FACTORY, such as my_package.models:gpt2, got {text!r}")
+    sys.path.insert(0, str(Path.cwd()))
+    try:
+        module = importlib.import_module(module_name)
+    except ImportError as error:
+        raise CaptureError(f"cannot import {module_name!r}: {error}") from error
+    if not hasattr(module, name):
+        raise CaptureError(f"{module_name} has no {name!r}{near(name, dir(module))}")
+    return _model_and_arguments(text, getattr(module, name)())
+
+
+def _model_and_arguments(text: str, made: Any) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
+    parts = list(cast(tuple[Any, ...], made)) if type(made) is tuple else [made]
+    if len(parts) == 2:
+        parts.append({})
+    if len(parts) == 3 and isinstance(parts[1], (tuple, list)) and isinstance(parts[2], dict):
+        return parts[0], tuple(cast(Sequence[Any], parts[1])), cast(dict[str, Any], parts[2])
+    got = ", ".join(type(part).__name__ for part in parts)
+    raise CaptureError(
+        f"{text} must return (model, tuple of args) or (model, tuple of args, dict of kwargs), got ({got})"
+    )
+
+
+def _configured(plugin: type[_Plugin], pairs: Sequence[str]) -> _Plugin:
+    try:
+        return configured(plugin, pairs)
+    except InvalidOption as error:
+        raise typer.BadParameter(str(error)) from error

@@ -1,0 +1,83 @@
+"""What is forbidden, value by value, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from remat.facts.columns import BoolArray, IntArray, frozen, some
+
+
+@dataclass(frozen=True, eq=False)
+class Bans:
+    """A column of reasons: `codes[i] == 0` allows value i, `k > 0` forbids it for `reasons[k-1]`.
+
+    A code per value instead of a string per value keeps a million bans a numpy operation.
+    """
+
+    codes: IntArray
+    reasons: tuple[str, ...] = ()
+
+    @classmethod
+    def none(cls, length: int) -> Bans:
+        """Forbids nothing."""
+        return cls(frozen(np.zeros(length, np.int64)))
+
+    @classmethod
+    def of(cls, length: int, reason_of: Mapping[int, str]) -> Bans:
+        """Forbids the given indices, each for its reason."""
+        reasons = tuple(dict.fromkeys(reason_of.values()))
+        code_of = {reason: code for code, reason in enumerate(reasons, start=1)}
+        codes = np.zeros(length, np.int64)
+        for index, reason in reason_of.items():
+            codes[index] = code_of[reason]
+        return cls(frozen(codes), reasons)
+
+    @cached_property
+    def mask(self) -> BoolArray:
+        """Which values are forbidden."""
+        return frozen(self.codes > 0)
+
+    def __len__(self) -> int:
+        return len(self.codes)
+
+    def reason(self, index: int) -> str | None:
+        """Why value `index` is forbidden, or None where it is allowed."""
+        code = int(self.codes[index])
+        return self.reasons[code - 1] if code else None
+
+    def also(self, mask: BoolArray, reason: str) -> Bans:
+        """These bans and those of `mask`; a value already forbidden keeps its first reason."""
+        fresh = mask & ~self.mask
+        if not some(fresh):
+            return self
+        reasons = self.reasons if reason in self.reasons else (*self.reasons, reason)
+        codes = np.where(fresh, reasons.index(reason) + 1, self.codes)
+        return Bans(frozen(codes), reasons)
+
+    def __or__(self, other: Bans) -> Bans:
+        """Both sets of bans; where both forbid, the reason of `self` stands."""
+        merged = self
+        for code, reason in enumerate(other.reasons, start=1):
+            merged = merged.also(other.codes == code, reason)
+        return merged
+
+    def take(self, indices: IntArray) -> Bans:
+        """The bans of some values, in the given order."""
+        return Bans(frozen(self.codes[indices]), self.reasons)
+
+    def without(self, mask: BoolArray) -> Bans:
+        """These bans, lifted from the values of `mask`."""
+        return Bans(frozen(np.where(mask, 0, self.codes)), self.reasons) if some(mask) else self
+
+    def as_dict(self) -> dict[int, str]:
+        """The forbidden indices, each with its reason: the inverse of `of`."""
+        return {int(i): self.reasons[int(self.codes[i]) - 1] for i in np.flatnonzero(self.codes)}
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Bans) and len(self) == len(other) and self.as_dict() == other.as_dict()
+
+    __hash__ = None  # type: ignore[assignment]  # arrays inside: equal, but not hashable

@@ -1,0 +1,314 @@
+"""The joint forward+backward graph of a training step, as plain columns: facts, no opinion.
+
+A graph knows what each value is (size, operator, storage, where it is needed), which uses a
+compiler can fuse, and what can never be saved or recomputed. What saving or recomputing should
+*cost* is a cost model's business (`remat.CostModel`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from enum import IntEnum
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+
+from remat.errors import InvalidGraph
+from remat.facts.bans import Bans
+from remat.facts.columns import LARGEST_TOTAL, BoolArray, IntArray, bool_column, frozen, int_column, some
+from remat.facts.uses import check_uses
+from remat.problem.problem import Problem
+
+
+class Region(IntEnum):
+    """Where a value can, or must, be computed."""
+
+    FORWARD = 0
+    """Needed by an output of the forward pass."""
+    TANGENTS = 1
+    """In the tangents' closure: depends on a gradient, so only the backward pass can compute it."""
+    EITHER = 2
+    """Needed by the backward pass alone, yet computable from the inputs: either pass may do it."""
+
+
+FLAGS = (
+    "input",
+    "parameter",
+    "output",
+    "gradient",
+    "fusible",
+    "random",
+    "view",
+    "compute_bound",
+    "must_save",
+    "must_recompute",
+    "prefer_save",
+    "prefer_recompute",
+)
+"""The yes/no facts about a node, in the order of the columns of `Graph`."""
+
+
+@dataclass(frozen=True, eq=False)
+class Graph:
+    """A joint graph of n values and m uses. Values are listed in topological order.
+
+    Build one with `remat.capture` (a PyTorch model), `remat.GraphBuilder` (by hand) or
+    `Graph.load` (a file). The constructor checks every rule below and raises `InvalidGraph`.
+
+    Attributes:
+        names: unique name of each value.
+        ops: the operator that computes it, e.g. "aten.mm.default", or "placeholder".
+        dtypes: element type, e.g. "float32"; "" for what is not a tensor.
+        shapes: sizes of the tensor; () for scalars and what is not a tensor.
+        bytes: (n,) size of the value: elements x bytes per element.
+        storage: (n,) id of the storage it lives in; views share the id of their base.
+        flops: (n,) floating-point operations to compute it once.
+        region: (n,) a `Region` each.
+        input: primal inputs of the forward pass (parameters, buffers and RNG state included).
+        parameter: inputs that live as long as the model, so that saving them costs no memory.
+        output: outputs of the forward pass.
+        gradient: outputs of the backward pass.
+        fusible: the compiler can fuse the operator with its neighbours; an input has no kernel, so not.
+        random: draws, or expands, random numbers.
+        view: the value shares the storage of one of its arguments.
+        compute_bound: matrix multiplications, convolutions, attention.
+        must_save, must_recompute: what the user's annotations demand (torch's `CheckpointPolicy`).
+        prefer_save, prefer_recompute: what they ask for, where it is possible.
+        producers, consumers: (m,) the two ends of each use; producer < consumer.
+        fusible_uses: (m,) the compiler can fuse this consumer into the producer's kernel.
+        cannot_save: values that cannot cross from forward to backward (tuples, for one).
+        cannot_recompute: values that must not be computed twice (effects, seeds, collectives).
+        meta: where the graph comes from: model, versions, date.
+        arguments: how each operator was called, beyond its producers: "" where they are all its arguments,
+            in the order of its uses; else JSON (`remat.pytorch.read.call_text`). Left out: "" everywhere.
+    """
+
+    names: tuple[str, ...]
+    ops: tuple[str, ...]
+    dtypes: tuple[str, ...]
+    shapes: tuple[tuple[int, ...], ...]
+    bytes: IntArray
+    storage: IntArray
+    flops: IntArray
+    region: IntArray
+    input: BoolArray
+    parameter: BoolArray
+    output: BoolArray
+    gradient: BoolArray
+    fusible: BoolArray
+    random: BoolArray
+    view: BoolArray
+    compute_bound: BoolArray
+    must_save: BoolArray
+    must_recompute: BoolArray
+    prefer_save: BoolArray
+    prefer_recompute: BoolArray
+    producers: IntArray
+    consumers: IntArray
+    fusible_uses: BoolArray
+    cannot_save: Bans
+    cannot_recompute: Bans
+    meta: Mapping[str, str] = field(default_factory=dict[str, str])
+    arguments: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        n, m = len(self.names), len(self.producers)
+        for name in ("bytes", "storage", "flops", "region"):
+            object.__setattr__(self, name, int_column(f"Graph.{name}", getattr(self, name), n, InvalidGraph))
+        for name in ("producers", "consumers"):
+            object.__setattr__(self, name, int_column(f"Graph.{name}", getattr(self, name), m, InvalidGraph))
+        for name in FLAGS:
+            object.__setattr__(self, name, bool_column(f"Graph.{name}", getattr(self, name), n, InvalidGraph))
+        uses = bool_column("Graph.fusible_uses", self.fusible_uses, m, InvalidGraph)
+        object.__setattr__(self, "fusible_uses", uses)
+        object.__setattr__(self, "arguments", tuple(self.arguments) or ("",) * n)
+        _check(self)
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def __repr__(self) -> str:
+        origin = f" of {self.meta['model']}" if "model" in self.meta else ""
+        counts = ", ".join(f"{int((self.region == r).sum())} {r.name.lower()}" for r in Region)
+        return f"<Graph{origin}: {len(self)} values ({counts}), {len(self.producers)} uses>"
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Graph):
+            return NotImplemented
+        return all(_same(getattr(self, f.name), getattr(other, f.name)) for f in fields(self))
+
+    __hash__ = None  # type: ignore[assignment]  # arrays inside: equal, but not hashable
+
+    @cached_property
+    def index(self) -> dict[str, int]:
+        """Position of each name."""
+        return {name: i for i, name in enumerate(self.names)}
+
+    @cached_property
+    def operands(self) -> tuple[tuple[int, ...], ...]:
+        """Of each value, the positions of what it uses, in the order of its uses."""
+        operands: list[list[int]] = [[] for _ in range(len(self))]
+        producers: list[int] = self.producers.tolist()
+        consumers: list[int] = self.consumers.tolist()
+        for u, v in zip(producers, consumers, strict=True):
+            operands[v].append(u)
+        return tuple(map(tuple, operands))
+
+    @cached_property
+    def in_forward(self) -> BoolArray:
+        """(n,) values of the region FORWARD."""
+        return frozen(self.region == int(Region.FORWARD))
+
+    @cached_property
+    def in_tangents(self) -> BoolArray:
+        """(n,) values of the region TANGENTS."""
+        return frozen(self.region == int(Region.TANGENTS))
+
+    @cached_property
+    def base(self) -> IntArray:
+        """(n,) the first value of each value's storage: the one that its views look at."""
+        order = self.storage.argsort(kind="stable")
+        grouped = self.storage[order]
+        starts = np.empty(len(self), np.bool_)
+        starts[:1] = True
+        starts[1:] = grouped[1:] != grouped[:-1]
+        base = np.empty(len(self), np.int64)
+        base[order] = order[starts][starts.cumsum() - 1]
+        return base
+
+    @cached_property
+    def storage_bytes(self) -> IntArray:
+        """(n,) bytes of the storage behind each value; a view keeps the whole of it alive."""
+        return self.bytes[self.base]
+
+    @cached_property
+    def moved_bytes(self) -> IntArray:
+        """(n,) bytes that reading each value once moves: an expanded view reads its base only."""
+        return np.minimum(self.bytes, self.storage_bytes)
+
+    @cached_property
+    def needed(self) -> BoolArray:
+        """(n,) values that the backward pass reads, or returns, but cannot compute from tangents."""
+        tangents = self.in_tangents
+        needed = self.gradient & ~tangents
+        needed[self.producers[tangents[self.consumers] & ~tangents[self.producers]]] = True
+        return needed
+
+    @cached_property
+    def materialized(self) -> BoolArray:
+        """(n,) values whose storage is written to memory whatever is saved (paper, Algorithm 2).
+
+        Those are inputs, outputs, and values with a use that cannot be fused. A view is written
+        if and only if its base is, so the fact spreads over the whole storage.
+        """
+        kept = self.input | self.output
+        kept[self.producers[~self.fusible_uses]] = True
+        by_base = np.zeros(len(self), np.bool_)
+        by_base[self.base[kept]] = True
+        return by_base[self.base]
+
+    @cached_property
+    def unpriced(self) -> Problem:
+        """What is legal, at no price: what every cost model starts from, and every plan is checked by."""
+        from remat.problem.costmodel import unpriced
+
+        return unpriced(self)
+
+    @cached_property
+    def signature(self) -> tuple[str, ...]:
+        """What the forward pass can compute, a line a value: what a plan for this graph relies on.
+
+        >>> from remat import GraphBuilder
+        >>> g = GraphBuilder()
+        >>> g.output(g.op("sin", g.input("x", bytes=4)))
+        >>> g.build().signature
+        ('x: placeholder, 4 bytes', 'sin: sin, 4 bytes, of x')
+        """
+        lines: list[str] = []
+        for i in np.flatnonzero(~self.in_tangents).tolist():
+            kind = f" {self.dtypes[i]}{list(self.shapes[i])}" if self.dtypes[i] else ""
+            used = ", ".join(self.names[u] for u in self.operands[i])
+            of = f", of {used}" if used else ""
+            lines.append(f"{self.names[i]}: {self.ops[i]}{kind}, {self.bytes[i]} bytes{of}")
+        return tuple(lines)
+
+    def save(self, path: str | Path) -> None:
+        """Writes the graph as JSON, gzipped if the name ends in ".gz" (see `remat.facts.graph_file`)."""
+        from remat.facts.graph_file import write
+
+        write(self, Path(path))
+
+    @classmethod
+    def load(cls, path: str | Path) -> Graph:
+        """Reads a file that `save` wrote, checking everything.
+
+        Raises:
+            InvalidGraph: the file is truncated, not JSON, of a newer version, or breaks a rule.
+        """
+        from remat.facts.graph_file import read
+
+        return read(Path(path))
+
+
+def _same(left: object, right: object) -> bool:
+    if isinstance(left, np.ndarray) or isinstance(right, np.ndarray):
+        return np.array_equal(np.asarray(left), np.asarray(right))
+    return left == right
+
+
+def _check(graph: Graph) -> None:
+    n = len(graph)
+    for label in ("ops", "dtypes", "shapes", "arguments", "cannot_save", "cannot_recompute"):
+        if len(getattr(graph, label)) != n:
+            raise InvalidGraph(f"Graph.{label} must have one entry a name ({n}), got {len(getattr(graph, label))}")
+    if len(graph.index) != n:
+        twice = next(name for i, name in enumerate(graph.names) if graph.index[name] != i)
+        raise InvalidGraph(f"Graph.names must be unique, got {twice!r} twice")
+    for label in ("bytes", "flops"):
+        column: IntArray = getattr(graph, label)
+        if some(column < 0):
+            i = int(column.argmin())
+            raise InvalidGraph(f"Graph.{label}[{graph.names[i]!r}] must not be negative, got {int(column[i])}")
+    # The columns are summed as int64; a float sum is close enough to refuse what could wrap.
+    if float(graph.bytes.sum(dtype=np.float64)) >= LARGEST_TOTAL:
+        raise InvalidGraph("Graph.bytes must add up to less than 2**62")
+    unknown = (graph.region < 0) | (graph.region >= len(Region))
+    if some(unknown):
+        bad = int(graph.region[unknown][0])
+        raise InvalidGraph(f"Graph.region must hold {[int(r) for r in Region]} (see remat.Region), got {bad}")
+    _check_flags(graph)
+    check_uses(graph.names, graph.producers, graph.consumers, "Graph", InvalidGraph)
+    _check_regions(graph)
+
+
+def _check_flags(graph: Graph) -> None:
+    contradictions = {
+        "a parameter, but not an input": graph.parameter & ~graph.input,
+        "both must_save and must_recompute": graph.must_save & graph.must_recompute,
+        "both prefer_save and prefer_recompute": graph.prefer_save & graph.prefer_recompute,
+    }
+    for what, where in contradictions.items():
+        if some(where):
+            raise InvalidGraph(f"Graph: {graph.names[int(np.flatnonzero(where)[0])]!r} is {what}")
+
+
+def _check_regions(graph: Graph) -> None:
+    u, v = graph.producers, graph.consumers
+    forward, tangents = graph.in_forward, graph.in_tangents
+    bad_uses = {
+        "depends on a tangent, so its region must be TANGENTS": tangents[u] & ~tangents[v],
+        "is FORWARD, so what it uses must be FORWARD too": forward[v] & ~forward[u],
+        "is an input, so it cannot use another value": graph.input[v],
+    }
+    for because, bad in bad_uses.items():
+        if some(bad):
+            producer, consumer = graph.names[int(u[bad][0])], graph.names[int(v[bad][0])]
+            raise InvalidGraph(f"Graph: {consumer!r} (which uses {producer!r}) {because}")
+    wrong = (graph.input | graph.output) & tangents
+    if some(wrong):
+        raise InvalidGraph(
+            f"Graph.region[{graph.names[int(wrong.argmax())]!r}] must not be TANGENTS: it is an input or output of the "
+            f"forward"
+        )

@@ -1,0 +1,132 @@
+"""The file format of `Graph`: one JSON object of columns, so that no torch is needed to read it.
+
+    {"format": "remat.graph", "version": 2, "meta": {...},
+     "values": {"name": [...], "op": [...], ..., "view": [0, 1, ...]},
+     "uses": {"producer": [...], "consumer": [...], "fusible": [...]},
+     "cannot_save": {"<index>": "reason"}, "cannot_recompute": {"<index>": "reason"}}
+
+Flags are 0 and 1. Producers and consumers are positions in the columns of "values". Version 1 had no
+"arguments" among the values.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import zlib
+from pathlib import Path
+from typing import Any, cast
+
+from remat.errors import InvalidGraph
+from remat.facts.bans import Bans
+from remat.facts.graph import FLAGS, Graph
+
+FORMAT = "remat.graph"
+VERSION = 2
+
+_INTS = ("bytes", "storage", "flops", "region")
+
+
+def write(graph: Graph, path: Path) -> None:
+    """Writes `graph` to `path`; the same graph always gives the same bytes."""
+    values: dict[str, Any] = {
+        "name": graph.names,
+        "op": graph.ops,
+        "dtype": graph.dtypes,
+        "shape": graph.shapes,
+        "arguments": graph.arguments,
+        **{label: getattr(graph, label).tolist() for label in _INTS},
+        **{label: getattr(graph, label).astype(int).tolist() for label in FLAGS},
+    }
+    uses = {
+        "producer": graph.producers.tolist(),
+        "consumer": graph.consumers.tolist(),
+        "fusible": graph.fusible_uses.astype(int).tolist(),
+    }
+    document = {
+        "format": FORMAT,
+        "version": VERSION,
+        "meta": dict(graph.meta),
+        "values": values,
+        "uses": uses,
+        "cannot_save": graph.cannot_save.as_dict(),
+        "cannot_recompute": graph.cannot_recompute.as_dict(),
+    }
+    data = json.dumps(document, separators=(",", ":")).encode()
+    path.write_bytes(gzip.compress(data, mtime=0) if path.suffix == ".gz" else data)
+
+
+def read(path: Path) -> Graph:
+    """Reads `path`, gzipped or not whatever its name says."""
+    document = _parse(path)
+    try:
+        return _graph(document)
+    except InvalidGraph as error:
+        raise InvalidGraph(f"{path}: {error}") from None
+
+
+def _parse(path: Path) -> dict[str, Any]:
+    data = path.read_bytes()
+    try:
+        if data[:2] == b"\x1f\x8b":
+            data = gzip.decompress(data)
+        document = json.loads(data)
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        raise InvalidGraph(f"{path}: the gzip data is damaged or truncated ({error})") from None
+    except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
+        raise InvalidGraph(f"{path}: not JSON, or truncated ({error})") from None
+    if not isinstance(document, dict) or cast(dict[str, Any], document).get("format") != FORMAT:
+        raise InvalidGraph(f'{path}: not a graph file (no "format": "{FORMAT}"); write one with Graph.save')
+    return cast(dict[str, Any], document)
+
+
+def _graph(document: dict[str, Any]) -> Graph:
+    version = document.get("version")
+    if type(version) is not int or not 1 <= version <= VERSION:
+        raise InvalidGraph(f"schema version {version!r}, but this remat reads 1 to {VERSION}; upgrade remat")
+    values, uses = _table(document, "values"), _table(document, "uses")
+    names = tuple(str(name) for name in _column(values, "values", "name"))
+    n = len(names)
+    return Graph(
+        names=names,
+        ops=tuple(str(op) for op in _column(values, "values", "op")),
+        dtypes=tuple(str(dtype) for dtype in _column(values, "values", "dtype")),
+        shapes=tuple(_shape(shape) for shape in _column(values, "values", "shape")),
+        **{label: cast(Any, _column(values, "values", label)) for label in (*_INTS, *FLAGS)},
+        producers=cast(Any, _column(uses, "uses", "producer")),
+        consumers=cast(Any, _column(uses, "uses", "consumer")),
+        fusible_uses=cast(Any, _column(uses, "uses", "fusible")),
+        cannot_save=_bans(document, "cannot_save", n),
+        cannot_recompute=_bans(document, "cannot_recompute", n),
+        meta={str(key): str(value) for key, value in _table(document, "meta").items()},
+        arguments=tuple(str(call) for call in _column(values, "values", "arguments")) if version > 1 else ("",) * n,
+    )
+
+
+def _table(document: dict[str, Any], key: str) -> dict[str, Any]:
+    table = document.get(key)
+    if not isinstance(table, dict):
+        raise InvalidGraph(f'"{key}" must be an object, got {type(table).__name__}')
+    return cast(dict[str, Any], table)
+
+
+def _column(table: dict[str, Any], label: str, key: str) -> list[Any]:
+    column = table.get(key)
+    if not isinstance(column, list):
+        raise InvalidGraph(f'"{label}.{key}" must be a list, got {type(column).__name__}')
+    return cast(list[Any], column)
+
+
+def _shape(shape: Any) -> tuple[int, ...]:
+    if not isinstance(shape, list) or not all(type(size) is int for size in cast(list[Any], shape)):
+        raise InvalidGraph(f'"values.shape" must hold lists of integers, got {shape!r}')
+    return tuple(cast(list[int], shape))
+
+
+def _bans(document: dict[str, Any], key: str, length: int) -> Bans:
+    reason_of: dict[int, str] = {}
+    for index, reason in _table(document, key).items():
+        if not index.isdecimal() or int(index) >= length:
+            raise InvalidGraph(f'"{key}" names value {index!r}, but there are only {length} values')
+        reason_of[int(index)] = str(reason)
+    return Bans.of(length, reason_of)

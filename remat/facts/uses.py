@@ -1,0 +1,64 @@
+"""The uses of a graph or a problem: who reads whom, in topological order."""
+
+from __future__ import annotations
+
+import graphlib
+
+import numpy as np
+
+from remat.errors import RematError
+from remat.facts.columns import IntArray, some
+
+
+def check_uses(
+    names: tuple[str, ...],
+    producers: IntArray,
+    consumers: IntArray,
+    label: str,
+    error: type[RematError],
+) -> None:
+    """Checks that uses join known values, go from earlier to later ones, and appear once.
+
+    Topological order makes a cycle impossible, so the costly search for one runs only to explain
+    a violation.
+    """
+    n = len(names)
+    if not len(producers):
+        return
+    # Of a producer before its consumer, both are in range if the one is not negative and the other below n.
+    if some(producers >= consumers) or some(producers < 0) or some(consumers >= n):
+        raise error(_explain_ends(names, producers, consumers, label))
+    codes = producers * n + consumers
+    codes.sort()
+    twice = codes[1:] == codes[:-1]
+    if some(twice):
+        u, v = divmod(int(codes[1:][twice][0]), n)
+        raise error(f"{label} must list each use once, got {names[u]!r} -> {names[v]!r} twice")
+
+
+def _explain_ends(names: tuple[str, ...], producers: IntArray, consumers: IntArray, label: str) -> str:
+    n, ends = len(names), np.stack([producers, consumers])
+    outside = np.flatnonzero(((ends < 0) | (ends >= n)).any(axis=0))
+    if not len(outside):
+        return _explain_order(names, producers, consumers, int(np.flatnonzero(producers >= consumers)[0]), label)
+    use = int(outside[0])
+    return (
+        f"{label} use {use} joins values {int(producers[use])} and {int(consumers[use])}, "
+        f"but there are only {n} values (0 to {n - 1})"
+    )
+
+
+def _explain_order(names: tuple[str, ...], producers: IntArray, consumers: IntArray, use: int, label: str) -> str:
+    arguments: dict[int, set[int]] = {}
+    for u, v in zip(producers.tolist(), consumers.tolist(), strict=True):
+        arguments.setdefault(v, set()).add(u)
+    try:
+        graphlib.TopologicalSorter(arguments).prepare()
+    except graphlib.CycleError as cycle:
+        around: list[int] = cycle.args[1]
+        loop = " -> ".join(repr(names[i]) for i in around)
+        return f"{label} must be acyclic, got the cycle {loop}"
+    return (
+        f"{label} must list values in topological order, but {names[consumers[use]]!r} "
+        f"uses {names[producers[use]]!r}, which comes later"
+    )

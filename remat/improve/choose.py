@@ -1,0 +1,42 @@
+"""`remat.choose`: from a graph and a cost model to a checked plan."""
+
+from __future__ import annotations
+
+from remat.answer.registry import DEFAULT_BUDGET_SOLVER, DEFAULT_COST_MODEL, find_costmodel
+from remat.answer.solution import Solution
+from remat.answer.solver import Solver
+from remat.facts.graph import Graph
+from remat.improve.peak_search import fit_peak
+from remat.problem.costmodel import CostModel
+from remat.proof.solve import solve
+
+
+def choose(
+    graph: Graph,
+    cost_model: str | CostModel = DEFAULT_COST_MODEL,
+    solver: str | Solver | None = None,
+    *,
+    time_limit_s: float | None = None,
+    throw: bool = True,
+) -> Solution:
+    """The best plan for a graph under a cost model: poses the problem and solves it.
+
+    A cost model that limits peak memory, which no `Problem` can state, is searched for
+    (`remat.improve.peak_search`).
+
+    Args:
+        graph: the joint graph.
+        cost_model: a registered name or an instance.
+        solver: a registered name or an instance; when left out, that of `remat.solve`.
+        time_limit_s: wall time in seconds, for each problem that is solved; only for solvers that support it.
+        throw: raise if there is no plan; if False, return a solution without one.
+
+    Raises:
+        Infeasible, LimitReached, UnsupportedProblem: see `remat.solve`, and `remat.improve.peak_search.fit_peak`.
+    """
+    model = find_costmodel(cost_model)
+    if not model.limits_peak:
+        return solve(model.pose(graph), solver, time_limit_s=time_limit_s, throw=throw)
+    problem = model.pose_without_peak(graph)
+    search_with = DEFAULT_BUDGET_SOLVER if solver is None else solver
+    return fit_peak(graph, problem, model.peak_limits, search_with, time_limit_s=time_limit_s, throw=throw)

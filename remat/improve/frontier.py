@@ -1,0 +1,285 @@
+"""`remat.frontier`: memory against time, the whole trade-off, with a bound at every budget."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from remat.answer.plan import Plan
+from remat.answer.plan_facts import PlanFacts
+from remat.answer.registry import DEFAULT_ESTIMATOR, DEFAULT_SOLVER, costmodel_class, find_costmodel, find_solver
+from remat.answer.solver import Solver
+from remat.errors import InvalidOption
+from remat.facts.columns import is_whole
+from remat.facts.graph import Graph
+from remat.problem.costmodel import CostModel
+from remat.problem.estimator import Estimator
+from remat.problem.problem import Problem
+from remat.proof.budget import flow_solver
+from remat.proof.certify import check_plan
+from remat.proof.hull import Edge, Hull, Vertex
+from remat.proof.solve import solve
+from remat.words import evenly_spaced, parse_bytes
+
+if TYPE_CHECKING:
+    import pandas as pd  # pyright: ignore[reportMissingTypeStubs]  # pandas ships none
+    from matplotlib.figure import Figure
+
+
+@dataclass(frozen=True)
+class Point:
+    """A plan on, or near, the frontier.
+
+    Attributes:
+        budget_bytes: the budget that it was found for; of a hull vertex, its own bytes.
+        saved_bytes: what the plan saves.
+        cost: what the plan costs, in the frontier's unit.
+        bound: no plan that saves up to `budget_bytes` costs less, and that is proven.
+        claimed_bound: the same, where the word of an exact solver (`cpsat`, `pulp`) is taken for it.
+        plan: what to save and recompute.
+        solver: who found it.
+        is_vertex: a vertex of the convex hull.
+    """
+
+    budget_bytes: int
+    saved_bytes: int
+    cost: int
+    bound: int
+    claimed_bound: int
+    plan: Plan
+    solver: str
+    is_vertex: bool = False
+
+    @property
+    def point(self) -> tuple[int, int]:
+        """(saved bytes, cost)."""
+        return self.saved_bytes, self.cost
+
+    @property
+    def gap(self) -> float:
+        """(cost - bound) / cost: how far from optimal the plan may be at most, and that is proven."""
+        return (self.cost - self.bound) / self.cost if self.cost else 0.0
+
+    @property
+    def is_proven(self) -> bool:
+        """No plan within the budget costs less."""
+        return self.cost == self.bound
+
+
+@dataclass(frozen=True, eq=False)
+class Frontier:
+    """The trade-off between saved bytes and cost.
+
+    The vertices of its lower convex hull are exact, each proven by a flow. In between lie plans that
+    no price of memory finds (that is a knapsack); `refine` looks for them, and `bound` tells how good
+    a plan there can be at most. Where costs times bytes are past what the flow solver counts to,
+    vertices that lie close together may be missed; then `Edge.is_exact` is false, and `bound` still holds.
+
+    Attributes:
+        problem: what was solved, without a budget.
+        unit: of the costs: "ns", "flops".
+        points: in the order of their saved bytes. Without a refinement, the vertices.
+        edges: of the hull, from the fewest bytes to the lowest cost, with their proofs.
+        graph: what the problem is about, if it was not given as a problem.
+    """
+
+    problem: Problem
+    unit: str
+    points: tuple[Point, ...]
+    edges: tuple[Edge, ...]
+    graph: Graph | None = None
+
+    @property
+    def vertices(self) -> tuple[Point, ...]:
+        """The vertices of the convex hull, from the fewest bytes to the lowest cost."""
+        return tuple(point for point in self.points if point.is_vertex)
+
+    def bound(self, budget_bytes: int | str) -> int | None:
+        """What every plan that saves up to a budget costs at least; None if there is no such plan.
+
+        Args:
+            budget_bytes: bytes, or a size such as "8GB".
+        """
+        limit, vertices = _bytes(budget_bytes), self.vertices
+        if limit < vertices[0].saved_bytes:
+            return None
+        # What holds for a larger budget holds for this one.
+        after = min(bisect_left(vertices, limit, key=lambda vertex: vertex.saved_bytes), len(vertices) - 1)
+        return max(vertices[after].bound, *(edge.bound(limit) for edge in self.edges[max(after - 1, 0) : after]), 0)
+
+    def at(self, budget_bytes: int | str) -> Point:
+        """The best plan known that saves up to a budget (bytes, or a size such as "8GB").
+
+        Raises:
+            InvalidOption: no plan saves so little.
+        """
+        limit = _bytes(budget_bytes)
+        fitting = [point for point in self.points if point.saved_bytes <= limit]
+        if not fitting:
+            raise InvalidOption(
+                f"budget_bytes must be at least {self.points[0].saved_bytes}, the fewest bytes that any plan saves, "
+                f"got {budget_bytes!r}"
+            )
+        return min(fitting, key=lambda point: (point.cost, point.saved_bytes))
+
+    def refine(
+        self,
+        budgets: int | Iterable[int | str] = 16,
+        solver: str | Solver = "lagrangian",
+        *,
+        time_limit_s: float | None = None,
+    ) -> Frontier:
+        """Adds the best plan that a solver finds at each of some budgets.
+
+        Args:
+            budgets: how many, evenly spaced between the ends; or which, in bytes or sizes ("8GB").
+            solver: one that takes a byte budget: `lagrangian`, `cpsat`, `pulp`.
+            time_limit_s: for each budget, if the solver takes a limit.
+
+        Raises:
+            Infeasible: a budget is below the fewest bytes that any plan saves.
+            InvalidOption: a budget is none.
+            LimitReached, UnsupportedProblem: see `remat.solve`.
+        """
+        chosen = find_solver(solver)
+        found = [self._solved(budget, chosen, time_limit_s) for budget in self._budgets(budgets)]
+        points = sorted((*self.points, *found), key=lambda point: (point.saved_bytes, -point.cost))
+        return replace(self, points=tuple(points))
+
+    def _budgets(self, budgets: int | Iterable[int | str]) -> list[int]:
+        """What `refine` takes, in bytes."""
+        if isinstance(budgets, Iterable) and not isinstance(budgets, str):
+            return [_bytes(budget) for budget in budgets]
+        if isinstance(budgets, str) or not is_whole(budgets) or budgets < 0:
+            raise InvalidOption(
+                f'budgets must be how many, or a list of bytes and sizes such as ["8GB"], got {budgets!r}'
+            )
+        ends = self.points[0].saved_bytes, self.points[-1].saved_bytes
+        return sorted(set(evenly_spaced(*ends, int(budgets) + 2)[1:-1]))
+
+    def _solved(self, budget_bytes: int, solver: Solver, time_limit_s: float | None) -> Point:
+        problem = replace(self.problem, budget_bytes=budget_bytes)
+        solution = solve(problem, solver, time_limit_s=time_limit_s)
+        assert solution.plan is not None  # solve() raises where there is none
+        saved_bytes, cost = self.price(solution.plan)
+        claimed = solution.bound or 0
+        bound = max(self.bound(budget_bytes) or 0, claimed if solution.is_proven else 0)
+        return Point(budget_bytes, saved_bytes, cost, bound, max(bound, claimed), solution.plan, solver.name)
+
+    def price(self, plan: Plan) -> tuple[int, int]:
+        """(saved bytes, cost) of any plan for the same graph, say PyTorch's (`remat.pytorch.measure.torch_budgets`).
+
+        It may save views, which count with what owns their memory, once.
+
+        Raises:
+            InvalidPlan: it is not legal.
+        """
+        if self.graph is None:
+            cost = check_plan(self.problem, plan)
+            return int(self.problem.save_bytes[plan.masks(self.problem)[0]].sum()), cost
+        check_plan(self.graph.unpriced, plan)
+        return PlanFacts.of(self.graph, plan).saved_bytes, self.problem.cost(*plan.masks(self.problem))
+
+    def as_frame(self) -> pd.DataFrame:
+        """A row for each point; the bound is that of its budget."""
+        import pandas as pd  # pyright: ignore[reportMissingTypeStubs]
+
+        prices = ("cost", "bound", "claimed_bound")
+        columns = ("budget_bytes", "saved_bytes", *prices, "gap", "is_proven", "is_vertex", "solver")
+        rows = [{column: getattr(point, column) for column in columns} for point in self.points]
+        return pd.DataFrame(rows).rename(columns={price: f"{price}_{self.unit}" for price in prices})
+
+    def plot(
+        self, path: str | Path | None = None, *, beside: Mapping[str, Iterable[tuple[int, int]]] | None = None
+    ) -> Figure:
+        """Draws the points, the bound under them, and other points beside them.
+
+        Args:
+            path: writes the picture there, in the format of the suffix: .svg, .png, .pdf.
+            beside: label -> (saved bytes, cost) of other plans; see `price`.
+
+        Raises:
+            NotInstalled: matplotlib is missing.
+            InvalidOption: the suffix is no format of pictures.
+        """
+        from remat.improve.frontier_plot import draw
+
+        return draw(self, path, dict(beside or {}))
+
+    def __repr__(self) -> str:
+        first, last = self.points[0], self.points[-1]
+        return (
+            f"<Frontier: {len(self.points)} plans ({len(self.vertices)} vertices), from {first.saved_bytes} bytes at "
+            f"{first.cost} {self.unit} to {last.saved_bytes} bytes at {last.cost} {self.unit}>"
+        )
+
+
+def frontier(
+    graph: Graph | Problem,
+    *,
+    estimator: str | Estimator = DEFAULT_ESTIMATOR,
+    cost_model: str | CostModel | None = None,
+    solver: str | Solver = DEFAULT_SOLVER,
+) -> Frontier:
+    """The exact lower convex hull of (saved bytes, cost), by minimum cuts.
+
+    Args:
+        graph: a joint graph; or a problem, whose budget is ignored.
+        estimator: of the recompute time that is traded against memory.
+        cost_model: another trade-off than recompute time; its own budget, if any, is ignored.
+        solver: a flow solver.
+
+    Raises:
+        Infeasible: the bans leave no plan.
+        InvalidOption: the solver is no flow solver; or a problem, which has its prices, and a cost model.
+        CertificateRejected: a flow does not prove its cut. That is a bug in the solver.
+    """
+    problem, unit = _posed(graph, estimator, cost_model)
+    flow = flow_solver(solver)
+    hull = Hull(problem, flow)
+    edges = hull.edges()
+    if not edges:  # one choice is the best in both
+        points = (_point(problem, hull.cheapest, hull.cheapest.cost, flow.name),)
+        return Frontier(problem, unit, points, (), graph if isinstance(graph, Graph) else None)
+    # That the smallest one costs so much is no part of what its own flow proves, which counts bytes alone.
+    first = edges[0].left
+    points = (
+        _point(problem, first, edges[0].bound(first.saved_bytes), flow.name),
+        *(_point(problem, edge.right, edge.right.cost, flow.name) for edge in edges),
+    )
+    return Frontier(problem, unit, points, tuple(edges), graph if isinstance(graph, Graph) else None)
+
+
+def _posed(
+    graph: Graph | Problem, estimator: str | Estimator, cost_model: str | CostModel | None
+) -> tuple[Problem, str]:
+    """The problem without a budget, and the unit of its costs."""
+    if isinstance(graph, Graph):
+        model = find_costmodel(cost_model or _recompute_time(estimator))
+        return replace(model.pose_without_peak(graph), budget_bytes=None), model.unit
+    if not isinstance(graph, Problem):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise InvalidOption(f"frontier needs a remat.Graph or a remat.Problem, got {graph!r}")
+    if cost_model is not None:
+        raise InvalidOption(f"cost_model is for a graph: a problem has its prices, got {cost_model!r}")
+    return replace(graph, budget_bytes=None), "cost"
+
+
+def _recompute_time(estimator: str | Estimator) -> CostModel:
+    plugin: Any = costmodel_class("recompute-time")
+    return plugin(estimator=estimator)
+
+
+def _point(problem: Problem, vertex: Vertex, bound: int, solver: str) -> Point:
+    plan = Plan.of(problem, vertex.saved, vertex.recomputed)
+    return Point(vertex.saved_bytes, *vertex.point, bound, bound, plan, solver, is_vertex=True)
+
+
+def _bytes(budget: int | str) -> int:
+    if isinstance(budget, str):
+        return parse_bytes(budget, "budget")
+    if not is_whole(budget) or budget < 0:
+        raise InvalidOption(f'a budget must be a non-negative number of bytes or a size such as "8GB", got {budget!r}')
+    return int(budget)

@@ -1,0 +1,211 @@
+"""Plans with their simulated peaks, of which none is beaten by another one in both peak and cost.
+
+What is looked at depends on no budget. So whatever the budgets, a larger one never gets a plan that costs more,
+nor one with a smaller peak; and many budgets of one problem are answered by one search.
+
+The search takes the vertices of the frontier of saved bytes and cost, and plans for budgets of saved bytes
+between them, closer where peaks and costs lie far apart. Then it changes single values: of the plan with the
+smallest peak, what is alive there; of all plans, what is costly to recompute, as far as the next plan's peak.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from functools import cached_property
+from itertools import pairwise
+
+import numpy as np
+
+from remat.answer.plan import completed
+from remat.answer.solver import Solver
+from remat.facts.columns import BoolArray, IntArray
+from remat.facts.graph import Graph
+from remat.predict.memory import Simulator
+from remat.problem.problem import Problem
+from remat.proof.budget import flow_solver
+from remat.proof.hull import Hull
+from remat.proof.solve import solve
+from remat.words import evenly_spaced
+
+_SAMPLES = 8
+"""Budgets of saved bytes to look at, evenly spaced, besides the vertices."""
+
+_BETWEEN = 20
+"""Further ones, each between the two neighbours that span the largest rectangle of peak and cost."""
+
+_MOVES = 200
+"""Values to try to save or drop at once, near the smallest peak: 2 to 5 ms each with 2,500 values."""
+
+_ROUNDS, _SAVES = 3, 200
+"""How often, and how many values to try to save: half over all plans evenly, half where the next costs far less."""
+
+
+@dataclass(frozen=True, eq=False)
+class PeakPlan:
+    """A legal choice, simulated.
+
+    Attributes:
+        saved, recomputed: (n,) masks over the values of the problem.
+        cost: in the problem's unit.
+        peak_bytes: of `remat.predict.memory.simulator`.
+    """
+
+    saved: BoolArray
+    recomputed: BoolArray
+    cost: int
+    peak_bytes: int
+
+
+class PeakPlans:
+    """The plans that are found for one problem of one graph; nothing is searched for before it is asked for."""
+
+    def __init__(self, graph: Graph, problem: Problem, solver: Solver, time_limit_s: float | None = None) -> None:
+        self.graph, self.problem, self.solver, self.time_limit_s = graph, problem, solver, time_limit_s
+        self._ours = ours(graph)
+        self._simulator = Simulator(graph)
+        self._hull = Hull(problem, flow_solver())
+
+    def within(self, limit_bytes: int) -> PeakPlan | None:
+        """The cheapest plan found with a peak of at most `limit_bytes`, if any."""
+        if self.cheapest.peak_bytes <= limit_bytes:
+            return self.cheapest
+        return max((p for p in self.front if p.peak_bytes <= limit_bytes), key=lambda p: p.peak_bytes, default=None)
+
+    @cached_property
+    def cheapest(self) -> PeakPlan:
+        """The plan that costs least: of the minimum cut and saving whatever may be saved, the one with less peak.
+
+        Recomputing what costs nothing can take memory, so that the cut, which saves the fewest bytes, may hold more.
+        """
+        cut = self._hull.cheapest
+        found = [self._simulated(cut.saved, cut.recomputed)]
+        everything = self.graph.in_forward[self._ours] & ~self.problem.cannot_save.mask
+        if (plan := self._legal(everything | self.problem.cannot_recompute.mask)) is not None:
+            found.append(plan)
+        return min(found, key=lambda plan: (plan.cost, plan.peak_bytes))
+
+    @property
+    def smallest(self) -> PeakPlan:
+        """The plan with the smallest peak found. It is not proven that there is no smaller one."""
+        return self.front[0]
+
+    @cached_property
+    def front(self) -> tuple[PeakPlan, ...]:
+        """All that is found, from the smallest peak to the lowest cost."""
+        plans = _unbeaten([self.cheapest, *self._vertices(), *self._samples()])
+        plans = _unbeaten([*plans, *self._between_budgets(plans)])
+        plans = _unbeaten([*plans, *self._with_less_peak(plans[0])])
+        plans = _unbeaten([*plans, *self._saving_more(plans[0], plans[0].peak_bytes, _MOVES)])
+        for _ in range(_ROUNDS):
+            plans = _unbeaten([*plans, *self._between_peaks(plans)])
+        return tuple(plans)
+
+    def _vertices(self) -> list[PeakPlan]:
+        edges = self._hull.edges()
+        vertices = [edges[0].left, *(edge.right for edge in edges)] if edges else [self._hull.cheapest]
+        return [self._simulated(vertex.saved, vertex.recomputed) for vertex in vertices]
+
+    def _samples(self) -> Iterable[PeakPlan]:
+        least, most = self._hull.smallest.saved_bytes, self._hull.cheapest.saved_bytes
+        found = map(self._saving, evenly_spaced(least, most, _SAMPLES))
+        return (plan for plan in found if plan is not None)
+
+    def _between_budgets(self, plans: list[PeakPlan]) -> list[PeakPlan]:
+        tried, found = set[int](), list[PeakPlan]()
+        for _ in range(_BETWEEN):
+            budgets = {
+                (low.cost - high.cost) * (high.peak_bytes - low.peak_bytes): budget
+                for low, high in pairwise(plans)
+                if (budget := (self._saved_bytes(low) + self._saved_bytes(high)) // 2) not in tried
+            }
+            if not budgets:
+                break
+            tried.add(budget := budgets[max(budgets)])
+            if (plan := self._saving(budget)) is not None:
+                found.append(plan)
+                plans = _unbeaten([*plans, plan])
+        return found
+
+    def _with_less_peak(self, plan: PeakPlan) -> list[PeakPlan]:
+        """Saves or drops storages that make the peak, one after the other, as long as that helps."""
+        found: list[PeakPlan] = []
+        better: PeakPlan | None = plan
+        while better is not None:
+            plan = better
+            timeline = self._simulator.timeline(self._over_graph(plan.saved))
+            moves = [self.problem.index[t.name] for t in timeline.peak_tensors if t.name in self.problem.index]
+            tried = [other for v in moves[:_MOVES] if (other := self._changed(plan, v)) is not None]
+            found += tried
+            better = min(tried, key=_by_peak, default=None)
+            if better is not None and better.peak_bytes >= plan.peak_bytes:
+                better = None
+        return found
+
+    def _between_peaks(self, plans: list[PeakPlan]) -> list[PeakPlan]:
+        """Plans that save more than each of `plans`, up to the peak of the next one."""
+        found: list[PeakPlan] = []
+        for plan, after in pairwise(plans):
+            share = Fraction(1, len(plans) - 1) + Fraction(plan.cost - after.cost, plans[0].cost - plans[-1].cost)
+            found += self._saving_more(plan, after.peak_bytes - 1, math.ceil(_SAVES * share / 2))
+        return found
+
+    def _saving_more(self, plan: PeakPlan, limit_bytes: int, moves: int) -> list[PeakPlan]:
+        """Saves what is recomputed, the costliest first, where the peak stays within the limit."""
+        found: list[PeakPlan] = []
+        costliest = np.argsort(-np.where(plan.recomputed, self.problem.recompute_cost, -1), kind="stable")
+        for v in costliest[: min(moves, int(plan.recomputed.sum()))].tolist():
+            other = self._changed(plan, v) if plan.recomputed[v] else None
+            if other is not None and other.peak_bytes <= limit_bytes and other.cost < plan.cost:
+                found.append(plan := other)
+        return found
+
+    def _changed(self, plan: PeakPlan, v: int) -> PeakPlan | None:
+        """The plan that decides otherwise about a value; None if it is not legal."""
+        wanted = plan.saved.copy()
+        wanted[v] = not wanted[v]
+        return self._legal(wanted)
+
+    def _legal(self, wanted: BoolArray) -> PeakPlan | None:
+        saved, recomputed = completed(self.problem, wanted)
+        if bool((saved & self.problem.cannot_save.mask | recomputed & self.problem.cannot_recompute.mask).any()):
+            return None
+        return self._simulated(saved, recomputed)
+
+    def _saving(self, budget_bytes: int) -> PeakPlan | None:
+        """The plan of the solver for a budget of saved bytes; None if it finds none within its time."""
+        problem = replace(self.problem, budget_bytes=budget_bytes)
+        plan = solve(problem, self.solver, time_limit_s=self.time_limit_s, throw=False).plan
+        return None if plan is None else self._simulated(*plan.masks(self.problem))
+
+    def _simulated(self, saved: BoolArray, recomputed: BoolArray) -> PeakPlan:
+        peak = self._simulator.peak(self._over_graph(saved))
+        return PeakPlan(saved, recomputed, self.problem.cost(saved, recomputed), peak)
+
+    def _over_graph(self, saved: BoolArray) -> BoolArray:
+        mask = np.zeros(len(self.graph), np.bool_)
+        mask[self._ours[saved]] = True
+        return mask
+
+    def _saved_bytes(self, plan: PeakPlan) -> int:
+        return int(self.problem.save_bytes[plan.saved].sum())
+
+
+def ours(graph: Graph) -> IntArray:
+    """The values of the graph that a problem is about: its v-th value is the graph's `ours(graph)[v]`-th."""
+    return np.flatnonzero(~graph.in_tangents)
+
+
+def _by_peak(plan: PeakPlan) -> tuple[int, int]:
+    return plan.peak_bytes, plan.cost
+
+
+def _unbeaten(plans: Iterable[PeakPlan]) -> list[PeakPlan]:
+    """From the smallest peak to the lowest cost: each costs less than all with a smaller peak."""
+    kept: list[PeakPlan] = []
+    for plan in sorted(plans, key=_by_peak):
+        if not kept or plan.cost < kept[-1].cost:
+            kept.append(plan)
+    return kept

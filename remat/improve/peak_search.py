@@ -1,0 +1,166 @@
+"""The fastest plan whose peak memory fits a budget: a search, with a proven bound.
+
+Peak memory is no sum over saved values: what is recomputed is alive for a while, too, so that saving
+less may take more. No `Problem` can state that. But at any one step what is saved, and not read yet,
+is alive beside what every plan needs there. That is a byte budget: a *relaxation*, whose bound holds
+for every plan with a peak that fits. The plans themselves come from `remat.improve.peak_plans`.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import replace
+from fractions import Fraction
+
+import numpy as np
+
+from remat.answer.plan import Plan
+from remat.answer.registry import DEFAULT_BUDGET_SOLVER, find_solver
+from remat.answer.solution import Reason, Solution, Termination
+from remat.answer.solver import Solver
+from remat.errors import Infeasible, InvalidOption, LimitReached, UnsupportedProblem
+from remat.facts.columns import IntArray, is_whole
+from remat.facts.graph import Graph
+from remat.improve.peak_plans import PeakPlans, ours
+from remat.predict.memory import WorkingSet, lower_bound
+from remat.predict.memory.bound import Floor
+from remat.predict.memory.storages import Storages
+from remat.problem.problem import Problem
+from remat.proof.budget import flow_solver
+from remat.proof.certify import certify
+from remat.proof.solve import solve
+from remat.words import human_bytes
+
+NAME = "peak-search"
+
+
+def relaxation(graph: Graph, problem: Problem, limit_bytes: int) -> Problem:
+    """A problem with a byte budget that every plan with a peak of at most `limit_bytes` solves.
+
+    At any one step, what is alive is at least what every plan needs there, and what is saved and
+    cannot have been read yet. Of all steps this takes the one where that is most under the cheapest
+    plan. A plan may save a view alone, so only the value that owns a storage counts.
+    """
+    facts = Storages.of(graph)
+    dead = facts.tangents & facts.computed & ~facts.live
+    if dead.any():  # torch never computes it, so it drops saved values that only this would read
+        return replace(problem, budget_bytes=None)
+    floor, mine = Floor.of(facts), ours(graph)
+    owner = graph.base == np.arange(len(graph))
+    size = np.where(owner & ~floor.held & ~facts.foreign, graph.bytes, 0)
+    saved = np.zeros(len(graph), np.bool_)
+    saved[mine[flow_solver().minimum_cut(replace(problem, budget_bytes=None)).saved]] = True
+    step = _tightest(facts, floor, np.where(saved, size, 0))
+    counted = np.where(floor.first_read > step, size, 0)
+    budget = max(limit_bytes - int(floor.bytes[len(graph) + step]), 0)
+    return replace(problem, save_bytes=counted[mine], budget_bytes=budget)
+
+
+def _tightest(facts: Storages, floor: Floor, saved_bytes: IntArray) -> int:
+    """The position of the operator of the backward pass with the most bytes alive; -1 for its start."""
+    n = len(facts)
+    unread = np.zeros(n + 2, np.int64)
+    np.add.at(unread, floor.first_read, saved_bytes)
+    after = unread[::-1].cumsum()[::-1]  # at i: what is first read at i or later
+    alive = floor.bytes[n - 1 : 2 * n] + after[: n + 1]
+    runs = np.concatenate([[True], facts.live])
+    return int(np.where(runs, alive, -1).argmax()) - 1
+
+
+def fit_peak(
+    graph: Graph,
+    problem: Problem,
+    limits: tuple[int | Fraction, ...],
+    solver: str | Solver = DEFAULT_BUDGET_SOLVER,
+    *,
+    time_limit_s: float | None = None,
+    throw: bool = True,
+) -> Solution:
+    """The fastest plan found whose simulated peak is within the limits.
+
+    Args:
+        graph: the joint graph.
+        problem: its costs and bans, without a budget.
+        limits: of `remat.predict.memory.simulate(graph, plan).peak_bytes`, as in `CostModel.peak_limits`; the tightest counts.
+        solver: who looks for plans between the vertices of the frontier; takes byte budgets.
+        time_limit_s: for each budget that `solver` solves, if it takes a limit.
+        throw: raise if no plan is found; if False, return a solution without one.
+
+    Returns:
+        a solution of `relaxation(graph, problem, limit_bytes)`, certified as one. It is optimal if
+        its cost is the relaxation's bound.
+
+    Raises:
+        Infeasible: the bans leave no plan; or the message names the operator that needs more, whatever the
+            plan, and its tensors.
+        LimitReached: the search found no plan that fits, though there may be one.
+        UnsupportedProblem: the problem has a budget, too; or `solver` takes none, or no time limit.
+        InvalidOption: a limit is neither a whole number nor a `Fraction`.
+    """
+    if problem.budget_bytes is not None:
+        raise UnsupportedProblem(
+            f"a limit on peak memory cannot be combined with a budget of saved bytes ({problem.budget_bytes}); "
+            f"keep one of them"
+        )
+    start, chosen = time.perf_counter(), find_solver(solver)
+    chosen.accept(replace(problem, budget_bytes=0), time_limit_s=time_limit_s)
+    try:
+        plans = PeakPlans(graph, problem, chosen, time_limit_s)
+        limit_bytes = min(_in_bytes(limit, plans) for limit in limits)
+        least = _possible(graph, limit_bytes)
+        relaxed = relaxation(graph, problem, limit_bytes)
+        bound = _bounded(relaxed, limit_bytes)
+    except Infeasible as conflict:
+        if throw:
+            raise
+        claim = Termination(Reason.INFEASIBLE, detail=str(conflict))
+        return Solution(None, None, claim, None, NAME, is_proven=True)
+    best = plans.within(limit_bytes)
+    if best is None:
+        detail = _not_found(limit_bytes, plans.smallest.peak_bytes, least.bytes)
+        if throw:
+            raise LimitReached(f"{detail}; raise the budget")
+        return Solution(None, None, Termination(Reason.GAVE_UP, detail=detail), None, NAME)
+    plan = Plan.of(problem, best.saved, best.recomputed)
+    reason = Reason.OPTIMAL if best.cost == bound.bound else Reason.FEASIBLE
+    claim, took_s = Termination(reason, bound.bound), time.perf_counter() - start
+    solution = Solution(plan, best.cost, claim, bound.certificate, NAME, took_s)
+    return replace(solution, is_proven=certify(relaxed, solution))
+
+
+def _in_bytes(limit: int | Fraction, plans: PeakPlans) -> int:
+    if not isinstance(limit, Fraction):
+        if not is_whole(limit):
+            raise InvalidOption(
+                f"CostModel.peak_limits must hold whole numbers of bytes, or Fractions of a peak, got {limit!r}"
+            )
+        return int(limit)  # a number of numpy would wrap
+    most = plans.cheapest.peak_bytes
+    # In fractions: a double would lose bytes past 2^53. At 1 or more there is nothing to search for.
+    return math.floor(limit * most) if limit >= 1 else max(math.floor(limit * most), plans.smallest.peak_bytes)
+
+
+def _possible(graph: Graph, limit_bytes: int) -> WorkingSet:
+    """What no plan can do without. Raises `Infeasible` if that is too much."""
+    least = lower_bound(graph)
+    if least.bytes > limit_bytes:
+        raise Infeasible(f"no plan has a peak of at most {limit_bytes} bytes: {least}\nRaise the budget.")
+    return least
+
+
+def _bounded(relaxed: Problem, limit_bytes: int) -> Solution:
+    try:
+        return solve(relaxed, DEFAULT_BUDGET_SOLVER)
+    except Infeasible as conflict:
+        raise Infeasible(
+            f"no plan has a peak of at most {limit_bytes} bytes. At the tightest step, beside what every plan holds, "
+            f"{conflict}"
+        ) from None
+
+
+def _not_found(limit_bytes: int, smallest_bytes: int, least_bytes: int) -> str:
+    return (
+        f"no plan was found with a peak of at most {limit_bytes} bytes. The smallest found is {smallest_bytes} "
+        f"({human_bytes(smallest_bytes)}), and none is below {least_bytes} ({human_bytes(least_bytes)})"
+    )

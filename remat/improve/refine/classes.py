@@ -1,0 +1,73 @@
+"""Equal values: a model that repeats a layer computes each of the layer's values many times.
+
+Colours are refined as by Weisfeiler and Lehman (1968): a value's colour says what it is and how it was
+called; in each round it takes in the colours of its arguments, in order, and of its consumers, sorted.
+After k rounds two values have one colour if what surrounds them up to a distance of k looks the same,
+forwards and backwards. (Trees of that depth are equal; a graph may still differ, which is why a colour
+only says which values to try together.)
+"""
+
+from __future__ import annotations
+
+import hashlib
+
+import numpy as np
+
+from remat.facts.columns import IntArray
+from remat.facts.graph import FLAGS, Graph
+
+
+def _local_colours(graph: Graph) -> list[str]:
+    """What each value is by itself: operator, type, shape, size, region, constants and marks."""
+    marks = np.stack([getattr(graph, flag) for flag in FLAGS])
+    packed = np.packbits(marks, axis=0).T.tolist()
+    return [
+        repr(fact)
+        for fact in zip(
+            graph.ops,
+            graph.dtypes,
+            graph.shapes,
+            graph.bytes.tolist(),
+            graph.region.tolist(),
+            graph.arguments,
+            graph.cannot_save.codes.tolist(),
+            graph.cannot_recompute.codes.tolist(),
+            packed,
+            strict=True,
+        )
+    ]
+
+
+def colours(graph: Graph, rounds: int) -> IntArray:
+    """(n,) a number each; equal for values that look the same up to a distance of `rounds`.
+
+    >>> from remat import GraphBuilder
+    >>> g = GraphBuilder()
+    >>> x, y = g.input("x", bytes=4), g.input("y", bytes=4)
+    >>> g.output(g.op("sin", x), g.op("sin", y), g.op("cos", g.op("sin", x)))
+    >>> colours(g.build(), 0).tolist(), colours(g.build(), 1).tolist()
+    ([0, 0, 1, 1, 2, 3], [0, 1, 2, 2, 3, 4])
+    """
+    operands, readers = graph.operands, readers_of(graph)
+    colour = [_digest(text) for text in _local_colours(graph)]
+    for _ in range(rounds):
+        colour = [
+            _digest(repr((colour[v], [colour[u] for u in operands[v]], sorted(colour[w] for w in readers[v]))))
+            for v in range(len(graph))
+        ]
+    number: dict[bytes, int] = {}
+    return np.array([number.setdefault(c, len(number)) for c in colour], np.int64)
+
+
+def readers_of(graph: Graph) -> list[list[int]]:
+    """For each value, what reads it."""
+    readers: list[list[int]] = [[] for _ in range(len(graph))]
+    for v, used in enumerate(graph.operands):
+        for u in used:
+            readers[u].append(v)
+    return readers
+
+
+def _digest(text: str) -> bytes:
+    """The same in every process, unlike `hash`."""
+    return hashlib.blake2b(text.encode(), digest_size=16).digest()

@@ -1,0 +1,253 @@
+"""`remat.refine`: from a plan to a better one."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from remat.answer.plan import Plan
+from remat.answer.solution import Reason, Termination
+from remat.errors import InvalidOption
+from remat.facts.columns import BoolArray, is_whole
+from remat.facts.graph import Graph
+from remat.improve.refine.classes import colours
+from remat.improve.refine.local_search import Descent, Evaluator, Judge, OutOfTime, Progress, Step
+from remat.improve.refine.moves import Neighbourhood
+from remat.improve.refine.objectives import Objective, Score, find_objective
+from remat.improve.refine.oracles import Model, Oracle, find_oracle
+from remat.improve.refine.repeats import Shortened, shortened, unshortened
+from remat.improve.refine.result import Refined, Start
+from remat.improve.refine.starts import starting_points
+from remat.improve.refine.states import Space, State
+from remat.proof.arguments import checked_graph
+from remat.proof.certify import check_plan
+
+_ROUNDS = 4
+"""Distance up to which the surroundings of values must be equal for them to be decided about together."""
+
+
+_FAR = 1.1
+"""Starts this far above the best are not searched from: on GPT-2 of 6 and 12 layers such a descent ended above the
+one from the best start, and took more than half of the time."""
+
+
+def refine(
+    graph: Graph,
+    plan: Plan,
+    objective: Literal["traffic", "time", "peak"] | Objective = "traffic",
+    oracle: Literal["model", "inductor", "device"] | Oracle = "model",
+    *,
+    extra_bytes: int = 0,
+    starts: Iterable[Plan] = (),
+    time_limit_s: float | None = None,
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> Refined:
+    """Improves a plan by local moves: save something more, save something less, or something else.
+
+    See `remat.improve.refine` for the search and for what it promises.
+
+    Args:
+        graph: the joint graph.
+        plan: a legal plan for it.
+        objective: what to lower: predicted "traffic" of both passes in bytes, "time" on a roofline,
+            "peak" memory by simulation; or an instance, as `remat.improve.refine.Time(device="h200")`.
+        oracle: who has the last word: the "model" itself; "inductor", TorchInductor's own count of its
+            kernels; "device", the time of the compiled step on this machine.
+        extra_bytes: how many bytes of activations the answer may save beyond what `plan` saves.
+        starts: further plans to begin from, such as PyTorch's own choice
+            (`remat.pytorch.measure.torch_budgets.torchs_plans(model, x, budgets=[1.0])`).
+        time_limit_s: wall time in seconds. What is being evaluated is finished, and the starts are always
+            evaluated.
+        seed: decides in which order equal candidates are tried; the same seed gives the same plan.
+        progress: called with the number of plans evaluated so far and the best score.
+
+    Raises:
+        InvalidPlan: `plan`, or one of `starts`, is not legal, or was made for another graph.
+        InvalidOption: no graph, an unknown objective or oracle, a negative allowance, no such time limit or seed;
+            or not even the given plan is within a limit of the objective, and the search found none that is.
+        NotInstalled: the oracle needs torch.
+        Infeasible: the graph has no legal plan at all.
+        CannotRebuild: Inductor, or the device, is to be asked about an operator that cannot be made again here.
+    """
+    begin_s = time.monotonic()
+    checked_graph(graph)
+    goal, judge = find_objective(objective), find_oracle(oracle)
+    judge.terms(goal)
+    _check_numbers(extra_bytes, time_limit_s, seed)
+    if progress is not None and not callable(progress):
+        raise InvalidOption(f"progress must be a function of a count and a score, got {progress!r}")
+    points = starting_points(graph, plan, starts)
+    free = Space(graph)
+    states = {name: free.state(saved) for name, saved in points.items()}
+    keep = _kept_values(graph, goal, states.values())
+    run = _Run(
+        graph=graph,
+        objective=goal,
+        oracle=judge,
+        starts=states,
+        space=Space(graph, keep),
+        keep=keep,
+        limit_bytes=states["given"].saved_bytes + int(extra_bytes),
+        begin_s=begin_s,
+        time_limit_s=time_limit_s,
+        seed=int(seed),
+        progress=progress,
+    )
+    return run.refined()
+
+
+def _check_numbers(extra_bytes: object, time_limit_s: object, seed: object) -> None:
+    if not is_whole(extra_bytes) or extra_bytes < 0:  # type: ignore[operator]
+        raise InvalidOption(f"extra_bytes must be a whole number of bytes, not negative, got {extra_bytes!r}")
+    limited = isinstance(time_limit_s, int | float | np.number) and not isinstance(time_limit_s, bool)
+    if time_limit_s is not None and not (limited and time_limit_s > 0):  # type: ignore[operator]
+        raise InvalidOption(f"time_limit_s must be a positive number of seconds, got {time_limit_s!r}")
+    if not is_whole(seed) or seed < 0:  # type: ignore[operator]
+        raise InvalidOption(f"seed must be a whole number, not negative, got {seed!r}")
+
+
+def _kept_values(graph: Graph, objective: Objective, starts: Iterable[State]) -> BoolArray:
+    """(n,) values not to recompute, for an objective that does not see what arithmetic costs."""
+    if objective.counts_arithmetic:
+        return np.zeros(len(graph), np.bool_)
+    keep = graph.compute_bound.copy()
+    for start in starts:
+        keep &= ~start.recomputed
+    return keep
+
+
+def _promising(descents: list[Descent], judge: Judge) -> list[Descent]:
+    """Those whose start is not far above the lowest, whatever it saves."""
+    amounts = [judge.model.amount(descent.start) for descent in descents]
+    return [descent for descent, amount in zip(descents, amounts, strict=True) if amount <= _FAR * min(amounts)]
+
+
+@dataclass(frozen=True, eq=False)
+class _Found:
+    """What the search of the short graph came to.
+
+    Attributes:
+        states: what is worth comparing on the whole graph.
+        asked: choices of the short graph scored by the oracle, if that is not the prediction.
+        termination: why it ended.
+    """
+
+    states: tuple[State, ...]
+    history: tuple[Step, ...]
+    evaluated: int
+    asked: int
+    termination: Termination
+
+
+@dataclass(frozen=True, eq=False)
+class _Run:
+    """One call of `refine`, with what it was asked for.
+
+    Attributes:
+        starts: where to begin, by name.
+        space: the choices of the whole graph.
+        keep: (n,) values not to recompute.
+        limit_bytes: the most bytes that may be saved.
+        begin_s: when the call began.
+    """
+
+    graph: Graph
+    objective: Objective
+    oracle: Oracle
+    starts: dict[str, State]
+    space: Space
+    keep: BoolArray
+    limit_bytes: int
+    begin_s: float
+    time_limit_s: float | None
+    seed: int
+    progress: Progress | None
+
+    def refined(self) -> Refined:
+        """Searches, and compares what was found with the starts."""
+        opinion = self.oracle.on(self.graph, self.objective)
+        starts = list(self.starts.values())
+        before_s = time.monotonic()
+        opinion(starts)
+        each_s = (time.monotonic() - before_s) / len(starts)
+        short = shortened(self.graph) if self.objective.adds_up else unshortened(self.graph)
+        found = self._search(short, None if self.time_limit_s is None else self.begin_s + self.time_limit_s - each_s)
+        lifted = (self.space.state(short.lift(state.saved)) for state in found.states)
+        states = list({state.key: state for state in (*starts, *lifted)}.values())  # the starts come first
+        scores = {state.key: score for state, score in zip(states, opinion(states), strict=True)}
+        allowed = {state.key for state in states if self._allowed(state, scores[state.key])}
+        if not allowed:
+            given = dict(zip(self.oracle.terms(self.objective), scores[states[0].key], strict=True))
+            raise InvalidOption(f"no plan was found within the limits of {self.objective!r}; the given one has {given}")
+        best = min((state for state in states if state.key in allowed), key=lambda state: scores[state.key])
+        plan = self.space.plan(best)
+        check_plan(self.graph.unpriced, plan)
+        return Refined(
+            plan=plan,
+            objective=self.objective.name,
+            oracle=self.oracle.name,
+            terms=self.oracle.terms(self.objective),
+            before=scores[self.starts["given"].key],
+            after=scores[best.key],
+            starts=tuple(
+                Start(name, self.space.plan(start), scores[start.key], start.saved_bytes, start.key in allowed)
+                for name, start in self.starts.items()
+            ),
+            history=found.history,
+            evaluated=found.evaluated,
+            asked=0 if isinstance(self.oracle, Model) else found.asked + len(states),
+            layers=short.layers,
+            time_s=time.monotonic() - self.begin_s,
+            termination=found.termination,
+        )
+
+    def _allowed(self, state: State, score: Score) -> bool:
+        return state.saved_bytes <= self.limit_bytes and not self.objective.excess(score)
+
+    def _search(self, short: Shortened, deadline_s: float | None) -> _Found:
+        """Descends from the good starts by classes of equal values, and from the best of these results value by value.
+
+        An oracle that is asked in the search is asked on the way from the best start only.
+        """
+        space = Space(short.graph, short.project(self.keep), short.copies)
+        near = Neighbourhood(space, colours(short.graph, _ROUNDS))
+        one_by_one = Neighbourhood(space, np.arange(len(short.graph)))
+        judge = self._judge(short.graph, deadline_s)
+        quick = Judge(judge.model)
+        begun = [space.state(short.project(start.saved)) for start in self.starts.values()]
+        descents = [Descent(quick, state, self.seed) for state in {state.key: state for state in begun}.values()]
+        results = descents
+        termination = Termination(Reason.FEASIBLE, detail="no move improves the plan")
+        try:
+            descents = results = _promising(descents, quick)
+            for descent in descents:
+                descent.run(near)
+            best = min(descents, key=lambda descent: quick.score(descent.state))
+            if judge.truth is not None:  # the same way again, with every step checked
+                best = Descent(judge, best.start, self.seed)
+                descents, results = [*descents, best], [best]
+                best.run(near)
+            best.run(one_by_one)
+        except OutOfTime:
+            termination = Termination(Reason.FEASIBLE, limit="time", detail="the time limit stopped the search")
+        return _Found(
+            states=tuple(descent.state for descent in results),
+            history=tuple(step for descent in descents for step in descent.steps),
+            evaluated=judge.model.evaluated,
+            asked=0 if judge.truth is None else judge.truth.evaluated,
+            termination=termination,
+        )
+
+    def _judge(self, graph: Graph, deadline_s: float | None) -> Judge:
+        excess = self.objective.excess
+        model = Evaluator(self.objective.scorer(graph), self.limit_bytes, deadline_s, self.progress, excess)
+        if not self.oracle.asked_in_search:
+            return Judge(model)
+        opinion = self.oracle.on(graph, self.objective)
+        truth = Evaluator(lambda state: opinion([state])[0], self.limit_bytes, deadline_s, excess=excess)
+        return Judge(model, truth)

@@ -1,0 +1,184 @@
+"""Local search: the first move that lowers the score is made, until none does.
+
+A state that breaks a limit comes after every state that does not, and of two such states the one that
+breaks it by less comes first: so the search may start anywhere. Saved bytes are limited, and what the
+objective limits.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from remat.improve.refine.moves import Move, Neighbourhood
+from remat.improve.refine.objectives import Score, Scorer
+from remat.improve.refine.states import State
+
+_EXCHANGES = 6
+"""Saves that would help but do not fit, and drops to make room for each, that are tried together."""
+
+_LIMITS = 2
+"""Entries of a score that say by how much limits are broken."""
+
+Progress = Callable[[int, Score], None]
+"""Called with the number of choices evaluated so far, and the best score."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """A move that was made.
+
+    Attributes:
+        evaluated: choices evaluated up to then.
+        move: what was done, in words.
+        score: what it led to.
+    """
+
+    evaluated: int
+    move: str
+    score: Score
+
+
+class OutOfTime(Exception):
+    """The time limit has passed."""
+
+
+class Evaluator:
+    """Scores of choices of one graph, each computed once.
+
+    Attributes:
+        limit_bytes: the most bytes that may be saved.
+        evaluated: how many choices were scored.
+    """
+
+    def __init__(
+        self,
+        scorer: Scorer,
+        limit_bytes: int,
+        deadline_s: float | None = None,
+        progress: Progress | None = None,
+        excess: Callable[[Score], int] = lambda _: 0,
+    ) -> None:
+        self._scorer, self._deadline_s, self._progress, self._excess = scorer, deadline_s, progress, excess
+        self._scores: dict[bytes, Score] = {}
+        self._best: Score | None = None
+        self.limit_bytes, self.evaluated = limit_bytes, 0
+
+    def score(self, state: State) -> Score:
+        """What the objective says, behind the two amounts by which the state breaks limits.
+
+        Raises:
+            OutOfTime: this state would have to be computed, and the time is up.
+        """
+        if state.key not in self._scores:
+            if self._deadline_s is not None and time.monotonic() > self._deadline_s:
+                raise OutOfTime
+            found = self._scorer(state)
+            over = max(0, state.saved_bytes - self.limit_bytes)
+            self._scores[state.key] = score = (over, self._excess(found), *found)
+            self.evaluated += 1
+            if self._best is None or score < self._best:
+                self._best = score
+            if self._progress is not None:
+                self._progress(self.evaluated, self._best[_LIMITS:])
+        return self._scores[state.key]
+
+    def amount(self, state: State) -> int:
+        """What the objective counts first, whatever limits are broken."""
+        return self.score(state)[_LIMITS]
+
+
+class Judge:
+    """Whether a move that the model likes is made.
+
+    The model alone decides, or a second opinion is heard, which costs more: then a move has to lower
+    both.
+
+    Attributes:
+        model: the quick opinion, on every candidate.
+        truth: the second one, on what the first one likes.
+    """
+
+    def __init__(self, model: Evaluator, truth: Evaluator | None = None) -> None:
+        self.model, self.truth = model, truth
+
+    def score(self, state: State) -> Score:
+        """By the opinion that counts."""
+        return (self.truth or self.model).score(state)
+
+    def improves(self, state: State, on: State) -> bool:
+        """Whether a state is better than another one by every opinion."""
+        if not self.model.score(state) < self.model.score(on):
+            return False
+        return self.truth is None or self.truth.score(state) < self.truth.score(on)
+
+
+class Descent:
+    """One search, from one state.
+
+    Attributes:
+        judge: whose opinion counts.
+        start: where it began.
+        state: the best state found.
+        steps: the moves made.
+    """
+
+    def __init__(self, judge: Judge, start: State, seed: int) -> None:
+        self.judge, self.start, self.state = judge, start, start
+        self.steps: list[Step] = []
+        self._random = np.random.default_rng(seed)
+
+    def run(self, near: Neighbourhood) -> None:
+        """Moves until no move of this neighbourhood helps.
+
+        Raises:
+            OutOfTime: the time is up; `state` is the best until then.
+        """
+        while self._sweep(near) or self._exchange(near):
+            pass
+
+    def _sweep(self, near: Neighbourhood) -> bool:
+        """Tries all moves of all classes once; whether any helped."""
+        before = self.state
+        for c in near.order(self._random):
+            while any(self._try(near, move) for move in near.moves(self.state, c)):
+                pass
+        return self.state is not before
+
+    def _exchange(self, near: Neighbourhood) -> bool:
+        """Makes room for a save that does not fit, by a drop anywhere; whether that helped."""
+        start = self.state
+        gains = sorted(self._gains(near, start))[:_EXCHANGES]
+        losses = sorted(self._losses(near, start))
+        for _, excess, saved in gains:
+            enough = [dropped for _, freed, dropped in losses if freed >= excess][:_EXCHANGES]
+            if any(self._try(near, Move(save=(saved,), drop=(dropped,))) for dropped in enough):
+                return True
+        return False
+
+    def _gains(self, near: Neighbourhood, start: State) -> Iterator[tuple[Score, int, int]]:
+        """(score, bytes over the allowance, class) of saves that help but do not fit."""
+        model = self.judge.model
+        for c in near.saves(start):
+            state = near.after(start, Move(save=(c,)))
+            excess = state.saved_bytes - model.limit_bytes
+            if excess > 0 and model.score(state)[_LIMITS:] < model.score(start)[_LIMITS:]:
+                yield model.score(state)[_LIMITS:], excess, c
+
+    def _losses(self, near: Neighbourhood, start: State) -> Iterator[tuple[Score, int, int]]:
+        """(score, bytes freed, class) of drops."""
+        for c in near.drops(start):
+            state = near.after(start, Move(drop=(c,)))
+            if state.saved_bytes < start.saved_bytes:
+                yield self.judge.model.score(state)[_LIMITS:], start.saved_bytes - state.saved_bytes, c
+
+    def _try(self, near: Neighbourhood, move: Move) -> bool:
+        state = near.after(self.state, move)
+        if state.key == self.state.key or not self.judge.improves(state, self.state):
+            return False
+        self.state = state
+        self.steps.append(Step(self.judge.model.evaluated, near.names(move), self.judge.score(state)[_LIMITS:]))
+        return True

@@ -1,0 +1,48 @@
+"""Where a search begins: the given plan, the classic cuts, and what the caller adds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from remat.answer.option_text import configured, split_options
+from remat.answer.plan import Plan
+from remat.answer.plan_facts import plan_mask
+from remat.answer.registry import costmodel_class
+from remat.errors import Infeasible, InvalidOption, InvalidPlan
+from remat.facts.columns import BoolArray
+from remat.facts.graph import Graph
+from remat.proof.arguments import checked_saves
+from remat.proof.budget import flow_solver
+
+_CLASSIC = {
+    "classic cut": "byte-traffic:mode=conservative",
+    "classic cut, aggressive": "byte-traffic:mode=aggressive",
+}
+
+
+def starting_points(graph: Graph, plan: Plan, others: Iterable[Plan]) -> dict[str, BoolArray]:
+    """What each start saves, by name, the given plan first; a start that repeats another is left out.
+
+    Raises:
+        InvalidPlan: one is not legal, or was made for another graph.
+        InvalidOption: one is no plan at all.
+    """
+    if isinstance(others, Plan) or not isinstance(others, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise InvalidOption(f"starts must be a list of remat.Plan, got {others!r}")
+    found: dict[str, BoolArray] = {}
+    for name, label, start in [("given", "plan", plan), *((f"starts[{i}]",) * 2 + (p,) for i, p in enumerate(others))]:
+        try:
+            found[name] = checked_saves(graph, start, label)
+        except InvalidPlan as error:
+            raise InvalidPlan(f"{label}: {error}") from error
+    for name, model in _CLASSIC.items():
+        kind, options = split_options(model)
+        try:
+            problem = configured(costmodel_class(kind), options).pose(graph)
+            cut = flow_solver().minimum_cut(replace(problem, budget_bytes=None))
+        except Infeasible:  # its bans contradict the user's demands
+            continue
+        found[name] = plan_mask(graph, Plan.of(problem, cut.saved, cut.recomputed).saved)
+    distinct: dict[bytes, str] = {}
+    return {name: saved for name, saved in found.items() if distinct.setdefault(saved.tobytes(), name) == name}

@@ -1,0 +1,109 @@
+"""Which rule lowers which operator."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from remat.predict.kernels import rules
+from remat.predict.kernels.library import (
+    attention,
+    batched_product,
+    concatenation,
+    convolution,
+    convolution_backward,
+    library,
+    seeds,
+)
+from remat.predict.kernels.lookups import lookup, overwrite, placed, put, scatter
+from remat.predict.kernels.lowering import Lowering, Rule
+from remat.predict.kernels.pointwise import (
+    max_pool,
+    mirrored,
+    padded,
+    patched,
+    pointwise,
+    pool_indices,
+    random,
+    repeated,
+    restrided,
+    seed,
+    split,
+    tuple_element,
+    view,
+)
+from remat.predict.kernels.recorded_calls import Call
+from remat.predict.kernels.reductions import reduction
+from remat.predict.kernels.views import SPLITS, VIEWS
+
+_OWN: dict[str, Rule] = {
+    "getitem": tuple_element,
+    "aten.bmm": batched_product,
+    "aten.cat": concatenation,
+    "aten.convolution": convolution,
+    "aten.convolution_backward": convolution_backward,
+    "aten._scaled_dot_product_flash_attention_for_cpu": attention,
+    "aten._scaled_dot_product_flash_attention_for_cpu_backward": attention,
+    "aten.embedding": lookup,
+    "aten.gather": lookup,
+    "aten.index": lookup,
+    "aten._unsafe_index": lookup,
+    "aten._unsafe_masked_index": lookup,
+    "aten.index_put": put,
+    "aten._unsafe_index_put": put,
+    "aten._unsafe_masked_index_put_accumulate": put,
+    "aten.scatter": placed,
+    "aten.scatter_add": scatter,
+    "aten.copy_": overwrite,
+    "aten.as_strided": restrided,
+    "aten.constant_pad_nd": padded,
+    "aten.repeat": repeated,
+    "prims.rev": mirrored,
+    "aten.slice_scatter": patched,
+    "aten.select_scatter": patched,
+    "prims.inductor_seeds": seeds,
+    "prims.inductor_random": random,
+    "prims.inductor_lookup_seed": seed,
+    "prims._low_memory_max_pool_offsets_to_indices": pool_indices,
+    "prims._low_memory_max_pool_with_offsets": max_pool,
+    **dict.fromkeys(VIEWS, view),
+    **dict.fromkeys(SPLITS, split),
+    **dict.fromkeys(rules.REDUCTIONS, reduction),
+}
+
+
+class Operators:
+    """The rules for the operators of one graph.
+
+    Args:
+        calls: of the graph.
+        fusible, views: what the graph says of operators that have no rule of their own.
+    """
+
+    def __init__(self, calls: Sequence[Call], fusible: Sequence[bool], views: Sequence[bool]) -> None:
+        self._rules = [self._rule(call, calls, fusible, views) for call in calls]
+
+    def rule(self, call: Call) -> Rule:
+        """What lowers a value."""
+        return self._rules[call.position]
+
+    def is_fallback(self, v: int) -> bool:
+        """Eager's operator is called, since the compiler knows nothing better."""
+        return self._rules[v] is library
+
+    @staticmethod
+    def _rule(call: Call, calls: Sequence[Call], fusible: Sequence[bool], views: Sequence[bool]) -> Rule:
+        if call.dtype == "symint":
+            return _nothing
+        own = _OWN.get(call.op)
+        complex_numbers = any(calls[u].dtype.startswith("complex") for u in (call.position, *call.sources))
+        if complex_numbers and own is not view:
+            return library  # the compiler has no kernels for them
+        if own is not None or rules.is_pointwise(call.op):
+            return own or pointwise
+        if call.is_tuple:
+            return library
+        return view if views[call.position] else pointwise if fusible[call.position] else library
+
+
+def _nothing(low: Lowering, call: Call) -> None:
+    """A size: no tensor."""

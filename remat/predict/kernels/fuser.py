@@ -1,0 +1,197 @@
+"""The kernels of both passes of a plan."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import prod
+
+import numpy as np
+
+from remat.answer.plan import Plan
+from remat.errors import InvalidPlan
+from remat.facts.columns import BoolArray, IntArray, bool_column
+from remat.facts.graph import Graph
+from remat.predict.kernels import rules
+from remat.predict.kernels.dispatch import Operators
+from remat.predict.kernels.index import Shape
+from remat.predict.kernels.ir import Buffer
+from remat.predict.kernels.kernel import Kernel
+from remat.predict.kernels.library import called
+from remat.predict.kernels.loop_groups import Group
+from remat.predict.kernels.lowering import Lowering, Uses
+from remat.predict.kernels.passes import Rewrites, Rewritten
+from remat.predict.kernels.recorded_calls import calls_of
+from remat.predict.kernels.schedule import Scheduler
+from remat.predict.kernels.stores import Stores
+from remat.predict.kernels.strides import after_convolutions, channels_last, channels_last_values, eager_strides
+from remat.predict.kernels.unfused import unfused_kernels
+from remat.predict.memory.order import Order
+from remat.predict.memory.storages import Storages
+from remat.proof.arguments import checked_graph, checked_saves
+
+
+def kernels(graph: Graph, plan: Plan, *, fused: bool = True) -> tuple[Kernel, ...]:
+    """The kernels of the forward and of the backward pass under a plan, in the order in which they run.
+
+    Args:
+        graph: the joint graph.
+        plan: a legal plan for it.
+        fused: as TorchInductor fuses; otherwise every operator is a kernel.
+
+    Raises:
+        InvalidPlan: the plan names unknown values, is not legal, or was made for another graph.
+        InvalidGraph: a call recorded in the graph cannot be read, or is missing.
+        InvalidOption: no graph, or no plan.
+    """
+    saved = checked_saves(checked_graph(graph), plan)
+    if not fused:
+        return tuple(unfused_kernels(graph, Order.of(Storages.of(graph), saved)))
+    return Fuser(graph).kernels(saved)
+
+
+class Fuser:
+    """Kernels for many plans of one graph: what does not depend on the plan is read once.
+
+    A plan of a GPT-2 of 12 layers (2,533 values, 550 to 640 kernels) takes 0.1 to 0.2 s on one shared CPU core.
+
+    Attributes:
+        graph: the joint graph.
+
+    Raises:
+        InvalidGraph: a call recorded in the graph cannot be read.
+        InvalidOption: no graph.
+    """
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = checked_graph(graph)
+        self._facts = Storages.of(graph)
+        self._calls = calls_of(graph)
+        self._strides = eager_strides(self._calls)
+        self._last = channels_last_values(self._calls, graph.in_tangents.tolist())
+        self._turned = after_convolutions(self._calls)
+        self._operators = Operators(self._calls, graph.fusible.tolist(), graph.view.tolist())
+        self._rewrites = Rewrites.of(self._calls, self._strides)
+        ops = [call.op for call in self._calls]
+        n = len(graph)
+        self._realizing = np.array([op in rules.NEEDS_REALIZED for op in ops], np.bool_)
+        self._realizing |= np.fromiter(map(self._operators.is_fallback, range(n)), np.bool_, n)
+        self._realizing &= ~np.array([op in rules.CALLED_BY_NAME for op in ops], np.bool_)
+        self._ordering = np.array([op in rules.FIXED_LAYOUT for op in ops], np.bool_)
+        self._convolutions = np.array([op == "aten.convolution" for op in ops], np.bool_)
+        visible = np.zeros(n, np.bool_)
+        visible[graph.base[graph.input | graph.output]] = True
+        self._visible = visible[graph.base]
+        self._base: list[int] = graph.base.tolist()
+
+    def kernels(self, saved: BoolArray) -> tuple[Kernel, ...]:
+        """The kernels of both passes, in the order in which they run.
+
+        Args:
+            saved: (n,) what is saved; what else the backward pass needs, it recomputes. Whether that is
+                legal is not asked (see `remat.check_plan`).
+
+        Raises:
+            InvalidPlan: not one flag a value, or a value of the tangents' closure is saved.
+            InvalidGraph: the call of an operator is not recorded, but it takes the call to know what it does.
+        """
+        graph = self.graph
+        mask = bool_column("saved", saved, len(graph), InvalidPlan)
+        wrong = np.flatnonzero(mask & graph.in_tangents)
+        if len(wrong):
+            raise InvalidPlan(
+                f"saved must hold values of the forward pass only, got {graph.names[int(wrong[0])]!r}, which "
+                f"depends on a tangent"
+            )
+        order = self._handed_over(Order.of(self._facts, mask))
+        forward = self._pass(order.forward, graph.output | order.saved, backward=False)
+        return (*forward, *self._pass(order.backward, graph.gradient, backward=True))
+
+    def _handed_over(self, order: Order) -> Order:
+        """Of saved values that share memory, the owner is handed over alone (`remat.answer.handover`)."""
+        base, saved = self.graph.base, order.saved
+        shared = saved & ~self._visible
+        count = np.bincount(base[shared], minlength=len(base))
+        views = shared & (count[base] > 1)
+        views[base[views]] = False
+        if not views.any():
+            return order
+        saved = saved & ~views
+        saved[base[views]] = True
+        return Order.of(self._facts, saved)
+
+    def _pass(self, values: IntArray, returned: BoolArray, *, backward: bool) -> Iterator[Kernel]:
+        graph, n = self.graph, len(self.graph)
+        done = Rewritten.of(self._rewrites, values, graph.producers, graph.consumers, returned)
+        inside = np.zeros(n, np.bool_)
+        inside[values] = True
+        given = self._given(inside)
+        strides, given_strides = self._layouts(given, returned, backward)
+        realized, ordered = np.zeros(n, np.bool_), np.zeros(n, np.bool_)
+        realized[done.producers[self._realizing[done.readers]]] = True
+        ordered[done.producers[self._ordering[done.readers]]] = True
+        readers = np.bincount(done.producers, minlength=n) + done.returned
+        convolves = bool((inside & self._convolutions).any())
+        uses = Uses(readers.tolist(), done.returned.tolist(), realized.tolist(), ordered.tolist(), convolves)
+        low = Lowering(Stores(self._calls, strides), uses, self._operators.rule)
+        low.given(given, given_strides)
+        for v in done.values:
+            if v in done.copies:
+                low.rename(v, done.copies[v])
+            elif v in done.products:
+                product, addend = done.products[v]
+                arguments = [low.seen[addend], *low.arguments(self._calls[product])]
+                low.settle(v, called(low, self._calls[v], arguments))
+            else:
+                low.run(v)
+        scheduler = Scheduler(low.finish())
+        for group in scheduler.groups():
+            does = not group.written or any(buffer.bytes for buffer in group.written)  # empty tensors take no kernel
+            if group.nests[0].loop.launched and does:
+                yield self._kernel(scheduler, group, backward)
+
+    def _given(self, inside: BoolArray) -> list[int]:
+        """What a pass is handed: whatever it reads and does not compute."""
+        u, v = self.graph.producers, self.graph.consumers
+        return np.unique(u[inside[v] & ~inside[u]]).tolist()
+
+    def _layouts(self, given: list[int], returned: BoolArray, backward: bool) -> tuple[list[Shape], list[Shape]]:
+        """Strides that eager would give each value in a pass, and those of what the pass is handed.
+
+        With convolutions, the forward pass saves images with their channels last, and eager's strides in the
+        backward pass follow from these.
+        """
+        if not self._last:
+            return self._strides, self._strides
+        last = {v: channels_last(self._calls[v].shape) for v in self._last}
+        if backward:
+            strides = eager_strides(self._calls, self._turned | {v: last.get(v, self._strides[v]) for v in given})
+            return strides, strides
+        strides = list(self._strides)
+        for v in np.flatnonzero(returned & ~self.graph.output).tolist():
+            strides[v] = last.get(v, strides[v])
+        return strides, self._strides
+
+    def _kernel(self, scheduler: Scheduler, group: Group, backward: bool) -> Kernel:
+        """Counts as `BaseSchedulerNode.get_read_write_buffers_sizes`: worst-case inputs, best-case kernel."""
+        loop = group.nests[0].loop
+        alone = len(group.nests) == 1
+        limit: dict[Buffer, int] = {}
+        if alone and loop.generated:
+            # A single nest cannot reach more of a buffer than its points, once an access.
+            points = prod(loop.sizes) * prod(loop.reduced)
+            for buffer, _, _ in group.deps:
+                limit[buffer] = limit.get(buffer, 0) + points * buffer.itemsize
+        writes = [
+            b for b in dict.fromkeys(d[0] for d in group.writes) if alone or scheduler.is_needed_outside(b, group)
+        ]
+        reads = [b for b in dict.fromkeys(d[0] for d in group.reads) if b not in group.written]
+        values = frozenset[int]().union(*(nest.loop.values for nest in group.nests))
+        return Kernel(
+            backward,
+            loop.generated,
+            tuple(sorted(values)),
+            tuple(dict.fromkeys(self._base[b.value] for b in reads)),
+            tuple(dict.fromkeys(self._base[b.value] for b in writes)),
+            sum(min(b.bytes, limit.get(b, b.bytes)) for b in reads),
+            sum(min(b.bytes, limit.get(b, b.bytes)) for b in writes),
+        )

@@ -1,0 +1,145 @@
+"""Reading and writing at places that are only known when the program runs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from remat.predict.kernels.index import Access, Dims, Shape, broadcasts, contiguous_strides, identity, looked_up, opaque
+from remat.predict.kernels.ir import Buffer, Loop, Reads, Seen
+from remat.predict.kernels.lowering import Lowering
+from remat.predict.kernels.recorded_calls import Call, Ref
+from remat.predict.kernels.stores import Draft
+from remat.predict.kernels.views import expanded, positive
+
+
+def lookup(low: Lowering, call: Call) -> Seen:
+    """Reads some elements of a value at places that others say: any of it, as far as anybody knows."""
+    table, where, axes = _places(low, call)
+    draft = Draft(low.stores, {call.position})
+    count = _count(low, where[0]) if call.op == "aten.embedding" else None
+    if count is not None and table.access[0][0]:
+        # Rows by a plain count are rows in order: no lookup at all.
+        step = table.access[0][0][-1][1]
+        rows = tuple(tuple((n, s * step) for n, s in digits) for digits in count[0])
+        table = Seen(table.box, call.shape, (rows + table.access[0][1:], table.access[1]), table.stored)
+        where, axes = [], []
+    for seen in where:
+        draft.take(Seen(seen.box, call.shape, (_leading(seen, call.shape), seen.access[1]), seen.stored))
+    for (buffer, (dims, start)), times in low.stores.loads(table).items():
+        moves = any(s for axis in axes for _, s in dims[axis])
+        read = (buffer, (_replaced(dims, axes, call.shape), looked_up(start) if moves else start))
+        draft.reads[read] = draft.reads.get(read, 0) + times
+    if table.inlined:
+        draft.ops |= table.box.ops
+        draft.heavy |= table.box.heavy
+    return draft.done(call.position, call.shape, call.itemsize)
+
+
+def _places(low: Lowering, call: Call) -> tuple[Seen, list[Seen], list[int]]:
+    """The value that is looked up in, the values that say where, and the dimensions that these are of."""
+    table, *where = low.arguments(call)
+    rank = len(table.shape)
+    if call.op == "aten.embedding":
+        return table, where[:1], [0]
+    if call.op == "aten.gather":
+        return table, where[:1], [positive(call.args[1], rank)] if rank else []
+    return table, where, list(range(rank))
+
+
+def _count(low: Lowering, seen: Seen) -> Access | None:
+    """The index map of a plain count from zero, if the value is one."""
+    call = low.stores.calls[seen.box.value]
+    plain = call.op == "prims.iota" and call.kwargs.get("start") == 0 and call.kwargs.get("step") == 1
+    return seen.access if plain and seen.inlined else None
+
+
+def put(low: Lowering, call: Call) -> Seen:
+    """Adds values to some places of a copy of the first argument: a loop over the values."""
+    value = call.args[3] if call.op == "aten._unsafe_masked_index_put_accumulate" else call.args[2]
+    others = low.arguments(call)[1:]
+    shape = low.stores.calls[value.position].shape if isinstance(value, Ref) else others[0].shape
+    target = low.stores.store(low.stores.copy(low.first(call)).box)
+    draft = Draft(low.stores, {call.position})
+    for seen in others:
+        draft.take(Seen(seen.box, shape, (_leading(seen, shape), seen.access[1]), seen.stored))
+    after = Buffer(call.position, call.shape, call.itemsize, target.fix())
+    which: list[Any] = [*call.args[2 if call.op == "aten._unsafe_masked_index_put_accumulate" else 1]]
+    kept = call.shape[len(which) :]
+    lead = len(shape) - len(kept)
+    places = _spread(shape)
+    if None not in which and shape[lead:] == kept:
+        places = _spread(shape[:lead]) + identity(call.shape)[len(which) :]
+    done = draft.done(call.position, shape, call.itemsize).box
+    written = (places, looked_up("put"))
+    low.stores.loops.append(Loop(done.ops, done.reads, [after], shape, (), done.indices, written, mutates=target))
+    return Seen.of_buffer(after)
+
+
+def placed(low: Lowering, call: Call) -> Seen:
+    """Writes values to some places along one dimension of a copy of the first argument: a loop over the places."""
+    target = low.stores.store(low.stores.copy(low.first(call)).box)
+    where, *values = low.arguments(call)[1:]
+    draft = Draft(low.stores, {call.position})
+    for seen in (where, *values):
+        dims = tuple(d if n != 1 else () for n, d in zip(where.shape, seen.access[0], strict=True))
+        draft.take(Seen(seen.box, where.shape, (dims, seen.access[1]), seen.stored))
+    after = Buffer(call.position, call.shape, call.itemsize, target.fix())
+    dim = positive(call.args[1], len(call.shape)) if call.shape else 0
+    places = _replaced(_within(where.shape, call.shape), [dim] if call.shape else [], where.shape)
+    done = draft.done(call.position, where.shape, call.itemsize).box
+    written = (places, looked_up("placed"))
+    low.stores.loops.append(Loop(done.ops, done.reads, [after], where.shape, (), done.indices, written, mutates=target))
+    return Seen.of_buffer(after)
+
+
+def scatter(low: Lowering, call: Call) -> Seen:
+    """Adds values to some places of a copy of the first argument, by a call (on more than one thread)."""
+    target = low.stores.store(low.stores.copy(low.first(call)).box)
+    reads: Reads = {(target, ((), 0)): 1}
+    for seen in low.arguments(call)[1:]:
+        reads[low.stores.for_call(seen), ((), 0)] = 1
+    after = Buffer(call.position, call.shape, call.itemsize, target.fix())
+    low.stores.loops.append(Loop(frozenset({call.position}), reads, [after], generated=False))
+    return Seen.of_buffer(after)
+
+
+def overwrite(low: Lowering, call: Call) -> Seen:
+    """Writes a value over an input of the pass."""
+    target, source = low.arguments(call)[:2]
+    low.stores.store(source.box)
+    buffer = low.stores.store(target.box)
+    after = Buffer(target.box.value, call.shape, call.itemsize, buffer.fix(), output=True)
+    written = (identity(call.shape), 0)
+    low.stores.loops.append(
+        Loop(frozenset({call.position}), low.stores.loads(source), [after], call.shape, written=written, mutates=buffer)
+    )
+    return Seen.of_buffer(after)
+
+
+def _leading(seen: Seen, shape: Shape) -> Dims:
+    """The map of an index over the shape of what it places, which may have more dimensions behind."""
+    ahead = seen.shape == shape[: len(seen.shape)]
+    if broadcasts(seen.shape, shape) and (len(seen.shape) == len(shape) or not ahead):
+        return expanded(seen.access[0], seen.shape, shape)
+    if ahead:
+        return seen.access[0] + _spread(shape[len(seen.shape) :])
+    return tuple(opaque(n, "index", seen.shape, i) for i, n in enumerate(shape))
+
+
+def _within(shape: Shape, whole: Shape) -> Dims:
+    """The first places of each dimension of a larger tensor."""
+    return tuple(((n, s),) if n != 1 else () for n, s in zip(shape, contiguous_strides(whole), strict=True))
+
+
+def _spread(shape: Shape) -> Dims:
+    return tuple(((n, 0),) if n != 1 else () for n in shape)
+
+
+def _replaced(dims: Dims, axes: list[int], shape: Shape) -> Dims:
+    """The map over the result of a lookup: what is looked up does not move with it."""
+    if not axes:
+        return dims
+    if len(dims) == len(shape) and len(axes) == 1:
+        return tuple(_spread(shape[i : i + 1])[0] if i in axes else digits for i, digits in enumerate(dims))
+    kept = dims[len(axes) :]
+    return _spread(shape[: len(shape) - len(kept)]) + kept

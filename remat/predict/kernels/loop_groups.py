@@ -1,0 +1,112 @@
+"""Loop nests that share a kernel, and what two such groups have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cached_property
+from math import prod
+
+from remat.predict.kernels.ir import Buffer
+from remat.predict.kernels.loops import Dep, Nest, same_after_joining
+
+
+class Group:
+    """Nests that share a kernel.
+
+    Attributes:
+        nests: in order.
+        members, ancestors: bits of the nests in it, and of all that it depends on.
+        first, last: its places in the order of creation.
+        reads, writes: deps with the bytes that they move; what is read just where it is written counts as written.
+        written: the buffers that it writes.
+        unmet: reads of what other groups write.
+        sizes, reduced: its loops.
+        depth, parts: how many outer loops the parts share, if they share no more than these; else 0.
+    """
+
+    def __init__(self, nests: list[Nest], made: Mapping[Buffer, int]) -> None:
+        self.nests = nests
+        self.depth = 0
+        self.parts: list[Group] = [self]
+        self.members = self.ancestors = 0
+        reads: dict[Dep, int] = {}
+        self.writes: dict[Dep, int] = {}
+        for nest in nests:
+            self.members |= 1 << nest.index
+            self.ancestors |= nest.ancestors
+            reads |= nest.reads
+            self.writes |= nest.writes
+        self.reads = {dep: size for dep, size in reads.items() if dep not in self.writes}
+        self.written = {dep[0] for dep in self.writes}
+        self.unmet = [dep for dep in self.reads if dep[0] in made and dep[0] not in self.written]
+        self.first = min(nest.place for nest in nests)
+        self.last = max(nest.place for nest in nests)
+        self.is_reduction = any(nest.is_reduction for nest in nests)
+        shown = next((nest for nest in nests if nest.is_reduction), nests[0])
+        self.sizes, self.reduced = shown.sizes, shown.reduced
+
+    @cached_property
+    def deps(self) -> dict[Dep, int]:
+        """Everything that it accesses."""
+        return self.reads | self.writes
+
+    @cached_property
+    def used(self) -> dict[Buffer, None]:
+        """The buffers that it accesses, in order."""
+        return dict.fromkeys(dep[0] for dep in self.deps)
+
+    def shared_bytes(self, other: Group) -> int:
+        """Bytes that both access in the same way (`Scheduler.score_fusion_memory`)."""
+        few, many = self.deps, other.deps
+        if len(few) > len(many):
+            few, many = many, few
+        return sum(size for dep, size in few.items() if dep in many)
+
+    def distance(self, other: Group) -> int:
+        """How far apart the two are, in the order of creation."""
+        return max(abs(self.first - other.last), abs(other.first - self.last))
+
+    def same_loops(self, other: Group) -> bool:
+        """One loop nest can run both (`CppScheduling._why_fuse_nodes`)."""
+        if self.depth or other.depth:
+            return False
+        if self.sizes == other.sizes and self.reduced == other.reduced:
+            return True
+        if not self.reduced and self.sizes == other.sizes + other.reduced:
+            return True
+        if self.reduced or other.reduced or prod(self.sizes) != prod(other.sizes):
+            return False
+        if len(self.sizes) != 1 and len(other.sizes) != 1:
+            return False
+        narrow, wide = (self, other) if len(self.sizes) < len(other.sizes) else (other, self)
+        return (
+            len(narrow.nests) == 1
+            and len({nest.loop.sizes for nest in wide.nests}) == 1
+            and all(same_after_joining(narrow.nests[0], nest) for nest in wide.nests)
+        )
+
+    def outer_depth(self, consumer: Group) -> int:
+        """How many outer loops it shares with a consumer, if that is how they fuse; 0 if not.
+
+        As `CppScheduling.can_fuse_vertical_outer_loop`.
+        """
+        if not consumer.ancestors & self.members or (not self.is_reduction and self.same_loops(consumer)):
+            return 0
+        last, first = self.parts[-1], consumer.parts[0]
+        if self.depth and consumer.depth:
+            return self.depth if self.depth == consumer.depth else 0
+        depth = min(len(last.sizes), len(first.sizes))
+        if depth < 1 or last.sizes[:depth] != first.sizes[:depth]:
+            return 0
+        return depth if (self.depth or consumer.depth) in (0, depth) else 0
+
+    def joined(self, other: Group, made: Mapping[Buffer, int]) -> Group:
+        """Both in one kernel."""
+        depth = self.outer_depth(other)
+        group = Group([*self.nests, *other.nests], made)
+        if depth:
+            group.depth = depth
+            group.parts = (self.parts if self.depth else [self]) + (other.parts if other.depth else [other])
+        elif not group.is_reduction:
+            group.sizes = max(self.sizes, other.sizes, key=len)  # loops joined differently: the finer ones stay
+        return group

@@ -1,0 +1,233 @@
+"""Loop nests as a scheduler sees them: which dimensions are one loop, in which order, and what each access is.
+
+TorchInductor's C++ backend orders the loops of a node by the strides of what it reads and writes, and joins loops
+that all accesses walk through as one. Two nodes fuse if the loops that remain are the same
+(`ComputedBuffer.simplify_and_reorder`, `CppScheduling._why_fuse_nodes`), and share data where they access a buffer
+in the same way (`MemoryDep`, normalized).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cmp_to_key, lru_cache
+from math import prod
+
+from remat.predict.kernels.index import Access, Digits, Dims, Shape, contiguous_strides, is_looked_up, strided, through
+from remat.predict.kernels.ir import Buffer, Loop
+
+Dep = tuple[Buffer, Dims, int]
+"""An access to a buffer, such that equal accesses of any two nests are equal. No dims and offset -1: anywhere."""
+
+ANYWHERE = -1
+
+_Table = tuple[tuple[Dims, int], ...]
+"""Accesses, each with how often it is made."""
+
+
+@dataclass(eq=False, slots=True)
+class Nest:
+    """A loop nest, or a call, with its accesses.
+
+    Attributes:
+        loop: what it was made from.
+        index: how many nests were created before it.
+        place: the same, with a place for each result of a call with several.
+        sizes, reduced: what remains of the loops after joining.
+        formulas: all accesses, over the loops before joining and ordering: those kept, then those reduced.
+        table: the accesses to memory among them.
+        reads, writes: deps, each with the bytes that it moves.
+        ancestors: bits of the nests that it depends on.
+    """
+
+    loop: Loop
+    index: int
+    sizes: Shape = ()
+    reduced: Shape = ()
+    formulas: tuple[Dims, ...] = ()
+    reads: dict[Dep, int] = field(default_factory=dict[Dep, int])
+    writes: dict[Dep, int] = field(default_factory=dict[Dep, int])
+    table: _Table = ()
+    ancestors: int = 0
+    place: int = 0
+
+    @property
+    def is_reduction(self) -> bool:
+        """Some loops are reduced."""
+        return bool(self.loop.reduced)
+
+
+def decide_layouts(loops: Sequence[Loop]) -> None:
+    """Buffers whose strides nobody asked for follow what their loop reads (`ComputedBuffer.get_fill_order`)."""
+    for loop in loops:
+        for buffer in loop.writes:
+            if buffer.strides is None and loop.generated and loop.reads and len(loop.sizes) > 1:
+                buffer.strides = _like_reads(buffer.shape, loop)
+            buffer.fix()
+
+
+def _like_reads(shape: Shape, loop: Loop) -> Shape:
+    """Strides in the order in which a loop reads: `ComputedBuffer.get_fill_order`."""
+    kept = _positions(shape, loop.sizes)
+    table: list[tuple[Shape, int]] = []
+    for buffer, access in loop.reads:
+        steps = [abs(_step(digits)) for digits in in_memory(buffer, access)[0]]
+        row = [0] * len(shape)
+        for i, dim in enumerate(kept):
+            row[dim] = steps[i]
+        table.append((tuple(row), 1))
+    strides, step = [0] * len(shape), 1
+    for dim in _loop_order(table, shape):
+        strides[dim] = step
+        step *= shape[dim]
+    return tuple(strides)
+
+
+def _positions(shape: Shape, sizes: Shape) -> list[int]:
+    """Which dimensions of a result the loops that are kept run over: all but those that a reduction left at one."""
+    found: list[int] = []
+    for dim, n in enumerate(shape):
+        spare = len(shape) - dim > len(sizes) - len(found)
+        if len(found) < len(sizes) and sizes[len(found)] == n and not (spare and n == 1):
+            found.append(dim)
+    return found
+
+
+def in_memory(buffer: Buffer, access: Access) -> Access:
+    """An access to row-major positions of a buffer, in terms of where these are in memory."""
+    strides = buffer.fix()
+    if buffer.offset == 0 and strides == contiguous_strides(buffer.shape):
+        return access
+    return through(access, (strided(buffer.shape, strides), buffer.offset))
+
+
+def nest_of(loop: Loop, index: int) -> Nest:
+    """Orders and joins the loops."""
+    nest = Nest(loop, index)
+    if loop.mutates is not None:
+        nest.reads[loop.mutates, (), ANYWHERE] = loop.mutates.bytes
+    if not loop.generated:
+        for buffer, _ in loop.reads:
+            nest.reads[buffer, (), ANYWHERE] = buffer.bytes
+        for buffer in loop.writes:
+            nest.writes[buffer, (), ANYWHERE] = buffer.bytes
+        return nest
+    sizes = loop.sizes + loop.reduced
+    real = [i for i, n in enumerate(sizes) if n != 1]
+    kept = sum(i < len(loop.sizes) for i in real)
+    written = in_memory(loop.writes[0], _padded(loop.written, len(sizes)))
+    reads = [(buffer, in_memory(buffer, access)) for buffer, access in loop.reads]
+
+    def pick(dims: Dims) -> Dims:
+        return tuple(dims[i] for i in real)
+
+    accesses = [pick(written[0]), *(pick(access[0]) for _, access in reads)]
+    times: dict[Dims, int] = {}
+    for dims, count in zip(accesses, (1, *loop.reads.values()), strict=True):
+        times[dims] = times.get(dims, 0) + count
+    table = tuple(times.items())
+    extra = tuple(pick(_padded(index, len(sizes))[0]) for index in loop.indices)
+    nest.formulas = tuple(dict.fromkeys((*times, *extra)))
+    nest.table = table
+    shape = tuple(sizes[i] for i in real)
+    order = _order(table, shape, kept)
+    nest.sizes, nest.reduced = _joined(nest.formulas, shape, kept, order)
+    for (buffer, access), dims in zip(reads, accesses[1:], strict=True):
+        dep = (buffer, _normal(dims, shape, order), access[1])
+        nest.reads[dep] = _moved_bytes(dep)
+    dep = (loop.writes[0], _normal(accesses[0], shape, order), written[1])
+    nest.writes[dep] = _moved_bytes(dep)
+    return nest
+
+
+def _padded(access: Access, rank: int) -> Access:
+    dims, start = access
+    return (dims + ((),) * (rank - len(dims)), start) if len(dims) < rank else access
+
+
+def _step(digits: Digits) -> int:
+    return digits[-1][1] if digits else 0
+
+
+@lru_cache(maxsize=1 << 13)
+def _order(table: _Table, shape: Shape, kept: int) -> tuple[int, ...]:
+    """The order of loops: those kept by their strides, then those reduced by theirs."""
+    steps = [(tuple(abs(_step(digits)) for digits in dims), times) for dims, times in table]
+    first = _loop_order([(row[:kept], times) for row, times in steps], shape[:kept])
+    last = _loop_order([(row[kept:], times) for row, times in steps], shape[kept:])
+    return (*reversed(first), *(kept + i for i in reversed(last)))
+
+
+def _loop_order(table: Sequence[tuple[Shape, int]], shape: Shape) -> list[int]:
+    """Dimensions, the innermost loop first, by how far accesses step: `scheduler.pick_loop_order`."""
+
+    def compared(a: int, b: int) -> int:
+        if shape[a] == 1 or shape[b] == 1:
+            return (shape[a] == 1) - (shape[b] == 1)
+        first = sum(times for row, times in table if row[b] == 0 or row[a] < row[b])
+        second = sum(times for row, times in table if row[a] == 0 or row[b] < row[a])
+        if first != second:
+            return -1 if first > second else 1
+        return (b > a) - (b < a)
+
+    order = list(reversed(range(len(shape))))
+    order.sort(key=cmp_to_key(compared))
+    return order
+
+
+@lru_cache(maxsize=1 << 13)
+def _joined(formulas: tuple[Dims, ...], shape: Shape, kept: int, order: tuple[int, ...]) -> tuple[Shape, Shape]:
+    """What remains of the kept and of the reduced loops where all accesses walk through neighbours as one."""
+    found: list[Shape] = []
+    for part in (order[:kept], order[kept:]):
+        sizes: list[int] = []
+        for k, i in enumerate(part):
+            if k and all(_one_loop(dims[part[k - 1]], dims[i], shape[i]) for dims in formulas):
+                sizes[-1] *= shape[i]
+            else:
+                sizes.append(shape[i])
+        found.append(tuple(sizes))
+    return found[0], found[1]
+
+
+def _one_loop(outer: Digits, inner: Digits, size: int) -> bool:
+    """Two neighbouring dimensions are walked through as one."""
+    if len(outer) > 1 or len(inner) > 1:
+        return False
+    a, b = _step(outer), _step(inner)
+    return a == b * size and a >= 0
+
+
+@lru_cache(maxsize=1 << 14)
+def _normal(dims: Dims, shape: Shape, order: tuple[int, ...]) -> Dims:
+    """An access alone, its own loops joined, without the innermost ones that it does not depend on."""
+    row: list[Digits] = []
+    for i in order:
+        digits: Digits = dims[i] or ((shape[i], 0),)
+        if row and _one_loop(row[-1], digits, shape[i]):
+            row[-1] = ((row[-1][0][0] * shape[i], digits[0][1]),)
+        else:
+            row.append(digits)
+    while row and len(row[-1]) == 1 and row[-1][0][1] == 0:
+        row.pop()
+    return tuple(row)
+
+
+def _moved_bytes(dep: Dep) -> int:
+    """What an access moves: the points of the loops that it depends on, or the buffer if it goes anywhere."""
+    buffer, dims, offset = dep
+    if is_looked_up(offset) or any(s < 0 for digits in dims for _, s in digits[:1]):
+        return buffer.bytes
+    moving = (digits for digits in dims if any(s for _, s in digits))
+    return prod(n for digits in moving for n, _ in digits) * buffer.itemsize
+
+
+def same_after_joining(one: Nest, other: Nest) -> bool:
+    """Nests over the same dimensions, joined differently, that agree once each respects the other's accesses."""
+    if one.loop.sizes != other.loop.sizes or len(one.formulas[0]) != len(other.formulas[0]):
+        return False
+    shape = tuple(n for n in one.loop.sizes if n != 1)
+    both = tuple(dict.fromkeys((*one.formulas, *other.formulas)))
+    left = _joined(both, shape, len(shape), _order(one.table, shape, len(shape)))
+    right = _joined(both, shape, len(shape), _order(other.table, shape, len(shape)))
+    return left == right

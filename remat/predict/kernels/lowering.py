@@ -1,0 +1,134 @@
+"""One pass, operator by operator, into loops and calls: what is stored, what is inlined where it is read.
+
+This follows `GraphLowering.run_node` of torch 2.13 (`torch/_inductor/graph.py`); what each operator becomes is in
+`pointwise`, `reductions`, `lookups` and `library`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from remat.errors import InvalidGraph
+from remat.predict.kernels.index import Shape
+from remat.predict.kernels.ir import Box, Buffer, Loop, Seen
+from remat.predict.kernels.recorded_calls import Call, Ref
+from remat.predict.kernels.stores import Stores
+
+
+@dataclass(frozen=True, eq=False)
+class Uses:
+    """How the values of one pass are read in it; all indexed by position.
+
+    Attributes:
+        readers: how many operators read a value, the return of the pass counted as one.
+        returned: the pass returns it.
+        realized: an operator reads it that wants its input in memory.
+        ordered: an operator reads it that wants eager's order of strides.
+        convolves: the pass has a convolution, so that the compiler chooses the layout of images.
+    """
+
+    readers: Sequence[int]
+    returned: Sequence[bool]
+    realized: Sequence[bool]
+    ordered: Sequence[bool]
+    convolves: bool
+
+
+Elements = Callable[["Lowering", Call], Seen]
+"""Makes an element of a tuple when it is asked for: only then is its shape known."""
+
+Rule = Callable[["Lowering", Call], Seen | None]
+"""What an operator becomes; None for a tuple, whose elements follow, and for what is no tensor."""
+
+
+class Lowering:
+    """Lowers the values of one pass, in order.
+
+    Attributes:
+        stores: the loops so far.
+        uses: of the pass.
+        seen: what each value is.
+        elements: of each tuple.
+        rules: by operator; and the one for all others.
+    """
+
+    def __init__(self, stores: Stores, uses: Uses, rule_of: Callable[[Call], Rule]) -> None:
+        self.stores, self.uses, self._rule_of = stores, uses, rule_of
+        self.seen: dict[int, Seen] = {}
+        self.elements: dict[int, Elements] = {}
+
+    def given(self, values: Iterable[int], strides: Sequence[Shape]) -> None:
+        """The pass is handed these values, with these strides."""
+        for v in values:
+            call = self.stores.calls[v]
+            buffer = Buffer(v, call.shape, call.itemsize, strides[v])
+            seen = Seen.whole(Box(v, call.shape, call.itemsize, buffer=buffer))
+            self.seen[v] = self.stores.exactly(seen, self.stores.strides[v]) if self.uses.returned[v] else seen
+
+    def rename(self, v: int, source: int) -> None:
+        """A copy that is none: an earlier pass of the compiler removes it."""
+        self.seen[v] = self.seen[source]
+
+    def run(self, v: int) -> None:
+        """Lowers one value.
+
+        Raises:
+            InvalidGraph: its call is not recorded, but it takes the call to know what it does.
+        """
+        call = self.stores.calls[v]
+        try:
+            result = self._rule_of(call)(self, call)
+        except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+            raise InvalidGraph(
+                f"Graph.arguments: predicting kernels takes the whole call of {call.op}, got {call.args!r} for the "
+                f"value at position {v} ({error!r}); take the graph from remat.capture, or name the operator otherwise"
+            ) from error
+        if result is not None:
+            self.seen[v] = self._settled(v, result)
+
+    def settle(self, v: int, seen: Seen | None) -> None:
+        """Notes what a value is that was lowered by other means than `run`."""
+        if seen is not None:
+            self.seen[v] = self._settled(v, seen)
+
+    def finish(self) -> list[Loop]:
+        """Stores what is returned and still an expression; the loops, in the order of their creation."""
+        for v, seen in self.seen.items():
+            if self.uses.returned[v]:
+                self.stores.store(seen.box).output = True
+        return self.stores.loops
+
+    def first(self, call: Call) -> Seen:
+        """The first argument.
+
+        Raises:
+            KeyError: it is no tensor of this pass.
+        """
+        first = call.args[0]
+        return self.seen[first.position if isinstance(first, Ref) else -1]
+
+    def arguments(self, call: Call) -> list[Seen]:
+        """The tensors among the arguments, in order."""
+        return [self.seen[u] for u in call.refs() if u in self.seen]
+
+    def _settled(self, v: int, seen: Seen) -> Seen:
+        """What becomes of a value that has just been lowered, by who reads it."""
+        stores, uses = self.stores, self.uses
+        strides = stores.strides[v]
+        if uses.returned[v]:
+            if not seen.plain:
+                stores.store(seen.box)
+                seen = stores.in_order(seen, strides)
+            elif seen.shape:
+                seen = stores.exactly(seen, strides)
+        if uses.readers[v] > 1:
+            if uses.realized[v]:
+                stores.hint(seen)
+            if uses.ordered[v]:
+                seen = stores.in_order(seen, strides)
+            if uses.returned[v] and seen.box.reads:
+                stores.store(seen.box)
+            stores.reused(seen, uses.readers[v])
+        stores.limit(seen)
+        return seen

@@ -1,0 +1,182 @@
+"""Elementwise operators and views: expressions that are inlined where they are read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import product
+from math import prod
+
+from remat.predict.kernels import rules
+from remat.predict.kernels.index import Access, Dims, Shape, contiguous_strides, identity, opaque, strided
+from remat.predict.kernels.ir import Box, Seen, merged
+from remat.predict.kernels.lowering import Lowering
+from remat.predict.kernels.recorded_calls import Call
+from remat.predict.kernels.stores import Draft
+from remat.predict.kernels.views import element, positive, view_access
+
+
+def pointwise(low: Lowering, call: Call) -> Seen:
+    """An expression over the shape of the result."""
+    draft = Draft(low.stores, {call.position}, heavy=call.op in rules.HEAVY)
+    if call.op not in rules.CONSTANTS:
+        for seen in low.arguments(call):
+            draft.take(low.stores.broadcast(seen, call.shape))
+    if call.op in rules.COUNTS:
+        draft.indices[identity(call.shape), 0] = None
+    return draft.done(call.position, call.shape, call.itemsize)
+
+
+def random(low: Lowering, call: Call) -> Seen:
+    """Random numbers are stored as they are drawn: a function of the seed and the position."""
+    draft = Draft(low.stores, {call.position})
+    for seed in low.arguments(call):
+        draft.take(low.stores.broadcast(seed, call.shape))
+    draft.indices[identity(call.shape), 0] = None
+    seen = draft.done(call.position, call.shape, call.itemsize)
+    low.stores.store(seen.box)
+    return seen
+
+
+def seed(low: Lowering, call: Call) -> Seen:
+    """One of several seeds in memory."""
+    seeds = low.stores.store(low.first(call).box)
+    reads = {(seeds, ((), int(call.args[1]))): 1}
+    return Seen.whole(Box(call.position, (), call.itemsize, reads, frozenset({call.position})))
+
+
+def view(low: Lowering, call: Call) -> Seen:
+    """Index arithmetic."""
+    of = low.first(call)
+    if call.op == "aten.expand":
+        low.stores.reused(of, prod(call.shape) // max(prod(of.shape), 1), by_graph=False)
+    access = view_access(call, of.shape, of.access)
+    if access is None:  # strides that are anything, or an operator of a graph made by hand
+        unknown = tuple(opaque(n, call.position, i) for i, n in enumerate(call.shape))
+        access = (identity(call.shape) if prod(call.shape) == prod(of.shape) else unknown, of.access[1])
+    return low.stores.shown(of, call.shape, access)
+
+
+def restrided(low: Lowering, call: Call) -> Seen:
+    """Strides that are anything, of what is in memory."""
+    of = low.first(call)
+    buffer = low.stores.store(of.box)
+    if buffer.offset or buffer.fix() != contiguous_strides(buffer.shape):
+        return view(low, call)
+    dims = strided(call.shape, tuple(call.args[2]))
+    return Seen(of.box, call.shape, (dims, call.arg(3, "storage_offset") or 0), stored=True)
+
+
+def split(low: Lowering, call: Call) -> None:
+    """Pieces, each a view."""
+    whole = low.first(call)
+
+    def piece(low: Lowering, one: Call) -> Seen:
+        dims, start = element(one, call, whole.shape, whole.access[0])
+        return low.stores.shown(whole, one.shape, (dims, whole.access[1] + start))
+
+    low.elements[call.position] = piece
+
+
+def tuple_element(low: Lowering, call: Call) -> Seen | None:
+    """An element of what an operator with several results made."""
+    make = low.elements.get(call.args[0].position)
+    return None if make is None else make(low, call)
+
+
+def patched(low: Lowering, call: Call) -> Seen:
+    """A value with a part of it replaced: reads both, under a condition on the coordinates."""
+    base, part = low.arguments(call)[:2]
+    shape = call.shape
+    dim = positive(call.arg(2, "dim", 0), len(shape))
+    dims, start = part.access
+    if call.op == "aten.select_scatter":
+        dims = (*dims[:dim], ((shape[dim], 0),), *dims[dim:])
+    elif part.shape != shape:
+        dims = (*dims[:dim], opaque(shape[dim], "part", call.args[2:]), *dims[dim + 1 :])
+    draft = Draft(low.stores, {call.position})
+    draft.take(Seen(part.box, shape, (dims, start), part.stored))
+    draft.take(base)
+    draft.indices[_coordinate(shape, dim), 0] = None
+    return draft.done(call.position, shape, call.itemsize)
+
+
+def repeated(low: Lowering, call: Call) -> Seen:
+    """Copies side by side: reads the same place again and again."""
+    of = low.first(call)
+    low.stores.reused(of, prod(call.shape) // max(prod(of.shape), 1), by_graph=False)
+    ahead = len(call.shape) - len(of.shape)
+    times: list[int] = call.args[1]
+    dims = tuple(
+        (((k, 0),) if k != 1 else ()) + digits for k, digits in zip(times, ((),) * ahead + of.access[0], strict=True)
+    )
+    return _rearranged(low, call, of, (dims, of.access[1]), ())
+
+
+def mirrored(low: Lowering, call: Call) -> Seen:
+    """Some dimensions, read backwards."""
+    of = low.first(call)
+    turned = {positive(dim, len(of.shape)) for dim in call.args[1]}
+    dims = tuple(opaque(of.shape[i], "rev", d) if i in turned else d for i, d in enumerate(of.access[0]))
+    return _rearranged(low, call, of, (dims, of.access[1]), sorted(turned))
+
+
+def padded(low: Lowering, call: Call) -> Seen:
+    """Reads where there is something to read: under a condition on the coordinates."""
+    of = low.first(call)
+    changed = [i for i, (n, m) in enumerate(zip(of.shape, call.shape, strict=True)) if n != m]
+    dims = tuple(
+        opaque(call.shape[i], "pad", d, call.args[1]) if i in changed else d for i, d in enumerate(of.access[0])
+    )
+    return _rearranged(low, call, of, (dims, of.access[1]), changed)
+
+
+def _rearranged(low: Lowering, call: Call, of: Seen, access: Access, by: Sequence[int]) -> Seen:
+    """An expression that reads a value through another index map, and computes with some of the coordinates."""
+    draft = Draft(low.stores, {call.position})
+    draft.take(Seen(of.box, call.shape, access, of.stored))
+    for dim in by:
+        draft.indices[_coordinate(call.shape, dim), 0] = None
+    return draft.done(call.position, call.shape, call.itemsize)
+
+
+def _coordinate(shape: Shape, dim: int) -> Dims:
+    return tuple(((n, int(i == dim)),) if n > 1 else () for i, n in enumerate(shape))
+
+
+def pool_indices(low: Lowering, call: Call) -> Seen:
+    """Places in an image, out of places in windows: arithmetic with the coordinates of the window."""
+    seen = pointwise(low, call)
+    _, kernel, sizes, stride, *_ = call.args
+    rank = len(kernel)
+    steps = [s * row for s, row in zip(stride, contiguous_strides(tuple(sizes)), strict=True)]
+    moved = tuple(((n, s),) if n != 1 else () for n, s in zip(call.shape[-rank:], steps, strict=True))
+    still = tuple(((n, 0),) if n != 1 else () for n in call.shape[:-rank])
+    seen.box.indices = (*seen.box.indices, ((*still, *moved), 0))
+    return seen
+
+
+def max_pool(low: Lowering, call: Call) -> None:
+    """Maximum and its place over windows: two expressions with a read for each place of a window."""
+    image = low.first(call)
+    low.stores.hint(image)
+    _, kernel, stride, padding, dilation, *_ = call.args
+    dims, start = image.access
+    rank = len(kernel)
+    steps = [digits[-1][1] if digits else 0 for digits in dims[-rank:]]
+
+    def result(low: Lowering, one: Call) -> Seen:
+        sizes = zip(one.shape[-rank:], stride, steps, strict=True)
+        moved = (*dims[:-rank], *(((n, k * s),) if n != 1 else () for n, k, s in sizes))
+        draft = Draft(low.stores, {one.position, call.position})
+        for place in product(*(range(k) for k in kernel)):
+            shift = sum((i * d - p) * s for i, d, p, s in zip(place, dilation, padding, steps, strict=True))
+            merged(draft.reads, low.stores.loads(Seen(image.box, one.shape, (moved, start + shift), image.stored)))
+        draft.note(image)
+        draft.indices.clear()
+        seen = draft.done(one.position, one.shape, one.itemsize)
+        # Each read comes with a comparison, and at the border with conditions on the coordinates.
+        if len(draft.reads) * (8 if any(padding) else 2) > rules.MAX_OPS:
+            low.stores.store(seen.box)
+        return seen
+
+    low.elements[call.position] = result

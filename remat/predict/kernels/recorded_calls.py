@@ -1,0 +1,131 @@
+"""What a graph says about each operator, parsed once: its name, arguments, shape and strides.
+
+`Graph.arguments` holds calls as JSON (its form: `remat.pytorch.read.call_text`, which builds them back for torch; here they
+are only read).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import prod
+from typing import Any, NamedTuple, cast
+
+from remat.errors import InvalidGraph
+from remat.facts.graph import Graph
+from remat.predict.kernels.index import Shape
+
+
+class Ref(NamedTuple):
+    """An argument that another value computes."""
+
+    position: int
+
+
+class Slice(NamedTuple):
+    """An argument that is no value, number, text or list: a dtype, a layout, a slice."""
+
+    kind: str
+    content: Any
+
+
+@dataclass(frozen=True)
+class Call:
+    """How a value is computed.
+
+    Attributes:
+        position: in the graph.
+        op: the operator without its overload, e.g. "aten.add".
+        overload: the rest of its name, e.g. "Tensor".
+        args, kwargs: with a `Ref` for each value.
+        sources: the values it uses, each once.
+        shape: of the result. Where a graph gives none that fits the bytes, one dimension of all bytes.
+        itemsize: bytes of an element.
+        dtype: "float32", or "" for what is not a tensor.
+        is_tuple: the result is several tensors, which others take out of it.
+    """
+
+    position: int
+    op: str
+    overload: str
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    sources: tuple[int, ...]
+    shape: Shape
+    itemsize: int
+    dtype: str
+    is_tuple: bool
+
+    @property
+    def numel(self) -> int:
+        """Elements of the result."""
+        return prod(self.shape)
+
+    def arg(self, index: int, name: str, default: Any = None) -> Any:
+        """An argument by position or keyword."""
+        return self.args[index] if index < len(self.args) else self.kwargs.get(name, default)
+
+    def refs(self) -> Iterator[int]:
+        """The values among the arguments, in order, with repetitions."""
+        yield from _refs(self.args)
+        yield from _refs(list(self.kwargs.values()))
+
+
+def calls_of(graph: Graph) -> list[Call]:
+    """The call of every value.
+
+    Raises:
+        InvalidGraph: an entry of `Graph.arguments` is not one that `remat.capture` writes.
+    """
+    taken = {u for v, of in enumerate(graph.operands) if graph.ops[v] == "getitem" for u in of}
+    return [_call(graph, v, of, v in taken) for v, of in enumerate(graph.operands)]
+
+
+def _call(graph: Graph, v: int, sources: tuple[int, ...], is_tuple: bool) -> Call:
+    op, _, overload = graph.ops[v].rpartition(".")
+    if not op or op == "_operator":
+        op, overload = graph.ops[v], ""
+    args, kwargs = _arguments(graph.arguments[v], sources, graph.names[v])
+    shape, size = graph.shapes[v], int(graph.bytes[v])
+    count = prod(shape)
+    itemsize, rest = divmod(size, count) if count else (0, size)
+    if rest or (not graph.dtypes[v] and size):
+        shape, itemsize = (size,), 1
+    distinct = tuple(dict.fromkeys(sources))
+    return Call(v, op, overload, args, kwargs, distinct, shape, itemsize, graph.dtypes[v], is_tuple)
+
+
+def _arguments(text: str, sources: tuple[int, ...], name: str) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    if not text:
+        return tuple(map(Ref, sources)), {}
+    try:
+        parsed = json.loads(text)
+        call: dict[str, Any] = {"args": parsed, "kwargs": {}} if isinstance(parsed, list) else parsed
+        args = tuple(_read(argument, sources) for argument in call["args"])
+        return args, {key: _read(argument, sources) for key, argument in call["kwargs"].items()}
+    except (ValueError, TypeError, KeyError, IndexError, AttributeError) as error:
+        raise InvalidGraph(
+            f"Graph.arguments[{name!r}] is no call of {len(sources)} producers: {text!r} ({error!r}); "
+            f"leave it out, or write it as remat.capture does"
+        ) from None
+
+
+def _read(argument: Any, sources: tuple[int, ...]) -> Any:
+    if isinstance(argument, list):
+        return [_read(item, sources) for item in cast(list[Any], argument)]
+    if not isinstance(argument, dict):
+        return argument
+    entry = cast(dict[str, Any], argument)
+    if "v" in entry:
+        return entry["hint"] if "hint" in entry else Ref(sources[entry["v"]])
+    ((kind, content),) = entry.items()
+    return Slice(kind, content)
+
+
+def _refs(arguments: Any) -> Iterator[int]:
+    for argument in arguments:
+        if isinstance(argument, Ref):
+            yield argument.position
+        elif isinstance(argument, list):
+            yield from _refs(argument)

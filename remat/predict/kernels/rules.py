@@ -1,0 +1,119 @@
+"""What TorchInductor makes of each operator, and from when on: names and thresholds.
+
+Read in torch 2.13 (`torch/_inductor/lowering.py`, `ir.py`, `config.py`), for its C++ backend.
+"""
+
+from __future__ import annotations
+
+from remat.predict.kernels.recorded_calls import Call
+
+
+def _aten(names: str) -> frozenset[str]:
+    return frozenset(f"aten.{name}" for name in names.split())
+
+
+CONSTANTS = _aten(
+    "full full_like scalar_tensor zeros zeros_like ones ones_like empty empty_like new_zeros new_ones new_full "
+    "new_empty empty_strided"
+)
+"""Operators that read nothing, whatever their arguments."""
+
+COUNTS = _aten("arange") | {"prims.iota"}
+"""Operators whose elements are their own coordinates."""
+
+OPERATIONS: dict[str, int] = {
+    **dict.fromkeys(CONSTANTS | COUNTS | _aten("clone copy"), 0),
+    **dict.fromkeys(
+        _aten(
+            "abs acos acosh add asin asinh atan atan2 atanh bitwise_and bitwise_left_shift bitwise_not bitwise_or "
+            "bitwise_right_shift bitwise_xor ceil clamp_max clamp_min copysign cos cosh div eq erf erfc erfinv exp "
+            "exp2 expm1 floor floor_divide fmod ge gt hypot isinf isnan le lgamma log log10 log1p log2 logical_and "
+            "logical_not logical_or logical_xor lt maximum minimum mul ne neg pow reciprocal relu round rsqrt sigmoid "
+            "sign signbit sin sinh sqrt square sub tan tanh trunc where _to_copy"
+        )
+        | {"prims.convert_element_type", "prims.fma"},
+        1,
+    ),
+    **dict.fromkeys(_aten("addcdiv addcmul clamp hardtanh leaky_relu lerp masked_fill remainder rsub"), 2),
+    **dict.fromkeys(_aten("elu gelu sigmoid_backward silu softplus tanh_backward threshold_backward"), 4),
+    "prims._low_memory_max_pool_offsets_to_indices": 6,
+}
+"""How many operations each pointwise operator adds to an expression, numbers among its arguments apart."""
+
+HEAVY = _aten("exp log log10 log1p log2 sigmoid tanh softplus silu")
+"""What the C++ backend would rather store than compute twice (`StorageBox.should_realize_on_reuse`)."""
+
+REDUCTIONS = {
+    f"aten.{name}": name
+    for name in (
+        "sum",
+        "mean",
+        "amax",
+        "amin",
+        "prod",
+        "any",
+        "all",
+        "argmax",
+        "argmin",
+        "max",
+        "min",
+        "var",
+        "var_mean",
+    )
+}
+"""Operators that reduce dimensions, and how."""
+
+NEEDS_REALIZED = _aten(
+    "as_strided avg_pool2d avg_pool2d_backward bmm convolution convolution_backward max_pool2d_with_indices "
+    "max_pool2d_with_indices_backward max_pool3d_with_indices mm upsample_nearest2d _int_mm"
+)
+"""Readers for which a value with several readers is stored early (`lowering.needs_realized_inputs`)."""
+
+CALLED_BY_NAME = _aten("addmm") | {"placeholder"}
+"""Calls that are no fallbacks, and leave storing their arguments to the call."""
+
+FIXED_LAYOUT = _aten("mm _int_mm convolution_backward")
+"""Readers for which it is stored in eager's order of strides, too (`GraphLowering.run_node`)."""
+
+CHEAP_READS = 4
+"""`realize_reads_threshold`: what several operators read is stored beyond so many reads."""
+
+MAX_READS = 12
+"""`realize_cpu_acc_reads_threshold`: what anybody reads."""
+
+MAX_OPS = 50
+"""`realize_cpu_opcount_threshold`: what several operators read is stored beyond so many operations."""
+
+MAX_INLINED_OPS = 100
+"""What anybody reads; fixed in `GraphLowering.run_node`."""
+
+UNROLLED = 8
+"""`unroll_reductions_threshold`: a reduction of fewer elements is no loop."""
+
+TWO_STEP_VARIANCE = 1024
+"""`cpp.use_two_step_variance_threshold`: up to so many elements, a variance takes the mean first."""
+
+MAX_FUSION, MAX_HORIZONTAL_FUSION = 64, 16
+"""`max_fusion_size`, `cpp.max_horizontal_fusion_size`: loops in a kernel."""
+
+MIN_SHARED_BYTES = 10
+"""`score_fusion_memory_threshold`: for loops that do not depend on each other."""
+
+MAX_DISTANCE = 64
+"""How far apart these may be in the order of creation; fixed in `Scheduler.are_long_distant_nodes`."""
+
+MAX_ATTEMPTS = 64
+"""`max_fusion_buffer_group_pairwise_attempts`: how many other readers of a buffer each is compared with."""
+
+ROUNDS = 10
+"""How often the scheduler looks for pairs; fixed in `Scheduler.fuse_nodes`."""
+
+
+def is_pointwise(op: str) -> bool:
+    """The operator maps elements to elements."""
+    return op in OPERATIONS
+
+
+def operations(call: Call) -> int:
+    """How many operations a value adds to an expression; a number among its arguments is one."""
+    return OPERATIONS.get(call.op, 1) + sum(isinstance(argument, (int, float)) for argument in call.args)

@@ -1,0 +1,203 @@
+"""When a value is stored and in which layout, and what reading it comes to.
+
+This follows `StorageBox` and `ExternKernel` of torch 2.13 (`torch/_inductor/ir.py`), in small.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from math import prod
+
+from remat.predict.kernels import rules
+from remat.predict.kernels.index import (
+    Access,
+    Shape,
+    broadcasts,
+    contiguous_strides,
+    identity,
+    opaque,
+    strided,
+    through,
+)
+from remat.predict.kernels.ir import Box, Buffer, Loop, Read, Reads, Seen, merged
+from remat.predict.kernels.recorded_calls import Call
+from remat.predict.kernels.strides import channels_last, same_layout
+from remat.predict.kernels.views import expanded
+
+
+class Stores:
+    """The loops of one pass, as they come into being.
+
+    Attributes:
+        calls: of the whole graph.
+        strides: that eager would give each value in this pass.
+        loops: what was made so far, in order.
+    """
+
+    def __init__(self, calls: Sequence[Call], strides: Sequence[Shape]) -> None:
+        self.calls, self.strides = calls, strides
+        self.loops: list[Loop] = []
+
+    def loads(self, seen: Seen) -> Reads:
+        """What reading a value reads from memory: its buffer, or whatever its expression reads."""
+        box = seen.box
+        if not seen.inlined:
+            assert box.buffer is not None
+            return {(box.buffer, seen.access): 1}
+        if seen.shape == box.shape and seen.access == (identity(box.shape), 0):
+            return box.reads
+        reads: Reads = {}
+        for (buffer, access), times in box.reads.items():
+            read = (buffer, through(seen.access, access))
+            reads[read] = reads.get(read, 0) + times
+        return reads
+
+    def store(self, box: Box, strides: Shape | None = None) -> Buffer:
+        """The buffer of a value, written by a loop of its own if it was an expression."""
+        if box.buffer is None:
+            box.buffer = Buffer(box.value, box.shape, box.itemsize, strides)
+            written = (identity(box.shape), 0)
+            self.loops.append(Loop(box.ops, box.reads, [box.buffer], box.shape, (), box.indices, written))
+            if box.reads:  # what reads nothing stays an expression besides
+                box.reads, box.ops, box.heavy, box.indices = {}, frozenset(), False, ()
+        return box.buffer
+
+    def copy(self, seen: Seen, strides: Shape | None = None) -> Seen:
+        """A loop that stores what is seen: of a buffer, a copy, which computes no value."""
+        draft = Draft(self, set())
+        draft.take(seen)
+        whole = draft.done(seen.box.value, seen.shape, seen.box.itemsize)
+        self.store(whole.box, strides)
+        return whole
+
+    def for_call(self, seen: Seen) -> Buffer:
+        """The buffer that a call reads: the one behind a value where strides say what is seen, or that of a copy."""
+        buffer = self.store(seen.box)
+        if seen.plain:
+            return buffer
+        if buffer.strides is None and self.strides[buffer.value] == channels_last(buffer.shape):
+            buffer.strides = channels_last(buffer.shape)  # `ExternKernel.convert_to_reinterpret_view`
+        return buffer if layout(seen) is not None else self.store(self.copy(seen).box)
+
+    def exactly(self, seen: Seen, strides: Shape) -> Seen:
+        """The value in memory with these strides: stored so, or copied."""
+        box = seen.box
+        if seen.plain and (box.buffer is None or box.buffer.strides is None):
+            self.store(box).strides = strides
+            return seen
+        if box.buffer is None:
+            return self.copy(seen, strides)
+        found = layout(seen)
+        same = found is not None and same_layout(seen.shape, found, strides)
+        return seen if same else self.copy(seen, strides)
+
+    def in_order(self, seen: Seen, strides: Shape) -> Seen:
+        """The value in memory with the same order of strides: stored so, or copied."""
+        if len(seen.shape) < 2:
+            return seen
+        settled = seen.box.buffer is not None and seen.box.buffer.strides is not None
+        found = layout(seen) if settled else None
+        return seen if found and _ordered(seen.shape, found, strides) else self.exactly(seen, strides)
+
+    def hint(self, seen: Seen) -> None:
+        """Stores what reads more than one tensor (`StorageBox.realize_hint`)."""
+        box = seen.box
+        if box.buffer is None and sum(any(access[0]) for _, access in box.reads) > 1:
+            self.store(box)
+
+    def reused(self, seen: Seen, readers: int, *, by_graph: bool = True) -> None:
+        """Stores what is too much to be computed by several readers (`StorageBox.should_realize_on_reuse`).
+
+        Args:
+            seen: the value.
+            readers: how many.
+            by_graph: they are operators; otherwise the elements of a broadcast.
+        """
+        box = seen.box
+        if box.buffer is None and readers > 1:
+            many = by_graph and len(box.reads) > rules.CHEAP_READS
+            if box.heavy or many or self.has_many(box, rules.MAX_OPS):
+                self.store(box)
+
+    def limit(self, seen: Seen) -> None:
+        """Stores what has grown too large to be inlined (`StorageBox.has_exceeded_max_reads`)."""
+        box = seen.box
+        if box.buffer is None and (len(box.reads) > rules.MAX_READS or self.has_many(box, rules.MAX_OPS)):
+            self.hint(seen)
+        if box.buffer is None and seen.plain and self.has_many(box, rules.MAX_INLINED_OPS):
+            self.store(box)
+
+    def has_many(self, box: Box, threshold: int) -> bool:
+        """The expression has more operations than that, a read counted as one."""
+        if 3 * len(box.ops) + len(box.reads) <= threshold:
+            return False
+        return len(box.reads) + sum(rules.operations(self.calls[v]) for v in box.ops) > threshold
+
+    def shown(self, of: Seen, shape: Shape, access: Access) -> Seen:
+        """A view. Of a buffer, it settles the strides."""
+        if of.box.buffer is not None and (of.stored or of.plain):
+            of.box.buffer.fix()
+            return Seen(of.box, shape, access, stored=True)
+        return Seen(of.box, shape, access)
+
+    def broadcast(self, seen: Seen, shape: Shape) -> Seen:
+        """The value in a larger shape."""
+        if seen.shape == shape:
+            return seen
+        if not broadcasts(seen.shape, shape):
+            return Seen(seen.box, shape, (tuple(opaque(n, seen.box.value, i) for i, n in enumerate(shape)), 0))
+        self.reused(seen, prod(shape) // max(prod(seen.shape), 1), by_graph=False)
+        return self.shown(seen, shape, (expanded(seen.access[0], seen.shape, shape), seen.access[1]))
+
+
+@dataclass(slots=True)
+class Draft:
+    """An expression that is being put together.
+
+    Attributes:
+        stores: of the pass.
+        ops, reads, heavy, indices: as in `Box`.
+    """
+
+    stores: Stores
+    ops: set[int]
+    reads: Reads = field(default_factory=dict[Read, int])
+    heavy: bool = False
+    indices: dict[Access, None] = field(default_factory=dict[Access, None])
+
+    def take(self, seen: Seen) -> None:
+        """The expression reads this."""
+        merged(self.reads, self.stores.loads(seen))
+        self.note(seen)
+
+    def note(self, seen: Seen) -> None:
+        """The expression computes what this is made of, its reads apart."""
+        if seen.inlined:
+            box = seen.box
+            self.ops |= box.ops
+            self.heavy |= box.heavy
+            for index in box.indices:
+                self.indices[through(seen.access, index)] = None
+
+    def done(self, value: int, shape: Shape, itemsize: int) -> Seen:
+        """The finished expression."""
+        box = Box(value, shape, itemsize, self.reads, frozenset(self.ops), self.heavy, tuple(self.indices))
+        return Seen.whole(box)
+
+
+def layout(seen: Seen) -> Shape | None:
+    """The strides of a stored value, or None where strides do not say it."""
+    buffer = seen.box.buffer
+    assert buffer is not None
+    dims, _ = through(seen.access, (strided(buffer.shape, buffer.fix()), buffer.offset))
+    if any(len(digits) > 1 or any(s < 0 for _, s in digits) for digits in dims):
+        return None
+    row = contiguous_strides(seen.shape)
+    return tuple(digits[0][1] if digits else row[i] for i, digits in enumerate(dims))
+
+
+def _ordered(shape: Shape, found: Shape, wanted: Shape) -> bool:
+    real = [i for i, n in enumerate(shape) if n != 1]
+    strides = [found[i] for i in sorted(real, key=lambda i: wanted[i])]
+    return strides == sorted(strides)

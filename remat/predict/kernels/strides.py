@@ -1,0 +1,178 @@
+"""The strides that eager PyTorch would give each value: a graph does not record them.
+
+They decide which copies are made: for the outputs of a pass, and for inputs that a library wants in another order.
+Inputs and tangents are taken for contiguous; whatever no rule covers is, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from remat.predict.kernels.index import Shape, broadcasts, contiguous_strides, strided
+from remat.predict.kernels.recorded_calls import Call, Ref
+from remat.predict.kernels.rules import is_pointwise
+from remat.predict.kernels.views import VIEWS, positive, view_access
+
+
+def eager_strides(calls: list[Call], known: Mapping[int, Shape] | None = None) -> list[Shape]:
+    """Strides of every value, in elements.
+
+    Args:
+        calls: of the whole graph.
+        known: strides that are not eager's, from which the others follow.
+    """
+    found: list[Shape] = []
+    for call in calls:
+        strides = known.get(call.position) if known else None
+        found.append(_strides(call, calls, found) if strides is None else strides)
+    return found
+
+
+def channels_last(shape: Shape) -> Shape:
+    """Strides of a batch of images whose second dimension is the innermost in memory.
+
+    >>> channels_last((2, 3, 4, 5))
+    (60, 1, 15, 3)
+    """
+    if len(shape) != 4:
+        return contiguous_strides(shape)
+    batch, height, width, channels = contiguous_strides((shape[0], shape[2], shape[3], shape[1]))
+    return batch, channels, height, width
+
+
+def in_order_of(shape: Shape, strides: Shape) -> Shape:
+    """Strides of a dense tensor in the order of others; of equal ones, the last is the innermost (`get_fill_order`).
+
+    >>> in_order_of((2, 3, 4, 5), channels_last((8, 1, 3, 3)))  # columns, channels, rows
+    (60, 5, 15, 1)
+    """
+    found, step = [0] * len(shape), 1
+    for dim in sorted(range(len(shape)), key=lambda i: (strides[i], -i)):
+        found[dim] = step
+        step *= max(shape[dim], 1)
+    return tuple(found)
+
+
+def channels_last_values(calls: list[Call], tangents: Sequence[bool]) -> frozenset[int]:
+    """Images that the compiler keeps with their channels last: they lead to a convolution, or come from one.
+
+    As `GraphLowering.find_nodes_prefer_channels_last`.
+    """
+    ends = [call.position for call in calls if call.op == "aten.convolution"]
+    found = set(ends)
+    for call in reversed(calls):
+        if call.position in found and call.op != "aten.bmm":
+            found.update(call.sources)
+    last = ends[-1] if ends else 0
+    for call in calls:
+        if call.op != "aten.bmm" and not tangents[call.position] and any(u in found and u < last for u in call.sources):
+            found.add(call.position)
+    return frozenset(v for v in found if len(calls[v].shape) == 4)
+
+
+def _strides(call: Call, calls: list[Call], found: list[Shape]) -> Shape:
+    first = call.args[0] if call.args else None
+    if call.op in VIEWS and isinstance(first, Ref):
+        return _of_view(call, calls[first.position], found[first.position])
+    if call.op == "getitem" and isinstance(first, Ref):
+        return _of_element(call, calls[first.position], calls, found)
+    if call.op == "aten.clone" and call.kwargs.get("memory_format", (0, "preserve_format"))[1] != "preserve_format":
+        return contiguous_strides(call.shape)
+    if call.op == "aten.cat" and all(found[u] == channels_last(calls[u].shape) for u in call.refs()):
+        return channels_last(call.shape)
+    if is_pointwise(call.op):
+        return _elementwise(call.shape, [(calls[u].shape, found[u]) for u in call.refs()])
+    return contiguous_strides(call.shape)
+
+
+def _of_view(call: Call, of: Call, strides: Shape) -> Shape:
+    try:
+        seen = view_access(call, of.shape, (strided(of.shape, strides), 0))
+    except (IndexError, TypeError, ValueError):  # the call is not recorded: `Lowering.run` refuses it if it matters
+        seen = None
+    if (
+        seen is None
+        or len(seen[0]) != len(call.shape)
+        or any(len(digits) > 1 or any(s < 0 for _, s in digits) for digits in seen[0])
+    ):
+        return contiguous_strides(call.shape)
+    # A dimension of size one has a stride, too, which decides nothing.
+    row = contiguous_strides(call.shape)
+    return tuple(digits[0][1] if digits else row[i] for i, digits in enumerate(seen[0]))
+
+
+_HEADS_INSIDE = "aten._scaled_dot_product_flash_attention_for_cpu"
+"""Attention, whose results have the heads next to the features, whatever their shape says."""
+
+
+def _of_element(call: Call, of: Call, calls: list[Call], found: list[Shape]) -> Shape:
+    if of.op in ("aten.split", "aten.split_with_sizes", "aten.unbind") and isinstance(of.args[0], Ref):
+        parent = of.args[0].position
+        if len(calls[parent].shape) == len(call.shape):
+            return found[parent]
+        dim = positive(of.arg(1, "dim", 0), len(calls[parent].shape))
+        return found[parent][:dim] + found[parent][dim + 1 :]
+    if of.op == "prims._low_memory_max_pool_with_offsets" and isinstance(of.args[0], Ref):
+        image = of.args[0].position
+        last = found[image] == channels_last(calls[image].shape)
+        return channels_last(call.shape) if last else contiguous_strides(call.shape)
+    if of.op.startswith(_HEADS_INSIDE) and len(call.shape) >= 3:
+        swapped = (call.shape[0], call.shape[2], call.shape[1], *call.shape[3:])
+        a, b, c, *rest = contiguous_strides(swapped)
+        return (a, c, b, *rest)
+    return contiguous_strides(call.shape)
+
+
+def _elementwise(shape: Shape, operands: list[tuple[Shape, Shape]]) -> Shape:
+    """As `torch._prims_common.compute_elementwise_output_strides`."""
+    padded = [_padded(shape, size, strides) for size, strides in operands if size and broadcasts(size, shape)]
+    if all(strides == contiguous_strides(shape) for strides in padded):
+        return contiguous_strides(shape)
+    order = list(reversed(range(len(shape))))  # the innermost dimension first
+    for i in range(1, len(shape)):
+        at = i
+        for before in reversed(range(i)):
+            comparison = _compared(order[before], order[at], shape, padded)
+            if comparison > 0:
+                order[before], order[at] = order[at], order[before]
+                at = before
+            elif comparison < 0:
+                break
+    strides, step = [0] * len(shape), 1
+    for dim in order:
+        strides[dim] = step
+        step *= shape[dim]
+    return tuple(strides)
+
+
+def _compared(a: int, b: int, shape: Shape, padded: list[Shape]) -> int:
+    """Which of two dimensions is the outer one, by the first operand that says."""
+    for strides in padded:
+        if strides[a] and strides[b]:
+            if strides[a] != strides[b]:
+                return -1 if strides[a] < strides[b] else 1
+            if shape[a] > shape[b]:
+                return 1
+    return 0
+
+
+def _padded(shape: Shape, size: Shape, strides: Shape) -> Shape:
+    missing = len(shape) - len(size)
+    return (0,) * missing + tuple(
+        0 if n == 1 and m != 1 else s for n, m, s in zip(size, shape[missing:], strides, strict=True)
+    )
+
+
+def after_convolutions(calls: list[Call]) -> dict[int, Shape]:
+    """Strides of what convolutions and their gradients give once their inputs have their channels last."""
+    return {
+        call.position: channels_last(call.shape)
+        for call in calls
+        if call.op == "aten.convolution"
+        or (call.op == "getitem" and call.sources and calls[call.sources[0]].op == "aten.convolution_backward")
+    }
+
+
+def same_layout(shape: Shape, left: Shape, right: Shape) -> bool:
+    """The strides agree wherever they matter."""
+    return all(a == b for n, a, b in zip(shape, left, right, strict=True) if n != 1)

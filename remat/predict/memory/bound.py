@@ -1,0 +1,262 @@
+"""Memory that no plan can do without: the bytes that are alive while an operator runs, whatever is saved.
+
+Three facts hold under every legal plan, in the model of `remat.predict.memory`:
+
+1. The operators whose results the outputs depend on run in the forward pass, in graph order; those of
+   the tangents' closure that a gradient depends on run in the backward pass, in graph order. Whatever
+   else runs comes in between, and changes the order of neither.
+2. A storage whose base cannot be fused, or that is returned, or that an operator of (1) reads in a way
+   that cannot be fused, is written to memory in the pass of that operator. It is alive from its
+   allocation to that reader; if it is recomputed, or read more than once, from the first reader of (1)
+   to the last, as it is never freed in between. Storages of the tangents' closure depend on no plan.
+3. What the backward pass needs and must not recompute is saved: alive from the operator of the forward
+   pass that makes it to its last reader. Outputs and gradients, once there, are held to the end.
+
+So what (2) and (3) say is alive while an operator of (1) runs is a lower bound on the peak of every
+plan. Each storage is counted once, even where a plan might hold it twice.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from remat.facts.columns import BoolArray, IntArray
+from remat.facts.graph import Graph, Region
+from remat.predict.memory.storages import Storages
+from remat.predict.memory.timeline import LiveTensor, Why
+from remat.problem.costmodel import FactsOnly
+from remat.problem.feasibility import forced
+from remat.words import human_bytes
+
+
+@dataclass(frozen=True)
+class WorkingSet:
+    """What must be alive at once, whatever the plan: a lower bound on the peak of every legal plan.
+
+    Attributes:
+        bytes: their total.
+        name, op: the operator during which they are alive; "" for the end of the backward pass.
+        backward: it runs in the backward pass.
+        tensors: the storages, the largest first.
+    """
+
+    bytes: int
+    name: str
+    op: str
+    backward: bool
+    tensors: tuple[LiveTensor, ...]
+
+    def __str__(self) -> str:
+        where = f"while {self.name} ({self.op}) runs in the" if self.name else "at the end of the"
+        head = f"every plan holds {human_bytes(self.bytes)} {where} {'backward' if self.backward else 'forward'} pass:"
+        return "\n".join([head, *(f"  {tensor}" for tensor in self.tensors)])
+
+
+def working_set_bytes(graph: Graph, *, holds_outputs: bool = True) -> IntArray:
+    """(n,) bytes alive while each value is computed, whatever the plan; 0 where a plan decides if it is.
+
+    Args:
+        graph: the joint graph.
+        holds_outputs: as for `remat.predict.memory.simulator`.
+    """
+    n = len(graph)
+    facts = Storages.of(graph)
+    at = _sums(_Necessary.of(facts, holds_outputs), n)
+    always = (graph.region == Region.FORWARD) & facts.computed
+    return np.where(facts.live, at[n : 2 * n], np.where(always, at[:n], 0))
+
+
+def lower_bound(graph: Graph, *, holds_outputs: bool = True) -> WorkingSet:
+    """The operator with the most bytes that no plan can avoid, and what they are.
+
+    Args:
+        graph: the joint graph.
+        holds_outputs: as for `remat.predict.memory.simulator`.
+    """
+    n = len(graph)
+    facts = Storages.of(graph)
+    needed = _Necessary.of(facts, holds_outputs)
+    at = _sums(needed, n)
+    runs = np.concatenate([(graph.region == Region.FORWARD) & facts.computed, facts.live, [True]])
+    step = int(np.where(runs, at, -1).argmax())
+    alive = np.flatnonzero((needed.start <= step) & (step <= needed.end) & (needed.size > 0))
+    largest: list[int] = alive[np.lexsort((needed.base[alive], -needed.size[alive]))].tolist()
+    return WorkingSet(
+        bytes=int(at[step]),
+        name=graph.names[step % n] if step < 2 * n else "",
+        op=graph.ops[step % n] if step < 2 * n else "",
+        backward=step >= n,
+        tensors=tuple(
+            LiveTensor(graph.names[b], int(needed.size[i]), needed.why[i], int(needed.start[i]) >= n)
+            for i in largest
+            for b in [int(needed.base[i])]
+        ),
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class Floor:
+    """What is alive under every plan, at each of 2n + 1 steps: each pass in graph order, and the end.
+
+    Attributes:
+        bytes: (2n + 1,) their total at each step.
+        held: (n,) storages, by the value that owns them, that are alive from the end of the forward
+            pass on, until the backward pass has read them: outputs, and what every plan saves.
+        first_read: (n,) the earliest step of the backward pass, as a position in the graph, at which a
+            saved value can be read for the first time, be it for a recomputation; n + 1 for never.
+    """
+
+    bytes: IntArray
+    held: BoolArray
+    first_read: IntArray
+
+    @classmethod
+    def of(cls, facts: Storages) -> Floor:
+        """Reads a graph, in time linear in its size."""
+        n, graph = len(facts), facts.graph
+        held = np.zeros(n, np.bool_)
+        held[graph.base[(graph.output & ~facts.foreign) | _must_save(facts)]] = True
+        first: list[int] = facts.wanted_at.tolist()
+        outside = ~facts.tangents[facts.readers]
+        producers: list[int] = facts.producers[outside].tolist()
+        readers: list[int] = facts.readers[outside].tolist()
+        for u, v in zip(reversed(producers), reversed(readers), strict=True):
+            # What comes after the turn runs in its place; what comes before it, when it is wanted.
+            first[u] = min(first[u], v if v >= facts.turn else first[v])
+        return cls(_sums(_Necessary.of(facts, holds_outputs=True), n), held, np.array(first, np.int64))
+
+
+@dataclass(frozen=True, eq=False)
+class _Necessary:
+    """Lifetimes that every plan contains, over 2n + 1 steps: each pass in graph order, and the end."""
+
+    base: IntArray
+    start: IntArray
+    end: IntArray
+    size: IntArray
+    why: tuple[Why, ...]
+
+    @classmethod
+    def of(cls, facts: Storages, holds_outputs: bool) -> _Necessary:
+        spans = _spans(facts, holds_outputs)
+        merged: list[tuple[int, int, int, Why]] = []
+        for base, start, end, why in sorted(spans, key=lambda span: span[:3]):
+            if merged and merged[-1][0] == base and start <= merged[-1][2]:
+                _, first, last, reason = merged[-1]
+                merged[-1] = base, first, max(last, end), reason
+            else:
+                merged.append((base, start, end, why))
+        columns = np.array([span[:3] for span in merged], np.int64).reshape(-1, 3)
+        bases: IntArray = columns[:, 0]
+        return cls(bases, columns[:, 1], columns[:, 2], facts.size[bases], tuple(span[3] for span in merged))
+
+
+def _sums(needed: _Necessary, n: int) -> IntArray:
+    change = np.zeros(2 * n + 2, np.int64)
+    np.add.at(change, needed.start, needed.size)
+    np.subtract.at(change, needed.end + 1, needed.size)
+    return change.cumsum()[:-1]
+
+
+def _spans(facts: Storages, holds_outputs: bool) -> list[tuple[int, int, int, Why]]:
+    """(base, first step, last step, why): a storage may have several, which may overlap."""
+    n, graph = len(facts), facts.graph
+    must_save = _must_save(facts)
+    forward, crossing = _forward_spans(facts, must_save, holds_outputs), _crossing_spans(facts, must_save)
+    returned = graph.gradient & ~facts.tangents & ~facts.foreign
+    at_end: list[tuple[int, int, int, Why]] = [(b, 2 * n, 2 * n, "gradient") for b in graph.base[returned].tolist()]
+    return forward + crossing + _tangent_spans(facts) + at_end
+
+
+def _must_save(facts: Storages) -> BoolArray:
+    """(n,) values that every legal plan saves."""
+    problem = FactsOnly().pose(facts.graph)
+    saved = np.zeros(len(facts), np.bool_)
+    saved[np.flatnonzero(~facts.tangents)] = problem.needed & forced(problem).stuck
+    return saved & (facts.wanted_at <= len(facts)) & ~facts.foreign
+
+
+def _forward_spans(facts: Storages, must_save: BoolArray, holds_outputs: bool) -> list[tuple[int, int, int, Why]]:
+    n, graph = len(facts), facts.graph
+    runs = (graph.region == Region.FORWARD) & facts.computed
+    reads = runs[facts.readers]
+    u, v = facts.producers[reads], facts.readers[reads]
+    written = np.zeros(n, np.bool_)
+    written[graph.base[runs & ~facts.fusible & (graph.base == np.arange(n))]] = True
+    written[u[facts.barred[reads]]] = True
+    bases = np.zeros(n, np.bool_)
+    bases[graph.base[written | graph.output | must_save]] = True
+    end = np.full(n, -1)
+    np.maximum.at(end, graph.base[runs], np.flatnonzero(runs))
+    np.maximum.at(end, graph.base[u], v)
+    end[graph.base[must_save]] = n - 1
+    end[graph.base[graph.output]] = 2 * n if holds_outputs else n - 1
+    outputs = set(graph.base[graph.output].tolist())
+    saved = set(graph.base[must_save].tolist())
+    return [
+        (b, int(facts.maker[b]), int(end[b]), "output" if b in outputs else "saved" if b in saved else "transient")
+        for b in np.flatnonzero(bases & ~facts.foreign).tolist()
+    ]
+
+
+def _crossing_spans(facts: Storages, must_save: BoolArray) -> list[tuple[int, int, int, Why]]:
+    """Values from outside the tangents' closure, from its first reader to its last."""
+    n, graph = len(facts), facts.graph
+    reads = facts.live[facts.readers] & ~facts.tangents[facts.producers]
+    u, v = facts.producers[reads], facts.readers[reads]
+    first, last = np.full(n, 2 * n), np.full(n, -1)
+    np.minimum.at(first, u, v + n)
+    np.maximum.at(last, u, _ran(facts)[v] + n)
+    first[must_save] = n
+    last[must_save & graph.gradient] = 2 * n
+    written = ~facts.fusible[graph.base] | must_save
+    written[u[facts.barred[reads]]] = True
+    why: list[Why] = ["transient", "saved"]
+    return [
+        (int(graph.base[a]), int(first[a]), int(last[a]), why[int(must_save[a])])
+        for a in np.flatnonzero(written & (last >= 0)).tolist()
+    ]
+
+
+def _tangent_spans(facts: Storages) -> list[tuple[int, int, int, Why]]:
+    """Storages of the tangents' closure: the same under every plan, as their order is."""
+    n, graph = len(facts), facts.graph
+    written = _written_by_tangents(facts)
+    end = np.full(n, -1)
+    live = np.flatnonzero(facts.live)
+    np.maximum.at(end, graph.base[live], live + n)
+    reads = facts.live[facts.readers] & facts.tangents[facts.producers]
+    u, v = facts.producers[reads], facts.readers[reads]
+    np.maximum.at(end, graph.base[u], _ran(facts)[v] + n)
+    returned = graph.gradient & facts.tangents
+    end[graph.base[returned]] = 2 * n
+    gradients = set(graph.base[returned].tolist())
+    mine = written & facts.live & ~facts.foreign & (graph.base == np.arange(n))
+    return [
+        (b, int(facts.maker[b]) + n, int(end[b]), "gradient" if b in gradients else "transient")
+        for b in np.flatnonzero(mine).tolist()
+    ]
+
+
+def _written_by_tangents(facts: Storages) -> BoolArray:
+    """(n,) storages of the tangents' closure that are written to memory."""
+    graph = facts.graph
+    written = np.zeros(len(facts), np.bool_)
+    written[graph.base[graph.gradient & facts.tangents]] = True
+    written[~facts.fusible] = True
+    barred = facts.barred & facts.live[facts.readers]
+    written[graph.base[facts.producers[barred]]] = True
+    return written
+
+
+def _ran(facts: Storages) -> IntArray:
+    """(n,) the value with which the kernel of a value of the tangents' closure has run, as in `remat.predict.memory`."""
+    graph = facts.graph
+    alone = ~_written_by_tangents(facts)[graph.base] & facts.tangents[graph.base] & ~facts.foreign
+    ran: list[int] = np.where(facts.live, np.arange(len(facts)), -1).tolist()
+    in_registers: list[int] = np.flatnonzero(facts.live & alone)[::-1].tolist()
+    for v in in_registers:
+        ran[v] = max([ran[w] for w in facts.fused_consumers[v]], default=ran[v])
+    return np.array(ran, np.int64)

@@ -1,0 +1,127 @@
+"""From when to when each storage is alive under a plan: see `remat.predict.memory`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from remat.facts.columns import BoolArray, IntArray
+from remat.predict.memory.order import Order
+from remat.predict.memory.storages import Storages
+
+
+@dataclass(frozen=True, eq=False)
+class Lifetimes:
+    """The k storages that take memory, over T steps.
+
+    A storage of the forward pass whose base is recomputed, and which is saved through a view, is
+    there twice in the backward pass: the two are storages of their own here.
+
+    Attributes:
+        base: (k,) the value that owns the storage.
+        backward: (k,) allocated in the backward pass.
+        start: (k,) the step that allocates it.
+        end: (k,) the last step that needs it; T for what is still held after the last step.
+        size: (k,) bytes.
+        output, saved, gradient: (k,) holds an output, a saved value, a gradient.
+    """
+
+    base: IntArray
+    backward: BoolArray
+    start: IntArray
+    end: IntArray
+    size: IntArray
+    output: BoolArray
+    saved: BoolArray
+    gradient: BoolArray
+
+    @classmethod
+    def of(cls, facts: Storages, order: Order, holds_outputs: bool) -> Lifetimes:
+        """The lifetimes under a plan, in time linear in the graph."""
+        n, graph = len(facts), facts.graph
+        steps = len(order.forward) + len(order.backward)
+        place = _backward_storage(facts, order)
+        written = _written(facts, order, place)
+        start, end = np.full(2 * n, steps), np.full(2 * n, -1)
+        for values, at, where in (
+            (order.forward, order.forward_at, graph.base),
+            (order.backward, order.backward_at, place),
+        ):
+            made = at[facts.maker[values]]
+            np.minimum.at(start, where[values], np.where(made >= 0, made, at[values]))
+            np.maximum.at(end, where[values], at[values])
+            inside = at[facts.readers] >= 0
+            u, v = facts.producers[inside], facts.readers[inside]
+            np.maximum.at(end, where[u], _ran(facts, values, at, written[where])[v])
+        _hold(facts, order, place, end, steps, holds_outputs)
+        owner = np.arange(2 * n) % n
+        found = np.flatnonzero(written & (start < steps) & ~facts.foreign[owner])
+        held = {"output": graph.base[graph.output], "saved": graph.base[order.saved], "gradient": place[graph.gradient]}
+        marks = {name: np.isin(found, storages) for name, storages in held.items()}
+        return cls(owner[found], found >= n, start[found], end[found], facts.size[owner[found]], **marks)
+
+
+def _backward_storage(facts: Storages, order: Order) -> IntArray:
+    """(n,) the storage of each value in the backward pass.
+
+    That is the position of its base if the forward pass saved it; n more if the backward pass computed
+    it anew. A view lives where its parent does.
+    """
+    base = facts.graph.base
+    place = np.where(order.saved, base, base + len(facts))
+    parent: list[int] = facts.parent.tolist()
+    for v in np.flatnonzero(order.recomputed & (facts.parent >= 0)).tolist():
+        place[v] = place[parent[v]]
+    for v in np.flatnonzero(facts.live & ~facts.tangents[base] & (facts.parent >= 0)).tolist():
+        place[v] = place[parent[v]]
+    return place
+
+
+def _written(facts: Storages, order: Order, place: IntArray) -> BoolArray:
+    """(2n,) storages that are written to memory, and do not live in the registers of one kernel."""
+    n, graph = len(facts), facts.graph
+    written = np.zeros(2 * n, np.bool_)
+    written[graph.base[graph.output | order.saved]] = True
+    written[place[graph.gradient]] = True
+    owners = np.flatnonzero(~facts.fusible)
+    written[owners] = written[owners + n] = True
+    written[np.flatnonzero(facts.foreign)] = written[np.flatnonzero(facts.foreign) + n] = True
+    for at, where in ((order.forward_at, graph.base), (order.backward_at, place)):
+        barred = facts.barred & (at[facts.readers] >= 0)
+        written[where[facts.producers[barred]]] = True
+    return written
+
+
+def _ran(facts: Storages, values: IntArray, at: IntArray, written: BoolArray) -> IntArray:
+    """(n,) the step up to which what a value of this pass reads is needed.
+
+    That is the last step of its kernel: what is written by consumers that it is fused with, up to the
+    next call. What is in registers is part of the kernels of all its consumers, wherever they are.
+    """
+    calls = np.full(len(facts), -1)
+    calls[values] = facts.calls[values].cumsum()
+    segment: list[int] = calls.tolist()
+    here: list[int] = np.where(written, at, -1).tolist()
+    ran: list[int] = at.tolist()
+    in_registers: list[bool] = (~written).tolist()
+    fused = facts.fused_consumers
+    backwards: list[int] = values[facts.fusible[values]][::-1].tolist()
+    for v in backwards:
+        near, far, now = here[v], ran[v], segment[v]
+        for w in fused[v]:
+            if here[w] > near and segment[w] == now:
+                near = here[w]
+            if ran[w] > far:  # noqa: PLR1730  # the inner loop of a search: a call of `max` takes longer
+                far = ran[w]
+        here[v] = near
+        ran[v] = far if in_registers[v] else near
+    return np.array(ran, np.int64)
+
+
+def _hold(facts: Storages, order: Order, place: IntArray, end: IntArray, steps: int, holds_outputs: bool) -> None:
+    """Storages that outlive their last reader: outputs and gradients."""
+    graph = facts.graph
+    outputs = graph.base[graph.output]
+    end[outputs] = steps if holds_outputs else np.maximum(end[outputs], len(order.forward) - 1)
+    end[place[graph.gradient]] = steps

@@ -1,0 +1,79 @@
+"""Which values each pass computes under a plan, and in which order: see `remat.predict.memory`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from remat.facts.columns import BoolArray, IntArray
+from remat.facts.graph import Region
+from remat.predict.memory.storages import Storages
+
+
+@dataclass(frozen=True, eq=False)
+class Order:
+    """The steps of both passes.
+
+    Attributes:
+        saved: (n,) what is saved, and read by the backward pass.
+        recomputed: (n,) what the backward pass computes from outside the tangents' closure.
+        forward, backward: the values that each pass computes, in order.
+        forward_at, backward_at: (n,) the step, over both passes, that computes a value; -1 for none.
+    """
+
+    saved: BoolArray
+    recomputed: BoolArray
+    forward: IntArray
+    backward: IntArray
+    forward_at: IntArray
+    backward_at: IntArray
+
+    @classmethod
+    def of(cls, facts: Storages, saved: BoolArray) -> Order:
+        """The order that follows from what is saved, in time linear in the graph."""
+        n = len(facts)
+        asked_at = _asked_at(facts, saved)
+        asked = asked_at <= n
+        kept = saved & asked & ~facts.tangents
+        recomputed = asked & ~saved & facts.computed & ~facts.tangents
+        forward = np.flatnonzero(_forward(facts, kept))
+        backward = np.flatnonzero(recomputed | facts.live)
+        # In turn, or where asked for, and there in graph order.
+        when = np.where(facts.live[backward] | (backward >= facts.turn), backward, asked_at[backward])
+        backward = backward[np.argsort(when * (n + 2) + backward)]
+        forward_at, backward_at = np.full(n, -1), np.full(n, -1)
+        forward_at[forward] = np.arange(len(forward))
+        backward_at[backward] = np.arange(len(forward), len(forward) + len(backward))
+        return cls(kept, recomputed, forward, backward, forward_at, backward_at)
+
+
+def _asked_at(facts: Storages, saved: BoolArray) -> IntArray:
+    """(n,) the position at which torch's backward pass first needs a value: n for the end, n + 1 for never.
+
+    Values are listed in topological order, so one sweep from the last to the first meets all readers of
+    a value before the value.
+    """
+    n, turn, arguments = len(facts), facts.turn, facts.arguments
+    asked: list[int] = facts.wanted_at.tolist()
+    unsaved: list[int] = np.flatnonzero(facts.computed & ~facts.tangents & ~saved)[::-1].tolist()
+    for v in unsaved:
+        when = asked[v]
+        if when > n:
+            continue
+        if v >= turn:
+            when = v
+        for u in arguments[v]:
+            if asked[u] > when:  # noqa: PLR1730  # the inner loop of a search: a call of `min` takes longer
+                asked[u] = when
+    return np.array(asked, np.int64)
+
+
+def _forward(facts: Storages, kept: BoolArray) -> BoolArray:
+    region = facts.graph.region
+    run = (region == Region.FORWARD) | kept
+    if (kept & (region == Region.EITHER)).any():
+        for v in np.flatnonzero(region == Region.EITHER)[::-1].tolist():
+            if run[v]:
+                run[facts.arguments[v]] = True
+    return run & facts.computed

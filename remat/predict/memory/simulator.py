@@ -1,0 +1,131 @@
+"""Simulates plans of one graph: see `remat.predict.memory` for the model."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from remat.answer.plan import Plan
+from remat.errors import InvalidPlan
+from remat.facts.columns import BoolArray, IntArray, bool_column, frozen
+from remat.facts.graph import Graph
+from remat.predict.memory.lifetimes import Lifetimes
+from remat.predict.memory.order import Order
+from remat.predict.memory.storages import Storages
+from remat.predict.memory.timeline import WHYS, LiveTensor, Timeline
+from remat.proof.arguments import checked_graph, checked_saves
+
+
+def simulate(graph: Graph, plan: Plan, *, holds_outputs: bool = True) -> Timeline:
+    """Live bytes over the steps of a training step under a plan.
+
+    Args:
+        graph: the joint graph.
+        plan: a legal plan for it.
+        holds_outputs: the caller keeps the outputs of the forward pass until the end of the backward.
+
+    Raises:
+        InvalidPlan: the plan names unknown values, is not legal, or was made for another graph.
+        InvalidOption: no graph, or no plan.
+
+    >>> from remat import GraphBuilder
+    >>> g = GraphBuilder()
+    >>> y = g.op("mm", g.input("x", bytes=4), compute_bound=True)
+    >>> g.output(g.op("sum", y, bytes=1, fusible=False))
+    >>> g.gradient(g.op("mul", g.tangent("dz", bytes=1), y, name="dx", bytes=4))
+    >>> print(simulate(g.build(), Plan(("mm",), ())))
+    forward pass: 2 steps, peak 5 B, 5 B at its end, 4 B of them saved
+    backward pass: 1 steps, peak 9 B
+    peak: 9 B at step 2, dx (mul) of the backward pass, where 3 storages are alive:
+             4 B  saved      mm
+             4 B  gradient   dx
+             1 B  output     sum
+    """
+    saved = checked_saves(checked_graph(graph), plan)
+    return Simulator(graph, holds_outputs=holds_outputs).timeline(saved)
+
+
+def peak_bytes(graph: Graph, plan: Plan, *, holds_outputs: bool = True) -> int:
+    """The most bytes that are alive at once: `simulate(graph, plan).peak_bytes`."""
+    return simulate(graph, plan, holds_outputs=holds_outputs).peak_bytes
+
+
+class Simulator:
+    """Live bytes for many plans of one graph: what does not depend on the plan is read once.
+
+    Attributes:
+        graph: the joint graph.
+        holds_outputs: the caller keeps the outputs of the forward pass until the end of the backward.
+    """
+
+    def __init__(self, graph: Graph, *, holds_outputs: bool = True) -> None:
+        self.graph = graph
+        self.holds_outputs = holds_outputs
+        self._facts = Storages.of(graph)
+
+    def peak(self, saved: BoolArray) -> int:
+        """The most bytes that are alive at once.
+
+        Args:
+            saved: (n,) what is saved; what else the backward pass needs, it recomputes. Whether that is
+                legal is not asked (see `remat.check_plan`).
+
+        Raises:
+            InvalidPlan: not one flag a value, or a value of the tangents' closure is saved.
+        """
+        order = Order.of(self._facts, self._checked(saved))
+        return int(_during(self._lifetimes(order), _steps(order)).max(initial=0))
+
+    def timeline(self, saved: BoolArray) -> Timeline:
+        """The whole timeline; takes what `peak` takes."""
+        order = Order.of(self._facts, self._checked(saved))
+        lives, steps, graph = self._lifetimes(order), _steps(order), self.graph
+        values: list[int] = np.concatenate([order.forward, order.backward]).tolist()
+        during = _during(lives, steps)
+        freed = np.zeros(steps + 1, np.int64)
+        np.add.at(freed, lives.end, lives.size)
+        after = during - freed[:steps]
+        why = np.select([lives.output, lives.saved, lives.gradient], [0, 1, 2], 3)  # as in `WHYS`
+        peak_step = int(during.argmax()) if steps else -1
+        alive = np.flatnonzero((lives.start <= peak_step) & (peak_step <= lives.end))
+        largest = alive[np.lexsort((lives.start[alive], -lives.size[alive]))].tolist()
+        return Timeline(
+            names=tuple(graph.names[v] for v in values),
+            ops=tuple(graph.ops[v] for v in values),
+            backward=frozen(np.arange(steps) >= len(order.forward)),
+            during_bytes=frozen(during),
+            after_bytes=frozen(after),
+            by_why={name: frozen(_during(lives, steps, why == i)) for i, name in enumerate(WHYS)},
+            saved_bytes=int(lives.size[lives.saved].sum()),
+            at_forward_end=int(after[len(order.forward) - 1]) if len(order.forward) else 0,
+            peak_step=peak_step,
+            peak_tensors=tuple(
+                LiveTensor(graph.names[int(lives.base[i])], int(lives.size[i]), WHYS[why[i]], bool(lives.backward[i]))
+                for i in largest
+                if lives.size[i]
+            ),
+        )
+
+    def _lifetimes(self, order: Order) -> Lifetimes:
+        return Lifetimes.of(self._facts, order, self.holds_outputs)
+
+    def _checked(self, saved: BoolArray) -> BoolArray:
+        mask = bool_column("saved", saved, len(self.graph), InvalidPlan)
+        wrong = np.flatnonzero(mask & self._facts.tangents)
+        if len(wrong):
+            name: str = self.graph.names[int(wrong[0])]
+            raise InvalidPlan(
+                f"saved must hold values of the forward pass only, got {name!r}, which depends on a tangent"
+            )
+        return mask
+
+
+def _steps(order: Order) -> int:
+    return len(order.forward) + len(order.backward)
+
+
+def _during(lives: Lifetimes, steps: int, which: BoolArray | slice = slice(None)) -> IntArray:
+    """(steps,) bytes of the storages `which` that are alive during each step."""
+    change = np.zeros(steps + 2, np.int64)
+    np.add.at(change, lives.start[which], lives.size[which])
+    np.subtract.at(change, lives.end[which] + 1, lives.size[which])
+    return change.cumsum()[:steps]

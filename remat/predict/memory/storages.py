@@ -1,0 +1,134 @@
+"""What a simulation of live bytes asks of a graph, whatever the plan: read once, used for every plan."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from remat.facts.columns import BoolArray, IntArray
+from remat.facts.graph import Graph, Region
+from remat.predict.memory.registers import fusion
+
+_GIVEN = ("placeholder", "get_attr")
+"""Operators that compute nothing: inputs of the forward pass, tangents, constants."""
+
+
+@dataclass(frozen=True, eq=False)
+class Storages:
+    """Facts about n values, plan-independent.
+
+    Attributes:
+        graph: where they are from.
+        size: (n,) bytes of the storage behind each value.
+        computed: (n,) an operator computes the value, so that it is a step of a pass.
+        foreign: (n,) the value lives in memory that is not counted: of an input, a tangent, a constant.
+        tangents: (n,) in the tangents' closure.
+        fusible: (n,) it can live in registers, as `remat.predict.memory.registers` says.
+        maker: (n,) the value at whose step the storage is allocated: for the elements of a tuple, the tuple.
+        parent: (n,) for a view, the argument whose storage it shares; -1 for others.
+        calls: (n,) a kernel, or a call of a library, that nothing can be fused with.
+        arguments: for each value, what it uses that is computed.
+        fused_consumers: for each value, what uses it and can be fused with it.
+        producers, readers: the uses with a counted producer, in order of their readers.
+        barred: which of these uses cannot be fused.
+        live: (n,) in the tangents' closure, and some gradient depends on it.
+        wanted_at: (n,) position of the first value of `live` that reads a value from outside the
+            closure; n for a gradient that no such value reads, n + 1 where none does.
+        turn: where the backward pass leaves what it was asked for and runs in graph order: the first
+            reader of a tangent.
+    """
+
+    graph: Graph
+    size: IntArray
+    computed: BoolArray
+    foreign: BoolArray
+    tangents: BoolArray
+    fusible: BoolArray
+    maker: IntArray
+    parent: IntArray
+    calls: BoolArray
+    arguments: list[list[int]]
+    fused_consumers: list[list[int]]
+    producers: IntArray
+    readers: IntArray
+    barred: BoolArray
+    live: BoolArray
+    wanted_at: IntArray
+    turn: int
+
+    @classmethod
+    def of(cls, graph: Graph) -> Storages:
+        """Reads a graph, in time linear in its size."""
+        n = len(graph)
+        given = graph.input | np.fromiter((op in _GIVEN for op in graph.ops), np.bool_, n)
+        foreign, tangents = given[graph.base], graph.region == Region.TANGENTS
+        arguments: list[list[int]] = [[] for _ in range(n)]
+        fused_consumers: list[list[int]] = [[] for _ in range(n)]
+        maker, parent = np.arange(n), np.full(n, -1)
+        order = np.argsort(graph.consumers, kind="stable")
+        producers, readers = graph.producers[order], graph.consumers[order]
+        storage: list[int] = graph.storage.tolist()
+        fusible, fusible_uses = fusion(graph, producers, readers, graph.fusible_uses[order])
+        ends: list[tuple[int, int, bool]] = list(
+            zip(producers.tolist(), readers.tolist(), fusible_uses.tolist(), strict=True)
+        )
+        for u, v, fused in ends:
+            if fused:
+                fused_consumers[u].append(v)
+            if not given[u]:
+                arguments[v].append(u)
+            if storage[u] == storage[v] and parent[v] < 0:
+                parent[v] = u
+            if graph.ops[v] == "getitem" and maker[v] == v:
+                maker[v] = maker[u]
+        live = _live(graph, arguments, tangents)
+        element = np.fromiter((op == "getitem" for op in graph.ops), np.bool_, n)
+        counted = ~foreign[producers]
+        return cls(
+            graph=graph,
+            size=graph.storage_bytes,
+            computed=~given,
+            foreign=foreign,
+            tangents=tangents,
+            fusible=fusible,
+            maker=maker,
+            parent=parent,
+            calls=~(fusible | given | graph.view | element),
+            arguments=arguments,
+            fused_consumers=fused_consumers,
+            producers=producers[counted],
+            readers=readers[counted],
+            barred=~fusible_uses[counted],
+            live=live,
+            wanted_at=_wanted_at(graph, live, producers, readers),
+            turn=_turn(live, given & tangents, producers, readers),
+        )
+
+    def __len__(self) -> int:
+        return len(self.size)
+
+
+def _live(graph: Graph, arguments: list[list[int]], tangents: BoolArray) -> BoolArray:
+    """(n,) values of the tangents' closure that some gradient depends on, tangents themselves apart."""
+    live = graph.gradient & tangents
+    closure: list[int] = np.flatnonzero(tangents)[::-1].tolist()
+    for v in closure:
+        if live[v]:
+            live[arguments[v]] = True
+    given = np.fromiter((op in _GIVEN for op in graph.ops), np.bool_, len(graph))
+    return live & tangents & ~given
+
+
+def _wanted_at(graph: Graph, live: BoolArray, producers: IntArray, readers: IntArray) -> IntArray:
+    n = len(graph)
+    wanted = np.where(graph.gradient, n, n + 1)
+    read = live[readers]
+    np.minimum.at(wanted, producers[read], readers[read])
+    return wanted
+
+
+def _turn(live: BoolArray, given_tangents: BoolArray, producers: IntArray, readers: IntArray) -> int:
+    """Without a reader of a tangent, torch leaves the backward pass in graph order."""
+    first = readers[live[readers] & given_tangents[producers]]
+    return int(first.min(initial=len(live))) if len(first) else 0

@@ -1,0 +1,135 @@
+"""What a simulation of live bytes returns: the timeline of a plan, step by step."""
+
+# pandas ships partial types.
+# pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
+
+from remat.facts.columns import BoolArray, IntArray
+from remat.words import human_bytes
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.figure import Figure
+
+Why: TypeAlias = Literal["output", "saved", "gradient", "transient"]
+"""Why a storage is alive; where several reasons hold, the first one here counts: saving an output is free."""
+
+WHYS: tuple[Why, ...] = get_args(Why)
+
+_SHOWN = 8
+
+
+@dataclass(frozen=True)
+class LiveTensor:
+    """A storage that is alive at some step.
+
+    Attributes:
+        name: the value that owns it; its views are alive with it.
+        bytes: its size.
+        why: "output": the caller holds it; "saved": kept for the backward pass; "gradient": returned
+            by the backward pass; "transient": something in the same pass still reads it.
+        backward: it was allocated in the backward pass.
+    """
+
+    name: str
+    bytes: int
+    why: Why
+    backward: bool
+
+    def __str__(self) -> str:
+        return f"{human_bytes(self.bytes):>10}  {self.why:<9}  {self.name}"
+
+
+@dataclass(frozen=True, eq=False)
+class Timeline:
+    """Live bytes over the T steps of a training step under one plan: see `remat.predict.memory` for the model.
+
+    A step computes one value: those of the forward pass first, in order, then those of the backward.
+
+    Attributes:
+        names, ops: the value that each step computes, and its operator.
+        backward: (T,) the step belongs to the backward pass.
+        during_bytes: (T,) alive while the step runs, what it reads and what it writes included.
+        after_bytes: (T,) alive once it has run and what nobody needs any longer is freed.
+        by_why: `during_bytes` by the reasons of `WHYS`; they add up to it.
+        saved_bytes: storages that cross from the forward to the backward pass.
+        at_forward_end: bytes alive between the two passes: what is saved, and what the caller holds.
+        peak_step: the first step with the most bytes alive; -1 if there are no steps.
+        peak_tensors: the storages that are alive during it, the largest first.
+    """
+
+    names: tuple[str, ...]
+    ops: tuple[str, ...]
+    backward: BoolArray
+    during_bytes: IntArray
+    after_bytes: IntArray
+    by_why: Mapping[Why, IntArray]
+    saved_bytes: int
+    at_forward_end: int
+    peak_step: int
+    peak_tensors: tuple[LiveTensor, ...]
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    @property
+    def peak_bytes(self) -> int:
+        """The most bytes that are alive at once."""
+        return int(self.during_bytes.max(initial=0))
+
+    @property
+    def forward_peak_bytes(self) -> int:
+        """The most that are alive at once during the forward pass."""
+        return int(self.during_bytes[~self.backward].max(initial=0))
+
+    @property
+    def backward_peak_bytes(self) -> int:
+        """The most that are alive at once during the backward pass."""
+        return int(self.during_bytes[self.backward].max(initial=0))
+
+    @property
+    def forward_steps(self) -> int:
+        """How many steps the forward pass has."""
+        return int((~self.backward).sum())
+
+    def __repr__(self) -> str:
+        steps = f"{self.forward_steps} forward + {len(self) - self.forward_steps} backward steps"
+        return f"<Timeline: {steps}, peak {human_bytes(self.peak_bytes)}, {human_bytes(self.saved_bytes)} saved>"
+
+    def __str__(self) -> str:
+        lines = [
+            f"forward pass: {self.forward_steps} steps, peak {human_bytes(self.forward_peak_bytes)}, "
+            f"{human_bytes(self.at_forward_end)} at its end, {human_bytes(self.saved_bytes)} of them saved",
+            f"backward pass: {len(self) - self.forward_steps} steps, peak {human_bytes(self.backward_peak_bytes)}",
+        ]
+        if self.peak_step < 0:
+            return "\n".join(lines)
+        where = "backward" if self.backward[self.peak_step] else "forward"
+        lines.append(
+            f"peak: {human_bytes(self.peak_bytes)} at step {self.peak_step}, {self.names[self.peak_step]} "
+            f"({self.ops[self.peak_step]}) of the {where} pass, where {len(self.peak_tensors)} storages are alive:"
+        )
+        lines += [f"  {tensor}" for tensor in self.peak_tensors[:_SHOWN]]
+        if rest := self.peak_tensors[_SHOWN:]:
+            lines.append(f"  {human_bytes(sum(tensor.bytes for tensor in rest)):>10}  in {len(rest)} more")
+        return "\n".join(lines)
+
+    def as_frame(self) -> pd.DataFrame:
+        """A row a step: name, op, backward, during_bytes, after_bytes, and the bytes of each reason of `WHYS`."""
+        import pandas as pd
+
+        columns = {"name": self.names, "op": self.ops, "backward": self.backward}
+        bytes_ = {"during_bytes": self.during_bytes, "after_bytes": self.after_bytes}
+        return pd.DataFrame({**columns, **bytes_, **{f"{why}_bytes": self.by_why[why] for why in WHYS}})
+
+    def show(self, path: str | Path | None = None) -> Figure:
+        """Draws live bytes over steps: see `remat.predict.memory.timeline_plot.draw`."""
+        from remat.predict.memory.timeline_plot import draw
+
+        return draw(self, path)

@@ -1,0 +1,185 @@
+"""What a device can do at most: its ceilings for arithmetic and memory traffic, and what a kernel costs at least.
+
+A few devices are known by name, from their vendors' data sheets; `remat device` measures the one at
+hand and writes a file of the same kind.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+
+from remat.errors import InvalidOption, UnknownName
+from remat.words import near
+
+FORMAT = "remat.device"
+VERSION = 1
+
+HERE = "here"
+"""The name of what `remat device` measured on this machine: of its accelerator, if that was measured, too."""
+
+
+_TOO_LARGE = 1e300
+"""Neither infinite nor NaN, and no whole number that a float cannot hold."""
+
+
+@dataclass(frozen=True)
+class DeviceProfile:
+    """The ceilings of a device, in the sense of the roofline model (Williams, Waterman, Patterson 2009).
+
+    Attributes:
+        name: of the device, for people.
+        flops_per_s: floating-point operations a second of matrix products, by element type, dense (not
+            "with sparsity"); tensor cores where PyTorch uses them by default. "float32" must be there:
+            it stands for types that are not, and for all that is not a matrix product.
+        bytes_per_s: memory traffic, reads and writes together.
+        launch_ns: the least that one kernel of its own costs, however small.
+        source: where the figures are from.
+        flops_fraction, bytes_fraction: how much of the two ceilings large, well-shaped kernels reach;
+            1 where the ceilings were measured rather than promised.
+
+    Raises:
+        InvalidOption: a figure is missing, not positive or not finite.
+    """
+
+    name: str
+    flops_per_s: Mapping[str, float] = field(hash=False)
+    bytes_per_s: float
+    launch_ns: float
+    source: str
+    flops_fraction: float = 1.0
+    bytes_fraction: float = 1.0
+
+    def __post_init__(self) -> None:
+        for label in ("name", "source"):
+            if not isinstance(getattr(self, label), str) or not getattr(self, label):
+                raise InvalidOption(f"DeviceProfile.{label} must be a text, got {getattr(self, label)!r}")
+        rates = cast(object, self.flops_per_s)
+        if not isinstance(rates, Mapping) or "float32" not in rates:
+            raise InvalidOption(f'DeviceProfile.flops_per_s must map element types, "float32" at least, got {rates!r}')
+        rates = {dtype: _positive(f"flops_per_s[{dtype!r}]", rate) for dtype, rate in self.flops_per_s.items()}
+        object.__setattr__(self, "flops_per_s", rates)
+        for label in ("bytes_per_s", "launch_ns", "flops_fraction", "bytes_fraction"):
+            figure = _positive(label, getattr(self, label), or_zero=label == "launch_ns")
+            object.__setattr__(self, label, figure)
+        for label in ("flops_fraction", "bytes_fraction"):
+            if getattr(self, label) > 1:
+                raise InvalidOption(f"DeviceProfile.{label} must be at most 1, got {getattr(self, label)!r}")
+
+    def reached_flops_per_s(self, dtype: str) -> float:
+        """What matrix products of this element type reach; that of "float32" for types not listed."""
+        return self.flops_fraction * self.flops_per_s.get(dtype, self.flops_per_s["float32"])
+
+    @property
+    def reached_bytes_per_s(self) -> float:
+        """What large copies reach."""
+        return self.bytes_fraction * self.bytes_per_s
+
+    def save(self, path: str | Path) -> None:
+        """Writes the profile as JSON."""
+        document = {"format": FORMAT, "version": VERSION, **asdict(self)}
+        Path(path).write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+
+    @classmethod
+    def load(cls, path: str | Path) -> DeviceProfile:
+        """Reads a file that `save` wrote, or that was written by hand.
+
+        Raises:
+            InvalidOption: not such a file, of a newer version, or with a figure that makes no sense.
+        """
+        try:
+            document: Any = json.loads(Path(path).read_text(encoding="utf-8"))
+        except ValueError as error:
+            raise InvalidOption(f"{path}: not JSON, or truncated ({error})") from None
+        if not isinstance(document, dict) or cast(dict[str, Any], document).get("format") != FORMAT:
+            raise InvalidOption(f'{path}: not a device profile (no "format": "{FORMAT}"); `remat device -o` writes one')
+        figures = cast(dict[str, Any], document)
+        if figures.get("version") != VERSION:
+            raise InvalidOption(f"{path}: version {figures.get('version')!r}, but this remat reads {VERSION}")
+        known, given = {option.name for option in fields(cls)}, set(figures) - {"format", "version"}
+        if given - known:
+            raise InvalidOption(f"{path}: unknown entry {min(given - known)!r}; there are: {', '.join(sorted(known))}")
+        missing = {"name", "flops_per_s", "bytes_per_s", "launch_ns", "source"} - given
+        if missing:
+            raise InvalidOption(f"{path}: {min(missing)!r} is missing")
+        try:
+            return cls(**{label: figures[label] for label in given})
+        except InvalidOption as error:
+            raise InvalidOption(f"{path}: {error}") from None
+
+
+def find_device(device: str | Path | DeviceProfile) -> DeviceProfile:
+    """A profile as it is; a known name; a file; or "here", what `remat device` measured on this machine.
+
+    Raises:
+        UnknownName: no device is known by this name, and there is no such file.
+        InvalidOption: nothing has been measured here, or the file is no profile.
+    """
+    from remat.predict.time.known_devices import ALIASES, KNOWN
+
+    if isinstance(device, DeviceProfile):
+        return device
+    if not isinstance(device, (str, Path)):  # pyright: ignore[reportUnnecessaryIsInstance]  # users are untyped
+        raise InvalidOption(
+            f"device must be a name, a file or a remat.predict.time.device.DeviceProfile, got {device!r}"
+        )
+    if device == HERE:
+        return _measured_here()
+    name = ALIASES.get(str(device), str(device))
+    if name in KNOWN:
+        return KNOWN[name]
+    path = Path(device).expanduser()
+    if path.is_file() or path.suffix == ".json":
+        return DeviceProfile.load(path)
+    known = [*KNOWN, *ALIASES, HERE]
+    hint = near(name, known) or ";"
+    raise UnknownName(f"no device is named {name!r}, and no file{hint} there are: {', '.join(known)}")
+
+
+def require_kind(kind: object) -> None:
+    """Checks what names a device of this machine.
+
+    Raises:
+        InvalidOption: neither "cpu" nor "cuda" nor None.
+    """
+    if kind not in (None, "cpu", "cuda"):
+        raise InvalidOption(f'device must be "cpu", "cuda", or None for CUDA where there is any, got {kind!r}')
+
+
+def measured_file(kind: str) -> Path:
+    """Where `remat device` keeps what it measured of this machine's "cpu" or "cuda" device."""
+    return cache_folder() / f"device-{kind}.json"
+
+
+def _measured_here() -> DeviceProfile:
+    """The accelerator first: it is what a machine that has one trains on."""
+    for kind in ("cuda", "cpu"):
+        if measured_file(kind).is_file():
+            return DeviceProfile.load(measured_file(kind))
+    raise InvalidOption(f'device "{HERE}": this machine has not been measured yet; run `remat device` once')
+
+
+def cache_folder() -> Path:
+    """Where files about this machine are kept, by the platform's conventions; it may not exist yet."""
+    if sys.platform == "win32":
+        return Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local") / "remat"
+    if sys.platform == "darwin":
+        return Path.home() / "Library" / "Caches" / "remat"
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "remat"
+
+
+def _positive(label: str, figure: object, or_zero: bool = False) -> int | float:
+    """The figure, as a number of Python's own, which JSON can hold."""
+    number: object = figure.tolist() if isinstance(figure, (np.integer, np.floating)) else figure
+    not_zero = number != 0 or or_zero
+    if not (isinstance(number, int | float) and type(number) is not bool and 0 <= number < _TOO_LARGE and not_zero):
+        word = "a number, not negative" if or_zero else "a positive number"
+        raise InvalidOption(f"DeviceProfile.{label} must be {word}, got {figure!r}")
+    return number

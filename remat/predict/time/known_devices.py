@@ -1,0 +1,70 @@
+"""Devices that are known by name: their vendors' figures, dense, and how much of them kernels reach.
+
+The fractions, and the least time of a kernel, stand in no data sheet. They are round figures: about 70 %
+of the arithmetic that is promised for matrix products with tensor cores, about 90 % of the memory
+bandwidth for large copies, and a few microseconds until a kernel that PyTorch launches has run.
+`remat device` measures all three on the device at hand.
+"""
+
+from __future__ import annotations
+
+from remat.predict.time.device import DeviceProfile
+
+_LAUNCH_NS = 4000.0
+_ROUND = "; launch time and fractions: round figures, not the vendor's"
+
+KNOWN: dict[str, DeviceProfile] = {
+    "h200": DeviceProfile(
+        name="NVIDIA H200 SXM",
+        # FP32 without TF32, which PyTorch turns on only when told to.
+        flops_per_s={"float64": 67e12, "float32": 67e12, "bfloat16": 989.5e12, "float16": 989.5e12}
+        | dict.fromkeys(("float8_e4m3fn", "float8_e5m2"), 1979e12),
+        bytes_per_s=4.8e12,
+        launch_ns=_LAUNCH_NS,
+        source="NVIDIA H200 Tensor Core GPU data sheet; its figures with sparsity halved" + _ROUND,
+        flops_fraction=0.7,
+        bytes_fraction=0.9,
+    ),
+    "a100-80gb": DeviceProfile(
+        name="NVIDIA A100 SXM 80GB",
+        flops_per_s={"float64": 19.5e12, "float32": 19.5e12, "bfloat16": 312e12, "float16": 312e12},
+        bytes_per_s=2.039e12,
+        launch_ns=_LAUNCH_NS,
+        source="NVIDIA A100 Tensor Core GPU data sheet" + _ROUND,
+        flops_fraction=0.7,
+        bytes_fraction=0.9,
+    ),
+    "a100-40gb": DeviceProfile(
+        name="NVIDIA A100 SXM 40GB",
+        flops_per_s={"float64": 19.5e12, "float32": 19.5e12, "bfloat16": 312e12, "float16": 312e12},
+        bytes_per_s=1.555e12,
+        launch_ns=_LAUNCH_NS,
+        source="NVIDIA A100 Tensor Core GPU data sheet" + _ROUND,
+        flops_fraction=0.7,
+        bytes_fraction=0.9,
+    ),
+    "rtx-4090": DeviceProfile(
+        name="NVIDIA GeForce RTX 4090",
+        # Halves with FP32 accumulation, as PyTorch multiplies them; FP64 runs at 1/64 of FP32.
+        flops_per_s={"float64": 1.29e12, "float32": 82.6e12, "bfloat16": 165.2e12, "float16": 165.2e12}
+        | dict.fromkeys(("float8_e4m3fn", "float8_e5m2"), 330.3e12),
+        bytes_per_s=1.008e12,
+        launch_ns=_LAUNCH_NS,
+        source="NVIDIA Ada GPU Architecture white paper, appendix A" + _ROUND,
+        flops_fraction=0.7,
+        bytes_fraction=0.9,
+    ),
+    "cpu": DeviceProfile(
+        name="a desktop CPU of 8 cores",
+        # 8 cores x 3 GHz x 2 FMA units of 256 bits; halves have no arithmetic of their own there.
+        flops_per_s={"float64": 384e9, "float32": 768e9, "bfloat16": 768e9, "float16": 768e9},
+        bytes_per_s=76.8e9,
+        launch_ns=2000.0,
+        source="no vendor: 8 cores with AVX2 at 3 GHz, and two channels of DDR5-4800" + _ROUND,
+        flops_fraction=0.7,
+        bytes_fraction=0.7,
+    ),
+}
+"""Profiles by name."""
+
+ALIASES = {"a100": "a100-80gb"}

@@ -1,0 +1,116 @@
+"""Times measured on the device at hand."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+
+from remat.errors import InvalidOption, NotInstalled
+from remat.facts.columns import BoolArray, IntArray
+from remat.facts.graph import Graph
+from remat.predict.time.device import DeviceProfile, find_device, require_kind
+from remat.predict.time.roofline import Roofline
+from remat.predict.time.timings import call_keys, read_timings, timings_file, write_timings
+from remat.predict.time.work import Work, whole_prices
+from remat.problem.estimator import Estimator
+
+
+@dataclass(frozen=True)
+class Profile(Estimator):
+    """What each operator takes when it runs alone on this machine, with cold caches.
+
+    Values that fuse are not timed: alone they would cost a kernel, but in the backward pass they join one
+    that is there anyway. They cost what `Roofline` says, under the measured ceilings of the same device. So do
+    operators that cannot be timed here, with a warning that names them; and operators that must not run
+    twice, which are never run here either.
+
+    Arguments are made up (`remat.pytorch.read.sample_call`): contiguous, with random contents. Times are kept in a file,
+    so that only calls that no graph had before are timed.
+
+    Attributes:
+        device: "cpu", "cuda", or None for CUDA where there is any.
+        cache: file of the times; None for one a device and version of torch, in the user's cache folder.
+        ceilings: as `Roofline.device`; None for what `remat device` measured of this device, or measures now.
+    """
+
+    name: ClassVar[str] = "profile"
+    unit: ClassVar[str] = "ns"
+
+    device: str | None = None
+    cache: str | Path | None = None
+    ceilings: str | Path | DeviceProfile | None = None
+
+    def __post_init__(self) -> None:
+        require_kind(self.device)
+        if self.cache is not None and not isinstance(self.cache, (str, Path)):  # pyright: ignore[reportUnnecessaryIsInstance]  # users are untyped
+            raise InvalidOption(f"cache must be a file, or None for one in the user's cache folder, got {self.cache!r}")
+        if self.ceilings is not None:
+            find_device(self.ceilings)
+
+    def recompute_cost(self, graph: Graph) -> IntArray:
+        """Nanoseconds on this machine's device.
+
+        Raises:
+            NotInstalled: torch is missing.
+            InvalidOption: there is no such device, or the cache is not a file of its times.
+        """
+        if find_spec("torch") is None:
+            raise NotInstalled("the estimator 'profile' needs torch: pip install 'remat[torch]'")
+        prices = np.array(self._roofline().recompute_cost(graph))
+        for value, ns in self._times(graph, Work.of(graph).own_kernel & ~graph.cannot_recompute.mask).items():
+            prices[value] = ns
+        return whole_prices("profile", prices)
+
+    def data(self) -> str:
+        """The ceilings. Not the times: each compilation adds to them, and measured anew they differ by noise."""
+        return self._roofline().data()
+
+    def _roofline(self) -> Roofline:
+        from remat.pytorch.measure.ceilings import measured_device
+
+        return Roofline(measured_device(self.device) if self.ceilings is None else self.ceilings)
+
+    def _times(self, graph: Graph, wanted: BoolArray) -> dict[int, int]:
+        """Nanoseconds of the values that can be timed, from the cache where it has them."""
+        from remat.pytorch.measure.profiling import time_values
+        from remat.pytorch.measure.timing import Stopwatch, device_label, device_of
+
+        values: list[int] = np.flatnonzero(wanted).tolist()
+        keys = call_keys(graph, values)
+        device = device_of(self.device)
+        label = device_label(device)
+        file = timings_file(label) if self.cache is None else Path(self.cache).expanduser()
+        known = read_timings(file, label)
+        unknown = {key: value for key, value in zip(keys, values, strict=True) if key not in known}
+        if unknown:
+            found, failures = time_values(graph, unknown, device, Stopwatch(device).median_ns)
+            known |= found
+            write_timings(file, label, known)
+            if failures:
+                _warn(graph, unknown, failures)
+        return {value: known[key] for key, value in zip(keys, values, strict=True) if key in known}
+
+
+def _warn(graph: Graph, value_of: Mapping[str, int], failures: Mapping[str, str]) -> None:
+    """One warning for all operators that could not be timed, each with the first reason."""
+    reasons: dict[str, str] = {}
+    for key, reason in failures.items():
+        reasons.setdefault(graph.ops[value_of[key]], reason)
+    listed = "; ".join(f"{op} ({reason})" for op, reason in _first(sorted(reasons.items())))
+    hint = "" if any(graph.arguments) else ". The graph has no arguments recorded: capture it again"
+    warnings.warn(
+        f"estimator 'profile': could not time {len(failures)} calls, so the roofline of this device stands in for "
+        f"them: {listed}{hint}",
+        stacklevel=4,
+    )
+
+
+def _first(reasons: Sequence[tuple[str, str]], most: int = 10) -> list[tuple[str, str]]:
+    more = len(reasons) - most
+    return [*reasons[:most], *([("...", f"{more} operators more")] if more > 0 else [])]

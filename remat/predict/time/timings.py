@@ -1,0 +1,74 @@
+"""A small file of measured times: JSON, one a device and version of torch.
+
+{"format": "remat.timings", "version": 1, "device": "NVIDIA H200, torch 2.13.0, float32 ieee/tf32",
+ "ns": {"aten.mm.default(float32[64,32],float32[32,8])": 5123, ...}}
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, cast
+
+from remat.errors import InvalidOption
+from remat.facts.columns import LARGEST_TOTAL
+from remat.facts.graph import Graph
+from remat.predict.time.device import cache_folder
+
+FORMAT = "remat.timings"
+VERSION = 1
+
+
+def timings_file(device: str) -> Path:
+    """Where the times of a device are kept, unless told otherwise."""
+    return cache_folder() / f"timings-{re.sub(r'[^A-Za-z0-9.]+', '-', device).strip('-')}.json"
+
+
+def read_timings(path: Path, device: str) -> dict[str, int]:
+    """The times in a file, by `call_key`; none if there is no file.
+
+    Raises:
+        InvalidOption: it is another kind of file, damaged, or of another device.
+    """
+    if not path.exists():
+        return {}
+    if path.is_dir():
+        raise InvalidOption(f"{path}: a file for the times is needed, got a folder")
+    try:
+        document: Any = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise InvalidOption(f"{path}: not JSON, or truncated ({error}); delete it to measure anew") from None
+    if not isinstance(document, dict):
+        document = {}
+    table = cast(dict[str, Any], document)
+    times = table.get("ns")
+    if (table.get("format"), table.get("version")) != (FORMAT, VERSION) or not isinstance(times, dict):
+        raise InvalidOption(f"{path}: not a file of timings of this version of remat; delete it to measure anew")
+    if table.get("device") != device:
+        raise InvalidOption(f"{path} holds times of {table.get('device')!r}, but this is {device!r}; use another file")
+    found = cast(dict[str, Any], times)
+    wrong = next((key for key, ns in found.items() if type(ns) is not int or not 0 <= ns < LARGEST_TOTAL), None)
+    if wrong is not None:
+        raise InvalidOption(f"{path}: the time of {wrong} must be whole nanoseconds, got {found[wrong]!r}")
+    return found
+
+
+def write_timings(path: Path, device: str, times: Mapping[str, int]) -> None:
+    """Writes all times; another process sees the old file or the new one, never a part."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    document = {"format": FORMAT, "version": VERSION, "device": device, "ns": dict(sorted(times.items()))}
+    part = path.with_name(f"{path.name}.{os.getpid()}")
+    part.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+    part.replace(path)
+
+
+def call_keys(graph: Graph, values: list[int]) -> list[str]:
+    """What calls must have in common to take the same time: operator, constants, types and shapes."""
+    keys: list[str] = []
+    for v in values:
+        of = [f"{graph.dtypes[u]}{str(list(graph.shapes[u])).replace(' ', '')}" for u in graph.operands[v]]
+        keys.append(f"{graph.ops[v]}({','.join(of)}){graph.arguments[v]}")
+    return keys

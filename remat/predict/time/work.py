@@ -1,0 +1,137 @@
+"""What recomputing a value means for kernels: which values need one, what it reads, writes and computes.
+
+The backward pass of a compiled model is a row of kernels, and a value that is recomputed joins one
+of them if it fuses (paper, section 3.1): there it costs what it reads from memory, beyond what the
+kernel computes itself, and no launch and no write. Any other value runs as a kernel of its own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from remat.errors import InvalidGraph
+from remat.facts.columns import LARGEST_TOTAL, BoolArray, IntArray, frozen
+from remat.facts.graph import Graph, Region
+
+
+@dataclass(frozen=True, eq=False)
+class Work:
+    """The work of computing each value once more. Arrays of (n,); all zero where there is none.
+
+    Attributes:
+        free: there is nothing to compute: inputs, views, elements of tuples, constants, empty values,
+            what is no tensor, and the tangents' closure.
+        own_kernel: it does not fuse, so it runs as a kernel of its own.
+        flops: floating-point operations.
+        read_bytes, written_bytes: memory traffic.
+    """
+
+    free: BoolArray
+    own_kernel: BoolArray
+    flops: IntArray
+    read_bytes: IntArray
+    written_bytes: IntArray
+
+    @classmethod
+    def of(cls, graph: Graph) -> Work:
+        """The work of every value, in time linear in the graph (but for sorting the uses)."""
+        element = is_element(graph)
+        made = _made_bytes(graph, element)
+        free = graph.input | graph.view | element | (graph.region == Region.TANGENTS) | (made == 0)
+        free |= _constants(graph) | np.array([dtype == "symint" for dtype in graph.dtypes], np.bool_)
+        own_kernel = ~free & ~graph.fusible
+        zero = np.zeros(len(graph), np.int64)
+        return cls(
+            free=free,
+            own_kernel=own_kernel,
+            flops=np.where(free, zero, flops_with_elements(graph)),
+            read_bytes=np.where(free, zero, _read_bytes(graph)),
+            written_bytes=np.where(own_kernel, made, zero),
+        )
+
+
+_PICKS = ("aten.embedding.", "aten.gather.", "aten.index_select.", "aten.index.")
+"""What picks some rows or elements by index: it reads no more of any argument than it makes."""
+
+
+def is_element(graph: Graph) -> BoolArray:
+    """(n,) elements of tuples: written by the kernel that makes the tuple."""
+    return np.fromiter((op == "getitem" for op in graph.ops), np.bool_, len(graph))
+
+
+def flops_with_elements(graph: Graph) -> IntArray:
+    """(n,) `Graph.flops`; for a tuple that has none, those of its elements.
+
+    Raises:
+        InvalidGraph: they add up to 2**62 or more, so that sums could wrap.
+    """
+    total = float(graph.flops.sum(dtype=np.float64))
+    if total >= LARGEST_TOTAL:
+        raise InvalidGraph(f"Graph.flops must add up to less than 2**62, got about {total:.2e}")
+    return np.where(graph.flops > 0, graph.flops, _over_elements(graph, is_element(graph), graph.flops))
+
+
+def _made_bytes(graph: Graph, element: BoolArray) -> IntArray:
+    """(n,) bytes that computing each value writes, were it written: a tuple's are those of its elements."""
+    return graph.moved_bytes + _over_elements(graph, element, graph.moved_bytes)
+
+
+def _over_elements(graph: Graph, element: BoolArray, amounts: IntArray) -> IntArray:
+    """(n,) sums of `amounts` over the elements that are taken out of each value."""
+    sums = np.zeros(len(graph), np.int64)
+    taken = element[graph.consumers]
+    np.add.at(sums, graph.producers[taken], amounts[graph.consumers[taken]])
+    return sums
+
+
+def _constants(graph: Graph) -> BoolArray:
+    """(n,) what depends on nothing: attributes, `full`, `arange`. A kernel makes it out of thin air.
+
+    Random numbers are no constants: they take arithmetic, counted in `Graph.flops`.
+    """
+    constant = ~graph.random & (graph.fusible | np.array([op == "get_attr" for op in graph.ops], np.bool_))
+    constant[graph.consumers] = False
+    return constant
+
+
+def _read_bytes(graph: Graph) -> IntArray:
+    """(n,) bytes that computing each value reads: each storage once, however many views of it are read.
+
+    A value that fuses gets from the kernel it joins what fuses with it, and reads the rest: inputs,
+    and what comes over a use that does not fuse. A view is in memory if what it looks at is.
+    """
+    n, u, v = len(graph), graph.producers, graph.consumers
+    read = graph.input[u] | ~graph.fusible_uses
+    in_memory = graph.input.copy()
+    looks = graph.view[v] & (graph.storage[u] == graph.storage[v])
+    for a, b, from_memory in zip(u[looks].tolist(), v[looks].tolist(), read[looks].tolist(), strict=True):
+        in_memory[b] |= from_memory or in_memory[a]
+    read |= in_memory[u] | ~graph.fusible[v]
+    # One row a (consumer, storage): several views of it cannot move more than the whole.
+    order = np.argsort(v[read] * n + graph.base[u[read]], kind="stable")
+    consumer, producer = v[read][order], u[read][order]
+    storage = graph.base[producer]
+    moved = graph.moved_bytes[producer]
+    readers: list[int] = consumer.tolist()
+    picked = np.array([graph.ops[i].startswith(_PICKS) for i in readers], np.bool_)
+    moved[picked] = np.minimum(moved[picked], graph.bytes[consumer[picked]])
+    sums = np.zeros(n, np.int64)
+    if len(order):
+        starts = np.flatnonzero(np.r_[True, (np.diff(consumer) != 0) | (np.diff(storage) != 0)])
+        np.add.at(sums, consumer[starts], np.minimum(np.add.reduceat(moved, starts), graph.bytes[storage[starts]]))
+    return sums
+
+
+def whole_prices(label: str, prices: NDArray[np.float64] | IntArray) -> IntArray:
+    """Prices as integers, rounded up, so that what costs anything at all is not free.
+
+    Raises:
+        InvalidGraph: they add up to 2**62 or more.
+    """
+    total = float(prices.sum(dtype=np.float64))
+    if not total < LARGEST_TOTAL:
+        raise InvalidGraph(f"{label}: the prices of this graph must add up to less than 2**62, got about {total:.2e}")
+    return frozen(np.ceil(prices).astype(np.int64))

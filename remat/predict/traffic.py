@@ -1,0 +1,103 @@
+"""Memory traffic of a training step under a plan, predicted kernel by kernel: see `remat.predict.kernels`."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from remat.answer.plan import Plan
+from remat.facts.graph import Graph
+from remat.predict.kernels import Kernel, kernels
+from remat.words import human_bytes
+
+_SHOWN = 4
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """What the kernels of both passes read and write.
+
+    Attributes:
+        kernels: the forward pass's, then the backward pass's, in the order in which they run.
+        names: of the values of the graph, for tables.
+    """
+
+    kernels: tuple[Kernel, ...]
+    names: tuple[str, ...] = field(default=(), repr=False)
+
+    @property
+    def reads(self) -> int:
+        """How many tensors are read: each once a kernel."""
+        return sum(len(kernel.reads) for kernel in self.kernels)
+
+    @property
+    def writes(self) -> int:
+        """How many tensors are written."""
+        return sum(len(kernel.writes) for kernel in self.kernels)
+
+    @property
+    def accesses(self) -> int:
+        """Reads and writes: what Table 1 of the paper counts as "Mem"."""
+        return self.reads + self.writes
+
+    @property
+    def read_bytes(self) -> int:
+        """Bytes read from memory."""
+        return sum(kernel.read_bytes for kernel in self.kernels)
+
+    @property
+    def written_bytes(self) -> int:
+        """Bytes written to memory."""
+        return sum(kernel.written_bytes for kernel in self.kernels)
+
+    @property
+    def bytes(self) -> int:
+        """Bytes moved."""
+        return self.read_bytes + self.written_bytes
+
+    def __str__(self) -> str:
+        """A line for each kernel, and the sums."""
+        lines = [
+            f"{'backward' if k.backward else 'forward':<8}  {'kernel' if k.generated else 'call':<6}  "
+            f"{human_bytes(k.read_bytes):>10} read  {human_bytes(k.written_bytes):>10} written  "
+            f"{self._listed(k.reads)} -> {self._listed(k.writes)}"
+            for k in self.kernels
+        ]
+        counts = Counter(k.backward for k in self.kernels)
+        lines.append(
+            f"{len(self.kernels)} kernels ({counts[False]} forward, {counts[True]} backward): "
+            f"{human_bytes(self.read_bytes)} read, {human_bytes(self.written_bytes)} written, "
+            f"{self.reads} reads and {self.writes} writes of tensors"
+        )
+        return "\n".join(lines)
+
+    def _listed(self, values: Iterable[int]) -> str:
+        names = [self.names[v] if v < len(self.names) else str(v) for v in values]
+        more = f", and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+        return (", ".join(names[:_SHOWN]) or "nothing") + more
+
+
+def traffic(graph: Graph, plan: Plan, *, fused: bool = True) -> Traffic:
+    """The memory traffic of a training step under a plan.
+
+    Args:
+        graph: the joint graph.
+        plan: a legal plan for it.
+        fused: as TorchInductor fuses; otherwise every operator is a kernel.
+
+    Raises:
+        InvalidPlan: the plan names unknown values, is not legal, or was made for another graph.
+        InvalidGraph: a call recorded in the graph cannot be read, or is missing.
+        InvalidOption: no graph, or no plan.
+
+    >>> from remat import GraphBuilder
+    >>> g = GraphBuilder()
+    >>> y = g.op("cos", g.op("cos", g.input("x", bytes=4), name="inner"), name="y")
+    >>> g.output(y)
+    >>> g.gradient(g.op("mul", g.tangent("dy", bytes=4), g.op("sin", "inner"), name="dx"))
+    >>> saved = traffic(g.build(), Plan(("inner",), ("sin",)))
+    >>> (saved.accesses, saved.bytes), traffic(g.build(), Plan(("inner",), ("sin",)), fused=False).accesses
+    ((6, 24), 9)
+    """
+    return Traffic(kernels(graph, plan, fused=fused), graph.names)

@@ -1,0 +1,213 @@
+"""What a cost model is: opinions about a graph, added to its facts to make a problem."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import ClassVar
+
+import numpy as np
+
+from remat.errors import InvalidProblem, UnsupportedProblem
+from remat.facts.bans import Bans
+from remat.facts.columns import LARGEST_TOTAL, IntArray, frozen, some
+from remat.facts.graph import Graph
+from remat.problem.feasibility import forced
+from remat.problem.problem import Problem
+
+
+@dataclass(frozen=True, eq=False)
+class Terms:
+    """What a cost model contributes to a problem, one entry a value of the graph.
+
+    Terms add up: prices are summed, bans united, the tighter budget kept.
+
+    Attributes:
+        save_cost, recompute_cost: (n,) non-negative integer prices in one unit.
+        cannot_save, cannot_recompute: bans with reasons.
+        budget_bytes: the most bytes that may be saved, or None.
+    """
+
+    save_cost: IntArray
+    recompute_cost: IntArray
+    cannot_save: Bans
+    cannot_recompute: Bans
+    budget_bytes: int | None = None
+
+    @classmethod
+    def nothing(cls, graph: Graph) -> Terms:
+        """Everything allowed, everything free: a start to `dataclasses.replace` from."""
+        n = len(graph)
+        zeros = np.zeros(n, np.int64)
+        return cls(zeros, zeros, Bans.none(n), Bans.none(n))
+
+    def __add__(self, other: Terms) -> Terms:
+        for label in ("save_cost", "recompute_cost"):
+            total = float(getattr(self, label).sum(dtype=np.float64) + getattr(other, label).sum(dtype=np.float64))
+            if total >= LARGEST_TOTAL:
+                raise InvalidProblem(f"Terms.{label} must add up to less than 2**62, got about {total:.2e}")
+        budgets = [budget for budget in (self.budget_bytes, other.budget_bytes) if budget is not None]
+        return Terms(
+            self.save_cost + other.save_cost,
+            self.recompute_cost + other.recompute_cost,
+            self.cannot_save | other.cannot_save,
+            self.cannot_recompute | other.cannot_recompute,
+            min(budgets, default=None),
+        )
+
+
+class CostModel(ABC):
+    """Prices and bans for the values of a graph. Implementations are frozen dataclasses.
+
+    `a + b` is a cost model, too: it adds the terms of both.
+
+    Attributes:
+        name: what users type.
+        unit: of the prices: "bytes", "ns".
+    """
+
+    name: ClassVar[str]
+    unit: ClassVar[str]
+
+    @abstractmethod
+    def terms(self, graph: Graph) -> Terms:
+        """The prices and bans for every value of `graph`, those of the tangents' closure included."""
+
+    @property
+    def peak_limits(self) -> tuple[int | Fraction, ...]:
+        """The most bytes that may be alive at once (see `remat.predict.memory`), if the model limits that.
+
+        An `int` is a number of bytes. A `Fraction` is one of the peak of the plan that costs least, and means at
+        least the smallest peak that is found.
+        """
+        return ()
+
+    @property
+    def limits_peak(self) -> bool:
+        """Whether there are any `peak_limits`."""
+        return bool(self.peak_limits)
+
+    def pose(self, graph: Graph) -> Problem:
+        """The problem over the values that the forward pass can compute.
+
+        Raises:
+            UnsupportedProblem: the model limits peak memory, which no `Problem` can state.
+        """
+        if self.limits_peak:
+            raise UnsupportedProblem(
+                f"{self!r} limits peak memory, which is no sum over saved values, so that no Problem can state it; "
+                f"call remat.choose(graph, cost_model) for a plan"
+            )
+        return self.pose_without_peak(graph)
+
+    def pose_without_peak(self, graph: Graph) -> Problem:
+        """The problem, but for a limit on peak memory.
+
+        Four voices, the first that speaks is heard: the graph's facts (an input is never recomputed, a
+        tuple never saved); what the user demands of a value (MUST); what the user asks for (PREFER),
+        unless facts or demands make that impossible; and the cost model.
+        """
+        terms, facts = self.terms(graph), graph.unpriced
+        ours = (~graph.in_tangents).nonzero()[0]
+        keep = (graph.must_save | graph.prefer_save)[ours]
+        redo = (graph.must_recompute | graph.prefer_recompute)[ours]
+        return facts.priced(
+            save_cost=frozen(terms.save_cost[ours]),
+            recompute_cost=frozen(terms.recompute_cost[ours]),
+            cannot_save=facts.cannot_save | terms.cannot_save.take(ours).without(keep),
+            cannot_recompute=facts.cannot_recompute | terms.cannot_recompute.take(ours).without(redo),
+            budget_bytes=terms.budget_bytes,
+        )
+
+    def __add__(self, other: CostModel) -> CostModel:
+        return Sum((self, other))
+
+
+def activation_bytes(graph: Graph) -> IntArray:
+    """(n,) memory that saving each value takes: its storage, or nothing if an input owns that.
+
+    Views of one storage count once each: a plan that saves two of them is priced as if it kept the
+    storage twice. `remat.answer.plan_facts.PlanFacts` counts storages.
+    """
+    return np.where(graph.input[graph.base], 0, graph.storage_bytes)
+
+
+def unpriced(graph: Graph) -> Problem:
+    """What is legal by a graph's facts and the user's annotations, at no price; read it as `Graph.unpriced`."""
+    known = ~graph.in_tangents
+    ours = known.nonzero()[0]
+    position = known.cumsum() - 1
+    inner = known[graph.consumers]  # and so its producer
+    free = frozen(np.zeros(len(ours), np.int64))
+    demands = Problem(
+        names=tuple([graph.names[i] for i in ours.tolist()]),
+        save_cost=free,
+        recompute_cost=free,
+        save_bytes=frozen(activation_bytes(graph)[ours]),
+        producers=frozen(position[graph.producers[inner]]),
+        consumers=frozen(position[graph.consumers[inner]]),
+        needed=frozen(graph.needed[ours]),
+        cannot_save=graph.cannot_save.also(graph.must_recompute, "marked MUST_RECOMPUTE").take(ours),
+        cannot_recompute=graph.cannot_recompute.also(graph.input, "an input of the graph")
+        .also(graph.must_save, "marked MUST_SAVE")
+        .take(ours),
+    )
+    keep, redo = graph.prefer_save[ours], graph.prefer_recompute[ours]
+    if not some(keep | redo):
+        return demands
+    redo &= ~forced(demands).stuck
+    keep &= ~demands.cannot_save.mask
+    return demands.priced(
+        save_cost=demands.save_cost,
+        recompute_cost=demands.recompute_cost,
+        cannot_save=demands.cannot_save.also(redo, "marked PREFER_RECOMPUTE"),
+        cannot_recompute=demands.cannot_recompute.also(keep, "marked PREFER_SAVE"),
+        budget_bytes=None,
+    )
+
+
+@dataclass(frozen=True)
+class FactsOnly(CostModel):
+    """No opinion at all: what is legal by the graph's facts and the user's annotations."""
+
+    name: ClassVar[str] = "facts-only"
+    unit: ClassVar[str] = "none"
+
+    def terms(self, graph: Graph) -> Terms:
+        """Everything is free, and nothing more is banned."""
+        return Terms.nothing(graph)
+
+    def pose(self, graph: Graph) -> Problem:
+        """The facts as they are: there are no terms to add."""
+        return graph.unpriced
+
+
+@dataclass(frozen=True)
+class Sum(CostModel):
+    """The sum of cost models; write `a + b`."""
+
+    parts: tuple[CostModel, ...]
+    name: ClassVar[str] = "sum"
+
+    def __post_init__(self) -> None:
+        units = {part.unit for part in self.parts}
+        if len(units) > 1:
+            raise InvalidProblem(f"cost models add up only in one unit, got {' and '.join(sorted(units))}")
+
+    @property
+    def unit(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]  # known per instance only
+        """The unit of every part."""
+        return self.parts[0].unit
+
+    @property
+    def peak_limits(self) -> tuple[int | Fraction, ...]:
+        """Those of all parts; the tightest counts."""
+        return tuple(limit for part in self.parts for limit in part.peak_limits)
+
+    def terms(self, graph: Graph) -> Terms:
+        """The terms of all parts, added."""
+        total = self.parts[0].terms(graph)
+        for part in self.parts[1:]:
+            total = total + part.terms(graph)
+        return total

@@ -1,0 +1,84 @@
+"""Does any plan exist? Decided before a solver is called, and explained once for all of them.
+
+A value is *lost* if the backward pass can have it in no way: it cannot be saved, and it cannot be
+recomputed, either because that is forbidden or because one of its arguments is lost. Without a
+budget a problem is infeasible exactly if a needed value is lost, and the chain of lost values
+that leads to it is the explanation.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from remat.errors import Infeasible
+from remat.facts.columns import BoolArray, some
+from remat.problem.problem import Problem
+
+
+@dataclass(frozen=True)
+class Forced:
+    """What follows from the bans alone.
+
+    Attributes:
+        lost: (n,) values that can be neither saved nor recomputed.
+        stuck: (n,) values that cannot be recomputed: forbidden, or an argument is lost.
+    """
+
+    lost: BoolArray
+    stuck: BoolArray
+
+
+def forced(problem: Problem) -> Forced:
+    """Propagates the bans along the uses, in time linear in the graph."""
+    unsaveable = problem.cannot_save.mask
+    stuck = problem.cannot_recompute.mask.copy()
+    lost = unsaveable & stuck
+    if not some(lost):
+        return Forced(lost, stuck)
+    # Only values that cannot be saved pass a loss on, and they are few: loop over their uses only.
+    from_unsaveable = np.flatnonzero(unsaveable[problem.producers])
+    order = from_unsaveable[np.argsort(problem.consumers[from_unsaveable], kind="stable")]
+    producers, consumers = problem.producers[order].tolist(), problem.consumers[order].tolist()
+    for u, v in zip(producers, consumers, strict=True):
+        if lost[u]:
+            stuck[v] = True
+            lost[v] = unsaveable[v]
+    return Forced(lost, stuck)
+
+
+def check_feasible(problem: Problem, known: Forced | None = None) -> None:
+    """Raises `Infeasible`, naming the path of conflicting rules, if the bans leave no plan."""
+    lost = (known or forced(problem)).lost
+    victims = np.flatnonzero(lost & problem.needed)
+    if not len(victims):
+        return
+    path = _trace(problem, lost, int(victims[0]))
+    lines = "\n".join(f"  {name}: {'; '.join(why)}" for name, why in path)
+    raise Infeasible(
+        f"no plan can make {problem.names[victims[0]]!r} available in the backward pass. "
+        f"These rules contradict each other:\n{lines}\nRelax one of them.",
+        path,
+    )
+
+
+def _trace(problem: Problem, lost: BoolArray, victim: int) -> list[tuple[str, tuple[str, ...]]]:
+    """The chain of lost values that ends at `victim`, in dataflow order."""
+    chain = [victim]
+    while not problem.cannot_recompute.mask[chain[-1]]:
+        arguments = problem.producers[problem.consumers == chain[-1]]
+        chain.append(int(arguments[lost[arguments]][0]))
+    chain.reverse()
+    path: list[tuple[str, tuple[str, ...]]] = []
+    for position, v in enumerate(chain):
+        why = [f"cannot be saved ({problem.cannot_save.reason(v)})"]
+        banned = problem.cannot_recompute.reason(v)
+        if banned is not None:
+            why.append(f"cannot be recomputed ({banned})")
+        else:
+            why.append(f"cannot be recomputed (uses {problem.names[chain[position - 1]]!r})")
+        if v == victim:
+            why.append("needed by the backward pass")
+        path.append((problem.names[v], tuple(why)))
+    return path

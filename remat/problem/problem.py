@@ -1,0 +1,217 @@
+"""The optimization problem: what to save and what to recompute, at which price.
+
+For every value v that the forward pass can compute there are two binaries: `b_v`, "v is available
+in the backward pass", and `a_v`, "v is recomputed there". A value is saved where `b_v - a_v = 1`.
+
+    minimize    sum save_cost[v] * (b_v - a_v) + recompute_cost[v] * a_v
+    subject to  a_v <= b_v            for every value v
+                a_v <= b_u            for every use u -> v
+                b_v  = 1              for every needed v
+                b_v  = a_v            where v cannot be saved
+                a_v  = 0              where v cannot be recomputed
+                sum save_bytes[v] * (b_v - a_v) <= budget_bytes     (only with a budget)
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from remat.errors import InvalidProblem
+from remat.facts.bans import Bans
+from remat.facts.columns import LARGEST_TOTAL, BoolArray, IntArray, bool_column, int_column, is_whole, some
+from remat.facts.uses import check_uses
+
+_COSTS = ("save_cost", "recompute_cost", "save_bytes")
+
+
+@dataclass(frozen=True, eq=False)
+class Problem:
+    """n values and m uses with their prices. `Problem.of` takes plain lists; this takes columns.
+
+    Attributes:
+        names: unique name of each value.
+        save_cost, recompute_cost: (n,) non-negative integer prices, in the cost model's unit.
+        save_bytes: (n,) memory that saving the value takes, in bytes, whatever else is saved.
+        producers, consumers: (m,) the two ends of each use; producer < consumer.
+        needed: (n,) values that must be available in the backward pass.
+        cannot_save, cannot_recompute: what is forbidden, with reasons.
+        budget_bytes: the most bytes that may be saved, or None.
+
+    Raises:
+        InvalidProblem: lengths differ, a price is negative or not an integer, sums reach 2**62,
+            uses are not in topological order.
+    """
+
+    names: tuple[str, ...]
+    save_cost: IntArray
+    recompute_cost: IntArray
+    save_bytes: IntArray
+    producers: IntArray
+    consumers: IntArray
+    needed: BoolArray
+    cannot_save: Bans
+    cannot_recompute: Bans
+    budget_bytes: int | None = None
+
+    def __post_init__(self) -> None:
+        n, m = len(self.names), len(self.producers)
+        for name in _COSTS:
+            object.__setattr__(self, name, int_column(f"Problem.{name}", getattr(self, name), n, InvalidProblem))
+        for name in ("producers", "consumers"):
+            object.__setattr__(self, name, int_column(f"Problem.{name}", getattr(self, name), m, InvalidProblem))
+        object.__setattr__(self, "needed", bool_column("Problem.needed", self.needed, n, InvalidProblem))
+        if len(self.index) != n:
+            twice = next(name for i, name in enumerate(self.names) if self.index[name] != i)
+            raise InvalidProblem(f"Problem.names must be unique, got {twice!r} twice")
+        check_uses(self.names, self.producers, self.consumers, "Problem", InvalidProblem)
+        _check_terms(self)
+
+    def priced(
+        self,
+        *,
+        save_cost: IntArray,
+        recompute_cost: IntArray,
+        cannot_save: Bans,
+        cannot_recompute: Bans,
+        budget_bytes: int | None,
+    ) -> Problem:
+        """The same values and uses under other terms. Only those are checked: it takes half as long as a new one."""
+        n = len(self)
+        terms: dict[str, Any] = {
+            "save_cost": int_column("Problem.save_cost", save_cost, n, InvalidProblem),
+            "recompute_cost": int_column("Problem.recompute_cost", recompute_cost, n, InvalidProblem),
+            "cannot_save": cannot_save,
+            "cannot_recompute": cannot_recompute,
+            "budget_bytes": budget_bytes,
+        }
+        problem = object.__new__(type(self))  # `copy.copy` takes as long as the checks
+        vars(problem).update(vars(self) | terms)
+        _check_terms(problem)
+        return problem
+
+    @classmethod
+    def of(
+        cls,
+        save_cost: Sequence[float],
+        *,
+        edges: Iterable[tuple[int, int]] = (),
+        needed: Iterable[int] = (),
+        recompute_cost: Sequence[float] | None = None,
+        save_bytes: ArrayLike | None = None,
+        names: Sequence[str] | None = None,
+        cannot_save: Mapping[int, str] | None = None,
+        cannot_recompute: Mapping[int, str] | None = None,
+        budget_bytes: int | None = None,
+    ) -> Problem:
+        """A problem from plain lists, with values known by position.
+
+        Args:
+            save_cost: price of saving each value; `math.inf` forbids it.
+            edges: pairs (producer, consumer).
+            needed: positions of the values that the backward pass needs.
+            recompute_cost: price of recomputing each value; free when left out, `inf` forbids.
+            save_bytes: memory of each saved value; `save_cost` (0 where infinite) when left out.
+            names: "v0", "v1", ... when left out.
+            cannot_save, cannot_recompute: position -> reason.
+            budget_bytes: the most bytes that may be saved.
+
+        >>> chain = Problem.of([4, 2, 9], edges=[(0, 1), (1, 2)], needed=[2], cannot_recompute={0: "input"})
+        >>> chain
+        <Problem: 3 values, 2 uses, 1 needed>
+        """
+        n = len(save_cost)
+        if names is not None and len(names) != n:
+            raise InvalidProblem(f"names must have one entry a value ({n}), got {len(names)}")
+        save, no_save = _split_infinite(save_cost, "save_cost", cannot_save)
+        redo = [0] * n if recompute_cost is None else recompute_cost
+        recompute, no_recompute = _split_infinite(redo, "recompute_cost", cannot_recompute)
+        ends = _pairs(list(edges))
+        need = np.zeros(n, np.bool_)
+        for v in needed:
+            _position("needed", v, n)
+            need[v] = True
+        return cls(
+            names=tuple(names) if names is not None else tuple(f"v{i}" for i in range(n)),
+            save_cost=save,
+            recompute_cost=recompute,
+            save_bytes=save if save_bytes is None else int_column("save_bytes", save_bytes, n, InvalidProblem),
+            producers=ends[:, 0],
+            consumers=ends[:, 1],
+            needed=need,
+            cannot_save=no_save,
+            cannot_recompute=no_recompute,
+            budget_bytes=budget_bytes,
+        )
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def __repr__(self) -> str:
+        budget = "" if self.budget_bytes is None else f", budget {self.budget_bytes} bytes"
+        return f"<Problem: {len(self)} values, {len(self.producers)} uses, {int(self.needed.sum())} needed{budget}>"
+
+    @cached_property
+    def index(self) -> dict[str, int]:
+        """Position of each name."""
+        return {name: i for i, name in enumerate(self.names)}
+
+    def cost(self, saved: BoolArray, recomputed: BoolArray) -> int:
+        """What a choice costs; says nothing about whether it is legal (see `remat.check_plan`)."""
+        return int(self.save_cost[saved].sum() + self.recompute_cost[recomputed].sum())
+
+
+def _split_infinite(prices: Sequence[float], label: str, reasons: Mapping[int, str] | None) -> tuple[IntArray, Bans]:
+    """Separates a list of prices into finite integers and bans where the price is infinite."""
+    infinite = {i: "its price is infinite" for i, price in enumerate(prices) if price == math.inf}
+    for i in reasons or {}:
+        _position(f"cannot_{label.removesuffix('_cost')}", i, len(prices))
+    finite = [0 if price == math.inf else price for price in prices]
+    bans = Bans.of(len(prices), infinite | dict(reasons or {}))
+    return int_column(f"Problem.{label}", finite, len(prices), InvalidProblem), bans
+
+
+def _pairs(edges: list[tuple[int, int]]) -> IntArray:
+    odd = [edge for edge in edges if len(edge) != 2]
+    if odd:
+        raise InvalidProblem(f"edges must hold pairs (producer, consumer), got {odd[0]!r}")
+    flat = int_column("edges", [end for edge in edges for end in edge], 2 * len(edges), InvalidProblem)
+    return flat.reshape(-1, 2)
+
+
+def _position(label: str, index: int, length: int) -> None:
+    if not is_whole(index):
+        raise InvalidProblem(f"{label} must hold positions of values, got {index!r}")
+    if not 0 <= index < length:
+        raise InvalidProblem(f"{label} names value {index}, but there are only {length} (0 to {length - 1})")
+
+
+def _check_terms(problem: Problem) -> None:
+    n = len(problem)
+    for label in ("cannot_save", "cannot_recompute"):
+        if len(getattr(problem, label)) != n:
+            raise InvalidProblem(f"Problem.{label} must have length {n}, got {len(getattr(problem, label))}")
+    for label in _COSTS:
+        column: IntArray = getattr(problem, label)
+        if some(column < 0):
+            i = int(column.argmin())
+            raise InvalidProblem(
+                f"Problem.{label}[{problem.names[i]!r}] must be a non-negative integer, got {int(column[i])}"
+            )
+    total = sum(float(getattr(problem, label).sum(dtype=np.float64)) for label in ("save_cost", "recompute_cost"))
+    total = max(total, float(problem.save_bytes.sum(dtype=np.float64)))
+    if total >= LARGEST_TOTAL:
+        raise InvalidProblem(
+            f"Problem: the prices must add up to less than 2**62, got about {total:.2e}; use a coarser unit"
+        )
+    budget = problem.budget_bytes
+    if budget is not None and (not is_whole(budget) or budget < 0):
+        raise InvalidProblem(f"Problem.budget_bytes must be a non-negative integer or None, got {budget!r}")
+    if budget is not None:
+        object.__setattr__(problem, "budget_bytes", int(budget))  # an integer of numpy would wrap

@@ -1,0 +1,37 @@
+"""What a caller gave as a graph and a plan, checked once: the message is about the argument, not about its insides."""
+
+from __future__ import annotations
+
+from remat.answer.plan import Plan
+from remat.answer.plan_facts import plan_mask
+from remat.errors import InvalidOption
+from remat.facts.columns import BoolArray
+from remat.facts.graph import Graph
+from remat.proof.certify import check_plan
+
+
+def checked_graph(graph: object) -> Graph:
+    """The same object.
+
+    Raises:
+        InvalidOption: it is no graph.
+    """
+    if not isinstance(graph, Graph):
+        raise InvalidOption(f"graph must be a remat.Graph (Graph.load reads a file), got {graph!r}")
+    return graph
+
+
+def checked_saves(graph: Graph, plan: object, label: str = "plan") -> BoolArray:
+    """(n,) what a plan saves, if it is a legal one for this graph.
+
+    Raises:
+        InvalidPlan: the plan names unknown values, is not legal, or was made for another graph.
+        InvalidOption: it is no plan; the message begins with `label`.
+    """
+    if not isinstance(plan, Plan):
+        raise InvalidOption(f"{label} must be a remat.Plan (`solution.plan` of a solution), got {plan!r}")
+    plan.check_made_for(graph)
+    saved = plan_mask(graph, plan.saved)
+    plan_mask(graph, plan.recomputed)
+    check_plan(graph.unpriced, plan)
+    return saved

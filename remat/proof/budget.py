@@ -1,0 +1,73 @@
+"""Does any plan fit the byte budget? One minimum cut decides, and its flow proves the answer."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from remat.answer.registry import DEFAULT_SOLVER, find_solver
+from remat.answer.solver import Cut, FlowSolver, Solver
+from remat.errors import Infeasible, InvalidOption
+from remat.problem.feasibility import Forced
+from remat.problem.problem import Problem
+from remat.problem.weights import BY_BYTES
+from remat.proof.certify import proven_bound
+from remat.words import human_bytes
+
+_FALLBACK = "networkx"
+"""Always installed, and takes prices of any size."""
+
+_SHOWN = 5
+
+
+def flow_solver(solver: str | Solver | None = None) -> FlowSolver:
+    """A solver for minimum cuts: the one asked for, or else the default one where it is installed.
+
+    Raises:
+        InvalidOption: it is not a flow solver.
+        UnknownName, NotInstalled: there is none of this name, or a package is missing.
+    """
+    chosen = find_solver(DEFAULT_SOLVER if solver is None else solver)
+    if solver is None and chosen.missing():
+        chosen = find_solver(_FALLBACK)
+    if not isinstance(chosen, FlowSolver):
+        raise InvalidOption(f"a minimum cut needs a flow solver (ortools, scipy, networkx), got {chosen.name!r}")
+    chosen.check_installed()
+    return chosen
+
+
+def least_bytes(problem: Problem, known: Forced | None = None) -> Cut:
+    """The choice that saves the fewest bytes, and of those costs least, with the proof.
+
+    Args:
+        problem: one that has a plan, but for the budget.
+        known: `forced(problem)`, to save time.
+    """
+    return flow_solver().minimum_cut(problem, BY_BYTES, known)
+
+
+def check_budget(problem: Problem, known: Forced | None = None) -> None:
+    """Raises `Infeasible`, naming what the plan of the fewest bytes keeps, if it is proven that no plan fits."""
+    if problem.budget_bytes is None or int(problem.save_bytes.sum()) <= problem.budget_bytes:
+        return
+    least = least_bytes(problem, known)
+    if proven_bound(problem, least.certificate) is None:
+        raise Infeasible(_explained(problem, least))
+
+
+def _explained(problem: Problem, least: Cut) -> str:
+    """Why nothing fits the budget, given the choice that saves the fewest bytes."""
+    saved = np.flatnonzero(least.saved & (problem.save_bytes > 0))
+    largest = saved[np.argsort(-problem.save_bytes[saved], kind="stable")]
+    lines = [
+        f"  {problem.names[v]}: {human_bytes(int(problem.save_bytes[v]))}"
+        + (f" (cannot be recomputed: {reason})" if (reason := problem.cannot_recompute.reason(v)) else "")
+        for v in largest[:_SHOWN].tolist()
+    ]
+    if len(largest) > _SHOWN:
+        lines.append(f"  ... and {len(largest) - _SHOWN} more")
+    listed = "\n".join(lines)
+    return (
+        f"no plan fits the budget of {problem.budget_bytes} bytes: every plan saves at least {least.weight} "
+        f"({human_bytes(least.weight)}), proven by a minimum cut. The plan that saves the fewest keeps:\n{listed}\n"
+        f"Raise the budget, or lift a ban on recomputing."
+    )

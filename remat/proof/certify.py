@@ -1,0 +1,162 @@
+"""Independent checks of plans and proofs. Nothing here trusts, or calls, a solver."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from remat.answer.network import SINK, SOURCE, Network, Reduction
+from remat.answer.plan import Plan
+from remat.answer.solution import FlowCertificate, Reason, Solution
+from remat.errors import CertificateRejected, InvalidOption, InvalidPlan, UnsupportedProblem
+from remat.facts.columns import BoolArray, IntArray, some
+from remat.problem.feasibility import forced
+from remat.problem.problem import Problem
+from remat.problem.weights import BY_COST, Weights
+
+_SHOWN = 5
+
+
+def check_plan(problem: Problem, plan: Plan) -> int:
+    """Checks that a plan is legal and returns what it costs, in time linear in the graph.
+
+    A plan is legal if everything needed is available, everything recomputed has its arguments
+    available, no ban is broken, and the saved bytes fit the budget. As values are in topological
+    order, that is enough for the backward pass to compute all it needs.
+
+    Raises:
+        InvalidPlan: naming every broken rule, with up to five values each.
+    """
+    saved, recomputed = plan.masks(problem)
+    available = saved | recomputed
+    producers, consumers = problem.producers, problem.consumers
+    starved = np.zeros(len(problem), np.bool_)
+    starved[consumers[recomputed[consumers] & ~available[producers]]] = True
+    broken = {
+        "both saved and recomputed": saved & recomputed,
+        "needed by the backward pass, but neither saved nor recomputed": problem.needed & ~available,
+        "recomputed from a value that is not available": starved,
+        "saved, but that is forbidden": saved & problem.cannot_save.mask,
+        "recomputed, but that is forbidden": recomputed & problem.cannot_recompute.mask,
+    }
+    complaints = [f"{what}: {_named(problem, who)}" for what, who in broken.items() if some(who)]
+    saved_bytes = int(problem.save_bytes[saved].sum())
+    if problem.budget_bytes is not None and saved_bytes > problem.budget_bytes:
+        complaints.append(f"saves {saved_bytes} bytes, but the budget is {problem.budget_bytes}")
+    if complaints:
+        raise InvalidPlan("the plan is not legal:\n  " + "\n  ".join(complaints))
+    return problem.cost(saved, recomputed)
+
+
+def check_flow(network: Network, flow: IntArray) -> int:
+    """Checks that a flow is feasible and returns its value, in time linear in the network.
+
+    Raises:
+        CertificateRejected: wrong shape, a capacity exceeded, a negative flow, or flow that
+            appears or vanishes at a vertex.
+    """
+    if type(flow) is not np.ndarray:  # a subclass may compare as it likes, and nothing is taken on trust
+        raise CertificateRejected(f"a flow must be a numpy array, got {type(flow).__name__}")
+    if flow.shape != network.capacities.shape or flow.dtype != np.int64:
+        raise CertificateRejected(
+            f"a flow must be int64 of shape {network.capacities.shape}, got {flow.dtype} of shape {flow.shape}"
+        )
+    if some(flow < 0) or some(flow > network.capacities):
+        arc = int(np.flatnonzero((flow < 0) | (flow > network.capacities))[0])
+        raise CertificateRejected(
+            f"flow[{arc}] must be between 0 and the capacity {int(network.capacities[arc])}, got {int(flow[arc])}"
+        )
+    # Sums that wrap could look conserved. In a flow of ours no vertex passes on 2**62: all prices add up to less.
+    n = network.num_vertices
+    through = np.bincount(network.tails, flow, minlength=n) + np.bincount(network.heads, flow, minlength=n)
+    if some(through >= 2.0**63):
+        raise CertificateRejected(f"too much flow at vertex {int(through.argmax())}: {through.max():.2e}")
+    excess = np.zeros(n, np.int64)
+    np.add.at(excess, network.heads, flow)
+    np.subtract.at(excess, network.tails, flow)
+    inner = np.flatnonzero(excess)
+    inner = inner[(inner != SOURCE) & (inner != SINK)]
+    if len(inner):
+        raise CertificateRejected(f"flow is not conserved at vertex {int(inner[0])}: excess {int(excess[inner[0]])}")
+    return int(excess[SINK])
+
+
+def certify(problem: Problem, solution: Solution) -> bool:
+    """Checks all that a solution claims: a legal plan, its price, and the proof of optimality.
+
+    A flow certificate is verified against a network built afresh from the problem: no plan weighs
+    less than a feasible flow (weak duality). So a bound that follows from the flow, and equals the
+    plan's price, proves the plan optimal, with a budget, too (`remat.problem.weights`); and a flow may show
+    that no plan fits the budget. Other certificates are claims: they are checked for consistency only.
+
+    Returns:
+        whether it was proven that no plan is better, or that there is none.
+
+    Raises:
+        InvalidPlan: the plan is not legal, or does not cost what the solution says.
+        CertificateRejected: the proof, or the bound, does not hold.
+    """
+    if solution.plan is None:
+        return _certify_without_plan(problem, solution)
+    _check_claim(solution, check_plan(problem, solution.plan))
+    if type(solution.certificate) is not FlowCertificate:
+        return False
+    proven = proven_bound(problem, solution.certificate)
+    if proven != solution.bound:
+        raise CertificateRejected(f"the flow proves the bound {proven}, but {solution.solver} claims {solution.bound}")
+    return solution.is_optimal
+
+
+def proven_bound(problem: Problem, certificate: FlowCertificate) -> int | None:
+    """What every plan within the budget costs at least, shown by a flow; None if it shows that there is none.
+
+    Raises:
+        CertificateRejected: the flow is not feasible, or no bound follows from it.
+    """
+    claimed = certificate.weights
+    try:
+        weights = Weights(claimed.cost, claimed.byte)  # a subclass may have a bound of its own
+        reduction = Reduction.of(problem, weights)
+    except (InvalidOption, UnsupportedProblem) as error:
+        raise CertificateRejected(f"no bound follows from the flow: {error}") from error
+    if weights != BY_COST and problem.budget_bytes is None:
+        raise CertificateRejected(f"a flow that weighs bytes ({weights}) bounds nothing without a budget")
+    least = reduction.base + reduction.unit * check_flow(reduction.network, certificate.flow)
+    return weights.bound(least, problem.budget_bytes)
+
+
+def _check_claim(solution: Solution, cost: int) -> None:
+    who, claim = solution.solver, solution.termination
+    if cost != solution.objective:
+        raise InvalidPlan(f"the plan costs {cost}, but {who} claims {solution.objective}")
+    if claim.reason not in (Reason.OPTIMAL, Reason.FEASIBLE):
+        raise CertificateRejected(f"{who} claims {claim.reason.name}, yet returns a plan")
+    if claim.bound is not None and claim.bound > cost:
+        raise CertificateRejected(f"{who} claims the bound {claim.bound}, above its own plan's cost {cost}")
+    if claim.reason is Reason.OPTIMAL and claim.bound != cost:
+        raise CertificateRejected(f"{who} claims optimality at cost {cost} with the bound {claim.bound}")
+    if solution.certificate is None:
+        raise CertificateRejected(f"{who} gives no certificate; a ClaimedBound is the least that it can give")
+
+
+def _certify_without_plan(problem: Problem, solution: Solution) -> bool:
+    who, reason = solution.solver, solution.termination.reason
+    if reason in (Reason.OPTIMAL, Reason.FEASIBLE):
+        raise CertificateRejected(f"{who} claims {reason.name} without a plan")
+    if solution.objective is not None:
+        raise CertificateRejected(f"{who} claims the objective {solution.objective} without a plan")
+    if reason is not Reason.INFEASIBLE:
+        return False
+    rules = forced(problem)
+    if some(rules.lost & problem.needed):
+        return True
+    if type(solution.certificate) is FlowCertificate and proven_bound(problem, solution.certificate) is None:
+        return True
+    if problem.budget_bytes is None or int(problem.save_bytes.sum()) <= problem.budget_bytes:
+        raise CertificateRejected(f"{who} claims INFEASIBLE, but no rule stands in the way of a plan")
+    return False
+
+
+def _named(problem: Problem, who: BoolArray) -> str:
+    indices = np.flatnonzero(who).tolist()
+    names = ", ".join(repr(problem.names[i]) for i in indices[:_SHOWN])
+    return names + (f" and {len(indices) - _SHOWN} more" if len(indices) > _SHOWN else "")

@@ -1,0 +1,164 @@
+"""The lower convex hull of (saved bytes, cost), vertex by vertex, each edge with a proof.
+
+Weigh the two ends of a chord alike, `Weights.along`, and cut: either nothing weighs less, and the
+chord is an edge of the hull, proven by the flow; or the cut is a vertex below the chord, which
+splits it in two. Every cut is a vertex or an edge, so v vertices take 2 v - 1 cuts.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cached_property
+
+from remat.answer.network import Reduction
+from remat.answer.solution import FlowCertificate
+from remat.answer.solver import Cut, FlowSolver
+from remat.errors import CertificateRejected, UnsupportedProblem
+from remat.facts.columns import BoolArray
+from remat.problem.feasibility import Forced, check_feasible, forced
+from remat.problem.problem import Problem
+from remat.problem.weights import BY_BYTES, BY_COST, Weights
+from remat.proof.certify import check_flow
+
+
+@dataclass(frozen=True, eq=False)
+class Vertex:
+    """A choice as a point; one that a `Hull` returns is optimal for some price of memory.
+
+    Attributes:
+        saved, recomputed: (n,) masks.
+        saved_bytes, cost: what it saves, and what it costs.
+    """
+
+    saved: BoolArray
+    recomputed: BoolArray
+    saved_bytes: int
+    cost: int
+
+    @classmethod
+    def of(cls, problem: Problem, saved: BoolArray, recomputed: BoolArray) -> Vertex:
+        """A choice, with what it saves and costs."""
+        return cls(saved, recomputed, int(problem.save_bytes[saved].sum()), problem.cost(saved, recomputed))
+
+    @property
+    def point(self) -> tuple[int, int]:
+        """(saved bytes, cost)."""
+        return self.saved_bytes, self.cost
+
+
+@dataclass(frozen=True, eq=False)
+class Edge:
+    """Two neighbours, and the proof that nothing lies below the line through them.
+
+    Attributes:
+        left, right: the one that saves fewer bytes and costs more, and the other one.
+        certificate: the flow.
+        weight: no choice weighs less than this, under `certificate.weights`.
+    """
+
+    left: Vertex
+    right: Vertex
+    certificate: FlowCertificate
+    weight: int
+
+    @property
+    def is_exact(self) -> bool:
+        """The line goes through both ends. If not, 62 bits were too few to weigh them alike."""
+        weights = self.certificate.weights
+        return weights.weigh(*self.left.point) == self.weight == weights.weigh(*self.right.point)
+
+    def bound(self, budget_bytes: int) -> int:
+        """What every choice that saves up to `budget_bytes` costs at least."""
+        bound = self.certificate.weights.bound(self.weight, budget_bytes)
+        assert bound is not None  # an edge weighs costs, too
+        return bound
+
+
+@dataclass(frozen=True, eq=False)
+class Hull:
+    """A problem without its budget, and a solver for its cuts.
+
+    No cut is taken on trust: its flow is checked first.
+
+    Raises:
+        Infeasible: the bans leave no plan.
+    """
+
+    problem: Problem
+    solver: FlowSolver
+
+    def __post_init__(self) -> None:
+        check_feasible(self.problem, self._rules)
+
+    @cached_property
+    def _rules(self) -> Forced:
+        return forced(self.problem)
+
+    @cached_property
+    def smallest(self) -> Vertex:
+        """The choice that saves the fewest bytes, and of those costs least."""
+        return self._vertex(self._cut(BY_BYTES))
+
+    @cached_property
+    def cheapest(self) -> Vertex:
+        """The choice that costs least, and of those saves the fewest bytes."""
+        return self._vertex(self._cut(BY_COST))
+
+    def edges(self) -> list[Edge]:
+        """All edges, from the fewest bytes to the lowest cost; none if one choice is best in both."""
+        edges: list[Edge] = []
+        pending = [(self.smallest, self.cheapest)]
+        while pending:
+            left, right = pending.pop()
+            found = self.between(left, right)
+            if isinstance(found, Edge):
+                edges.append(found)
+            elif found is not None:
+                pending += [(found, right), (left, found)]
+        return edges
+
+    def edge_at(self, budget_bytes: int) -> Edge | None:
+        """The edge above a budget; None if the cheapest choice fits, or only one choice is best.
+
+        The budget must not be below `smallest`.
+        """
+        left, right = self.smallest, self.cheapest
+        while left.saved_bytes <= budget_bytes < right.saved_bytes:
+            found = self.between(left, right)
+            if found is None or isinstance(found, Edge):
+                return found
+            left, right = (found, right) if found.saved_bytes <= budget_bytes else (left, found)
+        return None
+
+    def between(self, left: Vertex, right: Vertex) -> Vertex | Edge | None:
+        """A vertex below the chord, or the proof that the chord is an edge; None if it has no length."""
+        if left.saved_bytes >= right.saved_bytes:
+            return None
+        cut = self._cut(Weights.along(left.point, right.point))
+        middle, weights = self._vertex(cut), cut.certificate.weights
+        is_below = cut.weight < min(weights.weigh(*left.point), weights.weigh(*right.point))
+        if is_below and left.saved_bytes < middle.saved_bytes < right.saved_bytes:
+            return middle
+        return Edge(left, right, cut.certificate, cut.weight)
+
+    def _cut(self, weights: Weights) -> Cut:
+        """A minimum cut, under coarser weights where the solver cannot count so far."""
+        *finer, coarsest = weights.ever_coarser()
+        for tried in finer:
+            with suppress(UnsupportedProblem):
+                return self.solver.minimum_cut(self.problem, tried, self._rules)
+        return self.solver.minimum_cut(self.problem, coarsest, self._rules)
+
+    def _vertex(self, cut: Cut) -> Vertex:
+        """A cut as a point, if its flow proves that nothing weighs less."""
+        vertex, weights = Vertex.of(self.problem, cut.saved, cut.recomputed), cut.certificate.weights
+        reduction = Reduction.of(self.problem, weights, self._rules)
+        proven = reduction.base + reduction.unit * check_flow(reduction.network, cut.certificate.flow)
+        weight = weights.weigh(*vertex.point)
+        if not weight == proven == cut.weight:
+            raise CertificateRejected(
+                f"{self.solver.name} returns a cut that weighs {weight}, as a minimum cut of {cut.weight}; "
+                f"its flow proves {proven}"
+            )
+        return vertex

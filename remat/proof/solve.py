@@ -1,0 +1,82 @@
+"""`remat.solve`: one entry point for every solver, with every answer checked."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+
+from remat.answer.registry import DEFAULT_BUDGET_SOLVER, DEFAULT_SOLVER, find_solver
+from remat.answer.solution import Reason, Solution, Termination
+from remat.answer.solver import Solver
+from remat.errors import CertificateRejected, Infeasible, InvalidProblem, LimitReached
+from remat.problem.feasibility import check_feasible, forced
+from remat.problem.problem import Problem
+from remat.proof.budget import check_budget
+from remat.proof.certify import certify
+
+
+def solve(
+    problem: Problem,
+    solver: str | Solver | None = None,
+    *,
+    time_limit_s: float | None = None,
+    throw: bool = True,
+) -> Solution:
+    """Solves a problem and certifies the answer.
+
+    Args:
+        problem: what to solve.
+        solver: a registered name (`remat solvers` lists them) or a configured instance; "ortools" when
+            left out, and "lagrangian" for a problem with a byte budget.
+        time_limit_s: wall time in seconds; only for solvers that support it.
+        throw: raise if there is no plan; if False, return a solution without one.
+
+    Whether there is a plan at all is decided before the solver is called, with a budget, too.
+
+    Returns:
+        a solution whose plan is legal and costs what it says. `is_proven` tells whether its
+        optimality was verified, too.
+
+    Raises:
+        UnknownName, NotInstalled, UnsupportedProblem: the solver cannot be used for this.
+        Infeasible: no plan exists; the message names the rules that contradict each other, or the
+            fewest bytes that a plan can save.
+        LimitReached: the solver found no plan: a limit stopped it, or it is a heuristic.
+        InvalidPlan, CertificateRejected: the solver's answer is wrong. That is a bug in the solver.
+    """
+    if not isinstance(problem, Problem):  # pyright: ignore[reportUnnecessaryIsInstance]  # the likeliest slip
+        raise InvalidProblem(
+            f"solve() takes a remat.Problem, got {type(problem).__name__}; "
+            f"a graph is posed first: cost_model.pose(graph)"
+        )
+    if solver is None:
+        solver = DEFAULT_SOLVER if problem.budget_bytes is None else DEFAULT_BUDGET_SOLVER
+    chosen = find_solver(solver)
+    chosen.accept(problem, time_limit_s=time_limit_s)
+    rules = forced(problem)
+    try:
+        check_feasible(problem, rules)
+        check_budget(problem, rules)
+    except Infeasible as conflict:
+        if throw:
+            raise
+        claim = Termination(Reason.INFEASIBLE, detail=str(conflict))
+        return Solution(None, None, claim, None, chosen.name, is_proven=True)
+    start = time.perf_counter()
+    solution = chosen._solve(problem, time_limit_s=time_limit_s)  # pyright: ignore[reportPrivateUsage]
+    taken_s = time.perf_counter() - start
+    if solution.termination.reason is Reason.INFEASIBLE:
+        raise CertificateRejected(f"{chosen.name} claims INFEASIBLE, but no rule stands in the way of a plan")
+    solution = replace(solution, is_proven=certify(problem, solution), solve_time_s=taken_s)
+    if solution.plan is None and throw:
+        raise LimitReached(_nothing_found(solution))
+    return solution
+
+
+def _nothing_found(solution: Solution) -> str:
+    if solution.termination.reason is Reason.GAVE_UP:
+        return f"{solution.solver} is a heuristic, and found no plan, though there is one; take an exact solver"
+    return (
+        f"{solution.solver} found no plan within its {solution.termination.limit} limit; "
+        f"raise it, or choose a faster solver"
+    )

@@ -1,0 +1,194 @@
+"""Which value of a joint graph is which result of an eager operator.
+
+The joint graph was decomposed, stripped of common subexpressions and passed over; eager runs whole
+operators. So every eager operator is decomposed as the compiler would, and its pieces are looked up in
+the joint graph: a piece and a node are the same value if operator, constants, shape, dtype and all
+arguments agree, and the arguments agree if what holds them was found to be the same before. Names,
+counts and positions decide nothing, except between nodes that agree in all of this.
+
+What eager computes in another way than the compiler (dropout, on CPU) is not found itself, but what
+reads it is: a content that was not found stands for whatever its readers read in the joint graph.
+"""
+
+# FX nodes carry untyped metadata, and tracing is partly untyped.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportMissingTypeStubs=false, reportPrivateUsage=false
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import Tensor, fx
+from torch._ops import OpOverload
+from torch.utils._pytree import tree_flatten, tree_leaves
+
+from remat.pytorch.eager.expansion import Expansion
+from remat.pytorch.eager.recording import Call, Content
+from remat.pytorch.read.operators import Operator
+from remat.pytorch.read.sharing import bases
+from remat.pytorch.seam import versions as seam
+
+
+@dataclass(frozen=True)
+class Correspondence:
+    """What was found, by the names of values that own a storage in the joint graph.
+
+    Attributes:
+        returned: value -> each (position of the call, content) that eager computes it with. They are
+            several where equal calls are one in the joint graph.
+        inside: value -> position of the call that computes it on the way, but does not return it.
+    """
+
+    returned: dict[str, list[tuple[int, Content]]] = field(default_factory=dict[str, list[tuple[int, Content]]])
+    inside: dict[str, int] = field(default_factory=dict[str, int])
+
+    @classmethod
+    def of(
+        cls, joint_graph: fx.Graph, node_info: Any, calls: Sequence[Call], expansions: Sequence[Expansion | None]
+    ) -> Correspondence:
+        """Finds the values of a joint graph in what eager ran.
+
+        Args:
+            joint_graph: forward and backward, with fake tensors in `meta["val"]`.
+            node_info: torch's classification of its nodes.
+            calls: of the same model, with arguments of the same sizes.
+            expansions: of these calls.
+        """
+        nodes = [node for node in joint_graph.nodes if node.op != "output" and node not in node_info.tangents_closure]
+        search = _Search(_Pieces.of(nodes), calls, expansions)
+        for position in range(len(calls)):
+            search.look_up(position)
+        return search.answer()
+
+
+@dataclass(frozen=True)
+class _Pieces:
+    """Nodes, and for each one the node that owns its storage."""
+
+    nodes: Sequence[fx.Node]
+    base: dict[fx.Node, fx.Node]
+
+    @classmethod
+    def of(cls, nodes: Sequence[fx.Node]) -> _Pieces:
+        known: dict[Any, Operator] = {}
+        ops = {node: known.get(node.target) or known.setdefault(node.target, Operator.of(node)) for node in nodes}
+        return cls(nodes, bases(nodes, ops))
+
+    @property
+    def computed(self) -> Iterable[fx.Node]:
+        """All but inputs, views, and the writing back of what was functionalized."""
+        for node in self.nodes:
+            mutates = isinstance(node.target, OpOverload) and node.target._schema.is_mutable
+            if node.op == "call_function" and self.base[node] is node and not mutates:
+                yield node
+
+
+class _Search:
+    """Looks up one call after the other, and remembers which content is which node."""
+
+    def __init__(self, joint: _Pieces, calls: Sequence[Call], expansions: Sequence[Expansion | None]) -> None:
+        self.joint = joint
+        self.calls = calls
+        self.expansions = expansions
+        self.maker = {content: i for i, call in reversed(list(enumerate(calls))) for content in _contents(call)}
+        self.node_of: dict[Hashable, fx.Node] = {}
+        """Node of a content, or of a piece inside a call."""
+        self.standing_for: dict[fx.Node, Hashable] = {}
+        self.taken: set[fx.Node] = set()
+        self.by_argument: defaultdict[tuple[Any, fx.Node | None], list[fx.Node]] = defaultdict(list)
+        for node in joint.computed:
+            sources = node.all_input_nodes
+            self.by_argument[node.target, None].append(node)
+            if sources:
+                self.by_argument[node.target, joint.base[sources[0]]].append(node)
+
+    def look_up(self, position: int) -> None:
+        """Finds the pieces of a call, in order."""
+        call, expansion = self.calls[position], self.expansions[position]
+        if expansion is None:
+            return
+        *nodes, _ = expansion.graph.nodes
+        pieces = _Pieces.of(nodes)
+        inputs = [node for node in nodes if node.op == "placeholder"]
+        contents: dict[fx.Node, Hashable]
+        contents = {node: operand.content for node, operand in zip(inputs, call.operands, strict=True)}
+        for result, operand in zip(expansion.results, call.results, strict=True):
+            # A decomposition is not always true to eager: statistics of a bfloat16 layer_norm, for one, are
+            # float32 in eager on CPU, and bfloat16 in the compiler.
+            if operand and isinstance(result, fx.Node) and _kind(result) == ((operand.dtype, *operand.shape),):
+                contents.setdefault(pieces.base[result], operand.content)
+        identity = {node: contents.get(base, (position, base.name)) for node, base in pieces.base.items()}
+        for piece in pieces.computed:
+            self._find(piece, identity)
+
+    def _find(self, piece: fx.Node, identity: dict[fx.Node, Hashable]) -> None:
+        sources = piece.all_input_nodes
+        first = self.node_of.get(identity[sources[0]]) if sources else None
+        candidates = self.by_argument[piece.target, first]
+        # Two equal calls are one node after the elimination of common subexpressions, so a node may be
+        # found twice; but where arguments are unknown, the next one in program order comes first.
+        for node in sorted(candidates, key=self.taken.__contains__):
+            learnt = self._agree(piece, node, identity)
+            if learnt is not None:
+                self.taken.add(node)
+                for what, is_node in {**learnt, identity[piece]: node}.items():
+                    self.node_of[what] = is_node
+                    self.standing_for.setdefault(is_node, what)
+                return
+
+    def _agree(
+        self, piece: fx.Node, node: fx.Node, identity: dict[fx.Node, Hashable]
+    ) -> dict[Hashable, fx.Node] | None:
+        """Whether a piece and a node are the same value; then what that says about unknown arguments."""
+        ours, shape_of_ours = tree_flatten((piece.args, dict(piece.kwargs)))
+        theirs, shape_of_theirs = tree_flatten((node.args, dict(node.kwargs)))
+        if shape_of_ours != shape_of_theirs or _kind(piece) != _kind(node):
+            return None
+        learnt: dict[Hashable, fx.Node] = {}
+        for our, their in zip(ours, theirs, strict=True):
+            if not (isinstance(our, fx.Node) and isinstance(their, fx.Node)):
+                if type(our) is not type(their) or our != their:
+                    return None
+                continue
+            what, base = identity[our], self.joint.base[their]
+            found = self.node_of.get(what, learnt.get(what))
+            if _kind(our) != _kind(their) or (found is None and not self._may_be(what, base)):
+                return None
+            if found is not None and found is not base:
+                return None
+            learnt[what] = base
+        return learnt
+
+    def _may_be(self, what: Hashable, node: fx.Node) -> bool:
+        """An unknown content comes from outside if and only if the node does, and no other one is that node."""
+        from_outside = what not in self.maker and isinstance(what, tuple) and isinstance(what[1], int)
+        return from_outside == (node.op == "placeholder") and self.standing_for.get(node, what) == what
+
+    def answer(self) -> Correspondence:
+        """What is known after the last call."""
+        found = Correspondence()
+        for what, node in self.node_of.items():
+            if what in self.maker:
+                content: Any = what
+                found.returned.setdefault(node.name, []).append((self.maker[content], content))
+            elif isinstance(what, tuple) and isinstance(what[1], str):
+                found.inside.setdefault(node.name, what[0])
+        return found
+
+
+def _contents(call: Call) -> set[Content]:
+    """What a call leaves in memory that was not there before."""
+    new = set(call.created)
+    new |= {result.content for result in call.results if result and result.content[0] in call.written}
+    return new | {(op.content[0], op.content[1] + 1) for op in call.operands if op.content[0] in call.written}
+
+
+def _kind(node: fx.Node) -> tuple[Any, ...]:
+    """Shapes and dtypes of a value, or of the elements of a tuple."""
+    leaves = tree_leaves(node.meta.get("val"))
+    return tuple(
+        (leaf.dtype, *map(seam.hint, leaf.shape)) if isinstance(leaf, Tensor) else type(leaf) for leaf in leaves
+    )

@@ -1,0 +1,153 @@
+"""What eager PyTorch keeps between the passes: a policy of selective activation checkpointing."""
+
+# Torch's checkpointing is partly untyped.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, ExitStack
+from dataclasses import dataclass
+from itertools import count
+from typing import Any
+
+from torch.utils.checkpoint import CheckpointPolicy, create_selective_checkpoint_contexts
+
+from remat.errors import InvalidPlan
+from remat.pytorch.eager.recording import every_cast
+from remat.words import human_bytes
+
+
+@dataclass(frozen=True)
+class KeptCall:
+    """An operator whose results are kept for the backward pass, all of them.
+
+    Attributes:
+        position: which of the region's operators it is.
+        op: its name, e.g. "aten.native_layer_norm.default".
+        values: those of the plan's saved values that it computes, or that are views of what it computes.
+        bytes: memory of all its results.
+        along_bytes: the part of it that the plan did not ask for.
+    """
+
+    position: int
+    op: str
+    values: tuple[str, ...]
+    bytes: int
+    along_bytes: int
+
+
+@dataclass(frozen=True)
+class SelectivePolicy:
+    """What a plan comes to under `torch.utils.checkpoint`, operator by operator.
+
+    Attributes:
+        operators: what the region runs, in order: the overloads that torch asks a policy about.
+        kept: those whose results are kept.
+        repeated: positions of those that run again in the backward pass: all others, up to the one
+            after which autograd needs nothing more.
+        left_out: (value, why) for each saved value of the plan that cannot be kept. It is recomputed
+            instead, which is always right.
+        idle: operators that run again although the plan does not: nothing that it recomputes needs
+            them. Checkpointing repeats a region from its start.
+        writes_again: operators whose effect outlives the region (running statistics of a batch
+            normalisation, for one) and that run again, as under plain checkpointing.
+    """
+
+    operators: tuple[Any, ...]
+    kept: tuple[KeptCall, ...]
+    repeated: tuple[int, ...]
+    left_out: tuple[tuple[str, str], ...]
+    idle: tuple[str, ...]
+    writes_again: tuple[str, ...]
+
+    @property
+    def kept_bytes(self) -> int:
+        """Memory that is kept between the passes, apart from the region's inputs."""
+        return sum(call.bytes for call in self.kept)
+
+    @property
+    def along_bytes(self) -> int:
+        """The part of `kept_bytes` that the plan did not ask for: further results of the operators."""
+        return sum(call.along_bytes for call in self.kept)
+
+    def contexts(self) -> tuple[AbstractContextManager[Any], AbstractContextManager[Any]]:
+        """For `torch.utils.checkpoint.checkpoint(fn, *args, use_reentrant=False, context_fn=policy.contexts)`.
+
+        In eager mode; inside `torch.compile`, `remat.compile` is what brings a plan.
+        Sizes may differ from those that the policy was made with (the last batch of an epoch); the
+        operators may not.
+
+        Raises:
+            InvalidPlan: from the checkpointed call, when it runs another operator than the model did
+                when the policy was made.
+        """
+        decide = _Decisions(self.operators, frozenset(call.position for call in self.kept))
+        forward, again = create_selective_checkpoint_contexts(decide)
+        return _Pass(forward, decide.start_forward), _Pass(again, decide.start_again)
+
+    def report(self) -> str:
+        """What is kept, what comes along, and what could not be expressed, with reasons."""
+        lines = [
+            f"keeps {human_bytes(self.kept_bytes)} from {len(self.kept)} of {len(self.operators)} operators"
+            + (f", {human_bytes(self.along_bytes)} of it saved along" if self.along_bytes else "")
+        ]
+        for call in self.kept:
+            along = f", {human_bytes(call.along_bytes)} saved along" if call.along_bytes else ""
+            lines.append(f"  {call.op} ({', '.join(call.values)}): {human_bytes(call.bytes)}{along}")
+        lines += _section("left out, so recomputed", (f"{name}: {why}" for name, why in self.left_out))
+        lines += _section("run again, though nothing that the plan recomputes needs them", self.idle)
+        lines += _section("take effect a second time when they run again", self.writes_again)
+        return "\n".join(lines)
+
+
+class _Decisions:
+    """The policy function of one checkpointed call: it counts what it is asked about."""
+
+    def __init__(self, operators: Sequence[Any], kept: frozenset[int]) -> None:
+        self._operators = operators
+        self._kept = kept
+        self._forward, self._again = count(), count()
+
+    def start_forward(self) -> None:
+        """Counts the forward pass from its start."""
+        self._forward = count()
+
+    def start_again(self) -> None:
+        """Counts the recomputation from its start."""
+        self._again = count()
+
+    def __call__(self, ctx: Any, op: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:
+        del args, kwargs
+        # Some versions of torch ask again while they recompute, some do not.
+        position = next(self._again if ctx.is_recompute else self._forward)
+        expected = self._operators[position] if position < len(self._operators) else "its end"
+        if op is not expected:
+            raise InvalidPlan(
+                f"the checkpointed region has changed since the policy was made: operator {position} is now {op}, "
+                f"it was {expected}. Checkpoint the very function that selective_policy got, under the same autocast "
+                f"and in the same mode (train or eval), and not inside torch.compile; or make a new policy"
+            )
+        return CheckpointPolicy.MUST_SAVE if position in self._kept else CheckpointPolicy.PREFER_RECOMPUTE
+
+
+class _Pass(AbstractContextManager[Any]):
+    """The context of the forward pass, or of a recomputation, of which there may be several (`retain_graph=True`)."""
+
+    def __init__(self, torchs: AbstractContextManager[Any], start: Callable[[], None]) -> None:
+        self._torchs = torchs
+        self._start = start
+        self._open = ExitStack()
+
+    def __enter__(self) -> Any:
+        self._start()
+        self._open.enter_context(every_cast())
+        return self._open.enter_context(self._torchs)
+
+    def __exit__(self, *error: Any) -> Any:
+        return self._open.__exit__(*error)
+
+
+def _section(title: str, entries: Iterable[str]) -> list[str]:
+    listed = [f"  {entry}" for entry in entries]
+    return [f"{title}:", *listed] if listed else []

@@ -1,0 +1,264 @@
+"""What eager PyTorch runs: the operators below autograd, in order, and which memory each reads and writes."""
+
+# Dispatch modes, storages and operators are partly untyped, and the schema of an operator is private.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportMissingTypeStubs=false, reportPrivateUsage=false
+
+from __future__ import annotations
+
+import pickle
+import random
+from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch._ops import OpOverload
+from torch.autograd.graph import saved_tensors_hooks
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils.checkpoint import SAC_IGNORED_OPS, CheckpointPolicy, create_selective_checkpoint_contexts
+
+from remat.errors import CaptureError
+from remat.pytorch.seam.restore import undone
+
+Content: TypeAlias = tuple[int, int]
+"""What a storage holds: which storage, and how often it has been written to since it was first seen."""
+
+
+@dataclass(frozen=True)
+class Operand:
+    """A tensor that an operator took or returned, without its data.
+
+    Attributes:
+        content: what it holds; its views hold the same.
+        shape, stride, dtype, device: of the tensor.
+        storage_bytes: of the storage that it keeps alive.
+    """
+
+    content: Content
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    dtype: torch.dtype
+    device: torch.device
+    storage_bytes: int
+
+
+@dataclass(frozen=True)
+class Call:
+    """One operator that ran.
+
+    Attributes:
+        op: e.g. `torch.ops.aten.addmm.default`.
+        args, kwargs: what it was called with, an `Operand` for each tensor.
+        results: one entry for each leaf of what it returned; None for what is not a strided tensor.
+        written: ids of the storages that it wrote to, by its schema.
+    """
+
+    op: Any
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+    results: tuple[Operand | None, ...]
+    written: frozenset[int]
+
+    @property
+    def operands(self) -> list[Operand]:
+        """The tensors that it took, in order, with repetitions."""
+        return [leaf for leaf in tree_leaves((self.args, self.kwargs)) if isinstance(leaf, Operand)]
+
+    @property
+    def created(self) -> dict[Content, Operand]:
+        """What it computed into memory of its own, by content: neither views nor what it wrote in place."""
+        taken = {operand.content[0] for operand in self.operands}
+        return {result.content: result for result in self.results if result and result.content[0] not in taken}
+
+    @property
+    def is_view(self) -> bool:
+        """Whether all its results look at what it took, and nothing is written."""
+        taken = {operand.content[0] for operand in self.operands}
+        return not self.written and all(result and result.content[0] in taken for result in self.results)
+
+    @property
+    def draws(self) -> bool:
+        """Whether it draws random numbers; attention that was told not to drop out does not.
+
+        What is inside a higher-order operator is unknown, so it is taken to draw.
+        """
+        if not isinstance(self.op, OpOverload):
+            return True
+        if torch.Tag.nondeterministic_seeded not in self.op.tags:
+            return False
+        return self._argument("dropout_p") != 0
+
+    @property
+    def writes_hidden(self) -> bool:
+        """Whether it updates running statistics, which the schemas of batch normalisation do not say."""
+        return "batch_norm" in str(self.op) and bool(self._argument("training") or self._argument("train"))
+
+    def _argument(self, name: str) -> Any:
+        if not isinstance(self.op, OpOverload):
+            return None
+        for i, argument in enumerate(self.op._schema.arguments):
+            if argument.name == name:
+                return self.args[i] if i < len(self.args) else self.kwargs.get(name, argument.default_value)
+        return None
+
+
+@dataclass(frozen=True)
+class Recording:
+    """The operators that a policy of selective checkpointing is asked about.
+
+    Attributes:
+        calls: in order.
+        repeated: how many of them a recomputation goes through: it stops when autograd has all that
+            it saves.
+    """
+
+    calls: tuple[Call, ...]
+    repeated: int
+
+
+@contextmanager
+def every_cast() -> Generator[None]:
+    """Autocast casts a weight wherever it is used.
+
+    Else it would keep the copy until its outermost context ends: a region that reads the weight a second time, or
+    again in the backward pass, would run other operators than the first time.
+    """
+    before = torch.is_autocast_cache_enabled()
+    torch.set_autocast_cache_enabled(False)
+    try:
+        yield
+    finally:
+        torch.set_autocast_cache_enabled(before)
+
+
+def record(function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Recording:
+    """Runs `function(*args, **kwargs)` once and lists what runs.
+
+    Arguments, parameters, buffers and random number generators are put back as they were.
+
+    Raises:
+        CaptureError: no checkpoint of the function can be right, or torch cannot run it under one.
+    """
+    recorder = _Recorder()
+    saves = [0]
+
+    def pack(tensor: Tensor) -> Tensor:
+        saves.append(len(recorder.calls))
+        return tensor
+
+    hooks = saved_tensors_hooks(pack, lambda tensor: tensor)
+    # Torch's own mode is below, so that what it cannot take is noticed now.
+    torchs, _ = create_selective_checkpoint_contexts(_keep_nothing)
+    try:
+        with undone(function, tuple(args), kwargs):
+            before = _other_random_states()
+            with torch.enable_grad(), hooks, every_cast(), torchs, recorder:
+                function(*args, **kwargs)
+            _check_draws(recorder.calls, drew_elsewhere=_other_random_states() != before)
+    except NotImplementedError as error:
+        if "HigherOrderOperator" not in str(error):
+            raise
+        raise CaptureError(f"torch's selective checkpointing cannot run this model eagerly: {error}") from None
+    recording = Recording(tuple(recorder.calls), saves[-1])
+    _check_repeatable(recording)
+    return recording
+
+
+def _keep_nothing(*args: Any, **kwargs: Any) -> CheckpointPolicy:
+    del args, kwargs
+    return CheckpointPolicy.PREFER_RECOMPUTE
+
+
+def _other_random_states() -> bytes:
+    """The states of Python's and numpy's random number generators."""
+    return pickle.dumps((random.getstate(), np.random.get_state()))
+
+
+def _check_draws(calls: list[Call], drew_elsewhere: bool) -> None:
+    """Refuses random numbers that a checkpoint does not draw again: it puts back torch's default generators alone."""
+    for call in calls:
+        if any(isinstance(leaf, torch.Generator) for leaf in tree_leaves((call.args, dict(call.kwargs)))):
+            raise CaptureError(
+                f"{call.op} draws from a torch.Generator of its own, which no checkpoint puts back: a recomputation "
+                f"would draw other numbers. Draw from the default generator, or outside the checkpointed region"
+            )
+    if drew_elsewhere:
+        raise CaptureError(
+            "the model draws random numbers of Python or numpy, which no checkpoint puts back: a recomputation would "
+            "draw other ones. Use torch's, or draw outside the checkpointed region"
+        )
+
+
+def _check_repeatable(recording: Recording) -> None:
+    """Refuses what no recomputation gets right: memory from outside that is both written and read."""
+    own = {storage for call in recording.calls for storage, _ in call.created}
+    writers = {storage: call.op for call in recording.calls for storage in call.written - own}
+    for call in recording.calls:
+        for storage, _ in (operand.content for operand in call.operands):
+            if storage in writers and storage not in call.written and not call.is_view:
+                raise CaptureError(
+                    f"{writers[storage]} overwrites a buffer or an argument that {call.op} reads: a recomputation "
+                    f"would read what was written twice. Move the write out of the checkpointed region"
+                )
+
+
+class _Recorder(TorchDispatchMode):
+    """Sees what torch's own checkpointing modes see: the operators below autograd."""
+
+    supports_higher_order_operators = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: list[Call] = []
+        self._writes: dict[int, int] = {}
+        self._ids: dict[int, int] = {}
+        # A weak reference keeps a storage's address from being used again, though not its data.
+        self._references: list[StorageWeakRef] = []
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        del types
+        kwargs = kwargs or {}
+        if func in SAC_IGNORED_OPS:  # no policy is asked about these
+            return func(*args, **kwargs)
+        taken, named = tree_map(self._seen, args), tree_map(self._seen, kwargs)
+        result = func(*args, **kwargs)
+        written = frozenset(operand.content[0] for operand in _written(func, taken, named))
+        for storage in written:
+            self._writes[storage] += 1
+        results = tuple(self._seen(leaf) for leaf in tree_leaves(result))
+        only_tensors = tuple(seen if isinstance(seen, Operand) else None for seen in results)
+        self.calls.append(Call(func, taken, named, only_tensors, written))
+        return result
+
+    def _seen(self, leaf: Any) -> Any:
+        if not isinstance(leaf, Tensor):
+            return leaf
+        if leaf.layout is not torch.strided:
+            return f"a {leaf.layout} tensor"
+        storage = leaf.untyped_storage()
+        address = storage._cdata
+        if address not in self._ids:
+            self._references.append(StorageWeakRef(storage))
+            self._ids[address] = len(self._ids)
+            self._writes[self._ids[address]] = 0
+        number = self._ids[address]
+        content = (number, self._writes[number])
+        return Operand(content, tuple(leaf.shape), leaf.stride(), leaf.dtype, leaf.device, storage.nbytes())
+
+
+def _written(op: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterator[Operand]:
+    """The arguments that an operator writes to."""
+    if not isinstance(op, OpOverload) or not op._schema.is_mutable:
+        return
+    for i, argument in enumerate(op._schema.arguments):
+        if argument.alias_info is not None and argument.alias_info.is_write:
+            given = args[i] if i < len(args) else kwargs.get(argument.name)
+            yield from (leaf for leaf in tree_leaves(given) if isinstance(leaf, Operand))

@@ -1,0 +1,127 @@
+"""TorchInductor's schedule of an FX graph, from inside one of Inductor's own passes.
+
+A copy of the graph is lowered, fused and scheduled as it will be, and thrown away: no code is written, and
+nothing of the compilation in progress changes. It takes about as long as that part of the compilation.
+Run with torch 2.13.0.
+"""
+
+# Inductor's internals carry few types: what comes out of them is unknown to a checker.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportMissingTypeStubs=false
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import torch
+from torch import fx
+from torch._ops import HigherOrderOperator
+from torch.utils._pytree import tree_leaves
+
+from remat.pytorch.inductor.traffic_count import Kernel, checked_modules, scheduled_kernels
+
+
+def dry_run(graph: fx.Graph) -> list[Kernel]:
+    """The kernels that Inductor would make of `graph`, in order; call it from a post-grad pass.
+
+    Raises:
+        UnsupportedTorch: the installed torch lacks what this relies on.
+    """
+    inductor = _inductor()
+    virtualized: Any = inductor["virtualized"].V
+    trial = copied(graph)
+    inputs = [node.meta["val"] for node in trial.find_nodes(op="placeholder")]
+    module: Any = graph.owning_module
+    lowering = inductor["graph"].GraphLowering(
+        fx.GraphModule(module, trial), example_inputs=inputs, shape_env=virtualized.fake_mode.shape_env
+    )
+    with virtualized.set_graph_handler(lowering), virtualized.set_extern_kernel_nodes([]), torch.no_grad():
+        lowering.run(*inputs)
+        lowering.init_wrapper_code()
+        lowering._update_scheduler()
+        return _named(scheduled_kernels(lowering), lowering)
+
+
+def _named(kernels: list[Kernel], lowering: Any) -> list[Kernel]:
+    """Kernels whose reads and writes are nodes of the graph, if there is one that they can stand for.
+
+    What has no node is a result of a call with several, or a copy that a call needs of an operand: it was made
+    while the call was lowered, so that the call is the last of its origins, and the operand the one before.
+    """
+    buffers = {name: buffer for name, buffer in lowering.name_to_buffer.items() if _origins(buffer)}
+    last = {name: max(_origins(buffer)).name for name, buffer in buffers.items()}
+    calls = {last.get(name, name) for kernel in kernels if not kernel.generated for name, _ in kernel.writes}
+
+    def stands_for(name: str) -> str:
+        if name not in buffers:
+            return name  # of a node already
+        made_of = sorted(_origins(buffers[name]))
+        if isinstance(buffers[name], _inductor()["ir"].ComputedBuffer):
+            made_of = [node for node in made_of if node.name not in calls]
+        return made_of[-1].name if made_of else name
+
+    return [
+        replace(
+            kernel,
+            reads=tuple((stands_for(name), size) for name, size in kernel.reads),
+            writes=tuple((stands_for(name), size) for name, size in kernel.writes),
+        )
+        for kernel in kernels
+    ]
+
+
+def _origins(buffer: Any) -> Collection[fx.Node]:
+    """The nodes behind a buffer; of one that a call writes over, the call."""
+    operation = buffer.get_defining_op()
+    return () if operation is None else operation.get_origins()
+
+
+def copied(graph: fx.Graph) -> fx.Graph:
+    """The same graph with nodes of its own: same names, same fake values."""
+    copy, twin = fx.Graph(), dict[fx.Node, fx.Node]()
+    for node in graph.nodes:
+        twin[node] = copy.node_copy(node, twin.__getitem__)
+        twin[node].meta = dict(node.meta)
+    return copy
+
+
+def can_dry_run(graph: fx.Graph) -> bool:
+    """Whether all that `graph` does is known here: fixed sizes, and no operator with a graph of its own inside.
+
+    What gives one value, and no list of them, is the body of such an operator: a condition, or a function of scores.
+    """
+    *nodes, end = graph.nodes
+    return isinstance(end.args[0], (tuple, list)) and all(_is_plain(node) for node in nodes)
+
+
+def _is_plain(node: fx.Node) -> bool:
+    value = node.meta.get("val")
+    if node.op == "placeholder" and not isinstance(value, torch.Tensor):
+        return False
+    # What a pass has put in has no fake value yet: Inductor fills it in after the last pass.
+    known = node.op != "call_function" or "val" in node.meta
+    if not known or node.op == "call_module" or isinstance(node.target, HigherOrderOperator):
+        return False
+    # Not all are those of inputs: `x[x > 0]` has a size that only running it tells.
+    return not any(isinstance(size, torch.SymInt) for leaf in tree_leaves(value) for size in _sizes(leaf))
+
+
+def _sizes(value: object) -> Sequence[object]:
+    return value.shape if isinstance(value, torch.Tensor) else (value,)
+
+
+_USED = {
+    "torch._inductor.graph": tuple(
+        f"GraphLowering.{name}" for name in ("run", "init_wrapper_code", "_update_scheduler")
+    ),
+    "torch._inductor.ir": ("ComputedBuffer", "Buffer.get_defining_op", "Operation.get_origins"),
+    "torch._inductor.virtualized": ("V",),
+}
+
+
+@cache
+def _inductor() -> dict[str, Any]:
+    return checked_modules(_USED)

@@ -1,0 +1,214 @@
+"""A joint FX graph, made again from the columns of a `Graph`: with fake tensors, and nothing allocated.
+
+Operators, arguments, shapes and element types come back as they were. What a graph does not record is
+chosen: inputs are contiguous, tangents have the strides of the outputs that they belong to, the
+contents of constants are zeros, and sizes that were symbolic are the numbers that they stood for. The
+outputs come once each, in the order of the graph.
+"""
+
+# FX nodes carry untyped arguments and metadata.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportMissingTypeStubs=false
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from torch import fx
+from torch._dispatch.python import enable_python_dispatcher
+from torch._library.utils import get_layout_constraint_tag
+from torch._ops import OpOverload
+from torch._subclasses import FakeTensorMode
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
+from torch.fx.node import map_arg
+from torch.utils.checkpoint import CheckpointPolicy
+
+from remat.errors import CannotRebuild
+from remat.facts.graph import Graph
+from remat.pytorch.read.call_text import call_of
+from remat.pytorch.read.sample_call import difference, operator_named
+
+_LARGEST_CONSTANT_BYTES = 1 << 20
+"""Constants of a graph are real tensors to Inductor; large ones are refused, as nothing is to be allocated."""
+
+
+@dataclass(frozen=True, eq=False)
+class Rejoined:
+    """A joint graph that torch's partitioner takes.
+
+    Attributes:
+        graph: the columns behind it.
+        module: FX nodes with the names of the graph's values; symbolic integers are left out.
+        fake_mode: of the fake tensors in `meta["val"]`.
+        num_fwd_outputs: how many of the outputs belong to the forward pass; they come first.
+        parameters: positions, among the inputs of the forward pass, of those that live as long as the model.
+    """
+
+    graph: Graph
+    module: fx.GraphModule
+    fake_mode: FakeTensorMode
+    num_fwd_outputs: int
+    parameters: tuple[int, ...]
+
+    @classmethod
+    def of(cls, graph: Graph, device: torch.device, strides: Mapping[str, tuple[int, ...]] | None = None) -> Rejoined:
+        """The joint graph of a `Graph`.
+
+        Args:
+            graph: with the arguments of its calls, as `remat.capture` writes them.
+            device: where its tensors are said to be.
+            strides: of inputs and tangents, by name, where they are known.
+
+        Raises:
+            CannotRebuild: an operator is not installed here or higher-order, an argument is of a kind of which
+                only the type is known, or what comes out is not what the graph says.
+            InvalidGraph: `Graph.arguments` holds no call.
+        """
+        return _Builder(graph, device, dict(strides or {})).rejoined()
+
+    @cached_property
+    def strides(self) -> dict[str, tuple[int, ...]]:
+        """Of every tensor, by name."""
+        values = {node.name: node.meta.get("val") for node in self.module.graph.nodes}
+        return {name: value.stride() for name, value in values.items() if isinstance(value, torch.Tensor)}
+
+
+class _Builder:
+    def __init__(self, graph: Graph, device: torch.device, strides: dict[str, tuple[int, ...]]) -> None:
+        self.graph, self.device, self.strides = graph, device, strides
+        self.fx_graph, self.root = fx.Graph(), torch.nn.Module()
+        self.fake_mode = FakeTensorMode(allow_non_fake_inputs=True, shape_env=ShapeEnv())
+        self.nodes: list[fx.Node | None] = []
+
+    def rejoined(self) -> Rejoined:
+        graph = self.graph
+        for value in range(len(graph)):
+            self.nodes.append(self._node(value))
+        outputs, gradients = (
+            [node for v in np.flatnonzero(flags).tolist() if (node := self.nodes[v]) is not None]
+            for flags in (graph.output, graph.gradient)
+        )
+        self.fx_graph.output((*outputs, *gradients))
+        self._compute(outputs)
+        inputs = [v for v in np.flatnonzero(graph.input).tolist() if self.nodes[v] is not None]
+        return Rejoined(
+            graph,
+            fx.GraphModule(self.root, self.fx_graph),
+            self.fake_mode,
+            len(outputs),
+            tuple(i for i, v in enumerate(inputs) if graph.parameter[v]),
+        )
+
+    def _node(self, value: int) -> fx.Node | None:
+        graph = self.graph
+        name, op = graph.names[value], graph.ops[value]
+        if graph.dtypes[value] == "symint":
+            return None  # whoever reads it has its hint
+        if op == "placeholder":
+            node = self.fx_graph.create_node("placeholder", self._target(value), name=name)
+        elif op == "get_attr":
+            node = self.fx_graph.create_node("get_attr", self._constant(value), name=name)
+        else:
+            node = self._call(value)
+        if node.name != name:
+            raise CannotRebuild(f"{name!r} is no name of an FX node; name it {node.name!r}, for one")
+        for policy, flags in (
+            (CheckpointPolicy.MUST_SAVE, graph.must_save),
+            (CheckpointPolicy.MUST_RECOMPUTE, graph.must_recompute),
+            (CheckpointPolicy.PREFER_SAVE, graph.prefer_save),
+            (CheckpointPolicy.PREFER_RECOMPUTE, graph.prefer_recompute),
+        ):
+            if flags[value]:
+                node.meta |= {"recompute": policy, "ac_graph_id": 0}
+        if graph.in_tangents[value] and op != "placeholder":
+            # A write is the backward's by its tag alone; and only a write depends on no tangent there.
+            of_tangent = graph.in_tangents[list(graph.operands[value])].any()
+            node.meta["partitioner_tag"] = "is_backward" if of_tangent else "must_be_in_backward"
+        return node
+
+    def _target(self, value: int) -> str:
+        """torch knows tangents by the name of their placeholder."""
+        name, tangent = self.graph.names[value], bool(self.graph.in_tangents[value])
+        if ("tangents" in name) == tangent:
+            return name
+        return f"tangents_of_{name}" if tangent else f"input_{value}"
+
+    def _constant(self, value: int) -> str:
+        graph = self.graph
+        if not graph.dtypes[value]:
+            raise CannotRebuild(f"{graph.names[value]!r} is the body of a higher-order operator")
+        if graph.bytes[value] > _LARGEST_CONSTANT_BYTES:
+            raise CannotRebuild(f"{graph.names[value]!r} is a constant of more than {_LARGEST_CONSTANT_BYTES} bytes")
+        name = f"constant_{value}"
+        zeros = torch.zeros(graph.shapes[value], dtype=getattr(torch, graph.dtypes[value]), device=self.device)
+        self.root.register_buffer(name, zeros)
+        return name
+
+    def _call(self, value: int) -> fx.Node:
+        graph = self.graph
+        name, op = graph.names[value], graph.ops[value]
+        try:
+            target = operator.getitem if op == "getitem" else operator_named(op)
+            given = [self.nodes[u] for u in graph.operands[value]]
+            args, kwargs = call_of(graph.arguments[value], given, self.device)
+        except CannotRebuild as error:
+            raise CannotRebuild(f"{name!r} ({op}) cannot be rebuilt from the graph: {error}") from None
+        return self.fx_graph.create_node("call_function", target, tuple(args), kwargs, name=name)
+
+    def _compute(self, outputs: list[fx.Node]) -> None:
+        """Fake tensors for all values: first of the forward pass, as tangents look like its outputs."""
+        tangents = self.graph.in_tangents
+        free = list(outputs)
+        with self.fake_mode, enable_python_dispatcher(), torch.no_grad():
+            for value in (*np.flatnonzero(~tangents).tolist(), *np.flatnonzero(tangents).tolist()):
+                node = self.nodes[value]
+                if node is None:
+                    continue
+                if node.op == "placeholder":
+                    node.meta["val"] = self._input(value, free if tangents[value] else [])
+                elif node.op == "get_attr":
+                    node.meta["val"] = self.fake_mode.from_tensor(
+                        getattr(self.root, str(node.target)), static_shapes=True
+                    )
+                else:
+                    node.meta["val"] = self._result(value, node)
+
+    def _input(self, value: int, free: list[fx.Node]) -> torch.Tensor:
+        """As it is known to be, or as the first output that it may be the tangent of, or contiguous."""
+        graph = self.graph
+        name, shape = graph.names[value], graph.shapes[value]
+        dtype = getattr(torch, graph.dtypes[value], None)
+        if not isinstance(dtype, torch.dtype):
+            raise CannotRebuild(f"{name!r} is an input, but no tensor")
+        made = torch.empty(shape, dtype=dtype, device=self.device)
+        strides = self.strides.get(name)
+        for output in free:
+            like = output.meta["val"]
+            if like.shape == made.shape and like.dtype == dtype:
+                free.remove(output)
+                # Where autograd's tangent could not be laid out so, AOTAutograd copies it.
+                strides = strides or torch.empty_like(like).stride()
+                break
+        return made if strides is None else torch.empty_strided(shape, strides, dtype=dtype, device=self.device)
+
+    def _result(self, value: int, node: fx.Node) -> Any:
+        args, kwargs = map_arg((node.args, node.kwargs), lambda argument: argument.meta["val"])
+        target: Any = node.target
+        if isinstance(target, OpOverload) and get_layout_constraint_tag(target) == torch.Tag.needs_exact_strides:
+            node.meta["eager_input_vals"] = args, kwargs  # custom operators get what they got in eager mode
+        try:
+            result = target(*args, **kwargs)
+        except Exception as error:
+            raise CannotRebuild(
+                f"{node.name!r} ({self.graph.ops[value]}) does not run on its arguments: {error}"
+            ) from None
+        wrong = difference(self.graph, value, result)
+        if wrong:
+            raise CannotRebuild(f"{node.name!r} ({self.graph.ops[value]}) gives {wrong}")
+        return result

@@ -1,0 +1,104 @@
+"""The ceilings of this machine's own device, measured: `remat device`."""
+
+# torch's device modules are partly untyped.
+# pyright: reportUnknownMemberType=false
+
+from __future__ import annotations
+
+import datetime
+import re
+
+import torch
+
+from remat.predict.time.device import DeviceProfile, measured_file
+from remat.pytorch.measure.timing import Stopwatch, device_name, device_of, undisturbed
+
+_DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
+_COPIED_BYTES = {"cpu": 256 * 2**20, "cuda": 2**30}
+_LARGEST = 8192
+_LONG_NS = 100e6
+_LAUNCHES = 1000
+
+
+def measure_device(kind: str | None = None) -> DeviceProfile:
+    """Measures matrix products of each element type, copies, and the least time of a kernel: 10 to 20 s.
+
+    Args:
+        kind: "cpu", "cuda", or None for CUDA where there is any.
+
+    Returns:
+        what was reached, so with fractions of 1. float32 products as torch is set up (TF32 or not).
+
+    Raises:
+        InvalidOption: there is no such device.
+    """
+    device = device_of(kind)
+    today = datetime.datetime.now(datetime.UTC).date().isoformat()
+    with undisturbed(device):
+        stopwatch = Stopwatch(device)
+        rates = {str(dtype).removeprefix("torch."): _flops_per_s(stopwatch, dtype) for dtype in _DTYPES}
+        return DeviceProfile(
+            name=device_name(device),
+            flops_per_s={dtype: round(rate) for dtype, rate in rates.items() if rate is not None},
+            bytes_per_s=round(_bytes_per_s(stopwatch)),
+            launch_ns=round(_launch_ns(stopwatch)),
+            source=f"measured by `remat device` on {today} with torch {torch.__version__}",
+        )
+
+
+def measured_device(kind: str | None = None) -> DeviceProfile:
+    """What was measured of this device before; measured, and kept, now if nothing was.
+
+    The file that `remat device` writes may be of another device: of another machine that shares the folder, or of
+    as many cores as another process was given. Then this one has a file of its own.
+
+    Raises:
+        InvalidOption: there is no such device.
+    """
+    device = device_of(kind)
+    name = device_name(device)
+    own = measured_file(f"{device.type}-{re.sub(r'[^A-Za-z0-9]+', '-', name).strip('-')}")
+    files = [file for file in (measured_file(device.type), own) if file.is_file()]
+    for file in files:
+        profile = DeviceProfile.load(file)
+        if profile.name == name:
+            return profile
+    file = own if files else measured_file(device.type)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    measured = measure_device(kind)
+    measured.save(file)
+    return measured
+
+
+def _flops_per_s(stopwatch: Stopwatch, dtype: torch.dtype) -> float | None:
+    """The best rate of square products, each twice as wide as the last until one takes long; None if it cannot."""
+    best, width = 0.0, 256
+    while width <= _LARGEST:
+        left, right = (torch.ones(width, width, dtype=dtype, device=stopwatch.device) for _ in range(2))
+        try:
+            ns = stopwatch.best_ns(lambda a=left, b=right: a @ b)
+        except RuntimeError:  # torch multiplies no such elements on this device
+            return None
+        best = max(best, 2e9 * width**3 / ns)
+        if ns > _LONG_NS:
+            break
+        width *= 2
+    return best
+
+
+def _bytes_per_s(stopwatch: Stopwatch) -> float:
+    """Traffic of a copy: as many bytes read as written."""
+    source = torch.ones(_COPIED_BYTES[stopwatch.device.type], dtype=torch.int8, device=stopwatch.device)
+    target = torch.empty_like(source)
+    return 2e9 * source.numel() / stopwatch.best_ns(lambda: target.copy_(source), runs=10)
+
+
+def _launch_ns(stopwatch: Stopwatch) -> float:
+    """Time from one tiny kernel to the next, in a long row of them."""
+    tiny = torch.ones(16, device=stopwatch.device)
+
+    def row() -> None:
+        for _ in range(_LAUNCHES):
+            torch.neg(tiny)
+
+    return stopwatch.best_ns(row) / _LAUNCHES

@@ -1,0 +1,49 @@
+"""Times of a graph's operators on this machine, each distinct call once."""
+
+# torch's random module is partly untyped.
+# pyright: reportUnknownMemberType=false
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+
+import torch
+
+from remat.errors import CannotRebuild
+from remat.facts.graph import Graph
+from remat.pytorch.measure.timing import undisturbed
+from remat.pytorch.read.sample_call import difference, rebuild
+
+TimeCall = Callable[[Callable[[], object]], int]
+"""Takes a function without arguments, and says how many nanoseconds a call takes."""
+
+
+def time_values(
+    graph: Graph, value_of: Mapping[str, int], device: torch.device, time_call: TimeCall
+) -> tuple[dict[str, int], dict[str, str]]:
+    """Runs and times one value of the graph for each key.
+
+    Args:
+        graph: any graph, also one that was captured elsewhere.
+        value_of: the value to time, by key.
+        device: where.
+        time_call: how (`remat.pytorch.measure.timing.Stopwatch.median_ns`).
+
+    Returns:
+        nanoseconds, and why not for the keys that could not be timed. Random number generators are put back.
+    """
+    times: dict[str, int] = {}
+    failures: dict[str, str] = {}
+    devices: Iterable[torch.device] = [device] if device.type == "cuda" else []
+    with undisturbed(device), torch.random.fork_rng(devices):
+        for key, value in value_of.items():
+            try:
+                call = rebuild(graph, value, device)
+                wrong = difference(graph, value, call())
+                if wrong:
+                    raise CannotRebuild(f"it gives {wrong}")
+                times[key] = time_call(call)
+            # What an operator of anyone's raises cannot be known: it is reported, and the estimate is another's.
+            except Exception as error:
+                failures[key] = (str(error).splitlines() or [type(error).__name__])[0]
+    return times, failures

@@ -1,0 +1,84 @@
+"""What autograd keeps between the forward and the backward pass."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.graph import saved_tensors_hooks
+
+from remat.pytorch.seam.fakes import owned
+
+
+@dataclass(frozen=True)
+class SavedTensor:
+    """A tensor that autograd keeps.
+
+    Attributes:
+        shape, dtype: of the tensor, the first one if several share a storage.
+        bytes: of the storage that it keeps alive, which may be larger than the tensor.
+    """
+
+    shape: tuple[int, ...]
+    dtype: str
+    bytes: int
+
+
+@dataclass(frozen=True)
+class Saved:
+    """Memory that one forward pass keeps for the backward pass.
+
+    Attributes:
+        each: one tensor for each distinct storage, in the order in which autograd keeps them;
+            storages of parameters, buffers and arguments are not counted.
+    """
+
+    each: tuple[SavedTensor, ...]
+
+    @property
+    def tensors(self) -> int:
+        """How many distinct storages."""
+        return len(self.each)
+
+    @property
+    def bytes(self) -> int:
+        """Their total size."""
+        return sum(tensor.bytes for tensor in self.each)
+
+
+def saved_activations(
+    step: Callable[..., Any], model: Callable[..., Any], /, *args: Any, **kwargs: Any
+) -> tuple[Any, Saved]:
+    """Runs `step(*args, **kwargs)` and notes what autograd packs away.
+
+    Args:
+        step: the model, compiled or not.
+        model: the module behind it, whose parameters and buffers do not count; or a function.
+        args, kwargs: what to call it with; their storages do not count either.
+
+    Returns:
+        the result of the step, and what it keeps.
+    """
+    alive = {_address(tensor) for tensor in owned(model, (args, kwargs))}
+    kept: dict[int, SavedTensor] = {}
+
+    def pack(tensor: Tensor) -> Tensor:
+        address, size = _address(tensor), tensor.untyped_storage().nbytes()
+        if address not in alive:
+            kept.setdefault(address, SavedTensor(tuple(tensor.shape), str(tensor.dtype).removeprefix("torch."), size))
+        return tensor
+
+    with saved_tensors_hooks(pack, _unchanged), torch.enable_grad():
+        result = step(*args, **kwargs)
+    return result, Saved(tuple(kept.values()))
+
+
+def _unchanged(tensor: Tensor) -> Tensor:
+    return tensor
+
+
+def _address(tensor: Tensor) -> int:
+    return tensor.untyped_storage().data_ptr()

@@ -1,0 +1,107 @@
+"""Ways to decide what a training step saves, each as a function from a model to a step."""
+
+# torch.compile is partly untyped, and torch's partitioners and their settings are private.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportPrivateUsage=false
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, TypeAlias
+
+import torch
+from torch import fx
+from torch._inductor.custom_graph_pass import CustomPartitionerFn
+
+from remat.answer.plan_facts import label
+from remat.answer.registry import DEFAULT_COST_MODEL, find_costmodel
+from remat.answer.solver import Solver
+from remat.problem.costmodel import CostModel
+from remat.pytorch.run.compile import compile
+
+Strategy: TypeAlias = Callable[[Callable[..., Any]], Callable[..., Any]]
+"""From a model to a step that is called as the model is."""
+
+NOTHING_RECOMPUTED = "autograd's own saves"
+"""The compiled strategy that runs every operator of the forward pass once."""
+
+
+def usual_strategies(
+    cost_models: str | CostModel | Iterable[str | CostModel] = (DEFAULT_COST_MODEL,),
+    solver: str | Solver | None = None,
+    **torch_compile_kwargs: Any,
+) -> dict[str, Strategy]:
+    """Eager, autograd's own saves, PyTorch's partitioner in three settings, and ours; by name.
+
+    All but eager go through TorchInductor, so they differ in what is saved and in nothing else.
+
+    Args:
+        cost_models: names or instances, a strategy each.
+        solver: who solves under them.
+        torch_compile_kwargs: for `torch.compile`, the same for all.
+    """
+    given = [cost_models] if isinstance(cost_models, (str, CostModel)) else list(cost_models)
+    models = [find_costmodel(model) if isinstance(model, str) else model for model in given]
+    torch_compile: Any = torch.compile
+    with_partitioner = partial(_compile_with, torch_compile_kwargs)
+    return {
+        "eager": lambda model: model,
+        NOTHING_RECOMPUTED: partial(with_partitioner, _Default()),
+        "PyTorch": partial(torch_compile, **torch_compile_kwargs),
+        **{
+            f"PyTorch, {name}={value}": partial(with_partitioner, _MinCut(name, value))
+            for name, value in (("aggressive_recomputation", True), ("activation_memory_budget", 0.5))
+        },
+        **{
+            f"remat: {label(model)}": partial(compile, cost_model=model, solver=solver, **torch_compile_kwargs)
+            for model in models
+        },
+    }
+
+
+def _compile_with(
+    kwargs: dict[str, Any], partitioner: CustomPartitionerFn, model: Callable[..., Any]
+) -> Callable[..., Any]:
+    options = {**kwargs.get("options", {}), "custom_partitioner_fn": partitioner}
+    torch_compile: Any = torch.compile
+    return torch_compile(model, **{**kwargs, "options": options})
+
+
+@dataclass(frozen=True)
+class _Default(CustomPartitionerFn):
+    """Saves what autograd would: every operator of the forward pass runs once.
+
+    That may be values together with views of them: see `remat.pytorch.seam.versions.nothing_donated`.
+    """
+
+    def __call__(self, gm: fx.GraphModule, joint_inputs: Any, **kwargs: Any) -> tuple[fx.GraphModule, fx.GraphModule]:
+        from torch._functorch.partitioners import default_partition
+
+        del kwargs["compiler"]  # torch's other partitioner takes it
+        return default_partition(gm, joint_inputs, **kwargs)
+
+    def uuid(self) -> str:
+        return "remat: autograd's own saves"
+
+
+@dataclass(frozen=True)
+class _MinCut(CustomPartitionerFn):
+    """PyTorch's own partitioner with a setting of its own, set while it runs and at no other time.
+
+    Attributes:
+        setting, value: of `torch._functorch.config`.
+    """
+
+    setting: str
+    value: Any
+
+    def __call__(self, gm: fx.GraphModule, joint_inputs: Any, **kwargs: Any) -> tuple[fx.GraphModule, fx.GraphModule]:
+        from torch._functorch import config
+        from torch._functorch.partitioners import min_cut_rematerialization_partition
+
+        with config.patch({self.setting: self.value}):
+            return min_cut_rematerialization_partition(gm, joint_inputs, **kwargs)
+
+    def uuid(self) -> str:
+        return f"remat: PyTorch's partitioner, {self.setting}={self.value}"

@@ -1,0 +1,113 @@
+"""How long a call takes on a device, as often as it takes to tell."""
+
+# torch's device modules are partly untyped.
+# pyright: reportUnknownMemberType=false
+
+from __future__ import annotations
+
+import platform
+import statistics
+import time
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from remat.errors import InvalidOption
+from remat.predict.time.device import require_kind
+from remat.pytorch.seam import versions as seam
+
+_FLUSH_BYTES = {"cpu": 64 * 2**20, "cuda": 256 * 2**20}
+"""More than the last cache holds (50 MB on an H200): a saved value comes from memory in the backward pass."""
+
+
+@contextmanager
+def undisturbed(device: torch.device) -> Generator[None]:
+    """Operators run for real, and as they are called, whatever the caller is in the middle of.
+
+    While torch compiles, all tensors that are made are fake: what would be timed is how long torch takes to find
+    out their shapes. Autocast would compute in another type than the call says.
+    """
+    with seam.real_tensors(), torch.autocast(device.type, enabled=False), torch.no_grad():
+        yield
+
+
+class Stopwatch:
+    """Times calls on one device, each with cold caches.
+
+    On CUDA, between two events on the stream: the time of the kernels, not of the Python that launches them.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        with undisturbed(device):
+            self._flush = torch.empty(_FLUSH_BYTES[device.type], dtype=torch.int8, device=device)
+
+    def median_ns(self, call: Callable[[], object]) -> int:
+        """The median of 5 to 30 runs, after two to warm up; about 50 ms of calls."""
+        for _ in range(2):
+            call()
+        runs: list[float] = []
+        while len(runs) < 5 or (len(runs) < 30 and sum(runs) < 50e6):
+            self._flush.zero_()
+            runs.append(self.one_ns(call))
+        return max(1, round(statistics.median(runs)))
+
+    def best_ns(self, call: Callable[[], object], runs: int = 5) -> float:
+        """The shortest of some runs, caches as they are: what the device can do."""
+        call()
+        return min(self.one_ns(call) for _ in range(runs))
+
+    def one_ns(self, call: Callable[[], object]) -> float:
+        """One run."""
+        if self.device.type != "cuda":
+            start_ns = time.perf_counter_ns()
+            call()
+            return time.perf_counter_ns() - start_ns
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        start.record()
+        call()
+        end.record()
+        end.synchronize()
+        return 1e6 * start.elapsed_time(end)
+
+
+def device_of(kind: str | None) -> torch.device:
+    """The device of a kind: "cpu", "cuda", or None for CUDA where there is any.
+
+    Raises:
+        InvalidOption: another kind, or there is no such device.
+    """
+    require_kind(kind)
+    available = torch.cuda.is_available()
+    if kind == "cuda" and not available:
+        raise InvalidOption('device "cuda": torch sees no CUDA device here; use "cpu"')
+    return torch.device("cuda", torch.cuda.current_device()) if available and kind != "cpu" else torch.device("cpu")
+
+
+def device_name(device: torch.device) -> str:
+    """What people call the device; for a CPU, with the number of threads that torch uses."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    return f"{_processor()}, {torch.get_num_threads()} threads"
+
+
+def device_label(device: torch.device) -> str:
+    """What times depend on beyond the call: the device, torch, and how it multiplies and convolves float32."""
+    backends: Any = torch.backends  # which stubs describe in part
+    on_cuda = device.type == "cuda"
+    products = backends.cuda.matmul if on_cuda else backends.mkldnn.matmul
+    convolutions = backends.cudnn.conv if on_cuda else backends.mkldnn.conv
+    float32 = f"{products.fp32_precision}/{convolutions.fp32_precision}".replace("none", "ieee")
+    return f"{device_name(device)}, torch {torch.__version__}, float32 {float32}"
+
+
+def _processor() -> str:
+    cpuinfo = Path("/proc/cpuinfo")
+    if cpuinfo.is_file():
+        for line in cpuinfo.read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()

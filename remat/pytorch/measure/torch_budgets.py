@@ -1,0 +1,77 @@
+"""What PyTorch's own partitioner saves at each of its memory budgets, as plans."""
+
+# FX nodes carry untyped metadata, and torch's configuration is private.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportMissingTypeStubs=false
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+from torch import fx
+from torch._functorch import config
+
+from remat.answer.plan import Plan
+from remat.facts.graph import Graph
+from remat.pytorch.read.capture import visit_joint_graphs
+from remat.pytorch.read.extract import extract
+from remat.pytorch.seam import versions as seam
+
+TENTHS = tuple(tenth / 10 for tenth in range(11))
+
+
+def torchs_plans(
+    model: Callable[..., Any],
+    /,
+    *args: Any,
+    budgets: Iterable[float] = TENTHS,
+    solver: str = "dp",
+    estimator: str = "flops",
+    **kwargs: Any,
+) -> list[tuple[Graph, dict[float, Plan]]]:
+    """PyTorch's choice at each memory budget, for each joint graph of a model.
+
+    The plans are as PyTorch makes them: some are not legal (see `remat.check_plan`), since below a
+    budget of 1 it recomputes random numbers.
+
+    Args:
+        model: a module or function, called once.
+        args, kwargs: its arguments.
+        budgets: from 0 to 1, of `torch._functorch.config.activation_memory_budget`.
+        solver, estimator: torch's `activation_memory_budget_solver` and `..._runtime_estimator`.
+
+    Raises:
+        CaptureError: see `remat.capture`.
+    """
+    found: list[tuple[Graph, dict[float, Plan]]] = []
+    wanted = tuple(budgets)
+
+    def read(joint_graph: fx.Graph, node_info: Any, num_fwd_outputs: int) -> None:
+        graph = extract(joint_graph, node_info, num_fwd_outputs)
+        chosen = {
+            budget: _plan(graph, torchs_choice(joint_graph, node_info, budget, solver, estimator)) for budget in wanted
+        }
+        found.append((graph, chosen))
+
+    visit_joint_graphs(read, model, *args, **kwargs)
+    return found
+
+
+def torchs_choice(
+    joint_graph: fx.Graph, node_info: Any, budget: float, solver: str = "dp", estimator: str = "flops"
+) -> list[fx.Node]:
+    """What PyTorch would save of a joint graph at one memory budget."""
+    with config.patch(
+        activation_memory_budget=budget,
+        activation_memory_budget_solver=solver,
+        activation_memory_budget_runtime_estimator=estimator,
+    ):
+        return seam.torchs_choice(joint_graph, node_info)
+
+
+def _plan(graph: Graph, nodes: list[fx.Node]) -> Plan:
+    names = {node.name for node in nodes}
+    problem = graph.unpriced
+    return Plan.from_saved(problem, np.array([name in names for name in problem.names], np.bool_)).made_for(graph)

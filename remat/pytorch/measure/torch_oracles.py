@@ -1,0 +1,141 @@
+"""Oracles for `remat.refine` that need torch: TorchInductor's own count of its kernels, and a clock."""
+
+# What torch compiles is untyped; how a plan splits a joint graph is a step of `Scheduled.kernels`.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportPrivateUsage=false, reportMissingTypeStubs=false
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from typing import Any, ClassVar, TypeVar
+
+import torch
+from torch import fx
+from torch._inductor.compile_fx import compile_fx_inner
+
+from remat.answer.plan import Plan
+from remat.errors import InvalidOption
+from remat.facts.graph import Graph
+from remat.improve.refine.objectives import Launch, Objective, Score, Time, Traffic
+from remat.improve.refine.oracles import Opinion, Oracle
+from remat.improve.refine.states import State
+from remat.pytorch.inductor.scheduled import Scheduled
+from remat.pytorch.measure.timing import Stopwatch, device_of
+
+_Kind = TypeVar("_Kind", bound=Objective)
+
+_ROUNDS = 15
+"""Alternating runs of each step; the score is the median."""
+
+
+class Inductor(Oracle):
+    """What Inductor's scheduler counts for the kernels of both passes (`remat.pytorch.inductor.scheduled`); seconds a plan."""
+
+    name: ClassVar[str] = "inductor"
+    asked_in_search: ClassVar[bool] = True
+
+    def terms(self, objective: Objective) -> tuple[str, ...]:
+        """Those of the objective, which must be traffic."""
+        return _required(self, objective, Traffic).terms
+
+    def on(self, graph: Graph, objective: Objective) -> Opinion:
+        """By the joint graph, made again from the columns of `graph`."""
+        cost = _required(self, objective, Traffic).cost(graph)
+        scheduled, known = Scheduled(graph), dict[bytes, Score]()
+
+        def score(state: State) -> Score:
+            if state.key not in known:
+                launches = [Launch((), kernel.bytes) for kernel in scheduled.kernels(_plan(graph, state))]
+                known[state.key] = *cost(launches), state.saved_bytes
+            return known[state.key]
+
+        return lambda states: [score(state) for state in states]
+
+
+class Device(Oracle):
+    """How long the compiled step takes on this machine: on CUDA where there is any, else on the CPU.
+
+    Both passes are compiled by Inductor, as each plan splits them, and run on random numbers (whole numbers
+    are zeros); the plans take turns. Compiling takes seconds to minutes a plan.
+    """
+
+    name: ClassVar[str] = "device"
+
+    def terms(self, objective: Objective) -> tuple[str, ...]:
+        """Measured time; the objective of the search must be time."""
+        _required(self, objective, Time)
+        return "measured_ns", "saved_bytes"
+
+    def on(self, graph: Graph, objective: Objective) -> Opinion:
+        """Compiles each plan once, and times all anew at each call."""
+        self.terms(objective)
+        device = device_of(None)
+        scheduled, watch = Scheduled(graph, device=device), Stopwatch(device)
+        steps: dict[bytes, _Step] = {}
+
+        def scores(states: Sequence[State]) -> list[Score]:
+            for state in states:
+                if state.key not in steps:
+                    steps[state.key] = _Step(scheduled, _plan(graph, state), device)
+            runs = [[watch.one_ns(steps[state.key]) for state in states] for _ in range(_ROUNDS)]
+            medians = [round(statistics.median(times)) for times in zip(*runs, strict=True)]
+            return [(ns, state.saved_bytes) for ns, state in zip(medians, states, strict=True)]
+
+        return scores
+
+
+class _Step:
+    """A forward and a backward pass, compiled; a call runs both."""
+
+    def __init__(self, scheduled: Scheduled, plan: Plan, device: torch.device) -> None:
+        forward, backward = scheduled.split(plan)
+        self._given = {node.name: _made_up(node, device) for node in _inputs(forward)}
+        self._takes = [node.name for node in _inputs(forward)]
+        self._returns = [getattr(node, "name", "") for node in _results(forward)]
+        self._wants = [node.name for node in _inputs(backward)]
+        self._given |= {
+            node.name: _made_up(node, device)
+            for node in _inputs(backward)
+            if node.name not in self._given and node.name not in self._returns
+        }
+        self._forward, self._backward = (
+            compile_fx_inner(module, [node.meta["val"] for node in _inputs(module)], is_backward=late)
+            for module, late in ((forward, False), (backward, True))
+        )
+        self()
+
+    def __call__(self) -> None:
+        results = self._forward([self._given[name] for name in self._takes])
+        at_hand = {**self._given, **dict(zip(self._returns, results, strict=True))}
+        del results
+        self._backward([at_hand[name] for name in self._wants])
+
+
+def _inputs(module: fx.GraphModule) -> list[fx.Node]:
+    return list(module.graph.find_nodes(op="placeholder"))
+
+
+def _results(module: fx.GraphModule) -> Sequence[Any]:
+    results: Any = next(iter(reversed(module.graph.nodes))).args[0]
+    return results
+
+
+def _made_up(node: fx.Node, device: torch.device) -> torch.Tensor:
+    fake = node.meta["val"]
+    made = torch.empty_strided(fake.shape, fake.stride(), dtype=fake.dtype, device=device)
+    return made.normal_() if made.is_floating_point() else made.zero_()
+
+
+def _plan(graph: Graph, state: State) -> Plan:
+    saved, recomputed = (state.saved.nonzero()[0].tolist(), state.recomputed.nonzero()[0].tolist())
+    return Plan(tuple(graph.names[i] for i in saved), tuple(graph.names[i] for i in recomputed))
+
+
+def _required(oracle: Oracle, objective: Objective, kind: type[_Kind]) -> _Kind:
+    if isinstance(objective, kind):
+        return objective
+    raise InvalidOption(
+        f'oracle="{oracle.name}" knows about {kind.name} only, got objective={objective.name!r}; '
+        f'take oracle="model", or objective="{kind.name}"'
+    )

@@ -1,0 +1,295 @@
+"""What a training step really does: bytes moved, kernels, memory kept and held, time."""
+
+# pandas ships partial types, and torch's operators are partly untyped.
+# Versions, which tell what was written to, are private.
+# pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false, reportPrivateUsage=false
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_leaves
+
+from remat.errors import InvalidOption, UnsupportedTorch
+from remat.pytorch.inductor.traffic_count import Kernel, counted
+from remat.pytorch.measure.peak import peak_bytes
+from remat.pytorch.measure.saved import Saved, SavedTensor, saved_activations
+from remat.pytorch.measure.step_strategies import NOTHING_RECOMPUTED, Strategy, usual_strategies
+from remat.pytorch.measure.step_values import Outcome, first_line, outcome, verdicts
+from remat.pytorch.seam import versions as seam
+from remat.pytorch.seam.fakes import owned
+from remat.pytorch.seam.restore import undone
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = [
+    "Kernel",
+    "Measured",
+    "Saved",
+    "SavedTensor",
+    "measure",
+    "measure_step",
+    "saved_activations",
+    "usual_strategies",
+]
+
+Loss = Callable[[Any], Tensor]
+"""From what a model returns to the scalar that is differentiated."""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One training step, forward and backward, under one strategy.
+
+    Attributes:
+        kernels: what Inductor launches, in order; empty where nothing is compiled, as in eager.
+        saved: what is kept between the two passes.
+        peak_bytes: the most memory held at once above what was held before the step, gradients
+            included: see `remat.pytorch.measure.peak`.
+        first_s: wall time of the first step, which compiles.
+        times_s: wall times of the later ones, until the device has finished.
+    """
+
+    kernels: tuple[Kernel, ...]
+    saved: Saved
+    peak_bytes: int
+    first_s: float
+    times_s: tuple[float, ...] = ()
+
+    def row(self) -> dict[str, Any]:
+        """The columns of `measure` about this step; what was not measured is missing."""
+        row: dict[str, Any] = {"saved_tensors": self.saved.tensors, "saved_bytes": self.saved.bytes}
+        row |= {"peak_bytes": self.peak_bytes, "first_s": self.first_s}
+        if self.kernels:
+            row["kernels"] = len(self.kernels)
+            row["forward_bytes"] = sum(kernel.bytes for kernel in self.kernels if not kernel.backward)
+            row["moved_bytes"] = sum(kernel.bytes for kernel in self.kernels)
+            row["backward_bytes"] = row["moved_bytes"] - row["forward_bytes"]
+        if self.times_s:
+            row["median_s"] = statistics.median(self.times_s)
+            row["fastest_s"], row["slowest_s"] = min(self.times_s), max(self.times_s)
+        return row
+
+
+def mean_square(output: Any) -> Tensor:
+    """The loss where none is given: a scalar as it is, else the mean squares of all that has a gradient."""
+    outputs = [leaf for leaf in tree_leaves(output) if isinstance(leaf, Tensor) and leaf.requires_grad]
+    if not outputs:
+        raise InvalidOption("nothing that the model returns requires a gradient: there is no step to measure")
+    if len(outputs) == 1 and not outputs[0].dim() and outputs[0].is_floating_point():
+        return outputs[0]
+    real = [torch.view_as_real(output) if output.is_complex() else output for output in outputs]
+    return torch.stack([output.float().square().mean() for output in real]).sum()
+
+
+def measure_step(
+    step: Callable[..., Any],
+    model: Callable[..., Any],
+    /,
+    *args: Any,
+    loss: Loss = mean_square,
+    repeats: int = 5,
+) -> Measured:
+    """Compiles a step anew and measures it.
+
+    Args:
+        step: the model, compiled or not.
+        model: the module behind it, or the function. Parameters, their gradients, buffers, arguments and
+            random number generators are put back as they were.
+        args: what to call it with.
+        loss: what to differentiate.
+        repeats: timed steps.
+
+    Raises:
+        UnsupportedTorch: the installed torch lacks what measuring relies on.
+    """
+    torch.compiler.reset()
+    run = _Run(step, model, args, loss)
+    with _undone(model, args):
+        return replace(run.first(), times_s=tuple(run.seconds() for _ in range(repeats)))
+
+
+def measure(
+    model: Callable[..., Any],
+    /,
+    *args: Any,
+    strategies: Mapping[str, Strategy] | None = None,
+    loss: Loss = mean_square,
+    repeats: int = 5,
+    tolerance: float = 1e-2,
+) -> pd.DataFrame:
+    """Measures one training step of a model under each strategy, in one run.
+
+    Each strategy compiles, with caches off; then they take turns, `repeats` times, so that whatever
+    else the machine does meets them all.
+
+    Outputs, loss, gradients and buffers of a step must be eager's. Only a model that draws random numbers may
+    differ from it, as TorchInductor's numbers are other ones: then they must be those of a compiled step that
+    recomputes nothing, from the same seed.
+
+    Args:
+        model: a module, or a function of tensors that require gradients; left as it was.
+        args: what to call it with.
+        strategies: what to compare, by name; `usual_strategies()` when left out, which also takes the cost
+            models of your choice.
+        loss: what to differentiate.
+        repeats: timed steps.
+        tolerance: how much a value may differ, relative to its largest element. The default leaves room for
+            half precision and sums in another order; a wrong gradient is off by more.
+
+    Returns:
+        one row a strategy, in the order given:
+
+        - strategy: the name.
+        - moved_bytes, forward_bytes, backward_bytes: read and written by all kernels as Inductor counts
+          them: what the plan means, not what the hardware's counters would say.
+        - kernels: generated ones, and calls of libraries; fused on CPU as on GPU, but there one function
+          may hold several.
+        - saved_tensors, saved_bytes: kept between the passes; parameters, buffers and arguments apart.
+        - peak_bytes: the most memory held during the step above what was held before.
+        - median_s, fastest_s, slowest_s: of a step, until the device has finished.
+        - first_s: of the first step, which compiles.
+        - relative_error: the largest one, of all values that the step computes.
+        - compared_with: what it is relative to.
+        - error: why there is no measurement, or what is wrong with what the step computes; else "".
+
+    Raises:
+        UnsupportedTorch: the installed torch lacks what measuring relies on.
+    """
+    if not 0 < tolerance < float("inf"):
+        raise InvalidOption(f"tolerance must be a positive number, as a share of a value's size, got {tolerance!r}")
+    torch.compiler.reset()
+    chosen = usual_strategies() if strategies is None else strategies
+    runs = {name: _Run(strategy(model), model, args, loss) for name, strategy in chosen.items()}
+    measured: dict[str, Measured] = {}
+    outcomes: dict[str, Outcome] = {}
+    errors: dict[str, str] = {}
+    with _undone(model, args):
+        for name, run in runs.items():
+            try:
+                with _undone(model, args):
+                    measured[name] = run.first()
+                outcomes[name] = run.outcome()
+            except UnsupportedTorch:
+                raise
+            except Exception as error:  # a strategy that fails is a result too: PyTorch's own do, on some models
+                measured.pop(name, None)
+                errors[name] = first_line(error)
+        judged = _judged(_Run(model, model, args, loss), outcomes, tolerance)
+        times: dict[str, list[float]] = {name: [] for name in measured}
+        for _ in range(repeats):
+            for name, seconds in times.items():
+                seconds.append(runs[name].seconds())
+    rows = [
+        {"strategy": name, "error": errors[name]}
+        if name in errors
+        else {"strategy": name, **replace(measured[name], times_s=tuple(times[name])).row(), **judged[name]}
+        for name in runs
+    ]
+    return _table(rows)
+
+
+def _judged(eager: _Run, outcomes: Mapping[str, Outcome], tolerance: float) -> dict[str, dict[str, Any]]:
+    def nothing_recomputed() -> Outcome:
+        step = usual_strategies()[NOTHING_RECOMPUTED](eager.model)
+        with seam.nothing_donated():
+            return replace(eager, step=step).outcome()
+
+    return verdicts(outcomes, eager.outcome, (NOTHING_RECOMPUTED, nothing_recomputed), tolerance)
+
+
+_DTYPES = {
+    "strategy": "str",
+    "moved_bytes": "Int64",
+    "forward_bytes": "Int64",
+    "backward_bytes": "Int64",
+    "kernels": "Int64",
+    "saved_tensors": "Int64",
+    "saved_bytes": "Int64",
+    "peak_bytes": "Int64",
+    "median_s": "float64",
+    "fastest_s": "float64",
+    "slowest_s": "float64",
+    "first_s": "float64",
+    "relative_error": "float64",
+    "compared_with": "str",
+    "error": "str",
+}
+
+
+def _table(rows: list[dict[str, Any]]) -> pd.DataFrame:
+    import pandas as pd
+
+    return pd.DataFrame(rows, columns=list(_DTYPES)).astype(_DTYPES)
+
+
+@dataclass(frozen=True)
+class _Run:
+    """Training steps of one way to call a model."""
+
+    step: Callable[..., Any]
+    model: Callable[..., Any]
+    args: tuple[Any, ...]
+    loss: Loss
+
+    def first(self) -> Measured:
+        """All but the times of later steps; what they change is left to the caller."""
+        start = time.perf_counter()
+        with counted() as kernels, seam.fresh_compilation(), torch.enable_grad():
+            self._train()
+        first_s = time.perf_counter() - start
+        saved = saved_activations(self.step, self.model, *self.args)[1]  # the result would hold its graph's memory
+        self._forget_gradients()
+        return Measured(tuple(kernels), saved, peak_bytes(self._train, self._device()), first_s)
+
+    def outcome(self) -> Outcome:
+        """What a step computes, from the state that the model is in; nothing stays behind."""
+        with _undone(self.model, self.args), seam.fresh_compilation():
+            return outcome(self.step, self.model, self.args, self.loss)
+
+    def seconds(self) -> float:
+        """Wall time of one more step."""
+        self._forget_gradients()
+        self._wait()
+        start = time.perf_counter()
+        self._train()
+        self._wait()
+        return time.perf_counter() - start
+
+    def _train(self) -> None:
+        with torch.enable_grad():
+            self._forget_gradients()
+            self.loss(self.step(*self.args)).backward()
+
+    def _forget_gradients(self) -> None:
+        for tensor in owned(self.model, self.args):
+            if tensor.is_leaf:
+                tensor.grad = None
+
+    def _device(self) -> torch.device:
+        devices = [tensor.device for tensor in owned(self.model, self.args)]
+        return next((device for device in devices if device.type != "cpu"), torch.device("cpu"))
+
+    def _wait(self) -> None:
+        if self._device().type == "cuda":
+            torch.cuda.synchronize(self._device())
+
+
+@contextmanager
+def _undone(model: Callable[..., Any], args: tuple[Any, ...]) -> Generator[None]:
+    """Takes back what training steps change: contents, gradients, random number generators."""
+    gradients = [(tensor, tensor.grad) for tensor in owned(model, args) if tensor.is_leaf]
+    try:
+        with undone(model, args, {}):
+            yield
+    finally:
+        for tensor, gradient in gradients:
+            tensor.grad = gradient

@@ -1,0 +1,145 @@
+"""How an operator was called, as text in `Graph.arguments`, and the call back from the text.
+
+A call whose arguments are its producers, each once and in order, is "". Any other is JSON:
+
+    [...]                               the positional arguments
+    {"args": [...], "kwargs": {...}}    where there are keyword arguments, too
+
+Numbers, texts, booleans, null and lists stand for themselves (Infinity and NaN included); the rest are objects:
+
+    {"v": k}                            the k-th producer: the k-th use of the value in `Graph.producers`
+    {"v": k, "hint": 7}                 the same, a symbolic integer; 7 when the graph was captured
+    {"dtype": "float32"}                likewise "device", "layout" and "memory_format"
+    {"complex": [re, im]}
+    {"slice": [start, stop, step]}
+    {"unknown": "Generator"}            what cannot be rebuilt; only its type is kept
+
+Strides are not recorded: see `remat.pytorch.read.sample_call`.
+"""
+
+# FX nodes carry untyped arguments.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from typing import Any, cast
+
+import torch
+from torch import fx
+
+from remat.errors import CannotRebuild, InvalidGraph
+from remat.pytorch.seam import versions as seam
+
+_NAMED: dict[type, str] = {
+    torch.dtype: "dtype",
+    torch.layout: "layout",
+    torch.memory_format: "memory_format",
+    torch.device: "device",
+}
+
+
+def call_texts(
+    nodes: Sequence[fx.Node], sources: Sequence[list[fx.Node]], symbolic: AbstractSet[fx.Node]
+) -> tuple[str, ...]:
+    """The text of every node's call.
+
+    Most calls have one producer, their first argument, and models repeat their layers: what else such a
+    call says is encoded once, and found again by its repr (which no two different constants share). That
+    makes about 1 us a node, a tenth of reading all the facts.
+
+    Args:
+        nodes: of the joint graph.
+        sources: `all_input_nodes` of each.
+        symbolic: the nodes that are symbolic integers.
+    """
+    known: dict[str, str] = {}
+    texts: list[str] = []
+    for node, of in zip(nodes, sources, strict=True):
+        args, kwargs = node.args, node.kwargs
+        if symbolic and not symbolic.isdisjoint(of):
+            texts.append(_text(args, kwargs, of))
+        elif not kwargs and len(args) == len(of) and [*args] == of:
+            texts.append("")
+        elif len(of) == 1 and args and args[0] is of[0]:
+            # A list is the only other argument of most views, and its own repr is the quickest.
+            key = repr(args[1]) if len(args) == 2 and not kwargs else f"*{args[1:]!r}{kwargs!r}"
+            text = known.get(key)
+            if text is None:
+                text = known[key] = _text(args, kwargs, of)
+            texts.append(text)
+        else:
+            texts.append(_text(args, kwargs, of) if args or kwargs else "")
+    return tuple(texts)
+
+
+def _text(args: Sequence[Any], kwargs: Mapping[str, Any], sources: list[fx.Node]) -> str:
+    def described(argument: Any) -> Any:
+        if isinstance(argument, fx.Node):
+            return _producer(argument, sources.index(argument))
+        return _special(argument)
+
+    call = {"args": args, "kwargs": kwargs} if kwargs else args
+    return json.dumps(call, separators=(",", ":"), default=described)
+
+
+def _producer(node: fx.Node, position: int) -> dict[str, int]:
+    if isinstance(node.meta.get("val"), torch.SymInt):
+        return {"v": position, "hint": seam.hint(node.meta["val"])}
+    return {"v": position}
+
+
+def _special(argument: Any) -> dict[str, Any]:
+    if type(argument) in _NAMED:
+        return {_NAMED[type(argument)]: str(argument).removeprefix("torch.")}
+    if isinstance(argument, complex):
+        return {"complex": [argument.real, argument.imag]}
+    if isinstance(argument, slice):
+        return {"slice": [argument.start, argument.stop, argument.step]}
+    return {"unknown": type(argument).__name__}
+
+
+def call_of(text: str, producers: Sequence[Any], device: torch.device) -> tuple[list[Any], dict[str, Any]]:
+    """The positional and keyword arguments of a call.
+
+    Args:
+        text: an entry of `Graph.arguments`.
+        producers: what to put in the place of each producer, in the order of the uses.
+        device: takes the place of the device that the graph was captured on.
+
+    Raises:
+        CannotRebuild: it has an argument of which only the type is known.
+        InvalidGraph: the text is not one that `call_texts` writes.
+    """
+    if not text:
+        return list(producers), {}
+    try:
+        parsed = json.loads(text)
+        call: dict[str, Any] = {"args": parsed, "kwargs": {}} if isinstance(parsed, list) else parsed
+        args = cast(list[Any], _read(call["args"], producers, device))
+        return args, {key: _read(value, producers, device) for key, value in call["kwargs"].items()}
+    except (ValueError, TypeError, KeyError, IndexError, AttributeError) as error:
+        raise InvalidGraph(f"Graph.arguments: {text!r} is no call of {len(producers)} producers ({error!r})") from None
+
+
+def _read(value: Any, producers: Sequence[Any], device: torch.device) -> Any:
+    if isinstance(value, list):
+        return [_read(item, producers, device) for item in cast(list[Any], value)]
+    if not isinstance(value, dict):
+        return value
+    entry = cast(dict[str, Any], value)
+    if "v" in entry:
+        return entry["hint"] if "hint" in entry else producers[entry["v"]]
+    ((kind, content),) = entry.items()
+    if kind == "unknown":
+        raise CannotRebuild(f"an argument of type {content}")
+    return device if kind == "device" else _READERS[kind](content)
+
+
+_READERS: dict[str, Callable[[Any], Any]] = {
+    **dict.fromkeys(("dtype", "layout", "memory_format"), lambda name: getattr(torch, name)),
+    "complex": lambda parts: complex(*parts),
+    "slice": lambda parts: slice(*parts),
+}

@@ -1,0 +1,145 @@
+"""The joint graph of a model's training step, as the compiler would partition it."""
+
+# torch.compile is partly untyped.
+# pyright: reportUnknownMemberType=false
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import fx
+from torch._inductor.custom_graph_pass import CustomPartitionerFn
+
+from remat.errors import CaptureError
+from remat.facts.graph import Graph
+from remat.pytorch.read.extract import extract
+from remat.pytorch.read.split import split
+from remat.pytorch.read.uncompiled import run_uncompiled
+from remat.pytorch.seam import versions as seam
+from remat.pytorch.seam.fakes import in_their_mode
+from remat.pytorch.seam.restore import undone
+
+Visitor = Callable[[fx.Graph, Any, int], None]
+"""(joint graph, torch's `NodeInfo`, number of forward outputs), while torch is partitioning it."""
+
+
+def capture(model_or_fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Graph:
+    """Captures the joint forward+backward graph of `model_or_fn(*args, **kwargs)`.
+
+    It is the very graph that TorchInductor would partition: traced by Dynamo and AOTAutograd, after
+    Inductor's passes over joint graphs. Nothing is compiled to kernels. The forward pass runs once,
+    uncompiled; arguments, the parameters and buffers of the module, and random number generators (of
+    torch, numpy and Python) are put back as they were. Where they are fake tensors, the forward pass
+    is fake, too: a graph of any size takes no memory for the tensors that it describes.
+
+    Args:
+        model_or_fn: a module or function whose output depends on something that requires gradients.
+        args, kwargs: what to call it with.
+
+    Raises:
+        CaptureError: no gradient is required, or the model breaks into several graphs (then
+            `remat.pytorch.capture_all` returns them all), or fake tensors are mixed with real ones.
+        UnsupportedTorch: the installed torch lacks what capturing relies on.
+    """
+    graphs = capture_all(model_or_fn, *args, **kwargs)
+    if len(graphs) > 1:
+        sizes = ", ".join(str(len(graph)) for graph in graphs)
+        raise CaptureError(
+            f"{_name_of(model_or_fn)} has {len(graphs)} joint graphs (of {sizes} values), because of graph breaks "
+            f"(TORCH_LOGS=graph_breaks names them) or nested_compile_region: use remat.pytorch.capture_all"
+        )
+    return graphs[0]
+
+
+def capture_all(model_or_fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> list[Graph]:
+    """As `capture`, for models with several joint graphs: one `Graph` each, in order.
+
+    Dynamo makes several where it breaks a graph; and one for the body of each
+    `nested_compile_region`, however often the body is called.
+    """
+    graphs: list[Graph] = []
+    meta = {
+        "model": _name_of(model_or_fn),
+        "torch": torch.__version__,
+        "captured": datetime.datetime.now(datetime.UTC).date().isoformat(),
+    }
+
+    def read(joint_graph: fx.Graph, node_info: Any, num_fwd_outputs: int) -> None:
+        graphs.append(extract(joint_graph, node_info, num_fwd_outputs, meta))
+
+    visit_joint_graphs(read, model_or_fn, *args, **kwargs)
+    return graphs
+
+
+def visit_joint_graphs(visit: Visitor, model_or_fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> None:
+    """Calls `visit` on each joint graph at the moment where torch would choose what to save.
+
+    Raises:
+        CaptureError: there was no joint graph.
+    """
+    if not callable(model_or_fn):
+        raise CaptureError(f"capture() takes a module or a function, got {model_or_fn!r}")
+    if torch.is_inference_mode_enabled():
+        raise CaptureError("capture() needs gradients: leave torch.inference_mode() first")
+    traced, visits = 0, 0
+
+    def chooser(joint_graph: fx.Graph, node_info: Any, num_fwd_outputs: int) -> list[fx.Node]:
+        nonlocal visits
+        visits += 1
+        visit(joint_graph, node_info, num_fwd_outputs)
+        return list(node_info.inputs)  # any legal choice will do: the result is never differentiated
+
+    def backend(graph_module: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
+        nonlocal traced
+        traced += 1
+        return run_uncompiled(graph_module, inputs, _Visit(chooser))
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return model_or_fn(*args, **kwargs)
+
+    # Dynamo keeps what it compiles with the code that it compiled, and after eight entries runs that
+    # code eagerly, without a word. `call` is new each time, so that a capture leaves nothing behind
+    # on the code that all modules share.
+    with (
+        in_their_mode(model_or_fn, args, kwargs),
+        undone(model_or_fn, args, kwargs),
+        seam.fresh_compilation(),
+        torch.enable_grad(),
+    ):
+        torch.compile(call, backend=backend)(*args, **kwargs)
+    if not visits:
+        raise CaptureError(_why_nothing(_name_of(model_or_fn), traced))
+
+
+def _why_nothing(name: str, traced: int) -> str:
+    if not traced:
+        return (
+            f"Dynamo traced nothing of {name}: it skips, for one, functions with a graph break inside a loop, and "
+            f"nn.LSTM; TORCH_LOGS=graph_breaks says why"
+        )
+    return (
+        f"{name} has no joint graph to capture: either no parameter or input that its output depends on requires "
+        f"gradients (call .requires_grad_() on one), or its backward pass needs nothing of the forward pass"
+    )
+
+
+class _Visit(CustomPartitionerFn):
+    """Hands the joint graph to a chooser on the way through torch's partitioner."""
+
+    def __init__(self, chooser: seam.Chooser) -> None:
+        self.chooser = chooser
+
+    def __call__(
+        self, gm: fx.GraphModule, joint_inputs: Sequence[object], **kwargs: Any
+    ) -> tuple[fx.GraphModule, fx.GraphModule]:
+        return split(gm, joint_inputs, self.chooser, **kwargs)
+
+    def uuid(self) -> None:
+        return None
+
+
+def _name_of(model_or_fn: Callable[..., Any]) -> str:
+    return getattr(model_or_fn, "__name__", type(model_or_fn).__name__)

@@ -1,0 +1,125 @@
+"""What a joint graph's operators do, as far as saving and recomputing are concerned."""
+
+# torch's operators describe themselves through private attributes without types.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportMissingTypeStubs=false, reportPrivateUsage=false
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx
+from torch._library.utils import is_builtin
+from torch._ops import HigherOrderOperator, OpOverload
+from torch.utils.flop_counter import flop_registry
+
+from remat.pytorch.seam import versions as seam
+
+_MAY_COPY = (torch.ops.aten.reshape.default, torch.ops.aten.contiguous.default, torch.ops.aten.flatten.using_ints)
+"""Views according to their schemas, copies where the strides ask for one."""
+
+
+@dataclass(frozen=True)
+class Operator:
+    """The facts that depend on the operator alone.
+
+    Attributes:
+        name: e.g. "aten.mm.default".
+        fusible: the compiler can fuse it.
+        takes_any: fuses with any producer as a consumer (torch: "memory fusion into a cat").
+        gives: can be fused into its consumers.
+        random: draws random numbers, or expands a seed into them.
+        seeded: draws from the global random number generator.
+        compute_bound: its time is arithmetic, not memory.
+        views: its results live in the storage of its first argument.
+        mutates: writes to its first argument.
+        unrepeatable: why it must not run twice, or None.
+    """
+
+    name: str
+    fusible: bool = True
+    takes_any: bool = False
+    gives: bool = True
+    random: bool = False
+    seeded: bool = False
+    compute_bound: bool = False
+    views: bool = False
+    mutates: bool = False
+    unrepeatable: str | None = None
+
+    @classmethod
+    def of(cls, node: fx.Node) -> Operator:
+        """What the operator of a node does; read once a process, as schemas are slow to read (20 us)."""
+        target: Any = node.target
+        # A formula may be registered after the first look.
+        key = (target, _has_formula(target)) if node.op == "call_function" else node.op
+        return _known.get(key) or _known.setdefault(key, cls._read(node))
+
+    @classmethod
+    def _read(cls, node: fx.Node) -> Operator:
+        if node.op != "call_function":
+            return cls(node.op, fusible=False)  # an input has no kernel to fuse into
+        target: Any = node.target
+        types = seam.op_types()
+        packet = getattr(target, "overloadpacket", target)
+        name = str(target) if isinstance(target, OpOverload) else getattr(target, "__name__", str(target))
+        seeded = torch.Tag.nondeterministic_seeded in getattr(target, "tags", ())
+        # Inductor turns these into pointwise kernels that expand a seed; torch's lists do not know them.
+        expands_seed = name.startswith("prims.inductor_")
+        # What a custom operator costs is unknown, so it is taken for expensive, as torch does.
+        custom = isinstance(target, OpOverload) and not is_builtin(target)
+        return cls(
+            name=name,
+            fusible=types.is_fusible(node) or expands_seed,
+            takes_any=packet is torch.ops.aten.cat,
+            gives=packet is not torch.ops.aten.cat,
+            random=seeded or types.is_random(node) or (expands_seed and "seed" not in name),
+            seeded=seeded,
+            compute_bound=types.is_compute_intensive(node) or _has_formula(target) or "attention" in name or custom,
+            views=_views(target),
+            mutates=isinstance(target, OpOverload) and target._schema.is_mutable,
+            unrepeatable=_unrepeatable(target),
+        )
+
+
+_known: dict[Any, Operator] = {}
+
+
+def _has_formula(target: Any) -> bool:
+    """Whether torch counts the operator's floating-point operations."""
+    return getattr(target, "overloadpacket", target) in flop_registry
+
+
+def is_dropout_free(node: fx.Node) -> bool:
+    """Attention that could drop out, but was told not to, draws no random numbers."""
+    if not isinstance(node.target, OpOverload):
+        return False
+    for i, argument in enumerate(node.target._schema.arguments):
+        if argument.name == "dropout_p":
+            given = node.args[i] if i < len(node.args) else node.kwargs.get("dropout_p", argument.default_value)
+            return isinstance(given, (int, float)) and given == 0
+    return False
+
+
+def _views(target: Any) -> bool:
+    """Whether an operator only looks at its first argument, by its schema."""
+    if target is torch.ops.aten._unsafe_view.default:
+        return True  # "unsafe" because the schema hides that it is a view
+    if not isinstance(target, OpOverload) or target in _MAY_COPY:
+        return False
+    aliases = [result.alias_info for result in target._schema.returns]
+    return bool(aliases) and all(alias is not None and not alias.is_write for alias in aliases)
+
+
+def _unrepeatable(target: Any) -> str | None:
+    """Why an operator must not run twice, or None."""
+    if isinstance(target, HigherOrderOperator):
+        return "a higher-order operator: its body may draw random numbers or have effects"
+    if isinstance(target, OpOverload):
+        if target.namespace in ("_c10d_functional", "c10d_functional"):
+            return "a collective"
+        if target._schema.is_mutable:
+            return "mutates its arguments"
+    return None

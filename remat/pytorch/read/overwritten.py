@@ -1,0 +1,135 @@
+"""Inputs that the forward pass writes to.
+
+The backward pass would find the new value in them, so it must read neither them nor their views.
+torch's own partitioner lets it, up to 2.15 at least: `h = x.sin() + y*2; y.add_(1);
+return (h.exp()*y).cos()` gets gradients that are wrong by a factor of ten.
+
+The new value is no safer where Inductor computes it in the memory of the input: the backward pass would find
+what was written there last, and, as it takes what is saved for its own, write over the user's tensor.
+
+An input that the backward pass writes to as well must be handed to it, as a place to write to and for
+nothing else.
+"""
+
+# FX nodes carry untyped metadata.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Container, Mapping
+
+import torch
+from torch import fx
+from torch._ops import HigherOrderOperator
+
+from remat.pytorch.read.operators import Operator
+from remat.pytorch.read.sharing import bases
+
+_IN_PLACE = ("_scatter", "index_put", "_c10d_functional")
+"""Inductor turns these into their in-place forms, beside what wraps custom operators (`fx_passes.reinplace`)."""
+
+
+def overwritten_inputs(
+    joint_graph: fx.Graph, ops: Mapping[fx.Node, Operator], tangents: Container[fx.Node]
+) -> set[fx.Node]:
+    """The placeholders that the forward pass writes to, inside the graph or right after it.
+
+    Args:
+        joint_graph: the graph.
+        ops: what each node's operator does.
+        tangents: the nodes of the tangents' closure; what those write is the backward's affair.
+    """
+    *nodes, end = joint_graph.nodes
+    written = {target for node in nodes if node not in tangents for target in _target(node, ops)}
+    by_epilogue = [
+        description.mutated_input
+        for description in end.meta.get("desc", ())
+        if type(description).__name__ == "InputMutationAOTOutput"
+    ]
+    return written | {
+        node for node in nodes if node.op == "placeholder" and by_epilogue and node.meta.get("desc") in by_epilogue
+    }
+
+
+def values_in_their_memory(
+    joint_graph: fx.Graph, ops: Mapping[fx.Node, Operator], tangents: Container[fx.Node]
+) -> set[fx.Node]:
+    """The values that Inductor may compute in the memory of an overwritten input. Arguments as above.
+
+    They are what is copied into an input in the end, and what that was made of by operators that have an
+    in-place form. Each step of such a chain may be written over by the next, though it is saved (torch 2.13).
+    """
+    found: set[fx.Node] = set()
+    copies = joint_graph.find_nodes(op="call_function", target=torch.ops.aten.copy_.default)
+    stack = [node.args[1] for node in copies if node not in tangents]
+    while stack:
+        node = stack.pop()
+        if not isinstance(node, fx.Node) or node.op != "call_function" or node in found:
+            continue
+        if node.target is operator.getitem or isinstance(node.target, HigherOrderOperator):
+            found.add(node)
+            stack += node.all_input_nodes
+        elif ops[node].views or any(name in ops[node].name for name in _IN_PLACE):
+            found.add(node)
+            stack += node.all_input_nodes[:1]
+    return found
+
+
+def backward_targets(
+    joint_graph: fx.Graph, ops: Mapping[fx.Node, Operator], tangents: Container[fx.Node]
+) -> set[fx.Node]:
+    """The values that the backward pass writes to. Arguments as above."""
+    return {target for node in joint_graph.nodes if node in tangents for target in _target(node, ops)}
+
+
+def _target(node: fx.Node, ops: Mapping[fx.Node, Operator]) -> list[fx.Node]:
+    """What a node writes to, if anything."""
+    return node.all_input_nodes[:1] if node.op == "call_function" and ops[node].mutates else []
+
+
+def keep_old_values(joint_module: fx.GraphModule) -> None:
+    """Copies what the backward pass reads of overwritten inputs, so that a legal plan exists.
+
+    Each overwritten input, value in its memory, or view of one, that the tangents' closure reads is cloned where the
+    forward pass has it, and the closure reads the clone. Values of the forward pass that the
+    backward could compute *from* such an input need no copy: the bans on the input make every
+    solver save the first of them.
+    """
+    graph = joint_module.graph
+    *nodes, end = graph.nodes
+    ops = {node: Operator.of(node) for node in nodes}
+    tangents = _tangents_closure(nodes, ops)
+    overwritten = overwritten_inputs(graph, ops, tangents)
+    if not overwritten:
+        return
+    theirs = values_in_their_memory(graph, ops, tangents)
+    base = bases(nodes, ops)
+    for node in nodes:
+        if base[node] not in overwritten | theirs or node in tangents:
+            continue
+        readers = [
+            user for user in node.users if user in tangents and user is not end and node not in _target(user, ops)
+        ]
+        if not readers:
+            continue
+        with graph.inserting_after(node):
+            # Inductor drops a clone of what is no input.
+            copies = torch.ops.aten.lift_fresh_copy if base[node] in theirs else torch.ops.aten.clone
+            copy = graph.call_function(copies.default, (node,))
+        copy.meta["val"] = node.meta["val"].clone()
+        for reader in readers:
+            reader.replace_input_with(node, copy)
+    joint_module.recompile()
+
+
+def _tangents_closure(nodes: list[fx.Node], ops: Mapping[fx.Node, Operator]) -> set[fx.Node]:
+    """As torch's partitioner will find it: what uses a tangent, or is a write that the backward pass makes."""
+    closure: set[fx.Node] = set()
+    for node in nodes:
+        is_tangent = node.op == "placeholder" and "tangents" in str(node.target)
+        tag = node.meta.get("partitioner_tag")
+        is_write = tag == "must_be_in_backward" or (tag == "is_backward" and ops[node].mutates)
+        if is_tangent or is_write or any(argument in closure for argument in node.all_input_nodes):
+            closure.add(node)
+    return closure

@@ -1,0 +1,120 @@
+"""A value's operator and arguments, made up again from a `Graph` alone, to be run by itself.
+
+Arguments get the shapes and element types of the graph. What a graph does not record is chosen: contents
+are random, indices are valid ones, and every tensor is contiguous, also where the model hands over a
+transposed view (a matrix product may then take a little more or less time).
+"""
+
+# torch's operators are untyped.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from remat.errors import CannotRebuild
+from remat.facts.graph import Graph
+from remat.pytorch.read.call_text import call_of
+
+_SELECTS = ("aten.gather", "aten.index_select", "aten.scatter", "aten.scatter_add", "aten.index_add")
+"""Operators (input, dim, index, ...)."""
+
+
+def rebuild(graph: Graph, value: int, device: torch.device) -> Callable[[], Any]:
+    """A function that computes one value, on arguments of its own.
+
+    Raises:
+        CannotRebuild: the operator is not installed here, or an argument cannot be made up.
+        InvalidGraph: `Graph.arguments` holds no call.
+    """
+    operator = operator_named(graph.ops[value])
+    producers = graph.producers[graph.consumers == value].tolist()
+    stands = [_Stand(graph.names[u], graph.dtypes[u], graph.shapes[u]) for u in producers]
+    args, kwargs = call_of(graph.arguments[value], stands, device)
+    packet = graph.ops[value].rpartition(".")[0]
+    bounds = _index_bounds(packet, args)
+    smallest = min((size for stand in stands for size in stand.shape if size > 0), default=1)
+    made = [_tensor(stand, device, bounds.get(id(stand), smallest)) for stand in stands]
+    args, kwargs = call_of(graph.arguments[value], made, device)
+    return lambda: operator(*args, **kwargs)
+
+
+def difference(graph: Graph, value: int, result: Any) -> str:
+    """How a result differs from what the graph says of the value, in shape and type; "" if it does not."""
+    if graph.dtypes[value]:
+        return _mismatch(graph, value, result)
+    for element in graph.consumers[graph.producers == value].tolist():
+        if graph.ops[element] == "getitem":
+            position = json.loads(graph.arguments[element])[1]
+            wrong = _mismatch(graph, element, result[position])
+            if wrong:
+                return wrong
+    return ""
+
+
+def _mismatch(graph: Graph, value: int, result: Any) -> str:
+    expected = f"{graph.dtypes[value]}{list(graph.shapes[value])}"
+    if not isinstance(result, torch.Tensor):
+        return "" if graph.dtypes[value] == "symint" else f"{type(result).__name__} instead of {expected}"
+    got = f"{str(result.dtype).removeprefix('torch.')}{list(result.shape)}"
+    return "" if got == expected else f"{got} instead of {expected}"
+
+
+@dataclass(frozen=True, eq=False)
+class _Stand:
+    """Stands for an argument until it is known what it is for."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+
+
+def operator_named(name: str) -> Callable[..., Any]:
+    """The operator of `torch.ops` with a name as in `Graph.ops`.
+
+    Raises:
+        CannotRebuild: there is none.
+    """
+    parts = name.split(".")
+    if len(parts) != 3:
+        raise CannotRebuild(f"{name} is not an operator of torch.ops")
+    found: Any = torch.ops
+    for part in parts:
+        found = getattr(found, part, None)
+        if found is None:
+            raise CannotRebuild(f"torch.ops.{name} does not exist here; import the package that defines it")
+    return found
+
+
+def _index_bounds(packet: str, args: Sequence[Any]) -> dict[int, int]:
+    """What the indices of an operator must stay below, by the identity of the argument.
+
+    For other operators the smallest size of any argument will do, since it bounds an index into any.
+    """
+    if packet == "aten.embedding":
+        return {id(args[1]): args[0].shape[0]}
+    if packet in _SELECTS and args[0].shape:
+        return {id(args[2]): args[0].shape[args[1]]}
+    if packet in ("aten.index", "aten.index_put", "aten._unsafe_index", "aten._unsafe_index_put"):
+        return {id(index): size for index, size in zip(args[1], args[0].shape, strict=False) if index is not None}
+    return {}
+
+
+def _tensor(stand: _Stand, device: torch.device, bound: int) -> torch.Tensor | None:
+    if stand.dtype == "symint":
+        return None  # the call has its hint
+    dtype = getattr(torch, stand.dtype, None) if stand.dtype else None
+    if not isinstance(dtype, torch.dtype):
+        raise CannotRebuild(f"its argument {stand.name} is not a tensor")
+    if dtype is torch.bool:
+        return torch.rand(stand.shape, device=device) < 0.5
+    if not dtype.is_floating_point and not dtype.is_complex:
+        bound = int(np.clip(bound, 1, torch.iinfo(dtype).max))
+        return torch.randint(bound, stand.shape, device=device).to(dtype)
+    return torch.rand(stand.shape, device=device).to(dtype)

@@ -1,0 +1,39 @@
+"""Which values of a joint graph share memory."""
+
+# FX nodes carry untyped metadata, and some of it is private.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportPrivateUsage=false
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import fx
+from torch._ops import HigherOrderOperator
+
+from remat.pytorch.read.operators import Operator
+
+
+def bases(nodes: Sequence[fx.Node], ops: Mapping[fx.Node, Operator]) -> dict[fx.Node, fx.Node]:
+    """For each value, the first value of the storage that it lives in: itself, unless it is a view.
+
+    Schemas come first: the passes over joint graphs leave views whose fake tensors have a storage of
+    their own (torch 2.13: the no-op `expand` between a softmax and its matmul).
+    """
+    base: dict[fx.Node, fx.Node] = {}
+    owners: dict[int, fx.Node] = {}
+    for node in nodes:
+        base[node] = node
+        if ops[node].views or node.target is operator.getitem:
+            source = next(iter(node.all_input_nodes), node)
+            if ops[node].views or base[source] is not source:
+                base[node] = base[source]
+                continue
+            if isinstance(source.target, HigherOrderOperator):
+                continue  # calls of one body (`nested_compile_region`) share their fake results, and no memory
+        value = node.meta.get("val")
+        if isinstance(value, torch.Tensor) and value.layout is torch.strided:
+            base[node] = owners.setdefault(value.untyped_storage()._cdata, node)
+    return base

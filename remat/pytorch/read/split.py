@@ -1,0 +1,26 @@
+"""A joint graph into its forward and backward graphs: the one path of capture and compile."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from torch import fx
+
+from remat.pytorch.read.overwritten import keep_old_values
+from remat.pytorch.seam import versions as seam
+
+
+def split(
+    joint_module: fx.GraphModule, joint_inputs: Sequence[object], chooser: seam.Chooser, **kwargs: Any
+) -> tuple[fx.GraphModule, fx.GraphModule]:
+    """Splits a joint graph with torch's partitioner and our choice of saved values.
+
+    Args:
+        joint_module: the joint graph, after Inductor's passes; changed in place.
+        joint_inputs: its inputs, as torch hands them over.
+        chooser: decides what to save.
+        kwargs: what else torch's partitioner takes.
+    """
+    keep_old_values(joint_module)
+    return seam.partition(joint_module, joint_inputs, chooser, **kwargs)

@@ -1,0 +1,96 @@
+"""`torch.compile` with a plan of ours."""
+
+# torch.compile and Inductor are partly untyped, and `list_mode_options` lives in a private package.
+# pyright: reportUnknownMemberType=false, reportPrivateUsage=false
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, cast
+
+import torch
+from torch import fx
+
+from remat.answer.plan import Plan
+from remat.answer.registry import DEFAULT_COST_MODEL
+from remat.answer.solver import Solver
+from remat.problem.costmodel import CostModel
+from remat.pytorch.read.uncompiled import run_uncompiled
+from remat.pytorch.run.partitioner import OnError, Partitioner
+from remat.pytorch.run.skipped import warn_if_skipped
+
+
+def compile(
+    model: Callable[..., Any],
+    *,
+    cost_model: str | CostModel = DEFAULT_COST_MODEL,
+    solver: str | Solver | None = None,
+    plan: Plan | Sequence[Plan] = (),
+    recompute_parameter_copies: bool = False,
+    on_error: OnError = "raise",
+    codegen: bool = True,
+    **torch_compile_kwargs: Any,
+) -> Callable[..., Any]:
+    """`torch.compile`, with what to save chosen by a cost model and a solver.
+
+    Args:
+        model: a module or function.
+        cost_model: a registered name or an instance.
+        solver: a registered name or an instance; when left out, that of `remat.solve`.
+        plan: replay this plan, or these (one a graph), instead of solving. A plan that was made for
+            another graph is refused, with the difference.
+        recompute_parameter_copies: save no copy of a parameter, such as those that autocast makes (see
+            `remat.recompute_parameter_copies`).
+        on_error: "raise", or "fallback" to PyTorch's own partitioner with a warning, if there is no
+            plan that passes the checks.
+        codegen: if False, the two graphs run operator by operator and draw eager's random numbers:
+            what is wrong then is not Inductor's kernels.
+        torch_compile_kwargs: passed on to `torch.compile`; `backend` is ours.
+
+    Returns:
+        the compiled model. Choosing happens when torch compiles, at the first call; what goes
+        wrong then is raised there. What Dynamo cannot trace runs eagerly, without a plan, as under
+        torch.compile: a graph break inside a loop or nn.LSTM, for two. If nothing of the model was traced,
+        the first call that needs gradients warns (see `remat.pytorch.run.skipped`).
+    """
+    if "backend" in torch_compile_kwargs or "custom_partitioner_fn" in (torch_compile_kwargs.get("options") or {}):
+        raise TypeError(
+            "remat.compile is TorchInductor with a plan of ours: it takes no backend= or custom_partitioner_fn"
+        )
+    partitioner = Partitioner.of(
+        cost_model, solver, plan=plan, recompute_parameter_copies=recompute_parameter_copies, on_error=on_error
+    )
+    if not codegen:
+        uncompiled = functools.partial(run_uncompiled, partitioner=partitioner, options={"fallback_random": True})
+        return warn_if_skipped(torch.compile(model, backend=uncompiled, **torch_compile_kwargs), model)
+    options = _inductor_options(torch_compile_kwargs.pop("mode", None), torch_compile_kwargs.pop("options", None))
+    options["custom_partitioner_fn"] = partitioner
+    return warn_if_skipped(torch.compile(model, options=options, **torch_compile_kwargs), model)
+
+
+def backend(
+    graph_module: fx.GraphModule,
+    example_inputs: Sequence[Any],
+    *,
+    mode: str | None = None,
+    options: Mapping[str, Any] | None = None,
+) -> Callable[..., Any]:
+    """The backend behind `torch.compile(model, backend="remat")`, with default settings.
+
+    Args:
+        graph_module: Dynamo's forward graph.
+        example_inputs: its inputs.
+        mode, options: as for `torch.compile` with its default backend.
+    """
+    from torch._inductor.compile_fx import compile_fx
+
+    patches = _inductor_options(mode, options)
+    patches["custom_partitioner_fn"] = Partitioner.of()
+    return cast(Callable[..., Any], compile_fx(graph_module, list(example_inputs), config_patches=patches))
+
+
+def _inductor_options(mode: str | None, options: Mapping[str, Any] | None) -> dict[str, Any]:
+    """What torch.compile would make of `mode` and `options`, as one dictionary."""
+    from_mode: dict[str, Any] = torch._inductor.list_mode_options(mode) if mode not in (None, "default") else {}
+    return {**from_mode, **(options or {})}

@@ -1,0 +1,211 @@
+"""Our choice of saved values, inside torch's own partitioner."""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal, get_args
+from uuid import uuid4
+
+from torch import fx
+from torch._inductor.custom_graph_pass import CustomPartitionerFn
+
+from remat.answer.handover import handed_over
+from remat.answer.plan import Plan
+from remat.answer.registry import (
+    DEFAULT_BUDGET_SOLVER,
+    DEFAULT_COST_MODEL,
+    DEFAULT_SOLVER,
+    find_costmodel,
+    find_estimator,
+    find_solver,
+)
+from remat.answer.solver import Solver
+from remat.errors import InvalidOption, InvalidPlan, RematError
+from remat.facts.annotations import recompute_parameter_copies
+from remat.facts.graph import Graph
+from remat.improve.choose import choose
+from remat.problem.costmodel import CostModel, FactsOnly, Sum
+from remat.problem.estimator import Estimator
+from remat.proof.certify import check_plan
+from remat.pytorch.read.extract import extract
+from remat.pytorch.read.operators import Operator, is_dropout_free
+from remat.pytorch.read.split import split
+from remat.pytorch.run import ranks
+from remat.pytorch.seam import versions as seam
+
+OnError = Literal["raise", "fallback"]
+
+
+@dataclass(frozen=True)
+class Partitioner(CustomPartitionerFn):
+    """A partitioner for `torch._inductor.config.custom_partitioner_fn`.
+
+    Every joint graph is posed under the cost model, solved, and certified; or a plan is replayed,
+    and checked as strictly. A plan that fails a check never runs. Under `torch.distributed` all
+    ranks with the same graph use one plan; a rank that finds none takes another one's.
+
+    Attributes:
+        cost_model: prices and bans.
+        solver: who solves; None for that of `remat.solve`.
+        plans: replayed instead of solving, each on the graph that it was made for.
+        recompute_parameter_copies: save no copy of a parameter (see `remat.recompute_parameter_copies`).
+        on_error: what to do when there is no plan that passes the checks: "raise", or "fallback" to
+            PyTorch's own partitioner, with a warning.
+    """
+
+    cost_model: CostModel
+    solver: Solver | None = None
+    plans: tuple[Plan, ...] = ()
+    recompute_parameter_copies: bool = False
+    on_error: OnError = "raise"
+
+    def __post_init__(self) -> None:
+        if self.on_error not in get_args(OnError):
+            raise InvalidOption(f"on_error must be one of {', '.join(get_args(OnError))}, got {self.on_error!r}")
+
+    @classmethod
+    def of(
+        cls,
+        cost_model: str | CostModel = DEFAULT_COST_MODEL,
+        solver: str | Solver | None = None,
+        *,
+        plan: Plan | Sequence[Plan] = (),
+        recompute_parameter_copies: bool = False,
+        on_error: OnError = "raise",
+    ) -> Partitioner:
+        """A partitioner from names or instances."""
+        return cls(
+            find_costmodel(cost_model),
+            None if solver is None else find_solver(solver),
+            (plan,) if isinstance(plan, Plan) else tuple(plan),
+            recompute_parameter_copies,
+            on_error,
+        )
+
+    def __call__(
+        self, gm: fx.GraphModule, joint_inputs: Sequence[object], **kwargs: Any
+    ) -> tuple[fx.GraphModule, fx.GraphModule]:
+        """Splits a joint graph in two; called by torch."""
+        graphs: list[Graph] = []
+
+        def saved_nodes(joint_graph: fx.Graph, node_info: Any, num_fwd_outputs: int) -> list[fx.Node]:
+            try:
+                graph = extract(joint_graph, node_info, num_fwd_outputs)
+            except Exception as error:
+                ranks.agreed(error, None)  # the other ranks wait for this one
+                raise
+            graphs.append(recompute_parameter_copies(graph) if self.recompute_parameter_copies else graph)
+            return self._choose(joint_graph, node_info, graphs[-1])
+
+        forward, backward = split(gm, joint_inputs, saved_nodes, **kwargs)
+        for graph in graphs:  # none, where torch found nothing to save
+            check_nothing_runs_twice(graph, forward, backward)
+        return forward, backward
+
+    def _choose(self, joint_graph: fx.Graph, node_info: Any, graph: Graph) -> list[fx.Node]:
+        try:
+            handed = handed_over(graph, self._plan(graph))
+        except RematError as error:
+            if self.on_error == "raise":
+                raise
+            warnings.warn(f"remat falls back to PyTorch's partitioner: {error}", stacklevel=2)
+            return seam.torchs_choice(joint_graph, node_info)
+        return [node for node in joint_graph.nodes if node.name in handed]
+
+    def _plan(self, graph: Graph) -> Plan:
+        """A checked plan for a graph: the same one on every rank."""
+        try:
+            mine = self._own_plan(graph)
+        except Exception as error:  # whatever it is, the other ranks wait for this one
+            mine = error
+        plan = ranks.agreed(mine, graph)
+        if isinstance(plan, Exception):
+            raise plan
+        if plan is not mine:  # whoever made the plan, this rank's own graph decides whether it is legal
+            check_plan(FactsOnly().pose(graph), plan)
+        return plan
+
+    def _own_plan(self, graph: Graph) -> Plan:
+        """The plan of this rank, checked."""
+        if self.plans:
+            plan = _made_for(graph, self.plans)
+        else:
+            found = choose(graph, self.cost_model, self.solver).plan
+            assert found is not None  # choose() raises where there is none
+            plan = found
+        check_plan(FactsOnly().pose(graph), plan)
+        return plan
+
+    def uuid(self) -> str:
+        """Part of torch's cache key: everything that can change a plan.
+
+        Sources are hashed, not versions, so that a cost model under development is never answered
+        from the cache of its former self. Two settings never have the same key twice: with several
+        ranks, one that finds its graph in a cache would leave the others waiting for its plan; and
+        with a fallback, a cached graph would run PyTorch's plan without the warning.
+        """
+        if ranks.several_ranks() or self.on_error == "fallback":
+            return uuid4().hex
+        plans = [plan.digest for plan in self.plans]
+        settings = (self.cost_model, self.solver, plans, self.recompute_parameter_copies, self.on_error)
+        digest = hashlib.sha256(repr(settings).encode())
+        parts = self.cost_model.parts if isinstance(self.cost_model, Sum) else (self.cost_model,)
+        for source in sorted(Path(__file__).parents[2].rglob("*.py")):
+            digest.update(source.read_bytes())
+        solvers = [self.solver] if self.solver else [find_solver(DEFAULT_SOLVER), find_solver(DEFAULT_BUDGET_SOLVER)]
+        named = (getattr(part, "estimator", None) for part in parts)
+        estimators = [find_estimator(one) for one in named if isinstance(one, (str, Estimator))]
+        for estimator in estimators:
+            digest.update(estimator.data().encode())
+        for plugin in (*parts, *solvers, *estimators):
+            digest.update(_version_of(type(plugin)))
+        return digest.hexdigest()
+
+
+def check_nothing_runs_twice(graph: Graph, forward: fx.GraphModule, backward: fx.GraphModule) -> None:
+    """Checks torch's extraction against the facts: what must not run twice is in one graph only.
+
+    Raises:
+        InvalidPlan: a collective, an effect or a draw of random numbers is in both.
+    """
+    both = {node.name for node in forward.graph.nodes if node.op == "call_function"}
+    again = {node.name: node for node in backward.graph.nodes if node.op == "call_function" and node.name in both}
+    for name in sorted(again.keys() & graph.index.keys()):
+        reason = graph.cannot_recompute.reason(graph.index[name])
+        if reason is None and Operator.of(again[name]).seeded and not is_dropout_free(again[name]):
+            reason = "draws from the random number generator, and torch did not keep the state for it"
+        if reason is not None:
+            raise InvalidPlan(f"{name!r} would run in both passes, but must not: {reason}")
+
+
+def _made_for(graph: Graph, plans: tuple[Plan, ...]) -> Plan:
+    """The plan that was made for `graph`."""
+    exact = [plan for plan in plans if plan.graph == graph.signature]
+    # A plan without a note of its graph is taken at its word: the check that follows decides.
+    unbound = [plan for plan in plans if not plan.graph]
+    plan = (exact + unbound + list(plans))[0]
+    plan.check_made_for(graph)
+    return plan
+
+
+def _version_of(plugin: type) -> bytes:
+    """The source behind a class: its package's folder, or its module where it is in no package."""
+    module = sys.modules[plugin.__module__]
+    if getattr(module, "__file__", None) is None:
+        return _version_in_notebook(plugin)
+    file = Path(str(module.__file__))
+    sources = sorted(file.parent.glob("*.py")) if module.__package__ else [file]
+    return b"".join(source.read_bytes() for source in sources)
+
+
+@cache
+def _version_in_notebook(plugin: type) -> bytes:
+    """A class without a file is known by itself alone, and for as long as the process lives."""
+    del plugin
+    return uuid4().bytes

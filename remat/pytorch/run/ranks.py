@@ -1,0 +1,61 @@
+"""One plan for all ranks of a distributed run.
+
+Ranks that save different values may order their collectives differently, and hang.
+"""
+
+# torch.distributed is partly untyped.
+# pyright: reportUnknownMemberType=false
+
+from __future__ import annotations
+
+import hashlib
+import warnings
+
+import torch.distributed as dist
+
+from remat.answer.plan import Plan
+from remat.facts.graph import Graph
+from remat.pytorch.seam import versions as seam
+
+
+def several_ranks() -> bool:
+    """Whether this process is one of several."""
+    return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
+
+
+def agreed(mine: Plan | Exception, graph: Graph | None) -> Plan | Exception:
+    """The plan of the lowest rank that has one for the same graph as this one.
+
+    Every rank of the default process group must get here as often as the others, or they wait for it
+    for ever: so one that has no plan, or not even a graph, comes as well. Ranks with different graphs
+    (as in pipeline parallelism) keep plans of their own.
+
+    Args:
+        mine: this rank's plan, or why it has none.
+        graph: what the plan is for; None where it could not be read.
+
+    Returns:
+        the plan; this rank's own reason if no rank has a plan for its graph.
+    """
+    if not several_ranks():
+        return mine
+    key = _key(graph) if graph is not None else None
+    offers: list[tuple[str | None, Plan | str] | None] = [None] * dist.get_world_size()
+    with seam.real_tensors():
+        dist.all_gather_object(offers, (key, mine if isinstance(mine, Plan) else f"{type(mine).__name__}: {mine}"))
+    for rank, offer in enumerate(offers):
+        if offer is not None and offer[0] == key is not None and isinstance(offer[1], Plan):
+            if isinstance(mine, Exception):
+                warnings.warn(f"without a plan of its own, this rank takes that of rank {rank}: {mine}", stacklevel=2)
+            return offer[1]
+    return mine
+
+
+def _key(graph: Graph) -> str:
+    """Two graphs with one key have the same legal plans."""
+    digest = hashlib.sha256("\n".join(graph.signature).encode())
+    bans = (graph.cannot_save.mask, graph.cannot_recompute.mask)
+    marks = (graph.must_save, graph.must_recompute, graph.prefer_save, graph.prefer_recompute)
+    for column in (graph.needed, *bans, *marks):
+        digest.update(column.tobytes())
+    return digest.hexdigest()

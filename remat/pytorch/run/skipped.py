@@ -1,0 +1,102 @@
+"""Notices a compiled model that runs eagerly, and so without a plan.
+
+Dynamo gives up on some functions without a word. Whether it did is told from what is left behind: a call
+during which nothing was compiled, whose results need gradients, and whose backward pass holds no compiled
+part. Nothing is said of a call from a cache, Dynamo's or the compiler's: its backward pass holds one.
+"""
+
+# Nodes of autograd's graph are partly untyped, and a storage's identity is private.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportPrivateUsage=false
+
+from __future__ import annotations
+
+import functools
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
+
+from remat.pytorch.seam import versions as seam
+from remat.pytorch.seam.fakes import owned
+
+
+def warn_if_skipped(compiled: Callable[..., Any], model: Callable[..., Any]) -> Callable[..., Any]:
+    """`compiled`, which warns if its first call that needs gradients turns out to have run eagerly.
+
+    A model of which Dynamo compiles some part gets no warning for the rest.
+
+    Args:
+        compiled: what `torch.compile` made of the model; a module is changed in place, and only up to
+            that first call.
+        model: the module or function.
+    """
+    if compiled is model:  # torch's switch for "do not compile" is set
+        return compiled
+    run: Callable[..., Any] = compiled.forward if isinstance(compiled, nn.Module) else compiled
+    pending = True
+
+    @functools.wraps(run)
+    def first(*args: Any, **kwargs: Any) -> Any:
+        nonlocal pending
+        if not pending or torch.compiler.is_compiling() or not torch.is_grad_enabled():
+            return run(*args, **kwargs)
+        before = seam.graphs_compiled()
+        result = run(*args, **kwargs)
+        if seam.graphs_compiled() != before:
+            pending = False
+        elif made := _made(result, model, (args, kwargs)):
+            pending = False
+            if not _is_compiled(made):
+                warnings.warn(_complaint(model), stacklevel=2)
+        if not pending and isinstance(compiled, nn.Module) and compiled.forward is first:
+            compiled.forward = run
+        return result
+
+    if not isinstance(compiled, nn.Module):
+        return first
+    compiled.forward = first
+    return compiled
+
+
+def _made(result: Any, model: Callable[..., Any], args: Any) -> list[Tensor]:
+    """The tensors that a call made and that need gradients: not what it was given, nor views of that."""
+    known = {_storage(tensor) for tensor in owned(model, args)} | {None}
+    results = [leaf for leaf in tree_leaves(result) if isinstance(leaf, Tensor) and leaf.grad_fn is not None]
+    return [tensor for tensor in results if _storage(tensor) not in known]
+
+
+def _storage(tensor: Tensor) -> int | None:
+    """Tells storages apart; None where there is none, as of a sparse tensor, or under a transform of `torch.func`.
+
+    Not by address: a subclass that wraps tensors, such as DTensor, has a storage without one.
+    """
+    try:
+        return tensor.untyped_storage()._cdata
+    except NotImplementedError:
+        return None
+
+
+def _is_compiled(tensors: list[Tensor]) -> bool:
+    """Whether any part of what would compute their gradients is compiled."""
+    stack: list[Any] = [tensor.grad_fn for tensor in tensors]
+    seen = set(stack)
+    while stack:
+        node = stack.pop()
+        if node.name() == "CompiledFunctionBackward":  # AOTAutograd's, whichever compiler follows
+            return True
+        following = {source for source, _ in node.next_functions if source is not None} - seen
+        seen |= following
+        stack.extend(following)
+    return False
+
+
+def _complaint(model: Callable[..., Any]) -> str:
+    name = getattr(model, "__name__", type(model).__name__)
+    return (
+        f"{name} runs eagerly, without a plan: Dynamo compiled nothing of it. It skips, for one, functions with a "
+        f"graph break inside a loop, and nn.LSTM; TORCH_LOGS=graph_breaks says why"
+    )

@@ -1,0 +1,86 @@
+"""Fake tensors: sizes without contents. A model is captured at any size, without the memory for it."""
+
+# FakeTensorMode is partly untyped.
+# pyright: reportUnknownMemberType=false
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager
+from typing import Any, TypeGuard
+
+from torch import Tensor, nn
+from torch._guards import detect_fake_mode
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensor,
+    FakeTensorMode,
+)
+from torch.utils._pytree import tree_leaves
+
+from remat.errors import CaptureError
+
+_HOW = "build model and arguments within one `with torch._subclasses.FakeTensorMode():`, or all of them outside"
+
+
+def is_fake(tensor: object) -> TypeGuard[FakeTensor]:
+    """Whether a tensor has no contents: there is nothing to compare, and nothing to put back."""
+    return isinstance(tensor, FakeTensor)
+
+
+def owned(model: Callable[..., Any], args: Any) -> list[Tensor]:
+    """The tensors that are alive whatever a step does: parameters, buffers, arguments."""
+    own = [*model.parameters(), *model.buffers()] if isinstance(model, nn.Module) else []
+    return [*own, *(leaf for leaf in tree_leaves(args) if isinstance(leaf, Tensor))]
+
+
+@contextmanager
+def in_their_mode(model_or_fn: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Generator[None]:
+    """Runs the body in the mode of the fake tensors that a model and its arguments are made of, if they are.
+
+    Constants that the model makes on its way are fake then, too.
+
+    Raises:
+        CaptureError: some are fake and some are not, they are of two modes, they are on the meta
+            device, or the body asks for the contents of one.
+    """
+    mode = _mode_of(model_or_fn, args, kwargs)
+    if mode is None:
+        yield
+        return
+    try:
+        with mode:
+            yield
+    except (DataDependentOutputException, DynamicOutputShapeException) as error:
+        raise CaptureError(
+            f"the model reads the contents of a tensor ({error}), and fake tensors have none: capture it with real ones"
+        ) from error
+    except AssertionError as error:
+        if "FakeTensorMode" not in str(error):
+            raise  # the model's own
+        raise CaptureError(f"the model uses a real tensor beside fake ones: {_HOW} ({error})") from error
+
+
+def _mode_of(
+    model_or_fn: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> FakeTensorMode | None:
+    tensors = owned(getattr(model_or_fn, "__self__", model_or_fn), (args, kwargs))
+    fakes = [tensor for tensor in tensors if is_fake(tensor)]
+    if any(tensor.device.type == "meta" for tensor in tensors):
+        raise CaptureError(
+            "capture() needs a device to lower operators for, got tensors on the meta device: for sizes without "
+            "memory, build model and arguments within `with torch._subclasses.FakeTensorMode():`"
+        )
+    entered = detect_fake_mode()
+    if not fakes and entered is None:
+        return None
+    if len(fakes) < len(tensors):
+        raise CaptureError(
+            f"capture() takes fake tensors or real ones, got {len(fakes)} fake of {len(tensors)} parameters, buffers "
+            f"and arguments: {_HOW}"
+        )
+    modes = {id(mode): mode for mode in (*(tensor.fake_mode for tensor in fakes), entered) if mode is not None}
+    if len(modes) > 1:
+        raise CaptureError(f"capture() got fake tensors of several modes: {_HOW}")
+    return next(iter(modes.values()))

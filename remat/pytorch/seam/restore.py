@@ -1,0 +1,48 @@
+"""Running a model without leaving a trace."""
+
+# Only the private `_version` tells whether a tensor was written to, and `fork_rng` is partly untyped.
+# pyright: reportPrivateUsage=false, reportUnknownMemberType=false
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+from torch.utils._pytree import tree_leaves
+
+from remat.pytorch.seam.fakes import is_fake
+
+
+@contextmanager
+def undone(model_or_fn: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Generator[None]:
+    """Takes back what forward passes change, also when one fails.
+
+    That is the contents of the module's parameters and buffers and of the arguments, and the random
+    number generators of torch, numpy and Python.
+
+    Args:
+        model_or_fn: a module, a method of one, or a function (whose closure is not searched).
+        args, kwargs: what it is called with.
+    """
+    model = getattr(model_or_fn, "__self__", model_or_fn)
+    state = (*model.parameters(), *model.buffers()) if isinstance(model, nn.Module) else ()
+    tensors = [leaf for leaf in (*state, *tree_leaves((args, kwargs))) if isinstance(leaf, torch.Tensor)]
+    tracked = [tensor for tensor in tensors if not tensor.is_inference() and not is_fake(tensor)]
+    before = [(tensor, tensor._version, tensor.detach().clone()) for tensor in tracked]
+    pythons, numpys = random.getstate(), np.random.get_state()
+    try:
+        with torch.random.fork_rng():
+            yield
+    finally:
+        random.setstate(pythons)
+        np.random.set_state(numpys)
+        with torch.no_grad():
+            for tensor, version, content in before:
+                # Batch normalisation updates its statistics without counting a version.
+                if tensor._version != version or not torch.equal(tensor, content):
+                    tensor.copy_(content)

@@ -1,0 +1,129 @@
+"""Hypothesis strategies: small problems and graphs with what solvers stumble over."""
+
+from __future__ import annotations
+
+import dataclasses
+from math import inf
+from typing import Any
+
+from hypothesis import strategies as st
+
+from remat.answer.plan import Plan
+from remat.facts.graph import Graph
+from remat.facts.graph_builder import GraphBuilder
+from remat.problem.feasibility import forced
+from remat.problem.problem import Problem
+
+LARGEST = 2**34
+"""Past 2**33, so that doubles are exact, yet 32-bit integers have long wrapped."""
+
+_BANS = ("", "", "", "", "save", "recompute", "recompute", "save recompute")
+
+
+def dags(num_values: int, *, max_arguments: int = 3) -> st.SearchStrategy[list[tuple[int, int]]]:
+    """Uses (producer, consumer) over values 0 to `num_values` - 1, in topological order.
+
+    A value uses up to `max_arguments` earlier ones; the simplest graph has no uses at all.
+    """
+    distances = [st.lists(st.integers(1, v), max_size=max_arguments) for v in range(1, num_values)]
+    return st.tuples(*distances).map(
+        lambda drawn: [(v - far, v) for v, back in enumerate(drawn, start=1) for far in sorted(set(back))]
+    )
+
+
+@st.composite
+def problems(
+    draw: st.DrawFn,
+    *,
+    min_values: int = 2,
+    max_values: int = 12,
+    budget: bool = False,
+    feasible: bool | None = True,
+    largest: int = LARGEST,
+) -> Problem:
+    """Problems over `min_values` to `max_values` values.
+
+    Args:
+        draw: supplied by Hypothesis.
+        min_values, max_values: how many values.
+        budget: with a byte budget.
+        feasible: True draws only problems that have a plan, None draws any. A plan is made, not
+            waited for: a ban that rules out every plan is lifted, a budget is raised.
+        largest: the largest finite price or size. A problem's own largest is drawn first, so
+            that small problems full of ties are as likely as large prices.
+    """
+    n = draw(st.integers(min_values, max_values))
+    price = st.integers(0, draw(st.sampled_from((1, 3, 1000, largest))))
+    columns = st.lists(st.tuples(price, price, st.sampled_from(_BANS), st.booleans()), min_size=n, max_size=n)
+    rows = draw(columns)
+    sizes = draw(st.none() | st.lists(price, min_size=n, max_size=n))
+    problem = Problem.of(
+        [inf if "save" in ban else save for save, _, ban, _ in rows],
+        edges=draw(dags(n)),
+        needed=[v for v, row in enumerate(rows) if row[3]],
+        recompute_cost=[recompute for _, recompute, _, _ in rows],
+        save_bytes=sizes,
+        cannot_recompute={v: "random" for v, row in enumerate(rows) if "recompute" in row[2]},
+    )
+    if feasible:
+        victims = forced(problem).lost & problem.needed
+        problem = dataclasses.replace(problem, cannot_save=problem.cannot_save.without(victims))
+    if budget:
+        least = _enough_bytes(problem) if feasible else 0
+        enough = max(least, int(problem.save_bytes.sum()))
+        problem = dataclasses.replace(problem, budget_bytes=draw(st.integers(least, enough)))
+    return problem
+
+
+def _enough_bytes(problem: Problem) -> int:
+    """Bytes that some plan fits: one that recomputes all it can, or one that saves all it can."""
+    stuck, unsaveable = forced(problem).stuck, problem.cannot_save.mask
+    plans = [Plan.from_saved(problem, saved).masks(problem)[0] for saved in (stuck, ~unsaveable)]
+    return min(int(problem.save_bytes[saved].sum()) for saved in plans)
+
+
+_OPS: dict[str, dict[str, Any]] = {
+    "add": {},
+    "sum": {"fusible": False},
+    "mm": {"compute_bound": True},
+    "rand": {"random": True},
+    "view": {"view": True},
+}
+_MARKS: tuple[dict[str, Any], ...] = tuple(
+    {mark: True} for mark in ("must_save", "must_recompute", "prefer_save", "prefer_recompute")
+)
+_FACTS: tuple[dict[str, Any], ...] = (*_MARKS, {"cannot_save": "a tuple"}, {"cannot_recompute": "a collective"})
+
+
+@st.composite
+def graphs(draw: st.DrawFn, *, max_values: int = 12, facts: bool = True, largest: int = LARGEST) -> Graph:
+    """Joint graphs: inputs, forward operators, outputs with their tangents, backward operators.
+
+    Args:
+        draw: supplied by Hypothesis.
+        max_values: up to half of them belong to each pass.
+        facts: with annotations and with values that cannot be saved or recomputed. They may
+            contradict each other; without them, every graph has a plan.
+        largest: the largest size in bytes.
+    """
+    g = GraphBuilder()
+    size = st.integers(0, draw(st.sampled_from((1, 8, largest))))
+    half = max(max_values // 2, 2)
+    forward = [g.input(f"x{i}", bytes=draw(size)) for i in range(draw(st.integers(1, 2)))]
+    for _ in range(draw(st.integers(0, half - len(forward)))):
+        forward.append(_draw_op(draw, g, forward, size, facts))
+    outputs = [forward[-1], *(name for name in forward[:-1] if draw(st.booleans()))][: half - 1]
+    g.output(*outputs)
+    backward = [g.tangent(f"d_{name}", bytes=draw(size)) for name in outputs]
+    for _ in range(draw(st.integers(1, half - len(backward)))):
+        backward.append(_draw_op(draw, g, forward + backward, size, facts))
+    g.gradient(backward[-1], *(name for name in forward + backward[:-1] if draw(st.booleans())))
+    return g.build()
+
+
+def _draw_op(draw: st.DrawFn, g: GraphBuilder, values: list[str], size: st.SearchStrategy[int], facts: bool) -> str:
+    op = draw(st.sampled_from(tuple(_OPS)))
+    # The latest value first: that is what Hypothesis shrinks to, and what makes chains.
+    arguments = draw(st.lists(st.sampled_from(values[::-1]), min_size=1, max_size=3))
+    said = draw(st.sampled_from(({}, {}, {}, *_FACTS))) if facts else {}
+    return g.op(op, *arguments, bytes=draw(size), **_OPS[op], **said)

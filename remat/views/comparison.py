@@ -1,0 +1,155 @@
+"""The table that `remat.compare` returns."""
+
+# pandas ships partial types: what its methods return is often unknown to pyright.
+# pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false
+# pyright: reportUnknownVariableType=false, reportUnknownArgumentType=false
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+
+from remat.words import human_bytes, human_price
+
+if TYPE_CHECKING:
+    from pandas.io.formats.style import Styler
+
+_DTYPES = {
+    "graph": "str",
+    "values": "int64",
+    "cost_model": "str",
+    "unit": "str",
+    "solver": "str",
+    "exact": "bool",
+    "objective": "Int64",
+    "bound": "Int64",
+    "termination": "str",
+    "certified": "str",
+    "proven": "bool",
+    "saved_tensors": "Int64",
+    "saved_bytes": "Int64",
+    "recomputed_ops": "Int64",
+    "pose_time_s": "float64",
+    "solve_time_s": "float64",
+    "error": "str",
+}
+"""The columns. Int64 is pandas' integer that can be missing: a float would round above 2**53."""
+
+_LONGEST_STYLED = 200
+
+
+class Comparison(pd.DataFrame):
+    """A DataFrame with one row per graph, cost model and solver.
+
+    Columns:
+        graph, values: name of the graph and its number of values.
+        cost_model, unit: the name, or the options that differ from the defaults; unit of its prices.
+        solver, exact: likewise; whether the solver claims optimality on every problem it takes.
+        objective, bound: price of the plan, and the price below which no plan can be.
+        termination: "optimal", "feasible", "infeasible", "limit", or "refused" (see `error`).
+        certified: how optimality is known, in words.
+        proven: the proof was verified without trusting the solver.
+        saved_tensors, saved_bytes: activations that the plan saves, and the memory that they take.
+            Inputs and parameters are alive anyway and not counted; a shared storage counts once.
+        recomputed_ops: operators that run a second time; views are free and not counted.
+        pose_time_s, solve_time_s: wall time of the cost model, and of the solver without the checks.
+        error: why there is no plan, "" if there is one.
+    """
+
+    @classmethod
+    def of(cls, rows: Sequence[dict[str, Any]]) -> Comparison:
+        """A table of rows; what a row lacks is missing."""
+        # Column by column: a frame of all rows makes integers floats where one of them is missing.
+        cells = {name: [row.get(name) for row in rows] for name in _DTYPES}
+        return cls({name: pd.array(cells[name], dtype=dtype) for name, dtype in _DTYPES.items()})
+
+    @property
+    def _constructor(self) -> type[Comparison]:
+        return Comparison
+
+    def readable(self) -> pd.DataFrame:
+        """The table as people read it: text cells in readable units; `error` only if there is one."""
+        plain = pd.DataFrame(self).reset_index(drop=True)
+        view = pd.DataFrame({title: show(plain) for title, needs, show in _VIEW if needs <= set(plain)}, dtype="str")
+        return view if "error" not in view or any(view["error"]) else view.drop(columns="error")
+
+    def texts(self) -> list[dict[str, str]]:
+        """The rows of `readable`."""
+        return self.readable().to_dict(orient="records")
+
+    def records(self) -> list[dict[str, Any]]:
+        """The rows as plain dictionaries, for JSON; what is missing is None."""
+        plain = pd.DataFrame(self).astype(object)
+        return plain.where(plain.notna(), None).to_dict(orient="records")
+
+    def best(self) -> list[bool]:
+        """Which rows have the least objective of their graph and cost model."""
+        if not {"graph", "cost_model", "objective"} <= set(self):
+            return [False] * len(self)
+        plain = pd.DataFrame(self)
+        least = plain.groupby(["graph", "cost_model"])["objective"].transform("min")
+        return (plain["objective"] == least).fillna(False).tolist()
+
+    def styled(self) -> Styler:
+        """For notebooks: readable units, the best objective of each graph and cost model in bold."""
+        view = self.readable()
+        css = pd.DataFrame("text-align: left", view.index, view.columns)
+        css[[title for title in view if title in _NUMBERS]] = "text-align: right"
+        if "objective" in view:
+            css.loc[self.best(), "objective"] += "; font-weight: bold; background: #ffe3b8; color: black"
+        style = view.style
+        style.format(escape="html")
+        style.hide(axis="index")
+        style.apply(css.reindex_like, axis=None)
+        return style
+
+    def _repr_html_(self) -> str | None:
+        return self.styled().to_html() if len(self) <= _LONGEST_STYLED else super()._repr_html_()
+
+
+def _prices(column: str) -> _View:
+    def show(frame: pd.DataFrame) -> list[str]:
+        rows = zip(frame[column], frame["unit"], strict=True)
+        return ["" if pd.isna(price) else human_price(int(price), unit) for price, unit in rows]
+
+    return column, {column, "unit"}, show
+
+
+def _cells(title: str, column: str, show: Callable[[Any], str] = str) -> _View:
+    return title, {column}, lambda frame: ["" if pd.isna(cell) else show(cell) for cell in frame[column]]
+
+
+def _milliseconds(seconds: float) -> str:
+    return f"{1000 * seconds:.2f} ms"
+
+
+def _optimality(frame: pd.DataFrame) -> list[str]:
+    rows = zip(frame["proven"], frame["termination"], strict=True)
+    return ["proven" if proven else "claimed" if ended == "optimal" else "" for proven, ended in rows]
+
+
+_View = tuple[str, set[str], Callable[[pd.DataFrame], list[str]]]
+
+_VIEW: tuple[_View, ...] = (
+    _cells("graph", "graph"),
+    _cells("values", "values", "{:,}".format),
+    _cells("cost model", "cost_model"),
+    _cells("solver", "solver"),
+    _cells("exact", "exact", lambda exact: "exact" if exact else "heuristic"),
+    _prices("objective"),
+    _prices("bound"),
+    _cells("ended", "termination"),
+    ("optimality", {"proven", "termination"}, _optimality),
+    _cells("certified", "certified"),
+    _cells("saved tensors", "saved_tensors", "{:,}".format),
+    _cells("saved memory", "saved_bytes", human_bytes),
+    _cells("recomputed ops", "recomputed_ops", "{:,}".format),
+    _cells("posed in", "pose_time_s", _milliseconds),
+    _cells("solved in", "solve_time_s", _milliseconds),
+    _cells("error", "error"),
+)
+"""What a notebook shows: the title, the columns that it takes, and how the cells read."""
+
+_NUMBERS = {"values", "objective", "bound", "saved tensors", "saved memory", "recomputed ops", "posed in", "solved in"}

@@ -1,0 +1,271 @@
+"""`remat.explain`: why is this value saved, recomputed, or neither?"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import Enum
+
+import numpy as np
+
+from remat.answer.plan import Plan
+from remat.answer.plan_facts import computed_by_forward, plan_mask
+from remat.answer.registry import DEFAULT_COST_MODEL, find_costmodel
+from remat.answer.solution import Solution
+from remat.answer.solver import Solver
+from remat.errors import Infeasible, UnknownName
+from remat.facts.graph import Graph, Region
+from remat.problem.costmodel import CostModel, activation_bytes
+from remat.problem.feasibility import forced
+from remat.problem.problem import Problem
+from remat.proof.solve import solve
+from remat.words import human_bytes, human_price, near
+
+_SHOWN = 6
+
+
+class Decision(Enum):
+    """What a plan does with a value. The value reads on after "... is"."""
+
+    SAVED = "saved"
+    RECOMPUTED = "recomputed in the backward pass"
+    DEFERRED = "computed in the backward pass, which alone needs it"
+    ABSENT = "neither saved nor recomputed"
+    TANGENT = "computed from gradients, so only the backward pass can compute it; there is no choice"
+
+
+@dataclass(frozen=True)
+class Alternative:
+    """The best plan that decides otherwise about one value.
+
+    Attributes:
+        question: what was asked, e.g. "does not save it".
+        extra_cost: its price above that of the best plan of all; None if there is no such plan. Negative
+            if the solver is a heuristic, and had missed this one.
+        proven: both prices were verified as optimal.
+        saves, drops: names that are saved in this plan only, and in the best plan only.
+        recomputes: names that this plan recomputes and the best plan does not.
+        conflict: the rules that leave no such plan, in the words of `remat.Infeasible`.
+    """
+
+    question: str
+    extra_cost: int | None
+    proven: bool
+    saves: tuple[str, ...]
+    drops: tuple[str, ...]
+    recomputes: tuple[str, ...]
+    conflict: str = ""
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """Why a plan does what it does with one value; `print` it.
+
+    Attributes:
+        name, op: the value and its operator.
+        decision: what the best plan does with it.
+        bytes: its size. Saving it takes `save_bytes` of memory: none for an input, the whole
+            storage for a view.
+        save_cost, recompute_cost, unit: its prices; 0 for a tangent.
+        in_memory: its storage is written whatever is saved; else only a save writes it.
+        readers: what reads it in the backward pass, through which views.
+        gradient: the backward pass returns it.
+        cannot_save, cannot_recompute: why not, or None where that is allowed.
+        alternative: the best plan that decides otherwise; None for a tangent, and for a value
+            that cannot be saved and need not be.
+    """
+
+    name: str
+    op: str
+    decision: Decision
+    bytes: int
+    save_bytes: int
+    save_cost: int
+    recompute_cost: int
+    unit: str
+    in_memory: bool
+    readers: tuple[str, ...]
+    gradient: bool
+    cannot_save: str | None
+    cannot_recompute: str | None
+    alternative: Alternative | None
+
+    def __str__(self) -> str:
+        sentences = [f"{self.name} ({self.op}, {human_bytes(self.bytes)}) is {self.decision.value}."]
+        if self.decision is not Decision.TANGENT:
+            sentences.append(self._prices())
+            if self.cannot_save is None:
+                sentences.append(
+                    "It is in memory anyway, so a save adds a read." if self.in_memory else "Only a save writes it."
+                )
+        if self.readers:
+            sentences.append(f"The backward pass reads it in {_listed(self.readers)}.")
+        if self.gradient:
+            sentences.append("The backward pass returns it.")
+        if not self.readers and not self.gradient:
+            sentences.append("Nothing in the backward pass reads it.")
+        if self.alternative is not None:
+            sentences += _words(self.name, self.alternative, self.unit)
+        return "\n".join(sentences)
+
+    def _prices(self) -> str:
+        save = f"Saving it costs {human_price(self.save_cost, self.unit)} and takes {human_bytes(self.save_bytes)}"
+        if self.cannot_save is not None:
+            save = f"It cannot be saved ({self.cannot_save})"
+        redo = f"recomputing it costs {human_price(self.recompute_cost, self.unit)}"
+        if self.recompute_cost == 0:
+            redo = "recomputing it is free"
+        if self.cannot_recompute is not None:
+            redo = f"it cannot be recomputed ({self.cannot_recompute})"
+        return f"{save}; {redo}."
+
+
+def explain(
+    graph: Graph,
+    name: str,
+    cost_model: str | CostModel = DEFAULT_COST_MODEL,
+    solver: str | Solver | None = None,
+) -> Explanation:
+    """Explains what the best plan does with a value, and what deciding otherwise would cost.
+
+    The alternative is not a guess: the problem is solved again with one more rule.
+
+    Args:
+        graph: the joint graph.
+        name: one of `graph.names`.
+        cost_model, solver: names or instances; the solver that `remat.solve` takes when left out.
+
+    Raises:
+        UnknownName: the graph has no such value.
+        Infeasible: the problem has no plan at all.
+    """
+    if name not in graph.index:
+        raise UnknownName(f"the graph has no value named {name!r}{near(name, graph.names)}")
+    model = find_costmodel(cost_model)
+    problem = model.pose(graph)
+    best = solve(problem, solver)
+    plan = _plan(best)
+    i, v = graph.index[name], problem.index.get(name)
+    decision = _decision(graph, i, plan)
+    return Explanation(
+        name=name,
+        op=graph.ops[i],
+        decision=decision,
+        bytes=int(graph.bytes[i]),
+        save_bytes=int(activation_bytes(graph)[i]),
+        save_cost=0 if v is None else int(problem.save_cost[v]),
+        recompute_cost=0 if v is None else int(problem.recompute_cost[v]),
+        unit=model.unit,
+        in_memory=bool(graph.materialized[i]),
+        readers=_readers(graph, i, plan),
+        gradient=bool(graph.gradient[i]),
+        cannot_save=None if v is None else problem.cannot_save.reason(v),
+        cannot_recompute=None if v is None else _why_not_recomputed(problem, v),
+        alternative=None if v is None else _alternative(problem, v, decision, best, solver),
+    )
+
+
+def _decision(graph: Graph, i: int, plan: Plan) -> Decision:
+    name = graph.names[i]
+    if graph.region[i] == Region.TANGENTS:
+        return Decision.TANGENT
+    if name in plan.saved:
+        return Decision.SAVED
+    if name in plan.recomputed:
+        twice = computed_by_forward(graph, plan_mask(graph, plan.saved))[i]
+        return Decision.RECOMPUTED if twice else Decision.DEFERRED
+    return Decision.ABSENT
+
+
+def _readers(graph: Graph, i: int, plan: Plan) -> tuple[str, ...]:
+    """What reads value i in the backward pass. A view reads nothing: its own readers are named."""
+    recomputed = set(plan.recomputed)
+    found: list[str] = []
+    queue: list[tuple[int, str]] = [(i, "")]
+    for value, through in queue:
+        users: list[int] = graph.consumers[graph.producers == value].tolist()
+        for user in users:
+            name = graph.names[user]
+            if graph.region[user] != Region.TANGENTS and name not in recomputed:
+                continue
+            if graph.view[user] and not graph.gradient[user]:
+                queue.append((user, f" (through {name})"))
+            else:
+                found.append(name + through)
+    return tuple(found)
+
+
+def _why_not_recomputed(problem: Problem, v: int) -> str | None:
+    """The ban, or the argument that can be had in no way."""
+    rules = forced(problem)
+    if problem.cannot_recompute.mask[v] or not rules.stuck[v]:
+        return problem.cannot_recompute.reason(v)
+    arguments = problem.producers[problem.consumers == v]
+    lost = problem.names[int(arguments[rules.lost[arguments]][0])]
+    return f"uses {lost!r}, which can be neither saved nor recomputed"
+
+
+def _alternative(
+    problem: Problem, v: int, decision: Decision, best: Solution, solver: str | Solver | None
+) -> Alternative | None:
+    """Solves the problem again, with the decision about value v forbidden."""
+    only = np.zeros(len(problem), np.bool_)
+    only[v] = True
+    if decision is Decision.SAVED:
+        bans = problem.cannot_save.also(only, "asked: what if it were not saved?")
+        return _solved("does not save it", replace(problem, cannot_save=bans), best, solver)
+    bans = problem.cannot_recompute.also(only, "asked: what if it were not recomputed?")
+    if decision in (Decision.RECOMPUTED, Decision.DEFERRED):
+        return _solved("does not recompute it", replace(problem, cannot_recompute=bans), best, solver)
+    if problem.cannot_save.mask[v]:
+        return None
+    saved = replace(problem, cannot_recompute=bans, needed=problem.needed | only)
+    return _solved("saves it", saved, best, solver)
+
+
+def _solved(question: str, problem: Problem, best: Solution, solver: str | Solver | None) -> Alternative:
+    try:
+        other = solve(problem, solver)
+    except Infeasible as error:
+        return Alternative(question, None, best.is_proven, (), (), (), str(error))
+    ours, theirs = _plan(best), _plan(other)
+    return Alternative(
+        question=question,
+        extra_cost=(other.objective or 0) - (best.objective or 0),
+        proven=best.is_proven and other.is_proven,
+        saves=_without(theirs.saved, ours.saved),
+        drops=_without(ours.saved, theirs.saved),
+        recomputes=_without(theirs.recomputed, ours.recomputed),
+    )
+
+
+def _plan(solution: Solution) -> Plan:
+    assert solution.plan is not None  # solve() raises where there is none
+    return solution.plan
+
+
+def _without(names: tuple[str, ...], others: tuple[str, ...]) -> tuple[str, ...]:
+    known = set(others)
+    return tuple(name for name in names if name not in known)
+
+
+def _words(name: str, other: Alternative, unit: str) -> list[str]:
+    plan = f"A plan that {other.question}"
+    if other.extra_cost is None:
+        return [f"{plan} does not exist: {other.conflict}"]
+    if other.extra_cost == 0:
+        sentence = f"{plan} costs no more{': there are several best plans' if other.proven else ''}."
+    elif other.extra_cost < 0:
+        less = human_price(-other.extra_cost, unit)
+        sentence = f"{plan} costs {less} less: the solver is a heuristic, and missed it. Take an exact one."
+    else:
+        least = "at least " if other.proven else ""
+        sentence = f"{plan} costs {least}{human_price(other.extra_cost, unit)} more."
+    steps = (("save", other.saves), ("no longer save", other.drops), ("recompute", other.recomputes))
+    changes = [f"{verb} {_listed(others)}" for verb, names in steps if (others := _without(names, (name,)))]
+    which = "The best such plan" if other.proven else "The one that was found"
+    return [sentence, f"{which} would {'; '.join(changes)}."] if changes else [sentence]
+
+
+def _listed(names: tuple[str, ...]) -> str:
+    shown = ", ".join(names[:_SHOWN])
+    return shown if len(names) <= _SHOWN else f"{shown} and {len(names) - _SHOWN} more"

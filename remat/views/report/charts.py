@@ -1,0 +1,74 @@
+"""The plots of known results, by the columns of their rows. Rows with other columns get a table and no plot."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from remat.views.report import solver_charts, solver_rows
+from remat.views.report.budget_charts import budgets
+from remat.views.report.error_charts import against
+from remat.views.report.section import Figure, Row
+from remat.views.report.timing_charts import beside, times
+from remat.views.report.traffic_charts import by_strategy
+
+Rows = Sequence[Row]
+
+
+class Chart(NamedTuple):
+    """A plot for rows that have certain columns.
+
+    Attributes:
+        needs: the columns, in every row.
+        draw: the figures.
+    """
+
+    needs: frozenset[str]
+    draw: Callable[[Rows], tuple[Figure, ...]]
+
+
+_NAMES = frozenset({"model", "estimator", "strategy", "step", "statement", "partitioner"})
+"""Columns by which rows are told apart; a file may have anything in them."""
+
+
+def figures(rows: Rows) -> tuple[Figure, ...]:
+    """The plots that rows of these columns have; none if nobody made one for them."""
+    if not rows:
+        return ()
+    rows = [{**row, **{key: str(row[key]) for key in _NAMES & row.keys()}} for row in rows]
+    common = set(rows[0]).intersection(*map(set, rows))
+    if solver_rows.is_comparison(rows):
+        return solver_charts.charts(rows)
+    return next((chart.draw(rows) for chart in CHARTS if chart.needs <= common), ())
+
+
+CHARTS: tuple[Chart, ...] = (
+    Chart(frozenset({"model", "estimator", "budget", "pytorch", "ours"}), budgets),
+    Chart(
+        frozenset({"model", "pytorch_one_budget_s", "ours_whole_frontier_s"}),
+        beside(
+            "model",
+            ("pytorch_one_budget_s", "ours_whole_frontier_s"),
+            ("PyTorch, one budget", "remat, the whole frontier"),
+        ),
+    ),
+    Chart(frozenset({"model", "strategy", "bytes"}), by_strategy),
+    Chart(
+        frozenset({"predicted_bytes", "inductor_bytes"}),
+        against("inductor_bytes", "predicted_bytes", ("counted by Inductor", "predicted")),
+    ),
+    Chart(
+        frozenset({"simulated_bytes", "inductor_bytes"}),
+        against("inductor_bytes", "simulated_bytes", ("Inductor's estimate", "simulated")),
+    ),
+    Chart(
+        frozenset({"simulated_bytes", "measured_bytes"}),
+        against("measured_bytes", "simulated_bytes", ("measured", "simulated")),
+    ),
+    Chart(frozenset({"values", "problem", "solver", "prices"}), solver_charts.synthetic),
+    Chart(frozenset({"model", "torch_s", "remat_s"}), beside("model", ("torch_s", "remat_s"), ("PyTorch", "remat"))),
+    Chart(frozenset({"step", "median_s"}), times("step", "median_s", ("fastest_s", "slowest_s"))),
+    Chart(frozenset({"statement", "median_s"}), times("statement", "median_s", ("fastest_s", "slowest_s"))),
+    Chart(frozenset({"partitioner", "total_s"}), times("partitioner", "total_s", ("fastest_s", "slowest_s"))),
+)
+"""The first one whose columns are there draws."""

@@ -1,0 +1,84 @@
+"""Where results come from, as people read it: what was run, at which commit, on what."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from remat.views.report.section import Provenance, Row
+
+_FIRST = ("run", "model", "commit", "date", "command", "device", "torch")
+"""What is shown before the rest."""
+
+_DIRTY = "-dirty"
+_NO_GPU = "no GPU"
+
+
+@dataclass(frozen=True)
+class Origin:
+    """The provenance of all runs behind a section.
+
+    Attributes:
+        common: what is the same for all runs.
+        differing: what is not: a row a run; none if there is one run, or all are alike.
+    """
+
+    common: Mapping[str, str]
+    differing: tuple[Row, ...]
+
+    @classmethod
+    def of(cls, runs: Sequence[Provenance]) -> Origin:
+        """What runs have in common, and how they differ."""
+        facts = [_ordered(run) for run in runs]
+        keys = list(dict.fromkeys(key for run in facts for key in run))
+        common = {key: facts[0][key] for key in keys if len({run.get(key) for run in facts}) == 1}
+        differing = [{key: run.get(key) for key in keys if key not in common} for run in facts]
+        return cls(common, tuple(differing) if len(common) < len(keys) else ())
+
+
+def strings(document: Mapping[str, Any]) -> Provenance:
+    """A provenance from a file: its plain values as text."""
+    return {str(key): str(value) for key, value in document.items() if value not in (None, "")}
+
+
+def device(run: Provenance) -> str:
+    """What it ran on: "CPU", the name of a GPU, or "" where that is not said.
+
+    A machine is written as "x86_64, 2 cores, NVIDIA H200"; without a GPU, or where none was looked for, less follows.
+    """
+    machine = run.get("machine", "")
+    if run.get("device", "").lower() == "cpu":
+        return "CPU"
+    if run.get("device") or not machine:
+        return run.get("device", "")
+    parts = machine.split(", ", 2)
+    return "CPU" if len(parts) < 3 or parts[2] == _NO_GPU else parts[2]
+
+
+def on(run: Provenance, used: Iterable[str]) -> Provenance:
+    """What a run's rows say about their devices: one with a GPU may have measured on its CPU."""
+    names = {name.lower() for name in used}
+    if names == {"cpu"}:
+        return {"device": "CPU"}
+    return {"device": f"CPU and {device(run) or 'a GPU'}"} if "cpu" in names else {}
+
+
+def devices(runs: Iterable[Provenance]) -> str:
+    """Those of all runs."""
+    return ", ".join(dict.fromkeys(found for run in runs if (found := device(run))))
+
+
+def is_dirty(runs: Iterable[Provenance]) -> bool:
+    """Whether a run used code that no commit holds."""
+    return any(run.get("commit", "").endswith(_DIRTY) for run in runs)
+
+
+def _ordered(run: Provenance) -> dict[str, str]:
+    facts = dict(run)
+    if found := device(run):
+        facts["device"] = found
+    if facts.get("commit", "").endswith(_DIRTY):
+        facts["commit"] += " (uncommitted changes)"
+    first = {key: facts[key] for key in _FIRST if key in facts}
+    return first | facts

@@ -1,0 +1,189 @@
+"""The parts of a plot: axes with units, points, lines, bars, and a figure made of them.
+
+Colours of text, grid and background are set by the page, which knows whether it is light or dark.
+"""
+
+from __future__ import annotations
+
+import html
+import math
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from importlib.util import find_spec
+from typing import Any, cast
+
+from remat.errors import NotInstalled
+from remat.views.report.section import Choice, Figure
+from remat.words import human_bytes
+
+Trace = dict[str, Any]
+Axis = dict[str, Any]
+
+_BYTES = (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10), ("bytes", 1))
+_LABEL, _LEGEND = 40, 80
+"""Characters of the longest label of an axis, and of the longest name in a legend."""
+
+_ROOM = 0.6
+"""Around equal numbers on an axis of bytes, in doublings: a difference of a few bytes must not fill the plot."""
+
+_HOVER = "%{text}<extra></extra>"
+_NS = (("s", 1e9), ("ms", 1e6), ("µs", 1e3), ("ns", 1))
+
+
+def check_installed() -> None:
+    """Raises `NotInstalled` if what a report needs is missing."""
+    missing = [package for package in ("plotly", "jinja2") if find_spec(package) is None]
+    if missing:
+        raise NotInstalled(f"a report needs {' and '.join(missing)}: pip install 'remat[report]'")
+
+
+def text(value: object) -> str:
+    """A name as Plotly shows it: Plotly reads a subset of HTML in every label."""
+    return html.escape(str(value), quote=False)
+
+
+def short(name: object, most: int) -> str:
+    """A name that leaves room for the plot: its middle goes first. In tables and hovers it is whole."""
+    words = str(name)
+    kept = most - 1
+    return words if len(words) <= most else f"{words[: kept - kept // 3]}\u2026{words[-(kept // 3) :]}"
+
+
+def is_number(*values: Any) -> bool:
+    """Whether all are finite numbers."""
+    return all(isinstance(value, (int, float)) and math.isfinite(value) for value in values)
+
+
+def is_positive(*values: Any) -> bool:
+    """Whether all can be drawn on an axis of logarithms."""
+    return is_number(*values) and all(value > 0 for value in values)
+
+
+def byte_unit(counts: Iterable[float]) -> tuple[str, float]:
+    """The largest unit of bytes that leaves at least one, and its size."""
+    return _unit(counts, _BYTES)
+
+
+def price_unit(prices: Iterable[float], unit: str) -> tuple[str, float]:
+    """Likewise, for prices in a cost model's unit: of times, the unit that fits; any other is left as it is."""
+    if unit == "ns":
+        return _unit(prices, _NS)
+    return byte_unit(prices) if unit == "bytes" else (unit, 1)
+
+
+def _unit(numbers: Iterable[float], units: Sequence[tuple[str, float]]) -> tuple[str, float]:
+    largest = max((abs(number) for number in numbers), default=0)
+    return next(((unit, scale) for unit, scale in units if largest >= scale), units[-1])
+
+
+def axis(title: str, **more: Any) -> Axis:
+    """An axis with a title, which names the unit. It starts at zero."""
+    words = {"text": title, "font": {"size": 13}, "standoff": 10}
+    return {"title": words, "automargin": True, "zeroline": False, "rangemode": "tozero", **more}
+
+
+def log_axis(title: str, numbers: Sequence[float], **more: Any) -> Axis:
+    """An axis of logarithms: marks at 1, 2 and 5 of every power of ten, or at the powers alone if there are many."""
+    decades = math.log10(max(numbers)) - math.log10(min(numbers)) if numbers else 0
+    return axis(title, **{"type": "log", "tickformat": "~g", "dtick": "D2" if decades <= 4.5 else 1} | more)
+
+
+def byte_axis(title: str, counts: Sequence[float]) -> Axis:
+    """An axis of logarithms, of bytes: marks at powers of two, with their units, and at least one of them in sight."""
+    low, high = (math.log2(end(counts)) for end in (min, max))
+    step = next((step for step in (1, 2, 5, 10) if (high - low) / step <= 8), 20)
+    room = max(_ROOM, 0.05 * (high - low))
+    last = min(math.ceil(high + room), sys.float_info.max_exp)
+    powers = range(step * math.floor(low / step), last, step)
+    marks = [2**power for power in powers if power >= 0]
+    names = [human_bytes(mark).replace(".0 ", " ") for mark in marks]
+    ends = [math.log10(2) * end for end in (low - room, high + room)]
+    return axis(title, type="log", tickvals=marks, ticktext=names, range=ends)
+
+
+def categories(names: Sequence[str]) -> Axis:
+    """An axis of names, the first one on top, and no title: they say what they are."""
+    unique = list(dict.fromkeys(names))
+    shown = [text(name) for name in unique]
+    order = {"categoryorder": "array", "categoryarray": shown, "autorange": "reversed"}
+    labels = {"tickvals": shown, "ticktext": [text(short(name, _LABEL)) for name in unique]}
+    return {"type": "category", "automargin": True, "zeroline": False, "ticklabelstandoff": 6, **order, **labels}
+
+
+def points(
+    name: str, x: Sequence[Any], y: Sequence[Any], hover: Sequence[str] | None, *, mode: str = "markers", **more: Any
+) -> Trace:
+    """Points, or a line through them, each with its text; without texts the pointer does not find them."""
+    found = {"hoverinfo": "skip"} if hover is None else {"text": list(hover), "hovertemplate": _HOVER}
+    drawn = {"x": list(x), "y": list(y), **found, **more}
+    return {"type": "scatter", "mode": mode, "name": text(short(name, _LEGEND)), **drawn}
+
+
+def bars(name: str, labels: Sequence[str], lengths: Sequence[Any], hover: Sequence[str], **more: Any) -> Trace:
+    """Horizontal bars."""
+    drawn = {"y": [text(label) for label in labels], "x": list(lengths)}
+    hovering = {"text": list(hover), "textposition": "none", "hovertemplate": _HOVER}
+    return {"type": "bar", "orientation": "h", "name": text(short(name, _LEGEND)), **drawn, **hovering, **more}
+
+
+def lines(*parts: object) -> str:
+    """The text of a hover: a line each, the first one bold; empty ones are left out."""
+    shown = [text(part) for part in parts if part not in ("", None)]
+    return "<br>".join([f"<b>{shown[0]}</b>", *shown[1:]])
+
+
+def figure(
+    title: str,
+    alt: str,
+    traces: Sequence[Trace],
+    *,
+    x: Axis,
+    y: Axis,
+    height: int = 440,
+    menu: str = "",
+    choices: Sequence[Choice] = (),
+    **layout: Any,
+) -> Figure:
+    """A figure of these traces, checked by Plotly's own schema.
+
+    Args:
+        title: above the plot.
+        alt: what it shows, in words.
+        traces: what it draws.
+        x, y: its axes.
+        height: in pixels; the width is that of the page.
+        menu: what the choices choose.
+        choices: its views; the first one is shown first. A single one is no choice.
+        layout: anything else of the layout.
+    """
+    from plotly import graph_objects  # pyright: ignore[reportMissingTypeStubs]  # plotly ships none
+
+    several = tuple(choices) if len(choices) > 1 else ()
+    shown = set(choices[0].traces) if choices else set(range(len(traces)))
+    data = [trace | {"visible": trace.get("visible", True) if i in shown else False} for i, trace in enumerate(traces)]
+    whole = {"xaxis": x, "yaxis": y, "height": height, "template": "none", "showlegend": True, **layout}
+    if choices:
+        whole = _patched(whole, choices[0].layout)
+    made = cast(Any, graph_objects).Figure(data=_finite(data), layout=_finite(whole)).to_plotly_json()
+    del made["layout"]["template"]
+    return Figure(title, alt, made["data"], made["layout"], menu if several else "", several)
+
+
+def _patched(layout: dict[str, Any], patch: Mapping[str, Any]) -> dict[str, Any]:
+    """A layout with what a choice changes: `{"yaxis.title.text": "flops"}`."""
+    made = dict(layout)
+    for path, value in patch.items():
+        head, _, rest = path.partition(".")
+        made[head] = _patched(made.get(head, {}), {rest: value}) if rest else value
+    return made
+
+
+def _finite(value: Any) -> Any:
+    """JSON knows no NaN and no infinity; Plotly leaves a gap where there is nothing."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, dict):
+        return {key: _finite(part) for key, part in cast(dict[str, Any], value).items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(part) for part in cast(Sequence[Any], value)]
+    return value

@@ -1,0 +1,180 @@
+"""A report as one HTML file: script, style and data are in it, and a policy forbids the browser to load any more."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from remat.views.report import cells
+from remat.views.report.origins import Origin, devices, is_dirty
+from remat.views.report.section import Figure, Section, Table
+from remat.words import human_bytes
+
+if TYPE_CHECKING:
+    from remat.views.report.document import Entry
+
+_HERE = Path(__file__).parent
+_LONG = 48
+"""Characters from which a cell may break into lines."""
+
+_TALL = 20
+"""Rows from which a table scrolls by itself, and can be filtered."""
+
+
+def render(title: str, entries: Sequence[Entry]) -> str:
+    """The whole page."""
+    jinja: Any = import_module("jinja2")
+    environment = jinja.Environment(
+        autoescape=True, undefined=jinja.StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    safe = import_module("markupsafe").Markup  # jinja2's own
+    scripts = [_inline(text) for text in (_plotly(), _asset("page.js"))]
+    return environment.from_string(_asset("page.html")).render(
+        title=title,
+        policy=_policy(scripts),
+        style=safe(_asset("page.css")),
+        scripts=[safe(script) for script in scripts],
+        entries=[_entry(entry, position) for position, entry in enumerate(entries, 1)],
+    )
+
+
+def _asset(name: str) -> str:
+    return (_HERE / name).read_text(encoding="utf-8")
+
+
+def _plotly() -> str:
+    return import_module("plotly.offline").get_plotlyjs()
+
+
+def _inline(script: str) -> str:
+    """A script as it may stand between two tags: nothing in it ends it, and its hash is that of what browsers see."""
+    return script.replace("\r\n", "\n").replace("</script", "<\\/script")
+
+
+def _policy(scripts: Sequence[str]) -> str:
+    """Content-Security-Policy: these scripts run and no others, and nothing is loaded."""
+    hashes = [base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts]
+    allowed = " ".join(f"'sha256-{digest}'" for digest in hashes)
+    return (
+        f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'; img-src data: blob:; "
+        "base-uri 'none'; form-action 'none'"
+    )
+
+
+def script_json(value: object) -> str:
+    """JSON that may stand within a script element: no tag can start in it."""
+    text = json.dumps(value, allow_nan=False, separators=(",", ":"), ensure_ascii=True)
+    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+def _entry(entry: Entry, position: int) -> dict[str, Any]:
+    section = entry.section
+    origin = Origin.of(section.provenance)
+    numbers = _numbers(f"s{position}")
+    badges = _badges(section)
+    # A figure is looked at, and copied, without the heading of its section.
+    where = next((f" Run {words}." for _, words in badges if words.startswith("on ")), "")
+    parts = [
+        {
+            "id": f"s{position}-{place}",
+            "title": part.title,
+            "text": part.text,
+            "figures": [_figure(figure, next(numbers), where) for figure in part.figures],
+            "tables": [_table(table, next(numbers), part.title) for table in part.tables],
+        }
+        for place, part in enumerate(section.parts, 1)
+    ]
+    return {
+        "id": f"s{position}",
+        "name": entry.name,
+        "kind": section.kind,
+        "text": section.text,
+        "badges": badges,
+        "facts": _facts(entry, origin),
+        "runs": _table(Table("Runs", origin.differing), next(numbers)) if origin.differing else None,
+        "parts": parts,
+    }
+
+
+def _numbers(prefix: str) -> Iterator[str]:
+    """Names of elements: the same for the same page."""
+    number = 0
+    while True:
+        number += 1
+        yield f"{prefix}-e{number}"
+
+
+def _badges(section: Section) -> list[tuple[str, str]]:
+    """(style, words): what one must know about all numbers of a section."""
+    badges = [("device", f"on {device}")] if (device := devices(section.provenance)) else []
+    if section.kind == "Frontier":
+        badges = [("device", "estimated")]
+    return badges + ([("dirty", "uncommitted changes")] if is_dirty(section.provenance) else [])
+
+
+def _facts(entry: Entry, origin: Origin) -> list[tuple[str, str]]:
+    """Name and value of each fact about a file; what is not known is said so."""
+    known = {"file": entry.name, "sha256": entry.sha256[:16], "size": human_bytes(entry.size_bytes)}
+    stated = {*origin.common, *(key for run in origin.differing for key in run)}
+    stated |= {"date"} if "captured" in stated else set()  # as graph files call it
+    unknown = ", ".join(key for key in ("commit", "date", "device") if key not in stated)
+    return [*known.items(), *origin.common.items(), *([(unknown, "not stated in the file")] if unknown else [])]
+
+
+def _figure(figure: Figure, name: str, where: str) -> dict[str, Any]:
+    choices = [{"traces": list(choice.traces), "layout": dict(choice.layout)} for choice in figure.choices]
+    return {
+        "id": name,
+        "title": figure.title,
+        "text": figure.text + where,
+        "menu": figure.menu,
+        "labels": [choice.label for choice in figure.choices],
+        "height": figure.layout["height"],
+        "spec": script_json({"data": list(figure.data), "layout": dict(figure.layout), "choices": choices}),
+    }
+
+
+def _table(table: Table, name: str, above: str = "") -> dict[str, Any]:
+    """A table; its caption is not shown where the heading `above` says the same."""
+    same = cells.constants(table.rows)
+    columns = cells.columns(table.rows)
+    shown = [column for column in columns if column not in same and cells.is_shown(column, columns)]
+    rows = [[cells.cell(row, column) for column in shown] for row in table.rows]
+    told = [key for key in same if same[key] not in (None, "") and cells.is_shown(key, columns)]
+    names = _names(columns)
+    common = [f"{names[key]}: {cells.cell(same, key).text}" for key in told]
+    numbers = [any(row[place].is_number for row in rows) for place in range(len(shown))]
+    headings = [(names[column], number) for column, number in zip(shown, numbers, strict=True)]
+    return {
+        "id": name,
+        "caption": table.caption,
+        "is_titled": table.caption == above,
+        "common": "; ".join(common),
+        "style": " ".join(["pairs"] * (shown == ["what", "value"]) + ["tall"] * (len(rows) > _TALL)),
+        "headings": headings,  # (words, whether it stands above numbers)
+        "rows": [
+            [(cell.text, cell.key, _style(cell, numbers)) for cell, (_, numbers) in zip(row, headings, strict=True)]
+            for row in rows
+        ],
+        "filtered": len(rows) > _TALL,
+    }
+
+
+def _names(columns: Sequence[str]) -> dict[str, str]:
+    """How people read each column; one whose short name another one has keeps its whole name, and "" is no name."""
+    short = {column: cells.heading(column) for column in columns}
+    count = Counter(short.values())
+    return {column: (words if count[words] == 1 else column) or "(no name)" for column, words in short.items()}
+
+
+def _style(cell: cells.Cell, numbers: bool) -> str:
+    """A dash stands where the numbers of its column do."""
+    if cell.is_number or (numbers and cell.text == cells.MISSING):
+        return "number"
+    return "long" if len(cell.text) > _LONG else ""

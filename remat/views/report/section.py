@@ -1,0 +1,95 @@
+"""What a report is made of: a section a file, with parts, figures and tables."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+Row = Mapping[str, Any]
+Provenance = Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One of the views that a figure can show.
+
+    Attributes:
+        label: what the menu says.
+        traces: positions of the traces that it shows.
+        layout: what it changes in the layout, say the title of an axis.
+    """
+
+    label: str
+    traces: tuple[int, ...]
+    layout: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A plot.
+
+    Attributes:
+        title: above it.
+        text: what it shows, in words: also for those who cannot see it.
+        data, layout: as Plotly takes them; without NaN.
+        menu: what the choices choose, say "cost model".
+        choices: the views; none if there is only one.
+    """
+
+    title: str
+    text: str
+    data: Sequence[Mapping[str, Any]]
+    layout: Mapping[str, Any]
+    menu: str = ""
+    choices: tuple[Choice, ...] = ()
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows under headings. The columns are the keys of all rows, in the order in which they come first.
+
+    Attributes:
+        caption: above it.
+        rows: raw values; how they read is decided by the names of their columns (`remat.views.report.cells`).
+    """
+
+    caption: str
+    rows: Sequence[Row]
+
+
+@dataclass(frozen=True)
+class Part:
+    """Figures and tables about one thing."""
+
+    title: str
+    text: str = ""
+    figures: tuple[Figure, ...] = ()
+    tables: tuple[Table, ...] = ()
+
+
+@dataclass(frozen=True)
+class Section:
+    """What one file says.
+
+    Attributes:
+        kind: what the file is, in words.
+        text: what to know before one looks at the parts; may be "".
+        parts: what it shows.
+        provenance: of each run that made it; keys as in `experiments.report.provenance`.
+    """
+
+    kind: str
+    text: str
+    parts: tuple[Part, ...]
+    provenance: tuple[Provenance, ...] = ()
+
+    @property
+    def figures(self) -> tuple[Figure, ...]:
+        """The figures of all parts."""
+        return tuple(figure for part in self.parts for figure in part.figures)
+
+    @property
+    def tables(self) -> tuple[Table, ...]:
+        """The tables of all parts."""
+        return tuple(table for part in self.parts for table in part.tables)

@@ -1,0 +1,258 @@
+"""`remat.show`: a picture of a joint graph and of what a plan does with it."""
+
+# matplotlib ships partial types: what its methods take and return is often unknown to pyright.
+# pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+
+from remat import pictures
+from remat.answer.plan import Plan
+from remat.answer.plan_facts import plan_mask
+from remat.errors import RematError, UnknownName
+from remat.facts.columns import BoolArray, IntArray
+from remat.facts.graph import Graph, Region
+from remat.views.layout import Layout, layered
+from remat.words import human_bytes, near
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+LARGEST = 300
+"""The most values in one picture: beyond, labels are too small to read."""
+
+_FONT = 9
+_LETTER = 0.078
+"""Width of a letter of the monospaced labels, in inches, at `_FONT` points."""
+_HEIGHT = 0.42
+_DROP = 0.78
+_GAP = 0.25
+_LEGEND_WIDTH = 3.0
+
+_Point = tuple[float, float]
+
+
+@dataclass(frozen=True)
+class Style:
+    """How the nodes of one kind are drawn, and what the legend says about them."""
+
+    text: str
+    fill: str
+    edge: str
+    line: Literal["-", "--"] = "-"
+    width: float = 1.0
+
+
+INPUT = Style("input", "#e4e4e4", "#9a9a9a")
+FORWARD = Style("forward pass only", "#dcedd3", "#8fb57d")
+SAVED = Style("saved", "#ffa940", "#b35f00", width=2.2)
+SAVED_INPUT = Style("saved input: takes no memory", "#ffdfb5", "#b35f00", width=1.4)
+RECOMPUTED = Style("recomputed in the backward pass", "#ffffff", "#333333", width=1.4)
+DEFERRED = Style("computed in the backward pass alone", "#ffffff", "#8a8a8a", line="--")
+TANGENTS = Style("depends on gradients", "#f59a93", "#b5443b")
+PLAIN_FORWARD = Style("forward pass", FORWARD.fill, FORWARD.edge)
+EITHER = Style("needed by the backward pass alone", DEFERRED.fill, DEFERRED.edge, line="--")
+
+
+def show(
+    graph: Graph,
+    plan: Plan | None = None,
+    path: str | Path | None = None,
+    *,
+    around: str | Iterable[str] | None = None,
+    hops: int = 2,
+) -> Figure:
+    """Draws a joint graph from top to bottom, each value in the colour of what the plan does with it.
+
+    Saved values are orange, recomputed ones white, what depends on gradients is red, inputs are
+    grey, and what stays in the forward pass is green. Orange arrows carry saved values to where the
+    backward pass reads them.
+
+    Args:
+        graph: up to 300 values, or a larger one with `around`.
+        plan: what to save and recompute; without, values are coloured by where they belong.
+        path: writes the picture there, in the format of the suffix: .svg, .png, .pdf.
+        around: draw only these values and their neighbourhood.
+        hops: how many uses away the neighbourhood ends.
+
+    Returns:
+        the figure; notebooks display it.
+
+    Raises:
+        NotInstalled: matplotlib is missing.
+        RematError: the picture would hold more than 300 values, or matplotlib cannot write it.
+        UnknownName, InvalidPlan: a name is not a value of the graph.
+    """
+    pictures.check_installed()
+    kept = np.ones(len(graph), np.bool_) if around is None else _neighbourhood(graph, around, hops)
+    if int(kept.sum()) > LARGEST:
+        raise RematError(
+            f"a picture can hold {LARGEST} values, got {int(kept.sum())}; draw a part of the graph with around= "
+            f"(names of values) and a small hops="
+        )
+    figure = _draw(graph, plan, np.flatnonzero(kept))
+    if path is not None:
+        pictures.write(figure, Path(path))
+    return figure
+
+
+def styles(graph: Graph, plan: Plan | None) -> list[Style]:
+    """How each value is drawn."""
+    region = graph.region
+    if plan is None:
+        by_region = {Region.FORWARD: PLAIN_FORWARD, Region.TANGENTS: TANGENTS, Region.EITHER: EITHER}
+        return [INPUT if graph.input[i] else by_region[Region(region[i])] for i in range(len(graph))]
+    saved, recomputed = plan_mask(graph, plan.saved), plan_mask(graph, plan.recomputed)
+    forward = region == Region.FORWARD
+    choices = (
+        (region == Region.TANGENTS, TANGENTS),
+        (saved & graph.input[graph.base], SAVED_INPUT),
+        (saved, SAVED),
+        (recomputed & forward, RECOMPUTED),
+        (recomputed, DEFERRED),
+        (graph.input, INPUT),
+    )
+    return [next((style for mask, style in choices if mask[i]), FORWARD) for i in range(len(graph))]
+
+
+def _neighbourhood(graph: Graph, around: str | Iterable[str], hops: int) -> BoolArray:
+    kept = np.zeros(len(graph), np.bool_)
+    for name in [around] if isinstance(around, str) else around:
+        if name not in graph.index:
+            raise UnknownName(f"the graph has no value named {name!r}{near(name, graph.names)}")
+        kept[graph.index[name]] = True
+    for _ in range(hops):
+        touched = kept[graph.producers] | kept[graph.consumers]
+        kept[graph.producers[touched]] = kept[graph.consumers[touched]] = True
+    return kept
+
+
+def _draw(graph: Graph, plan: Plan | None, shown: IntArray) -> Figure:
+    from remat.shown_figure import ShownFigure
+
+    indices: list[int] = shown.tolist()
+    position = {i: k for k, i in enumerate(indices)}
+    uses = zip(graph.producers.tolist(), graph.consumers.tolist(), strict=True)
+    edges = [(position[u], position[v]) for u, v in uses if u in position and v in position]
+    labels = [_label(graph, i) for i in indices]
+    widths = [max(0.5, 0.2 + _LETTER * max(map(len, label))) for label in labels]
+    every = styles(graph, plan)
+    chosen = [every[i] for i in indices]
+    rank = [float(style is TANGENTS) for style in chosen]
+    layout = layered(edges, widths, rank, gap=_GAP, drop=_DROP)
+
+    figure = ShownFigure()
+    axes = figure.add_axes((0.0, 0.0, 1.0, 1.0))
+    axes.set_axis_off()
+    _frame(figure, axes, layout, widths, len(set(chosen)))
+    for (u, v), route in zip(edges, layout.routes, strict=True):
+        _arrow(axes, route, carries=chosen[u] in _CROSSING and chosen[v] in _BACKWARD)
+    for k, (label, style) in enumerate(zip(labels, chosen, strict=True)):
+        _node(axes, (layout.x[k], layout.y[k]), widths[k], label, style)
+    _legend(axes, [style for style in _LEGEND if style in chosen])
+    return figure
+
+
+_LEGEND = (INPUT, FORWARD, PLAIN_FORWARD, SAVED, SAVED_INPUT, RECOMPUTED, DEFERRED, EITHER, TANGENTS)
+_CROSSING = {SAVED, SAVED_INPUT}
+_BACKWARD = {RECOMPUTED, DEFERRED, TANGENTS}
+
+
+def _label(graph: Graph, i: int) -> tuple[str, ...]:
+    """The name, and below it the size unless that is 0."""
+    size = int(graph.bytes[i])
+    return (graph.names[i], human_bytes(size)) if size else (graph.names[i],)
+
+
+def _frame(figure: Figure, axes: Axes, layout: Layout, widths: list[float], kinds: int) -> None:
+    """One inch of data is one inch of paper; y grows downwards; the legend has a row at the top."""
+    margin, legend = 0.2, 0.2 * kinds + 0.1
+    bends = [x for route in layout.routes for x, _ in route]
+    left = min([*bends, *(x - w / 2 for x, w in zip(layout.x, widths, strict=True))], default=0.0) - margin
+    right = max([*bends, *(x + w / 2 for x, w in zip(layout.x, widths, strict=True))], default=0.0) + margin
+    right = max(right, left + _LEGEND_WIDTH)
+    bottom = max(layout.y, default=0.0) + _HEIGHT / 2 + margin
+    top = -_HEIGHT / 2 - margin - legend
+    figure.set_size_inches(right - left, bottom - top)
+    axes.set_xlim(left, right)
+    axes.set_ylim(bottom, top)
+
+
+def _arrow(axes: Axes, route: tuple[_Point, ...], *, carries: bool) -> None:
+    """A smooth curve through the bends of an edge (Catmull and Rom), vertical at both ends."""
+    from matplotlib.patches import FancyArrowPatch
+    from matplotlib.path import Path as Curve
+
+    points, slopes = _through(route)
+    vertices, codes = [points[0]], [Curve.MOVETO]
+    for a, b, leave, enter in zip(points, points[1:], slopes, slopes[1:], strict=False):
+        vertices += [(a[0] + leave[0] / 3, a[1] + leave[1] / 3), (b[0] - enter[0] / 3, b[1] - enter[1] / 3), b]
+        codes += [Curve.CURVE4] * 3
+    colour, width, order = ("#e07b00", 1.8, 1.5) if carries else ("#7a7a7a", 0.9, 1.0)
+    axes.add_patch(
+        FancyArrowPatch(
+            path=Curve(vertices, codes),
+            arrowstyle="-|>",
+            mutation_scale=9,
+            shrinkA=0,
+            shrinkB=0,
+            color=colour,
+            linewidth=width,
+            zorder=order,
+        )
+    )
+
+
+def _through(route: tuple[_Point, ...]) -> tuple[list[_Point], list[_Point]]:
+    """Points of a curve, and its slope in each: clear of the boxes on both sides of a bend."""
+    (x0, y0), *_, (x1, y1) = route
+    half, down = _HEIGHT / 2, (0.0, _DROP)
+    points, slopes = [(x0, y0 + half)], [down]
+    for (ax, _), (x, y), (bx, _) in zip(route, route[1:], route[2:], strict=False):
+        if max(abs(ax - x), abs(bx - x)) > _HEIGHT:  # a wide turn: straight down between the boxes
+            points += [(x, y - half), (x, y + half)]
+            slopes += [down, down]
+        else:
+            points.append((x, y))
+            slopes.append(((bx - ax) / 2, _DROP))
+    return [*points, (x1, y1 - half)], [*slopes, down]
+
+
+def _node(axes: Axes, centre: tuple[float, float], width: float, label: tuple[str, ...], style: Style) -> None:
+    from matplotlib.patches import FancyBboxPatch
+
+    x, y = centre
+    round_ = 0.09
+    box = FancyBboxPatch(
+        (x - width / 2 + round_, y - _HEIGHT / 2 + round_),
+        width - 2 * round_,
+        _HEIGHT - 2 * round_,
+        boxstyle=f"round,pad={round_}",
+        facecolor=style.fill,
+        edgecolor=style.edge,
+        linestyle=style.line,
+        linewidth=style.width,
+        zorder=2,
+        label=label[0],
+    )
+    axes.add_patch(box)
+    first = y if len(label) == 1 else y - 0.075
+    axes.text(x, first, label[0], ha="center", va="center", fontsize=_FONT, family="monospace", zorder=3)
+    if len(label) > 1:
+        axes.text(x, y + 0.1, label[1], ha="center", va="center", fontsize=_FONT - 2, color="#555555", zorder=3)
+
+
+def _legend(axes: Axes, shown: list[Style]) -> None:
+    from matplotlib.patches import Patch
+
+    handles = [
+        Patch(facecolor=s.fill, edgecolor=s.edge, linestyle=s.line, linewidth=s.width, label=s.text) for s in shown
+    ]
+    axes.legend(handles=handles, loc="upper left", frameon=False, fontsize=_FONT, borderaxespad=0.6)

@@ -1,0 +1,81 @@
+"""Sizes of memory: as people write them, "8GB", "512 MiB", and evenly spaced."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterable
+from fractions import Fraction
+
+from remat.errors import InvalidOption
+
+_PREFIXES = "kmgtp"
+_SIZE = re.compile(r"\s*(\d{1,30}(?:\.\d{1,30})?|\.\d{1,30})\s*([kmgtp]?)(i?)b\s*", re.IGNORECASE | re.ASCII)
+
+
+def parse_bytes(text: str, label: str = "size") -> int:
+    """A number of bytes, rounded down. KB, MB, ... are powers of 1000; KiB, MiB, ... of 1024.
+
+    Args:
+        text: a number and a unit.
+        label: what to call it in an error message.
+
+    Raises:
+        InvalidOption: it is not a size.
+
+    >>> parse_bytes("8GB"), parse_bytes("1.5 KiB"), parse_bytes("100 B")
+    (8000000000, 1536, 100)
+    """
+    match = _SIZE.fullmatch(text)
+    if match is None or (match[3] and not match[2]):
+        raise InvalidOption(f'{label} must be a number and a unit, as in "8GB" or "512MiB", got {text!r}')
+    number, prefix, binary = match[1], match[2].lower(), match[3]
+    power = _PREFIXES.index(prefix) + 1 if prefix else 0
+    return int(Fraction(number) * (1024 if binary else 1000) ** power)
+
+
+def evenly_spaced(least: int, most: int, count: int) -> list[int]:
+    """`count` whole numbers from `least` to `most`, both included if there are two or more; rounded down, to the byte.
+
+    >>> evenly_spaced(0, 10, 5), evenly_spaced(2**60 + 1, 2**60 + 1, 2)[0] == 2**60 + 1
+    ([0, 2, 5, 7, 10], True)
+    """
+    return [least + (most - least) * i // max(count - 1, 1) for i in range(count)]
+
+
+def human_bytes(count: int) -> str:
+    """A number of bytes in the largest unit that leaves at least one.
+
+    >>> human_bytes(999), human_bytes(1536), human_bytes(-4 * 2**20)
+    ('999 B', '1.5 KiB', '-4.0 MiB')
+    """
+    return _human(count, "B", ("KiB", "MiB", "GiB", "TiB", "PiB", "EiB"), 1024)
+
+
+def human_price(price: int, unit: str) -> str:
+    """A price in its cost model's unit.
+
+    >>> human_price(2048, "bytes"), human_price(1_500_000, "ns"), human_price(1200, "flops")
+    ('2.0 KiB', '1.5 ms', '1,200 flops')
+    """
+    if unit == "bytes":
+        return human_bytes(price)
+    if unit == "ns":
+        return _human(price, "ns", ("µs", "ms", "s"), 1000)
+    return f"{price:,} {unit}"
+
+
+def _human(count: int, unit: str, larger: tuple[str, ...], step: int) -> str:
+    amount: float = count
+    for name in larger:
+        # What would be printed as a whole step belongs to the next unit: 1.0 MiB, not 1024.0 KiB.
+        if round(abs(amount), 1) < step:
+            break
+        amount, unit = amount / step, name
+    return f"{amount:.1f} {unit}" if unit in larger else f"{count} {unit}"
+
+
+def near(name: str, known: Iterable[str]) -> str:
+    """The end of an error message about an unknown name: `; did you mean 'relu_3'?`, or nothing."""
+    matches = difflib.get_close_matches(name, list(known), n=1)
+    return f"; did you mean {matches[0]!r}?" if matches else ""
