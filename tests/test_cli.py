@@ -285,8 +285,8 @@ def test_version() -> None:
     assert run("--version").stdout == f"remat {remat.__version__}\n"
 
 
-def test_a_real_process_prints_pure_json_and_survives_a_closed_pipe(paper: Path) -> None:
-    command = [sys.executable, "-m", "remat.cli.app"]
+def test_python_m_remat_is_the_command_and_a_real_process_survives_a_closed_pipe(paper: Path) -> None:
+    command = [sys.executable, "-m", "remat"]
     solved = subprocess.run([*command, "solve", paper, "--json"], check=True, capture_output=True, text=True)
     assert json.loads(solved.stdout)["objective"] == 8 * MIB
     assert solved.stderr == ""

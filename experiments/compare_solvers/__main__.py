@@ -35,8 +35,8 @@ from experiments.compare_solvers.scheduling import BACKENDS, run, workers
 from experiments.compare_solvers.store import Store, check_export, check_folder
 from experiments.report.provenance import provenance
 from remat.answer.registry import solver_names, usable_solvers
-from remat.cli import tables as cli_tables
-from remat.cli.typed import cost_model_of, solver_of
+from remat.cli.inputs import cost_model_of, solver_of
+from remat.cli.output import table
 from remat.errors import RematError
 from remat.facts.corpus import Corpus, Entry
 from remat.words import near
@@ -192,7 +192,7 @@ def _write(frame: pd.DataFrame, output: Path) -> None:
     (output / "solvers.md").write_text(summary.markdown(frame, provenance(gpu=False)["command"], about))
     for cost_model, rows in frame.groupby("cost_model", sort=False):
         console.print(f"\n{cost_model}", style="bold", markup=False)
-        console.print(cli_tables.table(summary.readable(summary.table(rows))[list(_SHOWN)].to_dict("records")))
+        console.print(table(summary.readable(summary.table(rows))[list(_SHOWN)].to_dict("records")))
         if left_out := coverage(rows):
             console.print(f"({left_out})", style="yellow")
     console.print()

@@ -1,21 +1,19 @@
-"""The command about devices."""
+"""The command that measures this machine, or lists the devices that are known by name."""
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from remat.cli import tables
+from remat.cli.options import Json
+from remat.cli.output import console, print_json, table
 from remat.errors import NotInstalled
 from remat.predict.time.device import DeviceProfile, find_device, measured_file
 from remat.predict.time.known_devices import ALIASES, KNOWN
-
-_Json = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")]
 
 
 def device(
@@ -26,7 +24,7 @@ def device(
         Path | None, typer.Option("--output", "-o", help="File to write, instead of the one that `here` names.")
     ] = None,
     listed: Annotated[bool, typer.Option("--list", help="List the known devices; measure nothing.")] = False,
-    as_json: _Json = False,
+    as_json: Json = False,
 ) -> None:
     """Measure what this machine can do: flops, bytes and kernels a second.
 
@@ -49,8 +47,8 @@ def device(
     file.parent.mkdir(parents=True, exist_ok=True)
     measured.save(file)
     if as_json:
-        return typer.echo(json.dumps({"file": str(file)} | asdict(measured), indent=1))
-    tables.console().print(tables.table([_row("here" if output is None else str(output), measured)]))
+        return print_json({"file": str(file)} | asdict(measured))
+    console().print(table([_row("here" if output is None else str(output), measured)]))
     return typer.echo(f"written to {file}")
 
 
@@ -59,10 +57,9 @@ def _list(as_json: bool) -> None:
     if any(measured_file(kind).is_file() for kind in ("cuda", "cpu")):
         known["here"] = find_device("here")
     if as_json:
-        document: Any = {"devices": {name: asdict(one) for name, one in known.items()}, "aliases": ALIASES}
-        return typer.echo(json.dumps(document, indent=1))
-    out = tables.console()
-    out.print(tables.table([_row(name, one) | {"source": one.source} for name, one in known.items()]))
+        return print_json({"devices": {name: asdict(one) for name, one in known.items()}, "aliases": ALIASES})
+    out = console()
+    out.print(table([_row(name, one) | {"source": one.source} for name, one in known.items()]))
     return out.print(f"\nAlso: {', '.join(f'{alias} for {name}' for alias, name in ALIASES.items())}")
 
 

@@ -1,8 +1,7 @@
-"""The command about frontiers."""
+"""The command that finds the frontier of memory and recompute time."""
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,8 +9,9 @@ import typer
 
 import remat
 from remat.answer.registry import DEFAULT_BUDGET_SOLVER, DEFAULT_ESTIMATOR
-from remat.cli import tables
-from remat.cli.typed import GraphFile, load_graph, solver_of
+from remat.cli.inputs import load_graph, solver_of
+from remat.cli.options import PLUGIN, Budgets, EstimatorName, GraphFile, Json, NewPictureIfNamed, TimeLimit
+from remat.cli.output import console, print_json, table
 from remat.improve.frontier import Frontier, Point
 from remat.words import human_bytes, human_price
 
@@ -21,19 +21,14 @@ _TABLE = 40
 
 def frontier(
     graph: GraphFile,
-    estimator: Annotated[
-        str, typer.Option("--estimator", "-e", metavar="NAME[:KEY=VALUE,...]", help="See `remat estimators`.")
-    ] = DEFAULT_ESTIMATOR,
-    refine: Annotated[int, typer.Option(min=0, help="How many budgets to solve between the ends.")] = 0,
+    estimator: EstimatorName = DEFAULT_ESTIMATOR,
+    budgets: Budgets = 0,
     solver: Annotated[
-        str,
-        typer.Option("--solver", "-s", metavar="NAME[:KEY=VALUE,...]", help="Who solves them: takes a byte budget."),
+        str, typer.Option("--solver", "-s", metavar=PLUGIN, help="Who solves them: takes a byte budget.")
     ] = DEFAULT_BUDGET_SOLVER,
-    time_limit: Annotated[
-        float | None, typer.Option("--time-limit", metavar="S", min=1e-9, help="Seconds for each budget.")
-    ] = None,
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="Picture to write: .svg, .png or .pdf.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")] = False,
+    time_limit: TimeLimit = None,
+    output: NewPictureIfNamed = None,
+    as_json: Json = False,
 ) -> None:
     """Trade memory against recompute time: every optimal trade-off, with a bound at any budget.
 
@@ -43,14 +38,14 @@ def frontier(
       remat frontier gpt2.json.gz --refine 8 -s cpsat --time-limit 10
     """
     curve = remat.frontier(load_graph(graph), estimator=estimator)
-    if refine:
-        curve = curve.refine(refine, solver_of(solver), time_limit_s=time_limit)
+    if budgets:
+        curve = curve.refine(budgets, solver_of(solver), time_limit_s=time_limit)
     if output is not None:
         curve.plot(output)
     if as_json:
-        return typer.echo(json.dumps(_document(graph, estimator, curve), indent=1))
-    out = tables.console()
-    out.print(tables.table([_row(curve, point) for point in curve.points[:_TABLE]]))
+        return print_json(_document(graph, estimator, curve))
+    out = console()
+    out.print(table([_row(curve, point) for point in curve.points[:_TABLE]]))
     if len(curve.points) > _TABLE:
         out.print(f"... and {len(curve.points) - _TABLE} more; --json lists all")
     return out.print(f"written to {output}") if output is not None else None

@@ -1,12 +1,14 @@
-"""The commands that list what there is to choose from: solvers, cost models, estimators."""
+"""The commands that list the plug-ins there are: solvers, cost models, estimators."""
 
 from __future__ import annotations
 
-import json
-from typing import Annotated, Any
+import inspect
+from collections.abc import Iterable, Mapping
+from dataclasses import MISSING, Field
+from typing import Any, get_args, get_type_hints
 
-import typer
-
+from remat.answer.option_text import options_of
+from remat.answer.plan_facts import default_of
 from remat.answer.registry import (
     costmodel_class,
     costmodel_names,
@@ -15,16 +17,16 @@ from remat.answer.registry import (
     solver_class,
     solver_names,
 )
-from remat.cli import tables
+from remat.answer.solver import Solver
+from remat.cli.options import Json
+from remat.cli.output import console, print_json, table
 
-_Json = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")]
 
-
-def solvers(as_json: _Json = False) -> None:
+def solvers(as_json: Json = False) -> None:
     """List the solvers: what they promise, take and need."""
-    found = [tables.describe_solver(solver_class(name)) for name in solver_names()]
+    found = [_describe_solver(solver_class(name)) for name in solver_names()]
     if as_json:
-        return _print(found)
+        return print_json(found)
     rows = [
         {
             "solver": one["name"],
@@ -32,49 +34,86 @@ def solvers(as_json: _Json = False) -> None:
             "takes": ", ".join(feature.replace("_", " ") for feature in one["features"]),
             "most values": "" if one["max_values"] is None else f"{one['max_values']:,}",
             "installed": "yes" if one["installed"] else f"no: needs {', '.join(one['requires'])}",
-            "options": tables.option_words(one["options"]),
+            "options": _option_words(one["options"]),
             "": one["doc"],
         }
         for one in found
     ]
-    return tables.console().print(tables.table(rows))
+    return console().print(table(rows))
 
 
-def costmodels(as_json: _Json = False) -> None:
+def costmodels(as_json: Json = False) -> None:
     """List the cost models, with their options and rules."""
     found: list[dict[str, Any]] = []
     for name in costmodel_names():
-        described = tables.describe(costmodel_class(name))
+        described = _describe(costmodel_class(name))
         complete = all(option["required"] is False for option in described["options"].values())
-        rules = tables.describe_rules(costmodel_class(name)()) if complete else []
+        rules = _describe_rules(costmodel_class(name)()) if complete else []
         unit: Any = costmodel_class(name).unit  # a property, where an option decides
         found.append(described | {"unit": unit if isinstance(unit, str) else "the estimator's", "rules": rules})
     if as_json:
-        return _print(found)
-    out = tables.console()
+        return print_json(found)
+    out = console()
     keys = ("name", "unit", "options", "doc")
-    words = [one | {"options": tables.option_words(one["options"])} for one in found]
-    out.print(tables.table([{"cost model" if k == "name" else k: one[k] for k in keys} for one in words]))
+    words = [one | {"options": _option_words(one["options"])} for one in found]
+    out.print(table([{"cost model" if k == "name" else k: one[k] for k in keys} for one in words]))
     for one in found:
         if one["rules"]:
             out.print(f"\nRules of {one['name']}, as by default: what is not recomputed", style="bold")
-            out.print(tables.table(one["rules"]))
+            out.print(table(one["rules"]))
     return None
 
 
-def estimators(as_json: _Json = False) -> None:
+def estimators(as_json: Json = False) -> None:
     """List the estimators of recompute time, with their options."""
     found: list[dict[str, Any]] = [
-        tables.describe(estimator_class(name)) | {"unit": estimator_class(name).unit} for name in estimator_names()
+        _describe(estimator_class(name)) | {"unit": estimator_class(name).unit} for name in estimator_names()
     ]
     if as_json:
-        return _print(found)
+        return print_json(found)
     rows = [
-        {"estimator": one["name"], "unit": one["unit"], "options": tables.option_words(one["options"]), "": one["doc"]}
+        {"estimator": one["name"], "unit": one["unit"], "options": _option_words(one["options"]), "": one["doc"]}
         for one in found
     ]
-    return tables.console().print(tables.table(rows))
+    return console().print(table(rows))
 
 
-def _print(found: list[dict[str, Any]]) -> None:
-    typer.echo(json.dumps(found, indent=1, default=str))
+def _describe(plugin: type[Any]) -> dict[str, Any]:
+    """Describes a plug-in class: its name, one line of documentation, its options."""
+    try:
+        hints = get_type_hints(plugin)
+    except NameError:  # a plug-in that imports its types for type checkers only
+        hints = {}
+    options = {name: _option(option, hints.get(name)) for name, option in options_of(plugin).items()}
+    doc = (inspect.getdoc(plugin) or "").partition("\n\n")[0]
+    return {"name": plugin.name, "doc": " ".join(doc.split()), "options": options}
+
+
+def _describe_solver(solver: type[Solver]) -> dict[str, Any]:
+    """Describes a solver, also by what it promises, takes and needs."""
+    return _describe(solver) | {
+        "exact": solver.exact,
+        "features": sorted(feature.name.lower() for feature in solver.features),
+        "max_values": solver.max_values,
+        "largest_capacity": solver.largest_capacity,
+        "requires": list(solver.requires),
+        "installed": not solver.missing(),
+    }
+
+
+def _describe_rules(model: object) -> list[dict[str, Any]]:
+    """Describes the rules of a cost model that has some, as an attribute `active_rules`."""
+    rules: Iterable[Any] = getattr(model, "active_rules", ())
+    return [{key: str(getattr(rule, key, "")) for key in ("name", "reason", "source")} for rule in rules]
+
+
+def _option_words(options: Mapping[str, Mapping[str, Any]]) -> str:
+    """Writes options one a line: `mode=conservative|aggressive`, or with the default, `free_parameters=False`."""
+    return "\n".join(f"{name}={option['choices'] or option['default']}" for name, option in options.items())
+
+
+def _option(option: Field[Any], hint: Any) -> dict[str, Any]:
+    default = default_of(option)
+    choices = "|".join(str(choice) for choice in get_args(hint) if isinstance(choice, str))
+    required = default is MISSING
+    return {"default": None if required else default, "required": required, "choices": choices}

@@ -1,8 +1,7 @@
-"""The command about refinement."""
+"""The command that improves a plan by local search."""
 
 from __future__ import annotations
 
-import json
 import sys
 from dataclasses import asdict
 from pathlib import Path
@@ -11,7 +10,9 @@ from typing import Annotated, Any, cast
 import typer
 
 from remat.answer.plan import Plan
-from remat.cli.typed import GraphFile, chosen_plan, load_graph
+from remat.cli.inputs import chosen_plan, load_graph
+from remat.cli.options import GraphFile, Json, NewPlanFile, PlanFile, TimeLimit
+from remat.cli.output import print_json
 from remat.improve.refine import Refined
 from remat.improve.refine import refine as improve
 from remat.words import parse_bytes
@@ -22,9 +23,7 @@ _EVERY = 25
 
 def refine(
     graph: GraphFile,
-    plan: Annotated[
-        str, typer.Option(metavar="FILE|solved", help="A plan file, or `solved` for the classic cut.")
-    ] = "solved",
+    plan: PlanFile = "solved",
     objective: Annotated[str, typer.Option(metavar="traffic|time|peak", help="What to lower.")] = "traffic",
     oracle: Annotated[
         str, typer.Option(metavar="model|inductor|device", help="Who has the last word on a plan.")
@@ -33,10 +32,10 @@ def refine(
         str, typer.Option(metavar="SIZE", help='What may be saved beyond the plan, as in "64MiB".')
     ] = "0B",
     start: Annotated[list[Path] | None, typer.Option(help="A further plan to begin from. Repeatable.")] = None,
-    time_limit: Annotated[float | None, typer.Option("--time-limit", metavar="S", min=1e-9, help="Seconds.")] = None,
+    time_limit: TimeLimit = None,
     seed: Annotated[int, typer.Option(min=0, help="The same seed gives the same plan.")] = 0,
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="Plan file to write.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")] = False,
+    output: NewPlanFile = None,
+    as_json: Json = False,
 ) -> None:
     """Improve a plan by local moves, under an objective that no cut can state.
 
@@ -60,7 +59,7 @@ def refine(
     if output is not None:
         found.plan.save(output)
     if as_json:
-        return typer.echo(json.dumps(_document(graph, found), indent=1))
+        return print_json(_document(graph, found))
     typer.echo(found)
     return typer.echo(f"written to {output}") if output is not None else None
 

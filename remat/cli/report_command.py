@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from remat.answer.registry import DEFAULT_ESTIMATOR
+from remat.cli.options import Budgets, EstimatorName, Json
+from remat.cli.output import print_json
 from remat.words import human_bytes
 
 
@@ -23,20 +24,14 @@ def report(
     ],
     output: Annotated[Path, typer.Option("--output", "-o", help="HTML file to write.")] = Path("report.html"),
     title: Annotated[str, typer.Option(help="Heading of the page.")] = "remat report",
-    estimator: Annotated[
-        str,
-        typer.Option(
-            "--estimator", "-e", metavar="NAME[:KEY=VALUE,...]", help="For graph files; see `remat estimators`."
-        ),
-    ] = DEFAULT_ESTIMATOR,
-    refine: Annotated[
-        int, typer.Option(min=0, help="For graph files: how many budgets to solve between the ends of the frontier.")
-    ] = 16,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")] = False,
+    estimator: EstimatorName = DEFAULT_ESTIMATOR,
+    budgets: Budgets = 16,
+    as_json: Json = False,
 ) -> None:
     """Make one HTML page of results: plots, tables, and where each number comes from.
 
-    What a file is, its content says. The page needs no network. The same files give the same page.
+    The content of a file says what it is. A graph file becomes a frontier: -e and --refine are for those. The page
+    needs no network. The same files give the same page.
 
     \b
       remat report gpt2.json.gz -o gpt2.html
@@ -50,7 +45,7 @@ def report(
         raise typer.BadParameter(f"-o {output} must be in a folder that exists, got {output.parent}: make it first")
     if output.exists() and any(path.exists() and path.samefile(output) for path in results):
         raise typer.BadParameter(f"-o {output} is one of the RESULTS, and would be lost: name another file")
-    page = Page.of(results, title=title, estimator=estimator, refine=refine)
+    page = Page.of(results, title=title, estimator=estimator, refine=budgets)
     size_bytes = page.save(output)
     if as_json:
         files = [
@@ -63,7 +58,7 @@ def report(
             }
             for entry in page.entries
         ]
-        return typer.echo(json.dumps({"report": str(output), "bytes": size_bytes, "files": files}, indent=1))
+        return print_json({"report": str(output), "bytes": size_bytes, "files": files})
     for entry in page.entries:
         figures, tables = len(entry.section.figures), len(entry.section.tables)
         counts = f"{_count(figures, 'figure')}, {_count(tables, 'table')}"

@@ -1,15 +1,15 @@
-"""The command about live memory over a training step."""
+"""The command that simulates the live memory of a training step."""
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from remat.cli.typed import CostModelIfNamed, GraphFile, PlanFile, SolverIfNamed, chosen_plan, load_graph
+from remat.cli.inputs import chosen_plan, load_graph
+from remat.cli.options import CostModelName, GraphFile, Json, NewPictureIfNamed, PlanFile, SolverName
+from remat.cli.output import print_json
 from remat.predict.memory import lower_bound, simulate
 from remat.words import human_bytes
 
@@ -17,13 +17,13 @@ from remat.words import human_bytes
 def timeline(
     graph: GraphFile,
     plan: PlanFile = "solved",
-    cost_model: CostModelIfNamed = None,
-    solver: SolverIfNamed = None,
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="Picture to write: .svg, .png or .pdf.")] = None,
+    cost_model: CostModelName = None,
+    solver: SolverName = None,
+    output: NewPictureIfNamed = None,
     holds_outputs: Annotated[
         bool, typer.Option(help="The caller keeps the outputs of the forward pass until the backward pass ends.")
     ] = True,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Simulate live memory over the forward and the backward pass of a plan.
 
@@ -55,4 +55,4 @@ def timeline(
         "peak_tensors": [asdict(tensor) for tensor in found.peak_tensors],
         "picture": None if output is None else str(output),
     }
-    return typer.echo(json.dumps(document, indent=1))
+    return print_json(document)

@@ -1,23 +1,24 @@
-"""The command about kernels and what they move."""
+"""The command that predicts the kernels of a plan, and what they read and write."""
 
 from __future__ import annotations
 
-import json
 from typing import Annotated, Any
 
 import typer
 
-from remat.cli.typed import CostModelIfNamed, GraphFile, PlanFile, SolverIfNamed, chosen_plan, load_graph
+from remat.cli.inputs import chosen_plan, load_graph
+from remat.cli.options import CostModelName, GraphFile, Json, PlanFile, SolverName
+from remat.cli.output import print_json
 from remat.predict.traffic import traffic as predict
 
 
 def traffic(
     graph: GraphFile,
     plan: PlanFile = "solved",
-    cost_model: CostModelIfNamed = None,
-    solver: SolverIfNamed = None,
+    cost_model: CostModelName = None,
+    solver: SolverName = None,
     fused: Annotated[bool, typer.Option(help="As TorchInductor fuses; or every operator by itself.")] = True,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Predict the kernels of both passes of a plan, and what they read and write.
 
@@ -41,4 +42,4 @@ def traffic(
         for kernel in found.kernels
     ]
     sums = {name: getattr(found, name) for name in ("reads", "writes", "read_bytes", "written_bytes", "bytes")}
-    return typer.echo(json.dumps({"graph": str(graph), **sums, "kernels": kernels}, indent=1))
+    return print_json({"graph": str(graph), **sums, "kernels": kernels})

@@ -1,4 +1,4 @@
-"""What users type on the command line, as objects: plug-ins with options, graphs, plans, factories."""
+"""Turns what users type on the command line into objects: plug-ins with options, graphs, plans, models."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import importlib
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import typer
 
@@ -22,51 +22,53 @@ from remat.words import near
 
 _Plugin = TypeVar("_Plugin", Solver, CostModel)
 
-GraphFile = Annotated[Path, typer.Argument(metavar="GRAPH", help="A graph file, as `remat capture` writes.")]
-PlanFile = Annotated[str, typer.Option(metavar="FILE|solved", help="A plan file, or `solved` to solve now.")]
-CostModelIfNamed = Annotated[
-    str | None, typer.Option("--cost-model", "-m", metavar="NAME[:KEY=VALUE,...]", help="See `remat costmodels`.")
-]
-SolverIfNamed = Annotated[
-    str | None,
-    typer.Option(
-        "--solver", "-s", metavar="NAME[:KEY=VALUE,...]", help="See `remat solvers`; by default, that of `solve`."
-    ),
-]
-
 
 def solver_of(text: str, options: Sequence[str] = ()) -> Solver:
-    """A solver from `NAME` or `NAME:key=value,key=value`, with further `key=value` options."""
+    """Makes a solver from `NAME` or `NAME:key=value,key=value`, with further `key=value` options."""
     name, inline = split_options(text)
     return _configured(solver_class(name), [*inline, *options])
 
 
-def solver_if_named(text: str | None, options: Sequence[str] = ()) -> Solver | None:
-    """Likewise; None if none is named: then the problem decides."""
+def solver_if_named(text: str | None, options: Sequence[str] | None = None) -> Solver | None:
+    """Makes a solver as `solver_of` does; returns None without a name, so that the problem decides who solves it."""
     if text is None and options:
         raise typer.BadParameter("-S sets an option of a solver: name it with -s")
-    return None if text is None else solver_of(text, options)
+    return None if text is None else solver_of(text, options or ())
 
 
-def cost_model_of(text: str, options: Sequence[str] = ()) -> CostModel:
-    """A cost model from `NAME` or `NAME:key=value,key=value`, likewise."""
-    name, inline = split_options(text)
-    return _configured(costmodel_class(name), [*inline, *options])
+def cost_model_of(text: str | None, options: Sequence[str] | None = None) -> CostModel:
+    """Makes a cost model from `NAME` or `NAME:key=value,key=value`, with further options.
+
+    Without a name, it is the default one.
+    """
+    name, inline = split_options(text or DEFAULT_COST_MODEL)
+    return _configured(costmodel_class(name), [*inline, *(options or ())])
 
 
-def chosen_plan(graph: Graph, plan: str, cost_model: str | None = None, solver: str | None = None) -> Plan:
-    """The plan of `--plan FILE`, or what `--plan solved` makes of a graph under `-m` with `-s`."""
+def chosen_plan(
+    graph: Graph,
+    plan: str,
+    cost_model: str | None = None,
+    solver: str | None = None,
+    *,
+    model_options: Sequence[str] | None = None,
+    solver_options: Sequence[str] | None = None,
+) -> Plan:
+    """Reads the plan of `--plan FILE`, or makes that of `--plan solved` with the cost model and the solver."""
     if plan != "solved":
-        if cost_model is not None or solver is not None:
-            raise typer.BadParameter(f"-m and -s decide what to solve, but --plan {plan} is a file: leave them out")
+        if cost_model or solver or model_options or solver_options:
+            raise typer.BadParameter(
+                f"-m and -s, -O and -S decide what to solve, but --plan {plan} is a file: leave them out"
+            )
         return Plan.load(plan)
-    solution = choose(graph, cost_model_of(cost_model or DEFAULT_COST_MODEL), solver_if_named(solver))
+    model, chosen = cost_model_of(cost_model, model_options), solver_if_named(solver, solver_options)
+    solution = choose(graph, model, chosen)
     assert solution.plan is not None  # choose() raises where there is none
     return solution.plan
 
 
 def load_graph(path: Path) -> Graph:
-    """Reads a graph, naming the file in every error."""
+    """Reads a graph; every error names the file."""
     if path.is_dir():
         raise RematError(f"{path}: a graph file is needed, got a directory")
     return Graph.load(path)

@@ -1,4 +1,4 @@
-"""The commands about the corpus."""
+"""The commands that list, show and copy the instances of the corpus."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from typing import Annotated, Any
 
 import typer
 
-from remat.cli import tables
+from remat.cli.options import Json
+from remat.cli.output import console, print_json, table
 from remat.facts.corpus import Corpus, Entry
 from remat.facts.graph import Graph, Region
 from remat.words import human_bytes
@@ -24,14 +25,13 @@ _Name = Annotated[str, typer.Argument(metavar="NAME", help="See `remat corpus li
 _Folder = Annotated[
     Path | None, typer.Option(help="Where the corpus is; else in the repository that remat is run from.")
 ]
-_Json = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")]
 
 
 @app.command("list")
 def listed(
     folder: _Folder = None,
     family: Annotated[str | None, typer.Option(help="Only one kind of model, such as `transformer`.")] = None,
-    as_json: _Json = False,
+    as_json: Json = False,
 ) -> None:
     """List the instances, with their sizes.
 
@@ -46,23 +46,23 @@ def listed(
         raise typer.BadParameter(f"--family must be one of {', '.join(families)}, got {family!r}")
     entries = [entry for entry in corpus.entries if family in (None, entry.family)]
     if as_json:
-        return typer.echo(json.dumps([asdict(entry) for entry in entries], indent=1))
-    return tables.console().print(tables.table([_row(entry) for entry in entries]))
+        return print_json([asdict(entry) for entry in entries])
+    return console().print(table([_row(entry) for entry in entries]))
 
 
 @app.command()
-def show(name: _Name, folder: _Folder = None, as_json: _Json = False) -> None:
+def show(name: _Name, folder: _Folder = None, as_json: Json = False) -> None:
     """Show the facts about an instance, and where it comes from.
 
     \b
       remat corpus show resnet50
     """
     corpus = Corpus.open(folder)
-    document = asdict(corpus.entry(name)) | facts(corpus.graph(name))
+    document = asdict(corpus.entry(name)) | _facts(corpus.graph(name))
     if as_json:
-        return typer.echo(json.dumps(document, indent=1))
+        return print_json(document)
     rows = [{"": key.replace("_", " "), name: _text(key, value)} for key, value in document.items() if key != "name"]
-    return tables.console().print(tables.table(rows))
+    return console().print(table(rows))
 
 
 @app.command()
@@ -70,7 +70,7 @@ def get(
     name: _Name,
     output: Annotated[Path, typer.Option("--output", "-o", help="Graph file to write; it is gzipped.")],
     folder: _Folder = None,
-    as_json: _Json = False,
+    as_json: Json = False,
 ) -> None:
     """Copy the graph file of an instance.
 
@@ -82,8 +82,8 @@ def get(
     typer.echo(json.dumps({"instance": name, "graph": str(output)}) if as_json else f"written to {output}")
 
 
-def facts(graph: Graph) -> dict[str, Any]:
-    """What a graph is made of, and its provenance."""
+def _facts(graph: Graph) -> dict[str, Any]:
+    """Describes what a graph is made of, and where it comes from."""
     return {
         "regions": {region.name.lower(): int((graph.region == region).sum()) for region in Region},
         "parameter_bytes": int(graph.bytes[graph.parameter].sum()),

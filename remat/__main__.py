@@ -1,0 +1,6 @@
+"""Runs the `remat` command, as `python -m remat`."""
+
+from remat.cli import main
+
+if __name__ == "__main__":
+    main()

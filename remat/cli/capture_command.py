@@ -1,0 +1,38 @@
+"""The command that captures a model's joint graph."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+import remat
+from remat.cli.inputs import load_factory
+from remat.cli.options import Json
+from remat.cli.output import print_json
+
+
+def capture(
+    factory: Annotated[str, typer.Argument(metavar="MODULE:FACTORY", help="Returns (model, args[, kwargs]).")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="Graph file to write; gzipped if it ends in .gz.")],
+    as_json: Json = False,
+) -> None:
+    """Capture the joint graph of a model's training step.
+
+    FACTORY is called without arguments; the current directory is importable.
+
+    \b
+      # my_models.py
+      def gpt2():
+          return GPT2(layers=12), (torch.randint(50257, (8, 1024)),)
+    \b
+      remat capture my_models:gpt2 -o gpt2.json.gz
+    """
+    model, args, kwargs = load_factory(factory)
+    graph = remat.capture(model, *args, **kwargs)
+    graph.save(output)
+    if not as_json:
+        return typer.echo(f"{graph!r}\nwritten to {output}")
+    facts = {"graph": str(output), "values": len(graph), "uses": len(graph.producers), "meta": dict(graph.meta)}
+    return print_json(facts)

@@ -1,0 +1,32 @@
+"""The command that explains what a plan does with one value."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+
+from remat.cli.inputs import cost_model_of, load_graph, solver_if_named
+from remat.cli.options import CostModelName, GraphFile, Json, ModelOptions, SolverName, SolverOptions
+from remat.cli.output import print_json
+from remat.views.explain import explain as explanation_of
+
+
+def explain(
+    graph: GraphFile,
+    value: Annotated[str, typer.Argument(metavar="VALUE", help="Name of a value of the graph.")],
+    cost_model: CostModelName = None,
+    solver: SolverName = None,
+    model_options: ModelOptions = None,
+    solver_options: SolverOptions = None,
+    as_json: Json = False,
+) -> None:
+    """Explain why a value is saved or recomputed, and what deciding otherwise would cost.
+
+    \b
+      remat explain gpt2.json.gz gelu_3
+    """
+    model, chosen = cost_model_of(cost_model, model_options), solver_if_named(solver, solver_options)
+    found = explanation_of(load_graph(graph), value, model, chosen)
+    return print_json(asdict(found)) if as_json else typer.echo(found)
