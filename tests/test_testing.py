@@ -230,7 +230,7 @@ class HidesItsOptions(Broken):
     [
         (SavesAllItCan, r"claims OPTIMAL at cost \d+ with the bound \d+, but a plan costs \d+\nfor Problem.of\("),
         (MiscountsCost, r"InvalidPlan: the plan costs \d+, but broken claims 7\nfor Problem.of\("),
-        (IgnoresBans, "saved, but that is forbidden: 'v"),
+        (IgnoresBans, r"cannot be saved \(.*\), but is: 'v"),
         (IgnoresTheBudget, r"saves \d+ bytes, but the budget is \d+"),
         (GivesUp, "claims INFEASIBLE, but no rule stands in the way of a plan"),
         (Hesitates, "claims FEASIBLE .* but it declares itself exact"),

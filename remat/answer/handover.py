@@ -14,6 +14,7 @@ import numpy as np
 
 from remat.answer.plan import Plan
 from remat.errors import InvalidPlan
+from remat.facts.bans import cannot_be
 from remat.facts.graph import Graph
 
 
@@ -50,7 +51,7 @@ def _sizes(graph: Graph, views: set[int], available: set[int]) -> set[int]:
             if reason is not None:
                 raise InvalidPlan(
                     f"the plan saves several values of one storage, which are views that the backward pass takes "
-                    f"again; one needs {graph.names[u]!r}, which cannot be recomputed ({reason}): save that, too"
+                    f"again; one needs {graph.names[u]!r}, which {cannot_be('recomputed', reason)}: save that, too"
                 )
             if graph.input[u]:
                 sizes.add(u)

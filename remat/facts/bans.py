@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Literal
 
 import numpy as np
 
 from remat.facts.columns import BoolArray, IntArray, frozen, some
+
+
+def cannot_be(done: Literal["saved", "recomputed"], reason: str) -> str:
+    """Says why a value is never saved, or never recomputed: the one place where a message takes these words from."""
+    return f"cannot be {done} ({reason})"
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,6 +54,11 @@ class Bans:
         """Why value `index` is forbidden, or None where it is allowed."""
         code = int(self.codes[index])
         return self.reasons[code - 1] if code else None
+
+    def by_reason(self, mask: BoolArray) -> Iterator[tuple[str, BoolArray]]:
+        """The forbidden values of `mask`, one (n,) mask for each of their reasons."""
+        for code in np.unique(self.codes[mask & self.mask]).tolist():
+            yield self.reasons[code - 1], mask & (self.codes == code)
 
     def also(self, mask: BoolArray, reason: str) -> Bans:
         """These bans and those of `mask`; a value already forbidden keeps its first reason."""

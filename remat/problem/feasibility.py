@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from remat.errors import Infeasible
+from remat.facts.bans import cannot_be
 from remat.facts.columns import BoolArray, some
 from remat.problem.problem import Problem
 
@@ -72,12 +73,8 @@ def _trace(problem: Problem, lost: BoolArray, victim: int) -> list[tuple[str, tu
     chain.reverse()
     path: list[tuple[str, tuple[str, ...]]] = []
     for position, v in enumerate(chain):
-        why = [f"cannot be saved ({problem.cannot_save.reason(v)})"]
-        banned = problem.cannot_recompute.reason(v)
-        if banned is not None:
-            why.append(f"cannot be recomputed ({banned})")
-        else:
-            why.append(f"cannot be recomputed (uses {problem.names[chain[position - 1]]!r})")
+        banned = problem.cannot_recompute.reason(v) or f"uses {problem.names[chain[position - 1]]!r}"
+        why = [cannot_be("saved", str(problem.cannot_save.reason(v))), cannot_be("recomputed", banned)]
         if v == victim:
             why.append("needed by the backward pass")
         path.append((problem.names[v], tuple(why)))

@@ -7,6 +7,7 @@ import numpy as np
 from remat.answer.registry import DEFAULT_SOLVER, find_solver
 from remat.answer.solver import Cut, FlowSolver, Solver
 from remat.errors import Infeasible, InvalidOption
+from remat.facts.bans import cannot_be
 from remat.problem.feasibility import Forced
 from remat.problem.problem import Problem
 from remat.problem.weights import BY_BYTES
@@ -60,7 +61,7 @@ def _explained(problem: Problem, least: Cut) -> str:
     largest = saved[np.argsort(-problem.save_bytes[saved], kind="stable")]
     lines = [
         f"  {problem.names[v]}: {human_bytes(int(problem.save_bytes[v]))}"
-        + (f" (cannot be recomputed: {reason})" if (reason := problem.cannot_recompute.reason(v)) else "")
+        + (f", {cannot_be('recomputed', reason)}" if (reason := problem.cannot_recompute.reason(v)) else "")
         for v in largest[:_SHOWN].tolist()
     ]
     if len(largest) > _SHOWN:

@@ -8,6 +8,7 @@ from remat.answer.network import SINK, SOURCE, Network, Reduction
 from remat.answer.plan import Plan
 from remat.answer.solution import FlowCertificate, Reason, Solution
 from remat.errors import CertificateRejected, InvalidOption, InvalidPlan, UnsupportedProblem
+from remat.facts.bans import cannot_be
 from remat.facts.columns import BoolArray, IntArray, some
 from remat.problem.feasibility import forced
 from remat.problem.problem import Problem
@@ -35,9 +36,11 @@ def check_plan(problem: Problem, plan: Plan) -> int:
         "both saved and recomputed": saved & recomputed,
         "needed by the backward pass, but neither saved nor recomputed": problem.needed & ~available,
         "recomputed from a value that is not available": starved,
-        "saved, but that is forbidden": saved & problem.cannot_save.mask,
-        "recomputed, but that is forbidden": recomputed & problem.cannot_recompute.mask,
     }
+    for reason, who in problem.cannot_save.by_reason(saved):
+        broken[f"{cannot_be('saved', reason)}, but is"] = who
+    for reason, who in problem.cannot_recompute.by_reason(recomputed):
+        broken[f"{cannot_be('recomputed', reason)}, but is"] = who
     complaints = [f"{what}: {_named(problem, who)}" for what, who in broken.items() if some(who)]
     saved_bytes = int(problem.save_bytes[saved].sum())
     if problem.budget_bytes is not None and saved_bytes > problem.budget_bytes:

@@ -13,6 +13,7 @@ from remat.answer.registry import DEFAULT_COST_MODEL, find_costmodel
 from remat.answer.solution import Solution
 from remat.answer.solver import Solver
 from remat.errors import Infeasible, UnknownName
+from remat.facts.bans import cannot_be
 from remat.facts.graph import Graph, Region
 from remat.problem.costmodel import CostModel, activation_bytes
 from remat.problem.feasibility import forced
@@ -110,12 +111,12 @@ class Explanation:
     def _prices(self) -> str:
         save = f"Saving it costs {human_price(self.save_cost, self.unit)} and takes {human_bytes(self.save_bytes)}"
         if self.cannot_save is not None:
-            save = f"It cannot be saved ({self.cannot_save})"
+            save = f"It {cannot_be('saved', self.cannot_save)}"
         redo = f"recomputing it costs {human_price(self.recompute_cost, self.unit)}"
         if self.recompute_cost == 0:
             redo = "recomputing it is free"
         if self.cannot_recompute is not None:
-            redo = f"it cannot be recomputed ({self.cannot_recompute})"
+            redo = f"it {cannot_be('recomputed', self.cannot_recompute)}"
         return f"{save}; {redo}."
 
 

@@ -28,6 +28,7 @@ from remat.answer.registry import (
 from remat.answer.solver import Solver
 from remat.errors import InvalidOption, InvalidPlan, RematError
 from remat.facts.annotations import recompute_parameter_copies
+from remat.facts.bans import cannot_be
 from remat.facts.graph import Graph
 from remat.improve.choose import choose
 from remat.problem.costmodel import CostModel, FactsOnly, Sum
@@ -181,7 +182,7 @@ def check_nothing_runs_twice(graph: Graph, forward: fx.GraphModule, backward: fx
         if reason is None and Operator.of(again[name]).seeded and not is_dropout_free(again[name]):
             reason = "draws from the random number generator, and torch did not keep the state for it"
         if reason is not None:
-            raise InvalidPlan(f"{name!r} would run in both passes, but must not: {reason}")
+            raise InvalidPlan(f"{name!r} would run in both passes, but {cannot_be('recomputed', reason)}")
 
 
 def _made_for(graph: Graph, plans: tuple[Plan, ...]) -> Plan:
