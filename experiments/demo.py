@@ -17,7 +17,6 @@ from torch import Tensor
 import remat
 from costmodels import ByteTraffic
 from experiments.models import zoo
-from remat.problem.costmodel import activation_bytes
 from remat.pytorch.measure.training_step import Saved, saved_activations
 from remat.words import human_bytes
 
@@ -36,7 +35,7 @@ class SaveLeast(remat.CostModel):
 
     def terms(self, graph: remat.Graph) -> remat.Terms:
         """Saving an activation costs its bytes; inputs are in memory anyway."""
-        return replace(remat.Terms.nothing(graph), save_cost=activation_bytes(graph))
+        return replace(remat.Terms.nothing(graph), save_cost=graph.activation_bytes)
 
 
 def main(

@@ -50,6 +50,7 @@ from remat.predict.memory import Simulator, Timeline
 from remat.predict.memory import simulate as timeline
 from remat.predict.traffic import traffic as predict_traffic
 from remat.problem.costmodel import CostModel, Terms
+from remat.problem.demands import unpriced
 from remat.problem.estimator import Estimator
 from remat.problem.problem import Problem
 from remat.proof.certify import certify, check_plan
@@ -127,6 +128,7 @@ __all__ = [
     "show",
     "solve",
     "timeline",
+    "unpriced",
     "unregister",
 ]
 

@@ -22,7 +22,6 @@ from remat.answer.plan_facts import PlanFacts
 from remat.predict.time.device import find_device
 from remat.predict.time.profile import Profile
 from remat.predict.time.roofline import Roofline
-from remat.problem.costmodel import FactsOnly
 from remat.pytorch import Partitioner
 from remat.pytorch.measure.training_step import saved_activations
 from solvers import NetworkX, ORTools
@@ -306,7 +305,7 @@ def test_saved_values_that_share_memory_are_not_overwritten() -> None:
     """Inductor's backward writes over saved tensors, and does not ask which of them are views of others."""
     x = torch.randn(4, 8, requires_grad=True)
     graph = remat.capture(writes_into_a_view, x)
-    problem = FactsOnly().pose(graph)
+    problem = remat.unpriced(graph)
     slices = [graph.ops[graph.index[name]].startswith("aten.slice") for name in problem.names]
     plan = Plan.from_saved(problem, np.array(slices))
     owners = [graph.names[graph.base[graph.index[name]]] for name in plan.saved]

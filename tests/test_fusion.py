@@ -57,12 +57,13 @@ def _operator(draw: st.DrawFn, g: GraphBuilder, values: list[str]) -> str:
 
 def drawn_saves(draw: st.DataObject, graph: Graph) -> BoolArray:
     """Some legal plan, without what it saves in vain."""
-    price = draw.draw(st.lists(st.integers(1, 9), min_size=len(graph.unpriced), max_size=len(graph.unpriced)))
-    problem = graph.unpriced.priced(
+    demands = remat.unpriced(graph)
+    price = draw.draw(st.lists(st.integers(1, 9), min_size=len(demands), max_size=len(demands)))
+    problem = demands.priced(
         save_cost=np.array(price, np.int64),
         recompute_cost=np.zeros(len(price), np.int64),
-        cannot_save=graph.unpriced.cannot_save,
-        cannot_recompute=graph.unpriced.cannot_recompute,
+        cannot_save=demands.cannot_save,
+        cannot_recompute=demands.cannot_recompute,
         budget_bytes=None,
     )
     plan = remat.solve(problem, "networkx").plan
@@ -144,7 +145,7 @@ def test_traffic_is_what_running_the_kernels_one_by_one_moves(data: st.DataObjec
 @settings(max_examples=60)
 def test_every_operator_alone_moves_what_running_them_one_by_one_moves(data: st.DataObject, graph: Graph) -> None:
     saved = drawn_saves(data, graph)
-    plan = Plan.from_saved(graph.unpriced, saved[np.isin(graph.names, graph.unpriced.names)])
+    plan = Plan.from_saved(remat.unpriced(graph), saved[np.isin(graph.names, remat.unpriced(graph).names)])
     alone = kernels(graph, plan, fused=False)
     assert all(len(kernel.values) == 1 for kernel in alone)
     moved = sum(kernel.bytes for kernel in alone)
@@ -184,8 +185,8 @@ def test_fusion_of_elementwise_operators_never_moves_more(length: int, saves: in
         back = g.op("mul", back, g.op("sin", value))
     g.gradient(back)
     graph = g.build()
-    chosen = graph.unpriced.names if saves else ("x",)
-    plan = Plan.from_saved(graph.unpriced, np.isin(graph.unpriced.names, chosen))
+    chosen = remat.unpriced(graph).names if saves else ("x",)
+    plan = Plan.from_saved(remat.unpriced(graph), np.isin(remat.unpriced(graph).names, chosen))
     fused, alone = kernels(graph, plan), kernels(graph, plan, fused=False)
     assert sum(k.bytes for k in fused) < sum(k.bytes for k in alone) or length == 1
     assert len(fused) == 2

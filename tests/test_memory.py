@@ -31,7 +31,6 @@ from remat.cli.app import app
 from remat.facts.columns import BoolArray
 from remat.predict.memory import Simulator, Timeline, lower_bound, peak_bytes, simulate, working_set_bytes
 from remat.predict.memory.registers import fusion
-from remat.problem.costmodel import FactsOnly
 from remat.pytorch.read.uncompiled import run_uncompiled
 from remat.pytorch.run.partitioner import Partitioner
 from remat.testing import graphs
@@ -225,7 +224,7 @@ def planned(draw: st.DrawFn) -> tuple[Graph, BoolArray]:
 
 def legal_masks(graph: Graph, masks: list[BoolArray]) -> list[BoolArray]:
     """What the plans save that come closest to the masks and are legal."""
-    problem, found = FactsOnly().pose(graph), []
+    problem, found = remat.unpriced(graph), []
     ours = graph.region != Region.TANGENTS
     for mask in masks:
         plan = Plan.from_saved(problem, (mask[ours] | problem.cannot_recompute.mask) & ~problem.cannot_save.mask)

@@ -40,9 +40,13 @@ def test_no_plan_that_makes_the_same_calls_is_below_the_floor(graph: Graph, data
     assert all(floors[calls] <= amount for calls, amount in moved)
 
 
+def save_all(graph: Graph) -> Plan:
+    return Plan.from_saved(remat.unpriced(graph), ~remat.unpriced(graph).cannot_save.mask)
+
+
 def test_the_optimum_of_the_papers_cosines_is_at_the_floor() -> None:
     graph = cosines(4)
-    best = remat.refine(graph, Plan.from_saved(graph.unpriced, ~graph.unpriced.cannot_save.mask), "traffic")
+    best = remat.refine(graph, save_all(graph), "traffic")
     floor = Floor.of(graph, best.plan)
     assert floor.bytes <= best.after[0]
     assert (floor.calls, floor.handed_over) == (0, 4 + 4)  # the sum is written, and read
@@ -78,7 +82,7 @@ class Mlp(nn.Module):
 
 def test_refined_plans_of_a_model_share_one_floor_and_stay_above_it() -> None:
     graph = remat.capture(Mlp(), torch.randn(32, 64))
-    given_plan = Plan.from_saved(graph.unpriced, ~graph.unpriced.cannot_save.mask)
+    given_plan = save_all(graph)
     found = remat.refine(graph, given_plan, "traffic")
     assert Floor.of(graph, given_plan) == Floor.of(graph, found.plan)
     assert 0.5 * found.after[0] < Floor.of(graph, found.plan).bytes < found.after[0] < found.before[0]

@@ -25,7 +25,6 @@ import remat
 from costmodels import ByteTraffic
 from remat import CaptureError, CostModel, Graph, InvalidOption, InvalidPlan, Plan, Terms
 from remat.answer.plan_facts import PlanFacts
-from remat.problem.costmodel import FactsOnly
 from remat.pytorch.eager.policy import KeptCall, SelectivePolicy
 from remat.pytorch.eager.selective import Observed
 
@@ -100,6 +99,12 @@ def under_budget(graph: Graph) -> Plan:
     return solved(graph, LeastRecomputation(PlanFacts.of(graph, everything).saved_bytes // 2), "pulp")
 
 
+def save_least(graph: Graph) -> Plan:
+    plan = remat.solve(remat.unpriced(graph), "networkx").plan
+    assert plan is not None
+    return plan.made_for(graph)
+
+
 def solved(graph: Graph, cost_model: CostModel, solver: str = "networkx") -> Plan:
     plan = remat.solve(cost_model.pose(graph), solver).plan
     assert plan is not None
@@ -109,7 +114,7 @@ def solved(graph: Graph, cost_model: CostModel, solver: str = "networkx") -> Pla
 PLANS: dict[str, Callable[[Graph], Plan]] = {
     "conservative": lambda graph: solved(graph, ByteTraffic()),
     "aggressive": lambda graph: solved(graph, ByteTraffic(mode="aggressive")),
-    "save least": lambda graph: solved(graph, FactsOnly()),
+    "save least": save_least,
     "under a budget": under_budget,
 }
 
@@ -226,7 +231,7 @@ def observed_block() -> tuple[nn.Module, Tensor, Observed]:
 def test_holds_for_every_legal_plan(seed: int, share: float) -> None:
     model, x, observed = observed_block()
     graph = observed.graph
-    problem = FactsOnly().pose(graph)
+    problem = remat.unpriced(graph)
     chosen = np.random.default_rng(seed).random(len(problem)) < share
     saved = (chosen | problem.cannot_recompute.mask) & ~problem.cannot_save.mask
     plan = Plan.from_saved(problem, saved)
@@ -256,7 +261,7 @@ class Projections(nn.Module):
 def test_equal_operators_are_told_apart(value: str, layer: str) -> None:
     model, x = Projections(), torch.randn(4, 8)
     graph = remat.capture(model, x)
-    problem = FactsOnly().pose(graph)
+    problem = remat.unpriced(graph)
     saved = problem.cannot_recompute.mask.copy()
     saved[problem.index[value]] = True
     spied = Watched(remat.selective_policy(model, Plan.from_saved(problem, saved), x))
@@ -270,7 +275,7 @@ def test_what_reads_dropout_tells_which_operator_computes_it() -> None:
     """Eager's dropout on CPU is not the compiler's, but what it returns takes the same place."""
     model, x = nn.Sequential(nn.Linear(8, 8), nn.Dropout(0.5), nn.Tanh(), nn.Linear(8, 8)), torch.randn(4, 8)
     graph = remat.capture(model, x)
-    problem = FactsOnly().pose(graph)
+    problem = remat.unpriced(graph)
     (tanh,) = (i for i, op in enumerate(graph.ops) if op == "aten.tanh.default")
     (dropped,) = graph.producers[graph.consumers == tanh]
     saved = problem.cannot_recompute.mask.copy()
@@ -291,7 +296,7 @@ def dropout_twice(x: Tensor) -> Tensor:
 def test_random_numbers_are_kept_only_if_none_is_drawn_again_after_them() -> None:
     x = torch.randn(64, requires_grad=True)
     graph = remat.capture(dropout_twice, x)
-    problem = FactsOnly().pose(graph)
+    problem = remat.unpriced(graph)
     observed = Observed.of(dropout_twice, x)
     for masks in (["gt"], ["gt_1"], ["gt", "gt_1"]):
         saved = problem.cannot_recompute.mask.copy()

@@ -24,7 +24,6 @@ from remat import (
     UnsupportedProblem,
 )
 from remat.facts.columns import BoolArray
-from remat.problem.costmodel import activation_bytes
 from remat.testing import graphs
 
 MODES: Any = st.sampled_from(("conservative", "aggressive"))
@@ -84,7 +83,7 @@ def best(its: SharedWrite, budget_bytes: int | None) -> int | None:
     costs: list[int] = []
     for choice in product(*((False, True) if may else (False,) for may in free)):
         saved = np.array(choice, np.bool_)
-        if budget_bytes is None or int(activation_bytes(its.graph)[saved].sum()) <= budget_bytes:
+        if budget_bytes is None or int(its.graph.activation_bytes[saved].sum()) <= budget_bytes:
             cost = moved(its, saved)
             costs += [] if cost is None else [cost]
     return min(costs, default=None)
@@ -105,7 +104,7 @@ def test_the_optimum_is_that_of_all_saved_sets(graph: Graph, mode: Any, budget_b
     answer = its.solve(budget_bytes=budget_bytes)
     assert (answer.bytes, answer.bound, answer.gap) == (expected, expected, 0.0)
     assert budget_bytes is None or answer.saved_bytes <= budget_bytes
-    remat.check_plan(graph.unpriced, answer.plan)
+    remat.check_plan(remat.unpriced(graph), answer.plan)
 
 
 @given(SMALL, MODES, st.integers(0, 2**10 - 1))

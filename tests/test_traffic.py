@@ -45,7 +45,7 @@ def autograd_saves(graph: Graph) -> Plan:
 
 
 def plan_of(graph: Graph, *saved: str) -> Plan:
-    return Plan.from_saved(graph.unpriced, np.isin(graph.unpriced.names, saved))
+    return Plan.from_saved(remat.unpriced(graph), np.isin(remat.unpriced(graph).names, saved))
 
 
 @pytest.mark.parametrize(("function", "saved", "accesses"), [(five_saved, 5, 13), (six_saved, 6, 15)])

@@ -18,7 +18,6 @@ from experiments.demo import SaveLeast
 from experiments.models.cases import CASES, Case
 from experiments.models.training import train
 from remat import InvalidPlan, Plan
-from remat.problem.costmodel import FactsOnly
 from remat.pytorch import capture_all
 
 STRATEGIES: dict[str, remat.CostModel] = {
@@ -65,7 +64,7 @@ def test_broken_plans_never_run(case: Case) -> None:
     torch.manual_seed(0)
     model, batch = case.build(), case.inputs()
     for graph in capture_all(model, *batch):
-        problem = FactsOnly().pose(graph)
+        problem = remat.unpriced(graph)
         plan = remat.solve(ByteTraffic().pose(graph)).plan
         assert plan is not None
         broken = [Plan(plan.saved[1:], plan.recomputed)]

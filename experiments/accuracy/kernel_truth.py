@@ -207,7 +207,7 @@ def _solved(graph: remat.Graph, cost_model: remat.CostModel) -> remat.Plan:
 
 def _is_legal(graph: remat.Graph, plan: remat.Plan) -> bool:
     try:
-        remat.check_plan(graph.unpriced, plan)
+        remat.check_plan(remat.unpriced(graph), plan)
     except remat.InvalidPlan:  # some of PyTorch's own recompute random numbers
         return False
     return True

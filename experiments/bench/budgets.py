@@ -128,7 +128,7 @@ def best(problem: Problem, budget_bytes: int, time_limit_s: float) -> remat.Solu
 def illegal(graph: Graph, plan: Plan) -> str:
     """Why a plan is not legal, in one line; "" if it is."""
     try:
-        remat.check_plan(graph.unpriced, plan)
+        remat.check_plan(remat.unpriced(graph), plan)
     except InvalidPlan as error:
         return str(error).splitlines()[1].strip()
     return ""

@@ -26,7 +26,6 @@ from experiments.paper.steps import measured_rows
 from experiments.paper.table import Case, Figures, Setting, Table, command
 from remat.answer.plan_facts import PlanFacts
 from remat.predict.time import Roofline
-from remat.problem.costmodel import activation_bytes
 from remat.pytorch.measure.step_strategies import NOTHING_RECOMPUTED, Strategy, usual_strategies
 from remat.pytorch.measure.torch_budgets import TENTHS, torchs_plans
 
@@ -49,7 +48,7 @@ class OnlyPointwise(remat.CostModel):
         """Saving an activation costs its bytes; inputs are in memory anyway."""
         nothing = remat.Terms.nothing(graph)
         bans = nothing.cannot_recompute.also(graph.compute_bound, "compute-bound")
-        return replace(nothing, save_cost=activation_bytes(graph), cannot_recompute=bans)
+        return replace(nothing, save_cost=graph.activation_bytes, cannot_recompute=bans)
 
 
 def stack(setting: Setting) -> Sample:

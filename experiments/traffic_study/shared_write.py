@@ -38,7 +38,6 @@ from costmodels.backward_kernels import BackwardKernels
 from costmodels.byte_traffic import Mode
 from remat import Graph, InvalidOption, InvalidPlan, LimitReached, Plan, RematError, UnsupportedProblem
 from remat.facts.columns import BoolArray, IntArray
-from remat.problem.costmodel import activation_bytes
 from remat.problem.feasibility import check_feasible
 
 
@@ -170,13 +169,13 @@ class SharedWrite:
         """
         if not (type(time_limit_s) in (int, float) and time_limit_s > 0):  # HiGHS runs without a limit instead
             raise InvalidOption(f"SharedWrite.solve: time_limit_s must be a positive number, got {time_limit_s!r}")
-        problem = replace(self.graph.unpriced, budget_bytes=budget_bytes)
+        problem = replace(remat.unpriced(self.graph), budget_bytes=budget_bytes)
         program = _Program.of(self, budget_bytes)
         saved, least = program.run(time_limit_s)
         plan = Plan.from_saved(problem, saved[~self.graph.in_tangents])
         remat.check_plan(problem, plan)
         kept = np.isin(self.graph.names, plan.saved)
-        size = int(activation_bytes(self.graph)[kept].sum())
+        size = int(self.graph.activation_bytes[kept].sum())
         if budget_bytes is not None and size > budget_bytes:
             raise RematError(f"HiGHS saves {size} bytes, but the budget is {budget_bytes}")
         bytes_ = self.price(kept)
@@ -224,7 +223,7 @@ class _Program:
             program.add_row({w: 1, n + w: 1}, high=1)
         program.add_kernel(instance.returned, None, reads=False)
         if budget_bytes is not None:
-            sizes = activation_bytes(instance.graph).tolist()
+            sizes = instance.graph.activation_bytes.tolist()
             program.add_row({v: size for v, size in enumerate(sizes) if size}, high=budget_bytes)
         return program
 

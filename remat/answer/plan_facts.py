@@ -13,7 +13,7 @@ from remat.answer.solver import Solver
 from remat.errors import InvalidPlan
 from remat.facts.columns import BoolArray
 from remat.facts.graph import Graph, Region
-from remat.problem.costmodel import CostModel, Sum, activation_bytes
+from remat.problem.costmodel import CostModel, Sum
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class PlanFacts:
         return cls(
             saved_activations=_names(graph, activation),
             saved_inputs=_names(graph, saved & ~activation),
-            saved_bytes=int(activation_bytes(graph)[storages].sum()),
+            saved_bytes=int(graph.activation_bytes[storages].sum()),
             recomputed_ops=_names(graph, ops & forward),
             recomputed_views=_names(graph, recomputed & graph.view),
             deferred_ops=_names(graph, ops & ~forward),

@@ -1,4 +1,4 @@
-"""The array types of the package, and the one way in for arrays that users hand over."""
+"""The array types of the package, a graph's columns by kind, and the one way in for arrays that users hand over."""
 
 from __future__ import annotations
 
@@ -15,6 +15,25 @@ BoolArray: TypeAlias = NDArray[np.bool_]
 _Array = TypeVar("_Array", bound=NDArray[Any])
 
 _INT, _BOOL = np.dtype(np.int64), np.dtype(np.bool_)
+
+INTS = ("bytes", "storage", "flops", "region")
+"""The whole numbers that `remat.Graph` holds of each value."""
+
+FLAGS = (
+    "input",
+    "parameter",
+    "output",
+    "gradient",
+    "fusible",
+    "random",
+    "view",
+    "compute_bound",
+    "must_save",
+    "must_recompute",
+    "prefer_save",
+    "prefer_recompute",
+)
+"""The yes/no facts that it holds of each value."""
 
 LARGEST_TOTAL = 2**62
 """Costs and sizes may add up to less than this, so that no int64 sum of them can wrap."""

@@ -17,7 +17,6 @@ import numpy as np
 
 from remat.errors import InvalidGraph, NotInstalled, UnknownName
 from remat.facts.graph import Graph
-from remat.problem.costmodel import activation_bytes
 from remat.words import near
 
 INDEX = "index.json"
@@ -98,7 +97,7 @@ def no_recompute_saved_bytes(graph: Graph) -> int:
     handed_over = graph.gradient & forward
     handed_over[graph.producers[forward[graph.producers] & ~forward[graph.consumers]]] = True
     storages = np.unique(graph.base[handed_over & ~graph.input[graph.base]])
-    return int(activation_bytes(graph)[storages].sum())
+    return int(graph.activation_bytes[storages].sum())
 
 
 @dataclass(frozen=True)

@@ -7,19 +7,32 @@ compiler can fuse, and what can never be saved or recomputed. What saving or rec
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from enum import IntEnum
 from functools import cached_property
 from pathlib import Path
+from typing import Any, TypeVar
 
 import numpy as np
 
 from remat.errors import InvalidGraph
 from remat.facts.bans import Bans
-from remat.facts.columns import LARGEST_TOTAL, BoolArray, IntArray, bool_column, frozen, int_column, some
+from remat.facts.columns import (
+    FLAGS,
+    INTS,
+    LARGEST_TOTAL,
+    BoolArray,
+    IntArray,
+    bool_column,
+    frozen,
+    int_column,
+    some,
+)
+from remat.facts.graph_file import read_columns, write_columns
 from remat.facts.uses import check_uses
-from remat.problem.problem import Problem
+
+_T = TypeVar("_T")
 
 
 class Region(IntEnum):
@@ -31,23 +44,6 @@ class Region(IntEnum):
     """In the tangents' closure: depends on a gradient, so only the backward pass can compute it."""
     EITHER = 2
     """Needed by the backward pass alone, yet computable from the inputs: either pass may do it."""
-
-
-FLAGS = (
-    "input",
-    "parameter",
-    "output",
-    "gradient",
-    "fusible",
-    "random",
-    "view",
-    "compute_bound",
-    "must_save",
-    "must_recompute",
-    "prefer_save",
-    "prefer_recompute",
-)
-"""The yes/no facts about a node, in the order of the columns of `Graph`."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -115,7 +111,7 @@ class Graph:
 
     def __post_init__(self) -> None:
         n, m = len(self.names), len(self.producers)
-        for name in ("bytes", "storage", "flops", "region"):
+        for name in INTS:
             object.__setattr__(self, name, int_column(f"Graph.{name}", getattr(self, name), n, InvalidGraph))
         for name in ("producers", "consumers"):
             object.__setattr__(self, name, int_column(f"Graph.{name}", getattr(self, name), m, InvalidGraph))
@@ -167,6 +163,14 @@ class Graph:
         return frozen(self.region == int(Region.TANGENTS))
 
     @cached_property
+    def plannable(self) -> IntArray:
+        """(k,) positions of the values that a plan decides about: all that the forward pass can compute.
+
+        A `remat.Problem` about this graph lists these values alone: its value i is `plannable[i]` here.
+        """
+        return frozen(np.flatnonzero(~self.in_tangents))
+
+    @cached_property
     def base(self) -> IntArray:
         """(n,) the first value of each value's storage: the one that its views look at."""
         order = self.storage.argsort(kind="stable")
@@ -176,17 +180,26 @@ class Graph:
         starts[1:] = grouped[1:] != grouped[:-1]
         base = np.empty(len(self), np.int64)
         base[order] = order[starts][starts.cumsum() - 1]
-        return base
+        return frozen(base)
 
     @cached_property
     def storage_bytes(self) -> IntArray:
         """(n,) bytes of the storage behind each value; a view keeps the whole of it alive."""
-        return self.bytes[self.base]
+        return frozen(self.bytes[self.base])
+
+    @cached_property
+    def activation_bytes(self) -> IntArray:
+        """(n,) memory that saving each value takes: its storage, or nothing if an input owns that.
+
+        Views of one storage count once each: a plan that saves two of them is priced as if it kept the
+        storage twice. `remat.answer.plan_facts.PlanFacts` counts storages.
+        """
+        return frozen(np.where(self.input[self.base], 0, self.storage_bytes))
 
     @cached_property
     def moved_bytes(self) -> IntArray:
         """(n,) bytes that reading each value once moves: an expanded view reads its base only."""
-        return np.minimum(self.bytes, self.storage_bytes)
+        return frozen(np.minimum(self.bytes, self.storage_bytes))
 
     @cached_property
     def needed(self) -> BoolArray:
@@ -194,7 +207,7 @@ class Graph:
         tangents = self.in_tangents
         needed = self.gradient & ~tangents
         needed[self.producers[tangents[self.consumers] & ~tangents[self.producers]]] = True
-        return needed
+        return frozen(needed)
 
     @cached_property
     def materialized(self) -> BoolArray:
@@ -207,14 +220,7 @@ class Graph:
         kept[self.producers[~self.fusible_uses]] = True
         by_base = np.zeros(len(self), np.bool_)
         by_base[self.base[kept]] = True
-        return by_base[self.base]
-
-    @cached_property
-    def unpriced(self) -> Problem:
-        """What is legal, at no price: what every cost model starts from, and every plan is checked by."""
-        from remat.problem.costmodel import unpriced
-
-        return unpriced(self)
+        return frozen(by_base[self.base])
 
     @cached_property
     def signature(self) -> tuple[str, ...]:
@@ -227,18 +233,27 @@ class Graph:
         ('x: placeholder, 4 bytes', 'sin: sin, 4 bytes, of x')
         """
         lines: list[str] = []
-        for i in np.flatnonzero(~self.in_tangents).tolist():
+        plannable: list[int] = self.plannable.tolist()
+        for i in plannable:
             kind = f" {self.dtypes[i]}{list(self.shapes[i])}" if self.dtypes[i] else ""
             used = ", ".join(self.names[u] for u in self.operands[i])
             of = f", of {used}" if used else ""
             lines.append(f"{self.names[i]}: {self.ops[i]}{kind}, {self.bytes[i]} bytes{of}")
         return tuple(lines)
 
+    def once(self, derive: Callable[[Graph], _T]) -> _T:
+        """What a function makes of this graph: computed when it is first asked for, and kept with the graph."""
+        if derive not in self._derived:
+            self._derived[derive] = derive(self)
+        return self._derived[derive]
+
+    @cached_property
+    def _derived(self) -> dict[Callable[[Graph], Any], Any]:
+        return {}
+
     def save(self, path: str | Path) -> None:
         """Writes the graph as JSON, gzipped if the name ends in ".gz" (see `remat.facts.graph_file`)."""
-        from remat.facts.graph_file import write
-
-        write(self, Path(path))
+        write_columns({field.name: getattr(self, field.name) for field in fields(self)}, Path(path))
 
     @classmethod
     def load(cls, path: str | Path) -> Graph:
@@ -247,9 +262,11 @@ class Graph:
         Raises:
             InvalidGraph: the file is truncated, not JSON, of a newer version, or breaks a rule.
         """
-        from remat.facts.graph_file import read
-
-        return read(Path(path))
+        columns = read_columns(Path(path))
+        try:
+            return cls(**columns)
+        except InvalidGraph as error:
+            raise InvalidGraph(f"{path}: {error}") from None
 
 
 def _same(left: object, right: object) -> bool:

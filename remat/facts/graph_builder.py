@@ -9,7 +9,8 @@ import numpy as np
 
 from remat.errors import InvalidGraph
 from remat.facts.bans import Bans
-from remat.facts.graph import FLAGS, Graph, Region
+from remat.facts.columns import FLAGS
+from remat.facts.graph import Graph, Region
 
 
 @dataclass(frozen=True)

@@ -14,53 +14,56 @@ from __future__ import annotations
 import gzip
 import json
 import zlib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
 
 from remat.errors import InvalidGraph
 from remat.facts.bans import Bans
-from remat.facts.graph import FLAGS, Graph
+from remat.facts.columns import FLAGS, INTS
 
 FORMAT = "remat.graph"
 VERSION = 2
 
-_INTS = ("bytes", "storage", "flops", "region")
 
-
-def write(graph: Graph, path: Path) -> None:
-    """Writes `graph` to `path`; the same graph always gives the same bytes."""
+def write_columns(graph: Mapping[str, Any], path: Path) -> None:
+    """Writes the columns of a graph, given by the names of its attributes; the same ones always give the same bytes."""
     values: dict[str, Any] = {
-        "name": graph.names,
-        "op": graph.ops,
-        "dtype": graph.dtypes,
-        "shape": graph.shapes,
-        "arguments": graph.arguments,
-        **{label: getattr(graph, label).tolist() for label in _INTS},
-        **{label: getattr(graph, label).astype(int).tolist() for label in FLAGS},
+        "name": graph["names"],
+        "op": graph["ops"],
+        "dtype": graph["dtypes"],
+        "shape": graph["shapes"],
+        "arguments": graph["arguments"],
+        **{label: graph[label].tolist() for label in INTS},
+        **{label: graph[label].astype(int).tolist() for label in FLAGS},
     }
     uses = {
-        "producer": graph.producers.tolist(),
-        "consumer": graph.consumers.tolist(),
-        "fusible": graph.fusible_uses.astype(int).tolist(),
+        "producer": graph["producers"].tolist(),
+        "consumer": graph["consumers"].tolist(),
+        "fusible": graph["fusible_uses"].astype(int).tolist(),
     }
     document = {
         "format": FORMAT,
         "version": VERSION,
-        "meta": dict(graph.meta),
+        "meta": dict(graph["meta"]),
         "values": values,
         "uses": uses,
-        "cannot_save": graph.cannot_save.as_dict(),
-        "cannot_recompute": graph.cannot_recompute.as_dict(),
+        "cannot_save": graph["cannot_save"].as_dict(),
+        "cannot_recompute": graph["cannot_recompute"].as_dict(),
     }
     data = json.dumps(document, separators=(",", ":")).encode()
     path.write_bytes(gzip.compress(data, mtime=0) if path.suffix == ".gz" else data)
 
 
-def read(path: Path) -> Graph:
-    """Reads `path`, gzipped or not whatever its name says."""
+def read_columns(path: Path) -> dict[str, Any]:
+    """Reads the columns of a graph, by the names of its attributes; from a file gzipped or not, whatever its name.
+
+    Raises:
+        InvalidGraph: it is no graph file, or a column is missing. What the columns hold is checked by `remat.Graph`.
+    """
     document = _parse(path)
     try:
-        return _graph(document)
+        return _columns(document)
     except InvalidGraph as error:
         raise InvalidGraph(f"{path}: {error}") from None
 
@@ -80,27 +83,27 @@ def _parse(path: Path) -> dict[str, Any]:
     return cast(dict[str, Any], document)
 
 
-def _graph(document: dict[str, Any]) -> Graph:
+def _columns(document: dict[str, Any]) -> dict[str, Any]:
     version = document.get("version")
     if type(version) is not int or not 1 <= version <= VERSION:
         raise InvalidGraph(f"schema version {version!r}, but this remat reads 1 to {VERSION}; upgrade remat")
     values, uses = _table(document, "values"), _table(document, "uses")
     names = tuple(str(name) for name in _column(values, "values", "name"))
     n = len(names)
-    return Graph(
-        names=names,
-        ops=tuple(str(op) for op in _column(values, "values", "op")),
-        dtypes=tuple(str(dtype) for dtype in _column(values, "values", "dtype")),
-        shapes=tuple(_shape(shape) for shape in _column(values, "values", "shape")),
-        **{label: cast(Any, _column(values, "values", label)) for label in (*_INTS, *FLAGS)},
-        producers=cast(Any, _column(uses, "uses", "producer")),
-        consumers=cast(Any, _column(uses, "uses", "consumer")),
-        fusible_uses=cast(Any, _column(uses, "uses", "fusible")),
-        cannot_save=_bans(document, "cannot_save", n),
-        cannot_recompute=_bans(document, "cannot_recompute", n),
-        meta={str(key): str(value) for key, value in _table(document, "meta").items()},
-        arguments=tuple(str(call) for call in _column(values, "values", "arguments")) if version > 1 else ("",) * n,
-    )
+    return {
+        "names": names,
+        "ops": tuple(str(op) for op in _column(values, "values", "op")),
+        "dtypes": tuple(str(dtype) for dtype in _column(values, "values", "dtype")),
+        "shapes": tuple(_shape(shape) for shape in _column(values, "values", "shape")),
+        **{label: _column(values, "values", label) for label in (*INTS, *FLAGS)},
+        "producers": _column(uses, "uses", "producer"),
+        "consumers": _column(uses, "uses", "consumer"),
+        "fusible_uses": _column(uses, "uses", "fusible"),
+        "cannot_save": _bans(document, "cannot_save", n),
+        "cannot_recompute": _bans(document, "cannot_recompute", n),
+        "meta": {str(key): str(value) for key, value in _table(document, "meta").items()},
+        "arguments": tuple(str(call) for call in _column(values, "values", "arguments")) if version > 1 else ("",) * n,
+    }
 
 
 def _table(document: dict[str, Any], key: str) -> dict[str, Any]:

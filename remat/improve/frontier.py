@@ -16,6 +16,7 @@ from remat.errors import InvalidOption
 from remat.facts.columns import is_whole
 from remat.facts.graph import Graph
 from remat.problem.costmodel import CostModel
+from remat.problem.demands import unpriced
 from remat.problem.estimator import Estimator
 from remat.problem.problem import Problem
 from remat.proof.budget import flow_solver
@@ -180,7 +181,7 @@ class Frontier:
         if self.graph is None:
             cost = check_plan(self.problem, plan)
             return int(self.problem.save_bytes[plan.masks(self.problem)[0]].sum()), cost
-        check_plan(self.graph.unpriced, plan)
+        check_plan(unpriced(self.graph), plan)
         return PlanFacts.of(self.graph, plan).saved_bytes, self.problem.cost(*plan.masks(self.problem))
 
     def as_frame(self) -> pd.DataFrame:

@@ -11,9 +11,9 @@ import numpy as np
 
 from remat.errors import InvalidProblem, UnsupportedProblem
 from remat.facts.bans import Bans
-from remat.facts.columns import LARGEST_TOTAL, IntArray, frozen, some
+from remat.facts.columns import LARGEST_TOTAL, IntArray, frozen
 from remat.facts.graph import Graph
-from remat.problem.feasibility import forced
+from remat.problem.demands import unpriced
 from remat.problem.problem import Problem
 
 
@@ -108,8 +108,8 @@ class CostModel(ABC):
         tuple never saved); what the user demands of a value (MUST); what the user asks for (PREFER),
         unless facts or demands make that impossible; and the cost model.
         """
-        terms, facts = self.terms(graph), graph.unpriced
-        ours = (~graph.in_tangents).nonzero()[0]
+        terms, facts = self.terms(graph), unpriced(graph)
+        ours = graph.plannable
         keep = (graph.must_save | graph.prefer_save)[ours]
         redo = (graph.must_recompute | graph.prefer_recompute)[ours]
         return facts.priced(
@@ -122,65 +122,6 @@ class CostModel(ABC):
 
     def __add__(self, other: CostModel) -> CostModel:
         return Sum((self, other))
-
-
-def activation_bytes(graph: Graph) -> IntArray:
-    """(n,) memory that saving each value takes: its storage, or nothing if an input owns that.
-
-    Views of one storage count once each: a plan that saves two of them is priced as if it kept the
-    storage twice. `remat.answer.plan_facts.PlanFacts` counts storages.
-    """
-    return np.where(graph.input[graph.base], 0, graph.storage_bytes)
-
-
-def unpriced(graph: Graph) -> Problem:
-    """What is legal by a graph's facts and the user's annotations, at no price; read it as `Graph.unpriced`."""
-    known = ~graph.in_tangents
-    ours = known.nonzero()[0]
-    position = known.cumsum() - 1
-    inner = known[graph.consumers]  # and so its producer
-    free = frozen(np.zeros(len(ours), np.int64))
-    demands = Problem(
-        names=tuple([graph.names[i] for i in ours.tolist()]),
-        save_cost=free,
-        recompute_cost=free,
-        save_bytes=frozen(activation_bytes(graph)[ours]),
-        producers=frozen(position[graph.producers[inner]]),
-        consumers=frozen(position[graph.consumers[inner]]),
-        needed=frozen(graph.needed[ours]),
-        cannot_save=graph.cannot_save.also(graph.must_recompute, "marked MUST_RECOMPUTE").take(ours),
-        cannot_recompute=graph.cannot_recompute.also(graph.input, "an input of the graph")
-        .also(graph.must_save, "marked MUST_SAVE")
-        .take(ours),
-    )
-    keep, redo = graph.prefer_save[ours], graph.prefer_recompute[ours]
-    if not some(keep | redo):
-        return demands
-    redo &= ~forced(demands).stuck
-    keep &= ~demands.cannot_save.mask
-    return demands.priced(
-        save_cost=demands.save_cost,
-        recompute_cost=demands.recompute_cost,
-        cannot_save=demands.cannot_save.also(redo, "marked PREFER_RECOMPUTE"),
-        cannot_recompute=demands.cannot_recompute.also(keep, "marked PREFER_SAVE"),
-        budget_bytes=None,
-    )
-
-
-@dataclass(frozen=True)
-class FactsOnly(CostModel):
-    """No opinion at all: what is legal by the graph's facts and the user's annotations."""
-
-    name: ClassVar[str] = "facts-only"
-    unit: ClassVar[str] = "none"
-
-    def terms(self, graph: Graph) -> Terms:
-        """Everything is free, and nothing more is banned."""
-        return Terms.nothing(graph)
-
-    def pose(self, graph: Graph) -> Problem:
-        """The facts as they are: there are no terms to add."""
-        return graph.unpriced
 
 
 @dataclass(frozen=True)

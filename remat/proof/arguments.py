@@ -7,6 +7,7 @@ from remat.answer.plan_facts import plan_mask
 from remat.errors import InvalidOption
 from remat.facts.columns import BoolArray
 from remat.facts.graph import Graph
+from remat.problem.demands import unpriced
 from remat.proof.certify import check_plan
 
 
@@ -33,5 +34,5 @@ def checked_saves(graph: Graph, plan: object, label: str = "plan") -> BoolArray:
     plan.check_made_for(graph)
     saved = plan_mask(graph, plan.saved)
     plan_mask(graph, plan.recomputed)
-    check_plan(graph.unpriced, plan)
+    check_plan(unpriced(graph), plan)
     return saved

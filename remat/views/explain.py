@@ -15,7 +15,7 @@ from remat.answer.solver import Solver
 from remat.errors import Infeasible, UnknownName
 from remat.facts.bans import cannot_be
 from remat.facts.graph import Graph, Region
-from remat.problem.costmodel import CostModel, activation_bytes
+from remat.problem.costmodel import CostModel
 from remat.problem.feasibility import forced
 from remat.problem.problem import Problem
 from remat.proof.solve import solve
@@ -152,7 +152,7 @@ def explain(
         op=graph.ops[i],
         decision=decision,
         bytes=int(graph.bytes[i]),
-        save_bytes=int(activation_bytes(graph)[i]),
+        save_bytes=int(graph.activation_bytes[i]),
         save_cost=0 if v is None else int(problem.save_cost[v]),
         recompute_cost=0 if v is None else int(problem.recompute_cost[v]),
         unit=model.unit,

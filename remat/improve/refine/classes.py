@@ -13,8 +13,8 @@ import hashlib
 
 import numpy as np
 
-from remat.facts.columns import IntArray
-from remat.facts.graph import FLAGS, Graph
+from remat.facts.columns import FLAGS, IntArray
+from remat.facts.graph import Graph
 
 
 def _local_colours(graph: Graph) -> list[str]:

@@ -23,6 +23,7 @@ from remat.improve.refine.repeats import Shortened, shortened, unshortened
 from remat.improve.refine.result import Refined, Start
 from remat.improve.refine.starts import starting_points
 from remat.improve.refine.states import Space, State
+from remat.problem.demands import unpriced
 from remat.proof.arguments import checked_graph
 from remat.proof.certify import check_plan
 
@@ -186,7 +187,7 @@ class _Run:
             raise InvalidOption(f"no plan was found within the limits of {self.objective!r}; the given one has {given}")
         best = min((state for state in states if state.key in allowed), key=lambda state: scores[state.key])
         plan = self.space.plan(best)
-        check_plan(self.graph.unpriced, plan)
+        check_plan(unpriced(self.graph), plan)
         return Refined(
             plan=plan,
             objective=self.objective.name,

@@ -11,6 +11,7 @@ from remat.answer.plan import Plan
 from remat.facts.columns import BoolArray, IntArray
 from remat.facts.graph import Graph
 from remat.improve.refine.classes import readers_of
+from remat.problem.demands import unpriced
 from remat.problem.feasibility import check_feasible, forced
 
 
@@ -53,7 +54,7 @@ class Space:
     """
 
     def __init__(self, graph: Graph, keep: BoolArray | None = None, copies: IntArray | None = None) -> None:
-        facts = graph.unpriced
+        facts = unpriced(graph)
         check_feasible(facts)
         ours = np.flatnonzero(~graph.in_tangents)
         guarded = facts

@@ -26,7 +26,7 @@ from remat.facts.columns import BoolArray, IntArray
 from remat.facts.graph import Graph, Region
 from remat.predict.memory.storages import Storages
 from remat.predict.memory.timeline import LiveTensor, Why
-from remat.problem.costmodel import FactsOnly
+from remat.problem.demands import unpriced
 from remat.problem.feasibility import forced
 from remat.words import human_bytes
 
@@ -172,7 +172,7 @@ def _spans(facts: Storages, holds_outputs: bool) -> list[tuple[int, int, int, Wh
 
 def _must_save(facts: Storages) -> BoolArray:
     """(n,) values that every legal plan saves."""
-    problem = FactsOnly().pose(facts.graph)
+    problem = unpriced(facts.graph)
     saved = np.zeros(len(facts), np.bool_)
     saved[np.flatnonzero(~facts.tangents)] = problem.needed & forced(problem).stuck
     return saved & (facts.wanted_at <= len(facts)) & ~facts.foreign

@@ -10,7 +10,7 @@ from remat.answer.plan import Plan
 from remat.answer.plan_facts import plan_mask
 from remat.errors import CaptureError, InvalidOption
 from remat.facts.graph import Graph
-from remat.problem.costmodel import FactsOnly
+from remat.problem.demands import unpriced
 from remat.proof.certify import check_plan
 from remat.pytorch.eager.correspondence import Correspondence
 from remat.pytorch.eager.expansion import expand
@@ -99,7 +99,7 @@ class Observed:
         plan.check_made_for(self.graph)
         for names in (plan.saved, plan.recomputed):
             plan_mask(self.graph, names)
-        check_plan(FactsOnly().pose(self.graph), plan)
+        check_plan(unpriced(self.graph), plan)
         return _Export(self.graph, plan, self.recording, self.found).policy()
 
 

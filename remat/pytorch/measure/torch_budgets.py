@@ -15,6 +15,7 @@ from torch._functorch import config
 
 from remat.answer.plan import Plan
 from remat.facts.graph import Graph
+from remat.problem.demands import unpriced
 from remat.pytorch.read.capture import visit_joint_graphs
 from remat.pytorch.read.extract import extract
 from remat.pytorch.seam import versions as seam
@@ -73,5 +74,5 @@ def torchs_choice(
 
 def _plan(graph: Graph, nodes: list[fx.Node]) -> Plan:
     names = {node.name for node in nodes}
-    problem = graph.unpriced
+    problem = unpriced(graph)
     return Plan.from_saved(problem, np.array([name in names for name in problem.names], np.bool_)).made_for(graph)

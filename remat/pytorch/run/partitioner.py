@@ -31,7 +31,8 @@ from remat.facts.annotations import recompute_parameter_copies
 from remat.facts.bans import cannot_be
 from remat.facts.graph import Graph
 from remat.improve.choose import choose
-from remat.problem.costmodel import CostModel, FactsOnly, Sum
+from remat.problem.costmodel import CostModel, Sum
+from remat.problem.demands import unpriced
 from remat.problem.estimator import Estimator
 from remat.proof.certify import check_plan
 from remat.pytorch.read.extract import extract
@@ -129,7 +130,7 @@ class Partitioner(CustomPartitionerFn):
         if isinstance(plan, Exception):
             raise plan
         if plan is not mine:  # whoever made the plan, this rank's own graph decides whether it is legal
-            check_plan(FactsOnly().pose(graph), plan)
+            check_plan(unpriced(graph), plan)
         return plan
 
     def _own_plan(self, graph: Graph) -> Plan:
@@ -140,7 +141,7 @@ class Partitioner(CustomPartitionerFn):
             found = choose(graph, self.cost_model, self.solver).plan
             assert found is not None  # choose() raises where there is none
             plan = found
-        check_plan(FactsOnly().pose(graph), plan)
+        check_plan(unpriced(graph), plan)
         return plan
 
     def uuid(self) -> str:
