@@ -97,3 +97,12 @@ def evil_files(folder: Path) -> list[Path]:
         write_json(folder / "runs.json", runs),
         write_json(folder / "a<script>alert(3)<b>.json", document),
     ]
+
+
+def strict(text: str) -> Any:
+    """JSON as the standard has it: without NaN and Infinity."""
+
+    def refuse(name: str) -> None:
+        raise AssertionError(f"{name} is no JSON")
+
+    return json.loads(text, parse_constant=refuse)

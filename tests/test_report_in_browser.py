@@ -9,6 +9,7 @@ import chromium
 import pytest
 from report_samples import EVIL, RESULTS, drawn, evil_files, solver_runs, write_csv, write_json
 
+from experiments.report.result_readers import READERS
 from remat.views.report import Page
 
 pytestmark = pytest.mark.xdist_group("chromium")
@@ -30,7 +31,7 @@ def everything(tmp_path_factory: pytest.TempPathFactory) -> tuple[Page, Path]:
     """A page of every kind of file, evil names included."""
     folder = tmp_path_factory.mktemp("page")
     files = [*sorted(RESULTS.glob("*.json")), write_csv(folder / "solvers.csv", solver_runs()), *evil_files(folder)]
-    page = Page.of(files, refine=4)
+    page = Page.of(files, refine=4, readers=READERS)
     page.save(folder / "page.html")
     return page, folder / "page.html"
 
@@ -42,7 +43,7 @@ def test_a_browser_draws_every_plot_without_a_complaint_or_a_request(
     tab.open(path)
     assert tab.complaints == []
     assert [url for url in tab.requests if not url.startswith("data:")] == [path.resolve().as_uri()]
-    expected = [drawn(figure) for entry in page.entries for figure in entry.section.figures]
+    expected = [drawn(figure) for file in page.files for figure in file.section.figures]
     there = tab.js(
         "[...document.querySelectorAll('.plot')].map((plot) => plot.querySelector('.main-svg') && "
         "plot.querySelectorAll('.scatterlayer > .trace, .barlayer > .trace').length)"
@@ -80,11 +81,11 @@ def test_a_choice_shows_its_own_traces(tab: chromium.Tab, tmp_path: Path) -> Non
     page.save(tmp_path / "page.html")
     tab.open(tmp_path / "page.html")
     shown = "document.querySelector('.plot').data.flatMap((trace, i) => (trace.visible === true ? [i] : []))"
-    figure = page.entries[0].section.figures[0]
-    assert tuple(tab.js(shown)) == figure.choices[0].traces
+    figure = page.files[0].section.figures[0]
+    assert tuple(tab.js(shown)) == figure.views[0].traces
     tab.js("(() => { const menu = document.querySelector('select'); menu.selectedIndex = 1; "
            "menu.dispatchEvent(new Event('change')); })()")  # fmt: skip
-    assert tuple(tab.js(shown)) == figure.choices[1].traces
+    assert tuple(tab.js(shown)) == figure.views[1].traces
     assert tab.complaints == []
 
 
@@ -121,7 +122,9 @@ def test_numbers_sort_before_words_and_integers_beyond_floats_sort_exactly(tab: 
 def test_long_names_leave_room_for_the_plot(tab: chromium.Tab, tmp_path: Path, width: int) -> None:
     names = ["n" * 500, "<&>" * 100, "some words " * 40, "2", "1"]
     rows = [{"step": name, "median_s": 1.0} for name in names]
-    Page.of([write_json(tmp_path / "r.json", {"provenance": {}, "rows": rows})]).save(tmp_path / "page.html")
+    Page.of([write_json(tmp_path / "r.json", {"provenance": {}, "rows": rows})], readers=READERS).save(
+        tmp_path / "page.html"
+    )
     tab.resize(width)
     tab.open(tmp_path / "page.html")
     assert tab.complaints == []

@@ -8,6 +8,7 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
@@ -22,28 +23,42 @@ from report_samples import (
     LONG,
     ORIGIN,
     RESULTS,
-    drawn,
     evil_files,
     solver_run,
     solver_runs,
+    strict,
     write_csv,
     write_json,
 )
 from typer.testing import CliRunner
 
 import remat
+from experiments.report.result_readers import READERS
 from remat.answer.registry import solver_names
 from remat.cli.app import app
 from remat.errors import InvalidOption, NotInstalled, RematError
-from remat.views.report import Page, cells, charts, colours, plots, render, solver_rows, source
-from remat.views.report import frontier_charts as frontiers
+from remat.views.report import (
+    Options,
+    Page,
+    Reader,
+    cells,
+    colours,
+    content,
+    frontier_charts,
+    plots,
+    render,
+    solver_charts,
+    solver_rows,
+    source,
+)
 from remat.views.report.origins import Origin, device
+from remat.views.report.section import Section
 
 
 def only(path: Path) -> Any:
     """The section of a single file."""
-    (entry,) = Page.of([path], refine=4).entries
-    return entry.section
+    (file,) = Page.of([path], refine=4).files
+    return file.section
 
 
 def command(*arguments: object, code: int = 0) -> Any:
@@ -81,11 +96,11 @@ def test_the_bound_of_a_hull_that_may_lack_vertices_is_drawn_as_steps_that_no_pl
         for size, cost, bound, is_vertex in rows
     ]
     document = {"graph": "g", "estimator": "flops", "unit": "flops", "points": points}
-    known = frontiers.Curve.from_document(document | {"is_exact": True}, "f")
-    unknown = frontiers.Curve.from_document(document, "f")
+    known = frontier_charts.Curve.from_document(document | {"is_exact": True}, "f")
+    unknown = frontier_charts.Curve.from_document(document, "f")
     assert known.bound() == [(0, 90), (100, 0)]
     assert unknown.bound() == [(0, 90), (40, 50), (100, 0)]
-    shapes = [frontiers.section(curve).figures[0].data[0]["line"]["shape"] for curve in (known, unknown)]
+    shapes = [frontier_charts.section(curve).figures[0].data[0]["line"]["shape"] for curve in (known, unknown)]
     assert shapes == ["linear", "vh"]
 
 
@@ -104,7 +119,7 @@ def test_runs_of_solvers_in_three_formats_say_the_same(tmp_path: Path, suffix: s
     section = only(path)
     assert section.kind == "Solver comparison"
     scaling, _ = section.figures
-    assert [choice.label for choice in scaling.choices] == ["byte-traffic", LONG]
+    assert [view.label for view in scaling.views] == ["byte-traffic", LONG]
     assert {trace["name"] for trace in scaling.data} == {"ortools", "scipy", "pulp"}
     assert section.tables[1].rows[0]["objective"] == 2**60  # exact: no float in between
     assert section.tables[1].rows[0]["plan"] == "12e45"  # a digest, not a number
@@ -147,7 +162,7 @@ def test_an_instance_in_another_file_is_another_one() -> None:
         "lagrangian": 1,
         "ortools": 1,
     }
-    _, profile = charts.figures(runs)
+    _, profile = solver_charts.charts(runs)
     steps = {trace["name"]: trace["y"][0] for trace in profile.data}
     assert steps == {"cpsat": 0.5, "lagrangian": 0.5, "ortools": 0.5}, "each is the fastest on one of two graphs"
 
@@ -155,58 +170,41 @@ def test_an_instance_in_another_file_is_another_one() -> None:
 def test_a_performance_profile_is_the_share_of_instances_within_a_factor_of_the_fastest() -> None:
     rows = [solver_run(name, 10, "ortools", taken) for name, taken in (("a", 1.0), ("b", 4.0))]
     rows += [solver_run(name, 10, "scipy", taken) for name, taken in (("a", 3.0), ("b", 2.0))]
-    _, profile = charts.figures(rows)
+    _, profile = solver_charts.charts(rows)
     steps = {trace["name"]: list(zip(trace["x"], trace["y"], strict=True))[:-1] for trace in profile.data}
     assert steps == {"ortools": [(1.0, 0.5), (2.0, 1.0)], "scipy": [(1.0, 0.5), (3.0, 1.0)]}
 
-    late = charts.figures([*rows, solver_run("c", 10, "ortools", 1.0), solver_run("c", 10, "pulp", 5.0)])[1]
+    late = solver_charts.charts([*rows, solver_run("c", 10, "ortools", 1.0), solver_run("c", 10, "pulp", 5.0)])[1]
     pulp = next(trace for trace in late.data if trace["name"] == "pulp")
     assert list(zip(pulp["x"], pulp["y"], strict=True))[:-1] == [(1.0, 0.0), (5.0, 1 / 3)]
 
 
-def test_results_with_their_provenance(tmp_path: Path) -> None:
-    document = {
-        "provenance": ORIGIN,
-        "summary": {"rows": 2, "worst": {"a": 0.5}},
-        "rows": [{"model": "a", "predicted_bytes": 10, "inductor_bytes": 12}] * 2,
-        "part": {"overall": {"models": 1}, "rows": [{"x": 1, "figures": {"y": 2}}]},
-        "seeds": "0",
-        "failed": {},
-    }
+def test_results_that_nobody_draws_become_tables_with_their_provenance(tmp_path: Path) -> None:
+    document = {"provenance": ORIGIN, "rows": [{"model": "a", "strategy": "b", "bytes": 1024}], "seed": 0}
     section = only(write_json(tmp_path / "r.json", document))
-    assert [part.title for part in section.parts] == ["Summary", "Rows", "Part: overall", "Part: rows", "Settings"]
-    assert len(section.figures) == 1
-    assert section.parts[3].tables[0].rows == [{"x": 1, "y": 2}]
+    assert section.figures == ()
+    assert [part.title for part in section.parts] == ["Rows", "Settings"]
     assert section.provenance == (ORIGIN,)
+    assert "1.0 KiB" in Page.of([tmp_path / "r.json"]).html()
 
 
-def test_results_of_several_runs_say_on_what_their_rows_were_measured(tmp_path: Path) -> None:
-    gpu = ORIGIN | {"machine": "x86_64, 8 cores, NVIDIA H200"}
-    rows = [{"case": "a", "device": "cpu", "run": 0}, {"case": "a", "device": "cuda", "run": 1}]
-    section = only(write_json(tmp_path / "t.json", {"table": "1", "runs": [gpu, gpu], "rows": rows}))
-    assert [device(run) for run in section.provenance] == ["CPU", "NVIDIA H200"]
+def test_a_reader_of_ones_own_is_asked_before_those_of_the_library(tmp_path: Path) -> None:
+    def read(source: source.Source, options: Options) -> Section:
+        return Section("Losses", f"{len(source.content['losses'])} steps, {options.estimator}", ())
 
-
-@pytest.mark.parametrize("path", sorted(RESULTS.rglob("*.json")), ids=lambda path: str(path.relative_to(RESULTS)))
-def test_every_committed_result_is_read(path: Path) -> None:
-    (entry,) = Page.of([path]).entries
-    assert entry.section.tables
-    for figure in entry.section.figures:
-        assert drawn(figure)
-    for table in entry.section.tables:
-        assert table.rows
-
-
-def test_the_plots_of_committed_results_are_there() -> None:
-    expected = {"budgets": 3, "traffic": 2, "speed": 4, "compile_speed": 4, "peak_error": 2}
-    found = {name: len(only(RESULTS / f"{name}.json").figures) for name in expected}
-    assert found == expected
+    own = Reader('losses ({"losses": [...]})', lambda found: content.has(found, "losses"), read)
+    path = write_json(tmp_path / "r.json", {"losses": [3, 2, 1], "provenance": {}})
+    (file,) = Page.of([path], estimator="flops", readers=[own]).files
+    assert (file.section.kind, file.section.text) == ("Losses", "3 steps, flops")
+    assert only(path).kind == "Results"
+    with pytest.raises(RematError, match=re.escape('It reads: losses ({"losses": [...]}); graph files')):
+        Page.of([write_json(tmp_path / "x.json", {"x": 1})], readers=[own])
 
 
 def test_a_run_that_is_repeated_counts_once() -> None:
     rows = [solver_run("a", 10, "ortools", 1.0), solver_run("a", 10, "scipy", 4.0), solver_run("b", 20, "scipy", 1.0)]
     again = [*rows, solver_run("a", 10, "ortools", 3.0)]
-    profile = {trace["name"]: (trace["x"][:-1], trace["y"][:-1]) for trace in charts.figures(again)[1].data}
+    profile = {trace["name"]: (trace["x"][:-1], trace["y"][:-1]) for trace in solver_charts.charts(again)[1].data}
     assert profile == {"ortools": ([1.0], [0.5]), "scipy": ([1.0, 2.0], [0.5, 1.0])}  # 4 s beside the median, 2 s
     totals = {row["solver"]: row for row in solver_rows.summary(again)}
     assert [totals["ortools"][key] for key in ("instances", "solved", "certified", "with a plan")] == [1] * 4
@@ -216,28 +214,6 @@ def test_objects_of_a_row_that_hold_the_same_names_keep_both(tmp_path: Path) -> 
     rows = [{"model": "a", "before": {"bytes": 2, "s": 1}, "after": {"bytes": 1}, "kept": {"ratio": 0.5}}]
     section = only(write_json(tmp_path / "r.json", {"provenance": ORIGIN, "rows": rows}))
     assert section.tables[0].rows == [{"model": "a", "before: bytes": 2, "s": 1, "after: bytes": 1, "ratio": 0.5}]
-
-
-def test_results_measured_on_the_cpu_of_a_machine_with_a_gpu_say_so(tmp_path: Path) -> None:
-    gpu = ORIGIN | {"machine": "x86_64, 8 cores, NVIDIA H200"}
-    rows = [{"step": "a", "median_s": 1.0}]
-    of_rows = write_json(tmp_path / "a.json", {"provenance": gpu, "rows": [rows[0] | {"device": "cpu"}]})
-    of_all = write_json(tmp_path / "b.json", {"provenance": gpu, "device": "cpu", "rows": rows})
-    models = {"models": {"m": {"provenance": gpu, "device": "CPU", "rows": rows}}}
-    of_model = write_json(tmp_path / "c.json", models)
-    for path in (of_rows, of_all, of_model):
-        assert device(only(path).provenance[0]) == "CPU"
-        assert "Run on CPU.</figcaption>" in Page.of([path]).html()
-    neither = write_json(tmp_path / "d.json", {"provenance": gpu, "rows": rows})
-    assert device(only(neither).provenance[0]) == "NVIDIA H200"
-
-
-def test_a_table_of_several_runs_says_which_is_which_and_where_published_figures_are(tmp_path: Path) -> None:
-    runs = [ORIGIN, ORIGIN | {"commit": "0"}]
-    rows = [{"case": name, "figures": {"samples_per_s": 2.0}, "run": i} for i, name in enumerate("ab")]
-    section = only(write_json(tmp_path / "t.json", {"table": "throughput", "runs": runs, "rows": rows}))
-    assert [run["run"] for run in section.provenance] == ["0", "1"]
-    assert "throughput.md shows both" in section.text
 
 
 @pytest.mark.parametrize("lacking", ["commit", "date", "machine"])
@@ -257,43 +233,10 @@ def test_the_day_of_a_capture_is_the_date_of_a_graph(tmp_path: Path) -> None:
     assert "<dt>cite</dt>" not in text
 
 
-def test_names_may_be_anything(tmp_path: Path) -> None:
-    strange: list[Any] = [None, 1, ["a"], "\ud800", "x" * 500]
-    documents: list[Any] = [
-        [solver_run("a", 10, "x", 1.0) | {"solver": name} for name in strange],
-        {"provenance": ORIGIN, "rows": [{"model": name, "strategy": name, "bytes": 3} for name in strange]},
-        {"provenance": ORIGIN, "rows": [{"step": name, "median_s": 1.0} for name in strange]},
-        {
-            "provenance": ORIGIN,
-            "rows": [
-                {"model": name, "estimator": "flops", "budget": 1, "pytorch": 2, "ours": 1, "unit": "flops"}
-                for name in strange
-            ],
-        },
-        {"models": {"a": {"provenance": ORIGIN, "rows": [{"x": 1}], "failed": ["all of it"]}}},
-    ]
-    files = [write_json(tmp_path / f"{i}.json", document) for i, document in enumerate(documents)]
-    page = Page.of(files)
-    assert [len(entry.section.figures) for entry in page.entries] == [1, 1, 1, 2, 0]
-    page.save(tmp_path / "page.html")
-    assert "\\ud800" in (tmp_path / "page.html").read_text(encoding="utf-8")
-    assert "all of it" in page.html()
-
-
 def test_a_long_name_leaves_room_for_the_plot() -> None:
     axis = plots.categories(["1", "0", "x" * 500, "1", "<" * 41])
     assert axis["tickvals"] == axis["categoryarray"] == ["1", "0", "x" * 500, "&lt;" * 41]
     assert axis["ticktext"] == ["1", "0", "x" * 26 + "\u2026" + "x" * 13, "&lt;" * 26 + "\u2026" + "&lt;" * 13]
-
-
-def test_predictions_within_a_byte_do_not_look_far_apart() -> None:
-    rows = [{"predicted_bytes": 10**9 + i, "inductor_bytes": 10**9} for i in range(3)]
-    (figure,) = charts.figures(rows)
-    assert figure.layout["xaxis"]["range"] == figure.layout["yaxis"]["range"]
-    low, high = (10**end for end in figure.layout["yaxis"]["range"])
-    assert high / low > 2
-    assert any(low < mark < high for mark in figure.layout["yaxis"]["tickvals"])
-    assert figure.data[0]["x"] == figure.data[0]["y"] == pytest.approx([low, high])
 
 
 def test_bytes_as_far_apart_as_floats_can_be_have_an_axis() -> None:
@@ -412,20 +355,12 @@ class Elements(HTMLParser):
             self._in_data = False
 
 
-def strict(text: str) -> Any:
-    """JSON as the standard has it: without NaN and Infinity."""
-
-    def refuse(name: str) -> None:
-        raise AssertionError(f"{name} is no JSON")
-
-    return json.loads(text, parse_constant=refuse)
-
-
-def test_no_name_breaks_out_of_the_page(tmp_path: Path) -> None:
-    page = Page.of(evil_files(tmp_path), title=EVIL, refine=2)
+@pytest.mark.parametrize(("readers", "count"), [((), 3), (READERS, 6)])
+def test_no_name_breaks_out_of_the_page(tmp_path: Path, readers: Sequence[Reader], count: int) -> None:
+    page = Page.of(evil_files(tmp_path), title=EVIL, refine=2, readers=readers)
     elements = Elements(page.html())
-    figures = sum(len(entry.section.figures) for entry in page.entries)
-    assert figures == 6
+    figures = sum(len(file.section.figures) for file in page.files)
+    assert figures == count
     assert elements.counts["script"] == figures + 2
     assert not elements.counts.keys() & {"img", "b"}
     assert len([strict(data) for data in elements.data]) == figures
@@ -467,18 +402,6 @@ def test_the_same_files_give_the_same_bytes_in_every_process(tmp_path: Path, see
 ANY = st.one_of(
     st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=5), st.lists(st.integers(), max_size=2)
 )
-
-
-@given(st.sampled_from(charts.CHARTS), st.data())
-def test_rows_of_any_values_give_plots_without_nan(chart: charts.Chart, data: st.DataObject) -> None:
-    numbers = st.one_of(st.none(), st.floats(), st.integers(-(2**70), 2**70))
-    names = st.sampled_from(["a", "<b>", "PyTorch"])
-    text = {"model", "strategy", "estimator", "solver", "prices", "step", "statement", "partitioner"}
-    row = st.fixed_dictionaries({key: names if key in text else numbers for key in sorted(chart.needs)})
-    figures = chart.draw(data.draw(st.lists(row, min_size=1, max_size=4)))
-    for figure in figures:
-        spec = strict(render.script_json({"data": list(figure.data), "layout": dict(figure.layout)}))
-        assert all(len(trace["x"]) == len(trace["y"]) == len(trace.get("text", trace["x"])) for trace in spec["data"])
 
 
 @settings(max_examples=settings.default.max_examples // 3)

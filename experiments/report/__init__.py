@@ -1,1 +1,7 @@
-"""TODO."""
+"""How results of the experiments are written down for people: the report page, Markdown pages, provenance.
+
+`python -m experiments.report FILES -o report.html` makes the page of `remat report` with the plots of our own results.
+`result_readers` says which files it knows, `charts` which plot a list of rows gets. `provenance` says of each result
+where it comes from. All other packages of the experiments may import these modules; they import only each other and
+`remat`. Begin reading in `charts`.
+"""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -12,6 +13,9 @@ from remat.cli.options import Budgets, EstimatorName, Json
 from remat.cli.output import print_json
 from remat.words import human_bytes
 
+if TYPE_CHECKING:
+    from remat.views.report import Reader
+
 
 def report(
     results: Annotated[
@@ -19,7 +23,7 @@ def report(
         typer.Argument(
             metavar="RESULTS...",
             help="Graph files; what `frontier --json` and `compare --json` print; CSV or parquet of solver runs; "
-            "JSON of experiments.",
+            "JSON of other results with their provenance.",
         ),
     ],
     output: Annotated[Path, typer.Option("--output", "-o", help="HTML file to write.")] = Path("report.html"),
@@ -35,9 +39,26 @@ def report(
 
     \b
       remat report gpt2.json.gz -o gpt2.html
-      remat report experiments/results/*.json -o results.html
       remat compare *.json.gz --json > solvers.json && remat report solvers.json
       remat report solvers.csv gpt2.json.gz -e roofline:device=h200 --refine 32
+    """
+    write_report(results, output, as_json=as_json, title=title, estimator=estimator, refine=budgets)
+
+
+def write_report(
+    results: Sequence[Path],
+    output: Path,
+    *,
+    title: str,
+    estimator: str = DEFAULT_ESTIMATOR,
+    refine: int = 16,
+    readers: Sequence[Reader] = (),
+    as_json: bool = False,
+) -> None:
+    """Writes the page of files of results, and prints what it shows of each; the arguments are those of `Page.of`.
+
+    Raises:
+        typer.BadParameter: the output cannot be written there, or is one of the results.
     """
     from remat.views.report import Page  # here: the other commands need not wait for it
 
@@ -45,24 +66,17 @@ def report(
         raise typer.BadParameter(f"-o {output} must be in a folder that exists, got {output.parent}: make it first")
     if output.exists() and any(path.exists() and path.samefile(output) for path in results):
         raise typer.BadParameter(f"-o {output} is one of the RESULTS, and would be lost: name another file")
-    page = Page.of(results, title=title, estimator=estimator, refine=budgets)
+    page = Page.of(results, title=title, estimator=estimator, refine=refine, readers=readers)
     size_bytes = page.save(output)
+    shown = [(file, len(file.section.figures), len(file.section.tables)) for file in page.files]
     if as_json:
         files = [
-            {
-                "file": entry.name,
-                "sha256": entry.sha256,
-                "kind": entry.section.kind,
-                "figures": len(entry.section.figures),
-                "tables": len(entry.section.tables),
-            }
-            for entry in page.entries
+            {"file": file.name, "sha256": file.sha256, "kind": file.section.kind, "figures": figures, "tables": tables}
+            for file, figures, tables in shown
         ]
         return print_json({"report": str(output), "bytes": size_bytes, "files": files})
-    for entry in page.entries:
-        figures, tables = len(entry.section.figures), len(entry.section.tables)
-        counts = f"{_count(figures, 'figure')}, {_count(tables, 'table')}"
-        typer.echo(f"{entry.name}: {entry.section.kind.lower()}, {counts}")
+    for file, figures, tables in shown:
+        typer.echo(f"{file.name}: {file.section.kind.lower()}, {_count(figures, 'figure')}, {_count(tables, 'table')}")
     return typer.echo(f"written to {output} ({human_bytes(size_bytes)})")
 
 

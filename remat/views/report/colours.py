@@ -6,7 +6,6 @@ apart what colours alone would not, for those who see fewer of them.
 
 from __future__ import annotations
 
-import re
 import zlib
 
 BLUE, AMBER, GREEN, RED = "#2176b5", "#b07c00", "#12926b", "#d2591b"
@@ -27,41 +26,19 @@ _KNOWN: dict[str, tuple[str, str]] = {
     "knapsack-greedy": (PINK, "star"),
     "knapsack-dp": (BROWN, "hexagon"),
     "exhaustive": (GREY, "cross"),
-    "remat": (BLUE, "circle"),
-    "torch": (RED, "square"),
-    "PyTorch": (RED, "square"),
-    "PyTorch, aggressive": (RED, "square-open"),
-    "autograd's saves": (GREY, "cross"),
-    "classic cut": (GREEN, "triangle-up"),
-    "classic cut, aggressive": (GREEN, "triangle-up-open"),
-    "multi-read cut": (AMBER, "diamond"),
-    "multi-read cut, aggressive": (AMBER, "diamond-open"),
-    "shared write": (VIOLET, "triangle-down"),
-    "shared write, aggressive": (VIOLET, "triangle-down-open"),
-    "shared write, saving no more": (PINK, "pentagon"),
-    "shared write, saving no more, aggressive": (PINK, "pentagon-open"),
-    "refined, by model": (SKY, "circle"),
-    "refined, by inductor": (BLUE, "circle"),
 }
 
-_SIDE = re.compile(r"[,:] ")
 
-
-def colour(name: str, otherwise: str | None = None) -> str:
-    """The colour of a solver, a strategy, or whatever has a name; of an unknown name, `otherwise` if it is given."""
-    known = _known(name)
-    return known[0] if known else otherwise or PALETTE[_number(name) % len(PALETTE)]
+def colour(name: str) -> str:
+    """Chooses the colour of a solver, or of whatever has a name."""
+    known = _KNOWN.get(name)
+    return known[0] if known else PALETTE[_number(name) % len(PALETTE)]
 
 
 def marker(name: str) -> str:
-    """Its marker, by Plotly's name."""
-    known = _known(name)
+    """Chooses the marker that goes with the colour, by Plotly's name."""
+    known = _KNOWN.get(name)
     return known[1] if known else MARKERS[_number(name) // len(PALETTE) % len(MARKERS)]
-
-
-def _known(name: str) -> tuple[str, str] | None:
-    """Of "remat, the whole frontier" and "PyTorch: its own choice", too."""
-    return _KNOWN.get(name) or _KNOWN.get(_SIDE.split(name)[0])
 
 
 def _number(name: str) -> int:

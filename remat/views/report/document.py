@@ -1,34 +1,17 @@
-"""A report: what each file says, one after the other."""
+"""A report as a value: what each of its files says, one after the other."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from remat.answer.registry import DEFAULT_ESTIMATOR
 from remat.errors import InvalidOption
 from remat.views.report.plots import check_installed
-from remat.views.report.readers import Options, read
-from remat.views.report.section import Section
+from remat.views.report.readers import Options, Reader, read
+from remat.views.report.section import ReportedFile
 from remat.views.report.source import Source
-
-
-@dataclass(frozen=True)
-class Entry:
-    """A file and what it says.
-
-    Attributes:
-        name: of the file, without its folder.
-        sha256: of its bytes.
-        size_bytes: how many there are.
-        section: what it says.
-    """
-
-    name: str
-    sha256: str
-    size_bytes: int
-    section: Section
 
 
 @dataclass(frozen=True)
@@ -37,11 +20,11 @@ class Page:
 
     Attributes:
         title: its heading.
-        entries: one a file, in the order given.
+        files: what it was made of, in the order given.
     """
 
     title: str
-    entries: tuple[Entry, ...]
+    files: tuple[ReportedFile, ...]
 
     @classmethod
     def of(
@@ -51,14 +34,17 @@ class Page:
         title: str = "remat report",
         estimator: str = DEFAULT_ESTIMATOR,
         refine: int = 16,
+        readers: Sequence[Reader] = (),
     ) -> Page:
         """Reads files of results.
 
         Args:
-            paths: graph files, frontiers, solver comparisons (JSON, CSV, parquet), results of experiments.
+            paths: graph files, frontiers, solver comparisons (JSON, CSV, parquet), or other results with their
+                provenance (JSON), which become tables.
             title: the heading of the report.
             estimator: of graph files: what prices recomputing.
             refine: of graph files: how many budgets are solved between the ends of the frontier.
+            readers: of further kinds of files; they are asked before the library's own.
 
         Raises:
             InvalidOption: there is no path.
@@ -71,18 +57,17 @@ class Page:
         if not sources:
             raise InvalidOption("paths must name at least one file of results, got none")
         options = Options(estimator, refine)
-        return cls(
-            title,
-            tuple(
-                Entry(source.path.name, source.sha256, len(source.data), read(source, options)) for source in sources
-            ),
+        files = tuple(
+            ReportedFile(source.path.name, source.sha256, len(source.data), read(source, options, readers))
+            for source in sources
         )
+        return cls(title, files)
 
     def html(self) -> str:
-        """The page: complete, with Plotly in it."""
+        """Renders the page: complete, with Plotly in it."""
         from remat.views.report.render import render
 
-        return render(self.title, self.entries)
+        return render(self.title, self.files)
 
     def save(self, path: str | Path) -> int:
         """Writes the page.

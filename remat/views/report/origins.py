@@ -56,14 +56,6 @@ def device(run: Provenance) -> str:
     return "CPU" if len(parts) < 3 or parts[2] == _NO_GPU else parts[2]
 
 
-def on(run: Provenance, used: Iterable[str]) -> Provenance:
-    """What a run's rows say about their devices: one with a GPU may have measured on its CPU."""
-    names = {name.lower() for name in used}
-    if names == {"cpu"}:
-        return {"device": "CPU"}
-    return {"device": f"CPU and {device(run) or 'a GPU'}"} if "cpu" in names else {}
-
-
 def devices(runs: Iterable[Provenance]) -> str:
     """Those of all runs."""
     return ", ".join(dict.fromkeys(found for run in runs if (found := device(run))))

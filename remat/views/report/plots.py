@@ -13,7 +13,7 @@ from importlib.util import find_spec
 from typing import Any, cast
 
 from remat.errors import NotInstalled
-from remat.views.report.section import Choice, Figure
+from remat.views.report.section import Figure, View
 from remat.words import human_bytes
 
 Trace = dict[str, Any]
@@ -65,7 +65,7 @@ def byte_unit(counts: Iterable[float]) -> tuple[str, float]:
 
 
 def price_unit(prices: Iterable[float], unit: str) -> tuple[str, float]:
-    """Likewise, for prices in a cost model's unit: of times, the unit that fits; any other is left as it is."""
+    """The unit for prices, and its size: of times and bytes, the one that fits; any other unit is left as it is."""
     if unit == "ns":
         return _unit(prices, _NS)
     return byte_unit(prices) if unit == "bytes" else (unit, 1)
@@ -141,7 +141,7 @@ def figure(
     y: Axis,
     height: int = 440,
     menu: str = "",
-    choices: Sequence[Choice] = (),
+    views: Sequence[View] = (),
     **layout: Any,
 ) -> Figure:
     """A figure of these traces, checked by Plotly's own schema.
@@ -152,25 +152,25 @@ def figure(
         traces: what it draws.
         x, y: its axes.
         height: in pixels; the width is that of the page.
-        menu: what the choices choose.
-        choices: its views; the first one is shown first. A single one is no choice.
+        menu: what the views differ in.
+        views: what it can show; the first one is shown first. A single one needs no menu.
         layout: anything else of the layout.
     """
     from plotly import graph_objects  # pyright: ignore[reportMissingTypeStubs]  # plotly ships none
 
-    several = tuple(choices) if len(choices) > 1 else ()
-    shown = set(choices[0].traces) if choices else set(range(len(traces)))
+    several = tuple(views) if len(views) > 1 else ()
+    shown = set(views[0].traces) if views else set(range(len(traces)))
     data = [trace | {"visible": trace.get("visible", True) if i in shown else False} for i, trace in enumerate(traces)]
     whole = {"xaxis": x, "yaxis": y, "height": height, "template": "none", "showlegend": True, **layout}
-    if choices:
-        whole = _patched(whole, choices[0].layout)
+    if views:
+        whole = _patched(whole, views[0].layout)
     made = cast(Any, graph_objects).Figure(data=_finite(data), layout=_finite(whole)).to_plotly_json()
     del made["layout"]["template"]
     return Figure(title, alt, made["data"], made["layout"], menu if several else "", several)
 
 
 def _patched(layout: dict[str, Any], patch: Mapping[str, Any]) -> dict[str, Any]:
-    """A layout with what a choice changes: `{"yaxis.title.text": "flops"}`."""
+    """A layout with what a view changes: `{"yaxis.title.text": "flops"}`."""
     made = dict(layout)
     for path, value in patch.items():
         head, _, rest = path.partition(".")

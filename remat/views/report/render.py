@@ -9,15 +9,12 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from remat.views.report import cells
 from remat.views.report.origins import Origin, devices, is_dirty
-from remat.views.report.section import Figure, Section, Table
+from remat.views.report.section import Figure, ReportedFile, Section, Table
 from remat.words import human_bytes
-
-if TYPE_CHECKING:
-    from remat.views.report.document import Entry
 
 _HERE = Path(__file__).parent
 _LONG = 48
@@ -27,8 +24,8 @@ _TALL = 20
 """Rows from which a table scrolls by itself, and can be filtered."""
 
 
-def render(title: str, entries: Sequence[Entry]) -> str:
-    """The whole page."""
+def render(title: str, files: Sequence[ReportedFile]) -> str:
+    """Renders the whole page."""
     jinja: Any = import_module("jinja2")
     environment = jinja.Environment(
         autoescape=True, undefined=jinja.StrictUndefined, trim_blocks=True, lstrip_blocks=True
@@ -40,7 +37,7 @@ def render(title: str, entries: Sequence[Entry]) -> str:
         policy=_policy(scripts),
         style=safe(_asset("page.css")),
         scripts=[safe(script) for script in scripts],
-        entries=[_entry(entry, position) for position, entry in enumerate(entries, 1)],
+        files=[_file(file, position) for position, file in enumerate(files, 1)],
     )
 
 
@@ -73,8 +70,8 @@ def script_json(value: object) -> str:
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
-def _entry(entry: Entry, position: int) -> dict[str, Any]:
-    section = entry.section
+def _file(file: ReportedFile, position: int) -> dict[str, Any]:
+    section = file.section
     origin = Origin.of(section.provenance)
     numbers = _numbers(f"s{position}")
     badges = _badges(section)
@@ -92,11 +89,11 @@ def _entry(entry: Entry, position: int) -> dict[str, Any]:
     ]
     return {
         "id": f"s{position}",
-        "name": entry.name,
+        "name": file.name,
         "kind": section.kind,
         "text": section.text,
         "badges": badges,
-        "facts": _facts(entry, origin),
+        "facts": _facts(file, origin),
         "runs": _table(Table("Runs", origin.differing), next(numbers)) if origin.differing else None,
         "parts": parts,
     }
@@ -118,9 +115,9 @@ def _badges(section: Section) -> list[tuple[str, str]]:
     return badges + ([("dirty", "uncommitted changes")] if is_dirty(section.provenance) else [])
 
 
-def _facts(entry: Entry, origin: Origin) -> list[tuple[str, str]]:
+def _facts(file: ReportedFile, origin: Origin) -> list[tuple[str, str]]:
     """Name and value of each fact about a file; what is not known is said so."""
-    known = {"file": entry.name, "sha256": entry.sha256[:16], "size": human_bytes(entry.size_bytes)}
+    known = {"file": file.name, "sha256": file.sha256[:16], "size": human_bytes(file.size_bytes)}
     stated = {*origin.common, *(key for run in origin.differing for key in run)}
     stated |= {"date"} if "captured" in stated else set()  # as graph files call it
     unknown = ", ".join(key for key in ("commit", "date", "device") if key not in stated)
@@ -128,15 +125,15 @@ def _facts(entry: Entry, origin: Origin) -> list[tuple[str, str]]:
 
 
 def _figure(figure: Figure, name: str, where: str) -> dict[str, Any]:
-    choices = [{"traces": list(choice.traces), "layout": dict(choice.layout)} for choice in figure.choices]
+    views = [{"traces": list(view.traces), "layout": dict(view.layout)} for view in figure.views]
     return {
         "id": name,
         "title": figure.title,
         "text": figure.text + where,
         "menu": figure.menu,
-        "labels": [choice.label for choice in figure.choices],
+        "labels": [view.label for view in figure.views],
         "height": figure.layout["height"],
-        "spec": script_json({"data": list(figure.data), "layout": dict(figure.layout), "choices": choices}),
+        "spec": script_json({"data": list(figure.data), "layout": dict(figure.layout), "choices": views}),
     }
 
 

@@ -11,7 +11,7 @@ Provenance = Mapping[str, str]
 
 
 @dataclass(frozen=True)
-class Choice:
+class View:
     """One of the views that a figure can show.
 
     Attributes:
@@ -33,8 +33,8 @@ class Figure:
         title: above it.
         text: what it shows, in words: also for those who cannot see it.
         data, layout: as Plotly takes them; without NaN.
-        menu: what the choices choose, say "cost model".
-        choices: the views; none if there is only one.
+        menu: what the views differ in, say "cost model".
+        views: what the menu offers; none if there is only one.
     """
 
     title: str
@@ -42,7 +42,7 @@ class Figure:
     data: Sequence[Mapping[str, Any]]
     layout: Mapping[str, Any]
     menu: str = ""
-    choices: tuple[Choice, ...] = ()
+    views: tuple[View, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ class Section:
         kind: what the file is, in words.
         text: what to know before one looks at the parts; may be "".
         parts: what it shows.
-        provenance: of each run that made it; keys as in `experiments.report.provenance`.
+        provenance: of each run that made it; facts by name: commit, date, command, machine, device, ....
     """
 
     kind: str
@@ -93,3 +93,20 @@ class Section:
     def tables(self) -> tuple[Table, ...]:
         """The tables of all parts."""
         return tuple(table for part in self.parts for table in part.tables)
+
+
+@dataclass(frozen=True)
+class ReportedFile:
+    """A file of results and what it says.
+
+    Attributes:
+        name: of the file, without its folder.
+        sha256: of its bytes.
+        size_bytes: how many there are.
+        section: what it says.
+    """
+
+    name: str
+    sha256: str
+    size_bytes: int
+    section: Section

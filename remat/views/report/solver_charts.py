@@ -10,11 +10,22 @@ from statistics import geometric_mean, median
 from remat.views.report import plots
 from remat.views.report.cells import human_seconds
 from remat.views.report.colours import colour, marker
-from remat.views.report.section import Choice, Figure, Row
-from remat.views.report.solver_rows import Runs, graph_of, names, normalized
+from remat.views.report.section import Figure, Part, Row, Table, View
+from remat.views.report.solver_rows import WITHIN, Runs, graph_of, names, normalized, renamed, summary
 
 _FEW = 8
 """Sizes up to which a line goes through each of them: with more it would be a zigzag."""
+
+
+def part(rows: Runs, title: str = "Solvers") -> Part:
+    """The plots and the tables of rows that passed `is_comparison`."""
+    text = (
+        f"An instance is solved by a plan within {WITHIN:.1%} of the best bound of any solver: a filled "
+        "marker; an open one did not solve it, and one that was stopped stands at its time limit. A click on a name in "
+        "the legend hides it, a double click shows it alone."
+    )
+    tables = (Table("Solvers, in short", summary(rows)), Table("All runs", [renamed(row) for row in rows]))
+    return Part(title, text, charts(rows), tables)
 
 
 def charts(rows: Runs) -> tuple[Figure, ...]:
@@ -30,13 +41,13 @@ def charts(rows: Runs) -> tuple[Figure, ...]:
 def _scaling(runs: Runs) -> Figure:
     """A point a run; a line through the medians of each doubling of the size. One view a cost model."""
     traces: list[plots.Trace] = []
-    choices: list[Choice] = []
+    views: list[View] = []
     for model in names(runs, "cost_model"):
         first = len(traces)
         for solver in sorted(names(runs, "solver")):
             own = [run for run in runs if run["cost_model"] == model and run["solver"] == solver]
             traces += _cloud(solver, own) if own else []
-        choices.append(Choice(model, tuple(range(first, len(traces))), {}))
+        views.append(View(model, tuple(range(first, len(traces))), {}))
     return plots.figure(
         "Time to solve, by size",
         "Log-log scatter plot: values of the graph across, seconds to solve up, a line for each solver through the "
@@ -46,7 +57,7 @@ def _scaling(runs: Runs) -> Figure:
         y=plots.log_axis("time to solve (s)", [run["taken_s"] for run in runs]),
         height=500,
         menu="cost model",
-        choices=choices,
+        views=views,
     )
 
 
@@ -100,7 +111,7 @@ def _hover(run: Row) -> str:
 def _profile(timed: Runs, runs: Runs) -> Figure:
     """Dolan and Moré (2002): the share of instances that a solver solves within a factor of the fastest."""
     traces: list[plots.Trace] = []
-    choices: list[Choice] = []
+    views: list[View] = []
     for model in names(timed, "cost_model"):
         first = len(traces)
         count = len({graph_of(run) for run in runs if run["cost_model"] == model})
@@ -117,7 +128,7 @@ def _profile(timed: Runs, runs: Runs) -> Figure:
         for solver in sorted(names(timed, "solver")):
             ratios = sorted(time / fastest[graph] for (graph, who), time in taken.items() if who == solver)
             traces += [_steps(solver, ratios, count, largest)] if ratios else []
-        choices.append(Choice(model, tuple(range(first, len(traces))), {}))
+        views.append(View(model, tuple(range(first, len(traces))), {}))
     return plots.figure(
         "Performance profile",
         "Step plot: a factor of the time of the fastest solver across, the share of instances solved "
@@ -128,7 +139,7 @@ def _profile(timed: Runs, runs: Runs) -> Figure:
         y=plots.axis("instances solved", tickformat=".0%", range=[0, 1.03]),
         height=440,
         menu="cost model",
-        choices=choices,
+        views=views,
     )
 
 
@@ -148,23 +159,4 @@ def _steps(solver: str, ratios: Sequence[float], count: int, largest: float) -> 
         mode="lines",
         line={"color": colour(solver), "width": 2, "shape": "hv"},
         legendgroup=solver,
-    )
-
-
-def synthetic(rows: Runs) -> tuple[Figure, ...]:
-    """Rows of `experiments.bench.speed`: the size is that of the problem, the cost model goes by its prices."""
-    return charts(
-        [
-            {
-                "instance": f"{row['problem']:,} values",
-                "cost_model": f"{row['prices']} prices",
-                "values": row["problem"],
-                "status": "optimal" if row.get("objective") is not None else "refused",
-                "objective": row.get("objective"),
-                "bound": row.get("objective"),  # the benchmark refuses any other answer
-                **{key: row.get(key) for key in ("solver", "pose_s", "solve_s", "certify_s", "total_s", "note")},
-            }
-            for row in rows
-            if plots.is_positive(row["problem"])
-        ]
     )

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from experiments.report.strategy_colours import colour, marker
 from remat.views.report import plots
-from remat.views.report.colours import colour, marker
-from remat.views.report.section import Choice, Figure, Row
+from remat.views.report.section import Figure, Row, View
 from remat.words import human_bytes
 
 Rows = Sequence[Row]
@@ -94,5 +94,5 @@ def _bytes_by_strategy(rows: Rows) -> Figure:
         height=130 + 26 * len(strategies),
         showlegend=False,
         menu="model",
-        choices=[Choice(str(model), (i,), {}) for i, model in enumerate(models)],
+        views=[View(str(model), (i,), {}) for i, model in enumerate(models)],
     )

@@ -8,7 +8,7 @@ from typing import Any
 from remat.views.report import plots
 from remat.views.report.cells import unit_of
 from remat.views.report.colours import BLUE, GREY, MARKERS, PALETTE, RED
-from remat.views.report.section import Choice, Figure, Row
+from remat.views.report.section import Figure, Row, View
 from remat.words import human_bytes, human_price
 
 Rows = Sequence[Row]
@@ -26,7 +26,7 @@ def _avoided(rows: Rows) -> tuple[Figure, ...]:
     if not known:
         return ()
     traces: list[plots.Trace] = []
-    choices: list[Choice] = []
+    views: list[View] = []
     models = list(dict.fromkeys(row["model"] for row in rows))
     for estimator in reversed(list(dict.fromkeys(row["estimator"] for row in known))):
         first = len(traces)
@@ -44,7 +44,7 @@ def _avoided(rows: Rows) -> tuple[Figure, ...]:
                 marker={"color": fill, "symbol": symbol, "size": 9},
             )
             traces += [trace] if own else []
-        choices.append(Choice(str(estimator), tuple(range(first, len(traces))), {}))
+        views.append(View(str(estimator), tuple(range(first, len(traces))), {}))
     figure = plots.figure(
         "Recompute that ours avoids, at the same saved bytes",
         "Line plot: the budget across, the share of PyTorch's recompute cost that our plan of the same saved bytes "
@@ -53,7 +53,7 @@ def _avoided(rows: Rows) -> tuple[Figure, ...]:
         x=plots.axis("PyTorch's activation memory budget (1: recompute nothing)"),
         y=plots.axis("recompute cost avoided", tickformat=".0%"),
         menu="estimator",
-        choices=choices,
+        views=views,
     )
     return (figure,)
 
@@ -61,7 +61,7 @@ def _avoided(rows: Rows) -> tuple[Figure, ...]:
 def _by_budget(rows: Rows) -> tuple[Figure, ...]:
     """Recompute cost by budget: PyTorch's, ours at the bytes that PyTorch's saves, ours with the whole budget."""
     traces: list[plots.Trace] = []
-    choices: list[Choice] = []
+    views: list[View] = []
     # A roofline tells plans apart that count the same flops: it comes first.
     pairs = dict.fromkeys((row["model"], row["estimator"]) for row in rows)
     for model, estimator in sorted(pairs, key=lambda pair: pair[1] == "flops"):
@@ -86,7 +86,7 @@ def _by_budget(rows: Rows) -> tuple[Figure, ...]:
             "yaxis.title.text": f"recompute cost ({shown})" if shown else "recompute cost",
             "yaxis.tickformat": "~s" if scale == 1 else "",
         }
-        choices.append(Choice(f"{model}, {estimator}", tuple(range(first, len(traces))), layout))
+        views.append(View(f"{model}, {estimator}", tuple(range(first, len(traces))), layout))
     if not traces:
         return ()
     figure = plots.figure(
@@ -97,7 +97,7 @@ def _by_budget(rows: Rows) -> tuple[Figure, ...]:
         x=plots.axis("PyTorch's activation memory budget (1: recompute nothing)"),
         y=plots.axis(""),
         menu="model, estimator",
-        choices=choices,
+        views=views,
     )
     return (figure,)
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from remat.views.report import plots
+from experiments.report.strategy_colours import colour, marker
+from remat.views.report import plots, solver_charts
 from remat.views.report.cells import human_seconds
-from remat.views.report.colours import BLUE, GREY, colour, marker
+from remat.views.report.colours import BLUE, GREY
 from remat.views.report.section import Figure, Row
 
 Rows = Sequence[Row]
@@ -113,4 +114,23 @@ def _timed(rows: Rows, label: str, time: str, ends: tuple[str, str]) -> Figure:
         y=plots.categories([str(row[label]) for row in rows]),
         height=130 + 40 * len(rows),
         showlegend=False,
+    )
+
+
+def sizes_of_problems(rows: Rows) -> tuple[Figure, ...]:
+    """Draws rows of `experiments.bench.speed` as a comparison of solvers, by the size of the problem and its prices."""
+    return solver_charts.charts(
+        [
+            {
+                "instance": f"{row['problem']:,} values",
+                "cost_model": f"{row['prices']} prices",
+                "values": row["problem"],
+                "status": "optimal" if row.get("objective") is not None else "refused",
+                "objective": row.get("objective"),
+                "bound": row.get("objective"),  # the benchmark refuses any other answer
+                **{key: row.get(key) for key in ("solver", "pose_s", "solve_s", "certify_s", "total_s", "note")},
+            }
+            for row in rows
+            if plots.is_positive(row["problem"])
+        ]
     )

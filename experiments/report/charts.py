@@ -1,16 +1,15 @@
-"""The plots of known results, by the columns of their rows. Rows with other columns get a table and no plot."""
+"""Which of our plots a list of rows gets, by its columns. Rows with other columns get a table and no plot."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from remat.views.report import solver_charts, solver_rows
-from remat.views.report.budget_charts import budgets
-from remat.views.report.error_charts import against
+from experiments.report.budget_charts import budgets
+from experiments.report.error_charts import against
+from experiments.report.timing_charts import beside, sizes_of_problems, times
+from experiments.report.traffic_charts import by_strategy
 from remat.views.report.section import Figure, Row
-from remat.views.report.timing_charts import beside, times
-from remat.views.report.traffic_charts import by_strategy
 
 Rows = Sequence[Row]
 
@@ -32,13 +31,11 @@ _NAMES = frozenset({"model", "estimator", "strategy", "step", "statement", "part
 
 
 def figures(rows: Rows) -> tuple[Figure, ...]:
-    """The plots that rows of these columns have; none if nobody made one for them."""
+    """Draws the plots that rows of these columns have; none if nobody made one for them."""
     if not rows:
         return ()
     rows = [{**row, **{key: str(row[key]) for key in _NAMES & row.keys()}} for row in rows]
     common = set(rows[0]).intersection(*map(set, rows))
-    if solver_rows.is_comparison(rows):
-        return solver_charts.charts(rows)
     return next((chart.draw(rows) for chart in CHARTS if chart.needs <= common), ())
 
 
@@ -65,7 +62,7 @@ CHARTS: tuple[Chart, ...] = (
         frozenset({"simulated_bytes", "measured_bytes"}),
         against("measured_bytes", "simulated_bytes", ("measured", "simulated")),
     ),
-    Chart(frozenset({"values", "problem", "solver", "prices"}), solver_charts.synthetic),
+    Chart(frozenset({"values", "problem", "solver", "prices"}), sizes_of_problems),
     Chart(frozenset({"model", "torch_s", "remat_s"}), beside("model", ("torch_s", "remat_s"), ("PyTorch", "remat"))),
     Chart(frozenset({"step", "median_s"}), times("step", "median_s", ("fastest_s", "slowest_s"))),
     Chart(frozenset({"statement", "median_s"}), times("statement", "median_s", ("fastest_s", "slowest_s"))),
