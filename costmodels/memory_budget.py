@@ -56,6 +56,10 @@ class MemoryBudget(CostModel):
         """The unit of the estimator."""
         return find_estimator(self.estimator).unit
 
+    def data(self) -> str:
+        """What the estimator depends on."""
+        return find_estimator(self.estimator).data()
+
     def terms(self, graph: Graph) -> Terms:
         """Those of `RecomputeTime`, and the budget, unless it is one of the peak."""
         terms = RecomputeTime(self.estimator).terms(graph)

@@ -43,6 +43,10 @@ class RecomputeTime(CostModel):
         """The unit of the estimator."""
         return find_estimator(self.estimator).unit
 
+    def data(self) -> str:
+        """What the estimator depends on."""
+        return find_estimator(self.estimator).data()
+
     def terms(self, graph: Graph) -> Terms:
         """Recomputing takes time, and views of what can be saved are not saved."""
         nothing = Terms.nothing(graph)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar
@@ -15,16 +13,12 @@ import torch
 from torch import Tensor, nn
 
 import remat
-from costmodels import ByteTraffic, MemoryBudget
+from costmodels import ByteTraffic
 from experiments.demo import SaveLeast
 from remat import Plan, Problem, Solution, Solver
 from remat.answer.plan_facts import PlanFacts
-from remat.predict.time.device import find_device
-from remat.predict.time.profile import Profile
-from remat.predict.time.roofline import Roofline
 from remat.pytorch import Partitioner
 from remat.pytorch.measure.training_step import saved_activations
-from solvers import NetworkX, ORTools
 
 Step = Callable[..., Tensor]
 
@@ -174,39 +168,6 @@ def test_unknown_names_are_refused_when_asked_not_when_run() -> None:
         remat.compile(torch.sin, solver="ortool")
     with pytest.raises(remat.UnknownName, match="did you mean 'byte-traffic'"):
         remat.compile(torch.sin, cost_model="byte-trafic")
-
-
-def test_the_cache_key_changes_with_whatever_can_change_a_plan() -> None:
-    keys = [
-        partitioner.uuid()
-        for partitioner in (
-            Partitioner.of(),
-            Partitioner.of(ByteTraffic(mode="aggressive")),
-            Partitioner.of(ByteTraffic(rules={"random": False})),
-            Partitioner.of(solver=NetworkX()),
-            Partitioner.of(solver=NetworkX(flow_func="dinitz")),
-            Partitioner.of(ByteTraffic() + ByteTraffic()),
-        )
-    ]
-    assert len(set(keys)) == len(keys)
-    assert Partitioner.of(ByteTraffic(), ORTools()).uuid() == Partitioner.of(solver="ortools").uuid()
-
-
-def test_the_cache_key_changes_with_what_an_estimator_reads(tmp_path: Path) -> None:
-    device = find_device("a100")
-    keys: list[str] = []
-    for launch_ns in (1000, 2000, 1000):
-        dataclasses.replace(device, launch_ns=launch_ns).save(tmp_path / "device.json")
-        estimators = (Roofline(tmp_path / "device.json"), Profile(ceilings=tmp_path / "device.json"))
-        keys += [Partitioner.of(MemoryBudget(estimator=estimator)).uuid() for estimator in estimators]
-    assert len(set(keys)) == 4
-    assert keys[:2] == keys[4:]
-
-
-def test_the_cache_key_is_the_same_in_another_process() -> None:
-    program = "from remat.pytorch import Partitioner; print(Partitioner.of().uuid())"
-    other = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert other.stdout.strip() == Partitioner.of().uuid()
 
 
 class ScalesByOldBuffer(nn.Module):

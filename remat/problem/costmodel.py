@@ -74,6 +74,14 @@ class CostModel(ABC):
     def terms(self, graph: Graph) -> Terms:
         """The prices and bans for every value of `graph`, those of the tangents' closure included."""
 
+    def data(self) -> str:
+        """What its terms depend on beside its options and the graph: what its estimator depends on, for one.
+
+        It is part of torch's cache key (`remat.pytorch.Partitioner.uuid`), so a plan is chosen again where it
+        differs. Estimators and cost models in a field are found there without this.
+        """
+        return ""
+
     @property
     def peak_limits(self) -> tuple[int | Fraction, ...]:
         """The most bytes that may be alive at once (see `remat.predict.memory`), if the model limits that.
@@ -140,6 +148,10 @@ class Sum(CostModel):
     def unit(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]  # known per instance only
         """The unit of every part."""
         return self.parts[0].unit
+
+    def data(self) -> str:
+        """What its parts depend on, one after the other."""
+        return "\n".join(part.data() for part in self.parts)
 
     @property
     def peak_limits(self) -> tuple[int | Fraction, ...]:

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
-import sys
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
-from pathlib import Path
 from typing import Any, Literal, get_args
 from uuid import uuid4
 
@@ -22,7 +18,6 @@ from remat.answer.registry import (
     DEFAULT_COST_MODEL,
     DEFAULT_SOLVER,
     find_costmodel,
-    find_estimator,
     find_solver,
 )
 from remat.answer.solver import Solver
@@ -31,14 +26,14 @@ from remat.facts.annotations import recompute_parameter_copies
 from remat.facts.bans import cannot_be
 from remat.facts.graph import Graph
 from remat.improve.choose import choose
-from remat.problem.costmodel import CostModel, Sum
+from remat.problem.costmodel import CostModel
 from remat.problem.demands import unpriced
-from remat.problem.estimator import Estimator
 from remat.proof.certify import check_plan
 from remat.pytorch.read.extract import extract
 from remat.pytorch.read.operators import Operator, is_dropout_free
 from remat.pytorch.read.split import split
 from remat.pytorch.run import ranks
+from remat.pytorch.run.cache_key import key_of
 from remat.pytorch.seam import versions as seam
 
 OnError = Literal["raise", "fallback"]
@@ -145,29 +140,17 @@ class Partitioner(CustomPartitionerFn):
         return plan
 
     def uuid(self) -> str:
-        """Part of torch's cache key: everything that can change a plan.
+        """Part of torch's cache key: everything that can change a plan (see `remat.pytorch.run.cache_key`).
 
-        Sources are hashed, not versions, so that a cost model under development is never answered
-        from the cache of its former self. Two settings never have the same key twice: with several
-        ranks, one that finds its graph in a cache would leave the others waiting for its plan; and
-        with a fallback, a cached graph would run PyTorch's plan without the warning.
+        Two settings never have the same key twice: with several ranks, one that finds its graph in a cache would
+        leave the others waiting for its plan; and with a fallback, a cached graph would run PyTorch's plan without
+        the warning.
         """
         if ranks.several_ranks() or self.on_error == "fallback":
             return uuid4().hex
         plans = [plan.digest for plan in self.plans]
-        settings = (self.cost_model, self.solver, plans, self.recompute_parameter_copies, self.on_error)
-        digest = hashlib.sha256(repr(settings).encode())
-        parts = self.cost_model.parts if isinstance(self.cost_model, Sum) else (self.cost_model,)
-        for source in sorted(Path(__file__).parents[2].rglob("*.py")):
-            digest.update(source.read_bytes())
         solvers = [self.solver] if self.solver else [find_solver(DEFAULT_SOLVER), find_solver(DEFAULT_BUDGET_SOLVER)]
-        named = (getattr(part, "estimator", None) for part in parts)
-        estimators = [find_estimator(one) for one in named if isinstance(one, (str, Estimator))]
-        for estimator in estimators:
-            digest.update(estimator.data().encode())
-        for plugin in (*parts, *solvers, *estimators):
-            digest.update(_version_of(type(plugin)))
-        return digest.hexdigest()
+        return key_of(self.cost_model, solvers, plans, self.recompute_parameter_copies, self.on_error)
 
 
 def check_nothing_runs_twice(graph: Graph, forward: fx.GraphModule, backward: fx.GraphModule) -> None:
@@ -194,20 +177,3 @@ def _made_for(graph: Graph, plans: tuple[Plan, ...]) -> Plan:
     plan = (exact + unbound + list(plans))[0]
     plan.check_made_for(graph)
     return plan
-
-
-def _version_of(plugin: type) -> bytes:
-    """The source behind a class: its package's folder, or its module where it is in no package."""
-    module = sys.modules[plugin.__module__]
-    if getattr(module, "__file__", None) is None:
-        return _version_in_notebook(plugin)
-    file = Path(str(module.__file__))
-    sources = sorted(file.parent.glob("*.py")) if module.__package__ else [file]
-    return b"".join(source.read_bytes() for source in sources)
-
-
-@cache
-def _version_in_notebook(plugin: type) -> bytes:
-    """A class without a file is known by itself alone, and for as long as the process lives."""
-    del plugin
-    return uuid4().bytes

@@ -1,0 +1,92 @@
+"""Everything that can change a plan, as bytes: what torch's cache key is made of.
+
+A setting is taken apart down to its plain values, wherever a plug-in lies in it: in a sum of sums, in a list, in a
+field of whatever name. Of each plug-in counts its source, so that a cost model under development is never answered
+from the cache of its former self, and what its prices depend on beside its fields (`CostModel.data`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import fields, is_dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, cast
+from uuid import uuid4
+
+import numpy as np
+from numpy.typing import NDArray
+
+from remat.answer.registry import find_estimator
+from remat.answer.solver import Solver
+from remat.errors import RematError
+from remat.problem.costmodel import CostModel
+from remat.problem.estimator import Estimator
+
+_PACKAGE = Path(__file__).parents[2]
+
+
+def key_of(*settings: object) -> str:
+    """A hash of settings, and of the sources behind them: the same in every process."""
+    digest = hashlib.sha256()
+    for source in sorted(_PACKAGE.rglob("*.py")):
+        digest.update(source.read_bytes())
+    for part in _parts(settings):
+        digest.update(b"%d:%b" % (len(part), part))
+    return digest.hexdigest()
+
+
+def _parts(setting: object) -> Iterator[bytes]:
+    """What a setting is made of, in a fixed order. A `repr` may leave fields out, and shortens long arrays."""
+    if isinstance(setting, CostModel | Estimator):
+        yield setting.data().encode()
+    if isinstance(setting, CostModel | Estimator | Solver):
+        yield _source_of(type(setting))
+    if isinstance(setting, np.ndarray):
+        array = cast(NDArray[Any], setting)
+        yield f"{array.dtype} {array.shape}".encode() + array.tobytes()
+    elif isinstance(setting, Mapping):
+        yield from _parts(tuple(cast(Mapping[Any, Any], setting).items()))
+    elif isinstance(setting, tuple | list):
+        inner = cast(tuple[Any, ...] | list[Any], setting)
+        yield b"%d parts" % len(inner)
+        for part in inner:
+            yield from _parts(part)
+    elif is_dataclass(setting) and not isinstance(setting, type):
+        yield type(setting).__qualname__.encode()
+        for field in fields(setting):
+            yield field.name.encode()
+            yield from _parts(getattr(setting, field.name))
+    else:
+        yield repr(setting).encode()
+        if isinstance(setting, str) and _names_an_estimator(setting):
+            yield from _parts(find_estimator(setting))
+
+
+@cache
+def _names_an_estimator(text: str) -> bool:
+    """Whether a text stands for an estimator; cached, for the metadata of all installed packages are looked through."""
+    try:
+        find_estimator(text)
+    except RematError:
+        return False
+    return True
+
+
+def _source_of(plugin: type) -> bytes:
+    """The source behind a class: its package's folder, or its module where it is in no package."""
+    module = sys.modules[plugin.__module__]
+    if getattr(module, "__file__", None) is None:
+        return _source_in_notebook(plugin)
+    file = Path(str(module.__file__))
+    sources = sorted(file.parent.glob("*.py")) if module.__package__ else [file]
+    return b"".join(source.read_bytes() for source in sources)
+
+
+@cache
+def _source_in_notebook(plugin: type) -> bytes:
+    """A class without a file is known by itself alone, and for as long as the process lives."""
+    del plugin
+    return uuid4().bytes
