@@ -1,4 +1,4 @@
-"""A price on memory instead of a budget: near-optimal in a few minimum cuts, with a proven bound."""
+"""A price on memory instead of a budget: a few minimum cuts give a plan, and a proven bound on how far off it is."""
 
 from __future__ import annotations
 

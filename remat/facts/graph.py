@@ -66,14 +66,15 @@ class Graph:
         parameter: inputs that live as long as the model, so that saving them costs no memory.
         output: outputs of the forward pass.
         gradient: outputs of the backward pass.
-        fusible: the compiler can fuse the operator with its neighbours; an input has no kernel, so not.
+        fusible: PyTorch's partitioner takes the operator for one that fuses with its neighbours; an input has no
+            kernel, so not. This is the meaning that prices and rules need; docs/fusion.md lists the others.
         random: draws, or expands, random numbers.
         view: the value shares the storage of one of its arguments.
         compute_bound: matrix multiplications, convolutions, attention.
         must_save, must_recompute: what the user's annotations demand (torch's `CheckpointPolicy`).
         prefer_save, prefer_recompute: what they ask for, where it is possible.
         producers, consumers: (m,) the two ends of each use; producer < consumer.
-        fusible_uses: (m,) the compiler can fuse this consumer into the producer's kernel.
+        fusible_uses: (m,) PyTorch's partitioner takes consumer and producer for one kernel.
         cannot_save: values that cannot cross from forward to backward (tuples, for one).
         cannot_recompute: values that must not be computed twice (effects, seeds, collectives).
         meta: where the graph comes from: model, versions, date.

@@ -1,9 +1,10 @@
 """Fusion groups: the kernels that TorchInductor makes of a plan, predicted from the graph alone.
 
-`kernels` gives those of one plan; a search that asks for many plans of one graph makes one `Fuser`. No torch is
-needed, nothing is fitted to a model: what follows are the rules of torch 2.13 for CPUs, in small, in the order
-in which they apply. `remat.predict.traffic` adds up what the kernels read and write; `experiments` compares that with
-the count of Inductor's own scheduler.
+The question answered here is which kernels this very plan becomes. Other questions about fusion have simpler answers
+that do not depend on the plan: see docs/fusion.md. `kernels` gives the kernels of one plan; a search that asks for
+many plans of one graph makes one `Fuser`. No torch is needed, nothing is fitted to a model: what follows are the rules
+of torch 2.13 for CPUs, in small, in the order in which they apply. `remat.predict.traffic` adds up what the kernels
+read and write; `experiments` compares that with the count of Inductor's own scheduler.
 
 **What each pass computes**, and in which order, is `remat.predict.memory.order`'s mirror of torch's partitioner. Of
 saved values that share memory, the owner is handed over alone. Elements of tuples follow their tuple.

@@ -1,8 +1,9 @@
-"""What a compiler keeps in registers, where it does better than the lists of torch's partitioner.
+"""Which values a compiler can keep in registers, whatever the plan: the question of simulated peaks.
 
-`Graph.fusible` says what torch's partitioner takes for fusible: that decides which traffic it sees.
-TorchInductor, which makes the kernels, knows three things more that move peaks (read in, and compared
-with, torch 2.13; `experiments/accuracy/peak_error.py`):
+Other questions about fusion have other answers, and docs/fusion.md compares them. `Graph.fusible` says what
+torch's partitioner takes for fusible: that decides which traffic it sees. TorchInductor, which makes the
+kernels, knows three things more that move peaks (read in, and compared with, torch 2.13;
+`experiments/accuracy/peak_error.py`):
 
 - Some operators that the partitioner's lists lack are index arithmetic, and are inlined (`LOWERED`).
 - It has no kernels for complex numbers, and calls eager's operators instead.

@@ -24,7 +24,8 @@ class Work:
     Attributes:
         free: there is nothing to compute: inputs, views, elements of tuples, constants, empty values,
             what is no tensor, and the tangents' closure.
-        own_kernel: it does not fuse, so it runs as a kernel of its own.
+        own_kernel: recomputing it takes a kernel of its own, since PyTorch's partitioner does not take it for
+            fusible (`Graph.fusible`; docs/fusion.md says what other questions take).
         flops: floating-point operations.
         read_bytes, written_bytes: memory traffic.
     """
