@@ -1,8 +1,9 @@
-"""What the README and CONTRIBUTING tell people to type does what they say."""
+"""What the README, the pages in docs/ and CONTRIBUTING tell people to type does what they say."""
 
 from __future__ import annotations
 
 import importlib
+import pkgutil
 import re
 import sys
 from pathlib import Path
@@ -14,28 +15,33 @@ from remat.answer.registry import costmodel_names, estimator_names, solver_class
 from remat.answer.solver import Feature
 
 ROOT = Path(__file__).parents[1]
+PAGES = sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md"))
+DOCUMENTS = ["README.md", *PAGES]
+"""What explains the library. CONTRIBUTING and CHANGELOG are for those who change it."""
 
 
 def code_blocks(document: str, language: str = "python") -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```", (ROOT / document).read_text(), re.MULTILINE | re.DOTALL)
 
 
-def test_the_code_of_the_readme_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("document", [name for name in DOCUMENTS if "```python" in (ROOT / name).read_text()])
+def test_the_code_of_the_documents_runs(document: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The blocks of a page are one program; those of CONTRIBUTING are modules, tested below."""
     monkeypatch.chdir(tmp_path)
     namespace: dict[str, object] = {}
-    blocks = code_blocks("README.md")
-    assert blocks
-    for block in blocks:
-        exec(compile(block, "README.md", "exec"), namespace)
+    for block in code_blocks(document):
+        exec(compile(block, document, "exec"), namespace)
 
 
-def test_the_quickstart_fits_in_thirty_lines() -> None:
+def test_the_readme_is_a_front_door() -> None:
+    """At most 900 words, as `wc -w` counts, and thirty lines of use."""
+    assert len((ROOT / "README.md").read_text().split()) <= 900
     assert len(code_blocks("README.md")[0].splitlines()) <= 30
 
 
-def table(heading: str) -> list[list[str]]:
-    """The rows of the table under a heading of the README, without its two header lines."""
-    section = (ROOT / "README.md").read_text().split(f"## {heading}\n")[1].split("\n## ")[0]
+def table(heading: str, document: str = "README.md") -> list[list[str]]:
+    """The rows of the table under a heading of a document, without its two header lines."""
+    section = (ROOT / document).read_text().split(f"## {heading}\n")[1].split("\n## ")[0]
     rows = [line for line in section.splitlines() if line.startswith("|")]
     return [[cell.strip() for cell in row.strip("|").split("|")] for row in rows[2:]]
 
@@ -49,15 +55,30 @@ def test_the_readme_lists_every_solver_with_its_features() -> None:
         assert (row[3] == "yes") == (Feature.BUDGET in solver.features)
         assert (row[4] == "yes") == (Feature.TIME_LIMIT in solver.features)
         extras = {package for package in solver.requires if package != "networkx"}  # always installed
-        assert {needed for needed in row[7].split("`") if needed} == extras
+        assert {needed for needed in row[5].split("`") if needed} == extras
 
 
-def test_the_readme_lists_every_cost_model() -> None:
-    assert {row[0].strip("`") for row in table("Cost models")} == set(costmodel_names())
+def test_every_cost_model_is_listed() -> None:
+    for document in ("README.md", "docs/costmodels.md"):
+        assert {row[0].split("`")[1] for row in table("Cost models", document)} == set(costmodel_names())
 
 
-def test_the_readme_lists_every_estimator() -> None:
-    assert {row[0].split("`")[1] for row in table("Estimators")} == set(estimator_names())
+def test_every_estimator_is_listed() -> None:
+    assert {row[0].split("`")[1] for row in table("Estimators", "docs/costmodels.md")} == set(estimator_names())
+    text = (ROOT / "README.md").read_text()
+    assert all(f"`{name}`" in text for name in estimator_names())
+
+
+def test_the_largest_prices_are_those_of_the_solvers() -> None:
+    """docs/solvers.md says what each solver can count to."""
+    rows = [line.split("|") for line in (ROOT / "docs/solvers.md").read_text().splitlines() if line.startswith("| `")]
+    said = {name: row[2].strip() for row in rows for name in row[1].split("`")[1::2]}
+    assert set(said) == set(solver_names())
+    for name, most in said.items():
+        capacity = getattr(solver_class(name), "largest_capacity", None)
+        counted = None if most == "any" else int(most.split("^")[0]) ** int(most.split("^")[1])
+        assert (capacity is None) == (counted is None), name
+        assert capacity is None or abs(capacity - (counted or 0)) <= 1, name
 
 
 @pytest.mark.parametrize(
@@ -88,13 +109,30 @@ def test_a_newcomer_adds_a_plugin_in_one_file_and_one_line(
         del sys.modules[module]
 
 
-@pytest.mark.parametrize("document", ["README.md", "CONTRIBUTING.md", "CHANGELOG.md"])
+@pytest.mark.parametrize("document", [*DOCUMENTS, "CONTRIBUTING.md", "CHANGELOG.md"])
 def test_documents_have_no_placeholders_and_no_dead_links(document: str) -> None:
     text = (ROOT / document).read_text()
-    assert not re.findall(r"\b(?:TODO|FIXME|TBD|XXX)\b|\| *[A-Z_]{4,} *\|", text)
-    targets = re.findall(r"\]\(([^)#]+)[^)]*\)|src=\"([^\"]+)\"", text)
-    for target in filter(None, (first or second for first, second in targets)):
-        assert (ROOT / target).exists() or (ROOT / f"{target}.md").exists(), target
+    assert not re.findall(r"\b(?:TODO|FIXME|TBD|XXX)\b", text)
+    links = re.findall(r"\]\(([^)]+)\)|src=\"([^\"]+)\"", text)
+    for link in (first or second for first, second in links):
+        target, _, anchor = link.partition("#")
+        path = ((ROOT / document).parent / target) if target else ROOT / document
+        assert path.exists(), link
+        assert not anchor or anchor in anchors(path), link
+
+
+def anchors(page: Path) -> set[str]:
+    """The names that a page's headings get, as GitHub makes them."""
+    headings = re.findall(r"^#+ (.+)$", page.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("document", [*DOCUMENTS, "CONTRIBUTING.md"])
+def test_what_documents_call_modules_and_commands_exists(document: str) -> None:
+    """Names such as `remat.predict.kernels`, and `python -m experiments...`, are still those of the tree."""
+    text = (ROOT / document).read_text()
+    for name in set(re.findall(r"`(?:python -m )?((?:remat|experiments)(?:\.\w+)+)", text)):
+        pkgutil.resolve_name(name)
 
 
 def test_the_versions_agree() -> None:

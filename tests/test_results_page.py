@@ -1,0 +1,67 @@
+"""What docs/results.md claims follows from the committed rows: the figures that are easiest to state too well."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+ROOT = Path(__file__).parents[1]
+RESULTS = ROOT / "experiments" / "results"
+PAGE = (ROOT / "docs" / "results.md").read_text()
+
+
+def claimed(heading: str, label: str) -> str:
+    """The row of a table in a section that begins with a label."""
+    section = PAGE.split(f"## {heading}\n")[1].split("\n## ")[0]
+    (row,) = (line for line in section.splitlines() if line.startswith(f"| {label}"))
+    return row
+
+
+def paper(table: str) -> dict[str, dict[str, Any]]:
+    rows = json.loads((RESULTS / "paper" / f"{table}.json").read_text())["rows"]
+    return {row["case"]: row["figures"] for row in rows if row["device"] == "cpu"}
+
+
+def test_how_far_solvers_are_from_the_best_bound_under_a_budget() -> None:
+    rows = pd.read_csv(RESULTS / "solvers.csv")
+    rows = rows[rows.cost_model.str.startswith("memory-budget")]
+    bound = rows.groupby("instance").bound.max()
+    for solver in ("cpsat", "pulp", "lagrangian"):
+        cost = rows[rows.solver == solver].set_index("instance").objective
+        above = cost / bound - 1
+        cells = [cell.strip() for cell in claimed("Solvers on the corpus", f"`{solver}`").split("|")]
+        assert cells[2] == f"{above.median():.2%}"
+        worst = above.max()
+        assert cells[3] == f"{worst:.0%} ({above.idxmax()})" if worst > 0.1 else f"{worst:.1%} ({above.idxmax()})"
+        assert cells[4] == str(int((above > 0.001).sum()))
+
+
+def test_how_often_ours_recomputes_less_than_pytorch() -> None:
+    rows = json.loads((RESULTS / "budgets.json").read_text())["rows"]
+    legal = [row for row in rows if not row["illegal"]]
+    less = sum(row["ours"] < row["pytorch"] for row in legal)
+    assert not any(row["ours"] > row["pytorch"] for row in legal)
+    assert all(row["ended"] == "optimal" for row in legal)
+    assert f"Against the other {len(legal)}, ours recomputes less in {less} and as much in {len(legal) - less}" in PAGE
+
+
+def test_the_times_of_the_sources_tables() -> None:
+    evonorm, base, ours = paper("evonorm"), "eager", "ours, minimum cut"
+    shapes = ("(128, 32, 128, 128)", "(128, 2048, 8, 8)")
+    printed = [evonorm[f"{s}: {base}"]["step_us"] / evonorm[f"{s}: {ours}"]["step_us"] for s in shapes]
+    turns = [evonorm[f"{s}: {ours}"]["speedup"] for s in shapes]
+    row = claimed("The sources' tables", "EvoNorm")
+    assert "{:.1f} and {:.1f} by the printed times".format(*printed) in row
+    assert "{:.1f} and {:.1f} in turns".format(*turns) in row
+
+    gelu, mask, qehvi = paper("gelu"), paper("dropout_mask"), paper("acquisition")
+    slower = gelu[ours]["fused_ms"] / gelu["nothing recomputed"]["fused_ms"] - 1
+    assert f"{slower:.0%} more than nothing recomputed" in claimed("The sources' tables", "GeLU")
+    assert f"{-mask[ours]['time_percent']:.0f}% more" in claimed("The sources' tables", "mask")
+    fewer = -paper("cosines")[ours]["over_nothing_percent"]
+    assert f"{fewer:.0f}% fewer steps a second" in claimed("The sources' tables", "two cosines")
+    longer = qehvi["qEHVI, ours"]["step_s"] / qehvi["qEHVI, no-checkpoint"]["step_s"]
+    assert f"{longer:.1f} times as long" in claimed("The sources' tables", "acquisition")
