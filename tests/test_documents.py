@@ -83,7 +83,7 @@ def test_the_largest_prices_are_those_of_the_solvers() -> None:
 
 @pytest.mark.parametrize(
     ("plugin", "package"),
-    [("AugmentingPaths", "solvers"), ("SavedMemory", "costmodels"), ("KernelCount", "remat.estimators")],
+    [("AugmentingPaths", "solvers"), ("SavedMemory", "costmodels"), ("KernelCount", "remat.predict.time")],
 )
 def test_a_newcomer_adds_a_plugin_in_one_file_and_one_line(
     plugin: str, package: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
