@@ -75,7 +75,7 @@ class Network:
         if infinity > largest:
             raise UnsupportedProblem(
                 f"the {what} add up to {infinity - 1} in units of {unit}, but the solver counts to {largest} only; "
-                f'use solver="ortools", which counts to 2**62'
+                f"take one of a larger `largest_capacity` (`remat solvers --json` lists them)"
             )
         capacities[~finite] = infinity
         fitted = Network(self.num_vertices, self.tails, self.heads, capacities, infinity, self.tiebreaks)

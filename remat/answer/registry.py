@@ -25,8 +25,19 @@ from remat.words import near
 DEFAULT_SOLVER = "ortools"
 DEFAULT_BUDGET_SOLVER = "lagrangian"
 DEFAULT_COST_MODEL = "byte-traffic"
+DEFAULT_TIME_MODEL = "recompute-time"
+DEFAULT_PAIR_MODEL = "fusion-pairs"
 DEFAULT_ESTIMATOR = "roofline"
 """Constants, never "the first one installed": the same call gives the same answer everywhere."""
+
+FALLBACK_SOLVER = "networkx"
+"""A flow solver that is always installed, and takes prices of any size."""
+
+CLASSIC_CUTS = {
+    "classic cut": "byte-traffic:mode=conservative",
+    "classic cut, aggressive": "byte-traffic:mode=aggressive",
+}
+"""Cost models whose optimum is a good plan to start a search from, by the name that the start is given."""
 
 _GROUPS: dict[type[Solver] | type[CostModel] | type[Estimator], str] = {
     Solver: "remat.solvers",

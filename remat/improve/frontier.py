@@ -10,7 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 from remat.answer.plan import Plan
 from remat.answer.plan_facts import PlanFacts
-from remat.answer.registry import DEFAULT_ESTIMATOR, DEFAULT_SOLVER, costmodel_class, find_costmodel, find_solver
+from remat.answer.registry import (
+    DEFAULT_BUDGET_SOLVER,
+    DEFAULT_ESTIMATOR,
+    DEFAULT_SOLVER,
+    DEFAULT_TIME_MODEL,
+    costmodel_class,
+    find_costmodel,
+    find_solver,
+)
 from remat.answer.solver import Solver
 from remat.errors import InvalidOption
 from remat.facts.columns import is_whole
@@ -129,7 +137,7 @@ class Frontier:
     def refine(
         self,
         budgets: int | Iterable[int | str] = 16,
-        solver: str | Solver = "lagrangian",
+        solver: str | Solver = DEFAULT_BUDGET_SOLVER,
         *,
         time_limit_s: float | None = None,
     ) -> Frontier:
@@ -269,7 +277,7 @@ def _posed(
 
 
 def _recompute_time(estimator: str | Estimator) -> CostModel:
-    plugin: Any = costmodel_class("recompute-time")
+    plugin: Any = costmodel_class(DEFAULT_TIME_MODEL)
     return plugin(estimator=estimator)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from remat.answer.registry import DEFAULT_SOLVER, find_solver
+from remat.answer.registry import DEFAULT_SOLVER, FALLBACK_SOLVER, find_solver, solver_class, usable_solvers
 from remat.answer.solver import Cut, FlowSolver, Solver
 from remat.errors import Infeasible, InvalidOption
 from remat.facts.bans import cannot_be
@@ -13,9 +13,6 @@ from remat.problem.problem import Problem
 from remat.problem.weights import BY_BYTES
 from remat.proof.certify import proven_bound
 from remat.words import human_bytes
-
-_FALLBACK = "networkx"
-"""Always installed, and takes prices of any size."""
 
 _SHOWN = 5
 
@@ -29,9 +26,10 @@ def flow_solver(solver: str | Solver | None = None) -> FlowSolver:
     """
     chosen = find_solver(DEFAULT_SOLVER if solver is None else solver)
     if solver is None and chosen.missing():
-        chosen = find_solver(_FALLBACK)
+        chosen = find_solver(FALLBACK_SOLVER)
     if not isinstance(chosen, FlowSolver):
-        raise InvalidOption(f"a minimum cut needs a flow solver (ortools, scipy, networkx), got {chosen.name!r}")
+        known = [name for name in usable_solvers() if issubclass(solver_class(name), FlowSolver)]
+        raise InvalidOption(f"a minimum cut needs a flow solver ({', '.join(known)}), got {chosen.name!r}")
     chosen.check_installed()
     return chosen
 

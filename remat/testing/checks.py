@@ -26,6 +26,7 @@ from hypothesis import strategies as st
 from hypothesis.errors import Flaky
 
 from remat.answer.plan import Plan
+from remat.answer.registry import FALLBACK_SOLVER
 from remat.answer.solution import Reason, Solution
 from remat.answer.solver import Feature, Solver
 from remat.errors import Infeasible, RematError, UnsupportedProblem
@@ -42,9 +43,6 @@ from remat.testing.strategies import dags, graphs, problems
 __all__ = ["check_cost_model", "check_estimator", "check_solver", "dags", "graphs", "problems"]
 
 _T = TypeVar("_T")
-
-_YARDSTICK = "networkx"
-"""A solver with proofs that is always installed."""
 
 
 def check_solver(solver: type[Solver] | Solver, *, max_examples: int = 100) -> None:
@@ -217,8 +215,8 @@ def _crossings() -> list[Problem]:
 
 def _check_larger(solver: Solver, problem: Problem) -> None:
     """Beyond what can be enumerated, another solver's proof is the yardstick."""
-    reference, answer = solve(problem, _YARDSTICK), solve(problem, solver)
-    _require(reference.is_proven, f"{_YARDSTICK} gives no proof")
+    reference, answer = solve(problem, FALLBACK_SOLVER), solve(problem, solver)
+    _require(reference.is_proven, f"{FALLBACK_SOLVER} gives no proof")
     what = f"{solver!r} claims OPTIMAL at cost {answer.objective}, but a plan costs {reference.objective}"
     _require(answer.objective == reference.objective or not answer.is_optimal, what)
 

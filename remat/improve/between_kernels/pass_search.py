@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from remat.answer.plan import Plan
-from remat.answer.registry import find_costmodel
+from remat.answer.registry import DEFAULT_PAIR_MODEL, find_costmodel
 from remat.answer.solver import Solver
 from remat.facts.graph import Graph
 from remat.improve.between_kernels.fusion_groups import Group, Pass
@@ -62,7 +62,7 @@ def passes_of(graph: Graph, plan: Plan) -> tuple[Pass, Pass]:
 def recompute_across(
     whole: Pass,
     *,
-    cost_model: str | CostModel = "fusion-pairs",
+    cost_model: str | CostModel = DEFAULT_PAIR_MODEL,
     solver: str | Solver | None = None,
 ) -> Recomputed:
     """For each fusion group of a pass, what it should compute again instead of reading it.

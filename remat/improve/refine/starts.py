@@ -8,17 +8,12 @@ from dataclasses import replace
 from remat.answer.option_text import configured, split_options
 from remat.answer.plan import Plan
 from remat.answer.plan_facts import plan_mask
-from remat.answer.registry import costmodel_class
+from remat.answer.registry import CLASSIC_CUTS, costmodel_class
 from remat.errors import Infeasible, InvalidOption, InvalidPlan
 from remat.facts.columns import BoolArray
 from remat.facts.graph import Graph
 from remat.proof.arguments import checked_saves
 from remat.proof.budget import flow_solver
-
-_CLASSIC = {
-    "classic cut": "byte-traffic:mode=conservative",
-    "classic cut, aggressive": "byte-traffic:mode=aggressive",
-}
 
 
 def starting_points(graph: Graph, plan: Plan, others: Iterable[Plan]) -> dict[str, BoolArray]:
@@ -36,7 +31,7 @@ def starting_points(graph: Graph, plan: Plan, others: Iterable[Plan]) -> dict[st
             found[name] = checked_saves(graph, start, label)
         except InvalidPlan as error:
             raise InvalidPlan(f"{label}: {error}") from error
-    for name, model in _CLASSIC.items():
+    for name, model in CLASSIC_CUTS.items():
         kind, options = split_options(model)
         try:
             problem = configured(costmodel_class(kind), options).pose(graph)

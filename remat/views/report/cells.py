@@ -6,15 +6,17 @@ import json
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, cast
 
+from remat.answer.option_text import split_options
+from remat.answer.registry import estimator_class, estimator_names
 from remat.views.report.section import Row
 from remat.words import human_bytes, human_price
 
 MISSING = "\u2013"
 """A dash: the row does not say."""
 
-_UNIT_OF_ESTIMATOR = {"flops": "flops", "roofline": "ns", "profile": "ns"}
 _PRICES = {"objective", "bound", "claimed_bound", "cost", "pytorch", "ours", "ours_at_budget", "ours_at_peak"}
 _SHARES = {"gap", "error"}
 _STATISTICS = {"median", "mean", "fastest", "slowest", "least", "most", "min", "max"}
@@ -103,7 +105,13 @@ def is_shown(column: str, among: Sequence[str]) -> bool:
 
 def unit_of(row: Row) -> str:
     """The unit of a row's prices: its own, or that of its estimator; "" where neither is known."""
-    return str(row.get("unit") or _UNIT_OF_ESTIMATOR.get(str(row.get("estimator")).partition(":")[0], ""))
+    return str(row.get("unit") or _unit_of_estimator(str(row.get("estimator"))))
+
+
+@cache
+def _unit_of_estimator(estimator: str) -> str:
+    name, _ = split_options(estimator)
+    return estimator_class(name).unit if name in estimator_names() else ""
 
 
 def plain(value: float) -> str:

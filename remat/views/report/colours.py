@@ -7,6 +7,9 @@ apart what colours alone would not, for those who see fewer of them.
 from __future__ import annotations
 
 import zlib
+from functools import cache
+
+from remat.answer.registry import solver_names
 
 BLUE, AMBER, GREEN, RED = "#2176b5", "#b07c00", "#12926b", "#d2591b"
 VIOLET, SKY, PINK, BROWN, GREY = "#8566c9", "#2a97d1", "#c26a9d", "#96663a", "#808080"
@@ -16,29 +19,24 @@ PALETTE = (BLUE, AMBER, GREEN, RED, VIOLET, SKY, PINK, BROWN)
 
 MARKERS = ("circle", "square", "diamond", "triangle-up", "triangle-down", "pentagon", "star", "hexagon", "cross")
 
-_KNOWN: dict[str, tuple[str, str]] = {
-    "ortools": (BLUE, "circle"),
-    "scipy": (AMBER, "square"),
-    "networkx": (GREEN, "diamond"),
-    "pulp": (RED, "triangle-up"),
-    "cpsat": (VIOLET, "triangle-down"),
-    "lagrangian": (SKY, "pentagon"),
-    "knapsack-greedy": (PINK, "star"),
-    "knapsack-dp": (BROWN, "hexagon"),
-    "exhaustive": (GREY, "cross"),
-}
-
 
 def colour(name: str) -> str:
     """Chooses the colour of a solver, or of whatever has a name."""
-    known = _KNOWN.get(name)
-    return known[0] if known else PALETTE[_number(name) % len(PALETTE)]
+    place = _place(name)
+    return PALETTE[(_number(name) if place is None else place) % len(PALETTE)]
 
 
 def marker(name: str) -> str:
     """Chooses the marker that goes with the colour, by Plotly's name."""
-    known = _KNOWN.get(name)
-    return known[1] if known else MARKERS[_number(name) // len(PALETTE) % len(MARKERS)]
+    place = _place(name)
+    return MARKERS[(_number(name) // len(PALETTE) if place is None else place) % len(MARKERS)]
+
+
+@cache
+def _place(name: str) -> int | None:
+    """The solvers take colours and markers in turn, so that few of them look alike."""
+    known = solver_names()
+    return known.index(name) if name in known else None
 
 
 def _number(name: str) -> int:
