@@ -251,7 +251,7 @@ def markdown(document: dict[str, Any]) -> str:
         "",
         f"`{about['command']}`, commit {about['commit']}, {about['date']}, torch {about['torch']}, {about['machine']}. "
         "Costs are in flops, or in nanoseconds of the roofline of an A100: estimates, not measured times. "
-        "The models have random weights (seed 0).",
+        "Ours is the better of `lagrangian` and of `cpsat` with a time limit. The models have random weights (seed 0).",
         "",
         *(f"- {claim}: {_text(number)}" for claim, number in document["summary"].items()),
         "",
