@@ -1,34 +1,43 @@
-"""What every picture asks of matplotlib: that it is there, and that it knows the format."""
+"""Holds the figure that every picture of the library is drawn on, and writes it to a file.
+
+This module imports matplotlib: import it where a picture is drawn, inside the call.
+"""
 
 # matplotlib ships partial types: what its methods take and return is often unknown to pyright.
 # pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false
 
 from __future__ import annotations
 
-from importlib.util import find_spec
+from io import BytesIO
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from remat.errors import NotInstalled, RematError
+from remat.errors import InvalidOption, NotInstalled
 
-if TYPE_CHECKING:
+try:
     from matplotlib.figure import Figure
+except ImportError as error:
+    raise NotInstalled("pictures need matplotlib: pip install 'remat[plot]'") from error
 
 
-def check_installed() -> None:
-    """Raises `NotInstalled` if matplotlib is missing."""
-    if find_spec("matplotlib") is None:
-        raise NotInstalled("pictures need matplotlib: pip install 'remat[plot]'")
+class Picture(Figure):
+    """A figure that a notebook displays where it is the result of a cell.
+
+    A notebook displays matplotlib's own figures only after pyplot has been set up, and prints their size before.
+    """
+
+    def _repr_png_(self) -> bytes:
+        buffer = BytesIO()
+        self.savefig(buffer, format="png", bbox_inches="tight")
+        return buffer.getvalue()
 
 
-def write(figure: Figure, path: Path) -> None:
-    """Writes a picture in the format of the suffix.
+def write(figure: Figure, path: str | Path) -> None:
+    """Writes a figure in the format of the suffix.
 
     Raises:
-        RematError: matplotlib knows no such format.
+        InvalidOption: matplotlib knows no such format.
     """
-    known = figure.canvas.get_supported_filetypes()
-    suffix = path.suffix.removeprefix(".").lower()
-    if suffix not in known:
-        raise RematError(f"{path}: the suffix must be one of {', '.join(sorted(known))}, got {path.suffix!r}")
+    path, known = Path(path), figure.canvas.get_supported_filetypes()
+    if path.suffix.removeprefix(".").lower() not in known:
+        raise InvalidOption(f"{path}: the suffix must be one of {', '.join(sorted(known))}, got {path.suffix!r}")
     figure.savefig(path, dpi=150)

@@ -1,4 +1,4 @@
-"""Sizes of memory: as people write them, "8GB", "512 MiB", and evenly spaced."""
+"""Reads and writes what people read: sizes of memory such as "8GB", prices with their unit, near misses of names."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ _SIZE = re.compile(r"\s*(\d{1,30}(?:\.\d{1,30})?|\.\d{1,30})\s*([kmgtp]?)(i?)b\s
 
 
 def parse_bytes(text: str, label: str = "size") -> int:
-    """A number of bytes, rounded down. KB, MB, ... are powers of 1000; KiB, MiB, ... of 1024.
+    """Reads a size in bytes, rounded down. KB, MB, ... are powers of 1000; KiB, MiB, ... of 1024.
 
     Args:
         text: a number and a unit.
         label: what to call it in an error message.
 
     Raises:
-        InvalidOption: it is not a size.
+        InvalidOption: the text is not a size.
 
     >>> parse_bytes("8GB"), parse_bytes("1.5 KiB"), parse_bytes("100 B")
     (8000000000, 1536, 100)
@@ -34,17 +34,8 @@ def parse_bytes(text: str, label: str = "size") -> int:
     return int(Fraction(number) * (1024 if binary else 1000) ** power)
 
 
-def evenly_spaced(least: int, most: int, count: int) -> list[int]:
-    """`count` whole numbers from `least` to `most`, both included if there are two or more; rounded down, to the byte.
-
-    >>> evenly_spaced(0, 10, 5), evenly_spaced(2**60 + 1, 2**60 + 1, 2)[0] == 2**60 + 1
-    ([0, 2, 5, 7, 10], True)
-    """
-    return [least + (most - least) * i // max(count - 1, 1) for i in range(count)]
-
-
 def human_bytes(count: int) -> str:
-    """A number of bytes in the largest unit that leaves at least one.
+    """Writes a number of bytes in the largest unit that leaves at least one.
 
     >>> human_bytes(999), human_bytes(1536), human_bytes(-4 * 2**20)
     ('999 B', '1.5 KiB', '-4.0 MiB')
@@ -53,7 +44,7 @@ def human_bytes(count: int) -> str:
 
 
 def human_price(price: int, unit: str) -> str:
-    """A price in its cost model's unit.
+    """Writes a price in its cost model's unit.
 
     >>> human_price(2048, "bytes"), human_price(1_500_000, "ns"), human_price(1200, "flops")
     ('2.0 KiB', '1.5 ms', '1,200 flops')
@@ -76,6 +67,10 @@ def _human(count: int, unit: str, larger: tuple[str, ...], step: int) -> str:
 
 
 def near(name: str, known: Iterable[str]) -> str:
-    """The end of an error message about an unknown name: `; did you mean 'relu_3'?`, or nothing."""
+    """Ends an error message about an unknown name with the known one that is most like it, if one is.
+
+    >>> near("relu_33", ["relu_3", "sin"]), near("tan", ["relu_3"])
+    ("; did you mean 'relu_3'?", '')
+    """
     matches = difflib.get_close_matches(name, list(known), n=1)
     return f"; did you mean {matches[0]!r}?" if matches else ""

@@ -11,7 +11,8 @@ from examples import chain, cosines, impossible, linear_dropout
 import remat
 from costmodels import ByteTraffic
 from remat import Feature, GraphBuilder, InvalidPlan, Plan, UnknownName
-from remat.answer.plan_facts import PlanFacts, label
+from remat.answer.option_text import label
+from remat.answer.plan_facts import PlanFacts
 from remat.answer.registry import solver_names
 from remat.views.comparison import Comparison
 from remat.words import human_bytes, human_price

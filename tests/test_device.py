@@ -17,8 +17,8 @@ from typer.testing import CliRunner
 from remat import InvalidOption, UnknownName
 from remat.cli.app import app
 from remat.predict.time import Roofline
-from remat.predict.time.device import DeviceProfile, cache_folder, find_device, measured_file
-from remat.predict.time.known_devices import ALIASES, KNOWN
+from remat.predict.time.device import DeviceProfile, cache_folder, measured_file
+from remat.predict.time.known_devices import ALIASES, KNOWN, find_device
 
 PROFILE = DeviceProfile("mine", {"float32": 1e12, "float16": 4e12}, bytes_per_s=1e11, launch_ns=900, source="a test")
 
@@ -96,7 +96,9 @@ def test_known_devices_go_by_name() -> None:
         find_device("rtx-4091")
     with pytest.raises(FileNotFoundError):
         find_device("nothing.json")
-    with pytest.raises(InvalidOption, match=r"device must be a name, a file or a remat\.device\.DeviceProfile, got 7"):
+    with pytest.raises(
+        InvalidOption, match=r"device must be a name, a file or a remat\.predict\.time\.DeviceProfile, got 7"
+    ):
         find_device(7)  # type: ignore[arg-type]
 
 

@@ -350,13 +350,6 @@ def test_the_picture_is_written(tmp_path: Path) -> None:
     assert drawn == ["proven bound", "plans between them", "hull vertices, optimal", "PyTorch"]
 
 
-def test_a_picture_of_no_known_format(tmp_path: Path) -> None:
-    with pytest.raises(
-        InvalidOption, match=r"path must end in a format of pictures: .*\.svg.*got '.*frontier\.banana'"
-    ):
-        frontier(layers(2)).plot(tmp_path / "frontier.banana")
-
-
 def test_a_hull_is_asked_for_its_part_at_a_budget_only() -> None:
     hull = Hull(layers(12), remat.proof.budget.flow_solver())
     edge = hull.edge_at(250)

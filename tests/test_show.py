@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from itertools import pairwise
 from pathlib import Path
 
@@ -14,7 +13,7 @@ from matplotlib.colors import to_hex
 from matplotlib.patches import FancyBboxPatch
 
 import remat
-from remat import Graph, InvalidPlan, NotInstalled, Plan, RematError, UnknownName
+from remat import Graph, InvalidPlan, Plan, RematError, UnknownName
 from remat.testing import dags, graphs
 from remat.views.layout import layered
 from remat.views.show import DEFERRED, EITHER, FORWARD, INPUT, LARGEST, RECOMPUTED, SAVED, SAVED_INPUT, TANGENTS, styles
@@ -69,11 +68,6 @@ def test_the_suffix_chooses_the_format(tmp_path: Path, name: str, start: bytes) 
     assert (tmp_path / name).read_bytes().startswith(start)
 
 
-def test_an_unknown_suffix_lists_the_known_ones(tmp_path: Path) -> None:
-    with pytest.raises(RematError, match=r"the suffix must be one of .*svg.*, got '\.bmp2'"):
-        remat.show(chain(2), path=tmp_path / "p.bmp2")
-
-
 def test_a_large_graph_is_refused_but_a_part_of_it_drawn() -> None:
     large = chain(LARGEST)
     with pytest.raises(RematError, match=r"can hold 300 values, got 900; .*around="):
@@ -87,12 +81,6 @@ def test_unknown_names_are_refused() -> None:
         remat.show(cosines(), around=["ad3"])
     with pytest.raises(InvalidPlan, match="'cos9'"):
         remat.show(cosines(), Plan(("cos9",), ()))
-
-
-def test_without_matplotlib_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys.modules["remat.pictures"], "find_spec", lambda _: None)
-    with pytest.raises(NotInstalled, match=r"pip install 'remat\[plot\]'"):
-        remat.show(cosines())
 
 
 @settings(max_examples=40)  # a picture takes 40 ms

@@ -1,22 +1,23 @@
-"""Plug-ins with options, as text: `NAME` or `NAME:key=value,key=value`."""
+"""Reads and writes plug-ins with their options as text: `NAME` or `NAME:key=value,key=value`."""
 
 from __future__ import annotations
 
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import MISSING, Field, fields
+from dataclasses import MISSING, Field, fields, is_dataclass
 from typing import Any, TypeVar
 
-from remat.answer.plan_facts import default_of
+from remat.answer.solver import Solver
 from remat.errors import InvalidOption
+from remat.problem.costmodel import CostModel, Sum
 from remat.words import near
 
 _T = TypeVar("_T")
 
 
 def split_options(text: str) -> tuple[str, list[str]]:
-    """The name, and the `key=value` pairs behind its colon.
+    """Splits a text into the name and the `key=value` pairs behind its colon.
 
     >>> split_options('byte-traffic:mode=aggressive,rules={"random": false}')
     ('byte-traffic', ['mode=aggressive', 'rules={"random": false}'])
@@ -27,12 +28,31 @@ def split_options(text: str) -> tuple[str, list[str]]:
 
 
 def options_of(plugin: type[Any]) -> dict[str, Field[Any]]:
-    """The options of a plug-in class: its dataclass fields."""
+    """Lists the options of a plug-in class: its dataclass fields, by name."""
     return {option.name: option for option in fields(plugin) if option.init}
 
 
+def default_of(option: Field[Any]) -> Any:
+    """Returns the default of a dataclass field; `dataclasses.MISSING` if it has none."""
+    return option.default_factory() if option.default_factory is not MISSING else option.default
+
+
+def label(plugin: Solver | CostModel) -> str:
+    """Names a solver or cost model; one whose options differ from the defaults, as the code that makes it."""
+    if isinstance(plugin, Sum):
+        return " + ".join(label(part) for part in plugin.parts)
+    if not is_dataclass(plugin):
+        return plugin.name
+    changed = [
+        f"{option.name}={getattr(plugin, option.name)!r}"
+        for option in fields(plugin)
+        if option.init and getattr(plugin, option.name) != default_of(option)
+    ]
+    return f"{type(plugin).__name__}({', '.join(changed)})" if changed else plugin.name
+
+
 def configured(plugin: type[_T], pairs: Sequence[str]) -> _T:
-    """An instance of a plug-in class, with options given as `key=value`; values are JSON, or else text.
+    """Makes an instance of a plug-in class from options given as `key=value`; values are JSON, or else text.
 
     Raises:
         InvalidOption: no such option, a value of the wrong kind, or one is missing.
@@ -60,7 +80,7 @@ def configured(plugin: type[_T], pairs: Sequence[str]) -> _T:
 
 
 def _value(text: str) -> Any:
-    """JSON where it is JSON, else the text itself: `true`, `0.5`, `{"a": 1}`, `8GB`, `aggressive`."""
+    """Reads JSON where it is JSON, and else takes the text itself: `true`, `0.5`, `{"a": 1}`, `8GB`, `aggressive`."""
     try:
         return json.loads(text)
     except ValueError:

@@ -1,19 +1,16 @@
-"""Plans, prices and plug-ins in the words that people read: for tables, explanations and pictures."""
+"""What a plan means on a graph: how much it saves and recomputes, counted for people and for pictures."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 
 from remat.answer.plan import Plan
-from remat.answer.solver import Solver
 from remat.errors import InvalidPlan
 from remat.facts.columns import BoolArray
 from remat.facts.graph import Graph, Region
-from remat.problem.costmodel import CostModel, Sum
 
 
 @dataclass(frozen=True)
@@ -84,22 +81,3 @@ def plan_mask(graph: Graph, names: Iterable[str]) -> BoolArray:
 
 def _names(graph: Graph, mask: BoolArray) -> tuple[str, ...]:
     return tuple(graph.names[i] for i in np.flatnonzero(mask).tolist())
-
-
-def label(plugin: Solver | CostModel) -> str:
-    """The name of a solver or cost model; as code, with what differs from its defaults, if anything does."""
-    if isinstance(plugin, Sum):
-        return " + ".join(label(part) for part in plugin.parts)
-    if not is_dataclass(plugin):
-        return plugin.name
-    changed = [
-        f"{option.name}={getattr(plugin, option.name)!r}"
-        for option in fields(plugin)
-        if option.init and getattr(plugin, option.name) != default_of(option)
-    ]
-    return f"{type(plugin).__name__}({', '.join(changed)})" if changed else plugin.name
-
-
-def default_of(option: Field[Any]) -> Any:
-    """The default of a dataclass field; `dataclasses.MISSING` if it has none."""
-    return option.default_factory() if option.default_factory is not MISSING else option.default

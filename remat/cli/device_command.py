@@ -12,8 +12,8 @@ import typer
 from remat.cli.options import Json
 from remat.cli.output import console, print_json, table
 from remat.errors import NotInstalled
-from remat.predict.time.device import DeviceProfile, find_device, measured_file
-from remat.predict.time.known_devices import ALIASES, KNOWN
+from remat.predict.time.device import DeviceProfile, measured_file
+from remat.predict.time.known_devices import ALIASES, KNOWN, find_device
 
 
 def device(

@@ -7,8 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, Field
 from typing import Any, get_args, get_type_hints
 
-from remat.answer.option_text import options_of
-from remat.answer.plan_facts import default_of
+from remat.answer.option_text import default_of, options_of
 from remat.answer.registry import (
     costmodel_class,
     costmodel_names,

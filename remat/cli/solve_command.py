@@ -12,7 +12,8 @@ from rich.table import Table
 from rich.text import Text
 
 import remat
-from remat.answer.plan_facts import PlanFacts, label
+from remat.answer.option_text import label
+from remat.answer.plan_facts import PlanFacts
 from remat.answer.solution import Solution
 from remat.cli.inputs import cost_model_of, load_graph, solver_if_named
 from remat.cli.options import (

@@ -23,6 +23,8 @@ from remat.answer.solver import Solver
 from remat.errors import InvalidOption
 from remat.facts.columns import is_whole
 from remat.facts.graph import Graph
+from remat.improve.byte_budgets import budget_bytes as in_bytes
+from remat.improve.byte_budgets import evenly_spaced
 from remat.problem.costmodel import CostModel
 from remat.problem.demands import unpriced
 from remat.problem.estimator import Estimator
@@ -31,11 +33,13 @@ from remat.proof.budget import flow_solver
 from remat.proof.certify import check_plan
 from remat.proof.hull import Edge, Hull, Vertex
 from remat.proof.solve import solve
-from remat.words import evenly_spaced, parse_bytes
 
 if TYPE_CHECKING:
     import pandas as pd  # pyright: ignore[reportMissingTypeStubs]  # pandas ships none
     from matplotlib.figure import Figure
+
+_SAMPLES = 64
+"""Budgets at which a bound is drawn that is no straight line."""
 
 
 @dataclass(frozen=True)
@@ -112,7 +116,7 @@ class Frontier:
         Args:
             budget_bytes: bytes, or a size such as "8GB".
         """
-        limit, vertices = _bytes(budget_bytes), self.vertices
+        limit, vertices = in_bytes(budget_bytes), self.vertices
         if limit < vertices[0].saved_bytes:
             return None
         # What holds for a larger budget holds for this one.
@@ -125,7 +129,7 @@ class Frontier:
         Raises:
             InvalidOption: no plan saves so little.
         """
-        limit = _bytes(budget_bytes)
+        limit = in_bytes(budget_bytes)
         fitting = [point for point in self.points if point.saved_bytes <= limit]
         if not fitting:
             raise InvalidOption(
@@ -161,7 +165,7 @@ class Frontier:
     def _budgets(self, budgets: int | Iterable[int | str]) -> list[int]:
         """What `refine` takes, in bytes."""
         if isinstance(budgets, Iterable) and not isinstance(budgets, str):
-            return [_bytes(budget) for budget in budgets]
+            return [in_bytes(budget) for budget in budgets]
         if isinstance(budgets, str) or not is_whole(budgets) or budgets < 0:
             raise InvalidOption(
                 f'budgets must be how many, or a list of bytes and sizes such as ["8GB"], got {budgets!r}'
@@ -212,11 +216,22 @@ class Frontier:
 
         Raises:
             NotInstalled: matplotlib is missing.
-            InvalidOption: the suffix is no format of pictures.
+            InvalidOption: matplotlib knows no format of that suffix.
         """
         from remat.improve.frontier_plot import draw
 
-        return draw(self, path, dict(beside or {}))
+        between = [point.point for point in self.points if not point.is_vertex]
+        vertices = [point.point for point in self.vertices]
+        return draw(vertices, between, self._bound_line(), beside or {}, self.unit, path)
+
+    def _bound_line(self) -> list[tuple[int, int]]:
+        """(budget, proven bound) along the frontier: at each vertex, and between two where the hull is not exact."""
+        corners = {vertex.saved_bytes: vertex.bound for vertex in self.vertices}
+        for edge in self.edges:
+            if not edge.is_exact:
+                between = evenly_spaced(edge.left.saved_bytes, edge.right.saved_bytes, _SAMPLES)
+                corners |= {budget: self.bound(budget) or 0 for budget in between}
+        return sorted(corners.items())
 
     def __repr__(self) -> str:
         first, last = self.points[0], self.points[-1]
@@ -284,11 +299,3 @@ def _recompute_time(estimator: str | Estimator) -> CostModel:
 def _point(problem: Problem, vertex: Vertex, bound: int, solver: str) -> Point:
     plan = Plan.of(problem, vertex.saved, vertex.recomputed)
     return Point(vertex.saved_bytes, *vertex.point, bound, bound, plan, solver, is_vertex=True)
-
-
-def _bytes(budget: int | str) -> int:
-    if isinstance(budget, str):
-        return parse_bytes(budget, "budget")
-    if not is_whole(budget) or budget < 0:
-        raise InvalidOption(f'a budget must be a non-negative number of bytes or a size such as "8GB", got {budget!r}')
-    return int(budget)

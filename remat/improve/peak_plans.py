@@ -23,12 +23,12 @@ from remat.answer.plan import completed
 from remat.answer.solver import Solver
 from remat.facts.columns import BoolArray, IntArray
 from remat.facts.graph import Graph
+from remat.improve.byte_budgets import evenly_spaced
 from remat.predict.memory import Simulator
 from remat.problem.problem import Problem
 from remat.proof.budget import flow_solver
 from remat.proof.hull import Hull
 from remat.proof.solve import solve
-from remat.words import evenly_spaced
 
 _SAMPLES = 8
 """Budgets of saved bytes to look at, evenly spaced, besides the vertices."""

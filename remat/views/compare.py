@@ -7,7 +7,8 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, cast
 
-from remat.answer.plan_facts import PlanFacts, label
+from remat.answer.option_text import label
+from remat.answer.plan_facts import PlanFacts
 from remat.answer.registry import DEFAULT_COST_MODEL, find_costmodel, find_solver, usable_solvers
 from remat.answer.solver import Feature, Solver
 from remat.errors import NotInstalled, RematError, UnsupportedProblem

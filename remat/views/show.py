@@ -1,4 +1,4 @@
-"""`remat.show`: a picture of a joint graph and of what a plan does with it."""
+"""Draws a joint graph and what a plan does with it: `remat.show`."""
 
 # matplotlib ships partial types: what its methods take and return is often unknown to pyright.
 # pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false
@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from remat import pictures
 from remat.answer.plan import Plan
 from remat.answer.plan_facts import plan_mask
 from remat.errors import RematError, UnknownName
@@ -87,24 +86,27 @@ def show(
 
     Raises:
         NotInstalled: matplotlib is missing.
-        RematError: the picture would hold more than 300 values, or matplotlib cannot write it.
+        InvalidOption: matplotlib knows no format of that suffix.
+        RematError: the picture would hold more than 300 values.
         UnknownName, InvalidPlan: a name is not a value of the graph.
     """
-    pictures.check_installed()
+    from remat.pictures import Picture, write  # imports matplotlib
+
     kept = np.ones(len(graph), np.bool_) if around is None else _neighbourhood(graph, around, hops)
     if int(kept.sum()) > LARGEST:
         raise RematError(
             f"a picture can hold {LARGEST} values, got {int(kept.sum())}; draw a part of the graph with around= "
             f"(names of values) and a small hops="
         )
-    figure = _draw(graph, plan, np.flatnonzero(kept))
+    figure = Picture()
+    _draw(figure, graph, plan, np.flatnonzero(kept))
     if path is not None:
-        pictures.write(figure, Path(path))
+        write(figure, path)
     return figure
 
 
 def styles(graph: Graph, plan: Plan | None) -> list[Style]:
-    """How each value is drawn."""
+    """Says how each value is drawn."""
     region = graph.region
     if plan is None:
         by_region = {Region.FORWARD: PLAIN_FORWARD, Region.TANGENTS: TANGENTS, Region.EITHER: EITHER}
@@ -134,9 +136,7 @@ def _neighbourhood(graph: Graph, around: str | Iterable[str], hops: int) -> Bool
     return kept
 
 
-def _draw(graph: Graph, plan: Plan | None, shown: IntArray) -> Figure:
-    from remat.shown_figure import ShownFigure
-
+def _draw(figure: Figure, graph: Graph, plan: Plan | None, shown: IntArray) -> None:
     indices: list[int] = shown.tolist()
     position = {i: k for k, i in enumerate(indices)}
     uses = zip(graph.producers.tolist(), graph.consumers.tolist(), strict=True)
@@ -148,7 +148,6 @@ def _draw(graph: Graph, plan: Plan | None, shown: IntArray) -> Figure:
     rank = [float(style is TANGENTS) for style in chosen]
     layout = layered(edges, widths, rank, gap=_GAP, drop=_DROP)
 
-    figure = ShownFigure()
     axes = figure.add_axes((0.0, 0.0, 1.0, 1.0))
     axes.set_axis_off()
     _frame(figure, axes, layout, widths, len(set(chosen)))
@@ -157,7 +156,6 @@ def _draw(graph: Graph, plan: Plan | None, shown: IntArray) -> Figure:
     for k, (label, style) in enumerate(zip(labels, chosen, strict=True)):
         _node(axes, (layout.x[k], layout.y[k]), widths[k], label, style)
     _legend(axes, [style for style in _LEGEND if style in chosen])
-    return figure
 
 
 _LEGEND = (INPUT, FORWARD, PLAIN_FORWARD, SAVED, SAVED_INPUT, RECOMPUTED, DEFERRED, EITHER, TANGENTS)
@@ -166,13 +164,13 @@ _BACKWARD = {RECOMPUTED, DEFERRED, TANGENTS}
 
 
 def _label(graph: Graph, i: int) -> tuple[str, ...]:
-    """The name, and below it the size unless that is 0."""
+    """Writes the name, and below it the size unless that is 0."""
     size = int(graph.bytes[i])
     return (graph.names[i], human_bytes(size)) if size else (graph.names[i],)
 
 
 def _frame(figure: Figure, axes: Axes, layout: Layout, widths: list[float], kinds: int) -> None:
-    """One inch of data is one inch of paper; y grows downwards; the legend has a row at the top."""
+    """Sets the frame: one inch of data is one inch of paper, y grows downwards, the legend stands at the top."""
     margin, legend = 0.2, 0.2 * kinds + 0.1
     bends = [x for route in layout.routes for x, _ in route]
     left = min([*bends, *(x - w / 2 for x, w in zip(layout.x, widths, strict=True))], default=0.0) - margin
@@ -186,7 +184,7 @@ def _frame(figure: Figure, axes: Axes, layout: Layout, widths: list[float], kind
 
 
 def _arrow(axes: Axes, route: tuple[_Point, ...], *, carries: bool) -> None:
-    """A smooth curve through the bends of an edge (Catmull and Rom), vertical at both ends."""
+    """Draws a smooth curve through the bends of an edge (Catmull and Rom), vertical at both ends."""
     from matplotlib.patches import FancyArrowPatch
     from matplotlib.path import Path as Curve
 
@@ -211,7 +209,7 @@ def _arrow(axes: Axes, route: tuple[_Point, ...], *, carries: bool) -> None:
 
 
 def _through(route: tuple[_Point, ...]) -> tuple[list[_Point], list[_Point]]:
-    """Points of a curve, and its slope in each: clear of the boxes on both sides of a bend."""
+    """Returns points of a curve, and its slope in each, that keep clear of the boxes on both sides of a bend."""
     (x0, y0), *_, (x1, y1) = route
     half, down = _HEIGHT / 2, (0.0, _DROP)
     points, slopes = [(x0, y0 + half)], [down]

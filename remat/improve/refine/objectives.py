@@ -15,7 +15,8 @@ from remat.facts.columns import is_whole
 from remat.facts.graph import Graph
 from remat.improve.refine.states import State
 from remat.predict.memory import Simulator
-from remat.predict.time.device import DeviceProfile, find_device
+from remat.predict.time.device import DeviceProfile
+from remat.predict.time.known_devices import find_device
 from remat.predict.time.roofline import DEFAULT_DEVICE, flops_per_s
 from remat.predict.time.work import flops_with_elements
 

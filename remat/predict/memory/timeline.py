@@ -1,4 +1,4 @@
-"""What a simulation of live bytes returns: the timeline of a plan, step by step."""
+"""Holds what a simulation of live bytes returns: the timeline of a plan, step by step."""
 
 # pandas ships partial types.
 # pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false
@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
 
+from remat.errors import RematError
 from remat.facts.columns import BoolArray, IntArray
 from remat.words import human_bytes
 
@@ -129,7 +130,21 @@ class Timeline:
         return pd.DataFrame({**columns, **bytes_, **{f"{why}_bytes": self.by_why[why] for why in WHYS}})
 
     def show(self, path: str | Path | None = None) -> Figure:
-        """Draws live bytes over steps: see `remat.predict.memory.timeline_plot.draw`."""
+        """Draws the bytes alive during each step, stacked by why; marks the peak and where the backward pass starts.
+
+        Args:
+            path: writes the picture there, in the format of the suffix: .svg, .png, .pdf.
+
+        Returns:
+            the figure; notebooks display it.
+
+        Raises:
+            NotInstalled: matplotlib is missing.
+            InvalidOption: matplotlib knows no format of that suffix.
+            RematError: the timeline has no steps.
+        """
         from remat.predict.memory.timeline_plot import draw
 
-        return draw(self, path)
+        if not len(self):
+            raise RematError("a timeline without steps cannot be drawn: neither pass computes anything")
+        return draw(self.names, {why: self.by_why[why] for why in WHYS}, self.forward_steps, self.peak_step, path)

@@ -1,7 +1,7 @@
-"""What a device can do at most: its ceilings for arithmetic and memory traffic, and what a kernel costs at least.
+"""Holds what a device can do at most: its ceilings for arithmetic and memory traffic, and what a kernel costs at least.
 
-A few devices are known by name, from their vendors' data sheets; `remat device` measures the one at
-hand and writes a file of the same kind.
+`remat device` measures the device at hand and writes a file with its profile; `known_devices` has the profiles of a
+few others, from their vendors' data sheets.
 """
 
 from __future__ import annotations
@@ -16,15 +16,10 @@ from typing import Any, cast
 
 import numpy as np
 
-from remat.errors import InvalidOption, UnknownName
-from remat.words import near
+from remat.errors import InvalidOption
 
 FORMAT = "remat.device"
 VERSION = 1
-
-HERE = "here"
-"""The name of what `remat device` measured on this machine: of its accelerator, if that was measured, too."""
-
 
 _TOO_LARGE = 1e300
 """Neither infinite nor NaN, and no whole number that a float cannot hold."""
@@ -74,12 +69,12 @@ class DeviceProfile:
                 raise InvalidOption(f"DeviceProfile.{label} must be at most 1, got {getattr(self, label)!r}")
 
     def reached_flops_per_s(self, dtype: str) -> float:
-        """What matrix products of this element type reach; that of "float32" for types not listed."""
+        """Returns what matrix products of an element type reach; a type that is not listed counts as "float32"."""
         return self.flops_fraction * self.flops_per_s.get(dtype, self.flops_per_s["float32"])
 
     @property
     def reached_bytes_per_s(self) -> float:
-        """What large copies reach."""
+        """The bytes a second that large copies reach."""
         return self.bytes_fraction * self.bytes_per_s
 
     def save(self, path: str | Path) -> None:
@@ -115,59 +110,23 @@ class DeviceProfile:
             raise InvalidOption(f"{path}: {error}") from None
 
 
-def find_device(device: str | Path | DeviceProfile) -> DeviceProfile:
-    """A profile as it is; a known name; a file; or "here", what `remat device` measured on this machine.
-
-    Raises:
-        UnknownName: no device is known by this name, and there is no such file.
-        InvalidOption: nothing has been measured here, or the file is no profile.
-    """
-    from remat.predict.time.known_devices import ALIASES, KNOWN
-
-    if isinstance(device, DeviceProfile):
-        return device
-    if not isinstance(device, (str, Path)):  # pyright: ignore[reportUnnecessaryIsInstance]  # users are untyped
-        raise InvalidOption(
-            f"device must be a name, a file or a remat.predict.time.device.DeviceProfile, got {device!r}"
-        )
-    if device == HERE:
-        return _measured_here()
-    name = ALIASES.get(str(device), str(device))
-    if name in KNOWN:
-        return KNOWN[name]
-    path = Path(device).expanduser()
-    if path.is_file() or path.suffix == ".json":
-        return DeviceProfile.load(path)
-    known = [*KNOWN, *ALIASES, HERE]
-    hint = near(name, known) or ";"
-    raise UnknownName(f"no device is named {name!r}, and no file{hint} there are: {', '.join(known)}")
-
-
 def require_kind(kind: object) -> None:
-    """Checks what names a device of this machine.
+    """Checks that `kind` names a device of this machine.
 
     Raises:
-        InvalidOption: neither "cpu" nor "cuda" nor None.
+        InvalidOption: it is neither "cpu" nor "cuda" nor None.
     """
     if kind not in (None, "cpu", "cuda"):
         raise InvalidOption(f'device must be "cpu", "cuda", or None for CUDA where there is any, got {kind!r}')
 
 
 def measured_file(kind: str) -> Path:
-    """Where `remat device` keeps what it measured of this machine's "cpu" or "cuda" device."""
+    """Names the file in which `remat device` keeps what it measured of this machine's "cpu" or "cuda" device."""
     return cache_folder() / f"device-{kind}.json"
 
 
-def _measured_here() -> DeviceProfile:
-    """The accelerator first: it is what a machine that has one trains on."""
-    for kind in ("cuda", "cpu"):
-        if measured_file(kind).is_file():
-            return DeviceProfile.load(measured_file(kind))
-    raise InvalidOption(f'device "{HERE}": this machine has not been measured yet; run `remat device` once')
-
-
 def cache_folder() -> Path:
-    """Where files about this machine are kept, by the platform's conventions; it may not exist yet."""
+    """Names the folder for files about this machine, by the platform's conventions; it may not exist yet."""
     if sys.platform == "win32":
         return Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local") / "remat"
     if sys.platform == "darwin":
@@ -176,7 +135,7 @@ def cache_folder() -> Path:
 
 
 def _positive(label: str, figure: object, or_zero: bool = False) -> int | float:
-    """The figure, as a number of Python's own, which JSON can hold."""
+    """Checks a figure, and returns it as a number of Python's own, which JSON can hold."""
     number: object = figure.tolist() if isinstance(figure, (np.integer, np.floating)) else figure
     not_zero = number != 0 or or_zero
     if not (isinstance(number, int | float) and type(number) is not bool and 0 <= number < _TOO_LARGE and not_zero):

@@ -1,4 +1,4 @@
-"""Devices that are known by name: their vendors' figures, dense, and how much of them kernels reach.
+"""Finds a device by its name, and lists those that have one: their vendors' figures, dense, and what kernels reach.
 
 The fractions, and the least time of a kernel, stand in no data sheet. They are round figures: about 70 %
 of the arithmetic that is promised for matrix products with tensor cores, about 90 % of the memory
@@ -8,7 +8,11 @@ bandwidth for large copies, and a few microseconds until a kernel that PyTorch l
 
 from __future__ import annotations
 
-from remat.predict.time.device import DeviceProfile
+from pathlib import Path
+
+from remat.errors import InvalidOption, UnknownName
+from remat.predict.time.device import DeviceProfile, measured_file
+from remat.words import near
 
 _LAUNCH_NS = 4000.0
 _ROUND = "; launch time and fractions: round figures, not the vendor's"
@@ -65,6 +69,45 @@ KNOWN: dict[str, DeviceProfile] = {
         bytes_fraction=0.7,
     ),
 }
-"""Profiles by name."""
+"""The profiles that are known by name."""
 
 ALIASES = {"a100": "a100-80gb"}
+
+HERE = "here"
+"""The name of what `remat device` measured on this machine: of its accelerator, if that was measured, too."""
+
+
+def find_device(device: str | Path | DeviceProfile) -> DeviceProfile:
+    """Returns the profile of a device.
+
+    Args:
+        device: a profile, which is returned as it is; a known name; a file that `remat device` wrote; or "here",
+            for what `remat device` measured on this machine.
+
+    Raises:
+        UnknownName: no device is known by this name, and there is no such file.
+        InvalidOption: nothing has been measured here, or the file is no profile.
+    """
+    if isinstance(device, DeviceProfile):
+        return device
+    if not isinstance(device, (str, Path)):  # pyright: ignore[reportUnnecessaryIsInstance]  # users are untyped
+        raise InvalidOption(f"device must be a name, a file or a remat.predict.time.DeviceProfile, got {device!r}")
+    if device == HERE:
+        return _measured_here()
+    name = ALIASES.get(str(device), str(device))
+    if name in KNOWN:
+        return KNOWN[name]
+    path = Path(device).expanduser()
+    if path.is_file() or path.suffix == ".json":
+        return DeviceProfile.load(path)
+    known = [*KNOWN, *ALIASES, HERE]
+    hint = near(name, known) or ";"
+    raise UnknownName(f"no device is named {name!r}, and no file{hint} there are: {', '.join(known)}")
+
+
+def _measured_here() -> DeviceProfile:
+    """Reads what was measured, of the accelerator first: a machine that has one trains on it."""
+    for kind in ("cuda", "cpu"):
+        if measured_file(kind).is_file():
+            return DeviceProfile.load(measured_file(kind))
+    raise InvalidOption(f'device "{HERE}": this machine has not been measured yet; run `remat device` once')

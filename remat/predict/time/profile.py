@@ -14,7 +14,8 @@ import numpy as np
 from remat.errors import InvalidOption, NotInstalled
 from remat.facts.columns import BoolArray, IntArray
 from remat.facts.graph import Graph
-from remat.predict.time.device import DeviceProfile, find_device, require_kind
+from remat.predict.time.device import DeviceProfile, require_kind
+from remat.predict.time.known_devices import find_device
 from remat.predict.time.roofline import Roofline
 from remat.predict.time.timings import call_keys, read_timings, timings_file, write_timings
 from remat.predict.time.work import Work, whole_prices

@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 
 from remat.facts.columns import IntArray
 from remat.facts.graph import Graph
-from remat.predict.time.device import DeviceProfile, find_device
+from remat.predict.time.device import DeviceProfile
+from remat.predict.time.known_devices import find_device
 from remat.predict.time.work import Work, whole_prices
 from remat.problem.estimator import Estimator
 
@@ -33,7 +34,7 @@ class Roofline(Estimator):
 
     Attributes:
         device: a known name (`remat device --list`), a file, "here" (what `remat device` measured on
-            this machine), or a `remat.predict.time.device.DeviceProfile`.
+            this machine), or a `remat.predict.time.DeviceProfile`.
     """
 
     name: ClassVar[str] = "roofline"

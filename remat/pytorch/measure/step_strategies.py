@@ -14,7 +14,7 @@ import torch
 from torch import fx
 from torch._inductor.custom_graph_pass import CustomPartitionerFn
 
-from remat.answer.plan_facts import label
+from remat.answer.option_text import label
 from remat.answer.registry import DEFAULT_COST_MODEL, find_costmodel
 from remat.answer.solver import Solver
 from remat.problem.costmodel import CostModel
