@@ -17,7 +17,7 @@ from costmodels import ByteTraffic, MemoryBudget, RecomputeTime
 from remat import CostModel, Estimator, Graph, Terms, register, unregister
 from remat.facts.columns import IntArray
 from remat.predict.time import Profile, Roofline
-from remat.predict.time.device import find_device
+from remat.predict.time.known_devices import find_device
 from remat.pytorch import Partitioner
 from solvers import NetworkX, ORTools
 
