@@ -4,13 +4,22 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: demo test check bench compare nightly clean
+.PHONY: demo test deep nightly check bench compare clean
 
 demo: $(READY)  ## capture, solve with every solver, prove, draw, run
 	$(BIN)/python -m experiments.demo
 
-test: $(READY)  ## the whole suite
-	$(BIN)/python -m pytest -n 2 --dist loadgroup
+# One file, one worker: what the tests of a file share is made once.
+PYTEST := $(BIN)/python -m pytest -n 2 --dist loadfile
+
+test: $(READY)  ## the quick half of the suite: every property, in at most four minutes
+	$(PYTEST)
+
+deep: $(READY)  ## the deep half: many random inputs, every model compiled with every plan, the notebooks
+	$(PYTEST) --deep
+
+nightly: $(READY)  ## the deep half on far more random inputs, new on every run
+	HYPOTHESIS_PROFILE=nightly $(PYTEST) --deep
 
 check: $(READY)  ## format, lint, types, direction of imports
 	$(BIN)/ruff format --check .
@@ -25,9 +34,6 @@ bench: $(READY)  ## speed beside PyTorch, in one run (about an hour and a quarte
 
 compare: $(READY)  ## every solver on every instance of the corpus (about a quarter of an hour)
 	$(BIN)/python -m experiments.compare_solvers --jobs 2
-
-nightly: $(READY)  ## the property tests, deeper
-	HYPOTHESIS_PROFILE=nightly $(BIN)/python -m pytest -n 2 --dist loadgroup
 
 clean:
 	rm -rf .venv demo-output

@@ -1,17 +1,33 @@
-"""How many random inputs a test draws: HYPOTHESIS_PROFILE=ci (the default) or nightly."""
+"""Divides the suite into its quick and its deep half: see `depth.py`."""
+
+from __future__ import annotations
 
 import os
 
+import depth  # noqa: F401  # registers the profiles
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import is_hypothesis_test, settings
 
-settings.register_profile(
-    "ci", max_examples=150, derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow]
-)
-settings.register_profile("nightly", settings.get_profile("ci"), max_examples=5000, derandomize=False)
-settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--deep", action="store_true", help="run the deep half of the suite instead of the quick one")
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "deep" if config.getoption("--deep") else "quick"))
     # PuLP announces its version 4 with each variable that is made; remat asks for pulp<4.
     config.addinivalue_line("filterwarnings", "ignore::DeprecationWarning:pulp")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    wanted = in_the_deep_half if config.getoption("--deep") else in_the_quick_half
+    config.hook.pytest_deselected(items=[item for item in items if not wanted(item)])
+    items[:] = [item for item in items if wanted(item)]
+
+
+def in_the_quick_half(item: pytest.Item) -> bool:
+    return item.get_closest_marker("deep") is None
+
+
+def in_the_deep_half(item: pytest.Item) -> bool:
+    return not in_the_quick_half(item) or is_hypothesis_test(getattr(item, "obj", None))

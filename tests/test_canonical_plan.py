@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from depth import drawn
 from helpers import FLOW, each, every_plan, largest_price
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from remat import Problem, Solver, solve
@@ -22,7 +23,7 @@ DIAMOND = Problem.of([2, 1, 1, 2], edges=[(0, 1), (0, 2), (1, 3), (2, 3)], neede
 
 
 @each(FLOW)
-@settings(max_examples=settings.default.max_examples // 2)
+@drawn(75)
 @given(data=st.data())
 def test_is_the_least_of_all_cheapest_plans(solver: Solver, data: st.DataObject) -> None:
     problem = data.draw(problems(max_values=6, largest=largest_price(solver, 6)))

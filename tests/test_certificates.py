@@ -7,8 +7,9 @@ from typing import ClassVar
 
 import numpy as np
 import pytest
+from depth import drawn
 from helpers import FLOW, each, every_plan, is_legal, largest_price
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from remat import (
@@ -280,7 +281,7 @@ def test_a_limit_is_named_if_and_only_if_it_stopped_the_search(reason: Reason, l
 
 
 @each(FLOW)
-@settings(max_examples=settings.default.max_examples // 3)
+@drawn(50)
 @given(data=st.data())
 def test_no_change_of_one_arc_survives(solver: Solver, data: st.DataObject) -> None:
     """Flow is conserved, so one arc alone can change only between the terminals, and then the bound does."""
@@ -294,7 +295,7 @@ def test_no_change_of_one_arc_survives(solver: Solver, data: st.DataObject) -> N
         certify(problem, replace(solution, certificate=FlowCertificate(flow)))
 
 
-@settings(max_examples=settings.default.max_examples // 2)
+@drawn(75)
 @given(data=st.data(), budget=st.booleans())
 def test_check_plan_agrees_with_running_the_plan(data: st.DataObject, budget: bool) -> None:
     """A legal plan changed in one value is legal and no cheaper than the best, or it is rejected."""
@@ -312,7 +313,7 @@ def test_check_plan_agrees_with_running_the_plan(data: st.DataObject, budget: bo
             check_plan(problem, mutant)
 
 
-@settings(max_examples=settings.default.max_examples // 2)
+@drawn(75)
 @given(problems(max_values=8))
 def test_a_maximum_flow_is_worth_the_sink_s_inflow(problem: Problem) -> None:
     solution, network = solve(problem), Reduction.of(problem).network

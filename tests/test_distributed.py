@@ -15,8 +15,6 @@ import torch.distributed as dist
 import remat
 from remat.pytorch.run import ranks as exchanging
 
-pytestmark = pytest.mark.xdist_group("ranks")  # the processes of one run are enough
-
 
 def two_processes(script: str) -> Any:
     """What a script of this folder, run as two ranks, printed last."""

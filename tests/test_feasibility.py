@@ -7,8 +7,9 @@ from typing import ClassVar
 
 import numpy as np
 import pytest
+from depth import drawn
 from helpers import BUDGET, SOLVERS, each, every_plan
-from hypothesis import given, settings
+from hypothesis import given
 
 from remat import Feature, Infeasible, Problem, Reason, Solution, Solver, solve
 from remat.problem.feasibility import check_feasible
@@ -72,7 +73,7 @@ def test_lifting_any_ban_on_the_path_helps(solver: Solver, relaxed: int) -> None
     assert solution.is_optimal
 
 
-@settings(max_examples=settings.default.max_examples // 2)
+@drawn(75)
 @given(problems(max_values=6, feasible=None))
 def test_agrees_with_looking_at_every_plan(problem: Problem) -> None:
     if any(True for _ in every_plan(problem)):
@@ -101,7 +102,7 @@ def test_a_budget_that_just_fits(solver: Solver) -> None:
     assert solution.objective == 4
 
 
-@settings(max_examples=settings.default.max_examples // 2)
+@drawn(75)
 @given(problems(max_values=6, budget=True, feasible=None))
 def test_budgets_agree_with_looking_at_every_plan(problem: Problem) -> None:
     if any(True for _ in every_plan(problem)):

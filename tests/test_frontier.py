@@ -10,9 +10,10 @@ from typing import ClassVar
 
 import numpy as np
 import pytest
+from depth import drawn
 from examples import cosines
 from helpers import FLOW, each, every_plan
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import remat
@@ -24,8 +25,6 @@ from remat.problem.weights import BY_BYTES, BY_COST, Weights
 from remat.proof.certify import proven_bound
 from remat.proof.hull import Hull
 from remat.testing import problems
-
-DRAWN = settings.default.max_examples
 
 
 def layers(count: int, bytes: int = 100, cost: int = 7) -> Problem:
@@ -64,14 +63,14 @@ def are_countable(problem: Problem) -> bool:
     return 2 * cost * int(problem.save_bytes.sum()) < 2**62
 
 
-@settings(max_examples=2 * DRAWN)
+@drawn(300)
 @given(problems(max_values=6).filter(are_countable))
 def test_the_vertices_are_those_of_all_plans(problem: Problem) -> None:
     every = [(plan.saved_bytes, plan.cost) for plan in every_plan(problem)]
     assert [point.point for point in frontier(problem).vertices] == lower_hull(every)
 
 
-@settings(max_examples=2 * DRAWN)
+@drawn(300)
 @given(problems(max_values=6).filter(are_countable), st.data())
 def test_the_bound_holds_at_every_budget(problem: Problem, data: st.DataObject) -> None:
     curve = frontier(problem)
@@ -84,7 +83,7 @@ def test_the_bound_holds_at_every_budget(problem: Problem, data: st.DataObject) 
         assert all(bound == point.cost for point in curve.vertices if point.saved_bytes == budget)
 
 
-@settings(max_examples=DRAWN)
+@drawn(150)
 @given(problems(max_values=30).filter(are_countable))
 def test_every_edge_is_proven_by_its_flow(problem: Problem) -> None:
     curve = frontier(problem)
@@ -95,7 +94,7 @@ def test_every_edge_is_proven_by_its_flow(problem: Problem) -> None:
             assert proven_bound(within, edge.certificate) == end.cost
 
 
-@settings(max_examples=DRAWN)
+@drawn(150)
 @given(problems(max_values=30))
 def test_cheaper_memory_recomputes_less(problem: Problem) -> None:
     """Where saving is free but for its bytes, the cuts are nested: what is recomputed only shrinks."""
@@ -105,13 +104,13 @@ def test_cheaper_memory_recomputes_less(problem: Problem) -> None:
 
 
 @each(FLOW)
-@settings(max_examples=DRAWN // 5)
+@drawn(30)
 @given(problems(max_values=12, largest=1000))
 def test_every_flow_solver_draws_the_same_frontier(solver: FlowSolver, problem: Problem) -> None:
     assert [p.plan for p in frontier(problem, solver=solver).points] == [p.plan for p in frontier(problem).points]
 
 
-@settings(max_examples=DRAWN // 2)
+@drawn(75)
 @given(problems(max_values=10, largest=2**40), st.data())
 def test_bounds_hold_where_weights_are_too_large_for_the_solver(problem: Problem, data: st.DataObject) -> None:
     """2^40 times 2^40 is past 62 bits: the price of memory is rounded, the bound is not."""
@@ -139,7 +138,7 @@ def test_weights_that_weigh_nothing(wrong: tuple[int, int]) -> None:
         Weights(*wrong)
 
 
-@settings(max_examples=DRAWN // 2)
+@drawn(75)
 @given(problems(max_values=7, largest=2**58), st.data())
 def test_no_prices_are_too_large_for_a_frontier(problem: Problem, data: st.DataObject) -> None:
     """In the end bytes are free, which every problem allows; no bound, drawn ones included, is above a plan."""
@@ -242,7 +241,7 @@ def test_equal_layers_make_one_edge_and_are_filled_one_by_one() -> None:
 
 
 @pytest.mark.parametrize("solver", ["lagrangian", "cpsat", "pulp"])
-@settings(max_examples=DRAWN // 10)
+@drawn(15)
 @given(problem=problems(max_values=10, largest=1000))
 def test_refined_points_keep_their_budget_and_their_bound(solver: str, problem: Problem) -> None:
     curve = frontier(problem).refine(5, solver)

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from depth import drawn
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -130,7 +131,7 @@ def interpreted(graph: Graph, saved: BoolArray, predicted: tuple[Kernel, ...]) -
 
 
 @given(data=st.data(), graph=same_sized_graphs())
-@settings(max_examples=150)
+@drawn(150)
 def test_traffic_is_what_running_the_kernels_one_by_one_moves(data: st.DataObject, graph: Graph) -> None:
     """Every read finds its tensor in memory, everything wanted is written, nothing else is; bytes are their sum."""
     saved = drawn_saves(data, graph)
@@ -142,7 +143,7 @@ def test_traffic_is_what_running_the_kernels_one_by_one_moves(data: st.DataObjec
 
 
 @given(data=st.data(), graph=same_sized_graphs())
-@settings(max_examples=60)
+@drawn(60)
 def test_every_operator_alone_moves_what_running_them_one_by_one_moves(data: st.DataObject, graph: Graph) -> None:
     saved = drawn_saves(data, graph)
     plan = Plan.from_saved(remat.unpriced(graph), saved[np.isin(graph.names, remat.unpriced(graph).names)])
@@ -155,7 +156,7 @@ def test_every_operator_alone_moves_what_running_them_one_by_one_moves(data: st.
 
 
 @given(data=st.data(), graph=graphs(facts=False, max_values=16))
-@settings(max_examples=80)
+@drawn(80)
 def test_any_graph_made_by_hand_has_kernels_for_all_that_is_wanted(data: st.DataObject, graph: Graph) -> None:
     """Sizes that do not fit together, empty tensors, calls: kernels still run, and move no more than they hold."""
     saved = drawn_saves(data, graph)
@@ -388,7 +389,7 @@ def test_empty_tensors_take_no_kernel(shape: tuple[int, ...]) -> None:
 
 
 @given(data=st.data())
-@settings(max_examples=60)
+@drawn(60)
 def test_shapes_that_do_not_fit_together_are_read_somehow(data: st.DataObject) -> None:
     """A graph made by hand may know some shapes and not others: each kernel still moves what it holds, and no more."""
     g, names = GraphBuilder(), list[str]()

@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from depth import drawn
+from hypothesis import given
 from test_graph import GRAPH
 
 from remat import Graph, InvalidGraph, InvalidPlan, Plan, Problem, solve
 from remat.testing import graphs, problems
 
-FEW = settings(max_examples=settings.default.max_examples // 3)
+FEW = drawn(50)
 
 
 @FEW

@@ -6,14 +6,15 @@ from dataclasses import replace
 from heapq import heapify, heappop, heappush
 
 import numpy as np
+from depth import drawn
 from helpers import EXACT, FLOW, each, largest_price, most_values
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from remat import Plan, Problem, Solver, solve
 from remat.testing import problems
 
-FEW = settings(max_examples=settings.default.max_examples // 2)
+FEW = drawn(75)
 
 
 def drawn(data: st.DataObject, solver: Solver, values: int = 14, scale: int = 1) -> Problem:

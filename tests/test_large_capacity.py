@@ -6,8 +6,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from depth import drawn
 from helpers import BUDGET, CONFIGURED, FLOW, each, every_plan
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from remat import FlowSolver, InvalidProblem, Problem, Solver, UnsupportedProblem, check_plan, solve
@@ -16,7 +17,7 @@ from remat.proof.certify import check_flow
 from remat.testing import problems
 
 BIG = 2**33
-FEW = settings(max_examples=settings.default.max_examples // 3)
+FEW = drawn(50)
 
 
 def exact_or_refused(problem: Problem, solver: Solver) -> None:

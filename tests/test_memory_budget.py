@@ -6,8 +6,9 @@ import math
 
 import numpy as np
 import pytest
+from depth import drawn
 from examples import linear_dropout
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from costmodels import ByteTraffic, MemoryBudget, RecomputeTime
@@ -34,8 +35,6 @@ from remat.improve.peak_search import relaxation
 from remat.predict.memory import lower_bound, simulate
 from remat.testing import check_cost_model, graphs
 from remat.words import parse_bytes
-
-DRAWN = settings.default.max_examples
 
 
 def layers(count: int = 4, size: int = 1000) -> Graph:
@@ -141,7 +140,7 @@ def test_recomputes_as_little_as_the_budget_allows(budget: float | int | str, sa
     assert (facts.saved_bytes, solution.objective) == (1000 * saves, redoes * 10**9)
 
 
-@settings(max_examples=DRAWN)
+@drawn(150)
 @given(graphs(facts=False), st.floats(0, 1))
 def test_inputs_are_free_and_a_storage_counts_once(graph: Graph, fraction: float) -> None:
     problem = MemoryBudget(fraction).pose(graph)
@@ -208,7 +207,7 @@ def test_no_problem_can_state_a_peak() -> None:
         MemoryBudget(0.5, of="peak").pose(layers())
 
 
-@settings(max_examples=DRAWN)
+@drawn(150)
 @given(graphs(facts=False), st.data())
 def test_a_plan_never_exceeds_the_peak(graph: Graph, data: st.DataObject) -> None:
     problem = RecomputeTime().pose(graph)
@@ -227,7 +226,7 @@ def test_a_plan_never_exceeds_the_peak(graph: Graph, data: st.DataObject) -> Non
     assert solution.bound <= solution.objective
 
 
-@settings(max_examples=DRAWN // 3)
+@drawn(50)
 @given(graphs(facts=False, max_values=10), st.data())
 def test_the_bound_on_time_holds_for_every_plan_that_fits(graph: Graph, data: st.DataObject) -> None:
     from helpers import every_plan

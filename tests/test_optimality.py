@@ -6,15 +6,15 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from depth import drawn
 from helpers import BUDGET, EXACT, SOLVERS, each, every_plan, is_legal, largest_price, most_values
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from remat import Feature, Infeasible, Problem, Solver, solve
 from remat.testing import problems
 from solvers import CPSAT
 
-DRAWN = settings.default.max_examples
 HEURISTIC = [solver for solver in SOLVERS if not solver.exact and Feature.BUDGET in solver.features]
 
 
@@ -22,14 +22,14 @@ def besides(oracle: str, solvers: list[Solver]) -> list[Solver]:
     return [solver for solver in solvers if solver.name != oracle]
 
 
-@settings(max_examples=DRAWN // 3)
+@drawn(50)
 @given(problems(max_values=6) | problems(max_values=6, budget=True))
 def test_enumeration_agrees_with_running_every_plan(problem: Problem) -> None:
     assert min(plan.cost for plan in every_plan(problem)) == solve(problem, "exhaustive").objective
 
 
 @each(besides("exhaustive", EXACT))
-@settings(max_examples=3 * DRAWN)
+@drawn(450)
 @given(data=st.data())
 def test_agrees_with_enumeration(solver: Solver, data: st.DataObject) -> None:
     problem = data.draw(problems(max_values=12, largest=largest_price(solver, 12)))
@@ -37,7 +37,7 @@ def test_agrees_with_enumeration(solver: Solver, data: st.DataObject) -> None:
 
 
 @each(besides("exhaustive", BUDGET))
-@settings(max_examples=3 * DRAWN)
+@drawn(450)
 @given(data=st.data())
 def test_agrees_with_enumeration_within_a_budget(solver: Solver, data: st.DataObject) -> None:
     problem = data.draw(problems(max_values=12, budget=True, largest=largest_price(solver, 12)))
@@ -45,7 +45,7 @@ def test_agrees_with_enumeration_within_a_budget(solver: Solver, data: st.DataOb
 
 
 @each(besides("pulp", EXACT))
-@settings(max_examples=DRAWN // 3)
+@drawn(50)
 @given(data=st.data())
 def test_agrees_with_the_integer_program(solver: Solver, data: st.DataObject) -> None:
     most = most_values(solver, 40)
@@ -64,7 +64,7 @@ def test_a_budget_is_kept_to_the_byte(solver: Solver) -> None:
 
 
 @each(HEURISTIC)
-@settings(max_examples=3 * DRAWN)
+@drawn(450)
 @given(data=st.data())
 def test_a_heuristic_keeps_the_budget_and_never_beats_the_optimum(solver: Solver, data: st.DataObject) -> None:
     problem = data.draw(problems(max_values=12, budget=True, largest=largest_price(solver, 12)))
@@ -80,7 +80,7 @@ def test_a_heuristic_keeps_the_budget_and_never_beats_the_optimum(solver: Solver
 
 
 @each([*BUDGET, *HEURISTIC])
-@settings(max_examples=DRAWN)
+@drawn(150)
 @given(data=st.data())
 def test_the_budget_may_be_spent_to_the_last_byte(solver: Solver, data: st.DataObject) -> None:
     problem = data.draw(problems(max_values=8, largest=largest_price(solver, 8)))
@@ -98,7 +98,7 @@ def test_the_budget_may_be_spent_to_the_last_byte(solver: Solver, data: st.DataO
         assert roomy.objective == solve(problem, "exhaustive").objective
 
 
-@settings(max_examples=DRAWN)
+@drawn(150)
 @given(st.lists(st.tuples(st.integers(1, 1000), st.integers(0, 300)), max_size=12), st.integers(0, 1000))
 def test_a_dynamic_program_is_exact_where_values_are_independent(items: list[tuple[int, int]], budget: int) -> None:
     """Then the problem is a knapsack, and one of less than 10,000 bytes."""
@@ -115,7 +115,7 @@ def test_a_dynamic_program_is_exact_where_values_are_independent(items: list[tup
     assert greedy - best <= max(prices, default=0)
 
 
-@settings(max_examples=DRAWN // 3)
+@drawn(50)
 @given(problems(max_values=12, budget=True))
 def test_more_workers_find_nothing_cheaper(problem: Problem) -> None:
     assert solve(problem, CPSAT()).objective == solve(problem, CPSAT(workers=4)).objective

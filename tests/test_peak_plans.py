@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from depth import drawn
+from hypothesis import given
 
 import remat
 from costmodels import MemoryBudget, RecomputeTime
@@ -68,7 +69,7 @@ def test_a_larger_budget_neither_costs_more_nor_peaks_lower(seed: int, smaller: 
     assert peaks[0] <= peaks[1]
 
 
-@settings(max_examples=settings.default.max_examples // 3)
+@drawn(50)
 @given(graphs(facts=False))
 def test_plans_are_legal_simulated_and_unbeaten(graph: Graph) -> None:
     problem = RecomputeTime("flops").pose(graph)

@@ -13,8 +13,9 @@ from typing import ClassVar
 import numpy as np
 import pytest
 import torch
+from depth import drawn
 from examples import cosines, impossible
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from torch import nn
 from typer.testing import CliRunner
@@ -100,7 +101,7 @@ def test_whatever_is_wanted_becomes_a_legal_plan_and_a_legal_plan_stays_what_it_
     assert space.plan(space.state(state.saved)) == plan
 
 
-@settings(max_examples=60)
+@drawn(60)
 @given(graphs(max_values=16), st.integers(0, 5), st.sampled_from((0, 3, 1000)))
 def test_the_answer_is_legal_allowed_and_no_worse_than_any_start(graph: Graph, salt: int, extra_bytes: int) -> None:
     assume(feasible(graph))
@@ -121,7 +122,7 @@ def mask_of(graph: Graph, plan: Plan) -> BoolArray:
     return mask
 
 
-@settings(max_examples=60)
+@drawn(60)
 @given(graphs(max_values=16), st.integers(0, 5))
 def test_no_single_save_or_drop_improves_the_answer(graph: Graph, salt: int) -> None:
     assume(feasible(graph))
@@ -142,7 +143,7 @@ def test_no_single_save_or_drop_improves_the_answer(graph: Graph, salt: int) -> 
             assert not score(state) < found.after, f"{'drop' if saved[v] else 'save'} {graph.names[v]}"
 
 
-@settings(max_examples=40)
+@drawn(40)
 @given(graphs(max_values=14), st.integers(0, 3))
 def test_the_same_seed_gives_the_same_answer(graph: Graph, seed: int) -> None:
     assume(feasible(graph))
@@ -150,7 +151,7 @@ def test_the_same_seed_gives_the_same_answer(graph: Graph, seed: int) -> None:
     assert (first.plan, first.history, first.evaluated) == (again.plan, again.history, again.evaluated)
 
 
-@settings(max_examples=60)
+@drawn(60)
 @given(graphs(max_values=14, facts=False))
 def test_what_multiplies_matrices_is_run_again_only_where_a_start_does_so(graph: Graph) -> None:
     found = remat.refine(graph, saves_all(graph), Anything())
@@ -206,7 +207,7 @@ def test_a_deep_graph_is_shortened_to_the_same_graph_whatever_its_depth(layers: 
     assert np.array_equal(short.base, reference.base)
 
 
-@settings(max_examples=40)
+@drawn(40)
 @given(st.integers(6, 12), st.data())
 def test_what_is_decided_in_the_short_graph_is_decided_in_every_layer(layers: int, data: st.DataObject) -> None:
     graph = deep(layers)
@@ -299,7 +300,7 @@ def test_progress_counts_every_plan_evaluated() -> None:
     assert all(later <= earlier for (_, earlier), (_, later) in itertools.pairwise(calls))
 
 
-@settings(max_examples=60)
+@drawn(60)
 @given(graphs(max_values=12, facts=False))
 def test_traffic_is_what_is_predicted_for_the_plan(graph: Graph) -> None:
     found = remat.refine(graph, saves_all(graph), "traffic")
@@ -317,7 +318,7 @@ def test_the_cosines_of_the_paper_are_refined_to_the_optimum() -> None:
     assert found.plan.saved == ("add3",)
 
 
-@settings(max_examples=60)
+@drawn(60)
 @given(graphs(max_values=16), st.integers(-2, 2))
 def test_an_answer_has_no_more_kernels_than_the_objective_allows(graph: Graph, more: int) -> None:
     assume(feasible(graph))

@@ -7,8 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from depth import drawn
 from examples import cosines
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
@@ -25,7 +26,7 @@ def some_plans(graph: Graph, data: st.DataObject, count: int) -> list[Plan]:
     return [space.plan(space.state(mask)) for mask in wanted]
 
 
-@settings(max_examples=60)
+@drawn(60)
 @given(graphs(max_values=12, facts=False), st.data())
 def test_no_plan_that_makes_the_same_calls_is_below_the_floor(graph: Graph, data: st.DataObject) -> None:
     """Equal sizes: an operator that computes less than it reads is taken to read no more than it computes."""

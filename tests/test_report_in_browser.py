@@ -12,9 +12,6 @@ from report_samples import EVIL, RESULTS, drawn, evil_files, solver_runs, write_
 from experiments.report.result_readers import READERS
 from remat.views.report import Page
 
-pytestmark = pytest.mark.xdist_group("chromium")
-"""One browser, and one large page, for all of them."""
-
 
 @pytest.fixture(scope="module")
 def tab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[chromium.Tab]:

@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from depth import drawn
 from examples import chain, cosines
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from report_samples import (
     EVIL,
@@ -404,7 +405,7 @@ ANY = st.one_of(
 )
 
 
-@settings(max_examples=settings.default.max_examples // 3)
+@drawn(50)
 @given(st.lists(st.dictionaries(st.text(max_size=8), ANY, max_size=4), max_size=5))
 def test_tables_of_any_rows_lose_no_value(rows: list[dict[str, Any]]) -> None:
     same = cells.constants(rows)

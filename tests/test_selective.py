@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from hypothesis import given, settings
+from depth import drawn
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.multiprocessing.reductions import StorageWeakRef
@@ -227,7 +228,7 @@ def observed_block() -> tuple[nn.Module, Tensor, Observed]:
 
 
 @given(seed=st.integers(0, 2**32 - 1), share=st.floats(0, 1))
-@settings(max_examples=15)
+@drawn(15)
 def test_holds_for_every_legal_plan(seed: int, share: float) -> None:
     model, x, observed = observed_block()
     graph = observed.graph

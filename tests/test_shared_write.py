@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from depth import drawn
+from hypothesis import given
 from hypothesis import strategies as st
 
 import remat
@@ -89,7 +90,7 @@ def best(its: SharedWrite, budget_bytes: int | None) -> int | None:
     return min(costs, default=None)
 
 
-@settings(max_examples=60)
+@drawn(60)
 @given(SMALL, MODES, st.none() | st.integers(0, 2**20))
 def test_the_optimum_is_that_of_all_saved_sets(graph: Graph, mode: Any, budget_bytes: int | None) -> None:
     try:
@@ -122,7 +123,7 @@ def test_the_price_of_a_set_is_what_it_moves(graph: Graph, mode: Any, bits: int)
         assert its.price(saved) == expected
 
 
-@settings(max_examples=30)
+@drawn(30)
 @given(graphs(max_values=14, facts=False), MODES)
 def test_no_cut_is_better(graph: Graph, mode: Any) -> None:
     its = SharedWrite.of(graph, mode)

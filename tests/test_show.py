@@ -6,8 +6,9 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from depth import drawn
 from examples import chain, cosines, linear_dropout
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from matplotlib.colors import to_hex
 from matplotlib.patches import FancyBboxPatch
@@ -83,7 +84,7 @@ def test_unknown_names_are_refused() -> None:
         remat.show(cosines(), Plan(("cos9",), ()))
 
 
-@settings(max_examples=40)  # a picture takes 40 ms
+@drawn(40)  # a picture takes 40 ms
 @given(graphs(max_values=20))
 def test_no_two_boxes_overlap(graph: Graph) -> None:
     extents = [box.get_path().get_extents(box.get_patch_transform()) for box in boxes(remat.show(graph)).values()]
