@@ -20,8 +20,8 @@ from remat.predict.memory.registers import fusion
 class BackwardKernels:
     """Predicted once for a graph of n values, and for what may be recomputed of it.
 
-    The kernels are those that `remat.predict.kernels` predicts for the plan that saves all that the backward pass needs:
-    what is recomputed joins kernels that are there anyway, or is a kernel of its own.
+    The kernels are those that `remat.predict.kernels` predicts for the plan that saves all that the backward pass
+    needs: what is recomputed joins kernels that are there anyway, or is a kernel of its own.
 
     Attributes:
         graph: where the values are from.

@@ -35,7 +35,7 @@ from experiments.compare_solvers.rows import COLUMNS, Row, frame_of
 from experiments.compare_solvers.scheduling import check_code, run, workers
 from experiments.compare_solvers.solver_pictures import looks, profiles, scaling
 from experiments.compare_solvers.store import Store, read
-from experiments.compare_solvers.summary import markdown, table
+from experiments.compare_solvers.summary import markdown, solver_table
 from experiments.compare_solvers.supervision import ROOT, rows_of
 from remat import InvalidOption, RematError, Solver
 from remat.facts.corpus import Corpus
@@ -590,22 +590,22 @@ def test_failures_and_instances_that_nobody_solves_count_in_profiles() -> None:
     assert found.loc[["easy", "hard", "one"]].to_numpy().tolist() == [[1, 4], [np.inf, np.inf], [2, np.inf]]
     assert len(found) == 3
     assert profile(ratios(found)["a"].to_numpy())[1].tolist() == [pytest.approx(2 / 3)]
-    shown = table(frame_of(rows)).set_index("solver")
+    shown = solver_table(frame_of(rows)).set_index("solver")
     assert shown["solved"].to_dict() == {"a": 3, "b": 1}
     assert shown["x fastest, mean"].to_dict() == {"a": 1, "b": 4}
 
 
 def test_a_gap_needs_a_bound() -> None:
     solver = {"objective": 100, "bound": None, "status": "feasible"}
-    shown = table(frame_of([row(**solver | {"solver": "a"}), row(**solver | {"solver": "b", "objective": 200})]))
+    shown = solver_table(frame_of([row(**solver | {"solver": "a"}), row(**solver | {"solver": "b", "objective": 200})]))
     assert shown["gap, median"].isna().all()
-    assert table(frame_of([row(objective=0, bound=0)]))["gap, worst"].tolist() == [0]
+    assert solver_table(frame_of([row(objective=0, bound=0)]))["gap, worst"].tolist() == [0]
 
 
 def test_rows_of_another_file_are_not_compared() -> None:
     old = row(solver="a", objective=100, bound=100, graph="old", solve_s=1.0)
     new = row(solver="b", objective=50, bound=50, graph="new", solve_s=2.0)
-    shown = table(frame_of([old, new]))
+    shown = solver_table(frame_of([old, new]))
     assert shown["solved"].tolist() == [1, 1]
     assert shown["gap, worst"].tolist() == [0, 0]
     assert shown["x fastest, mean"].isna().all()

@@ -25,6 +25,7 @@ from experiments.paper.batch_search import largest_batch as search
 from experiments.paper.batch_trial import Trials, captured, estimated_bytes
 from experiments.paper.kept_rows import Row, Rows
 from experiments.paper.largest_batch import NothingFits
+from experiments.paper.measure_table import measure
 from experiments.paper.methods import FULL, MIN_CUT, NO, OURS, checkpointed, cut
 from experiments.paper.scheduled_step import Unwritten, computed
 from experiments.paper.table import Setting, Table, Unavailable
@@ -39,7 +40,7 @@ TABLES = (throughput.TABLE, largest_batch.TABLE, acquisition.TABLE, solver_time.
 
 
 def measured(table: Table, tmp_path: Path, only: str) -> dict[str, Any]:
-    rows = table.measure(SMALL, tmp_path, only=only, minutes=5)
+    rows = measure(table, SMALL, tmp_path, only=only, minutes=5)
     problems = [row.problem for row in rows.rows.values() if row.kind]
     assert not problems
     return {row.case: row.figures for row in rows.rows.values()}
@@ -183,7 +184,7 @@ def test_a_step_that_is_wrong_is_no_result(tmp_path: Path, monkeypatch: pytest.M
 
     monkeypatch.setattr(throughput, "unwritten", doubled)
     monkeypatch.setattr(throughput, "reference", right)
-    rows = throughput.TABLE.measure(SMALL, tmp_path, only="resnet18, min-cut")
+    rows = measure(throughput.TABLE, SMALL, tmp_path, only="resnet18, min-cut")
     row = rows.rows["resnet18, min-cut", "cpu", "small"]
     assert row.kind == "error"
     assert row.problem.startswith("WrongStep: ")
@@ -414,8 +415,8 @@ def test_a_budget_saves_less_and_recomputes_more(monkeypatch: pytest.MonkeyPatch
     step = {"saved_bytes": 2**20, "median_s": 1e-3, "peak_bytes": 2**21, "error": ""}
     steps = {"pytorch": step, "ours": step}
     monkeypatch.setattr(budget_curve, "measured_rows", lambda *args, **options: steps)  # compiling takes a minute
-    budget_curve.TABLE.measure(SMALL, tmp_path, only="budget 0.4")
-    rows = budget_curve.TABLE.measure(SMALL, tmp_path, only="budget 1.0")
+    measure(budget_curve.TABLE, SMALL, tmp_path, only="budget 0.4")
+    rows = measure(budget_curve.TABLE, SMALL, tmp_path, only="budget 1.0")
     tight, loose = (rows.rows[f"budget {budget}", "cpu", "small"].figures for budget in ("0.4", "1.0"))
     for who in ("pytorch", "ours"):
         assert tight[f"{who}_share"] <= 40 < loose[f"{who}_share"] <= 100

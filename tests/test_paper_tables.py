@@ -15,11 +15,11 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from experiments.paper import kept_rows as rows_module
-from experiments.paper import table as table_module
+from experiments.paper import kept_rows, measure_table
 from experiments.paper.kept_rows import Row, Rows, WrongFile, cell
-from experiments.paper.table import Case, Figures, Setting, Table, Unavailable, command
-from experiments.paper.table_page import NOT_MEASURED, markdown
+from experiments.paper.measure_table import command, measure
+from experiments.paper.table import Case, Figures, Setting, Table, Unavailable
+from experiments.paper.table_page import NOT_MEASURED, page_of
 
 SMALL = Setting("cpu", "small", 1)
 PUBLISHED = Setting("cpu", "published", 1)
@@ -59,7 +59,7 @@ def counter() -> Counter:
 def cleared(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The devices that were cleared, in name only: to collect the garbage of all other tests takes a second a case."""
     devices: list[str] = []
-    monkeypatch.setattr(table_module, "_clear", devices.append)
+    monkeypatch.setattr(measure_table, "_clear", devices.append)
     return devices
 
 
@@ -76,19 +76,19 @@ def test_a_killed_run_loses_one_case_and_the_next_goes_on(
 ) -> None:
     counter.failing[killed] = KeyboardInterrupt()
     with pytest.raises(KeyboardInterrupt):
-        counter.table().measure(SMALL, tmp_path)
+        measure(counter.table(), SMALL, tmp_path)
     names = ["one", "two", "three"]
     assert counter.calls == names[: names.index(killed) + 1]
     counter.failing.clear()
     counter.calls.clear()
-    rows = counter.table().measure(SMALL, tmp_path)
+    rows = measure(counter.table(), SMALL, tmp_path)
     assert counter.calls == names[names.index(killed) :]
     assert [row.case for row in Rows.open(rows.path, "example").rows.values()] == names
     counter.calls.clear()
-    counter.table().measure(SMALL, tmp_path)
+    measure(counter.table(), SMALL, tmp_path)
     assert counter.calls == []
     cleared.clear()
-    counter.table().measure(SMALL, tmp_path, again=True)
+    measure(counter.table(), SMALL, tmp_path, again=True)
     assert counter.calls == names
     assert cleared == ["cpu"] * 3, "each begins with nothing compiled"
 
@@ -96,7 +96,7 @@ def test_a_killed_run_loses_one_case_and_the_next_goes_on(
 def test_a_run_that_is_killed_while_it_writes_leaves_the_file_as_it_was(
     counter: Counter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    counter.table().measure(SMALL, tmp_path, only="one")
+    measure(counter.table(), SMALL, tmp_path, only="one")
     file = tmp_path / "example.json"
     before = file.read_text()
 
@@ -106,24 +106,24 @@ def test_a_run_that_is_killed_while_it_writes_leaves_the_file_as_it_was(
     with monkeypatch.context() as patched:
         patched.setattr(os, "replace", killed)
         with pytest.raises(KeyboardInterrupt):
-            counter.table().measure(SMALL, tmp_path)
+            measure(counter.table(), SMALL, tmp_path)
     assert file.read_text() == before
-    assert len(counter.table().measure(SMALL, tmp_path).rows) == 3
+    assert len(measure(counter.table(), SMALL, tmp_path).rows) == 3
 
 
 def test_only_some_cases_are_measured_and_an_unknown_name_is_refused(counter: Counter, tmp_path: Path) -> None:
-    counter.table().measure(SMALL, tmp_path, only="o")
+    measure(counter.table(), SMALL, tmp_path, only="o")
     assert counter.calls == ["one", "two"]
     with pytest.raises(ValueError, match=r"no case of example has 'four' in its name: \['one', 'two', 'three'\]"):
-        counter.table().measure(SMALL, tmp_path, only="four")
+        measure(counter.table(), SMALL, tmp_path, only="four")
 
 
 def test_no_case_is_begun_when_the_time_is_over(counter: Counter, tmp_path: Path) -> None:
-    rows = counter.table().measure(SMALL, tmp_path, minutes=0)
+    rows = measure(counter.table(), SMALL, tmp_path, minutes=0)
     assert counter.calls == []
     assert rows.rows == {}
     assert NOT_MEASURED in (tmp_path / "example.md").read_text()
-    counter.table().measure(SMALL, tmp_path, minutes=5)
+    measure(counter.table(), SMALL, tmp_path, minutes=5)
     assert len(counter.calls) == 3
 
 
@@ -132,11 +132,11 @@ def test_what_fails_or_is_measured_again_does_not_keep_the_others_waiting(
 ) -> None:
     """Each run has the time for one case."""
     clock = SimpleNamespace(monotonic=lambda: 60.0 * len(counter.calls), perf_counter=time.perf_counter)
-    monkeypatch.setattr(table_module, "time", clock)
+    monkeypatch.setattr(measure_table, "time", clock)
 
     def measured(**options: Any) -> str:
         before = len(counter.calls)
-        counter.table().measure(SMALL, tmp_path, minutes=0.5, **options)
+        measure(counter.table(), SMALL, tmp_path, minutes=0.5, **options)
         (name,) = counter.calls[before:]
         return name
 
@@ -150,7 +150,7 @@ def test_what_fails_or_is_measured_again_does_not_keep_the_others_waiting(
 def test_rows_of_cases_that_the_table_no_longer_has_do_not_count(counter: Counter, tmp_path: Path) -> None:
     """They would go into summaries, and a failed one would fail the command for ever."""
     counter.failing["two"] = RuntimeError("no such luck")
-    counter.table().measure(SMALL, tmp_path)
+    measure(counter.table(), SMALL, tmp_path)
     seen: list[str] = []
 
     def summary(rows: Rows, folder: Path) -> list[str]:
@@ -177,14 +177,14 @@ def test_an_error_of_any_text_stays_in_its_cell_and_is_shown_as_it_is(counter: C
     assert "| needs a GPU \\| of 80 GB |" in text
     counter.failing.clear()
     worded = replace(counter.table(), cases=[Case("one", lambda setting: {"time_ms": "a | b"}, {"time_ms": "c | d"})])
-    worded.measure(SMALL, tmp_path, again=True)
+    measure(worded, SMALL, tmp_path, again=True)
     assert "| c \\| d | not yet measured | a \\| b |" in (tmp_path / "example.md").read_text()
 
 
 def test_a_failure_is_a_row_the_others_still_count_and_it_is_measured_again(counter: Counter, tmp_path: Path) -> None:
     counter.failing["one"] = RuntimeError("a | b\nand a trace")
     counter.failing["two"] = Unavailable("needs a GPU of 80 GB")
-    rows = counter.table().measure(SMALL, tmp_path)
+    rows = measure(counter.table(), SMALL, tmp_path)
     kinds = {row.case: (row.kind, row.problem) for row in rows.rows.values()}
     assert kinds == {
         "one": ("error", "RuntimeError: a | b"),
@@ -195,17 +195,17 @@ def test_a_failure_is_a_row_the_others_still_count_and_it_is_measured_again(coun
     assert "RuntimeError: a \\| b" in text
     assert line_of(text, "kernels", "two")[-1] == "needs a GPU of 80 GB"
     counter.failing = {"three": RuntimeError("of which nothing was published")}
-    counter.table().measure(SMALL, tmp_path, only="three", again=True)
+    measure(counter.table(), SMALL, tmp_path, only="three", again=True)
     text = (tmp_path / "example.md").read_text()
     assert line_of(text, "time (ms)", "three")[2:] == ["", NOT_MEASURED, "RuntimeError: of which nothing was published"]
     counter.failing.clear()
     counter.calls.clear()
-    counter.table().measure(SMALL, tmp_path)
+    measure(counter.table(), SMALL, tmp_path)
     assert counter.calls == ["one", "two", "three"]
 
 
 def test_what_was_not_measured_on_cuda_is_said_in_words(counter: Counter, tmp_path: Path) -> None:
-    counter.table().measure(SMALL, tmp_path)
+    measure(counter.table(), SMALL, tmp_path)
     text = (tmp_path / "example.md").read_text()
     assert line_of(text, "figure") == ["case", "figure", "published", "CUDA, published size", "CPU, small size"]
     assert line_of(text, "time (ms)") == ["one", "time (ms)", "0.25", NOT_MEASURED, "4.5"]
@@ -216,7 +216,7 @@ def test_what_was_not_measured_on_cuda_is_said_in_words(counter: Counter, tmp_pa
 
 
 def test_a_size_that_the_source_does_not_say_is_not_called_published(counter: Counter, tmp_path: Path) -> None:
-    replace(counter.table(), full_size="full").measure(PUBLISHED, tmp_path, only="one")
+    measure(replace(counter.table(), full_size="full"), PUBLISHED, tmp_path, only="one")
     text = (tmp_path / "example.md").read_text()
     assert line_of(text, "figure")[3:] == ["CUDA, full size", "CPU, full size", "CPU, small size"]
     assert "- cpu, full size: 1 of the rows" in text
@@ -224,10 +224,10 @@ def test_a_size_that_the_source_does_not_say_is_not_called_published(counter: Co
 
 def test_two_settings_stand_side_by_side(counter: Counter, tmp_path: Path) -> None:
     table = counter.table()
-    table.measure(SMALL, tmp_path)
-    rows = table.measure(PUBLISHED, tmp_path, only="one")
+    measure(table, SMALL, tmp_path)
+    rows = measure(table, PUBLISHED, tmp_path, only="one")
     rows.add(Row("one", "cuda", "published", {"time_ms": 0.125, "kernels": 2}))
-    text = markdown(table, rows)
+    text = page_of(table, rows)
     headings = ["CUDA, published size", "CPU, published size", "CPU, small size"]
     assert line_of(text, "figure")[3:] == headings
     assert line_of(text, "time (ms)") == ["one", "time (ms)", "0.25", "0.125", "4.5", "4.5"]
@@ -240,16 +240,16 @@ def test_each_row_knows_the_run_that_measured_it(
 ) -> None:
     def run(commit: str, **options: Any) -> dict[str, str]:
         known = {"commit": commit, "date": "today", "torch": "2", "machine": "m", "command": f"at {commit}"}
-        monkeypatch.setattr(rows_module, "provenance", lambda: known)
-        counter.table().measure(SMALL, tmp_path, **options)
+        monkeypatch.setattr(kept_rows, "provenance", lambda: known)
+        measure(counter.table(), SMALL, tmp_path, **options)
         document = json.loads((tmp_path / "example.json").read_text())
         return {row["case"]: document["runs"][row["run"]]["commit"] for row in document["rows"]}
 
     assert run("a") == dict.fromkeys(["one", "two", "three"], "a")
     assert run("b", only="two", again=True) == {"one": "a", "two": "b", "three": "a"}
     text = (tmp_path / "example.md").read_text()
-    assert "- cpu, small size: 2 of the rows: commit a," in text
-    assert "- cpu, small size: 1 of the rows: commit b," in text
+    assert "- cpu, small size: 2 of the rows by `python -m experiments.paper.example`: commit a," in text
+    assert "- cpu, small size: 1 of the rows by `python -m experiments.paper.example`: commit b," in text
     assert run("c", again=True) == dict.fromkeys(["one", "two", "three"], "c")
     document = json.loads((tmp_path / "example.json").read_text())
     assert [known["commit"] for known in document["runs"]] == ["c"], "no run that no row is from"
@@ -257,14 +257,14 @@ def test_each_row_knows_the_run_that_measured_it(
 
 
 def test_the_file_of_another_table_is_refused_and_so_is_what_is_no_table(counter: Counter, tmp_path: Path) -> None:
-    counter.table("example").measure(SMALL, tmp_path)
+    measure(counter.table("example"), SMALL, tmp_path)
     (tmp_path / "example.json").rename(tmp_path / "other.json")
     with pytest.raises(ValueError, match=r"other.json holds 'example', expected 'other'; name another folder"):
-        counter.table("other").measure(SMALL, tmp_path)
+        measure(counter.table("other"), SMALL, tmp_path)
     for text in ("{", "[]", "3", '{"runs": []}', '{"table": "other"}', '{"table": "other", "runs": [], "rows": [{}]}'):
         (tmp_path / "other.json").write_text(text)
         with pytest.raises(WrongFile, match=r"other.json is not the file of a table \(.*\); remove it"):
-            counter.table("other").measure(SMALL, tmp_path)
+            measure(counter.table("other"), SMALL, tmp_path)
     assert counter.calls == ["one", "two", "three"]
 
 

@@ -24,7 +24,7 @@ def finished(**rows: dict[str, tuple[int, int, int, bool]]) -> dict[str, Any]:
     """Model -> strategy -> (bytes, kernels, saved bytes, legal), as traffic.json has it."""
     return {
         model: {
-            "provenance": {"commit": "c", "torch": "t", "machine": "m", "date": "d"},
+            "provenance": {"command": "python -m traffic", "commit": "c", "torch": "t", "machine": "m", "date": "d"},
             "failed": {},
             "rows": [
                 asdict(Row(model, name, moved, 0, kernels, saved, None, None, legal))

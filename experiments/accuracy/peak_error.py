@@ -32,6 +32,7 @@ from costmodels import ByteTraffic
 from experiments.demo import SaveLeast
 from experiments.models import zoo
 from experiments.models.cases import CASES
+from experiments.report.markdown import bullets, cited, page, section, table
 from experiments.report.provenance import provenance
 from remat.answer.plan_facts import plan_mask
 from remat.predict.memory import Simulator, lower_bound, simulate
@@ -146,7 +147,7 @@ def main(
     }
     output.mkdir(parents=True, exist_ok=True)
     (output / "peak_error.json").write_text(json.dumps(report, indent=1) + "\n")
-    (output / "peak_error.md").write_text(text := _markdown(report, rows, runs))
+    (output / "peak_error.md").write_text(text := markdown(report))
     console.print(text.split("\n## ")[0], markup=False)
     console.print(f"written to {output / 'peak_error.json'} and .md")
 
@@ -271,34 +272,51 @@ def _error(simulated: int, reference: int) -> float:
     return abs(simulated - reference) / max(reference, 1)
 
 
-def _markdown(report: dict[str, Any], rows: list[Row], runs: list[Run]) -> str:
-    origin = report["provenance"]
-    lines = ["# Simulated peak memory against TorchInductor's estimate", ""]
-    lines += [f"{origin['command']}: torch {origin['torch']}, {origin['machine']}, {origin['date']}.", ""]
-    lines += ["| pass | Inductor's order | passes | median error | 90 % below | worst | where |"]
-    lines += ["|---|---|---|---|---|---|---|"]
-    for part, against, numbers in _summary(rows):
-        order = "of the graph" if against == "in_order_bytes" else "its own"
-        errors = " | ".join(f"{100 * numbers[key]:.1f} %" for key in ("median_error", "90 % below", "worst_error"))
-        lines.append(f"| {part} | {order} | {numbers['passes']} | {errors} | {numbers['worst_case']} |")
-    if runs:
-        lines += ["", "## Whole steps, run", "", "| model | plan | simulated | measured | ratio | lower bound |"]
-        lines += ["|---|---|---|---|---|---|"]
-        for run in runs:
-            numbers = (
-                f"{run.simulated_bytes:,} | {run.measured_bytes:,} | {_ratio(run.simulated_bytes, run.measured_bytes)}"
-            )
-            lines.append(f"| {run.model} | {run.plan} | {numbers} | {run.lower_bound_bytes:,} |")
-    lines += ["", "## Every pass, in bytes", ""]
-    lines += ["| model | plan | pass | simulated | Inductor, in order | ratio | Inductor, its order | ratio |"]
-    lines += ["|---|---|---|---|---|---|---|---|"]
-    for row in rows:
-        references = (f"{b:,} | {_ratio(row.simulated_bytes, b)}" for b in (row.in_order_bytes, row.inductor_bytes))
-        part = "backward" if row.backward else "forward"
-        lines.append(f"| {row.model} | {row.plan} | {part} | {row.simulated_bytes:,} | {' | '.join(references)} |")
-    if report["failed"]:
-        lines += ["", "## Failed", "", *(f"- {name}: {why}" for name, why in report["failed"].items())]
-    return "\n".join(lines) + "\n"
+def markdown(report: dict[str, Any]) -> str:
+    """Makes the page."""
+    summary = [
+        (
+            part,
+            "of the graph" if against == "in_order_bytes" else "its own",
+            numbers["passes"],
+            *(f"{100 * numbers[key]:.1f} %" for key in ("median_error", "90 % below", "worst_error")),
+            numbers["worst_case"],
+        )
+        for name, numbers in report["summary"].items()
+        for part, _, against in (name.partition(", "),)
+    ]
+    runs = [
+        (
+            run["model"],
+            run["plan"],
+            run["simulated_bytes"],
+            run["measured_bytes"],
+            _ratio(run["simulated_bytes"], run["measured_bytes"]),
+            run["lower_bound_bytes"],
+        )
+        for run in report["runs"]
+    ]
+    return page(
+        "Simulated peak memory against TorchInductor's estimate",
+        f"{cited(report['provenance'], 'experiments.accuracy.peak_error')}.",
+        table(("pass", "Inductor's order", "passes", "median error", "90 % below", "worst", "where"), summary),
+        section("Whole steps, run", table(("model", "plan", "simulated", "measured", "ratio", "lower bound"), runs))
+        if runs
+        else "",
+        section("Every pass, in bytes", table(_HEADINGS, map(_cells, report["rows"]))),
+        section("Failed", bullets(f"{name}: {why}" for name, why in report["failed"].items()))
+        if report["failed"]
+        else "",
+    )
+
+
+_HEADINGS = ("model", "plan", "pass", "simulated", "Inductor, in order", "ratio", "Inductor, its order", "ratio")
+
+
+def _cells(row: dict[str, Any]) -> tuple[object, ...]:
+    simulated, references = row["simulated_bytes"], (row["in_order_bytes"], row["inductor_bytes"])
+    compared = (value for reference in references for value in (reference, _ratio(simulated, reference)))
+    return (row["model"], row["plan"], "backward" if row["backward"] else "forward", simulated, *compared)
 
 
 def _ratio(simulated: int, reference: int) -> str:

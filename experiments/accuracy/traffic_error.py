@@ -1,14 +1,14 @@
 """How far predicted memory traffic is from what TorchInductor schedules, and whether it ranks plans alike.
 
-`python -m experiments.accuracy.traffic_error` takes models, and for each of them legal plans that differ: autograd's saves,
-PyTorch's and ours, points of the frontier, random ones. For each plan, `remat.predict_traffic` predicts the bytes
-that the kernels of both passes read and write, from the `Graph` alone. Inductor's scheduler is asked for the same,
-after all fusion and before code generation: see `remat.pytorch.inductor.scheduled`. A rank correlation of 1 means that the two
-order a model's plans alike.
+`python -m experiments.accuracy.traffic_error` takes models, and for each of them legal plans that differ: autograd's
+saves, PyTorch's and ours, points of the frontier, random ones. For each plan, `remat.predict_traffic` predicts the
+bytes that the kernels of both passes read and write, from the `Graph` alone. Inductor's scheduler is asked for the
+same, after all fusion and before code generation: see `remat.pytorch.inductor.scheduled`. A rank correlation of 1 means
+that the two order a model's plans alike.
 
-There are two parts. The rules of `remat.predict.kernels` were read in Inductor, and checked on `experiments.models.workloads.KERNEL_ZOO`:
-its errors say how well they are copied. `experiments.models.held_out` has models that no rule was written for: their errors
-are those to expect of a model of one's own.
+There are two parts. The rules of `remat.predict.kernels` were read in Inductor, and checked on
+`experiments.models.workloads.KERNEL_ZOO`: its errors say how well they are copied. `experiments.models.held_out` has
+models that no rule was written for: their errors are those to expect of a model of one's own.
 """
 
 from __future__ import annotations

@@ -2,89 +2,88 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from experiments.models.held_out import MENDED
-from experiments.report.provenance import cited
+from experiments.report.markdown import bullets, cited, page, section, table
 
 _ABOUT = {
     "zoo": "The models on which the rules of `remat.predict.kernels` were checked while they were written.",
     "held-out": (
-        "Models that no rule was written for: `experiments/held_out`. They were written down before any of them was "
-        "compared. Each plan is one of autograd's saves, PyTorch's default, a cut, the fewest saved bytes, or random. "
-        "Inductor is asked about each model under its first plan, through Dynamo and AOTAutograd; about the other "
-        "plans by the joint graph alone, if that gave the same kernels."
+        "Models that no rule was written for: `experiments/models/held_out`. They were written down before any of them "
+        "was compared. Each plan is one of autograd's saves, PyTorch's default, a cut, the fewest saved bytes, or "
+        "random. Inductor is asked about each model under its first plan, through Dynamo and AOTAutograd; about the "
+        "other plans by the joint graph alone, if that gave the same kernels."
     ),
 }
 _TITLES = {"zoo": "The zoo", "held-out": "Held out"}
 
 
 def markdown(report: dict[str, Any]) -> str:
-    """What was found, model by model, then plan by plan."""
-    origin = report["provenance"]
-    lines = ["# Predicted memory traffic against TorchInductor's count", ""]
-    lines += [
-        f"{cited(origin)}. An error is that of the bytes that the kernels of both passes read and write, calls of "
-        "libraries included; it is negative where the prediction is too low."
-    ]
+    """Makes the page: what was found, model by model, then plan by plan."""
     parts = {name: report[name] for name in _TITLES if name in report}
-    for name, found in parts.items():
-        lines += ["", f"## {_TITLES[name]}", "", _ABOUT[name], *_part(found)]
-    lines += ["", "## Every plan", ""]
-    lines += ["| model | plan | predicted bytes | Inductor's | error | predicted kernels | Inductor's |"]
-    lines += ["|---|---|--:|--:|--:|--:|--:|"]
-    lines += [
-        f"| {row['model']} | {row['plan']} | {row['predicted_bytes']:,} | {row['inductor_bytes']:,} | "
-        f"{100 * row['error']:+.1f} % | {row['predicted_kernels']} | {row['inductor_kernels']} |"
+    plans = [
+        (
+            row["model"],
+            row["plan"],
+            row["predicted_bytes"],
+            row["inductor_bytes"],
+            f"{100 * row['error']:+.1f} %",
+            row["predicted_kernels"],
+            row["inductor_kernels"],
+        )
         for found in parts.values()
         for row in found["rows"]
     ]
-    return "\n".join(lines) + "\n"
+    headings = ("model", "plan", "predicted bytes", "Inductor's", "error", "predicted kernels", "Inductor's")
+    return page(
+        "Predicted memory traffic against TorchInductor's count",
+        f"{cited(report['provenance'], 'experiments.accuracy.traffic_error')}. An error is that of the bytes that the "
+        "kernels of both passes read and write, calls of libraries included; it is negative where the prediction is "
+        "too low.",
+        *(section(_TITLES[name], _ABOUT[name], *_part(found)) for name, found in parts.items()),
+        section("Every plan", table(headings, plans)),
+    )
 
 
-def _part(found: dict[str, Any]) -> list[str]:
-    lines = ["", *_overall(found["overall"])] if found["overall"] else []
+def _part(found: dict[str, Any]) -> Iterator[str]:
+    """The blocks about a part."""
+    yield _overall(found["overall"]) if found["overall"] else ""
     if found["summary"]:
-        lines += [
-            "",
-            "| model | values | plans | median error | worst | where | within 1 % | rank correlation "
-            "| Inductor's bytes, from | to |",
-            "|---|--:|--:|--:|--:|---|--:|--:|--:|--:|",
-            *map(_row, found["summary"]),
-        ]
-    mended = [f"- {about['model']}: {MENDED[about['model']]}" for about in found["summary"] if about["model"] in MENDED]
+        yield table(_HEADINGS, map(_cells, found["summary"]))
+    mended = [f"{about['model']}: {MENDED[about['model']]}" for about in found["summary"] if about["model"] in MENDED]
     if mended:
-        lines += [
-            "",
-            "Held out no longer (*), since a rule was written or mended after they were compared:",
-            "",
-            *mended,
-        ]
+        yield "Held out no longer (*), since a rule was written or mended after they were compared:"
+        yield bullets(mended)
     if found["failed"]:
-        lines += ["", "Failed:", "", *(f"- {name}: {why}" for name, why in found["failed"].items())]
-    return lines
+        yield "Failed:"
+        yield bullets(f"{name}: {why}" for name, why in found["failed"].items())
 
 
-def _overall(found: dict[str, Any]) -> list[str]:
-    return [
+def _overall(found: dict[str, Any]) -> str:
+    return (
         f"{found['models']} models, {found['plans']} plans: {found['exact']} to the byte, {found['within_1_percent']} "
         f"within 1 %, {found['within_6_percent']} within 6 %; median error {100 * found['median_error']:.1f} %, "
         f"nine in ten within {100 * found['p90_error']:.1f} %, the worst {100 * found['worst_error']:.1f} % "
         f"({found['worst_model']}, {found['worst_plan']})."
-    ]
+    )
 
 
-def _row(about: dict[str, Any]) -> str:
+_HEADINGS = ("model", "values", "plans", "median error", "worst", "where", "within 1 %", "rank correlation")
+_HEADINGS += ("Inductor's bytes, from", "to")
+
+
+def _cells(about: dict[str, Any]) -> tuple[object, ...]:
     correlation = about["rank_correlation"]
-    cells = (
+    return (
         about["model"] + (" (*)" if about["model"] in MENDED else ""),
-        f"{about['values']:,}",
-        str(about["plans"]),
+        about["values"],
+        about["plans"],
         f"{100 * about['median_error']:.1f} %",
         f"{100 * about['worst_error']:+.1f} %",
         about["worst_plan"] if about["worst_error"] else "",
         f"{100 * about['within_1_percent']:.0f} %",
         "" if correlation is None else f"{correlation:.3f}",
-        *(f"{size:,}" for size in about["inductor_bytes"]),
+        *about["inductor_bytes"],
     )
-    return f"| {' | '.join(cells)} |"

@@ -16,7 +16,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
-import numpy as np
 import torch
 import typer
 from rich.console import Console
@@ -25,6 +24,7 @@ from rich.table import Table
 import remat
 from costmodels import MemoryBudget, RecomputeTime
 from experiments.models import workloads as models
+from experiments.report.markdown import bullets, cell, cited, page, section, table
 from experiments.report.provenance import provenance
 from remat import Graph, InvalidPlan, Plan, Problem
 from remat.answer.plan_facts import PlanFacts, plan_mask
@@ -235,45 +235,34 @@ _COLUMNS = (
 
 def show(title: str, rows: list[dict[str, Any]], columns: tuple[str, ...]) -> None:
     """Prints a table."""
-    table = Table(title=title)
+    shown = Table(title=title)
     for column in columns:
-        table.add_column(column, justify="left" if column in ("illegal", "ended", "model") else "right")
+        shown.add_column(column, justify="left" if column in ("illegal", "ended", "model") else "right")
     for row in rows:
-        table.add_row(*(_text(row[column]) for column in columns))
-    console.print(table)
+        shown.add_row(*(cell(row[column]) for column in columns))
+    console.print(shown)
 
 
 def markdown(document: dict[str, Any]) -> str:
-    """The same tables for people who read the repository."""
-    about = document["provenance"]
-    lines = [
-        "# Memory budgets beside PyTorch's",
-        "",
-        f"`{about['command']}`, commit {about['commit']}, {about['date']}, torch {about['torch']}, {about['machine']}. "
-        "Costs are in flops, or in nanoseconds of the roofline of an A100: estimates, not measured times. "
-        "Ours is the better of `lagrangian` and of `cpsat` with a time limit. The models have random weights (seed 0).",
-        "",
-        *(f"- {claim}: {_text(number)}" for claim, number in document["summary"].items()),
-        "",
-        *_table(document["times"], tuple(document["times"][0])),
-    ]
-    for model in dict.fromkeys(row["model"] for row in document["rows"]):
-        rows = [row for row in document["rows"] if row["model"] == model]
-        lines += ["", f"## {model}", "", *_table(rows, _COLUMNS)]
-    return "\n".join(lines) + "\n"
+    """Makes the page: the same tables for people who read the repository."""
+    models = dict.fromkeys(row["model"] for row in document["rows"])
+    return page(
+        "Memory budgets beside PyTorch's",
+        f"{cited(document['provenance'], 'experiments.bench.budgets')}. Costs are in flops, or in nanoseconds of the "
+        "roofline of an A100: estimates, not measured times. Ours is the better of `lagrangian` and of `cpsat` with a "
+        "time limit. The models have random weights (seed 0).",
+        bullets(f"{claim}: {cell(number)}" for claim, number in document["summary"].items()),
+        _table(document["times"], tuple(document["times"][0])),
+        *(
+            section(name, _table([row for row in document["rows"] if row["model"] == name], _COLUMNS))
+            for name in models
+        ),
+    )
 
 
-def _table(rows: list[dict[str, Any]], columns: tuple[str, ...]) -> list[str]:
-    head = ["| " + " | ".join(column.replace("_", " ") for column in columns) + " |", "|" + "---|" * len(columns)]
-    return head + ["| " + " | ".join(_text(row[column]) for column in columns) + " |" for row in rows]
-
-
-def _text(value: object) -> str:
-    if value is None:
-        return ""
-    if isinstance(value, bool | str):
-        return str(value)
-    return f"{value:,}" if isinstance(value, int | np.integer) else f"{value:.4g}"
+def _table(rows: list[dict[str, Any]], columns: tuple[str, ...]) -> str:
+    headings = [column.replace("_", " ") for column in columns]
+    return table(headings, [[row[column] for column in columns] for row in rows])
 
 
 if __name__ == "__main__":

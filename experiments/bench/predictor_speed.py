@@ -1,10 +1,10 @@
 """How long a prediction takes: `python -m experiments.bench.predictor_speed`.
 
 A GPT-2-style model of 12 layers, with attention written out, and legal plans that differ. For each plan the same
-question twice, in turns and in one process: which kernels, and how many bytes? `remat.predict.kernels` predicts them, and
-TorchInductor's scheduler is asked about the same `Graph`, without generating code (`remat.pytorch.inductor.scheduled`). Both
-have read the graph before; what that takes is a column of its own. Times are processor times of the process, ratios
-are of medians; the bytes and kernels of both are written down beside.
+question twice, in turns and in one process: which kernels, and how many bytes? `remat.predict.kernels` predicts them,
+and TorchInductor's scheduler is asked about the same `Graph`, without generating code
+(`remat.pytorch.inductor.scheduled`). Both have read the graph before; what that takes is a column of its own. Times are
+processor times of the process, ratios are of medians; the bytes and kernels of both are written down beside.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ from rich.console import Console
 import remat
 from experiments.accuracy.kernel_truth import Choice, different_plans
 from experiments.models.workloads import transformer
-from experiments.report.provenance import cited, provenance
+from experiments.report.markdown import cited, page, table
+from experiments.report.provenance import provenance
 from remat.predict.kernels import Fuser
 from remat.pytorch.inductor.scheduled import Scheduled
 from remat.pytorch.measure.torch_budgets import torchs_plans
@@ -125,38 +126,48 @@ def summary(rows: list[Row]) -> dict[str, Any]:
 
 
 def markdown(report: dict[str, Any]) -> str:
-    """The tables, and where they come from."""
-    origin, found, graph = report["provenance"], report["summary"], report["graph"]
-    lines = [
-        "# Predicting kernels, and asking TorchInductor",
-        "",
-        f"{cited(origin)}. A GPT-2-style model of {graph['layers']} layers, {graph['values']:,} values; processor "
-        "time, both in one process.",
-        "",
-        "| a plan takes | median, s | fastest | slowest | reading the graph, once |",
-        "|---|--:|--:|--:|--:|",
-    ]
-    for label, key, reading in (
+    """Makes the page: the tables, and where they come from."""
+    found, graph = report["summary"], report["graph"]
+    sides = (
         ("`remat.predict.kernels`", "predicted_s", "reading_s"),
         ("Inductor, without code generation", "inductor_s", "inductor_reading_s"),
-    ):
-        times = " | ".join(f"{found[key][which]:.3f}" for which in ("median", "fastest", "slowest"))
-        lines.append(f"| {label} | {times} | {found[reading]:.2f} |")
-    lines += [
-        "",
+    )
+    times = [
+        (label, *(f"{found[key][which]:.3f}" for which in ("median", "fastest", "slowest")), f"{found[reading]:.2f}")
+        for label, key, reading in sides
+    ]
+    return page(
+        "Predicting kernels, and asking TorchInductor",
+        f"{cited(report['provenance'], 'experiments.bench.predictor_speed')}. A GPT-2-style model of "
+        f"{graph['layers']} layers, {graph['values']:,} values; processor time, both in one process.",
+        table(("a plan takes", "median, s", "fastest", "slowest", "reading the graph, once"), times),
         f"Of medians, {found['median_ratio']:.0f}x faster; Inductor at its fastest against the slowest prediction, "
         f"{found['worst_ratio']:.0f}x.",
-        "",
-        "| plan | predicted in, s | Inductor, s | predicted bytes | Inductor's | predicted kernels | Inductor's |",
-        "|---|--:|--:|--:|--:|--:|--:|",
-    ]
-    for row in report["rows"]:
-        lines.append(
-            f"| {row['plan']} | {statistics.median(row['predicted_s']):.3f} | {row['inductor_s']:.1f} | "
-            f"{row['predicted_bytes']:,} | {row['inductor_bytes']:,} | {row['predicted_kernels']} | "
-            f"{row['inductor_kernels']} |"
-        )
-    return "\n".join(lines) + "\n"
+        table(_HEADINGS, map(_cells, report["rows"])),
+    )
+
+
+_HEADINGS = (
+    "plan",
+    "predicted in, s",
+    "Inductor, s",
+    "predicted bytes",
+    "Inductor's",
+    "predicted kernels",
+    "Inductor's",
+)
+
+
+def _cells(row: dict[str, Any]) -> tuple[object, ...]:
+    return (
+        row["plan"],
+        f"{statistics.median(row['predicted_s']):.3f}",
+        f"{row['inductor_s']:.1f}",
+        row["predicted_bytes"],
+        row["inductor_bytes"],
+        row["predicted_kernels"],
+        row["inductor_kernels"],
+    )
 
 
 if __name__ == "__main__":

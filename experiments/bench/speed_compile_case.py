@@ -1,8 +1,9 @@
 """One first compilation for `experiments.bench.speed_compile`, in a process of its own: nothing is warm.
 
-`python -m experiments.bench.speed_compile_case {torch,remat} step LAYERS` compiles a training step of a deep transformer,
-`... graphs LAYERS` does so without generating code, and `... choose MODEL` stops once it is known what is saved. A
-fourth argument, 0 unless given, says how deep on the stack (`experiments.bench.stack`). Each prints a JSON row.
+`python -m experiments.bench.speed_compile_case {torch,remat} step LAYERS` compiles a training step of a deep
+transformer, `... graphs LAYERS` does so without generating code, and `... choose MODEL` stops once it is known what is
+saved. A fourth argument, 0 unless given, says how deep on the stack (`experiments.bench.stack`). Each prints a JSON
+row.
 """
 
 from __future__ import annotations

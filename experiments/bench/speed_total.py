@@ -1,8 +1,9 @@
 """Does a faster choice make the whole compilation faster? `python -m experiments.bench.speed_total` measures it.
 
 Training steps of a transformer of 10,000 values, compiled without generating code, by PyTorch's partitioner and by ours
-in turns, in one warm process. `experiments.bench.speed_compile` does so in fresh processes, where imports that both need
-count, too; and on a machine that others share the two of a pair are then a minute apart, which hides a few percent.
+in turns, in one warm process. `experiments.bench.speed_compile` does so in fresh processes, where imports that both
+need count, too; and on a machine that others share the two of a pair are then a minute apart, which hides a few
+percent.
 """
 
 from __future__ import annotations

@@ -25,8 +25,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from experiments.compare_solvers import solver_pictures as pictures
-from experiments.compare_solvers import summary
+from experiments.compare_solvers import solver_pictures, summary
 from experiments.compare_solvers.agreement import disagreements
 from experiments.compare_solvers.case import Case, Named, cases_of, unfinished
 from experiments.compare_solvers.performance_profile import coverage
@@ -65,6 +64,9 @@ _SHOWN = (
     "gap, median",
 )
 """Columns for a terminal; solvers.md has all."""
+
+PICTURES = {"Time against size": "solvers-scaling.svg", "Performance profiles": "solvers-profile.svg"}
+"""Of the page, by title."""
 
 _STYLES = {"timeout": "yellow", "error": "red"}
 
@@ -186,13 +188,12 @@ def _run(cases: Sequence[Case], todo: Sequence[Case], store: Store) -> None:
 
 def _write(frame: pd.DataFrame, output: Path) -> None:
     wrong = disagreements(frame)
-    pictures.scaling(frame, output / "solvers-scaling.svg")
-    pictures.profiles(frame, output / "solvers-profile.svg")
-    about = {"Time against size": "solvers-scaling.svg", "Performance profiles": "solvers-profile.svg"}
-    (output / "solvers.md").write_text(summary.markdown(frame, provenance(gpu=False)["command"], about))
+    solver_pictures.scaling(frame, output / "solvers-scaling.svg")
+    solver_pictures.profiles(frame, output / "solvers-profile.svg")
+    (output / "solvers.md").write_text(summary.markdown(frame, provenance(gpu=False)["command"], PICTURES))
     for cost_model, rows in frame.groupby("cost_model", sort=False):
         console.print(f"\n{cost_model}", style="bold", markup=False)
-        console.print(table(summary.readable(summary.table(rows))[list(_SHOWN)].to_dict("records")))
+        console.print(table(summary.readable(summary.solver_table(rows))[list(_SHOWN)].to_dict("records")))
         if left_out := coverage(rows):
             console.print(f"({left_out})", style="yellow")
     console.print()

@@ -9,13 +9,14 @@ import pandas as pd
 
 from experiments.compare_solvers.agreement import disagreements, same_plans
 from experiments.compare_solvers.performance_profile import WITHIN, best_bound, coverage, ratios, seconds, solved
+from experiments.report.markdown import bullets, page, section, table
 
 _STATUS = ("optimal", "feasible", "refused", "timeout", "error")
 _OTHER = ("infeasible", "limit", "gave_up")
 _LONGEST_NOTE = 160
 
 
-def table(frame: pd.DataFrame) -> pd.DataFrame:
+def solver_table(frame: pd.DataFrame) -> pd.DataFrame:
     """A row for each solver.
 
     Args:
@@ -86,38 +87,40 @@ def readable(shown: pd.DataFrame) -> pd.DataFrame:
 
 
 def markdown(frame: pd.DataFrame, command: str, pictures: Mapping[str, str]) -> str:
-    """The page.
+    """Makes the page.
 
     Args:
         frame: all rows.
         command: that made it.
         pictures: title -> file name, in the page's folder.
     """
-    lines = [
-        "# Solvers on the corpus",
-        "",
+    return page(
+        "Solvers on the corpus",
         f"`{command}`: {len(frame):,} rows, {frame['instance'].nunique()} instances. {_origin(frame)}",
-        "",
-        *(f"- {claim}" for claim in claims(frame)),
-        "",
-        f"*Solved*: a plan that costs at most {WITHIN:.1%} more than the best bound of any solver, within the time "
-        "limit; a solver that keeps the limit itself may need longer to build its model and to stop, and its seconds "
-        "say so. *Certified*: proven, and the proof verified without trusting the solver. *x fastest*: seconds of the "
-        "solver alone, to those of the fastest, over the instances that it solved, of those that all solvers of the "
-        "table were asked to solve; the geometric mean, and the worst. "
-        "*Gap*: of its plans to the best bound of any solver. *Grows as*: seconds fitted to a power of the number of "
-        "values. *Refused*: the solver does not take the problem, and says so. Without a budget, a solver that is not "
-        "exact (`lagrangian`, the knapsacks) is one cut by the default flow solver; the pictures leave it out.",
-    ]
-    for title, name in pictures.items():
-        lines += ["", f"![{title}]({name})"]
-    for cost_model, rows in frame.groupby("cost_model", sort=False):
-        shown = readable(table(rows))
-        numbers = ["left" if column in ("solver", "worst on") else "right" for column in shown]
-        shown = shown.map(lambda cell: cell.replace("|", "\\|"))
-        lines += ["", f"## `{cost_model}`", "", *([f"({left_out})", ""] if (left_out := coverage(rows)) else [])]
-        lines += [shown.to_markdown(index=False, colalign=numbers, disable_numparse=True)]
-    return "\n".join([*lines, "", *_reasons(frame)]) + "\n"
+        bullets(claims(frame)),
+        _WORDS,
+        *(f"![{title}]({name})" for title, name in pictures.items()),
+        *(_cost_model(str(name), rows) for name, rows in frame.groupby("cost_model", sort=False)),
+        _reasons(frame),
+    )
+
+
+_WORDS = (
+    f"*Solved*: a plan that costs at most {WITHIN:.1%} more than the best bound of any solver, within the time "
+    "limit; a solver that keeps the limit itself may need longer to build its model and to stop, and its seconds "
+    "say so. *Certified*: proven, and the proof verified without trusting the solver. *x fastest*: seconds of the "
+    "solver alone, to those of the fastest, over the instances that it solved, of those that all solvers of the "
+    "table were asked to solve; the geometric mean, and the worst. "
+    "*Gap*: of its plans to the best bound of any solver. *Grows as*: seconds fitted to a power of the number of "
+    "values. *Refused*: the solver does not take the problem, and says so. Without a budget, a solver that is not "
+    "exact (`lagrangian`, the knapsacks) is one cut by the default flow solver; the pictures leave it out."
+)
+
+
+def _cost_model(name: str, rows: pd.DataFrame) -> str:
+    """The section of one cost model."""
+    shown, left_out = readable(solver_table(rows)), coverage(rows)
+    return section(f"`{name}`", f"({left_out})" if left_out else "", table(list(shown), shown.to_numpy().tolist()))
 
 
 def claims(frame: pd.DataFrame) -> list[str]:
@@ -154,13 +157,13 @@ def _several(numbers: pd.Series) -> str:
     return " and ".join(f"{number:g}" for number in sorted(numbers.unique()))
 
 
-def _reasons(frame: pd.DataFrame) -> list[str]:
+def _reasons(frame: pd.DataFrame) -> str:
     """Why there is no plan, or no proof: each reason once, with how often."""
     failed = frame[frame["status"].isin(["refused", "timeout", "error", *_OTHER])]
     if failed.empty:
-        return []
+        return ""
     # Numbers differ from instance to instance, the reason does not.
     reason = failed["note"].str.replace(r"\d+(?:[.,]\d+)*", "…", regex=True).str.slice(0, _LONGEST_NOTE)
     counts = failed.assign(reason=reason).groupby(["solver", "status", "reason"]).size()
-    lines = [f"- {solver}, {status}, {count:,} x: {why}" for (solver, status, why), count in counts.items()]  # type: ignore[misc]
-    return ["## Why there is no plan", "", *lines]
+    lines = [f"{solver}, {status}, {count:,} x: {why}" for (solver, status, why), count in counts.items()]  # type: ignore[misc]
+    return section("Why there is no plan", bullets(lines))

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from experiments.report.markdown import bullets, page, section, table
 from remat.facts.corpus import Entry
 from remat.words import human_bytes
 
 _INTRODUCTION = """\
-# Joint graphs of real models
-
 `python -m experiments.corpus` makes these files, the index and this page; do not edit them by hand.
 
 Each file is the joint forward+backward graph of a training step, as TorchInductor would partition it: every value
@@ -39,46 +38,50 @@ the weights do not matter. All were captured for the CPU, in training mode, with
 says with which versions, when, and by which command. Graphs for a GPU differ in details, above all where attention is
 one operator. Losses are part of the graph; optimizers are not. Batch sizes are ours.
 
-- `small-*`, `gpt*`, `lstm-*`: models of this repository (`experiments/models/workloads.py`, `experiments/models/zoo.py`); `gpt*` has an
-  output layer of its own, where the published models reuse the embedding.
-- Convolutional nets and acquisition functions: written out in `experiments/models/published.py` at the published widths.
+- `small-*`, `gpt*`, `lstm-*`: models of this repository (`workloads.py` and `zoo.py` in `experiments/models`); `gpt*`
+  has an output layer of its own, where the published models reuse the embedding. A path that a graph names is one of
+  the commit at which it was captured.
+- Convolutional nets and acquisition functions: written out in `published.py`, there, at the published widths.
 - `hf-*`: the configurations of the `transformers` package (Apache-2.0; `pip install 'remat[corpus]'`), without weights.
 
 *Saved* is what the forward pass hands to the backward pass if no operator runs twice, about what autograd keeps;
-parameters and inputs do not count.
-"""
+parameters and inputs do not count."""
 
 _END = """\
 ## Licence, and what to cite
 
 The files are under the licence of this repository, BSD-3-Clause. They contain no weights and no data, only which
 operators a model consists of. Please cite this repository with the commit that a file names, and the publication of the
-model:
-
-"""
+model:"""
 
 
 def markdown(entries: Sequence[Entry]) -> str:
-    """The page."""
+    """Makes the page."""
     size = human_bytes(sum(entry.file_bytes for entry in entries))
-    lines = [_INTRODUCTION, f"## {len(entries)} instances, {size}"]
-    for family in dict.fromkeys(entry.family for entry in entries):
-        rows = [entry for entry in entries if entry.family == family]
-        lines += [
-            "",
-            f"### {family}",
-            "",
-            "| name | values | uses | saved | model | sizes |",
-            "|---|--:|--:|--:|---|---|",
-        ]
-        lines += [row(entry) for entry in rows]
+    families = dict.fromkeys(entry.family for entry in entries)
     cited = dict.fromkeys(entry.cite for entry in entries if entry.cite)
     models = {cite: ", ".join(f"`{entry.name}`" for entry in entries if entry.cite == cite) for cite in cited}
-    return "\n".join([*lines, "", _END + "\n".join(f"- {cite}: {models[cite]}" for cite in cited)]) + "\n"
+    return page(
+        "Joint graphs of real models",
+        _INTRODUCTION,
+        f"## {len(entries)} instances, {size}",
+        *(section(name, _family([entry for entry in entries if entry.family == name]), level=3) for name in families),
+        _END,
+        bullets(f"{cite}: {names}" for cite, names in models.items()),
+    )
 
 
-def row(entry: Entry) -> str:
-    """A line of a table."""
-    saved = human_bytes(entry.no_recompute_saved_bytes)
-    sizes = f"{entry.sizes}, {entry.dtype}"
-    return f"| `{entry.name}` | {entry.values:,} | {entry.uses:,} | {saved} | {entry.model} | {sizes} |"
+def _family(entries: Sequence[Entry]) -> str:
+    """A table of the instances of one family."""
+    rows = [
+        (
+            f"`{entry.name}`",
+            entry.values,
+            entry.uses,
+            human_bytes(entry.no_recompute_saved_bytes),
+            entry.model,
+            f"{entry.sizes}, {entry.dtype}",
+        )
+        for entry in entries
+    ]
+    return table(("name", "values", "uses", "saved", "model", "sizes"), rows)

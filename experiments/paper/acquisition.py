@@ -19,9 +19,10 @@ from torch import Tensor, nn
 
 from experiments.corpus.recipe import Sample
 from experiments.models.published import Posterior
+from experiments.paper.measure_table import command
 from experiments.paper.methods import AGGRESSIVE, MIN_CUT, NO, OURS, compiled
 from experiments.paper.steps import measured_rows
-from experiments.paper.table import Case, Figures, Setting, Table, Unavailable, command
+from experiments.paper.table import Case, Figures, Setting, Table, Unavailable
 from remat.pytorch.seam import versions as seam
 
 METHODS = (MIN_CUT, NO, OURS, AGGRESSIVE)

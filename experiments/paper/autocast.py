@@ -17,8 +17,9 @@ import remat
 from costmodels import ByteTraffic
 from experiments.models.zoo import gpt2
 from experiments.paper import steps
+from experiments.paper.measure_table import command
 from experiments.paper.steps import NOTHING, OURS, PYTORCH
-from experiments.paper.table import Case, Figures, Setting, Table, command
+from experiments.paper.table import Case, Figures, Setting, Table
 from remat.pytorch.measure.step_strategies import Strategy
 
 OPERATORS, INDUCTOR = "operator by operator", "Inductor"

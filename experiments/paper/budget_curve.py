@@ -22,8 +22,9 @@ from costmodels import MemoryBudget, RecomputeTime
 from experiments.corpus.recipe import Sample
 from experiments.models.zoo import Block
 from experiments.paper.kept_rows import Row, Rows
+from experiments.paper.measure_table import command
 from experiments.paper.steps import measured_rows
-from experiments.paper.table import Case, Figures, Setting, Table, command
+from experiments.paper.table import Case, Figures, Setting, Table
 from remat.answer.plan_facts import PlanFacts
 from remat.predict.time import Roofline
 from remat.pytorch.measure.step_strategies import NOTHING_RECOMPUTED, Strategy, usual_strategies
@@ -137,14 +138,14 @@ def _step(who: str, step: dict[str, Any]) -> dict[str, float]:
 
 def summary(rows: Rows, folder: Path) -> Sequence[str]:
     """A picture of each setting that has both curves."""
-    lines: list[str] = []
+    blocks: list[str] = []
     for device, size in (("cuda", "published"), ("cuda", "small"), ("cpu", "small")):
         found = [row for row in rows.of(device, size) if not row.kind]
         if sum("ours_step_ms" in row.figures and "pytorch_step_ms" in row.figures for row in found) > 1:
             name = f"{TABLE.name}-{device}-{size}.svg"
             picture(found, f"{device.upper()}, {size} size", folder / name)
-            lines += [f'<img src="{name}" width="560" alt="Saved activations against the time of a step">', ""]
-    return lines
+            blocks.append(f'<img src="{name}" width="560" alt="Saved activations against the time of a step">')
+    return blocks
 
 
 def picture(rows: Iterable[Row], where: str, path: Path) -> None:

@@ -15,8 +15,9 @@ from torch import Tensor
 import remat
 from experiments.demo import SaveLeast
 from experiments.paper import steps
+from experiments.paper.measure_table import command
 from experiments.paper.steps import NOTHING, OURS, PYTORCH
-from experiments.paper.table import Case, Figures, Setting, Table, command
+from experiments.paper.table import Case, Figures, Setting, Table
 from remat.pytorch.measure.step_strategies import Strategy
 
 NUMBERS = "random numbers saved"

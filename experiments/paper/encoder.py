@@ -15,8 +15,9 @@ from torch import Tensor, nn
 import remat
 from costmodels import ByteTraffic
 from experiments.paper import steps
+from experiments.paper.measure_table import command
 from experiments.paper.steps import EAGER, NOTHING, OURS, PYTORCH
-from experiments.paper.table import Case, Figures, Setting, Table, Unavailable, command
+from experiments.paper.table import Case, Figures, Setting, Table, Unavailable
 from remat.pytorch.measure.step_strategies import Strategy
 
 AGGRESSIVE = "ours, aggressive"

@@ -13,8 +13,9 @@ import typer
 import remat
 from experiments.models.workloads import EvoNorm
 from experiments.paper import steps
+from experiments.paper.measure_table import command
 from experiments.paper.steps import EAGER, EVERYTHING, NOTHING, OURS, PYTORCH
-from experiments.paper.table import Case, Figures, Setting, Table, Unavailable, command
+from experiments.paper.table import Case, Figures, Setting, Table, Unavailable
 
 Shape = tuple[int, int, int, int]
 

@@ -13,8 +13,9 @@ from torch import Tensor
 
 import remat
 from experiments.paper import steps
+from experiments.paper.measure_table import command
 from experiments.paper.steps import EVERYTHING, NOTHING, OURS, PYTORCH
-from experiments.paper.table import Case, Figures, Setting, Table, command
+from experiments.paper.table import Case, Figures, Setting, Table
 
 FUSED, UNFUSED = "fused", "unfused"
 

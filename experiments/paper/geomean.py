@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 
 from experiments.paper.kept_rows import Rows, cell
 from experiments.paper.methods import METHODS, NO
+from experiments.report.markdown import section, table
 
 Means = Mapping[str, tuple[float, int]]
 """By method: the mean of its ratios to no-checkpoint, and over how many models."""
@@ -37,21 +38,17 @@ def measured(rows: Rows, device: str, size: str, figure: str) -> Means:
     return means(values)
 
 
-def lines(title: str, published: Mapping[str, str], columns: Mapping[str, Means]) -> Sequence[str]:
-    """A table of means: a line for each method, a column for each setting that has any."""
+def block(title: str, published: Mapping[str, str], columns: Mapping[str, Means]) -> str:
+    """Makes a section with a line for each method and a column for each setting that has any; "" without a figure."""
     kept = {name: found for name, found in columns.items() if found}
     if not kept and not published:
-        return []
-    methods: Iterable[str] = [
-        method for method in METHODS if method in published or any(method in found for found in kept.values())
+        return ""
+    methods = [method for method in METHODS if method in published or any(method in found for found in kept.values())]
+    rows = [
+        (method, published.get(method, ""), *(_cell(found.get(method)) for found in kept.values()))
+        for method in methods
     ]
-    rows = [f"## {title}", "", f"| method | published | {' | '.join(kept)} |", "|---|---:|" + "---:|" * len(kept)]
-    if not kept:
-        rows = [f"## {title}", "", "| method | published |", "|---|---:|"]
-    for method in methods:
-        cells = [_cell(found.get(method)) for found in kept.values()]
-        rows.append(f"| {' | '.join([method, published.get(method, ''), *cells])} |")
-    return [*rows, ""]
+    return section(title, table(("method", "published", *kept), rows))
 
 
 def _cell(mean: tuple[float, int] | None) -> str:

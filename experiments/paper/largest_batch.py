@@ -17,8 +17,9 @@ from experiments.paper import geomean
 from experiments.paper.batch_search import Found, largest_batch
 from experiments.paper.batch_trial import Trials, allowed_bytes, estimated_bytes, weight_bytes
 from experiments.paper.kept_rows import Rows
+from experiments.paper.measure_table import command
 from experiments.paper.methods import FULL, MIN_CUT, NO, OURS
-from experiments.paper.table import Case, Figures, Setting, Table, command
+from experiments.paper.table import Case, Figures, Setting, Table
 
 METHODS = (FULL, MIN_CUT, NO, OURS)
 
@@ -106,8 +107,8 @@ def summary(rows: Rows, folder: Path) -> Sequence[str]:
         name: geomean.measured(rows, *where, "samples_per_s") for name, where in columns.items() if where[0] == "cuda"
     }
     return [
-        *geomean.lines("Largest batch, times that of no-checkpoint: geometric means", table_2, batches),
-        *geomean.lines(
+        geomean.block("Largest batch, times that of no-checkpoint: geometric means", table_2, batches),
+        geomean.block(
             "Samples a second of each method at its largest batch, times those of no-checkpoint: geometric means",
             {MIN_CUT: "1.12"},
             speeds,
@@ -122,8 +123,8 @@ NOTES = """
   Beyond 16 samples the batch is found to a sixteenth of a power of two, or better; "too large" is the smallest batch
   that did not run. The search of one case ends after 300 s; then the two may be further apart.
 - Methods and models are those of `throughput`. "ours" has no published figure.
-- On the CPU, at either size, nothing runs: estimated is the peak of both passes as `remat.predict.memory` simulates it, on
-  joint graphs without contents, and parameters, buffers and inputs. Workspaces and fragmentation are not in it. The
+- On the CPU, at either size, nothing runs: estimated is the peak of both passes as `remat.predict.memory` simulates it,
+  on joint graphs without contents, and parameters, buffers and inputs. Workspaces and fragmentation are not in it. The
   models are our own there, at the published widths; RegNetX-1.6GF stands for timm_regnet.
 - Published for vgg16 under full-checkpoint is a batch of 4,096. Of images of 224 x 224, the output of the first
   convolution alone would then take 24.5 GiB in half precision, and its ReLU as much.

@@ -18,7 +18,8 @@ import typer
 import remat
 from costmodels import ByteTraffic
 from experiments.models import zoo
-from experiments.paper.table import Case, Figures, Setting, Table, Unavailable, command
+from experiments.paper.measure_table import command
+from experiments.paper.table import Case, Figures, Setting, Table, Unavailable
 from remat import FlowSolver, Solver, UnsupportedProblem
 from remat.answer.registry import find_solver, solver_names
 from remat.facts.corpus import Corpus

@@ -1,34 +1,38 @@
-"""A table's Markdown: the published figure beside ours, and where ours are from."""
+"""Page of a table: the published figure beside ours, and where ours are from."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Sequence
 
 from experiments.paper.kept_rows import Row, Rows, cell
-
-if TYPE_CHECKING:
-    from experiments.paper.table import Table
+from experiments.paper.table import Table
+from experiments.report import markdown
 
 _SETTINGS = (("cuda", "published"), ("cuda", "small"), ("cpu", "published"), ("cpu", "small"))
 _ALWAYS = (_SETTINGS[0], _SETTINGS[3])
 NOT_MEASURED = "not yet measured"
 
 
-def markdown(table: Table, rows: Rows, summary: Sequence[str] = ()) -> str:
-    """One line a figure: what was published, and ours in every setting that was measured; then the summary.
+def page_of(table: Table, rows: Rows, summary: Sequence[str] = ()) -> str:
+    """Makes the page: a line a figure, published and ours in every setting that was measured; then the summary.
 
     A case without a result on CUDA at the full size says so, in words.
     """
     settings = [setting for setting in _SETTINGS if setting in _ALWAYS or rows.of(*setting)]
-    headings = [
-        "case",
-        "figure",
-        "published",
-        *(f"{device.upper()}, {_called(table, size)}" for device, size in settings),
-    ]
-    lines = [f"# {table.title}", "", f"Published: {table.source}.", ""]
-    lines += [f"| {' | '.join(headings)} |", "|---|---|" + "---:|" * (len(headings) - 2)]
+    measured = [f"{device.upper()}, {_called(table, size)}" for device, size in settings]
+    return markdown.page(
+        table.title,
+        f"Published: {table.source}.",
+        markdown.table(["case", "figure", "published", *measured], _lines(table, rows, settings)),
+        *summary,
+        table.notes.strip(),
+        f"`python -m experiments.paper.{table.name}`. Seed 0, for weights and inputs.",
+        markdown.bullets(_runs(table, rows)),
+    )
+
+
+def _lines(table: Table, rows: Rows, settings: Sequence[tuple[str, str]]) -> Iterator[list[str]]:
+    """The cells of each figure of each case."""
     for case in table.cases:
         found = [rows.rows.get((case.name, *setting)) for setting in settings]
         shown = [
@@ -37,16 +41,8 @@ def markdown(table: Table, rows: Rows, summary: Sequence[str] = ()) -> str:
             if name in case.published or any(row is not None and name in row.figures for row in found)
         ] or list(table.figures)[:1]  # what failed, or was not measured, is said in any case
         for i, name in enumerate(shown):
-            cells = [_figure(row, name, is_first=i == 0) for row in found]
-            first = "" if i else case.name
-            lines.append(
-                f"| {first} | {table.figures[name]} | {_in_a_cell(case.published.get(name))} | {' | '.join(cells)} |"
-            )
-    if summary:
-        lines += ["", *summary]
-    if table.notes:
-        lines += ["", table.notes.strip()]
-    return "\n".join([*lines, "", *_provenance(table, rows)]) + "\n"
+            figures = [_figure(row, name, is_first=i == 0) for row in found]
+            yield ["" if i else case.name, table.figures[name], cell(case.published.get(name)), *figures]
 
 
 def _called(table: Table, size: str) -> str:
@@ -57,23 +53,15 @@ def _figure(row: Row | None, name: str, *, is_first: bool) -> str:
     if row is None:
         return NOT_MEASURED
     if row.kind:
-        return _in_a_cell(row.problem) if is_first else ""
-    return _in_a_cell(row.figures.get(name))
+        return row.problem if is_first else ""
+    return cell(row.figures.get(name))
 
 
-def _in_a_cell(value: object) -> str:
-    """A figure, or an error: on one line, with nothing in it that Markdown takes for the end of a cell or for HTML."""
-    return " ".join(cell(value).split()).replace("|", "\\|").replace("<", "\\<")
-
-
-def _provenance(table: Table, rows: Rows) -> list[str]:
-    lines = [f"`python -m experiments.paper.{table.name}`. Seed 0, for weights and inputs."]
+def _runs(table: Table, rows: Rows) -> Iterator[str]:
+    """Which run measured how many of the rows."""
     for i, run in enumerate(rows.runs):
         cases = [row for row in rows.rows.values() if row.run == i]
         if cases:
             where = ", ".join(sorted({f"{row.device}, {_called(table, row.size)}" for row in cases}))
-            lines.append(
-                f"- {where}: {len(cases)} of the rows: commit {run['commit']}, {run['date']}, torch {run['torch']}, "
-                f"{run['machine']}, `{run['command']}`"
-            )
-    return lines
+            origin = markdown.cited(run, f"experiments.paper.{table.name}")
+            yield f"{where}: {len(cases)} of the rows by {origin}"

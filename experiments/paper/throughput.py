@@ -17,9 +17,10 @@ import typer
 from experiments.models.ten_models import MODELS, Whole
 from experiments.paper import geomean
 from experiments.paper.kept_rows import Rows
+from experiments.paper.measure_table import command
 from experiments.paper.methods import METHODS, MIN_CUT, NO, compiled
 from experiments.paper.scheduled_step import compared, computed, unwritten
-from experiments.paper.table import Case, Figures, Setting, Table, Unavailable, command
+from experiments.paper.table import Case, Figures, Setting, Table, Unavailable
 from remat.pytorch.measure.step_values import Outcome
 from remat.pytorch.measure.training_step import measure_step
 from remat.pytorch.seam import versions as seam
@@ -95,19 +96,18 @@ def summary(rows: Rows, folder: Path) -> Sequence[str]:
     del folder
     columns = {f"{device.upper()}, {size} size": (device, size) for device, size in SETTINGS}
     return [
-        *geomean.lines(
+        geomean.block(
             "Samples a second, times those of no-checkpoint at the same batch: geometric means",
             {MIN_CUT: "1.10"},
             {name: geomean.measured(rows, *where, "samples_per_s") for name, where in columns.items()},
         ),
         *(
-            line
-            for title, figure in (("Saved bytes", "saved_mib"), ("Bytes moved by Inductor's count", "moved_mib"))
-            for line in geomean.lines(
+            geomean.block(
                 f"{title}, times those of no-checkpoint: geometric means",
                 {},
                 {name: geomean.measured(rows, *where, figure) for name, where in columns.items()},
             )
+            for title, figure in (("Saved bytes", "saved_mib"), ("Bytes moved by Inductor's count", "moved_mib"))
         ),
     ]
 

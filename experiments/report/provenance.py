@@ -6,7 +6,6 @@ import datetime
 import platform
 import subprocess
 import sys
-from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -23,14 +22,6 @@ def provenance(*, gpu: bool = True) -> dict[str, str]:
         "python": platform.python_version(),
         **{package: _version(package) for package in _PACKAGES},
     }
-
-
-def cited(origin: Mapping[str, str]) -> str:
-    """A run in half a sentence, for Markdown."""
-    return (
-        f"`{origin['command']}`: commit {origin['commit']}, torch {origin['torch']}, {origin['machine']}, "
-        f"{origin['date']}"
-    )
 
 
 _RESULTS = (":(top,exclude)experiments/results", ":(top,exclude)experiments/instances")

@@ -1,9 +1,9 @@
 """What computing values again within a pass saves: `python -m experiments.traffic_study.duplicate_table`.
 
-For each model of `experiments.models.workloads.KERNEL_ZOO`, TorchInductor plans the kernels of a training step twice: as it is,
-and with the post-grad pass `remat.pytorch.inductor.duplicate.DuplicateAcrossKernels`. PyTorch's own partitioner chooses what is
-saved, so that nothing but the pass differs. Kernels are counted after all fusion, before code generation; nothing is
-compiled, and nothing runs on what is counted.
+For each model of `experiments.models.workloads.KERNEL_ZOO`, TorchInductor plans the kernels of a training step twice:
+as it is, and with the post-grad pass `remat.pytorch.inductor.duplicate.DuplicateAcrossKernels`. PyTorch's own
+partitioner chooses what is saved, so that nothing but the pass differs. Kernels are counted after all fusion, before
+code generation; nothing is compiled, and nothing runs on what is counted.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ from torch import fx
 from torch._inductor.compile_fx import compile_fx
 
 from experiments.models.workloads import KERNEL_ZOO, Sample
-from experiments.report.provenance import cited, provenance
+from experiments.report.markdown import cited, page, table
+from experiments.report.provenance import provenance
 from remat.pytorch.inductor.duplicate import DuplicateAcrossKernels
 from remat.pytorch.inductor.lowered_graphs import visited
 from remat.pytorch.inductor.traffic_count import Kernel, scheduled_kernels
@@ -113,32 +114,30 @@ def _seeded(name: str) -> Sample:
 
 
 def markdown(report: dict[str, Any]) -> str:
-    """The table, and where it comes from."""
-    origin = report["provenance"]
-    lines = [
-        "# Bytes that kernels move, with values computed again within a pass",
-        "",
-        f"{cited(origin)}. MB are 10^6 bytes, by TorchInductor's own count, calls of libraries included; PyTorch's "
-        "partitioner chooses what is saved. Arithmetic is taken for free, and nothing is timed but the compiler: "
-        "processor time from Dynamo to the schedule of both passes, the first model's with what is imported then.",
-        "",
-        "| model | moved, MB | with the pass | change | forward | backward | kernels | with the pass | compiler, s "
-        "| with the pass |",
-        "|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|",
-    ]
-    return "\n".join([*lines, *map(_cells, report["rows"])]) + "\n"
+    """Makes the page: the table, and where it comes from."""
+    return page(
+        "Bytes that kernels move, with values computed again within a pass",
+        f"{cited(report['provenance'], 'experiments.traffic_study.duplicate_table')}. MB are 10^6 bytes, by "
+        "TorchInductor's own count, calls of libraries included; PyTorch's partitioner chooses what is saved. "
+        "Arithmetic is taken for free, and nothing is timed but the compiler: processor time from Dynamo to the "
+        "schedule of both passes, the first model's with what is imported then.",
+        table(_HEADINGS, map(_cells, report["rows"])),
+    )
 
 
-def _cells(row: dict[str, Any]) -> str:
+_HEADINGS = ("model", "moved, MB", "with the pass", "change", "forward", "backward")
+_HEADINGS += ("kernels", "with the pass", "compiler, s", "with the pass")
+
+
+def _cells(row: dict[str, Any]) -> tuple[str, ...]:
     sides = [Count(**row[side]) for side in ("before", "after")]
-    cells = (
+    return (
         row["model"],
         *(f"{side.bytes / 1e6:.2f}" for side in sides),
         *(_change(row[ratio]) for ratio in ("ratio", "forward_ratio", "backward_ratio")),
         *(str(side.forward_kernels + side.backward_kernels) for side in sides),
         *(f"{side.took_s:.1f}" for side in sides),
     )
-    return f"| {' | '.join(cells)} |"
 
 
 def _change(ratio: float) -> str:

@@ -2,9 +2,9 @@
 
 For each model of `experiments.models.workloads.KERNEL_ZOO`, ways to choose what is saved: autograd's, PyTorch's two,
 the classic cut (`ByteTraffic`), the cut that counts readers (`MultiRead`), the program with a shared write
-(`experiments.traffic_study.shared_write`), and `remat.refine`, which starts from all of these, and saves no more and makes no
-more kernels than PyTorch's default. Then Inductor plans the kernels of the step, without writing them: their bytes are
-the truth here.
+(`experiments.traffic_study.shared_write`), and `remat.refine`, which starts from all of these, and saves no more and
+makes no more kernels than PyTorch's default. Then Inductor plans the kernels of the step, without writing them: their
+bytes are the truth here.
 
 A model that is finished is kept in traffic.json, and skipped in the next run; `--fresh` begins anew.
 """

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from experiments.report.markdown import bullets, cited, page, section, table
 from remat.pictures import write
 
 DEFAULT = "PyTorch"
@@ -65,27 +67,23 @@ def _where(pairs: dict[str, Any], column: str) -> list[str]:
 
 
 def markdown(models: dict[str, Any]) -> str:
-    """One table for all models, and what it shows."""
+    """Makes the page: what holds for all models, and one table of them."""
     origin = next(iter(models.values()))["provenance"]
     commits = ", ".join(dict.fromkeys(about["provenance"]["commit"] for about in models.values()))
-    lines = [
-        "# Bytes that a training step moves, by TorchInductor's count",
-        "",
-        f"`python -m experiments.traffic_study.strategies_compared`, commit {commits}, torch {origin['torch']}, {origin['machine']}, "
-        f"{origin['date']}. MB are 10^6 bytes. Random weights (seed 0). Kernels are those of TorchInductor's "
-        "scheduler on CPU, calls of libraries included; nothing is timed. In bold: the fewest bytes among the "
-        "legal plans that save no more than PyTorch's default.",
-        "",
-        *(f"- {claim}: {_text(found)}" for claim, found in summary(models).items()),
-        "",
-        "| model | strategy | moved, MB | to PyTorch's | forward, MB | kernels | saved, MB | predicted, MB "
-        "| chosen in, s | |",
-        "|---|---|--:|--:|--:|--:|--:|--:|--:|---|",
-    ]
-    for about in models.values():
-        lines += _rows(about["rows"])
-    failed = [f"- {name}: {who}: {why}" for name, about in models.items() for who, why in about["failed"].items()]
-    return "\n".join([*lines, *(["", "## Failed", "", *failed] if failed else [])]) + "\n"
+    failed = [f"{name}: {who}: {why}" for name, about in models.items() for who, why in about["failed"].items()]
+    return page(
+        "Bytes that a training step moves, by TorchInductor's count",
+        f"{cited(origin | {'commit': commits}, 'experiments.traffic_study.strategies_compared')}. MB are 10^6 bytes. "
+        "Random weights (seed 0). Kernels are those of TorchInductor's scheduler on CPU, calls of libraries included; "
+        "nothing is timed. In bold: the fewest bytes among the legal plans that save no more than PyTorch's default.",
+        bullets(f"{claim}: {_text(found)}" for claim, found in summary(models).items()),
+        table(_HEADINGS, [cells for about in models.values() for cells in _rows(about["rows"])]),
+        section("Failed", bullets(failed)) if failed else "",
+    )
+
+
+_HEADINGS = ("model", "strategy", "moved, MB", "to PyTorch's", "forward, MB", "kernels", "saved, MB", "predicted, MB")
+_HEADINGS += ("chosen in, s", "")
 
 
 def _text(found: Any) -> str:
@@ -94,15 +92,14 @@ def _text(found: Any) -> str:
     return ", ".join(found) or "none" if isinstance(found, list) else str(found)
 
 
-def _rows(rows: list[dict[str, Any]]) -> list[str]:
+def _rows(rows: list[dict[str, Any]]) -> Iterator[tuple[str, ...]]:
     default = next(row for row in rows if row["strategy"] == DEFAULT)
     frugal = [row for row in rows if row["legal"] and row["saved_bytes"] <= default["saved_bytes"]]
     fewest = min(row["bytes"] for row in frugal)
-    lines: list[str] = []
     for row in rows:
         best = row in frugal and row["bytes"] == fewest
         moved = _megabytes(row["bytes"])
-        cells = (
+        yield (
             row["model"],
             row["strategy"],
             f"**{moved}**" if best else moved,
@@ -114,8 +111,6 @@ def _rows(rows: list[dict[str, Any]]) -> list[str]:
             "" if row["choosing_s"] is None else f"{row['choosing_s']:.2f}",
             row["note"],
         )
-        lines.append(f"| {' | '.join(cells)} |")
-    return lines
 
 
 def _megabytes(count: int | None) -> str:

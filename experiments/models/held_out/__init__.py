@@ -1,4 +1,4 @@
-"""Models that the rules of `remat.predict.kernels` were not written for: what they get wrong is how wrong they are elsewhere.
+"""Models that the rules of `remat.predict.kernels` were not written for: they show how wrong the rules are elsewhere.
 
 They were written down before any of them was compared. `MENDED` names those that led to a rule since: these are
 held out no longer, and say so wherever they are shown.

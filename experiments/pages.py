@@ -1,0 +1,66 @@
+"""Writes the Markdown pages of the results again, from the data that lies beside them: `python -m experiments.pages`.
+
+Nothing is measured. A change of how a page reads, or of what a command is called, so reaches results that would take
+hours to make again; the figures stay. `solvers.md` is not among them: it names the command of its run, which its rows
+do not know. `python -m experiments.compare_solvers` writes that page from the rows that it has kept.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from importlib import import_module
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import typer
+
+from experiments.accuracy import peak_error, traffic_error_report
+from experiments.bench import budgets, predictor_speed
+from experiments.corpus import readme
+from experiments.paper.kept_rows import Rows
+from experiments.paper.measure_table import written
+from experiments.paper.table import Table
+from experiments.traffic_study import duplicate_table, traffic_report
+from remat.facts.corpus import Corpus
+
+RESULTS = Path(__file__).parent / "results"
+INSTANCES = Path(__file__).parent / "instances"
+
+WRITERS: Mapping[str, Callable[[dict[str, Any]], str]] = {
+    "budgets": budgets.markdown,
+    "duplicate": duplicate_table.markdown,
+    "peak_error": peak_error.markdown,
+    "predictor_speed": predictor_speed.markdown,
+    "traffic": lambda document: traffic_report.markdown(document["models"]),
+    "traffic_error": traffic_error_report.markdown,
+}
+"""By the name of the file: what makes a page of its document."""
+
+
+def pages(pictures: Path) -> Iterator[tuple[Path, str]]:
+    """Makes each page anew, with the path at which it lies.
+
+    Args:
+        pictures: a folder for those of `experiments.paper`, which are drawn on the way.
+    """
+    for name, markdown in WRITERS.items():
+        yield RESULTS / f"{name}.md", markdown(json.loads((RESULTS / f"{name}.json").read_text()))
+    for path in sorted((RESULTS / "paper").glob("*.json")):
+        table: Table = import_module(f"experiments.paper.{path.stem}").TABLE
+        yield path.with_suffix(".md"), written(table, Rows.open(path, table.name), pictures)
+    yield INSTANCES / "README.md", readme.markdown(Corpus.open(INSTANCES).entries)
+
+
+def main() -> None:
+    """Writes all pages, and says which of them have changed; pictures stay as they are."""
+    with TemporaryDirectory() as folder:
+        for path, text in pages(Path(folder)):
+            if text != path.read_text():
+                path.write_text(text)
+                typer.echo(f"{path.relative_to(Path(__file__).parent)} has changed")
+
+
+if __name__ == "__main__":
+    typer.run(main)

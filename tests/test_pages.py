@@ -1,0 +1,60 @@
+"""Markdown pages: how the writer writes, and that the committed pages are what the code makes of the committed data."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from experiments.compare_solvers import summary
+from experiments.compare_solvers.__main__ import PICTURES
+from experiments.compare_solvers.store import read
+from experiments.pages import RESULTS, pages
+from experiments.report.markdown import bullets, cell, cited, page, section, table
+
+
+def test_every_committed_page_is_what_its_data_says(tmp_path: Path) -> None:
+    found = dict(pages(tmp_path))
+    assert set(RESULTS.rglob("*.md")) - found.keys() == {RESULTS / "solvers.md"}
+    assert [path.name for path, text in found.items() if text != path.read_text()] == []
+
+
+def test_the_committed_page_of_the_solvers_is_what_its_rows_say() -> None:
+    text = (RESULTS / "solvers.md").read_text()
+    command = text.split("`")[1]  # the rows do not know it
+    assert summary.markdown(read(RESULTS / "solvers.csv"), command, PICTURES) == text
+
+
+def test_blocks_stand_apart_and_empty_ones_are_left_out() -> None:
+    text = page("A", "one", "", section("B", bullets(["x", "y"]), bullets([])), section("C", level=3))
+    assert text == "# A\n\none\n\n## B\n\n- x\n- y\n\n### C\n"
+
+
+def test_columns_of_numbers_are_aligned_to_the_right() -> None:
+    rows = [("a", 1, "1.5 %", "**2**", "no", ""), ("b", 2000, "-3e-05", "none", "2", "")]
+    head, marks, first, second = table(("name", "n", "share", "most", "half", "empty"), rows).splitlines()
+    assert head == "| name | n | share | most | half | empty |"
+    assert marks == "|---|--:|--:|---|---|---|"
+    assert (first, second) == ("| a | 1 | 1.5 % | **2** | no |  |", "| b | 2,000 | -3e-05 | none | 2 |  |")
+    assert table(("a", "b"), []) == "| a | b |\n|---|---|"
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(None, ""), (True, "True"), (12345, "12,345"), (0.123456, "0.1235"), ("a\n| b <c>", "a \\| b \\<c>")],
+)
+def test_a_value_stays_one_cell(value: object, text: str) -> None:
+    assert cell(value) == text
+
+
+def test_a_run_is_cited_by_the_command_of_today() -> None:
+    origin = {
+        "command": "python -m experiments.former --size 2",
+        "commit": "0",
+        "torch": "2",
+        "machine": "m",
+        "date": "d",
+    }
+    assert (
+        cited(origin, "experiments.bench.now") == "`python -m experiments.bench.now --size 2`: commit 0, torch 2, m, d"
+    )
