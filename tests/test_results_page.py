@@ -45,6 +45,10 @@ def test_how_often_ours_recomputes_less_than_pytorch() -> None:
     less = sum(row["ours"] < row["pytorch"] for row in legal)
     assert not any(row["ours"] > row["pytorch"] for row in legal)
     assert all(row["ended"] == "optimal" for row in legal)
+    alone = [row["lagrangian"] - row["pytorch"] for row in legal]
+    fewer, more = sum(change < 0 for change in alone), sum(change > 0 for change in alone)
+    equal = len(legal) - fewer - more
+    assert f"alone recomputes less than PyTorch in {fewer}, as much in {equal}, and more in {more}" in PAGE
     assert f"Against the other {len(legal)}, ours recomputes less in {less} and as much in {len(legal) - less}" in PAGE
 
 

@@ -87,6 +87,7 @@ def compared(graph: Graph, plans: dict[float, Plan], estimator: str, time_limit_
     for budget, plan in plans.items():
         saved_bytes = PlanFacts.of(graph, plan).saved_bytes
         theirs = problem.cost(*plan.masks(problem))
+        quick = remat.solve(replace(problem, budget_bytes=saved_bytes), "lagrangian", throw=False)
         same = best(problem, saved_bytes, time_limit_s)
         allowed = int(budget * most)
         within = best(problem, allowed, time_limit_s) if allowed > saved_bytes else None
@@ -99,6 +100,7 @@ def compared(graph: Graph, plans: dict[float, Plan], estimator: str, time_limit_
                 "illegal": illegal(graph, plan),
                 "saved_bytes": saved_bytes,
                 "pytorch": theirs,
+                "lagrangian": quick.objective,
                 "ours": same and same.objective,
                 "bound": same and same.bound,
                 "ended": "no legal plan saves so little" if same is None else same.termination.reason.name.lower(),
@@ -177,6 +179,8 @@ def summarized(rows: list[dict[str, Any]], times: list[dict[str, Any]]) -> dict[
         "legal": len(legal),
         "at the same bytes ours costs more": sum(row["ours"] > row["pytorch"] for row in legal),
         "at the same bytes ours costs less": sum(row["ours"] < row["pytorch"] for row in legal),
+        "at the same bytes lagrangian alone costs more": sum(row["lagrangian"] > row["pytorch"] for row in legal),
+        "at the same bytes lagrangian alone costs less": sum(row["lagrangian"] < row["pytorch"] for row in legal),
         **{
             f"{which} share of recompute that ours saves at the same bytes, by {estimator}, budgets 0.1 to 0.9": of(
                 [
@@ -221,6 +225,7 @@ _COLUMNS = (
     "budget",
     "saved_bytes",
     "pytorch",
+    "lagrangian",
     "ours",
     "bound",
     "ended",
