@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import ClassVar
+from dataclasses import dataclass, fields, replace
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -13,8 +13,11 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from remat import (
+    Bans,
     CertificateRejected,
+    InvalidOption,
     InvalidPlan,
+    InvalidProblem,
     Plan,
     Problem,
     Reason,
@@ -218,7 +221,7 @@ def test_weights_do_not_speak_for_themselves() -> None:
     assert isinstance(honest.certificate, FlowCertificate)
     weights = honest.certificate.weights
     forged = FlowCertificate(honest.certificate.flow, Boastful(weights.cost, weights.byte))
-    with pytest.raises(CertificateRejected, match=f"the flow proves the bound {honest.bound}, but"):
+    with pytest.raises(CertificateRejected, match="a flow's weights must be"):
         certify(THREE, replace(honest, termination=Termination(Reason.OPTIMAL, 14), certificate=forged))
 
 
@@ -320,3 +323,205 @@ def test_a_maximum_flow_is_worth_the_sink_s_inflow(problem: Problem) -> None:
     assert isinstance(solution.certificate, FlowCertificate)
     flow = solution.certificate.flow
     assert int(flow[network.heads == SINK].sum()) == check_flow(network, flow)
+
+
+class Eager(int):
+    """A number that is equal to whatever it is compared with, and never too large."""
+
+    def __eq__(self, other: object) -> bool:
+        return True
+
+    def __ne__(self, other: object) -> bool:
+        return False
+
+    def __gt__(self, other: object) -> bool:
+        return False
+
+    __hash__ = int.__hash__
+
+
+class Everywhere(str):
+    """A name that hides: it is equal to nothing that it is compared with, in a plan or in a problem."""
+
+    def __eq__(self, other: object) -> bool:
+        return False
+
+    __hash__ = str.__hash__
+
+
+class ShownOnly(tuple):
+    """Names that a loop does not see."""
+
+    def __iter__(self):
+        return iter(("a",))
+
+
+class Lawless(Plan):
+    def masks(self, problem: Problem) -> tuple[np.ndarray, np.ndarray]:
+        return BEST.masks(problem)
+
+
+class Optimal(Solution):
+    is_optimal = True
+
+
+class Certain(Termination):
+    def __post_init__(self) -> None: ...
+
+
+class FreeOfCharge(Problem):
+    def cost(self, saved: np.ndarray, recomputed: np.ndarray) -> int:
+        return 5
+
+
+def put(thing: object, label: str, value: object) -> object:
+    """Changes what is frozen, as no constructor would allow."""
+    changed = object.__new__(type(thing))
+    vars(changed).update(vars(thing) | {label: value})
+    return changed
+
+
+def wrong(**changes: object) -> Solution:
+    """The honest solution, with something put where it does not belong."""
+    solution = solve(CHAIN)
+    for label, value in changes.items():
+        solution = put(solution, label, value)
+    return solution  # type: ignore[return-value]
+
+
+def bound(value: object) -> Termination:
+    return put(solve(CHAIN).termination, "bound", value)  # type: ignore[return-value]
+
+
+def unlocked() -> FlowCertificate:
+    return put(solve(CHAIN).certificate, "flow", np.array(honest()[1]))  # type: ignore[return-value]
+
+
+def locked_by_flag() -> FlowCertificate:
+    flow = np.array(honest()[1])
+    flow.setflags(write=False)
+    return put(unlocked(), "flow", flow)  # type: ignore[return-value]
+
+
+FORGED = {
+    "a number that is equal to all, as objective": lambda: wrong(objective=Eager(4)),
+    "a truth value as objective": lambda: wrong(objective=True),
+    "a float as objective": lambda: wrong(objective=5.0),
+    "a number of numpy as objective": lambda: wrong(objective=np.int64(5)),
+    "a number that is equal to all, as bound": lambda: wrong(termination=bound(Eager(4))),
+    "a number of numpy as bound": lambda: wrong(termination=bound(np.int64(5))),
+    "a solution of another class": lambda: Optimal(**vars(solve(CHAIN))),
+    "no solution at all": lambda: None,
+    "a termination of another class": lambda: wrong(termination=Certain(Reason.OPTIMAL, 5)),
+    "a reason that is none": lambda: wrong(termination=put(bound(5), "reason", "OPTIMAL")),
+    "a plan of another class": lambda: wrong(plan=Lawless(("x",), ())),
+    "a plan's names in another class": lambda: wrong(plan=put(BEST, "saved", ShownOnly(("x", "c")))),
+    "a plan's names in a list": lambda: wrong(plan=put(BEST, "saved", ["a"])),
+    "a name of another class": lambda: wrong(plan=put(BEST, "saved", ("a", Everywhere("a")))),
+    "a flow that can be written to": lambda: wrong(certificate=unlocked()),
+    "a flow that can be unlocked": lambda: wrong(certificate=locked_by_flag()),
+    "a flow of another class": lambda: wrong(certificate=put(unlocked(), "flow", honest()[1].view(Agreeable))),
+    "weights of another class": lambda: wrong(certificate=put(solve(CHAIN).certificate, "weights", Boastful(1, 0))),
+    "weights of another kind of number": lambda: wrong(
+        certificate=put(solve(CHAIN).certificate, "weights", put(Weights(), "cost", Eager(1)))
+    ),
+}
+
+
+@pytest.mark.parametrize("forge", FORGED.values(), ids=FORGED.keys())
+def test_only_exact_types_prove_anything(forge: Any) -> None:
+    with pytest.raises((CertificateRejected, InvalidPlan)):
+        certify(CHAIN, forge())
+
+
+@pytest.mark.parametrize("forge", FORGED.values(), ids=FORGED.keys())
+def test_no_solver_gets_such_an_answer_past_solve(forge: Any) -> None:
+    class Forger(Exhaustive):
+        def _solve(self, problem: Problem, *, time_limit_s: float | None) -> Solution:
+            return forge()
+
+    with pytest.raises((CertificateRejected, InvalidPlan)):
+        solve(CHAIN, Forger())
+
+
+TAMPERED = {
+    "a problem of another class": lambda: FreeOfCharge(**{f.name: getattr(CHAIN, f.name) for f in fields(CHAIN)}),
+    "not a problem": lambda: "CHAIN",
+    "a price below zero": lambda: put(CHAIN, "save_cost", np.array([9, 3, 6, -8])),
+    "prices that wrap": lambda: put(CHAIN, "save_cost", np.full(4, 2**61)),
+    "a column of another class": lambda: put(CHAIN, "save_cost", put_flag(np.array([9, 3, 6, -8]).view(Agreeable))),
+    "a name of another class": lambda: put(CHAIN, "names", ("x", "a", "b", Everywhere("c"))),
+    "bans of another class": lambda: put(CHAIN, "cannot_save", dict.fromkeys(range(4))),
+    "bans without a reason": lambda: put(CHAIN, "cannot_save", put(CHAIN.cannot_save, "codes", np.array([0, 0, 7, 0]))),
+    "a use that runs backwards": lambda: put(CHAIN, "producers", np.array([3, 1, 2])),
+    "a budget of another class": lambda: put(CHAIN, "budget_bytes", -1),
+}
+
+
+def put_flag(array: np.ndarray) -> np.ndarray:
+    array.setflags(write=False)
+    return array
+
+
+@pytest.mark.parametrize("tamper", TAMPERED.values(), ids=TAMPERED.keys())
+def test_a_problem_is_checked_again_as_it_is_now(tamper: Any) -> None:
+    solution = solve(CHAIN)
+    with pytest.raises(InvalidProblem):
+        certify(tamper(), solution)
+
+
+def test_what_is_cached_counts_for_nothing() -> None:
+    """The masks of bans, and the positions of names, are computed once; here they are changed since."""
+    bans = put(CHAIN.cannot_recompute, "mask", np.zeros(4, np.bool_))
+    lifted = put(CHAIN, "cannot_recompute", bans)
+    with pytest.raises(InvalidPlan, match=r"cannot be recomputed \(an input\), but is: 'x'"):
+        certify(lifted, wrong(plan=Plan((), ("x", "a", "b", "c")), objective=6, termination=bound(6)))  # type: ignore[arg-type]
+    swapped = put(CHAIN, "index", {"x": 0, "a": 1, "b": 3, "c": 2})
+    assert certify(swapped, solve(CHAIN))  # type: ignore[arg-type]
+
+
+def test_nothing_of_a_problem_or_a_proof_can_be_unlocked() -> None:
+    mine = np.array([9, 3, 6, 8])
+    mine.setflags(write=False)
+    problem, solution = replace(CHAIN, save_cost=mine), solve(CHAIN)
+    assert isinstance(solution.certificate, FlowCertificate)
+    bans = problem.cannot_save
+    columns = (problem.save_cost, problem.needed, problem.producers, bans.codes, bans.mask, solution.certificate.flow)
+    for column in columns:
+        with pytest.raises(ValueError, match="cannot set WRITEABLE flag"):
+            column.setflags(write=True)
+    mine.setflags(write=True)
+    mine[:] = 0
+    assert problem.save_cost.tolist() == [9, 3, 6, 8]
+
+
+def test_what_a_solver_does_to_its_flow_afterwards_changes_no_proof() -> None:
+    flow = np.array(honest()[1])
+    certificate = FlowCertificate(flow)
+    flow[:] = 0
+    assert certify(CHAIN, replace(solve(CHAIN), certificate=certificate))
+
+
+def test_a_solver_that_changes_the_question_answers_another_one() -> None:
+    """It lifts the budget, and solves what is left."""
+
+    class Generous(Exhaustive):
+        def _solve(self, problem: Problem, *, time_limit_s: float | None) -> Solution:
+            object.__setattr__(problem, "budget_bytes", None)
+            return replace(solve(problem), solver=self.name)
+
+    with pytest.raises(InvalidPlan, match="saves 3 bytes, but the budget is 2"):
+        solve(replace(CHAIN, budget_bytes=2, recompute_cost=[0, 4, 1, 1], cannot_recompute=Bans.none(4)), Generous())
+
+
+def test_numbers_are_made_plain_where_they_come_in() -> None:
+    """A solver's author who counts with numpy gets a proof all the same."""
+    termination = Termination(Reason.OPTIMAL, np.int64(5))  # type: ignore[arg-type]
+    counted = Solution(BEST, np.int64(5), termination, honest()[0].certificate, "counts with numpy")  # type: ignore[arg-type]
+    assert (type(counted.objective), type(counted.bound)) == (int, int)
+    assert certify(CHAIN, counted)
+    sly = type("Sly", (int,), {"__lt__": lambda self, other: False, "__gt__": lambda self, other: True})
+    with pytest.raises(InvalidOption):
+        Weights(1, sly(-1))
+    with pytest.raises(InvalidProblem):
+        replace(CHAIN, budget_bytes=sly(-1))

@@ -13,7 +13,7 @@ from typing import Any, cast
 import numpy as np
 
 from remat.errors import InvalidPlan
-from remat.facts.columns import BoolArray
+from remat.facts.columns import BoolArray, name_column
 from remat.facts.graph import Graph
 from remat.problem.problem import Problem
 
@@ -37,6 +37,10 @@ class Plan:
     saved: tuple[str, ...]
     recomputed: tuple[str, ...]
     graph: tuple[str, ...] = field(default=(), compare=False)
+
+    def __post_init__(self) -> None:
+        for label in ("saved", "recomputed", "graph"):
+            object.__setattr__(self, label, name_column(f"Plan.{label}", getattr(self, label), InvalidPlan))
 
     @classmethod
     def of(cls, problem: Problem, saved: BoolArray, recomputed: BoolArray) -> Plan:

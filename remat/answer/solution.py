@@ -6,8 +6,11 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from enum import Enum
 
+import numpy as np
+
 from remat.answer.plan import Plan
-from remat.facts.columns import IntArray
+from remat.errors import InvalidOption
+from remat.facts.columns import IntArray, frozen, is_frozen, is_whole
 from remat.problem.weights import BY_COST, Weights
 
 
@@ -38,9 +41,12 @@ class Termination:
     detail: str = ""
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "bound", _plain("Termination.bound", self.bound))
+        if type(self.reason) is not Reason:
+            raise InvalidOption(f"Termination.reason must be a remat.Reason, got {self.reason!r}")
         limited = self.limit is not None
         if limited != (self.reason is Reason.LIMIT) and self.reason is not Reason.FEASIBLE:
-            raise ValueError(f"Termination.limit must be set if and only if a limit stopped the solver, got {self}")
+            raise InvalidOption(f"Termination.limit must be set if and only if a limit stopped the solver, got {self}")
 
 
 class Certificate(ABC):
@@ -65,6 +71,10 @@ class FlowCertificate(Certificate):
 
     flow: IntArray
     weights: Weights = BY_COST
+
+    def __post_init__(self) -> None:
+        if type(self.flow) is np.ndarray and self.flow.ndim == 1 and not is_frozen(self.flow):
+            object.__setattr__(self, "flow", frozen(self.flow))  # what happens to the solver's own array is no matter
 
     def __str__(self) -> str:
         return "flow = cut, verified" if self.weights == BY_COST else f"flow at {self.weights}, verified"
@@ -121,6 +131,9 @@ class Solution:
     solve_time_s: float = 0.0
     is_proven: bool = False
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "objective", _plain("Solution.objective", self.objective))
+
     @property
     def bound(self) -> int | None:
         """No plan costs less than this."""
@@ -143,3 +156,12 @@ class Solution:
         state = self.termination.reason.name.lower()
         numbers = f"objective {self.objective}, bound {self.bound}"
         return f"<Solution by {self.solver}: {numbers}, {state} ({word}), {self.plan}>"
+
+
+def _plain(label: str, number: int | None) -> int | None:
+    """A whole number of Python: those of numpy wrap."""
+    if number is None:
+        return None
+    if not is_whole(number):
+        raise InvalidOption(f"{label} must be a whole number or None, got {number!r}")
+    return int(number)

@@ -9,7 +9,8 @@ from typing import Literal
 
 import numpy as np
 
-from remat.facts.columns import BoolArray, IntArray, frozen, some
+from remat.errors import InvalidProblem
+from remat.facts.columns import BoolArray, IntArray, frozen, int_column, is_frozen, name_column, some
 
 
 def cannot_be(done: Literal["saved", "recomputed"], reason: str) -> str:
@@ -26,6 +27,14 @@ class Bans:
 
     codes: IntArray
     reasons: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if is_frozen(self.codes):  # made by the methods below
+            return
+        object.__setattr__(self, "codes", int_column("Bans.codes", self.codes, None, InvalidProblem))
+        object.__setattr__(self, "reasons", name_column("Bans.reasons", self.reasons, InvalidProblem))
+        if some((self.codes < 0) | (self.codes > len(self.reasons))):
+            raise InvalidProblem(f"Bans.codes must be from 0 to {len(self.reasons)}, the number of reasons")
 
     @classmethod
     def none(cls, length: int) -> Bans:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeAlias, TypeGuard, TypeVar
+from collections.abc import Sequence
+from typing import Any, TypeAlias, TypeGuard, TypeVar, cast
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -12,7 +13,7 @@ from remat.errors import RematError
 IntArray: TypeAlias = NDArray[np.int64]
 BoolArray: TypeAlias = NDArray[np.bool_]
 
-_Array = TypeVar("_Array", bound=NDArray[Any])
+_Scalar = TypeVar("_Scalar", bound=np.generic)
 
 _INT, _BOOL = np.dtype(np.int64), np.dtype(np.bool_)
 
@@ -58,7 +59,7 @@ def int_column(label: str, values: ArrayLike, length: int | None, error: type[Re
         raise error(f"{label} must hold whole numbers below 2**62, got {array.tolist()[:5]} of dtype {array.dtype}")
     if array.dtype.kind == "u" and array.size and int(array.max()) >= LARGEST_TOTAL:
         raise error(f"{label} must be below 2**62, got {int(array.max())}")
-    return frozen(array.astype(np.int64))
+    return frozen(array.astype(np.int64, copy=False))
 
 
 def bool_column(label: str, values: ArrayLike, length: int, error: type[RematError]) -> BoolArray:
@@ -71,7 +72,7 @@ def bool_column(label: str, values: ArrayLike, length: int, error: type[RematErr
     is_flags = array.dtype == np.bool_ or not array.size
     if not is_flags and (array.dtype.kind not in "iu" or bool(((array != 0) & (array != 1)).any())):
         raise error(f"{label} must hold only true and false, got {array.tolist()[:5]} of dtype {array.dtype}")
-    return frozen(array.astype(np.bool_))
+    return frozen(array.astype(np.bool_, copy=False))
 
 
 def _array(label: str, values: ArrayLike, error: type[RematError]) -> NDArray[Any]:
@@ -83,16 +84,22 @@ def _array(label: str, values: ArrayLike, error: type[RematError]) -> NDArray[An
 
 def _is_settled(values: ArrayLike, dtype: np.dtype[Any], length: int | None) -> TypeGuard[NDArray[Any]]:
     """A column that was checked before, of another graph or problem for one: nothing changes it any more."""
-    if not isinstance(values, np.ndarray) or values.dtype != dtype or values.ndim != 1:
+    if not is_frozen(values) or values.dtype != dtype or values.ndim != 1:
         return False
-    flags = values.flags
-    return (length is None or length == values.size) and flags.owndata and not flags.writeable
+    return length is None or length == values.size
 
 
-def frozen(array: _Array) -> _Array:
-    """Marks an array read-only, so that a frozen dataclass that holds it is frozen in fact."""
-    array.setflags(write=False)
-    return array
+def frozen(array: NDArray[_Scalar]) -> NDArray[_Scalar]:
+    """Copies a column into memory that nothing can write to, so that what holds it is frozen in fact.
+
+    A flag would not do: whoever owns an array, or gets hold of it, can unlock it again.
+    """
+    return np.frombuffer(array.tobytes(), array.dtype)
+
+
+def is_frozen(array: object) -> TypeGuard[NDArray[Any]]:
+    """Whether nothing can write to an array: it is one that `frozen` made, and of no class of its own."""
+    return type(array) is np.ndarray and type(cast(Any, array).base) is bytes
 
 
 def some(mask: BoolArray) -> bool:
@@ -103,3 +110,14 @@ def some(mask: BoolArray) -> bool:
 def is_whole(number: object) -> bool:
     """A whole number, of Python or of numpy; True and False are none."""
     return isinstance(number, int | np.integer) and not isinstance(number, bool)
+
+
+def name_column(label: str, names: Sequence[str], error: type[RematError]) -> tuple[str, ...]:
+    """Checks and freezes a column of names: text, and nothing that compares otherwise than text does."""
+    if isinstance(names, str) or not isinstance(names, Sequence):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise error(f"{label} must be a sequence of names, got {names!r}")
+    column = tuple(names)
+    odd = set(map(type, column)) - {str}
+    if odd:
+        raise error(f"{label} must hold names of type str, got a {odd.pop().__name__}")
+    return column

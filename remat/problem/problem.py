@@ -25,7 +25,7 @@ from numpy.typing import ArrayLike
 
 from remat.errors import InvalidProblem
 from remat.facts.bans import Bans
-from remat.facts.columns import LARGEST_TOTAL, BoolArray, IntArray, bool_column, int_column, is_whole, some
+from remat.facts.columns import LARGEST_TOTAL, BoolArray, IntArray, bool_column, int_column, is_whole, name_column, some
 from remat.facts.uses import check_uses
 
 _COSTS = ("save_cost", "recompute_cost", "save_bytes")
@@ -61,6 +61,7 @@ class Problem:
     budget_bytes: int | None = None
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "names", name_column("Problem.names", self.names, InvalidProblem))
         n, m = len(self.names), len(self.producers)
         for name in _COSTS:
             object.__setattr__(self, name, int_column(f"Problem.{name}", getattr(self, name), n, InvalidProblem))
@@ -195,6 +196,8 @@ def _position(label: str, index: int, length: int) -> None:
 def _check_terms(problem: Problem) -> None:
     n = len(problem)
     for label in ("cannot_save", "cannot_recompute"):
+        if type(getattr(problem, label)) is not Bans:
+            raise InvalidProblem(f"Problem.{label} must be remat.Bans, got {getattr(problem, label)!r}")
         if len(getattr(problem, label)) != n:
             raise InvalidProblem(f"Problem.{label} must have length {n}, got {len(getattr(problem, label))}")
     for label in _COSTS:
@@ -210,8 +213,9 @@ def _check_terms(problem: Problem) -> None:
         raise InvalidProblem(
             f"Problem: the prices must add up to less than 2**62, got about {total:.2e}; use a coarser unit"
         )
+    # An integer of numpy would wrap, one of a class of its own compare as it likes: checked is the plain one.
     budget = problem.budget_bytes
-    if budget is not None and (not is_whole(budget) or budget < 0):
+    budget = int(budget) if budget is not None and is_whole(budget) else budget
+    if budget is not None and (type(budget) is not int or budget < 0):
         raise InvalidProblem(f"Problem.budget_bytes must be a non-negative integer or None, got {budget!r}")
-    if budget is not None:
-        object.__setattr__(problem, "budget_bytes", int(budget))  # an integer of numpy would wrap
+    object.__setattr__(problem, "budget_bytes", budget)

@@ -33,12 +33,12 @@ class Weights:
     byte: int = 0
 
     def __post_init__(self) -> None:
-        both = self.cost, self.byte
-        if not all(map(is_whole, both)) or min(both) < 0 or max(both) == 0:
+        # Integers of numpy wrap: a bound that comes of them may prove what is not so. Checked are the plain ones.
+        both = tuple(int(one) if is_whole(one) else -1 for one in (self.cost, self.byte))
+        if min(both) < 0 or max(both) == 0:
             raise InvalidOption(f"Weights must be whole numbers, non-negative and not both 0, got {self!r}")
-        # Integers of numpy wrap: a bound that comes of them may prove what is not so.
-        object.__setattr__(self, "cost", int(self.cost))
-        object.__setattr__(self, "byte", int(self.byte))
+        object.__setattr__(self, "cost", both[0])
+        object.__setattr__(self, "byte", both[1])
 
     @classmethod
     def along(cls, fewer_bytes: tuple[int, int], more_bytes: tuple[int, int]) -> Weights:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import numpy as np
 
 from remat.answer.network import SINK, SOURCE, Network, Reduction
 from remat.answer.plan import Plan
-from remat.answer.solution import FlowCertificate, Reason, Solution
-from remat.errors import CertificateRejected, InvalidOption, InvalidPlan, UnsupportedProblem
-from remat.facts.bans import cannot_be
-from remat.facts.columns import BoolArray, IntArray, some
+from remat.answer.solution import FlowCertificate, Reason, Solution, Termination
+from remat.errors import CertificateRejected, InvalidPlan, InvalidProblem, UnsupportedProblem
+from remat.facts.bans import Bans, cannot_be
+from remat.facts.columns import BoolArray, IntArray, is_frozen, some
 from remat.problem.feasibility import forced
 from remat.problem.problem import Problem
 from remat.problem.weights import BY_COST, Weights
@@ -91,13 +94,43 @@ def certify(problem: Problem, solution: Solution) -> bool:
     plan's price, proves the plan optimal, with a budget, too (`remat.problem.weights`); and a flow may show
     that no plan fits the budget. Other certificates are claims: they are checked for consistency only.
 
+    What holds, holds for the problem and the solution as they are now, whatever was checked or cached before:
+    the problem is copied and checked again, and of a solution nothing counts but our own classes with plain
+    numbers and text in them, and a flow in memory that nothing can write to (`remat.facts.columns.frozen`).
+    Code that replaces parts of this package, or writes past Python's objects, is not guarded against.
+
     Returns:
         whether it was proven that no plan is better, or that there is none.
 
     Raises:
+        InvalidProblem: the problem is none, or was changed into what no constructor lets through.
         InvalidPlan: the plan is not legal, or does not cost what the solution says.
-        CertificateRejected: the proof, or the bound, does not hold.
+        CertificateRejected: the proof, or the bound, does not hold; or there is something of another class.
     """
+    return certify_for(as_it_is(problem), solution)
+
+
+def as_it_is(problem: object) -> Problem:
+    """A copy of a problem, checked again: nothing that was cached, or changed since it was made, gets into it.
+
+    Raises:
+        InvalidProblem: it is no problem, or breaks a rule.
+    """
+    if type(problem) is not Problem:  # a class of its own may price plans as it likes
+        raise InvalidProblem(
+            f"expected a remat.Problem, got {type(problem).__name__}; a graph is posed first: cost_model.pose(graph)"
+        )
+    bans: dict[str, Any] = {"cannot_save": problem.cannot_save, "cannot_recompute": problem.cannot_recompute}
+    for label, column in bans.items():
+        if type(column) is not Bans:
+            raise InvalidProblem(f"Problem.{label} must be remat.Bans, got {column!r}")
+        bans[label] = Bans(np.array(column.codes), column.reasons)
+    return replace(problem, **bans)
+
+
+def certify_for(problem: Problem, solution: Solution) -> bool:
+    """Checks what a solution claims about a problem that `as_it_is` has checked; see `certify`."""
+    check_exact(solution)
     if solution.plan is None:
         return _certify_without_plan(problem, solution)
     _check_claim(solution, check_plan(problem, solution.plan))
@@ -115,16 +148,55 @@ def proven_bound(problem: Problem, certificate: FlowCertificate) -> int | None:
     Raises:
         CertificateRejected: the flow is not feasible, or no bound follows from it.
     """
-    claimed = certificate.weights
+    weights = exact_weights(certificate)
     try:
-        weights = Weights(claimed.cost, claimed.byte)  # a subclass may have a bound of its own
         reduction = Reduction.of(problem, weights)
-    except (InvalidOption, UnsupportedProblem) as error:
+    except UnsupportedProblem as error:
         raise CertificateRejected(f"no bound follows from the flow: {error}") from error
     if weights != BY_COST and problem.budget_bytes is None:
         raise CertificateRejected(f"a flow that weighs bytes ({weights}) bounds nothing without a budget")
     least = reduction.base + reduction.unit * check_flow(reduction.network, certificate.flow)
+    if not is_frozen(certificate.flow):
+        raise CertificateRejected("a flow that can be written to proves nothing; FlowCertificate(flow) keeps a copy")
     return weights.bound(least, problem.budget_bytes)
+
+
+def exact_weights(certificate: FlowCertificate) -> Weights:
+    """The weights of a flow, if they are our own: a subclass may have a bound of its own.
+
+    Raises:
+        CertificateRejected: they are something else.
+    """
+    weights = certificate.weights
+    if type(weights) is not Weights or not type(weights.cost) is type(weights.byte) is int:
+        raise CertificateRejected(f"a flow's weights must be remat.problem.weights.Weights, got {weights!r}")
+    return Weights(weights.cost, weights.byte)
+
+
+def check_exact(solution: object) -> None:
+    """Checks that a solution is made of our own classes, plain numbers and plain text.
+
+    Raises:
+        InvalidPlan: the plan is of another class, or holds something else than names.
+        CertificateRejected: something else does.
+    """
+    if type(solution) is not Solution:
+        raise CertificateRejected(f"a solver must return a remat.Solution, got {solution!r}")
+    claim, plan = solution.termination, solution.plan
+    if type(claim) is not Termination:
+        raise CertificateRejected(f"Solution.termination must be a remat.Termination, got {claim!r}")
+    parts = (("objective", solution.objective, int), ("bound", claim.bound, int), ("limit", claim.limit, str))
+    for label, part, kind in (*parts, ("solver", solution.solver, str), ("reason", claim.reason, Reason)):
+        if part is not None and type(part) is not kind:
+            raise CertificateRejected(
+                f"the {label} must be of type {kind.__name__}, got {type(part).__name__} {part!r}"
+            )
+    if plan is not None and type(plan) is not Plan:
+        raise InvalidPlan(f"Solution.plan must be a remat.Plan or None, got {plan!r}")
+    if plan is not None and not type(plan.saved) is type(plan.recomputed) is tuple:
+        raise InvalidPlan(f"the names of a plan must be in tuples, got {plan.saved!r} and {plan.recomputed!r}")
+    if plan is not None:
+        replace(plan)  # checks the names
 
 
 def _check_claim(solution: Solution, cost: int) -> None:

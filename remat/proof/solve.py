@@ -8,11 +8,11 @@ from dataclasses import replace
 from remat.answer.registry import DEFAULT_BUDGET_SOLVER, DEFAULT_SOLVER, find_solver
 from remat.answer.solution import Reason, Solution, Termination
 from remat.answer.solver import Solver
-from remat.errors import CertificateRejected, Infeasible, InvalidProblem, LimitReached
+from remat.errors import CertificateRejected, Infeasible, LimitReached
 from remat.problem.feasibility import check_feasible, forced
 from remat.problem.problem import Problem
 from remat.proof.budget import check_budget
-from remat.proof.certify import certify
+from remat.proof.certify import as_it_is, certify_for, check_exact
 
 
 def solve(
@@ -44,19 +44,15 @@ def solve(
         LimitReached: the solver found no plan: a limit stopped it, or it is a heuristic.
         InvalidPlan, CertificateRejected: the solver's answer is wrong. That is a bug in the solver.
     """
-    if not isinstance(problem, Problem):  # pyright: ignore[reportUnnecessaryIsInstance]  # the likeliest slip
-        raise InvalidProblem(
-            f"solve() takes a remat.Problem, got {type(problem).__name__}; "
-            f"a graph is posed first: cost_model.pose(graph)"
-        )
+    asked = as_it_is(problem)  # what a solver does to the one that it is given is no matter
     if solver is None:
         solver = DEFAULT_SOLVER if problem.budget_bytes is None else DEFAULT_BUDGET_SOLVER
     chosen = find_solver(solver)
     chosen.accept(problem, time_limit_s=time_limit_s)
-    rules = forced(problem)
+    rules = forced(asked)
     try:
-        check_feasible(problem, rules)
-        check_budget(problem, rules)
+        check_feasible(asked, rules)
+        check_budget(asked, rules)
     except Infeasible as conflict:
         if throw:
             raise
@@ -65,15 +61,17 @@ def solve(
     start = time.perf_counter()
     solution = chosen._solve(problem, time_limit_s=time_limit_s)  # pyright: ignore[reportPrivateUsage]
     taken_s = time.perf_counter() - start
+    check_exact(solution)
     if solution.termination.reason is Reason.INFEASIBLE:
         raise CertificateRejected(f"{chosen.name} claims INFEASIBLE, but no rule stands in the way of a plan")
-    solution = replace(solution, is_proven=certify(problem, solution), solve_time_s=taken_s)
+    solution = replace(solution, is_proven=certify_for(asked, solution), solve_time_s=taken_s)
     if solution.plan is None and throw:
         raise LimitReached(_nothing_found(solution))
     return solution
 
 
 def _nothing_found(solution: Solution) -> str:
+    check_exact(solution)
     if solution.termination.reason is Reason.GAVE_UP:
         return f"{solution.solver} is a heuristic, and found no plan, though there is one; take an exact solver"
     return (
