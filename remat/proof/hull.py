@@ -19,7 +19,7 @@ from remat.facts.columns import BoolArray
 from remat.problem.feasibility import Forced, check_feasible, forced
 from remat.problem.problem import Problem
 from remat.problem.weights import BY_BYTES, BY_COST, Weights
-from remat.proof.certify import check_flow
+from remat.proof.certify import check_flow, exact_weights
 
 
 @dataclass(frozen=True, eq=False)
@@ -152,7 +152,7 @@ class Hull:
 
     def _vertex(self, cut: Cut) -> Vertex:
         """A cut as a point, if its flow proves that nothing weighs less."""
-        vertex, weights = Vertex.of(self.problem, cut.saved, cut.recomputed), cut.certificate.weights
+        vertex, weights = Vertex.of(self.problem, cut.saved, cut.recomputed), exact_weights(cut.certificate)
         reduction = Reduction.of(self.problem, weights, self._rules)
         proven = reduction.base + reduction.unit * check_flow(reduction.network, cut.certificate.flow)
         weight = weights.weigh(*vertex.point)
