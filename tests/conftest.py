@@ -30,4 +30,5 @@ def in_the_quick_half(item: pytest.Item) -> bool:
 
 
 def in_the_deep_half(item: pytest.Item) -> bool:
-    return not in_the_quick_half(item) or is_hypothesis_test(getattr(item, "obj", None))
+    marked = any(item.get_closest_marker(name) for name in ("deep", "deeper"))
+    return marked or is_hypothesis_test(getattr(item, "obj", None))

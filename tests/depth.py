@@ -24,10 +24,18 @@ settings.register_profile("nightly", settings.get_profile("deep"), max_examples=
 deep = pytest.mark.deep
 """Runs in the deep half only."""
 
+deeper = pytest.mark.deeper
+"""Runs in both halves, as tests do that draw their inputs: for those that leave the drawing to `remat.testing`."""
 
-def drawn(examples: int) -> settings:
-    """A decorator that draws `examples` inputs in the deep half, and in proportion, but at least 8, in others."""
-    return settings(max_examples=max(8, examples * settings.default.max_examples // DEEP_EXAMPLES))
+
+def examples(in_the_deep_half: int) -> int:
+    """How many inputs to draw, in proportion to the profile: that many in the deep half, a sixth in the quick one."""
+    return max(1, in_the_deep_half * settings.default.max_examples // DEEP_EXAMPLES)
+
+
+def drawn(in_the_deep_half: int) -> settings:
+    """A decorator that has Hypothesis draw that many inputs in the deep half, and in proportion in others."""
+    return settings(max_examples=examples(in_the_deep_half))
 
 
 def deep_except(chosen: Collection[Any], every: Iterable[Any]) -> list[Any]:

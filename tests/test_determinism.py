@@ -9,6 +9,7 @@ import sys
 from functools import cache
 
 import pytest
+from depth import deep_except
 from helpers import CONFIGURED, each, most_values
 from numpy.random import default_rng
 
@@ -46,7 +47,7 @@ def digests_in_a_new_process(hash_seed: str) -> dict[str, list[str]]:
 
 
 @each(CONFIGURED)
-@pytest.mark.parametrize("hash_seed", ["0", "1", "31337"])
+@pytest.mark.parametrize("hash_seed", deep_except(["31337"], ["0", "1", "31337"]))
 def test_same_plan_with_any_hash_seed(solver: Solver, hash_seed: str) -> None:
     assert digests_in_a_new_process(hash_seed)[repr(solver)] == digests(solver)
 

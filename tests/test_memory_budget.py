@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from depth import drawn
+from depth import deeper, drawn, examples
 from examples import linear_dropout
 from hypothesis import given
 from hypothesis import strategies as st
@@ -54,11 +54,12 @@ def layers(count: int = 4, size: int = 1000) -> Graph:
     return g.build()
 
 
+@deeper
 @pytest.mark.parametrize(
     "model", [RecomputeTime(), RecomputeTime("flops"), MemoryBudget(), MemoryBudget(0.0), MemoryBudget(1)]
 )
 def test_keeps_the_contract_of_cost_models(model: CostModel) -> None:
-    check_cost_model(model, max_examples=40)
+    check_cost_model(model, max_examples=examples(60))
 
 
 @pytest.mark.parametrize(

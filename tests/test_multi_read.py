@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from depth import deeper, examples
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -151,9 +152,10 @@ def test_no_plan_costs_less_than_it_moves_with_one_write_and_only_real_reads(gra
         assert its.price(np.isin(graph.names, solution.plan.saved)) <= (solution.objective or 0)
 
 
+@deeper
 @pytest.mark.parametrize("options", [{}, {"mode": "aggressive"}, {"rules": OFF}, {"free_parameters": True}])
 def test_it_conforms(options: dict[str, object]) -> None:
-    check_cost_model(MultiRead(**options), max_examples=40)  # type: ignore[arg-type]
+    check_cost_model(MultiRead(**options), max_examples=examples(60))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

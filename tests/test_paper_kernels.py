@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 import typer
+from depth import deep
 from torch import Tensor
 from torch.autograd import DeviceType
 from typer.testing import CliRunner
@@ -172,6 +173,7 @@ def test_eager_attention_keeps_its_scores_on_a_cpu() -> None:
 SMALL_GPT = {"layers": 1, "width": 32, "heads": 2, "vocabulary": 64, "context": 8, "batch": 2}
 
 
+@deep
 def test_copies_of_parameters_are_kept_unless_the_option_is_given() -> None:
     names = (OURS, autocast.NONE_KEPT)
     found = {

@@ -7,6 +7,7 @@ from unittest.mock import patch
 
 import pytest
 import torch
+from depth import deep
 
 from experiments.bench.speed_compile import COLD, MODELS, Race, compared, paired, race
 from experiments.bench.speed_compile_case import WHO, compiled, first_choice, timed_choices
@@ -55,6 +56,7 @@ def test_compilations_start_at_depths_spread_over_a_chunk_of_the_stack() -> None
     assert [frames - above for frames in deeper] == [34, 68, 102]
 
 
+@deep
 def test_whole_compilations_take_turns_and_are_told_apart() -> None:
     torchs, ours = in_turns(layers=1, pairs=2)
     assert (torchs["partitioner"], ours["partitioner"]) == WHO

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import ClassVar
 
 import numpy as np
 import pytest
+from depth import deeper, examples
 from helpers import CONFIGURED, each, every_plan
 from hypothesis import HealthCheck, Phase, find, given, settings
 
@@ -34,17 +36,27 @@ from remat.problem.feasibility import check_feasible, forced
 from remat.testing import check_cost_model, check_solver, dags, graphs, problems
 from solvers import Exhaustive
 
-QUICK = 60
+
+@pytest.fixture
+def no_shrinking() -> Iterator[None]:
+    """The first failure will do: making it small takes most of the time."""
+    profile = settings.get_current_profile_name()
+    settings.register_profile("no shrinking", settings.default, phases=[Phase.generate])
+    settings.load_profile("no shrinking")
+    yield
+    settings.load_profile(profile)
 
 
+@deeper
 @each(CONFIGURED)
 def test_every_solver_conforms(solver: Solver) -> None:
-    check_solver(solver, max_examples=QUICK)
+    check_solver(solver, max_examples=examples(100))
 
 
+@deeper
 @pytest.mark.parametrize("name", costmodel_names())
 def test_every_cost_model_conforms(name: str) -> None:
-    check_cost_model(costmodel_class(name), max_examples=QUICK)
+    check_cost_model(costmodel_class(name), max_examples=examples(100))
 
 
 @dataclass(frozen=True)
@@ -250,21 +262,22 @@ class HidesItsOptions(Broken):
         (HidesItsOptions, "HidesItsOptions must have a repr that shows its options, got <"),
     ],
 )
+@pytest.mark.usefixtures("no_shrinking")
 def test_a_broken_solver_is_named_and_shamed(solver: type[Solver], message: str) -> None:
     with pytest.raises(AssertionError, match=message):
-        check_solver(solver, max_examples=QUICK)
+        check_solver(solver, max_examples=60)
 
 
 @pytest.mark.parametrize("latest_first", [False, True])
 @pytest.mark.parametrize("backwards", [False, True])
 def test_a_flow_solver_that_takes_nothing_back_is_caught(latest_first: bool, backwards: bool) -> None:
     with pytest.raises(AssertionError, match="not legal"):
-        check_solver(TakesNothingBack(latest_first, backwards), max_examples=QUICK)
+        check_solver(TakesNothingBack(latest_first, backwards), max_examples=60)
 
 
 def test_a_failure_comes_with_code_that_rebuilds_the_problem() -> None:
     with pytest.raises(AssertionError) as caught:
-        check_solver(SavesAllItCan, max_examples=QUICK)
+        check_solver(SavesAllItCan, max_examples=60)
     code = re.search(r"for (Problem\.of\(.*\))", str(caught.value))
     assert code is not None
     problem: Problem = eval(code[1])
@@ -359,14 +372,15 @@ class HasNoUnit(Bytes):
         (HasNoUnit, "must have a unit: that of its prices"),
     ],
 )
+@pytest.mark.usefixtures("no_shrinking")
 def test_a_broken_cost_model_is_named_and_shamed(model: type[CostModel], message: str) -> None:
     with pytest.raises(AssertionError, match=message):
-        check_cost_model(model, max_examples=QUICK)
+        check_cost_model(model, max_examples=60)
 
 
 def test_what_the_broken_ones_are_built_on_is_right() -> None:
-    check_solver(Broken, max_examples=QUICK)
-    check_cost_model(Bytes, max_examples=QUICK)
+    check_solver(Broken, max_examples=60)
+    check_cost_model(Bytes, max_examples=60)
 
 
 @given(problems() | problems(budget=True))
