@@ -48,7 +48,7 @@ from remat.improve.frontier import Frontier, frontier
 from remat.improve.refine import Refined, refine
 from remat.predict.memory import Simulator, Timeline
 from remat.predict.memory import simulate as timeline
-from remat.predict.traffic import traffic as predict_traffic
+from remat.predict.traffic import predict_traffic
 from remat.problem.costmodel import CostModel, Terms
 from remat.problem.demands import unpriced
 from remat.problem.estimator import Estimator

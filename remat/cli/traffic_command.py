@@ -9,7 +9,7 @@ import typer
 from remat.cli.inputs import chosen_plan, load_graph
 from remat.cli.options import CostModelName, GraphFile, Json, PlanFile, SolverName
 from remat.cli.output import print_json
-from remat.predict.traffic import traffic as predict
+from remat.predict.traffic import predict_traffic
 
 
 def traffic(
@@ -28,7 +28,7 @@ def traffic(
       remat traffic gpt2.json.gz --no-fused
     """
     values = load_graph(graph)
-    found = predict(values, chosen_plan(values, plan, cost_model, solver), fused=fused)
+    found = predict_traffic(values, chosen_plan(values, plan, cost_model, solver), fused=fused)
     if not as_json:
         return typer.echo(found)
     kernels: list[dict[str, Any]] = [

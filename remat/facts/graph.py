@@ -184,6 +184,11 @@ class Graph:
         return frozen(base)
 
     @cached_property
+    def tuple_element(self) -> BoolArray:
+        """(n,) values that are taken out of the tuple that an operator with several results returns."""
+        return frozen(np.fromiter((op == "getitem" for op in self.ops), np.bool_, len(self)))
+
+    @cached_property
     def storage_bytes(self) -> IntArray:
         """(n,) bytes of the storage behind each value; a view keeps the whole of it alive."""
         return frozen(self.bytes[self.base])

@@ -24,7 +24,7 @@ from remat.facts.columns import IntArray, is_whole
 from remat.facts.graph import Graph
 from remat.improve.peak_plans import PeakPlans, ours
 from remat.predict.memory import WorkingSet, lower_bound
-from remat.predict.memory.bound import Floor
+from remat.predict.memory.bound import AlwaysAlive
 from remat.predict.memory.storages import Storages
 from remat.problem.problem import Problem
 from remat.proof.budget import flow_solver
@@ -46,7 +46,7 @@ def relaxation(graph: Graph, problem: Problem, limit_bytes: int) -> Problem:
     dead = facts.tangents & facts.computed & ~facts.live
     if dead.any():  # torch never computes it, so it drops saved values that only this would read
         return replace(problem, budget_bytes=None)
-    floor, mine = Floor.of(facts), ours(graph)
+    floor, mine = AlwaysAlive.of(facts), ours(graph)
     owner = graph.base == np.arange(len(graph))
     size = np.where(owner & ~floor.held & ~facts.foreign, graph.bytes, 0)
     saved = np.zeros(len(graph), np.bool_)
@@ -57,7 +57,7 @@ def relaxation(graph: Graph, problem: Problem, limit_bytes: int) -> Problem:
     return replace(problem, save_bytes=counted[mine], budget_bytes=budget)
 
 
-def _tightest(facts: Storages, floor: Floor, saved_bytes: IntArray) -> int:
+def _tightest(facts: Storages, floor: AlwaysAlive, saved_bytes: IntArray) -> int:
     """The position of the operator of the backward pass with the most bytes alive; -1 for its start."""
     n = len(facts)
     unread = np.zeros(n + 2, np.int64)

@@ -78,7 +78,7 @@ class Traffic:
         return (", ".join(names[:_SHOWN]) or "nothing") + more
 
 
-def traffic(graph: Graph, plan: Plan, *, fused: bool = True) -> Traffic:
+def predict_traffic(graph: Graph, plan: Plan, *, fused: bool = True) -> Traffic:
     """The memory traffic of a training step under a plan.
 
     Args:
@@ -96,8 +96,8 @@ def traffic(graph: Graph, plan: Plan, *, fused: bool = True) -> Traffic:
     >>> y = g.op("cos", g.op("cos", g.input("x", bytes=4), name="inner"), name="y")
     >>> g.output(y)
     >>> g.gradient(g.op("mul", g.tangent("dy", bytes=4), g.op("sin", "inner"), name="dx"))
-    >>> saved = traffic(g.build(), Plan(("inner",), ("sin",)))
-    >>> (saved.accesses, saved.bytes), traffic(g.build(), Plan(("inner",), ("sin",)), fused=False).accesses
+    >>> saved = predict_traffic(g.build(), Plan(("inner",), ("sin",)))
+    >>> (saved.accesses, saved.bytes), predict_traffic(g.build(), Plan(("inner",), ("sin",)), fused=False).accesses
     ((6, 24), 9)
     """
     return Traffic(kernels(graph, plan, fused=fused), graph.names)

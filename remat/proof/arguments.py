@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from remat.answer.plan import Plan
 from remat.answer.plan_facts import plan_mask
-from remat.errors import InvalidOption
-from remat.facts.columns import BoolArray
+from remat.errors import InvalidOption, InvalidPlan
+from remat.facts.columns import BoolArray, bool_column
 from remat.facts.graph import Graph
 from remat.problem.demands import unpriced
 from remat.proof.certify import check_plan
@@ -36,3 +38,17 @@ def checked_saves(graph: Graph, plan: object, label: str = "plan") -> BoolArray:
     plan_mask(graph, plan.recomputed)
     check_plan(unpriced(graph), plan)
     return saved
+
+
+def checked_mask(graph: Graph, saved: BoolArray) -> BoolArray:
+    """(n,) what is said to be saved, as flags; whether that is a legal plan is not asked (see `remat.check_plan`).
+
+    Raises:
+        InvalidPlan: not one flag a value, or a value of the tangents' closure is saved.
+    """
+    mask = bool_column("saved", saved, len(graph), InvalidPlan)
+    wrong = np.flatnonzero(mask & graph.in_tangents)
+    if len(wrong):
+        name = graph.names[int(wrong[0])]
+        raise InvalidPlan(f"saved must hold values of the forward pass only, got {name!r}, which depends on a tangent")
+    return mask

@@ -314,8 +314,7 @@ def _check_estimates(estimator: Estimator, graph: Graph) -> None:
     _check_prices(what, prices, graph)
     total = sum(prices.tolist())
     _require(total < LARGEST_TOTAL, f"{what} must add up to less than 2**62, got {total}")
-    element = np.array([op == "getitem" for op in graph.ops], np.bool_)
-    never = graph.input | graph.view | element | (graph.region == Region.TANGENTS)
+    never = graph.input | graph.view | graph.tuple_element | (graph.region == Region.TANGENTS)
     priced = [graph.names[i] for i in np.flatnonzero(never & (prices > 0)).tolist()]
     _require(not priced, f"{what} must be 0 for inputs, views, elements and the tangents' closure, but prices {priced}")
     again = np.array_equal(prices, estimator.recompute_cost(graph))

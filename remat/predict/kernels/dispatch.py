@@ -33,7 +33,7 @@ from remat.predict.kernels.pointwise import (
 )
 from remat.predict.kernels.recorded_calls import Call
 from remat.predict.kernels.reductions import reduction
-from remat.predict.kernels.views import SPLITS, VIEWS
+from remat.predict.kernels.view_maps import SPLITS, VIEWS
 
 _OWN: dict[str, Rule] = {
     "getitem": tuple_element,

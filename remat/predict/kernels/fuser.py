@@ -8,8 +8,7 @@ from math import prod
 import numpy as np
 
 from remat.answer.plan import Plan
-from remat.errors import InvalidPlan
-from remat.facts.columns import BoolArray, IntArray, bool_column
+from remat.facts.columns import BoolArray, IntArray
 from remat.facts.graph import Graph
 from remat.predict.kernels import rules
 from remat.predict.kernels.dispatch import Operators
@@ -17,7 +16,7 @@ from remat.predict.kernels.index import Shape
 from remat.predict.kernels.ir import Buffer
 from remat.predict.kernels.kernel import Kernel
 from remat.predict.kernels.library import called
-from remat.predict.kernels.loop_groups import Group
+from remat.predict.kernels.loop_groups import LoopGroup
 from remat.predict.kernels.lowering import Lowering, Uses
 from remat.predict.kernels.passes import Rewrites, Rewritten
 from remat.predict.kernels.recorded_calls import calls_of
@@ -27,7 +26,7 @@ from remat.predict.kernels.strides import after_convolutions, channels_last, cha
 from remat.predict.kernels.unfused import unfused_kernels
 from remat.predict.memory.order import Order
 from remat.predict.memory.storages import Storages
-from remat.proof.arguments import checked_graph, checked_saves
+from remat.proof.arguments import checked_graph, checked_mask, checked_saves
 
 
 def kernels(graph: Graph, plan: Plan, *, fused: bool = True) -> tuple[Kernel, ...]:
@@ -95,14 +94,7 @@ class Fuser:
             InvalidGraph: the call of an operator is not recorded, but it takes the call to know what it does.
         """
         graph = self.graph
-        mask = bool_column("saved", saved, len(graph), InvalidPlan)
-        wrong = np.flatnonzero(mask & graph.in_tangents)
-        if len(wrong):
-            raise InvalidPlan(
-                f"saved must hold values of the forward pass only, got {graph.names[int(wrong[0])]!r}, which "
-                f"depends on a tangent"
-            )
-        order = self._handed_over(Order.of(self._facts, mask))
+        order = self._handed_over(Order.of(self._facts, checked_mask(graph, saved)))
         forward = self._pass(order.forward, graph.output | order.saved, backward=False)
         return (*forward, *self._pass(order.backward, graph.gradient, backward=True))
 
@@ -171,7 +163,7 @@ class Fuser:
             strides[v] = last.get(v, strides[v])
         return strides, self._strides
 
-    def _kernel(self, scheduler: Scheduler, group: Group, backward: bool) -> Kernel:
+    def _kernel(self, scheduler: Scheduler, group: LoopGroup, backward: bool) -> Kernel:
         """Counts as `BaseSchedulerNode.get_read_write_buffers_sizes`: worst-case inputs, best-case kernel."""
         loop = group.nests[0].loop
         alone = len(group.nests) == 1

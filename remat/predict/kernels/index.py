@@ -13,6 +13,7 @@ its stride is a negative number made of what it stands for, so that equal access
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import lru_cache
 from math import prod
 from zlib import crc32
@@ -47,12 +48,20 @@ def contiguous_strides(shape: Shape) -> Shape:
     >>> contiguous_strides((4, 3, 5))
     (15, 5, 1)
     """
-    strides: list[int] = []
-    step = 1
-    for size in reversed(shape):
-        strides.append(step)
-        step *= max(size, 1)
-    return tuple(reversed(strides))
+    return strides_in(reversed(range(len(shape))), shape)
+
+
+def strides_in(order: Iterable[int], shape: Shape) -> Shape:
+    """Strides of a dense tensor whose dimensions lie in memory in an order, the innermost first.
+
+    >>> strides_in((0, 2, 1), (4, 3, 5))
+    (1, 20, 4)
+    """
+    strides, step = [0] * len(shape), 1
+    for dim in order:
+        strides[dim] = step
+        step *= max(shape[dim], 1)
+    return tuple(strides)
 
 
 def broadcasts(shape: Shape, target: Shape) -> bool:
@@ -79,6 +88,17 @@ def identity(shape: Shape) -> Dims:
     (((4, 5),), (), ((5, 1),))
     """
     return strided(shape, contiguous_strides(shape))
+
+
+def strides_of(dims: Dims, shape: Shape) -> Shape | None:
+    """The strides of a map over a shape; None where strides cannot say it.
+
+    A dimension of size one has a stride, too, which decides nothing.
+    """
+    if any(len(digits) > 1 or any(s < 0 for _, s in digits) for digits in dims):
+        return None
+    row = contiguous_strides(shape)
+    return tuple(digits[0][1] if digits else row[i] for i, digits in enumerate(dims))
 
 
 def opaque(size: int, *what: object) -> Digits:
@@ -163,7 +183,7 @@ def through(outer: Access, inner: Access) -> Access:
             if piece is None:
                 return _opaque_access(outer, inner)
             pieces += piece
-        maps.append(_joined(pieces))
+        maps.append(flat((tuple(reversed(pieces)),)))
     if any(used >= max(n, 1) for used, (n, _) in zip(room, row, strict=True)):
         return _opaque_access(outer, inner)  # a slice that runs over the end of a digit carries
     if is_looked_up(inner[1]):
@@ -202,17 +222,6 @@ def _piece(n: int, s: int, row: Digits, weights: list[int], room: list[int]) -> 
         s = weights[k] * size
         k -= 1
     return pieces
-
-
-def _joined(pieces: list[tuple[int, int]]) -> Digits:
-    """Digits of one dimension, given innermost first, outermost first, neighbours joined."""
-    row: list[tuple[int, int]] = []
-    for n, s in reversed(pieces):
-        if row and row[-1][1] == s * n and (s > 0 or row[-1][1] == s == 0):
-            row[-1] = (row[-1][0] * n, s)
-        else:
-            row.append((n, s))
-    return tuple(row)
 
 
 def _opaque_access(outer: Access, inner: Access) -> Access:

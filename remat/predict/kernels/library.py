@@ -11,7 +11,7 @@ from remat.predict.kernels.lowering import Lowering
 from remat.predict.kernels.recorded_calls import Call, Ref
 from remat.predict.kernels.stores import layout
 from remat.predict.kernels.strides import channels_last, in_order_of
-from remat.predict.kernels.views import positive
+from remat.predict.kernels.view_maps import positive
 
 
 def library(low: Lowering, call: Call) -> Seen | None:

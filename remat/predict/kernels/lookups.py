@@ -4,12 +4,22 @@ from __future__ import annotations
 
 from typing import Any
 
-from remat.predict.kernels.index import Access, Dims, Shape, broadcasts, contiguous_strides, identity, looked_up, opaque
+from remat.predict.kernels.index import (
+    Access,
+    Dims,
+    Shape,
+    broadcasts,
+    contiguous_strides,
+    identity,
+    looked_up,
+    opaque,
+    strided,
+)
 from remat.predict.kernels.ir import Buffer, Loop, Reads, Seen
 from remat.predict.kernels.lowering import Lowering
 from remat.predict.kernels.recorded_calls import Call, Ref
 from remat.predict.kernels.stores import Draft
-from remat.predict.kernels.views import expanded, positive
+from remat.predict.kernels.view_maps import expanded, positive
 
 
 def lookup(low: Lowering, call: Call) -> Seen:
@@ -85,7 +95,7 @@ def placed(low: Lowering, call: Call) -> Seen:
         draft.take(Seen(seen.box, where.shape, (dims, seen.access[1]), seen.stored))
     after = Buffer(call.position, call.shape, call.itemsize, target.fix())
     dim = positive(call.args[1], len(call.shape)) if call.shape else 0
-    places = _replaced(_within(where.shape, call.shape), [dim] if call.shape else [], where.shape)
+    places = _replaced(strided(where.shape, contiguous_strides(call.shape)), [dim] if call.shape else [], where.shape)
     done = draft.done(call.position, where.shape, call.itemsize).box
     written = (places, looked_up("placed"))
     low.stores.loops.append(Loop(done.ops, done.reads, [after], where.shape, (), done.indices, written, mutates=target))
@@ -126,13 +136,9 @@ def _leading(seen: Seen, shape: Shape) -> Dims:
     return tuple(opaque(n, "index", seen.shape, i) for i, n in enumerate(shape))
 
 
-def _within(shape: Shape, whole: Shape) -> Dims:
-    """The first places of each dimension of a larger tensor."""
-    return tuple(((n, s),) if n != 1 else () for n, s in zip(shape, contiguous_strides(whole), strict=True))
-
-
 def _spread(shape: Shape) -> Dims:
-    return tuple(((n, 0),) if n != 1 else () for n in shape)
+    """The map that stays at one place, whatever the index."""
+    return strided(shape, (0,) * len(shape))
 
 
 def _replaced(dims: Dims, axes: list[int], shape: Shape) -> Dims:

@@ -10,7 +10,7 @@ from remat.predict.kernels.ir import Buffer
 from remat.predict.kernels.loops import Dep, Nest, same_after_joining
 
 
-class Group:
+class LoopGroup:
     """Nests that share a kernel.
 
     Attributes:
@@ -27,7 +27,7 @@ class Group:
     def __init__(self, nests: list[Nest], made: Mapping[Buffer, int]) -> None:
         self.nests = nests
         self.depth = 0
-        self.parts: list[Group] = [self]
+        self.parts: list[LoopGroup] = [self]
         self.members = self.ancestors = 0
         reads: dict[Dep, int] = {}
         self.writes: dict[Dep, int] = {}
@@ -55,18 +55,18 @@ class Group:
         """The buffers that it accesses, in order."""
         return dict.fromkeys(dep[0] for dep in self.deps)
 
-    def shared_bytes(self, other: Group) -> int:
+    def shared_bytes(self, other: LoopGroup) -> int:
         """Bytes that both access in the same way (`Scheduler.score_fusion_memory`)."""
         few, many = self.deps, other.deps
         if len(few) > len(many):
             few, many = many, few
         return sum(size for dep, size in few.items() if dep in many)
 
-    def distance(self, other: Group) -> int:
+    def distance(self, other: LoopGroup) -> int:
         """How far apart the two are, in the order of creation."""
         return max(abs(self.first - other.last), abs(other.first - self.last))
 
-    def same_loops(self, other: Group) -> bool:
+    def same_loops(self, other: LoopGroup) -> bool:
         """One loop nest can run both (`CppScheduling._why_fuse_nodes`)."""
         if self.depth or other.depth:
             return False
@@ -85,7 +85,7 @@ class Group:
             and all(same_after_joining(narrow.nests[0], nest) for nest in wide.nests)
         )
 
-    def outer_depth(self, consumer: Group) -> int:
+    def outer_depth(self, consumer: LoopGroup) -> int:
         """How many outer loops it shares with a consumer, if that is how they fuse; 0 if not.
 
         As `CppScheduling.can_fuse_vertical_outer_loop`.
@@ -100,10 +100,10 @@ class Group:
             return 0
         return depth if (self.depth or consumer.depth) in (0, depth) else 0
 
-    def joined(self, other: Group, made: Mapping[Buffer, int]) -> Group:
+    def joined(self, other: LoopGroup, made: Mapping[Buffer, int]) -> LoopGroup:
         """Both in one kernel."""
         depth = self.outer_depth(other)
-        group = Group([*self.nests, *other.nests], made)
+        group = LoopGroup([*self.nests, *other.nests], made)
         if depth:
             group.depth = depth
             group.parts = (self.parts if self.depth else [self]) + (other.parts if other.depth else [other])

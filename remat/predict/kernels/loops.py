@@ -13,7 +13,17 @@ from dataclasses import dataclass, field
 from functools import cmp_to_key, lru_cache
 from math import prod
 
-from remat.predict.kernels.index import Access, Digits, Dims, Shape, contiguous_strides, is_looked_up, strided, through
+from remat.predict.kernels.index import (
+    Access,
+    Digits,
+    Dims,
+    Shape,
+    contiguous_strides,
+    is_looked_up,
+    strided,
+    strides_in,
+    through,
+)
 from remat.predict.kernels.ir import Buffer, Loop
 
 Dep = tuple[Buffer, Dims, int]
@@ -76,11 +86,7 @@ def _like_reads(shape: Shape, loop: Loop) -> Shape:
         for i, dim in enumerate(kept):
             row[dim] = steps[i]
         table.append((tuple(row), 1))
-    strides, step = [0] * len(shape), 1
-    for dim in _loop_order(table, shape):
-        strides[dim] = step
-        step *= shape[dim]
-    return tuple(strides)
+    return strides_in(_loop_order(table, shape), shape)
 
 
 def _positions(shape: Shape, sizes: Shape) -> list[int]:

@@ -12,7 +12,7 @@ from remat.predict.kernels.ir import Box, Seen, merged
 from remat.predict.kernels.lowering import Lowering
 from remat.predict.kernels.recorded_calls import Call
 from remat.predict.kernels.stores import Draft
-from remat.predict.kernels.views import element, positive, view_access
+from remat.predict.kernels.view_maps import element, positive, view_access
 
 
 def pointwise(low: Lowering, call: Call) -> Seen:
@@ -140,7 +140,7 @@ def _rearranged(low: Lowering, call: Call, of: Seen, access: Access, by: Sequenc
 
 
 def _coordinate(shape: Shape, dim: int) -> Dims:
-    return tuple(((n, int(i == dim)),) if n > 1 else () for i, n in enumerate(shape))
+    return strided(shape, tuple(int(i == dim) for i in range(len(shape))))
 
 
 def pool_indices(low: Lowering, call: Call) -> Seen:
@@ -149,9 +149,8 @@ def pool_indices(low: Lowering, call: Call) -> Seen:
     _, kernel, sizes, stride, *_ = call.args
     rank = len(kernel)
     steps = [s * row for s, row in zip(stride, contiguous_strides(tuple(sizes)), strict=True)]
-    moved = tuple(((n, s),) if n != 1 else () for n, s in zip(call.shape[-rank:], steps, strict=True))
-    still = tuple(((n, 0),) if n != 1 else () for n in call.shape[:-rank])
-    seen.box.indices = (*seen.box.indices, ((*still, *moved), 0))
+    place = strided(call.shape, (*(0,) * (len(call.shape) - rank), *steps))
+    seen.box.indices = (*seen.box.indices, (place, 0))
     return seen
 
 
@@ -165,8 +164,8 @@ def max_pool(low: Lowering, call: Call) -> None:
     steps = [digits[-1][1] if digits else 0 for digits in dims[-rank:]]
 
     def result(low: Lowering, one: Call) -> Seen:
-        sizes = zip(one.shape[-rank:], stride, steps, strict=True)
-        moved = (*dims[:-rank], *(((n, k * s),) if n != 1 else () for n, k, s in sizes))
+        window = tuple(k * s for k, s in zip(stride, steps, strict=True))
+        moved = (*dims[:-rank], *strided(one.shape[-rank:], window))
         draft = Draft(low.stores, {one.position, call.position})
         for place in product(*(range(k) for k in kernel)):
             shift = sum((i * d - p) * s for i, d, p, s in zip(place, dilation, padding, steps, strict=True))

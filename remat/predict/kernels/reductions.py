@@ -12,7 +12,7 @@ from remat.predict.kernels.ir import Box, Buffer, Loop, Reads, Seen, merged
 from remat.predict.kernels.lowering import Lowering
 from remat.predict.kernels.recorded_calls import Call
 from remat.predict.kernels.stores import Draft
-from remat.predict.kernels.views import at, positive
+from remat.predict.kernels.view_maps import at, positive
 
 
 def reduction(low: Lowering, call: Call) -> Seen | None:

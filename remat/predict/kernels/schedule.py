@@ -8,7 +8,7 @@ from math import prod
 
 from remat.predict.kernels import rules
 from remat.predict.kernels.ir import Buffer, Loop
-from remat.predict.kernels.loop_groups import Group
+from remat.predict.kernels.loop_groups import LoopGroup
 from remat.predict.kernels.loops import Nest, decide_layouts, nest_of
 
 _Score = tuple[int, int, int]
@@ -34,11 +34,11 @@ class Scheduler:
                 made = self._made.get(buffer)
                 if made is not None:
                     nest.ancestors |= nests[made].ancestors | 1 << made
-        self._group_of: list[Group] = [Group([nest], self._made) for nest in nests]
+        self._group_of: list[LoopGroup] = [LoopGroup([nest], self._made) for nest in nests]
         self._fused = 0
         """The nests of groups of several, as bits."""
 
-    def groups(self) -> list[Group]:
+    def groups(self) -> list[LoopGroup]:
         """The kernels, and what launches none, in an order in which they can run."""
         groups = self._sorted(self._group_of)
         for _ in range(rules.ROUNDS):
@@ -48,11 +48,11 @@ class Scheduler:
                 break
         return groups
 
-    def is_needed_outside(self, buffer: Buffer, group: Group) -> bool:
+    def is_needed_outside(self, buffer: Buffer, group: LoopGroup) -> bool:
         """Somebody outside a group needs the buffer."""
         return buffer.output or bool(self._readers.get(buffer, 0) & ~group.members)
 
-    def _round(self, groups: list[Group]) -> list[Group]:
+    def _round(self, groups: list[LoopGroup]) -> list[LoopGroup]:
         for one, other in self._candidates(groups):
             left, right = self._now(one), self._now(other)
             if left is not right and self._can_fuse(left, right) and not self._cycle(left, right):
@@ -62,20 +62,20 @@ class Scheduler:
                     self._group_of[nest.index] = both
         return self._sorted(self._group_of)
 
-    def _now(self, group: Group) -> Group:
+    def _now(self, group: LoopGroup) -> LoopGroup:
         """The group that a group of the last round has become a part of."""
         return self._group_of[group.nests[0].index]
 
-    def _candidates(self, groups: list[Group]) -> list[tuple[Group, Group]]:
+    def _candidates(self, groups: list[LoopGroup]) -> list[tuple[LoopGroup, LoopGroup]]:
         """Pairs that could fuse, the best first. Those that share outer loops only wait until there are no others."""
-        users: dict[Buffer, list[Group]] = {}
+        users: dict[Buffer, list[LoopGroup]] = {}
         for group in groups:
             if group.nests[0].loop.generated:
                 for buffer in group.used:
                     users.setdefault(buffer, []).append(group)
-        seen: set[tuple[Group, Group]] = set()
-        whole: list[tuple[_Score, Group, Group]] = []
-        outer: list[tuple[_Score, Group, Group]] = []
+        seen: set[tuple[LoopGroup, LoopGroup]] = set()
+        whole: list[tuple[_Score, LoopGroup, LoopGroup]] = []
+        outer: list[tuple[_Score, LoopGroup, LoopGroup]] = []
         for row in users.values():
             for i, one in enumerate(row):
                 for other in row[i + 1 : i + 1 + rules.MAX_ATTEMPTS]:
@@ -88,7 +88,7 @@ class Scheduler:
         best = sorted(whole or outer, key=cmp_to_key(_compared), reverse=True)
         return [(one, other) for _, one, other in best]
 
-    def _can_fuse(self, one: Group, other: Group) -> bool:
+    def _can_fuse(self, one: LoopGroup, other: LoopGroup) -> bool:
         """`Scheduler.can_fuse`, with `InductorChoices` and the rules of the C++ backend."""
         if one.ancestors & other.members:
             return False
@@ -106,7 +106,7 @@ class Scheduler:
             and one.same_loops(other)
         )
 
-    def _can_follow(self, one: Group, other: Group) -> bool:
+    def _can_follow(self, one: LoopGroup, other: LoopGroup) -> bool:
         """All that a consumer reads of its producer is read just where it is written, and nothing is in between."""
         for dep in other.unmet:
             if dep in one.writes:
@@ -115,7 +115,7 @@ class Scheduler:
                 return False
         return True
 
-    def _takes_memory(self, one: Group, other: Group, shared: int) -> bool:
+    def _takes_memory(self, one: LoopGroup, other: LoopGroup, shared: int) -> bool:
         """Buffers with a single reader could be reused in turn (`Scheduler.can_fusion_increase_peak_memory`)."""
         sizes = [
             {
@@ -127,11 +127,11 @@ class Scheduler:
         ]
         return sum(n for _, n in sizes[0] & sizes[1]) > 32 * shared
 
-    def _cycle(self, one: Group, other: Group) -> bool:
+    def _cycle(self, one: LoopGroup, other: LoopGroup) -> bool:
         """Something depends on one of them, and the other on it, since it was fused."""
         members = one.members | other.members
         ancestors = (one.ancestors | other.ancestors) & ~members
-        seen: set[Group] = set()
+        seen: set[LoopGroup] = set()
         stack = list(self._groups(ancestors & self._fused))
         while stack:
             group = stack.pop()
@@ -143,17 +143,17 @@ class Scheduler:
             stack += self._groups(group.ancestors & ~ancestors & self._fused)
         return False
 
-    def _groups(self, nests: int) -> Iterator[Group]:
+    def _groups(self, nests: int) -> Iterator[LoopGroup]:
         """The groups of some nests, given as bits, each once."""
         while nests:
             group = self._group_of[(nests & -nests).bit_length() - 1]
             yield group
             nests &= ~group.members
 
-    def _sorted(self, groups: Iterable[Group]) -> list[Group]:
+    def _sorted(self, groups: Iterable[LoopGroup]) -> list[LoopGroup]:
         """By place, dependencies first."""
-        seen: set[Group] = set()
-        found: list[Group] = []
+        seen: set[LoopGroup] = set()
+        found: list[LoopGroup] = []
         for root in sorted(dict.fromkeys(groups), key=lambda group: group.first):
             stack = [(root, False)]
             while stack:
@@ -192,12 +192,12 @@ def _place(nests: Sequence[Nest]) -> None:
             place += sum(buffer.output or buffer in read for buffer in nest.loop.writes)
 
 
-def _score(one: Group, other: Group) -> _Score:
+def _score(one: LoopGroup, other: LoopGroup) -> _Score:
     """The kind of loops, bytes, closeness: `InductorChoices.score_fusion`."""
     return int(one.is_reduction == other.is_reduction), one.shared_bytes(other), -one.distance(other)
 
 
-def _compared(a: tuple[_Score, Group, Group], b: tuple[_Score, Group, Group]) -> int:
+def _compared(a: tuple[_Score, LoopGroup, LoopGroup], b: tuple[_Score, LoopGroup, LoopGroup]) -> int:
     """Bytes decide where they differ much, the kind of loops where they do not (`FusionScore.__lt__`)."""
     left, right = a[0], b[0]
     if max(left[1], right[1]) > 16 * min(left[1], right[1]):

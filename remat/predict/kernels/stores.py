@@ -14,16 +14,16 @@ from remat.predict.kernels.index import (
     Access,
     Shape,
     broadcasts,
-    contiguous_strides,
     identity,
     opaque,
     strided,
+    strides_of,
     through,
 )
 from remat.predict.kernels.ir import Box, Buffer, Loop, Read, Reads, Seen, merged
 from remat.predict.kernels.recorded_calls import Call
 from remat.predict.kernels.strides import channels_last, same_layout
-from remat.predict.kernels.views import expanded
+from remat.predict.kernels.view_maps import expanded
 
 
 class Stores:
@@ -191,10 +191,7 @@ def layout(seen: Seen) -> Shape | None:
     buffer = seen.box.buffer
     assert buffer is not None
     dims, _ = through(seen.access, (strided(buffer.shape, buffer.fix()), buffer.offset))
-    if any(len(digits) > 1 or any(s < 0 for _, s in digits) for digits in dims):
-        return None
-    row = contiguous_strides(seen.shape)
-    return tuple(digits[0][1] if digits else row[i] for i, digits in enumerate(dims))
+    return strides_of(dims, seen.shape)
 
 
 def _ordered(shape: Shape, found: Shape, wanted: Shape) -> bool:

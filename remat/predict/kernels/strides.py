@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from remat.predict.kernels.index import Shape, broadcasts, contiguous_strides, strided
+from remat.predict.kernels.index import Shape, broadcasts, contiguous_strides, strided, strides_in, strides_of
 from remat.predict.kernels.recorded_calls import Call, Ref
 from remat.predict.kernels.rules import is_pointwise
-from remat.predict.kernels.views import VIEWS, positive, view_access
+from remat.predict.kernels.view_maps import VIEWS, positive, view_access
 
 
 def eager_strides(calls: list[Call], known: Mapping[int, Shape] | None = None) -> list[Shape]:
@@ -46,11 +46,7 @@ def in_order_of(shape: Shape, strides: Shape) -> Shape:
     >>> in_order_of((2, 3, 4, 5), channels_last((8, 1, 3, 3)))  # columns, channels, rows
     (60, 5, 15, 1)
     """
-    found, step = [0] * len(shape), 1
-    for dim in sorted(range(len(shape)), key=lambda i: (strides[i], -i)):
-        found[dim] = step
-        step *= max(shape[dim], 1)
-    return tuple(found)
+    return strides_in(sorted(range(len(shape)), key=lambda i: (strides[i], -i)), shape)
 
 
 def channels_last_values(calls: list[Call], tangents: Sequence[bool]) -> frozenset[int]:
@@ -90,15 +86,8 @@ def _of_view(call: Call, of: Call, strides: Shape) -> Shape:
         seen = view_access(call, of.shape, (strided(of.shape, strides), 0))
     except (IndexError, TypeError, ValueError):  # the call is not recorded: `Lowering.run` refuses it if it matters
         seen = None
-    if (
-        seen is None
-        or len(seen[0]) != len(call.shape)
-        or any(len(digits) > 1 or any(s < 0 for _, s in digits) for digits in seen[0])
-    ):
-        return contiguous_strides(call.shape)
-    # A dimension of size one has a stride, too, which decides nothing.
-    row = contiguous_strides(call.shape)
-    return tuple(digits[0][1] if digits else row[i] for i, digits in enumerate(seen[0]))
+    known = strides_of(seen[0], call.shape) if seen is not None and len(seen[0]) == len(call.shape) else None
+    return contiguous_strides(call.shape) if known is None else known
 
 
 _HEADS_INSIDE = "aten._scaled_dot_product_flash_attention_for_cpu"
@@ -138,11 +127,7 @@ def _elementwise(shape: Shape, operands: list[tuple[Shape, Shape]]) -> Shape:
                 at = before
             elif comparison < 0:
                 break
-    strides, step = [0] * len(shape), 1
-    for dim in order:
-        strides[dim] = step
-        step *= shape[dim]
-    return tuple(strides)
+    return strides_in(order, shape)
 
 
 def _compared(a: int, b: int, shape: Shape, padded: list[Shape]) -> int:

@@ -13,10 +13,9 @@ from remat.predict.memory.order import Order
 
 def unfused_kernels(graph: Graph, order: Order) -> Iterator[Kernel]:
     """One kernel an operator, in the order of the passes."""
-    element = np.fromiter((op == "getitem" for op in graph.ops), np.bool_, len(graph))
-    free = graph.view | element
+    free = graph.view | graph.tuple_element
     elements: list[list[int]] = [[] for _ in range(len(graph))]
-    for v in np.flatnonzero(element & ~graph.view).tolist():
+    for v in np.flatnonzero(graph.tuple_element & ~graph.view).tolist():
         for u in graph.operands[v]:
             elements[u].append(v)
     for values, backward in ((order.forward, False), (order.backward, True)):

@@ -24,6 +24,7 @@ import numpy as np
 
 from remat.facts.columns import BoolArray, IntArray
 from remat.facts.graph import Graph, Region
+from remat.predict.memory.lifetimes import alive_bytes
 from remat.predict.memory.storages import Storages
 from remat.predict.memory.timeline import LiveTensor, Why
 from remat.problem.demands import unpriced
@@ -63,7 +64,7 @@ def working_set_bytes(graph: Graph, *, holds_outputs: bool = True) -> IntArray:
     """
     n = len(graph)
     facts = Storages.of(graph)
-    at = _sums(_Necessary.of(facts, holds_outputs), n)
+    at = _Necessary.of(facts, holds_outputs).alive_bytes(n)
     always = (graph.region == Region.FORWARD) & facts.computed
     return np.where(facts.live, at[n : 2 * n], np.where(always, at[:n], 0))
 
@@ -78,7 +79,7 @@ def lower_bound(graph: Graph, *, holds_outputs: bool = True) -> WorkingSet:
     n = len(graph)
     facts = Storages.of(graph)
     needed = _Necessary.of(facts, holds_outputs)
-    at = _sums(needed, n)
+    at = needed.alive_bytes(n)
     runs = np.concatenate([(graph.region == Region.FORWARD) & facts.computed, facts.live, [True]])
     step = int(np.where(runs, at, -1).argmax())
     alive = np.flatnonzero((needed.start <= step) & (step <= needed.end) & (needed.size > 0))
@@ -97,7 +98,7 @@ def lower_bound(graph: Graph, *, holds_outputs: bool = True) -> WorkingSet:
 
 
 @dataclass(frozen=True, eq=False)
-class Floor:
+class AlwaysAlive:
     """What is alive under every plan, at each of 2n + 1 steps: each pass in graph order, and the end.
 
     Attributes:
@@ -113,7 +114,7 @@ class Floor:
     first_read: IntArray
 
     @classmethod
-    def of(cls, facts: Storages) -> Floor:
+    def of(cls, facts: Storages) -> AlwaysAlive:
         """Reads a graph, in time linear in its size."""
         n, graph = len(facts), facts.graph
         held = np.zeros(n, np.bool_)
@@ -125,7 +126,7 @@ class Floor:
         for u, v in zip(reversed(producers), reversed(readers), strict=True):
             # What comes after the turn runs in its place; what comes before it, when it is wanted.
             first[u] = min(first[u], v if v >= facts.turn else first[v])
-        return cls(_sums(_Necessary.of(facts, holds_outputs=True), n), held, np.array(first, np.int64))
+        return cls(_Necessary.of(facts, holds_outputs=True).alive_bytes(n), held, np.array(first, np.int64))
 
 
 @dataclass(frozen=True, eq=False)
@@ -152,12 +153,9 @@ class _Necessary:
         bases: IntArray = columns[:, 0]
         return cls(bases, columns[:, 1], columns[:, 2], facts.size[bases], tuple(span[3] for span in merged))
 
-
-def _sums(needed: _Necessary, n: int) -> IntArray:
-    change = np.zeros(2 * n + 2, np.int64)
-    np.add.at(change, needed.start, needed.size)
-    np.subtract.at(change, needed.end + 1, needed.size)
-    return change.cumsum()[:-1]
+    def alive_bytes(self, n: int) -> IntArray:
+        """(2n + 1,) what is alive at each step."""
+        return alive_bytes(self.start, self.end, self.size, 2 * n + 1)
 
 
 def _spans(facts: Storages, holds_outputs: bool) -> list[tuple[int, int, int, Why]]:

@@ -62,6 +62,20 @@ class Lifetimes:
         return cls(owner[found], found >= n, start[found], end[found], facts.size[owner[found]], **marks)
 
 
+def alive_bytes(start: IntArray, end: IntArray, size: IntArray, steps: int) -> IntArray:
+    """(steps,) bytes of the storages that are alive during each step.
+
+    Args:
+        start, end: (k,) the first and the last step of each storage; the last is at most `steps`.
+        size: (k,) bytes.
+        steps: how many there are.
+    """
+    change = np.zeros(steps + 2, np.int64)
+    np.add.at(change, start, size)
+    np.subtract.at(change, end + 1, size)
+    return change.cumsum()[:steps]
+
+
 def _backward_storage(facts: Storages, order: Order) -> IntArray:
     """(n,) the storage of each value in the backward pass.
 

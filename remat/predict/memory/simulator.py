@@ -5,14 +5,13 @@ from __future__ import annotations
 import numpy as np
 
 from remat.answer.plan import Plan
-from remat.errors import InvalidPlan
-from remat.facts.columns import BoolArray, IntArray, bool_column, frozen
+from remat.facts.columns import BoolArray, IntArray, frozen
 from remat.facts.graph import Graph
-from remat.predict.memory.lifetimes import Lifetimes
+from remat.predict.memory.lifetimes import Lifetimes, alive_bytes
 from remat.predict.memory.order import Order
 from remat.predict.memory.storages import Storages
 from remat.predict.memory.timeline import WHYS, LiveTensor, Timeline
-from remat.proof.arguments import checked_graph, checked_saves
+from remat.proof.arguments import checked_graph, checked_mask, checked_saves
 
 
 def simulate(graph: Graph, plan: Plan, *, holds_outputs: bool = True) -> Timeline:
@@ -72,12 +71,12 @@ class Simulator:
         Raises:
             InvalidPlan: not one flag a value, or a value of the tangents' closure is saved.
         """
-        order = Order.of(self._facts, self._checked(saved))
+        order = Order.of(self._facts, checked_mask(self.graph, saved))
         return int(_during(self._lifetimes(order), _steps(order)).max(initial=0))
 
     def timeline(self, saved: BoolArray) -> Timeline:
         """The whole timeline; takes what `peak` takes."""
-        order = Order.of(self._facts, self._checked(saved))
+        order = Order.of(self._facts, checked_mask(self.graph, saved))
         lives, steps, graph = self._lifetimes(order), _steps(order), self.graph
         values: list[int] = np.concatenate([order.forward, order.backward]).tolist()
         during = _during(lives, steps)
@@ -108,16 +107,6 @@ class Simulator:
     def _lifetimes(self, order: Order) -> Lifetimes:
         return Lifetimes.of(self._facts, order, self.holds_outputs)
 
-    def _checked(self, saved: BoolArray) -> BoolArray:
-        mask = bool_column("saved", saved, len(self.graph), InvalidPlan)
-        wrong = np.flatnonzero(mask & self._facts.tangents)
-        if len(wrong):
-            name: str = self.graph.names[int(wrong[0])]
-            raise InvalidPlan(
-                f"saved must hold values of the forward pass only, got {name!r}, which depends on a tangent"
-            )
-        return mask
-
 
 def _steps(order: Order) -> int:
     return len(order.forward) + len(order.backward)
@@ -125,7 +114,4 @@ def _steps(order: Order) -> int:
 
 def _during(lives: Lifetimes, steps: int, which: BoolArray | slice = slice(None)) -> IntArray:
     """(steps,) bytes of the storages `which` that are alive during each step."""
-    change = np.zeros(steps + 2, np.int64)
-    np.add.at(change, lives.start[which], lives.size[which])
-    np.subtract.at(change, lives.end[which] + 1, lives.size[which])
-    return change.cumsum()[:steps]
+    return alive_bytes(lives.start[which], lives.end[which], lives.size[which], steps)

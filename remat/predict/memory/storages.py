@@ -83,7 +83,6 @@ class Storages:
             if graph.ops[v] == "getitem" and maker[v] == v:
                 maker[v] = maker[u]
         live = _live(graph, arguments, tangents)
-        element = np.fromiter((op == "getitem" for op in graph.ops), np.bool_, n)
         counted = ~foreign[producers]
         return cls(
             graph=graph,
@@ -94,7 +93,7 @@ class Storages:
             fusible=fusible,
             maker=maker,
             parent=parent,
-            calls=~(fusible | given | graph.view | element),
+            calls=~(fusible | given | graph.view | graph.tuple_element),
             arguments=arguments,
             fused_consumers=fused_consumers,
             producers=producers[counted],

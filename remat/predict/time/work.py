@@ -39,9 +39,8 @@ class Work:
     @classmethod
     def of(cls, graph: Graph) -> Work:
         """The work of every value, in time linear in the graph (but for sorting the uses)."""
-        element = is_element(graph)
-        made = _made_bytes(graph, element)
-        free = graph.input | graph.view | element | (graph.region == Region.TANGENTS) | (made == 0)
+        made = graph.moved_bytes + _over_elements(graph, graph.moved_bytes)
+        free = graph.input | graph.view | graph.tuple_element | (graph.region == Region.TANGENTS) | (made == 0)
         free |= _constants(graph) | np.array([dtype == "symint" for dtype in graph.dtypes], np.bool_)
         own_kernel = ~free & ~graph.fusible
         zero = np.zeros(len(graph), np.int64)
@@ -58,11 +57,6 @@ _PICKS = ("aten.embedding.", "aten.gather.", "aten.index_select.", "aten.index."
 """What picks some rows or elements by index: it reads no more of any argument than it makes."""
 
 
-def is_element(graph: Graph) -> BoolArray:
-    """(n,) elements of tuples: written by the kernel that makes the tuple."""
-    return np.fromiter((op == "getitem" for op in graph.ops), np.bool_, len(graph))
-
-
 def flops_with_elements(graph: Graph) -> IntArray:
     """(n,) `Graph.flops`; for a tuple that has none, those of its elements.
 
@@ -72,18 +66,13 @@ def flops_with_elements(graph: Graph) -> IntArray:
     total = float(graph.flops.sum(dtype=np.float64))
     if total >= LARGEST_TOTAL:
         raise InvalidGraph(f"Graph.flops must add up to less than 2**62, got about {total:.2e}")
-    return np.where(graph.flops > 0, graph.flops, _over_elements(graph, is_element(graph), graph.flops))
+    return np.where(graph.flops > 0, graph.flops, _over_elements(graph, graph.flops))
 
 
-def _made_bytes(graph: Graph, element: BoolArray) -> IntArray:
-    """(n,) bytes that computing each value writes, were it written: a tuple's are those of its elements."""
-    return graph.moved_bytes + _over_elements(graph, element, graph.moved_bytes)
-
-
-def _over_elements(graph: Graph, element: BoolArray, amounts: IntArray) -> IntArray:
-    """(n,) sums of `amounts` over the elements that are taken out of each value."""
+def _over_elements(graph: Graph, amounts: IntArray) -> IntArray:
+    """(n,) sums of `amounts` over the elements that are taken out of each value: a tuple itself has none."""
     sums = np.zeros(len(graph), np.int64)
-    taken = element[graph.consumers]
+    taken = graph.tuple_element[graph.consumers]
     np.add.at(sums, graph.producers[taken], amounts[graph.consumers[taken]])
     return sums
 
