@@ -1,4 +1,4 @@
-"""Memory traffic of a training step under a plan, predicted kernel by kernel: see `remat.predict.kernels`."""
+"""Predicts the memory traffic of a training step under a plan, kernel by kernel: see `remat.predict.kernels`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _SHOWN = 4
 
 @dataclass(frozen=True)
 class Traffic:
-    """What the kernels of both passes read and write.
+    """The kernels of both passes, and what they read and write.
 
     Attributes:
         kernels: the forward pass's, then the backward pass's, in the order in which they run.
@@ -38,26 +38,26 @@ class Traffic:
 
     @property
     def accesses(self) -> int:
-        """Reads and writes: what Table 1 of the paper counts as "Mem"."""
+        """How many tensors are read or written: what Table 1 of the paper counts as "Mem"."""
         return self.reads + self.writes
 
     @property
     def read_bytes(self) -> int:
-        """Bytes read from memory."""
+        """How many bytes are read from memory."""
         return sum(kernel.read_bytes for kernel in self.kernels)
 
     @property
     def written_bytes(self) -> int:
-        """Bytes written to memory."""
+        """How many bytes are written to memory."""
         return sum(kernel.written_bytes for kernel in self.kernels)
 
     @property
     def bytes(self) -> int:
-        """Bytes moved."""
+        """How many bytes are read or written."""
         return self.read_bytes + self.written_bytes
 
     def __str__(self) -> str:
-        """A line for each kernel, and the sums."""
+        """Writes a line for each kernel, and the sums."""
         lines = [
             f"{'backward' if k.backward else 'forward':<8}  {'kernel' if k.generated else 'call':<6}  "
             f"{human_bytes(k.read_bytes):>10} read  {human_bytes(k.written_bytes):>10} written  "
@@ -79,7 +79,7 @@ class Traffic:
 
 
 def predict_traffic(graph: Graph, plan: Plan, *, fused: bool = True) -> Traffic:
-    """The memory traffic of a training step under a plan.
+    """Predicts the memory traffic of a training step under a plan.
 
     Args:
         graph: the joint graph.

@@ -1,4 +1,4 @@
-"""`remat.compare`: graphs x cost models x solvers, one row each."""
+"""Compares graphs, cost models and solvers, with a row for each combination: `remat.compare`."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def compare(
 def _solved(
     graph: Graph, model: CostModel, problem: Problem | None, solver: Solver, time_limit_s: float | None
 ) -> dict[str, Any]:
-    """The columns about one solver's answer."""
+    """Returns the columns about one solver's answer."""
     row: dict[str, Any] = {"solver": label(solver), "exact": solver.exact}
     row |= {"proven": False, "certified": "", "error": ""}
     limit = time_limit_s if Feature.TIME_LIMIT in solver.features else None
@@ -111,6 +111,6 @@ def _named(graphs: Graph | Iterable[Graph] | Mapping[str, Graph]) -> dict[str, G
 
 
 def warm_up(solver: Solver | None) -> None:
-    """Solves a trifle: backends are imported when first used, and no row should pay for that."""
+    """Solves a tiny problem: backends are imported when first used, and no measured time should include that."""
     with suppress(RematError):
         solve(Problem.of([1, 1], edges=[(0, 1)], needed=[1], cannot_recompute={0: "an input"}), solver)

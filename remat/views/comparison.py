@@ -1,4 +1,4 @@
-"""The table that `remat.compare` returns."""
+"""Holds the table that `remat.compare` returns."""
 
 # pandas ships partial types: what its methods return is often unknown to pyright.
 # pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false
@@ -46,7 +46,8 @@ class Comparison(pd.DataFrame):
     Columns:
         graph, values: name of the graph and its number of values.
         cost_model, unit: the name, or the options that differ from the defaults; unit of its prices.
-        solver, exact: likewise; whether the solver claims optimality on every problem it takes.
+        solver: the name, or the options that differ from the defaults.
+        exact: whether the solver claims optimality on every problem it takes.
         objective, bound: price of the plan, and the price below which no plan can be.
         termination: "optimal", "feasible", "infeasible", "limit", or "refused" (see `error`).
         certified: how optimality is known, in words.
@@ -60,7 +61,7 @@ class Comparison(pd.DataFrame):
 
     @classmethod
     def of(cls, rows: Sequence[dict[str, Any]]) -> Comparison:
-        """A table of rows; what a row lacks is missing."""
+        """Makes a table of rows; what a row lacks is missing."""
         # Column by column: a frame of all rows makes integers floats where one of them is missing.
         cells = {name: [row.get(name) for row in rows] for name in _DTYPES}
         return cls({name: pd.array(cells[name], dtype=dtype) for name, dtype in _DTYPES.items()})
@@ -70,22 +71,22 @@ class Comparison(pd.DataFrame):
         return Comparison
 
     def readable(self) -> pd.DataFrame:
-        """The table as people read it: text cells in readable units; `error` only if there is one."""
+        """Returns the table as people read it: text cells in readable units; `error` only if there is one."""
         plain = pd.DataFrame(self).reset_index(drop=True)
         view = pd.DataFrame({title: show(plain) for title, needs, show in _VIEW if needs <= set(plain)}, dtype="str")
         return view if "error" not in view or any(view["error"]) else view.drop(columns="error")
 
     def texts(self) -> list[dict[str, str]]:
-        """The rows of `readable`."""
+        """Returns the rows of `readable`."""
         return self.readable().to_dict(orient="records")
 
     def records(self) -> list[dict[str, Any]]:
-        """The rows as plain dictionaries, for JSON; what is missing is None."""
+        """Returns the rows as plain dictionaries, for JSON; what is missing is None."""
         plain = pd.DataFrame(self).astype(object)
         return plain.where(plain.notna(), None).to_dict(orient="records")
 
     def best(self) -> list[bool]:
-        """Which rows have the least objective of their graph and cost model."""
+        """Says which rows have the least objective of their graph and cost model."""
         if not {"graph", "cost_model", "objective"} <= set(self):
             return [False] * len(self)
         plain = pd.DataFrame(self)
@@ -93,7 +94,7 @@ class Comparison(pd.DataFrame):
         return (plain["objective"] == least).fillna(False).tolist()
 
     def styled(self) -> Styler:
-        """For notebooks: readable units, the best objective of each graph and cost model in bold."""
+        """Styles the table for notebooks: readable units, the best objective of each graph and cost model in bold."""
         view = self.readable()
         css = pd.DataFrame("text-align: left", view.index, view.columns)
         css[[title for title in view if title in _NUMBERS]] = "text-align: right"

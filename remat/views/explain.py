@@ -1,4 +1,4 @@
-"""`remat.explain`: why is this value saved, recomputed, or neither?"""
+"""Explains why a value is saved, recomputed, or neither: `remat.explain`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _SHOWN = 6
 
 
 class Decision(Enum):
-    """What a plan does with a value. The value reads on after "... is"."""
+    """What a plan does with a value, in words that continue "... is"."""
 
     SAVED = "saved"
     RECOMPUTED = "recomputed in the backward pass"
@@ -178,7 +178,7 @@ def _decision(graph: Graph, i: int, plan: Plan) -> Decision:
 
 
 def _readers(graph: Graph, i: int, plan: Plan) -> tuple[str, ...]:
-    """What reads value i in the backward pass. A view reads nothing: its own readers are named."""
+    """Names what reads value i in the backward pass. A view reads nothing: its own readers are named."""
     recomputed = set(plan.recomputed)
     found: list[str] = []
     queue: list[tuple[int, str]] = [(i, "")]
@@ -196,7 +196,7 @@ def _readers(graph: Graph, i: int, plan: Plan) -> tuple[str, ...]:
 
 
 def _why_not_recomputed(problem: Problem, v: int) -> str | None:
-    """The ban, or the argument that can be had in no way."""
+    """Names the ban, or the argument that can be had in no way."""
     rules = forced(problem)
     if problem.cannot_recompute.mask[v] or not rules.stuck[v]:
         return problem.cannot_recompute.reason(v)

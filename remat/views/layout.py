@@ -1,4 +1,4 @@
-"""Where to draw the nodes of a small acyclic graph: in layers, from top to bottom.
+"""Places the nodes of a small acyclic graph in layers, from top to bottom.
 
 The classic three steps (Sugiyama, Tagawa and Toda, 1981): layers by longest path; order within the
 layers by barycenter sweeps; positions by least squares under a least distance. An edge that spans
@@ -21,7 +21,7 @@ _STRAIGHT = 8
 
 @dataclass(frozen=True)
 class Layout:
-    """Centres of n nodes and the routes of m edges, in inches; y grows downwards.
+    """The centres of n nodes and the routes of m edges, in inches; y grows downwards.
 
     Attributes:
         x, y: of each node.
@@ -60,7 +60,7 @@ def layered(
 
 
 def _layers(n: int, edges: Sequence[tuple[int, int]]) -> list[int]:
-    """Longest path from above; then what has as many users as arguments moves down to its users."""
+    """Assigns layers by longest path from above; then what has as many users as arguments moves down to its users."""
     before, after = _neighbours(n, edges)
     layer = [0] * n
     for v in range(n):
@@ -141,7 +141,7 @@ def _ordered(rows: list[list[int]], links: list[tuple[int, int]]) -> list[list[i
 
 
 def _crossings(rows: list[list[int]], after: list[list[int]]) -> int:
-    """Crossing links, counted as inversions row by row."""
+    """Counts crossing links, as inversions row by row."""
     total = 0
     for row, below in pairwise(rows):
         place = {vertex: k for k, vertex in enumerate(below)}
@@ -178,9 +178,9 @@ def _placed(
 
 
 def _spread(wanted: list[float], weights: list[float], distances: list[float]) -> list[float]:
-    """The positions closest to the wanted ones (weighted least squares) that keep the distances.
+    """Finds the positions closest to the wanted ones (weighted least squares) that keep the distances.
 
-    After subtracting the distances that is isotonic regression: pool adjacent violators.
+    Once the distances are subtracted, that is isotonic regression, solved by pooling adjacent violators.
     """
     offset = [0.0]
     for distance in distances:

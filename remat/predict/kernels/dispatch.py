@@ -1,4 +1,4 @@
-"""Which rule lowers which operator."""
+"""Chooses the rule that lowers each operator."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ _OWN: dict[str, Rule] = {
 
 
 class Operators:
-    """The rules for the operators of one graph.
+    """Holds the rule for each operator of one graph.
 
     Args:
         calls: of the graph.
@@ -83,11 +83,11 @@ class Operators:
         self._rules = [self._rule(call, calls, fusible, views) for call in calls]
 
     def rule(self, call: Call) -> Rule:
-        """What lowers a value."""
+        """Returns the rule that lowers a value."""
         return self._rules[call.position]
 
     def is_fallback(self, v: int) -> bool:
-        """Eager's operator is called, since the compiler knows nothing better."""
+        """Says if eager's operator is called, since the compiler knows nothing better."""
         return self._rules[v] is library
 
     @staticmethod
@@ -106,4 +106,4 @@ class Operators:
 
 
 def _nothing(low: Lowering, call: Call) -> None:
-    """A size: no tensor."""
+    """Lowers a size, which is no tensor, to nothing."""

@@ -1,4 +1,4 @@
-"""The kernels of both passes of a plan."""
+"""Predicts the kernels of both passes of a plan."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from remat.proof.arguments import checked_graph, checked_mask, checked_saves
 
 
 def kernels(graph: Graph, plan: Plan, *, fused: bool = True) -> tuple[Kernel, ...]:
-    """The kernels of the forward and of the backward pass under a plan, in the order in which they run.
+    """Predicts the kernels of the forward and of the backward pass under a plan, in the order in which they run.
 
     Args:
         graph: the joint graph.
@@ -49,7 +49,7 @@ def kernels(graph: Graph, plan: Plan, *, fused: bool = True) -> tuple[Kernel, ..
 
 
 class Fuser:
-    """Kernels for many plans of one graph: what does not depend on the plan is read once.
+    """Predicts kernels for many plans of one graph: what does not depend on the plan is read once.
 
     A plan of a GPT-2 of 12 layers (2,533 values, 550 to 640 kernels) takes 0.1 to 0.2 s on one shared CPU core.
 
@@ -83,7 +83,7 @@ class Fuser:
         self._base: list[int] = graph.base.tolist()
 
     def kernels(self, saved: BoolArray) -> tuple[Kernel, ...]:
-        """The kernels of both passes, in the order in which they run.
+        """Predicts the kernels of both passes, in the order in which they run.
 
         Args:
             saved: (n,) what is saved; what else the backward pass needs, it recomputes. Whether that is
@@ -142,12 +142,12 @@ class Fuser:
                 yield self._kernel(scheduler, group, backward)
 
     def _given(self, inside: BoolArray) -> list[int]:
-        """What a pass is handed: whatever it reads and does not compute."""
+        """Lists what a pass is handed: whatever it reads and does not compute."""
         u, v = self.graph.producers, self.graph.consumers
         return np.unique(u[inside[v] & ~inside[u]]).tolist()
 
     def _layouts(self, given: list[int], returned: BoolArray, backward: bool) -> tuple[list[Shape], list[Shape]]:
-        """Strides that eager would give each value in a pass, and those of what the pass is handed.
+        """Finds the strides that eager would give each value in a pass, and those of what the pass is handed.
 
         With convolutions, the forward pass saves images with their channels last, and eager's strides in the
         backward pass follow from these.
@@ -164,7 +164,7 @@ class Fuser:
         return strides, self._strides
 
     def _kernel(self, scheduler: Scheduler, group: LoopGroup, backward: bool) -> Kernel:
-        """Counts as `BaseSchedulerNode.get_read_write_buffers_sizes`: worst-case inputs, best-case kernel."""
+        """Counts what a kernel moves, each buffer once (`BaseSchedulerNode.get_read_write_buffers_sizes`)."""
         loop = group.nests[0].loop
         alone = len(group.nests) == 1
         limit: dict[Buffer, int] = {}

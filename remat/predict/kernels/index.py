@@ -1,4 +1,4 @@
-"""Where in a buffer an iteration reads: index maps as mixed-radix digits.
+"""Says where in a buffer an iteration reads: index maps as mixed-radix digits.
 
 An index map takes a multi-index over some shape to a position in memory. Each dimension of the shape is a row
 of digits `(size, stride)`, the outermost first: position `i` in a dimension with the digits (4, 100), (8, 3) reads at
@@ -33,17 +33,17 @@ _NOWHERE = -(1 << 48)
 
 
 def looked_up(*what: object) -> int:
-    """A position that is not known before the program runs."""
+    """Returns a position that is not known before the program runs; equal ones stand for equal lookups."""
     return _NOWHERE - crc32(repr(what).encode())
 
 
 def is_looked_up(start: int) -> bool:
-    """It is one of those."""
+    """Says if a position is one of `looked_up`."""
     return start <= _NOWHERE
 
 
 def contiguous_strides(shape: Shape) -> Shape:
-    """Row-major strides.
+    """Returns row-major strides.
 
     >>> contiguous_strides((4, 3, 5))
     (15, 5, 1)
@@ -52,7 +52,7 @@ def contiguous_strides(shape: Shape) -> Shape:
 
 
 def strides_in(order: Iterable[int], shape: Shape) -> Shape:
-    """Strides of a dense tensor whose dimensions lie in memory in an order, the innermost first.
+    """Returns the strides of a dense tensor whose dimensions lie in memory in an order, the innermost first.
 
     >>> strides_in((0, 2, 1), (4, 3, 5))
     (1, 20, 4)
@@ -65,7 +65,7 @@ def strides_in(order: Iterable[int], shape: Shape) -> Shape:
 
 
 def broadcasts(shape: Shape, target: Shape) -> bool:
-    """A value of one shape can be read in another: not always so in a graph made by hand, of sizes in bytes.
+    """Says if a value of one shape can be read in another: a graph made by hand may give shapes that cannot.
 
     >>> broadcasts((3, 1), (2, 3, 4)), broadcasts((3,), (2, 3, 4))
     (True, False)
@@ -76,13 +76,13 @@ def broadcasts(shape: Shape, target: Shape) -> bool:
 
 @lru_cache(maxsize=1 << 14)
 def strided(shape: Shape, strides: Shape) -> Dims:
-    """The map of a strided tensor."""
+    """Returns the map of a strided tensor."""
     return tuple(((n, s),) if n != 1 else () for n, s in zip(shape, strides, strict=True))
 
 
 @lru_cache(maxsize=1 << 14)
 def identity(shape: Shape) -> Dims:
-    """The map of a contiguous tensor.
+    """Returns the map of a contiguous tensor.
 
     >>> identity((4, 1, 5))
     (((4, 5),), (), ((5, 1),))
@@ -91,7 +91,7 @@ def identity(shape: Shape) -> Dims:
 
 
 def strides_of(dims: Dims, shape: Shape) -> Shape | None:
-    """The strides of a map over a shape; None where strides cannot say it.
+    """Returns the strides of a map over a shape; None where strides cannot say it.
 
     A dimension of size one has a stride, too, which decides nothing.
     """
@@ -102,12 +102,12 @@ def strides_of(dims: Dims, shape: Shape) -> Shape | None:
 
 
 def opaque(size: int, *what: object) -> Digits:
-    """A dimension about which is known only what it depends on."""
+    """Returns a dimension of which nothing is known but what it depends on."""
     return ((size, -1 - crc32(repr(what).encode())),) if size != 1 else ()
 
 
 def flat(dims: Dims) -> Digits:
-    """All digits in a row, the outermost first, neighbours joined where they are one loop."""
+    """Lists all digits in a row, the outermost first, with neighbours joined where they are one loop."""
     row: list[tuple[int, int]] = []
     for digits in dims:
         for n, s in digits:
@@ -120,7 +120,7 @@ def flat(dims: Dims) -> Digits:
 
 @lru_cache(maxsize=1 << 16)
 def reshaped(dims: Dims, shape: Shape) -> Dims:
-    """The map under a new shape with as many elements.
+    """Returns the map under a new shape with as many elements.
 
     >>> reshaped((((6, 1),), ((4, 6),)), (3, 8))
     (((3, 2),), ((2, 1), (4, 6)))
@@ -153,7 +153,7 @@ def _unknown(dims: Dims, shape: Shape) -> Dims:
 
 @lru_cache(maxsize=1 << 16)
 def through(outer: Access, inner: Access) -> Access:
-    """The map that reads `inner` at the row-major positions that `outer` leads to.
+    """Returns the map that reads `inner` at the row-major positions that `outer` leads to.
 
     >>> column = ((((3, 4),), ()), 1)  # the second column of a 3 x 4 tensor
     >>> through(column, (strided((3, 4), (1, 3)), 0))  # of one that is stored column by column
@@ -192,12 +192,12 @@ def through(outer: Access, inner: Access) -> Access:
 
 
 def flat_sizes(dims: Dims) -> Digits:
-    """All digits in a row, neighbours not joined."""
+    """Lists all digits in a row, with neighbours not joined."""
     return tuple(digit for digits in dims for digit in digits)
 
 
 def _piece(n: int, s: int, row: Digits, weights: list[int], room: list[int]) -> list[tuple[int, int]] | None:
-    """A digit of the outer map in terms of the inner one, innermost first; None if it cannot be said."""
+    """Writes a digit of the outer map in terms of the inner one, innermost first; None if it cannot be said."""
     if s == 0:
         return [(n, 0)]
     k = len(row) - 1

@@ -1,4 +1,4 @@
-"""What a pass is lowered to: expressions that wait to be inlined, buffers, and the loops that write them.
+"""Holds what a pass is lowered to: expressions that wait to be inlined, buffers, and the loops that write them.
 
 The names follow TorchInductor's: a box holds a value that is either an expression over what it reads, or, once
 *realized*, a buffer that some loop writes. A value of the graph is a box, seen through an index map.
@@ -34,11 +34,11 @@ class Buffer:
 
     @property
     def bytes(self) -> int:
-        """All of it."""
+        """The size of the whole tensor."""
         return prod(self.shape) * self.itemsize
 
     def fix(self) -> Shape:
-        """Its strides, row-major if they were open."""
+        """Settles the strides, as row-major ones if they were still open, and returns them."""
         if self.strides is None:
             self.strides = contiguous_strides(self.shape)
         return self.strides
@@ -52,7 +52,7 @@ Reads = dict[Read, int]
 
 
 def merged(into: Reads, reads: Reads) -> None:
-    """Adds up."""
+    """Adds reads to others, with how often each is asked for."""
     for read, times in reads.items():
         into[read] = into.get(read, 0) + times
 
@@ -108,17 +108,17 @@ class Seen:
 
     @classmethod
     def whole(cls, box: Box) -> Seen:
-        """The box as it is."""
+        """Sees the box as it is."""
         return cls(box, box.shape, (identity(box.shape), 0))
 
     @classmethod
     def of_buffer(cls, buffer: Buffer) -> Seen:
-        """What a buffer holds."""
+        """Sees what a buffer holds."""
         return cls.whole(Box(buffer.value, buffer.shape, buffer.itemsize, buffer=buffer))
 
     @property
     def plain(self) -> bool:
-        """Not a view."""
+        """The box is seen as it is, not through a view."""
         return self.shape == self.box.shape and self.access == (identity(self.shape), 0)
 
 

@@ -1,4 +1,4 @@
-"""A kernel, as far as memory traffic goes."""
+"""Describes a kernel by what it computes and by the memory traffic that it causes."""
 
 from __future__ import annotations
 
@@ -28,5 +28,5 @@ class Kernel:
 
     @property
     def bytes(self) -> int:
-        """All that it moves."""
+        """What it reads and writes together."""
         return self.read_bytes + self.written_bytes

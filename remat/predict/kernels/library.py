@@ -1,4 +1,4 @@
-"""Calls of libraries: their arguments are in memory, in a layout that the library takes."""
+"""Lowers calls of libraries, whose arguments must be in memory, in a layout that the library takes."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from remat.predict.kernels.view_maps import positive
 
 
 def library(low: Lowering, call: Call) -> Seen | None:
-    """The call of whatever has no other rule."""
+    """Lowers an operator that has no other rule to a call."""
     return called(low, call, low.arguments(call))
 
 
 def called(low: Lowering, call: Call, arguments: Sequence[Seen]) -> Seen | None:
-    """A call with these arguments."""
+    """Makes a call with these arguments; its result, or None for a tuple, whose elements follow."""
     reads: Reads = {(low.stores.for_call(seen), ((), 0)): 1 for seen in arguments}
     loop = Loop(frozenset({call.position}), reads, [], generated=False)
     low.stores.loops.append(loop)
@@ -43,12 +43,12 @@ def _result(low: Lowering, call: Call, loop: Loop) -> Seen:
 
 
 def seeds(low: Lowering, call: Call) -> Seen | None:
-    """Seeds for random numbers."""
+    """Lowers the drawing of seeds for random numbers to a call without arguments."""
     return called(low, call, ())
 
 
 def batched_product(low: Lowering, call: Call) -> Seen | None:
-    """Matrices in rows or in columns; what is not stored yet and would be neither is stored in rows."""
+    """Lowers a product of matrices, each in rows or in columns; one that would be neither is stored in rows."""
     for u in call.refs():
         seen = low.seen[u]
         buffer = seen.box.buffer
@@ -58,7 +58,7 @@ def batched_product(low: Lowering, call: Call) -> Seen | None:
 
 
 def convolution(low: Lowering, call: Call) -> Seen | None:
-    """Channels last, wherever the image and the filters come from."""
+    """Lowers a convolution, whose image and filters are stored with their channels last."""
     for u in list(call.refs())[:2]:
         low.seen[u] = low.stores.in_order(low.seen[u], channels_last(low.seen[u].shape))
     result = library(low, call)
@@ -68,7 +68,9 @@ def convolution(low: Lowering, call: Call) -> Seen | None:
 
 
 def convolution_backward(low: Lowering, call: Call) -> Seen | None:
-    """In the layout of the gradient of the filters, then of the image; unless layouts are free, in eager's first.
+    """Lowers a convolution's gradients: arguments take the layout for the filters' gradient, then for the image's.
+
+    In a pass without convolutions, where layouts are not the compiler's to choose, they first take eager's.
 
     As `convolution_backward_lowering` of torch 2.13. Filters of one channel each, the depthwise ones, have a layout
     with channels last in which columns are the innermost all the same, and images are copied into it.
@@ -92,7 +94,7 @@ def convolution_backward(low: Lowering, call: Call) -> Seen | None:
 
 
 def attention(low: Lowering, call: Call) -> Seen | None:
-    """Arguments in eager's order of strides, or in rows where the last dimension is not the innermost."""
+    """Lowers attention, with arguments in eager's order of strides, or in rows if the last one is not the least."""
     for u in call.refs():
         seen, strides = low.seen[u], low.stores.strides[u]
         if strides and min(strides) != strides[-1]:
@@ -102,7 +104,7 @@ def attention(low: Lowering, call: Call) -> Seen | None:
 
 
 def concatenation(low: Lowering, call: Call) -> Seen:
-    """No kernel: what is still open is written in its place, and what is not is copied there."""
+    """Lowers a concatenation, which is no kernel: parts that are not stored yet are written in place, others copied."""
     if not isinstance(call.args[0], list):
         raise ValueError("the tensors must be a list")
     listed = cast(list[Any], call.args[0])
@@ -122,7 +124,7 @@ def concatenation(low: Lowering, call: Call) -> Seen:
 
 
 def _whole_strides(low: Lowering, call: Call, parts: Sequence[Seen]) -> Shape:
-    """Channels last if a part in memory has them so; or, with none in memory, eager's (`ConcatKernel.create`)."""
+    """Chooses channels last if a part in memory has them so, or, with none in memory, eager (`ConcatKernel.create`)."""
     stored = [(part, part.box.buffer) for part in parts if part.box.buffer is not None]
     if stored:
         last = any(buffer.strides is not None and _channels_last(part) for part, buffer in stored)
@@ -136,7 +138,7 @@ def _channels_last(seen: Seen) -> bool:
 
 
 def _either_last(shape: Shape, strides: Shape) -> bool:
-    """A matrix in rows or in columns (`is_preferred_layout_as_bmm_input`)."""
+    """Says if a matrix is in rows or in columns (`is_preferred_layout_as_bmm_input`)."""
     *_, rows, columns = shape
     *_, a, b = strides
     return (b == 1 and (rows == 1 or a >= columns)) or (a == 1 and (columns == 1 or b >= rows))

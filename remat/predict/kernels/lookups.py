@@ -1,4 +1,4 @@
-"""Reading and writing at places that are only known when the program runs."""
+"""Lowers operators that read or write at places which are only known when the program runs."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from remat.predict.kernels.view_maps import expanded, positive
 
 
 def lookup(low: Lowering, call: Call) -> Seen:
-    """Reads some elements of a value at places that others say: any of it, as far as anybody knows."""
+    """Lowers a read at places that other values say: any part of the table, as far as is known before."""
     table, where, axes = _places(low, call)
     draft = Draft(low.stores, {call.position})
     count = _count(low, where[0]) if call.op == "aten.embedding" else None
     if count is not None and table.access[0][0]:
-        # Rows by a plain count are rows in order: no lookup at all.
+        # Rows at places 0, 1, 2, ... are rows in order, without any lookup.
         step = table.access[0][0][-1][1]
         rows = tuple(tuple((n, s * step) for n, s in digits) for digits in count[0])
         table = Seen(table.box, call.shape, (rows + table.access[0][1:], table.access[1]), table.stored)
@@ -46,7 +46,7 @@ def lookup(low: Lowering, call: Call) -> Seen:
 
 
 def _places(low: Lowering, call: Call) -> tuple[Seen, list[Seen], list[int]]:
-    """The value that is looked up in, the values that say where, and the dimensions that these are of."""
+    """Returns the table, the values that say where to read it, and the dimensions that these are places in."""
     table, *where = low.arguments(call)
     rank = len(table.shape)
     if call.op == "aten.embedding":
@@ -57,14 +57,14 @@ def _places(low: Lowering, call: Call) -> tuple[Seen, list[Seen], list[int]]:
 
 
 def _count(low: Lowering, seen: Seen) -> Access | None:
-    """The index map of a plain count from zero, if the value is one."""
+    """Returns the index map of a value that is a plain count from zero; None for other values."""
     call = low.stores.calls[seen.box.value]
     plain = call.op == "prims.iota" and call.kwargs.get("start") == 0 and call.kwargs.get("step") == 1
     return seen.access if plain and seen.inlined else None
 
 
 def put(low: Lowering, call: Call) -> Seen:
-    """Adds values to some places of a copy of the first argument: a loop over the values."""
+    """Lowers index_put, which adds values to places of a copy of the first argument: a loop over the values."""
     value = call.args[3] if call.op == "aten._unsafe_masked_index_put_accumulate" else call.args[2]
     others = low.arguments(call)[1:]
     shape = low.stores.calls[value.position].shape if isinstance(value, Ref) else others[0].shape
@@ -86,7 +86,7 @@ def put(low: Lowering, call: Call) -> Seen:
 
 
 def placed(low: Lowering, call: Call) -> Seen:
-    """Writes values to some places along one dimension of a copy of the first argument: a loop over the places."""
+    """Lowers scatter, which writes to places along a dimension of a copy of the first argument: a loop over places."""
     target = low.stores.store(low.stores.copy(low.first(call)).box)
     where, *values = low.arguments(call)[1:]
     draft = Draft(low.stores, {call.position})
@@ -103,7 +103,7 @@ def placed(low: Lowering, call: Call) -> Seen:
 
 
 def scatter(low: Lowering, call: Call) -> Seen:
-    """Adds values to some places of a copy of the first argument, by a call (on more than one thread)."""
+    """Lowers scatter_add to a copy of the first argument and a call, as it is on more than one thread."""
     target = low.stores.store(low.stores.copy(low.first(call)).box)
     reads: Reads = {(target, ((), 0)): 1}
     for seen in low.arguments(call)[1:]:
@@ -114,7 +114,7 @@ def scatter(low: Lowering, call: Call) -> Seen:
 
 
 def overwrite(low: Lowering, call: Call) -> Seen:
-    """Writes a value over an input of the pass."""
+    """Lowers copy_, which writes a value over an input of the pass."""
     target, source = low.arguments(call)[:2]
     low.stores.store(source.box)
     buffer = low.stores.store(target.box)
@@ -127,7 +127,7 @@ def overwrite(low: Lowering, call: Call) -> Seen:
 
 
 def _leading(seen: Seen, shape: Shape) -> Dims:
-    """The map of an index over the shape of what it places, which may have more dimensions behind."""
+    """Returns the map of an index over the shape of what it places, which may have more dimensions behind."""
     ahead = seen.shape == shape[: len(seen.shape)]
     if broadcasts(seen.shape, shape) and (len(seen.shape) == len(shape) or not ahead):
         return expanded(seen.access[0], seen.shape, shape)
@@ -137,12 +137,12 @@ def _leading(seen: Seen, shape: Shape) -> Dims:
 
 
 def _spread(shape: Shape) -> Dims:
-    """The map that stays at one place, whatever the index."""
+    """Returns the map that stays at one place, whatever the index."""
     return strided(shape, (0,) * len(shape))
 
 
 def _replaced(dims: Dims, axes: list[int], shape: Shape) -> Dims:
-    """The map over the result of a lookup: what is looked up does not move with it."""
+    """Returns the map over the result of a lookup: what is looked up does not move with it."""
     if not axes:
         return dims
     if len(dims) == len(shape) and len(axes) == 1:

@@ -1,4 +1,4 @@
-"""Loop nests that share a kernel, and what two such groups have in common."""
+"""Groups loop nests that share a kernel, and says what two such groups have in common."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from remat.predict.kernels.loops import Dep, Nest, same_after_joining
 
 
 class LoopGroup:
-    """Nests that share a kernel.
+    """A group of nests that share a kernel.
 
     Attributes:
         nests: in order.
@@ -56,18 +56,18 @@ class LoopGroup:
         return dict.fromkeys(dep[0] for dep in self.deps)
 
     def shared_bytes(self, other: LoopGroup) -> int:
-        """Bytes that both access in the same way (`Scheduler.score_fusion_memory`)."""
+        """Counts the bytes that both access in the same way (`Scheduler.score_fusion_memory`)."""
         few, many = self.deps, other.deps
         if len(few) > len(many):
             few, many = many, few
         return sum(size for dep, size in few.items() if dep in many)
 
     def distance(self, other: LoopGroup) -> int:
-        """How far apart the two are, in the order of creation."""
+        """Says how far apart the two are, in the order of creation."""
         return max(abs(self.first - other.last), abs(other.first - self.last))
 
     def same_loops(self, other: LoopGroup) -> bool:
-        """One loop nest can run both (`CppScheduling._why_fuse_nodes`)."""
+        """Says if one loop nest can run both (`CppScheduling._why_fuse_nodes`)."""
         if self.depth or other.depth:
             return False
         if self.sizes == other.sizes and self.reduced == other.reduced:
@@ -86,7 +86,7 @@ class LoopGroup:
         )
 
     def outer_depth(self, consumer: LoopGroup) -> int:
-        """How many outer loops it shares with a consumer, if that is how they fuse; 0 if not.
+        """Counts the outer loops that it shares with a consumer, if that is how they fuse; 0 if not.
 
         As `CppScheduling.can_fuse_vertical_outer_loop`.
         """
@@ -101,7 +101,7 @@ class LoopGroup:
         return depth if (self.depth or consumer.depth) in (0, depth) else 0
 
     def joined(self, other: LoopGroup, made: Mapping[Buffer, int]) -> LoopGroup:
-        """Both in one kernel."""
+        """Joins both in one kernel."""
         depth = self.outer_depth(other)
         group = LoopGroup([*self.nests, *other.nests], made)
         if depth:

@@ -1,4 +1,4 @@
-"""Loop nests as a scheduler sees them: which dimensions are one loop, in which order, and what each access is.
+"""Turns loops into nests as a scheduler sees them: which dimensions are one loop, in which order, with what accesses.
 
 TorchInductor's C++ backend orders the loops of a node by the strides of what it reads and writes, and joins loops
 that all accesses walk through as one. Two nodes fuse if the loops that remain are the same
@@ -63,12 +63,12 @@ class Nest:
 
     @property
     def is_reduction(self) -> bool:
-        """Some loops are reduced."""
+        """Whether some of its loops are reduced."""
         return bool(self.loop.reduced)
 
 
 def decide_layouts(loops: Sequence[Loop]) -> None:
-    """Buffers whose strides nobody asked for follow what their loop reads (`ComputedBuffer.get_fill_order`)."""
+    """Gives buffers whose strides nobody asked for the order in which their loop reads."""
     for loop in loops:
         for buffer in loop.writes:
             if buffer.strides is None and loop.generated and loop.reads and len(loop.sizes) > 1:
@@ -77,7 +77,7 @@ def decide_layouts(loops: Sequence[Loop]) -> None:
 
 
 def _like_reads(shape: Shape, loop: Loop) -> Shape:
-    """Strides in the order in which a loop reads: `ComputedBuffer.get_fill_order`."""
+    """Returns strides in the order in which a loop reads (`ComputedBuffer.get_fill_order`)."""
     kept = _positions(shape, loop.sizes)
     table: list[tuple[Shape, int]] = []
     for buffer, access in loop.reads:
@@ -90,7 +90,7 @@ def _like_reads(shape: Shape, loop: Loop) -> Shape:
 
 
 def _positions(shape: Shape, sizes: Shape) -> list[int]:
-    """Which dimensions of a result the loops that are kept run over: all but those that a reduction left at one."""
+    """Lists the dimensions of a result that loops run over: all but those that a reduction left at size one."""
     found: list[int] = []
     for dim, n in enumerate(shape):
         spare = len(shape) - dim > len(sizes) - len(found)
@@ -100,7 +100,7 @@ def _positions(shape: Shape, sizes: Shape) -> list[int]:
 
 
 def in_memory(buffer: Buffer, access: Access) -> Access:
-    """An access to row-major positions of a buffer, in terms of where these are in memory."""
+    """Turns an access to row-major positions of a buffer into one to where these are in memory."""
     strides = buffer.fix()
     if buffer.offset == 0 and strides == contiguous_strides(buffer.shape):
         return access
@@ -108,7 +108,7 @@ def in_memory(buffer: Buffer, access: Access) -> Access:
 
 
 def nest_of(loop: Loop, index: int) -> Nest:
-    """Orders and joins the loops."""
+    """Makes a nest of a loop: orders its dimensions, joins them, and writes its accesses in one normal form."""
     nest = Nest(loop, index)
     if loop.mutates is not None:
         nest.reads[loop.mutates, (), ANYWHERE] = loop.mutates.bytes
@@ -157,7 +157,7 @@ def _step(digits: Digits) -> int:
 
 @lru_cache(maxsize=1 << 13)
 def _order(table: _Table, shape: Shape, kept: int) -> tuple[int, ...]:
-    """The order of loops: those kept by their strides, then those reduced by theirs."""
+    """Orders the loops: those kept by their strides, then those reduced by theirs."""
     steps = [(tuple(abs(_step(digits)) for digits in dims), times) for dims, times in table]
     first = _loop_order([(row[:kept], times) for row, times in steps], shape[:kept])
     last = _loop_order([(row[kept:], times) for row, times in steps], shape[kept:])
@@ -165,7 +165,7 @@ def _order(table: _Table, shape: Shape, kept: int) -> tuple[int, ...]:
 
 
 def _loop_order(table: Sequence[tuple[Shape, int]], shape: Shape) -> list[int]:
-    """Dimensions, the innermost loop first, by how far accesses step: `scheduler.pick_loop_order`."""
+    """Lists dimensions, the innermost loop first, by how far accesses step (`scheduler.pick_loop_order`)."""
 
     def compared(a: int, b: int) -> int:
         if shape[a] == 1 or shape[b] == 1:
@@ -183,7 +183,7 @@ def _loop_order(table: Sequence[tuple[Shape, int]], shape: Shape) -> list[int]:
 
 @lru_cache(maxsize=1 << 13)
 def _joined(formulas: tuple[Dims, ...], shape: Shape, kept: int, order: tuple[int, ...]) -> tuple[Shape, Shape]:
-    """What remains of the kept and of the reduced loops where all accesses walk through neighbours as one."""
+    """Joins neighbouring loops, of those kept and of those reduced, where all accesses walk through both as one."""
     found: list[Shape] = []
     for part in (order[:kept], order[kept:]):
         sizes: list[int] = []
@@ -197,7 +197,7 @@ def _joined(formulas: tuple[Dims, ...], shape: Shape, kept: int, order: tuple[in
 
 
 def _one_loop(outer: Digits, inner: Digits, size: int) -> bool:
-    """Two neighbouring dimensions are walked through as one."""
+    """Says if two neighbouring dimensions are walked through as one."""
     if len(outer) > 1 or len(inner) > 1:
         return False
     a, b = _step(outer), _step(inner)
@@ -206,7 +206,7 @@ def _one_loop(outer: Digits, inner: Digits, size: int) -> bool:
 
 @lru_cache(maxsize=1 << 14)
 def _normal(dims: Dims, shape: Shape, order: tuple[int, ...]) -> Dims:
-    """An access alone, its own loops joined, without the innermost ones that it does not depend on."""
+    """Writes an access in normal form: its own loops joined, without the innermost that it does not depend on."""
     row: list[Digits] = []
     for i in order:
         digits: Digits = dims[i] or ((shape[i], 0),)
@@ -220,7 +220,7 @@ def _normal(dims: Dims, shape: Shape, order: tuple[int, ...]) -> Dims:
 
 
 def _moved_bytes(dep: Dep) -> int:
-    """What an access moves: the points of the loops that it depends on, or the buffer if it goes anywhere."""
+    """Counts the bytes of an access: the points of the loops that it depends on, or the buffer if it goes anywhere."""
     buffer, dims, offset = dep
     if is_looked_up(offset) or any(s < 0 for digits in dims for _, s in digits[:1]):
         return buffer.bytes
@@ -229,7 +229,7 @@ def _moved_bytes(dep: Dep) -> int:
 
 
 def same_after_joining(one: Nest, other: Nest) -> bool:
-    """Nests over the same dimensions, joined differently, that agree once each respects the other's accesses."""
+    """Says if nests over the same dimensions have the same loops once each respects the other's accesses, too."""
     if one.loop.sizes != other.loop.sizes or len(one.formulas[0]) != len(other.formulas[0]):
         return False
     shape = tuple(n for n in one.loop.sizes if n != 1)

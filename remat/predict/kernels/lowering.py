@@ -1,4 +1,4 @@
-"""One pass, operator by operator, into loops and calls: what is stored, what is inlined where it is read.
+"""Lowers one pass, operator by operator, to loops and calls: what is stored, and what is inlined where it is read.
 
 This follows `GraphLowering.run_node` of torch 2.13 (`torch/_inductor/graph.py`); what each operator becomes is in
 `pointwise`, `reductions`, `lookups` and `library`.
@@ -18,7 +18,7 @@ from remat.predict.kernels.stores import Stores
 
 @dataclass(frozen=True, eq=False)
 class Uses:
-    """How the values of one pass are read in it; all indexed by position.
+    """Says how the values of one pass are read in it; all is indexed by position.
 
     Attributes:
         readers: how many operators read a value, the return of the pass counted as one.
@@ -50,7 +50,6 @@ class Lowering:
         uses: of the pass.
         seen: what each value is.
         elements: of each tuple.
-        rules: by operator; and the one for all others.
     """
 
     def __init__(self, stores: Stores, uses: Uses, rule_of: Callable[[Call], Rule]) -> None:
@@ -59,7 +58,7 @@ class Lowering:
         self.elements: dict[int, Elements] = {}
 
     def given(self, values: Iterable[int], strides: Sequence[Shape]) -> None:
-        """The pass is handed these values, with these strides."""
+        """Takes the values that the pass is handed, with their strides."""
         for v in values:
             call = self.stores.calls[v]
             buffer = Buffer(v, call.shape, call.itemsize, strides[v])
@@ -67,7 +66,7 @@ class Lowering:
             self.seen[v] = self.stores.exactly(seen, self.stores.strides[v]) if self.uses.returned[v] else seen
 
     def rename(self, v: int, source: int) -> None:
-        """A copy that is none: an earlier pass of the compiler removes it."""
+        """Takes a copy for its source: an earlier pass of the compiler removes it."""
         self.seen[v] = self.seen[source]
 
     def run(self, v: int) -> None:
@@ -93,14 +92,14 @@ class Lowering:
             self.seen[v] = self._settled(v, seen)
 
     def finish(self) -> list[Loop]:
-        """Stores what is returned and still an expression; the loops, in the order of their creation."""
+        """Stores what is returned and still an expression; returns the loops, in the order of their creation."""
         for v, seen in self.seen.items():
             if self.uses.returned[v]:
                 self.stores.store(seen.box).output = True
         return self.stores.loops
 
     def first(self, call: Call) -> Seen:
-        """The first argument.
+        """Returns the first argument.
 
         Raises:
             KeyError: it is no tensor of this pass.
@@ -109,11 +108,11 @@ class Lowering:
         return self.seen[first.position if isinstance(first, Ref) else -1]
 
     def arguments(self, call: Call) -> list[Seen]:
-        """The tensors among the arguments, in order."""
+        """Lists the tensors among the arguments, in order."""
         return [self.seen[u] for u in call.refs() if u in self.seen]
 
     def _settled(self, v: int, seen: Seen) -> Seen:
-        """What becomes of a value that has just been lowered, by who reads it."""
+        """Decides what becomes of a value that has just been lowered, by who reads it."""
         stores, uses = self.stores, self.uses
         strides = stores.strides[v]
         if uses.returned[v]:

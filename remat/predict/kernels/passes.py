@@ -1,4 +1,4 @@
-"""What happens to the graph of a pass before it is lowered: the few of Inductor's passes that move traffic."""
+"""Rewrites the graph of a pass before it is lowered, as those of Inductor's passes do that change traffic."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from remat.predict.kernels.strides import same_layout
 
 @dataclass(frozen=True, eq=False)
 class Rewrites:
-    """Rewritings that may apply to a pass, whatever the plan.
+    """The rewritings that may apply to a pass, whatever the plan.
 
     Attributes:
         copies: clones that change nothing -> what they copy (`remove_noop_ops`).
@@ -46,7 +46,7 @@ class Rewrites:
 
 
 def _products(call: Call, calls: Sequence[Call]) -> list[tuple[int, int]]:
-    """The matrix products in a sum, each with what is added; of two, Inductor adds the second to the first."""
+    """Lists the matrix products in a sum, each with what is added; of two, Inductor adds the second to the first."""
     terms = [argument.position for argument in call.args if isinstance(argument, Ref)]
     if len(terms) != 2 or len(call.args) != 2 or call.kwargs:
         return []
@@ -112,7 +112,7 @@ class Rewritten:
 
 
 def _fused(rewrites: Rewrites, inside: BoolArray, readers: IntArray, returned: BoolArray) -> dict[int, tuple[int, int]]:
-    """Sums with a product that nobody else reads."""
+    """Finds the sums with a product that nobody else reads."""
     found: dict[int, tuple[int, int]] = {}
     for total, pairs in rewrites.sums.items():
         if inside[total]:
@@ -124,7 +124,7 @@ def _fused(rewrites: Rewrites, inside: BoolArray, readers: IntArray, returned: B
 
 
 def _raised(rewrites: Rewrites, values: Sequence[int], inside: BoolArray) -> list[int]:
-    """In the same order, but with the elements of a tuple right behind it (torch's `raise_getitems`)."""
+    """Moves the elements of a tuple right behind it, and keeps the order else (torch's `raise_getitems`)."""
     moved = {e for source, elements in rewrites.elements.items() if inside[source] for e in elements}
     found: list[int] = []
     for v in values:
@@ -141,7 +141,7 @@ def _renamed(
     copies: Mapping[int, int],
     products: Mapping[int, tuple[int, int]],
 ) -> tuple[IntArray, IntArray, BoolArray]:
-    """The uses without copies and products: their readers read the originals, their arguments are the sum's."""
+    """Returns the uses without copies and products: readers read the originals, and the sums take the arguments."""
     n = len(returned)
     source, reader = np.arange(n), np.arange(n)
     for copy in sorted(copies):

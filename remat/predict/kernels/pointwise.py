@@ -1,4 +1,4 @@
-"""Elementwise operators and views: expressions that are inlined where they are read."""
+"""Lowers elementwise operators and views to expressions, which are inlined where they are read."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from remat.predict.kernels.view_maps import element, positive, view_access
 
 
 def pointwise(low: Lowering, call: Call) -> Seen:
-    """An expression over the shape of the result."""
+    """Lowers an elementwise operator to an expression over the shape of the result."""
     draft = Draft(low.stores, {call.position}, heavy=call.op in rules.HEAVY)
     if call.op not in rules.CONSTANTS:
         for seen in low.arguments(call):
@@ -27,7 +27,7 @@ def pointwise(low: Lowering, call: Call) -> Seen:
 
 
 def random(low: Lowering, call: Call) -> Seen:
-    """Random numbers are stored as they are drawn: a function of the seed and the position."""
+    """Lowers random numbers, a function of the seed and the position, which are stored as they are drawn."""
     draft = Draft(low.stores, {call.position})
     for seed in low.arguments(call):
         draft.take(low.stores.broadcast(seed, call.shape))
@@ -38,14 +38,14 @@ def random(low: Lowering, call: Call) -> Seen:
 
 
 def seed(low: Lowering, call: Call) -> Seen:
-    """One of several seeds in memory."""
+    """Lowers the read of one of several seeds in memory."""
     seeds = low.stores.store(low.first(call).box)
     reads = {(seeds, ((), int(call.args[1]))): 1}
     return Seen.whole(Box(call.position, (), call.itemsize, reads, frozenset({call.position})))
 
 
 def view(low: Lowering, call: Call) -> Seen:
-    """Index arithmetic."""
+    """Lowers a view to index arithmetic."""
     of = low.first(call)
     if call.op == "aten.expand":
         low.stores.reused(of, prod(call.shape) // max(prod(of.shape), 1), by_graph=False)
@@ -57,7 +57,7 @@ def view(low: Lowering, call: Call) -> Seen:
 
 
 def restrided(low: Lowering, call: Call) -> Seen:
-    """Strides that are anything, of what is in memory."""
+    """Lowers as_strided, which gives what is in memory any strides."""
     of = low.first(call)
     buffer = low.stores.store(of.box)
     if buffer.offset or buffer.fix() != contiguous_strides(buffer.shape):
@@ -67,7 +67,7 @@ def restrided(low: Lowering, call: Call) -> Seen:
 
 
 def split(low: Lowering, call: Call) -> None:
-    """Pieces, each a view."""
+    """Lowers a split to pieces, each of which is a view."""
     whole = low.first(call)
 
     def piece(low: Lowering, one: Call) -> Seen:
@@ -78,13 +78,13 @@ def split(low: Lowering, call: Call) -> None:
 
 
 def tuple_element(low: Lowering, call: Call) -> Seen | None:
-    """An element of what an operator with several results made."""
+    """Lowers an element of what an operator with several results made."""
     make = low.elements.get(call.args[0].position)
     return None if make is None else make(low, call)
 
 
 def patched(low: Lowering, call: Call) -> Seen:
-    """A value with a part of it replaced: reads both, under a condition on the coordinates."""
+    """Lowers the replacement of a part of a value: it reads both, under a condition on the coordinates."""
     base, part = low.arguments(call)[:2]
     shape = call.shape
     dim = positive(call.arg(2, "dim", 0), len(shape))
@@ -101,7 +101,7 @@ def patched(low: Lowering, call: Call) -> Seen:
 
 
 def repeated(low: Lowering, call: Call) -> Seen:
-    """Copies side by side: reads the same place again and again."""
+    """Lowers copies side by side, which read the same place again and again."""
     of = low.first(call)
     low.stores.reused(of, prod(call.shape) // max(prod(of.shape), 1), by_graph=False)
     ahead = len(call.shape) - len(of.shape)
@@ -113,7 +113,7 @@ def repeated(low: Lowering, call: Call) -> Seen:
 
 
 def mirrored(low: Lowering, call: Call) -> Seen:
-    """Some dimensions, read backwards."""
+    """Lowers the mirroring of some dimensions, which are read backwards."""
     of = low.first(call)
     turned = {positive(dim, len(of.shape)) for dim in call.args[1]}
     dims = tuple(opaque(of.shape[i], "rev", d) if i in turned else d for i, d in enumerate(of.access[0]))
@@ -121,7 +121,7 @@ def mirrored(low: Lowering, call: Call) -> Seen:
 
 
 def padded(low: Lowering, call: Call) -> Seen:
-    """Reads where there is something to read: under a condition on the coordinates."""
+    """Lowers padding: it reads where there is something to read, under a condition on the coordinates."""
     of = low.first(call)
     changed = [i for i, (n, m) in enumerate(zip(of.shape, call.shape, strict=True)) if n != m]
     dims = tuple(
@@ -131,7 +131,7 @@ def padded(low: Lowering, call: Call) -> Seen:
 
 
 def _rearranged(low: Lowering, call: Call, of: Seen, access: Access, by: Sequence[int]) -> Seen:
-    """An expression that reads a value through another index map, and computes with some of the coordinates."""
+    """Makes an expression that reads a value through another index map and computes with some coordinates."""
     draft = Draft(low.stores, {call.position})
     draft.take(Seen(of.box, call.shape, access, of.stored))
     for dim in by:
@@ -144,7 +144,7 @@ def _coordinate(shape: Shape, dim: int) -> Dims:
 
 
 def pool_indices(low: Lowering, call: Call) -> Seen:
-    """Places in an image, out of places in windows: arithmetic with the coordinates of the window."""
+    """Lowers places in windows to places in an image: arithmetic with the coordinates of the window."""
     seen = pointwise(low, call)
     _, kernel, sizes, stride, *_ = call.args
     rank = len(kernel)
@@ -155,7 +155,7 @@ def pool_indices(low: Lowering, call: Call) -> Seen:
 
 
 def max_pool(low: Lowering, call: Call) -> None:
-    """Maximum and its place over windows: two expressions with a read for each place of a window."""
+    """Lowers the maximum over windows, and its place, to two expressions that read each place of a window."""
     image = low.first(call)
     low.stores.hint(image)
     _, kernel, stride, padding, dilation, *_ = call.args

@@ -1,7 +1,7 @@
-"""What a graph says about each operator, parsed once: its name, arguments, shape and strides.
+"""Reads once what a graph records about the call of each operator: its name, arguments, shape and element size.
 
-`Graph.arguments` holds calls as JSON (its form: `remat.pytorch.read.call_text`, which builds them back for torch; here they
-are only read).
+`Graph.arguments` holds calls as JSON. `remat.pytorch.read.call_text` says in which form, and makes calls of it that
+torch can run; here they are only read.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Slice(NamedTuple):
 
 @dataclass(frozen=True)
 class Call:
-    """How a value is computed.
+    """The call that computes a value, as the graph records it.
 
     Attributes:
         position: in the graph.
@@ -59,21 +59,21 @@ class Call:
 
     @property
     def numel(self) -> int:
-        """Elements of the result."""
+        """How many elements the result has."""
         return prod(self.shape)
 
     def arg(self, index: int, name: str, default: Any = None) -> Any:
-        """An argument by position or keyword."""
+        """Returns an argument by position or keyword."""
         return self.args[index] if index < len(self.args) else self.kwargs.get(name, default)
 
     def refs(self) -> Iterator[int]:
-        """The values among the arguments, in order, with repetitions."""
+        """Yields the values among the arguments, in order, with repetitions."""
         yield from _refs(self.args)
         yield from _refs(list(self.kwargs.values()))
 
 
 def calls_of(graph: Graph) -> list[Call]:
-    """The call of every value.
+    """Reads the call of every value.
 
     Raises:
         InvalidGraph: an entry of `Graph.arguments` is not one that `remat.capture` writes.

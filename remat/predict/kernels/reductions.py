@@ -1,4 +1,4 @@
-"""Sums and the like: loops of their own, which always store their result."""
+"""Lowers sums and other reductions to loops of their own, which always store their result."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from remat.predict.kernels.view_maps import at, positive
 
 
 def reduction(low: Lowering, call: Call) -> Seen | None:
-    """A reduction over some dimensions, or over all."""
+    """Lowers a reduction over some dimensions, or over all."""
     of = low.first(call)
     kind = rules.REDUCTIONS[call.op]
     which = call.arg(1, "dim")
@@ -36,7 +36,7 @@ def reduction(low: Lowering, call: Call) -> Seen | None:
 
 
 def _over(low: Lowering, call: Call, of: Sequence[Seen], shape: Shape) -> Seen:
-    """Some arithmetic on values of the same shape or smaller."""
+    """Makes an expression over values of the same shape or smaller."""
     draft = Draft(low.stores, {call.position})
     for seen in of:
         draft.take(low.stores.broadcast(seen, shape))
@@ -64,7 +64,7 @@ def _reduced(low: Lowering, call: Call, of: Seen, axes: list[int], shape: Shape,
 
 
 def _unrolled(low: Lowering, call: Call, of: Seen, axes: list[int], shape: Shape, itemsize: int) -> Seen:
-    """A short reduction is a pointwise operator that reads several times."""
+    """Lowers a short reduction to an expression that reads several times."""
     dims, start = of.access
     thin: Dims = tuple(() if i in axes else digits for i, digits in enumerate(dims))
     draft = Draft(low.stores, {call.position})
@@ -84,7 +84,7 @@ def _without(dims: Dims, axes: list[int], shape: Shape) -> Dims:
 
 
 def _variance(low: Lowering, call: Call, of: Seen, axes: list[int], with_mean: bool) -> Seen | None:
-    """Mean first and squares second where rows are short, both at once elsewhere (`use_two_step_variance`)."""
+    """Lowers a variance: mean first, squares second where rows are short, else at once (`use_two_step_variance`)."""
     keep = tuple(1 if i in axes else n for i, n in enumerate(of.shape))
     dropped = tuple(n for i, n in enumerate(of.shape) if i not in axes)
     shape, itemsize = keep if call.kwargs.get("keepdim") else dropped, of.box.itemsize
@@ -111,7 +111,7 @@ def _variance(low: Lowering, call: Call, of: Seen, axes: list[int], with_mean: b
 
 
 def _element(seen: Seen, one: Call) -> Seen:
-    """What is stored is the element, not the tuple."""
+    """Says of what is stored that it is the element, not the tuple."""
     seen.box.value = one.position
     if seen.box.buffer is not None:
         seen.box.buffer.value = one.position
@@ -119,7 +119,7 @@ def _element(seen: Seen, one: Call) -> Seen:
 
 
 def _written(shape: Shape, sizes: Shape) -> Dims:
-    """Where a reduction writes, over the dimensions that it keeps."""
+    """Returns where a reduction writes, over the dimensions that it keeps."""
     dims = identity(shape)
     if len(sizes) == len(shape):
         return dims

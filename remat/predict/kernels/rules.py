@@ -1,4 +1,4 @@
-"""What TorchInductor makes of each operator, and from when on: names and thresholds.
+"""Lists what TorchInductor makes of each operator, and the thresholds at which it decides.
 
 Read in torch 2.13 (`torch/_inductor/lowering.py`, `ir.py`, `config.py`), for its C++ backend.
 """
@@ -110,10 +110,10 @@ ROUNDS = 10
 
 
 def is_pointwise(op: str) -> bool:
-    """The operator maps elements to elements."""
+    """Says if an operator maps elements to elements."""
     return op in OPERATIONS
 
 
 def operations(call: Call) -> int:
-    """How many operations a value adds to an expression; a number among its arguments is one."""
+    """Counts the operations that a value adds to an expression; a number among its arguments is one."""
     return OPERATIONS.get(call.op, 1) + sum(isinstance(argument, (int, float)) for argument in call.args)

@@ -1,4 +1,4 @@
-"""Which loops share a kernel: greedy fusion by shared bytes, as `Scheduler.fuse_nodes` of torch 2.13 does on CPUs."""
+"""Decides which loops share a kernel: greedily by shared bytes, as `Scheduler.fuse_nodes` of torch 2.13 on CPUs."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Scheduler:
         """The nests of groups of several, as bits."""
 
     def groups(self) -> list[LoopGroup]:
-        """The kernels, and what launches none, in an order in which they can run."""
+        """Returns the kernels, and what launches none, in an order in which they can run."""
         groups = self._sorted(self._group_of)
         for _ in range(rules.ROUNDS):
             before = len(groups)
@@ -49,7 +49,7 @@ class Scheduler:
         return groups
 
     def is_needed_outside(self, buffer: Buffer, group: LoopGroup) -> bool:
-        """Somebody outside a group needs the buffer."""
+        """Says if a buffer is needed outside a group."""
         return buffer.output or bool(self._readers.get(buffer, 0) & ~group.members)
 
     def _round(self, groups: list[LoopGroup]) -> list[LoopGroup]:
@@ -63,11 +63,11 @@ class Scheduler:
         return self._sorted(self._group_of)
 
     def _now(self, group: LoopGroup) -> LoopGroup:
-        """The group that a group of the last round has become a part of."""
+        """Returns the group that a group of the last round has become a part of."""
         return self._group_of[group.nests[0].index]
 
     def _candidates(self, groups: list[LoopGroup]) -> list[tuple[LoopGroup, LoopGroup]]:
-        """Pairs that could fuse, the best first. Those that share outer loops only wait until there are no others."""
+        """Lists the pairs that could fuse, the best first; those that share outer loops alone only without others."""
         users: dict[Buffer, list[LoopGroup]] = {}
         for group in groups:
             if group.nests[0].loop.generated:
@@ -89,7 +89,7 @@ class Scheduler:
         return [(one, other) for _, one, other in best]
 
     def _can_fuse(self, one: LoopGroup, other: LoopGroup) -> bool:
-        """`Scheduler.can_fuse`, with `InductorChoices` and the rules of the C++ backend."""
+        """Says if two groups can fuse: `Scheduler.can_fuse`, `InductorChoices` and the rules of the C++ backend."""
         if one.ancestors & other.members:
             return False
         shared, count = one.shared_bytes(other), len(one.nests) + len(other.nests)
@@ -107,7 +107,7 @@ class Scheduler:
         )
 
     def _can_follow(self, one: LoopGroup, other: LoopGroup) -> bool:
-        """All that a consumer reads of its producer is read just where it is written, and nothing is in between."""
+        """Says if a consumer reads all of its producer just where that is written, with nothing in between."""
         for dep in other.unmet:
             if dep in one.writes:
                 continue
@@ -116,7 +116,7 @@ class Scheduler:
         return True
 
     def _takes_memory(self, one: LoopGroup, other: LoopGroup, shared: int) -> bool:
-        """Buffers with a single reader could be reused in turn (`Scheduler.can_fusion_increase_peak_memory`)."""
+        """Says if fusing would keep two from using the same memory (`Scheduler.can_fusion_increase_peak_memory`)."""
         sizes = [
             {
                 (buffer.itemsize, prod(buffer.shape))
@@ -128,7 +128,7 @@ class Scheduler:
         return sum(n for _, n in sizes[0] & sizes[1]) > 32 * shared
 
     def _cycle(self, one: LoopGroup, other: LoopGroup) -> bool:
-        """Something depends on one of them, and the other on it, since it was fused."""
+        """Says if fusing makes a cycle: some group depends on one of them, and the other on that group."""
         members = one.members | other.members
         ancestors = (one.ancestors | other.ancestors) & ~members
         seen: set[LoopGroup] = set()
@@ -144,14 +144,14 @@ class Scheduler:
         return False
 
     def _groups(self, nests: int) -> Iterator[LoopGroup]:
-        """The groups of some nests, given as bits, each once."""
+        """Yields the groups of some nests, given as bits, each once."""
         while nests:
             group = self._group_of[(nests & -nests).bit_length() - 1]
             yield group
             nests &= ~group.members
 
     def _sorted(self, groups: Iterable[LoopGroup]) -> list[LoopGroup]:
-        """By place, dependencies first."""
+        """Sorts groups by place, with dependencies first."""
         seen: set[LoopGroup] = set()
         found: list[LoopGroup] = []
         for root in sorted(dict.fromkeys(groups), key=lambda group: group.first):
@@ -169,7 +169,7 @@ class Scheduler:
 
 
 def _alive(loops: Sequence[Loop]) -> list[Loop]:
-    """Without loops whose results nobody reads."""
+    """Drops the loops whose results nobody reads."""
     wanted: set[Buffer] = set()
     kept: list[Loop] = []
     for loop in reversed(loops):
@@ -193,12 +193,12 @@ def _place(nests: Sequence[Nest]) -> None:
 
 
 def _score(one: LoopGroup, other: LoopGroup) -> _Score:
-    """The kind of loops, bytes, closeness: `InductorChoices.score_fusion`."""
+    """Scores a pair by the kind of loops, shared bytes and closeness (`InductorChoices.score_fusion`)."""
     return int(one.is_reduction == other.is_reduction), one.shared_bytes(other), -one.distance(other)
 
 
 def _compared(a: tuple[_Score, LoopGroup, LoopGroup], b: tuple[_Score, LoopGroup, LoopGroup]) -> int:
-    """Bytes decide where they differ much, the kind of loops where they do not (`FusionScore.__lt__`)."""
+    """Compares scores: by bytes where they differ much, by the kind of loops where not (`FusionScore.__lt__`)."""
     left, right = a[0], b[0]
     if max(left[1], right[1]) > 16 * min(left[1], right[1]):
         return left[1] - right[1]

@@ -1,4 +1,4 @@
-"""When a value is stored and in which layout, and what reading it comes to.
+"""Decides when a value is stored and in which layout, and says what reading it reads.
 
 This follows `StorageBox` and `ExternKernel` of torch 2.13 (`torch/_inductor/ir.py`), in small.
 """
@@ -27,7 +27,7 @@ from remat.predict.kernels.view_maps import expanded
 
 
 class Stores:
-    """The loops of one pass, as they come into being.
+    """Collects the loops of one pass while its values are lowered.
 
     Attributes:
         calls: of the whole graph.
@@ -40,7 +40,7 @@ class Stores:
         self.loops: list[Loop] = []
 
     def loads(self, seen: Seen) -> Reads:
-        """What reading a value reads from memory: its buffer, or whatever its expression reads."""
+        """Returns what reading a value reads from memory: its buffer, or whatever its expression reads."""
         box = seen.box
         if not seen.inlined:
             assert box.buffer is not None
@@ -54,7 +54,7 @@ class Stores:
         return reads
 
     def store(self, box: Box, strides: Shape | None = None) -> Buffer:
-        """The buffer of a value, written by a loop of its own if it was an expression."""
+        """Returns the buffer of a value; one that was an expression gets a loop of its own that writes it."""
         if box.buffer is None:
             box.buffer = Buffer(box.value, box.shape, box.itemsize, strides)
             written = (identity(box.shape), 0)
@@ -64,7 +64,7 @@ class Stores:
         return box.buffer
 
     def copy(self, seen: Seen, strides: Shape | None = None) -> Seen:
-        """A loop that stores what is seen: of a buffer, a copy, which computes no value."""
+        """Adds a loop that stores what is seen: of a buffer, a copy, which computes no value."""
         draft = Draft(self, set())
         draft.take(seen)
         whole = draft.done(seen.box.value, seen.shape, seen.box.itemsize)
@@ -72,7 +72,7 @@ class Stores:
         return whole
 
     def for_call(self, seen: Seen) -> Buffer:
-        """The buffer that a call reads: the one behind a value where strides say what is seen, or that of a copy."""
+        """Returns the buffer that a call reads: the value's own where strides say what is seen, or a copy's."""
         buffer = self.store(seen.box)
         if seen.plain:
             return buffer
@@ -81,7 +81,7 @@ class Stores:
         return buffer if layout(seen) is not None else self.store(self.copy(seen).box)
 
     def exactly(self, seen: Seen, strides: Shape) -> Seen:
-        """The value in memory with these strides: stored so, or copied."""
+        """Puts a value in memory with these strides: stores it so, or copies it."""
         box = seen.box
         if seen.plain and (box.buffer is None or box.buffer.strides is None):
             self.store(box).strides = strides
@@ -93,7 +93,7 @@ class Stores:
         return seen if same else self.copy(seen, strides)
 
     def in_order(self, seen: Seen, strides: Shape) -> Seen:
-        """The value in memory with the same order of strides: stored so, or copied."""
+        """Puts a value in memory with the same order of strides: stores it so, or copies it."""
         if len(seen.shape) < 2:
             return seen
         settled = seen.box.buffer is not None and seen.box.buffer.strides is not None
@@ -129,20 +129,20 @@ class Stores:
             self.store(box)
 
     def has_many(self, box: Box, threshold: int) -> bool:
-        """The expression has more operations than that, a read counted as one."""
+        """Says if an expression has more operations than a threshold; a read counts as one."""
         if 3 * len(box.ops) + len(box.reads) <= threshold:
             return False
         return len(box.reads) + sum(rules.operations(self.calls[v]) for v in box.ops) > threshold
 
     def shown(self, of: Seen, shape: Shape, access: Access) -> Seen:
-        """A view. Of a buffer, it settles the strides."""
+        """Returns a view of a value; one of a buffer settles the strides of that."""
         if of.box.buffer is not None and (of.stored or of.plain):
             of.box.buffer.fix()
             return Seen(of.box, shape, access, stored=True)
         return Seen(of.box, shape, access)
 
     def broadcast(self, seen: Seen, shape: Shape) -> Seen:
-        """The value in a larger shape."""
+        """Returns a value in a larger shape."""
         if seen.shape == shape:
             return seen
         if not broadcasts(seen.shape, shape):
@@ -167,12 +167,12 @@ class Draft:
     indices: dict[Access, None] = field(default_factory=dict[Access, None])
 
     def take(self, seen: Seen) -> None:
-        """The expression reads this."""
+        """Makes the expression read a value."""
         merged(self.reads, self.stores.loads(seen))
         self.note(seen)
 
     def note(self, seen: Seen) -> None:
-        """The expression computes what this is made of, its reads apart."""
+        """Makes the expression compute what a value is made of, without its reads."""
         if seen.inlined:
             box = seen.box
             self.ops |= box.ops
@@ -181,13 +181,13 @@ class Draft:
                 self.indices[through(seen.access, index)] = None
 
     def done(self, value: int, shape: Shape, itemsize: int) -> Seen:
-        """The finished expression."""
+        """Returns the finished expression."""
         box = Box(value, shape, itemsize, self.reads, frozenset(self.ops), self.heavy, tuple(self.indices))
         return Seen.whole(box)
 
 
 def layout(seen: Seen) -> Shape | None:
-    """The strides of a stored value, or None where strides do not say it."""
+    """Returns the strides of a stored value, or None where strides do not say it."""
     buffer = seen.box.buffer
     assert buffer is not None
     dims, _ = through(seen.access, (strided(buffer.shape, buffer.fix()), buffer.offset))

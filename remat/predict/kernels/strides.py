@@ -1,4 +1,4 @@
-"""The strides that eager PyTorch would give each value: a graph does not record them.
+"""Finds the strides that eager PyTorch would give each value, which a graph does not record.
 
 They decide which copies are made: for the outputs of a pass, and for inputs that a library wants in another order.
 Inputs and tangents are taken for contiguous; whatever no rule covers is, too.
@@ -15,7 +15,7 @@ from remat.predict.kernels.view_maps import VIEWS, positive, view_access
 
 
 def eager_strides(calls: list[Call], known: Mapping[int, Shape] | None = None) -> list[Shape]:
-    """Strides of every value, in elements.
+    """Finds the strides of every value, in elements.
 
     Args:
         calls: of the whole graph.
@@ -29,7 +29,7 @@ def eager_strides(calls: list[Call], known: Mapping[int, Shape] | None = None) -
 
 
 def channels_last(shape: Shape) -> Shape:
-    """Strides of a batch of images whose second dimension is the innermost in memory.
+    """Returns the strides of a batch of images whose second dimension is the innermost in memory.
 
     >>> channels_last((2, 3, 4, 5))
     (60, 1, 15, 3)
@@ -41,7 +41,7 @@ def channels_last(shape: Shape) -> Shape:
 
 
 def in_order_of(shape: Shape, strides: Shape) -> Shape:
-    """Strides of a dense tensor in the order of others; of equal ones, the last is the innermost (`get_fill_order`).
+    """Returns strides of a dense tensor in the order of others; of equals, the last is innermost (`get_fill_order`).
 
     >>> in_order_of((2, 3, 4, 5), channels_last((8, 1, 3, 3)))  # columns, channels, rows
     (60, 5, 15, 1)
@@ -50,7 +50,7 @@ def in_order_of(shape: Shape, strides: Shape) -> Shape:
 
 
 def channels_last_values(calls: list[Call], tangents: Sequence[bool]) -> frozenset[int]:
-    """Images that the compiler keeps with their channels last: they lead to a convolution, or come from one.
+    """Finds the images that the compiler keeps with channels last: they lead to a convolution, or come from one.
 
     As `GraphLowering.find_nodes_prefer_channels_last`.
     """
@@ -113,7 +113,7 @@ def _of_element(call: Call, of: Call, calls: list[Call], found: list[Shape]) -> 
 
 
 def _elementwise(shape: Shape, operands: list[tuple[Shape, Shape]]) -> Shape:
-    """As `torch._prims_common.compute_elementwise_output_strides`."""
+    """Returns the strides of an elementwise result (`torch._prims_common.compute_elementwise_output_strides`)."""
     padded = [_padded(shape, size, strides) for size, strides in operands if size and broadcasts(size, shape)]
     if all(strides == contiguous_strides(shape) for strides in padded):
         return contiguous_strides(shape)
@@ -131,7 +131,7 @@ def _elementwise(shape: Shape, operands: list[tuple[Shape, Shape]]) -> Shape:
 
 
 def _compared(a: int, b: int, shape: Shape, padded: list[Shape]) -> int:
-    """Which of two dimensions is the outer one, by the first operand that says."""
+    """Says which of two dimensions is the outer one, by the first operand that tells."""
     for strides in padded:
         if strides[a] and strides[b]:
             if strides[a] != strides[b]:
@@ -149,7 +149,7 @@ def _padded(shape: Shape, size: Shape, strides: Shape) -> Shape:
 
 
 def after_convolutions(calls: list[Call]) -> dict[int, Shape]:
-    """Strides of what convolutions and their gradients give once their inputs have their channels last."""
+    """Returns the strides of what convolutions and their gradients give for inputs with channels last."""
     return {
         call.position: channels_last(call.shape)
         for call in calls
@@ -159,5 +159,5 @@ def after_convolutions(calls: list[Call]) -> dict[int, Shape]:
 
 
 def same_layout(shape: Shape, left: Shape, right: Shape) -> bool:
-    """The strides agree wherever they matter."""
+    """Says if two strides agree wherever they matter."""
     return all(a == b for n, a, b in zip(shape, left, right, strict=True) if n != 1)

@@ -1,4 +1,4 @@
-"""The kernels of a compiler that fuses nothing: every operator is one; views and elements of tuples are free."""
+"""Lists the kernels of a compiler that fuses nothing: one an operator, none for views and elements of tuples."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from remat.predict.memory.order import Order
 
 
 def unfused_kernels(graph: Graph, order: Order) -> Iterator[Kernel]:
-    """One kernel an operator, in the order of the passes."""
+    """Yields a kernel for each operator, in the order of the passes."""
     free = graph.view | graph.tuple_element
     elements: list[list[int]] = [[] for _ in range(len(graph))]
     for v in np.flatnonzero(graph.tuple_element & ~graph.view).tolist():

@@ -1,4 +1,4 @@
-"""What views do to an index map."""
+"""Says what each view does to an index map."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from remat.predict.kernels.recorded_calls import Call
 
 
 def positive(dim: int, rank: int) -> int:
-    """A dimension counted from the front."""
+    """Counts a dimension from the front."""
     return dim + rank if dim < 0 else dim
 
 
 def view_access(call: Call, shape: Shape, access: Access) -> Access | None:
-    """What a view sees of a value of some shape that is seen through `access`. None where no rule says it."""
+    """Returns what a view sees of a value of some shape that is seen through `access`; None without a rule."""
     rule = VIEWS.get(call.op)
     if rule is None:
         return None
@@ -45,7 +45,7 @@ def _t(_call: Call, _shape: Shape, dims: Dims) -> Access:
 
 
 def expanded(dims: Dims, shape: Shape, target: Shape) -> Dims:
-    """The map of a broadcast."""
+    """Returns the map of a broadcast."""
     missing = len(target) - len(shape)
     return tuple(
         digits if m in (n, 1) else ((m, 0),)
@@ -80,7 +80,7 @@ def _select(call: Call, shape: Shape, dims: Dims) -> Access:
 
 
 def at(digits: Digits, index: int) -> int:
-    """The position of one index of a dimension."""
+    """Returns the position of one index of a dimension."""
     start = 0
     for n, s in reversed(digits):
         start += index % max(n, 1) * s
@@ -95,7 +95,7 @@ def _slice(call: Call, shape: Shape, dims: Dims) -> Access:
 
 
 def sliced(dims: Dims, dim: int, size: int, start: int, length: int, step: int = 1) -> Access:
-    """The map of a part of a dimension."""
+    """Returns the map of a part of a dimension."""
     digits = dims[dim]
     if length == size and step == 1:
         return dims, 0
@@ -110,7 +110,7 @@ def sliced(dims: Dims, dim: int, size: int, start: int, length: int, step: int =
 
 
 def _run(digits: Digits, start: int, length: int, step: int) -> Digits:
-    """A part of a dimension of several digits: whole inner digits, or the unknown."""
+    """Returns a part of a dimension of several digits: whole inner digits, or what is not known."""
     inner = prod(n for n, _ in digits[1:])
     if step == 1 and start % inner == 0 and length % inner == 0:
         outer = length // inner
@@ -143,7 +143,7 @@ VIEWS: dict[str, Callable[[Call, Shape, Dims], Access]] = {
 
 
 def element(call: Call, of: Call, shape: Shape, dims: Dims) -> Access:
-    """What one piece of a split sees of the whole."""
+    """Returns what one piece of a split sees of the whole."""
     k: int = call.args[1]
     if of.op == "aten.unbind":
         dim = positive(of.arg(1, "dim", 0), len(shape))

@@ -1,4 +1,4 @@
-"""Memory that no plan can do without: the bytes that are alive while an operator runs, whatever is saved.
+"""Finds the memory that no plan can do without: what is alive while an operator runs, whatever is saved.
 
 Three facts hold under every legal plan, in the model of `remat.predict.memory`:
 
@@ -70,7 +70,7 @@ def working_set_bytes(graph: Graph, *, holds_outputs: bool = True) -> IntArray:
 
 
 def lower_bound(graph: Graph, *, holds_outputs: bool = True) -> WorkingSet:
-    """The operator with the most bytes that no plan can avoid, and what they are.
+    """Finds the operator with the most bytes that no plan can avoid, and what they are.
 
     Args:
         graph: the joint graph.
@@ -200,7 +200,7 @@ def _forward_spans(facts: Storages, must_save: BoolArray, holds_outputs: bool) -
 
 
 def _crossing_spans(facts: Storages, must_save: BoolArray) -> list[tuple[int, int, int, Why]]:
-    """Values from outside the tangents' closure, from its first reader to its last."""
+    """Lists spans of values from outside the tangents' closure, from their first reader in it to the last."""
     n, graph = len(facts), facts.graph
     reads = facts.live[facts.readers] & ~facts.tangents[facts.producers]
     u, v = facts.producers[reads], facts.readers[reads]
@@ -219,7 +219,7 @@ def _crossing_spans(facts: Storages, must_save: BoolArray) -> list[tuple[int, in
 
 
 def _tangent_spans(facts: Storages) -> list[tuple[int, int, int, Why]]:
-    """Storages of the tangents' closure: the same under every plan, as their order is."""
+    """Lists spans of the tangents' closure: they are the same under every plan, as their order is."""
     n, graph = len(facts), facts.graph
     written = _written_by_tangents(facts)
     end = np.full(n, -1)
@@ -250,7 +250,7 @@ def _written_by_tangents(facts: Storages) -> BoolArray:
 
 
 def _ran(facts: Storages) -> IntArray:
-    """(n,) the value with which the kernel of a value of the tangents' closure has run, as in `remat.predict.memory`."""
+    """(n,) the last value of the kernel that computes a value of the tangents' closure: see `remat.predict.memory`."""
     graph = facts.graph
     alone = ~_written_by_tangents(facts)[graph.base] & facts.tangents[graph.base] & ~facts.foreign
     ran: list[int] = np.where(facts.live, np.arange(len(facts)), -1).tolist()

@@ -1,4 +1,4 @@
-"""From when to when each storage is alive under a plan: see `remat.predict.memory`."""
+"""Finds from when to when each storage is alive under a plan: see `remat.predict.memory`."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Lifetimes:
 
     @classmethod
     def of(cls, facts: Storages, order: Order, holds_outputs: bool) -> Lifetimes:
-        """The lifetimes under a plan, in time linear in the graph."""
+        """Finds the lifetimes under a plan, in time linear in the graph."""
         n, graph = len(facts), facts.graph
         steps = len(order.forward) + len(order.backward)
         place = _backward_storage(facts, order)
@@ -134,7 +134,7 @@ def _ran(facts: Storages, values: IntArray, at: IntArray, written: BoolArray) ->
 
 
 def _hold(facts: Storages, order: Order, place: IntArray, end: IntArray, steps: int, holds_outputs: bool) -> None:
-    """Storages that outlive their last reader: outputs and gradients."""
+    """Extends the lives of storages that outlive their last reader: outputs and gradients."""
     graph = facts.graph
     outputs = graph.base[graph.output]
     end[outputs] = steps if holds_outputs else np.maximum(end[outputs], len(order.forward) - 1)

@@ -1,4 +1,4 @@
-"""Which values each pass computes under a plan, and in which order: see `remat.predict.memory`."""
+"""Finds which values each pass computes under a plan, and in which order: see `remat.predict.memory`."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Order:
 
     @classmethod
     def of(cls, facts: Storages, saved: BoolArray) -> Order:
-        """The order that follows from what is saved, in time linear in the graph."""
+        """Finds the order that follows from what is saved, in time linear in the graph."""
         n = len(facts)
         asked_at = _asked_at(facts, saved)
         asked = asked_at <= n
@@ -39,7 +39,7 @@ class Order:
         recomputed = asked & ~saved & facts.computed & ~facts.tangents
         forward = np.flatnonzero(_forward(facts, kept))
         backward = np.flatnonzero(recomputed | facts.live)
-        # In turn, or where asked for, and there in graph order.
+        # Past the turn in graph order; before it, where a value is asked for, and there in graph order.
         when = np.where(facts.live[backward] | (backward >= facts.turn), backward, asked_at[backward])
         backward = backward[np.argsort(when * (n + 2) + backward)]
         forward_at, backward_at = np.full(n, -1), np.full(n, -1)

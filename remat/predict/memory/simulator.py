@@ -15,7 +15,7 @@ from remat.proof.arguments import checked_graph, checked_mask, checked_saves
 
 
 def simulate(graph: Graph, plan: Plan, *, holds_outputs: bool = True) -> Timeline:
-    """Live bytes over the steps of a training step under a plan.
+    """Simulates live bytes over the steps of a training step under a plan.
 
     Args:
         graph: the joint graph.
@@ -44,12 +44,12 @@ def simulate(graph: Graph, plan: Plan, *, holds_outputs: bool = True) -> Timelin
 
 
 def peak_bytes(graph: Graph, plan: Plan, *, holds_outputs: bool = True) -> int:
-    """The most bytes that are alive at once: `simulate(graph, plan).peak_bytes`."""
+    """Returns the most bytes that are alive at once: `simulate(graph, plan).peak_bytes`."""
     return simulate(graph, plan, holds_outputs=holds_outputs).peak_bytes
 
 
 class Simulator:
-    """Live bytes for many plans of one graph: what does not depend on the plan is read once.
+    """Simulates many plans of one graph: what does not depend on the plan is read once.
 
     Attributes:
         graph: the joint graph.
@@ -62,7 +62,7 @@ class Simulator:
         self._facts = Storages.of(graph)
 
     def peak(self, saved: BoolArray) -> int:
-        """The most bytes that are alive at once.
+        """Returns the most bytes that are alive at once.
 
         Args:
             saved: (n,) what is saved; what else the backward pass needs, it recomputes. Whether that is
@@ -75,7 +75,10 @@ class Simulator:
         return int(_during(self._lifetimes(order), _steps(order)).max(initial=0))
 
     def timeline(self, saved: BoolArray) -> Timeline:
-        """The whole timeline; takes what `peak` takes."""
+        """Returns the whole timeline of a plan.
+
+        Args and errors are those of `peak`.
+        """
         order = Order.of(self._facts, checked_mask(self.graph, saved))
         lives, steps, graph = self._lifetimes(order), _steps(order), self.graph
         values: list[int] = np.concatenate([order.forward, order.backward]).tolist()

@@ -1,4 +1,4 @@
-"""What a simulation of live bytes asks of a graph, whatever the plan: read once, used for every plan."""
+"""Reads from a graph what a simulation of live bytes needs to know, whatever the plan."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _GIVEN = ("placeholder", "get_attr")
 
 @dataclass(frozen=True, eq=False)
 class Storages:
-    """Facts about n values, plan-independent.
+    """The facts about the n values of a graph that depend on no plan.
 
     Attributes:
-        graph: where they are from.
+        graph: the joint graph.
         size: (n,) bytes of the storage behind each value.
         computed: (n,) an operator computes the value, so that it is a step of a pass.
         foreign: (n,) the value lives in memory that is not counted: of an input, a tangent, a constant.
@@ -128,6 +128,6 @@ def _wanted_at(graph: Graph, live: BoolArray, producers: IntArray, readers: IntA
 
 
 def _turn(live: BoolArray, given_tangents: BoolArray, producers: IntArray, readers: IntArray) -> int:
-    """Without a reader of a tangent, torch leaves the backward pass in graph order."""
+    """Finds the first reader of a tangent; 0 without one: then torch leaves the backward pass in graph order."""
     first = readers[live[readers] & given_tangents[producers]]
     return int(first.min(initial=len(live))) if len(first) else 0

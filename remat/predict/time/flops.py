@@ -1,4 +1,4 @@
-"""Arithmetic alone: the estimate that needs to know nothing about a device."""
+"""Estimates recompute time by arithmetic alone, which needs to know nothing about a device."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from remat.problem.estimator import Estimator
 
 @dataclass(frozen=True)
 class Flops(Estimator):
-    """The floating-point operations of each operator; memory traffic costs nothing.
+    """Prices each operator by its floating-point operations; memory traffic costs nothing.
 
-    Matrix products, convolutions and attention by torch's formulas, any other operator one operation an
-    element: next to a product it is practically free, as in PyTorch's partitioner, where "flops"
-    counts the same formulas and 1 for an operator without one.
+    Matrix products, convolutions and attention count by torch's formulas; any other operator counts one operation
+    an element, which is next to nothing beside a product. PyTorch's partitioner, with "flops", counts by the same
+    formulas, and 1 for an operator without one.
     """
 
     name: ClassVar[str] = "flops"
     unit: ClassVar[str] = "flops"
 
     def recompute_cost(self, graph: Graph) -> IntArray:
-        """`Graph.flops`, but 0 for what needs no kernel."""
+        """(n,) `Graph.flops`, but 0 for what needs no kernel."""
         return whole_prices("flops", Work.of(graph).flops)

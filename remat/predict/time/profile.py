@@ -1,4 +1,4 @@
-"""Times measured on the device at hand."""
+"""Estimates recompute time by times that are measured on the device at hand."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ from remat.problem.estimator import Estimator
 
 @dataclass(frozen=True)
 class Profile(Estimator):
-    """What each operator takes when it runs alone on this machine, with cold caches.
+    """Prices each operator by the time that it takes alone on this machine, with cold caches.
 
     Values that fuse are not timed: alone they would cost a kernel, but in the backward pass they join one
     that is there anyway. They cost what `Roofline` says, under the measured ceilings of the same device. So do
     operators that cannot be timed here, with a warning that names them; and operators that must not run
     twice, which are never run here either.
 
-    Arguments are made up (`remat.pytorch.read.sample_call`): contiguous, with random contents. Times are kept in a file,
-    so that only calls that no graph had before are timed.
+    Arguments are made up (`remat.pytorch.read.sample_call`): contiguous, with random contents. Times are kept in a
+    file, so that only calls that no graph had before are timed.
 
     Attributes:
         device: "cpu", "cuda", or None for CUDA where there is any.
@@ -55,7 +55,7 @@ class Profile(Estimator):
             find_device(self.ceilings)
 
     def recompute_cost(self, graph: Graph) -> IntArray:
-        """Nanoseconds on this machine's device.
+        """(n,) nanoseconds on this machine's device.
 
         Raises:
             NotInstalled: torch is missing.
@@ -69,7 +69,7 @@ class Profile(Estimator):
         return whole_prices("profile", prices)
 
     def data(self) -> str:
-        """The ceilings. Not the times: each compilation adds to them, and measured anew they differ by noise."""
+        """Returns the ceilings alone: each compilation adds to the times, and measured anew they differ by noise."""
         return self._roofline().data()
 
     def _roofline(self) -> Roofline:
@@ -78,7 +78,7 @@ class Profile(Estimator):
         return Roofline(measured_device(self.device) if self.ceilings is None else self.ceilings)
 
     def _times(self, graph: Graph, wanted: BoolArray) -> dict[int, int]:
-        """Nanoseconds of the values that can be timed, from the cache where it has them."""
+        """Returns nanoseconds of the values that can be timed, from the cache where it has them."""
         from remat.pytorch.measure.profiling import time_values
         from remat.pytorch.measure.timing import Stopwatch, device_label, device_of
 
@@ -99,7 +99,7 @@ class Profile(Estimator):
 
 
 def _warn(graph: Graph, value_of: Mapping[str, int], failures: Mapping[str, str]) -> None:
-    """One warning for all operators that could not be timed, each with the first reason."""
+    """Warns once of all operators that could not be timed, each with the first reason."""
     reasons: dict[str, str] = {}
     for key, reason in failures.items():
         reasons.setdefault(graph.ops[value_of[key]], reason)

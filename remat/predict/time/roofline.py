@@ -1,4 +1,4 @@
-"""Flops and bytes against the ceilings of a device."""
+"""Estimates recompute time by flops and bytes, against the ceilings of a device."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ DEFAULT_DEVICE = "a100"
 
 @dataclass(frozen=True)
 class Roofline(Estimator):
-    """The roofline model: an operator takes the longer of its arithmetic and its memory traffic.
+    """Prices by the roofline model: an operator takes the longer of its arithmetic and its memory traffic.
 
     A value that fuses joins a kernel of the backward pass. It pays for reading what does not fuse with it
     (or for its arithmetic, where that takes longer), but for no launch and no write; reads that the kernel
@@ -46,7 +46,7 @@ class Roofline(Estimator):
         find_device(self.device)  # a name that nobody knows is refused where it is typed
 
     def recompute_cost(self, graph: Graph) -> IntArray:
-        """Nanoseconds on the device, rounded up."""
+        """(n,) nanoseconds on the device, rounded up."""
         profile, work = find_device(self.device), Work.of(graph)
         compute_s = work.flops / flops_per_s(graph, profile)
         memory_s = (work.read_bytes + work.written_bytes) / profile.reached_bytes_per_s
@@ -54,7 +54,7 @@ class Roofline(Estimator):
         return whole_prices(f"roofline on {profile.name}", ns)
 
     def data(self) -> str:
-        """The ceilings, whatever file they come from."""
+        """Returns the ceilings, whatever file they come from."""
         return repr(find_device(self.device))
 
 
@@ -69,7 +69,7 @@ def flops_per_s(graph: Graph, profile: DeviceProfile) -> NDArray[np.float64]:
 
 
 def _argument_dtypes(graph: Graph, values: IntArray) -> list[str]:
-    """What each of some values multiplies: the type of its first floating-point argument, or its own."""
+    """Returns the type in which each value multiplies: of its first floating-point argument, or its own."""
     first: dict[int, str] = {}
     wanted = np.zeros(len(graph), np.bool_)
     wanted[values] = True

@@ -1,4 +1,4 @@
-"""A small file of measured times: JSON, one a device and version of torch.
+"""Keeps measured times in small JSON files, one for each device and version of torch.
 
 {"format": "remat.timings", "version": 1, "device": "NVIDIA H200, torch 2.13.0, float32 ieee/tf32",
  "ns": {"aten.mm.default(float32[64,32],float32[32,8])": 5123, ...}}
@@ -23,12 +23,12 @@ VERSION = 1
 
 
 def timings_file(device: str) -> Path:
-    """Where the times of a device are kept, unless told otherwise."""
+    """Names the file in which the times of a device are kept, unless told otherwise."""
     return cache_folder() / f"timings-{re.sub(r'[^A-Za-z0-9.]+', '-', device).strip('-')}.json"
 
 
 def read_timings(path: Path, device: str) -> dict[str, int]:
-    """The times in a file, by `call_key`; none if there is no file.
+    """Reads the times in a file, by the keys of `call_keys`; there are none without a file.
 
     Raises:
         InvalidOption: it is another kind of file, damaged, or of another device.
@@ -66,7 +66,7 @@ def write_timings(path: Path, device: str, times: Mapping[str, int]) -> None:
 
 
 def call_keys(graph: Graph, values: list[int]) -> list[str]:
-    """What calls must have in common to take the same time: operator, constants, types and shapes."""
+    """Returns what calls must have in common to take the same time: operator, constants, types and shapes."""
     keys: list[str] = []
     for v in values:
         of = [f"{graph.dtypes[u]}{str(list(graph.shapes[u])).replace(' ', '')}" for u in graph.operands[v]]

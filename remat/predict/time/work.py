@@ -38,7 +38,7 @@ class Work:
 
     @classmethod
     def of(cls, graph: Graph) -> Work:
-        """The work of every value, in time linear in the graph (but for sorting the uses)."""
+        """Finds the work of every value, in time linear in the graph (but for sorting the uses)."""
         made = graph.moved_bytes + _over_elements(graph, graph.moved_bytes)
         free = graph.input | graph.view | graph.tuple_element | (graph.region == Region.TANGENTS) | (made == 0)
         free |= _constants(graph) | np.array([dtype == "symint" for dtype in graph.dtypes], np.bool_)
@@ -116,7 +116,7 @@ def _read_bytes(graph: Graph) -> IntArray:
 
 
 def whole_prices(label: str, prices: NDArray[np.float64] | IntArray) -> IntArray:
-    """Prices as integers, rounded up, so that what costs anything at all is not free.
+    """Rounds prices up to integers, so that what costs anything at all is not free.
 
     Raises:
         InvalidGraph: they add up to 2**62 or more.
