@@ -1,4 +1,4 @@
-"""The arguments and options that several commands share, each declared once: how it is typed, and its help text."""
+"""Declares once each argument and option that several commands share: how it is typed, and its help text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How the commands print: tables for people, with rich, or JSON."""
+"""Prints what commands found: tables for people, with rich, or JSON."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ def _plain(value: object) -> object:
 
 
 def console() -> Console:
-    """Standard output; lines are not cut to 80 columns where it is a file or a pipe."""
+    """Returns the console of standard output; where that is a file or a pipe, lines are not cut to 80 columns."""
     terminal = Console()
     return terminal if terminal.is_terminal else Console(width=200)
 
 
 def table(rows: Iterable[Mapping[str, object]]) -> Table:
-    """A table of rows that share their keys, which are the headings."""
+    """Makes a table of rows that share their keys, which are the headings."""
     built = Table(box=None, pad_edge=False, header_style="bold")
     for position, row in enumerate(rows):
         if position == 0:

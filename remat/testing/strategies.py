@@ -1,4 +1,4 @@
-"""Hypothesis strategies: small problems and graphs with what solvers stumble over."""
+"""Draws small problems and graphs that hold what solvers stumble over: strategies of Hypothesis."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _BANS = ("", "", "", "", "save", "recompute", "recompute", "save recompute")
 
 
 def dags(num_values: int, *, max_arguments: int = 3) -> st.SearchStrategy[list[tuple[int, int]]]:
-    """Uses (producer, consumer) over values 0 to `num_values` - 1, in topological order.
+    """Draws uses (producer, consumer) over values 0 to `num_values` - 1, in topological order.
 
     A value uses up to `max_arguments` earlier ones; the simplest graph has no uses at all.
     """
@@ -41,7 +41,7 @@ def problems(
     feasible: bool | None = True,
     largest: int = LARGEST,
 ) -> Problem:
-    """Problems over `min_values` to `max_values` values.
+    """Draws problems over `min_values` to `max_values` values.
 
     Args:
         draw: supplied by Hypothesis.
@@ -76,7 +76,7 @@ def problems(
 
 
 def _enough_bytes(problem: Problem) -> int:
-    """Bytes that some plan fits: one that recomputes all it can, or one that saves all it can."""
+    """Finds bytes that some plan fits: one that recomputes all it can, or one that saves all it can."""
     stuck, unsaveable = forced(problem).stuck, problem.cannot_save.mask
     plans = [Plan.from_saved(problem, saved).masks(problem)[0] for saved in (stuck, ~unsaveable)]
     return min(int(problem.save_bytes[saved].sum()) for saved in plans)
@@ -97,7 +97,7 @@ _FACTS: tuple[dict[str, Any], ...] = (*_MARKS, {"cannot_save": "a tuple"}, {"can
 
 @st.composite
 def graphs(draw: st.DrawFn, *, max_values: int = 12, facts: bool = True, largest: int = LARGEST) -> Graph:
-    """Joint graphs: inputs, forward operators, outputs with their tangents, backward operators.
+    """Draws joint graphs: inputs, forward operators, outputs with their tangents, backward operators.
 
     Args:
         draw: supplied by Hypothesis.

@@ -59,7 +59,7 @@ class Alternative:
 
 @dataclass(frozen=True)
 class Explanation:
-    """Why a plan does what it does with one value; `print` it.
+    """Says why a plan does what it does with one value; `print` it.
 
     Attributes:
         name, op: the value and its operator.

@@ -40,7 +40,7 @@ _Point = tuple[float, float]
 
 @dataclass(frozen=True)
 class Style:
-    """How the nodes of one kind are drawn, and what the legend says about them."""
+    """Says how the nodes of one kind are drawn, and what the legend says about them."""
 
     text: str
     fill: str

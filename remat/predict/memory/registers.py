@@ -1,4 +1,4 @@
-"""Which values a compiler can keep in registers, whatever the plan: the question of simulated peaks.
+"""Says which values a compiler can keep in registers, whatever the plan: the question of simulated peaks.
 
 Other questions about fusion have other answers, and docs/fusion.md compares them. `Graph.fusible` says what
 torch's partitioner takes for fusible: that decides which traffic it sees. TorchInductor, which makes the

@@ -1,4 +1,4 @@
-"""Simulates plans of one graph: see `remat.predict.memory` for the model."""
+"""Simulates the live bytes of plans: see `remat.predict.memory` for the model."""
 
 from __future__ import annotations
 

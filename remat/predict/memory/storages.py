@@ -32,7 +32,7 @@ class Storages:
         fused_consumers: for each value, what uses it and can be fused with it.
         producers, readers: the uses with a counted producer, in order of their readers.
         barred: which of these uses cannot be fused.
-        live: (n,) in the tangents' closure, and some gradient depends on it.
+        live: (n,) it is in the tangents' closure, and some gradient depends on it.
         wanted_at: (n,) position of the first value of `live` that reads a value from outside the
             closure; n for a gradient that no such value reads, n + 1 where none does.
         turn: where the backward pass leaves what it was asked for and runs in graph order: the first

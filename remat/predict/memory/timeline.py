@@ -122,7 +122,7 @@ class Timeline:
         return "\n".join(lines)
 
     def as_frame(self) -> pd.DataFrame:
-        """A row a step: name, op, backward, during_bytes, after_bytes, and the bytes of each reason of `WHYS`."""
+        """Returns a row for each step: name, op, backward, during_bytes, after_bytes, the bytes of each of `WHYS`."""
         import pandas as pd
 
         columns = {"name": self.names, "op": self.ops, "backward": self.backward}

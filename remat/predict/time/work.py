@@ -1,4 +1,4 @@
-"""What recomputing a value means for kernels: which values need one, what it reads, writes and computes.
+"""Says what recomputing a value means for kernels: which values need one, what it reads, writes and computes.
 
 The backward pass of a compiled model is a row of kernels, and a value that is recomputed joins one
 of them if it fuses (paper, section 3.1): there it costs what it reads from memory, beyond what the
@@ -78,7 +78,7 @@ def _over_elements(graph: Graph, amounts: IntArray) -> IntArray:
 
 
 def _constants(graph: Graph) -> BoolArray:
-    """(n,) what depends on nothing: attributes, `full`, `arange`. A kernel makes it out of thin air.
+    """(n,) what depends on nothing: attributes, `full`, `arange`. A kernel makes it without reading anything.
 
     Random numbers are no constants: they take arithmetic, counted in `Graph.flops`.
     """
