@@ -23,6 +23,7 @@ from costmodels import ByteTraffic
 from experiments.corpus import __main__ as making
 from experiments.corpus.__main__ import main
 from experiments.corpus.catalogue import recipes
+from experiments.corpus.index import entry_of
 from experiments.corpus.readme import markdown
 from experiments.corpus.recipe import capture
 from experiments.models import published
@@ -30,7 +31,7 @@ from experiments.models import workloads as models
 from remat import Graph, InvalidGraph, NotInstalled, UnknownName
 from remat.answer.plan_facts import PlanFacts
 from remat.cli.app import app
-from remat.facts.corpus import INDEX, Corpus, Entry
+from remat.facts.corpus import INDEX, Corpus
 
 CORPUS = Corpus.open()
 NAMES = [entry.name for entry in CORPUS.entries]
@@ -51,7 +52,7 @@ def run(*arguments: object, code: int = 0) -> Result:
 
 @each_instance
 def test_the_index_says_what_is_in_the_file(name: str) -> None:
-    assert Entry.of(CORPUS.path(name)) == CORPUS.entry(name)
+    assert entry_of(CORPUS.path(name)) == CORPUS.entry(name)
 
 
 @each_instance
@@ -259,4 +260,4 @@ def test_damaged_indices_are_refused(tmp_path: Path, text: str) -> None:
 def test_a_graph_without_provenance_is_no_instance(tmp_path: Path) -> None:
     replace(graph_of(SMALLEST), meta={"model": "?"}).save(tmp_path / "x.json.gz")
     with pytest.raises(InvalidGraph, match="meta lacks instance"):
-        Entry.of(tmp_path / "x.json.gz")
+        entry_of(tmp_path / "x.json.gz")

@@ -18,6 +18,7 @@ from torch import nn
 
 import remat
 from costmodels import ByteTraffic
+from experiments.corpus.index import no_recompute_saved_bytes
 from experiments.corpus.recipe import fake
 from experiments.models.ten_models import MODELS, Amp, Source, Whole
 from experiments.paper import acquisition, batch_trial, budget_curve, geomean, largest_batch, solver_time, throughput
@@ -31,7 +32,6 @@ from experiments.paper.methods import FULL, MIN_CUT, NO, OURS, checkpointed, cut
 from experiments.paper.scheduled_step import Unwritten, computed
 from experiments.paper.table import Setting, Table, Unavailable
 from remat.answer.plan_facts import PlanFacts
-from remat.facts.corpus import no_recompute_saved_bytes
 from remat.pytorch.measure.step_values import Outcome
 
 SMALL = Setting("cpu", "small", repeats=1)

@@ -20,11 +20,11 @@ import typer
 from rich.console import Console
 
 from experiments.corpus.catalogue import recipes
+from experiments.corpus.index import entry_of, write_index
 from experiments.corpus.readme import markdown
 from experiments.corpus.recipe import Recipe, capture
 from experiments.report.provenance import provenance
 from remat import Graph, InvalidGraph
-from remat.facts.corpus import Entry, write_index
 from remat.words import near
 
 INSTANCES = Path(__file__).parents[1] / "instances"
@@ -60,7 +60,7 @@ def main(
             part.replace(output / f"{name}.json.gz")
         console.print(f"{i + 1}/{len(wanted)} {name}: {graph!r}, {time.perf_counter() - start:.0f} s")
     files = [output / f"{name}.json.gz" for name in known]
-    entries = tuple(Entry.of(file) for file in files if file.is_file())
+    entries = tuple(entry_of(file) for file in files if file.is_file())
     write_index(output, entries, _provenance())
     (output / "README.md").write_text(markdown(entries))
     families = Counter(entry.family for entry in entries)

@@ -7,13 +7,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
 from typing import Any, cast
-
-import numpy as np
 
 from remat.errors import InvalidGraph, NotInstalled, UnknownName
 from remat.facts.graph import Graph
@@ -55,49 +52,6 @@ class Entry:
     no_recompute_saved_bytes: int
     file_bytes: int
     sha256: str
-
-    @classmethod
-    def of(cls, path: Path) -> Entry:
-        """Reads a graph file whose `meta` says what it is.
-
-        Raises:
-            InvalidGraph: it is no graph file, or `meta` does not say so.
-        """
-        graph, data = Graph.load(path), path.read_bytes()
-        about = ("instance", "family", "model", "sizes", "dtype", "cite")
-        missing = [key for key in about if key not in graph.meta]
-        if missing:
-            raise InvalidGraph(f"{path}: meta lacks {', '.join(missing)}; `python -m experiments.corpus` writes them")
-        return cls(
-            *(graph.meta[key] for key in about),
-            values=len(graph),
-            uses=len(graph.producers),
-            no_recompute_saved_bytes=no_recompute_saved_bytes(graph),
-            file_bytes=len(data),
-            sha256=hashlib.sha256(data).hexdigest(),
-        )
-
-
-def no_recompute_saved_bytes(graph: Graph) -> int:
-    """Memory between the passes if no operator of the forward pass runs twice: about what autograd keeps.
-
-    That is all activations of the region FORWARD that the others read, or that are gradients; those
-    that share a storage count once. On the ten small models of the corpus: 0.75 to 1.42 times what
-    eager autograd keeps, whose operators are other ones.
-
-    >>> from remat import GraphBuilder
-    >>> g = GraphBuilder()
-    >>> y = g.op("exp", g.input("x", bytes=4))
-    >>> g.output(y)
-    >>> g.gradient(g.op("mul", g.tangent("dy", bytes=4), y))
-    >>> no_recompute_saved_bytes(g.build())
-    4
-    """
-    forward = graph.in_forward
-    handed_over = graph.gradient & forward
-    handed_over[graph.producers[forward[graph.producers] & ~forward[graph.consumers]]] = True
-    storages = np.unique(graph.base[handed_over & ~graph.input[graph.base]])
-    return int(graph.activation_bytes[storages].sum())
 
 
 @dataclass(frozen=True)
@@ -164,13 +118,6 @@ class Corpus:
             UnknownName, InvalidGraph: see `path`.
         """
         return Graph.load(self.path(name))
-
-
-def write_index(folder: Path, entries: tuple[Entry, ...], provenance: Mapping[str, str]) -> None:
-    """Writes the index of a corpus."""
-    rows = [asdict(entry) for entry in entries]
-    document = {"format": FORMAT, "version": 1, "provenance": dict(provenance), "instances": rows}
-    (folder / INDEX).write_text(json.dumps(document, indent=1) + "\n")
 
 
 def _rows(path: Path) -> list[Any]:
