@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+from depth import deep
 
 import remat
 from remat.pytorch.run import ranks as exchanging
@@ -32,7 +33,7 @@ def two_processes(script: str) -> Any:
 
 @pytest.fixture(scope="module")
 def ranks() -> list[dict[str, Any]]:
-    """Of each rank, what happened in each scenario of `two_ranks.py`."""
+    """Of each rank, what happened in each scenario of `two_ranks.py`, the quick ones of training among them."""
     return two_processes("two_ranks.py")
 
 
@@ -88,12 +89,24 @@ def test_an_exchange_leaves_pythons_lock_to_gloo(monkeypatch: pytest.MonkeyPatch
     assert was_on == [False]
 
 
-def test_data_parallel_training_equals_the_uncompiled_run() -> None:
-    """The whole model in one graph; a graph a bucket, as DDP splits it; a graph a block, as FSDP2 shards it."""
-    first, second = two_processes("two_ranks_train.py")
-    for name, least_graphs in (("DDP", 1), ("DDP in buckets", 3), ("FSDP2", 2)):
-        graphs = list(zip(first[name]["plans"], second[name]["plans"], strict=True))
-        assert len(graphs) >= least_graphs
-        assert all(used_here == used_there for (_, used_here), (_, used_there) in graphs)
-        assert any(mine != used for _, (mine, used) in graphs), "rank 1 would have chosen differently"
-        assert max(first[name]["error"], second[name]["error"]) < 1e-5
+def assert_trained_alike(ranks: list[dict[str, Any]], name: str, least_graphs: int) -> None:
+    first, second = (rank[name] for rank in ranks)
+    graphs = list(zip(first["plans"], second["plans"], strict=True))
+    assert len(graphs) >= least_graphs
+    assert all(used_here == used_there for (_, used_here), (_, used_there) in graphs)
+    assert any(mine != used for _, (mine, used) in graphs), "rank 1 would have chosen differently"
+    assert max(first["error"], second["error"]) < 1e-5
+
+
+@pytest.mark.parametrize(("name", "least_graphs"), [("DDP in buckets", 3), ("FSDP2", 2)])
+def test_data_parallel_training_equals_the_uncompiled_run(
+    name: str, least_graphs: int, ranks: list[dict[str, Any]]
+) -> None:
+    """A graph a bucket, as DDP splits it; a graph a block, as FSDP2 shards it."""
+    assert_trained_alike(ranks, name, least_graphs)
+
+
+@deep
+def test_data_parallel_training_through_inductor_equals_the_uncompiled_run() -> None:
+    """The whole model in one graph, and code for it."""
+    assert_trained_alike(two_processes("two_ranks_train.py"), "DDP", 1)

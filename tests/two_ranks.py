@@ -15,6 +15,7 @@ import torch
 import torch.distributed as dist
 from every_rank import print_what_every_rank_saw
 from torch import Tensor
+from two_ranks_train import UNCOMPILED
 
 import remat
 from costmodels import ByteTraffic
@@ -104,4 +105,4 @@ SCENARIOS: dict[str, Callable[[], dict[str, Any]]] = {
 
 
 if __name__ == "__main__":
-    print_what_every_rank_saw(SCENARIOS)
+    print_what_every_rank_saw(SCENARIOS | UNCOMPILED)

@@ -1,4 +1,4 @@
-"""Run by `test_distributed.py` in two processes: data parallel training, compiled and not, on different batches.
+"""Data parallel training in two processes, compiled and not, on different batches: run by `test_distributed.py`.
 
 Prints, from rank 0, for each rank and each way to wrap a model: how many values each joint graph would save
 by the rank's own plan and does save by the common one; and the largest relative difference of losses and
@@ -103,12 +103,16 @@ def compared(
     return {"plans": plans, "error": error}
 
 
-SCENARIOS: dict[str, Callable[[], dict[str, Any]]] = {
-    "DDP": lambda: compared(1, 16, replicated, codegen=True),
+UNCOMPILED: dict[str, Callable[[], dict[str, Any]]] = {
     "DDP in buckets": lambda: compared(3, WIDTH, replicated, bucket_cap_mb=1),
     "FSDP2": lambda: compared(2, 16, sharded),
+}
+"""Scenarios without code generation, which `two_ranks.py` plays as well."""
+
+COMPILED: dict[str, Callable[[], dict[str, Any]]] = {
+    "DDP": lambda: compared(1, 16, replicated, codegen=True),
 }
 
 
 if __name__ == "__main__":
-    print_what_every_rank_saw(SCENARIOS)
+    print_what_every_rank_saw(COMPILED)
