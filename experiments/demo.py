@@ -17,7 +17,7 @@ from torch import Tensor
 import remat
 from costmodels import ByteTraffic
 from experiments.models import zoo
-from remat.pytorch.measure.training_step import Saved, saved_activations
+from remat.pytorch.measure.saved import Saved, saved_activations
 from remat.words import human_bytes
 
 console = Console(width=max(Console().width, 120))

@@ -12,7 +12,7 @@ from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selectiv
 import remat
 from costmodels import ByteTraffic
 from remat import GraphBuilder
-from remat.pytorch.measure.training_step import saved_activations
+from remat.pytorch.measure.saved import saved_activations
 from remat.pytorch.read import operators
 
 

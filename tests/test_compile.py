@@ -18,7 +18,7 @@ from experiments.demo import SaveLeast
 from remat import Plan, Problem, Solution, Solver
 from remat.answer.plan_facts import PlanFacts
 from remat.pytorch import Partitioner
-from remat.pytorch.measure.training_step import saved_activations
+from remat.pytorch.measure.saved import saved_activations
 
 Step = Callable[..., Tensor]
 

@@ -165,11 +165,11 @@ def test_files_lie_where_the_platform_keeps_caches(
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Measures small things: what they give is real, but says little about the machine."""
-    from remat.pytorch.measure import ceilings as device
+    from remat.pytorch.measure import ceilings
 
-    monkeypatch.setattr(device, "_LARGEST", 256)
-    monkeypatch.setattr(device, "_COPIED_BYTES", {"cpu": 2**20})
-    monkeypatch.setattr(device, "_LAUNCHES", 10)
+    monkeypatch.setattr(ceilings, "_LARGEST", 256)
+    monkeypatch.setattr(ceilings, "_COPIED_BYTES", {"cpu": 2**20})
+    monkeypatch.setattr(ceilings, "_LAUNCHES", 10)
 
 
 def test_this_machine_can_be_measured(quick: None, folder: Path) -> None:

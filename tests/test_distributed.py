@@ -14,7 +14,6 @@ import torch.distributed as dist
 from depth import deep
 
 import remat
-from remat.pytorch.run import ranks as exchanging
 
 
 def two_processes(script: str) -> Any:
@@ -80,7 +79,7 @@ def test_an_exchange_leaves_pythons_lock_to_gloo(monkeypatch: pytest.MonkeyPatch
         offers[:] = [mine]
 
     torch.compiler.reset()  # or Dynamo may run it eagerly, after eight others of its class
-    monkeypatch.setattr(exchanging, "several_ranks", lambda: True)
+    monkeypatch.setattr("remat.pytorch.run.ranks.several_ranks", lambda: True)
     monkeypatch.setattr(dist, "get_world_size", lambda: 1)
     monkeypatch.setattr(dist, "all_gather_object", exchange)
     model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Tanh())

@@ -19,8 +19,8 @@ from remat.improve.between_kernels import Pass, recompute_across
 from remat.pytorch.inductor.dry_run import can_dry_run, copied
 from remat.pytorch.inductor.duplicate import DuplicateAcrossKernels, duplicate, pass_of
 from remat.pytorch.inductor.lowered_graphs import visited
-from remat.pytorch.inductor.traffic_count import Kernel, counted, scheduled_kernels
-from remat.pytorch.seam import versions as seam
+from remat.pytorch.inductor.traffic_count import InductorKernel, counted, scheduled_kernels
+from remat.pytorch.seam.torch_settings import fresh_compilation
 from remat.testing import dags
 
 pytestmark = pytest.mark.filterwarnings("error:DuplicateAcrossKernels leaves")  # what users are warned of is a bug
@@ -39,7 +39,7 @@ def figure_4(a: Tensor) -> Tensor:
     return b * c + e
 
 
-def accesses(kernels: Sequence[Kernel]) -> tuple[int, int]:
+def accesses(kernels: Sequence[InductorKernel]) -> tuple[int, int]:
     """(reads, writes) of whole tensors by the kernels that Inductor generates; what is not fusible is left out."""
     made = [kernel for kernel in kernels if kernel.generated]
     sizes = [size for kernel in made for _, size in (*kernel.reads, *kernel.writes)]
@@ -47,9 +47,9 @@ def accesses(kernels: Sequence[Kernel]) -> tuple[int, int]:
     return sum(len(kernel.reads) for kernel in made), sum(len(kernel.writes) for kernel in made)
 
 
-def compiled(function: Callable[..., Any], *args: Tensor, **options: Any) -> tuple[Any, list[Kernel]]:
+def compiled(function: Callable[..., Any], *args: Tensor, **options: Any) -> tuple[Any, list[InductorKernel]]:
     """A function's result as Inductor computes it, and the kernels."""
-    with counted() as kernels, seam.fresh_compilation(), torch.no_grad():
+    with counted() as kernels, fresh_compilation(), torch.no_grad():
         result = torch.compile(function, options=options, dynamic=False)(*args)
     return result, kernels
 
@@ -63,9 +63,9 @@ def test_figure_4_takes_inductor_three_reads_and_two_writes_instead_of_four_and_
     assert torch.equal(found, expected)
 
 
-def scheduled(model: Callable[..., Any], *args: Tensor, **options: Any) -> list[Kernel]:
+def scheduled(model: Callable[..., Any], *args: Tensor, **options: Any) -> list[InductorKernel]:
     """Inductor's kernels of both passes, without compiling them."""
-    kernels: list[Kernel] = []
+    kernels: list[InductorKernel] = []
 
     def backend(graph_module: fx.GraphModule, inputs: Sequence[Any]) -> Any:
         return compile_fx(graph_module, list(inputs), config_patches=options)
@@ -76,7 +76,7 @@ def scheduled(model: Callable[..., Any], *args: Tensor, **options: Any) -> list[
     return kernels
 
 
-def moved(kernels: Sequence[Kernel]) -> int:
+def moved(kernels: Sequence[InductorKernel]) -> int:
     return sum(kernel.bytes for kernel in kernels)
 
 
@@ -150,7 +150,7 @@ def test_gradients_are_those_of_eager() -> None:
     model, x = Gate().double(), torch.rand(2, 8, 16, 16, dtype=torch.float64, requires_grad=True)
     parameters = (x, *model.parameters())
     expected = torch.autograd.grad(model(x).square().sum(), parameters)
-    with counted() as kernels, seam.fresh_compilation():
+    with counted() as kernels, fresh_compilation():
         result = torch.compile(model, options=dict(_PASS), dynamic=False)(x)
         found = torch.autograd.grad(result.square().sum(), parameters)
     assert any("sigmoid_1" in kernel.operators for kernel in kernels)  # something was duplicated
@@ -162,7 +162,7 @@ _BINARY = (aten.add.Tensor, aten.mul.Tensor, aten.maximum.default)
 
 
 @st.composite
-def passes(draw: st.DrawFn) -> tuple[fx.GraphModule, list[Kernel]]:
+def passes(draw: st.DrawFn) -> tuple[fx.GraphModule, list[InductorKernel]]:
     """A graph of pointwise operators, views and the odd scan, cut into kernels of consecutive values."""
     n = draw(st.integers(4, 12))
     graph, nodes = fx.Graph(), list[fx.Node]()
@@ -184,15 +184,15 @@ def passes(draw: st.DrawFn) -> tuple[fx.GraphModule, list[Kernel]]:
     return module, draw_kernels(draw, nodes)
 
 
-def draw_kernels(draw: st.DrawFn, nodes: list[fx.Node]) -> list[Kernel]:
+def draw_kernels(draw: st.DrawFn, nodes: list[fx.Node]) -> list[InductorKernel]:
     """Any cut will do. What is not written is inlined by whoever needs it, or written by a call if it is a result."""
     cuts = sorted(draw(st.sets(st.integers(1, len(nodes) - 1), min_size=1, max_size=3)))
-    kernels: list[Kernel] = []
+    kernels: list[InductorKernel] = []
     for low, high in pairwise([0, *cuts, len(nodes)]):
         made = [node for node in nodes[low:high] if node.op == "call_function" and node.target is not aten.t.default]
         scans = any(node.target is aten.cumsum.default for node in made)
         writes = tuple((node.name, 64) for node in made if draw(st.integers(0, 3)))
-        kernels.append(Kernel(f"op{low}", False, not scans, tuple(node.name for node in made), 64, (), writes))
+        kernels.append(InductorKernel(f"op{low}", False, not scans, tuple(node.name for node in made), 64, (), writes))
     return kernels
 
 
@@ -214,7 +214,7 @@ def run(module: fx.GraphModule, note: bool = False) -> tuple[Tensor, ...]:
 
 @given(passes(), st.data())
 def test_the_rewritten_graph_computes_the_same_values(
-    drawn: tuple[fx.GraphModule, list[Kernel]], data: st.DataObject
+    drawn: tuple[fx.GraphModule, list[InductorKernel]], data: st.DataObject
 ) -> None:
     """Whatever is given to whom: what the search chose, and anything else that runs before."""
     module, kernels = drawn
@@ -231,7 +231,7 @@ def test_the_rewritten_graph_computes_the_same_values(
 
 @given(passes(), st.data())
 def test_each_kernel_computes_what_it_was_given_for_itself(
-    drawn: tuple[fx.GraphModule, list[Kernel]], data: st.DataObject
+    drawn: tuple[fx.GraphModule, list[InductorKernel]], data: st.DataObject
 ) -> None:
     """Back from what a kernel writes to what others write, there is nothing but its own and its own copies."""
     module, kernels = drawn
@@ -274,9 +274,9 @@ def traced(function: Callable[..., Any], *args: Tensor) -> fx.Graph:
     return module.graph
 
 
-def one_kernel_a_value(graph: fx.Graph) -> list[Kernel]:
+def one_kernel_a_value(graph: fx.Graph) -> list[InductorKernel]:
     made = [node for node in graph.nodes if node.op == "call_function"]
-    return [Kernel(node.name, False, True, (node.name,), 1, (), ((node.name, 1),)) for node in made]
+    return [InductorKernel(node.name, False, True, (node.name,), 1, (), ((node.name, 1),)) for node in made]
 
 
 def mutating(a: Tensor) -> tuple[Tensor]:
@@ -394,7 +394,7 @@ def test_a_chain_may_be_longer_than_pythons_stack_is_deep() -> None:
 def test_where_inductor_is_not_as_expected_the_graph_is_left_as_it_is_with_a_warning(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def broken(_: fx.Graph) -> list[Kernel]:
+    def broken(_: fx.Graph) -> list[InductorKernel]:
         raise AttributeError("no such thing in this torch")
 
     monkeypatch.setattr("remat.pytorch.inductor.duplicate.dry_run", broken)

@@ -17,9 +17,11 @@ from typer.testing import CliRunner
 import remat
 from experiments import gpu_smoke
 from remat.answer.plan_facts import PlanFacts
-from remat.pytorch.inductor import traffic_count
 from remat.pytorch.measure import peak
-from remat.pytorch.measure.training_step import measure, measure_step, saved_activations, usual_strategies
+from remat.pytorch.measure.saved import saved_activations
+from remat.pytorch.measure.step_strategies import usual_strategies
+from remat.pytorch.measure.training_step import measure, measure_step
+from remat.pytorch.seam.internals import internals
 
 
 def cos_cos(a: Tensor, b: Tensor, c: Tensor, d: Tensor) -> Tensor:
@@ -255,7 +257,7 @@ def test_nothing_of_an_earlier_step_is_alive_while_the_peak_is_measured(monkeypa
 def test_a_torch_without_its_scheduler_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     from torch._inductor.scheduler import Scheduler
 
-    traffic_count._inductor.cache_clear()
+    internals.cache_clear()
     monkeypatch.delattr(Scheduler, "codegen")
     x = torch.randn(4, requires_grad=True)
     with pytest.raises(remat.UnsupportedTorch, match=r"torch._inductor.scheduler.Scheduler.codegen is gone"):

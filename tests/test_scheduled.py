@@ -24,7 +24,7 @@ from remat import Bans, CaptureError, Graph, GraphBuilder, InvalidOption, Invali
 from remat.errors import CannotRebuild
 from remat.pytorch import capture_all
 from remat.pytorch.inductor.scheduled import Scheduled, inductor_kernels
-from remat.pytorch.inductor.traffic_count import Kernel, counted
+from remat.pytorch.inductor.traffic_count import InductorKernel, counted
 
 
 def plan_of(graph: Graph, cost_model: remat.CostModel) -> Plan:
@@ -157,7 +157,7 @@ def test_a_part_of_a_graph_has_the_kernels_of_the_whole() -> None:
     assert len(theirs) >= 6
     assert {kernel.backward for kernel in theirs} == {False, True}
 
-    def traffic(kernel: Kernel) -> Any:
+    def traffic(kernel: InductorKernel) -> Any:
         reads, writes = (  # what has no FX node is numbered
             frozenset((re.sub("buf[0-9]+", "buf", name), size) for name, size in accessed)
             for accessed in (kernel.reads, kernel.writes)

@@ -9,12 +9,13 @@ import pytest
 import torch
 from depth import deep
 
+from experiments.bench import speed_compile
 from experiments.bench.speed_compile import COLD, MODELS, Race, compared, paired, race
 from experiments.bench.speed_compile_case import WHO, compiled, first_choice, timed_choices
 from experiments.bench.speed_total import in_turns
 from experiments.bench.stack import at_depth, depths
 from experiments.models.cases import CASES
-from remat.pytorch.seam import versions as seam
+from remat.pytorch.seam.torch_partitioner import torchs_choice
 
 
 def test_every_model_of_the_zoo_races() -> None:
@@ -25,13 +26,13 @@ def test_every_model_of_the_zoo_races() -> None:
 @pytest.mark.parametrize("name", ["pointwise chain", "graph break", "symbolic batch"])
 @pytest.mark.parametrize("ours_first", [False, True])
 def test_both_choices_run_once_on_every_joint_graph(name: str, ours_first: bool) -> None:
-    torchs, calls = seam.torchs_choice, list[int]()
+    calls = list[int]()
 
     def spy(joint_graph: torch.fx.Graph, node_info: object) -> list[torch.fx.Node]:
         calls.append(len(joint_graph.nodes))
-        return torchs(joint_graph, node_info)
+        return torchs_choice(joint_graph, node_info)
 
-    with patch.object(seam, "torchs_choice", spy):
+    with patch.object(speed_compile, "torchs_choice", spy):
         result = race(CASES[name], ours_first=ours_first, codegen=False)
     assert result.graphs == len(calls) == (3 if name == "graph break" else 1)
     assert result.nodes == sum(calls)

@@ -10,7 +10,7 @@ import remat
 from experiments.bench.budgets import best, compared, illegal, markdown, summarized, timed
 from experiments.models import workloads as models
 from remat import InvalidPlan
-from remat.pytorch.measure.torch_budgets import torchs_choice, torchs_plans
+from remat.pytorch.measure.torch_budgets import torchs_choice_at, torchs_plans
 
 
 def test_every_budget_of_pytorch_is_at_or_above_our_frontier() -> None:
@@ -71,5 +71,5 @@ def test_settings_of_torch_are_put_back() -> None:
 
     before = config.activation_memory_budget, config.activation_memory_budget_solver
     with pytest.raises(RuntimeError, match="valid ranges"):
-        torchs_choice(torch.fx.Graph(), None, 2.0)
+        torchs_choice_at(torch.fx.Graph(), None, 2.0)
     assert (config.activation_memory_budget, config.activation_memory_budget_solver) == before

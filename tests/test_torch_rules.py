@@ -14,7 +14,7 @@ from experiments.models import zoo
 from experiments.models.cases import CASES
 from remat.pytorch.read.capture import visit_joint_graphs
 from remat.pytorch.read.extract import extract
-from remat.pytorch.seam import versions as seam
+from remat.pytorch.seam.torch_partitioner import torchs_choice
 
 
 def differences(model: Any, args: tuple[Any, ...]) -> set[str]:
@@ -32,7 +32,7 @@ def differences(model: Any, args: tuple[Any, ...]) -> set[str]:
             return saved, nodes
 
         with patch.object(partitioners, "solve_min_cut", spy):
-            seam.torchs_choice(joint_graph, node_info)
+            torchs_choice(joint_graph, node_info)
         graph = extract(joint_graph, node_info, num_fwd_outputs)
         problem = ByteTraffic().pose(graph)
         ours = {problem.names[i] for i in np.flatnonzero(problem.cannot_recompute.mask)}

@@ -24,7 +24,7 @@ from experiments.models.held_out import HELD_OUT, MENDED, images, others, sequen
 from experiments.models.workloads import KERNEL_ZOO, Sample
 from remat.errors import CannotRebuild
 from remat.pytorch.inductor.scheduled import Scheduled
-from remat.pytorch.inductor.traffic_count import Kernel
+from remat.pytorch.inductor.traffic_count import InductorKernel
 
 _THREE = Choice(3, on_the_frontier=0, budgets=(1.0,), every_plan_through_the_model=False)
 
@@ -87,7 +87,7 @@ class Wrong:
     def __init__(self, graph: remat.Graph) -> None:
         del graph
 
-    def kernels(self, plan: remat.Plan) -> list[Kernel]:
+    def kernels(self, plan: remat.Plan) -> list[InductorKernel]:
         del plan
         return []
 

@@ -20,7 +20,7 @@ from two_ranks_train import UNCOMPILED
 import remat
 from costmodels import ByteTraffic
 from remat import InvalidGraph, LimitReached, Problem, Solution, Solver
-from remat.pytorch.measure.training_step import saved_activations
+from remat.pytorch.measure.saved import saved_activations
 from remat.pytorch.run import partitioner
 
 

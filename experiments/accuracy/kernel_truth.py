@@ -24,7 +24,7 @@ from experiments.demo import SaveLeast
 from experiments.models.workloads import Sample
 from remat.errors import CannotRebuild
 from remat.pytorch.inductor.scheduled import Scheduled, inductor_kernels
-from remat.pytorch.inductor.traffic_count import Kernel
+from remat.pytorch.inductor.traffic_count import InductorKernel
 from remat.pytorch.measure.torch_budgets import torchs_plans
 
 
@@ -77,7 +77,7 @@ class Truth:
 
     graph: remat.Graph
     plans: dict[str, remat.Plan]
-    kernels: dict[str, tuple[Kernel, ...]]
+    kernels: dict[str, tuple[InductorKernel, ...]]
 
     def save(self, folder: Path, model: str) -> None:
         """Writes two files; the second, which says that the model is done, at once."""
@@ -150,10 +150,10 @@ def _origin(model: str, choice: Choice) -> dict[str, str]:
 
 def _asked(
     graph: remat.Graph, plans: dict[str, remat.Plan], module: Any, args: tuple[Any, ...], choice: Choice
-) -> tuple[str, Callable[[remat.Plan], list[Kernel]]]:
+) -> tuple[str, Callable[[remat.Plan], list[InductorKernel]]]:
     """Whom to ask: the model, or the graph alone where that gives the same kernels for the first plan."""
 
-    def whole(plan: remat.Plan) -> list[Kernel]:
+    def whole(plan: remat.Plan) -> list[InductorKernel]:
         return inductor_kernels(module, *args, plans=plan)
 
     if choice.every_plan_through_the_model:
@@ -167,7 +167,7 @@ def _asked(
     return ("graph", alone.kernels) if same else ("model", whole)
 
 
-def _moved(kernels: list[Kernel]) -> list[tuple[bool, bool, int]]:
+def _moved(kernels: list[InductorKernel]) -> list[tuple[bool, bool, int]]:
     return [(kernel.backward, kernel.generated, kernel.bytes) for kernel in kernels]
 
 
@@ -225,8 +225,8 @@ def _file_name(model: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", model.lower())
 
 
-def _kernel(found: dict[str, Any]) -> Kernel:
+def _kernel(found: dict[str, Any]) -> InductorKernel:
     reads, writes = (tuple((str(name), int(size)) for name, size in found[side]) for side in ("reads", "writes"))
-    return Kernel(
+    return InductorKernel(
         found["name"], found["backward"], found["generated"], tuple(found["operators"]), found["bytes"], reads, writes
     )

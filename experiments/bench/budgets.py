@@ -29,7 +29,7 @@ from experiments.report.provenance import provenance
 from remat import Graph, InvalidPlan, Plan, Problem
 from remat.answer.plan_facts import PlanFacts, plan_mask
 from remat.predict.memory import Simulator
-from remat.pytorch.measure.torch_budgets import torchs_choice, torchs_plans
+from remat.pytorch.measure.torch_budgets import torchs_choice_at, torchs_plans
 from remat.pytorch.read.capture import visit_joint_graphs
 from remat.pytorch.read.extract import extract
 
@@ -147,7 +147,7 @@ def timed(make: Callable[[], models.Sample], repeats: int) -> dict[str, Any]:
 
         curve = ours()  # imports OR-Tools
         about.update(values=len(joint_graph.nodes), vertices=len(curve.vertices))
-        steps = {"pytorch": lambda: torchs_choice(joint_graph, node_info, BUSY), "ours": ours}
+        steps = {"pytorch": lambda: torchs_choice_at(joint_graph, node_info, BUSY), "ours": ours}
         for _ in range(repeats):
             for name, step in steps.items():
                 start = time.perf_counter()

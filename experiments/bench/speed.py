@@ -47,7 +47,7 @@ def captured(layers: int, repeats: int) -> list[dict[str, Any]]:
     from experiments.models import zoo
     from remat.pytorch.read.capture import visit_joint_graphs
     from remat.pytorch.read.extract import extract
-    from remat.pytorch.seam import versions as seam
+    from remat.pytorch.seam.torch_partitioner import torchs_choice
 
     model, args = zoo.gpt2(layers=layers, width=32, heads=2, vocabulary=64, context=16, batch=2)
     rows: list[dict[str, Any]] = []
@@ -56,7 +56,7 @@ def captured(layers: int, repeats: int) -> list[dict[str, Any]]:
         graph = extract(joint_graph, node_info, num_fwd_outputs)
         remat.solve(ByteTraffic().pose(graph))  # imports OR-Tools
         steps = {
-            "PyTorch: choose_saved_values_set": lambda: seam.torchs_choice(joint_graph, node_info),
+            "PyTorch: choose_saved_values_set": lambda: torchs_choice(joint_graph, node_info),
             "remat: Graph to certified plan": lambda: remat.solve(ByteTraffic().pose(graph)),
             "remat: live FX graph to certified plan": lambda: remat.solve(
                 ByteTraffic().pose(extract(joint_graph, node_info, num_fwd_outputs))

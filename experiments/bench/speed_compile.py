@@ -35,7 +35,8 @@ from experiments.models import zoo
 from experiments.models.cases import CASES, Case
 from experiments.models.training import train
 from experiments.report.provenance import provenance
-from remat.pytorch.seam import versions as seam
+from remat.pytorch.read import split
+from remat.pytorch.seam.torch_partitioner import Chooser, partition, torchs_choice
 
 RESULTS = Path(__file__).parents[1] / "results"
 MODELS = {
@@ -137,9 +138,8 @@ def race(case: Case, *, ours_first: bool = False, codegen: bool = True) -> Race:
     """Trains a case through `remat.compile`, and times PyTorch's choice beside ours on its joint graphs."""
     torch.compiler.reset()
     total = Race()
-    partition = seam.partition
 
-    def partition_timed(module: Any, inputs: Any, chooser: seam.Chooser, **kwargs: Any) -> Any:
+    def partition_timed(module: Any, inputs: Any, chooser: Chooser, **kwargs: Any) -> Any:
         def both(joint_graph: Any, node_info: Any, num_fwd_outputs: int) -> Any:
             nonlocal total
             chosen: list[Any] = []
@@ -148,7 +148,7 @@ def race(case: Case, *, ours_first: bool = False, codegen: bool = True) -> Race:
                 chosen.append(chooser(joint_graph, node_info, num_fwd_outputs))
 
             def torchs() -> None:
-                seam.torchs_choice(joint_graph, node_info)
+                torchs_choice(joint_graph, node_info)
 
             seconds = {step: _timed(step) for step in ((ours, torchs) if ours_first else (torchs, ours))}
             total = total.and_of(len(joint_graph.nodes), seconds[torchs], seconds[ours])
@@ -157,7 +157,7 @@ def race(case: Case, *, ours_first: bool = False, codegen: bool = True) -> Race:
         return partition(module, inputs, both, **kwargs)
 
     # TorchInductor's own cache only spares the C++ compiler; AOTAutograd's would spare the choice.
-    with patch.object(seam, "partition", partition_timed), aot_config.patch(enable_autograd_cache=False):
+    with patch.object(split, "partition", partition_timed), aot_config.patch(enable_autograd_cache=False):
         train(case, lambda model: compiled("remat", model, codegen=codegen, dynamic=case.dynamic))
     return total
 

@@ -27,8 +27,10 @@ from experiments.bench.stack import at_depth
 from experiments.models import zoo
 from experiments.models.cases import CASES
 from experiments.models.training import train
+from remat.pytorch.read import split
 from remat.pytorch.read.uncompiled import run_uncompiled
-from remat.pytorch.seam import versions as seam
+from remat.pytorch.seam.torch_partitioner import partition
+from remat.pytorch.seam.torch_settings import fresh_compilation
 
 WHO = ("torch", "remat")
 
@@ -52,7 +54,7 @@ def timed_choices(seconds: list[float], then: Callable[[], None] = lambda: None)
     """
     from torch._functorch import partitioners
 
-    own, partition = partitioners.choose_saved_values_set, seam.partition
+    own = partitioners.choose_saved_values_set
 
     def timed(choose: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(choose)  # torch's signature is checked before it is called
@@ -68,7 +70,7 @@ def timed_choices(seconds: list[float], then: Callable[[], None] = lambda: None)
     def ours(module: Any, inputs: Any, chooser: Any, **kwargs: Any) -> Any:
         return partition(module, inputs, timed(chooser), **kwargs)
 
-    with patch.object(partitioners, "choose_saved_values_set", timed(own)), patch.object(seam, "partition", ours):
+    with patch.object(partitioners, "choose_saved_values_set", timed(own)), patch.object(split, "partition", ours):
         yield
 
 
@@ -97,7 +99,7 @@ def first_step(who: str, layers: int, *, codegen: bool) -> dict[str, Any]:
     model, args = deep_transformer(layers)
     choices: list[float] = []
     used, start = cpu_seconds(), time.perf_counter()
-    with timed_choices(choices), seam.fresh_compilation():
+    with timed_choices(choices), fresh_compilation():
         compiled(who, model, codegen=codegen)(*args).backward()
     return {
         "total_s": time.perf_counter() - start,
@@ -115,7 +117,7 @@ def first_choice(who: str, name: str) -> dict[str, Any]:
         raise _Chosen
 
     try:
-        with timed_choices(choices, stop), seam.fresh_compilation():
+        with timed_choices(choices, stop), fresh_compilation():
             train(CASES[name], functools.partial(compiled, who, dynamic=CASES[name].dynamic))
     except _Chosen:
         pass

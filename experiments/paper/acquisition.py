@@ -23,7 +23,7 @@ from experiments.paper.measure_table import command
 from experiments.paper.methods import AGGRESSIVE, MIN_CUT, NO, OURS, compiled
 from experiments.paper.steps import measured_rows
 from experiments.paper.table import Case, Figures, Setting, Table, Unavailable
-from remat.pytorch.seam import versions as seam
+from remat.pytorch.seam.torch_settings import nothing_donated
 
 METHODS = (MIN_CUT, NO, OURS, AGGRESSIVE)
 
@@ -147,7 +147,7 @@ def case(make: Callable[[Sizes, str], Sample], method: str, setting: Setting) ->
     def strategy(model: nn.Module) -> Callable[..., Any]:
         return compiled(method, model, lambda _: (), args)
 
-    with seam.nothing_donated() if method == NO else nullcontext():
+    with nothing_donated() if method == NO else nullcontext():
         row = measured_rows(model, args, {method: strategy}, setting)[method]
     return {
         "step_s": row["median_s"],

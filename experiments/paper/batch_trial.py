@@ -22,7 +22,7 @@ from remat.answer.plan_facts import plan_mask
 from remat.predict.memory import Simulator
 from remat.pytorch.measure.step_values import first_line
 from remat.pytorch.measure.torch_budgets import torchs_plans
-from remat.pytorch.seam import versions as seam
+from remat.pytorch.seam.torch_settings import fresh_compilation
 
 TIMING_S = 10.0
 """No further step of one batch is timed after this."""
@@ -64,7 +64,7 @@ class Trials:
         source = self.whole.source(self.setting)
         model, args = source.sample("cuda", batch)
         train = partial(_train, compiled(self.method, model, source.layers_of, args), model, args)
-        with seam.fresh_compilation():
+        with fresh_compilation():
             train()  # compiles, and has Triton try its configurations: without limit, as that takes memory of its own
         torch.cuda.synchronize()
         torch.cuda.empty_cache()

@@ -12,11 +12,11 @@ from torch import Tensor, nn
 
 from experiments.paper.table import WrongStep
 from remat.pytorch.inductor.lowered_graphs import visited
-from remat.pytorch.inductor.traffic_count import Kernel, scheduled_kernels
+from remat.pytorch.inductor.traffic_count import InductorKernel, scheduled_kernels
 from remat.pytorch.measure.saved import saved_activations
 from remat.pytorch.measure.step_values import Outcome, outcome
 from remat.pytorch.measure.training_step import mean_square
-from remat.pytorch.seam.restore import undone
+from remat.pytorch.seam.restore import put_back
 
 Step = Callable[..., Any]
 
@@ -31,7 +31,7 @@ class Unwritten:
         outcome: outputs, loss, gradients and buffers.
     """
 
-    kernels: tuple[Kernel, ...]
+    kernels: tuple[InductorKernel, ...]
     saved_bytes: int
     outcome: Outcome
 
@@ -49,18 +49,18 @@ def unwritten(step: Step, model: nn.Module, args: tuple[Tensor, ...]) -> Unwritt
         model: the module behind it; left as it was.
         args: what to call it with.
     """
-    kernels: list[Kernel] = []
+    kernels: list[InductorKernel] = []
     torch.compiler.reset()
     with visited(lambda lowering: kernels.extend(scheduled_kernels(lowering))), warnings.catch_warnings():
         warnings.filterwarnings("ignore", "dynamo_pgo force disabled")  # it is one of the caches
-        with undone(model, args, {}):
+        with put_back(model, args, {}):
             _, saved = saved_activations(step, model, *args)
         return Unwritten(tuple(kernels), saved.bytes, computed(step, model, args))
 
 
 def computed(step: Step, model: nn.Module, args: tuple[Tensor, ...]) -> Outcome:
     """What one step computes, from the state that the model is in; nothing stays behind."""
-    with undone(model, args, {}):
+    with put_back(model, args, {}):
         return outcome(step, model, args, mean_square)
 
 

@@ -25,7 +25,7 @@ from remat.answer.registry import find_solver, solver_names
 from remat.facts.corpus import Corpus
 from remat.pytorch.read.capture import visit_joint_graphs
 from remat.pytorch.read.extract import extract
-from remat.pytorch.seam import versions as seam
+from remat.pytorch.seam.torch_partitioner import torchs_choice
 from solvers import NetworkX
 from solvers.networkx_cut import FLOW_FUNCS
 
@@ -78,7 +78,7 @@ def live(layers: int, setting: Setting) -> Figures:
         reading = partial(extract, joint_graph, node_info, num_fwd_outputs)
         figures.update(by_solver(reading(), setting))
         figures["facts_s"] = _median_s(reading, setting.repeats)
-        figures["pytorch_s"] = _median_s(partial(seam.torchs_choice, joint_graph, node_info), setting.repeats)
+        figures["pytorch_s"] = _median_s(partial(torchs_choice, joint_graph, node_info), setting.repeats)
 
     visit_joint_graphs(visit, model, *args)
     return figures

@@ -21,7 +21,7 @@ from experiments.demo import SaveLeast
 from experiments.paper.table import Setting, WrongStep
 from remat.pytorch.measure.step_strategies import NOTHING_RECOMPUTED, Strategy, usual_strategies
 from remat.pytorch.measure.torch_budgets import torchs_plans
-from remat.pytorch.measure.training_step import mean_square, measure
+from remat.pytorch.measure.training_step import Loss, mean_square, measure
 from remat.pytorch.seam.fakes import owned
 
 EAGER = "eager"
@@ -29,8 +29,6 @@ NOTHING = "nothing recomputed"
 EVERYTHING = "everything recomputed"
 PYTORCH = "PyTorch's own"
 OURS = "ours, minimum cut"
-
-Loss = Callable[[Any], Tensor]
 
 
 @dataclass(frozen=True)

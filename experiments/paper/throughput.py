@@ -23,7 +23,7 @@ from experiments.paper.scheduled_step import compared, computed, unwritten
 from experiments.paper.table import Case, Figures, Setting, Table, Unavailable
 from remat.pytorch.measure.step_values import Outcome
 from remat.pytorch.measure.training_step import measure_step
-from remat.pytorch.seam import versions as seam
+from remat.pytorch.seam.torch_settings import nothing_donated
 
 TOLERANCE = 0.02
 """Between methods, relative to the largest element: half precision has 8 to 11 bits."""
@@ -73,7 +73,7 @@ def reference(whole: Whole, setting: Setting) -> tuple[Outcome, float]:
     source = whole.source(setting)
     model, args = source.sample(setting.device, whole.batch(setting))
     step = compiled(NO, model, source.layers_of, args)
-    with seam.nothing_donated():
+    with nothing_donated():
         once = unwritten(step, model, args).outcome if setting.device == "cpu" else computed(step, model, args)
     eager = computed(model, model, args)
     return once, once.difference(eager)[0]

@@ -27,8 +27,8 @@ from experiments.report.markdown import cited, page, table
 from experiments.report.provenance import provenance
 from remat.pytorch.inductor.duplicate import DuplicateAcrossKernels
 from remat.pytorch.inductor.lowered_graphs import visited
-from remat.pytorch.inductor.traffic_count import Kernel, scheduled_kernels
-from remat.pytorch.seam.restore import undone
+from remat.pytorch.inductor.traffic_count import InductorKernel, scheduled_kernels
+from remat.pytorch.seam.restore import put_back
 
 RESULTS = Path(__file__).parents[1] / "results"
 console = Console()
@@ -94,13 +94,13 @@ def compared(model: torch.nn.Module, args: tuple[Any, ...]) -> dict[str, Any]:
 
 def counted(model: torch.nn.Module, args: tuple[Any, ...], options: Mapping[str, Any]) -> Count:
     """What Inductor schedules of a model that trains, with these settings of Inductor."""
-    kernels: list[Kernel] = []
+    kernels: list[InductorKernel] = []
 
     def backend(graph_module: fx.GraphModule, inputs: Sequence[Any]) -> Any:
         return compile_fx(graph_module, list(inputs), config_patches=dict(options))
 
     start = time.process_time()
-    with visited(lambda lowering: kernels.extend(scheduled_kernels(lowering))), undone(model, args, {}):
+    with visited(lambda lowering: kernels.extend(scheduled_kernels(lowering))), put_back(model, args, {}):
         torch.compile(model, backend=backend, dynamic=False)(*args)
     took_s = time.process_time() - start
     passes = [[kernel for kernel in kernels if kernel.backward == backward] for backward in (False, True)]

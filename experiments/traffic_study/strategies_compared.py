@@ -38,9 +38,10 @@ from remat.answer.plan_facts import PlanFacts
 from remat.improve.refine import Traffic
 from remat.pytorch.inductor.lowered_graphs import visited
 from remat.pytorch.inductor.traffic_count import scheduled_kernels
+from remat.pytorch.measure.saved import saved_activations
+from remat.pytorch.measure.step_strategies import NOTHING_RECOMPUTED, usual_strategies
 from remat.pytorch.measure.torch_budgets import torchs_plans
-from remat.pytorch.measure.training_step import NOTHING_RECOMPUTED, saved_activations, usual_strategies
-from remat.pytorch.seam.restore import undone
+from remat.pytorch.seam.restore import put_back
 
 RESULTS = Path(__file__).parents[1] / "results"
 MODES = {"": "conservative", ", aggressive": "aggressive"}
@@ -218,7 +219,7 @@ class Subject:
         kernels: list[Any] = []
         with (
             visited(lambda lowering: kernels.extend(scheduled_kernels(lowering))),
-            undone(self.model, self.args, {}),
+            put_back(self.model, self.args, {}),
         ):
             _, saved = saved_activations(step, self.model, *self.args)
         against = "" if plan is None else illegal(self.graph, plan)

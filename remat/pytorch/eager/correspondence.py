@@ -10,26 +10,24 @@ What eager computes in another way than the compiler (dropout, on CPU) is not fo
 reads it is: a content that was not found stands for whatever its readers read in the joint graph.
 """
 
-# FX nodes carry untyped metadata, and tracing is partly untyped.
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-# pyright: reportMissingTypeStubs=false, reportPrivateUsage=false
-
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 from torch import Tensor, fx
-from torch._ops import OpOverload
-from torch.utils._pytree import tree_flatten, tree_leaves
 
 from remat.pytorch.eager.expansion import Expansion
-from remat.pytorch.eager.recording import Call, Content
+from remat.pytorch.eager.recording import Content, EagerCall
 from remat.pytorch.read.operators import Operator
 from remat.pytorch.read.sharing import bases
-from remat.pytorch.seam import versions as seam
+from remat.pytorch.seam.fakes import hint
+from remat.pytorch.seam.torch_names import is_mutable, tree_flatten, tree_leaves
+
+_Key: TypeAlias = Content | tuple[int, str]
+"""A content, or a piece inside a call: the position of the call, and a name."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +45,7 @@ class Correspondence:
 
     @classmethod
     def of(
-        cls, joint_graph: fx.Graph, node_info: Any, calls: Sequence[Call], expansions: Sequence[Expansion | None]
+        cls, joint_graph: fx.Graph, node_info: Any, calls: Sequence[EagerCall], expansions: Sequence[Expansion | None]
     ) -> Correspondence:
         """Finds the values of a joint graph in what eager ran.
 
@@ -81,22 +79,21 @@ class _Pieces:
     def computed(self) -> Iterable[fx.Node]:
         """All but inputs, views, and the writing back of what was functionalized."""
         for node in self.nodes:
-            mutates = isinstance(node.target, OpOverload) and node.target._schema.is_mutable
-            if node.op == "call_function" and self.base[node] is node and not mutates:
+            if node.op == "call_function" and self.base[node] is node and not is_mutable(node.target):
                 yield node
 
 
 class _Search:
     """Looks up one call after the other, and remembers which content is which node."""
 
-    def __init__(self, joint: _Pieces, calls: Sequence[Call], expansions: Sequence[Expansion | None]) -> None:
+    def __init__(self, joint: _Pieces, calls: Sequence[EagerCall], expansions: Sequence[Expansion | None]) -> None:
         self.joint = joint
         self.calls = calls
         self.expansions = expansions
         self.maker = {content: i for i, call in reversed(list(enumerate(calls))) for content in _contents(call)}
-        self.node_of: dict[Hashable, fx.Node] = {}
+        self.node_of: dict[_Key, fx.Node] = {}
         """Node of a content, or of a piece inside a call."""
-        self.standing_for: dict[fx.Node, Hashable] = {}
+        self.standing_for: dict[fx.Node, _Key] = {}
         self.taken: set[fx.Node] = set()
         self.by_argument: defaultdict[tuple[Any, fx.Node | None], list[fx.Node]] = defaultdict(list)
         for node in joint.computed:
@@ -113,7 +110,7 @@ class _Search:
         *nodes, _ = expansion.graph.nodes
         pieces = _Pieces.of(nodes)
         inputs = [node for node in nodes if node.op == "placeholder"]
-        contents: dict[fx.Node, Hashable]
+        contents: dict[fx.Node, _Key]
         contents = {node: operand.content for node, operand in zip(inputs, call.operands, strict=True)}
         for result, operand in zip(expansion.results, call.results, strict=True):
             # A decomposition is not always true to eager: statistics of a bfloat16 layer_norm, for one, are
@@ -124,7 +121,7 @@ class _Search:
         for piece in pieces.computed:
             self._find(piece, identity)
 
-    def _find(self, piece: fx.Node, identity: dict[fx.Node, Hashable]) -> None:
+    def _find(self, piece: fx.Node, identity: dict[fx.Node, _Key]) -> None:
         sources = piece.all_input_nodes
         first = self.node_of.get(identity[sources[0]]) if sources else None
         candidates = self.by_argument[piece.target, first]
@@ -139,15 +136,13 @@ class _Search:
                     self.standing_for.setdefault(is_node, what)
                 return
 
-    def _agree(
-        self, piece: fx.Node, node: fx.Node, identity: dict[fx.Node, Hashable]
-    ) -> dict[Hashable, fx.Node] | None:
+    def _agree(self, piece: fx.Node, node: fx.Node, identity: dict[fx.Node, _Key]) -> dict[_Key, fx.Node] | None:
         """Whether a piece and a node are the same value; then what that says about unknown arguments."""
         ours, shape_of_ours = tree_flatten((piece.args, dict(piece.kwargs)))
         theirs, shape_of_theirs = tree_flatten((node.args, dict(node.kwargs)))
         if shape_of_ours != shape_of_theirs or _kind(piece) != _kind(node):
             return None
-        learnt: dict[Hashable, fx.Node] = {}
+        learnt: dict[_Key, fx.Node] = {}
         for our, their in zip(ours, theirs, strict=True):
             if not (isinstance(our, fx.Node) and isinstance(their, fx.Node)):
                 if type(our) is not type(their) or our != their:
@@ -162,9 +157,9 @@ class _Search:
             learnt[what] = base
         return learnt
 
-    def _may_be(self, what: Hashable, node: fx.Node) -> bool:
+    def _may_be(self, what: _Key, node: fx.Node) -> bool:
         """An unknown content comes from outside if and only if the node does, and no other one is that node."""
-        from_outside = what not in self.maker and isinstance(what, tuple) and isinstance(what[1], int)
+        from_outside = what not in self.maker and isinstance(what[1], int)
         return from_outside == (node.op == "placeholder") and self.standing_for.get(node, what) == what
 
     def answer(self) -> Correspondence:
@@ -174,12 +169,12 @@ class _Search:
             if what in self.maker:
                 content: Any = what
                 found.returned.setdefault(node.name, []).append((self.maker[content], content))
-            elif isinstance(what, tuple) and isinstance(what[1], str):
+            elif isinstance(what[1], str):
                 found.inside.setdefault(node.name, what[0])
         return found
 
 
-def _contents(call: Call) -> set[Content]:
+def _contents(call: EagerCall) -> set[Content]:
     """What a call leaves in memory that was not there before."""
     new = set(call.created)
     new |= {result.content for result in call.results if result and result.content[0] in call.written}
@@ -190,5 +185,5 @@ def _kind(node: fx.Node) -> tuple[Any, ...]:
     """Shapes and dtypes of a value, or of the elements of a tuple."""
     leaves = tree_leaves(node.meta.get("val"))
     return tuple(
-        (leaf.dtype, *map(seam.hint, leaf.shape)) if isinstance(leaf, Tensor) else type(leaf) for leaf in leaves
+        (leaf.dtype, *map(hint, leaf.shape)) if isinstance(leaf, Tensor) else leaf.__class__ for leaf in leaves
     )

@@ -1,9 +1,5 @@
 """An eager operator in the pieces that the compiler would make of it."""
 
-# Tracing is partly untyped.
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-# pyright: reportMissingTypeStubs=false
-
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -12,14 +8,19 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx
-from torch._ops import OpOverload
-from torch._subclasses import DynamicOutputShapeException, FakeTensorMode
 from torch.func import functionalize
 from torch.fx.experimental.proxy_tensor import make_fx
-from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
-from remat.pytorch.eager.recording import Call, Operand
-from remat.pytorch.seam import versions as seam
+from remat.pytorch.eager.recording import EagerCall, Operand
+from remat.pytorch.seam.inductor_lowering import decompositions
+from remat.pytorch.seam.torch_names import (
+    DynamicOutputShapeException,
+    FakeTensorMode,
+    is_overload,
+    tree_flatten,
+    tree_leaves,
+    tree_unflatten,
+)
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,7 @@ class Expansion:
     results: tuple[Any, ...]
 
 
-def expand(calls: Sequence[Call]) -> list[Expansion | None]:
+def expand(calls: Sequence[EagerCall]) -> list[Expansion | None]:
     """The expansion of each call; None for views and for what is not looked into.
 
     That is higher-order operators, and those whose result has a shape that depends on contents (`nonzero`).
@@ -43,7 +44,7 @@ def expand(calls: Sequence[Call]) -> list[Expansion | None]:
     known: dict[str, Expansion | None] = {}
     expansions: list[Expansion | None] = []
     for call in calls:
-        if not isinstance(call.op, OpOverload) or not (call.created or call.written):
+        if not is_overload(call.op) or not (call.created or call.written):
             expansions.append(None)
             continue
         leaves, structure = tree_flatten((call.args, dict(call.kwargs)))
@@ -55,7 +56,7 @@ def expand(calls: Sequence[Call]) -> list[Expansion | None]:
     return expansions
 
 
-def _expansion(call: Call) -> Expansion | None:
+def _expansion(call: EagerCall) -> Expansion | None:
     try:
         graph = _trace(call)
     except DynamicOutputShapeException:
@@ -67,7 +68,7 @@ def _meta(operand: Operand) -> tuple[Any, ...]:
     return operand.shape, operand.stride, operand.dtype, operand.device
 
 
-def _trace(call: Call) -> fx.Graph:
+def _trace(call: EagerCall) -> fx.Graph:
     def run(*tensors: Tensor) -> Any:
         given = iter(tensors)
         leaves, structure = tree_flatten((call.args, dict(call.kwargs)))
@@ -81,4 +82,4 @@ def _trace(call: Call) -> fx.Graph:
             torch.empty_strided(shape, stride, dtype=dtype, device=device)
             for shape, stride, dtype, device in map(_meta, call.operands)
         ]
-        return make_fx(functionalize(run), decomposition_table=seam.decompositions())(*fakes).graph
+        return make_fx(functionalize(run), decomposition_table=decompositions())(*fakes).graph

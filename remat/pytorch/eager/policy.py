@@ -1,8 +1,5 @@
 """What eager PyTorch keeps between the passes: a policy of selective activation checkpointing."""
 
-# Torch's checkpointing is partly untyped.
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
@@ -11,10 +8,11 @@ from dataclasses import dataclass
 from itertools import count
 from typing import Any
 
-from torch.utils.checkpoint import CheckpointPolicy, create_selective_checkpoint_contexts
+from torch.utils.checkpoint import CheckpointPolicy
 
 from remat.errors import InvalidPlan
 from remat.pytorch.eager.recording import every_cast
+from remat.pytorch.seam.torch_names import selective_checkpoint_contexts
 from remat.words import human_bytes
 
 
@@ -83,7 +81,7 @@ class SelectivePolicy:
                 when the policy was made.
         """
         decide = _Decisions(self.operators, frozenset(call.position for call in self.kept))
-        forward, again = create_selective_checkpoint_contexts(decide)
+        forward, again = selective_checkpoint_contexts(decide)
         return _Pass(forward, decide.start_forward), _Pass(again, decide.start_again)
 
     def report(self) -> str:

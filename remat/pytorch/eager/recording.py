@@ -1,9 +1,5 @@
 """What eager PyTorch runs: the operators below autograd, in order, and which memory each reads and writes."""
 
-# Dispatch modes, storages and operators are partly untyped, and the schema of an operator is private.
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-# pyright: reportMissingTypeStubs=false, reportPrivateUsage=false
-
 from __future__ import annotations
 
 import pickle
@@ -16,15 +12,23 @@ from typing import Any, TypeAlias
 import numpy as np
 import torch
 from torch import Tensor
-from torch._ops import OpOverload
 from torch.autograd.graph import saved_tensors_hooks
 from torch.multiprocessing.reductions import StorageWeakRef
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves, tree_map
-from torch.utils.checkpoint import SAC_IGNORED_OPS, CheckpointPolicy, create_selective_checkpoint_contexts
+from torch.utils.checkpoint import CheckpointPolicy
 
 from remat.errors import CaptureError
-from remat.pytorch.seam.restore import undone
+from remat.pytorch.seam.restore import put_back
+from remat.pytorch.seam.torch_names import (
+    TorchDispatchMode,
+    is_mutable,
+    is_overload,
+    never_asked_about,
+    schema_of,
+    selective_checkpoint_contexts,
+    storage_of,
+    tree_leaves,
+    tree_map,
+)
 
 Content: TypeAlias = tuple[int, int]
 """What a storage holds: which storage, and how often it has been written to since it was first seen."""
@@ -49,7 +53,7 @@ class Operand:
 
 
 @dataclass(frozen=True)
-class Call:
+class EagerCall:
     """One operator that ran.
 
     Attributes:
@@ -88,7 +92,7 @@ class Call:
 
         What is inside a higher-order operator is unknown, so it is taken to draw.
         """
-        if not isinstance(self.op, OpOverload):
+        if not is_overload(self.op):
             return True
         if torch.Tag.nondeterministic_seeded not in self.op.tags:
             return False
@@ -100,9 +104,8 @@ class Call:
         return "batch_norm" in str(self.op) and bool(self._argument("training") or self._argument("train"))
 
     def _argument(self, name: str) -> Any:
-        if not isinstance(self.op, OpOverload):
-            return None
-        for i, argument in enumerate(self.op._schema.arguments):
+        schema = schema_of(self.op)
+        for i, argument in enumerate(schema.arguments if schema else ()):
             if argument.name == name:
                 return self.args[i] if i < len(self.args) else self.kwargs.get(name, argument.default_value)
         return None
@@ -118,7 +121,7 @@ class Recording:
             it saves.
     """
 
-    calls: tuple[Call, ...]
+    calls: tuple[EagerCall, ...]
     repeated: int
 
 
@@ -154,9 +157,9 @@ def record(function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[
 
     hooks = saved_tensors_hooks(pack, lambda tensor: tensor)
     # Torch's own mode is below, so that what it cannot take is noticed now.
-    torchs, _ = create_selective_checkpoint_contexts(_keep_nothing)
+    torchs, _ = selective_checkpoint_contexts(_keep_nothing)
     try:
-        with undone(function, tuple(args), kwargs):
+        with put_back(function, tuple(args), kwargs):
             before = _other_random_states()
             with torch.enable_grad(), hooks, every_cast(), torchs, recorder:
                 function(*args, **kwargs)
@@ -180,7 +183,7 @@ def _other_random_states() -> bytes:
     return pickle.dumps((random.getstate(), np.random.get_state()))
 
 
-def _check_draws(calls: list[Call], drew_elsewhere: bool) -> None:
+def _check_draws(calls: list[EagerCall], drew_elsewhere: bool) -> None:
     """Refuses random numbers that a checkpoint does not draw again: it puts back torch's default generators alone."""
     for call in calls:
         if any(isinstance(leaf, torch.Generator) for leaf in tree_leaves((call.args, dict(call.kwargs)))):
@@ -214,8 +217,8 @@ class _Recorder(TorchDispatchMode):
     supports_higher_order_operators = True
 
     def __init__(self) -> None:
-        super().__init__()
-        self.calls: list[Call] = []
+        super().__init__()  # pyright: ignore[reportUnknownMemberType]  # an argument without a type
+        self.calls: list[EagerCall] = []
         self._writes: dict[int, int] = {}
         self._ids: dict[int, int] = {}
         # A weak reference keeps a storage's address from being used again, though not its data.
@@ -226,7 +229,7 @@ class _Recorder(TorchDispatchMode):
     ) -> Any:
         del types
         kwargs = kwargs or {}
-        if func in SAC_IGNORED_OPS:  # no policy is asked about these
+        if func in never_asked_about:  # no policy is asked about these
             return func(*args, **kwargs)
         taken, named = tree_map(self._seen, args), tree_map(self._seen, kwargs)
         result = func(*args, **kwargs)
@@ -235,7 +238,7 @@ class _Recorder(TorchDispatchMode):
             self._writes[storage] += 1
         results = tuple(self._seen(leaf) for leaf in tree_leaves(result))
         only_tensors = tuple(seen if isinstance(seen, Operand) else None for seen in results)
-        self.calls.append(Call(func, taken, named, only_tensors, written))
+        self.calls.append(EagerCall(func, taken, named, only_tensors, written))
         return result
 
     def _seen(self, leaf: Any) -> Any:
@@ -244,7 +247,7 @@ class _Recorder(TorchDispatchMode):
         if leaf.layout is not torch.strided:
             return f"a {leaf.layout} tensor"
         storage = leaf.untyped_storage()
-        address = storage._cdata
+        address = storage_of(leaf)
         if address not in self._ids:
             self._references.append(StorageWeakRef(storage))
             self._ids[address] = len(self._ids)
@@ -256,9 +259,9 @@ class _Recorder(TorchDispatchMode):
 
 def _written(op: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterator[Operand]:
     """The arguments that an operator writes to."""
-    if not isinstance(op, OpOverload) or not op._schema.is_mutable:
+    if not is_mutable(op):
         return
-    for i, argument in enumerate(op._schema.arguments):
+    for i, argument in enumerate(schema_of(op).arguments):
         if argument.alias_info is not None and argument.alias_info.is_write:
             given = args[i] if i < len(args) else kwargs.get(argument.name)
             yield from (leaf for leaf in tree_leaves(given) if isinstance(leaf, Operand))

@@ -5,47 +5,35 @@ nothing of the compilation in progress changes. It takes about as long as that p
 Run with torch 2.13.0.
 """
 
-# Inductor's internals carry few types: what comes out of them is unknown to a checker.
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-# pyright: reportMissingTypeStubs=false
-
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import replace
-from functools import cache
 from typing import Any
 
 import torch
 from torch import fx
-from torch._ops import HigherOrderOperator
-from torch.utils._pytree import tree_leaves
 
-from remat.pytorch.inductor.traffic_count import Kernel, checked_modules, scheduled_kernels
+from remat.pytorch.inductor.traffic_count import InductorKernel, scheduled_kernels
+from remat.pytorch.seam.inductor_lowering import current_fake_mode, lowered
+from remat.pytorch.seam.inductor_nodes import is_computed
+from remat.pytorch.seam.torch_names import HigherOrderOperator, tree_leaves
 
 
-def dry_run(graph: fx.Graph) -> list[Kernel]:
+def dry_run(graph: fx.Graph) -> list[InductorKernel]:
     """The kernels that Inductor would make of `graph`, in order; call it from a post-grad pass.
 
     Raises:
         UnsupportedTorch: the installed torch lacks what this relies on.
     """
-    inductor = _inductor()
-    virtualized: Any = inductor["virtualized"].V
     trial = copied(graph)
     inputs = [node.meta["val"] for node in trial.find_nodes(op="placeholder")]
     module: Any = graph.owning_module
-    lowering = inductor["graph"].GraphLowering(
-        fx.GraphModule(module, trial), example_inputs=inputs, shape_env=virtualized.fake_mode.shape_env
-    )
-    with virtualized.set_graph_handler(lowering), virtualized.set_extern_kernel_nodes([]), torch.no_grad():
-        lowering.run(*inputs)
-        lowering.init_wrapper_code()
-        lowering._update_scheduler()
+    with lowered(fx.GraphModule(module, trial), inputs, current_fake_mode().shape_env) as lowering:
         return _named(scheduled_kernels(lowering), lowering)
 
 
-def _named(kernels: list[Kernel], lowering: Any) -> list[Kernel]:
+def _named(kernels: list[InductorKernel], lowering: Any) -> list[InductorKernel]:
     """Kernels whose reads and writes are nodes of the graph, if there is one that they can stand for.
 
     What has no node is a result of a call with several, or a copy that a call needs of an operand: it was made
@@ -59,7 +47,7 @@ def _named(kernels: list[Kernel], lowering: Any) -> list[Kernel]:
         if name not in buffers:
             return name  # of a node already
         made_of = sorted(_origins(buffers[name]))
-        if isinstance(buffers[name], _inductor()["ir"].ComputedBuffer):
+        if is_computed(buffers[name]):
             made_of = [node for node in made_of if node.name not in calls]
         return made_of[-1].name if made_of else name
 
@@ -111,17 +99,3 @@ def _is_plain(node: fx.Node) -> bool:
 
 def _sizes(value: object) -> Sequence[object]:
     return value.shape if isinstance(value, torch.Tensor) else (value,)
-
-
-_USED = {
-    "torch._inductor.graph": tuple(
-        f"GraphLowering.{name}" for name in ("run", "init_wrapper_code", "_update_scheduler")
-    ),
-    "torch._inductor.ir": ("ComputedBuffer", "Buffer.get_defining_op", "Operation.get_origins"),
-    "torch._inductor.virtualized": ("V",),
-}
-
-
-@cache
-def _inductor() -> dict[str, Any]:
-    return checked_modules(_USED)

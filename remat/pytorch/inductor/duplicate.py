@@ -10,10 +10,6 @@ several reductions read the same gradient. Transformers leave it next to nothing
 there goes to a matrix product. Run on CPU, with torch 2.13.
 """
 
-# FX nodes carry untyped metadata.
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-# pyright: reportMissingTypeStubs=false
-
 from __future__ import annotations
 
 import warnings
@@ -24,13 +20,13 @@ from types import SimpleNamespace
 from typing import Any
 
 from torch import fx
-from torch._inductor.custom_graph_pass import CustomGraphPass, get_hash_for_files
 
 from remat.errors import UnsupportedTorch
 from remat.improve.between_kernels import Pass, recompute_across
 from remat.pytorch.inductor.dry_run import can_dry_run, copied, dry_run
-from remat.pytorch.inductor.traffic_count import Kernel
+from remat.pytorch.inductor.traffic_count import InductorKernel
 from remat.pytorch.read.extract import extract
+from remat.pytorch.seam.torch_names import CustomGraphPass, get_hash_for_files
 
 _MOST_TRIALS = 16
 """Schedules that Inductor is asked for in vain, at most: each takes as long as lowering the graph."""
@@ -49,7 +45,7 @@ class DuplicateAcrossKernels(CustomGraphPass):
 
     Inductor runs the pass on each forward, backward, or inference graph after all of its own passes that look
     for patterns or drop duplicates. The kernels are those that Inductor would make (`dry_run`); what to compute
-    again is decided pair by pair (`remat.improve.between_kernels.recompute_across`); and what is decided is kept if Inductor,
+    again is decided pair by pair (`remat.improve.between_kernels`); and what is decided is kept if Inductor,
     asked again, moves fewer bytes in no more kernels. So Inductor's own count never rises, but for what it still
     changes later: it lets some operators work in place. Bytes are all that counts: arithmetic is taken for free,
     however much of it a kernel does again. Compiling takes longer by two lowerings as a rule, and by twenty or
@@ -98,7 +94,7 @@ class _Trials:
     """Which readers' duplicates lower Inductor's count, at no more kernels: all, or each half by itself, and so on."""
 
     def __init__(
-        self, graph: fx.Graph, whole: Pass, again: Sequence[frozenset[int]], kernels: Sequence[Kernel]
+        self, graph: fx.Graph, whole: Pass, again: Sequence[frozenset[int]], kernels: Sequence[InductorKernel]
     ) -> None:
         self.graph, self.whole, self.again = graph, whole, again
         self.bytes, self.launches = sum(kernel.bytes for kernel in kernels), len(kernels)
@@ -124,10 +120,10 @@ class _Trials:
         return self.kept
 
 
-def pass_of(graph: fx.Graph, kernels: Sequence[Kernel]) -> Pass:
+def pass_of(graph: fx.Graph, kernels: Sequence[InductorKernel]) -> Pass:
     """A forward or backward graph with Inductor's kernels as fusion groups."""
     *nodes, end = graph.nodes
-    everything = SimpleNamespace(_required_fw_nodes=nodes, tangents_closure=(), static_lifetime_input_nodes=())
+    everything = SimpleNamespace(required_fw_nodes=nodes, tangents_closure=(), static_lifetime_input_nodes=())
     facts = extract(graph, everything, len(end.args[0]))
 
     def values(accesses: Sequence[tuple[str, int]]) -> list[int]:

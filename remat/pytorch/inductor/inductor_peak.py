@@ -4,20 +4,16 @@ Everything runs as in a compilation up to the point where kernels would be writt
 `remat.pytorch.inductor.lowered_graphs`. Then Inductor's planner is asked. Run with torch 2.13.0.
 """
 
-# Inductor's internals carry few types: what comes out of them is unknown to a checker.
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-# pyright: reportMissingTypeStubs=false
-
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
 from remat.answer.plan import Plan
 from remat.pytorch.inductor.lowered_graphs import visit_lowerings
-from remat.pytorch.inductor.traffic_count import checked_modules, operators
+from remat.pytorch.inductor.traffic_count import operators
+from remat.pytorch.seam.inductor_nodes import memory_planner, ordered_set
 
 
 @dataclass(frozen=True)
@@ -71,10 +67,10 @@ def inductor_peaks(
 
 
 def _estimate(lowering: Any, alive_anyway: frozenset[str]) -> InductorPeak:
-    memory, scheduler = _inductor()["memory"], lowering.scheduler
-    inputs, outputs = _names(lowering.graph_inputs), _names(lowering.get_output_names())
+    memory, scheduler = memory_planner(), lowering.scheduler
+    inputs, outputs = ordered_set(lowering.graph_inputs), ordered_set(lowering.get_outputordered_set())
     tables = scheduler.name_to_buf, scheduler.name_to_fused_node
-    given = _names(name for name in inputs if name not in alive_anyway)
+    given = ordered_set(name for name in inputs if name not in alive_anyway)
 
     def estimate(nodes: list[Any]) -> tuple[int, list[int]]:
         _, freeable = memory.prepare_planning_info(nodes, *tables, given, outputs)
@@ -88,19 +84,3 @@ def _estimate(lowering: Any, alive_anyway: frozenset[str]) -> InductorPeak:
     best, _ = estimate(memory.reorder_for_peak_memory(scheduler.nodes, *tables, given, outputs))
     kernels = tuple(zip(map(operators, scheduler.nodes), alive[: len(scheduler.nodes)], strict=True))
     return InductorPeak(bool(lowering.is_backward), in_order, best, kernels)
-
-
-def _names(names: Any) -> Any:
-    """As the kind of set that Inductor works with."""
-    return _inductor()["ordered_set"].OrderedSet(names)
-
-
-_USED = {
-    "torch._inductor.memory": ("prepare_planning_info", "estimate_peak_memory", "reorder_for_peak_memory"),
-    "torch.utils._ordered_set": ("OrderedSet",),
-}
-
-
-@cache
-def _inductor() -> dict[str, Any]:
-    return checked_modules(_USED)

@@ -1,8 +1,5 @@
 """The kernels that TorchInductor schedules for a plan, without generating code: of a model, or of a `Graph` alone."""
 
-# FX nodes carry untyped arguments and metadata.
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-
 from __future__ import annotations
 
 import gc
@@ -21,12 +18,12 @@ from remat.facts.columns import is_whole
 from remat.facts.graph import Graph
 from remat.proof.arguments import checked_graph, checked_saves
 from remat.pytorch.inductor.lowered_graphs import lower, visit_lowerings
-from remat.pytorch.inductor.to_fx import Rejoined
-from remat.pytorch.inductor.traffic_count import Kernel, scheduled_kernels
-from remat.pytorch.seam import versions as seam
+from remat.pytorch.inductor.to_fx import JointGraph
+from remat.pytorch.inductor.traffic_count import InductorKernel, scheduled_kernels
+from remat.pytorch.seam.torch_partitioner import partition
 
 
-def inductor_kernels(model: Callable[..., Any], /, *args: Any, plans: Plan | Sequence[Plan]) -> list[Kernel]:
+def inductor_kernels(model: Callable[..., Any], /, *args: Any, plans: Plan | Sequence[Plan]) -> list[InductorKernel]:
     """The kernels of each forward and each backward graph of a model under a plan, in Inductor's order.
 
     Args:
@@ -42,11 +39,11 @@ def inductor_kernels(model: Callable[..., Any], /, *args: Any, plans: Plan | Seq
     """
     if not callable(model):
         raise CaptureError(f"inductor_kernels() takes a module or a function, got {model!r}")
-    given: Any = plans
-    for plan in given if isinstance(given, list | tuple) else [given]:
+    given: list[Any] = [*plans] if isinstance(plans, list | tuple) else [plans]
+    for plan in given:
         if not isinstance(plan, Plan):
             raise InvalidOption(f"inductor_kernels: plans must be a remat.Plan or a list of them, got {plan!r}")
-    kernels: list[Kernel] = []
+    kernels: list[InductorKernel] = []
     visit_lowerings(lambda lowering: kernels.extend(scheduled_kernels(lowering)), model, args, plans)
     if not kernels:
         raise CaptureError(
@@ -89,7 +86,7 @@ class Scheduled:
             UnsupportedTorch: the installed torch lacks what counting relies on.
         """
         self.graph = checked_graph(graph)
-        self._joint = Rejoined.of(graph, _checked(device), _fitting(graph, strides or {}))
+        self._joint = JointGraph.of(graph, _checked(device), _fitting(graph, strides or {}))
 
     @property
     def strides(self) -> dict[str, tuple[int, ...]]:
@@ -106,7 +103,7 @@ class Scheduled:
         copied.output(copied.graph_copy(module.graph, {}))
         return fx.GraphModule(module, copied)
 
-    def kernels(self, plan: Plan) -> list[Kernel]:
+    def kernels(self, plan: Plan) -> list[InductorKernel]:
         """The kernels of the forward and then of the backward pass, in Inductor's order.
 
         Raises:
@@ -116,7 +113,7 @@ class Scheduled:
         checked_saves(self.graph, plan)
         if all(node.op != "call_function" for node in self._joint.module.graph.nodes):
             return []  # torch's partitioner takes no graph without operators
-        kernels: list[Kernel] = []
+        kernels: list[InductorKernel] = []
         strides: dict[str, tuple[int, ...] | None] = {}
         with _uncollected():
             for backward, module in enumerate(self.split(plan)):
@@ -134,7 +131,7 @@ class Scheduled:
             del node_info, num_fwd_outputs
             return [node for node in joint_graph.nodes if node.name in handed]
 
-        forward, backward = seam.partition(
+        forward, backward = partition(
             self._joint.module,
             (),
             saved,
@@ -148,7 +145,7 @@ class Scheduled:
 
     def _scheduled(
         self, module: fx.GraphModule, strides: Mapping[str, tuple[int, ...] | None], *, backward: bool
-    ) -> tuple[list[Kernel], dict[str, tuple[int, ...] | None]]:
+    ) -> tuple[list[InductorKernel], dict[str, tuple[int, ...] | None]]:
         """The kernels of one pass, and the strides of its outputs, by name.
 
         Args:
@@ -163,7 +160,7 @@ class Scheduled:
                 with self._joint.fake_mode:
                     node.meta["val"] = value.as_strided(value.shape, given)
         outputs = [getattr(node, "name", "") for node in _outputs(module)]
-        kernels: list[Kernel] = []
+        kernels: list[InductorKernel] = []
         found = lower(
             module,
             self._joint.fake_mode,
@@ -227,7 +224,7 @@ def _outputs(module: fx.GraphModule) -> Sequence[Any]:
     return found
 
 
-def _renamed(kernel: Kernel, names: Mapping[str, str]) -> Kernel:
+def _renamed(kernel: InductorKernel, names: Mapping[str, str]) -> InductorKernel:
     """With the names of placeholders instead of what torch's partitioner had to see."""
     reads, writes = (
         tuple((names.get(name, name), bytes_) for name, bytes_ in accessed)

@@ -6,10 +6,6 @@ contents of constants are zeros, and sizes that were symbolic are the numbers th
 outputs come once each, in the order of the graph.
 """
 
-# FX nodes carry untyped arguments and metadata.
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-# pyright: reportMissingTypeStubs=false
-
 from __future__ import annotations
 
 import operator
@@ -21,10 +17,6 @@ from typing import Any
 import numpy as np
 import torch
 from torch import fx
-from torch._dispatch.python import enable_python_dispatcher
-from torch._library.utils import get_layout_constraint_tag
-from torch._ops import OpOverload
-from torch._subclasses import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.fx.node import map_arg
 from torch.utils.checkpoint import CheckpointPolicy
@@ -33,13 +25,19 @@ from remat.errors import CannotRebuild
 from remat.facts.graph import Graph
 from remat.pytorch.read.call_text import call_of
 from remat.pytorch.read.sample_call import difference, operator_named
+from remat.pytorch.seam.torch_names import (
+    FakeTensorMode,
+    enable_python_dispatcher,
+    get_layout_constraint_tag,
+    is_overload,
+)
 
 _LARGEST_CONSTANT_BYTES = 1 << 20
 """Constants of a graph are real tensors to Inductor; large ones are refused, as nothing is to be allocated."""
 
 
 @dataclass(frozen=True, eq=False)
-class Rejoined:
+class JointGraph:
     """A joint graph that torch's partitioner takes.
 
     Attributes:
@@ -57,7 +55,7 @@ class Rejoined:
     parameters: tuple[int, ...]
 
     @classmethod
-    def of(cls, graph: Graph, device: torch.device, strides: Mapping[str, tuple[int, ...]] | None = None) -> Rejoined:
+    def of(cls, graph: Graph, device: torch.device, strides: Mapping[str, tuple[int, ...]] | None = None) -> JointGraph:
         """The joint graph of a `Graph`.
 
         Args:
@@ -70,7 +68,7 @@ class Rejoined:
                 only the type is known, or what comes out is not what the graph says.
             InvalidGraph: `Graph.arguments` holds no call.
         """
-        return _Builder(graph, device, dict(strides or {})).rejoined()
+        return _Builder(graph, device, dict(strides or {})).built()
 
     @cached_property
     def strides(self) -> dict[str, tuple[int, ...]]:
@@ -86,7 +84,7 @@ class _Builder:
         self.fake_mode = FakeTensorMode(allow_non_fake_inputs=True, shape_env=ShapeEnv())
         self.nodes: list[fx.Node | None] = []
 
-    def rejoined(self) -> Rejoined:
+    def built(self) -> JointGraph:
         graph = self.graph
         for value in range(len(graph)):
             self.nodes.append(self._node(value))
@@ -97,7 +95,7 @@ class _Builder:
         self.fx_graph.output((*outputs, *gradients))
         self._compute(outputs)
         inputs = [v for v in np.flatnonzero(graph.input).tolist() if self.nodes[v] is not None]
-        return Rejoined(
+        return JointGraph(
             graph,
             fx.GraphModule(self.root, self.fx_graph),
             self.fake_mode,
@@ -200,7 +198,7 @@ class _Builder:
     def _result(self, value: int, node: fx.Node) -> Any:
         args, kwargs = map_arg((node.args, node.kwargs), lambda argument: argument.meta["val"])
         target: Any = node.target
-        if isinstance(target, OpOverload) and get_layout_constraint_tag(target) == torch.Tag.needs_exact_strides:
+        if is_overload(target) and get_layout_constraint_tag(target) == torch.Tag.needs_exact_strides:
             node.meta["eager_input_vals"] = args, kwargs  # custom operators get what they got in eager mode
         try:
             result = target(*args, **kwargs)

@@ -1,35 +1,25 @@
 """Which kernels TorchInductor makes of a graph, and how many bytes it counts for each.
 
 Scheduling is where Inductor knows: after all fusion, before code is written. It is observed while a
-compilation runs, in the process that compiles. Run with torch 2.11.0, 2.13.0 and 2.15.0.
+compilation runs, in the thread that compiles. Run with torch 2.11.0, 2.13.0 and 2.15.0.
 """
-
-# Inductor's internals carry few types: what comes out of them is unknown to a checker.
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-# pyright: reportMissingTypeStubs=false
 
 from __future__ import annotations
 
-import threading
-import warnings
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache
-from importlib import import_module
 from typing import Any
-from unittest.mock import patch
 
 import torch
 
-from remat.errors import UnsupportedTorch
-from remat.pytorch.seam import versions as seam
-
-_swap = threading.RLock()
+from remat.pytorch.seam.inductor_lowering import before_code
+from remat.pytorch.seam.inductor_nodes import is_generated, is_inside_another, launched
+from remat.pytorch.seam.torch_settings import nothing_cached
 
 
 @dataclass(frozen=True)
-class Kernel:
+class InductorKernel:
     """What Inductor launches at once: a generated kernel, or the call of a library or fallback operator.
 
     Attributes:
@@ -53,8 +43,8 @@ class Kernel:
 
 
 @contextmanager
-def counted() -> Generator[list[Kernel]]:
-    """A list that fills with the kernels of every graph that Inductor schedules inside the block.
+def counted() -> Generator[list[InductorKernel]]:
+    """A list that fills with the kernels of every graph that this thread has Inductor schedule inside the block.
 
     Caches are off inside: a graph that comes out of a cache is never scheduled. The backward pass
     runs, and so compiles, on the thread that asks for it: torch's settings belong to a thread since
@@ -66,39 +56,22 @@ def counted() -> Generator[list[Kernel]]:
     Raises:
         UnsupportedTorch: the installed torch lacks what counting relies on.
     """
-    inductor = _inductor()
-    kernels: list[Kernel] = []
+    kernels: list[InductorKernel] = []
     seen: list[Any] = []
-    codegen: Callable[[Any], Any] = inductor["scheduler"].Scheduler.codegen
 
-    def observed(scheduler: Any) -> Any:
-        graph = inductor["virtualized"].V.graph
+    def visit(lowering: Any) -> None:
         # The C++ wrapper generates code twice for one graph.
-        if not isinstance(graph, inductor["graph"].SubgraphLowering) and all(graph is not other for other in seen):
-            seen.append(graph)
-            kernels.extend(scheduled_kernels(graph))
-        return codegen(scheduler)
+        if not is_inside_another(lowering) and all(lowering is not other for other in seen):
+            seen.append(lowering)
+            kernels.extend(scheduled_kernels(lowering))
 
-    with (
-        _swap,
-        patch.object(inductor["scheduler"].Scheduler, "codegen", observed),
-        torch.compiler.config.patch(force_disable_caches=True),  # type: ignore[attr-defined]
-        torch.autograd.set_multithreading_enabled(False),
-        warnings.catch_warnings(),
-    ):
-        warnings.filterwarnings("ignore", "dynamo_pgo force disabled")  # it is one of the caches
+    with before_code(visit), nothing_cached(), torch.autograd.set_multithreading_enabled(False):
         yield kernels
 
 
-def scheduled_kernels(lowering: Any) -> list[Kernel]:
+def scheduled_kernels(lowering: Any) -> list[InductorKernel]:
     """The kernels of one of Inductor's graphs, in order; while Inductor works on it, after scheduling."""
-    scheduler, ir = _inductor()["scheduler"], _inductor()["ir"]
-    return [
-        _kernel(node, lowering)
-        for node in lowering.scheduler.nodes
-        # Neither launches anything: a concatenation in place, and one result out of a call's several.
-        if not isinstance(node, scheduler.NopKernelSchedulerNode) and not isinstance(node.node, ir.MultiOutput)
-    ]
+    return [_kernel(node, lowering) for node in launched(lowering)]
 
 
 def operators(node: Any) -> tuple[str, ...]:
@@ -106,14 +79,14 @@ def operators(node: Any) -> tuple[str, ...]:
     return tuple(dict.fromkeys(origin.name for part in node.get_nodes() for origin in part.node.get_origins()))
 
 
-def _kernel(node: Any, lowering: Any) -> Kernel:
+def _kernel(node: Any, lowering: Any) -> InductorKernel:
     accessed: dict[str, int] = node.get_read_write_buffer_accesses(include_reads=True, include_writes=True)
     written = {access.name for access in node.read_writes.writes}
     named = [(name, _origin(name, lowering), bytes_) for name, bytes_ in accessed.items()]
-    return Kernel(
+    return InductorKernel(
         name=node.get_name(),
         backward=bool(lowering.is_backward),
-        generated=not isinstance(node, _inductor()["scheduler"].ExternKernelSchedulerNode),
+        generated=is_generated(node),
         operators=operators(node),
         bytes=sum(accessed.values()),
         reads=tuple((origin, bytes_) for name, origin, bytes_ in named if name not in written),
@@ -126,51 +99,3 @@ def _origin(name: str, lowering: Any) -> str:
     buffer = lowering.name_to_buffer.get(name)
     origin = buffer.get_origin_node() if buffer is not None and name not in lowering.graph_inputs else None
     return name if origin is None else origin.name
-
-
-_USED = {
-    "torch._inductor.scheduler": (
-        "Scheduler.codegen",
-        "BaseSchedulerNode.get_read_write_buffer_accesses",
-        "BaseSchedulerNode.get_nodes",
-        "NopKernelSchedulerNode",
-        "ExternKernelSchedulerNode",
-    ),
-    "torch._inductor.ir": ("MultiOutput", "Operation.get_origins"),
-    "torch._inductor.graph": ("GraphLowering", "SubgraphLowering"),
-    "torch._inductor.virtualized": ("V",),
-}
-
-
-@cache
-def _inductor() -> dict[str, Any]:
-    return checked_modules(_USED)
-
-
-def checked_modules(used: Mapping[str, tuple[str, ...]]) -> dict[str, Any]:
-    """Private modules of torch, by their last name without underscores, checked for what is used of them.
-
-    Args:
-        used: path -> names in it, with dots for attributes of them.
-
-    Raises:
-        UnsupportedTorch: the installed torch lacks something.
-    """
-    modules: dict[str, Any] = {}
-    for path, names in used.items():
-        try:
-            found = modules[path.rpartition(".")[2].lstrip("_")] = import_module(path)
-        except ImportError as error:
-            raise unsupported(f"{path} cannot be imported ({error})") from None
-        for name in names:
-            owner = found
-            for part in name.split("."):
-                owner = getattr(owner, part, None)
-            if owner is None:
-                raise unsupported(f"{path}.{name} is gone")
-    return modules
-
-
-def unsupported(what: str) -> UnsupportedTorch:
-    """The error for a torch without something that measuring relies on."""
-    return seam.unsupported(what, "cannot be measured")

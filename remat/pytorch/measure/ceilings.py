@@ -1,8 +1,5 @@
 """The ceilings of this machine's own device, measured: `remat device`."""
 
-# torch's device modules are partly untyped.
-# pyright: reportUnknownMemberType=false
-
 from __future__ import annotations
 
 import datetime

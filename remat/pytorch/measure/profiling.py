@@ -1,8 +1,5 @@
 """Times of a graph's operators on this machine, each distinct call once."""
 
-# torch's random module is partly untyped.
-# pyright: reportUnknownMemberType=false
-
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
@@ -13,6 +10,7 @@ from remat.errors import CannotRebuild
 from remat.facts.graph import Graph
 from remat.pytorch.measure.timing import undisturbed
 from remat.pytorch.read.sample_call import difference, rebuild
+from remat.pytorch.seam.torch_names import fork_rng
 
 TimeCall = Callable[[Callable[[], object]], int]
 """Takes a function without arguments, and says how many nanoseconds a call takes."""
@@ -35,7 +33,7 @@ def time_values(
     times: dict[str, int] = {}
     failures: dict[str, str] = {}
     devices: Iterable[torch.device] = [device] if device.type == "cuda" else []
-    with undisturbed(device), torch.random.fork_rng(devices):
+    with undisturbed(device), fork_rng(devices):
         for key, value in value_of.items():
             try:
                 call = rebuild(graph, value, device)

@@ -1,8 +1,5 @@
 """Ways to decide what a training step saves, each as a function from a model to a step."""
 
-# torch.compile is partly untyped, and torch's partitioners and their settings are private.
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportPrivateUsage=false
-
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
@@ -10,15 +7,16 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeAlias
 
-import torch
 from torch import fx
-from torch._inductor.custom_graph_pass import CustomPartitionerFn
 
 from remat.answer.option_text import label
 from remat.answer.registry import DEFAULT_COST_MODEL, find_costmodel
 from remat.answer.solver import Solver
 from remat.problem.costmodel import CostModel
 from remat.pytorch.run.compile import compile
+from remat.pytorch.seam.torch_names import CustomPartitionerFn, torch_compile
+from remat.pytorch.seam.torch_partitioner import default_partition, torchs_partition
+from remat.pytorch.seam.torch_settings import partitioner_settings
 
 Strategy: TypeAlias = Callable[[Callable[..., Any]], Callable[..., Any]]
 """From a model to a step that is called as the model is."""
@@ -43,7 +41,6 @@ def usual_strategies(
     """
     given = [cost_models] if isinstance(cost_models, (str, CostModel)) else list(cost_models)
     models = [find_costmodel(model) if isinstance(model, str) else model for model in given]
-    torch_compile: Any = torch.compile
     with_partitioner = partial(_compile_with, torch_compile_kwargs)
     return {
         "eager": lambda model: model,
@@ -64,7 +61,6 @@ def _compile_with(
     kwargs: dict[str, Any], partitioner: CustomPartitionerFn, model: Callable[..., Any]
 ) -> Callable[..., Any]:
     options = {**kwargs.get("options", {}), "custom_partitioner_fn": partitioner}
-    torch_compile: Any = torch.compile
     return torch_compile(model, **{**kwargs, "options": options})
 
 
@@ -72,12 +68,10 @@ def _compile_with(
 class _Default(CustomPartitionerFn):
     """Saves what autograd would: every operator of the forward pass runs once.
 
-    That may be values together with views of them: see `remat.pytorch.seam.versions.nothing_donated`.
+    That may be values together with views of them: see `remat.pytorch.seam.torch_settings.nothing_donated`.
     """
 
     def __call__(self, gm: fx.GraphModule, joint_inputs: Any, **kwargs: Any) -> tuple[fx.GraphModule, fx.GraphModule]:
-        from torch._functorch.partitioners import default_partition
-
         del kwargs["compiler"]  # torch's other partitioner takes it
         return default_partition(gm, joint_inputs, **kwargs)
 
@@ -97,11 +91,8 @@ class _MinCut(CustomPartitionerFn):
     value: Any
 
     def __call__(self, gm: fx.GraphModule, joint_inputs: Any, **kwargs: Any) -> tuple[fx.GraphModule, fx.GraphModule]:
-        from torch._functorch import config
-        from torch._functorch.partitioners import min_cut_rematerialization_partition
-
-        with config.patch({self.setting: self.value}):
-            return min_cut_rematerialization_partition(gm, joint_inputs, **kwargs)
+        with partitioner_settings(**{self.setting: self.value}):
+            return torchs_partition(gm, joint_inputs, **kwargs)
 
     def uuid(self) -> str:
         return f"remat: PyTorch's partitioner, {self.setting}={self.value}"

@@ -1,8 +1,5 @@
 """What a training step computes, and whether it is what another way of running it computes."""
 
-# torch is partly untyped.
-# pyright: reportUnknownMemberType=false
-
 from __future__ import annotations
 
 import math
@@ -12,7 +9,8 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_leaves
+
+from remat.pytorch.seam.torch_names import tree_leaves
 
 _FLOOR = 1e-2
 """A gradient that is zero but for rounding, such as that of a bias before a normalization, has no digits to
@@ -71,7 +69,7 @@ def outcome(
     before = _random_states()
     with torch.enable_grad():
         output = step(*args)
-        scalar = loss(output)
+        scalar: Any = loss(output)
         scalar.backward()
     drew = any(not torch.equal(a, b) for a, b in zip(before, _random_states(), strict=True))
     values = {f"output {i}": leaf for i, leaf in enumerate(tree_leaves(output)) if isinstance(leaf, Tensor)}

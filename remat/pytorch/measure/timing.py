@@ -1,8 +1,5 @@
 """How long a call takes on a device, as often as it takes to tell."""
 
-# torch's device modules are partly untyped.
-# pyright: reportUnknownMemberType=false
-
 from __future__ import annotations
 
 import platform
@@ -17,7 +14,7 @@ import torch
 
 from remat.errors import InvalidOption
 from remat.predict.time.device import require_kind
-from remat.pytorch.seam import versions as seam
+from remat.pytorch.seam.fakes import real_tensors
 
 _FLUSH_BYTES = {"cpu": 64 * 2**20, "cuda": 256 * 2**20}
 """More than the last cache holds (50 MB on an H200): a saved value comes from memory in the backward pass."""
@@ -30,7 +27,7 @@ def undisturbed(device: torch.device) -> Generator[None]:
     While torch compiles, all tensors that are made are fake: what would be timed is how long torch takes to find
     out their shapes. Autocast would compute in another type than the call says.
     """
-    with seam.real_tensors(), torch.autocast(device.type, enabled=False), torch.no_grad():
+    with real_tensors(), torch.autocast(device.type, enabled=False), torch.no_grad():
         yield
 
 

@@ -1,9 +1,5 @@
 """What PyTorch's own partitioner saves at each of its memory budgets, as plans."""
 
-# FX nodes carry untyped metadata, and torch's configuration is private.
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-# pyright: reportMissingTypeStubs=false
-
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
@@ -11,14 +7,14 @@ from typing import Any
 
 import numpy as np
 from torch import fx
-from torch._functorch import config
 
 from remat.answer.plan import Plan
 from remat.facts.graph import Graph
 from remat.problem.demands import unpriced
 from remat.pytorch.read.capture import visit_joint_graphs
 from remat.pytorch.read.extract import extract
-from remat.pytorch.seam import versions as seam
+from remat.pytorch.seam.torch_partitioner import torchs_choice
+from remat.pytorch.seam.torch_settings import partitioner_settings
 
 TENTHS = tuple(tenth / 10 for tenth in range(11))
 
@@ -52,7 +48,8 @@ def torchs_plans(
     def read(joint_graph: fx.Graph, node_info: Any, num_fwd_outputs: int) -> None:
         graph = extract(joint_graph, node_info, num_fwd_outputs)
         chosen = {
-            budget: _plan(graph, torchs_choice(joint_graph, node_info, budget, solver, estimator)) for budget in wanted
+            budget: _plan(graph, torchs_choice_at(joint_graph, node_info, budget, solver, estimator))
+            for budget in wanted
         }
         found.append((graph, chosen))
 
@@ -60,16 +57,16 @@ def torchs_plans(
     return found
 
 
-def torchs_choice(
+def torchs_choice_at(
     joint_graph: fx.Graph, node_info: Any, budget: float, solver: str = "dp", estimator: str = "flops"
 ) -> list[fx.Node]:
     """What PyTorch would save of a joint graph at one memory budget."""
-    with config.patch(
+    with partitioner_settings(
         activation_memory_budget=budget,
         activation_memory_budget_solver=solver,
         activation_memory_budget_runtime_estimator=estimator,
     ):
-        return seam.torchs_choice(joint_graph, node_info)
+        return torchs_choice(joint_graph, node_info)
 
 
 def _plan(graph: Graph, nodes: list[fx.Node]) -> Plan:

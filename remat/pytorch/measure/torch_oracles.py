@@ -1,9 +1,5 @@
 """Oracles for `remat.refine` that need torch: TorchInductor's own count of its kernels, and a clock."""
 
-# What torch compiles is untyped; how a plan splits a joint graph is a step of `Scheduled.kernels`.
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-# pyright: reportPrivateUsage=false, reportMissingTypeStubs=false
-
 from __future__ import annotations
 
 import statistics
@@ -12,7 +8,6 @@ from typing import Any, ClassVar, TypeVar
 
 import torch
 from torch import fx
-from torch._inductor.compile_fx import compile_fx_inner
 
 from remat.answer.plan import Plan
 from remat.errors import InvalidOption
@@ -22,6 +17,7 @@ from remat.improve.refine.oracles import Opinion, Oracle
 from remat.improve.refine.states import State
 from remat.pytorch.inductor.scheduled import Scheduled
 from remat.pytorch.measure.timing import Stopwatch, device_of
+from remat.pytorch.seam.inductor_lowering import compile_pass
 
 _Kind = TypeVar("_Kind", bound=Objective)
 
@@ -30,7 +26,7 @@ _ROUNDS = 15
 
 
 class Inductor(Oracle):
-    """What Inductor's scheduler counts for the kernels of both passes (`remat.pytorch.inductor.scheduled`); seconds a plan."""
+    """Counts the kernels of both passes that Inductor schedules (see `inductor.scheduled`): seconds a plan."""
 
     name: ClassVar[str] = "inductor"
     asked_in_search: ClassVar[bool] = True
@@ -100,7 +96,7 @@ class _Step:
             if node.name not in self._given and node.name not in self._returns
         }
         self._forward, self._backward = (
-            compile_fx_inner(module, [node.meta["val"] for node in _inputs(module)], is_backward=late)
+            compile_pass(module, [node.meta["val"] for node in _inputs(module)], backward=late)
             for module, late in ((forward, False), (backward, True))
         )
         self()

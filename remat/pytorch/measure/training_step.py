@@ -1,8 +1,7 @@
 """What a training step really does: bytes moved, kernels, memory kept and held, time."""
 
-# pandas ships partial types, and torch's operators are partly untyped.
-# Versions, which tell what was written to, are private.
-# pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false, reportPrivateUsage=false
+# pandas ships partial types.
+# pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false
 
 from __future__ import annotations
 
@@ -15,31 +14,20 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_leaves
 
 from remat.errors import InvalidOption, UnsupportedTorch
-from remat.pytorch.inductor.traffic_count import Kernel, counted
+from remat.pytorch.inductor.traffic_count import InductorKernel, counted
 from remat.pytorch.measure.peak import peak_bytes
-from remat.pytorch.measure.saved import Saved, SavedTensor, saved_activations
+from remat.pytorch.measure.saved import Saved, saved_activations
 from remat.pytorch.measure.step_strategies import NOTHING_RECOMPUTED, Strategy, usual_strategies
 from remat.pytorch.measure.step_values import Outcome, first_line, outcome, verdicts
-from remat.pytorch.seam import versions as seam
 from remat.pytorch.seam.fakes import owned
-from remat.pytorch.seam.restore import undone
+from remat.pytorch.seam.restore import put_back
+from remat.pytorch.seam.torch_names import tree_leaves
+from remat.pytorch.seam.torch_settings import fresh_compilation, nothing_donated
 
 if TYPE_CHECKING:
     import pandas as pd
-
-__all__ = [
-    "Kernel",
-    "Measured",
-    "Saved",
-    "SavedTensor",
-    "measure",
-    "measure_step",
-    "saved_activations",
-    "usual_strategies",
-]
 
 Loss = Callable[[Any], Tensor]
 """From what a model returns to the scalar that is differentiated."""
@@ -58,7 +46,7 @@ class Measured:
         times_s: wall times of the later ones, until the device has finished.
     """
 
-    kernels: tuple[Kernel, ...]
+    kernels: tuple[InductorKernel, ...]
     saved: Saved
     peak_bytes: int
     first_s: float
@@ -113,7 +101,7 @@ def measure_step(
     """
     torch.compiler.reset()
     run = _Run(step, model, args, loss)
-    with _undone(model, args):
+    with _step_put_back(model, args):
         return replace(run.first(), times_s=tuple(run.seconds() for _ in range(repeats)))
 
 
@@ -172,10 +160,10 @@ def measure(
     measured: dict[str, Measured] = {}
     outcomes: dict[str, Outcome] = {}
     errors: dict[str, str] = {}
-    with _undone(model, args):
+    with _step_put_back(model, args):
         for name, run in runs.items():
             try:
-                with _undone(model, args):
+                with _step_put_back(model, args):
                     measured[name] = run.first()
                 outcomes[name] = run.outcome()
             except UnsupportedTorch:
@@ -200,7 +188,7 @@ def measure(
 def _judged(eager: _Run, outcomes: Mapping[str, Outcome], tolerance: float) -> dict[str, dict[str, Any]]:
     def nothing_recomputed() -> Outcome:
         step = usual_strategies()[NOTHING_RECOMPUTED](eager.model)
-        with seam.nothing_donated():
+        with nothing_donated():
             return replace(eager, step=step).outcome()
 
     return verdicts(outcomes, eager.outcome, (NOTHING_RECOMPUTED, nothing_recomputed), tolerance)
@@ -243,7 +231,7 @@ class _Run:
     def first(self) -> Measured:
         """All but the times of later steps; what they change is left to the caller."""
         start = time.perf_counter()
-        with counted() as kernels, seam.fresh_compilation(), torch.enable_grad():
+        with counted() as kernels, fresh_compilation(), torch.enable_grad():
             self._train()
         first_s = time.perf_counter() - start
         saved = saved_activations(self.step, self.model, *self.args)[1]  # the result would hold its graph's memory
@@ -252,7 +240,7 @@ class _Run:
 
     def outcome(self) -> Outcome:
         """What a step computes, from the state that the model is in; nothing stays behind."""
-        with _undone(self.model, self.args), seam.fresh_compilation():
+        with _step_put_back(self.model, self.args), fresh_compilation():
             return outcome(self.step, self.model, self.args, self.loss)
 
     def seconds(self) -> float:
@@ -284,11 +272,11 @@ class _Run:
 
 
 @contextmanager
-def _undone(model: Callable[..., Any], args: tuple[Any, ...]) -> Generator[None]:
+def _step_put_back(model: Callable[..., Any], args: tuple[Any, ...]) -> Generator[None]:
     """Takes back what training steps change: contents, gradients, random number generators."""
     gradients = [(tensor, tensor.grad) for tensor in owned(model, args) if tensor.is_leaf]
     try:
-        with undone(model, args, {}):
+        with put_back(model, args, {}):
             yield
     finally:
         for tensor, gradient in gradients:

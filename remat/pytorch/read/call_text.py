@@ -17,9 +17,6 @@ Numbers, texts, booleans, null and lists stand for themselves (Infinity and NaN 
 Strides are not recorded: see `remat.pytorch.read.sample_call`.
 """
 
-# FX nodes carry untyped arguments.
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-
 from __future__ import annotations
 
 import json
@@ -31,7 +28,7 @@ import torch
 from torch import fx
 
 from remat.errors import CannotRebuild, InvalidGraph
-from remat.pytorch.seam import versions as seam
+from remat.pytorch.seam.fakes import hint
 
 _NAMED: dict[type, str] = {
     torch.dtype: "dtype",
@@ -87,7 +84,7 @@ def _text(args: Sequence[Any], kwargs: Mapping[str, Any], sources: list[fx.Node]
 
 def _producer(node: fx.Node, position: int) -> dict[str, int]:
     if isinstance(node.meta.get("val"), torch.SymInt):
-        return {"v": position, "hint": seam.hint(node.meta["val"])}
+        return {"v": position, "hint": hint(node.meta["val"])}
     return {"v": position}
 
 
@@ -97,7 +94,8 @@ def _special(argument: Any) -> dict[str, Any]:
     if isinstance(argument, complex):
         return {"complex": [argument.real, argument.imag]}
     if isinstance(argument, slice):
-        return {"slice": [argument.start, argument.stop, argument.step]}
+        bounds = cast("slice[Any, Any, Any]", argument)
+        return {"slice": [bounds.start, bounds.stop, bounds.step]}
     return {"unknown": type(argument).__name__}
 
 

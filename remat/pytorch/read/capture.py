@@ -1,8 +1,5 @@
 """The joint graph of a model's training step, as the compiler would partition it."""
 
-# torch.compile is partly untyped.
-# pyright: reportUnknownMemberType=false
-
 from __future__ import annotations
 
 import datetime
@@ -11,18 +8,19 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch._inductor.custom_graph_pass import CustomPartitionerFn
 
 from remat.errors import CaptureError
 from remat.facts.graph import Graph
 from remat.pytorch.read.extract import extract
 from remat.pytorch.read.split import split
 from remat.pytorch.read.uncompiled import run_uncompiled
-from remat.pytorch.seam import versions as seam
 from remat.pytorch.seam.fakes import in_their_mode
-from remat.pytorch.seam.restore import undone
+from remat.pytorch.seam.restore import put_back
+from remat.pytorch.seam.torch_names import CustomPartitionerFn, torch_compile
+from remat.pytorch.seam.torch_partitioner import Chooser
+from remat.pytorch.seam.torch_settings import fresh_compilation
 
-Visitor = Callable[[fx.Graph, Any, int], None]
+JointVisitor = Callable[[fx.Graph, Any, int], None]
 """(joint graph, torch's `NodeInfo`, number of forward outputs), while torch is partitioning it."""
 
 
@@ -74,7 +72,7 @@ def capture_all(model_or_fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -
     return graphs
 
 
-def visit_joint_graphs(visit: Visitor, model_or_fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> None:
+def visit_joint_graphs(visit: JointVisitor, model_or_fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> None:
     """Calls `visit` on each joint graph at the moment where torch would choose what to save.
 
     Raises:
@@ -105,11 +103,11 @@ def visit_joint_graphs(visit: Visitor, model_or_fn: Callable[..., Any], /, *args
     # on the code that all modules share.
     with (
         in_their_mode(model_or_fn, args, kwargs),
-        undone(model_or_fn, args, kwargs),
-        seam.fresh_compilation(),
+        put_back(model_or_fn, args, kwargs),
+        fresh_compilation(),
         torch.enable_grad(),
     ):
-        torch.compile(call, backend=backend)(*args, **kwargs)
+        torch_compile(call, backend=backend)(*args, **kwargs)
     if not visits:
         raise CaptureError(_why_nothing(_name_of(model_or_fn), traced))
 
@@ -129,7 +127,7 @@ def _why_nothing(name: str, traced: int) -> str:
 class _Visit(CustomPartitionerFn):
     """Hands the joint graph to a chooser on the way through torch's partitioner."""
 
-    def __init__(self, chooser: seam.Chooser) -> None:
+    def __init__(self, chooser: Chooser) -> None:
         self.chooser = chooser
 
     def __call__(

@@ -1,9 +1,5 @@
 """From a live FX joint graph to a `Graph`: every fact that a cost model may ask for, once."""
 
-# FX nodes carry untyped metadata, and some of it is private.
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-# pyright: reportMissingTypeStubs=false, reportPrivateUsage=false
-
 from __future__ import annotations
 
 import math
@@ -17,7 +13,7 @@ import torch
 from torch import fx
 from torch.fx.node import map_arg
 from torch.utils.checkpoint import CheckpointPolicy
-from torch.utils.flop_counter import flop_registry, shape_wrapper
+from torch.utils.flop_counter import flop_registry
 
 from remat.facts.bans import Bans
 from remat.facts.columns import BoolArray, IntArray, frozen
@@ -26,7 +22,8 @@ from remat.pytorch.read.call_text import call_texts
 from remat.pytorch.read.operators import Operator, is_dropout_free
 from remat.pytorch.read.overwritten import backward_targets, overwritten_inputs, values_in_their_memory
 from remat.pytorch.read.sharing import bases
-from remat.pytorch.seam import versions as seam
+from remat.pytorch.seam.fakes import hint
+from remat.pytorch.seam.torch_names import formula_over_shapes
 
 _SYMBOL_BYTES = 8
 """A symbolic integer crosses to the backward pass as a Python number."""
@@ -123,11 +120,11 @@ class _Reader:
         settings = [str(given) for given in (*node.args, *node.kwargs.items()) if not isinstance(given, fx.Node)]
         call = (node.target, shape, *settings, *(_shape(source.meta.get("val")) for source in node.all_input_nodes))
         if call not in self.known_flops:
-            self.known_flops[call] = seam.hint(_by_formula(formula, node, value))
+            self.known_flops[call] = hint(_by_formula(formula, node, value))
         return self.known_flops[call]
 
     def _regions(self) -> IntArray:
-        forward, tangents = self.info._required_fw_nodes, self.info.tangents_closure
+        forward, tangents = self.info.required_fw_nodes, self.info.tangents_closure
         either = int(Region.EITHER)  # an enumeration's members are slow to compare and to store
         region = np.array([either] * len(self.nodes), np.int64)
         region[[self.position[node] for node in forward]] = int(Region.FORWARD)
@@ -188,7 +185,7 @@ class _Shape(tuple[Any, ...]):
     """A shape that torch's formulas read as any other, but that their wrappers need not take apart and rebuild."""
 
 
-_OVER_SHAPES = getattr(shape_wrapper(math.prod), "__code__", None)
+_OVER_SHAPES = getattr(formula_over_shapes(math.prod), "__code__", None)
 """Of the wrapper that torch puts around a formula over shapes: it maps trees, which takes 50 us a matrix product."""
 
 
@@ -245,7 +242,7 @@ def _maker(node: fx.Node) -> fx.Node:
 def _shape(value: object) -> tuple[int, ...]:
     if not isinstance(value, torch.Tensor):
         return ()
-    return tuple(size if type(size) is int else seam.hint(size) for size in value.shape)
+    return tuple(size if type(size) is int else hint(size) for size in value.shape)
 
 
 def _dtype(value: object) -> str:

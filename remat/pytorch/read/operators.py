@@ -1,9 +1,5 @@
 """What a joint graph's operators do, as far as saving and recomputing are concerned."""
 
-# torch's operators describe themselves through private attributes without types.
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-# pyright: reportMissingTypeStubs=false, reportPrivateUsage=false
-
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -11,11 +7,10 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch._library.utils import is_builtin
-from torch._ops import HigherOrderOperator, OpOverload
 from torch.utils.flop_counter import flop_registry
 
-from remat.pytorch.seam import versions as seam
+from remat.pytorch.seam.torch_names import HigherOrderOperator, is_builtin, is_mutable, is_overload, schema_of
+from remat.pytorch.seam.torch_partitioner import op_types
 
 _MAY_COPY = (torch.ops.aten.reshape.default, torch.ops.aten.contiguous.default, torch.ops.aten.flatten.using_ints)
 """Views according to their schemas, copies where the strides ask for one."""
@@ -62,14 +57,14 @@ class Operator:
         if node.op != "call_function":
             return cls(node.op, fusible=False)  # an input has no kernel to fuse into
         target: Any = node.target
-        types = seam.op_types()
+        types = op_types()
         packet = getattr(target, "overloadpacket", target)
-        name = str(target) if isinstance(target, OpOverload) else getattr(target, "__name__", str(target))
+        name = str(target) if is_overload(target) else getattr(target, "__name__", str(target))
         seeded = torch.Tag.nondeterministic_seeded in getattr(target, "tags", ())
         # Inductor turns these into pointwise kernels that expand a seed; torch's lists do not know them.
         expands_seed = name.startswith("prims.inductor_")
         # What a custom operator costs is unknown, so it is taken for expensive, as torch does.
-        custom = isinstance(target, OpOverload) and not is_builtin(target)
+        custom = is_overload(target) and not is_builtin(target)
         return cls(
             name=name,
             fusible=types.is_fusible(node) or expands_seed,
@@ -79,7 +74,7 @@ class Operator:
             seeded=seeded,
             compute_bound=types.is_compute_intensive(node) or _has_formula(target) or "attention" in name or custom,
             views=_views(target),
-            mutates=isinstance(target, OpOverload) and target._schema.is_mutable,
+            mutates=is_mutable(target),
             unrepeatable=_unrepeatable(target),
         )
 
@@ -94,9 +89,9 @@ def _has_formula(target: Any) -> bool:
 
 def is_dropout_free(node: fx.Node) -> bool:
     """Attention that could drop out, but was told not to, draws no random numbers."""
-    if not isinstance(node.target, OpOverload):
+    if not is_overload(node.target):
         return False
-    for i, argument in enumerate(node.target._schema.arguments):
+    for i, argument in enumerate(schema_of(node.target).arguments):
         if argument.name == "dropout_p":
             given = node.args[i] if i < len(node.args) else node.kwargs.get("dropout_p", argument.default_value)
             return isinstance(given, (int, float)) and given == 0
@@ -107,9 +102,9 @@ def _views(target: Any) -> bool:
     """Whether an operator only looks at its first argument, by its schema."""
     if target is torch.ops.aten._unsafe_view.default:
         return True  # "unsafe" because the schema hides that it is a view
-    if not isinstance(target, OpOverload) or target in _MAY_COPY:
+    if not is_overload(target) or target in _MAY_COPY:
         return False
-    aliases = [result.alias_info for result in target._schema.returns]
+    aliases = [result.alias_info for result in schema_of(target).returns]
     return bool(aliases) and all(alias is not None and not alias.is_write for alias in aliases)
 
 
@@ -117,9 +112,9 @@ def _unrepeatable(target: Any) -> str | None:
     """Why an operator must not run twice, or None."""
     if isinstance(target, HigherOrderOperator):
         return "a higher-order operator: its body may draw random numbers or have effects"
-    if isinstance(target, OpOverload):
+    if is_overload(target):
         if target.namespace in ("_c10d_functional", "c10d_functional"):
             return "a collective"
-        if target._schema.is_mutable:
+        if is_mutable(target):
             return "mutates its arguments"
     return None

@@ -11,9 +11,6 @@ An input that the backward pass writes to as well must be handed to it, as a pla
 nothing else.
 """
 
-# FX nodes carry untyped metadata.
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-
 from __future__ import annotations
 
 import operator
@@ -21,10 +18,10 @@ from collections.abc import Container, Mapping
 
 import torch
 from torch import fx
-from torch._ops import HigherOrderOperator
 
 from remat.pytorch.read.operators import Operator
 from remat.pytorch.read.sharing import bases
+from remat.pytorch.seam.torch_names import HigherOrderOperator
 
 _IN_PLACE = ("_scatter", "index_put", "_c10d_functional")
 """Inductor turns these into their in-place forms, beside what wraps custom operators (`fx_passes.reinplace`)."""

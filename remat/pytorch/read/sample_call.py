@@ -5,9 +5,6 @@ are random, indices are valid ones, and every tensor is contiguous, also where t
 transposed view (a matrix product may then take a little more or less time).
 """
 
-# torch's operators are untyped.
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-
 from __future__ import annotations
 
 import json
@@ -34,7 +31,7 @@ def rebuild(graph: Graph, value: int, device: torch.device) -> Callable[[], Any]
         InvalidGraph: `Graph.arguments` holds no call.
     """
     operator = operator_named(graph.ops[value])
-    producers = graph.producers[graph.consumers == value].tolist()
+    producers: list[int] = graph.producers[graph.consumers == value].tolist()
     stands = [_Stand(graph.names[u], graph.dtypes[u], graph.shapes[u]) for u in producers]
     args, kwargs = call_of(graph.arguments[value], stands, device)
     packet = graph.ops[value].rpartition(".")[0]
@@ -49,7 +46,8 @@ def difference(graph: Graph, value: int, result: Any) -> str:
     """How a result differs from what the graph says of the value, in shape and type; "" if it does not."""
     if graph.dtypes[value]:
         return _mismatch(graph, value, result)
-    for element in graph.consumers[graph.producers == value].tolist():
+    elements: list[int] = graph.consumers[graph.producers == value].tolist()
+    for element in elements:
         if graph.ops[element] == "getitem":
             position = json.loads(graph.arguments[element])[1]
             wrong = _mismatch(graph, element, result[position])

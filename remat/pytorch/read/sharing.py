@@ -1,9 +1,5 @@
 """Which values of a joint graph share memory."""
 
-# FX nodes carry untyped metadata, and some of it is private.
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-# pyright: reportPrivateUsage=false
-
 from __future__ import annotations
 
 import operator
@@ -11,9 +7,9 @@ from collections.abc import Mapping, Sequence
 
 import torch
 from torch import fx
-from torch._ops import HigherOrderOperator
 
 from remat.pytorch.read.operators import Operator
+from remat.pytorch.seam.torch_names import HigherOrderOperator, storage_of
 
 
 def bases(nodes: Sequence[fx.Node], ops: Mapping[fx.Node, Operator]) -> dict[fx.Node, fx.Node]:
@@ -35,5 +31,5 @@ def bases(nodes: Sequence[fx.Node], ops: Mapping[fx.Node, Operator]) -> dict[fx.
                 continue  # calls of one body (`nested_compile_region`) share their fake results, and no memory
         value = node.meta.get("val")
         if isinstance(value, torch.Tensor) and value.layout is torch.strided:
-            base[node] = owners.setdefault(value.untyped_storage()._cdata, node)
+            base[node] = owners.setdefault(storage_of(value), node)
     return base

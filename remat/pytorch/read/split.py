@@ -8,11 +8,11 @@ from typing import Any
 from torch import fx
 
 from remat.pytorch.read.overwritten import keep_old_values
-from remat.pytorch.seam import versions as seam
+from remat.pytorch.seam.torch_partitioner import Chooser, partition
 
 
 def split(
-    joint_module: fx.GraphModule, joint_inputs: Sequence[object], chooser: seam.Chooser, **kwargs: Any
+    joint_module: fx.GraphModule, joint_inputs: Sequence[object], chooser: Chooser, **kwargs: Any
 ) -> tuple[fx.GraphModule, fx.GraphModule]:
     """Splits a joint graph with torch's partitioner and our choice of saved values.
 
@@ -23,4 +23,4 @@ def split(
         kwargs: what else torch's partitioner takes.
     """
     keep_old_values(joint_module)
-    return seam.partition(joint_module, joint_inputs, chooser, **kwargs)
+    return partition(joint_module, joint_inputs, chooser, **kwargs)

@@ -1,16 +1,14 @@
 """TorchInductor's pipeline without its code generation: the graphs run as they are, operator by operator."""
 
-# compile_fx is partly untyped.
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, cast
+from typing import Any
 
 from torch import fx
-from torch._inductor.compile_fx import compile_fx
-from torch._inductor.custom_graph_pass import CustomPartitionerFn
+
+from remat.pytorch.seam.inductor_lowering import compile_fx, interpret
+from remat.pytorch.seam.torch_names import CustomPartitionerFn
 
 
 def run_uncompiled(
@@ -33,17 +31,4 @@ def run_uncompiled(
         # Or a second call would be answered from a cache, without a partition.
         "force_disable_caches": True,
     }
-    inner: Any = _interpret  # declared to return an `OutputCode`; any boxed callable will do
-    compiled = compile_fx(graph_module, list(example_inputs), inner_compile=inner, config_patches=patches)
-    return cast(Callable[..., Any], compiled)
-
-
-def _interpret(graph_module: fx.GraphModule, example_inputs: Sequence[Any], **options: Any) -> Callable[..., Any]:
-    """Stands in for Inductor's code generation."""
-    del example_inputs, options
-
-    def run(inputs: list[Any]) -> Any:
-        return graph_module.forward(*inputs)
-
-    run._boxed_call = True  # type: ignore[attr-defined]  # AOTAutograd passes one list
-    return run
+    return compile_fx(graph_module, example_inputs, patches, inner_compile=interpret)

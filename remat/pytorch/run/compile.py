@@ -1,15 +1,11 @@
 """`torch.compile` with a plan of ours."""
 
-# torch.compile and Inductor are partly untyped, and `list_mode_options` lives in a private package.
-# pyright: reportUnknownMemberType=false, reportPrivateUsage=false
-
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, cast
+from typing import Any
 
-import torch
 from torch import fx
 
 from remat.answer.plan import Plan
@@ -19,6 +15,8 @@ from remat.problem.costmodel import CostModel
 from remat.pytorch.read.uncompiled import run_uncompiled
 from remat.pytorch.run.partitioner import OnError, Partitioner
 from remat.pytorch.run.skipped import warn_if_skipped
+from remat.pytorch.seam.inductor_lowering import compile_fx, mode_options
+from remat.pytorch.seam.torch_names import torch_compile
 
 
 def compile(
@@ -63,10 +61,10 @@ def compile(
     )
     if not codegen:
         uncompiled = functools.partial(run_uncompiled, partitioner=partitioner, options={"fallback_random": True})
-        return warn_if_skipped(torch.compile(model, backend=uncompiled, **torch_compile_kwargs), model)
+        return warn_if_skipped(torch_compile(model, backend=uncompiled, **torch_compile_kwargs), model)
     options = _inductor_options(torch_compile_kwargs.pop("mode", None), torch_compile_kwargs.pop("options", None))
     options["custom_partitioner_fn"] = partitioner
-    return warn_if_skipped(torch.compile(model, options=options, **torch_compile_kwargs), model)
+    return warn_if_skipped(torch_compile(model, options=options, **torch_compile_kwargs), model)
 
 
 def backend(
@@ -76,21 +74,19 @@ def backend(
     mode: str | None = None,
     options: Mapping[str, Any] | None = None,
 ) -> Callable[..., Any]:
-    """The backend behind `torch.compile(model, backend="remat")`, with default settings.
+    """The backend behind `torch_compile(model, backend="remat")`, with default settings.
 
     Args:
         graph_module: Dynamo's forward graph.
         example_inputs: its inputs.
         mode, options: as for `torch.compile` with its default backend.
     """
-    from torch._inductor.compile_fx import compile_fx
-
     patches = _inductor_options(mode, options)
     patches["custom_partitioner_fn"] = Partitioner.of()
-    return cast(Callable[..., Any], compile_fx(graph_module, list(example_inputs), config_patches=patches))
+    return compile_fx(graph_module, example_inputs, patches)
 
 
 def _inductor_options(mode: str | None, options: Mapping[str, Any] | None) -> dict[str, Any]:
     """What torch.compile would make of `mode` and `options`, as one dictionary."""
-    from_mode: dict[str, Any] = torch._inductor.list_mode_options(mode) if mode not in (None, "default") else {}
+    from_mode = {} if mode is None or mode == "default" else mode_options(mode)
     return {**from_mode, **(options or {})}

@@ -9,7 +9,6 @@ from typing import Any, Literal, get_args
 from uuid import uuid4
 
 from torch import fx
-from torch._inductor.custom_graph_pass import CustomPartitionerFn
 
 from remat.answer.handover import handed_over
 from remat.answer.plan import Plan
@@ -34,7 +33,8 @@ from remat.pytorch.read.operators import Operator, is_dropout_free
 from remat.pytorch.read.split import split
 from remat.pytorch.run import ranks
 from remat.pytorch.run.cache_key import key_of
-from remat.pytorch.seam import versions as seam
+from remat.pytorch.seam.torch_names import CustomPartitionerFn
+from remat.pytorch.seam.torch_partitioner import torchs_choice
 
 OnError = Literal["raise", "fallback"]
 
@@ -112,7 +112,7 @@ class Partitioner(CustomPartitionerFn):
             if self.on_error == "raise":
                 raise
             warnings.warn(f"remat falls back to PyTorch's partitioner: {error}", stacklevel=2)
-            return seam.torchs_choice(joint_graph, node_info)
+            return torchs_choice(joint_graph, node_info)
         return [node for node in joint_graph.nodes if node.name in handed]
 
     def _plan(self, graph: Graph) -> Plan:

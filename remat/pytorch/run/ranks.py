@@ -3,19 +3,17 @@
 Ranks that save different values may order their collectives differently, and hang.
 """
 
-# torch.distributed is partly untyped.
-# pyright: reportUnknownMemberType=false
-
 from __future__ import annotations
 
 import hashlib
 import warnings
+from typing import Any
 
 import torch.distributed as dist
 
 from remat.answer.plan import Plan
 from remat.facts.graph import Graph
-from remat.pytorch.seam import versions as seam
+from remat.pytorch.seam.fakes import real_tensors
 
 
 def several_ranks() -> bool:
@@ -41,8 +39,11 @@ def agreed(mine: Plan | Exception, graph: Graph | None) -> Plan | Exception:
         return mine
     key = _key(graph) if graph is not None else None
     offers: list[tuple[str | None, Plan | str] | None] = [None] * dist.get_world_size()
-    with seam.real_tensors():
-        dist.all_gather_object(offers, (key, mine if isinstance(mine, Plan) else f"{type(mine).__name__}: {mine}"))
+    distributed: Any = dist  # whose types are known in part
+    with real_tensors():
+        distributed.all_gather_object(
+            offers, (key, mine if isinstance(mine, Plan) else f"{type(mine).__name__}: {mine}")
+        )
     for rank, offer in enumerate(offers):
         if offer is not None and offer[0] == key is not None and isinstance(offer[1], Plan):
             if isinstance(mine, Exception):

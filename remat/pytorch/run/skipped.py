@@ -5,10 +5,6 @@ during which nothing was compiled, whose results need gradients, and whose backw
 part. Nothing is said of a call from a cache, Dynamo's or the compiler's: its backward pass holds one.
 """
 
-# Nodes of autograd's graph are partly untyped, and a storage's identity is private.
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-# pyright: reportPrivateUsage=false
-
 from __future__ import annotations
 
 import functools
@@ -18,10 +14,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_leaves
 
-from remat.pytorch.seam import versions as seam
+from remat.pytorch.seam.compilations import graphs_compiled
 from remat.pytorch.seam.fakes import owned
+from remat.pytorch.seam.torch_names import storage_of, tree_leaves
 
 
 def warn_if_skipped(compiled: Callable[..., Any], model: Callable[..., Any]) -> Callable[..., Any]:
@@ -44,9 +40,9 @@ def warn_if_skipped(compiled: Callable[..., Any], model: Callable[..., Any]) -> 
         nonlocal pending
         if not pending or torch.compiler.is_compiling() or not torch.is_grad_enabled():
             return run(*args, **kwargs)
-        before = seam.graphs_compiled()
+        before = graphs_compiled()
         result = run(*args, **kwargs)
-        if seam.graphs_compiled() != before:
+        if graphs_compiled() != before:
             pending = False
         elif made := _made(result, model, (args, kwargs)):
             pending = False
@@ -75,7 +71,7 @@ def _storage(tensor: Tensor) -> int | None:
     Not by address: a subclass that wraps tensors, such as DTensor, has a storage without one.
     """
     try:
-        return tensor.untyped_storage()._cdata
+        return storage_of(tensor)
     except NotImplementedError:
         return None
 

@@ -1,1 +1,10 @@
-"""TODO."""
+"""torch's private names, which no other room imports, and all that is exchanged in torch while one of our calls runs.
+
+`internals` has one table of the private names that are called, and checks it; `torch_names` hands on the types that
+other rooms are written with. What torch does by itself stays torch's: `torch_partitioner` exchanges its choice of
+saved values, `inductor_lowering` looks at its kernels instead of its code, and `swap` sees to it that no other thread
+notices. `fakes` and `restore` run a model without memory, and without a trace.
+
+This room imports torch, `remat.errors`, and nothing else of the library. Others import its modules' names:
+`from remat.pytorch.seam.torch_partitioner import partition`. Begin with `internals` and `swap`.
+"""

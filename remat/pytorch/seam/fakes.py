@@ -1,8 +1,5 @@
 """Fake tensors: sizes without contents. A model is captured at any size, without the memory for it."""
 
-# FakeTensorMode is partly untyped.
-# pyright: reportUnknownMemberType=false
-
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping
@@ -10,16 +7,17 @@ from contextlib import contextmanager
 from typing import Any, TypeGuard
 
 from torch import Tensor, nn
-from torch._guards import detect_fake_mode
-from torch._subclasses.fake_tensor import (
+from torch.fx.experimental import symbolic_shapes
+
+from remat.errors import CaptureError
+from remat.pytorch.seam.internals import internals
+from remat.pytorch.seam.torch_names import (
     DataDependentOutputException,
     DynamicOutputShapeException,
     FakeTensor,
     FakeTensorMode,
+    tree_leaves,
 )
-from torch.utils._pytree import tree_leaves
-
-from remat.errors import CaptureError
 
 _HOW = "build model and arguments within one `with torch._subclasses.FakeTensorMode():`, or all of them outside"
 
@@ -72,7 +70,7 @@ def _mode_of(
             "capture() needs a device to lower operators for, got tensors on the meta device: for sizes without "
             "memory, build model and arguments within `with torch._subclasses.FakeTensorMode():`"
         )
-    entered = detect_fake_mode()
+    entered = internals("torch._guards").detect_fake_mode()
     if not fakes and entered is None:
         return None
     if len(fakes) < len(tensors):
@@ -84,3 +82,32 @@ def _mode_of(
     if len(modes) > 1:
         raise CaptureError(f"capture() got fake tensors of several modes: {_HOW}")
     return next(iter(modes.values()))
+
+
+@contextmanager
+def real_tensors() -> Generator[None]:
+    """Lets operators run for real while torch compiles, for an exchange between ranks or a timing.
+
+    Otherwise operators would make fake tensors without contents; and of the error that follows Dynamo makes a
+    graph break, so that the model runs eagerly.
+
+    The Python dispatcher is off, too. Through it a collective holds Python's lock while it waits for the lock of
+    gloo's queue. The thread that works on the queue holds the queue's lock while it waits for Python's, to free the
+    tensors of the collective before. 2 of 11 runs of two ranks never ended (torch 2.13).
+    """
+    with (
+        internals("torch.utils._mode_utils").no_dispatch(),
+        internals("torch._subclasses.fake_tensor").unset_fake_temporarily(),
+        internals("torch._dispatch.python").no_python_dispatcher(),
+    ):
+        yield
+
+
+def hint(size: Any) -> int:
+    """A number for a possibly symbolic size: its hint, or 4096 as in torch where there is none."""
+    if isinstance(size, int):
+        return size
+    sizes: Any = symbolic_shapes
+    # 2.13 renamed it: the older one guards on unbacked sizes.
+    number = getattr(sizes, "optimization_hint", None) or sizes.size_hint
+    return int(number(size, fallback=4096))

@@ -1,7 +1,4 @@
-"""Running a model without leaving a trace."""
-
-# Only the private `_version` tells whether a tensor was written to, and `fork_rng` is partly untyped.
-# pyright: reportPrivateUsage=false, reportUnknownMemberType=false
+"""Runs a model without leaving a trace: what it changes is put back."""
 
 from __future__ import annotations
 
@@ -13,13 +10,13 @@ from typing import Any
 import numpy as np
 import torch
 from torch import nn
-from torch.utils._pytree import tree_leaves
 
 from remat.pytorch.seam.fakes import is_fake
+from remat.pytorch.seam.torch_names import fork_rng, tree_leaves
 
 
 @contextmanager
-def undone(model_or_fn: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Generator[None]:
+def put_back(model_or_fn: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Generator[None]:
     """Takes back what forward passes change, also when one fails.
 
     That is the contents of the module's parameters and buffers and of the arguments, and the random
@@ -36,7 +33,7 @@ def undone(model_or_fn: Callable[..., Any], args: tuple[Any, ...], kwargs: Mappi
     before = [(tensor, tensor._version, tensor.detach().clone()) for tensor in tracked]
     pythons, numpys = random.getstate(), np.random.get_state()
     try:
-        with torch.random.fork_rng():
+        with fork_rng():
             yield
     finally:
         random.setstate(pythons)

@@ -1,0 +1,121 @@
+"""TorchInductor from a graph to scheduled kernels, in steps, and the places in it where others may look."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import cache
+from typing import Any
+
+import torch
+from torch import fx
+
+from remat.pytorch.seam.internals import internals
+from remat.pytorch.seam.swap import in_place, swapped
+
+
+def compile_fx(
+    graph_module: fx.GraphModule, inputs: Sequence[Any], options: Mapping[str, Any], **kwargs: Any
+) -> Callable[..., Any]:
+    """Compiles a graph of Dynamo's with AOTAutograd and Inductor, under some of Inductor's settings."""
+    compiler = internals("torch._inductor.compile_fx")
+    return compiler.compile_fx(graph_module, list(inputs), config_patches=dict(options), **kwargs)
+
+
+def interpret(graph_module: fx.GraphModule, example_inputs: Sequence[Any], **options: Any) -> Callable[..., Any]:
+    """Stands in for `compile_pass` as `inner_compile` of `compile_fx`: the graph runs as it is, without new code."""
+    del example_inputs, options
+
+    def run(inputs: list[Any]) -> Any:
+        return graph_module.forward(*inputs)
+
+    run._boxed_call = True  # type: ignore[attr-defined]  # AOTAutograd passes one list
+    return run
+
+
+def compile_pass(graph_module: fx.GraphModule, inputs: Sequence[Any], *, backward: bool) -> Callable[..., Any]:
+    """Compiles a forward or a backward graph with Inductor; takes one list of inputs."""
+    return internals("torch._inductor.compile_fx").compile_fx_inner(graph_module, inputs, is_backward=backward)
+
+
+def mode_options(mode: str) -> dict[str, Any]:
+    """The settings of Inductor that a `mode` of `torch.compile` stands for."""
+    return internals("torch._inductor").list_mode_options(mode)
+
+
+@cache
+def decompositions() -> Any:
+    """What Inductor makes of each operator that it does not compile as it is."""
+    # Some decompositions look the lowerings up as an attribute of their package.
+    internals("torch._inductor.lowering")
+    return internals("torch._inductor.decomposition").select_decomp_table()
+
+
+@contextmanager
+def lowered(graph_module: fx.GraphModule, inputs: Sequence[Any], shape_env: Any, **kwargs: Any) -> Generator[Any]:
+    """The `GraphLowering` of a graph, with its `scheduler`, while Inductor is set to work on it.
+
+    Args:
+        graph_module: after Inductor's passes over forward and backward graphs.
+        inputs: a fake tensor for each placeholder.
+        shape_env: of their fake mode.
+        kwargs: what else `GraphLowering` takes.
+    """
+    virtualized = internals("torch._inductor.virtualized").V
+    lowering = internals("torch._inductor.graph").GraphLowering(
+        graph_module, example_inputs=inputs, shape_env=shape_env, **kwargs
+    )
+    with virtualized.set_graph_handler(lowering), virtualized.set_extern_kernel_nodes([]), torch.no_grad():
+        lowering.run(*inputs)
+        schedule(lowering)
+        yield lowering
+
+
+def schedule(lowering: Any) -> None:
+    """Fuses and orders the kernels of what has been lowered."""
+    lowering.init_wrapper_code()
+    lowering._update_scheduler()
+
+
+@contextmanager
+def prepared(graph_module: fx.GraphModule, fake_mode: Any, inputs: Sequence[Any]) -> Generator[None]:
+    """Runs Inductor's passes over a forward or backward graph, in place; inside, it may be lowered."""
+    compiler, virtualized = internals("torch._inductor.compile_fx"), internals("torch._inductor.virtualized").V
+    internals("torch._inductor.fx_passes.post_grad").view_to_reshape(graph_module)
+    with (
+        virtualized.set_fake_mode(fake_mode),
+        virtualized.set_debug_handler(internals("torch._inductor.debug").DebugContext()),
+        compiler.maybe_disable_comprehensive_padding(inputs),
+        torch.no_grad(),
+    ):
+        compiler.fake_tensor_prop(graph_module, inputs)
+        compiler._recursive_record_original_output_strides(graph_module)
+        compiler._recursive_post_grad_passes(graph_module, is_inference=False)
+        yield
+
+
+def current_fake_mode() -> Any:
+    """The fake mode of the graph that Inductor is working on."""
+    return internals("torch._inductor.virtualized").V.fake_mode
+
+
+@contextmanager
+def before_code(visit: Callable[[Any], None]) -> Generator[None]:
+    """Shows this thread's graphs to `visit` when they are scheduled; then Inductor writes their code."""
+    scheduler = internals("torch._inductor.scheduler").Scheduler
+    virtualized = internals("torch._inductor.virtualized").V
+    codegen = in_place(scheduler, "codegen")
+
+    def observed(self: Any) -> Any:
+        visit(virtualized.graph)
+        return codegen(self)
+
+    with swapped(scheduler, "codegen", observed):
+        yield
+
+
+@contextmanager
+def instead_of_code(run: Callable[[Any], Any]) -> Generator[None]:
+    """Has this thread's graphs, once lowered, become what `run` makes of them: no code is written."""
+    with swapped(internals("torch._inductor.graph").GraphLowering, "compile_to_module", run):
+        yield

@@ -1,0 +1,109 @@
+"""Which of torch's private names are used, in one table, and the one error where one of them is gone.
+
+Names and parameters are probed, not version numbers: read and run with torch 2.11.0, 2.13.0 and 2.15.0, what is
+under `torch._inductor` but for its partitioner's hook with 2.13.0.
+"""
+
+from __future__ import annotations
+
+import inspect
+from functools import cache
+from importlib import import_module
+from typing import Any
+
+import torch
+
+from remat.errors import UnsupportedTorch
+
+USED: dict[str, tuple[str, ...]] = {
+    "torch._dispatch.python": ("no_python_dispatcher",),
+    "torch._dynamo.config": ("accumulated_recompile_limit", "automatic_dynamic_shapes", "recompile_limit"),
+    "torch._dynamo.exc": ("BackendCompilerFailed",),
+    "torch._dynamo.pgo": (),
+    "torch._dynamo.utils": ("counters",),
+    "torch._functorch.config": ("activation_memory_budget", "donated_buffer", "force_non_lazy_backward_lowering"),
+    "torch._functorch.partitioners": (
+        "choose_saved_values_set(joint_graph, node_info, memory_budget)",
+        "default_partition(joint_module, num_fwd_outputs, static_lifetime_input_indices)",
+        "get_default_op_list",
+        "min_cut_rematerialization_partition(joint_module, num_fwd_outputs, static_lifetime_input_indices)",
+    ),
+    "torch._guards": ("detect_fake_mode",),
+    "torch._inductor": ("list_mode_options",),
+    "torch._inductor.compile_fx": (
+        "_recursive_post_grad_passes",
+        "_recursive_record_original_output_strides",
+        "compile_fx",
+        "compile_fx_inner",
+        "fake_tensor_prop",
+        "maybe_disable_comprehensive_padding",
+    ),
+    "torch._inductor.debug": ("DebugContext",),
+    "torch._inductor.decomposition": ("select_decomp_table",),
+    "torch._inductor.fx_passes.post_grad": ("view_to_reshape",),
+    "torch._inductor.graph": (
+        "GraphLowering._update_scheduler",
+        "GraphLowering.compile_to_module",
+        "GraphLowering.init_wrapper_code",
+        "GraphLowering.run",
+        "SubgraphLowering",
+    ),
+    "torch._inductor.ir": (
+        "Buffer.get_defining_op",
+        "ComputedBuffer",
+        "IRNode",
+        "MultiOutput",
+        "Operation.get_origins",
+    ),
+    "torch._inductor.lowering": (),
+    "torch._inductor.memory": ("estimate_peak_memory", "prepare_planning_info", "reorder_for_peak_memory"),
+    "torch._inductor.scheduler": (
+        "BaseSchedulerNode.get_nodes",
+        "BaseSchedulerNode.get_read_write_buffer_accesses",
+        "ExternKernelSchedulerNode",
+        "NopKernelSchedulerNode",
+        "Scheduler.codegen",
+    ),
+    "torch._inductor.virtualized": ("V",),
+    "torch._subclasses.fake_tensor": ("unset_fake_temporarily",),
+    "torch.autograd": ("_disable_profiler_legacy",),
+    "torch.autograd.profiler_legacy": ("profile._start_trace",),
+    "torch.utils._mode_utils": ("no_dispatch",),
+    "torch.utils._ordered_set": ("OrderedSet",),
+}
+"""Module -> names in it, with dots for attributes of them, and with the parameters that calls rely on."""
+
+
+@cache
+def internals(path: str) -> Any:
+    """One of the modules of `USED`, imported when it is first asked for and checked once.
+
+    Raises:
+        UnsupportedTorch: the installed torch lacks the module, or something that is used of it.
+    """
+    try:
+        module = import_module(path)
+    except ImportError as error:
+        raise unsupported(f"{path} cannot be imported ({error})") from None
+    for entry in USED[path]:
+        name, _, parameters = entry.rstrip(")").partition("(")
+        found: Any = module
+        for part in name.split("."):
+            found = getattr(found, part, _GONE)
+        if found is _GONE or (parameters and not _takes(found, parameters.split(", "))):
+            raise unsupported(f"{path}.{entry} is gone")
+    return module
+
+
+_GONE = object()
+
+
+def _takes(function: Any, parameters: list[str]) -> bool:
+    return set(parameters) <= set(inspect.signature(function).parameters)
+
+
+def unsupported(what: str) -> UnsupportedTorch:
+    """The error for a torch without something that `remat` relies on."""
+    return UnsupportedTorch(
+        f"torch {torch.__version__} is not supported: {what}. remat works with torch 2.11 to 2.15; install one of those"
+    )

@@ -1,0 +1,92 @@
+"""Types and functions of torch that every room uses as they are, though torch calls their modules private."""
+
+# Only `_schema` says what an operator declares, only `_cdata` tells storages without memory apart, and the types
+# of some public functions are known in part: they leave this module as `Any`.
+# pyright: reportPrivateUsage=false, reportUnknownMemberType=false, reportUnknownVariableType=false
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.checkpoint import SAC_IGNORED_OPS, create_selective_checkpoint_contexts
+from torch.utils.flop_counter import shape_wrapper
+
+from remat.pytorch.seam.internals import unsupported
+
+try:
+    from torch._dispatch.python import enable_python_dispatcher
+    from torch._inductor.custom_graph_pass import CustomGraphPass, CustomPartitionerFn, get_hash_for_files
+    from torch._library.utils import get_layout_constraint_tag, is_builtin
+    from torch._ops import HigherOrderOperator, OpOverload
+    from torch._subclasses.fake_tensor import (
+        DataDependentOutputException,
+        DynamicOutputShapeException,
+        FakeTensor,
+        FakeTensorMode,
+    )
+    from torch.utils._python_dispatch import TorchDispatchMode
+    from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflatten
+except ImportError as error:
+    raise unsupported(str(error)) from None
+
+torch_compile: Any = torch.compile
+selective_checkpoint_contexts: Any = create_selective_checkpoint_contexts
+never_asked_about: Any = SAC_IGNORED_OPS
+formula_over_shapes: Any = shape_wrapper
+fork_rng: Any = torch.random.fork_rng
+
+__all__ = [
+    "CustomGraphPass",
+    "CustomPartitionerFn",
+    "DataDependentOutputException",
+    "DynamicOutputShapeException",
+    "FakeTensor",
+    "FakeTensorMode",
+    "HigherOrderOperator",
+    "TorchDispatchMode",
+    "enable_python_dispatcher",
+    "fork_rng",
+    "formula_over_shapes",
+    "get_hash_for_files",
+    "get_layout_constraint_tag",
+    "is_builtin",
+    "is_mutable",
+    "is_overload",
+    "never_asked_about",
+    "schema_of",
+    "selective_checkpoint_contexts",
+    "storage_of",
+    "torch_compile",
+    "tree_flatten",
+    "tree_leaves",
+    "tree_map",
+    "tree_unflatten",
+]
+
+
+def is_overload(operator: object) -> bool:
+    """Whether it is an operator of `torch.ops` with one set of argument types, such as `aten.add.Tensor`."""
+    return isinstance(operator, OpOverload)
+
+
+def schema_of(operator: object) -> Any:
+    """The declaration of an operator: `arguments` and `returns`, each with what it aliases; None if it has none."""
+    return operator._schema if isinstance(operator, OpOverload) else None
+
+
+def is_mutable(operator: object) -> bool:
+    """Whether an operator writes to an argument, by its declaration."""
+    return isinstance(operator, OpOverload) and bool(operator._schema.is_mutable)
+
+
+def storage_of(tensor: Tensor) -> int:
+    """Which storage a tensor lives in: no two that are alive share the number.
+
+    Not the address of its memory: a fake tensor, or a subclass that wraps tensors, has a storage without one.
+
+    Raises:
+        NotImplementedError: the tensor has no storage.
+    """
+    return tensor.untyped_storage()._cdata

@@ -1,0 +1,73 @@
+"""torch's own partitioner of joint graphs, with our choice of what is saved or with its own.
+
+Everything that torch does around the choice (common subexpressions, random numbers, effects, symbolic sizes, the
+extraction of the two graphs) stays torch's. Only the choice itself, `choose_saved_values_set`, is exchanged for
+ours while the partitioner runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import Any, TypeAlias
+
+from torch import fx
+
+from remat.pytorch.seam.internals import internals
+from remat.pytorch.seam.swap import swapped, torchs_own
+
+Chooser: TypeAlias = Callable[[fx.Graph, Any, int], list[fx.Node]]
+"""(joint graph, torch's `NodeInfo`, number of forward outputs) -> the values to save."""
+
+_PARTITIONERS = "torch._functorch.partitioners"
+_CHOOSER = "choose_saved_values_set"
+
+
+def partition(
+    joint_module: fx.GraphModule,
+    joint_inputs: Sequence[object],
+    chooser: Chooser,
+    *,
+    num_fwd_outputs: int,
+    **kwargs: Any,
+) -> tuple[fx.GraphModule, fx.GraphModule]:
+    """Splits a joint graph into its forward and backward graphs, with our choice of saved values.
+
+    A partition that another thread makes meanwhile gets torch's choice, or its own.
+
+    Raises:
+        UnsupportedTorch: the installed torch lacks what this relies on.
+    """
+
+    def choose(joint_graph: fx.Graph, node_info: Any, memory_budget: float = 1) -> list[fx.Node]:
+        del memory_budget  # torch's own knob; ours comes with the cost model
+        return chooser(joint_graph, node_info, num_fwd_outputs)
+
+    with swapped(internals(_PARTITIONERS), _CHOOSER, choose):
+        return torchs_partition(joint_module, joint_inputs, num_fwd_outputs=num_fwd_outputs, **kwargs)
+
+
+def torchs_partition(
+    joint_module: fx.GraphModule, joint_inputs: Sequence[object], **kwargs: Any
+) -> tuple[fx.GraphModule, fx.GraphModule]:
+    """Splits a joint graph as torch's partitioner does by default."""
+    return internals(_PARTITIONERS).min_cut_rematerialization_partition(joint_module, joint_inputs, **kwargs)
+
+
+def default_partition(
+    joint_module: fx.GraphModule, joint_inputs: Sequence[object], **kwargs: Any
+) -> tuple[fx.GraphModule, fx.GraphModule]:
+    """Splits a joint graph so that every operator of the forward pass runs once."""
+    return internals(_PARTITIONERS).default_partition(joint_module, joint_inputs, **kwargs)
+
+
+def torchs_choice(joint_graph: fx.Graph, node_info: Any) -> list[fx.Node]:
+    """What torch's own partitioner would save, with its own settings."""
+    budget = internals("torch._functorch.config").activation_memory_budget
+    return torchs_own(internals(_PARTITIONERS), _CHOOSER)(joint_graph, node_info, budget)
+
+
+@cache
+def op_types() -> Any:
+    """torch's lists of fusible, compute-intensive, random and view operators."""
+    return internals(_PARTITIONERS).get_default_op_list()

@@ -1,0 +1,59 @@
+"""Settings of torch's compiler that hold for a block.
+
+They belong to the thread that sets them since torch 2.13, and to the process before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any
+
+import torch
+
+from remat.pytorch.seam.internals import internals
+from remat.pytorch.seam.swap import swapped
+
+
+def fresh_compilation() -> AbstractContextManager[None]:
+    """Makes Dynamo trace as if for the first time, whatever was traced before."""
+    return internals("torch._dynamo.config").patch(
+        # After eight compilations of one piece of code Dynamo runs it eagerly.
+        recompile_limit=10**6,
+        accumulated_recompile_limit=10**6,
+        # A size that was another one the last time, in another model even, would become symbolic.
+        automatic_dynamic_shapes=False,
+    )
+
+
+def partitioner_settings(**settings: Any) -> AbstractContextManager[None]:
+    """Sets what torch's own partitioner goes by: names of `torch._functorch.config`."""
+    return internals("torch._functorch.config").patch(**settings)
+
+
+def nothing_donated() -> AbstractContextManager[None]:
+    """Has AOTAutograd compile backward passes that write over no saved tensor.
+
+    For partitioners that save a value together with a view of it, like torch's default one: it donates both, and one
+    may be overwritten before the other is read (torch 2.13). Our plans never do (`remat.answer.handover`).
+    """
+    return internals("torch._functorch.config").patch(donated_buffer=False)
+
+
+def backward_at_once() -> AbstractContextManager[None]:
+    """Has AOTAutograd compile a backward pass together with its forward pass, not only when it runs."""
+    return internals("torch._functorch.config").patch(force_non_lazy_backward_lowering=True)
+
+
+@contextmanager
+def nothing_cached() -> Generator[None]:
+    """Compiles everything anew: nothing is looked up in torch's caches, nor kept in them."""
+    compiler: Any = torch.compiler
+    profiles = internals("torch._dynamo.pgo")  # has a cache as well, and warns that it is off
+    silence = swapped(profiles, "warn_once", _say_nothing) if hasattr(profiles, "warn_once") else nullcontext()
+    with silence, compiler.config.patch(force_disable_caches=True):
+        yield
+
+
+def _say_nothing(*args: Any, **kwargs: Any) -> None:
+    del args, kwargs

@@ -1,0 +1,261 @@
+"""The seam: one room knows torch's private names, and what it exchanges in torch is its own thread's, and put back."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from functools import partial
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, fx, nn
+from torch._functorch import partitioners
+
+import remat
+from remat.pytorch.inductor.lowered_graphs import visited
+from remat.pytorch.inductor.traffic_count import counted
+from remat.pytorch.read.capture import visit_joint_graphs
+from remat.pytorch.seam import swap
+from remat.pytorch.seam.internals import USED, internals
+from remat.pytorch.seam.torch_partitioner import partition
+from remat.pytorch.seam.torch_settings import (
+    backward_at_once,
+    fresh_compilation,
+    nothing_cached,
+    nothing_donated,
+    partitioner_settings,
+)
+
+ROOT = Path(__file__).parents[1]
+
+
+def model() -> tuple[nn.Module, Tensor]:
+    return nn.Sequential(nn.Linear(8, 32), nn.GELU(), nn.Linear(32, 8)), torch.ones(4, 8)
+
+
+def joint_module() -> tuple[fx.GraphModule, int]:
+    """A joint graph of its own, and how many outputs are of the forward pass."""
+    found: list[tuple[fx.GraphModule, int]] = []
+
+    def keep(joint_graph: fx.Graph, node_info: Any, num_fwd_outputs: int) -> None:
+        copy = fx.Graph()
+        copy.output(copy.graph_copy(joint_graph, {}))
+        found.append((fx.GraphModule(joint_graph.owning_module, copy), num_fwd_outputs))
+
+    sample, x = model()
+    visit_joint_graphs(keep, sample, x)
+    return found[0]
+
+
+def handed_over_by_torch(module: fx.GraphModule, num_fwd_outputs: int) -> list[str]:
+    """What PyTorch's own partitioner hands to the backward pass."""
+    _, backward = partitioners.min_cut_rematerialization_partition(module, (), num_fwd_outputs=num_fwd_outputs)
+    return [node.name for node in backward.graph.find_nodes(op="placeholder")]
+
+
+def in_another_thread(call: Callable[[], Any]) -> Any:
+    results: list[Any] = []
+    thread = threading.Thread(target=lambda: results.append(call()), daemon=True)
+    thread.start()
+    thread.join(timeout=60)
+    assert results, "the other thread failed, or waits"
+    return results[0]
+
+
+def test_a_partition_in_another_thread_gets_pytorchs_own_choice() -> None:
+    module, outputs = joint_module()
+    other, again = joint_module()[0], joint_module()[0]
+    threads: list[int] = []
+    theirs: list[list[str]] = []
+
+    def ours(joint_graph: fx.Graph, node_info: Any, num_fwd_outputs: int) -> list[fx.Node]:
+        threads.append(threading.get_ident())
+        if len(threads) == 1:
+            theirs.append(in_another_thread(lambda: handed_over_by_torch(other, outputs)))
+        return list(node_info.inputs)
+
+    partition(module, (), ours, num_fwd_outputs=outputs)
+    assert threads == [threading.get_ident()]
+    assert theirs == [handed_over_by_torch(again, outputs)]
+
+
+class Interrupted(Exception):
+    pass
+
+
+EXCHANGES: dict[str, Callable[[], AbstractContextManager[Any]]] = {
+    "the kernels of a compilation": counted,
+    "kernels instead of code": partial(visited, print),
+    "no caches": nothing_cached,
+}
+SETTINGS: dict[str, Callable[[], AbstractContextManager[Any]]] = {
+    "a fresh compilation": fresh_compilation,
+    "no donated buffers": nothing_donated,
+    "backward passes at once": backward_at_once,
+    "a budget": partial(partitioner_settings, activation_memory_budget=0.5),
+}
+
+
+def settings() -> list[dict[str, Any]]:
+    configs: list[Any] = [
+        internals("torch._dynamo.config"),
+        internals("torch._functorch.config"),
+        torch.compiler.config,
+        sys.modules["torch._inductor.config"],
+    ]
+    return [config.get_config_copy() for config in configs]
+
+
+@pytest.mark.parametrize("name", [*EXCHANGES, *SETTINGS])
+@pytest.mark.parametrize("fails", [False, True])
+def test_all_that_is_exchanged_is_put_back(name: str, fails: bool) -> None:
+    before, threads = settings(), torch.autograd.is_multithreading_enabled()
+    places: dict[Any, Any] = {}
+    try:
+        with (EXCHANGES | SETTINGS)[name]():
+            places = {place: own for place, (own, _) in swap._torchs.items()}
+            assert all(vars(owner)[function] is not own for (owner, function), own in places.items())
+            assert bool(places) == (name in EXCHANGES)
+            assert settings() != before
+            if fails:
+                raise Interrupted
+    except Interrupted:
+        pass
+    assert swap._torchs == {}
+    assert all(vars(owner)[function] is own for (owner, function), own in places.items())
+    assert settings() == before
+    assert torch.autograd.is_multithreading_enabled() == threads
+
+
+def test_a_chooser_that_fails_leaves_torchs_own() -> None:
+    own, (module, outputs) = partitioners.choose_saved_values_set, joint_module()
+
+    def fails(*_: object) -> list[fx.Node]:
+        assert partitioners.choose_saved_values_set is not own
+        raise Interrupted
+
+    with pytest.raises(Interrupted):
+        partition(module, (), fails, num_fwd_outputs=outputs)
+    assert partitioners.choose_saved_values_set is own
+
+
+def greeting() -> str:
+    return "torch's"
+
+
+def test_each_thread_has_what_it_exchanged_and_the_last_one_puts_torchs_back() -> None:
+    owner: Any = ModuleType("owner")
+    owner.greet = greeting
+    entered, leave = threading.Event(), threading.Event()
+    heard: list[str] = []
+
+    def other() -> None:
+        with swap.swapped(owner, "greet", lambda: "the other's"):
+            entered.set()
+            assert leave.wait(60)
+            heard.append(owner.greet())
+
+    thread = threading.Thread(target=other)
+    with swap.swapped(owner, "greet", lambda: "ours"):
+        thread.start()
+        assert entered.wait(60)
+        assert (owner.greet(), swap.torchs_own(owner, "greet")()) == ("ours", "torch's")
+        with swap.swapped(owner, "greet", lambda: "inside"):
+            assert owner.greet() == swap.in_place(owner, "greet")() == "inside"
+        assert owner.greet() == "ours"
+    assert owner.greet() == "torch's"
+    assert owner.greet is not greeting  # the other thread is not done
+    leave.set()
+    thread.join()
+    assert heard == ["the other's"]
+    assert owner.greet is greeting
+
+
+def test_kernels_of_another_threads_compilation_are_not_counted() -> None:
+    """And they are compiled: whoever looks at kernels instead of code does so alone."""
+
+    def square(x: Tensor) -> Tensor:
+        return x * x + 1
+
+    def compiled() -> Tensor:
+        return torch.compile(square)(torch.full((4,), 3.0))
+
+    torch.compiler.reset()
+    with counted() as kernels, visited(kernels.append):
+        assert in_another_thread(compiled).tolist() == [10.0] * 4
+    assert kernels == []
+
+
+def test_everything_in_the_table_is_used_and_there() -> None:
+    texts = {
+        node.value
+        for file in (ROOT / "remat/pytorch/seam").glob("*.py")
+        if file.stem != "internals"
+        for node in ast.walk(ast.parse(file.read_text()))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+    }
+    assert {path for path in USED if path not in texts} == set()
+    for path in USED:
+        internals(path)
+
+
+@pytest.mark.parametrize("gone", ["choose_saved_values_set", "min_cut_rematerialization_partition"])
+def test_a_torch_without_a_name_is_refused_with_the_name(gone: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    internals.cache_clear()
+    monkeypatch.delattr(partitioners, gone)
+    with pytest.raises(remat.UnsupportedTorch, match=rf"torch._functorch.partitioners.{gone}\(joint_.*\) is gone"):
+        internals("torch._functorch.partitioners")
+
+
+def test_a_torch_without_a_parameter_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    internals.cache_clear()
+    monkeypatch.setattr(partitioners, "choose_saved_values_set", lambda joint_graph, node_info: [])
+    with pytest.raises(remat.UnsupportedTorch, match=r"memory_budget\) is gone"):
+        internals("torch._functorch.partitioners")
+
+
+def test_a_torch_without_a_type_is_refused_when_pytorch_is_first_needed() -> None:
+    code = (
+        "import remat, torch._inductor.custom_graph_pass as passes; del passes.CustomPartitionerFn\n"
+        "try: remat.capture\n"
+        "except remat.UnsupportedTorch as error: print(error)"
+    )
+    command = [sys.executable, "-W", "ignore", "-c", code]
+    said = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    assert "CustomPartitionerFn" in said
+    assert torch.__version__ in said
+
+
+def private_names(file: Path) -> Iterator[str]:
+    """Private modules of torch that a file imports or names, and private attributes of what is not its own."""
+    for node in ast.walk(ast.parse(file.read_text())):
+        found: list[str] = []
+        if isinstance(node, ast.Import):
+            found = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            found = [f"{node.module}.{alias.name}" for alias in node.names]
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            found = [node.value]
+        yield from (name for name in found if re.fullmatch(r"torch(\.\w+)*\._\w+(\.\w+)*", name))
+        if isinstance(node, ast.Attribute) and re.match(r"_[^_]", node.attr):
+            name = ast.unparse(node)
+            if not name.startswith(("self.", "cls.", "torch.ops.")):  # names of operators are everyone's
+                yield name
+
+
+def test_only_the_seam_knows_torchs_private_names() -> None:
+    seam = ROOT / "remat/pytorch/seam"
+    rooms = (file for file in (ROOT / "remat/pytorch").rglob("*.py") if seam not in file.parents)
+    plug_ins = (file for folder in ("solvers", "costmodels") for file in (ROOT / folder).rglob("*.py"))
+    named = {str(file.relative_to(ROOT)): names for file in (*rooms, *plug_ins) if (names := list(private_names(file)))}
+    assert named == {}
+    assert "torch._ops.OpOverload" in list(private_names(seam / "torch_names.py"))
+    assert "lowering._update_scheduler" in list(private_names(seam / "inductor_lowering.py"))
