@@ -37,7 +37,7 @@ class Expansion:
 
 
 def expand(calls: Sequence[EagerCall]) -> list[Expansion | None]:
-    """The expansion of each call; None for views and for what is not looked into.
+    """Expands each call; None for views and for what is not looked into.
 
     That is higher-order operators, and those whose result has a shape that depends on contents (`nonzero`).
     """

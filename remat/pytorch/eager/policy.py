@@ -70,7 +70,7 @@ class SelectivePolicy:
         return sum(call.along_bytes for call in self.kept)
 
     def contexts(self) -> tuple[AbstractContextManager[Any], AbstractContextManager[Any]]:
-        """For `torch.utils.checkpoint.checkpoint(fn, *args, use_reentrant=False, context_fn=policy.contexts)`.
+        """Makes what `checkpoint(fn, *args, use_reentrant=False, context_fn=policy.contexts)` of torch asks for.
 
         In eager mode; inside `torch.compile`, `remat.compile` is what brings a plan.
         Sizes may differ from those that the policy was made with (the last batch of an epoch); the
@@ -85,7 +85,7 @@ class SelectivePolicy:
         return _Pass(forward, decide.start_forward), _Pass(again, decide.start_again)
 
     def report(self) -> str:
-        """What is kept, what comes along, and what could not be expressed, with reasons."""
+        """Says what is kept, what comes along, and what could not be expressed, with reasons."""
         lines = [
             f"keeps {human_bytes(self.kept_bytes)} from {len(self.kept)} of {len(self.operators)} operators"
             + (f", {human_bytes(self.along_bytes)} of it saved along" if self.along_bytes else "")

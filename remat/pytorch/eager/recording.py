@@ -71,7 +71,7 @@ class EagerCall:
 
     @property
     def operands(self) -> list[Operand]:
-        """The tensors that it took, in order, with repetitions."""
+        """Lists the tensors that it took, in order, with repetitions."""
         return [leaf for leaf in tree_leaves((self.args, self.kwargs)) if isinstance(leaf, Operand)]
 
     @property
@@ -127,7 +127,7 @@ class Recording:
 
 @contextmanager
 def every_cast() -> Generator[None]:
-    """Autocast casts a weight wherever it is used.
+    """Has autocast cast a weight wherever it is used.
 
     Else it would keep the copy until its outermost context ends: a region that reads the weight a second time, or
     again in the backward pass, would run other operators than the first time.

@@ -21,7 +21,7 @@ from remat.pytorch.seam.torch_names import HigherOrderOperator, tree_leaves
 
 
 def dry_run(graph: fx.Graph) -> list[InductorKernel]:
-    """The kernels that Inductor would make of `graph`, in order; call it from a post-grad pass.
+    """Lists the kernels that Inductor would make of `graph`, in order; to be called from a post-grad pass.
 
     Raises:
         UnsupportedTorch: the installed torch lacks what this relies on.
@@ -68,7 +68,7 @@ def _origins(buffer: Any) -> Collection[fx.Node]:
 
 
 def copied(graph: fx.Graph) -> fx.Graph:
-    """The same graph with nodes of its own: same names, same fake values."""
+    """Copies a graph: other nodes, with the same names and the same fake values."""
     copy, twin = fx.Graph(), dict[fx.Node, fx.Node]()
     for node in graph.nodes:
         twin[node] = copy.node_copy(node, twin.__getitem__)

@@ -75,7 +75,7 @@ class DuplicateAcrossKernels(CustomGraphPass):
         duplicate(graph, whole, again)
 
     def uuid(self) -> Any:
-        """For Inductor's caches: what this does depends on the code of `remat` alone."""
+        """Tells Inductor's caches what this depends on: the code of `remat` alone."""
         packages = ("remat", "costmodels", "solvers")
         root = Path(__file__).parents[3]
         return get_hash_for_files(tuple(sorted(str(file) for name in packages for file in (root / name).rglob("*.py"))))
@@ -91,7 +91,7 @@ def _decided(graph: fx.Graph) -> tuple[Pass, dict[int, frozenset[int]]]:
 
 
 class _Trials:
-    """Which readers' duplicates lower Inductor's count, at no more kernels: all, or each half by itself, and so on."""
+    """Finds whose duplicates lower Inductor's count, at no more kernels: all, or each half by itself, and so on."""
 
     def __init__(
         self, graph: fx.Graph, whole: Pass, again: Sequence[frozenset[int]], kernels: Sequence[InductorKernel]
@@ -121,7 +121,7 @@ class _Trials:
 
 
 def pass_of(graph: fx.Graph, kernels: Sequence[InductorKernel]) -> Pass:
-    """A forward or backward graph with Inductor's kernels as fusion groups."""
+    """Reads a forward or backward graph, with Inductor's kernels as fusion groups."""
     *nodes, end = graph.nodes
     everything = SimpleNamespace(required_fw_nodes=nodes, tangents_closure=(), static_lifetime_input_nodes=())
     facts = extract(graph, everything, len(end.args[0]))

@@ -45,7 +45,7 @@ def inductor_peaks(
     plans: Plan | Sequence[Plan],
     alive_anyway: Collection[str] = (),
 ) -> list[InductorPeak]:
-    """Inductor's estimates for a model under a plan: of each forward and each backward graph, in turn.
+    """Asks Inductor what a model holds under a plan: in each forward and each backward graph, in turn.
 
     Args:
         model: a module or function; it runs once, and is left as it was.

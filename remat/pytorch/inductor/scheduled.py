@@ -24,7 +24,7 @@ from remat.pytorch.seam.torch_partitioner import partition
 
 
 def inductor_kernels(model: Callable[..., Any], /, *args: Any, plans: Plan | Sequence[Plan]) -> list[InductorKernel]:
-    """The kernels of each forward and each backward graph of a model under a plan, in Inductor's order.
+    """Lists the kernels of each forward and each backward graph of a model under a plan, in Inductor's order.
 
     Args:
         model: a module or function; it runs once, uncompiled, and is left as it was.
@@ -53,7 +53,7 @@ def inductor_kernels(model: Callable[..., Any], /, *args: Any, plans: Plan | Seq
 
 
 class Scheduled:
-    """Inductor's kernels for a graph under any plan: no model, no Dynamo, no AOTAutograd, nothing allocated.
+    """Lists Inductor's kernels for a graph under any plan: no model, no Dynamo, no AOTAutograd, nothing allocated.
 
     The joint FX graph is made again from the graph's columns (`remat.pytorch.inductor.to_fx`), once. For each plan
     torch's own extraction splits it, and Inductor's passes, lowering and scheduler do the rest. It takes
@@ -90,11 +90,11 @@ class Scheduled:
 
     @property
     def strides(self) -> dict[str, tuple[int, ...]]:
-        """The strides of every tensor of the joint graph, by name."""
+        """Says the strides of every tensor of the joint graph, by name."""
         return self._joint.strides
 
     def joint(self) -> fx.GraphModule:
-        """A copy of the joint graph, which runs: inputs and tangents in, outputs and gradients out.
+        """Copies the joint graph, so that it can run: inputs and tangents in, outputs and gradients out.
 
         Symbolic integers are left out; outputs come once each, in the order of the graph.
         """
@@ -104,7 +104,7 @@ class Scheduled:
         return fx.GraphModule(module, copied)
 
     def kernels(self, plan: Plan) -> list[InductorKernel]:
-        """The kernels of the forward and then of the backward pass, in Inductor's order.
+        """Lists the kernels of the forward and then of the backward pass, in Inductor's order.
 
         Raises:
             InvalidPlan: the plan names unknown values, is not legal, or was made for another graph.
@@ -124,7 +124,7 @@ class Scheduled:
         return kernels
 
     def split(self, plan: Plan) -> tuple[fx.GraphModule, fx.GraphModule]:
-        """The forward and the backward graph under a plan, which is not checked (see `remat.check_plan`)."""
+        """Splits the joint graph as a plan says, which is not checked (see `remat.check_plan`)."""
         handed = handed_over(self.graph, plan)
 
         def saved(joint_graph: fx.Graph, node_info: Any, num_fwd_outputs: int) -> list[fx.Node]:
@@ -146,7 +146,7 @@ class Scheduled:
     def _scheduled(
         self, module: fx.GraphModule, strides: Mapping[str, tuple[int, ...] | None], *, backward: bool
     ) -> tuple[list[InductorKernel], dict[str, tuple[int, ...] | None]]:
-        """The kernels of one pass, and the strides of its outputs, by name.
+        """Finds the kernels of one pass, and the strides of its outputs, by name.
 
         Args:
             module: the pass.
@@ -172,7 +172,7 @@ class Scheduled:
 
 @contextmanager
 def _uncollected() -> Generator[None]:
-    """No garbage collection: lowering makes so many small objects that it takes a third of the time.
+    """Has Python collect no garbage: lowering makes so many small objects that it takes a third of the time.
 
     Measured on a GPT-2-style model of two layers: 2.2 s with it, 1.5 s without, and no more memory.
     """
@@ -198,7 +198,7 @@ def _checked(device: str | torch.device) -> torch.device:
 
 
 def _fitting(graph: Graph, strides: Mapping[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
-    """The strides of values of the graph; those of the rest of the whole are no concern of a part."""
+    """Keeps the strides of values of the graph: those of the rest of the whole are no concern of a part."""
     if not isinstance(strides, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]  # users are untyped
         raise InvalidOption(f"Scheduled: strides must be a dict of names, got {strides!r}")
     found: dict[str, tuple[int, ...]] = {}
@@ -225,7 +225,7 @@ def _outputs(module: fx.GraphModule) -> Sequence[Any]:
 
 
 def _renamed(kernel: InductorKernel, names: Mapping[str, str]) -> InductorKernel:
-    """With the names of placeholders instead of what torch's partitioner had to see."""
+    """Names placeholders as the graph does, instead of as torch's partitioner had to see them."""
     reads, writes = (
         tuple((names.get(name, name), bytes_) for name, bytes_ in accessed)
         for accessed in (kernel.reads, kernel.writes)

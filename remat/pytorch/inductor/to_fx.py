@@ -56,7 +56,7 @@ class JointGraph:
 
     @classmethod
     def of(cls, graph: Graph, device: torch.device, strides: Mapping[str, tuple[int, ...]] | None = None) -> JointGraph:
-        """The joint graph of a `Graph`.
+        """Makes the joint graph of a `Graph` again.
 
         Args:
             graph: with the arguments of its calls, as `remat.capture` writes them.
@@ -72,7 +72,7 @@ class JointGraph:
 
     @cached_property
     def strides(self) -> dict[str, tuple[int, ...]]:
-        """Of every tensor, by name."""
+        """Says the stride of every tensor, by name."""
         values = {node.name: node.meta.get("val") for node in self.module.graph.nodes}
         return {name: value.stride() for name, value in values.items() if isinstance(value, torch.Tensor)}
 
@@ -160,7 +160,7 @@ class _Builder:
         return self.fx_graph.create_node("call_function", target, tuple(args), kwargs, name=name)
 
     def _compute(self, outputs: list[fx.Node]) -> None:
-        """Fake tensors for all values: first of the forward pass, as tangents look like its outputs."""
+        """Computes fake tensors for all values: first of the forward pass, as tangents look like its outputs."""
         tangents = self.graph.in_tangents
         free = list(outputs)
         with self.fake_mode, enable_python_dispatcher(), torch.no_grad():
@@ -178,7 +178,7 @@ class _Builder:
                     node.meta["val"] = self._result(value, node)
 
     def _input(self, value: int, free: list[fx.Node]) -> torch.Tensor:
-        """As it is known to be, or as the first output that it may be the tangent of, or contiguous."""
+        """Makes an input: as it is known to be, like the first output that it may be the tangent of, or contiguous."""
         graph = self.graph
         name, shape = graph.names[value], graph.shapes[value]
         dtype = getattr(torch, graph.dtypes[value], None)

@@ -44,7 +44,7 @@ class InductorKernel:
 
 @contextmanager
 def counted() -> Generator[list[InductorKernel]]:
-    """A list that fills with the kernels of every graph that this thread has Inductor schedule inside the block.
+    """Lists the kernels of every graph that this thread has Inductor schedule inside the block, as they come.
 
     Caches are off inside: a graph that comes out of a cache is never scheduled. The backward pass
     runs, and so compiles, on the thread that asks for it: torch's settings belong to a thread since
@@ -70,7 +70,7 @@ def counted() -> Generator[list[InductorKernel]]:
 
 
 def scheduled_kernels(lowering: Any) -> list[InductorKernel]:
-    """The kernels of one of Inductor's graphs, in order; while Inductor works on it, after scheduling."""
+    """Lists the kernels of one of Inductor's graphs, in order: while Inductor works on it, after scheduling."""
     return [_kernel(node, lowering) for node in launched(lowering)]
 
 

@@ -44,7 +44,7 @@ def measure_device(kind: str | None = None) -> DeviceProfile:
 
 
 def measured_device(kind: str | None = None) -> DeviceProfile:
-    """What was measured of this device before; measured, and kept, now if nothing was.
+    """Reads what was measured of this device before; if nothing was, measures it now and keeps it.
 
     The file that `remat device` writes may be of another device: of another machine that shares the folder, or of
     as many cores as another process was given. Then this one has a file of its own.

@@ -40,12 +40,12 @@ class Saved:
 
     @property
     def tensors(self) -> int:
-        """How many distinct storages."""
+        """Counts the distinct storages."""
         return len(self.each)
 
     @property
     def bytes(self) -> int:
-        """Their total size."""
+        """Adds up the sizes of the storages."""
         return sum(tensor.bytes for tensor in self.each)
 
 

@@ -30,7 +30,7 @@ def usual_strategies(
     solver: str | Solver | None = None,
     **torch_compile_kwargs: Any,
 ) -> dict[str, Strategy]:
-    """Eager, autograd's own saves, PyTorch's partitioner in three settings, and ours; by name.
+    """Lists the strategies to compare by name: eager, autograd's own saves, PyTorch in three settings, and ours.
 
     All but eager go through TorchInductor, so they differ in what is saved and in nothing else.
 

@@ -43,7 +43,7 @@ class Stopwatch:
             self._flush = torch.empty(_FLUSH_BYTES[device.type], dtype=torch.int8, device=device)
 
     def median_ns(self, call: Callable[[], object]) -> int:
-        """The median of 5 to 30 runs, after two to warm up; about 50 ms of calls."""
+        """Takes the median of 5 to 30 runs, after two to warm up: about 50 ms of calls."""
         for _ in range(2):
             call()
         runs: list[float] = []
@@ -53,12 +53,12 @@ class Stopwatch:
         return max(1, round(statistics.median(runs)))
 
     def best_ns(self, call: Callable[[], object], runs: int = 5) -> float:
-        """The shortest of some runs, caches as they are: what the device can do."""
+        """Takes the shortest of some runs, caches as they are: what the device can do."""
         call()
         return min(self.one_ns(call) for _ in range(runs))
 
     def one_ns(self, call: Callable[[], object]) -> float:
-        """One run."""
+        """Times one run, in nanoseconds."""
         if self.device.type != "cuda":
             start_ns = time.perf_counter_ns()
             call()
@@ -72,7 +72,7 @@ class Stopwatch:
 
 
 def device_of(kind: str | None) -> torch.device:
-    """The device of a kind: "cpu", "cuda", or None for CUDA where there is any.
+    """Finds the device of a kind: "cpu", "cuda", or None for CUDA where there is any.
 
     Raises:
         InvalidOption: another kind, or there is no such device.

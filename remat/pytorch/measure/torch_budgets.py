@@ -28,7 +28,7 @@ def torchs_plans(
     estimator: str = "flops",
     **kwargs: Any,
 ) -> list[tuple[Graph, dict[float, Plan]]]:
-    """PyTorch's choice at each memory budget, for each joint graph of a model.
+    """Asks PyTorch for its choice at each memory budget, for each joint graph of a model.
 
     The plans are as PyTorch makes them: some are not legal (see `remat.check_plan`), since below a
     budget of 1 it recomputes random numbers.
@@ -60,7 +60,7 @@ def torchs_plans(
 def torchs_choice_at(
     joint_graph: fx.Graph, node_info: Any, budget: float, solver: str = "dp", estimator: str = "flops"
 ) -> list[fx.Node]:
-    """What PyTorch would save of a joint graph at one memory budget."""
+    """Asks PyTorch what it would save of a joint graph at one memory budget."""
     with partitioner_settings(
         activation_memory_budget=budget,
         activation_memory_budget_solver=solver,

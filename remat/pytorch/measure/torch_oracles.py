@@ -32,11 +32,11 @@ class Inductor(Oracle):
     asked_in_search: ClassVar[bool] = True
 
     def terms(self, objective: Objective) -> tuple[str, ...]:
-        """Those of the objective, which must be traffic."""
+        """Names the terms of the objective, which must be traffic."""
         return _required(self, objective, Traffic).terms
 
     def on(self, graph: Graph, objective: Objective) -> Opinion:
-        """By the joint graph, made again from the columns of `graph`."""
+        """Judges by the joint graph, made again from the columns of `graph`."""
         cost = _required(self, objective, Traffic).cost(graph)
         scheduled, known = Scheduled(graph), dict[bytes, Score]()
 
@@ -50,7 +50,7 @@ class Inductor(Oracle):
 
 
 class Device(Oracle):
-    """How long the compiled step takes on this machine: on CUDA where there is any, else on the CPU.
+    """Times the compiled step on this machine: on CUDA where there is any, else on the CPU.
 
     Both passes are compiled by Inductor, as each plan splits them, and run on random numbers (whole numbers
     are zeros); the plans take turns. Compiling takes seconds to minutes a plan.
@@ -59,7 +59,7 @@ class Device(Oracle):
     name: ClassVar[str] = "device"
 
     def terms(self, objective: Objective) -> tuple[str, ...]:
-        """Measured time; the objective of the search must be time."""
+        """Names measured time; the objective of the search must be time."""
         _required(self, objective, Time)
         return "measured_ns", "saved_bytes"
 

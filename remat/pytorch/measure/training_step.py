@@ -53,7 +53,7 @@ class Measured:
     times_s: tuple[float, ...] = ()
 
     def row(self) -> dict[str, Any]:
-        """The columns of `measure` about this step; what was not measured is missing."""
+        """Fills the columns of `measure` about this step; what was not measured is missing."""
         row: dict[str, Any] = {"saved_tensors": self.saved.tensors, "saved_bytes": self.saved.bytes}
         row |= {"peak_bytes": self.peak_bytes, "first_s": self.first_s}
         if self.kernels:
@@ -68,7 +68,7 @@ class Measured:
 
 
 def mean_square(output: Any) -> Tensor:
-    """The loss where none is given: a scalar as it is, else the mean squares of all that has a gradient."""
+    """Stands in for a loss: a scalar as it is, else the mean squares of all that has a gradient."""
     outputs = [leaf for leaf in tree_leaves(output) if isinstance(leaf, Tensor) and leaf.requires_grad]
     if not outputs:
         raise InvalidOption("nothing that the model returns requires a gradient: there is no step to measure")
@@ -229,7 +229,7 @@ class _Run:
     loss: Loss
 
     def first(self) -> Measured:
-        """All but the times of later steps; what they change is left to the caller."""
+        """Measures all but the times of later steps; what the steps change is left to the caller."""
         start = time.perf_counter()
         with counted() as kernels, fresh_compilation(), torch.enable_grad():
             self._train()
@@ -244,7 +244,7 @@ class _Run:
             return outcome(self.step, self.model, self.args, self.loss)
 
     def seconds(self) -> float:
-        """Wall time of one more step."""
+        """Times one more step, by the clock on the wall."""
         self._forget_gradients()
         self._wait()
         start = time.perf_counter()

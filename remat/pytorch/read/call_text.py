@@ -41,7 +41,7 @@ _NAMED: dict[type, str] = {
 def call_texts(
     nodes: Sequence[fx.Node], sources: Sequence[list[fx.Node]], symbolic: AbstractSet[fx.Node]
 ) -> tuple[str, ...]:
-    """The text of every node's call.
+    """Writes every node's call as text.
 
     Most calls have one producer, their first argument, and models repeat their layers: what else such a
     call says is encoded once, and found again by its repr (which no two different constants share). That
@@ -100,7 +100,7 @@ def _special(argument: Any) -> dict[str, Any]:
 
 
 def call_of(text: str, producers: Sequence[Any], device: torch.device) -> tuple[list[Any], dict[str, Any]]:
-    """The positional and keyword arguments of a call.
+    """Reads the positional and keyword arguments of a call.
 
     Args:
         text: an entry of `Graph.arguments`.

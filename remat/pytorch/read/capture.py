@@ -53,7 +53,7 @@ def capture(model_or_fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Gr
 
 
 def capture_all(model_or_fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> list[Graph]:
-    """As `capture`, for models with several joint graphs: one `Graph` each, in order.
+    """Captures all joint graphs of a model that may have several: one `Graph` each, in order.
 
     Dynamo makes several where it breaks a graph; and one for the body of each
     `nested_compile_region`, however often the body is called.

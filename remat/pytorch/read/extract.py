@@ -32,7 +32,7 @@ _SYMBOL_BYTES = 8
 def extract(
     joint_graph: fx.Graph, node_info: Any, num_fwd_outputs: int, meta: Mapping[str, str] | None = None
 ) -> Graph:
-    """The facts about a joint graph.
+    """Reads the facts about a joint graph.
 
     Args:
         joint_graph: forward and backward in one graph, with fake tensors in `meta["val"]`.
@@ -44,7 +44,7 @@ def extract(
 
 
 class _Reader:
-    """One pass over the nodes for each kind of fact."""
+    """Goes over the nodes once for each kind of fact."""
 
     def __init__(self, joint_graph: fx.Graph, node_info: Any, num_fwd_outputs: int) -> None:
         *self.nodes, self.end = joint_graph.nodes
@@ -58,7 +58,7 @@ class _Reader:
         self.op_of = dict(zip(self.nodes, self.ops, strict=True))
 
     def graph(self, meta: dict[str, str]) -> Graph:
-        """All the columns together."""
+        """Puts all the columns together."""
         nodes, ops = self.nodes, self.ops
         values = [node.meta.get("val") for node in nodes]
         marked = _marks(nodes)
@@ -106,7 +106,7 @@ class _Reader:
         )
 
     def _flops(self, node: fx.Node, shape: tuple[int, ...]) -> int:
-        """By torch's formula where it has one; one operation an element otherwise."""
+        """Counts by torch's formula where it has one; one operation an element otherwise."""
         if node.op != "call_function":
             return 0
         value = node.meta.get("val")

@@ -30,7 +30,7 @@ _IN_PLACE = ("_scatter", "index_put", "_c10d_functional")
 def overwritten_inputs(
     joint_graph: fx.Graph, ops: Mapping[fx.Node, Operator], tangents: Container[fx.Node]
 ) -> set[fx.Node]:
-    """The placeholders that the forward pass writes to, inside the graph or right after it.
+    """Finds the placeholders that the forward pass writes to, inside the graph or right after it.
 
     Args:
         joint_graph: the graph.
@@ -52,7 +52,7 @@ def overwritten_inputs(
 def values_in_their_memory(
     joint_graph: fx.Graph, ops: Mapping[fx.Node, Operator], tangents: Container[fx.Node]
 ) -> set[fx.Node]:
-    """The values that Inductor may compute in the memory of an overwritten input. Arguments as above.
+    """Finds the values that Inductor may compute in the memory of an overwritten input. Arguments as above.
 
     They are what is copied into an input in the end, and what that was made of by operators that have an
     in-place form. Each step of such a chain may be written over by the next, though it is saved (torch 2.13).
@@ -76,7 +76,7 @@ def values_in_their_memory(
 def backward_targets(
     joint_graph: fx.Graph, ops: Mapping[fx.Node, Operator], tangents: Container[fx.Node]
 ) -> set[fx.Node]:
-    """The values that the backward pass writes to. Arguments as above."""
+    """Finds the values that the backward pass writes to. Arguments as above."""
     return {target for node in joint_graph.nodes if node in tangents for target in _target(node, ops)}
 
 
@@ -121,7 +121,7 @@ def keep_old_values(joint_module: fx.GraphModule) -> None:
 
 
 def _tangents_closure(nodes: list[fx.Node], ops: Mapping[fx.Node, Operator]) -> set[fx.Node]:
-    """As torch's partitioner will find it: what uses a tangent, or is a write that the backward pass makes."""
+    """Finds, as torch's partitioner will, what uses a tangent, or is a write that the backward pass makes."""
     closure: set[fx.Node] = set()
     for node in nodes:
         is_tangent = node.op == "placeholder" and "tangents" in str(node.target)

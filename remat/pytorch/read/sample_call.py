@@ -24,7 +24,7 @@ _SELECTS = ("aten.gather", "aten.index_select", "aten.scatter", "aten.scatter_ad
 
 
 def rebuild(graph: Graph, value: int, device: torch.device) -> Callable[[], Any]:
-    """A function that computes one value, on arguments of its own.
+    """Makes a function that computes one value, on arguments of its own.
 
     Raises:
         CannotRebuild: the operator is not installed here, or an argument cannot be made up.
@@ -74,7 +74,7 @@ class _Stand:
 
 
 def operator_named(name: str) -> Callable[..., Any]:
-    """The operator of `torch.ops` with a name as in `Graph.ops`.
+    """Finds the operator of `torch.ops` with a name as in `Graph.ops`.
 
     Raises:
         CannotRebuild: there is none.

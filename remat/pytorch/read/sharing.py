@@ -13,7 +13,7 @@ from remat.pytorch.seam.torch_names import HigherOrderOperator, storage_of
 
 
 def bases(nodes: Sequence[fx.Node], ops: Mapping[fx.Node, Operator]) -> dict[fx.Node, fx.Node]:
-    """For each value, the first value of the storage that it lives in: itself, unless it is a view.
+    """Finds, for each value, the first value of the storage that it lives in: itself, unless it is a view.
 
     Schemas come first: the passes over joint graphs leave views whose fake tensors have a storage of
     their own (torch 2.13: the no-op `expand` between a softmax and its matmul).

@@ -17,7 +17,7 @@ def run_uncompiled(
     partitioner: CustomPartitionerFn,
     options: Mapping[str, Any] | None = None,
 ) -> Callable[..., Any]:
-    """A Dynamo backend: traced, passed over and partitioned as for Inductor, then interpreted.
+    """Runs a graph of Dynamo's as a backend: passed over and partitioned as for Inductor, then interpreted.
 
     Args:
         graph_module: Dynamo's forward graph.

@@ -30,7 +30,7 @@ def compile(
     codegen: bool = True,
     **torch_compile_kwargs: Any,
 ) -> Callable[..., Any]:
-    """`torch.compile`, with what to save chosen by a cost model and a solver.
+    """Compiles a model as `torch.compile` does, with what to save chosen by a cost model and a solver.
 
     Args:
         model: a module or function.
@@ -74,7 +74,7 @@ def backend(
     mode: str | None = None,
     options: Mapping[str, Any] | None = None,
 ) -> Callable[..., Any]:
-    """The backend behind `torch_compile(model, backend="remat")`, with default settings.
+    """Compiles as `torch.compile(model, backend="remat")` asks for: with default settings.
 
     Args:
         graph_module: Dynamo's forward graph.
@@ -87,6 +87,6 @@ def backend(
 
 
 def _inductor_options(mode: str | None, options: Mapping[str, Any] | None) -> dict[str, Any]:
-    """What torch.compile would make of `mode` and `options`, as one dictionary."""
+    """Joins `mode` and `options` into one dictionary, as torch.compile would."""
     from_mode = {} if mode is None or mode == "default" else mode_options(mode)
     return {**from_mode, **(options or {})}

@@ -22,7 +22,7 @@ def several_ranks() -> bool:
 
 
 def agreed(mine: Plan | Exception, graph: Graph | None) -> Plan | Exception:
-    """The plan of the lowest rank that has one for the same graph as this one.
+    """Takes the plan of the lowest rank that has one for the same graph as this one.
 
     Every rank of the default process group must get here as often as the others, or they wait for it
     for ever: so one that has no plan, or not even a graph, comes as well. Ranks with different graphs

@@ -21,7 +21,7 @@ from remat.pytorch.seam.torch_names import storage_of, tree_leaves
 
 
 def warn_if_skipped(compiled: Callable[..., Any], model: Callable[..., Any]) -> Callable[..., Any]:
-    """`compiled`, which warns if its first call that needs gradients turns out to have run eagerly.
+    """Has `compiled` warn if its first call that needs gradients turns out to have run eagerly.
 
     A model of which Dynamo compiles some part gets no warning for the rest.
 

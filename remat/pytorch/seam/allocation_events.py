@@ -9,7 +9,7 @@ from remat.pytorch.seam.internals import internals
 
 
 def cpu_allocations(call: Callable[[], object]) -> list[int]:
-    """Runs `call()`; the sizes of what is allocated on the CPU, and freed (negative), in order of time.
+    """Runs `call()` and lists the sizes of what is allocated on the CPU, and freed (negative), in order of time.
 
     By the profiler that preceded Kineto, which records the same sums as its successor (torch 2.11,
     2.13 and 2.15) and prints nothing.

@@ -9,7 +9,7 @@ from remat.pytorch.seam.internals import internals
 
 
 def graphs_compiled() -> int:
-    """How many graphs Dynamo has had compiled in this process, from caches or not."""
+    """Counts the graphs that Dynamo has had compiled in this process, from caches or not."""
     return internals("torch._dynamo.utils").counters["stats"]["unique_graphs"]
 
 

@@ -28,7 +28,7 @@ def is_fake(tensor: object) -> TypeGuard[FakeTensor]:
 
 
 def owned(model: Callable[..., Any], args: Any) -> list[Tensor]:
-    """The tensors that are alive whatever a step does: parameters, buffers, arguments."""
+    """Lists the tensors that are alive whatever a step does: parameters, buffers, arguments."""
     own = [*model.parameters(), *model.buffers()] if isinstance(model, nn.Module) else []
     return [*own, *(leaf for leaf in tree_leaves(args) if isinstance(leaf, Tensor))]
 
@@ -104,7 +104,7 @@ def real_tensors() -> Generator[None]:
 
 
 def hint(size: Any) -> int:
-    """A number for a possibly symbolic size: its hint, or 4096 as in torch where there is none."""
+    """Takes a number for a possibly symbolic size: its hint, or 4096 as in torch where there is none."""
     if isinstance(size, int):
         return size
     sizes: Any = symbolic_shapes

@@ -39,13 +39,13 @@ def compile_pass(graph_module: fx.GraphModule, inputs: Sequence[Any], *, backwar
 
 
 def mode_options(mode: str) -> dict[str, Any]:
-    """The settings of Inductor that a `mode` of `torch.compile` stands for."""
+    """Looks up the settings of Inductor that a `mode` of `torch.compile` stands for."""
     return internals("torch._inductor").list_mode_options(mode)
 
 
 @cache
 def decompositions() -> Any:
-    """What Inductor makes of each operator that it does not compile as it is."""
+    """Lists what Inductor makes of each operator that it does not compile as it is."""
     # Some decompositions look the lowerings up as an attribute of their package.
     internals("torch._inductor.lowering")
     return internals("torch._inductor.decomposition").select_decomp_table()
@@ -53,7 +53,7 @@ def decompositions() -> Any:
 
 @contextmanager
 def lowered(graph_module: fx.GraphModule, inputs: Sequence[Any], shape_env: Any, **kwargs: Any) -> Generator[Any]:
-    """The `GraphLowering` of a graph, with its `scheduler`, while Inductor is set to work on it.
+    """Lowers a graph: gives its `GraphLowering`, with a `scheduler`, while Inductor is set to work on it.
 
     Args:
         graph_module: after Inductor's passes over forward and backward graphs.
@@ -95,7 +95,7 @@ def prepared(graph_module: fx.GraphModule, fake_mode: Any, inputs: Sequence[Any]
 
 
 def current_fake_mode() -> Any:
-    """The fake mode of the graph that Inductor is working on."""
+    """Finds the fake mode of the graph that Inductor is working on."""
     return internals("torch._inductor.virtualized").V.fake_mode
 
 

@@ -9,7 +9,7 @@ from remat.pytorch.seam.internals import internals
 
 
 def launched(lowering: Any) -> list[Any]:
-    """The scheduler's nodes that launch something, in order.
+    """Lists the scheduler's nodes that launch something, in order.
 
     Two kinds do not: a concatenation in place, and one result out of a call's several.
     """
@@ -34,7 +34,7 @@ def is_computed(buffer: Any) -> bool:
 
 
 def output_strides(lowering: Any) -> list[tuple[int, ...] | None]:
-    """The strides that Inductor gives to each output; None for what has none."""
+    """Lists the strides that Inductor gives to each output; None for what has none."""
     return [
         tuple(map(int, output.get_layout().stride))
         if isinstance(output, _ir().IRNode) and output.has_tensor_output()
@@ -44,12 +44,12 @@ def output_strides(lowering: Any) -> list[tuple[int, ...] | None]:
 
 
 def memory_planner() -> Any:
-    """The module of Inductor that estimates peak memory, and orders kernels to lower it."""
+    """Gives the module of Inductor that estimates peak memory, and orders kernels to lower it."""
     return internals("torch._inductor.memory")
 
 
 def ordered_set(names: Iterable[str]) -> Any:
-    """Names, as the kind of set that Inductor works with."""
+    """Makes names the kind of set that Inductor works with."""
     return internals("torch.utils._ordered_set").OrderedSet(names)
 
 

@@ -76,7 +76,7 @@ USED: dict[str, tuple[str, ...]] = {
 
 @cache
 def internals(path: str) -> Any:
-    """One of the modules of `USED`, imported when it is first asked for and checked once.
+    """Imports one of the modules of `USED`, and checks it, when it is first asked for.
 
     Raises:
         UnsupportedTorch: the installed torch lacks the module, or something that is used of it.
@@ -103,7 +103,7 @@ def _takes(function: Any, parameters: list[str]) -> bool:
 
 
 def unsupported(what: str) -> UnsupportedTorch:
-    """The error for a torch without something that `remat` relies on."""
+    """Makes the error for a torch without something that `remat` relies on."""
     return UnsupportedTorch(
         f"torch {torch.__version__} is not supported: {what}. remat works with torch 2.11 to 2.15; install one of those"
     )

@@ -54,13 +54,13 @@ def swapped(owner: Any, name: str, ours: Callable[..., Any]) -> Generator[None]:
 
 
 def torchs_own(owner: Any, name: str) -> Callable[..., Any]:
-    """What torch itself has in a place, also while it is exchanged."""
+    """Finds what torch itself has in a place, also while it is exchanged."""
     with _lock:
         return _torchs.get((owner, name), (_defined((owner, name)), 0))[0]
 
 
 def in_place(owner: Any, name: str) -> Callable[..., Any]:
-    """What this thread has in a place now: torch's own, unless a block around has exchanged it."""
+    """Finds what this thread has in a place now: torch's own, unless a block around has exchanged it."""
     return _of_this_thread().get((owner, name)) or torchs_own(owner, name)
 
 

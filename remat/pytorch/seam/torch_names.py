@@ -72,7 +72,7 @@ def is_overload(operator: object) -> bool:
 
 
 def schema_of(operator: object) -> Any:
-    """The declaration of an operator: `arguments` and `returns`, each with what it aliases; None if it has none."""
+    """Finds the declaration of an operator: `arguments` and `returns`, each with its aliases; None if it has none."""
     return operator._schema if isinstance(operator, OpOverload) else None
 
 
@@ -82,7 +82,7 @@ def is_mutable(operator: object) -> bool:
 
 
 def storage_of(tensor: Tensor) -> int:
-    """Which storage a tensor lives in: no two that are alive share the number.
+    """Numbers the storage that a tensor lives in: no two that are alive share the number.
 
     Not the address of its memory: a fake tensor, or a subclass that wraps tensors, has a storage without one.
 

@@ -62,12 +62,12 @@ def default_partition(
 
 
 def torchs_choice(joint_graph: fx.Graph, node_info: Any) -> list[fx.Node]:
-    """What torch's own partitioner would save, with its own settings."""
+    """Asks torch's own partitioner what it would save, with its own settings."""
     budget = internals("torch._functorch.config").activation_memory_budget
     return torchs_own(internals(_PARTITIONERS), _CHOOSER)(joint_graph, node_info, budget)
 
 
 @cache
 def op_types() -> Any:
-    """torch's lists of fusible, compute-intensive, random and view operators."""
+    """Reads torch's lists of fusible, compute-intensive, random and view operators."""
     return internals(_PARTITIONERS).get_default_op_list()
