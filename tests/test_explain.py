@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from examples import chain, cosines, impossible, linear_dropout
 
@@ -20,14 +22,12 @@ def test_a_saved_value() -> None:
     assert why.alternative is not None
     assert (why.alternative.extra_cost, why.alternative.proven) == (4 * MIB, True)
     assert (why.alternative.saves, why.alternative.drops) == (("d", "add2"), ("add3",))
-    assert str(why).splitlines() == [
-        "add3 (add, 4.0 MiB) is saved.",
-        "Saving it costs 8.0 MiB and takes 4.0 MiB; recomputing it is free.",
-        "Only a save writes it.",
-        "The backward pass reads it in cos1, sin1.",
-        "A plan that does not save it costs at least 4.0 MiB more.",
-        "The best such plan would save d, add2.",
-    ]
+    decided, priced, _, read, alternative, instead = str(why).splitlines()
+    assert re.search(r"add3 \(add, 4\.0 MiB\).*\bsaved\b", decided)
+    assert re.search(r"8\.0 MiB.*4\.0 MiB.*free", priced)
+    assert "cos1, sin1" in read
+    assert "at least 4.0 MiB more" in alternative
+    assert "d, add2" in instead
 
 
 def test_a_recomputed_value() -> None:

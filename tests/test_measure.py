@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import weakref
 from collections.abc import Callable
 from pathlib import Path
@@ -161,9 +162,7 @@ def test_a_wrong_gradient_is_flagged_and_so_is_a_wrong_output() -> None:
     }
     frame = measure(torch.sin, x, strategies=strategies, repeats=1)
     errors = dict(zip(frame["strategy"], frame["error"], strict=True))
-    assert errors["wrong gradient"] == (
-        "wrong: gradient of argument 0 is off by 0.038 from eager, above the tolerance of 0.01"
-    )
+    assert re.match(r"wrong: gradient of argument 0 .*0\.038 .*eager.*0\.01$", errors["wrong gradient"])
     assert errors["wrong output"].startswith("wrong: ")
     assert "off by inf" in errors["not a number"]
     assert errors["no gradient"]

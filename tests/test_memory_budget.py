@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 
 import numpy as np
 import pytest
@@ -196,8 +197,8 @@ def test_an_alternative_that_a_heuristic_missed() -> None:
     why = explain(g.build(), "m0", model, "knapsack-greedy")
     assert why.alternative is not None
     assert why.alternative.extra_cost == -3
-    assert "costs 3 flops less: the solver is a heuristic, and missed it. Take an exact one." in str(why)
-    assert "The one that was found would save m1, m2" in str(why)
+    assert re.search(r"3 flops less.*heuristic.*exact", str(why))
+    assert re.search(r"found.*\bm1, m2\b", str(why))
 
 
 # ---- of="peak"

@@ -15,37 +15,37 @@ from remat.problem.costmodel import Sum
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"save_cost": [4, -4]}, r"Problem.save_cost\['v1'\] must be a non-negative integer, got -4"),
-        ({"save_cost": [1.5, 2]}, "Problem.save_cost must hold whole numbers below 2..62, got .* of dtype float64"),
+        ({"save_cost": [4, -4]}, r"Problem.save_cost\['v1'\].*negative.*-4"),
+        ({"save_cost": [1.5, 2]}, "Problem.save_cost.*2..62.*float64"),
         (
             {"save_cost": [math.nan, 2]},
-            "Problem.save_cost must hold whole numbers below 2..62, got .* of dtype float64",
+            "Problem.save_cost.*2..62.*float64",
         ),
         (
             {"save_cost": [-math.inf, 2]},
-            "Problem.save_cost must hold whole numbers below 2..62, got .* of dtype float64",
+            "Problem.save_cost.*2..62.*float64",
         ),
-        ({"save_cost": [1, [2]]}, "Problem.save_cost must be one-dimensional, got rows of different lengths"),
-        ({"recompute_cost": [1]}, r"Problem.recompute_cost must be of shape \(2,\), got shape \(1,\)"),
-        ({"recompute_cost": []}, r"Problem.recompute_cost must be of shape \(2,\), got shape \(0,\)"),
-        ({"save_bytes": [[1, 2]]}, r"save_bytes must be of shape \(2,\), got shape \(1, 2\)"),
-        ({"save_bytes": [1, -1]}, r"Problem.save_bytes\['v1'\] must be a non-negative integer, got -1"),
-        ({"names": ["a"]}, r"names must have one entry a value \(2\), got 1"),
-        ({"names": ["a", "a"]}, "Problem.names must be unique, got 'a' twice"),
-        ({"needed": [2]}, r"needed names value 2, but there are only 2 \(0 to 1\)"),
-        ({"needed": [-1]}, r"needed names value -1, but there are only 2 \(0 to 1\)"),
-        ({"needed": [False, True]}, "needed must hold positions of values, got False"),
-        ({"needed": ["v1"]}, "needed must hold positions of values, got 'v1'"),
-        ({"cannot_save": {7: "big"}}, "cannot_save names value 7, but there are only 2"),
-        ({"cannot_recompute": {7: "big"}}, "cannot_recompute names value 7, but there are only 2"),
-        ({"edges": [(0, 2)]}, r"Problem use 0 joins values 0 and 2, but there are only 2 values \(0 to 1\)"),
-        ({"edges": [(0, 1), (0, 1)]}, "Problem must list each use once, got 'v0' -> 'v1' twice"),
-        ({"edges": [(1, 0)]}, "must list values in topological order, but 'v0' uses 'v1', which comes later"),
-        ({"edges": [(0, 1), (1, 0)]}, "Problem must be acyclic, got the cycle 'v[01]' -> 'v[01]' -> 'v[01]'"),
-        ({"edges": [(0, 1, 1), (0, 1, 1)]}, r"edges must hold pairs \(producer, consumer\), got \(0, 1, 1\)"),
-        ({"edges": [(0, 0.9)]}, "edges must hold whole numbers below 2..62, got .* of dtype float64"),
-        ({"budget_bytes": -1}, "Problem.budget_bytes must be a non-negative integer or None, got -1"),
-        ({"budget_bytes": 1.5}, "Problem.budget_bytes must be a non-negative integer or None, got 1.5"),
+        ({"save_cost": [1, [2]]}, "Problem.save_cost.*one-dimensional"),
+        ({"recompute_cost": [1]}, r"Problem.recompute_cost.*\(2,\).*\(1,\)"),
+        ({"recompute_cost": []}, r"Problem.recompute_cost.*\(2,\).*\(0,\)"),
+        ({"save_bytes": [[1, 2]]}, r"save_bytes.*\(2,\).*\(1, 2\)"),
+        ({"save_bytes": [1, -1]}, r"Problem.save_bytes\['v1'\].*negative.*-1"),
+        ({"names": ["a"]}, r"names.*\(2\), got 1"),
+        ({"names": ["a", "a"]}, "Problem.names.*unique.*'a' twice"),
+        ({"needed": [2]}, r"needed.*2.*0 to 1"),
+        ({"needed": [-1]}, r"needed.*-1.*0 to 1"),
+        ({"needed": [False, True]}, "needed .*positions.*False"),
+        ({"needed": ["v1"]}, "needed .*positions.*'v1'"),
+        ({"cannot_save": {7: "big"}}, "cannot_save.*7.* 2"),
+        ({"cannot_recompute": {7: "big"}}, "cannot_recompute.*7.* 2"),
+        ({"edges": [(0, 2)]}, r"Problem use 0.*0.*2.*0 to 1"),
+        ({"edges": [(0, 1), (0, 1)]}, "Problem.*once.*'v0' -> 'v1' twice"),
+        ({"edges": [(1, 0)]}, "topological order.*'v0'.*'v1'"),
+        ({"edges": [(0, 1), (1, 0)]}, "Problem.*cycle 'v[01]' -> 'v[01]' -> 'v[01]'"),
+        ({"edges": [(0, 1, 1), (0, 1, 1)]}, r"edges.*producer, consumer.*\(0, 1, 1\)"),
+        ({"edges": [(0, 0.9)]}, "edges.*2..62.*float64"),
+        ({"budget_bytes": -1}, "Problem.budget_bytes.*negative.*None.*-1"),
+        ({"budget_bytes": 1.5}, "Problem.budget_bytes.*negative.*None.*1.5"),
     ],
 )
 def test_a_problem_says_what_is_wrong_with_it(arguments: dict[str, Any], message: str) -> None:
@@ -56,7 +56,7 @@ def test_a_problem_says_what_is_wrong_with_it(arguments: dict[str, Any], message
 def test_bans_of_another_length() -> None:
     problem = Problem.of([1, 2])
     columns = {name: getattr(problem, name) for name in problem.__dataclass_fields__}
-    with pytest.raises(InvalidProblem, match=r"Problem.cannot_save must have length 2, got 3"):
+    with pytest.raises(InvalidProblem, match=r"Problem.cannot_save.*2.*3"):
         Problem(**{**columns, "cannot_save": Bans.none(3)})
 
 
@@ -66,7 +66,7 @@ def test_cost_models_of_two_units_do_not_add_up() -> None:
             return Terms.nothing(graph)
 
     bytes_model, time_model = (type(unit, (Nothing,), {"name": unit, "unit": unit})() for unit in ("bytes", "ns"))
-    with pytest.raises(InvalidProblem, match="cost models add up only in one unit, got bytes and ns"):
+    with pytest.raises(InvalidProblem, match=r"unit.*bytes and ns"):
         _ = bytes_model + time_model
     assert isinstance(bytes_model + bytes_model, Sum)
 
