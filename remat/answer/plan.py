@@ -12,9 +12,10 @@ from typing import Any, cast
 
 import numpy as np
 
-from remat.errors import InvalidPlan
-from remat.facts.columns import BoolArray, name_column
-from remat.facts.graph import Graph
+from remat.errors import InvalidOption, InvalidPlan
+from remat.facts.columns import BoolArray, bool_column, name_column
+from remat.facts.given import checked_path
+from remat.facts.graph import Graph, checked_graph
 from remat.problem.problem import Problem
 
 _FORMAT, _VERSION = "remat.plan", 1
@@ -58,11 +59,11 @@ class Plan:
         Saved values that the backward pass never reads are dropped. The plan may break bans of
         `problem`; `remat.check_plan` tells.
         """
-        return cls.of(problem, *completed(problem, saved))
+        return cls.of(problem, *completed(problem, bool_column("saved", saved, len(problem), InvalidPlan)))
 
     def made_for(self, graph: Graph) -> Plan:
         """This plan, with the graph noted, so that a replay on another one is refused."""
-        return replace(self, graph=graph.signature)
+        return replace(self, graph=checked_graph(graph).signature)
 
     def check_made_for(self, graph: Graph) -> None:
         """Checks that `graph` is the one noted in this plan, if any is.
@@ -107,7 +108,7 @@ class Plan:
             "recomputed": self.recomputed,
             "graph": self.graph,
         }
-        Path(path).write_text(json.dumps(document, indent=1) + "\n")
+        checked_path(path).write_text(json.dumps(document, indent=1) + "\n")
 
     @classmethod
     def load(cls, path: str | Path) -> Plan:
@@ -117,7 +118,7 @@ class Plan:
             InvalidPlan: not a plan file, of a newer version, or altered since it was written.
         """
         try:
-            document: Any = json.loads(Path(path).read_text())
+            document: Any = json.loads(checked_path(path).read_text())
         except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
             raise InvalidPlan(f"{path}: not JSON, or truncated ({error})") from None
         if not isinstance(document, dict) or cast(dict[str, Any], document).get("format") != _FORMAT:
@@ -156,3 +157,14 @@ def _mask(label: str, names: tuple[str, ...], problem: Problem) -> BoolArray:
     if int(mask.sum()) != len(names):
         raise InvalidPlan(f"Plan.{label} must name each value once")
     return mask
+
+
+def checked_plan(plan: object, label: str = "plan") -> Plan:
+    """Returns the same object, if it is a plan.
+
+    Raises:
+        InvalidOption: it is none; the message begins with `label`.
+    """
+    if not isinstance(plan, Plan):
+        raise InvalidOption(f"{label} must be a remat.Plan (`solution.plan` of a solution), got {plan!r}")
+    return plan

@@ -132,6 +132,8 @@ class Solution:
     is_proven: bool = False
 
     def __post_init__(self) -> None:
+        if not isinstance(self.termination, Termination):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise InvalidOption(f"Solution.termination must be a remat.Termination, got {self.termination!r}")
         object.__setattr__(self, "objective", _plain("Solution.objective", self.objective))
 
     @property

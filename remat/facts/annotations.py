@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from remat.facts.graph import Graph
+from remat.facts.graph import Graph, checked_graph
 
 _CASTS = ("prims.convert_element_type.default", "aten._to_copy.default", "aten.clone.default")
 _GATHERS = ("all_gather", "allgather", "wait_tensor")
@@ -24,6 +24,7 @@ def recompute_parameter_copies(graph: Graph) -> Graph:
     Returns:
         the graph with the marks; bans on recomputing what is marked are lifted.
     """
+    checked_graph(graph)
     copy = np.zeros(len(graph), np.bool_)
     # A copy of a buffer that the forward pass overwrites is the old value: copying again would give the new one.
     lasting = graph.parameter & ~graph.cannot_recompute.mask

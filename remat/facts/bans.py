@@ -10,7 +10,7 @@ from typing import Literal
 import numpy as np
 
 from remat.errors import InvalidProblem
-from remat.facts.columns import BoolArray, IntArray, frozen, int_column, is_frozen, name_column, some
+from remat.facts.columns import BoolArray, IntArray, frozen, int_column, is_frozen, is_whole, name_column, some
 
 
 def cannot_be(done: Literal["saved", "recomputed"], reason: str) -> str:
@@ -44,6 +44,13 @@ class Bans:
     @classmethod
     def of(cls, length: int, reason_of: Mapping[int, str]) -> Bans:
         """Forbids the given indices, each for its reason."""
+        if not isinstance(reason_of, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise InvalidProblem(f"bans must map positions of values to reasons, got {reason_of!r}")
+        for index, reason in reason_of.items():
+            if not is_whole(index) or not 0 <= index < length or not isinstance(reason, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+                raise InvalidProblem(
+                    f"a ban is a position from 0 to {length - 1} and a reason, got {index!r}: {reason!r}"
+                )
         reasons = tuple(dict.fromkeys(reason_of.values()))
         code_of = {reason: code for code, reason in enumerate(reasons, start=1)}
         codes = np.zeros(length, np.int64)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from remat.errors import InvalidGraph, NotInstalled, UnknownName
+from remat.facts.given import checked_path
 from remat.facts.graph import Graph
 from remat.words import near
 
@@ -74,7 +75,7 @@ class Corpus:
             NotInstalled: there is no corpus; the message says where to get it.
             InvalidGraph: the index is damaged.
         """
-        place = _FOLDER if folder is None else Path(folder)
+        place = _FOLDER if folder is None else checked_path(folder)
         path = place / INDEX
         if not path.is_file():
             raise NotInstalled(f"no corpus in {place} (there is no {INDEX}): {_WHERE}")

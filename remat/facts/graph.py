@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from remat.errors import InvalidGraph
+from remat.errors import InvalidGraph, InvalidOption
 from remat.facts.bans import Bans
 from remat.facts.columns import (
     FLAGS,
@@ -27,8 +27,10 @@ from remat.facts.columns import (
     bool_column,
     frozen,
     int_column,
+    name_column,
     some,
 )
+from remat.facts.given import checked_path
 from remat.facts.graph_file import read_columns, write_columns
 from remat.facts.uses import check_uses
 
@@ -111,6 +113,8 @@ class Graph:
     arguments: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
+        for name in ("names", "ops", "dtypes"):
+            object.__setattr__(self, name, name_column(f"Graph.{name}", getattr(self, name), InvalidGraph))
         n, m = len(self.names), len(self.producers)
         for name in INTS:
             object.__setattr__(self, name, int_column(f"Graph.{name}", getattr(self, name), n, InvalidGraph))
@@ -259,7 +263,7 @@ class Graph:
 
     def save(self, path: str | Path) -> None:
         """Writes the graph as JSON, gzipped if the name ends in ".gz" (see `remat.facts.graph_file`)."""
-        write_columns({field.name: getattr(self, field.name) for field in fields(self)}, Path(path))
+        write_columns({field.name: getattr(self, field.name) for field in fields(self)}, checked_path(path))
 
     @classmethod
     def load(cls, path: str | Path) -> Graph:
@@ -268,11 +272,22 @@ class Graph:
         Raises:
             InvalidGraph: the file is truncated, not JSON, of a newer version, or breaks a rule.
         """
-        columns = read_columns(Path(path))
+        columns = read_columns(checked_path(path))
         try:
             return cls(**columns)
         except InvalidGraph as error:
             raise InvalidGraph(f"{path}: {error}") from None
+
+
+def checked_graph(graph: object) -> Graph:
+    """Returns the same object, if it is a graph.
+
+    Raises:
+        InvalidOption: it is none.
+    """
+    if not isinstance(graph, Graph):
+        raise InvalidOption(f"graph must be a remat.Graph (Graph.load reads a file), got {graph!r}")
+    return graph
 
 
 def _same(left: object, right: object) -> bool:

@@ -10,6 +10,7 @@ import numpy as np
 from remat.errors import InvalidGraph
 from remat.facts.bans import Bans
 from remat.facts.columns import FLAGS
+from remat.facts.given import listed
 from remat.facts.graph import Graph, Region
 
 
@@ -172,6 +173,8 @@ class GraphBuilder:
         return region
 
     def _add(self, name: str, op: str, bytes: int, arguments: tuple[int, ...], marks: set[str], facts: _Facts) -> str:
+        if not isinstance(name, str) or not isinstance(op, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise InvalidGraph(f"GraphBuilder: names and operators are text, got {name!r} and {op!r}")
         if name in self._names:
             raise InvalidGraph(f"GraphBuilder: the name {name!r} is taken; give another with name=")
         i = len(self._names)
@@ -180,7 +183,7 @@ class GraphBuilder:
         self._bytes.append(bytes)
         self._flops.append(facts.flops)
         self._dtypes.append(facts.dtype)
-        self._shapes.append(tuple(facts.shape))
+        self._shapes.append(tuple(listed("shape", facts.shape, InvalidGraph)))
         self._calls.append(facts.call)
         self._storage.append(i)
         self._arguments.append(arguments)

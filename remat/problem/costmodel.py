@@ -5,14 +5,14 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import ClassVar
+from typing import ClassVar, cast
 
 import numpy as np
 
-from remat.errors import InvalidProblem, UnsupportedProblem
+from remat.errors import InvalidOption, InvalidProblem, UnsupportedProblem
 from remat.facts.bans import Bans
 from remat.facts.columns import LARGEST_TOTAL, IntArray, frozen
-from remat.facts.graph import Graph
+from remat.facts.graph import Graph, checked_graph
 from remat.problem.demands import unpriced
 from remat.problem.problem import Problem
 
@@ -116,7 +116,7 @@ class CostModel(ABC):
         tuple never saved); what the user demands of a value (MUST); what the user asks for (PREFER),
         unless facts or demands make that impossible; and the cost model.
         """
-        terms, facts = self.terms(graph), unpriced(graph)
+        terms, facts = self._checked_terms(checked_graph(graph)), unpriced(graph)
         ours = graph.plannable
         keep = (graph.must_save | graph.prefer_save)[ours]
         redo = (graph.must_recompute | graph.prefer_recompute)[ours]
@@ -127,6 +127,16 @@ class CostModel(ABC):
             cannot_recompute=facts.cannot_recompute | terms.cannot_recompute.take(ours).without(redo),
             budget_bytes=terms.budget_bytes,
         )
+
+    def _checked_terms(self, graph: Graph) -> Terms:
+        terms, n = self.terms(graph), len(graph)
+        if not isinstance(terms, Terms):  # pyright: ignore[reportUnnecessaryIsInstance]  # plug-ins may be untyped
+            raise InvalidProblem(f"{self!r}: terms() must return remat.Terms, got {terms!r}")
+        for label in ("save_cost", "recompute_cost"):
+            column: object = getattr(terms, label)
+            if not isinstance(column, np.ndarray) or np.shape(cast(IntArray, column)) != (n,):
+                raise InvalidProblem(f"{self!r}: Terms.{label} must be an array of shape ({n},), got {column!r}")
+        return terms
 
     def __add__(self, other: CostModel) -> CostModel:
         return Sum((self, other))
@@ -140,6 +150,9 @@ class Sum(CostModel):
     name: ClassVar[str] = "sum"
 
     def __post_init__(self) -> None:
+        odd = [part for part in self.parts if not isinstance(part, CostModel)]  # pyright: ignore[reportUnnecessaryIsInstance]
+        if odd:
+            raise InvalidOption(f"a cost model adds up with another one, got {odd[0]!r}")
         units = {part.unit for part in self.parts}
         if len(units) > 1:
             raise InvalidProblem(f"cost models add up only in one unit, got {' and '.join(sorted(units))}")

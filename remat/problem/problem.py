@@ -26,6 +26,7 @@ from numpy.typing import ArrayLike
 from remat.errors import InvalidProblem
 from remat.facts.bans import Bans
 from remat.facts.columns import LARGEST_TOTAL, BoolArray, IntArray, bool_column, int_column, is_whole, name_column, some
+from remat.facts.given import listed
 from remat.facts.uses import check_uses
 
 _COSTS = ("save_cost", "recompute_cost", "save_bytes")
@@ -127,15 +128,17 @@ class Problem:
         >>> chain
         <Problem: 3 values, 2 uses, 1 needed>
         """
+        save_cost = listed("save_cost", save_cost, InvalidProblem)
         n = len(save_cost)
+        names = None if names is None else listed("names", names, InvalidProblem)
         if names is not None and len(names) != n:
             raise InvalidProblem(f"names must have one entry a value ({n}), got {len(names)}")
         save, no_save = _split_infinite(save_cost, "save_cost", cannot_save)
-        redo = [0] * n if recompute_cost is None else recompute_cost
+        redo = [0] * n if recompute_cost is None else listed("recompute_cost", recompute_cost, InvalidProblem)
         recompute, no_recompute = _split_infinite(redo, "recompute_cost", cannot_recompute)
-        ends = _pairs(list(edges))
+        ends = _pairs(listed("edges", edges, InvalidProblem))
         need = np.zeros(n, np.bool_)
-        for v in needed:
+        for v in listed("needed", needed, InvalidProblem):
             _position("needed", v, n)
             need[v] = True
         return cls(
@@ -171,7 +174,7 @@ class Problem:
 def _split_infinite(prices: Sequence[float], label: str, reasons: Mapping[int, str] | None) -> tuple[IntArray, Bans]:
     """Separates a list of prices into finite integers and bans where the price is infinite."""
     infinite = {i: "its price is infinite" for i, price in enumerate(prices) if price == math.inf}
-    for i in reasons or {}:
+    for i in listed(f"cannot_{label.removesuffix('_cost')}", {} if reasons is None else reasons, InvalidProblem):
         _position(f"cannot_{label.removesuffix('_cost')}", i, len(prices))
     finite = [0 if price == math.inf else price for price in prices]
     bans = Bans.of(len(prices), infinite | dict(reasons or {}))
@@ -179,7 +182,7 @@ def _split_infinite(prices: Sequence[float], label: str, reasons: Mapping[int, s
 
 
 def _pairs(edges: list[tuple[int, int]]) -> IntArray:
-    odd = [edge for edge in edges if len(edge) != 2]
+    odd = [edge for edge in edges if len(listed("each of edges", edge, InvalidProblem)) != 2]
     if odd:
         raise InvalidProblem(f"edges must hold pairs (producer, consumer), got {odd[0]!r}")
     flat = int_column("edges", [end for edge in edges for end in edge], 2 * len(edges), InvalidProblem)

@@ -1,27 +1,16 @@
-"""What a caller gave as a graph and a plan, checked once: the message is about the argument, not about its insides."""
+"""What a caller gave as a plan for a graph, checked once: the message is about the argument, not about its insides."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from remat.answer.plan import Plan
+from remat.answer.plan import checked_plan
 from remat.answer.plan_facts import plan_mask
-from remat.errors import InvalidOption, InvalidPlan
+from remat.errors import InvalidPlan
 from remat.facts.columns import BoolArray, bool_column
 from remat.facts.graph import Graph
 from remat.problem.demands import unpriced
 from remat.proof.certify import check_plan
-
-
-def checked_graph(graph: object) -> Graph:
-    """The same object.
-
-    Raises:
-        InvalidOption: it is no graph.
-    """
-    if not isinstance(graph, Graph):
-        raise InvalidOption(f"graph must be a remat.Graph (Graph.load reads a file), got {graph!r}")
-    return graph
 
 
 def checked_saves(graph: Graph, plan: object, label: str = "plan") -> BoolArray:
@@ -31,8 +20,7 @@ def checked_saves(graph: Graph, plan: object, label: str = "plan") -> BoolArray:
         InvalidPlan: the plan names unknown values, is not legal, or was made for another graph.
         InvalidOption: it is no plan; the message begins with `label`.
     """
-    if not isinstance(plan, Plan):
-        raise InvalidOption(f"{label} must be a remat.Plan (`solution.plan` of a solution), got {plan!r}")
+    plan = checked_plan(plan, label)
     plan.check_made_for(graph)
     saved = plan_mask(graph, plan.saved)
     plan_mask(graph, plan.recomputed)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from remat.answer.network import SINK, SOURCE, Network, Reduction
-from remat.answer.plan import Plan
+from remat.answer.plan import Plan, checked_plan
 from remat.answer.solution import FlowCertificate, Reason, Solution, Termination
 from remat.errors import CertificateRejected, InvalidPlan, InvalidProblem, UnsupportedProblem
 from remat.facts.bans import Bans, cannot_be
@@ -30,7 +30,8 @@ def check_plan(problem: Problem, plan: Plan) -> int:
     Raises:
         InvalidPlan: naming every broken rule, with up to five values each.
     """
-    saved, recomputed = plan.masks(problem)
+    _check_is_problem(problem)
+    saved, recomputed = checked_plan(plan).masks(problem)
     available = saved | recomputed
     producers, consumers = problem.producers, problem.consumers
     starved = np.zeros(len(problem), np.bool_)
@@ -116,16 +117,21 @@ def as_it_is(problem: object) -> Problem:
     Raises:
         InvalidProblem: it is no problem, or breaks a rule.
     """
-    if type(problem) is not Problem:  # a class of its own may price plans as it likes
-        raise InvalidProblem(
-            f"expected a remat.Problem, got {type(problem).__name__}; a graph is posed first: cost_model.pose(graph)"
-        )
-    bans: dict[str, Any] = {"cannot_save": problem.cannot_save, "cannot_recompute": problem.cannot_recompute}
+    own = _check_is_problem(problem)
+    bans: dict[str, Any] = {"cannot_save": own.cannot_save, "cannot_recompute": own.cannot_recompute}
     for label, column in bans.items():
         if type(column) is not Bans:
             raise InvalidProblem(f"Problem.{label} must be remat.Bans, got {column!r}")
         bans[label] = Bans(np.array(column.codes), column.reasons)
-    return replace(problem, **bans)
+    return replace(own, **bans)
+
+
+def _check_is_problem(problem: object) -> Problem:
+    if type(problem) is not Problem:  # a class of its own may price plans as it likes
+        raise InvalidProblem(
+            f"expected a remat.Problem, got {type(problem).__name__}; a graph is posed first: cost_model.pose(graph)"
+        )
+    return problem
 
 
 def certify_for(problem: Problem, solution: Solution) -> bool:

@@ -11,8 +11,9 @@ from remat.answer.option_text import label
 from remat.answer.plan_facts import PlanFacts
 from remat.answer.registry import DEFAULT_COST_MODEL, find_costmodel, find_solver, usable_solvers
 from remat.answer.solver import Feature, Solver
-from remat.errors import NotInstalled, RematError, UnsupportedProblem
-from remat.facts.graph import Graph
+from remat.errors import InvalidOption, NotInstalled, RematError, UnsupportedProblem
+from remat.facts.given import listed
+from remat.facts.graph import Graph, checked_graph
 from remat.improve.choose import choose
 from remat.problem.costmodel import CostModel
 from remat.problem.problem import Problem
@@ -97,15 +98,17 @@ def _solved(
 
 
 def _several(given: Any, kind: type[Solver] | type[CostModel]) -> list[Any]:
-    return [given] if isinstance(given, (str, kind)) else list(given)
+    return [given] if isinstance(given, (str, kind)) else listed(f"each {kind.__name__}", given, InvalidOption)
 
 
 def _named(graphs: Graph | Iterable[Graph] | Mapping[str, Graph]) -> dict[str, Graph]:
     if isinstance(graphs, Mapping):
-        return dict(cast(Mapping[str, Graph], graphs))
+        return {name: checked_graph(graph) for name, graph in cast(Mapping[str, Graph], graphs).items()}
     named: dict[str, Graph] = {}
-    for position, graph in enumerate([graphs] if isinstance(graphs, Graph) else graphs):
-        name = graph.meta.get("model", f"graph{position}")
+    for position, graph in enumerate(
+        [graphs] if isinstance(graphs, Graph) else listed("graphs", graphs, InvalidOption)
+    ):
+        name = checked_graph(graph).meta.get("model", f"graph{position}")
         named[name if name not in named else f"{name} ({position})"] = graph
     return named
 

@@ -14,7 +14,7 @@ from remat.answer.solution import Solution
 from remat.answer.solver import Solver
 from remat.errors import Infeasible, UnknownName
 from remat.facts.bans import cannot_be
-from remat.facts.graph import Graph, Region
+from remat.facts.graph import Graph, Region, checked_graph
 from remat.problem.costmodel import CostModel
 from remat.problem.feasibility import forced
 from remat.problem.problem import Problem
@@ -139,8 +139,8 @@ def explain(
         UnknownName: the graph has no such value.
         Infeasible: the problem has no plan at all.
     """
-    if name not in graph.index:
-        raise UnknownName(f"the graph has no value named {name!r}{near(name, graph.names)}")
+    if not isinstance(name, str) or name not in checked_graph(graph).index:  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise UnknownName(f"the graph has no value named {name!r}{near(str(name), graph.names)}")
     model = find_costmodel(cost_model)
     problem = model.pose(graph)
     best = solve(problem, solver)

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from remat.answer.plan import Plan
+from remat.answer.plan import Plan, checked_plan
 from remat.answer.plan_facts import plan_mask
 from remat.errors import RematError, UnknownName
 from remat.facts.columns import BoolArray, IntArray
-from remat.facts.graph import Graph, Region
+from remat.facts.graph import Graph, Region, checked_graph
 from remat.views.layout import Layout, layered
 from remat.words import human_bytes, near
 
@@ -92,6 +92,9 @@ def show(
     """
     from remat.pictures import Picture, write  # imports matplotlib
 
+    checked_graph(graph)
+    if plan is not None:
+        checked_plan(plan)
     kept = np.ones(len(graph), np.bool_) if around is None else _neighbourhood(graph, around, hops)
     if int(kept.sum()) > LARGEST:
         raise RematError(

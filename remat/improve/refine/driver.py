@@ -13,7 +13,7 @@ from remat.answer.plan import Plan
 from remat.answer.solution import Reason, Termination
 from remat.errors import InvalidOption
 from remat.facts.columns import BoolArray, is_whole
-from remat.facts.graph import Graph
+from remat.facts.graph import Graph, checked_graph
 from remat.improve.refine.classes import colours
 from remat.improve.refine.local_search import Descent, Evaluator, Judge, OutOfTime, Progress, Step
 from remat.improve.refine.moves import Neighbourhood
@@ -25,7 +25,6 @@ from remat.improve.refine.result import Refined, Start
 from remat.improve.refine.starts import starting_points
 from remat.improve.refine.states import Space, State
 from remat.problem.demands import unpriced
-from remat.proof.arguments import checked_graph
 from remat.proof.certify import check_plan
 
 _ROUNDS = 4

@@ -9,7 +9,7 @@ import numpy as np
 
 from remat.answer.plan import Plan
 from remat.facts.columns import BoolArray, IntArray
-from remat.facts.graph import Graph
+from remat.facts.graph import Graph, checked_graph
 from remat.predict.kernels import rules
 from remat.predict.kernels.dispatch import Operators
 from remat.predict.kernels.index import Shape
@@ -26,7 +26,7 @@ from remat.predict.kernels.strides import after_convolutions, channels_last, cha
 from remat.predict.kernels.unfused import unfused_kernels
 from remat.predict.memory.order import Order
 from remat.predict.memory.storages import Storages
-from remat.proof.arguments import checked_graph, checked_mask, checked_saves
+from remat.proof.arguments import checked_mask, checked_saves
 
 
 def kernels(graph: Graph, plan: Plan, *, fused: bool = True) -> tuple[Kernel, ...]:

@@ -6,12 +6,12 @@ import numpy as np
 
 from remat.answer.plan import Plan
 from remat.facts.columns import BoolArray, IntArray, frozen
-from remat.facts.graph import Graph
+from remat.facts.graph import Graph, checked_graph
 from remat.predict.memory.lifetimes import Lifetimes, alive_bytes
 from remat.predict.memory.order import Order
 from remat.predict.memory.storages import Storages
 from remat.predict.memory.timeline import WHYS, LiveTensor, Timeline
-from remat.proof.arguments import checked_graph, checked_mask, checked_saves
+from remat.proof.arguments import checked_mask, checked_saves
 
 
 def simulate(graph: Graph, plan: Plan, *, holds_outputs: bool = True) -> Timeline:
@@ -57,7 +57,7 @@ class Simulator:
     """
 
     def __init__(self, graph: Graph, *, holds_outputs: bool = True) -> None:
-        self.graph = graph
+        self.graph = checked_graph(graph)
         self.holds_outputs = holds_outputs
         self._facts = Storages.of(graph)
 

@@ -15,8 +15,8 @@ from remat.answer.handover import handed_over
 from remat.answer.plan import Plan
 from remat.errors import CaptureError, InvalidOption
 from remat.facts.columns import is_whole
-from remat.facts.graph import Graph
-from remat.proof.arguments import checked_graph, checked_saves
+from remat.facts.graph import Graph, checked_graph
+from remat.proof.arguments import checked_saves
 from remat.pytorch.inductor.lowered_graphs import lower, visit_lowerings
 from remat.pytorch.inductor.to_fx import JointGraph
 from remat.pytorch.inductor.traffic_count import InductorKernel, scheduled_kernels

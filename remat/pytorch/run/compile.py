@@ -11,6 +11,7 @@ from torch import fx
 from remat.answer.plan import Plan
 from remat.answer.registry import DEFAULT_COST_MODEL
 from remat.answer.solver import Solver
+from remat.errors import InvalidOption
 from remat.problem.costmodel import CostModel
 from remat.pytorch.read.uncompiled import run_uncompiled
 from remat.pytorch.run.partitioner import OnError, Partitioner
@@ -52,8 +53,10 @@ def compile(
         torch.compile: a graph break inside a loop or nn.LSTM, for two. If nothing of the model was traced,
         the first call that needs gradients warns (see `remat.pytorch.run.skipped`).
     """
+    if not callable(model):  # pyright: ignore[reportUnnecessaryComparison]
+        raise InvalidOption(f"model must be a module or a function, got {model!r}")
     if "backend" in torch_compile_kwargs or "custom_partitioner_fn" in (torch_compile_kwargs.get("options") or {}):
-        raise TypeError(
+        raise InvalidOption(
             "remat.compile is TorchInductor with a plan of ours: it takes no backend= or custom_partitioner_fn"
         )
     partitioner = Partitioner.of(

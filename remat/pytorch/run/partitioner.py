@@ -11,7 +11,7 @@ from uuid import uuid4
 from torch import fx
 
 from remat.answer.handover import handed_over
-from remat.answer.plan import Plan
+from remat.answer.plan import Plan, checked_plan
 from remat.answer.registry import (
     DEFAULT_BUDGET_SOLVER,
     DEFAULT_COST_MODEL,
@@ -23,6 +23,7 @@ from remat.answer.solver import Solver
 from remat.errors import InvalidOption, InvalidPlan, RematError
 from remat.facts.annotations import recompute_parameter_copies
 from remat.facts.bans import cannot_be
+from remat.facts.given import listed
 from remat.facts.graph import Graph
 from remat.improve.choose import choose
 from remat.problem.costmodel import CostModel
@@ -80,7 +81,7 @@ class Partitioner(CustomPartitionerFn):
         return cls(
             find_costmodel(cost_model),
             None if solver is None else find_solver(solver),
-            (plan,) if isinstance(plan, Plan) else tuple(plan),
+            tuple(map(checked_plan, [plan] if isinstance(plan, Plan) else listed("plan", plan, InvalidOption))),
             recompute_parameter_copies,
             on_error,
         )

@@ -1,0 +1,30 @@
+"""What a caller gave as a path or a list, checked where it comes in: the message is about the argument."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+from remat.errors import InvalidOption, RematError
+
+_T = TypeVar("_T")
+
+
+def checked_path(path: object) -> Path:
+    """Returns the path of a file or folder that was named.
+
+    Raises:
+        InvalidOption: it is neither text nor a path.
+    """
+    if not isinstance(path, str | os.PathLike):
+        raise InvalidOption(f"a file is named by text or a pathlib.Path, got {path!r}")
+    return Path(cast(str, path))
+
+
+def listed(label: str, given: Iterable[_T], error: type[RematError]) -> list[_T]:
+    """Lists what was given as several things; text is one thing."""
+    if isinstance(given, str | bytes) or not isinstance(given, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise error(f"{label} must be a list or the like, got {cast(Any, given)!r}")
+    return list(given)

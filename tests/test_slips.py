@@ -1,0 +1,186 @@
+"""Whatever is given in the place of something else, the error is one of `remat.errors`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import remat
+from costmodels import ByteTraffic, MemoryBudget
+from remat import (
+    Bans,
+    CostModel,
+    Graph,
+    GraphBuilder,
+    InvalidOption,
+    InvalidProblem,
+    Plan,
+    Problem,
+    Reason,
+    RematError,
+    Simulator,
+    Solution,
+    Termination,
+    Terms,
+)
+from remat.answer.solution import FlowCertificate
+from remat.facts.corpus import Corpus
+from remat.problem.weights import Weights
+
+
+def small() -> Graph:
+    g = GraphBuilder()
+    y = g.op("tanh", g.input("x", bytes=4))
+    g.output(y)
+    g.gradient(g.op("tanh_backward", g.tangent("dy", bytes=4), y))
+    return g.build()
+
+
+G = small()
+P = ByteTraffic().pose(G)
+S = remat.solve(P)
+PLAN = S.plan
+assert PLAN is not None
+FRONTIER = remat.frontier(G)
+
+WRONG = (None, "x", 3, -1, 2.5, math.nan, math.inf, np.int64(3), np.float64(0.5), True, [], ["a"], {}, (1, 2), b"x")
+WRONG = (*WRONG, [None], object(), G, P, S, PLAN, ByteTraffic, ByteTraffic())
+
+
+def builder(**facts: Any) -> Graph:
+    g = GraphBuilder()
+    g.op("sin", **{"bytes": 1, **facts})
+    return g.build()
+
+
+CALLS: dict[str, Callable[[Any], object]] = {
+    "solve": remat.solve,
+    "solve: solver": lambda it: remat.solve(P, it),
+    "solve: time_limit_s": lambda it: remat.solve(P, "pulp", time_limit_s=it),
+    "choose": remat.choose,
+    "choose: cost_model": lambda it: remat.choose(G, it),
+    "frontier": remat.frontier,
+    "frontier: estimator": lambda it: remat.frontier(G, estimator=it),
+    "frontier: cost_model": lambda it: remat.frontier(G, cost_model=it),
+    "Frontier.at": FRONTIER.at,
+    "Frontier.bound": FRONTIER.bound,
+    "Frontier.refine": FRONTIER.refine,
+    "Frontier.price": FRONTIER.price,
+    "refine": lambda it: remat.refine(it, PLAN),
+    "refine: plan": lambda it: remat.refine(G, it) if it is not PLAN else None,
+    "timeline": lambda it: remat.timeline(it, PLAN),
+    "timeline: plan": lambda it: remat.timeline(G, it),
+    "predict_traffic": lambda it: remat.predict_traffic(it, PLAN),
+    "predict_traffic: plan": lambda it: remat.predict_traffic(G, it),
+    "explain": lambda it: remat.explain(it, "tanh") if it is not G else None,
+    "explain: name": lambda it: remat.explain(G, it) if it != "x" else None,
+    "show": lambda it: remat.show(it) if it is not G else None,
+    "show: plan": lambda it: remat.show(G, it) if it not in (None, PLAN) else None,
+    "compare": lambda it: remat.compare(it) if it is not G else None,
+    "compare: cost_models": lambda it: remat.compare([G], it, ["networkx"]),
+    "certify": lambda it: remat.certify(it, S),
+    "certify: solution": lambda it: remat.certify(P, it),
+    "check_plan": lambda it: remat.check_plan(it, PLAN),
+    "check_plan: plan": lambda it: remat.check_plan(P, it),
+    "Plan": lambda it: Plan(it, ()),
+    "Plan.from_saved": lambda it: Plan.from_saved(P, it),
+    "Plan.made_for": PLAN.made_for,
+    "Termination": Termination,
+    "Termination: bound": lambda it: Termination(Reason.OPTIMAL, it),
+    "Solution: objective": lambda it: Solution(PLAN, it, S.termination, None, "me").gap,
+    "Solution: termination": lambda it: Solution(PLAN, 1, it, None, "me").gap,
+    "FlowCertificate": lambda it: remat.certify(P, Solution(PLAN, 4, S.termination, FlowCertificate(it), "me")),
+    "Weights": lambda it: Weights(it, 1),
+    "Problem.of": Problem.of,
+    "Problem.of: a price": lambda it: Problem.of([1, it]),
+    "Problem.of: edges": lambda it: Problem.of([1, 2], edges=it),
+    "Problem.of: an edge": lambda it: Problem.of([1, 2], edges=[it]),
+    "Problem.of: needed": lambda it: Problem.of([1, 2], needed=it),
+    "Problem.of: names": lambda it: Problem.of([1, 2], names=it),
+    "Problem.of: cannot_save": lambda it: Problem.of([1, 2], cannot_save=it),
+    "Problem.of: a reason": lambda it: Problem.of([1, 2], cannot_save={0: it}),
+    "Problem.of: budget_bytes": lambda it: Problem.of([1, 2], budget_bytes=it),
+    "Bans": Bans,
+    "Bans.of": lambda it: Bans.of(2, it),
+    "Bans.of: a position": lambda it: Bans.of(2, dict.fromkeys([it] if type(it).__hash__ else [], "why")),
+    "GraphBuilder: a name": lambda it: builder(name=it),
+    "GraphBuilder: bytes": lambda it: builder(bytes=it),
+    "GraphBuilder: shape": lambda it: builder(shape=it),
+    "GraphBuilder: an argument": lambda it: GraphBuilder().op("sin", it),
+    "register": lambda it: remat.register(it) if it is not ByteTraffic else None,
+    "unregister": remat.unregister,
+    "find_estimator": remat.find_estimator,
+    "recompute_parameter_copies": remat.recompute_parameter_copies,
+    "Simulator": Simulator,
+    "pose": ByteTraffic().pose,
+    "pose, with a budget": MemoryBudget().pose,
+    "a cost model and": lambda it: ByteTraffic() + it,
+    "MemoryBudget": MemoryBudget,
+}
+
+
+@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS.keys())
+@pytest.mark.filterwarnings("ignore")
+def test_a_slip_raises_an_error_of_ours_or_none(call: Callable[[Any], object]) -> None:
+    refused = 0
+    for wrong in WRONG:
+        try:
+            call(wrong)
+        except RematError:
+            refused += 1
+    assert refused
+
+
+FILES = {"Graph.load": Graph.load, "Graph.save": G.save, "Plan.load": Plan.load, "Plan.save": PLAN.save}
+
+
+@pytest.mark.parametrize("call", [*FILES.values(), Corpus.open], ids=[*FILES, "Corpus.open"])
+@pytest.mark.parametrize("wrong", [3, 2.5, [], b"x", G], ids=lambda wrong: type(wrong).__name__)
+def test_a_file_is_named_by_text(call: Callable[[Any], object], wrong: Any) -> None:
+    with pytest.raises(InvalidOption, match=r"a file is named by text or a pathlib.Path"):
+        call(wrong)
+
+
+def test_a_missing_file_is_the_system_s_own_error(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        Graph.load(tmp_path / "none.json")
+
+
+@pytest.mark.parametrize("call", [lambda it: remat.timeline(G, it), lambda it: remat.show(G, it)])
+def test_what_is_no_plan_is_refused_in_the_same_words(call: Callable[[Any], object]) -> None:
+    for refused in (call, lambda it: remat.check_plan(P, it), FRONTIER.price):
+        with pytest.raises(
+            InvalidOption, match=r"plan must be a remat.Plan \(`solution.plan` of a solution\), got <Sol"
+        ):
+            refused(S)
+
+
+@pytest.mark.parametrize(
+    "terms",
+    [None, Terms([1, 2, 3, 4], np.zeros(4), Bans.none(4), Bans.none(4)), Terms.nothing(builder())],  # type: ignore[arg-type]
+    ids=["none", "a list", "too short"],
+)
+def test_a_cost_model_that_returns_something_else_is_named(terms: Any) -> None:
+    class Sloppy(CostModel):
+        name, unit = "sloppy", "bytes"
+
+        def terms(self, graph: Graph) -> Terms:
+            return terms
+
+        def __repr__(self) -> str:
+            return "Sloppy()"
+
+    with pytest.raises(InvalidProblem, match=r"Sloppy\(\)"):
+        Sloppy().pose(G)
+
+
+def test_bans_name_values_that_there_are() -> None:
+    with pytest.raises(InvalidProblem, match="a position from 0 to 1 and a reason, got 7"):
+        Bans.of(2, {7: "why"})
+    with pytest.raises(InvalidProblem, match="from 0 to 1, the number of reasons"):
+        Bans(np.array([0, 2]), ("why",))
