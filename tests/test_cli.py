@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 
 import pytest
 from examples import chain, cosines, impossible
+from typer.main import get_command
 from typer.testing import CliRunner, Result
 
 import remat
@@ -279,6 +280,16 @@ def test_help_documents_the_exit_codes() -> None:
     text = run("--help").stdout
     for words in ("0  done", "3  infeasible", "4  a limit", "capture", "costmodels"):
         assert words in text
+
+
+def test_an_option_reads_the_same_in_every_command() -> None:
+    said: dict[tuple[str, ...], set[str | None]] = {}
+    for command in get_command(app).commands.values():
+        for option in command.params:
+            said.setdefault(tuple(option.opts), set()).add(getattr(option, "help", None))
+    differ = {options[0] for options, texts in said.items() if len(texts) > 1}
+    assert differ == {"--output", "--plan", "--cost-model", "--solver"}  # a file of another kind; one, or several
+    assert len(said["--json",]) == 1
 
 
 def test_version() -> None:

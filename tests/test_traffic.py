@@ -12,7 +12,7 @@ from torch import Tensor
 
 import remat
 from remat import Graph, GraphBuilder, Plan, predict_traffic
-from remat.predict.traffic import Traffic
+from remat.predict.traffic import PredictedTraffic
 
 SIZE = 1024
 
@@ -140,4 +140,4 @@ def test_the_table_names_what_every_kernel_reads_and_writes() -> None:
     assert "a, b, c, d -> " in lines[0]
     assert lines[-1].startswith("2 kernels (1 forward, 1 backward): 24 B read, 12 B written")
     assert "add3" in lines[0].rpartition("->")[2]
-    assert str(Traffic(())).endswith("0 reads and 0 writes of tensors")
+    assert str(PredictedTraffic(())).endswith("0 reads and 0 writes of tensors")

@@ -31,7 +31,7 @@ COST_MODELS = {"byte-traffic": ByteTraffic(), "memory-budget:budget=0.5": Memory
 
 
 @dataclass(frozen=True, eq=False)
-class Stores:
+class WrittenStorages:
     """What one pass writes to memory, by each meaning. Arrays of (k,), one entry a storage that the pass computes.
 
     Attributes:
@@ -55,13 +55,13 @@ class Stores:
     time: BoolArray
 
 
-def stores(graph: Graph, saved: BoolArray) -> tuple[Stores, Stores]:
+def stores(graph: Graph, saved: BoolArray) -> tuple[WrittenStorages, WrittenStorages]:
     """What the forward and the backward pass write, when `saved` (n,) is saved."""
     facts, work = Storages.of(graph), Work.of(graph)
     order = Order.of(facts, saved)
     lives, kernels = Lifetimes.of(facts, order, True), Fuser(graph).kernels(saved)
 
-    def of(values: IntArray, returned: BoolArray, backward: bool) -> Stores:
+    def of(values: IntArray, returned: BoolArray, backward: bool) -> WrittenStorages:
         inside = _flags(graph, values)
         own = inside & (graph.base == np.arange(len(graph))) & ~facts.foreign & (graph.bytes > 0)
         mine = [kernel for kernel in kernels if kernel.backward == backward]
@@ -74,7 +74,7 @@ def stores(graph: Graph, saved: BoolArray) -> tuple[Stores, Stores]:
             order.recomputed & ~work.free & backward,
             work.own_kernel,
         )
-        return Stores(found, graph.bytes[found], *(column[found] for column in columns))
+        return WrittenStorages(found, graph.bytes[found], *(column[found] for column in columns))
 
     forward = of(order.forward, graph.output | order.saved, backward=False)
     return forward, of(order.backward, graph.gradient, backward=True)
@@ -96,7 +96,9 @@ def _flags(graph: Graph, positions: IntArray | list[int]) -> BoolArray:
 def row(graph: Graph, saved: BoolArray) -> dict[str, float]:
     """Shares of the storages, and of their bytes, on which a meaning differs from the predicted kernels."""
     passes = stores(graph, saved)
-    joined = {name: np.concatenate([getattr(each, name) for each in passes]) for name in Stores.__annotations__}
+    joined = {
+        name: np.concatenate([getattr(each, name) for each in passes]) for name in WrittenStorages.__annotations__
+    }
     size, kernels = joined["bytes"], joined["kernels"]
     everything = np.ones(len(size), np.bool_)
     found: dict[str, float] = {"storages": len(size), "recomputed": int(joined["timed"].sum())}

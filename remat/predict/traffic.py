@@ -15,7 +15,7 @@ _SHOWN = 4
 
 
 @dataclass(frozen=True)
-class Traffic:
+class PredictedTraffic:
     """The kernels of both passes, and what they read and write.
 
     Attributes:
@@ -78,7 +78,7 @@ class Traffic:
         return (", ".join(names[:_SHOWN]) or "nothing") + more
 
 
-def predict_traffic(graph: Graph, plan: Plan, *, fused: bool = True) -> Traffic:
+def predict_traffic(graph: Graph, plan: Plan, *, fused: bool = True) -> PredictedTraffic:
     """Predicts the memory traffic of a training step under a plan.
 
     Args:
@@ -100,4 +100,4 @@ def predict_traffic(graph: Graph, plan: Plan, *, fused: bool = True) -> Traffic:
     >>> (saved.accesses, saved.bytes), predict_traffic(g.build(), Plan(("inner",), ("sin",)), fused=False).accesses
     ((6, 24), 9)
     """
-    return Traffic(kernels(graph, plan, fused=fused), graph.names)
+    return PredictedTraffic(kernels(graph, plan, fused=fused), graph.names)
