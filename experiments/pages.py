@@ -19,8 +19,8 @@ import typer
 from experiments.accuracy import peak_error, traffic_error_report
 from experiments.bench import budgets, predictor_speed
 from experiments.corpus import readme
-from experiments.paper.kept_rows import Rows
 from experiments.paper.measure_table import written
+from experiments.paper.row_file import Rows
 from experiments.paper.table import Table
 from experiments.traffic_study import duplicate_table, traffic_report
 from remat.facts.corpus import Corpus

@@ -20,14 +20,12 @@ from typer.testing import CliRunner, Result
 
 import remat
 from costmodels import ByteTraffic
-from experiments.corpus import __main__ as making
 from experiments.corpus.__main__ import main
 from experiments.corpus.catalogue import recipes
 from experiments.corpus.index import entry_of
 from experiments.corpus.readme import markdown
-from experiments.corpus.recipe import capture
-from experiments.models import published
-from experiments.models import workloads as models
+from experiments.models import published, workloads
+from experiments.models.recipe import capture
 from remat import Graph, InvalidGraph, NotInstalled, UnknownName
 from remat.answer.plan_facts import PlanFacts
 from remat.cli.app import app
@@ -131,15 +129,15 @@ def test_making_all_again_goes_on_where_it_was_stopped(
         captured.append(recipe.name)
         return graph_of(recipe.name)
 
-    monkeypatch.setattr(making, "recipes", lambda: known)
-    monkeypatch.setattr(making, "capture", capture_noted)
-    monkeypatch.setattr(making, "provenance", lambda: {"commit": "an older one"})
-    making.main(output=tmp_path)
-    monkeypatch.setattr(making, "provenance", lambda: {"commit": commit})
-    making.main(only=names[:1], output=tmp_path)
+    monkeypatch.setattr("experiments.corpus.__main__.recipes", lambda: known)
+    monkeypatch.setattr("experiments.corpus.__main__.capture", capture_noted)
+    monkeypatch.setattr("experiments.corpus.__main__.provenance", lambda: {"commit": "an older one"})
+    main(output=tmp_path)
+    monkeypatch.setattr("experiments.corpus.__main__.provenance", lambda: {"commit": commit})
+    main(only=names[:1], output=tmp_path)
     (tmp_path / f"{names[2]}.json.gz").write_bytes(b"half a file")
     captured.clear()
-    making.main(again=True, output=tmp_path)
+    main(again=True, output=tmp_path)
     assert captured == (names if commit.endswith("-dirty") else names[1:])
     assert {Graph.load(tmp_path / f"{name}.json.gz").meta["commit"] for name in names} == {commit}
     assert [entry.name for entry in Corpus.open(tmp_path).entries] == names
@@ -148,7 +146,7 @@ def test_making_all_again_goes_on_where_it_was_stopped(
 @pytest.mark.parametrize(
     ("build", "parameters"),
     [
-        (lambda: models.ResNet((2, 2, 2, 2), 64, 1000), 11_689_512),
+        (lambda: workloads.ResNet((2, 2, 2, 2), 64, 1000), 11_689_512),
         (published.resnet50, 25_557_032),
         (lambda: published.resnet50((3, 8, 36, 3)), 60_192_808),
         (lambda: published.VGG((2, 2, 3, 3, 3)), 138_357_544),

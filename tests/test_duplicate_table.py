@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from experiments.models import workloads as models
+from experiments.models import workloads
 from experiments.models.workloads import Sample
-from experiments.traffic_study import duplicate_table as duplicate
+from experiments.traffic_study import duplicate_table
 
 
 class Gate(nn.Module):
@@ -33,9 +33,9 @@ def gated() -> Sample:
 
 def test_bytes_with_the_pass_beside_those_without(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where there is something to gain, and where there is not; forward and backward add up."""
-    zoo = {"gate": gated, "perceptron": lambda: models.perceptron(layers=1, dropout=0.1)}
-    monkeypatch.setattr(duplicate, "KERNEL_ZOO", zoo)
-    duplicate.main(only="", output=tmp_path)
+    zoo = {"gate": gated, "perceptron": lambda: workloads.perceptron(layers=1, dropout=0.1)}
+    monkeypatch.setattr(duplicate_table, "KERNEL_ZOO", zoo)
+    duplicate_table.main(only="", output=tmp_path)
     gate, perceptron = json.loads((tmp_path / "duplicate.json").read_text())["rows"]
     moved = [gate[side]["forward_bytes"] + gate[side]["backward_bytes"] for side in ("before", "after")]
     assert gate["ratio"] == pytest.approx(moved[1] / moved[0])
@@ -53,10 +53,10 @@ def test_counting_leaves_the_model_as_it_was() -> None:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8))
     before = {name: value.clone() for name, value in model.state_dict().items()}
-    duplicate.compared(model, (torch.randn(4, 8),))
+    duplicate_table.compared(model, (torch.randn(4, 8),))
     torch.testing.assert_close(dict(model.state_dict()), before, rtol=0, atol=0)
 
 
 def test_an_unknown_model_is_refused(tmp_path: Path) -> None:
     with pytest.raises(Exception, match="no model has 'nothing' in its name; there are GPT"):
-        duplicate.main(only="nothing", output=tmp_path)
+        duplicate_table.main(only="nothing", output=tmp_path)

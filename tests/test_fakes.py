@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from torch._subclasses import FakeTensorMode
 
 import remat
-from experiments.corpus.recipe import fake
-from experiments.models import workloads as models
+from experiments.models import workloads
+from experiments.models.recipe import fake
 from remat import CaptureError
 
 GIB = 2**30
@@ -26,22 +26,22 @@ def mlp() -> nn.Module:
 @pytest.mark.parametrize(
     "make",
     [
-        lambda: models.perceptron(dropout=0.1),
-        lambda: models.resnet(blocks=(1,), width=8, batch=2),
-        lambda: models.recurrent(steps=3),
-        lambda: models.gpt_small(layers=1, fused=True),
-        models.bert,
+        lambda: workloads.perceptron(dropout=0.1),
+        lambda: workloads.resnet(blocks=(1,), width=8, batch=2),
+        lambda: workloads.recurrent(steps=3),
+        lambda: workloads.gpt_small(layers=1, fused=True),
+        workloads.bert,
     ],
     ids=["dropout", "buffers", "recurrent", "fused attention", "expanded argument"],
 )
-def test_fake_and_real_tensors_have_one_graph(make: Callable[[], models.Sample]) -> None:
+def test_fake_and_real_tensors_have_one_graph(make: Callable[[], workloads.Sample]) -> None:
     torch.manual_seed(0)
     model, args = make()
     real = remat.capture(model, *args)
     assert replace(remat.capture(*_flat(fake(copy.deepcopy(model), args))), meta=real.meta) == real
 
 
-def _flat(sample: models.Sample) -> tuple[nn.Module, *tuple[Tensor, ...]]:
+def _flat(sample: workloads.Sample) -> tuple[nn.Module, *tuple[Tensor, ...]]:
     return (sample[0], *sample[1])
 
 

@@ -21,8 +21,8 @@ import remat
 from costmodels import ByteTraffic
 from experiments.demo import SaveLeast
 from experiments.paper import autocast, cosines, dropout_mask, encoder, evonorm, gelu, steps
-from experiments.paper.kept_rows import Rows
 from experiments.paper.measure_table import command
+from experiments.paper.row_file import Rows
 from experiments.paper.steps import EAGER, EVERYTHING, NOTHING, OURS, PYTORCH
 from experiments.paper.table import Figures, Setting, Table, WrongStep
 from remat.answer.plan_facts import PlanFacts

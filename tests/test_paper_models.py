@@ -19,18 +19,18 @@ from torch import nn
 import remat
 from costmodels import ByteTraffic
 from experiments.corpus.index import no_recompute_saved_bytes
-from experiments.corpus.recipe import fake
-from experiments.models.ten_models import MODELS, Amp, Source, Whole
+from experiments.models.recipe import fake
 from experiments.paper import acquisition, batch_trial, budget_curve, geomean, largest_batch, solver_time, throughput
 from experiments.paper.batch_search import DoesNotFit, Found, grain
 from experiments.paper.batch_search import largest_batch as search
 from experiments.paper.batch_trial import Trials, captured, estimated_bytes
-from experiments.paper.kept_rows import Row, Rows
 from experiments.paper.largest_batch import NothingFits
 from experiments.paper.measure_table import measure
 from experiments.paper.methods import FULL, MIN_CUT, NO, OURS, checkpointed, cut
+from experiments.paper.row_file import Row, Rows
 from experiments.paper.scheduled_step import Unwritten, computed
 from experiments.paper.table import Setting, Table, Unavailable
+from experiments.paper.ten_models import MODELS, Amp, Source, Whole
 from remat.answer.plan_facts import PlanFacts
 from remat.pytorch.measure.step_values import Outcome
 

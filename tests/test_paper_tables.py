@@ -15,9 +15,9 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from experiments.paper import kept_rows, measure_table
-from experiments.paper.kept_rows import Row, Rows, WrongFile, cell
+from experiments.paper import measure_table, row_file
 from experiments.paper.measure_table import command, measure
+from experiments.paper.row_file import Row, Rows, WrongFile, cell
 from experiments.paper.table import Case, Figures, Setting, Table, Unavailable
 from experiments.paper.table_page import NOT_MEASURED, page_of
 
@@ -240,7 +240,7 @@ def test_each_row_knows_the_run_that_measured_it(
 ) -> None:
     def run(commit: str, **options: Any) -> dict[str, str]:
         known = {"commit": commit, "date": "today", "torch": "2", "machine": "m", "command": f"at {commit}"}
-        monkeypatch.setattr(kept_rows, "provenance", lambda: known)
+        monkeypatch.setattr(row_file, "provenance", lambda: known)
         measure(counter.table(), SMALL, tmp_path, **options)
         document = json.loads((tmp_path / "example.json").read_text())
         return {row["case"]: document["runs"][row["run"]]["commit"] for row in document["rows"]}

@@ -17,8 +17,7 @@ from torch import Tensor, nn
 
 import remat
 from experiments.demo import SaveLeast
-from experiments.models import workloads as models
-from experiments.models import zoo
+from experiments.models import workloads, zoo
 from experiments.models.cases import CASES
 from remat import Bans, CaptureError, Graph, GraphBuilder, InvalidOption, InvalidPlan, Plan
 from remat.errors import CannotRebuild
@@ -33,11 +32,11 @@ def plan_of(graph: Graph, cost_model: remat.CostModel) -> Plan:
     return plan.made_for(graph)
 
 
-def small_gpt() -> models.Sample:
+def small_gpt() -> workloads.Sample:
     return zoo.gpt2(layers=1, width=32, heads=2, vocabulary=64, context=16, batch=2, dropout=0.1)
 
 
-def case(name: str) -> Callable[[], models.Sample]:
+def case(name: str) -> Callable[[], workloads.Sample]:
     return lambda: (CASES[name].build(), CASES[name].inputs())
 
 
@@ -99,7 +98,7 @@ def test_counting_ahead_equals_a_real_compilation() -> None:
 def test_one_scheduled_answers_for_many_plans() -> None:
     """What an earlier plan did to the graph never shows in a later answer."""
     torch.manual_seed(0)
-    graph = remat.capture(*_with_args(models.perceptron(layers=1, dropout=0.1)))
+    graph = remat.capture(*_with_args(workloads.perceptron(layers=1, dropout=0.1)))
     plans = [plan_of(graph, cost_model) for cost_model in (SaveEverything(), SaveLeast(), Dice(0))]
     shared = Scheduled(graph)
     first = [shared.kernels(plan) for plan in plans]
@@ -144,7 +143,7 @@ def test_the_joint_graph_computes_outputs_and_gradients() -> None:
 def test_a_part_of_a_graph_has_the_kernels_of_the_whole() -> None:
     """The middle layer of three: what the whole computes strictly inside of it, the part computes so, too."""
     torch.manual_seed(0)
-    graph = remat.capture(*_with_args(models.perceptron(layers=3)))
+    graph = remat.capture(*_with_args(workloads.perceptron(layers=3)))
     whole = Scheduled(graph)
     layer = _between(graph, ("permute_1", "add_5"), ("mul_30", "view_2"))  # from one linear layer to the next
     part = cut_out(graph, layer)

@@ -8,14 +8,14 @@ from torch import nn
 
 import remat
 from experiments.bench.budgets import best, compared, illegal, markdown, summarized, timed
-from experiments.models import workloads as models
+from experiments.models import workloads
 from remat import InvalidPlan
 from remat.pytorch.measure.torch_budgets import torchs_choice_at, torchs_plans
 
 
 def test_every_budget_of_pytorch_is_at_or_above_our_frontier() -> None:
     torch.manual_seed(0)
-    model, args = models.mixer(layers=2)
+    model, args = workloads.mixer(layers=2)
     ((graph, plans),) = torchs_plans(model, *args, budgets=(0.0, 0.2, 0.5, 1.0))
     curve = remat.frontier(graph, estimator="flops")
     points = [curve.price(plan) for plan in plans.values()]
@@ -36,8 +36,8 @@ def test_pytorchs_plan_with_dropout_is_refused_below_a_budget_of_one() -> None:
 
 
 def test_the_table_of_the_experiment_counts_what_it_claims() -> None:
-    def make() -> models.Sample:
-        return models.mixer(layers=1)
+    def make() -> workloads.Sample:
+        return workloads.mixer(layers=1)
 
     torch.manual_seed(0)
     model, args = make()

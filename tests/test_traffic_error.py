@@ -19,7 +19,7 @@ import remat
 from experiments.accuracy import kernel_truth, traffic_error
 from experiments.accuracy.kernel_truth import Choice, Truth, different_plans, find_truth
 from experiments.accuracy.traffic_error import Part, Row, overall, rank_correlation, summary
-from experiments.models import workloads as models
+from experiments.models import workloads
 from experiments.models.held_out import HELD_OUT, MENDED, images, others, sequences
 from experiments.models.workloads import KERNEL_ZOO, Sample
 from remat.errors import CannotRebuild
@@ -33,7 +33,7 @@ _main: Callable[..., None] = traffic_error.main
 
 
 def small() -> Sample:
-    return models.perceptron(layers=1, dropout=0.1)
+    return workloads.perceptron(layers=1, dropout=0.1)
 
 
 def broken() -> Sample:
@@ -121,7 +121,7 @@ def test_a_model_that_fails_is_named_and_hides_no_other(tmp_path: Path, monkeypa
 
 def test_plans_differ_and_are_legal() -> None:
     torch.manual_seed(0)
-    model, args = models.perceptron(layers=2)
+    model, args = workloads.perceptron(layers=2)
     graph = remat.capture(model, *args)
     illegal = remat.Plan((), remat.unpriced(graph).names)
     for choice in (Choice(), _THREE):

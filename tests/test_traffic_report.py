@@ -11,7 +11,7 @@ from torch import nn
 
 import remat
 from costmodels import MultiRead
-from experiments.traffic_study.strategies_compared import Row, Subject
+from experiments.traffic_study.compare_strategies import Row, Subject
 from experiments.traffic_study.traffic_report import DEFAULT, REFINED, TRANSFORMERS, markdown, picture, summary
 from remat.answer.plan_facts import PlanFacts
 from remat.pytorch.inductor.scheduled import inductor_kernels

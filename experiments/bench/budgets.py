@@ -23,7 +23,7 @@ from rich.table import Table
 
 import remat
 from costmodels import MemoryBudget, RecomputeTime
-from experiments.models import workloads as models
+from experiments.models import workloads
 from experiments.report.markdown import bullets, cell, cited, page, section, table
 from experiments.report.provenance import provenance
 from remat import Graph, InvalidPlan, Plan, Problem
@@ -34,13 +34,13 @@ from remat.pytorch.read.capture import visit_joint_graphs
 from remat.pytorch.read.extract import extract
 
 RESULTS = Path(__file__).parents[1] / "results"
-MODELS: dict[str, Callable[[], models.Sample]] = {
-    "transformer": models.transformer,
-    "transformer, dropout": lambda: models.transformer(dropout=0.1),
-    "vision transformer": models.vit,
-    "ResNet": models.resnet,
-    "MLP-Mixer": models.mixer,
-    "LSTM cells": models.recurrent,
+MODELS: dict[str, Callable[[], workloads.Sample]] = {
+    "transformer": workloads.transformer,
+    "transformer, dropout": lambda: workloads.transformer(dropout=0.1),
+    "vision transformer": workloads.vit,
+    "ResNet": workloads.resnet,
+    "MLP-Mixer": workloads.mixer,
+    "LSTM cells": workloads.recurrent,
 }
 ESTIMATORS = ("flops", "roofline")
 BUSY = 0.2
@@ -136,7 +136,7 @@ def illegal(graph: Graph, plan: Plan) -> str:
     return ""
 
 
-def timed(make: Callable[[], models.Sample], repeats: int) -> dict[str, Any]:
+def timed(make: Callable[[], workloads.Sample], repeats: int) -> dict[str, Any]:
     """Medians of PyTorch's choice at one budget, and of our facts, prices and whole frontier, in turns."""
     seconds: dict[str, list[float]] = {"pytorch": [], "ours": []}
     about: dict[str, Any] = {}

@@ -22,7 +22,7 @@ from rich.console import Console
 from experiments.corpus.catalogue import recipes
 from experiments.corpus.index import entry_of, write_index
 from experiments.corpus.readme import markdown
-from experiments.corpus.recipe import Recipe, capture
+from experiments.models.recipe import Recipe, capture
 from experiments.report.provenance import provenance
 from remat import Graph, InvalidGraph
 from remat.words import near

@@ -11,10 +11,9 @@ from itertools import chain
 import torch
 from torch import nn
 
-from experiments.corpus.recipe import Inputs, Recipe, floats, images, on_meta, tokens
-from experiments.models import published
-from experiments.models import workloads as models
+from experiments.models import published, workloads
 from experiments.models.hugging_face import hugging_face
+from experiments.models.recipe import Inputs, Recipe, floats, images, on_meta, tokens
 from experiments.models.workloads import KERNEL_ZOO
 from experiments.models.zoo import GPT2
 
@@ -93,7 +92,7 @@ def _convolutional() -> list[Recipe]:
 
     resnet, vgg = "He et al. 2016, Deep residual learning", "Simonyan and Zisserman 2015, Very deep networks"
     return [
-        net("resnet18", "ResNet-18", 64, partial(models.ResNet, (2, 2, 2, 2), 64, 1000), resnet),
+        net("resnet18", "ResNet-18", 64, partial(workloads.ResNet, (2, 2, 2, 2), 64, 1000), resnet),
         net("resnet50", "ResNet-50", 64, published.resnet50, resnet),
         net("resnet152", "ResNet-152", 32, partial(published.resnet50, (3, 8, 36, 3)), resnet),
         net("evonorm-resnet50", "ResNet-50 with EvoNorm-S0", 64, published.evonorm50, "Liu et al. 2020, EvoNorm"),
@@ -121,7 +120,7 @@ def _recurrent() -> list[Recipe]:
             family="recurrent",
             model="Two LSTM cells, step by step",
             sizes=f"width {width}, {steps} steps, batch 64",
-            make=partial(on_meta, partial(models.Recurrent, width), (floats(64, steps, width),)),
+            make=partial(on_meta, partial(workloads.Recurrent, width), (floats(64, steps, width),)),
             cite="Hochreiter and Schmidhuber 1997, Long short-term memory",
         )
         for steps, width in ((16, 512), (128, 1024))

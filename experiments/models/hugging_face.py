@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from experiments.corpus.recipe import Inputs, Recipe, images, on_meta, tokens
+from experiments.models.recipe import Inputs, Recipe, images, on_meta, tokens
 from remat import NotInstalled
 
 

@@ -17,8 +17,8 @@ import torch
 import typer
 from torch import Tensor, nn
 
-from experiments.corpus.recipe import Sample
 from experiments.models.published import Posterior
+from experiments.models.recipe import Sample
 from experiments.paper.measure_table import command
 from experiments.paper.methods import AGGRESSIVE, MIN_CUT, NO, OURS, compiled
 from experiments.paper.steps import measured_rows

@@ -13,10 +13,10 @@ from functools import lru_cache, partial
 import torch
 from torch import Tensor, nn
 
-from experiments.models.ten_models import Source, Whole
 from experiments.paper.batch_search import DoesNotFit
 from experiments.paper.methods import FULL, MIN_CUT, NO, OURS, checkpointed, compiled, cut
 from experiments.paper.table import Setting
+from experiments.paper.ten_models import Source, Whole
 from remat import Graph, Plan
 from remat.answer.plan_facts import plan_mask
 from remat.predict.memory import Simulator

@@ -19,10 +19,10 @@ from torch import nn
 
 import remat
 from costmodels import MemoryBudget, RecomputeTime
-from experiments.corpus.recipe import Sample
+from experiments.models.recipe import Sample
 from experiments.models.zoo import Block
-from experiments.paper.kept_rows import Row, Rows
 from experiments.paper.measure_table import command
+from experiments.paper.row_file import Row, Rows
 from experiments.paper.steps import measured_rows
 from experiments.paper.table import Case, Figures, Setting, Table
 from remat.answer.plan_facts import PlanFacts

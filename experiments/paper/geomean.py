@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from experiments.paper.kept_rows import Rows, cell
 from experiments.paper.methods import METHODS, NO
+from experiments.paper.row_file import Rows, cell
 from experiments.report.markdown import section, table
 
 Means = Mapping[str, tuple[float, int]]

@@ -12,14 +12,14 @@ from pathlib import Path
 
 import typer
 
-from experiments.models.ten_models import MODELS, Whole
 from experiments.paper import geomean
 from experiments.paper.batch_search import Found, largest_batch
 from experiments.paper.batch_trial import Trials, allowed_bytes, estimated_bytes, weight_bytes
-from experiments.paper.kept_rows import Rows
 from experiments.paper.measure_table import command
 from experiments.paper.methods import FULL, MIN_CUT, NO, OURS
+from experiments.paper.row_file import Rows
 from experiments.paper.table import Case, Figures, Setting, Table
+from experiments.paper.ten_models import MODELS, Whole
 
 METHODS = (FULL, MIN_CUT, NO, OURS)
 

@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import Progress
 
-from experiments.paper.kept_rows import Row, Rows, WrongFile
+from experiments.paper.row_file import Row, Rows, WrongFile
 from experiments.paper.table import MEMORY_GIB, Case, Figure, Setting, Table, Unavailable, UnknownCase
 from experiments.paper.table_page import page_of
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from experiments.paper.kept_rows import Rows
+from experiments.paper.row_file import Rows
 
 Figure = float | int | str | None
 Figures = Mapping[str, Figure]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from experiments.paper.kept_rows import Row, Rows, cell
+from experiments.paper.row_file import Row, Rows, cell
 from experiments.paper.table import Table
 from experiments.report import markdown
 

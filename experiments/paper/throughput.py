@@ -14,13 +14,13 @@ from typing import Any
 import torch
 import typer
 
-from experiments.models.ten_models import MODELS, Whole
 from experiments.paper import geomean
-from experiments.paper.kept_rows import Rows
 from experiments.paper.measure_table import command
 from experiments.paper.methods import METHODS, MIN_CUT, NO, compiled
+from experiments.paper.row_file import Rows
 from experiments.paper.scheduled_step import compared, computed, unwritten
 from experiments.paper.table import Case, Figures, Setting, Table, Unavailable
+from experiments.paper.ten_models import MODELS, Whole
 from remat.pytorch.measure.step_values import Outcome
 from remat.pytorch.measure.training_step import measure_step
 from remat.pytorch.seam.torch_settings import nothing_donated

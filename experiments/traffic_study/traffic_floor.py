@@ -1,7 +1,7 @@
 """What no plan can take away: a lower bound on the traffic of a training step.
 
 `python -m experiments.traffic_study.traffic_floor` prints, for the transformers of
-`experiments.traffic_study.strategies_compared`, what PyTorch's default plan and a refined one move, beside a floor
+`experiments.traffic_study.compare_strategies`, what PyTorch's default plan and a refined one move, beside a floor
 below which no plan is, however well a compiler fuses. Four parts add up to it:
 
 - *calls*: what matrix products, attention and other calls of libraries read and write. Which there are is taken

@@ -1,4 +1,4 @@
-"""Tables, claims and the picture of `experiments.traffic_study.strategies_compared`."""
+"""Tables, claims and the picture of `experiments.traffic_study.compare_strategies`."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def markdown(models: dict[str, Any]) -> str:
     failed = [f"{name}: {who}: {why}" for name, about in models.items() for who, why in about["failed"].items()]
     return page(
         "Bytes that a training step moves, by TorchInductor's count",
-        f"{cited(origin | {'commit': commits}, 'experiments.traffic_study.strategies_compared')}. MB are 10^6 bytes. "
+        f"{cited(origin | {'commit': commits}, 'experiments.traffic_study.compare_strategies')}. MB are 10^6 bytes. "
         "Random weights (seed 0). Kernels are those of TorchInductor's scheduler on CPU, calls of libraries included; "
         "nothing is timed. In bold: the fewest bytes among the legal plans that save no more than PyTorch's default.",
         bullets(f"{claim}: {_text(found)}" for claim, found in summary(models).items()),

@@ -11,11 +11,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from experiments.corpus.recipe import Sample, fake
-from experiments.models import published
-from experiments.models import workloads as models
+from experiments.models import published, workloads
 from experiments.models.hugging_face import MaskedWords, NextToken
 from experiments.models.networks import Albert, Scored, resnest, vovnet
+from experiments.models.recipe import Sample, fake
 from experiments.models.zoo import GPT2
 from experiments.paper.methods import FULL, MIN_CUT, NO
 from experiments.paper.table import Setting, Unavailable
@@ -246,8 +245,8 @@ MODELS = (
     _vision(
         "resnet18",
         (5504, 2560, 1536),
-        partial(models.ResNet, (1, 1), 16, 10),
-        partial(models.ResNet, (2, 2, 2, 2), 64, 1000),
+        partial(workloads.ResNet, (1, 1), 16, 10),
+        partial(workloads.ResNet, (2, 2, 2, 2), 64, 1000),
         partial(_torchvision, "resnet18"),
         kinds("BasicBlock"),
         lambda model: [model.get_submodule("stem"), *model.get_submodule("blocks").children()],

@@ -1,4 +1,4 @@
-"""What training steps move, as TorchInductor counts it: `python -m experiments.traffic_study.strategies_compared`.
+"""What training steps move, as TorchInductor counts it: `python -m experiments.traffic_study.compare_strategies`.
 
 For each model of `experiments.models.workloads.KERNEL_ZOO`, ways to choose what is saved: autograd's, PyTorch's two,
 the classic cut (`ByteTraffic`), the cut that counts readers (`MultiRead`), the program with a shared write
