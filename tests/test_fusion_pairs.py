@@ -6,16 +6,14 @@ from itertools import chain, combinations, pairwise
 
 import numpy as np
 import pytest
-from examples import chain as chain_of_cosines
-from examples import cosines
 from helpers import FLOW, each
 from hypothesis import given
 from hypothesis import strategies as st
 
 from costmodels import FusionPairs
-from remat import Graph, GraphBuilder, InvalidGraph, InvalidOption, Solver, choose, predict_traffic, solve
+from remat import GraphBuilder, InvalidGraph, InvalidOption, Solver, solve
 from remat.answer.registry import costmodel_names
-from remat.improve.between_kernels import Group, Pass, pair, passes_of, recompute_across
+from remat.improve.between_kernels import Group, Pass, pair, recompute_across
 from remat.testing import check_cost_model, dags
 
 
@@ -304,18 +302,6 @@ def test_a_value_that_two_groups_read_goes_when_both_compute_it_again() -> None:
     found = recompute_across(whole)
     assert found.again == (frozenset(), {at["v"]}, {at["v"]})
     assert found.bytes == whole.traffic.bytes - 3 * 8
-
-
-@pytest.mark.parametrize("graph", [cosines(), chain_of_cosines(5)])
-def test_the_passes_of_a_plan_move_what_its_kernels_do(graph: Graph) -> None:
-    plan = choose(graph, "byte-traffic").plan
-    assert plan is not None
-    forward, backward = passes_of(graph, plan)
-    assert forward.traffic.bytes + backward.traffic.bytes == predict_traffic(graph, plan).bytes
-    assert {graph.names[v] for v in forward.roots} >= {*plan.saved} - {
-        graph.names[v] for v in np.flatnonzero(graph.input)
-    }
-    assert not any(graph.in_tangents[v] for group in forward.groups for v in group.values)
 
 
 def test_what_a_reads_and_b_computes_for_itself_is_there_on_either_side() -> None:

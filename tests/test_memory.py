@@ -29,8 +29,10 @@ from remat import CostModel, Graph, GraphBuilder, InvalidPlan, Plan, Region, Rem
 from remat.answer.plan_facts import PlanFacts, plan_mask
 from remat.cli.app import app
 from remat.facts.columns import BoolArray
-from remat.predict.memory import Simulator, Timeline, lower_bound, peak_bytes, simulate, working_set_bytes
+from remat.predict.memory import Simulator, Timeline, lower_bound, peak_bytes, simulate
+from remat.predict.memory.bound import AlwaysAlive
 from remat.predict.memory.registers import fusion
+from remat.predict.memory.storages import Storages
 from remat.pytorch.read.uncompiled import run_uncompiled
 from remat.pytorch.run.partitioner import Partitioner
 from remat.testing import graphs
@@ -276,22 +278,18 @@ def test_no_legal_plan_has_a_smaller_peak_than_the_lower_bound(graph: Graph, hol
         masks[-1][ours] = choice
     assert all(simulator.peak(mask) >= bound.bytes for mask in legal_masks(graph, masks))
     assert bound.bytes == sum(tensor.bytes for tensor in bound.tensors)
-    each = working_set_bytes(graph, holds_outputs=holds_outputs)
-    assert bound.bytes == (each[graph.index[bound.name]] if bound.name else max(bound.bytes, each.max()))
 
 
-@given(planned(), st.booleans())
-def test_every_operator_that_always_runs_finds_its_working_set(
-    drawn: tuple[Graph, BoolArray], holds_outputs: bool
-) -> None:
+@given(planned())
+def test_every_operator_that_always_runs_finds_its_working_set(drawn: tuple[Graph, BoolArray]) -> None:
     """Not only the largest one."""
     graph, saved = drawn
-    timeline = Simulator(graph, holds_outputs=holds_outputs).timeline(saved)
-    each = working_set_bytes(graph, holds_outputs=holds_outputs)
+    timeline = Simulator(graph, holds_outputs=True).timeline(saved)
+    floor = AlwaysAlive.of(Storages.of(graph))
     for name, backward, alive in zip(timeline.names, timeline.backward, timeline.during_bytes, strict=True):
         v = graph.index[name]
         if backward == (graph.region[v] == Region.TANGENTS):
-            assert alive >= each[v]
+            assert alive >= floor.bytes[len(graph) + v if backward else v]
 
 
 def timeline_of(graph: Graph, *saved: str, holds_outputs: bool = True) -> Timeline:

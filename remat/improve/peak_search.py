@@ -82,7 +82,8 @@ def fit_peak(
     Args:
         graph: the joint graph.
         problem: its costs and bans, without a budget.
-        limits: of `remat.predict.memory.simulate(graph, plan).peak_bytes`, as in `CostModel.peak_limits`; the tightest counts.
+        limits: of `remat.predict.memory.simulate(graph, plan).peak_bytes`, as in `CostModel.peak_limits`; the tightest
+            counts.
         solver: who looks for plans between the vertices of the frontier; takes byte budgets.
         time_limit_s: for each budget that `solver` solves, if it takes a limit.
         throw: raise if no plan is found; if False, return a solution without one.

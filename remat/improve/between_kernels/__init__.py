@@ -1,14 +1,15 @@
 """Recomputation across the kernels of one pass (paper, section 3.7).
 
-Where a kernel reads what another one wrote, "save or recompute?" comes up again, and a minimum cut answers it.
-A `Pass` is a forward or backward graph in fusion groups (`remat.improve.between_kernels.fusion_groups`); `pair` states the question for
-two groups that touch, as a joint graph for any cost model and solver (`remat.improve.between_kernels.pairs`); and
-`recompute_across` asks it for all pairs of a pass, to a fixed point (`remat.improve.between_kernels.pass_search`).
-`remat.pytorch.inductor.duplicate` makes the answers real in TorchInductor.
+Where a kernel reads what another one wrote, "save or recompute?" comes up again, and a minimum cut answers it. A `Pass`
+is a forward or backward graph in fusion groups (`remat.improve.between_kernels.fusion_groups`); `pair` states the
+question for two groups that touch, as a joint graph for any cost model and solver
+(`remat.improve.between_kernels.pairs`); and `recompute_across` asks it for all pairs of a pass, to a fixed point
+(`remat.improve.between_kernels.pass_search`). `remat.pytorch.inductor.duplicate` makes the answers real in
+TorchInductor.
 """
 
 from remat.improve.between_kernels.fusion_groups import Group, Pass, PassTraffic
 from remat.improve.between_kernels.pairs import pair
-from remat.improve.between_kernels.pass_search import Recomputed, passes_of, recompute_across
+from remat.improve.between_kernels.pass_search import Recomputed, recompute_across
 
-__all__ = ["Group", "Pass", "PassTraffic", "Recomputed", "pair", "passes_of", "recompute_across"]
+__all__ = ["Group", "Pass", "PassTraffic", "Recomputed", "pair", "recompute_across"]

@@ -5,15 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-import numpy as np
-
-from remat.answer.plan import Plan
 from remat.answer.registry import DEFAULT_PAIR_MODEL, find_costmodel
 from remat.answer.solver import Solver
-from remat.facts.graph import Graph
 from remat.improve.between_kernels.fusion_groups import Group, Pass
 from remat.improve.between_kernels.pairs import pair, touches
-from remat.predict.kernels import kernels
 from remat.problem.costmodel import CostModel
 from remat.problem.problem import Problem
 from remat.proof.solve import solve
@@ -35,28 +30,6 @@ class Recomputed:
     bytes_before: int
     bytes: int
     solved: int
-
-
-def passes_of(graph: Graph, plan: Plan) -> tuple[Pass, Pass]:
-    """The forward and the backward pass that a plan makes of a joint graph, in the kernels of `remat.predict.kernels`.
-
-    What the forward pass must leave in memory are its outputs and what the plan saves; the backward pass, gradients.
-    What the passes leave in memory that is no value of the graph (a copy in another layout) is left out.
-
-    Raises:
-        InvalidPlan: the plan is not legal for the graph.
-    """
-    made = kernels(graph, plan)
-    saved = {graph.index[name] for name in plan.saved}
-    outputs, gradients = (np.flatnonzero(marked).tolist() for marked in (graph.output, graph.gradient))
-    passes = [
-        [(kernel.reads, kernel.writes, kernel.generated) for kernel in made if kernel.backward == backward]
-        for backward in (False, True)
-    ]
-    return (
-        Pass.of_accesses(graph, passes[0], results=saved.union(outputs)),
-        Pass.of_accesses(graph, passes[1], in_memory=saved, results=gradients),
-    )
 
 
 def recompute_across(

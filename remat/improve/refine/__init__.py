@@ -15,9 +15,9 @@ exceeds the allowance, make room for it by a drop anywhere. Every set of values 
 does so, unless the objective counts arithmetic. The first move that helps is made; when none is left, the
 plan is a local optimum, and nothing proves how far from the best one.
 
-What is left above the floor of `experiments.traffic_study.traffic_floor` is mostly fixed by the shapes of loops, whatever is
-saved: a sum over rows beside one over columns, a masked softmax in two kernels, a loss that is charged for all
-logits to read one of each row.
+What is left above the floor of `experiments.traffic_study.traffic_floor` is mostly fixed by the shapes of loops,
+whatever is saved: a sum over rows beside one over columns, a masked softmax in two kernels, a loss that is charged for
+all logits to read one of each row.
 
 **Equal values move together** (`remat.improve.refine.classes`): first all that look the same up to a distance
 of a few operators, wherever they are, then one by one.

@@ -159,7 +159,7 @@ def _bytes(launches: Sequence[Launch]) -> int:
 
 @dataclass(frozen=True)
 class Peak(Objective):
-    """The most bytes alive at once over both passes (`remat.predict.memory`); of equals, the fewest values recomputed."""
+    """The most bytes alive at once in either pass (`remat.predict.memory`); of equals, the fewest values recomputed."""
 
     name: ClassVar[str] = "peak"
     terms: ClassVar[tuple[str, ...]] = ("peak_bytes", "recomputed_values", "saved_bytes")

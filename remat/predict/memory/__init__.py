@@ -30,7 +30,7 @@ The simulation is of this order and of these rules. A compiler that fuses less, 
 save memory, as Inductor does, ends up elsewhere: `experiments/accuracy/peak_error.py` measures how far.
 """
 
-from remat.predict.memory.bound import WorkingSet, lower_bound, working_set_bytes
+from remat.predict.memory.bound import WorkingSet, lower_bound
 from remat.predict.memory.simulator import Simulator, peak_bytes, simulate
 from remat.predict.memory.timeline import LiveTensor, Timeline
 
@@ -42,5 +42,4 @@ __all__ = [
     "lower_bound",
     "peak_bytes",
     "simulate",
-    "working_set_bytes",
 ]

@@ -55,20 +55,6 @@ class WorkingSet:
         return "\n".join([head, *(f"  {tensor}" for tensor in self.tensors)])
 
 
-def working_set_bytes(graph: Graph, *, holds_outputs: bool = True) -> IntArray:
-    """(n,) bytes alive while each value is computed, whatever the plan; 0 where a plan decides if it is.
-
-    Args:
-        graph: the joint graph.
-        holds_outputs: as for `remat.predict.memory.simulator`.
-    """
-    n = len(graph)
-    facts = Storages.of(graph)
-    at = _Necessary.of(facts, holds_outputs).alive_bytes(n)
-    always = (graph.region == Region.FORWARD) & facts.computed
-    return np.where(facts.live, at[n : 2 * n], np.where(always, at[:n], 0))
-
-
 def lower_bound(graph: Graph, *, holds_outputs: bool = True) -> WorkingSet:
     """Finds the operator with the most bytes that no plan can avoid, and what they are.
 
