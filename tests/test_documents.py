@@ -81,12 +81,17 @@ def test_the_largest_prices_are_those_of_the_solvers() -> None:
         assert capacity is None or abs(capacity - (counted or 0)) <= 1, name
 
 
-@pytest.mark.parametrize(
-    ("plugin", "package"),
-    [("AugmentingPaths", "solvers"), ("SavedMemory", "costmodels"), ("KernelCount", "remat.predict.time")],
-)
+PLUGINS = {
+    "AugmentingPaths": "solvers/augmenting_paths.py",
+    "SavedMemory": "costmodels/saved_memory.py",
+    "KernelCount": "remat/predict/time/kernel_count.py",
+}
+"""The files that CONTRIBUTING adds."""
+
+
+@pytest.mark.parametrize(("plugin", "path"), PLUGINS.items())
 def test_a_newcomer_adds_a_plugin_in_one_file_and_one_line(
-    plugin: str, package: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    plugin: str, path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The code of CONTRIBUTING as a module of its own, its entry point, and the check it recommends."""
     blocks = code_blocks("CONTRIBUTING.md")
@@ -96,7 +101,8 @@ def test_a_newcomer_adds_a_plugin_in_one_file_and_one_line(
         line for block in code_blocks("CONTRIBUTING.md", "toml") for line in block.splitlines() if plugin in line
     )
     name, target = line.split(" = ")
-    module = target.strip('"').split(":")[0].split(".")[-1]
+    module = Path(path).stem
+    assert f"`{path}`" in (ROOT / "CONTRIBUTING.md").read_text()
 
     (tmp_path / f"{module}.py").write_text(source)
     monkeypatch.syspath_prepend(tmp_path)
@@ -104,9 +110,17 @@ def test_a_newcomer_adds_a_plugin_in_one_file_and_one_line(
     try:
         exec(compile(check, "CONTRIBUTING.md", "exec"), namespace)
         assert name == namespace[plugin].name
-        assert target.startswith(f'"{package}.{module}:')
+        assert target == f'"{path.removesuffix(".py").replace("/", ".")}:{plugin}"'
     finally:
         del sys.modules[module]
+
+
+@pytest.mark.parametrize(("document", "heading"), [("README.md", "Where things are"), ("CONTRIBUTING.md", "The house")])
+def test_the_map_shows_every_package(document: str, heading: str) -> None:
+    rooms = " ".join(row[0] for row in table(heading, document))
+    packages = {path.parent.name for path in (ROOT / "remat").glob("*/__init__.py")} | {"solvers", "costmodels"}
+    missing = {name for name in packages if not re.search(rf"\b{name}\b", rooms)}
+    assert not missing
 
 
 @pytest.mark.parametrize("document", [*DOCUMENTS, "CONTRIBUTING.md", "CHANGELOG.md"])
@@ -128,13 +142,17 @@ def anchors(page: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("document", [*DOCUMENTS, "CONTRIBUTING.md"])
-def test_what_documents_call_modules_and_commands_exists(document: str) -> None:
-    """Names such as `remat.predict.kernels`, and `python -m experiments...`, are still those of the tree."""
+def test_modules_commands_and_files_that_documents_name_exist(document: str) -> None:
+    """Names such as `remat.predict.kernels`, `python -m experiments...` and `tests/...` are those of the tree."""
     text = (ROOT / document).read_text()
     for name in set(re.findall(r"`(?:python -m )?((?:remat|experiments)(?:\.\w+)+)", text)):
         pkgutil.resolve_name(name)
+    paths = set(re.findall(r"`((?:remat|solvers|costmodels|experiments|tests|docs)/[\w./-]*)`", text))
+    for path in paths - set(PLUGINS.values()):
+        assert (ROOT / path).exists() or (ROOT / f"{path}.py").exists(), path
 
 
 def test_the_versions_agree() -> None:
     assert f'version = "{remat.__version__}"' in (ROOT / "pyproject.toml").read_text()
     assert f"## {remat.__version__}\n" in (ROOT / "CHANGELOG.md").read_text()
+    assert f"version: {remat.__version__}\n" in (ROOT / "CITATION.cff").read_text()
