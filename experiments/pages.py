@@ -16,7 +16,7 @@ from typing import Any
 
 import typer
 
-from experiments.accuracy import peak_error, traffic_error_report
+from experiments.accuracy import peak_error_page, traffic_error_report
 from experiments.bench import budgets, predictor_speed
 from experiments.corpus import readme
 from experiments.paper.measure_table import written
@@ -31,7 +31,7 @@ INSTANCES = Path(__file__).parent / "instances"
 WRITERS: Mapping[str, Callable[[dict[str, Any]], str]] = {
     "budgets": budgets.markdown,
     "duplicate": duplicate_table.markdown,
-    "peak_error": peak_error.markdown,
+    "peak_error": peak_error_page.markdown,
     "predictor_speed": predictor_speed.markdown,
     "traffic": lambda document: traffic_report.markdown(document["models"]),
     "traffic_error": traffic_error_report.markdown,

@@ -1,4 +1,4 @@
-"""Plans under a budget of memory: ours beside PyTorch's."""
+"""Draws plans under a budget of memory: ours beside PyTorch's."""
 
 from __future__ import annotations
 

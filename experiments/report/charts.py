@@ -1,4 +1,4 @@
-"""Which of our plots a list of rows gets, by its columns. Rows with other columns get a table and no plot."""
+"""Chooses the plots of a list of rows by its columns. Rows with other columns get a table and no plot."""
 
 from __future__ import annotations
 

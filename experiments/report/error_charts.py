@@ -1,4 +1,4 @@
-"""Predictions against what was counted or measured."""
+"""Draws predictions against what was counted or measured."""
 
 from __future__ import annotations
 

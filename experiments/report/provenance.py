@@ -1,4 +1,4 @@
-"""Where a result comes from: committed beside every figure."""
+"""Records where a result comes from; it is committed beside every figure."""
 
 from __future__ import annotations
 

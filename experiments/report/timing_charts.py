@@ -1,4 +1,4 @@
-"""Times: two of each row beside each other, or one with its extremes."""
+"""Draws times: two of each row beside each other, or one with its extremes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bytes that a training step moves, by strategy: beside PyTorch's, and absolute."""
+"""Draws the bytes that a training step moves under each strategy: beside PyTorch's, and absolute."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a value reads in a table, by the name of its column."""
+"""Writes a value of a table as people read it; the name of its column says what it is."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from remat.views.report.section import Row
 from remat.words import human_bytes, human_price
 
 MISSING = "\u2013"
-"""A dash: the row does not say."""
+"""A dash, which stands where a row says nothing."""
 
 _PRICES = {"objective", "bound", "claimed_bound", "cost", "pytorch", "ours", "ours_at_budget", "ours_at_peak"}
 _SHARES = {"gap", "error"}
 _STATISTICS = {"median", "mean", "fastest", "slowest", "least", "most", "min", "max"}
-"""Of what, says the name before: "predicted_s: median" is a time."""
+"""Names that do not say what was measured; the name before them does: "predicted_s: median" is a time."""
 
 
 @dataclass(frozen=True)
@@ -39,12 +39,12 @@ class Cell:
 
 
 def columns(rows: Sequence[Row]) -> list[str]:
-    """The keys of all rows, in the order in which they come first."""
+    """Lists the keys of all rows, in the order in which they come first."""
     return list(dict.fromkeys(key for row in rows for key in row))
 
 
 def constants(rows: Sequence[Row]) -> dict[str, Any]:
-    """The columns that say the same in every row, of three rows or more: they need no column."""
+    """Finds what all rows say alike, if there are three rows or more: it needs no column."""
     if len(rows) < 3:
         return {}
     first = rows[0]
@@ -57,7 +57,7 @@ def _same(one: Any, other: Any) -> bool:
 
 
 def cell(row: Row, column: str) -> Cell:
-    """The value of a column in a row; in a table of names and values, the name says what the value is."""
+    """Writes the value of a column in a row; in a table of names and values, the name says what the value is."""
     value = row.get(column)
     if column == "value" and "what" in row:
         names = str(row["what"]).split(": ")
@@ -73,7 +73,7 @@ def cell(row: Row, column: str) -> Cell:
 
 
 def _words(row: Row, column: str, value: object) -> str:
-    """A list of plain values reads as one; what is nested further, as JSON."""
+    """Writes a list of plain values with commas, and what is nested further as JSON."""
     if isinstance(value, (list, tuple)):
         parts = cast(Sequence[object], value)
         if not any(isinstance(part, (list, tuple, dict)) for part in parts):
@@ -115,7 +115,7 @@ def _unit_of_estimator(estimator: str) -> str:
 
 
 def plain(value: float) -> str:
-    """A number without a unit: whole ones in full, others to four digits."""
+    """Writes a number without a unit: whole ones in full, others to four digits."""
     if value == int(value) and (abs(value) < 1e15 or type(value) is not float):
         return f"{int(value):,}"
     return f"{value:,.4g}" if abs(value) < 1e4 else f"{value:,.0f}" if abs(value) < 1e15 else f"{value:.4g}"
@@ -159,7 +159,7 @@ def _gibibytes(value: float) -> str:
 
 
 def _percent(share: float) -> str:
-    """To two decimals; a share that they would round to nothing, to two digits."""
+    """Writes a share with two decimals; one that they would round to nothing, with two digits."""
     return f"{100 * share:.{'2g' if 0 < abs(share) < 5e-5 else '2f'}}%"
 
 

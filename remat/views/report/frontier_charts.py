@@ -1,4 +1,4 @@
-"""Memory against recompute time: every plan of a frontier, and the bound that none is below."""
+"""Draws memory against recompute time: every plan of a frontier, and the bound that none is below."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Curve:
 
     @classmethod
     def of(cls, frontier: Frontier, name: str, estimator: str) -> Curve:
-        """The points of a frontier."""
+        """Takes the points of a frontier."""
         points: list[Row] = []
         for point in frontier.points:
             row = {column: getattr(point, column) for column in _COLUMNS} | {"plan": point.plan.digest}
@@ -86,7 +86,7 @@ class Curve:
 
 
 def section(curve: Curve, provenance: Sequence[Provenance] = (), facts: str = "") -> Section:
-    """The plot and the table of one frontier."""
+    """Makes the plot and the table of one frontier."""
     rows = [{key: value for key, value in _row(curve, point).items() if value is not None} for point in curve.points]
     part = Part(
         "Saved bytes against recompute cost",

@@ -1,4 +1,4 @@
-"""Where results come from, as people read it: what was run, at which commit, on what."""
+"""Says where results come from: what was run, at which commit, on what."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Origin:
 
     @classmethod
     def of(cls, runs: Sequence[Provenance]) -> Origin:
-        """What runs have in common, and how they differ."""
+        """Separates what runs have in common from what differs."""
         facts = [_ordered(run) for run in runs]
         keys = list(dict.fromkeys(key for run in facts for key in run))
         common = {key: facts[0][key] for key in keys if len({run.get(key) for run in facts}) == 1}
@@ -38,7 +38,7 @@ class Origin:
 
 
 def strings(document: Mapping[str, Any]) -> Provenance:
-    """A provenance from a file: its plain values as text."""
+    """Makes a provenance of what a file says: its plain values as text."""
     return {str(key): str(value) for key, value in document.items() if value not in (None, "")}
 
 
@@ -57,7 +57,7 @@ def device(run: Provenance) -> str:
 
 
 def devices(runs: Iterable[Provenance]) -> str:
-    """Those of all runs."""
+    """Names the devices of all runs, each once."""
     return ", ".join(dict.fromkeys(found for run in runs if (found := device(run))))
 
 

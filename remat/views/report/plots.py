@@ -38,12 +38,12 @@ def check_installed() -> None:
 
 
 def text(value: object) -> str:
-    """A name as Plotly shows it: Plotly reads a subset of HTML in every label."""
+    """Escapes a name: Plotly reads a subset of HTML in every label."""
     return html.escape(str(value), quote=False)
 
 
 def short(name: object, most: int) -> str:
-    """A name that leaves room for the plot: its middle goes first. In tables and hovers it is whole."""
+    """Shortens a name so that it leaves room for the plot; its middle goes first. Tables and hovers show all of it."""
     words = str(name)
     kept = most - 1
     return words if len(words) <= most else f"{words[: kept - kept // 3]}\u2026{words[-(kept // 3) :]}"
@@ -60,12 +60,12 @@ def is_positive(*values: Any) -> bool:
 
 
 def byte_unit(counts: Iterable[float]) -> tuple[str, float]:
-    """The largest unit of bytes that leaves at least one, and its size."""
+    """Finds the largest unit of bytes in which the largest count is at least one, and the size of the unit."""
     return _unit(counts, _BYTES)
 
 
 def price_unit(prices: Iterable[float], unit: str) -> tuple[str, float]:
-    """The unit for prices, and its size: of times and bytes, the one that fits; any other unit is left as it is."""
+    """Finds the unit for prices, and its size: of times and bytes the one that fits; any other unit stays."""
     if unit == "ns":
         return _unit(prices, _NS)
     return byte_unit(prices) if unit == "bytes" else (unit, 1)
@@ -77,19 +77,19 @@ def _unit(numbers: Iterable[float], units: Sequence[tuple[str, float]]) -> tuple
 
 
 def axis(title: str, **more: Any) -> Axis:
-    """An axis with a title, which names the unit. It starts at zero."""
+    """Makes an axis that starts at zero; its title names the unit."""
     words = {"text": title, "font": {"size": 13}, "standoff": 10}
     return {"title": words, "automargin": True, "zeroline": False, "rangemode": "tozero", **more}
 
 
 def log_axis(title: str, numbers: Sequence[float], **more: Any) -> Axis:
-    """An axis of logarithms: marks at 1, 2 and 5 of every power of ten, or at the powers alone if there are many."""
+    """Makes an axis of logarithms, with marks at 1, 2 and 5 of every power of ten; if they are many, at the powers."""
     decades = math.log10(max(numbers)) - math.log10(min(numbers)) if numbers else 0
     return axis(title, **{"type": "log", "tickformat": "~g", "dtick": "D2" if decades <= 4.5 else 1} | more)
 
 
 def byte_axis(title: str, counts: Sequence[float]) -> Axis:
-    """An axis of logarithms, of bytes: marks at powers of two, with their units, and at least one of them in sight."""
+    """Makes an axis of logarithms of bytes, with marks at powers of two, of which at least one is in sight."""
     low, high = (math.log2(end(counts)) for end in (min, max))
     step = next((step for step in (1, 2, 5, 10) if (high - low) / step <= 8), 20)
     room = max(_ROOM, 0.05 * (high - low))
@@ -102,7 +102,7 @@ def byte_axis(title: str, counts: Sequence[float]) -> Axis:
 
 
 def categories(names: Sequence[str]) -> Axis:
-    """An axis of names, the first one on top, and no title: they say what they are."""
+    """Makes an axis of names, the first one on top. It has no title: they say what they are."""
     unique = list(dict.fromkeys(names))
     shown = [text(name) for name in unique]
     order = {"categoryorder": "array", "categoryarray": shown, "autorange": "reversed"}
@@ -113,21 +113,21 @@ def categories(names: Sequence[str]) -> Axis:
 def points(
     name: str, x: Sequence[Any], y: Sequence[Any], hover: Sequence[str] | None, *, mode: str = "markers", **more: Any
 ) -> Trace:
-    """Points, or a line through them, each with its text; without texts the pointer does not find them."""
+    """Draws points, or a line through them, each with its text; without texts the pointer does not find them."""
     found = {"hoverinfo": "skip"} if hover is None else {"text": list(hover), "hovertemplate": _HOVER}
     drawn = {"x": list(x), "y": list(y), **found, **more}
     return {"type": "scatter", "mode": mode, "name": text(short(name, _LEGEND)), **drawn}
 
 
 def bars(name: str, labels: Sequence[str], lengths: Sequence[Any], hover: Sequence[str], **more: Any) -> Trace:
-    """Horizontal bars."""
+    """Draws horizontal bars."""
     drawn = {"y": [text(label) for label in labels], "x": list(lengths)}
     hovering = {"text": list(hover), "textposition": "none", "hovertemplate": _HOVER}
     return {"type": "bar", "orientation": "h", "name": text(short(name, _LEGEND)), **drawn, **hovering, **more}
 
 
 def lines(*parts: object) -> str:
-    """The text of a hover: a line each, the first one bold; empty ones are left out."""
+    """Writes the text of a hover: a line each, the first one bold; empty ones are left out."""
     shown = [text(part) for part in parts if part not in ("", None)]
     return "<br>".join([f"<b>{shown[0]}</b>", *shown[1:]])
 

@@ -18,7 +18,7 @@ _FEW = 8
 
 
 def part(rows: Runs, title: str = "Solvers") -> Part:
-    """The plots and the tables of rows that passed `is_comparison`."""
+    """Makes the plots and the tables of rows that passed `is_comparison`."""
     text = (
         f"An instance is solved by a plan within {WITHIN:.1%} of the best bound of any solver: a filled "
         "marker; an open one did not solve it, and one that was stopped stands at its time limit. A click on a name in "
@@ -29,7 +29,7 @@ def part(rows: Runs, title: str = "Solvers") -> Part:
 
 
 def charts(rows: Runs) -> tuple[Figure, ...]:
-    """Scaling and performance profile of rows that passed `is_comparison`; none where nothing was timed."""
+    """Draws how rows that passed `is_comparison` scale, and their performance profile; nothing where none was timed."""
     runs = normalized(rows)
     timed = [run for run in runs if plots.is_positive(run["taken_s"], run["values"])]
     if not timed:

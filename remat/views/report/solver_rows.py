@@ -1,4 +1,4 @@
-"""Runs of solvers, whoever wrote them: the same columns, and which of them solved their instance."""
+"""Gives runs of solvers the same columns, whoever wrote them, and tells which of them solved their instance."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ def is_comparison(rows: Runs) -> bool:
 
 
 def renamed(row: Row) -> dict[str, Any]:
-    """A row with the names of the experiments' columns."""
+    """Gives a row the names that the experiments have for its columns."""
     theirs = "termination" in row
     named = {_RENAMED.get(key, key) if theirs else key: value for key, value in row.items()}
     return named | {key: str(named[key]) for key in _NAMES if key in named}
 
 
 def normalized(rows: Runs) -> list[dict[str, Any]]:
-    """The rows, each with `solved`, and `taken_s`: its time, or the limit that stopped it."""
+    """Adds to each row `solved`, and `taken_s`: its time, or the limit that stopped it."""
     runs = [renamed(row) for row in rows]
     bounds: defaultdict[tuple[tuple[str, str], str], list[float]] = defaultdict(list)
     for run in runs:
