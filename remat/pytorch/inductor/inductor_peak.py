@@ -68,7 +68,7 @@ def inductor_peaks(
 
 def _estimate(lowering: Any, alive_anyway: frozenset[str]) -> InductorPeak:
     memory, scheduler = memory_planner(), lowering.scheduler
-    inputs, outputs = ordered_set(lowering.graph_inputs), ordered_set(lowering.get_outputordered_set())
+    inputs, outputs = ordered_set(lowering.graph_inputs), ordered_set(lowering.get_output_names())
     tables = scheduler.name_to_buf, scheduler.name_to_fused_node
     given = ordered_set(name for name in inputs if name not in alive_anyway)
 
