@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 import torch
+from depth import deep
 from torch import Tensor, fx, nn
 from torch._functorch import partitioners
 
@@ -94,9 +95,9 @@ class Interrupted(Exception):
 EXCHANGES: dict[str, Callable[[], AbstractContextManager[Any]]] = {
     "the kernels of a compilation": counted,
     "kernels instead of code": partial(visited, print),
-    "no caches": nothing_cached,
 }
 SETTINGS: dict[str, Callable[[], AbstractContextManager[Any]]] = {
+    "no caches": nothing_cached,
     "a fresh compilation": fresh_compilation,
     "no donated buffers": nothing_donated,
     "backward passes at once": backward_at_once,
@@ -133,6 +134,18 @@ def test_all_that_is_exchanged_is_put_back(name: str, fails: bool) -> None:
     assert all(vars(owner)[function] is own for (owner, function), own in places.items())
     assert settings() == before
     assert torch.autograd.is_multithreading_enabled() == threads
+
+
+@deep
+def test_a_kernel_outlives_a_block_in_which_no_graph_is_cached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where torch's `force_disable_caches` holds, each graph has a folder of its own, and compiles into it again."""
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    for _ in range(2):
+        torch.compiler.reset()
+        with counted() as kernels, torch.no_grad():
+            torch.compile(torch.sin)(torch.ones(64))
+        assert kernels, "compiled anew"
+    assert len({path.name for path in tmp_path.rglob("*.so")}) == len(list(tmp_path.rglob("*.so"))) > 0
 
 
 def test_a_chooser_that_fails_leaves_torchs_own() -> None:

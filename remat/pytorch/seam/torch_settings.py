@@ -6,13 +6,10 @@ They belong to the thread that sets them since torch 2.13, and to the process be
 from __future__ import annotations
 
 from collections.abc import Generator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
-import torch
-
 from remat.pytorch.seam.internals import internals
-from remat.pytorch.seam.swap import swapped
 
 
 def fresh_compilation() -> AbstractContextManager[None]:
@@ -47,13 +44,14 @@ def backward_at_once() -> AbstractContextManager[None]:
 
 @contextmanager
 def nothing_cached() -> Generator[None]:
-    """Compiles everything anew: nothing is looked up in torch's caches, nor kept in them."""
-    compiler: Any = torch.compiler
-    profiles = internals("torch._dynamo.pgo")  # has a cache as well, and warns that it is off
-    silence = swapped(profiles, "warn_once", _say_nothing) if hasattr(profiles, "warn_once") else nullcontext()
-    with silence, compiler.config.patch(force_disable_caches=True):
+    """Compiles every graph anew: torch looks none up in its caches, and keeps none there.
+
+    Kernels that are compiled already are found again. With torch's own `force_disable_caches` each graph would begin in
+    an empty folder, where a C++ compiler makes its precompiled headers first: 10 s of a processor for every graph.
+    """
+    inductor, functorch = internals("torch._inductor.config"), internals("torch._functorch.config")
+    with (
+        inductor.patch(fx_graph_cache=False, fx_graph_remote_cache=False),
+        functorch.patch(enable_autograd_cache=False, enable_remote_autograd_cache=False),
+    ):
         yield
-
-
-def _say_nothing(*args: Any, **kwargs: Any) -> None:
-    del args, kwargs
