@@ -22,7 +22,7 @@ import remat
 from costmodels import ByteTraffic
 from experiments.corpus.__main__ import main
 from experiments.corpus.catalogue import recipes
-from experiments.corpus.index import entry_of
+from experiments.corpus.corpus_index import entry_of
 from experiments.corpus.readme import markdown
 from experiments.models import published, workloads
 from experiments.models.recipe import capture

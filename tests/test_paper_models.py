@@ -18,7 +18,7 @@ from torch import nn
 
 import remat
 from costmodels import ByteTraffic
-from experiments.corpus.index import no_recompute_saved_bytes
+from experiments.corpus.corpus_index import no_recompute_saved_bytes
 from experiments.models.recipe import fake
 from experiments.paper import acquisition, batch_trial, budget_curve, geomean, largest_batch, solver_time, throughput
 from experiments.paper.batch_search import DoesNotFit, Found, grain

@@ -20,7 +20,7 @@ import typer
 from rich.console import Console
 
 from experiments.corpus.catalogue import recipes
-from experiments.corpus.index import entry_of, write_index
+from experiments.corpus.corpus_index import entry_of, write_index
 from experiments.corpus.readme import markdown
 from experiments.models.recipe import Recipe, capture
 from experiments.report.provenance import provenance
