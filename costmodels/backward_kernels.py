@@ -10,8 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from remat import Graph
-from remat.facts.columns import BoolArray, IntArray
+from remat import BoolArray, Graph, IntArray
 from remat.predict.kernels import Fuser
 from remat.predict.memory.registers import fusion
 

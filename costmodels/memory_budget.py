@@ -10,11 +10,8 @@ from typing import ClassVar, Literal, cast, get_args
 import numpy as np
 
 from costmodels.recompute_time import RecomputeTime
-from remat import DEFAULT_ESTIMATOR, CostModel, Graph, InvalidOption, Terms
-from remat.answer.registry import find_estimator
+from remat import DEFAULT_ESTIMATOR, CostModel, Estimator, Graph, InvalidOption, Terms, find_estimator, forced
 from remat.facts.columns import is_whole
-from remat.problem.estimator import Estimator
-from remat.problem.feasibility import forced
 from remat.proof.budget import flow_solver, least_bytes
 from remat.words import parse_bytes
 
@@ -85,7 +82,7 @@ class MemoryBudget(CostModel):
         problem = RecomputeTime(self.estimator).pose(graph)
         if bool((forced(problem).lost & problem.needed).any()):
             return 0  # no plan at all, whatever the budget; `remat.solve` explains
-        most = int(problem.save_bytes[flow_solver().minimum_cut(problem).saved].sum())
+        most = flow_solver().minimum_cut(problem).choice.saved_bytes(problem)
         return max(math.floor(amount * most), least_bytes(problem).weight)
 
 

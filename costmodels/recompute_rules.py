@@ -18,8 +18,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from remat.facts.columns import BoolArray, IntArray
-from remat.facts.graph import Graph
+from remat import BoolArray, Graph, IntArray
 
 REDUCTION_RATIO = 4
 """An output more than this many times smaller than its inputs counts as a small reduction (paper, 3.4)."""

@@ -7,10 +7,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from remat import DEFAULT_ESTIMATOR, CostModel, Graph, Region, Terms
-from remat.answer.registry import find_estimator
-from remat.facts.columns import BoolArray
-from remat.problem.estimator import Estimator
+from remat import DEFAULT_ESTIMATOR, BoolArray, CostModel, Estimator, Graph, Region, Terms, find_estimator
 
 
 @dataclass(frozen=True)

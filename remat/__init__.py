@@ -12,7 +12,10 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
+from remat.answer.choice import Choice
+from remat.answer.network import SINK, SOURCE, Network, Reduction, Sides
 from remat.answer.plan import Plan
+from remat.answer.plan_facts import PlanFacts
 from remat.answer.registry import (
     DEFAULT_COST_MODEL,
     DEFAULT_ESTIMATOR,
@@ -22,7 +25,15 @@ from remat.answer.registry import (
     register,
     unregister,
 )
-from remat.answer.solution import Certificate, Reason, Solution, Termination
+from remat.answer.solution import (
+    Certificate,
+    ClaimedBound,
+    Enumeration,
+    FlowCertificate,
+    Reason,
+    Solution,
+    Termination,
+)
 from remat.answer.solver import Feature, FlowSolver, Solver
 from remat.errors import (
     CaptureError,
@@ -41,6 +52,8 @@ from remat.errors import (
 )
 from remat.facts.annotations import recompute_parameter_copies
 from remat.facts.bans import Bans
+from remat.facts.columns import BoolArray, IntArray
+from remat.facts.corpus import Corpus
 from remat.facts.graph import Graph, Region
 from remat.facts.graph_builder import GraphBuilder
 from remat.improve.choose import choose
@@ -52,7 +65,9 @@ from remat.predict.traffic import predict_traffic
 from remat.problem.costmodel import CostModel, Terms
 from remat.problem.demands import unpriced
 from remat.problem.estimator import Estimator
+from remat.problem.feasibility import forced
 from remat.problem.problem import Problem
+from remat.problem.weights import Weights
 from remat.proof.certify import certify, check_plan
 from remat.proof.solve import solve
 from remat.views.compare import compare
@@ -77,30 +92,43 @@ __all__ = [
     "DEFAULT_COST_MODEL",
     "DEFAULT_ESTIMATOR",
     "DEFAULT_SOLVER",
+    "SINK",
+    "SOURCE",
     "Bans",
+    "BoolArray",
     "CaptureError",
     "Certificate",
     "CertificateRejected",
+    "Choice",
+    "ClaimedBound",
+    "Corpus",
     "CostModel",
+    "Enumeration",
     "Estimator",
     "Feature",
+    "FlowCertificate",
     "FlowSolver",
     "Frontier",
     "Graph",
     "GraphBuilder",
     "Infeasible",
+    "IntArray",
     "InvalidGraph",
     "InvalidOption",
     "InvalidPlan",
     "InvalidProblem",
     "LimitReached",
+    "Network",
     "NotInstalled",
     "Plan",
+    "PlanFacts",
     "Problem",
     "Reason",
+    "Reduction",
     "Refined",
     "Region",
     "RematError",
+    "Sides",
     "Simulator",
     "Solution",
     "Solver",
@@ -110,6 +138,7 @@ __all__ = [
     "UnknownName",
     "UnsupportedProblem",
     "UnsupportedTorch",
+    "Weights",
     "capture",
     "certify",
     "check_plan",
@@ -119,6 +148,7 @@ __all__ = [
     "estimator_names",
     "explain",
     "find_estimator",
+    "forced",
     "frontier",
     "predict_traffic",
     "recompute_parameter_copies",

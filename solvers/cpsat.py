@@ -12,9 +12,12 @@ from typing import Any, ClassVar
 import numpy as np
 
 from remat import (
+    BoolArray,
+    Choice,
+    ClaimedBound,
     Feature,
+    IntArray,
     InvalidOption,
-    Plan,
     Problem,
     Reason,
     RematError,
@@ -22,10 +25,8 @@ from remat import (
     Solver,
     Termination,
     UnsupportedProblem,
+    forced,
 )
-from remat.answer.solution import ClaimedBound
-from remat.facts.columns import BoolArray, IntArray
-from remat.problem.feasibility import forced
 
 
 @dataclass(frozen=True)
@@ -79,8 +80,8 @@ class CPSAT(Solver):
         bound = model.cost(response.inner_objective_lower_bound)
         if not found:
             return Solution(None, None, Termination(Reason.LIMIT, bound, limit="time"), certificate, self.name)
-        plan = Plan.from_saved(problem, model.saved(np.array(response.solution, np.int64)))
-        cost = problem.cost(*plan.masks(problem))
+        choice = Choice.from_saved(problem, model.saved(np.array(response.solution, np.int64)))
+        plan, cost = choice.plan(problem), choice.cost(problem)
         if status == cp_model.OPTIMAL:
             return Solution(plan, cost, Termination(Reason.OPTIMAL, bound), certificate, self.name)
         return Solution(plan, cost, Termination(Reason.FEASIBLE, bound, limit="time"), certificate, self.name)

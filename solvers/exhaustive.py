@@ -7,9 +7,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from remat import Feature, Plan, Problem, Reason, Solution, Solver, Termination
-from remat.answer.solution import Enumeration
-from remat.facts.columns import IntArray
+from remat import Choice, Enumeration, Feature, IntArray, Problem, Reason, Solution, Solver, Termination
 
 
 @dataclass(frozen=True)
@@ -44,7 +42,7 @@ class Exhaustive(Solver):
         later = np.flatnonzero(legal)
         best = int(later[np.lexsort((recompute[later], tensors[later], saved_bytes[later], cost[later]))[0]])
         chosen = ((save[best] >> np.arange(n)) & 1).astype(np.bool_)
-        plan = Plan.from_saved(problem, chosen)
+        plan = Choice.from_saved(problem, chosen).plan(problem)
         value = int(cost[best])
         return Solution(plan, value, Termination(Reason.OPTIMAL, value), certificate, self.name)
 

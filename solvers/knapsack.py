@@ -14,10 +14,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from remat import Feature, Plan, Problem, Reason, Solution, Solver, Termination
+from remat import BoolArray, Choice, Feature, IntArray, Problem, Reason, Solution, Solver, Termination, forced
 from remat.answer.solver import Cut
-from remat.facts.columns import BoolArray, IntArray
-from remat.problem.feasibility import forced
 from remat.problem.weights import BY_BYTES
 from remat.proof.budget import flow_solver, least_bytes
 
@@ -54,11 +52,11 @@ class Knapsack(Solver):
 
     def _solve(self, problem: Problem, *, time_limit_s: float | None) -> Solution:
         cheapest = flow_solver().minimum_cut(problem)
-        if problem.budget_bytes is None or int(problem.save_bytes[cheapest.saved].sum()) <= problem.budget_bytes:
-            return self._solution(problem, cheapest, cheapest)
+        if problem.budget_bytes is None or cheapest.choice.saved_bytes(problem) <= problem.budget_bytes:
+            return self._solution(problem, cheapest.choice, cheapest)
         return self._solution(problem, self.choice(problem, cheapest), cheapest)
 
-    def choice(self, problem: Problem, cheapest: Cut) -> Cut:
+    def choice(self, problem: Problem, cheapest: Cut) -> Choice:
         """What fits the budget, where the cheapest plan does not."""
         assert problem.budget_bytes is not None
         capacity = problem.budget_bytes - least_bytes(problem).weight
@@ -67,12 +65,11 @@ class Knapsack(Solver):
         kept = np.zeros(len(problem), np.bool_)
         kept[items] = self._pick(problem.save_bytes[items], worth, capacity)
         rest = replace(problem, cannot_recompute=problem.cannot_recompute.also(kept, "picked to be saved"))
-        return flow_solver().minimum_cut(rest, BY_BYTES)
+        return flow_solver().minimum_cut(rest, BY_BYTES).choice
 
-    def _solution(self, problem: Problem, chosen: Cut, cheapest: Cut) -> Solution:
+    def _solution(self, problem: Problem, chosen: Choice, cheapest: Cut) -> Solution:
         """A choice as a plan, bounded by the cheapest choice without a budget."""
-        plan = Plan.of(problem, chosen.saved, chosen.recomputed)
-        cost = problem.cost(chosen.saved, chosen.recomputed)
+        plan, cost = chosen.plan(problem), chosen.cost(problem)
         reason = Reason.OPTIMAL if cost == cheapest.weight else Reason.FEASIBLE
         return Solution(plan, cost, Termination(reason, cheapest.weight), cheapest.certificate, self.name)
 
@@ -108,9 +105,9 @@ class DynamicKnapsack(Knapsack):
 def _is_item(problem: Problem, cheapest: Cut) -> BoolArray:
     """(n,) the values that may be saved rather than recomputed, and were not recomputed so far."""
     # What the backward pass would recompute if it saved only what it cannot recompute.
-    wanted = Plan.from_saved(problem, forced(problem).stuck).masks(problem)[1]
+    wanted = Choice.from_saved(problem, forced(problem).stuck).recomputed
     is_dear = problem.recompute_cost > problem.save_cost
-    return wanted & is_dear & ~cheapest.recomputed & ~problem.cannot_save.mask
+    return wanted & is_dear & ~cheapest.choice.recomputed & ~problem.cannot_save.mask
 
 
 def _best_picks(lengths: IntArray, values: IntArray, slots: int) -> BoolArray:

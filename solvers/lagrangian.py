@@ -9,10 +9,20 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from remat import Feature, Plan, Problem, Reason, Solution, Solver, Termination
-from remat.answer.network import SINK, Network, Reduction
-from remat.answer.solver import FlowSolver, residual_sides
-from remat.facts.columns import BoolArray
+from remat import (
+    SINK,
+    BoolArray,
+    Feature,
+    FlowSolver,
+    Network,
+    Problem,
+    Reason,
+    Reduction,
+    Solution,
+    Solver,
+    Termination,
+)
+from remat.answer.solver import residual_sides
 from remat.proof.budget import flow_solver
 from remat.proof.hull import Edge, Hull, Vertex
 from solvers.knapsack import DynamicKnapsack, GreedyKnapsack
@@ -46,24 +56,21 @@ class Lagrangian(Solver):
         flow = flow_solver()
         hull = Hull(replace(problem, budget_bytes=None), flow)
         cheapest = flow.minimum_cut(problem)
-        if problem.budget_bytes is None or int(problem.save_bytes[cheapest.saved].sum()) <= problem.budget_bytes:
-            plan = Plan.of(problem, cheapest.saved, cheapest.recomputed)
+        if problem.budget_bytes is None or cheapest.choice.saved_bytes(problem) <= problem.budget_bytes:
+            plan = cheapest.choice.plan(problem)
             claim = Termination(Reason.OPTIMAL, cheapest.weight)
             return Solution(plan, cheapest.weight, claim, cheapest.certificate, self.name)
         edge = hull.edge_at(problem.budget_bytes)
         assert edge is not None  # the cheapest choice does not fit
         starts = [_filled(hull.problem, edge, problem.budget_bytes), _trimmed(problem, edge.right, flow)]
         for knapsack in (GreedyKnapsack(), DynamicKnapsack()):
-            picked = knapsack.choice(problem, cheapest)
-            starts.append(Vertex.of(problem, picked.saved, picked.recomputed))
-        different = {
-            (start.saved.tobytes(), start.recomputed.tobytes()): start for start in starts if start is not None
-        }
+            starts.append(Vertex.of(problem, knapsack.choice(problem, cheapest)))
+        different = {start.choice: start for start in starts if start is not None}
         found = [_refilled(problem, start, flow) for start in different.values()]
         best = min(found, key=lambda vertex: (vertex.cost, vertex.saved_bytes))
         bound = edge.bound(problem.budget_bytes)
         reason = Reason.OPTIMAL if best.cost == bound else Reason.FEASIBLE
-        plan = Plan.of(problem, best.saved, best.recomputed)
+        plan = best.choice.plan(problem)
         return Solution(plan, best.cost, Termination(reason, bound), edge.certificate, self.name)
 
 
@@ -75,14 +82,14 @@ def _refilled(problem: Problem, start: Vertex, flow: FlowSolver) -> Vertex:
         slack = problem.budget_bytes - best.saved_bytes
         paid = replace(
             problem,
-            save_bytes=np.where(best.saved, 0, problem.save_bytes),
+            save_bytes=np.where(best.choice.saved, 0, problem.save_bytes),
             cannot_save=problem.cannot_save.also(
-                ~best.saved & (problem.save_bytes > slack), "larger than what is left"
+                ~best.choice.saved & (problem.save_bytes > slack), "larger than what is left"
             ),
             budget_bytes=None,
         )
         found = _within(Hull(paid, flow), slack)
-        better = Vertex.of(problem, found.saved, found.recomputed)
+        better = Vertex.of(problem, found.choice)
         if better.cost >= best.cost:
             return best
         best = better
@@ -95,13 +102,13 @@ def _trimmed(problem: Problem, start: Vertex, flow: FlowSolver) -> Vertex | None
     """
     assert problem.budget_bytes is not None
     excess = start.saved_bytes - problem.budget_bytes
-    size = np.where(start.saved, np.minimum(problem.save_bytes, excess), problem.save_bytes)
+    size = np.where(start.choice.saved, np.minimum(problem.save_bytes, excess), problem.save_bytes)
     capped = replace(problem, save_bytes=size, budget_bytes=None)
-    hull, target = Hull(capped, flow), int(size[start.saved].sum()) - excess
+    hull, target = Hull(capped, flow), int(size[start.choice.saved].sum()) - excess
     if hull.smallest.saved_bytes > target:
         return None
     found = _within(hull, target)
-    return Vertex.of(problem, found.saved, found.recomputed)
+    return Vertex.of(problem, found.choice)
 
 
 def _within(hull: Hull, budget_bytes: int) -> Vertex:
@@ -116,14 +123,14 @@ def _filled(problem: Problem, edge: Edge, budget_bytes: int) -> Vertex:
     reduction = Reduction.of(problem, edge.certificate.weights)
     network, flow = reduction.network, edge.certificate.flow
     face, vertex = network.face(flow, residual_sides(network, flow))
-    sink_side = reduction.sink_side(edge.left.saved, edge.left.recomputed)
+    sink_side = reduction.sink_side(edge.left.choice)
     free = vertex > SINK
     chosen = np.zeros(face.num_vertices, np.bool_)
     chosen[vertex[free]] = sink_side[free]
     for block in _blocks_to_save(face, chosen, budget_bytes - edge.left.saved_bytes):
         chosen[block] = False
     sink_side[free] = chosen[vertex[free]]
-    return Vertex.of(problem, reduction.saved(sink_side), reduction.recomputed(sink_side))
+    return Vertex.of(problem, reduction.choice(sink_side))
 
 
 def _blocks_to_save(face: Network, sink_side: BoolArray, slack_bytes: int) -> Iterator[list[int]]:

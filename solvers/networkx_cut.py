@@ -10,9 +10,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from remat import FlowSolver, InvalidOption
-from remat.answer.network import SINK, SOURCE, Network, Sides
-from remat.facts.columns import IntArray
+from remat import SINK, SOURCE, FlowSolver, IntArray, InvalidOption, Network, Sides
 
 FLOW_FUNCS = ("preflow_push", "boykov_kolmogorov", "dinitz", "edmonds_karp", "shortest_augmenting_path")
 

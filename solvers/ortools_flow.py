@@ -10,9 +10,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from remat import FlowSolver, RematError
-from remat.answer.network import SINK, SOURCE, Network, Sides
-from remat.facts.columns import BoolArray, IntArray
+from remat import SINK, SOURCE, BoolArray, FlowSolver, IntArray, Network, RematError, Sides
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,18 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from remat import Feature, Plan, Problem, Reason, RematError, Solution, Solver, Termination, UnsupportedProblem
-from remat.answer.solution import ClaimedBound
+from remat import (
+    Choice,
+    ClaimedBound,
+    Feature,
+    Problem,
+    Reason,
+    RematError,
+    Solution,
+    Solver,
+    Termination,
+    UnsupportedProblem,
+)
 
 _LARGEST_PRICE = 10**13 - 1
 """PuLP 3.3 writes coefficients with 13 digits to the file that CBC reads."""
@@ -137,8 +147,8 @@ def _read(name: str, problem: Problem, program: Any, saved: list[Any], log: str,
         return Solution(None, None, Termination(Reason.LIMIT, bound, limit="time"), certificate, name)
 
     # A variable that is in no row has no value.
-    plan = Plan.from_saved(problem, np.array([round(variable.value() or 0) for variable in saved], np.bool_))
-    cost = problem.cost(*plan.masks(problem))
+    choice = Choice.from_saved(problem, np.array([round(variable.value() or 0) for variable in saved], np.bool_))
+    plan, cost = choice.plan(problem), choice.cost(problem)
     if outcome == pulp.LpSolutionOptimal:
         return Solution(plan, cost, Termination(Reason.OPTIMAL, cost), certificate, name)
     bound = _logged_bound(log, unit)

@@ -10,9 +10,7 @@ from typing import ClassVar, Literal, get_args
 
 import numpy as np
 
-from remat import FlowSolver, InvalidOption
-from remat.answer.network import SINK, SOURCE, Network, Sides
-from remat.facts.columns import BoolArray, IntArray
+from remat import SINK, SOURCE, BoolArray, FlowSolver, IntArray, InvalidOption, Network, Sides
 
 Method = Literal["dinic", "edmonds_karp"]
 

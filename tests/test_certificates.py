@@ -28,6 +28,7 @@ from remat import (
     check_plan,
     solve,
 )
+from remat.answer.choice import Choice
 from remat.answer.network import SINK, Network, Reduction
 from remat.answer.solution import Certificate, ClaimedBound, Enumeration, FlowCertificate
 from remat.problem.weights import Weights
@@ -108,8 +109,8 @@ def test_a_flow_whose_sums_wrap_is_rejected() -> None:
         ("", "xabc", r"cannot be recomputed \(an input\), but is: 'x'"),
         ("b", "c", r"cannot be saved \(a tuple\), but is: 'b'"),
         ("ac", "bc", "both saved and recomputed: 'c'"),
-        ("aq", "bc", "Plan.saved names 'q', which is not a value of the problem"),
-        ("a", "bcq", "Plan.recomputed names 'q', which is not a value of the problem"),
+        ("aq", "bc", "Plan.saved names 'q', which is not a value of"),
+        ("a", "bcq", "Plan.recomputed names 'q', which is not a value of"),
         ("aa", "bc", "Plan.saved must name each value once"),
     ],
 )
@@ -260,8 +261,8 @@ class Liar(Exhaustive):
     """Takes the second-best plan for the best, and says that it is proven."""
 
     def _solve(self, problem: Problem, *, time_limit_s: float | None) -> Solution:
-        plan = Plan.from_saved(problem, np.ones(len(problem), np.bool_))
-        cost = problem.cost(*plan.masks(problem))
+        choice = Choice.from_saved(problem, np.ones(len(problem), np.bool_))
+        plan, cost = choice.plan(problem), choice.cost(problem)
         return Solution(plan, cost, Termination(Reason.OPTIMAL, cost), TrustMe(), self.name, is_proven=True)
 
 

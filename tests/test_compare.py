@@ -151,7 +151,7 @@ def test_facts_tell_what_runs_twice_from_what_runs_late() -> None:
 
 
 def test_facts_refuse_the_plan_of_another_graph() -> None:
-    with pytest.raises(InvalidPlan, match="the plan names 'cos9', which is not a value of"):
+    with pytest.raises(InvalidPlan, match=r"Plan\.saved names 'cos9', which is not a value of"):
         PlanFacts.of(cosines(), Plan(("cos9",), ()))
 
 

@@ -74,9 +74,9 @@ class Liar(Solver):
 
     def _solve(self, problem, *, time_limit_s):
         bound = ORTools()._solve(problem, time_limit_s=None).objective + 1
-        plan = Plan.from_saved(problem, ~problem.cannot_save.mask)
+        choice = remat.Choice.from_saved(problem, ~problem.cannot_save.mask)
         claim = Termination(Reason.FEASIBLE, bound)
-        return Solution(plan, problem.cost(*plan.masks(problem)), claim, ClaimedBound("nobody"), self.name)
+        return Solution(choice.plan(problem), choice.cost(problem), claim, ClaimedBound("nobody"), self.name)
 
 
 @dataclass(frozen=True)

@@ -268,7 +268,7 @@ def test_saved_values_that_share_memory_are_not_overwritten() -> None:
     graph = remat.capture(writes_into_a_view, x)
     problem = remat.unpriced(graph)
     slices = [graph.ops[graph.index[name]].startswith("aten.slice") for name in problem.names]
-    plan = Plan.from_saved(problem, np.array(slices))
+    plan = remat.Choice.from_saved(problem, np.array(slices)).plan(problem)
     owners = [graph.names[graph.base[graph.index[name]]] for name in plan.saved]
     assert len(set(owners)) < len(owners), "two values of one storage are saved"
     step = remat.compile(writes_into_a_view, plan=plan)

@@ -12,7 +12,7 @@ from strategies import Dice
 
 from experiments.accuracy.fusion_meanings import EXPERIMENTS, row, rows, stores
 from remat import Graph, solve
-from remat.answer.plan_facts import plan_mask
+from remat.answer.choice import Choice
 from remat.facts.columns import BoolArray, IntArray
 from remat.predict.memory.registers import LOWERED
 from remat.predict.memory.storages import Storages
@@ -37,7 +37,7 @@ def saves(graph: Graph, seed: int) -> BoolArray:
     """What a random legal plan saves."""
     plan = solve(Dice(seed).pose(graph)).plan
     assert plan is not None
-    return plan_mask(graph, plan.saved)
+    return Choice.from_plan(graph, plan).saved
 
 
 def ops(graph: Graph, positions: IntArray) -> set[str]:

@@ -146,7 +146,7 @@ def test_traffic_is_what_running_the_kernels_one_by_one_moves(data: st.DataObjec
 @drawn(60)
 def test_every_operator_alone_moves_what_running_them_one_by_one_moves(data: st.DataObject, graph: Graph) -> None:
     saved = drawn_saves(data, graph)
-    plan = Plan.from_saved(remat.unpriced(graph), saved[np.isin(graph.names, remat.unpriced(graph).names)])
+    plan = remat.Choice.from_saved(graph, saved).plan(graph)
     alone = kernels(graph, plan, fused=False)
     assert all(len(kernel.values) == 1 for kernel in alone)
     moved = sum(kernel.bytes for kernel in alone)
@@ -186,8 +186,8 @@ def test_fusion_of_elementwise_operators_never_moves_more(length: int, saves: in
         back = g.op("mul", back, g.op("sin", value))
     g.gradient(back)
     graph = g.build()
-    chosen = remat.unpriced(graph).names if saves else ("x",)
-    plan = Plan.from_saved(remat.unpriced(graph), np.isin(remat.unpriced(graph).names, chosen))
+    chosen = graph.names if saves else ("x",)
+    plan = remat.Choice.from_saved(graph, np.isin(graph.names, chosen)).plan(graph)
     fused, alone = kernels(graph, plan), kernels(graph, plan, fused=False)
     assert sum(k.bytes for k in fused) < sum(k.bytes for k in alone) or length == 1
     assert len(fused) == 2

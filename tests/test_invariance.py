@@ -11,7 +11,8 @@ from helpers import EXACT, FLOW, each, largest_price, most_values
 from hypothesis import given
 from hypothesis import strategies as st
 
-from remat import Plan, Problem, Solver, solve
+from remat import Problem, Solver, solve
+from remat.answer.choice import Choice
 from remat.testing import problems
 
 FEW = drawn(75)
@@ -103,7 +104,7 @@ def test_names(solver: Solver, data: st.DataObject) -> None:
     other = replace(problem, names=tuple(f"z{len(problem) - v}" for v in range(len(problem))))
     plan, same = solve(problem, solver).plan, solve(other, solver).plan
     assert plan is not None
-    assert same == Plan.of(other, *plan.masks(problem))
+    assert same == Choice.from_plan(problem, plan).plan(other)
 
 
 @each(EXACT)

@@ -26,7 +26,7 @@ from experiments.accuracy import peak_error
 from experiments.demo import SaveLeast
 from experiments.models.cases import CASES
 from remat import CostModel, Graph, GraphBuilder, InvalidPlan, Plan, Region, RematError, check_plan
-from remat.answer.plan_facts import PlanFacts, plan_mask
+from remat.answer.plan_facts import PlanFacts
 from remat.cli.app import app
 from remat.facts.columns import BoolArray
 from remat.predict.memory import Simulator, Timeline, lower_bound, peak_bytes, simulate
@@ -227,14 +227,14 @@ def planned(draw: st.DrawFn) -> tuple[Graph, BoolArray]:
 def legal_masks(graph: Graph, masks: list[BoolArray]) -> list[BoolArray]:
     """What the plans save that come closest to the masks and are legal."""
     problem, found = remat.unpriced(graph), []
-    ours = graph.region != Region.TANGENTS
     for mask in masks:
-        plan = Plan.from_saved(problem, (mask[ours] | problem.cannot_recompute.mask) & ~problem.cannot_save.mask)
+        wanted = (mask[graph.plannable] | problem.cannot_recompute.mask) & ~problem.cannot_save.mask
+        choice = remat.Choice.from_saved(problem, wanted)
         try:
-            check_plan(problem, plan)
+            check_plan(problem, choice.plan(problem))
         except InvalidPlan:
             continue
-        found.append(plan_mask(graph, plan.saved))
+        found.append(graph.widened(choice.saved))
     return found
 
 
@@ -262,7 +262,7 @@ def test_captured_models_agree_with_the_interpreter_under_any_plan(name: str) ->
     for cost_model in (SaveEverything(), Dice(0), Dice(1), SaveLeast()):
         plan = remat.solve(cost_model.pose(graph)).plan
         assert plan is not None
-        timeline = assert_equal_to_interpreter(graph, plan_mask(graph, plan.saved), holds_outputs=True)
+        timeline = assert_equal_to_interpreter(graph, remat.Choice.from_plan(graph, plan).saved, holds_outputs=True)
         assert timeline.saved_bytes == PlanFacts.of(graph, plan).saved_bytes
         assert timeline.peak_bytes >= lower_bound(graph).bytes
 
@@ -271,11 +271,8 @@ def test_captured_models_agree_with_the_interpreter_under_any_plan(name: str) ->
 def test_no_legal_plan_has_a_smaller_peak_than_the_lower_bound(graph: Graph, holds_outputs: bool) -> None:
     bound = lower_bound(graph, holds_outputs=holds_outputs)
     simulator = Simulator(graph, holds_outputs=holds_outputs)
-    ours = np.flatnonzero(graph.region != Region.TANGENTS)
-    masks: list[BoolArray] = []
-    for choice in product((False, True), repeat=len(ours)):
-        masks.append(np.zeros(len(graph), np.bool_))
-        masks[-1][ours] = choice
+    choices = product((False, True), repeat=len(graph.plannable))
+    masks = [graph.widened(np.array(choice, np.bool_)) for choice in choices]
     assert all(simulator.peak(mask) >= bound.bytes for mask in legal_masks(graph, masks))
     assert bound.bytes == sum(tensor.bytes for tensor in bound.tensors)
 
@@ -293,7 +290,7 @@ def test_every_operator_that_always_runs_finds_its_working_set(drawn: tuple[Grap
 
 
 def timeline_of(graph: Graph, *saved: str, holds_outputs: bool = True) -> Timeline:
-    return Simulator(graph, holds_outputs=holds_outputs).timeline(plan_mask(graph, saved))
+    return Simulator(graph, holds_outputs=holds_outputs).timeline(np.isin(graph.names, saved))
 
 
 def products(count: int) -> GraphBuilder:
@@ -536,7 +533,7 @@ def test_what_is_no_plan_of_the_graph_is_refused() -> None:
     with pytest.raises(InvalidPlan, match=r"saved must be of shape \(14,\), got shape \(3,\)"):
         simulator.peak(np.zeros(3, np.bool_))
     with pytest.raises(InvalidPlan, match="'mul2', which depends on a tangent"):
-        simulator.timeline(plan_mask(graph, ["mul2"]))
+        simulator.timeline(np.isin(graph.names, ["mul2"]))
 
 
 def test_a_value_that_either_pass_could_compute_is_computed_where_it_is_saved_or_needed() -> None:

@@ -31,6 +31,7 @@ from remat import (
     explain,
     solve,
 )
+from remat.answer.choice import Choice
 from remat.answer.plan_facts import PlanFacts
 from remat.improve.peak_search import relaxation
 from remat.predict.memory import lower_bound, simulate
@@ -148,7 +149,7 @@ def test_inputs_are_free_and_a_storage_counts_once(graph: Graph, fraction: float
     problem = MemoryBudget(fraction).pose(graph)
     solution = solve(problem)
     facts = PlanFacts.of(graph, solution.plan)
-    assert facts.saved_bytes == int(problem.save_bytes[solution.plan.masks(problem)[0]].sum())
+    assert facts.saved_bytes == Choice.from_plan(problem, solution.plan).saved_bytes(problem)
     assert facts.saved_bytes <= problem.budget_bytes
 
 

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from remat import Feature, Infeasible, Problem, Solver, solve
+from remat.answer.choice import Choice
 from remat.testing import problems
 from solvers import CPSAT
 
@@ -70,7 +71,8 @@ def test_a_heuristic_keeps_the_budget_and_never_beats_the_optimum(solver: Solver
     problem = data.draw(problems(max_values=12, budget=True, largest=largest_price(solver, 12)))
     best, found = solve(problem, "exhaustive").objective, solve(problem, solver)
     assert found.plan is not None
-    saved, recomputed = (frozenset(np.flatnonzero(mask).tolist()) for mask in found.plan.masks(problem))
+    choice = Choice.from_plan(problem, found.plan)
+    saved, recomputed = (frozenset(np.flatnonzero(mask).tolist()) for mask in (choice.saved, choice.recomputed))
     assert is_legal(problem, saved, recomputed)
     assert best is not None
     assert found.objective is not None
@@ -89,7 +91,7 @@ def test_the_budget_may_be_spent_to_the_last_byte(solver: Solver, data: st.DataO
     assert fewest is not None
     tightest = solve(replace(problem, budget_bytes=fewest), solver)
     assert tightest.plan is not None
-    assert int(problem.save_bytes[tightest.plan.masks(problem)[0]].sum()) == fewest
+    assert Choice.from_plan(problem, tightest.plan).saved_bytes(problem) == fewest
     for budget_bytes in {0, fewest - 1} if fewest else ():
         with pytest.raises(Infeasible, match=f"no plan fits the budget of {budget_bytes} bytes"):
             solve(replace(problem, budget_bytes=budget_bytes), solver)

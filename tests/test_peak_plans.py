@@ -16,7 +16,7 @@ from hypothesis import given
 import remat
 from costmodels import MemoryBudget, RecomputeTime
 from experiments.models.cases import CASES
-from remat import Graph, GraphBuilder, InvalidOption, Plan, check_plan, choose
+from remat import Graph, GraphBuilder, InvalidOption, check_plan, choose
 from remat.answer.plan_facts import PlanFacts
 from remat.answer.registry import find_estimator, find_solver
 from remat.improve import peak_search
@@ -75,7 +75,7 @@ def test_plans_are_legal_simulated_and_unbeaten(graph: Graph) -> None:
     problem = RecomputeTime("flops").pose(graph)
     plans = PeakPlans(graph, problem, find_solver("lagrangian"))
     for plan in (plans.cheapest, *plans.front):
-        made = Plan.of(problem, plan.saved, plan.recomputed)
+        made = plan.choice.plan(problem)
         assert check_plan(problem, made) == plan.cost >= remat.solve(problem).objective == plans.cheapest.cost
         assert simulate(graph, made).peak_bytes == plan.peak_bytes >= lower_bound(graph).bytes
     for low, high in pairwise(plans.front):
@@ -119,7 +119,8 @@ def test_the_price_of_a_plan_is_the_time_of_what_both_passes_compute(name: str) 
     for budget in (0.0, 0.5, 1.0):
         solution = choose(graph, MemoryBudget(budget, estimator=estimator))
         twice = PlanFacts.of(graph, solution.plan).recomputed_ops
-        assert problem.cost(*solution.plan.masks(problem)) == sum(int(price[graph.index[v]]) for v in twice)
+        cost = remat.Choice.from_plan(problem, solution.plan).cost(problem)
+        assert cost == sum(int(price[graph.index[v]]) for v in twice)
 
 
 def test_what_the_backward_pass_alone_needs_waits_for_it() -> None:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from remat import Bans, InvalidProblem, Problem, solve
+from remat.answer.choice import Choice
 
 CHAIN = Problem.of([0, 0, 0], edges=[(0, 1), (1, 2)], needed=[2], cannot_recompute={0: "an input"})
 
@@ -25,7 +26,7 @@ def terms(**changed: Any) -> dict[str, Any]:
 
 
 def test_it_is_the_problem_that_a_constructor_would_make() -> None:
-    assert CHAIN.priced(**terms()).cost(np.array([False, True, False]), np.array([False, False, True])) == 3
+    assert Choice(np.array([False, True, False]), np.array([False, False, True])).cost(CHAIN.priced(**terms())) == 3
     assert solve(CHAIN.priced(**terms())).plan == solve(replace(CHAIN, **terms())).plan
     assert solve(CHAIN).objective == 0  # and the old one is as it was
 

@@ -22,6 +22,7 @@ from typer.testing import CliRunner
 
 import remat
 from remat import Graph, GraphBuilder, Plan
+from remat.answer.choice import Choice
 from remat.answer.plan_facts import PlanFacts
 from remat.cli.app import app
 from remat.errors import InvalidOption, InvalidPlan
@@ -46,7 +47,7 @@ class Anything(Objective):
     salt: int = 0
 
     def scorer(self, graph: Graph) -> Scorer:
-        return lambda state: (zlib.crc32(state.key, self.salt) % 1000, state.saved_bytes)
+        return lambda state: (zlib.crc32(state.choice.key, self.salt) % 1000, state.saved_bytes)
 
 
 @dataclass(frozen=True)
@@ -58,7 +59,7 @@ class Bytes(Objective):
 
     def scorer(self, graph: Graph) -> Scorer:
         def score(state: State) -> Score:
-            again = int(graph.bytes[state.recomputed & ~graph.view].sum())
+            again = int(graph.bytes[state.choice.recomputed & ~graph.view].sum())
             return 4 * state.saved_bytes + again, state.saved_bytes
 
         return score
@@ -67,18 +68,18 @@ class Bytes(Objective):
 def saves_all(graph: Graph) -> Plan:
     """What autograd would do: save whatever can be saved."""
     problem = remat.unpriced(graph)
-    return Plan.from_saved(problem, ~problem.cannot_save.mask)
+    return Choice.from_saved(problem, ~problem.cannot_save.mask).plan(problem)
 
 
 def legal_states(graph: Graph) -> list[State]:
     """Every legal choice of a small graph, by trying every set of values to save."""
-    space, found = Space(graph), dict[bytes, State]()
+    space, found = Space(graph), dict[Choice, State]()
     open_ = np.flatnonzero(space.saveable & ~space.stuck).tolist()
     for chosen in itertools.product((False, True), repeat=len(open_)):
         wanted = np.zeros(len(graph), np.bool_)
         wanted[[v for v, on in zip(open_, chosen, strict=True) if on]] = True
         state = space.state(wanted)
-        found[state.key] = state
+        found[state.choice] = state
     return list(found.values())
 
 
@@ -95,10 +96,10 @@ def test_whatever_is_wanted_becomes_a_legal_plan_and_a_legal_plan_stays_what_it_
     space = Space(graph)
     wanted = np.array(data.draw(st.lists(st.booleans(), min_size=len(graph), max_size=len(graph))), np.bool_)
     state = space.state(wanted)
-    plan = space.plan(state)
+    plan = state.choice.plan(graph)
     remat.check_plan(remat.unpriced(graph), plan)
     assert state.saved_bytes == PlanFacts.of(graph, plan).saved_bytes
-    assert space.plan(space.state(state.saved)) == plan
+    assert space.state(state.choice.saved).choice.plan(graph) == plan
 
 
 @drawn(60)
@@ -106,14 +107,14 @@ def test_whatever_is_wanted_becomes_a_legal_plan_and_a_legal_plan_stays_what_it_
 def test_the_answer_is_legal_allowed_and_no_worse_than_any_start(graph: Graph, salt: int, extra_bytes: int) -> None:
     assume(feasible(graph))
     plan, objective = saves_all(graph), Anything(salt)
-    others = [Space(graph).plan(state) for state in (Space(graph).state(np.zeros(len(graph), np.bool_)),)]
+    others = [state.choice.plan(graph) for state in (Space(graph).state(np.zeros(len(graph), np.bool_)),)]
     found = remat.refine(graph, plan, objective, extra_bytes=extra_bytes, starts=others)
     remat.check_plan(remat.unpriced(graph), found.plan)
     limit = PlanFacts.of(graph, plan).saved_bytes + extra_bytes
     assert PlanFacts.of(graph, found.plan).saved_bytes <= limit
     assert found.after == min([found.after, *(start.score for start in found.starts if start.allowed)])
     assert [start.saved_bytes <= limit for start in found.starts] == [start.allowed for start in found.starts]
-    assert {start.plan for start in found.starts} >= {Space(graph).plan(Space(graph).state(mask_of(graph, plan)))}
+    assert {start.plan for start in found.starts} >= {Space(graph).state(mask_of(graph, plan)).choice.plan(graph)}
 
 
 def mask_of(graph: Graph, plan: Plan) -> BoolArray:
@@ -139,7 +140,7 @@ def test_no_single_save_or_drop_improves_the_answer(graph: Graph, salt: int) -> 
         wanted = saved.copy()
         wanted[v] = not saved[v]
         state = space.state(wanted)
-        if state.saved_bytes <= limit and not (state.recomputed & kept).any():
+        if state.saved_bytes <= limit and not (state.choice.recomputed & kept).any():
             assert not score(state) < found.after, f"{'drop' if saved[v] else 'save'} {graph.names[v]}"
 
 
@@ -241,8 +242,8 @@ def test_a_deep_model_is_refined_in_all_layers_for_the_price_of_two() -> None:
 
 def test_repeated_layers_are_solved_to_the_optimum_at_every_allowance() -> None:
     graph, score = deep(2), Bytes().scorer(deep(2))
-    everything = [state for state in legal_states(graph) if not (state.recomputed & graph.compute_bound).any()]
-    for plan in (saves_all(graph), Space(graph).plan(min(everything, key=lambda state: state.saved_bytes))):
+    everything = [state for state in legal_states(graph) if not (state.choice.recomputed & graph.compute_bound).any()]
+    for plan in (saves_all(graph), min(everything, key=lambda state: state.saved_bytes).choice.plan(graph)):
         for extra_bytes in range(0, 120, 8):
             found = remat.refine(graph, plan, Bytes(), extra_bytes=extra_bytes)
             limit = found.starts[0].saved_bytes + extra_bytes
@@ -264,7 +265,10 @@ def test_room_for_a_save_is_made_by_a_drop_elsewhere() -> None:
 
         def scorer(self, graph: Graph) -> Scorer:
             a, b = graph.index["a"], graph.index["b"]
-            return lambda state: (10 - 3 * int(state.saved[a]) - 2 * int(state.saved[b]), state.saved_bytes)
+            return lambda state: (
+                10 - 3 * int(state.choice.saved[a]) - 2 * int(state.choice.saved[b]),
+                state.saved_bytes,
+            )
 
     start = Plan(("in_a", "b"), ("a",))
     found = remat.refine(graph, start, SavesA())
@@ -412,7 +416,7 @@ def test_bad_input_is_refused_with_one_clear_error() -> None:
     plan = saves_all(graph)
     with pytest.raises(InvalidPlan, match="plan: the plan is not legal"):
         remat.refine(graph, Plan(("add3",), ()), Bytes())
-    with pytest.raises(InvalidPlan, match=r"starts\[1\]: the plan names 'nonsense'"):
+    with pytest.raises(InvalidPlan, match=r"starts\[1\]: Plan.saved names 'nonsense'"):
         remat.refine(graph, plan, Bytes(), starts=[plan, Plan(("nonsense",), ())])
     with pytest.raises(InvalidPlan, match="plan: the plan was made for another graph"):
         remat.refine(graph, replace(saves_all(deep(2)), graph=deep(2).signature), Bytes())

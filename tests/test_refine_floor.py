@@ -16,6 +16,7 @@ from torch import nn
 import remat
 from experiments.traffic_study.traffic_floor import Floor
 from remat import Graph, GraphBuilder, InvalidPlan, Plan
+from remat.answer.choice import Choice
 from remat.improve.refine.states import Space
 from remat.testing.strategies import graphs
 
@@ -23,7 +24,7 @@ from remat.testing.strategies import graphs
 def some_plans(graph: Graph, data: st.DataObject, count: int) -> list[Plan]:
     space, n = Space(graph), len(graph)
     wanted = [np.array(data.draw(st.lists(st.booleans(), min_size=n, max_size=n)), np.bool_) for _ in range(count)]
-    return [space.plan(space.state(mask)) for mask in wanted]
+    return [space.state(mask).choice.plan(graph) for mask in wanted]
 
 
 @drawn(60)
@@ -42,7 +43,8 @@ def test_no_plan_that_makes_the_same_calls_is_below_the_floor(graph: Graph, data
 
 
 def save_all(graph: Graph) -> Plan:
-    return Plan.from_saved(remat.unpriced(graph), ~remat.unpriced(graph).cannot_save.mask)
+    problem = remat.unpriced(graph)
+    return Choice.from_saved(problem, ~problem.cannot_save.mask).plan(problem)
 
 
 def test_the_optimum_of_the_papers_cosines_is_at_the_floor() -> None:

@@ -149,7 +149,7 @@ def test_a_part_of_a_graph_has_the_kernels_of_the_whole() -> None:
     part = cut_out(graph, layer)
     plan = plan_of(graph, SaveEverything())
     problem = remat.unpriced(part)
-    inside = Plan.from_saved(problem, np.array([name in plan.saved for name in problem.names]))
+    inside = remat.Choice.from_saved(problem, np.array([name in plan.saved for name in problem.names])).plan(problem)
     found = Scheduled(part, strides=whole.strides).kernels(inside)
     kept = {graph.names[v] for v in np.flatnonzero(layer)}
     theirs = [kernel for kernel in whole.kernels(plan) if kernel.operators and kept.issuperset(kernel.operators)]

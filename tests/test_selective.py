@@ -245,7 +245,7 @@ def test_holds_for_every_legal_plan(seed: int, share: float) -> None:
     problem = remat.unpriced(graph)
     chosen = np.random.default_rng(seed).random(len(problem)) < share
     saved = (chosen | problem.cannot_recompute.mask) & ~problem.cannot_save.mask
-    plan = Plan.from_saved(problem, saved)
+    plan = remat.Choice.from_saved(problem, saved).plan(problem)
     check(graph, plan, observed.policy(plan), model, x)
 
 
@@ -275,7 +275,7 @@ def test_equal_operators_are_told_apart(value: str, layer: str) -> None:
     problem = remat.unpriced(graph)
     saved = problem.cannot_recompute.mask.copy()
     saved[problem.index[value]] = True
-    spied = Watched(remat.selective_policy(model, Plan.from_saved(problem, saved), x))
+    spied = Watched(remat.selective_policy(model, remat.Choice.from_saved(problem, saved).plan(problem), x))
     checkpoint(model, x, use_reentrant=False, context_fn=spied.contexts)
     assert [kept.values for kept in spied.policy.kept] == [(value,)] * (2 if layer == "v" else 1)
     for kept in spied.policy.kept:
@@ -291,7 +291,7 @@ def test_what_reads_dropout_tells_which_operator_computes_it() -> None:
     (dropped,) = graph.producers[graph.consumers == tanh]
     saved = problem.cannot_recompute.mask.copy()
     saved[problem.index[graph.names[dropped]]] = True
-    plan = Plan.from_saved(problem, saved)
+    plan = remat.Choice.from_saved(problem, saved).plan(problem)
     policy = remat.selective_policy(model, plan, x)
     if graph.names[dropped] in plan.saved:
         assert [call.op for call in policy.kept] == ["aten.mul.Tensor"]
@@ -312,11 +312,11 @@ def test_random_numbers_are_kept_only_if_none_is_drawn_again_after_them() -> Non
     for masks in (["gt"], ["gt_1"], ["gt", "gt_1"]):
         saved = problem.cannot_recompute.mask.copy()
         saved[[problem.index[name] for name in masks]] = True
-        plan = Plan.from_saved(problem, saved)
+        plan = remat.Choice.from_saved(problem, saved).plan(problem)
         policy = observed.policy(plan)
         check(graph, plan, policy, dropout_twice, x)
         assert [call.values for call in policy.kept] == ([] if masks == ["gt"] else [(name,) for name in masks])
-    alone = Plan.from_saved(problem, problem.cannot_recompute.mask)
+    alone = remat.Choice.from_saved(problem, problem.cannot_recompute.mask).plan(problem)
     policy = observed.policy(alone)
     first = policy.operators.index(aten.native_dropout.default)
     wrong = replace(policy, kept=(KeptCall(first, "aten.native_dropout.default", ("gt",), 0, 0),))

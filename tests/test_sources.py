@@ -36,7 +36,7 @@ def solved(graph: Graph, **options: object) -> tuple[Problem, remat.Solution]:
 
 def cost_of_saving(problem: Problem, *names: str) -> int:
     saved = np.isin(problem.names, names)
-    return remat.check_plan(problem, Plan.from_saved(problem, saved))
+    return remat.check_plan(problem, remat.Choice.from_saved(problem, saved).plan(problem))
 
 
 def test_f1_saves_the_sum_at_2b_where_both_naive_strategies_cost_4b() -> None:
@@ -52,11 +52,11 @@ def test_figure_3_source_and_sink_partition() -> None:
     """Section 3.5: source, add3_in, and both vertices of the inputs, add1 and add2 on one side."""
     problem, solution = solved(four_inputs())
     assert solution.plan is not None
-    saved, recomputed = solution.plan.masks(problem)
-    available = dict(zip(problem.names, saved | recomputed, strict=True))  # out-vertex on the sink side
+    choice = remat.Choice.from_plan(problem, solution.plan)
+    available = dict(zip(problem.names, choice.saved | choice.recomputed, strict=True))  # out-vertex on the sink side
     on_sink_side = {name for name in problem.names if available[name]}
     assert on_sink_side == {"add3", "cos1", "sin1", "sin2", "neg", "neg_1"}
-    assert {problem.names[v] for v in np.flatnonzero(recomputed)} == on_sink_side - {"add3"}
+    assert {problem.names[v] for v in np.flatnonzero(choice.recomputed)} == on_sink_side - {"add3"}
 
 
 def test_figure_3_network() -> None:

@@ -29,6 +29,7 @@ from remat import (
     Terms,
     solve,
 )
+from remat.answer.choice import Choice
 from remat.answer.network import SINK, SOURCE, Network, Sides
 from remat.answer.registry import costmodel_class, costmodel_names
 from remat.answer.solution import ClaimedBound
@@ -77,9 +78,9 @@ def answer(problem: Problem, saved: list[int] | np.ndarray, recomputed: list[int
     """A plan, its true cost, and the claim that it is optimal."""
     masks = [np.zeros(len(problem), np.bool_) for _ in range(2)]
     masks[0][saved] = masks[1][recomputed] = True
-    cost = problem.cost(*masks)
-    plan = Plan.of(problem, *masks)
-    return Solution(plan, cost, Termination(Reason.OPTIMAL, cost), ClaimedBound("broken"), "broken")
+    choice = Choice(*masks)
+    cost = choice.cost(problem)
+    return Solution(choice.plan(problem), cost, Termination(Reason.OPTIMAL, cost), ClaimedBound("broken"), "broken")
 
 
 @dataclass(frozen=True)
@@ -249,7 +250,7 @@ class HidesItsOptions(Broken):
         (BoundsTooHigh, r"claims FEASIBLE at cost \d+ with the bound \d+, but a plan costs \d+"),
         (Tosses, "is not deterministic: it returns <Solution .*, then <Solution"),
         (Flips, "is not deterministic: what failed once does not fail again"),
-        (ListsBackwards, "must list names in the problem's order; use Plan.of"),
+        (ListsBackwards, "must list names in the problem's order; use Choice.plan"),
         (Crashes, "ZeroDivisionError: oops\nfor Problem.of"),
         (SignsAsAnother, "signs its solution as 'gurobi'"),
         (TakesAnything, "must refuse a budget with UnsupportedProblem"),

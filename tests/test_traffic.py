@@ -45,7 +45,7 @@ def autograd_saves(graph: Graph) -> Plan:
 
 
 def plan_of(graph: Graph, *saved: str) -> Plan:
-    return Plan.from_saved(remat.unpriced(graph), np.isin(remat.unpriced(graph).names, saved))
+    return remat.Choice.from_saved(graph, np.isin(graph.names, saved)).plan(graph)
 
 
 @pytest.mark.parametrize(("function", "saved", "accesses"), [(five_saved, 5, 13), (six_saved, 6, 15)])

@@ -18,7 +18,7 @@ import pandas as pd
 
 from costmodels import ByteTraffic, MemoryBudget
 from remat import Graph, solve
-from remat.answer.plan_facts import plan_mask
+from remat.answer.choice import Choice
 from remat.facts.columns import BoolArray, IntArray
 from remat.predict.kernels import Fuser
 from remat.predict.memory.lifetimes import Lifetimes
@@ -116,7 +116,7 @@ def rows(names: list[str]) -> Iterator[dict[str, Any]]:
         for text, cost_model in COST_MODELS.items():
             plan = solve(cost_model.pose(graph)).plan
             assert plan is not None
-            yield {"instance": name, "cost_model": text, **row(graph, plan_mask(graph, plan.saved))}
+            yield {"instance": name, "cost_model": text, **row(graph, Choice.from_plan(graph, plan).saved)}
 
 
 def main() -> None:

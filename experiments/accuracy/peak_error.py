@@ -34,7 +34,6 @@ from experiments.demo import SaveLeast
 from experiments.models import zoo
 from experiments.models.cases import CASES
 from experiments.report.provenance import provenance
-from remat.answer.plan_facts import plan_mask
 from remat.predict.memory import Simulator, lower_bound, simulate
 from remat.pytorch import capture_all
 from remat.pytorch.inductor.inductor_peak import InductorPeak, inductor_peaks
@@ -192,7 +191,7 @@ class Subject:
             self.asked[plans] = self._ask(plans)
         found: list[Row] = []
         for i, (graph, plan) in enumerate(zip(self.graphs, plans, strict=True)):
-            timeline = Simulator(graph, holds_outputs=False).timeline(plan_mask(graph, plan.saved))
+            timeline = Simulator(graph, holds_outputs=False).timeline(remat.Choice.from_plan(graph, plan).saved)
             label = self.name if len(self.graphs) == 1 else f"{self.name}, graph {i + 1}"
             simulated = timeline.forward_peak_bytes, timeline.backward_peak_bytes
             for bytes_, peak in zip(simulated, self.asked[plans][2 * i : 2 * i + 2], strict=True):

@@ -27,7 +27,7 @@ from experiments.models import workloads
 from experiments.report.markdown import bullets, cell, cited, page, section, table
 from experiments.report.provenance import provenance
 from remat import Graph, InvalidPlan, Plan, Problem
-from remat.answer.plan_facts import PlanFacts, plan_mask
+from remat.answer.plan_facts import PlanFacts
 from remat.predict.memory import Simulator
 from remat.pytorch.measure.torch_budgets import torchs_choice_at, torchs_plans
 from remat.pytorch.read.capture import visit_joint_graphs
@@ -86,7 +86,7 @@ def compared(graph: Graph, plans: dict[float, Plan], estimator: str, time_limit_
     rows: list[dict[str, Any]] = []
     for budget, plan in plans.items():
         saved_bytes = PlanFacts.of(graph, plan).saved_bytes
-        theirs = problem.cost(*plan.masks(problem))
+        theirs = remat.Choice.from_plan(problem, plan).cost(problem)
         quick = remat.solve(replace(problem, budget_bytes=saved_bytes), "lagrangian", throw=False)
         same = best(problem, saved_bytes, time_limit_s)
         allowed = int(budget * most)
@@ -106,8 +106,8 @@ def compared(graph: Graph, plans: dict[float, Plan], estimator: str, time_limit_
                 "ended": "no legal plan saves so little" if same is None else same.termination.reason.name.lower(),
                 "budget_bytes": allowed,
                 "ours_at_budget": within and within.objective,
-                "pytorch_peak_bytes": simulator.peak(plan_mask(graph, plan.saved)),
-                "ours_peak_bytes": simulator.peak(plan_mask(graph, peak.plan.saved)),
+                "pytorch_peak_bytes": simulator.peak(remat.Choice.from_plan(graph, plan).saved),
+                "ours_peak_bytes": simulator.peak(remat.Choice.from_plan(graph, peak.plan).saved),
                 "ours_at_peak": peak.objective,
                 "no_recompute_peak_bytes": no_recompute,
             }
@@ -214,7 +214,7 @@ def summarized(rows: list[dict[str, Any]], times: list[dict[str, Any]]) -> dict[
 def picture(graph: Graph, plans: dict[float, Plan], path: Path) -> None:
     """The frontier, with PyTorch's plans beside it."""
     curve = remat.frontier(graph)
-    costs = [curve.problem.cost(*plan.masks(curve.problem)) for plan in plans.values()]
+    costs = [remat.Choice.from_plan(curve.problem, plan).cost(curve.problem) for plan in plans.values()]
     sizes = [PlanFacts.of(graph, plan).saved_bytes for plan in plans.values()]
     path.parent.mkdir(exist_ok=True)
     curve.refine(24).plot(path, beside={"PyTorch, budgets 0.0 to 1.0": list(zip(sizes, costs, strict=True))})

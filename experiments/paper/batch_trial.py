@@ -18,7 +18,7 @@ from experiments.paper.methods import FULL, MIN_CUT, NO, OURS, checkpointed, com
 from experiments.paper.table import Setting
 from experiments.paper.ten_models import Source, Whole
 from remat import Graph, Plan
-from remat.answer.plan_facts import plan_mask
+from remat.answer.choice import Choice
 from remat.predict.memory import Simulator
 from remat.pytorch.measure.step_values import first_line
 from remat.pytorch.measure.torch_budgets import torchs_plans
@@ -120,9 +120,9 @@ def estimated_bytes(whole: Whole, method: str, setting: Setting, batch: int) -> 
     graph, torchs, at_rest_bytes = captured(whole, setting.size, method == FULL, batch)
     saved = {
         NO: lambda: graph.in_forward,  # what is not read again takes no memory there
-        FULL: lambda: plan_mask(graph, torchs.saved),
-        MIN_CUT: lambda: plan_mask(graph, torchs.saved),
-        OURS: lambda: plan_mask(graph, cut(graph).saved),
+        FULL: lambda: Choice.from_plan(graph, torchs).saved,
+        MIN_CUT: lambda: Choice.from_plan(graph, torchs).saved,
+        OURS: lambda: Choice.from_plan(graph, cut(graph)).saved,
     }
     return Simulator(graph).peak(saved[method]()) + at_rest_bytes
 

@@ -124,7 +124,7 @@ def _figures(
 ) -> dict[str, float]:
     problem = RecomputeTime(estimator).pose(graph)
     share = PlanFacts.of(graph, plan).saved_bytes / PlanFacts.of(graph, default).saved_bytes
-    recompute_ns = problem.cost(*plan.masks(problem))
+    recompute_ns = remat.Choice.from_plan(problem, plan).cost(problem)
     return {f"{who}_share": 100 * share, f"{who}_recompute_ms": recompute_ns / 1e6, **_step(who, step)}
 
 

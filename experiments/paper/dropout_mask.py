@@ -33,8 +33,7 @@ def dropout(x: Tensor) -> Tensor:
 def saving_the_numbers(graph: remat.Graph) -> remat.Plan:
     """The plan that hands the random numbers over: 4 bytes an element."""
     drawn = [graph.names[v] for v in np.flatnonzero(graph.random) if graph.dtypes[v] == "float32" and graph.shapes[v]]
-    saved = np.isin(remat.unpriced(graph).names, drawn[-1:])
-    return remat.Plan.from_saved(remat.unpriced(graph), saved).made_for(graph)
+    return remat.Choice.from_saved(graph, np.isin(graph.names, drawn[-1:])).plan(graph).made_for(graph)
 
 
 def strategies(graph: remat.Graph) -> dict[str, Strategy]:

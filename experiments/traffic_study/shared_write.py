@@ -92,9 +92,7 @@ class SharedWrite:
         """
         problem = ByteTraffic(mode=mode, rules={"materialized_in_backward": False}).pose(graph)
         check_feasible(problem)
-        ours = np.flatnonzero(~graph.in_tangents)
-        stuck, unsaveable = np.zeros((2, len(graph)), np.bool_)
-        stuck[ours], unsaveable[ours] = problem.cannot_recompute.mask, problem.cannot_save.mask
+        stuck, unsaveable = map(graph.widened, (problem.cannot_recompute.mask, problem.cannot_save.mask))
         backward = BackwardKernels.of(graph, stuck)
         return cls(
             graph=graph,
@@ -107,14 +105,6 @@ class SharedWrite:
         )
 
     @cached_property
-    def arguments(self) -> list[list[int]]:
-        """What each value uses."""
-        found: list[list[int]] = [[] for _ in range(len(self.graph))]
-        for u, v in zip(self.graph.producers.tolist(), self.graph.consumers.tolist(), strict=True):
-            found[v].append(u)
-        return found
-
-    @cached_property
     def returned(self) -> frozenset[int]:
         """Gradients that depend on no tangent: in memory at the end, saved or not, though no kernel reads them."""
         return frozenset(np.flatnonzero(self.graph.gradient & ~self.graph.in_tangents).tolist())
@@ -125,7 +115,7 @@ class SharedWrite:
         stack = list(seen)
         while stack:
             if not stops[v := stack.pop()]:
-                further = set(self.arguments[v]) - seen
+                further = set(self.graph.operands[v]) - seen
                 seen |= further
                 stack.extend(further)
         return sorted(seen)
@@ -151,7 +141,7 @@ class SharedWrite:
                     written.add(v)
                 elif in_memory[v] and v not in again:
                     again.add(v)
-                    waiting.append((frozenset(self.arguments[v]), True))
+                    waiting.append((frozenset(self.graph.operands[v]), True))
         return total + int(self.write_bytes[list(written)].sum()) + int(self.read_bytes[list(again)].sum())
 
     def solve(self, *, time_limit_s: float = 60.0, budget_bytes: int | None = None) -> Answer:
@@ -172,7 +162,7 @@ class SharedWrite:
         problem = replace(remat.unpriced(self.graph), budget_bytes=budget_bytes)
         program = _Program.of(self, budget_bytes)
         saved, least = program.run(time_limit_s)
-        plan = Plan.from_saved(problem, saved[~self.graph.in_tangents])
+        plan = remat.Choice.from_saved(problem, saved[self.graph.plannable]).plan(problem)
         remat.check_plan(problem, plan)
         kept = np.isin(self.graph.names, plan.saved)
         size = int(self.graph.activation_bytes[kept].sum())

@@ -154,7 +154,7 @@ class _Uses:
 
 def _handed_over(graph: Graph, uses: _Uses, written: BoolArray) -> int:
     """The cheapest reads, and writes for them, that give the backward pass's operators what they need."""
-    facts, ours = remat.unpriced(graph), np.flatnonzero(~graph.in_tangents)
+    facts, ours = remat.unpriced(graph), graph.plannable
     needed = np.zeros(len(graph), np.bool_)
     needed[uses.producers[uses.by_others & graph.in_tangents[uses.consumers]]] = True
     price = np.where(written[graph.base], 1, 2) * graph.moved_bytes

@@ -8,35 +8,51 @@ storage alive.
 
 from __future__ import annotations
 
-from collections import Counter
-
 import numpy as np
 
+from remat.answer.choice import Choice
 from remat.answer.plan import Plan
 from remat.errors import InvalidPlan
 from remat.facts.bans import cannot_be
+from remat.facts.columns import BoolArray, some
 from remat.facts.graph import Graph
 
 
 def handed_over(graph: Graph, plan: Plan) -> set[str]:
     """The names of the values that the backward pass is given, for a plan that was checked.
 
-    That is what the plan saves; but where it saves several values of one storage that would be donated, the
-    owner of the storage, from which the backward pass takes the others again.
+    That is what the plan saves, but for `owners_alone`; and the sizes that the views need which it takes again.
 
     Raises:
-        InvalidPlan: one of those depends on more than its owner, which cannot be had in the backward pass.
+        InvalidPlan: a view depends on more than its owner, which cannot be had in the backward pass.
     """
-    saved, recomputed = ({graph.index[name] for name in names} for names in (plan.saved, plan.recomputed))
-    visible = np.zeros(len(graph), np.bool_)
-    visible[graph.base[graph.input | graph.output]] = True  # never donated
-    owner_of = {v: int(graph.base[v]) for v in saved if not visible[graph.base[v]]}
-    count = Counter(owner_of.values())
-    views = {v for v, owner in owner_of.items() if count[owner] > 1 and v != owner}
-    handed = saved - views | {owner_of[v] for v in views}
+    choice = Choice.from_plan(graph, plan)
+    handed = owners_alone(graph, choice.saved)
+    views = set(np.flatnonzero(choice.saved & ~handed).tolist())
+    values = set(np.flatnonzero(handed).tolist())
     if views:
-        handed |= _sizes(graph, views, handed | recomputed)
-    return {graph.names[v] for v in handed}
+        values |= _sizes(graph, views, values | set(np.flatnonzero(choice.recomputed).tolist()))
+    return {graph.names[v] for v in values}
+
+
+def owners_alone(graph: Graph, saved: BoolArray) -> BoolArray:
+    """(n,) what is handed over for what is saved: of several values of one storage that would be donated, its owner."""
+    base = graph.base
+    donated = saved & ~graph.once(_visible)
+    count = np.bincount(base[donated], minlength=len(graph))
+    views = donated & (count[base] > 1) & (base != np.arange(len(graph)))
+    if not some(views):
+        return saved
+    handed = saved & ~views
+    handed[base[views]] = True
+    return handed
+
+
+def _visible(graph: Graph) -> BoolArray:
+    """(n,) values in storages that somebody else can see, which are never donated: of inputs and outputs."""
+    visible = np.zeros(len(graph), np.bool_)
+    visible[graph.base[graph.input | graph.output]] = True
+    return visible[graph.base]
 
 
 def _sizes(graph: Graph, views: set[int], available: set[int]) -> set[int]:

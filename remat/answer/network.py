@@ -1,4 +1,4 @@
-"""A problem as a flow network, and a cut of it as a plan.
+"""A problem as a flow network, and a cut of it as a choice.
 
 Each value v is split into `in(v) -> out(v)`. A cut puts every vertex on the source side
 ("computed by the forward pass only") or on the sink side ("available in the backward pass"):
@@ -23,6 +23,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from remat.answer.choice import Choice
 from remat.errors import UnsupportedProblem
 from remat.facts.columns import LARGEST_TOTAL, BoolArray, IntArray
 from remat.problem.feasibility import Forced, forced
@@ -167,7 +168,7 @@ def _merged(
 
 @dataclass(frozen=True, eq=False)
 class Reduction:
-    """A problem's network, with what is needed to read a cut of it as a plan.
+    """A problem's network, with what is needed to read a cut of it as a choice.
 
     Attributes:
         network: the network. Of all minimum cuts its tiebreaks prefer the fewest saved bytes (the
@@ -234,21 +235,21 @@ class Reduction:
         )
         return cls(network, unit, unit * int(save_weight[always].sum()), in_vertex, out_vertex)
 
-    def saved(self, sink_side: BoolArray) -> BoolArray:
-        """(n,) the values whose in-out arc a cut cuts, given (num_vertices,) its sink side."""
-        return ~sink_side[self.in_vertex] & sink_side[self.out_vertex]
+    def choice(self, sink_side: BoolArray) -> Choice:
+        """What a cut means, given (num_vertices,) its sink side.
 
-    def sink_side(self, saved: BoolArray, recomputed: BoolArray) -> BoolArray:
+        The values whose in-out arc it cuts are saved; those with both vertices on the sink side are recomputed.
+        """
+        inside, outside = sink_side[self.in_vertex], sink_side[self.out_vertex]
+        return Choice(~inside & outside, inside & outside)
+
+    def sink_side(self, choice: Choice) -> BoolArray:
         """(num_vertices,) the sink side of the cut that means this choice."""
         side = np.zeros(self.network.num_vertices, np.bool_)
-        side[self.out_vertex[saved | recomputed]] = True
-        side[self.in_vertex[recomputed]] = True
+        side[self.out_vertex[choice.saved | choice.recomputed]] = True
+        side[self.in_vertex[choice.recomputed]] = True
         side[SINK] = True
         return side
-
-    def recomputed(self, sink_side: BoolArray) -> BoolArray:
-        """(n,) the values with both vertices on the sink side."""
-        return sink_side[self.in_vertex] & sink_side[self.out_vertex]
 
 
 def _weighed(problem: Problem, weights: Weights) -> tuple[int, IntArray, IntArray]:

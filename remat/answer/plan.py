@@ -10,13 +10,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, cast
 
-import numpy as np
-
 from remat.errors import InvalidOption, InvalidPlan
-from remat.facts.columns import BoolArray, bool_column, name_column
+from remat.facts.columns import name_column
 from remat.facts.given import checked_path
 from remat.facts.graph import Graph, checked_graph
-from remat.problem.problem import Problem
 
 _FORMAT, _VERSION = "remat.plan", 1
 _SHOWN = 12
@@ -43,24 +40,6 @@ class Plan:
         for label in ("saved", "recomputed", "graph"):
             object.__setattr__(self, label, name_column(f"Plan.{label}", getattr(self, label), InvalidPlan))
 
-    @classmethod
-    def of(cls, problem: Problem, saved: BoolArray, recomputed: BoolArray) -> Plan:
-        """The plan of two (n,) masks over the values of `problem`."""
-        names = problem.names
-        return cls(
-            tuple(names[i] for i in np.flatnonzero(saved).tolist()),
-            tuple(names[i] for i in np.flatnonzero(recomputed).tolist()),
-        )
-
-    @classmethod
-    def from_saved(cls, problem: Problem, saved: BoolArray) -> Plan:
-        """The plan that follows from a set of saved values: recompute what else is needed.
-
-        Saved values that the backward pass never reads are dropped. The plan may break bans of
-        `problem`; `remat.check_plan` tells.
-        """
-        return cls.of(problem, *completed(problem, bool_column("saved", saved, len(problem), InvalidPlan)))
-
     def made_for(self, graph: Graph) -> Plan:
         """This plan, with the graph noted, so that a replay on another one is refused."""
         return replace(self, graph=checked_graph(graph).signature)
@@ -86,14 +65,6 @@ class Plan:
     def digest(self) -> str:
         """A stable hash of the decisions: the same on every machine, in whatever order they are listed."""
         return hashlib.sha256(json.dumps([sorted(self.saved), sorted(self.recomputed)]).encode()).hexdigest()
-
-    def masks(self, problem: Problem) -> tuple[BoolArray, BoolArray]:
-        """(saved, recomputed) over the values of `problem`.
-
-        Raises:
-            InvalidPlan: a name is unknown, or appears twice.
-        """
-        return _mask("saved", self.saved, problem), _mask("recomputed", self.recomputed, problem)
 
     def __repr__(self) -> str:
         return f"<Plan {self.digest[:10]}: {len(self.saved)} saved, {len(self.recomputed)} recomputed>"
@@ -133,30 +104,6 @@ class Plan:
         if plan.digest != fields.get("digest"):
             raise InvalidPlan(f"{path}: the digest does not match the content; the file was altered")
         return plan
-
-
-def completed(problem: Problem, saved: BoolArray) -> tuple[BoolArray, BoolArray]:
-    """What a set of saved values means: (saved, recomputed) masks; see `Plan.from_saved`."""
-    arguments: dict[int, list[int]] = {}
-    for u, v in zip(problem.producers.tolist(), problem.consumers.tolist(), strict=True):
-        arguments.setdefault(v, []).append(u)
-    available = problem.needed.copy()
-    for v in reversed(range(len(problem))):
-        if available[v] and not saved[v]:
-            available[arguments.get(v, [])] = True
-    return available & saved, available & ~saved
-
-
-def _mask(label: str, names: tuple[str, ...], problem: Problem) -> BoolArray:
-    mask = np.zeros(len(problem), np.bool_)
-    try:
-        positions = [problem.index[name] for name in names]
-    except KeyError as error:
-        raise InvalidPlan(f"Plan.{label} names {error.args[0]!r}, which is not a value of the problem") from None
-    mask[positions] = True
-    if int(mask.sum()) != len(names):
-        raise InvalidPlan(f"Plan.{label} must name each value once")
-    return mask
 
 
 def checked_plan(plan: object, label: str = "plan") -> Plan:

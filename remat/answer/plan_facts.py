@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
 
+from remat.answer.choice import Choice
 from remat.answer.plan import Plan
-from remat.errors import InvalidPlan
 from remat.facts.columns import BoolArray
 from remat.facts.graph import Graph, Region
+from remat.facts.uses import spread
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,8 @@ class PlanFacts:
         Raises:
             InvalidPlan: the plan names a value that the graph does not have.
         """
-        saved, recomputed = plan_mask(graph, plan.saved), plan_mask(graph, plan.recomputed)
+        choice = Choice.from_plan(graph, plan)
+        saved, recomputed = choice.saved, choice.recomputed
         activation = saved & ~graph.input[graph.base]
         storages = np.unique(graph.base[activation])
         ops, forward = recomputed & ~graph.view, computed_by_forward(graph, saved)
@@ -61,22 +62,7 @@ class PlanFacts:
 
 def computed_by_forward(graph: Graph, saved: BoolArray) -> BoolArray:
     """(n,) what the forward pass computes: all that its outputs, or what it saves, depend on."""
-    computed = (graph.region == Region.FORWARD) | saved
-    order = np.argsort(graph.consumers, kind="stable")[::-1]
-    for u, v in zip(graph.producers[order].tolist(), graph.consumers[order].tolist(), strict=True):
-        if computed[v]:
-            computed[u] = True
-    return computed
-
-
-def plan_mask(graph: Graph, names: Iterable[str]) -> BoolArray:
-    """(n,) which values of the graph a plan names; refuses a plan of another graph."""
-    mask = np.zeros(len(graph), np.bool_)
-    for name in names:
-        if name not in graph.index:
-            raise InvalidPlan(f"the plan names {name!r}, which is not a value of {graph!r}")
-        mask[graph.index[name]] = True
-    return mask
+    return spread(graph.operands, graph.in_forward | saved, graph.region == Region.EITHER)
 
 
 def _names(graph: Graph, mask: BoolArray) -> tuple[str, ...]:

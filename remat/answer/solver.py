@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import deque
+from dataclasses import dataclass
 from enum import Enum
 from importlib.metadata import metadata
 from importlib.util import find_spec
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
 import numpy as np
 
+from remat.answer.choice import Choice
 from remat.answer.network import SINK, SOURCE, Network, Reduction, Sides
-from remat.answer.plan import Plan
 from remat.answer.solution import FlowCertificate, Reason, Solution, Termination
 from remat.errors import InvalidOption, NotInstalled, UnsupportedProblem
 from remat.facts.columns import BoolArray, IntArray, some
@@ -99,17 +100,17 @@ def _remedy(packages: tuple[str, ...]) -> str:
     return " ".join(f"'remat[{package}]'" if package in extras else package for package in packages)
 
 
-class Cut(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class Cut:
     """A minimum cut, read as a choice.
 
     Attributes:
-        saved, recomputed: (n,) masks.
+        choice: what it saves and recomputes.
         weight: its cost and saved bytes, weighed as in the certificate.
         certificate: the flow that proves that nothing weighs less.
     """
 
-    saved: BoolArray
-    recomputed: BoolArray
+    choice: Choice
     weight: int
     certificate: FlowCertificate
 
@@ -132,8 +133,9 @@ class FlowSolver(Solver):
 
     def _solve(self, problem: Problem, *, time_limit_s: float | None) -> Solution:
         cut = self.minimum_cut(problem)
-        plan = Plan.of(problem, cut.saved, cut.recomputed)
-        return Solution(plan, cut.weight, Termination(Reason.OPTIMAL, cut.weight), cut.certificate, self.name)
+        return Solution(
+            cut.choice.plan(problem), cut.weight, Termination(Reason.OPTIMAL, cut.weight), cut.certificate, self.name
+        )
 
     def minimum_cut(self, problem: Problem, weights: Weights = BY_COST, known: Forced | None = None) -> Cut:
         """The choice that weighs least, whatever the budget, with the flow that proves it.
@@ -149,8 +151,7 @@ class FlowSolver(Solver):
         reduction = Reduction.of(problem, weights, known)
         flow, sink_side = self._minimum_cut(reduction.network, "prices")
         weight = reduction.base + reduction.unit * flow_value(reduction.network, flow)
-        certificate = FlowCertificate(flow, weights)
-        return Cut(reduction.saved(sink_side), reduction.recomputed(sink_side), weight, certificate)
+        return Cut(reduction.choice(sink_side), weight, FlowCertificate(flow, weights))
 
     def _minimum_cut(self, network: Network, what: str) -> tuple[IntArray, BoolArray]:
         """A maximum flow, and the sink side of the minimum cut that the tiebreaks prefer."""

@@ -32,7 +32,7 @@ from remat.facts.columns import (
 )
 from remat.facts.given import checked_path
 from remat.facts.graph_file import read_columns, write_columns
-from remat.facts.uses import check_uses
+from remat.facts.uses import check_uses, operands_of
 
 _T = TypeVar("_T")
 
@@ -150,12 +150,7 @@ class Graph:
     @cached_property
     def operands(self) -> tuple[tuple[int, ...], ...]:
         """Of each value, the positions of what it uses, in the order of its uses."""
-        operands: list[list[int]] = [[] for _ in range(len(self))]
-        producers: list[int] = self.producers.tolist()
-        consumers: list[int] = self.consumers.tolist()
-        for u, v in zip(producers, consumers, strict=True):
-            operands[v].append(u)
-        return tuple(map(tuple, operands))
+        return operands_of(len(self), self.producers, self.consumers)
 
     @cached_property
     def in_forward(self) -> BoolArray:
@@ -174,6 +169,12 @@ class Graph:
         A `remat.Problem` about this graph lists these values alone: its value i is `plannable[i]` here.
         """
         return frozen(np.flatnonzero(~self.in_tangents))
+
+    def widened(self, mask: BoolArray) -> BoolArray:
+        """(n,) a mask over the values of a problem, as one over all values of this graph."""
+        wide = np.zeros(len(self), np.bool_)
+        wide[self.plannable] = mask
+        return frozen(wide)
 
     @cached_property
     def base(self) -> IntArray:

@@ -3,11 +3,46 @@
 from __future__ import annotations
 
 import graphlib
+from collections.abc import Sequence
 
 import numpy as np
 
 from remat.errors import RematError
-from remat.facts.columns import IntArray, some
+from remat.facts.columns import BoolArray, IntArray, some
+
+
+def operands_of(length: int, producers: IntArray, consumers: IntArray) -> tuple[tuple[int, ...], ...]:
+    """Lists, for each of `length` values, the positions of what it uses, in the order of its uses."""
+    operands: list[list[int]] = [[] for _ in range(length)]
+    ends: tuple[list[int], list[int]] = (producers.tolist(), consumers.tolist())
+    for u, v in zip(*ends, strict=True):
+        operands[v].append(u)
+    return tuple(map(tuple, operands))
+
+
+def spread(operands: Sequence[Sequence[int]], marked: BoolArray, through: BoolArray) -> BoolArray:
+    """Spreads a mark backwards: from every marked value of `through` to what it uses, and so on.
+
+    Values are listed in topological order, so one sweep from the last to the first meets all users of a value
+    before the value.
+
+    Args:
+        operands: of each of n values, the positions of what it uses.
+        marked: (n,) where the mark is to begin with.
+        through: (n,) the values that pass it on.
+
+    Returns:
+        (n,) where the mark is in the end.
+    """
+    if not some(marked & through):
+        return marked
+    found: list[bool] = marked.tolist()
+    positions: list[int] = np.flatnonzero(through)[::-1].tolist()
+    for v in positions:
+        if found[v]:
+            for u in operands[v]:
+                found[u] = True
+    return np.array(found, np.bool_)
 
 
 def check_uses(

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from remat.answer.choice import Choice
 from remat.answer.plan import Plan
 from remat.answer.plan_facts import PlanFacts
 from remat.answer.registry import (
@@ -192,9 +193,9 @@ class Frontier:
         """
         if self.graph is None:
             cost = check_plan(self.problem, plan)
-            return int(self.problem.save_bytes[plan.masks(self.problem)[0]].sum()), cost
+            return Choice.from_plan(self.problem, plan).saved_bytes(self.problem), cost
         check_plan(unpriced(self.graph), plan)
-        return PlanFacts.of(self.graph, plan).saved_bytes, self.problem.cost(*plan.masks(self.problem))
+        return PlanFacts.of(self.graph, plan).saved_bytes, Choice.from_plan(self.problem, plan).cost(self.problem)
 
     def as_frame(self) -> pd.DataFrame:
         """A row for each point; the bound is that of its budget."""
@@ -297,5 +298,5 @@ def _recompute_time(estimator: str | Estimator) -> CostModel:
 
 
 def _point(problem: Problem, vertex: Vertex, bound: int, solver: str) -> Point:
-    plan = Plan.of(problem, vertex.saved, vertex.recomputed)
+    plan = vertex.choice.plan(problem)
     return Point(vertex.saved_bytes, *vertex.point, bound, bound, plan, solver, is_vertex=True)

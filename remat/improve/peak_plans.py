@@ -19,9 +19,9 @@ from itertools import pairwise
 
 import numpy as np
 
-from remat.answer.plan import completed
+from remat.answer.choice import Choice
 from remat.answer.solver import Solver
-from remat.facts.columns import BoolArray, IntArray
+from remat.facts.columns import BoolArray, some
 from remat.facts.graph import Graph
 from remat.improve.byte_budgets import evenly_spaced
 from remat.predict.memory import Simulator
@@ -48,13 +48,12 @@ class PeakPlan:
     """A legal choice, simulated.
 
     Attributes:
-        saved, recomputed: (n,) masks over the values of the problem.
+        choice: over the values of the problem.
         cost: in the problem's unit.
         peak_bytes: of `remat.predict.memory.simulator`.
     """
 
-    saved: BoolArray
-    recomputed: BoolArray
+    choice: Choice
     cost: int
     peak_bytes: int
 
@@ -64,7 +63,6 @@ class PeakPlans:
 
     def __init__(self, graph: Graph, problem: Problem, solver: Solver, time_limit_s: float | None = None) -> None:
         self.graph, self.problem, self.solver, self.time_limit_s = graph, problem, solver, time_limit_s
-        self._ours = ours(graph)
         self._simulator = Simulator(graph)
         self._hull = Hull(problem, flow_solver())
 
@@ -80,9 +78,8 @@ class PeakPlans:
 
         Recomputing what costs nothing can take memory, so that the cut, which saves the fewest bytes, may hold more.
         """
-        cut = self._hull.cheapest
-        found = [self._simulated(cut.saved, cut.recomputed)]
-        everything = self.graph.in_forward[self._ours] & ~self.problem.cannot_save.mask
+        found = [self._simulated(self._hull.cheapest.choice)]
+        everything = self.graph.in_forward[self.graph.plannable] & ~self.problem.cannot_save.mask
         if (plan := self._legal(everything | self.problem.cannot_recompute.mask)) is not None:
             found.append(plan)
         return min(found, key=lambda plan: (plan.cost, plan.peak_bytes))
@@ -106,7 +103,7 @@ class PeakPlans:
     def _vertices(self) -> list[PeakPlan]:
         edges = self._hull.edges()
         vertices = [edges[0].left, *(edge.right for edge in edges)] if edges else [self._hull.cheapest]
-        return [self._simulated(vertex.saved, vertex.recomputed) for vertex in vertices]
+        return [self._simulated(vertex.choice) for vertex in vertices]
 
     def _samples(self) -> Iterable[PeakPlan]:
         least, most = self._hull.smallest.saved_bytes, self._hull.cheapest.saved_bytes
@@ -135,7 +132,7 @@ class PeakPlans:
         better: PeakPlan | None = plan
         while better is not None:
             plan = better
-            timeline = self._simulator.timeline(self._over_graph(plan.saved))
+            timeline = self._simulator.timeline(self.graph.widened(plan.choice.saved))
             moves = [self.problem.index[t.name] for t in timeline.peak_tensors if t.name in self.problem.index]
             tried = [other for v in moves[:_MOVES] if (other := self._changed(plan, v)) is not None]
             found += tried
@@ -155,47 +152,37 @@ class PeakPlans:
     def _saving_more(self, plan: PeakPlan, limit_bytes: int, moves: int) -> list[PeakPlan]:
         """Saves what is recomputed, the costliest first, where the peak stays within the limit."""
         found: list[PeakPlan] = []
-        costliest = np.argsort(-np.where(plan.recomputed, self.problem.recompute_cost, -1), kind="stable")
-        for v in costliest[: min(moves, int(plan.recomputed.sum()))].tolist():
-            other = self._changed(plan, v) if plan.recomputed[v] else None
+        recomputed = plan.choice.recomputed
+        costliest = np.argsort(-np.where(recomputed, self.problem.recompute_cost, -1), kind="stable")
+        for v in costliest[: min(moves, int(recomputed.sum()))].tolist():
+            other = self._changed(plan, v) if plan.choice.recomputed[v] else None
             if other is not None and other.peak_bytes <= limit_bytes and other.cost < plan.cost:
                 found.append(plan := other)
         return found
 
     def _changed(self, plan: PeakPlan, v: int) -> PeakPlan | None:
         """The plan that decides otherwise about a value; None if it is not legal."""
-        wanted = plan.saved.copy()
+        wanted = plan.choice.saved.copy()
         wanted[v] = not wanted[v]
         return self._legal(wanted)
 
     def _legal(self, wanted: BoolArray) -> PeakPlan | None:
-        saved, recomputed = completed(self.problem, wanted)
-        if bool((saved & self.problem.cannot_save.mask | recomputed & self.problem.cannot_recompute.mask).any()):
+        choice, problem = Choice.from_saved(self.problem, wanted), self.problem
+        if some(choice.saved & problem.cannot_save.mask | choice.recomputed & problem.cannot_recompute.mask):
             return None
-        return self._simulated(saved, recomputed)
+        return self._simulated(choice)
 
     def _saving(self, budget_bytes: int) -> PeakPlan | None:
         """The plan of the solver for a budget of saved bytes; None if it finds none within its time."""
         problem = replace(self.problem, budget_bytes=budget_bytes)
         plan = solve(problem, self.solver, time_limit_s=self.time_limit_s, throw=False).plan
-        return None if plan is None else self._simulated(*plan.masks(self.problem))
+        return None if plan is None else self._simulated(Choice.from_plan(self.problem, plan))
 
-    def _simulated(self, saved: BoolArray, recomputed: BoolArray) -> PeakPlan:
-        peak = self._simulator.peak(self._over_graph(saved))
-        return PeakPlan(saved, recomputed, self.problem.cost(saved, recomputed), peak)
-
-    def _over_graph(self, saved: BoolArray) -> BoolArray:
-        mask = np.zeros(len(self.graph), np.bool_)
-        mask[self._ours[saved]] = True
-        return mask
+    def _simulated(self, choice: Choice) -> PeakPlan:
+        return PeakPlan(choice, choice.cost(self.problem), self._simulator.peak(self.graph.widened(choice.saved)))
 
     def _saved_bytes(self, plan: PeakPlan) -> int:
-        return int(self.problem.save_bytes[plan.saved].sum())
-
-
-def ours(graph: Graph) -> IntArray:
-    """The values of the graph that a problem is about: its v-th value is the graph's `ours(graph)[v]`-th."""
-    return np.flatnonzero(~graph.in_tangents)
+        return plan.choice.saved_bytes(self.problem)
 
 
 def _by_peak(plan: PeakPlan) -> tuple[int, int]:

@@ -15,14 +15,13 @@ from fractions import Fraction
 
 import numpy as np
 
-from remat.answer.plan import Plan
 from remat.answer.registry import DEFAULT_BUDGET_SOLVER, find_solver
 from remat.answer.solution import Reason, Solution, Termination
 from remat.answer.solver import Solver
 from remat.errors import Infeasible, InvalidOption, LimitReached, UnsupportedProblem
 from remat.facts.columns import IntArray, is_whole
 from remat.facts.graph import Graph
-from remat.improve.peak_plans import PeakPlans, ours
+from remat.improve.peak_plans import PeakPlans
 from remat.predict.memory import WorkingSet, lower_bound
 from remat.predict.memory.bound import AlwaysAlive
 from remat.predict.memory.storages import Storages
@@ -46,15 +45,14 @@ def relaxation(graph: Graph, problem: Problem, limit_bytes: int) -> Problem:
     dead = facts.tangents & facts.computed & ~facts.live
     if dead.any():  # torch never computes it, so it drops saved values that only this would read
         return replace(problem, budget_bytes=None)
-    floor, mine = AlwaysAlive.of(facts), ours(graph)
+    floor = AlwaysAlive.of(facts)
     owner = graph.base == np.arange(len(graph))
     size = np.where(owner & ~floor.held & ~facts.foreign, graph.bytes, 0)
-    saved = np.zeros(len(graph), np.bool_)
-    saved[mine[flow_solver().minimum_cut(replace(problem, budget_bytes=None)).saved]] = True
+    saved = graph.widened(flow_solver().minimum_cut(replace(problem, budget_bytes=None)).choice.saved)
     step = _tightest(facts, floor, np.where(saved, size, 0))
     counted = np.where(floor.first_read > step, size, 0)
     budget = max(limit_bytes - int(floor.bytes[len(graph) + step]), 0)
-    return replace(problem, save_bytes=counted[mine], budget_bytes=budget)
+    return replace(problem, save_bytes=counted[graph.plannable], budget_bytes=budget)
 
 
 def _tightest(facts: Storages, floor: AlwaysAlive, saved_bytes: IntArray) -> int:
@@ -123,7 +121,7 @@ def fit_peak(
         if throw:
             raise LimitReached(f"{detail}; raise the budget")
         return Solution(None, None, Termination(Reason.GAVE_UP, detail=detail), None, NAME)
-    plan = Plan.of(problem, best.saved, best.recomputed)
+    plan = best.choice.plan(problem)
     reason = Reason.OPTIMAL if best.cost == bound.bound else Reason.FEASIBLE
     claim, took_s = Termination(reason, bound.bound), time.perf_counter() - start
     solution = Solution(plan, best.cost, claim, bound.certificate, NAME, took_s)

@@ -27,7 +27,7 @@ from remat.errors import InvalidProblem
 from remat.facts.bans import Bans
 from remat.facts.columns import LARGEST_TOTAL, BoolArray, IntArray, bool_column, int_column, is_whole, name_column, some
 from remat.facts.given import listed
-from remat.facts.uses import check_uses
+from remat.facts.uses import check_uses, operands_of
 
 _COSTS = ("save_cost", "recompute_cost", "save_bytes")
 
@@ -166,9 +166,10 @@ class Problem:
         """Position of each name."""
         return {name: i for i, name in enumerate(self.names)}
 
-    def cost(self, saved: BoolArray, recomputed: BoolArray) -> int:
-        """What a choice costs; says nothing about whether it is legal (see `remat.check_plan`)."""
-        return int(self.save_cost[saved].sum() + self.recompute_cost[recomputed].sum())
+    @cached_property
+    def operands(self) -> tuple[tuple[int, ...], ...]:
+        """Of each value, the positions of what it uses, in the order of its uses."""
+        return operands_of(len(self), self.producers, self.consumers)
 
 
 def _split_infinite(prices: Sequence[float], label: str, reasons: Mapping[int, str] | None) -> tuple[IntArray, Bans]:

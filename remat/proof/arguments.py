@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from remat.answer.choice import Choice
 from remat.answer.plan import checked_plan
-from remat.answer.plan_facts import plan_mask
 from remat.errors import InvalidPlan
 from remat.facts.columns import BoolArray, bool_column
 from remat.facts.graph import Graph
@@ -22,10 +22,9 @@ def checked_saves(graph: Graph, plan: object, label: str = "plan") -> BoolArray:
     """
     plan = checked_plan(plan, label)
     plan.check_made_for(graph)
-    saved = plan_mask(graph, plan.saved)
-    plan_mask(graph, plan.recomputed)
+    choice = Choice.from_plan(graph, plan)
     check_plan(unpriced(graph), plan)
-    return saved
+    return choice.saved
 
 
 def checked_mask(graph: Graph, saved: BoolArray) -> BoolArray:

@@ -55,7 +55,7 @@ def check_budget(problem: Problem, known: Forced | None = None) -> None:
 
 def _explained(problem: Problem, least: Cut) -> str:
     """Why nothing fits the budget, given the choice that saves the fewest bytes."""
-    saved = np.flatnonzero(least.saved & (problem.save_bytes > 0))
+    saved = np.flatnonzero(least.choice.saved & (problem.save_bytes > 0))
     largest = saved[np.argsort(-problem.save_bytes[saved], kind="stable")]
     lines = [
         f"  {problem.names[v]}: {human_bytes(int(problem.save_bytes[v]))}"

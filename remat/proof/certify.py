@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from remat.answer.choice import Choice
 from remat.answer.network import SINK, SOURCE, Network, Reduction
 from remat.answer.plan import Plan, checked_plan
 from remat.answer.solution import FlowCertificate, Reason, Solution, Termination
@@ -31,7 +32,8 @@ def check_plan(problem: Problem, plan: Plan) -> int:
         InvalidPlan: naming every broken rule, with up to five values each.
     """
     _check_is_problem(problem)
-    saved, recomputed = checked_plan(plan).masks(problem)
+    choice = Choice.from_plan(problem, checked_plan(plan))
+    saved, recomputed = choice.saved, choice.recomputed
     available = saved | recomputed
     producers, consumers = problem.producers, problem.consumers
     starved = np.zeros(len(problem), np.bool_)
@@ -46,12 +48,12 @@ def check_plan(problem: Problem, plan: Plan) -> int:
     for reason, who in problem.cannot_recompute.by_reason(recomputed):
         broken[f"{cannot_be('recomputed', reason)}, but is"] = who
     complaints = [f"{what}: {_named(problem, who)}" for what, who in broken.items() if some(who)]
-    saved_bytes = int(problem.save_bytes[saved].sum())
+    saved_bytes = choice.saved_bytes(problem)
     if problem.budget_bytes is not None and saved_bytes > problem.budget_bytes:
         complaints.append(f"saves {saved_bytes} bytes, but the budget is {problem.budget_bytes}")
     if complaints:
         raise InvalidPlan("the plan is not legal:\n  " + "\n  ".join(complaints))
-    return problem.cost(saved, recomputed)
+    return choice.cost(problem)
 
 
 def check_flow(network: Network, flow: IntArray) -> int:

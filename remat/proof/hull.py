@@ -11,11 +11,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 
+from remat.answer.choice import Choice
 from remat.answer.network import Reduction
 from remat.answer.solution import FlowCertificate
 from remat.answer.solver import Cut, FlowSolver
 from remat.errors import CertificateRejected, UnsupportedProblem
-from remat.facts.columns import BoolArray
 from remat.problem.feasibility import Forced, check_feasible, forced
 from remat.problem.problem import Problem
 from remat.problem.weights import BY_BYTES, BY_COST, Weights
@@ -27,19 +27,18 @@ class Vertex:
     """A choice as a point; one that a `Hull` returns is optimal for some price of memory.
 
     Attributes:
-        saved, recomputed: (n,) masks.
+        choice: what is saved and recomputed.
         saved_bytes, cost: what it saves, and what it costs.
     """
 
-    saved: BoolArray
-    recomputed: BoolArray
+    choice: Choice
     saved_bytes: int
     cost: int
 
     @classmethod
-    def of(cls, problem: Problem, saved: BoolArray, recomputed: BoolArray) -> Vertex:
+    def of(cls, problem: Problem, choice: Choice) -> Vertex:
         """A choice, with what it saves and costs."""
-        return cls(saved, recomputed, int(problem.save_bytes[saved].sum()), problem.cost(saved, recomputed))
+        return cls(choice, choice.saved_bytes(problem), choice.cost(problem))
 
     @property
     def point(self) -> tuple[int, int]:
@@ -152,7 +151,7 @@ class Hull:
 
     def _vertex(self, cut: Cut) -> Vertex:
         """A cut as a point, if its flow proves that nothing weighs less."""
-        vertex, weights = Vertex.of(self.problem, cut.saved, cut.recomputed), exact_weights(cut.certificate)
+        vertex, weights = Vertex.of(self.problem, cut.choice), exact_weights(cut.certificate)
         reduction = Reduction.of(self.problem, weights, self._rules)
         proven = reduction.base + reduction.unit * check_flow(reduction.network, cut.certificate.flow)
         weight = weights.weigh(*vertex.point)

@@ -25,7 +25,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.errors import Flaky
 
-from remat.answer.plan import Plan
+from remat.answer.choice import Choice
 from remat.answer.registry import FALLBACK_SOLVER
 from remat.answer.solution import Reason, Solution
 from remat.answer.solver import Feature, Solver
@@ -234,22 +234,22 @@ def _check_claims(solver: Solver, problem: Problem, answer: Solution, best: int 
     _require(answer.is_optimal or not solver.exact, f"{what} it declares itself exact")
     _require(answer.solver == solver.name, f"{solver!r} signs its solution as {answer.solver!r}")
     if answer.plan is not None:
-        ordered = Plan.of(problem, *answer.plan.masks(problem))
-        _require(answer.plan == ordered, f"{solver!r} must list names in the problem's order; use Plan.of")
+        ordered = Choice.from_plan(problem, answer.plan).plan(problem)
+        _require(answer.plan == ordered, f"{solver!r} must list names in the problem's order; use Choice.plan")
 
 
 def _cheapest(problem: Problem) -> int | None:
     """The least cost of any plan, by looking at all of them; None if there is none."""
     costs: list[int] = []
-    choices = [(False,) if banned else (False, True) for banned in problem.cannot_recompute.mask.tolist()]
-    for choice in product(*choices):
-        recomputed = np.array(choice, np.bool_)
+    options = [(False,) if banned else (False, True) for banned in problem.cannot_recompute.mask.tolist()]
+    for flags in product(*options):
+        recomputed = np.array(flags, np.bool_)
         saved = problem.needed.copy()
         saved[problem.producers[recomputed[problem.consumers]]] = True
-        saved &= ~recomputed
-        fits = problem.budget_bytes is None or int(problem.save_bytes[saved].sum()) <= problem.budget_bytes
-        if fits and not (saved & problem.cannot_save.mask).any():
-            costs.append(problem.cost(saved, recomputed))
+        choice = Choice(saved & ~recomputed, recomputed)
+        fits = problem.budget_bytes is None or choice.saved_bytes(problem) <= problem.budget_bytes
+        if fits and not (choice.saved & problem.cannot_save.mask).any():
+            costs.append(choice.cost(problem))
     return min(costs, default=None)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from remat.answer.plan import Plan
+from remat.answer.choice import Choice
 from remat.facts.graph import Graph
 from remat.facts.graph_builder import GraphBuilder
 from remat.problem.feasibility import forced
@@ -78,8 +78,7 @@ def problems(
 def _enough_bytes(problem: Problem) -> int:
     """Finds bytes that some plan fits: one that recomputes all it can, or one that saves all it can."""
     stuck, unsaveable = forced(problem).stuck, problem.cannot_save.mask
-    plans = [Plan.from_saved(problem, saved).masks(problem)[0] for saved in (stuck, ~unsaveable)]
-    return min(int(problem.save_bytes[saved].sum()) for saved in plans)
+    return min(Choice.from_saved(problem, saved).saved_bytes(problem) for saved in (stuck, ~unsaveable))
 
 
 _OPS: dict[str, dict[str, Any]] = {

@@ -7,8 +7,9 @@ from enum import Enum
 
 import numpy as np
 
+from remat.answer.choice import Choice
 from remat.answer.plan import Plan
-from remat.answer.plan_facts import computed_by_forward, plan_mask
+from remat.answer.plan_facts import computed_by_forward
 from remat.answer.registry import DEFAULT_COST_MODEL, find_costmodel
 from remat.answer.solution import Solution
 from remat.answer.solver import Solver
@@ -172,7 +173,7 @@ def _decision(graph: Graph, i: int, plan: Plan) -> Decision:
     if name in plan.saved:
         return Decision.SAVED
     if name in plan.recomputed:
-        twice = computed_by_forward(graph, plan_mask(graph, plan.saved))[i]
+        twice = computed_by_forward(graph, Choice.from_plan(graph, plan).saved)[i]
         return Decision.RECOMPUTED if twice else Decision.DEFERRED
     return Decision.ABSENT
 

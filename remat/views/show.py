@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
+from remat.answer.choice import Choice
 from remat.answer.plan import Plan, checked_plan
-from remat.answer.plan_facts import plan_mask
 from remat.errors import RematError, UnknownName
 from remat.facts.columns import BoolArray, IntArray
 from remat.facts.graph import Graph, Region, checked_graph
@@ -114,7 +114,8 @@ def styles(graph: Graph, plan: Plan | None) -> list[Style]:
     if plan is None:
         by_region = {Region.FORWARD: PLAIN_FORWARD, Region.TANGENTS: TANGENTS, Region.EITHER: EITHER}
         return [INPUT if graph.input[i] else by_region[Region(region[i])] for i in range(len(graph))]
-    saved, recomputed = plan_mask(graph, plan.saved), plan_mask(graph, plan.recomputed)
+    choice = Choice.from_plan(graph, plan)
+    saved, recomputed = choice.saved, choice.recomputed
     forward = region == Region.FORWARD
     choices = (
         (region == Region.TANGENTS, TANGENTS),

@@ -118,7 +118,7 @@ def _kept_values(graph: Graph, objective: Objective, starts: Iterable[State]) ->
         return np.zeros(len(graph), np.bool_)
     keep = graph.compute_bound.copy()
     for start in starts:
-        keep &= ~start.recomputed
+        keep &= ~start.choice.recomputed
     return keep
 
 
@@ -178,25 +178,25 @@ class _Run:
         each_s = (time.monotonic() - before_s) / len(starts)
         short = shortened(self.graph) if self.objective.adds_up else unshortened(self.graph)
         found = self._search(short, None if self.time_limit_s is None else self.begin_s + self.time_limit_s - each_s)
-        lifted = (self.space.state(short.lift(state.saved)) for state in found.states)
-        states = list({state.key: state for state in (*starts, *lifted)}.values())  # the starts come first
-        scores = {state.key: score for state, score in zip(states, opinion(states), strict=True)}
-        allowed = {state.key for state in states if self._allowed(state, scores[state.key])}
+        lifted = (self.space.state(short.lift(state.choice.saved)) for state in found.states)
+        states = list({state.choice: state for state in (*starts, *lifted)}.values())  # the starts come first
+        scores = {state.choice: score for state, score in zip(states, opinion(states), strict=True)}
+        allowed = {state.choice for state in states if self._allowed(state, scores[state.choice])}
         if not allowed:
-            given = dict(zip(self.oracle.terms(self.objective), scores[states[0].key], strict=True))
+            given = dict(zip(self.oracle.terms(self.objective), scores[states[0].choice], strict=True))
             raise InvalidOption(f"no plan was found within the limits of {self.objective!r}; the given one has {given}")
-        best = min((state for state in states if state.key in allowed), key=lambda state: scores[state.key])
-        plan = self.space.plan(best)
+        best = min((state for state in states if state.choice in allowed), key=lambda state: scores[state.choice])
+        plan = self._plan(best)
         check_plan(unpriced(self.graph), plan)
         return Refined(
             plan=plan,
             objective=self.objective.name,
             oracle=self.oracle.name,
             terms=self.oracle.terms(self.objective),
-            before=scores[self.starts["given"].key],
-            after=scores[best.key],
+            before=scores[self.starts["given"].choice],
+            after=scores[best.choice],
             starts=tuple(
-                Start(name, self.space.plan(start), scores[start.key], start.saved_bytes, start.key in allowed)
+                Start(name, self._plan(start), scores[start.choice], start.saved_bytes, start.choice in allowed)
                 for name, start in self.starts.items()
             ),
             history=found.history,
@@ -206,6 +206,9 @@ class _Run:
             time_s=time.monotonic() - self.begin_s,
             termination=found.termination,
         )
+
+    def _plan(self, state: State) -> Plan:
+        return state.choice.plan(self.graph).made_for(self.graph)
 
     def _allowed(self, state: State, score: Score) -> bool:
         return state.saved_bytes <= self.limit_bytes and not self.objective.excess(score)
@@ -220,8 +223,8 @@ class _Run:
         one_by_one = Neighbourhood(space, np.arange(len(short.graph)))
         judge = self._judge(short.graph, deadline_s)
         quick = Judge(judge.model)
-        begun = [space.state(short.project(start.saved)) for start in self.starts.values()]
-        descents = [Descent(quick, state, self.seed) for state in {state.key: state for state in begun}.values()]
+        begun = [space.state(short.project(start.choice.saved)) for start in self.starts.values()]
+        descents = [Descent(quick, state, self.seed) for state in {state.choice: state for state in begun}.values()]
         results = descents
         termination = Termination(Reason.FEASIBLE, detail="no move improves the plan")
         try:

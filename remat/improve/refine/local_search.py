@@ -73,18 +73,19 @@ class Evaluator:
         Raises:
             OutOfTime: this state would have to be computed, and the time is up.
         """
-        if state.key not in self._scores:
+        key = state.choice.key
+        if key not in self._scores:
             if self._deadline_s is not None and time.monotonic() > self._deadline_s:
                 raise OutOfTime
             found = self._scorer(state)
             over = max(0, state.saved_bytes - self.limit_bytes)
-            self._scores[state.key] = score = (over, self._excess(found), *found)
+            self._scores[key] = score = (over, self._excess(found), *found)
             self.evaluated += 1
             if self._best is None or score < self._best:
                 self._best = score
             if self._progress is not None:
                 self._progress(self.evaluated, self._best[_LIMITS:])
-        return self._scores[state.key]
+        return self._scores[key]
 
     def amount(self, state: State) -> int:
         """What the objective counts first, whatever limits are broken."""
@@ -177,7 +178,7 @@ class Descent:
 
     def _try(self, near: Neighbourhood, move: Move) -> bool:
         state = near.after(self.state, move)
-        if state.key == self.state.key or not self.judge.improves(state, self.state):
+        if state.choice == self.state.choice or not self.judge.improves(state, self.state):
             return False
         self.state = state
         self.steps.append(Step(self.judge.model.evaluated, near.names(move), self.judge.score(state)[_LIMITS:]))

@@ -61,27 +61,27 @@ class Neighbourhood:
 
     def moves(self, state: State, c: int) -> Iterator[Move]:
         """The moves that are about one class."""
-        members = self.members[c]
-        if (state.recomputed & self._saveable)[members].any():
+        members, choice = self.members[c], state.choice
+        if (choice.recomputed & self._saveable)[members].any():
             yield Move(save=(c,))
-            if above := self._above(c, state.recomputed, state.saved & self._droppable):
+            if above := self._above(c, choice.recomputed, choice.saved & self._droppable):
                 yield Move(save=(c,), drop=tuple(above))
-        if not (state.saved & self._droppable)[members].any():
+        if not (choice.saved & self._droppable)[members].any():
             return
         yield Move(drop=(c,))
-        dropped = self.after(state, Move(drop=(c,)))
-        below = self._below(c, dropped.recomputed, dropped.recomputed & ~state.recomputed & self._saveable)
-        above = self._above(c, state.recomputed, state.recomputed & self._saveable)
+        dropped = self.after(state, Move(drop=(c,))).choice
+        below = self._below(c, dropped.recomputed, dropped.recomputed & ~choice.recomputed & self._saveable)
+        above = self._above(c, choice.recomputed, choice.recomputed & self._saveable)
         for other in (*below[:_REACH], *above[:_REACH]):
             yield Move(save=(other,), drop=(c,))
-        last = self._above(c, state.recomputed, state.recomputed & self._saveable & self._space.graph.needed)
+        last = self._above(c, choice.recomputed, choice.recomputed & self._saveable & self._space.graph.needed)
         for several in (below[:2], last):
             if len(several) > 1:
                 yield Move(save=tuple(several), drop=(c,))
 
     def after(self, state: State, move: Move) -> State:
         """The state that a move leads to."""
-        wanted = state.saved.copy()
+        wanted = state.choice.saved.copy()
         for c in move.drop:
             wanted[self.members[c]] = False
         for c in move.save:
@@ -90,12 +90,12 @@ class Neighbourhood:
 
     def saves(self, state: State) -> list[int]:
         """Classes of which something is recomputed that could be saved."""
-        open_ = state.recomputed & self._saveable
+        open_ = state.choice.recomputed & self._saveable
         return self._classes(np.flatnonzero(open_).tolist())
 
     def drops(self, state: State) -> list[int]:
         """Classes of which something is saved that could be recomputed."""
-        return self._classes(np.flatnonzero(state.saved & self._droppable).tolist())
+        return self._classes(np.flatnonzero(state.choice.saved & self._droppable).tolist())
 
     def names(self, move: Move) -> str:
         """A move in words, each class by its first value."""

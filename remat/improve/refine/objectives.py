@@ -76,7 +76,7 @@ class KernelObjective(Objective):
         fuser, cost = Fuser(graph), self.cost(graph)
 
         def score(state: State) -> Score:
-            kernels = fuser.kernels(state.saved)
+            kernels = fuser.kernels(state.choice.saved)
             launches = [Launch(kernel.values, kernel.read_bytes + kernel.written_bytes) for kernel in kernels]
             return *cost(launches), state.saved_bytes
 
@@ -174,8 +174,8 @@ class Peak(Objective):
         simulator, free = Simulator(graph), graph.view | graph.input
 
         def score(state: State) -> Score:
-            again = int((state.recomputed & ~free).sum())
-            return simulator.peak(state.saved), again, state.saved_bytes
+            again = int((state.choice.recomputed & ~free).sum())
+            return simulator.peak(state.choice.saved), again, state.saved_bytes
 
         return score
 

@@ -7,7 +7,6 @@ from dataclasses import replace
 
 from remat.answer.option_text import configured, split_options
 from remat.answer.plan import Plan
-from remat.answer.plan_facts import plan_mask
 from remat.answer.registry import CLASSIC_CUTS, costmodel_class
 from remat.errors import Infeasible, InvalidOption, InvalidPlan
 from remat.facts.columns import BoolArray
@@ -38,6 +37,6 @@ def starting_points(graph: Graph, plan: Plan, others: Iterable[Plan]) -> dict[st
             cut = flow_solver().minimum_cut(replace(problem, budget_bytes=None))
         except Infeasible:  # its bans contradict the user's demands
             continue
-        found[name] = plan_mask(graph, Plan.of(problem, cut.saved, cut.recomputed).saved)
+        found[name] = graph.widened(cut.choice.saved)
     distinct: dict[bytes, str] = {}
     return {name: saved for name, saved in found.items() if distinct.setdefault(saved.tobytes(), name) == name}

@@ -7,6 +7,7 @@ from math import prod
 
 import numpy as np
 
+from remat.answer.handover import owners_alone
 from remat.answer.plan import Plan
 from remat.facts.columns import BoolArray, IntArray
 from remat.facts.graph import Graph, checked_graph
@@ -77,9 +78,6 @@ class Fuser:
         self._realizing &= ~np.array([op in rules.CALLED_BY_NAME for op in ops], np.bool_)
         self._ordering = np.array([op in rules.FIXED_LAYOUT for op in ops], np.bool_)
         self._convolutions = np.array([op == "aten.convolution" for op in ops], np.bool_)
-        visible = np.zeros(n, np.bool_)
-        visible[graph.base[graph.input | graph.output]] = True
-        self._visible = visible[graph.base]
         self._base: list[int] = graph.base.tolist()
 
     def kernels(self, saved: BoolArray) -> tuple[Kernel, ...]:
@@ -94,22 +92,12 @@ class Fuser:
             InvalidGraph: the call of an operator is not recorded, but it takes the call to know what it does.
         """
         graph = self.graph
-        order = self._handed_over(Order.of(self._facts, checked_mask(graph, saved)))
+        order = Order.of(self._facts, checked_mask(graph, saved))
+        handed = owners_alone(graph, order.saved)
+        if handed is not order.saved:
+            order = Order.of(self._facts, handed)
         forward = self._pass(order.forward, graph.output | order.saved, backward=False)
         return (*forward, *self._pass(order.backward, graph.gradient, backward=True))
-
-    def _handed_over(self, order: Order) -> Order:
-        """Of saved values that share memory, the owner is handed over alone (`remat.answer.handover`)."""
-        base, saved = self.graph.base, order.saved
-        shared = saved & ~self._visible
-        count = np.bincount(base[shared], minlength=len(base))
-        views = shared & (count[base] > 1)
-        views[base[views]] = False
-        if not views.any():
-            return order
-        saved = saved & ~views
-        saved[base[views]] = True
-        return Order.of(self._facts, saved)
 
     def _pass(self, values: IntArray, returned: BoolArray, *, backward: bool) -> Iterator[Kernel]:
         graph, n = self.graph, len(self.graph)

@@ -157,8 +157,7 @@ def _spans(facts: Storages, holds_outputs: bool) -> list[tuple[int, int, int, Wh
 def _must_save(facts: Storages) -> BoolArray:
     """(n,) values that every legal plan saves."""
     problem = unpriced(facts.graph)
-    saved = np.zeros(len(facts), np.bool_)
-    saved[np.flatnonzero(~facts.tangents)] = problem.needed & forced(problem).stuck
+    saved = facts.graph.widened(problem.needed & forced(problem).stuck)
     return saved & (facts.wanted_at <= len(facts)) & ~facts.foreign
 
 

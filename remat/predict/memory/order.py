@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from remat.answer.plan_facts import computed_by_forward
 from remat.facts.columns import BoolArray, IntArray
-from remat.facts.graph import Region
 from remat.predict.memory.storages import Storages
 
 
@@ -37,7 +37,7 @@ class Order:
         asked = asked_at <= n
         kept = saved & asked & ~facts.tangents
         recomputed = asked & ~saved & facts.computed & ~facts.tangents
-        forward = np.flatnonzero(_forward(facts, kept))
+        forward = np.flatnonzero(computed_by_forward(facts.graph, kept) & facts.computed)
         backward = np.flatnonzero(recomputed | facts.live)
         # Past the turn in graph order; before it, where a value is asked for, and there in graph order.
         when = np.where(facts.live[backward] | (backward >= facts.turn), backward, asked_at[backward])
@@ -67,13 +67,3 @@ def _asked_at(facts: Storages, saved: BoolArray) -> IntArray:
             if asked[u] > when:  # noqa: PLR1730  # the inner loop of a search: a call of `min` takes longer
                 asked[u] = when
     return np.array(asked, np.int64)
-
-
-def _forward(facts: Storages, kept: BoolArray) -> BoolArray:
-    region = facts.graph.region
-    run = (region == Region.FORWARD) | kept
-    if (kept & (region == Region.EITHER)).any():
-        for v in np.flatnonzero(region == Region.EITHER)[::-1].tolist():
-            if run[v]:
-                run[facts.arguments[v]] = True
-    return run & facts.computed

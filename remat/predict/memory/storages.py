@@ -8,6 +8,7 @@ import numpy as np
 
 from remat.facts.columns import BoolArray, IntArray
 from remat.facts.graph import Graph, Region
+from remat.facts.uses import spread
 from remat.predict.memory.registers import fusion
 
 _GIVEN = ("placeholder", "get_attr")
@@ -82,7 +83,7 @@ class Storages:
                 parent[v] = u
             if graph.ops[v] == "getitem" and maker[v] == v:
                 maker[v] = maker[u]
-        live = _live(graph, arguments, tangents)
+        live = _live(graph, tangents)
         counted = ~foreign[producers]
         return cls(
             graph=graph,
@@ -108,13 +109,9 @@ class Storages:
         return len(self.size)
 
 
-def _live(graph: Graph, arguments: list[list[int]], tangents: BoolArray) -> BoolArray:
+def _live(graph: Graph, tangents: BoolArray) -> BoolArray:
     """(n,) values of the tangents' closure that some gradient depends on, tangents themselves apart."""
-    live = graph.gradient & tangents
-    closure: list[int] = np.flatnonzero(tangents)[::-1].tolist()
-    for v in closure:
-        if live[v]:
-            live[arguments[v]] = True
+    live = spread(graph.operands, graph.gradient & tangents, tangents)
     given = np.fromiter((op in _GIVEN for op in graph.ops), np.bool_, len(graph))
     return live & tangents & ~given
 

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from remat.answer.choice import Choice
 from remat.answer.plan import Plan
-from remat.answer.plan_facts import plan_mask
 from remat.errors import CaptureError, InvalidOption
 from remat.facts.graph import Graph
 from remat.problem.demands import unpriced
@@ -97,8 +97,7 @@ class Observed:
     def policy(self, plan: Plan) -> SelectivePolicy:
         """Exports a plan for this graph."""
         plan.check_made_for(self.graph)
-        for names in (plan.saved, plan.recomputed):
-            plan_mask(self.graph, names)
+        Choice.from_plan(self.graph, plan)
         check_plan(unpriced(self.graph), plan)
         return _Export(self.graph, plan, self.recording, self.found).policy()
 

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 from torch import fx
 
+from remat.answer.choice import Choice
 from remat.answer.plan import Plan
 from remat.facts.graph import Graph
-from remat.problem.demands import unpriced
 from remat.pytorch.read.capture import visit_joint_graphs
 from remat.pytorch.read.extract import extract
 from remat.pytorch.seam.torch_partitioner import torchs_choice
@@ -71,5 +71,5 @@ def torchs_choice_at(
 
 def _plan(graph: Graph, nodes: list[fx.Node]) -> Plan:
     names = {node.name for node in nodes}
-    problem = unpriced(graph)
-    return Plan.from_saved(problem, np.array([name in names for name in problem.names], np.bool_)).made_for(graph)
+    saved = np.array([name in names for name in graph.names], np.bool_)
+    return Choice.from_saved(graph, saved).plan(graph).made_for(graph)

@@ -9,6 +9,7 @@ from typing import Any, ClassVar, TypeVar
 import torch
 from torch import fx
 
+from remat.answer.choice import Choice
 from remat.answer.plan import Plan
 from remat.errors import InvalidOption
 from remat.facts.graph import Graph
@@ -38,13 +39,13 @@ class Inductor(Oracle):
     def on(self, graph: Graph, objective: Objective) -> Opinion:
         """Judges by the joint graph, made again from the columns of `graph`."""
         cost = _required(self, objective, Traffic).cost(graph)
-        scheduled, known = Scheduled(graph), dict[bytes, Score]()
+        scheduled, known = Scheduled(graph), dict[Choice, Score]()
 
         def score(state: State) -> Score:
-            if state.key not in known:
-                launches = [Launch((), kernel.bytes) for kernel in scheduled.kernels(_plan(graph, state))]
-                known[state.key] = *cost(launches), state.saved_bytes
-            return known[state.key]
+            if state.choice not in known:
+                launches = [Launch((), kernel.bytes) for kernel in scheduled.kernels(state.choice.plan(graph))]
+                known[state.choice] = *cost(launches), state.saved_bytes
+            return known[state.choice]
 
         return lambda states: [score(state) for state in states]
 
@@ -68,13 +69,13 @@ class Device(Oracle):
         self.terms(objective)
         device = device_of(None)
         scheduled, watch = Scheduled(graph, device=device), Stopwatch(device)
-        steps: dict[bytes, _Step] = {}
+        steps: dict[Choice, _Step] = {}
 
         def scores(states: Sequence[State]) -> list[Score]:
             for state in states:
-                if state.key not in steps:
-                    steps[state.key] = _Step(scheduled, _plan(graph, state), device)
-            runs = [[watch.one_ns(steps[state.key]) for state in states] for _ in range(_ROUNDS)]
+                if state.choice not in steps:
+                    steps[state.choice] = _Step(scheduled, state.choice.plan(graph), device)
+            runs = [[watch.one_ns(steps[state.choice]) for state in states] for _ in range(_ROUNDS)]
             medians = [round(statistics.median(times)) for times in zip(*runs, strict=True)]
             return [(ns, state.saved_bytes) for ns, state in zip(medians, states, strict=True)]
 
@@ -121,11 +122,6 @@ def _made_up(node: fx.Node, device: torch.device) -> torch.Tensor:
     fake = node.meta["val"]
     made = torch.empty_strided(fake.shape, fake.stride(), dtype=fake.dtype, device=device)
     return made.normal_() if made.is_floating_point() else made.zero_()
-
-
-def _plan(graph: Graph, state: State) -> Plan:
-    saved, recomputed = (state.saved.nonzero()[0].tolist(), state.recomputed.nonzero()[0].tolist())
-    return Plan(tuple(graph.names[i] for i in saved), tuple(graph.names[i] for i in recomputed))
 
 
 def _required(oracle: Oracle, objective: Objective, kind: type[_Kind]) -> _Kind:
