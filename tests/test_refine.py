@@ -220,7 +220,7 @@ def test_what_is_decided_in_the_short_graph_is_decided_in_every_layer(layers: in
         assert sum(short.copies[i] for i, other in enumerate(short.graph.ops) if other == op) == graph.ops.count(op)
     small, large = Space(short.graph, copies=short.copies).state(wanted), Space(graph).state(lifted)
     assert small.saved_bytes == large.saved_bytes
-    assert np.array_equal(short.lift(small.recomputed), large.recomputed)
+    assert np.array_equal(short.lift(small.choice.recomputed), large.choice.recomputed)
     for name in ("up", "tanh", "act", "down", "slope"):
         assert len({bool(lifted[graph.index[f"{name}{i}"]]) for i in range(2, layers - 2)}) == 1
 
