@@ -358,8 +358,10 @@ class ShownOnly(tuple):
 
 
 class Lawless(Plan):
-    def masks(self, problem: Problem) -> tuple[np.ndarray, np.ndarray]:
-        return BEST.masks(problem)
+    """Shows other names than it has."""
+
+    def __getattribute__(self, name: str) -> object:
+        return getattr(BEST, name) if name in ("saved", "recomputed") else super().__getattribute__(name)
 
 
 class Optimal(Solution):
@@ -371,8 +373,11 @@ class Certain(Termination):
 
 
 class FreeOfCharge(Problem):
-    def cost(self, saved: np.ndarray, recomputed: np.ndarray) -> int:
-        return 5
+    """Shows other prices than it has."""
+
+    def __getattribute__(self, name: str) -> object:
+        prices = super().__getattribute__(name)
+        return np.zeros_like(prices) if name in ("save_cost", "recompute_cost") else prices
 
 
 def put(thing: object, label: str, value: object) -> object:
