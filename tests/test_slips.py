@@ -88,7 +88,7 @@ CALLS: dict[str, Callable[[Any], object]] = {
     "check_plan": lambda it: remat.check_plan(it, PLAN),
     "check_plan: plan": lambda it: remat.check_plan(P, it),
     "Plan": lambda it: Plan(it, ()),
-    "Plan.from_saved": lambda it: Plan.from_saved(P, it),
+    "Choice.from_saved": lambda it: remat.Choice.from_saved(P, it),
     "Plan.made_for": PLAN.made_for,
     "Termination": Termination,
     "Termination: bound": lambda it: Termination(Reason.OPTIMAL, it),
