@@ -1,6 +1,20 @@
-"""For the tests of solvers, cost models and estimators, yours included. Needs `hypothesis`."""
+"""Tests plug-ins: one function each decides whether a solver, a cost model or an estimator keeps its contract.
 
-from remat.testing.checks import check_cost_model, check_estimator, check_solver
+    from remat.testing import check_solver
+
+    def test_my_solver_conforms():
+        check_solver(MySolver)
+
+The strategies `dags`, `problems` and `graphs` draw small inputs with what solvers stumble over: zeros, ties, diamonds,
+disconnected parts, bans, prices and sizes past 2**33. They reject nothing and shrink to two values.
+
+This package needs `hypothesis`, and nothing else of the library imports it. It may import the floors up to proof.
+Import all names from here. Begin reading in `solver_check`.
+"""
+
+from remat.testing.cost_model_check import check_cost_model
+from remat.testing.estimator_check import check_estimator
+from remat.testing.solver_check import check_solver
 from remat.testing.strategies import dags, graphs, problems
 
 __all__ = ["check_cost_model", "check_estimator", "check_solver", "dags", "graphs", "problems"]

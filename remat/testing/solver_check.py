@@ -1,0 +1,146 @@
+"""Checks that a solver keeps its contract."""
+
+from __future__ import annotations
+
+import dataclasses
+from itertools import permutations, product
+
+import numpy as np
+from hypothesis import strategies as st
+
+from remat.answer.choice import Choice
+from remat.answer.registry import FALLBACK_SOLVER
+from remat.answer.solution import Reason, Solution
+from remat.answer.solver import Feature, Solver
+from remat.errors import Infeasible, UnsupportedProblem
+from remat.problem.problem import Problem
+from remat.proof.solve import solve
+from remat.testing.strategies import problems
+from remat.testing.trials import for_all, hashes, require, require_options
+
+
+def check_solver(solver: type[Solver] | Solver, *, max_examples: int = 100) -> None:
+    """Checks that a solver keeps its contract, on random problems of up to 8 values, some of 30, and crossing flows.
+
+    - Its options are a frozen, hashable dataclass with a readable repr.
+    - Its plans are legal and cost what it says; its proofs hold (`remat.proof.certify`).
+    - If it is `exact`, no plan is cheaper than its own; in any case a bound is a bound, and
+      OPTIMAL is said of optimal plans only. INFEASIBLE is said where there is no plan.
+    - It takes what it declares (`features`, `largest_capacity`, `max_values`), refuses the rest
+      with `UnsupportedProblem`, and returns the same plan for the same problem.
+
+    Args:
+        solver: a class, checked with its default options, or a configured instance.
+        max_examples: problems to draw, with a budget and without each.
+
+    Raises:
+        AssertionError: what is wrong, and with which problem, as code that rebuilds it.
+    """
+    chosen = solver() if isinstance(solver, type) else solver
+    require_options(chosen)
+    require(hashes(chosen), f"{chosen!r} must be hashable, by its options")
+    size = min(chosen.max_values or 8, 8)
+    for budget in (False, True):
+        drawn = problems(min_values=min(2, size), max_values=size, budget=budget, feasible=None)
+        for_all(drawn, max_examples, chosen, lambda problem: _check_answer(chosen, problem))
+    if size >= 4:
+        for_all(st.sampled_from(_crossings()), 24, chosen, lambda problem: _check_answer(chosen, problem))
+    if chosen.max_values is None:
+        drawn = problems(min_values=20, max_values=30, largest=1000)
+        for_all(drawn, max(max_examples // 10, 1), chosen, lambda problem: _check_larger(chosen, problem))
+    _check_refusals(chosen)
+
+
+def _check_answer(solver: Solver, problem: Problem) -> None:
+    if problem.budget_bytes is not None and Feature.BUDGET not in solver.features:
+        require(_refuses(solver, problem), f"{solver!r} must refuse a budget with UnsupportedProblem")
+        return
+    best = _cheapest(problem)
+    try:
+        first, again = (solve(dataclasses.replace(problem), solver, throw=False) for _ in range(2))
+    except UnsupportedProblem as error:
+        require(_is_large(solver, problem), f"{solver!r} refuses what it declares to take ({error})")
+    except Infeasible:
+        require(best is None, f"remat.solve finds no plan, but one costs {best}")
+    else:
+        _check_claims(solver, problem, first, best)
+        same = (first.plan, first.termination) == (again.plan, again.termination)
+        require(same, f"{solver!r} is not deterministic: it returns {first}, then {again}")
+
+
+def _crossings() -> list[Problem]:
+    """Makes 24 problems of two inputs, two needed values and three uses, in every order.
+
+    Whoever sends flow from the input with two uses down the wrong one first has to take it back. Random
+    problems hardly ever ask for that: of 400, none caught a search that cannot.
+    """
+    return [
+        Problem.of([1] * 4, edges=uses, needed=[2, 3], cannot_recompute={0: "an input", 1: "an input"})
+        for two, v in product((0, 1), (2, 3))
+        for uses in permutations([(two, v), (two, 5 - v), (1 - two, 5 - v)])
+    ]
+
+
+def _check_larger(solver: Solver, problem: Problem) -> None:
+    """Checks an answer by another solver's proof, where problems are too large to try all plans."""
+    reference, answer = solve(problem, FALLBACK_SOLVER), solve(problem, solver)
+    require(reference.is_proven, f"{FALLBACK_SOLVER} gives no proof")
+    what = f"{solver!r} claims OPTIMAL at cost {answer.objective}, but a plan costs {reference.objective}"
+    require(answer.objective == reference.objective or not answer.is_optimal, what)
+
+
+def _check_claims(solver: Solver, problem: Problem, answer: Solution, best: int | None) -> None:
+    """Checks what `remat.certify` cannot know: whether the claims are true."""
+    claim, bound, cost = answer.termination.reason, answer.bound, answer.objective
+    what = f"{solver!r} claims {claim.name} at cost {cost} with the bound {bound}, but"
+    if best is None:
+        require(claim in (Reason.INFEASIBLE, Reason.LIMIT), f"{what} there is no plan")
+        return
+    require(claim is not Reason.INFEASIBLE, f"{what} a plan costs {best}")
+    require(bound is None or bound <= best, f"{what} a plan costs {best}")
+    require(cost == best or not (solver.exact or answer.is_optimal), f"{what} a plan costs {best}")
+    require(answer.is_optimal or not solver.exact, f"{what} it declares itself exact")
+    require(answer.solver == solver.name, f"{solver!r} signs its solution as {answer.solver!r}")
+    if answer.plan is not None:
+        ordered = Choice.from_plan(problem, answer.plan).plan(problem)
+        require(answer.plan == ordered, f"{solver!r} must list names in the problem's order; use Choice.plan")
+
+
+def _cheapest(problem: Problem) -> int | None:
+    """Finds the least cost of any plan, by looking at all of them; None if there is none."""
+    costs: list[int] = []
+    options = [(False,) if banned else (False, True) for banned in problem.cannot_recompute.mask.tolist()]
+    for flags in product(*options):
+        recomputed = np.array(flags, np.bool_)
+        saved = problem.needed.copy()
+        saved[problem.producers[recomputed[problem.consumers]]] = True
+        choice = Choice(saved & ~recomputed, recomputed)
+        fits = problem.budget_bytes is None or choice.saved_bytes(problem) <= problem.budget_bytes
+        if fits and not (choice.saved & problem.cannot_save.mask).any():
+            costs.append(choice.cost(problem))
+    return min(costs, default=None)
+
+
+def _refuses(solver: Solver, problem: Problem, time_limit_s: float | None = None) -> bool:
+    try:
+        solve(problem, solver, time_limit_s=time_limit_s, throw=False)
+    except (UnsupportedProblem, Infeasible) as error:
+        return isinstance(error, UnsupportedProblem)
+    return False
+
+
+def _is_large(solver: Solver, problem: Problem) -> bool:
+    """Says if the prices, or the bytes that break ties, may be beyond `largest_capacity`."""
+    prices = np.concatenate([problem.save_cost, problem.recompute_cost])
+    units = int(prices.sum()) // max(int(np.gcd.reduce(prices)), 1)
+    return solver.largest_capacity is not None and max(units, int(problem.save_bytes.sum())) >= solver.largest_capacity
+
+
+def _check_refusals(solver: Solver) -> None:
+    small = Problem.of([3], needed=[0], cannot_recompute={0: "an input"})
+    takes_limit = Feature.TIME_LIMIT in solver.features
+    word = "take" if takes_limit else "refuse (with UnsupportedProblem)"
+    require(_refuses(solver, small, time_limit_s=60) != takes_limit, f"{solver!r} must {word} a time limit")
+    if solver.max_values is not None:
+        large = Problem.of([1] * (solver.max_values + 1))
+        require(_refuses(solver, large), f"{solver!r} must refuse more than {solver.max_values} values")

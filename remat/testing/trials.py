@@ -1,0 +1,94 @@
+"""Runs a check on many random inputs, and says with which one it failed; holds what all checks of plug-ins share."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from collections.abc import Callable
+from typing import TypeVar
+
+import numpy as np
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from hypothesis.errors import Flaky
+
+from remat.answer.solver import Solver
+from remat.facts.graph import Graph
+from remat.problem.costmodel import CostModel
+from remat.problem.estimator import Estimator
+from remat.problem.problem import Problem
+
+_T = TypeVar("_T")
+
+
+def for_all(
+    drawn: st.SearchStrategy[_T], max_examples: int, plugin: Solver | CostModel | Estimator, check: Callable[[_T], None]
+) -> None:
+    """Runs a check on what is drawn, and raises an AssertionError that names the input that fails it."""
+
+    def attempt(about: _T) -> None:
+        try:
+            check(about)
+        except Exception as error:
+            what = str(error) if isinstance(error, AssertionError) else f"{plugin!r}: {type(error).__name__}: {error}"
+            raise AssertionError(f"{what}\nfor {_code(about)}") from error
+
+    quiet = [HealthCheck.too_slow, HealthCheck.nested_given]
+    options = settings(max_examples=max_examples, deadline=None, derandomize=True, database=None)
+    try:
+        settings(options, suppress_health_check=quiet, report_multiple_bugs=False)(given(drawn)(attempt))()
+    except Flaky as error:
+        raise AssertionError(f"{plugin!r} is not deterministic: what failed once does not fail again") from error
+
+
+def _code(about: object) -> str:
+    """Writes what was drawn; a problem as code that rebuilds it."""
+    if isinstance(about, Graph):
+        uses = zip(about.producers.tolist(), about.consumers.tolist(), strict=True)
+        return f"{about!r} with {', '.join(f'{about.names[u]} -> {about.names[v]}' for u, v in uses)}"
+    if not isinstance(about, Problem):
+        return repr(about)
+    return (
+        f"Problem.of({about.save_cost.tolist()}, "
+        f"edges={list(zip(about.producers.tolist(), about.consumers.tolist(), strict=True))}, "
+        f"needed={np.flatnonzero(about.needed).tolist()}, "
+        f"recompute_cost={about.recompute_cost.tolist()}, save_bytes={about.save_bytes.tolist()}, "
+        f"cannot_save={about.cannot_save.as_dict()}, cannot_recompute={about.cannot_recompute.as_dict()}, "
+        f"budget_bytes={about.budget_bytes})"
+    )
+
+
+def require(condition: bool, what: str) -> None:
+    """Raises an AssertionError that says what is wrong, unless a condition holds."""
+    if not condition:
+        raise AssertionError(what)
+
+
+def require_options(plugin: Solver | CostModel | Estimator) -> None:
+    """Requires that a plug-in has a name, and options that are a frozen dataclass with a readable repr."""
+    cls, parameters = type(plugin), getattr(type(plugin), "__dataclass_params__", None)
+    require(isinstance(getattr(cls, "name", None), str), f"{cls.__name__}.name must be a string: what users type")
+    require(parameters is not None and parameters.frozen, f"{cls.__name__} must be a @dataclass(frozen=True)")
+    require(" at 0x" not in repr(plugin), f"{cls.__name__} must have a repr that shows its options, got {plugin!r}")
+
+
+def hashes(solver: Solver | Estimator) -> bool:
+    """Says if a plug-in hashes, and its equal copy hashes the same."""
+    try:
+        return hash(solver) == hash(copy.deepcopy(solver))
+    except TypeError:
+        return False
+
+
+def require_prices(what: str, prices: object, graph: Graph) -> None:
+    """Requires that prices are one non-negative integer for each value of a graph."""
+    given = np.asarray(prices)
+    require(given.shape == (len(graph),), f"{what} must have one price a value, got {given.shape}")
+    require(given.dtype.kind in "iu", f"{what} must hold integers, got {given.dtype}")
+    require(bool((given >= 0).all()), f"{what} must not be negative, got {given.tolist()}")
+
+
+def relabelled(graph: Graph) -> Graph:
+    """Returns the same graph with other names and storage ids."""
+    labels = tuple(f"value {i}" for i in range(len(graph)))
+    return dataclasses.replace(graph, names=labels, storage=len(graph) - graph.storage)
