@@ -156,3 +156,10 @@ def test_the_versions_agree() -> None:
     assert f'version = "{remat.__version__}"' in (ROOT / "pyproject.toml").read_text()
     assert f"## {remat.__version__}\n" in (ROOT / "CHANGELOG.md").read_text()
     assert f"version: {remat.__version__}\n" in (ROOT / "CITATION.cff").read_text()
+
+
+def test_plugins_need_no_inner_module() -> None:
+    modules = {
+        name for block in code_blocks("CONTRIBUTING.md") for name in re.findall(r"from (remat\S*) import", block)
+    }
+    assert modules == {"remat", "remat.testing"}
