@@ -57,7 +57,7 @@ class Pass:
         if v not in self.memory:
             if self.its.stuck[v]:
                 raise LookupError
-            for u in self.its.arguments[v]:
+            for u in self.its.graph.operands[v]:
                 self.fetch(("apart", v) if self.its.apart[v] else kernel, u)
             self.rewritten |= {v} if self.its.apart[v] else set()
 

@@ -209,7 +209,7 @@ class _Program:
         for uses in instance.kernels:
             program.add_kernel(uses, None)
         for w in np.flatnonzero(instance.apart).tolist():
-            program.add_kernel(instance.arguments[w], n + w)
+            program.add_kernel(instance.graph.operands[w], n + w)
             program.add_row({w: 1, n + w: 1}, high=1)
         program.add_kernel(instance.returned, None, reads=False)
         if budget_bytes is not None:
@@ -232,7 +232,7 @@ class _Program:
         for v in uses:
             self.add_row(have(v) | ({} if runs is None else {runs: -1}), low=1 if runs is None else 0)
         for x, column in again.items():
-            for v in its.arguments[x]:
+            for v in its.graph.operands[x]:
                 self.add_row(have(v) | {column: -1}, low=0)
             self.add_row({column: 1, x: 1}, high=1)
         for v, column in read.items():
