@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 
 import depth  # noqa: F401  # registers the profiles
 import pytest
-from hypothesis import is_hypothesis_test, settings
+from hypothesis import Phase, is_hypothesis_test, settings
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -32,3 +33,13 @@ def in_the_quick_half(item: pytest.Item) -> bool:
 def in_the_deep_half(item: pytest.Item) -> bool:
     marked = any(item.get_closest_marker(name) for name in ("deep", "deeper"))
     return marked or is_hypothesis_test(getattr(item, "obj", None))
+
+
+@pytest.fixture
+def no_shrinking() -> Iterator[None]:
+    """The first failure will do: making it small takes most of the time."""
+    profile = settings.get_current_profile_name()
+    settings.register_profile("no shrinking", settings.default, phases=[Phase.generate])
+    settings.load_profile("no shrinking")
+    yield
+    settings.load_profile(profile)

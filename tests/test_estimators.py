@@ -217,6 +217,7 @@ def test_measured_estimates_conform(tmp_path: Path) -> None:
     check_estimator(Profile(device="cpu", cache=tmp_path / "times.json", ceilings=TOY), max_examples=20)
 
 
+@pytest.mark.usefixtures("no_shrinking")
 def test_what_does_not_conform_is_named() -> None:
     class Negative(Flops):
         def recompute_cost(self, graph: Graph) -> Any:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import ClassVar
@@ -36,16 +35,6 @@ from remat.answer.solution import ClaimedBound
 from remat.problem.feasibility import check_feasible, forced
 from remat.testing import check_cost_model, check_solver, dags, graphs, problems
 from solvers import Exhaustive
-
-
-@pytest.fixture
-def no_shrinking() -> Iterator[None]:
-    """The first failure will do: making it small takes most of the time."""
-    profile = settings.get_current_profile_name()
-    settings.register_profile("no shrinking", settings.default, phases=[Phase.generate])
-    settings.load_profile("no shrinking")
-    yield
-    settings.load_profile(profile)
 
 
 @deeper
