@@ -29,7 +29,7 @@ from remat import CostModel, Graph, GraphBuilder, InvalidPlan, Plan, Region, Rem
 from remat.answer.plan_facts import PlanFacts
 from remat.cli.app import app
 from remat.facts.columns import BoolArray
-from remat.predict.memory import Simulator, Timeline, lower_bound, peak_bytes, simulate
+from remat.predict.memory import Simulator, Timeline, lower_bound, simulate
 from remat.predict.memory.bound import AlwaysAlive
 from remat.predict.memory.registers import fusion
 from remat.predict.memory.storages import Storages
@@ -526,7 +526,7 @@ def test_what_is_no_plan_of_the_graph_is_refused() -> None:
     with pytest.raises(InvalidPlan, match="neither saved nor recomputed"):
         simulate(graph, Plan(("add3",), ()))
     with pytest.raises(InvalidPlan, match="'cos9'"):
-        peak_bytes(graph, Plan(("cos9",), ()))
+        simulate(graph, Plan(("cos9",), ()))
     with pytest.raises(InvalidPlan, match="made for another graph"):
         simulate(graph, Plan(("add3",), ("cos1", "sin2", "sin1")).made_for(products(2).build()))
     simulator = Simulator(graph)

@@ -12,7 +12,6 @@ from remat.predict.kernels.library import (
     convolution,
     convolution_backward,
     library,
-    seeds,
 )
 from remat.predict.kernels.lookups import lookup, overwrite, placed, put, scatter
 from remat.predict.kernels.lowering import Lowering, Rule
@@ -60,7 +59,7 @@ _OWN: dict[str, Rule] = {
     "prims.rev": mirrored,
     "aten.slice_scatter": patched,
     "aten.select_scatter": patched,
-    "prims.inductor_seeds": seeds,
+    "prims.inductor_seeds": library,
     "prims.inductor_random": random,
     "prims.inductor_lookup_seed": seed,
     "prims._low_memory_max_pool_offsets_to_indices": pool_indices,
@@ -71,38 +70,28 @@ _OWN: dict[str, Rule] = {
 }
 
 
-class Operators:
-    """Holds the rule for each operator of one graph.
+def rules_of(calls: Sequence[Call], fusible: Sequence[bool], views: Sequence[bool]) -> list[Rule]:
+    """Returns the rule that lowers each value of a graph.
 
     Args:
         calls: of the graph.
         fusible, views: what the graph says of operators that have no rule of their own.
     """
+    return [_rule(call, calls, fusible, views) for call in calls]
 
-    def __init__(self, calls: Sequence[Call], fusible: Sequence[bool], views: Sequence[bool]) -> None:
-        self._rules = [self._rule(call, calls, fusible, views) for call in calls]
 
-    def rule(self, call: Call) -> Rule:
-        """Returns the rule that lowers a value."""
-        return self._rules[call.position]
-
-    def is_fallback(self, v: int) -> bool:
-        """Says if eager's operator is called, since the compiler knows nothing better."""
-        return self._rules[v] is library
-
-    @staticmethod
-    def _rule(call: Call, calls: Sequence[Call], fusible: Sequence[bool], views: Sequence[bool]) -> Rule:
-        if call.dtype == "symint":
-            return _nothing
-        own = _OWN.get(call.op)
-        complex_numbers = any(calls[u].dtype.startswith("complex") for u in (call.position, *call.sources))
-        if complex_numbers and own is not view:
-            return library  # the compiler has no kernels for them
-        if own is not None or rules.is_pointwise(call.op):
-            return own or pointwise
-        if call.is_tuple:
-            return library
-        return view if views[call.position] else pointwise if fusible[call.position] else library
+def _rule(call: Call, calls: Sequence[Call], fusible: Sequence[bool], views: Sequence[bool]) -> Rule:
+    if call.dtype == "symint":
+        return _nothing
+    own = _OWN.get(call.op)
+    complex_numbers = any(calls[u].dtype.startswith("complex") for u in (call.position, *call.sources))
+    if complex_numbers and own is not view:
+        return library  # the compiler has no kernels for them
+    if own is not None or call.op in rules.OPERATIONS:
+        return own or pointwise
+    if call.is_tuple:
+        return library
+    return view if views[call.position] else pointwise if fusible[call.position] else library
 
 
 def _nothing(low: Lowering, call: Call) -> None:

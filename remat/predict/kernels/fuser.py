@@ -12,11 +12,11 @@ from remat.answer.plan import Plan
 from remat.facts.columns import BoolArray, IntArray
 from remat.facts.graph import Graph, checked_graph
 from remat.predict.kernels import rules
-from remat.predict.kernels.dispatch import Operators
+from remat.predict.kernels.dispatch import rules_of
 from remat.predict.kernels.index import Shape
 from remat.predict.kernels.ir import Buffer
 from remat.predict.kernels.kernel import Kernel
-from remat.predict.kernels.library import called
+from remat.predict.kernels.library import called, library
 from remat.predict.kernels.loop_groups import LoopGroup
 from remat.predict.kernels.lowering import Lowering, Uses
 from remat.predict.kernels.passes import Rewrites, Rewritten
@@ -69,12 +69,11 @@ class Fuser:
         self._strides = eager_strides(self._calls)
         self._last = channels_last_values(self._calls, graph.in_tangents.tolist())
         self._turned = after_convolutions(self._calls)
-        self._operators = Operators(self._calls, graph.fusible.tolist(), graph.view.tolist())
+        self._rules = rules_of(self._calls, graph.fusible.tolist(), graph.view.tolist())
         self._rewrites = Rewrites.of(self._calls, self._strides)
         ops = [call.op for call in self._calls]
-        n = len(graph)
         self._realizing = np.array([op in rules.NEEDS_REALIZED for op in ops], np.bool_)
-        self._realizing |= np.fromiter(map(self._operators.is_fallback, range(n)), np.bool_, n)
+        self._realizing |= np.array([rule is library for rule in self._rules], np.bool_)
         self._realizing &= ~np.array([op in rules.CALLED_BY_NAME for op in ops], np.bool_)
         self._ordering = np.array([op in rules.FIXED_LAYOUT for op in ops], np.bool_)
         self._convolutions = np.array([op == "aten.convolution" for op in ops], np.bool_)
@@ -112,11 +111,11 @@ class Fuser:
         readers = np.bincount(done.producers, minlength=n) + done.returned
         convolves = bool((inside & self._convolutions).any())
         uses = Uses(readers.tolist(), done.returned.tolist(), realized.tolist(), ordered.tolist(), convolves)
-        low = Lowering(Stores(self._calls, strides), uses, self._operators.rule)
+        low = Lowering(Stores(self._calls, strides), uses, self._rules)
         low.given(given, given_strides)
         for v in done.values:
             if v in done.copies:
-                low.rename(v, done.copies[v])
+                low.seen[v] = low.seen[done.copies[v]]  # an earlier pass of the compiler removes the copy
             elif v in done.products:
                 product, addend = done.products[v]
                 arguments = [low.seen[addend], *low.arguments(self._calls[product])]

@@ -160,19 +160,14 @@ def through(outer: Access, inner: Access) -> Access:
     ((((3, 1),), ()), 3)
     """
     dims, start = outer
-    row = flat_sizes(inner[0])
+    row = tuple(digit for digits in inner[0] for digit in digits)
     nowhere = any(n == 0 for n, _ in row)  # there is nothing to read
     if nowhere or (start < 0 and not is_looked_up(start)):
         return _opaque_access(outer, inner)
     if start < 0:
         found = through((dims, 0), inner)
         return found[0], looked_up(start, found[1])
-    weights: list[int] = []
-    weight = 1
-    for n, _ in reversed(row):
-        weights.append(weight)
-        weight *= n
-    weights.reverse()
+    weights = contiguous_strides(tuple(n for n, _ in row))
     digit_of = [start // w % n for (n, _), w in zip(row, weights, strict=True)]
     room = list(digit_of)
     maps: list[Digits] = []
@@ -191,12 +186,7 @@ def through(outer: Access, inner: Access) -> Access:
     return tuple(maps), inner[1] + sum(d * s for d, (_, s) in zip(digit_of, row, strict=True))
 
 
-def flat_sizes(dims: Dims) -> Digits:
-    """Lists all digits in a row, with neighbours not joined."""
-    return tuple(digit for digits in dims for digit in digits)
-
-
-def _piece(n: int, s: int, row: Digits, weights: list[int], room: list[int]) -> list[tuple[int, int]] | None:
+def _piece(n: int, s: int, row: Digits, weights: Shape, room: list[int]) -> list[tuple[int, int]] | None:
     """Writes a digit of the outer map in terms of the inner one, innermost first; None if it cannot be said."""
     if s == 0:
         return [(n, 0)]

@@ -42,11 +42,6 @@ def _result(low: Lowering, call: Call, loop: Loop) -> Seen:
     return Seen.of_buffer(buffer)
 
 
-def seeds(low: Lowering, call: Call) -> Seen | None:
-    """Lowers the drawing of seeds for random numbers to a call without arguments."""
-    return called(low, call, ())
-
-
 def batched_product(low: Lowering, call: Call) -> Seen | None:
     """Lowers a product of matrices, each in rows or in columns; one that would be neither is stored in rows."""
     for u in call.refs():

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from remat.errors import InvalidGraph
 from remat.predict.kernels.index import Shape
-from remat.predict.kernels.ir import Box, Buffer, Loop, Seen
+from remat.predict.kernels.ir import Buffer, Loop, Seen
 from remat.predict.kernels.recorded_calls import Call, Ref
 from remat.predict.kernels.stores import Stores
 
@@ -52,8 +52,8 @@ class Lowering:
         elements: of each tuple.
     """
 
-    def __init__(self, stores: Stores, uses: Uses, rule_of: Callable[[Call], Rule]) -> None:
-        self.stores, self.uses, self._rule_of = stores, uses, rule_of
+    def __init__(self, stores: Stores, uses: Uses, rules: Sequence[Rule]) -> None:
+        self.stores, self.uses, self._rules = stores, uses, rules
         self.seen: dict[int, Seen] = {}
         self.elements: dict[int, Elements] = {}
 
@@ -62,12 +62,8 @@ class Lowering:
         for v in values:
             call = self.stores.calls[v]
             buffer = Buffer(v, call.shape, call.itemsize, strides[v])
-            seen = Seen.whole(Box(v, call.shape, call.itemsize, buffer=buffer))
+            seen = Seen.of_buffer(buffer)
             self.seen[v] = self.stores.exactly(seen, self.stores.strides[v]) if self.uses.returned[v] else seen
-
-    def rename(self, v: int, source: int) -> None:
-        """Takes a copy for its source: an earlier pass of the compiler removes it."""
-        self.seen[v] = self.seen[source]
 
     def run(self, v: int) -> None:
         """Lowers one value.
@@ -77,19 +73,36 @@ class Lowering:
         """
         call = self.stores.calls[v]
         try:
-            result = self._rule_of(call)(self, call)
+            result = self._rules[v](self, call)
         except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
             raise InvalidGraph(
                 f"Graph.arguments: predicting kernels takes the whole call of {call.op}, got {call.args!r} for the "
                 f"value at position {v} ({error!r}); take the graph from remat.capture, or name the operator otherwise"
             ) from error
-        if result is not None:
-            self.seen[v] = self._settled(v, result)
+        self.settle(v, result)
 
     def settle(self, v: int, seen: Seen | None) -> None:
-        """Notes what a value is that was lowered by other means than `run`."""
-        if seen is not None:
-            self.seen[v] = self._settled(v, seen)
+        """Notes what a value was lowered to, if to anything, and decides by who reads it what becomes of that."""
+        if seen is None:
+            return
+        stores, uses = self.stores, self.uses
+        strides = stores.strides[v]
+        if uses.returned[v]:
+            if not seen.plain:
+                stores.store(seen.box)
+                seen = stores.in_order(seen, strides)
+            elif seen.shape:
+                seen = stores.exactly(seen, strides)
+        if uses.readers[v] > 1:
+            if uses.realized[v]:
+                stores.hint(seen)
+            if uses.ordered[v]:
+                seen = stores.in_order(seen, strides)
+            if uses.returned[v] and seen.box.reads:
+                stores.store(seen.box)
+            stores.reused(seen, uses.readers[v])
+        stores.limit(seen)
+        self.seen[v] = seen
 
     def finish(self) -> list[Loop]:
         """Stores what is returned and still an expression; returns the loops, in the order of their creation."""
@@ -110,24 +123,3 @@ class Lowering:
     def arguments(self, call: Call) -> list[Seen]:
         """Lists the tensors among the arguments, in order."""
         return [self.seen[u] for u in call.refs() if u in self.seen]
-
-    def _settled(self, v: int, seen: Seen) -> Seen:
-        """Decides what becomes of a value that has just been lowered, by who reads it."""
-        stores, uses = self.stores, self.uses
-        strides = stores.strides[v]
-        if uses.returned[v]:
-            if not seen.plain:
-                stores.store(seen.box)
-                seen = stores.in_order(seen, strides)
-            elif seen.shape:
-                seen = stores.exactly(seen, strides)
-        if uses.readers[v] > 1:
-            if uses.realized[v]:
-                stores.hint(seen)
-            if uses.ordered[v]:
-                seen = stores.in_order(seen, strides)
-            if uses.returned[v] and seen.box.reads:
-                stores.store(seen.box)
-            stores.reused(seen, uses.readers[v])
-        stores.limit(seen)
-        return seen

@@ -28,11 +28,8 @@ def pointwise(low: Lowering, call: Call) -> Seen:
 
 def random(low: Lowering, call: Call) -> Seen:
     """Lowers random numbers, a function of the seed and the position, which are stored as they are drawn."""
-    draft = Draft(low.stores, {call.position})
-    for seed in low.arguments(call):
-        draft.take(low.stores.broadcast(seed, call.shape))
-    draft.indices[identity(call.shape), 0] = None
-    seen = draft.done(call.position, call.shape, call.itemsize)
+    seen = pointwise(low, call)
+    seen.box.indices = (*seen.box.indices, (identity(call.shape), 0))
     low.stores.store(seen.box)
     return seen
 

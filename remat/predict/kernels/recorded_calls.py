@@ -37,7 +37,6 @@ class Call:
     Attributes:
         position: in the graph.
         op: the operator without its overload, e.g. "aten.add".
-        overload: the rest of its name, e.g. "Tensor".
         args, kwargs: with a `Ref` for each value.
         sources: the values it uses, each once.
         shape: of the result. Where a graph gives none that fits the bytes, one dimension of all bytes.
@@ -48,7 +47,6 @@ class Call:
 
     position: int
     op: str
-    overload: str
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     sources: tuple[int, ...]
@@ -56,11 +54,6 @@ class Call:
     itemsize: int
     dtype: str
     is_tuple: bool
-
-    @property
-    def numel(self) -> int:
-        """How many elements the result has."""
-        return prod(self.shape)
 
     def arg(self, index: int, name: str, default: Any = None) -> Any:
         """Returns an argument by position or keyword."""
@@ -83,9 +76,9 @@ def calls_of(graph: Graph) -> list[Call]:
 
 
 def _call(graph: Graph, v: int, sources: tuple[int, ...], is_tuple: bool) -> Call:
-    op, _, overload = graph.ops[v].rpartition(".")
-    if not op or op == "_operator":
-        op, overload = graph.ops[v], ""
+    op = graph.ops[v].rpartition(".")[0]
+    if op in ("", "_operator"):
+        op = graph.ops[v]
     args, kwargs = _arguments(graph.arguments[v], sources, graph.names[v])
     shape, size = graph.shapes[v], int(graph.bytes[v])
     count = prod(shape)
@@ -93,7 +86,7 @@ def _call(graph: Graph, v: int, sources: tuple[int, ...], is_tuple: bool) -> Cal
     if rest or (not graph.dtypes[v] and size):
         shape, itemsize = (size,), 1
     distinct = tuple(dict.fromkeys(sources))
-    return Call(v, op, overload, args, kwargs, distinct, shape, itemsize, graph.dtypes[v], is_tuple)
+    return Call(v, op, args, kwargs, distinct, shape, itemsize, graph.dtypes[v], is_tuple)
 
 
 def _arguments(text: str, sources: tuple[int, ...], name: str) -> tuple[tuple[Any, ...], dict[str, Any]]:

@@ -8,7 +8,7 @@ from math import prod
 
 from remat.predict.kernels import rules
 from remat.predict.kernels.index import Access, Digits, Dims, Shape, identity, through
-from remat.predict.kernels.ir import Box, Buffer, Loop, Reads, Seen, merged
+from remat.predict.kernels.ir import Buffer, Loop, Reads, Seen, merged
 from remat.predict.kernels.lowering import Lowering
 from remat.predict.kernels.recorded_calls import Call
 from remat.predict.kernels.stores import Draft
@@ -18,12 +18,11 @@ from remat.predict.kernels.view_maps import at, positive
 def reduction(low: Lowering, call: Call) -> Seen | None:
     """Lowers a reduction over some dimensions, or over all."""
     of = low.first(call)
-    kind = rules.REDUCTIONS[call.op]
     which = call.arg(1, "dim")
     rank = len(of.shape)
     axes = [positive(d, rank) for d in ([which] if isinstance(which, int) else which or range(rank))]
-    if kind in ("var", "var_mean"):
-        return _variance(low, call, of, axes, kind == "var_mean")
+    if call.op in ("aten.var", "aten.var_mean"):
+        return _variance(low, call, of, axes, call.op == "aten.var_mean")
     if call.is_tuple:  # of `max` and `min`: the value and its place are a loop each
 
         def result(low: Lowering, one: Call) -> Seen:
@@ -32,7 +31,7 @@ def reduction(low: Lowering, call: Call) -> Seen | None:
         low.elements[call.position] = result
         return None
     total = _reduced(low, call, of, axes, call.shape, call.itemsize)
-    return _over(low, call, (total,), call.shape) if kind == "mean" else total
+    return _over(low, call, (total,), call.shape) if call.op == "aten.mean" else total
 
 
 def _over(low: Lowering, call: Call, of: Sequence[Seen], shape: Shape) -> Seen:
@@ -60,7 +59,7 @@ def _reduced(low: Lowering, call: Call, of: Seen, axes: list[int], shape: Shape,
     low.stores.loops.append(
         Loop(ops | {call.position}, reads, [buffer], sizes, reduced, indices, (_written(shape, sizes), 0))
     )
-    return Seen.whole(Box(call.position, shape, itemsize, buffer=buffer))
+    return Seen.of_buffer(buffer)
 
 
 def _unrolled(low: Lowering, call: Call, of: Seen, axes: list[int], shape: Shape, itemsize: int) -> Seen:

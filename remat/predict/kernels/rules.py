@@ -38,30 +38,13 @@ OPERATIONS: dict[str, int] = {
     **dict.fromkeys(_aten("elu gelu sigmoid_backward silu softplus tanh_backward threshold_backward"), 4),
     "prims._low_memory_max_pool_offsets_to_indices": 6,
 }
-"""How many operations each pointwise operator adds to an expression, numbers among its arguments apart."""
+"""The pointwise operators, and how many operations each adds to an expression, numbers among its arguments apart."""
 
 HEAVY = _aten("exp log log10 log1p log2 sigmoid tanh softplus silu")
 """What the C++ backend would rather store than compute twice (`StorageBox.should_realize_on_reuse`)."""
 
-REDUCTIONS = {
-    f"aten.{name}": name
-    for name in (
-        "sum",
-        "mean",
-        "amax",
-        "amin",
-        "prod",
-        "any",
-        "all",
-        "argmax",
-        "argmin",
-        "max",
-        "min",
-        "var",
-        "var_mean",
-    )
-}
-"""Operators that reduce dimensions, and how."""
+REDUCTIONS = _aten("sum mean amax amin prod any all argmax argmin max min var var_mean")
+"""Operators that reduce dimensions."""
 
 NEEDS_REALIZED = _aten(
     "as_strided avg_pool2d avg_pool2d_backward bmm convolution convolution_backward max_pool2d_with_indices "
@@ -107,11 +90,6 @@ MAX_ATTEMPTS = 64
 
 ROUNDS = 10
 """How often the scheduler looks for pairs; fixed in `Scheduler.fuse_nodes`."""
-
-
-def is_pointwise(op: str) -> bool:
-    """Says if an operator maps elements to elements."""
-    return op in OPERATIONS
 
 
 def operations(call: Call) -> int:

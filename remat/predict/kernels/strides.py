@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 
 from remat.predict.kernels.index import Shape, broadcasts, contiguous_strides, strided, strides_in, strides_of
 from remat.predict.kernels.recorded_calls import Call, Ref
-from remat.predict.kernels.rules import is_pointwise
+from remat.predict.kernels.rules import OPERATIONS
 from remat.predict.kernels.view_maps import VIEWS, positive, view_access
 
 
@@ -76,7 +76,7 @@ def _strides(call: Call, calls: list[Call], found: list[Shape]) -> Shape:
         return contiguous_strides(call.shape)
     if call.op == "aten.cat" and all(found[u] == channels_last(calls[u].shape) for u in call.refs()):
         return channels_last(call.shape)
-    if is_pointwise(call.op):
+    if call.op in OPERATIONS:
         return _elementwise(call.shape, [(calls[u].shape, found[u]) for u in call.refs()])
     return contiguous_strides(call.shape)
 

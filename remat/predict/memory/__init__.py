@@ -31,15 +31,7 @@ save memory, as Inductor does, ends up elsewhere: `experiments/accuracy/peak_err
 """
 
 from remat.predict.memory.bound import WorkingSet, lower_bound
-from remat.predict.memory.simulator import Simulator, peak_bytes, simulate
+from remat.predict.memory.simulator import Simulator, simulate
 from remat.predict.memory.timeline import LiveTensor, Timeline
 
-__all__ = [
-    "LiveTensor",
-    "Simulator",
-    "Timeline",
-    "WorkingSet",
-    "lower_bound",
-    "peak_bytes",
-    "simulate",
-]
+__all__ = ["LiveTensor", "Simulator", "Timeline", "WorkingSet", "lower_bound", "simulate"]

@@ -43,11 +43,6 @@ def simulate(graph: Graph, plan: Plan, *, holds_outputs: bool = True) -> Timelin
     return Simulator(graph, holds_outputs=holds_outputs).timeline(saved)
 
 
-def peak_bytes(graph: Graph, plan: Plan, *, holds_outputs: bool = True) -> int:
-    """Returns the most bytes that are alive at once: `simulate(graph, plan).peak_bytes`."""
-    return simulate(graph, plan, holds_outputs=holds_outputs).peak_bytes
-
-
 class Simulator:
     """Simulates many plans of one graph: what does not depend on the plan is read once.
 

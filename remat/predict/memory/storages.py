@@ -33,7 +33,7 @@ class Storages:
         fused_consumers: for each value, what uses it and can be fused with it.
         producers, readers: the uses with a counted producer, in order of their readers.
         barred: which of these uses cannot be fused.
-        live: (n,) it is in the tangents' closure, and some gradient depends on it.
+        live: (n,) computed, in the tangents' closure, and some gradient depends on it.
         wanted_at: (n,) position of the first value of `live` that reads a value from outside the
             closure; n for a gradient that no such value reads, n + 1 where none does.
         turn: where the backward pass leaves what it was asked for and runs in graph order: the first
@@ -83,7 +83,7 @@ class Storages:
                 parent[v] = u
             if graph.ops[v] == "getitem" and maker[v] == v:
                 maker[v] = maker[u]
-        live = _live(graph, tangents)
+        live = spread(graph.operands, graph.gradient & tangents, tangents) & tangents & ~given
         counted = ~foreign[producers]
         return cls(
             graph=graph,
@@ -107,13 +107,6 @@ class Storages:
 
     def __len__(self) -> int:
         return len(self.size)
-
-
-def _live(graph: Graph, tangents: BoolArray) -> BoolArray:
-    """(n,) values of the tangents' closure that some gradient depends on, tangents themselves apart."""
-    live = spread(graph.operands, graph.gradient & tangents, tangents)
-    given = np.fromiter((op in _GIVEN for op in graph.ops), np.bool_, len(graph))
-    return live & tangents & ~given
 
 
 def _wanted_at(graph: Graph, live: BoolArray, producers: IntArray, readers: IntArray) -> IntArray:

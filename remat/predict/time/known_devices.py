@@ -14,49 +14,44 @@ from remat.errors import InvalidOption, UnknownName
 from remat.predict.time.device import DeviceProfile, measured_file
 from remat.words import near
 
-_LAUNCH_NS = 4000.0
 _ROUND = "; launch time and fractions: round figures, not the vendor's"
 
+
+def _gpu(name: str, flops_per_s: dict[str, float], bytes_per_s: float, source: str) -> DeviceProfile:
+    """Completes a vendor's figures with the round ones."""
+    return DeviceProfile(
+        name, flops_per_s, bytes_per_s, 4000.0, source + _ROUND, flops_fraction=0.7, bytes_fraction=0.9
+    )
+
+
 KNOWN: dict[str, DeviceProfile] = {
-    "h200": DeviceProfile(
+    "h200": _gpu(
         name="NVIDIA H200 SXM",
         # FP32 without TF32, which PyTorch turns on only when told to.
         flops_per_s={"float64": 67e12, "float32": 67e12, "bfloat16": 989.5e12, "float16": 989.5e12}
         | dict.fromkeys(("float8_e4m3fn", "float8_e5m2"), 1979e12),
         bytes_per_s=4.8e12,
-        launch_ns=_LAUNCH_NS,
-        source="NVIDIA H200 Tensor Core GPU data sheet; its figures with sparsity halved" + _ROUND,
-        flops_fraction=0.7,
-        bytes_fraction=0.9,
+        source="NVIDIA H200 Tensor Core GPU data sheet; its figures with sparsity halved",
     ),
-    "a100-80gb": DeviceProfile(
+    "a100-80gb": _gpu(
         name="NVIDIA A100 SXM 80GB",
         flops_per_s={"float64": 19.5e12, "float32": 19.5e12, "bfloat16": 312e12, "float16": 312e12},
         bytes_per_s=2.039e12,
-        launch_ns=_LAUNCH_NS,
-        source="NVIDIA A100 Tensor Core GPU data sheet" + _ROUND,
-        flops_fraction=0.7,
-        bytes_fraction=0.9,
+        source="NVIDIA A100 Tensor Core GPU data sheet",
     ),
-    "a100-40gb": DeviceProfile(
+    "a100-40gb": _gpu(
         name="NVIDIA A100 SXM 40GB",
         flops_per_s={"float64": 19.5e12, "float32": 19.5e12, "bfloat16": 312e12, "float16": 312e12},
         bytes_per_s=1.555e12,
-        launch_ns=_LAUNCH_NS,
-        source="NVIDIA A100 Tensor Core GPU data sheet" + _ROUND,
-        flops_fraction=0.7,
-        bytes_fraction=0.9,
+        source="NVIDIA A100 Tensor Core GPU data sheet",
     ),
-    "rtx-4090": DeviceProfile(
+    "rtx-4090": _gpu(
         name="NVIDIA GeForce RTX 4090",
         # Halves with FP32 accumulation, as PyTorch multiplies them; FP64 runs at 1/64 of FP32.
         flops_per_s={"float64": 1.29e12, "float32": 82.6e12, "bfloat16": 165.2e12, "float16": 165.2e12}
         | dict.fromkeys(("float8_e4m3fn", "float8_e5m2"), 330.3e12),
         bytes_per_s=1.008e12,
-        launch_ns=_LAUNCH_NS,
-        source="NVIDIA Ada GPU Architecture white paper, appendix A" + _ROUND,
-        flops_fraction=0.7,
-        bytes_fraction=0.9,
+        source="NVIDIA Ada GPU Architecture white paper, appendix A",
     ),
     "cpu": DeviceProfile(
         name="a desktop CPU of 8 cores",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -20,6 +20,9 @@ from remat.predict.time.roofline import Roofline
 from remat.predict.time.timings import call_keys, read_timings, timings_file, write_timings
 from remat.predict.time.work import Work, whole_prices
 from remat.problem.estimator import Estimator
+
+_SHOWN = 10
+"""Operators that the warning names."""
 
 
 @dataclass(frozen=True)
@@ -103,15 +106,12 @@ def _warn(graph: Graph, value_of: Mapping[str, int], failures: Mapping[str, str]
     reasons: dict[str, str] = {}
     for key, reason in failures.items():
         reasons.setdefault(graph.ops[value_of[key]], reason)
-    listed = "; ".join(f"{op} ({reason})" for op, reason in _first(sorted(reasons.items())))
+    listed = [f"{op} ({reason})" for op, reason in sorted(reasons.items())]
+    if (more := len(listed) - _SHOWN) > 0:
+        listed[_SHOWN:] = [f"... ({more} operators more)"]
     hint = "" if any(graph.arguments) else ". The graph has no arguments recorded: capture it again"
     warnings.warn(
         f"estimator 'profile': could not time {len(failures)} calls, so the roofline of this device stands in for "
-        f"them: {listed}{hint}",
+        f"them: {'; '.join(listed)}{hint}",
         stacklevel=4,
     )
-
-
-def _first(reasons: Sequence[tuple[str, str]], most: int = 10) -> list[tuple[str, str]]:
-    more = len(reasons) - most
-    return [*reasons[:most], *([("...", f"{more} operators more")] if more > 0 else [])]

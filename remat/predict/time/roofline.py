@@ -61,23 +61,8 @@ class Roofline(Estimator):
 def flops_per_s(graph: Graph, profile: DeviceProfile) -> NDArray[np.float64]:
     """(n,) the arithmetic ceiling of each value."""
     dtypes = [dtype if dtype == "float64" else "float32" for dtype in graph.dtypes]
-    products = np.flatnonzero(graph.compute_bound)
-    for i, dtype in zip(products.tolist(), _argument_dtypes(graph, products), strict=True):
-        dtypes[i] = dtype
+    products: list[int] = np.flatnonzero(graph.compute_bound).tolist()
+    for i in products:  # they multiply in the type of the first floating-point argument, or in their own
+        dtypes[i] = next((graph.dtypes[u] for u in graph.operands[i] if "float" in graph.dtypes[u]), graph.dtypes[i])
     rate_of = {dtype: profile.reached_flops_per_s(dtype) for dtype in set(dtypes)}
     return np.array([rate_of[dtype] for dtype in dtypes], np.float64)
-
-
-def _argument_dtypes(graph: Graph, values: IntArray) -> list[str]:
-    """Returns the type in which each value multiplies: of its first floating-point argument, or its own."""
-    first: dict[int, str] = {}
-    wanted = np.zeros(len(graph), np.bool_)
-    wanted[values] = True
-    uses = np.flatnonzero(wanted[graph.consumers])
-    producers: list[int] = graph.producers[uses].tolist()
-    consumers: list[int] = graph.consumers[uses].tolist()
-    for u, v in zip(producers, consumers, strict=True):
-        if "float" in graph.dtypes[u]:
-            first.setdefault(v, graph.dtypes[u])
-    positions: list[int] = values.tolist()
-    return [first.get(i, graph.dtypes[i]) for i in positions]
