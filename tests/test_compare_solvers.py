@@ -313,8 +313,8 @@ def test_crashes_and_exceptions_make_rows_and_what_is_printed_is_no_answer(fault
 @pytest.mark.parametrize(
     ("bound", "status", "note"),
     [
-        ("float('nan')", "error", "InvalidPlan: the bound must be an integer, got nan"),
-        ("0.5", "error", "InvalidPlan: the bound must be an integer, got 0.5"),
+        ("float('nan')", "error", "got nan"),
+        ("0.5", "error", "got 0.5"),
         ("-(2**70)", "error", "OverflowError: the bound must fit a table's 64 bits"),
         ("np.int64(1)", "feasible", ""),
         ("", "error", "half a pair: \\udcff!"),
