@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import contextvars
 import re
 import subprocess
 import sys
@@ -105,6 +106,14 @@ SETTINGS: dict[str, Callable[[], AbstractContextManager[Any]]] = {
 }
 
 
+def places() -> list[tuple[Any, str]]:
+    """Where functions of torch are exchanged."""
+    return [
+        (internals("torch._inductor.scheduler").Scheduler, "codegen"),
+        (internals("torch._inductor.graph").GraphLowering, "compile_to_module"),
+    ]
+
+
 def settings() -> list[dict[str, Any]]:
     configs: list[Any] = [
         internals("torch._dynamo.config"),
@@ -119,19 +128,17 @@ def settings() -> list[dict[str, Any]]:
 @pytest.mark.parametrize("fails", [False, True])
 def test_all_that_is_exchanged_is_put_back(name: str, fails: bool) -> None:
     before, threads = settings(), torch.autograd.is_multithreading_enabled()
-    places: dict[Any, Any] = {}
+    owns = {place: vars(place[0])[place[1]] for place in places()}
     try:
         with (EXCHANGES | SETTINGS)[name]():
-            places = {place: own for place, (own, _) in swap._torchs.items()}
-            assert all(vars(owner)[function] is not own for (owner, function), own in places.items())
-            assert bool(places) == (name in EXCHANGES)
+            exchanged = [place for place, own in owns.items() if vars(place[0])[place[1]] is not own]
+            assert bool(exchanged) == (name in EXCHANGES)
             assert settings() != before
             if fails:
                 raise Interrupted
     except Interrupted:
         pass
-    assert swap._torchs == {}
-    assert all(vars(owner)[function] is own for (owner, function), own in places.items())
+    assert all(vars(owner)[function] is own for (owner, function), own in owns.items())
     assert settings() == before
     assert torch.autograd.is_multithreading_enabled() == threads
 
@@ -164,9 +171,14 @@ def greeting() -> str:
     return "torch's"
 
 
-def test_each_thread_has_what_it_exchanged_and_the_last_one_puts_torchs_back() -> None:
-    owner: Any = ModuleType("owner")
-    owner.greet = greeting
+@pytest.fixture
+def owner() -> Any:
+    module: Any = ModuleType("owner")
+    module.greet = greeting
+    return module
+
+
+def test_each_thread_has_what_it_exchanged_and_the_last_one_puts_torchs_back(owner: Any) -> None:
     entered, leave = threading.Event(), threading.Event()
     heard: list[str] = []
 
@@ -189,6 +201,40 @@ def test_each_thread_has_what_it_exchanged_and_the_last_one_puts_torchs_back() -
     leave.set()
     thread.join()
     assert heard == ["the other's"]
+    assert owner.greet is greeting
+
+
+def test_a_thread_that_runs_in_a_copy_of_this_ones_context_has_torchs_own(owner: Any) -> None:
+    """As `asyncio.to_thread` has it, and every new thread of a Python without a global lock."""
+    with swap.swapped(owner, "greet", lambda: "ours"):
+        context = contextvars.copy_context()
+        assert in_another_thread(lambda: context.run(owner.greet)) == "torch's"
+    with swap.swapped(owner, "greet", lambda: "later"):
+        assert context.run(owner.greet) == "later"
+
+
+def test_a_block_may_be_left_in_another_context_and_out_of_turn(owner: Any) -> None:
+    """As happens to generators, and to tasks that take turns in one thread."""
+    first, second = (swap.swapped(owner, "greet", lambda name=name: name) for name in ("first", "second"))
+    contextvars.copy_context().run(first.__enter__)
+    second.__enter__()
+    assert owner.greet() == "second"
+    first.__exit__(None, None, None)
+    assert owner.greet() == "second"
+    second.__exit__(None, None, None)
+    assert owner.greet is greeting
+
+
+def test_another_one_who_exchanges_the_function_meanwhile_is_left_alone(
+    owner: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with swap.swapped(owner, "greet", lambda: "ours"):
+        monkeypatch.setattr(owner, "greet", lambda: "theirs")
+    assert owner.greet() == "theirs"
+    monkeypatch.undo()
+    assert owner.greet() == "torch's"  # by what stood in its place when they came
+    with swap.swapped(owner, "greet", lambda: f"not {swap.torchs_own(owner, 'greet')()}"):
+        assert owner.greet() == "not torch's"
     assert owner.greet is greeting
 
 

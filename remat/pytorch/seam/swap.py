@@ -1,28 +1,46 @@
 """Functions of torch exchanged for ours, in the thread that asks for it and in no other.
 
-A function stands in the place of torch's as long as any thread has exchanged it, and asks each caller's thread
-which one to call. torch's own settings belong to a thread in the same way, since 2.13.
+A stand-in takes the place of torch's function as long as any thread has exchanged it, and asks each caller's thread
+which function to call. A thread is known by its number: a `ContextVar` would go along into threads that run in a copy
+of this one's context, as those of `asyncio.to_thread` do, and could not be put back from another context.
 """
 
 from __future__ import annotations
 
 import functools
 import threading
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
-from contextvars import ContextVar
-from typing import Any, TypeAlias
-
-_Place: TypeAlias = tuple[Any, str]
-"""A module or a class, and the name of a function in it."""
+from types import MethodType
+from typing import Any
 
 _lock = threading.Lock()
 """Held while something is put in a place, never while it runs: nobody can wait for someone who waits for them."""
 
-_torchs: dict[_Place, tuple[Callable[..., Any], int]] = {}
-"""What torch has in each place that is exchanged now, and how many blocks have exchanged it."""
 
-_ours: ContextVar[Mapping[_Place, Callable[..., Any]]] = ContextVar("remat: exchanged functions of torch")
+class _StandIn:
+    """Calls what the caller's thread has exchanged last, or else torch's own function; a method where it is in a class.
+
+    Attributes:
+        own: torch's function.
+        blocks: a thread's number and its function, for each block that has exchanged it; the last one entered is last.
+    """
+
+    def __init__(self, own: Callable[..., Any]) -> None:
+        functools.update_wrapper(self, own)
+        self.own = own
+        self.blocks: tuple[tuple[int, Callable[..., Any]], ...] = ()
+
+    def here(self) -> Callable[..., Any]:
+        """Finds what this thread is to call."""
+        this = threading.get_ident()
+        return next((ours for thread, ours in reversed(self.blocks) if thread == this), self.own)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.here()(*args, **kwargs)
+
+    def __get__(self, instance: object, owner: type | None = None) -> Any:
+        return self if instance is None else MethodType(self, instance)
 
 
 @contextmanager
@@ -34,48 +52,29 @@ def swapped(owner: Any, name: str, ours: Callable[..., Any]) -> Generator[None]:
         name: of the function.
         ours: takes the same arguments, `self` included in a class.
     """
-    place = owner, name
+    block = threading.get_ident(), ours
     with _lock:
-        own, blocks = _torchs.get(place, (_defined(place), 0))
-        _torchs[place] = own, blocks + 1
-        if not blocks:
-            setattr(owner, name, _stand_in(place, own))
-    token = _ours.set({**_of_this_thread(), place: ours})
+        found: Callable[..., Any] = owner.__dict__[name]
+        stand_in = found if isinstance(found, _StandIn) else _StandIn(found)
+        stand_in.blocks = (*stand_in.blocks, block)
+        setattr(owner, name, stand_in)
     try:
         yield
     finally:
-        _ours.reset(token)
         with _lock:
-            own, blocks = _torchs.pop(place)
-            if blocks > 1:
-                _torchs[place] = own, blocks - 1
-            else:
-                setattr(owner, name, own)
+            stand_in.blocks = tuple(other for other in stand_in.blocks if other is not block)
+            # Somebody else may have put another function in the place meanwhile: that is theirs to take back.
+            if not stand_in.blocks and owner.__dict__[name] is stand_in:
+                setattr(owner, name, stand_in.own)
 
 
 def torchs_own(owner: Any, name: str) -> Callable[..., Any]:
     """Finds what torch itself has in a place, also while it is exchanged."""
-    with _lock:
-        return _torchs.get((owner, name), (_defined((owner, name)), 0))[0]
+    found: Callable[..., Any] = owner.__dict__[name]
+    return found.own if isinstance(found, _StandIn) else found
 
 
 def in_place(owner: Any, name: str) -> Callable[..., Any]:
     """Finds what this thread has in a place now: torch's own, unless a block around has exchanged it."""
-    return _of_this_thread().get((owner, name)) or torchs_own(owner, name)
-
-
-def _defined(place: _Place) -> Callable[..., Any]:
-    owner, name = place
-    return owner.__dict__[name]
-
-
-def _stand_in(place: _Place, own: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(own)
-    def answer(*args: Any, **kwargs: Any) -> Any:
-        return _of_this_thread().get(place, own)(*args, **kwargs)
-
-    return answer
-
-
-def _of_this_thread() -> Mapping[_Place, Callable[..., Any]]:
-    return _ours.get({})
+    found: Callable[..., Any] = owner.__dict__[name]
+    return found.here() if isinstance(found, _StandIn) else found
