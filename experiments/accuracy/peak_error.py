@@ -3,7 +3,7 @@
 `python -m experiments.accuracy.peak_error` captures every case of `experiments.models.cases` and a few GPT-2-style
 models, and solves each under four cost models. For each plan, `remat.predict.memory` simulates the peaks of
 the forward and of the backward pass. Inductor's planner is asked about the very graphs that the plan
-makes, after fusion and scheduling: see `remat.pytorch.inductor.inductor_peak`. Neither counts parameters,
+makes, after fusion and scheduling: see `experiments.accuracy.inductor_peak`. Neither counts parameters,
 arguments and tangents, nor outputs that the backward pass does not read.
 
 Models named in `MEASURED` are also compiled and run: the most memory held during a whole step, above
@@ -29,6 +29,7 @@ from torch.utils._pytree import tree_leaves
 
 import remat
 from costmodels import ByteTraffic
+from experiments.accuracy.inductor_peak import InductorPeak, inductor_peaks
 from experiments.accuracy.peak_error_page import markdown
 from experiments.demo import SaveLeast
 from experiments.models import zoo
@@ -36,7 +37,6 @@ from experiments.models.cases import CASES
 from experiments.report.provenance import provenance
 from remat.predict.memory import Simulator, lower_bound, simulate
 from remat.pytorch import capture_all
-from remat.pytorch.inductor.inductor_peak import InductorPeak, inductor_peaks
 from remat.pytorch.measure.peak import peak_bytes
 from remat.pytorch.seam.fakes import owned
 
