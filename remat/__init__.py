@@ -12,71 +12,80 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-from remat.answer.choice import Choice
-from remat.answer.network import SINK, SOURCE, Network, Reduction, Sides
-from remat.answer.plan import Plan
-from remat.answer.plan_facts import PlanFacts
-from remat.answer.registry import (
-    DEFAULT_COST_MODEL,
-    DEFAULT_ESTIMATOR,
-    DEFAULT_SOLVER,
-    estimator_names,
-    find_estimator,
-    register,
-    unregister,
-)
-from remat.answer.solution import (
-    Certificate,
-    ClaimedBound,
-    Enumeration,
-    FlowCertificate,
-    Reason,
-    Solution,
-    Termination,
-)
-from remat.answer.solver import Feature, FlowSolver, Solver
-from remat.errors import (
-    CaptureError,
-    CertificateRejected,
-    Infeasible,
-    InvalidGraph,
-    InvalidOption,
-    InvalidPlan,
-    InvalidProblem,
-    LimitReached,
-    NotInstalled,
-    RematError,
-    UnknownName,
-    UnsupportedProblem,
-    UnsupportedTorch,
-)
-from remat.facts.annotations import recompute_parameter_copies
-from remat.facts.bans import Bans
-from remat.facts.columns import BoolArray, IntArray
-from remat.facts.corpus import Corpus
-from remat.facts.graph import Graph, Region
-from remat.facts.graph_builder import GraphBuilder
-from remat.improve.choose import choose
-from remat.improve.frontier import Frontier, frontier
-from remat.improve.refine import Refined, refine
-from remat.predict.memory import Simulator, Timeline
-from remat.predict.memory import simulate as timeline
-from remat.predict.traffic import predict_traffic
-from remat.problem.costmodel import CostModel, Terms
-from remat.problem.demands import unpriced
-from remat.problem.estimator import Estimator
-from remat.problem.feasibility import forced
-from remat.problem.problem import Problem
-from remat.problem.weights import Weights
-from remat.proof.certify import certify, check_plan
-from remat.proof.solve import solve
-from remat.views.compare import compare
-from remat.views.explain import explain
-from remat.views.show import show
+# `import X as X` makes a name public: so a type checker knows that it is meant to be imported from here.
+from remat.answer.choice import Choice as Choice
+from remat.answer.network import SINK as SINK
+from remat.answer.network import SOURCE as SOURCE
+from remat.answer.network import Network as Network
+from remat.answer.network import Reduction as Reduction
+from remat.answer.network import Sides as Sides
+from remat.answer.plan import Plan as Plan
+from remat.answer.plan_facts import PlanFacts as PlanFacts
+from remat.answer.registry import DEFAULT_COST_MODEL as DEFAULT_COST_MODEL
+from remat.answer.registry import DEFAULT_ESTIMATOR as DEFAULT_ESTIMATOR
+from remat.answer.registry import DEFAULT_SOLVER as DEFAULT_SOLVER
+from remat.answer.registry import estimator_names as estimator_names
+from remat.answer.registry import find_estimator as find_estimator
+from remat.answer.registry import register as register
+from remat.answer.registry import unregister as unregister
+from remat.answer.solution import Certificate as Certificate
+from remat.answer.solution import ClaimedBound as ClaimedBound
+from remat.answer.solution import Enumeration as Enumeration
+from remat.answer.solution import FlowCertificate as FlowCertificate
+from remat.answer.solution import Reason as Reason
+from remat.answer.solution import Solution as Solution
+from remat.answer.solution import Termination as Termination
+from remat.answer.solver import Feature as Feature
+from remat.answer.solver import FlowSolver as FlowSolver
+from remat.answer.solver import Solver as Solver
+from remat.errors import CaptureError as CaptureError
+from remat.errors import CertificateRejected as CertificateRejected
+from remat.errors import Infeasible as Infeasible
+from remat.errors import InvalidGraph as InvalidGraph
+from remat.errors import InvalidOption as InvalidOption
+from remat.errors import InvalidPlan as InvalidPlan
+from remat.errors import InvalidProblem as InvalidProblem
+from remat.errors import LimitReached as LimitReached
+from remat.errors import NotInstalled as NotInstalled
+from remat.errors import RematError as RematError
+from remat.errors import UnknownName as UnknownName
+from remat.errors import UnsupportedProblem as UnsupportedProblem
+from remat.errors import UnsupportedTorch as UnsupportedTorch
+from remat.facts.annotations import recompute_parameter_copies as recompute_parameter_copies
+from remat.facts.bans import Bans as Bans
+from remat.facts.columns import BoolArray as BoolArray
+from remat.facts.columns import IntArray as IntArray
+from remat.facts.corpus import Corpus as Corpus
+from remat.facts.graph import Graph as Graph
+from remat.facts.graph import Region as Region
+from remat.facts.graph_builder import GraphBuilder as GraphBuilder
+from remat.improve.choose import choose as choose
+from remat.improve.frontier import Frontier as Frontier
+from remat.improve.frontier import frontier as frontier
+from remat.improve.refine import Refined as Refined
+from remat.improve.refine import refine as refine
+from remat.predict.memory import Simulator as Simulator
+from remat.predict.memory import Timeline as Timeline
+from remat.predict.memory import simulate as _simulate
+from remat.predict.traffic import predict_traffic as predict_traffic
+from remat.problem.costmodel import CostModel as CostModel
+from remat.problem.costmodel import Terms as Terms
+from remat.problem.demands import unpriced as unpriced
+from remat.problem.estimator import Estimator as Estimator
+from remat.problem.feasibility import forced as forced
+from remat.problem.problem import Problem as Problem
+from remat.problem.weights import Weights as Weights
+from remat.proof.certify import certify as certify
+from remat.proof.certify import check_plan as check_plan
+from remat.proof.solve import solve as solve
+from remat.views.compare import compare as compare
+from remat.views.explain import explain as explain
+from remat.views.show import show as show
 
 if TYPE_CHECKING:
-    from remat.pytorch import capture, compile
-    from remat.pytorch.eager.selective import selective_policy
+    from remat.pytorch import capture as capture
+    from remat.pytorch import compile as compile
+    from remat.pytorch.eager.selective import selective_policy as selective_policy
 
 # Names whose modules import torch: loaded when first used. Not for a name that is also the name of
 # its module: importing the module, anywhere, would bind the module to that name.
@@ -88,79 +97,7 @@ _LAZY = {
 
 __version__ = "0.1.0"
 
-__all__ = [
-    "DEFAULT_COST_MODEL",
-    "DEFAULT_ESTIMATOR",
-    "DEFAULT_SOLVER",
-    "SINK",
-    "SOURCE",
-    "Bans",
-    "BoolArray",
-    "CaptureError",
-    "Certificate",
-    "CertificateRejected",
-    "Choice",
-    "ClaimedBound",
-    "Corpus",
-    "CostModel",
-    "Enumeration",
-    "Estimator",
-    "Feature",
-    "FlowCertificate",
-    "FlowSolver",
-    "Frontier",
-    "Graph",
-    "GraphBuilder",
-    "Infeasible",
-    "IntArray",
-    "InvalidGraph",
-    "InvalidOption",
-    "InvalidPlan",
-    "InvalidProblem",
-    "LimitReached",
-    "Network",
-    "NotInstalled",
-    "Plan",
-    "PlanFacts",
-    "Problem",
-    "Reason",
-    "Reduction",
-    "Refined",
-    "Region",
-    "RematError",
-    "Sides",
-    "Simulator",
-    "Solution",
-    "Solver",
-    "Termination",
-    "Terms",
-    "Timeline",
-    "UnknownName",
-    "UnsupportedProblem",
-    "UnsupportedTorch",
-    "Weights",
-    "capture",
-    "certify",
-    "check_plan",
-    "choose",
-    "compare",
-    "compile",
-    "estimator_names",
-    "explain",
-    "find_estimator",
-    "forced",
-    "frontier",
-    "predict_traffic",
-    "recompute_parameter_copies",
-    "refine",
-    "register",
-    "selective_policy",
-    "show",
-    "solve",
-    "timeline",
-    "unpriced",
-    "unregister",
-]
+timeline = _simulate
 
 
 def __getattr__(name: str) -> Any:

@@ -144,7 +144,7 @@ def test_wrong_usage_is_explained_and_ends_with_2(
     ("arguments", "message"),
     [
         (["solve", "missing.json"], "missing.json: No such file"),
-        (["solve", "."], "a graph file is needed, got a directory"),
+        (["solve", "."], ".: Is a directory"),
         (["solve", "PAPER", "-s", "ortool"], "did you mean 'ortools'?"),
         (["solve", "PAPER", "-s", "ortools", "--time-limit", "3"], "does not support a time limit"),
         (["solve", "PAPER", "-o", "no/such/folder/plan.json"], "no/such/folder/plan.json: No such file"),

@@ -87,22 +87,8 @@ def options(
     del version
 
 
-for command in (
-    capture,
-    solve,
-    compare,
-    explain,
-    show,
-    frontier,
-    timeline,
-    traffic,
-    refine,
-    report,
-    device,
-    solvers,
-    costmodels,
-    estimators,
-):
+_COMMANDS = (capture, solve, compare, explain, show, frontier, timeline, traffic, refine, report, device)
+for command in (*_COMMANDS, solvers, costmodels, estimators):
     app.command()(command)
 app.add_typer(corpus_commands.app, name="corpus")
 

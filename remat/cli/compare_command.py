@@ -10,26 +10,16 @@ from rich.text import Text
 
 import remat
 from remat.answer.registry import DEFAULT_COST_MODEL
-from remat.cli.inputs import cost_model_of, load_graph, solver_of
+from remat.cli.inputs import cost_model_of, solver_of
 from remat.cli.options import PLUGIN, Json, TimeLimit
 from remat.cli.output import console, print_json, table
+from remat.facts.graph import Graph
 
 if TYPE_CHECKING:
     from remat.views.comparison import Comparison
 
-_COMPARED = (
-    "graph",
-    "cost model",
-    "solver",
-    "objective",
-    "ended",
-    "certified",
-    "saved tensors",
-    "saved memory",
-    "recomputed ops",
-    "solved in",
-    "error",
-)
+_LEFT_OUT = {"values", "exact", "bound", "optimality", "posed in"}
+"""Columns that --json alone has: a terminal is narrow."""
 
 
 def compare(
@@ -51,7 +41,7 @@ def compare(
       remat compare *.json.gz -m byte-traffic -m byte-traffic:mode=aggressive -s ortools -s networkx
     """
     frame = remat.compare(
-        {str(path): load_graph(path) for path in graphs},
+        {str(path): Graph.load(path) for path in graphs},
         [cost_model_of(text) for text in cost_models or [DEFAULT_COST_MODEL]],
         [solver_of(text) for text in solvers] if solvers else None,
         time_limit_s=time_limit,
@@ -63,9 +53,9 @@ def _print(comparison: Comparison) -> None:
     """Prints a row for each combination; the best objective of each graph and cost model is bold."""
     rows = [
         {
-            title: Text(row[title], style="bold" if best and title == "objective" else "")
-            for title in _COMPARED
-            if title in row
+            title: Text(text, style="bold" if best and title == "objective" else "")
+            for title, text in row.items()
+            if title not in _LEFT_OUT
         }
         for row, best in zip(comparison.texts(), comparison.best(), strict=True)
     ]

@@ -9,14 +9,17 @@ import typer
 
 import remat
 from remat.answer.registry import DEFAULT_BUDGET_SOLVER, DEFAULT_ESTIMATOR
-from remat.cli.inputs import load_graph, solver_of
+from remat.cli.inputs import solver_of
 from remat.cli.options import PLUGIN, Budgets, EstimatorName, GraphFile, Json, NewPictureIfNamed, TimeLimit
 from remat.cli.output import console, print_json, table
+from remat.facts.graph import Graph
 from remat.improve.frontier import Frontier, Point
 from remat.words import human_bytes, human_price
 
 _TABLE = 40
 """Rows of the table, at most; --json prints all points."""
+
+_POINT = ("budget_bytes", "saved_bytes", "cost", "bound", "claimed_bound", "is_vertex", "solver")
 
 
 def frontier(
@@ -37,7 +40,7 @@ def frontier(
       remat frontier gpt2.json.gz -e roofline:device=h200 --refine 20 -o frontier.svg
       remat frontier gpt2.json.gz --refine 8 -s cpsat --time-limit 10
     """
-    curve = remat.frontier(load_graph(graph), estimator=estimator)
+    curve = remat.frontier(Graph.load(graph), estimator=estimator)
     if budgets:
         curve = curve.refine(budgets, solver_of(solver), time_limit_s=time_limit)
     if output is not None:
@@ -62,18 +65,6 @@ def _row(curve: Frontier, point: Point) -> dict[str, str]:
 
 
 def _document(graph: Path, estimator: str, curve: Frontier) -> dict[str, Any]:
-    points = [
-        {
-            "budget_bytes": point.budget_bytes,
-            "saved_bytes": point.saved_bytes,
-            "cost": point.cost,
-            "bound": point.bound,
-            "claimed_bound": point.claimed_bound,
-            "is_vertex": point.is_vertex,
-            "solver": point.solver,
-            "plan": point.plan.digest,
-        }
-        for point in curve.points
-    ]
+    points = [{name: getattr(point, name) for name in _POINT} | {"plan": point.plan.digest} for point in curve.points]
     exact = all(edge.is_exact for edge in curve.edges)
     return {"graph": str(graph), "estimator": estimator, "unit": curve.unit, "is_exact": exact, "points": points}

@@ -14,7 +14,7 @@ from remat.answer.option_text import configured, split_options
 from remat.answer.plan import Plan
 from remat.answer.registry import DEFAULT_COST_MODEL, costmodel_class, solver_class
 from remat.answer.solver import Solver
-from remat.errors import CaptureError, InvalidOption, RematError
+from remat.errors import CaptureError, InvalidOption
 from remat.facts.graph import Graph
 from remat.improve.choose import choose
 from remat.problem.costmodel import CostModel
@@ -65,13 +65,6 @@ def chosen_plan(
     solution = choose(graph, model, chosen)
     assert solution.plan is not None  # choose() raises where there is none
     return solution.plan
-
-
-def load_graph(path: Path) -> Graph:
-    """Reads a graph; every error names the file."""
-    if path.is_dir():
-        raise RematError(f"{path}: a graph file is needed, got a directory")
-    return Graph.load(path)
 
 
 def load_factory(text: str) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:

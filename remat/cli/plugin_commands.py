@@ -45,17 +45,21 @@ def costmodels(as_json: Json = False) -> None:
     """List the cost models, with their options and rules."""
     found: list[dict[str, Any]] = []
     for name in costmodel_names():
-        described = _describe(costmodel_class(name))
-        complete = all(option["required"] is False for option in described["options"].values())
-        rules = _describe_rules(costmodel_class(name)()) if complete else []
-        unit: Any = costmodel_class(name).unit  # a property, where an option decides
+        model = costmodel_class(name)
+        described = _describe(model)
+        complete = not any(option["required"] for option in described["options"].values())
+        active: Iterable[Any] = getattr(model(), "active_rules", ()) if complete else ()
+        rules = [{key: str(getattr(rule, key, "")) for key in ("name", "reason", "source")} for rule in active]
+        unit: Any = model.unit  # a property, where an option decides
         found.append(described | {"unit": unit if isinstance(unit, str) else "the estimator's", "rules": rules})
     if as_json:
         return print_json(found)
     out = console()
-    keys = ("name", "unit", "options", "doc")
-    words = [one | {"options": _option_words(one["options"])} for one in found]
-    out.print(table([{"cost model" if k == "name" else k: one[k] for k in keys} for one in words]))
+    rows = [
+        {"cost model": one["name"], "unit": one["unit"], "options": _option_words(one["options"]), "doc": one["doc"]}
+        for one in found
+    ]
+    out.print(table(rows))
     for one in found:
         if one["rules"]:
             out.print(f"\nRules of {one['name']}, as by default: what is not recomputed", style="bold")
@@ -66,7 +70,7 @@ def costmodels(as_json: Json = False) -> None:
 def estimators(as_json: Json = False) -> None:
     """List the estimators of recompute time, with their options."""
     found: list[dict[str, Any]] = [
-        _describe(estimator_class(name)) | {"unit": estimator_class(name).unit} for name in estimator_names()
+        _describe(one) | {"unit": one.unit} for one in map(estimator_class, estimator_names())
     ]
     if as_json:
         return print_json(found)
@@ -100,12 +104,6 @@ def _describe_solver(solver: type[Solver]) -> dict[str, Any]:
     }
 
 
-def _describe_rules(model: object) -> list[dict[str, Any]]:
-    """Describes the rules of a cost model that has some, as an attribute `active_rules`."""
-    rules: Iterable[Any] = getattr(model, "active_rules", ())
-    return [{key: str(getattr(rule, key, "")) for key in ("name", "reason", "source")} for rule in rules]
-
-
 def _option_words(options: Mapping[str, Mapping[str, Any]]) -> str:
     """Writes options one a line: `mode=conservative|aggressive`, or with the default, `free_parameters=False`."""
     return "\n".join(f"{name}={option['choices'] or option['default']}" for name, option in options.items())
@@ -113,6 +111,6 @@ def _option_words(options: Mapping[str, Mapping[str, Any]]) -> str:
 
 def _option(option: Field[Any], hint: Any) -> dict[str, Any]:
     default = default_of(option)
-    choices = "|".join(str(choice) for choice in get_args(hint) if isinstance(choice, str))
+    choices = "|".join(choice for choice in get_args(hint) if isinstance(choice, str))
     required = default is MISSING
     return {"default": None if required else default, "required": required, "choices": choices}

@@ -10,9 +10,10 @@ from typing import Annotated, Any, cast
 import typer
 
 from remat.answer.plan import Plan
-from remat.cli.inputs import chosen_plan, load_graph
+from remat.cli.inputs import chosen_plan
 from remat.cli.options import GraphFile, Json, NewPlanFile, PlanFile, TimeLimit
 from remat.cli.output import print_json
+from remat.facts.graph import Graph
 from remat.improve.refine import Refined
 from remat.improve.refine import refine as improve
 from remat.words import parse_bytes
@@ -44,7 +45,7 @@ def refine(
       remat refine gpt2.json.gz --plan plan.json --objective time --time-limit 60
       remat refine gpt2.json.gz --oracle inductor --extra 64MiB --start pytorch.json
     """
-    values = load_graph(graph)
+    values = Graph.load(graph)
     found = improve(
         values,
         chosen_plan(values, plan),
@@ -72,26 +73,10 @@ def _report(evaluated: int, best: tuple[int, ...]) -> None:
 def _document(graph: Path, found: Refined) -> dict[str, Any]:
     return {
         "graph": str(graph),
-        "objective": found.objective,
-        "oracle": found.oracle,
-        "terms": found.terms,
-        "before": found.before,
-        "after": found.after,
-        "starts": [
-            {
-                "name": start.name,
-                "plan": start.plan.digest,
-                "score": start.score,
-                "saved_bytes": start.saved_bytes,
-                "allowed": start.allowed,
-            }
-            for start in found.starts
-        ],
+        **{name: getattr(found, name) for name in ("objective", "oracle", "terms", "before", "after")},
+        "starts": [vars(start) | {"plan": start.plan.digest} for start in found.starts],
         "moves": [asdict(step) for step in found.history],
-        "evaluated": found.evaluated,
-        "asked": found.asked,
-        "layers": found.layers,
-        "time_s": found.time_s,
+        **{name: getattr(found, name) for name in ("evaluated", "asked", "layers", "time_s")},
         "termination": {"limit": found.termination.limit, "detail": found.termination.detail},
         "plan": found.plan.digest,
         "saved": found.plan.saved,

@@ -7,9 +7,10 @@ from typing import Annotated
 import typer
 
 import remat
-from remat.cli.inputs import chosen_plan, load_graph
+from remat.cli.inputs import chosen_plan
 from remat.cli.options import CostModelName, GraphFile, Json, ModelOptions, NewPicture, SolverName, SolverOptions
 from remat.cli.output import print_json
+from remat.facts.graph import Graph
 
 
 def show(
@@ -34,7 +35,7 @@ def show(
       remat show small.json -o small.svg --plan solved
       remat show gpt2.json.gz -o gelu.svg --plan plan.json --around gelu_3 --hops 3
     """
-    values, drawn = load_graph(graph), None
+    values, drawn = Graph.load(graph), None
     if plan is not None:
         drawn = chosen_plan(
             values, plan, cost_model, solver, model_options=model_options, solver_options=solver_options

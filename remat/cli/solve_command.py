@@ -15,7 +15,7 @@ import remat
 from remat.answer.option_text import label
 from remat.answer.plan_facts import PlanFacts
 from remat.answer.solution import Solution
-from remat.cli.inputs import cost_model_of, load_graph, solver_if_named
+from remat.cli.inputs import cost_model_of, solver_if_named
 from remat.cli.options import (
     CostModelName,
     GraphFile,
@@ -56,7 +56,7 @@ def solve(
       remat solve gpt2.json.gz -m memory-budget:budget=0.5,of=peak
     """
     model, chosen = cost_model_of(cost_model, model_options), solver_if_named(solver, solver_options)
-    values = load_graph(graph)
+    values = Graph.load(graph)
     warm_up(chosen)
     start = time.perf_counter()
     problem = model.pose_without_peak(values)

@@ -7,9 +7,10 @@ from typing import Annotated
 
 import typer
 
-from remat.cli.inputs import chosen_plan, load_graph
+from remat.cli.inputs import chosen_plan
 from remat.cli.options import CostModelName, GraphFile, Json, NewPictureIfNamed, PlanFile, SolverName
 from remat.cli.output import print_json
+from remat.facts.graph import Graph
 from remat.predict.memory import lower_bound, simulate
 from remat.words import human_bytes
 
@@ -34,7 +35,7 @@ def timeline(
       remat timeline gpt2.json.gz -m byte-traffic:mode=aggressive
       remat timeline gpt2.json.gz -m memory-budget:budget=0.5,of=peak
     """
-    values = load_graph(graph)
+    values = Graph.load(graph)
     found = simulate(values, chosen_plan(values, plan, cost_model, solver), holds_outputs=holds_outputs)
     bound = lower_bound(values, holds_outputs=holds_outputs)
     if output is not None:
@@ -43,16 +44,14 @@ def timeline(
         typer.echo(found)
         typer.echo(f"no plan has a smaller peak than {human_bytes(bound.bytes)}")
         return typer.echo(f"written to {output}") if output is not None else None
-    document = {
-        "graph": str(graph),
-        "forward_peak_bytes": found.forward_peak_bytes,
-        "backward_peak_bytes": found.backward_peak_bytes,
-        "peak_bytes": found.peak_bytes,
-        "saved_bytes": found.saved_bytes,
-        "at_forward_end": found.at_forward_end,
-        "lower_bound_bytes": bound.bytes,
-        "peak_step": found.peak_step,
-        "peak_tensors": [asdict(tensor) for tensor in found.peak_tensors],
-        "picture": None if output is None else str(output),
-    }
-    return print_json(document)
+    sizes = ("forward_peak_bytes", "backward_peak_bytes", "peak_bytes", "saved_bytes", "at_forward_end")
+    return print_json(
+        {
+            "graph": str(graph),
+            **{name: getattr(found, name) for name in sizes},
+            "lower_bound_bytes": bound.bytes,
+            "peak_step": found.peak_step,
+            "peak_tensors": [asdict(tensor) for tensor in found.peak_tensors],
+            "picture": None if output is None else str(output),
+        }
+    )

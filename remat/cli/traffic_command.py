@@ -6,9 +6,10 @@ from typing import Annotated, Any
 
 import typer
 
-from remat.cli.inputs import chosen_plan, load_graph
+from remat.cli.inputs import chosen_plan
 from remat.cli.options import CostModelName, GraphFile, Json, PlanFile, SolverName
 from remat.cli.output import print_json
+from remat.facts.graph import Graph
 from remat.predict.traffic import predict_traffic
 
 
@@ -27,7 +28,7 @@ def traffic(
       remat traffic gpt2.json.gz -m multi-read
       remat traffic gpt2.json.gz --no-fused
     """
-    values = load_graph(graph)
+    values = Graph.load(graph)
     found = predict_traffic(values, chosen_plan(values, plan, cost_model, solver), fused=fused)
     if not as_json:
         return typer.echo(found)
