@@ -13,7 +13,7 @@ from examples import chain
 from remat.views.report.section import Figure
 
 RESULTS = Path(__file__).parents[1] / "experiments" / "results"
-EVIL = "</script><script>alert(1)</script><img src=x onerror=alert(2)><b>bold</b>"
+EVIL = "</script><script>alert(1)</script><img src=x onerror=alert(2)><b>bold</b>&\u2028"
 LONG = "memory-budget:budget=0.5,estimator=roofline:device=h200"
 """A cost model whose name is wider than a telephone."""
 

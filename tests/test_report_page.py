@@ -34,6 +34,7 @@ from report_samples import (
 from typer.testing import CliRunner
 
 import remat
+from experiments.report.bars_and_axes import byte_axis, categories
 from experiments.report.result_readers import READERS
 from remat.answer.registry import solver_names
 from remat.cli.app import app
@@ -235,13 +236,13 @@ def test_the_day_of_a_capture_is_the_date_of_a_graph(tmp_path: Path) -> None:
 
 
 def test_a_long_name_leaves_room_for_the_plot() -> None:
-    axis = plots.categories(["1", "0", "x" * 500, "1", "<" * 41])
+    axis = categories(["1", "0", "x" * 500, "1", "<" * 41])
     assert axis["tickvals"] == axis["categoryarray"] == ["1", "0", "x" * 500, "&lt;" * 41]
     assert axis["ticktext"] == ["1", "0", "x" * 26 + "\u2026" + "x" * 13, "&lt;" * 26 + "\u2026" + "&lt;" * 13]
 
 
 def test_bytes_as_far_apart_as_floats_can_be_have_an_axis() -> None:
-    axis = plots.byte_axis("bytes", [5e-324, 10**299, 1e308])
+    axis = byte_axis("bytes", [5e-324, 10**299, 1e308])
     assert math.log10(axis["tickvals"][-1]) < axis["range"][1]
 
 
@@ -317,7 +318,7 @@ def test_what_is_not_understood_is_named_in_one_error(tmp_path: Path, content: b
 def test_no_file_a_directory_and_a_missing_file(tmp_path: Path) -> None:
     with pytest.raises(InvalidOption, match="at least one file"):
         Page.of([])
-    with pytest.raises(RematError, match="got a directory"):
+    with pytest.raises(IsADirectoryError, match="Is a directory"):
         Page.of([tmp_path])
     assert "missing.json: No such file" in command("report", "missing.json", code=1).stderr
 
@@ -365,19 +366,14 @@ def test_no_name_breaks_out_of_the_page(tmp_path: Path, readers: Sequence[Reader
     assert elements.counts["script"] == figures + 2
     assert not elements.counts.keys() & {"img", "b"}
     assert len([strict(data) for data in elements.data]) == figures
+    assert not set("<>&\u2028") & set("".join(elements.data))
 
 
 def test_plots_know_no_nan_and_no_infinity() -> None:
     trace = plots.points("a", [1.0, math.nan], [math.inf, 2.0], None)
     drawn = plots.figure("t", "alt", [trace], x=plots.axis("x"), y=plots.axis("y", range=[0, math.inf]))
     assert (drawn.data[0]["x"], drawn.data[0]["y"]) == ([1.0, None], [None, 2.0])
-    assert strict(render.script_json({"layout": dict(drawn.layout)}))["layout"]["yaxis"]["range"] == [0, None]
-
-
-def test_data_in_the_page_starts_no_tag() -> None:
-    text = render.script_json({EVIL: [EVIL, "&", "\u2028"]})
-    assert not set("<>&\u2028") & set(text)
-    assert strict(text) == {EVIL: [EVIL, "&", "\u2028"]}
+    assert drawn.layout["yaxis"]["range"] == [0, None]
 
 
 def test_the_page_allows_its_own_scripts_and_no_others(tmp_path: Path) -> None:

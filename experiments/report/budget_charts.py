@@ -89,13 +89,14 @@ def _by_budget(rows: Rows) -> tuple[Figure, ...]:
         views.append(View(f"{model}, {estimator}", tuple(range(first, len(traces))), layout))
     if not traces:
         return ()
+    first_view = views[0].layout
     figure = plots.figure(
         "Recompute cost, by budget",
         "Line plot: the budget across, the recompute cost of PyTorch's plan and of ours up; one model and estimator "
         "at a time.",
         traces,
         x=plots.axis("PyTorch's activation memory budget (1: recompute nothing)"),
-        y=plots.axis(""),
+        y=plots.axis(first_view["yaxis.title.text"], tickformat=first_view["yaxis.tickformat"]),
         menu="model, estimator",
         views=views,
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from experiments.report.bars_and_axes import byte_axis
 from remat.views.report import plots
 from remat.views.report.colours import BLUE, GREY, RED
 from remat.views.report.section import Figure, Row
@@ -24,7 +25,7 @@ def against(truth: str, guess: str, words: tuple[str, str]) -> Callable[[Rows], 
 
 def _predicted(rows: Rows, truth: str, guess: str, words: tuple[str, str]) -> Figure:
     counts = [row[key] for row in rows for key in (truth, guess)]
-    x_axis, y_axis = (plots.byte_axis(word, counts) for word in words)
+    x_axis, y_axis = (byte_axis(word, counts) for word in words)
     ends = [10 ** min(end, 308) for end in x_axis["range"]]  # not beyond the largest float
     groups = {"forward pass": (BLUE, "circle"), "backward pass": (RED, "diamond")}
     split = [(name, [row for row in rows if row.get("backward") is (name == "backward pass")]) for name in groups]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from experiments.report.bars_and_axes import bars, categories
 from experiments.report.strategy_colours import colour, marker
 from remat.views.report import plots, solver_charts
 from remat.views.report.cells import human_seconds
@@ -53,7 +54,7 @@ def _by_size(rows: Rows, label: str, needs: tuple[str, str], names: tuple[str, s
 
 def _by_bar(rows: Rows, label: str, needs: tuple[str, str], names: tuple[str, str]) -> Figure:
     traces = [
-        plots.bars(
+        bars(
             name,
             [row[label] for row in rows],
             [row[key] for row in rows],
@@ -67,7 +68,7 @@ def _by_bar(rows: Rows, label: str, needs: tuple[str, str], names: tuple[str, st
         f"Bar chart: seconds of {' and '.join(names)}, for each of {len(rows)} rows.",
         traces,
         x=plots.axis("time (s)"),
-        y=plots.categories([str(row[label]) for row in rows]),
+        y=categories([str(row[label]) for row in rows]),
         height=150 + 60 * len(rows),
     )
 
@@ -111,7 +112,7 @@ def _timed(rows: Rows, label: str, time: str, ends: tuple[str, str]) -> Figure:
         f"Dot plot: the median time in seconds of {len(rows)} rows, with a line from the fastest to the slowest run.",
         [trace],
         x=plots.log_axis("time (s)", [*least, *most]) if wide else plots.axis("time (s)"),
-        y=plots.categories([str(row[label]) for row in rows]),
+        y=categories([str(row[label]) for row in rows]),
         height=130 + 40 * len(rows),
         showlegend=False,
     )

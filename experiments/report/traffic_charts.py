@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from experiments.report.bars_and_axes import bars, categories
 from experiments.report.strategy_colours import colour, marker
 from remat.views.report import plots
 from remat.views.report.section import Figure, Row, View
@@ -48,7 +49,7 @@ def _beside_pytorch(rows: Rows) -> tuple[Figure, ...]:
             "default plan across, a marker for each strategy. Left of 1 is fewer.",
             traces,
             x=plots.axis("bytes moved in a step / PyTorch's default", rangemode="normal"),
-            y=plots.categories(list(default)),
+            y=categories(list(default)),
             height=160 + 34 * len(default),
         ),
     )
@@ -76,7 +77,7 @@ def _bytes_by_strategy(rows: Rows) -> Figure:
         own = [row for row in rows if row["model"] == model and plots.is_positive(row["bytes"])]
         default = next((row["bytes"] for row in own if row["strategy"] == "PyTorch"), None)
         traces.append(
-            plots.bars(
+            bars(
                 model,
                 [row["strategy"] for row in own],
                 [row["bytes"] / scale for row in own],
@@ -90,7 +91,7 @@ def _bytes_by_strategy(rows: Rows) -> Figure:
         f"Bar chart: bytes that a step moves, in {unit}, a bar for each strategy, one model at a time.",
         traces,
         x=plots.axis(f"bytes moved in a step ({unit})"),
-        y=plots.categories(strategies),
+        y=categories(strategies),
         height=130 + 26 * len(strategies),
         showlegend=False,
         menu="model",

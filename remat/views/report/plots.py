@@ -1,4 +1,4 @@
-"""The parts of a plot: axes with units, points, lines, bars, and a figure made of them.
+"""Makes the parts of a plot (axes with units, points, lines, the text under the pointer) and the figure of them.
 
 Colours of text, grid and background are set by the page, which knows whether it is light or dark.
 """
@@ -7,24 +7,19 @@ from __future__ import annotations
 
 import html
 import math
-import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from importlib.util import find_spec
 from typing import Any, cast
 
 from remat.errors import NotInstalled
 from remat.views.report.section import Figure, View
-from remat.words import human_bytes
 
 Trace = dict[str, Any]
 Axis = dict[str, Any]
 
 _BYTES = (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10), ("bytes", 1))
-_LABEL, _LEGEND = 40, 80
-"""Characters of the longest label of an axis, and of the longest name in a legend."""
-
-_ROOM = 0.6
-"""Around equal numbers on an axis of bytes, in doublings: a difference of a few bytes must not fill the plot."""
+_LEGEND = 80
+"""Characters of the longest name in a legend."""
 
 _HOVER = "%{text}<extra></extra>"
 _NS = (("s", 1e9), ("ms", 1e6), ("µs", 1e3), ("ns", 1))
@@ -88,28 +83,6 @@ def log_axis(title: str, numbers: Sequence[float], **more: Any) -> Axis:
     return axis(title, **{"type": "log", "tickformat": "~g", "dtick": "D2" if decades <= 4.5 else 1} | more)
 
 
-def byte_axis(title: str, counts: Sequence[float]) -> Axis:
-    """Makes an axis of logarithms of bytes, with marks at powers of two, of which at least one is in sight."""
-    low, high = (math.log2(end(counts)) for end in (min, max))
-    step = next((step for step in (1, 2, 5, 10) if (high - low) / step <= 8), 20)
-    room = max(_ROOM, 0.05 * (high - low))
-    last = min(math.ceil(high + room), sys.float_info.max_exp)
-    powers = range(step * math.floor(low / step), last, step)
-    marks = [2**power for power in powers if power >= 0]
-    names = [human_bytes(mark).replace(".0 ", " ") for mark in marks]
-    ends = [math.log10(2) * end for end in (low - room, high + room)]
-    return axis(title, type="log", tickvals=marks, ticktext=names, range=ends)
-
-
-def categories(names: Sequence[str]) -> Axis:
-    """Makes an axis of names, the first one on top. It has no title: they say what they are."""
-    unique = list(dict.fromkeys(names))
-    shown = [text(name) for name in unique]
-    order = {"categoryorder": "array", "categoryarray": shown, "autorange": "reversed"}
-    labels = {"tickvals": shown, "ticktext": [text(short(name, _LABEL)) for name in unique]}
-    return {"type": "category", "automargin": True, "zeroline": False, "ticklabelstandoff": 6, **order, **labels}
-
-
 def points(
     name: str, x: Sequence[Any], y: Sequence[Any], hover: Sequence[str] | None, *, mode: str = "markers", **more: Any
 ) -> Trace:
@@ -117,13 +90,6 @@ def points(
     found = {"hoverinfo": "skip"} if hover is None else {"text": list(hover), "hovertemplate": _HOVER}
     drawn = {"x": list(x), "y": list(y), **found, **more}
     return {"type": "scatter", "mode": mode, "name": text(short(name, _LEGEND)), **drawn}
-
-
-def bars(name: str, labels: Sequence[str], lengths: Sequence[Any], hover: Sequence[str], **more: Any) -> Trace:
-    """Draws horizontal bars."""
-    drawn = {"y": [text(label) for label in labels], "x": list(lengths)}
-    hovering = {"text": list(hover), "textposition": "none", "hovertemplate": _HOVER}
-    return {"type": "bar", "orientation": "h", "name": text(short(name, _LEGEND)), **drawn, **hovering, **more}
 
 
 def lines(*parts: object) -> str:
@@ -144,13 +110,13 @@ def figure(
     views: Sequence[View] = (),
     **layout: Any,
 ) -> Figure:
-    """A figure of these traces, checked by Plotly's own schema.
+    """Makes a figure of these traces; Plotly's own schema checks it.
 
     Args:
         title: above the plot.
         alt: what it shows, in words.
         traces: what it draws.
-        x, y: its axes.
+        x, y: its axes, as the first view has them.
         height: in pixels; the width is that of the page.
         menu: what the views differ in.
         views: what it can show; the first one is shown first. A single one needs no menu.
@@ -162,20 +128,9 @@ def figure(
     shown = set(views[0].traces) if views else set(range(len(traces)))
     data = [trace | {"visible": trace.get("visible", True) if i in shown else False} for i, trace in enumerate(traces)]
     whole = {"xaxis": x, "yaxis": y, "height": height, "template": "none", "showlegend": True, **layout}
-    if views:
-        whole = _patched(whole, views[0].layout)
     made = cast(Any, graph_objects).Figure(data=_finite(data), layout=_finite(whole)).to_plotly_json()
     del made["layout"]["template"]
     return Figure(title, alt, made["data"], made["layout"], menu if several else "", several)
-
-
-def _patched(layout: dict[str, Any], patch: Mapping[str, Any]) -> dict[str, Any]:
-    """A layout with what a view changes: `{"yaxis.title.text": "flops"}`."""
-    made = dict(layout)
-    for path, value in patch.items():
-        head, _, rest = path.partition(".")
-        made[head] = _patched(made.get(head, {}), {rest: value}) if rest else value
-    return made
 
 
 def _finite(value: Any) -> Any:

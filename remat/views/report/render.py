@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import json
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from importlib import import_module
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,7 @@ def render(title: str, files: Sequence[ReportedFile]) -> str:
     environment = jinja.Environment(
         autoescape=True, undefined=jinja.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
+    environment.policies["json.dumps_kwargs"] = {"allow_nan": False, "separators": (",", ":")}
     safe = import_module("markupsafe").Markup  # jinja2's own
     scripts = [_inline(text) for text in (_plotly(), _asset("page.js"))]
     return environment.from_string(_asset("page.html")).render(
@@ -64,16 +65,10 @@ def _policy(scripts: Sequence[str]) -> str:
     )
 
 
-def script_json(value: object) -> str:
-    """JSON that may stand within a script element: no tag can start in it."""
-    text = json.dumps(value, allow_nan=False, separators=(",", ":"), ensure_ascii=True)
-    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
-
-
 def _file(file: ReportedFile, position: int) -> dict[str, Any]:
     section = file.section
     origin = Origin.of(section.provenance)
-    numbers = _numbers(f"s{position}")
+    numbers = (f"s{position}-e{number}" for number in count(1))  # the same for the same page
     badges = _badges(section)
     # A figure is looked at, and copied, without the heading of its section.
     where = next((f" Run {words}." for _, words in badges if words.startswith("on ")), "")
@@ -97,14 +92,6 @@ def _file(file: ReportedFile, position: int) -> dict[str, Any]:
         "runs": _table(Table("Runs", origin.differing), next(numbers)) if origin.differing else None,
         "parts": parts,
     }
-
-
-def _numbers(prefix: str) -> Iterator[str]:
-    """Names of elements: the same for the same page."""
-    number = 0
-    while True:
-        number += 1
-        yield f"{prefix}-e{number}"
 
 
 def _badges(section: Section) -> list[tuple[str, str]]:
@@ -133,7 +120,7 @@ def _figure(figure: Figure, name: str, where: str) -> dict[str, Any]:
         "menu": figure.menu,
         "labels": [view.label for view in figure.views],
         "height": figure.layout["height"],
-        "spec": script_json({"data": list(figure.data), "layout": dict(figure.layout), "choices": views}),
+        "spec": {"data": list(figure.data), "layout": dict(figure.layout), "choices": views},
     }
 
 

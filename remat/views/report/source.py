@@ -28,8 +28,8 @@ _DIGITS = 300
 """Of the longest integer that is read: sums, ratios and logarithms of such numbers are still floats."""
 
 
-class _TooLong(ValueError):
-    """An integer that no float is near."""
+class _TooLong(Exception):
+    """Says that no float is near an integer."""
 
 
 @dataclass(frozen=True)
@@ -49,13 +49,9 @@ class Source:
         """Reads a file.
 
         Raises:
-            OSError: there is none, or it cannot be read.
-            RematError: it is a directory.
+            OSError: there is none, it cannot be read, or it is a directory.
         """
-        path = Path(path)
-        if path.is_dir():
-            raise RematError(f"{path}: a file of results is needed, got a directory; name the files in it")
-        return cls(path, path.read_bytes())
+        return cls(Path(path), Path(path).read_bytes())
 
     @property
     def sha256(self) -> str:
@@ -79,7 +75,10 @@ class Source:
             text = data.decode("utf-8-sig")
         except UnicodeDecodeError:
             raise RematError(f"{self.path}: neither text in UTF-8 (JSON, CSV) nor parquet") from None
-        return self._json(text) if text.lstrip()[:1] in ("{", "[") else self._csv(text)
+        try:
+            return self._json(text) if text.lstrip()[:1] in ("{", "[") else self._csv(text)
+        except _TooLong as error:
+            raise RematError(f"{self.path}: {error}") from None
 
     def _unpacked(self) -> bytes:
         try:
@@ -92,8 +91,6 @@ class Source:
             return json.loads(text, parse_int=_integer)
         except (json.JSONDecodeError, RecursionError) as error:
             raise RematError(f"{self.path}: not JSON, or truncated ({error})") from None
-        except _TooLong as error:
-            raise RematError(f"{self.path}: {error}") from None
 
     def _csv(self, text: str) -> list[dict[str, Any]] | None:
         try:
@@ -115,12 +112,7 @@ class Source:
         twice = [name for name, count in Counter(names).items() if count > 1]
         if twice:
             raise RematError(f"{self.path}: a column must have a name of its own, got {twice[0]!r} twice; rename one")
-        try:
-            return [
-                {name: _value(name, cell) for name, cell in zip(names, line[skipped:], strict=True)} for line in lines
-            ]
-        except _TooLong as error:
-            raise RematError(f"{self.path}: {error}") from None
+        return [{name: _value(name, cell) for name, cell in zip(names, line[skipped:], strict=True)} for line in lines]
 
     def _check_separator(self, line: str) -> None:
         """Refuses solver runs that anything but commas separates."""
@@ -154,8 +146,6 @@ def _value(column: str, text: str) -> Any:
     for kind in (_integer, float):
         try:
             return kind(text)
-        except _TooLong:
-            raise
         except ValueError:
             continue
     return text
