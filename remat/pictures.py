@@ -20,7 +20,7 @@ except ImportError as error:
 
 
 class Picture(Figure):
-    """A figure that a notebook displays where it is the result of a cell.
+    """Makes a figure that a notebook displays where it is the result of a cell.
 
     A notebook displays matplotlib's own figures only after pyplot has been set up, and prints their size before.
     """

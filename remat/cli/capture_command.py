@@ -1,4 +1,4 @@
-"""The command that captures a model's joint graph."""
+"""Captures a model's joint graph: `remat capture`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command that compares graphs, cost models and solvers."""
+"""Prints solvers side by side: `remat compare`."""
 
 from __future__ import annotations
 

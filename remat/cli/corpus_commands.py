@@ -1,4 +1,4 @@
-"""The commands that list, show and copy the instances of the corpus."""
+"""Lists, shows and copies the instances of the corpus: `remat corpus`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command that measures this machine, or lists the devices that are known by name."""
+"""Measures this machine, or lists the devices that are known by name: `remat device`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command that explains what a plan does with one value."""
+"""Prints what a plan does with one value, and why: `remat explain`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command that finds the frontier of memory and recompute time."""
+"""Prints the frontier of memory and recompute time: `remat frontier`."""
 
 from __future__ import annotations
 

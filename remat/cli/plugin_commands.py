@@ -1,4 +1,4 @@
-"""The commands that list the plug-ins there are: solvers, cost models, estimators."""
+"""Lists the plug-ins: `remat solvers`, `remat costmodels`, `remat estimators`."""
 
 from __future__ import annotations
 

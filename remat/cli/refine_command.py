@@ -1,4 +1,4 @@
-"""The command that improves a plan by local search."""
+"""Improves a plan by local search: `remat refine`."""
 
 from __future__ import annotations
 

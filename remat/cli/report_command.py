@@ -1,4 +1,4 @@
-"""The command that makes a page of results."""
+"""Makes a page of results: `remat report`."""
 
 from __future__ import annotations
 

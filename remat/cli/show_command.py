@@ -1,4 +1,4 @@
-"""The command that draws a graph and a plan."""
+"""Draws a graph and a plan: `remat show`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command that finds and proves the best plan of a graph."""
+"""Finds the best plan of a graph, and prints its proof: `remat solve`."""
 
 from __future__ import annotations
 

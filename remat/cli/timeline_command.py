@@ -1,4 +1,4 @@
-"""The command that simulates the live memory of a training step."""
+"""Prints the live memory of a training step: `remat timeline`."""
 
 from __future__ import annotations
 

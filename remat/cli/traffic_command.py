@@ -1,4 +1,4 @@
-"""The command that predicts the kernels of a plan, and what they read and write."""
+"""Prints the kernels of a plan, and what they read and write: `remat traffic`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The corpus: joint graphs of published models, as files with an index.
+"""Reads the corpus: joint graphs of published models, as files with an index.
 
 It lies in `experiments/instances` of remat's source repository; `python -m experiments.corpus` makes it.
 """
@@ -28,7 +28,7 @@ _WHERE = (
 
 @dataclass(frozen=True)
 class Entry:
-    """One instance, as the index describes it.
+    """Describes one instance, as the index does.
 
     Attributes:
         name: by which it is asked for; its file is `<name>.json.gz`.
@@ -57,7 +57,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class Corpus:
-    """A folder of graph files with an index.
+    """Gives the graphs of a folder by name, and what its index says of them.
 
     Attributes:
         folder: where they are.
@@ -86,7 +86,7 @@ class Corpus:
         return {entry.name: entry for entry in self.entries}
 
     def entry(self, name: str) -> Entry:
-        """What the index says about an instance.
+        """Returns what the index says about an instance.
 
         Raises:
             UnknownName: there is none of that name.
@@ -96,7 +96,7 @@ class Corpus:
         return self._by_name[name]
 
     def path(self, name: str) -> Path:
-        """The file of an instance, checked against the index.
+        """Returns the path of an instance's file, checked against the index.
 
         Raises:
             UnknownName: there is none of that name.
@@ -113,7 +113,7 @@ class Corpus:
         return path
 
     def graph(self, name: str) -> Graph:
-        """The joint graph of an instance.
+        """Reads the joint graph of an instance.
 
         Raises:
             UnknownName, InvalidGraph: see `path`.

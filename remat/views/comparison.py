@@ -41,7 +41,7 @@ _LONGEST_STYLED = 200
 
 
 class Comparison(pd.DataFrame):
-    """A DataFrame with one row per graph, cost model and solver.
+    """Holds one row per graph, cost model and solver, as a DataFrame.
 
     Columns:
         graph, values: name of the graph and its number of values.

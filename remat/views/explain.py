@@ -26,7 +26,7 @@ _SHOWN = 6
 
 
 class Decision(Enum):
-    """What a plan does with a value, in words that continue "... is"."""
+    """Says what a plan does with a value, in words that continue "... is"."""
 
     SAVED = "saved"
     RECOMPUTED = "recomputed in the backward pass"
@@ -37,7 +37,7 @@ class Decision(Enum):
 
 @dataclass(frozen=True)
 class Alternative:
-    """The best plan that decides otherwise about one value.
+    """Describes the best plan that decides otherwise about one value.
 
     Attributes:
         question: what was asked, e.g. "does not save it".

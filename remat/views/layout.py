@@ -21,7 +21,7 @@ _STRAIGHT = 8
 
 @dataclass(frozen=True)
 class Layout:
-    """The centres of n nodes and the routes of m edges, in inches; y grows downwards.
+    """Gives the centres of n nodes and the routes of m edges, in inches; y grows downwards.
 
     Attributes:
         x, y: of each node.

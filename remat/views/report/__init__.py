@@ -1,4 +1,4 @@
-"""A report puts files of results on one HTML page: interactive plots, tables and provenance, without a network.
+"""Puts files of results on one HTML page: interactive plots, tables and provenance, without a network.
 
     Page.of(["gpt2.json.gz", "solvers.csv"]).save("report.html")
 

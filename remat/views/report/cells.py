@@ -25,7 +25,7 @@ _STATISTICS = {"median", "mean", "fastest", "slowest", "least", "most", "min", "
 
 @dataclass(frozen=True)
 class Cell:
-    """One value.
+    """Holds one value of a table, as people read it.
 
     Attributes:
         text: what people read.
@@ -99,12 +99,12 @@ def _text(row: Row, column: str, value: float) -> str:
 
 
 def is_shown(column: str, among: Sequence[str]) -> bool:
-    """Whether a column is worth showing: a unit is not, where prices carry it."""
+    """Says whether a column is worth showing: a unit is not, where prices carry it."""
     return column != "unit" or not _PRICES & set(among)
 
 
 def unit_of(row: Row) -> str:
-    """The unit of a row's prices: its own, or that of its estimator; "" where neither is known."""
+    """Returns the unit of a row's prices: its own, or that of its estimator; "" where neither is known."""
     return str(row.get("unit") or _unit_of_estimator(str(row.get("estimator"))))
 
 
@@ -122,7 +122,7 @@ def plain(value: float) -> str:
 
 
 def human_seconds(seconds: float) -> str:
-    """A time in the unit that fits.
+    """Writes a time in the unit that fits.
 
     >>> human_seconds(0.0144), human_seconds(2.0), human_seconds(0.0), human_seconds(7384)
     ('14.4 ms', '2.00 s', '0 s', '7,384 s')
@@ -138,7 +138,7 @@ def human_seconds(seconds: float) -> str:
 
 
 def heading(column: str) -> str:
-    """The name of a column as people read it; the cells carry the unit.
+    """Writes the name of a column without its unit, which the cells carry.
 
     >>> heading("saved_bytes"), heading("solve_s"), heading("torch_s_fastest"), heading("peak_GiB"), heading("bytes")
     ('saved', 'solve', 'torch fastest', 'peak', 'bytes')

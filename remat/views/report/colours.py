@@ -1,4 +1,4 @@
-"""A colour and a marker for each name: the same one for the same name in every figure.
+"""Gives each name a colour and a marker: the same ones in every figure.
 
 Each colour has a contrast of at least 3:1 on a white page and on a dark one (WCAG 2, 1.4.11). Markers tell
 apart what colours alone would not, for those who see fewer of them.
@@ -34,11 +34,11 @@ def marker(name: str) -> str:
 
 @cache
 def _place(name: str) -> int | None:
-    """The solvers take colours and markers in turn, so that few of them look alike."""
+    """Returns the place of a solver: solvers take colours in turn, so that few of them look alike."""
     known = solver_names()
     return known.index(name) if name in known else None
 
 
 def _number(name: str) -> int:
-    """The same in every process, which `hash` is not."""
+    """Hashes a name to the same number in every process, which `hash` does not."""
     return zlib.crc32(name.encode(errors="backslashreplace"))

@@ -1,4 +1,4 @@
-"""Questions about what a file holds, which readers ask to know their own kind of file."""
+"""Answers what readers ask of a file's content to know their own kind."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ from typing import Any, cast
 
 
 def has(content: Any, *keys: str) -> bool:
-    """Whether the content is an object with all of these keys."""
+    """Says whether the content is an object with all of these keys."""
     return isinstance(content, dict) and set(keys) <= cast(dict[str, Any], content).keys()
 
 
 def is_rows(content: Any) -> bool:
-    """Whether the content is a list of rows; an empty list is a list of no rows."""
+    """Says whether the content is a list of rows; an empty list is a list of no rows."""
     return isinstance(content, list) and all(isinstance(row, dict) for row in cast(list[Any], content))
 
 
 def described(content: Any) -> str:
-    """What an error message says of a content that no reader knows."""
+    """Describes, for an error message, a content that no reader knows."""
     if isinstance(content, dict):
         document = cast(dict[str, Any], content)
         keys = ", ".join(repr(key) for key in list(document)[:8]) or "no keys"

@@ -1,4 +1,4 @@
-"""A report as a value: what each of its files says, one after the other."""
+"""Makes a report of files: what each of them says, one after the other."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from remat.views.report.source import Source
 
 @dataclass(frozen=True)
 class Page:
-    """A report. The same files give the same bytes.
+    """Holds a report. The same files give the same bytes.
 
     Attributes:
         title: its heading.

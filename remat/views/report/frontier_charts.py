@@ -22,7 +22,7 @@ _FACTS = ("saved_activations", "recomputed_ops")
 
 @dataclass(frozen=True)
 class Curve:
-    """A frontier, from a graph or from a document.
+    """Holds a frontier, from a graph or from a document.
 
     Attributes:
         name: of the graph.
@@ -52,7 +52,7 @@ class Curve:
 
     @classmethod
     def from_document(cls, document: Mapping[str, Any], path: str) -> Curve:
-        """What `remat frontier --json` prints. Whether the hull is exact may be missing: then it counts as not.
+        """Reads what `remat frontier --json` prints. A hull that is not said to be exact counts as inexact.
 
         Raises:
             RematError: a point lacks what a point has.
@@ -76,7 +76,7 @@ class Curve:
         return sorted((point for point in self.points if point["is_vertex"]), key=lambda point: point["saved_bytes"])
 
     def bound(self) -> list[tuple[int, int]]:
-        """(budget, bound) of the line that no plan is below.
+        """Returns (budget, bound) of the line that no plan is below.
 
         Of an exact hull, through the vertices. Otherwise what is known at each budget: a bound at one
         budget holds at every smaller one.

@@ -17,7 +17,7 @@ _NO_GPU = "no GPU"
 
 @dataclass(frozen=True)
 class Origin:
-    """The provenance of all runs behind a section.
+    """Holds the provenance of all runs behind a section.
 
     Attributes:
         common: what is the same for all runs.
@@ -43,7 +43,7 @@ def strings(document: Mapping[str, Any]) -> Provenance:
 
 
 def device(run: Provenance) -> str:
-    """What it ran on: "CPU", the name of a GPU, or "" where that is not said.
+    """Says what a run used: "CPU", the name of a GPU, or "" where that is not known.
 
     A machine is written as "x86_64, 2 cores, NVIDIA H200"; without a GPU, or where none was looked for, less follows.
     """
@@ -62,7 +62,7 @@ def devices(runs: Iterable[Provenance]) -> str:
 
 
 def is_dirty(runs: Iterable[Provenance]) -> bool:
-    """Whether a run used code that no commit holds."""
+    """Says whether a run used code that no commit holds."""
     return any(run.get("commit", "").endswith(_DIRTY) for run in runs)
 
 

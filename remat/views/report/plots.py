@@ -45,12 +45,12 @@ def short(name: object, most: int) -> str:
 
 
 def is_number(*values: Any) -> bool:
-    """Whether all are finite numbers."""
+    """Says whether all are finite numbers."""
     return all(isinstance(value, (int, float)) and math.isfinite(value) for value in values)
 
 
 def is_positive(*values: Any) -> bool:
-    """Whether all can be drawn on an axis of logarithms."""
+    """Says whether all can be drawn on an axis of logarithms."""
     return is_number(*values) and all(value > 0 for value in values)
 
 
@@ -134,7 +134,7 @@ def figure(
 
 
 def _finite(value: Any) -> Any:
-    """JSON knows no NaN and no infinity; Plotly leaves a gap where there is nothing."""
+    """Replaces NaN and infinity, which JSON has not, by None, where Plotly leaves a gap."""
     if isinstance(value, float) and not math.isfinite(value):
         return None
     if isinstance(value, dict):

@@ -1,4 +1,4 @@
-"""Readers of the kinds of files that a report understands: the first one that knows a file's content reads it."""
+"""Chooses who reads a file of a report: the first reader that knows its content."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from remat.views.report.source import Source
 
 @dataclass(frozen=True)
 class Options:
-    """How the frontier of a graph is found.
+    """Says how the frontier of a graph is found.
 
     Attributes:
         estimator: what prices recomputing.
@@ -32,7 +32,7 @@ class Options:
 
 
 class Reader(NamedTuple):
-    """One kind of file that a report understands.
+    """Reads one kind of file that a report understands.
 
     Attributes:
         what: what an error message calls the kind.

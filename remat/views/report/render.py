@@ -1,4 +1,4 @@
-"""A report as one HTML file: script, style and data are in it, and a policy forbids the browser to load any more."""
+"""Renders a report as one HTML file: script, style and data are in it, and a policy forbids browsers to load more."""
 
 from __future__ import annotations
 
@@ -51,12 +51,12 @@ def _plotly() -> str:
 
 
 def _inline(script: str) -> str:
-    """A script as it may stand between two tags: nothing in it ends it, and its hash is that of what browsers see."""
+    """Writes a script so that nothing in it ends it, and its hash is that of what browsers see."""
     return script.replace("\r\n", "\n").replace("</script", "<\\/script")
 
 
 def _policy(scripts: Sequence[str]) -> str:
-    """Content-Security-Policy: these scripts run and no others, and nothing is loaded."""
+    """Writes the Content-Security-Policy by which these scripts run and no others, and nothing is loaded."""
     hashes = [base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts]
     allowed = " ".join(f"'sha256-{digest}'" for digest in hashes)
     return (
@@ -95,7 +95,7 @@ def _file(file: ReportedFile, position: int) -> dict[str, Any]:
 
 
 def _badges(section: Section) -> list[tuple[str, str]]:
-    """(style, words): what one must know about all numbers of a section."""
+    """Lists, as (style, words), what one must know about all numbers of a section."""
     badges = [("device", f"on {device}")] if (device := devices(section.provenance)) else []
     if section.kind == "Frontier":
         badges = [("device", "estimated")]
@@ -103,7 +103,7 @@ def _badges(section: Section) -> list[tuple[str, str]]:
 
 
 def _facts(file: ReportedFile, origin: Origin) -> list[tuple[str, str]]:
-    """Name and value of each fact about a file; what is not known is said so."""
+    """Lists (name, value) of each fact about a file; what the file does not state is named, too."""
     known = {"file": file.name, "sha256": file.sha256[:16], "size": human_bytes(file.size_bytes)}
     stated = {*origin.common, *(key for run in origin.differing for key in run)}
     stated |= {"date"} if "captured" in stated else set()  # as graph files call it
@@ -125,7 +125,7 @@ def _figure(figure: Figure, name: str, where: str) -> dict[str, Any]:
 
 
 def _table(table: Table, name: str, above: str = "") -> dict[str, Any]:
-    """A table; its caption is not shown where the heading `above` says the same."""
+    """Lays out a table; its caption is not shown where the heading `above` says the same."""
     same = cells.constants(table.rows)
     columns = cells.columns(table.rows)
     shown = [column for column in columns if column not in same and cells.is_shown(column, columns)]
@@ -151,14 +151,14 @@ def _table(table: Table, name: str, above: str = "") -> dict[str, Any]:
 
 
 def _names(columns: Sequence[str]) -> dict[str, str]:
-    """How people read each column; one whose short name another one has keeps its whole name, and "" is no name."""
+    """Writes how people read each column; one whose short name another one has keeps its whole name."""
     short = {column: cells.heading(column) for column in columns}
     count = Counter(short.values())
     return {column: (words if count[words] == 1 else column) or "(no name)" for column, words in short.items()}
 
 
 def _style(cell: cells.Cell, numbers: bool) -> str:
-    """A dash stands where the numbers of its column do."""
+    """Chooses the style of a cell; a dash stands where the numbers of its column do."""
     if cell.is_number or (numbers and cell.text == cells.MISSING):
         return "number"
     return "long" if len(cell.text) > _LONG else ""

@@ -1,4 +1,4 @@
-"""Parts of a report for an object of results: a table for each list of rows, and plots where somebody draws them."""
+"""Makes the parts of a report for an object of results: a table for each list of rows, and plots where it has some."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def part(name: str, rows: Sequence[Row], draw: Draw = no_figures) -> Part:
 
 
 def _flat_rows(rows: Sequence[Row]) -> list[Row]:
-    """Rows whose objects became columns of their own; two that hold the same name keep theirs before it."""
+    """Makes objects in rows columns of their own; where two objects hold the same name, theirs stands before it."""
     homes: defaultdict[str, set[str]] = defaultdict(set)
     for row in rows:
         for key, value in row.items():
@@ -70,14 +70,14 @@ def _flat_rows(rows: Sequence[Row]) -> list[Row]:
 
 
 def _object(key: str, value: Mapping[str, Any]) -> Table:
-    """An object as a table: of rows, if all it holds is objects."""
+    """Makes a table of an object: of rows, if all it holds is objects."""
     if value and all(isinstance(inner, dict) for inner in value.values()):
         return Table(_title(key), [{"name": name, **inner} for name, inner in value.items()])
     return Table(_title(key), [{"what": name, "value": inner} for name, inner in _flat(value)])
 
 
 def _flat(value: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """The entries of an object, and those of objects in it."""
+    """Yields the entries of an object, and those of objects in it."""
     for name, inner in value.items():
         if isinstance(inner, dict) and inner:
             yield from ((f"{name}: {key}", found) for key, found in cast(dict[str, Any], inner).items())

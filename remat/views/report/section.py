@@ -1,4 +1,4 @@
-"""What a report is made of: a section a file, with parts, figures and tables."""
+"""Holds what a report is made of: a section for each file, with parts, figures and tables."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Provenance = Mapping[str, str]
 
 @dataclass(frozen=True)
 class View:
-    """One of the views that a figure can show.
+    """Describes one of the views that a figure can show.
 
     Attributes:
         label: what the menu says.
@@ -27,7 +27,7 @@ class View:
 
 @dataclass(frozen=True)
 class Figure:
-    """A plot.
+    """Holds a plot.
 
     Attributes:
         title: above it.
@@ -47,7 +47,7 @@ class Figure:
 
 @dataclass(frozen=True)
 class Table:
-    """Rows under headings. The columns are the keys of all rows, in the order in which they come first.
+    """Holds rows under headings. The columns are the keys of all rows, in the order in which they come first.
 
     Attributes:
         caption: above it.
@@ -60,7 +60,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Part:
-    """Figures and tables about one thing."""
+    """Holds figures and tables about one thing."""
 
     title: str
     text: str = ""
@@ -70,7 +70,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Section:
-    """What one file says.
+    """Holds what one file says.
 
     Attributes:
         kind: what the file is, in words.
@@ -97,7 +97,7 @@ class Section:
 
 @dataclass(frozen=True)
 class ReportedFile:
-    """A file of results and what it says.
+    """Holds what one file of results is called, and what it says.
 
     Attributes:
         name: of the file, without its folder.

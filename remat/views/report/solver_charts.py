@@ -1,4 +1,4 @@
-"""Solvers beside each other: how their time grows with the problem, and how often each is the fastest."""
+"""Draws solvers beside each other: how their time grows with the problem, and how often each is the fastest."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def charts(rows: Runs) -> tuple[Figure, ...]:
 
 
 def _scaling(runs: Runs) -> Figure:
-    """A point a run; a line through the medians of each doubling of the size. One view a cost model."""
+    """Draws a point a run, and a line through the medians of each doubling of the size; one view for a cost model."""
     traces: list[plots.Trace] = []
     views: list[View] = []
     for model in names(runs, "cost_model"):
@@ -62,7 +62,7 @@ def _scaling(runs: Runs) -> Figure:
 
 
 def _cloud(solver: str, runs: Runs) -> list[plots.Trace]:
-    """The runs of one solver, and the line through those that solved their instance; the others are open markers."""
+    """Draws the runs of one solver, and a line through those that solved their instance; the others are open markers."""
     groups: defaultdict[float, list[Row]] = defaultdict(list)
     few = len({run["values"] for run in runs}) <= _FEW
     for run in runs:
@@ -109,7 +109,7 @@ def _hover(run: Row) -> str:
 
 
 def _profile(timed: Runs, runs: Runs) -> Figure:
-    """Dolan and Moré (2002): the share of instances that a solver solves within a factor of the fastest."""
+    """Draws the share of instances that a solver solves within a factor of the fastest (Dolan and Moré, 2002)."""
     traces: list[plots.Trace] = []
     views: list[View] = []
     for model in names(timed, "cost_model"):

@@ -34,7 +34,7 @@ Runs = Sequence[Row]
 
 
 def is_comparison(rows: Runs) -> bool:
-    """Whether these are runs of solvers."""
+    """Says whether these are runs of solvers."""
     return bool(rows) and all(set(renamed(row)) >= _NEEDED for row in rows)
 
 
@@ -60,7 +60,7 @@ def normalized(rows: Runs) -> list[dict[str, Any]]:
 
 
 def graph_of(run: Row) -> tuple[str, str]:
-    """Which graph was solved: an instance that was made anew, as the hash of its file tells, is another one."""
+    """Says which graph was solved: an instance that was made anew, as the hash of its file tells, is another one."""
     return run["instance"], str(run.get("graph") or "")
 
 
@@ -69,12 +69,12 @@ def _is_solved(cost: Any, bounds: Sequence[float]) -> bool:
 
 
 def names(runs: Runs, column: str) -> list[str]:
-    """What a column says, in the order in which it comes first."""
+    """Lists what a column says, in the order in which it comes first."""
     return list(dict.fromkeys(run[column] for run in runs))
 
 
 def summary(rows: Runs) -> list[dict[str, Any]]:
-    """A row for each cost model and solver: what it solved, and how fast."""
+    """Makes a row for each cost model and solver: what it solved, and how fast."""
     runs = normalized(rows)
     found: list[dict[str, Any]] = []
     for model in names(runs, "cost_model"):
@@ -101,12 +101,12 @@ def _totals(runs: Runs) -> dict[str, Any]:
 
 
 def _instances(runs: Iterable[Row]) -> int:
-    """How many there are: one that was run again counts once."""
+    """Counts the instances: one that was run again counts once."""
     return len({graph_of(run) for run in runs})
 
 
 def provenance(rows: Runs) -> tuple[Provenance, ...]:
-    """Commit, machine and versions of the runs; the dates of the runs of each, from the first to the last."""
+    """Lists commit, machine and versions of the runs, and of each the dates from its first run to its last."""
     dates: defaultdict[tuple[tuple[str, str], ...], set[str]] = defaultdict(set)
     for row in rows:
         facts = tuple((key, str(row[key])) for key in ("commit", "machine", "versions") if row.get(key))

@@ -1,4 +1,4 @@
-"""A file of results: its bytes, what they say, and the hash that tells one version from another."""
+"""Reads a file of results: its bytes, what they say, and the hash that tells one version from another."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class _TooLong(Exception):
 
 @dataclass(frozen=True)
 class Source:
-    """A file, read once.
+    """Holds a file, read once.
 
     Attributes:
         path: where it lies.
@@ -55,12 +55,12 @@ class Source:
 
     @property
     def sha256(self) -> str:
-        """Of the bytes, in hexadecimal."""
+        """The hash of the bytes, in hexadecimal."""
         return hashlib.sha256(self.data).hexdigest()
 
     @cached_property
     def content(self) -> Any:
-        """What the file says: the JSON document, or the rows of a table (CSV or parquet) as dictionaries.
+        """The JSON document, or the rows of a table (CSV or parquet) as dictionaries.
 
         None if it is text of another kind: a first line without a comma heads no table.
 
@@ -134,7 +134,7 @@ class Source:
 
 
 def _value(column: str, text: str) -> Any:
-    """A cell of a CSV file."""
+    """Reads a cell of a CSV file."""
     if text == "":
         return None
     if column in _TEXT:
