@@ -428,6 +428,9 @@ FORGED = {
     "a flow that can be unlocked": lambda: wrong(certificate=locked_by_flag()),
     "a flow of another class": lambda: wrong(certificate=put(unlocked(), "flow", honest()[1].view(Agreeable))),
     "weights of another class": lambda: wrong(certificate=put(solve(CHAIN).certificate, "weights", Boastful(1, 0))),
+    "weights below zero": lambda: wrong(
+        certificate=put(solve(CHAIN).certificate, "weights", put(Weights(), "cost", -1))
+    ),
     "weights of another kind of number": lambda: wrong(
         certificate=put(solve(CHAIN).certificate, "weights", put(Weights(), "cost", Eager(1)))
     ),
@@ -518,6 +521,24 @@ def test_a_solver_that_changes_the_question_answers_another_one() -> None:
 
     with pytest.raises(InvalidPlan, match="saves 3 bytes, but the budget is 2"):
         solve(replace(CHAIN, budget_bytes=2, recompute_cost=[0, 4, 1, 1], cannot_recompute=Bans.none(4)), Generous())
+
+
+def test_a_solver_that_lifts_a_ban_or_swaps_names_answers_another_question() -> None:
+    """What it is given is a copy, of which nothing is shared that can be changed."""
+
+    class Meddler(Exhaustive):
+        def accept(self, problem: Problem, *, time_limit_s: float | None = None) -> None:
+            problem.index.clear()
+            object.__setattr__(problem.cannot_recompute, "codes", np.zeros(4, np.int64))
+            vars(problem.cannot_recompute).pop("mask", None)
+
+        def _solve(self, problem: Problem, *, time_limit_s: float | None) -> Solution:
+            return Solution(Plan((), tuple("xabc")), 6, Termination(Reason.OPTIMAL, 6), TrustMe(), self.name)
+
+    mine = replace(CHAIN)
+    with pytest.raises(InvalidPlan, match=r"cannot be recomputed \(an input\), but is: 'x'"):
+        solve(mine, Meddler())
+    assert solve(mine).plan == BEST
 
 
 def test_numbers_are_made_plain_where_they_come_in() -> None:

@@ -73,7 +73,7 @@ class Bans:
 
     def by_reason(self, mask: BoolArray) -> Iterator[tuple[str, BoolArray]]:
         """The forbidden values of `mask`, one (n,) mask for each of their reasons."""
-        for code in np.unique(self.codes[mask & self.mask]).tolist():
+        for code in sorted(set(self.codes[mask & self.mask].tolist())):
             yield self.reasons[code - 1], mask & (self.codes == code)
 
     def also(self, mask: BoolArray, reason: str) -> Bans:

@@ -109,7 +109,7 @@ def some(mask: BoolArray) -> bool:
 
 def is_whole(number: object) -> bool:
     """A whole number, of Python or of numpy; True and False are none."""
-    return isinstance(number, int | np.integer) and not isinstance(number, bool)
+    return type(number) is int or (isinstance(number, int | np.integer) and not isinstance(number, bool))
 
 
 def name_column(label: str, names: Sequence[str], error: type[RematError]) -> tuple[str, ...]:

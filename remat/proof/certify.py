@@ -13,8 +13,8 @@ from remat.answer.plan import Plan, checked_plan
 from remat.answer.solution import FlowCertificate, Reason, Solution, Termination
 from remat.errors import CertificateRejected, InvalidPlan, InvalidProblem, UnsupportedProblem
 from remat.facts.bans import Bans, cannot_be
-from remat.facts.columns import BoolArray, IntArray, is_frozen, some
-from remat.problem.feasibility import forced
+from remat.facts.columns import LARGEST_TOTAL, BoolArray, IntArray, is_frozen, name_column, some
+from remat.problem.feasibility import Forced, forced
 from remat.problem.problem import Problem
 from remat.problem.weights import BY_COST, Weights
 
@@ -31,7 +31,7 @@ def check_plan(problem: Problem, plan: Plan) -> int:
     Raises:
         InvalidPlan: naming every broken rule, with up to five values each.
     """
-    _check_is_problem(problem)
+    check_is_problem(problem)
     choice = Choice.from_plan(problem, checked_plan(plan))
     saved, recomputed = choice.saved, choice.recomputed
     available = saved | recomputed
@@ -76,9 +76,10 @@ def check_flow(network: Network, flow: IntArray) -> int:
         )
     # Sums that wrap could look conserved. In a flow of ours no vertex passes on 2**62: all prices add up to less.
     n = network.num_vertices
-    through = np.bincount(network.tails, flow, minlength=n) + np.bincount(network.heads, flow, minlength=n)
-    if some(through >= 2.0**63):
-        raise CertificateRejected(f"too much flow at vertex {int(through.argmax())}: {through.max():.2e}")
+    if flow.sum(dtype=np.float64) >= LARGEST_TOTAL:
+        through = np.bincount(network.tails, flow, minlength=n) + np.bincount(network.heads, flow, minlength=n)
+        if some(through >= 2.0**63):
+            raise CertificateRejected(f"too much flow at vertex {int(through.argmax())}: {through.max():.2e}")
     excess = np.zeros(n, np.int64)
     np.add.at(excess, network.heads, flow)
     np.subtract.at(excess, network.tails, flow)
@@ -110,35 +111,30 @@ def certify(problem: Problem, solution: Solution) -> bool:
         InvalidPlan: the plan is not legal, or does not cost what the solution says.
         CertificateRejected: the proof, or the bound, does not hold; or there is something of another class.
     """
-    return certify_for(as_it_is(problem), solution)
+    return certify_for(_as_it_is(problem), solution)
 
 
-def as_it_is(problem: object) -> Problem:
-    """A copy of a problem, checked again: nothing that was cached, or changed since it was made, gets into it.
-
-    Raises:
-        InvalidProblem: it is no problem, or breaks a rule.
-    """
-    own = _check_is_problem(problem)
-    bans: dict[str, Any] = {"cannot_save": own.cannot_save, "cannot_recompute": own.cannot_recompute}
+def _as_it_is(problem: Problem) -> Problem:
+    """A copy of a problem, checked again: nothing that was cached, or changed since it was made, gets into it."""
+    check_is_problem(problem)
+    bans: dict[str, Any] = {"cannot_save": problem.cannot_save, "cannot_recompute": problem.cannot_recompute}
     for label, column in bans.items():
-        if type(column) is not Bans:
-            raise InvalidProblem(f"Problem.{label} must be remat.Bans, got {column!r}")
-        bans[label] = Bans(np.array(column.codes), column.reasons)
-    return replace(own, **bans)
+        if type(column) is Bans:
+            bans[label] = Bans(np.array(column.codes), column.reasons)  # codes that are frozen would not be checked
+    return replace(problem, **bans)
 
 
-def _check_is_problem(problem: object) -> Problem:
-    if type(problem) is not Problem:  # a class of its own may price plans as it likes
+def check_is_problem(problem: object) -> None:
+    """Raises `InvalidProblem` for anything but a `Problem`; a class of its own may price plans as it likes."""
+    if type(problem) is not Problem:
         raise InvalidProblem(
             f"expected a remat.Problem, got {type(problem).__name__}; a graph is posed first: cost_model.pose(graph)"
         )
-    return problem
 
 
 def certify_for(problem: Problem, solution: Solution) -> bool:
-    """Checks what a solution claims about a problem that `as_it_is` has checked; see `certify`."""
-    check_exact(solution)
+    """Checks what a solution claims about a problem that nobody else can have changed; see `certify`."""
+    _check_exact(solution)
     if solution.plan is None:
         return _certify_without_plan(problem, solution)
     _check_claim(solution, check_plan(problem, solution.plan))
@@ -156,55 +152,70 @@ def proven_bound(problem: Problem, certificate: FlowCertificate) -> int | None:
     Raises:
         CertificateRejected: the flow is not feasible, or no bound follows from it.
     """
-    weights = exact_weights(certificate)
     try:
-        reduction = Reduction.of(problem, weights)
+        least = proven_weight(problem, certificate)
     except UnsupportedProblem as error:
         raise CertificateRejected(f"no bound follows from the flow: {error}") from error
+    weights = certificate.weights
     if weights != BY_COST and problem.budget_bytes is None:
         raise CertificateRejected(f"a flow that weighs bytes ({weights}) bounds nothing without a budget")
-    least = reduction.base + reduction.unit * check_flow(reduction.network, certificate.flow)
-    if not is_frozen(certificate.flow):
-        raise CertificateRejected("a flow that can be written to proves nothing; FlowCertificate(flow) keeps a copy")
     return weights.bound(least, problem.budget_bytes)
 
 
-def exact_weights(certificate: FlowCertificate) -> Weights:
-    """The weights of a flow, if they are our own: a subclass may have a bound of its own.
+def proven_weight(problem: Problem, certificate: FlowCertificate, known: Forced | None = None) -> int:
+    """What every choice weighs at least, whatever the budget, shown by a flow.
+
+    Args:
+        problem: a feasible problem.
+        certificate: the flow, and what its weights are.
+        known: `forced(problem)`, to save time.
 
     Raises:
-        CertificateRejected: they are something else.
+        CertificateRejected: the flow is not feasible, or it, or its weights, are not our own.
+        UnsupportedProblem: the weighed prices add up to 2**62 or more.
     """
-    weights = certificate.weights
+    flow, weights = certificate.flow, certificate.weights
     if type(weights) is not Weights or not type(weights.cost) is type(weights.byte) is int:
         raise CertificateRejected(f"a flow's weights must be remat.problem.weights.Weights, got {weights!r}")
-    return Weights(weights.cost, weights.byte)
+    if min(weights.cost, weights.byte) < 0:
+        raise CertificateRejected(f"a flow's weights must not be negative, got {weights!r}")
+    reduction = Reduction.of(problem, weights, known)
+    least = reduction.base + reduction.unit * check_flow(reduction.network, flow)
+    if not is_frozen(flow):
+        raise CertificateRejected("a flow that can be written to proves nothing; FlowCertificate(flow) keeps a copy")
+    return least
 
 
-def check_exact(solution: object) -> None:
+def _check_exact(solution: object) -> None:
     """Checks that a solution is made of our own classes, plain numbers and plain text.
 
     Raises:
-        InvalidPlan: the plan is of another class, or holds something else than names.
-        CertificateRejected: something else does.
+        InvalidPlan: the plan holds something else than names.
+        CertificateRejected: something else is of another class.
     """
     if type(solution) is not Solution:
         raise CertificateRejected(f"a solver must return a remat.Solution, got {solution!r}")
     claim, plan = solution.termination, solution.plan
-    if type(claim) is not Termination:
-        raise CertificateRejected(f"Solution.termination must be a remat.Termination, got {claim!r}")
-    parts = (("objective", solution.objective, int), ("bound", claim.bound, int), ("limit", claim.limit, str))
-    for label, part, kind in (*parts, ("solver", solution.solver, str), ("reason", claim.reason, Reason)):
-        if part is not None and type(part) is not kind:
-            raise CertificateRejected(
-                f"the {label} must be of type {kind.__name__}, got {type(part).__name__} {part!r}"
-            )
-    if plan is not None and type(plan) is not Plan:
-        raise InvalidPlan(f"Solution.plan must be a remat.Plan or None, got {plan!r}")
-    if plan is not None and not type(plan.saved) is type(plan.recomputed) is tuple:
-        raise InvalidPlan(f"the names of a plan must be in tuples, got {plan.saved!r} and {plan.recomputed!r}")
+    _check_type("the termination", claim, Termination)
+    _check_type("the reason", claim.reason, Reason)
+    _check_type("the solver", solution.solver, str)
+    for label, part, kind in (
+        ("the objective", solution.objective, int),
+        ("the bound", claim.bound, int),
+        ("the limit", claim.limit, str),
+        ("the plan", plan, Plan),
+    ):
+        if part is not None:
+            _check_type(label, part, kind)
     if plan is not None:
-        replace(plan)  # checks the names
+        for label in ("saved", "recomputed"):
+            _check_type(f"Plan.{label}", getattr(plan, label), tuple)
+            name_column(f"Plan.{label}", getattr(plan, label), InvalidPlan)
+
+
+def _check_type(label: str, part: object, kind: type) -> None:
+    if type(part) is not kind:
+        raise CertificateRejected(f"{label} must be of type {kind.__name__}, got {type(part).__name__} {part!r}")
 
 
 def _check_claim(solution: Solution, cost: int) -> None:

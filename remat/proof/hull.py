@@ -12,14 +12,13 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from remat.answer.choice import Choice
-from remat.answer.network import Reduction
 from remat.answer.solution import FlowCertificate
 from remat.answer.solver import Cut, FlowSolver
 from remat.errors import CertificateRejected, UnsupportedProblem
 from remat.problem.feasibility import Forced, check_feasible, forced
 from remat.problem.problem import Problem
 from remat.problem.weights import BY_BYTES, BY_COST, Weights
-from remat.proof.certify import check_flow, exact_weights
+from remat.proof.certify import proven_weight
 
 
 @dataclass(frozen=True, eq=False)
@@ -151,10 +150,9 @@ class Hull:
 
     def _vertex(self, cut: Cut) -> Vertex:
         """A cut as a point, if its flow proves that nothing weighs less."""
-        vertex, weights = Vertex.of(self.problem, cut.choice), exact_weights(cut.certificate)
-        reduction = Reduction.of(self.problem, weights, self._rules)
-        proven = reduction.base + reduction.unit * check_flow(reduction.network, cut.certificate.flow)
-        weight = weights.weigh(*vertex.point)
+        vertex = Vertex.of(self.problem, cut.choice)
+        proven = proven_weight(self.problem, cut.certificate, self._rules)
+        weight = cut.certificate.weights.weigh(*vertex.point)
         if not weight == proven == cut.weight:
             raise CertificateRejected(
                 f"{self.solver.name} returns a cut that weighs {weight}, as a minimum cut of {cut.weight}; "

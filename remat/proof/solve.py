@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
+from typing import TypeVar
 
 from remat.answer.registry import DEFAULT_BUDGET_SOLVER, DEFAULT_SOLVER, find_solver
 from remat.answer.solution import Reason, Solution, Termination
@@ -12,7 +13,9 @@ from remat.errors import CertificateRejected, Infeasible, LimitReached
 from remat.problem.feasibility import check_feasible, forced
 from remat.problem.problem import Problem
 from remat.proof.budget import check_budget
-from remat.proof.certify import as_it_is, certify_for, check_exact
+from remat.proof.certify import certify_for, check_is_problem
+
+_T = TypeVar("_T")
 
 
 def solve(
@@ -44,34 +47,49 @@ def solve(
         LimitReached: the solver found no plan: a limit stopped it, or it is a heuristic.
         InvalidPlan, CertificateRejected: the solver's answer is wrong. That is a bug in the solver.
     """
-    asked = as_it_is(problem)  # what a solver does to the one that it is given is no matter
+    check_is_problem(problem)
     if solver is None:
         solver = DEFAULT_SOLVER if problem.budget_bytes is None else DEFAULT_BUDGET_SOLVER
-    chosen = find_solver(solver)
-    chosen.accept(problem, time_limit_s=time_limit_s)
-    rules = forced(asked)
+    chosen, given = find_solver(solver), _copy(problem)
+    chosen.accept(given, time_limit_s=time_limit_s)
+    rules = forced(problem)
     try:
-        check_feasible(asked, rules)
-        check_budget(asked, rules)
+        check_feasible(problem, rules)
+        check_budget(problem, rules)
     except Infeasible as conflict:
         if throw:
             raise
         claim = Termination(Reason.INFEASIBLE, detail=str(conflict))
         return Solution(None, None, claim, None, chosen.name, is_proven=True)
     start = time.perf_counter()
-    solution = chosen._solve(problem, time_limit_s=time_limit_s)  # pyright: ignore[reportPrivateUsage]
+    solution = chosen._solve(given, time_limit_s=time_limit_s)  # pyright: ignore[reportPrivateUsage]
     taken_s = time.perf_counter() - start
-    check_exact(solution)
+    solution = replace(solution, is_proven=certify_for(problem, solution), solve_time_s=taken_s)
     if solution.termination.reason is Reason.INFEASIBLE:
         raise CertificateRejected(f"{chosen.name} claims INFEASIBLE, but no rule stands in the way of a plan")
-    solution = replace(solution, is_proven=certify_for(asked, solution), solve_time_s=taken_s)
     if solution.plan is None and throw:
         raise LimitReached(_nothing_found(solution))
     return solution
 
 
+def _copy(problem: Problem) -> Problem:
+    """Copies a problem for a solver, so that nothing which the solver does to it changes the question.
+
+    The columns are shared, for nothing can write to them.
+    """
+    own = _twin(problem)
+    vars(own).pop("index", None)  # a dictionary
+    vars(own).update(cannot_save=_twin(own.cannot_save), cannot_recompute=_twin(own.cannot_recompute))
+    return own
+
+
+def _twin(thing: _T) -> _T:
+    twin = object.__new__(type(thing))  # `copy.copy` takes three times as long
+    vars(twin).update(vars(thing))
+    return twin
+
+
 def _nothing_found(solution: Solution) -> str:
-    check_exact(solution)
     if solution.termination.reason is Reason.GAVE_UP:
         return f"{solution.solver} is a heuristic, and found no plan, though there is one; take an exact solver"
     return (
