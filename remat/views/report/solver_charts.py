@@ -62,7 +62,7 @@ def _scaling(runs: Runs) -> Figure:
 
 
 def _cloud(solver: str, runs: Runs) -> list[plots.Trace]:
-    """Draws the runs of one solver, and a line through those that solved their instance; the others are open markers."""
+    """Draws the runs of one solver, and a line through those that solved their instance; open markers did not."""
     groups: defaultdict[float, list[Row]] = defaultdict(list)
     few = len({run["values"] for run in runs}) <= _FEW
     for run in runs:
