@@ -28,9 +28,9 @@ from remat.cli.app import app
 from remat.errors import InvalidOption, InvalidPlan
 from remat.facts.columns import BoolArray
 from remat.improve.refine import Objective, Peak, Time, Traffic
-from remat.improve.refine.classes import colours
+from remat.improve.refine.equal_values import colours
 from remat.improve.refine.objectives import Score, Scorer
-from remat.improve.refine.repeats import shortened
+from remat.improve.refine.repeated_layers import shortened
 from remat.improve.refine.states import Space, State
 from remat.predict.time.device import DeviceProfile
 from remat.problem.feasibility import forced

@@ -1,4 +1,4 @@
-"""Better plans than a single cut can find, and all trade-offs at once.
+"""Searches for plans that are better than what a single cut can find, and for whole curves of trade-offs.
 
 A cut prices each value by itself. What is searched for here depends on many decisions together: peak memory
 (`peak_search`, from plans that `peak_plans` collects), the kernels that a plan becomes (`refine`), what the kernels of

@@ -7,7 +7,7 @@ from remat.facts.columns import is_whole
 from remat.words import parse_bytes
 
 
-def budget_bytes(budget: int | str) -> int:
+def read_budget(budget: int | str) -> int:
     """Reads one budget, in bytes or as a size such as "8GB".
 
     Raises:

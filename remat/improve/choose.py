@@ -1,4 +1,4 @@
-"""`remat.choose`: from a graph and a cost model to a checked plan."""
+"""Implements `remat.choose`, which takes a graph and a cost model to a checked plan."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def choose(
     time_limit_s: float | None = None,
     throw: bool = True,
 ) -> Solution:
-    """The best plan for a graph under a cost model: poses the problem and solves it.
+    """Poses the problem of a graph under a cost model, and returns the best plan.
 
     A cost model that limits peak memory, which no `Problem` can state, is searched for
     (`remat.improve.peak_search`).

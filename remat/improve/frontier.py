@@ -1,4 +1,4 @@
-"""`remat.frontier`: memory against time, the whole trade-off, with a bound at every budget."""
+"""Implements `remat.frontier`: the whole trade-off of memory against time, with a bound at every budget."""
 
 from __future__ import annotations
 
@@ -24,8 +24,7 @@ from remat.answer.solver import Solver
 from remat.errors import InvalidOption
 from remat.facts.columns import is_whole
 from remat.facts.graph import Graph
-from remat.improve.byte_budgets import budget_bytes as in_bytes
-from remat.improve.byte_budgets import evenly_spaced
+from remat.improve.byte_budgets import evenly_spaced, read_budget
 from remat.problem.costmodel import CostModel
 from remat.problem.demands import unpriced
 from remat.problem.estimator import Estimator
@@ -112,12 +111,12 @@ class Frontier:
         return tuple(point for point in self.points if point.is_vertex)
 
     def bound(self, budget_bytes: int | str) -> int | None:
-        """What every plan that saves up to a budget costs at least; None if there is no such plan.
+        """Returns what every plan that saves up to a budget costs at least; None if there is no such plan.
 
         Args:
             budget_bytes: bytes, or a size such as "8GB".
         """
-        limit, vertices = in_bytes(budget_bytes), self.vertices
+        limit, vertices = read_budget(budget_bytes), self.vertices
         if limit < vertices[0].saved_bytes:
             return None
         # What holds for a larger budget holds for this one.
@@ -125,12 +124,12 @@ class Frontier:
         return max(vertices[after].bound, *(edge.bound(limit) for edge in self.edges[max(after - 1, 0) : after]), 0)
 
     def at(self, budget_bytes: int | str) -> Point:
-        """The best plan known that saves up to a budget (bytes, or a size such as "8GB").
+        """Returns the best plan known that saves up to a budget (bytes, or a size such as "8GB").
 
         Raises:
             InvalidOption: no plan saves so little.
         """
-        limit = in_bytes(budget_bytes)
+        limit = read_budget(budget_bytes)
         fitting = [point for point in self.points if point.saved_bytes <= limit]
         if not fitting:
             raise InvalidOption(
@@ -164,9 +163,9 @@ class Frontier:
         return replace(self, points=tuple(points))
 
     def _budgets(self, budgets: int | Iterable[int | str]) -> list[int]:
-        """What `refine` takes, in bytes."""
+        """Reads what `refine` takes, in bytes."""
         if isinstance(budgets, Iterable) and not isinstance(budgets, str):
-            return [in_bytes(budget) for budget in budgets]
+            return [read_budget(budget) for budget in budgets]
         if isinstance(budgets, str) or not is_whole(budgets) or budgets < 0:
             raise InvalidOption(
                 f'budgets must be how many, or a list of bytes and sizes such as ["8GB"], got {budgets!r}'
@@ -184,9 +183,10 @@ class Frontier:
         return Point(budget_bytes, saved_bytes, cost, bound, max(bound, claimed), solution.plan, solver.name)
 
     def price(self, plan: Plan) -> tuple[int, int]:
-        """(saved bytes, cost) of any plan for the same graph, say PyTorch's (`remat.pytorch.measure.torch_budgets`).
+        """Returns (saved bytes, cost) of any plan for the same graph.
 
-        It may save views, which count with what owns their memory, once.
+        It may save views, as PyTorch's do (`remat.pytorch.measure.torch_budgets`): they count with what owns their
+        memory, once.
 
         Raises:
             InvalidPlan: it is not legal.
@@ -198,7 +198,7 @@ class Frontier:
         return PlanFacts.of(self.graph, plan).saved_bytes, Choice.from_plan(self.problem, plan).cost(self.problem)
 
     def as_frame(self) -> pd.DataFrame:
-        """A row for each point; the bound is that of its budget."""
+        """Returns a row for each point; the bound is that of its budget."""
         import pandas as pd  # pyright: ignore[reportMissingTypeStubs]
 
         prices = ("cost", "bound", "claimed_bound")
@@ -226,7 +226,7 @@ class Frontier:
         return draw(vertices, between, self._bound_line(), beside or {}, self.unit, path)
 
     def _bound_line(self) -> list[tuple[int, int]]:
-        """(budget, proven bound) along the frontier: at each vertex, and between two where the hull is not exact."""
+        """Lists (budget, proven bound): of each vertex, and of budgets between two where the hull is not exact."""
         corners = {vertex.saved_bytes: vertex.bound for vertex in self.vertices}
         for edge in self.edges:
             if not edge.is_exact:
@@ -249,7 +249,7 @@ def frontier(
     cost_model: str | CostModel | None = None,
     solver: str | Solver = DEFAULT_SOLVER,
 ) -> Frontier:
-    """The exact lower convex hull of (saved bytes, cost), by minimum cuts.
+    """Finds the exact lower convex hull of (saved bytes, cost), by minimum cuts.
 
     Args:
         graph: a joint graph; or a problem, whose budget is ignored.
@@ -266,35 +266,27 @@ def frontier(
     flow = flow_solver(solver)
     hull = Hull(problem, flow)
     edges = hull.edges()
-    if not edges:  # one choice is the best in both
-        points = (_point(problem, hull.cheapest, hull.cheapest.cost, flow.name),)
-        return Frontier(problem, unit, points, (), graph if isinstance(graph, Graph) else None)
+    first = edges[0].left if edges else hull.cheapest  # without edges, one choice is the best in both
     # That the smallest one costs so much is no part of what its own flow proves, which counts bytes alone.
-    first = edges[0].left
-    points = (
-        _point(problem, first, edges[0].bound(first.saved_bytes), flow.name),
-        *(_point(problem, edge.right, edge.right.cost, flow.name) for edge in edges),
-    )
+    least = edges[0].bound(first.saved_bytes) if edges else first.cost
+    vertices = [(first, least), *((edge.right, edge.right.cost) for edge in edges)]
+    points = tuple(_point(problem, vertex, bound, flow.name) for vertex, bound in vertices)
     return Frontier(problem, unit, points, tuple(edges), graph if isinstance(graph, Graph) else None)
 
 
 def _posed(
     graph: Graph | Problem, estimator: str | Estimator, cost_model: str | CostModel | None
 ) -> tuple[Problem, str]:
-    """The problem without a budget, and the unit of its costs."""
+    """Returns the problem without a budget, and the unit of its costs."""
     if isinstance(graph, Graph):
-        model = find_costmodel(cost_model or _recompute_time(estimator))
+        recompute_time: Any = costmodel_class(DEFAULT_TIME_MODEL)
+        model = find_costmodel(cost_model or recompute_time(estimator=estimator))
         return replace(model.pose_without_peak(graph), budget_bytes=None), model.unit
     if not isinstance(graph, Problem):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise InvalidOption(f"frontier needs a remat.Graph or a remat.Problem, got {graph!r}")
     if cost_model is not None:
         raise InvalidOption(f"cost_model is for a graph: a problem has its prices, got {cost_model!r}")
     return replace(graph, budget_bytes=None), "cost"
-
-
-def _recompute_time(estimator: str | Estimator) -> CostModel:
-    plugin: Any = costmodel_class(DEFAULT_TIME_MODEL)
-    return plugin(estimator=estimator)
 
 
 def _point(problem: Problem, vertex: Vertex, bound: int, solver: str) -> Point:

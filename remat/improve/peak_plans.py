@@ -1,4 +1,4 @@
-"""Plans with their simulated peaks, of which none is beaten by another one in both peak and cost.
+"""Collects plans with their simulated peaks, of which none is beaten by another one in both peak and cost.
 
 What is looked at depends on no budget. So whatever the budgets, a larger one never gets a plan that costs more,
 nor one with a smaller peak; and many budgets of one problem are answered by one search.
@@ -59,7 +59,7 @@ class PeakPlan:
 
 
 class PeakPlans:
-    """The plans that are found for one problem of one graph; nothing is searched for before it is asked for."""
+    """Holds the plans that are found for one problem of one graph; it searches when it is first asked."""
 
     def __init__(self, graph: Graph, problem: Problem, solver: Solver, time_limit_s: float | None = None) -> None:
         self.graph, self.problem, self.solver, self.time_limit_s = graph, problem, solver, time_limit_s
@@ -67,7 +67,7 @@ class PeakPlans:
         self._hull = Hull(problem, flow_solver())
 
     def within(self, limit_bytes: int) -> PeakPlan | None:
-        """The cheapest plan found with a peak of at most `limit_bytes`, if any."""
+        """Returns the cheapest plan found with a peak of at most `limit_bytes`, if any."""
         if self.cheapest.peak_bytes <= limit_bytes:
             return self.cheapest
         return max((p for p in self.front if p.peak_bytes <= limit_bytes), key=lambda p: p.peak_bytes, default=None)
@@ -91,7 +91,7 @@ class PeakPlans:
 
     @cached_property
     def front(self) -> tuple[PeakPlan, ...]:
-        """All that is found, from the smallest peak to the lowest cost."""
+        """The plans found, from the smallest peak to the lowest cost."""
         plans = _unbeaten([self.cheapest, *self._vertices(), *self._samples()])
         plans = _unbeaten([*plans, *self._between_budgets(plans)])
         plans = _unbeaten([*plans, *self._with_less_peak(plans[0])])
@@ -116,7 +116,7 @@ class PeakPlans:
             budgets = {
                 (low.cost - high.cost) * (high.peak_bytes - low.peak_bytes): budget
                 for low, high in pairwise(plans)
-                if (budget := (self._saved_bytes(low) + self._saved_bytes(high)) // 2) not in tried
+                if (budget := sum(plan.choice.saved_bytes(self.problem) for plan in (low, high)) // 2) not in tried
             }
             if not budgets:
                 break
@@ -129,20 +129,18 @@ class PeakPlans:
     def _with_less_peak(self, plan: PeakPlan) -> list[PeakPlan]:
         """Saves or drops storages that make the peak, one after the other, as long as that helps."""
         found: list[PeakPlan] = []
-        better: PeakPlan | None = plan
-        while better is not None:
-            plan = better
+        while True:
             timeline = self._simulator.timeline(self.graph.widened(plan.choice.saved))
             moves = [self.problem.index[t.name] for t in timeline.peak_tensors if t.name in self.problem.index]
             tried = [other for v in moves[:_MOVES] if (other := self._changed(plan, v)) is not None]
             found += tried
-            better = min(tried, key=_by_peak, default=None)
-            if better is not None and better.peak_bytes >= plan.peak_bytes:
-                better = None
-        return found
+            better = min(tried, key=_by_peak, default=plan)
+            if better.peak_bytes >= plan.peak_bytes:
+                return found
+            plan = better
 
     def _between_peaks(self, plans: list[PeakPlan]) -> list[PeakPlan]:
-        """Plans that save more than each of `plans`, up to the peak of the next one."""
+        """Finds plans that save more than each of `plans`, up to the peak of the next one."""
         found: list[PeakPlan] = []
         for plan, after in pairwise(plans):
             share = Fraction(1, len(plans) - 1) + Fraction(plan.cost - after.cost, plans[0].cost - plans[-1].cost)
@@ -161,7 +159,7 @@ class PeakPlans:
         return found
 
     def _changed(self, plan: PeakPlan, v: int) -> PeakPlan | None:
-        """The plan that decides otherwise about a value; None if it is not legal."""
+        """Returns the plan that decides otherwise about a value; None if it is not legal."""
         wanted = plan.choice.saved.copy()
         wanted[v] = not wanted[v]
         return self._legal(wanted)
@@ -173,7 +171,7 @@ class PeakPlans:
         return self._simulated(choice)
 
     def _saving(self, budget_bytes: int) -> PeakPlan | None:
-        """The plan of the solver for a budget of saved bytes; None if it finds none within its time."""
+        """Returns the solver's plan for a budget of saved bytes; None if it finds none within its time."""
         problem = replace(self.problem, budget_bytes=budget_bytes)
         plan = solve(problem, self.solver, time_limit_s=self.time_limit_s, throw=False).plan
         return None if plan is None else self._simulated(Choice.from_plan(self.problem, plan))
@@ -181,16 +179,13 @@ class PeakPlans:
     def _simulated(self, choice: Choice) -> PeakPlan:
         return PeakPlan(choice, choice.cost(self.problem), self._simulator.peak(self.graph.widened(choice.saved)))
 
-    def _saved_bytes(self, plan: PeakPlan) -> int:
-        return plan.choice.saved_bytes(self.problem)
-
 
 def _by_peak(plan: PeakPlan) -> tuple[int, int]:
     return plan.peak_bytes, plan.cost
 
 
 def _unbeaten(plans: Iterable[PeakPlan]) -> list[PeakPlan]:
-    """From the smallest peak to the lowest cost: each costs less than all with a smaller peak."""
+    """Sorts plans from the smallest peak to the lowest cost, and drops those with a cheaper one of no more peak."""
     kept: list[PeakPlan] = []
     for plan in sorted(plans, key=_by_peak):
         if not kept or plan.cost < kept[-1].cost:

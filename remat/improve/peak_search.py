@@ -1,4 +1,4 @@
-"""The fastest plan whose peak memory fits a budget: a search, with a proven bound.
+"""Searches for the fastest plan whose peak memory fits a budget, with a proven bound.
 
 Peak memory is no sum over saved values: what is recomputed is alive for a while, too, so that saving
 less may take more. No `Problem` can state that. But at any one step what is saved, and not read yet,
@@ -35,7 +35,7 @@ NAME = "peak-search"
 
 
 def relaxation(graph: Graph, problem: Problem, limit_bytes: int) -> Problem:
-    """A problem with a byte budget that every plan with a peak of at most `limit_bytes` solves.
+    """Poses a problem with a byte budget that every plan with a peak of at most `limit_bytes` solves.
 
     At any one step, what is alive is at least what every plan needs there, and what is saved and
     cannot have been read yet. Of all steps this takes the one where that is most under the cheapest
@@ -56,7 +56,7 @@ def relaxation(graph: Graph, problem: Problem, limit_bytes: int) -> Problem:
 
 
 def _tightest(facts: Storages, floor: AlwaysAlive, saved_bytes: IntArray) -> int:
-    """The position of the operator of the backward pass with the most bytes alive; -1 for its start."""
+    """Finds the position of the operator of the backward pass with the most bytes alive; -1 for its start."""
     n = len(facts)
     unread = np.zeros(n + 2, np.int64)
     np.add.at(unread, floor.first_read, saved_bytes)
@@ -75,7 +75,7 @@ def fit_peak(
     time_limit_s: float | None = None,
     throw: bool = True,
 ) -> Solution:
-    """The fastest plan found whose simulated peak is within the limits.
+    """Finds the fastest plan whose simulated peak is within the limits.
 
     Args:
         graph: the joint graph.
@@ -141,7 +141,7 @@ def _in_bytes(limit: int | Fraction, plans: PeakPlans) -> int:
 
 
 def _possible(graph: Graph, limit_bytes: int) -> WorkingSet:
-    """What no plan can do without. Raises `Infeasible` if that is too much."""
+    """Returns what no plan can do without; raises `Infeasible` if that is too much."""
     least = lower_bound(graph)
     if least.bytes > limit_bytes:
         raise Infeasible(f"no plan has a peak of at most {limit_bytes} bytes: {least}\nRaise the budget.")

@@ -1,4 +1,4 @@
-"""Recomputation across the kernels of one pass (paper, section 3.7).
+"""Recomputes values across the kernels of one pass (paper, section 3.7).
 
 Where a kernel reads what another one wrote, "save or recompute?" comes up again, and a minimum cut answers it. A `Pass`
 is a forward or backward graph in fusion groups (`remat.improve.between_kernels.fusion_groups`); `pair` states the

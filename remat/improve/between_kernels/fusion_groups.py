@@ -1,4 +1,4 @@
-"""Fusion groups of one pass, and what they read from memory and write to it.
+"""Describes the fusion groups of one pass, and what they read from memory and write to it.
 
 A *pass* is one graph that runs from its inputs to its outputs: a forward or a backward graph after the partition. A
 *fusion group* is what one kernel computes. A value may be computed by several groups, by each for itself: compilers
@@ -20,7 +20,7 @@ from remat.facts.graph import Graph
 
 @dataclass(frozen=True)
 class Group:
-    """What one kernel computes. `remat.predict.kernels.Kernel` has these three attributes, too.
+    """Says what one kernel computes. `remat.predict.kernels.Kernel` has these three attributes, too.
 
     Attributes:
         values: positions in the graph of what it computes; views need not be named, they are free.
@@ -34,13 +34,13 @@ class Group:
 
     @classmethod
     def of(cls, values: Iterable[int], writes: Iterable[int] = (), *, generated: bool = True) -> Group:
-        """From any collections of positions."""
+        """Makes a group of any collections of positions."""
         return cls(frozenset(values) | frozenset(writes), frozenset(writes), generated)
 
 
 @dataclass(frozen=True)
 class PassTraffic:
-    """What the groups of a pass really do: what nobody reads in the end is not computed.
+    """Says what the groups of a pass really do: what nobody reads in the end is not computed.
 
     Attributes:
         computes: of each group, the values that it must compute, views left out.
@@ -62,7 +62,7 @@ class PassTraffic:
 
 @dataclass(frozen=True, eq=False)
 class Pass:
-    """A graph that runs once, and its fusion groups in the order in which they run.
+    """Joins a graph that runs once with its fusion groups, in the order in which they run.
 
     Attributes:
         graph: all of its values, and perhaps others, whatever their region. A value that is in no group is in
@@ -105,7 +105,7 @@ class Pass:
         in_memory: Iterable[int] = (),
         results: Iterable[int] | None = None,
     ) -> Pass:
-        """A pass from what each kernel reads, writes, and whether it is generated.
+        """Makes a pass of what each kernel reads, writes, and whether it is generated.
 
         A kernel computes what it writes, and all that is in the way from there to what other kernels write: that
         is what the compiler has inlined, or keeps in the kernel. If several kernels write one value, the first
@@ -136,7 +136,7 @@ class Pass:
         return cls(graph, tuple(groups), empty.results)
 
     def _inside(self, writes: frozenset[int], stop: frozenset[int]) -> set[int]:
-        """Back from what a kernel writes to what is in memory."""
+        """Walks back from what a kernel writes to what is in memory, and returns what lies between."""
         inside, todo = set[int](), list(writes)
         while todo:
             v = todo.pop()
@@ -148,12 +148,12 @@ class Pass:
 
     @cached_property
     def bases(self) -> list[int]:
-        """Of each value, the one whose memory it lives in: itself, unless it is a view."""
+        """The value in whose memory each value lives: itself, unless it is a view."""
         return [b if view else i for i, (b, view) in enumerate(zip(self.graph.base, self.graph.view, strict=True))]
 
     @cached_property
     def writer(self) -> dict[int, int]:
-        """Which group writes a value, where one does."""
+        """The group that writes each value, for values that some group writes."""
         return {v: k for k, group in enumerate(self.groups) for v in group.writes}
 
     @cached_property
@@ -163,7 +163,7 @@ class Pass:
 
     @cached_property
     def roots(self) -> tuple[int, ...]:
-        """What must be written: results, and what nobody uses (an effect, such as a copy into an input)."""
+        """The values that must be written: results, and what nobody uses (an effect, such as a copy into an input)."""
         used = np.zeros(len(self.graph), np.bool_)
         used[self.graph.producers] = True
         results = np.flatnonzero(self.graph.output).tolist() if self.results is None else sorted(self.results)
@@ -171,7 +171,7 @@ class Pass:
 
     @cached_property
     def traffic(self) -> PassTraffic:
-        """Found backwards from what must be written."""
+        """The traffic of the groups, found backwards from what must be written."""
         computes: list[set[int]] = [set() for _ in self.groups]
         reads: list[set[int]] = [set() for _ in self.groups]
         writes: list[set[int]] = [set() for _ in self.groups]
@@ -205,14 +205,14 @@ class Pass:
         return self.writer[base]
 
     def _read_bytes(self, reads: Iterable[int]) -> int:
-        """Each storage once, and no more of it than the views reach through which it is read."""
+        """Counts each storage once, and no more of it than the views reach through which it is read."""
         reached: dict[int, int] = {}
         for u in reads:
             reached[self.bases[u]] = reached.get(self.bases[u], 0) + int(self.graph.moved_bytes[u])
         return sum(min(bytes, int(self.graph.storage_bytes[base])) for base, bytes in reached.items())
 
     def with_more(self, k: int, values: Iterable[int]) -> Pass:
-        """The same pass, where group `k` computes `values` itself, too."""
+        """Returns the same pass, where group `k` computes `values` itself, too."""
         grown = replace(self.groups[k], values=self.groups[k].values | frozenset(values))
         return Pass(self.graph, (*self.groups[:k], grown, *self.groups[k + 1 :]), self.results)
 

@@ -1,9 +1,6 @@
-"""Recomputation across kernels: between touching fusion groups of one pass (paper, section 3.7).
+"""States as a joint graph which values of a fusion group A a group B, which reads them, should compute again.
 
-Where a group B reads what a group A writes, the question of the two passes comes up again: which of A's
-values should go through memory, and which should B compute again? `pair` states it as a joint graph of A
-(for the forward pass) and B (for the backward pass), which a cost model and a solver take like any other;
-`remat.improve.between_kernels` asks it for all pairs of a pass.
+A stands for the forward pass and B for the backward pass (paper, section 3.7).
 """
 
 from __future__ import annotations
@@ -19,7 +16,7 @@ from remat.improve.between_kernels.fusion_groups import Pass
 
 
 def pair(whole: Pass, a: int, b: int) -> Graph:
-    """The joint graph of two groups, A as the forward pass and B as the backward pass.
+    """Builds the joint graph of two groups, A as the forward pass and B as the backward pass.
 
     What A reads are its inputs. A value of A that another group needs, or that the pass returns, is an output:
     it is written whatever is decided here (paper, 3.7). So is one that A computes, but another group writes.
@@ -43,12 +40,12 @@ def pair(whole: Pass, a: int, b: int) -> Graph:
 
 
 def touches(whole: Pass, a: int, b: int) -> bool:
-    """Whether group `b` reads what group `a` writes."""
+    """Says if group `b` reads what group `a` writes."""
     return any(whole.writer.get(whole.bases[u]) == a for u in whole.traffic.reads[b])
 
 
 class _Pair:
-    """The values of two groups, sorted into the two sides of a joint graph."""
+    """Sorts the values of two groups into the two sides of a joint graph."""
 
     def __init__(self, whole: Pass, a: int, b: int) -> None:
         self.whole, self.a, self.b = whole, a, b
@@ -61,7 +58,7 @@ class _Pair:
         self.builder = GraphBuilder()
 
     def graph(self) -> Graph:
-        """A's side in the order of the pass, then B's."""
+        """Builds A's side in the order of the pass, then B's."""
         for v in sorted(self.available | self.views):
             self._add_to_a(v)
         self.builder.output(*(self.whole.graph.names[v] for v in sorted(self._written_anyway())))
@@ -94,13 +91,13 @@ class _Pair:
         )
 
     def _stays_inside(self, v: int) -> str | None:
-        """Why a value is not to be had from memory: a tuple, for one. What B reads now it may go on reading."""
+        """Says why a value cannot be read from memory: a tuple, for one. What B reads now it may go on reading."""
         if v in self.available - self.ours or v in {self.whole.bases[u] for u in self.read}:
             return None
         return self.whole.graph.cannot_save.reason(v) or (None if v in self.whole.writer else "no group writes it")
 
     def _reads_for_once(self, v: int) -> str | None:
-        """Why what a value reads must not be read later."""
+        """Says why what a value reads must not be read later."""
         bases = {self.whole.bases[u] for u in self.whole.graph.operands[v]} - self.ours
         reasons = (self.whole.graph.cannot_save.reason(base) for base in sorted(bases))
         return next((f"reads what must not be read later: {reason}" for reason in reasons if reason), None)
@@ -118,7 +115,7 @@ class _Pair:
         self.builder.gradient(*(name_of[v] for v in sorted(self.whole.traffic.writes[self.b])))
 
     def _views(self, reads: list[int]) -> set[int]:
-        """The views among `reads`, and those that they look through."""
+        """Finds the views among `reads`, and those that they look through."""
         found, bases = set[int](), self.whole.bases
         while reads:
             view = reads.pop()
@@ -128,7 +125,7 @@ class _Pair:
         return found
 
     def _written_anyway(self) -> set[int]:
-        """A's values that are in memory whatever B does."""
+        """Finds A's values that are in memory whatever B does."""
         whole = self.whole
         groups = (reads for k, reads in enumerate(whole.traffic.reads) if k not in (self.a, self.b))
         read_elsewhere = {whole.bases[u] for reads in groups for u in reads}

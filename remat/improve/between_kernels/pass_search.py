@@ -1,4 +1,4 @@
-"""What the kernels of a pass should compute again instead of reading it (paper, section 3.7)."""
+"""Searches for what the kernels of a pass should compute again instead of reading it (paper, section 3.7)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from remat.proof.solve import solve
 
 @dataclass(frozen=True)
 class Recomputed:
-    """What `recompute_across` found.
+    """Holds what `recompute_across` found.
 
     Attributes:
         groups: the fusion groups, each with what it computes again.
@@ -38,7 +38,7 @@ def recompute_across(
     cost_model: str | CostModel = DEFAULT_PAIR_MODEL,
     solver: str | Solver | None = None,
 ) -> Recomputed:
-    """For each fusion group of a pass, what it should compute again instead of reading it.
+    """Finds, for each fusion group of a pass, what it should compute again instead of reading it.
 
     The groups are visited as readers B in the order in which they run; for each, those that it reads from, the
     nearest first. A choice is kept if it lowers the traffic of the whole pass. As B then reads what A read, it
@@ -63,7 +63,7 @@ def recompute_across(
 
 
 class _Search:
-    """A pass that grows, and what was asked about it already."""
+    """Holds a pass that grows, and what was asked about it already."""
 
     def __init__(self, whole: Pass, model: CostModel, solver: str | Solver | None) -> None:
         self.now, self.model, self.solver = whole, model, solver
@@ -72,7 +72,7 @@ class _Search:
         self.known: set[tuple[object, ...]] = set()
 
     def pairs(self) -> bool:
-        """One round over all touching pairs; whether any of them changed something."""
+        """Asks once about all touching pairs, and says if any of them changed something."""
         before = self.now
         for b in range(len(before.groups)):
             for a in self._written_for(b):
@@ -85,7 +85,7 @@ class _Search:
         return self.now is not before
 
     def values(self) -> bool:
-        """Lets all readers of one value compute it again; whether that helped with any."""
+        """Lets all readers of one value compute it again, and says if that helped with any."""
         return any(self._spread(v) for v in sorted(self.now.writer, reverse=True))
 
     def _try(self, more: Iterable[tuple[int, frozenset[int]]]) -> bool:
@@ -98,7 +98,7 @@ class _Search:
         return True
 
     def _written_for(self, b: int) -> list[int]:
-        """The groups that group `b` reads from and might compute a part of, the nearest first."""
+        """Lists the groups that group `b` reads from and might compute a part of, the nearest first."""
         now = self.now
         if not now.groups[b].generated:
             return []
@@ -109,7 +109,7 @@ class _Search:
         return self.model.pose(pair(self.now, a, b))
 
     def _choice(self, a: int, b: int) -> frozenset[int]:
-        """What B should compute again of A's values."""
+        """Finds what B should compute again of A's values."""
         plan = solve(self._posed(a, b), self.solver).plan
         assert plan is not None  # saving all that B reads is legal
         return frozenset(self.now.graph.index[name] for name in plan.recomputed) & self.now.groups[a].values
@@ -126,7 +126,7 @@ class _Search:
         return self._try((k, again) for k in readers)
 
     def _with_what_is_inside(self, v: int, a: int) -> frozenset[int]:
-        """A value, and those of its group that it is made of and that nobody writes."""
+        """Collects a value, and those of its group that it is made of and that nobody writes."""
         found, todo = {v}, [v]
         while todo:
             bases = {self.now.bases[u] for u in self.now.graph.operands[todo.pop()]} - found

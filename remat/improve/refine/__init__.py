@@ -1,4 +1,4 @@
-"""Refinement: from a plan to a better one by local search, under an objective that is no sum over values.
+"""Refines a plan to a better one by local search, under an objective that is no sum over values.
 
 A cost model that a minimum cut can solve prices each saved value by itself. What a plan really moves
 depends on which values end up in one kernel, and so on all decisions together. `remat.refine` begins where
@@ -19,10 +19,10 @@ What is left above the floor of `experiments.traffic_study.traffic_floor` is mos
 whatever is saved: a sum over rows beside one over columns, a masked softmax in two kernels, a loss that is charged for
 all logits to read one of each row.
 
-**Equal values move together** (`remat.improve.refine.classes`): first all that look the same up to a distance
+**Equal values move together** (`remat.improve.refine.equal_values`): first all that look the same up to a distance
 of a few operators, wherever they are, then one by one.
 
-**Deep models** (`remat.improve.refine.repeats`). Where a graph repeats a layer, the search looks at a graph of
+**Deep models** (`remat.improve.refine.repeated_layers`). Where a graph repeats a layer, the search looks at a graph of
 two layers, and its decisions are lifted to all of them. The starts and the results are then compared on
 the whole graph. Not for "peak", which no part of a model shows.
 

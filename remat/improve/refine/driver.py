@@ -1,4 +1,4 @@
-"""`remat.refine`: from a plan to a better one."""
+"""Implements `remat.refine`, which takes a plan to a better one."""
 
 from __future__ import annotations
 
@@ -14,13 +14,12 @@ from remat.answer.solution import Reason, Termination
 from remat.errors import InvalidOption
 from remat.facts.columns import BoolArray, is_whole
 from remat.facts.graph import Graph, checked_graph
-from remat.improve.refine.classes import colours
+from remat.improve.refine.equal_values import colours
 from remat.improve.refine.local_search import Descent, Evaluator, Judge, OutOfTime, Progress, Step
 from remat.improve.refine.moves import Neighbourhood
-from remat.improve.refine.named_oracles import find_oracle
 from remat.improve.refine.objectives import Objective, Score, find_objective
-from remat.improve.refine.oracles import Model, Oracle
-from remat.improve.refine.repeats import Shortened, shortened, unshortened
+from remat.improve.refine.oracles import Model, Oracle, find_oracle
+from remat.improve.refine.repeated_layers import Shortened, shortened, unshortened
 from remat.improve.refine.result import Refined, Start
 from remat.improve.refine.starts import starting_points
 from remat.improve.refine.states import Space, State
@@ -29,7 +28,6 @@ from remat.proof.certify import check_plan
 
 _ROUNDS = 4
 """Distance up to which the surroundings of values must be equal for them to be decided about together."""
-
 
 _FAR = 1.1
 """Starts this far above the best are not searched from: on GPT-2 of 6 and 12 layers such a descent ended above the
@@ -113,7 +111,7 @@ def _check_numbers(extra_bytes: object, time_limit_s: object, seed: object) -> N
 
 
 def _kept_values(graph: Graph, objective: Objective, starts: Iterable[State]) -> BoolArray:
-    """(n,) values not to recompute, for an objective that does not see what arithmetic costs."""
+    """Marks values not to recompute, (n,), for an objective that does not see what arithmetic costs."""
     if objective.counts_arithmetic:
         return np.zeros(len(graph), np.bool_)
     keep = graph.compute_bound.copy()
@@ -123,14 +121,14 @@ def _kept_values(graph: Graph, objective: Objective, starts: Iterable[State]) ->
 
 
 def _promising(descents: list[Descent], judge: Judge) -> list[Descent]:
-    """Those whose start is not far above the lowest, whatever it saves."""
+    """Returns the descents whose start is not far above the lowest, whatever it saves."""
     amounts = [judge.model.amount(descent.start) for descent in descents]
     return [descent for descent, amount in zip(descents, amounts, strict=True) if amount <= _FAR * min(amounts)]
 
 
 @dataclass(frozen=True, eq=False)
 class _Found:
-    """What the search of the short graph came to.
+    """Holds what the search of the short graph came to.
 
     Attributes:
         states: what is worth comparing on the whole graph.
@@ -147,7 +145,7 @@ class _Found:
 
 @dataclass(frozen=True, eq=False)
 class _Run:
-    """One call of `refine`, with what it was asked for.
+    """Holds what one call of `refine` was asked for, and carries it out.
 
     Attributes:
         starts: where to begin, by name.

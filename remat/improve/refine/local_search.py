@@ -1,4 +1,4 @@
-"""Local search: the first move that lowers the score is made, until none does.
+"""Searches locally: makes the first move that lowers the score, until none does.
 
 A state that breaks a limit comes after every state that does not, and of two such states the one that
 breaks it by less comes first: so the search may start anywhere. Saved bytes are limited, and what the
@@ -29,7 +29,7 @@ Progress = Callable[[int, Score], None]
 
 @dataclass(frozen=True)
 class Step:
-    """A move that was made.
+    """Describes a move that was made.
 
     Attributes:
         evaluated: choices evaluated up to then.
@@ -43,11 +43,11 @@ class Step:
 
 
 class OutOfTime(Exception):
-    """The time limit has passed."""
+    """Says that the time limit has passed."""
 
 
 class Evaluator:
-    """Scores of choices of one graph, each computed once.
+    """Scores choices of one graph, each once.
 
     Attributes:
         limit_bytes: the most bytes that may be saved.
@@ -68,7 +68,7 @@ class Evaluator:
         self.limit_bytes, self.evaluated = limit_bytes, 0
 
     def score(self, state: State) -> Score:
-        """What the objective says, behind the two amounts by which the state breaks limits.
+        """Returns the score by the objective, behind the two amounts by which the state breaks limits.
 
         Raises:
             OutOfTime: this state would have to be computed, and the time is up.
@@ -88,15 +88,12 @@ class Evaluator:
         return self._scores[key]
 
     def amount(self, state: State) -> int:
-        """What the objective counts first, whatever limits are broken."""
+        """Returns what the objective counts first, whatever limits are broken."""
         return self.score(state)[_LIMITS]
 
 
 class Judge:
-    """Whether a move that the model likes is made.
-
-    The model alone decides, or a second opinion is heard, which costs more: then a move has to lower
-    both.
+    """Decides whether a move is made: it has to lower the model's score, and that of a second opinion, if there is one.
 
     Attributes:
         model: the quick opinion, on every candidate.
@@ -107,18 +104,18 @@ class Judge:
         self.model, self.truth = model, truth
 
     def score(self, state: State) -> Score:
-        """By the opinion that counts."""
+        """Scores a state by the opinion that counts."""
         return (self.truth or self.model).score(state)
 
     def improves(self, state: State, on: State) -> bool:
-        """Whether a state is better than another one by every opinion."""
+        """Says if a state is better than another one by every opinion."""
         if not self.model.score(state) < self.model.score(on):
             return False
         return self.truth is None or self.truth.score(state) < self.truth.score(on)
 
 
 class Descent:
-    """One search, from one state.
+    """Descends from one state.
 
     Attributes:
         judge: whose opinion counts.
@@ -133,7 +130,7 @@ class Descent:
         self._random = np.random.default_rng(seed)
 
     def run(self, near: Neighbourhood) -> None:
-        """Moves until no move of this neighbourhood helps.
+        """Makes moves until none of this neighbourhood helps.
 
         Raises:
             OutOfTime: the time is up; `state` is the best until then.
@@ -142,7 +139,7 @@ class Descent:
             pass
 
     def _sweep(self, near: Neighbourhood) -> bool:
-        """Tries all moves of all classes once; whether any helped."""
+        """Tries all moves of all classes once, and says if any helped."""
         before = self.state
         for c in near.order(self._random):
             while any(self._try(near, move) for move in near.moves(self.state, c)):
@@ -150,7 +147,7 @@ class Descent:
         return self.state is not before
 
     def _exchange(self, near: Neighbourhood) -> bool:
-        """Makes room for a save that does not fit, by a drop anywhere; whether that helped."""
+        """Makes room for a save that does not fit by a drop anywhere, and says if that helped."""
         start = self.state
         gains = sorted(self._gains(near, start))[:_EXCHANGES]
         losses = sorted(self._losses(near, start))
@@ -161,7 +158,7 @@ class Descent:
         return False
 
     def _gains(self, near: Neighbourhood, start: State) -> Iterator[tuple[Score, int, int]]:
-        """(score, bytes over the allowance, class) of saves that help but do not fit."""
+        """Yields (score, bytes over the allowance, class) of saves that help but do not fit."""
         model = self.judge.model
         for c in near.saves(start):
             state = near.after(start, Move(save=(c,)))
@@ -170,7 +167,7 @@ class Descent:
                 yield model.score(state)[_LIMITS:], excess, c
 
     def _losses(self, near: Neighbourhood, start: State) -> Iterator[tuple[Score, int, int]]:
-        """(score, bytes freed, class) of drops."""
+        """Yields (score, bytes freed, class) of drops."""
         for c in near.drops(start):
             state = near.after(start, Move(drop=(c,)))
             if state.saved_bytes < start.saved_bytes:

@@ -1,4 +1,4 @@
-"""The moves of the search: save, drop, swap. Each acts on all values of a class at once.
+"""Lists the moves of the search: save, drop, swap. Each acts on all values of a class at once.
 
 A move says which values to save from now on and which no longer; `Space.state` turns the set into a legal
 choice. Swaps go along the frontier of what is recomputed: instead of a saved value, something that it is
@@ -14,7 +14,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from remat.facts.columns import BoolArray, IntArray
-from remat.facts.graph import Graph
 from remat.improve.refine.states import Space, State
 
 _REACH = 6
@@ -23,14 +22,14 @@ _REACH = 6
 
 @dataclass(frozen=True)
 class Move:
-    """What to save from now on, and what no longer, as numbers of classes."""
+    """Says what to save from now on, and what no longer, as numbers of classes."""
 
     save: tuple[int, ...] = ()
     drop: tuple[int, ...] = ()
 
 
 class Neighbourhood:
-    """The moves from a state, by classes of values.
+    """Lists the moves from a state, by classes of values.
 
     Views are never saved, for what they look at is as good: the same bytes. Nor are inputs, which are
     there anyway, and constants, which come from nothing.
@@ -45,9 +44,11 @@ class Neighbourhood:
         own = ~graph.in_tangents & ~graph.input[graph.base]
         made = np.zeros(len(graph), np.bool_)
         made[graph.consumers] = True
+        # Views of a value that could be saved itself.
+        repeats_base = (graph.base != np.arange(len(graph))) & ~graph.cannot_save.mask[graph.base]
         self._droppable = own & ~space.stuck
-        self._saveable = own & space.saveable & ~_repeats_base(graph) & (made | graph.random)
-        decided = np.flatnonzero((self._droppable | self._saveable) & own)
+        self._saveable = own & space.saveable & ~repeats_base & (made | graph.random)
+        decided = np.flatnonzero(self._droppable | self._saveable)
         number: dict[int, int] = {}
         self._of = np.full(len(graph), -1)
         self._of[decided] = [number.setdefault(c, len(number)) for c in colours[decided].tolist()]
@@ -55,12 +56,12 @@ class Neighbourhood:
         self._bytes = [int(graph.storage_bytes[m].sum()) for m in self.members]
 
     def order(self, random: np.random.Generator) -> list[int]:
-        """The classes, those that take most memory first; equals in random order."""
+        """Lists the classes, those that take most memory first; equals in random order."""
         shuffled = random.permutation(len(self.members)).tolist()
         return sorted(shuffled, key=lambda c: -self._bytes[c])
 
     def moves(self, state: State, c: int) -> Iterator[Move]:
-        """The moves that are about one class."""
+        """Yields the moves that are about one class."""
         members, choice = self.members[c], state.choice
         if (choice.recomputed & self._saveable)[members].any():
             yield Move(save=(c,))
@@ -70,7 +71,8 @@ class Neighbourhood:
             return
         yield Move(drop=(c,))
         dropped = self.after(state, Move(drop=(c,))).choice
-        below = self._below(c, dropped.recomputed, dropped.recomputed & ~choice.recomputed & self._saveable)
+        again = dropped.recomputed & ~choice.recomputed & self._saveable
+        below = self._walk(c, self._space.graph.operands, dropped.recomputed, again)
         above = self._above(c, choice.recomputed, choice.recomputed & self._saveable)
         for other in (*below[:_REACH], *above[:_REACH]):
             yield Move(save=(other,), drop=(c,))
@@ -80,7 +82,7 @@ class Neighbourhood:
                 yield Move(save=tuple(several), drop=(c,))
 
     def after(self, state: State, move: Move) -> State:
-        """The state that a move leads to."""
+        """Returns the state that a move leads to."""
         wanted = state.choice.saved.copy()
         for c in move.drop:
             wanted[self.members[c]] = False
@@ -89,16 +91,15 @@ class Neighbourhood:
         return self._space.state(wanted)
 
     def saves(self, state: State) -> list[int]:
-        """Classes of which something is recomputed that could be saved."""
-        open_ = state.choice.recomputed & self._saveable
-        return self._classes(np.flatnonzero(open_).tolist())
+        """Lists the classes of which something is recomputed that could be saved."""
+        return self._classes(np.flatnonzero(state.choice.recomputed & self._saveable).tolist())
 
     def drops(self, state: State) -> list[int]:
-        """Classes of which something is saved that could be recomputed."""
+        """Lists the classes of which something is saved that could be recomputed."""
         return self._classes(np.flatnonzero(state.choice.saved & self._droppable).tolist())
 
     def names(self, move: Move) -> str:
-        """A move in words, each class by its first value."""
+        """Puts a move into words, each class by its first value."""
         words = [
             f"{verb} {self._space.graph.names[int(self.members[c][0])]}"
             + (f" and {len(self.members[c]) - 1} like it" if len(self.members[c]) > 1 else "")
@@ -107,16 +108,12 @@ class Neighbourhood:
         ]
         return ", ".join(words)
 
-    def _below(self, c: int, through: BoolArray, wanted: BoolArray) -> list[int]:
-        """Other classes that `c` is computed from."""
-        return self._walk(c, self._space.graph.operands, through, wanted)
-
     def _above(self, c: int, through: BoolArray, wanted: BoolArray) -> list[int]:
-        """Other classes that are computed from `c`."""
+        """Lists other classes that are computed from `c`, the nearest first."""
         return self._walk(c, self._space.readers, through, wanted)
 
     def _walk(self, c: int, along: Sequence[Sequence[int]], through: BoolArray, wanted: BoolArray) -> list[int]:
-        """The classes of `wanted` values that are met on ways through values of `through`; the nearest first."""
+        """Lists other classes of `wanted` values that are met on ways through those of `through`, the nearest first."""
         layer: list[int] = self.members[c].tolist()
         seen, met = set(layer), list[int]()
         while layer:
@@ -128,9 +125,3 @@ class Neighbourhood:
 
     def _classes(self, values: Iterable[int]) -> list[int]:
         return [c for c in dict.fromkeys(int(self._of[v]) for v in values) if c >= 0]
-
-
-def _repeats_base(graph: Graph) -> BoolArray:
-    """(n,) views of a value that could be saved itself."""
-    base = graph.base
-    return (base != np.arange(len(graph))) & ~graph.cannot_save.mask[base]

@@ -1,4 +1,4 @@
-"""What a refinement lowers. Each objective is a small class that makes a scoring function for one graph."""
+"""Defines what a refinement lowers. Each objective is a small class that makes a scoring function for one graph."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Scorer: TypeAlias = Callable[[State], Score]
 
 
 class Launch(NamedTuple):
-    """What an objective asks of a kernel, whoever knows it: the predictor, or a compiler.
+    """Describes a kernel as far as an objective asks, whoever knows it: the predictor, or a compiler.
 
     Attributes:
         values: positions in the graph of what it computes.
@@ -39,7 +39,7 @@ class Launch(NamedTuple):
 
 
 class Objective(ABC):
-    """What is to be low. Implementations are frozen dataclasses: fields are options.
+    """Says what is to be low. Implementations are frozen dataclasses: fields are options.
 
     Attributes:
         name: what users type.
@@ -53,43 +53,43 @@ class Objective(ABC):
 
     @property
     def adds_up(self) -> bool:
-        """Over the layers of a model, so that what helps in a few of equal layers helps in all."""
+        """Whether scores add up over layers, so that what helps in a few of equal layers helps in all."""
         return True
 
     def excess(self, score: Score) -> int:
-        """By how much a score breaks a limit of the objective: such a plan is no answer."""
+        """Returns by how much a score breaks a limit of the objective: such a plan is no answer."""
         del score
         return 0
 
     @abstractmethod
     def scorer(self, graph: Graph) -> Scorer:
-        """Scores choices of one graph by prediction; what does not depend on the choice is read once."""
+        """Returns a function that scores choices of one graph; what does not depend on the choice is read once."""
 
 
 class KernelObjective(Objective):
-    """An objective that is a function of the kernels of both passes."""
+    """Scores the kernels of both passes."""
 
     def scorer(self, graph: Graph) -> Scorer:
-        """By the kernels that `remat.predict.kernels` predicts."""
+        """Scores by the kernels that `remat.predict.kernels` predicts."""
         from remat.predict.kernels import Fuser
 
         fuser, cost = Fuser(graph), self.cost(graph)
 
         def score(state: State) -> Score:
             kernels = fuser.kernels(state.choice.saved)
-            launches = [Launch(kernel.values, kernel.read_bytes + kernel.written_bytes) for kernel in kernels]
+            launches = [Launch(kernel.values, kernel.bytes) for kernel in kernels]
             return *cost(launches), state.saved_bytes
 
         return score
 
     @abstractmethod
     def cost(self, graph: Graph) -> Callable[[Sequence[Launch]], Score]:
-        """The score of some kernels, but for the saved bytes."""
+        """Returns a function that scores some kernels, saved bytes apart."""
 
 
 @dataclass(frozen=True)
 class Traffic(KernelObjective):
-    """Bytes that the kernels of both passes read and write; of equals, the fewest kernels.
+    """Counts bytes that the kernels of both passes read and write; of equals, the fewest kernels.
 
     Attributes:
         most_kernels: how many the answer may have, calls of libraries included; None for any number.
@@ -107,22 +107,22 @@ class Traffic(KernelObjective):
 
     @property
     def adds_up(self) -> bool:
-        """A limit is one of the whole model."""
+        """Whether scores add up: a limit on kernels is one of the whole model."""
         return self.most_kernels is None
 
     def excess(self, score: Score) -> int:
-        """Kernels beyond the limit."""
+        """Counts the kernels beyond the limit."""
         return 0 if self.most_kernels is None else max(0, score[1] - self.most_kernels)
 
     def cost(self, graph: Graph) -> Callable[[Sequence[Launch]], Score]:
-        """Their sum, and how many there are."""
+        """Scores by the bytes of all kernels, and by how many there are."""
         del graph
         return lambda launches: (_bytes(launches), len(launches))
 
 
 @dataclass(frozen=True)
 class Time(KernelObjective):
-    """A roofline: each kernel takes the longer of its arithmetic and its traffic, and a launch.
+    """Sums a roofline: each kernel takes the longer of its arithmetic and its traffic, and a launch.
 
     Attributes:
         device: as for the estimator `roofline`: a known name, a file, "here", or a `DeviceProfile`.
@@ -138,7 +138,7 @@ class Time(KernelObjective):
         find_device(self.device)  # a name that nobody knows is refused where it is typed
 
     def cost(self, graph: Graph) -> Callable[[Sequence[Launch]], Score]:
-        """Nanoseconds, rounded up, and bytes."""
+        """Scores by nanoseconds, rounded up, and bytes."""
         profile = find_device(self.device)
         arithmetic_ns = 1e9 * flops_with_elements(graph) / flops_per_s(graph, profile)
         ns_per_byte = 1e9 / profile.reached_bytes_per_s
@@ -159,18 +159,18 @@ def _bytes(launches: Sequence[Launch]) -> int:
 
 @dataclass(frozen=True)
 class Peak(Objective):
-    """The most bytes alive at once in either pass (`remat.predict.memory`); of equals, the fewest values recomputed."""
+    """Counts the most bytes alive at once (`remat.predict.memory`); of equals, the fewest values recomputed."""
 
     name: ClassVar[str] = "peak"
     terms: ClassVar[tuple[str, ...]] = ("peak_bytes", "recomputed_values", "saved_bytes")
 
     @property
     def adds_up(self) -> bool:
-        """No part of a model shows where its peak is."""
+        """Whether scores add up: no part of a model shows where its peak is."""
         return False
 
     def scorer(self, graph: Graph) -> Scorer:
-        """By simulation."""
+        """Scores by simulation."""
         simulator, free = Simulator(graph), graph.view | graph.input
 
         def score(state: State) -> Score:
@@ -184,7 +184,7 @@ _OBJECTIVES: dict[str, type[Objective]] = {kind.name: kind for kind in (Traffic,
 
 
 def find_objective(objective: str | Objective) -> Objective:
-    """An instance as it is; a name as the objective of this name.
+    """Returns an instance as it is, and a name as the objective of this name.
 
     Raises:
         InvalidOption: there is none of this name.

@@ -1,11 +1,16 @@
-"""Who says how good a choice is: the predictor, TorchInductor, or a clock."""
+"""Defines who says how good a choice is: the predictor, TorchInductor, or a clock.
+
+The latter two need torch and are imported when they are asked for.
+"""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from importlib.util import find_spec
 from typing import ClassVar, TypeAlias
 
+from remat.errors import InvalidOption, NotInstalled
 from remat.facts.graph import Graph
 from remat.improve.refine.objectives import Objective, Score
 from remat.improve.refine.states import State
@@ -15,7 +20,7 @@ Opinion: TypeAlias = Callable[[Sequence[State]], list[Score]]
 
 
 class Oracle(ABC):
-    """What has the last word. The search itself asks the predictor about every candidate.
+    """Has the last word about a choice. The search itself asks the predictor about every candidate.
 
     Attributes:
         name: what users type.
@@ -26,7 +31,7 @@ class Oracle(ABC):
     asked_in_search: ClassVar[bool] = False
 
     def terms(self, objective: Objective) -> tuple[str, ...]:
-        """What the entries of a score are.
+        """Names the entries of a score.
 
         Raises:
             InvalidOption: this oracle knows nothing about such an objective.
@@ -35,15 +40,35 @@ class Oracle(ABC):
 
     @abstractmethod
     def on(self, graph: Graph, objective: Objective) -> Opinion:
-        """Its opinion about choices of one graph; what does not depend on the choice is done once."""
+        """Returns its opinion about choices of one graph; what does not depend on the choice is done once."""
 
 
 class Model(Oracle):
-    """The prediction: nothing beyond it is asked."""
+    """Takes the word of the prediction."""
 
     name: ClassVar[str] = "model"
 
     def on(self, graph: Graph, objective: Objective) -> Opinion:
-        """As the search has it."""
+        """Scores by the objective's own prediction."""
         score = objective.scorer(graph)
         return lambda states: [score(state) for state in states]
+
+
+def find_oracle(oracle: str | Oracle) -> Oracle:
+    """Returns an instance as it is, and a name as the oracle of this name.
+
+    Raises:
+        InvalidOption: there is none of this name.
+        NotInstalled: it needs torch.
+    """
+    if isinstance(oracle, Oracle):
+        return oracle
+    if oracle == Model.name:
+        return Model()
+    if oracle not in ("inductor", "device"):
+        raise InvalidOption(f"oracle must be one of model, inductor, device, got {oracle!r}")
+    if find_spec("torch") is None:
+        raise NotInstalled(f'oracle="{oracle}" needs torch: pip install \'remat[torch]\' (or take oracle="model")')
+    from remat.pytorch.measure.torch_oracles import Device, Inductor
+
+    return Inductor() if oracle == Inductor.name else Device()

@@ -1,4 +1,4 @@
-"""What a refinement found, from where, and how."""
+"""Holds what a refinement found, from where, and how."""
 
 from __future__ import annotations
 

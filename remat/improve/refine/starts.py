@@ -1,4 +1,4 @@
-"""Where a search begins: the given plan, the classic cuts, and what the caller adds."""
+"""Collects where a search begins: the given plan, the classic cuts, and what the caller adds."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from remat.proof.budget import flow_solver
 
 
 def starting_points(graph: Graph, plan: Plan, others: Iterable[Plan]) -> dict[str, BoolArray]:
-    """What each start saves, by name, the given plan first; a start that repeats another is left out.
+    """Returns what each start saves, by name, the given plan first; a start that repeats another is left out.
 
     Raises:
         InvalidPlan: one is not legal, or was made for another graph.

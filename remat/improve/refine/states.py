@@ -1,22 +1,22 @@
-"""What a search moves through: sets of saved values that are legal plans, completed in one way."""
+"""Defines what a search moves through: sets of saved values that are legal plans, completed in one way."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from remat.answer.choice import Choice
 from remat.facts.columns import BoolArray, IntArray, some
 from remat.facts.graph import Graph
-from remat.improve.refine.classes import readers_of
+from remat.improve.refine.equal_values import readers_of
 from remat.problem.demands import unpriced
 from remat.problem.feasibility import check_feasible, forced
 
 
 @dataclass(frozen=True, eq=False)
 class State:
-    """A legal choice.
+    """Holds a legal choice, and the memory that it saves.
 
     Attributes:
         choice: over the values of a graph; what is saved includes inputs.
@@ -28,7 +28,7 @@ class State:
 
 
 class Space:
-    """The legal choices of one graph.
+    """Completes sets of saved values to legal choices of one graph.
 
     A set of values to save becomes a choice as follows, from the last value to the first: what the
     backward pass needs, and is not in the set, is recomputed if that is possible, and saved otherwise.
@@ -50,15 +50,9 @@ class Space:
         check_feasible(facts)
         guarded = facts
         if keep is not None:
-            guarded = facts.priced(
-                save_cost=facts.save_cost,
-                recompute_cost=facts.recompute_cost,
-                cannot_save=facts.cannot_save,
-                cannot_recompute=facts.cannot_recompute.also(keep[graph.plannable], "kept by the search"),
-                budget_bytes=None,
-            )
-            victims = forced(guarded).lost & guarded.needed
-            if some(victims):  # what cannot be saved has to be recomputed, however dear
+            kept = facts.cannot_recompute.also(keep[graph.plannable], "kept by the search")
+            guarded = replace(facts, cannot_recompute=kept)
+            if some(forced(guarded).lost & guarded.needed):  # what cannot be saved has to be recomputed, however dear
                 guarded = facts
         self.graph = graph
         self.saveable = graph.widened(~facts.cannot_save.mask)
@@ -68,7 +62,7 @@ class Space:
         self._size = graph.storage_bytes * (1 if copies is None else copies[graph.base])
 
     def state(self, wanted: BoolArray) -> State:
-        """The choice that a set of values to save becomes.
+        """Returns the choice that a set of values to save becomes.
 
         Args:
             wanted: (n,) what to save if the backward pass needs it.

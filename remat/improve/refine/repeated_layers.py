@@ -1,4 +1,4 @@
-"""A short graph for a deep one: a model of many equal layers, with all but two of them cut out.
+"""Finds the layers that a deep model repeats, and makes a short graph that has only two of them.
 
 What a plan does in one layer, it can do in all. So a search looks at a graph of two layers, the last, and
 one that stands for all others, and its decisions are lifted to the whole. What comes before the first layer
@@ -21,7 +21,7 @@ from remat.errors import InvalidGraph
 from remat.facts.bans import Bans
 from remat.facts.columns import BoolArray, IntArray
 from remat.facts.graph import Graph, Region
-from remat.improve.refine.classes import colours
+from remat.improve.refine.equal_values import colours
 
 KEPT = 2
 """Layers that stay; on GPT-2 three lead to the same plans, in a fourth more time."""
@@ -52,16 +52,16 @@ class Shortened:
         return np.bincount(self.stands_for[self.stands_for >= 0], minlength=len(self.graph))
 
     def lift(self, mask: BoolArray) -> BoolArray:
-        """A choice of values in the short graph, made in the whole."""
+        """Returns a mask over the short graph, lifted to the whole."""
         return mask[self.stands_for] & (self.stands_for >= 0)
 
     def project(self, mask: BoolArray) -> BoolArray:
-        """A choice of values in the whole, as far as the short graph has them."""
+        """Returns a mask over the whole, as far as the short graph has its values."""
         return mask[self.kept]
 
 
 def shortened(graph: Graph) -> Shortened:
-    """The graph without the layers that repeat others; the graph itself where no more than three are equal."""
+    """Cuts out the layers that repeat others; returns the graph itself where no more than three are equal."""
     whole = unshortened(graph)
     layout = _Layout.of(graph)
     if layout is None or layout.layers <= KEPT + 1:
@@ -73,18 +73,18 @@ def shortened(graph: Graph) -> Shortened:
 
 
 def unshortened(graph: Graph) -> Shortened:
-    """The graph as it is."""
+    """Returns the graph as it is."""
     everything = np.arange(len(graph))
     return Shortened(graph, everything, everything, 1)
 
 
 class _Irregular(Exception):
-    """A use that does not repeat from layer to layer."""
+    """Says that a use does not repeat from layer to layer."""
 
 
 @dataclass(frozen=True, eq=False)
 class _Layout:
-    """Where the layers are.
+    """Says where the layers are.
 
     Attributes:
         layer: (n,) from 0; -1 outside.
@@ -111,8 +111,7 @@ class _Layout:
         split = int((body < late.min()).sum())
         forward, backward = body[:split], body[split:]
         first, second = _longest_repetition(tokens[forward]), _longest_repetition(tokens[backward])
-        layers = min(first.times, second.times)
-        if layers < 2:
+        if min(first.times, second.times) < 2:
             return None
         return _aligned(graph, first.rows(forward), second.rows(backward)[::-1])
 
@@ -147,12 +146,12 @@ class _Repetition:
     times: int
 
     def rows(self, positions: IntArray) -> IntArray:
-        """(times, period) the positions of the stretches."""
+        """Returns the positions of the stretches, (times, period)."""
         return positions[self.start : self.start + self.times * self.period].reshape(self.times, self.period)
 
 
 def _longest_repetition(tokens: IntArray) -> _Repetition:
-    """The stretch of tokens that covers most, of all that are repeated at once; the shortest period wins a tie."""
+    """Finds the repeated stretch that covers most tokens; the shortest period wins a tie."""
     best = _Repetition(0, 1, 0)
     for period in range(1, len(tokens) // 2 + 1):
         equal = np.concatenate([[False], tokens[period:] == tokens[:-period], [False]])
@@ -209,12 +208,12 @@ def _taken(column: Bans | tuple[Any, ...] | NDArray[Any], kept: IntArray) -> obj
 
 
 def _given(graph: Graph) -> BoolArray:
-    """(n,) what no operator computes."""
+    """Marks what no operator computes: (n,)."""
     return np.fromiter((op in ("placeholder", "get_attr") for op in graph.ops), np.bool_, len(graph))
 
 
 def _read_by_none_left(graph: Graph, removed: BoolArray) -> BoolArray:
-    """(n,) inputs and constants that only removed layers read."""
+    """Marks inputs and constants that only removed layers read: (n,)."""
     read, left = np.zeros(len(graph), np.bool_), np.zeros(len(graph), np.bool_)
     read[graph.producers] = True
     left[graph.producers[~removed[graph.consumers]]] = True
@@ -244,7 +243,7 @@ def _check_uses(graph: Graph, layout: _Layout) -> None:
 
 
 def _stand_ins(layout: _Layout, values: IntArray, readers: IntArray) -> IntArray:
-    """What readers that stay read instead of some values, which may be removed.
+    """Returns what readers that stay read instead of some values, which may be removed.
 
     Raises:
         _Irregular: its counterpart would be in no layer.

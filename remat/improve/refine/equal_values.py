@@ -1,4 +1,4 @@
-"""Equal values: a model that repeats a layer computes each of the layer's values many times.
+"""Finds equal values: a model that repeats a layer computes each of the layer's values many times.
 
 Colours are refined as by Weisfeiler and Lehman (1968): a value's colour says what it is and how it was
 called; in each round it takes in the colours of its arguments, in order, and of its consumers, sorted.
@@ -15,10 +15,11 @@ import numpy as np
 
 from remat.facts.columns import FLAGS, IntArray
 from remat.facts.graph import Graph
+from remat.facts.uses import operands_of
 
 
 def _local_colours(graph: Graph) -> list[str]:
-    """What each value is by itself: operator, type, shape, size, region, constants and marks."""
+    """Describes each value by itself: operator, type, shape, size, region, constants and marks."""
     marks = np.stack([getattr(graph, flag) for flag in FLAGS])
     packed = np.packbits(marks, axis=0).T.tolist()
     return [
@@ -39,7 +40,7 @@ def _local_colours(graph: Graph) -> list[str]:
 
 
 def colours(graph: Graph, rounds: int) -> IntArray:
-    """(n,) a number each; equal for values that look the same up to a distance of `rounds`.
+    """Numbers the values: (n,), equal for values that look the same up to a distance of `rounds`.
 
     >>> from remat import GraphBuilder
     >>> g = GraphBuilder()
@@ -59,15 +60,11 @@ def colours(graph: Graph, rounds: int) -> IntArray:
     return np.array([number.setdefault(c, len(number)) for c in colour], np.int64)
 
 
-def readers_of(graph: Graph) -> list[list[int]]:
-    """For each value, what reads it."""
-    readers: list[list[int]] = [[] for _ in range(len(graph))]
-    for v, used in enumerate(graph.operands):
-        for u in used:
-            readers[u].append(v)
-    return readers
+def readers_of(graph: Graph) -> tuple[tuple[int, ...], ...]:
+    """Lists, for each value, what reads it."""
+    return operands_of(len(graph), graph.consumers, graph.producers)
 
 
 def _digest(text: str) -> bytes:
-    """The same in every process, unlike `hash`."""
+    """Hashes a text; the result is the same in every process, unlike that of `hash`."""
     return hashlib.blake2b(text.encode(), digest_size=16).digest()
