@@ -12,6 +12,7 @@ from io import BytesIO
 from pathlib import Path
 
 from remat.errors import InvalidOption, NotInstalled
+from remat.facts.given import checked_path
 
 try:
     from matplotlib.figure import Figure
@@ -35,9 +36,9 @@ def write(figure: Figure, path: str | Path) -> None:
     """Writes a figure in the format of the suffix.
 
     Raises:
-        InvalidOption: matplotlib knows no such format.
+        InvalidOption: it is no path, or matplotlib knows no such format.
     """
-    path, known = Path(path), figure.canvas.get_supported_filetypes()
+    path, known = checked_path(path), figure.canvas.get_supported_filetypes()
     if path.suffix.removeprefix(".").lower() not in known:
         raise InvalidOption(f"{path}: the suffix must be one of {', '.join(sorted(known))}, got {path.suffix!r}")
     figure.savefig(path, dpi=150)

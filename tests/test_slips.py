@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -121,6 +122,13 @@ CALLS: dict[str, Callable[[Any], object]] = {
     "pose, with a budget": MemoryBudget().pose,
     "a cost model and": lambda it: ByteTraffic() + it,
     "MemoryBudget": MemoryBudget,
+    "Terms and": lambda it: Terms.nothing(G) + it,
+    "Terms of something else": lambda it: Terms(it, it, Bans.none(4), Bans.none(4)) + Terms.nothing(G),
+    "Terms without bans": lambda it: Terms.nothing(G) + replace(Terms.nothing(G), cannot_save=it),
+    "estimate": lambda it: [remat.find_estimator(name).recompute_cost(it) for name in ("flops", "roofline")],
+    "Frontier.plot: beside": lambda it: FRONTIER.plot(beside=it),
+    "Frontier.plot: points": lambda it: FRONTIER.plot(beside={"mine": it}),
+    "Frontier.plot: a point": lambda it: FRONTIER.plot(beside={"mine": [it]}),
 }
 
 
@@ -136,10 +144,19 @@ def test_a_slip_raises_an_error_of_ours_or_none(call: Callable[[Any], object]) -
     assert refused
 
 
-FILES = {"Graph.load": Graph.load, "Graph.save": G.save, "Plan.load": Plan.load, "Plan.save": PLAN.save}
+FILES = {
+    "Graph.load": Graph.load,
+    "Graph.save": G.save,
+    "Plan.load": Plan.load,
+    "Plan.save": PLAN.save,
+    "Corpus.open": Corpus.open,
+    "show": lambda it: remat.show(G, path=it),
+    "Frontier.plot": FRONTIER.plot,
+    "Timeline.show": remat.timeline(G, PLAN).show,
+}
 
 
-@pytest.mark.parametrize("call", [*FILES.values(), Corpus.open], ids=[*FILES, "Corpus.open"])
+@pytest.mark.parametrize("call", FILES.values(), ids=FILES.keys())
 @pytest.mark.parametrize("wrong", [3, 2.5, [], b"x", G], ids=lambda wrong: type(wrong).__name__)
 def test_a_file_is_named_by_text(call: Callable[[Any], object], wrong: Any) -> None:
     with pytest.raises(InvalidOption, match=r"a file is named by text or a pathlib.Path"):

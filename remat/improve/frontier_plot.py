@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from itertools import cycle
 from pathlib import Path
 
+from remat.errors import InvalidOption
 from remat.pictures import Picture, write
 from remat.words import human_bytes, human_price
 
@@ -44,7 +45,7 @@ def draw(
     if between := list(between):
         axes.plot(*_columns(between), "o", ms=4, color="#5aa0d8", label="plans between them")
     axes.plot(*_columns(vertices), "o", ms=6, color="#1f5f99", label="hull vertices, optimal")
-    for (marker, color), (name, points) in zip(cycle(_STYLES), beside.items(), strict=False):
+    for (marker, color), (name, points) in zip(cycle(_STYLES), _checked(beside).items(), strict=False):
         axes.plot(*_columns(points), marker, ms=6, ls="", fillstyle="none", color=color, label=name)
     axes.set_xlabel("saved activations")
     axes.set_ylabel("recompute time" if unit == "ns" else f"cost ({unit})")
@@ -58,11 +59,18 @@ def draw(
     return figure
 
 
+def _checked(beside: Mapping[str, Iterable[tuple[int, int]]]) -> dict[str, list[tuple[float, float]]]:
+    try:
+        return {label: [(float(x), float(y)) for x, y in points] for label, points in beside.items()}
+    except (AttributeError, TypeError, ValueError, OverflowError):
+        raise InvalidOption(f"beside must map labels to pairs (saved bytes, cost), got {beside!r}") from None
+
+
 def _round_step(limits: tuple[float, float]) -> int:
     """Returns a power of two that gives four to eight ticks: round numbers of KiB or MiB."""
     return 2 ** max(math.ceil(math.log2(max(limits[1] - limits[0], 8) / 8)), 0)
 
 
-def _columns(points: Iterable[tuple[int, int]]) -> tuple[list[int], list[int]]:
+def _columns(points: Iterable[tuple[float, float]]) -> tuple[list[float], list[float]]:
     rows = list(points)
     return [x for x, _ in rows], [y for _, y in rows]

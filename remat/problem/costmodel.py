@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import ClassVar, cast
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -43,6 +43,8 @@ class Terms:
         return cls(zeros, zeros, Bans.none(n), Bans.none(n))
 
     def __add__(self, other: Terms) -> Terms:
+        for side in (self, other):
+            _checked(side, np.size(self.save_cost), "what is added to Terms")
         for label in ("save_cost", "recompute_cost"):
             total = float(getattr(self, label).sum(dtype=np.float64) + getattr(other, label).sum(dtype=np.float64))
             if total >= LARGEST_TOTAL:
@@ -55,6 +57,23 @@ class Terms:
             self.cannot_recompute | other.cannot_recompute,
             min(budgets, default=None),
         )
+
+
+def _checked(terms: Terms, length: int, what: str) -> Terms:
+    if not isinstance(terms, Terms):  # pyright: ignore[reportUnnecessaryIsInstance]  # plug-ins may be untyped
+        raise InvalidProblem(f"{what} must be remat.Terms, got {terms!r}")
+    for label in ("save_cost", "recompute_cost"):
+        column: IntArray = getattr(terms, label)
+        is_array = isinstance(column, np.ndarray)  # pyright: ignore[reportUnnecessaryIsInstance]
+        if not is_array or column.shape != (length,) or column.dtype.kind not in "iuf":
+            raise InvalidProblem(
+                f"{what} must have numbers in an array of shape ({length},) as {label}, got {column!r}"
+            )
+    for label in ("cannot_save", "cannot_recompute"):
+        bans: Any = getattr(terms, label)
+        if type(bans) is not Bans or len(bans) != length:
+            raise InvalidProblem(f"{what} must have remat.Bans of {length} values as {label}, got {bans!r}")
+    return terms
 
 
 class CostModel(ABC):
@@ -116,7 +135,8 @@ class CostModel(ABC):
         tuple never saved); what the user demands of a value (MUST); what the user asks for (PREFER),
         unless facts or demands make that impossible; and the cost model.
         """
-        terms, facts = self._checked_terms(checked_graph(graph)), unpriced(graph)
+        facts = unpriced(checked_graph(graph))
+        terms = _checked(self.terms(graph), len(graph), f"{self!r}: what terms() returns")
         ours = graph.plannable
         keep = (graph.must_save | graph.prefer_save)[ours]
         redo = (graph.must_recompute | graph.prefer_recompute)[ours]
@@ -127,16 +147,6 @@ class CostModel(ABC):
             cannot_recompute=facts.cannot_recompute | terms.cannot_recompute.take(ours).without(redo),
             budget_bytes=terms.budget_bytes,
         )
-
-    def _checked_terms(self, graph: Graph) -> Terms:
-        terms, n = self.terms(graph), len(graph)
-        if not isinstance(terms, Terms):  # pyright: ignore[reportUnnecessaryIsInstance]  # plug-ins may be untyped
-            raise InvalidProblem(f"{self!r}: terms() must return remat.Terms, got {terms!r}")
-        for label in ("save_cost", "recompute_cost"):
-            column: object = getattr(terms, label)
-            if not isinstance(column, np.ndarray) or np.shape(cast(IntArray, column)) != (n,):
-                raise InvalidProblem(f"{self!r}: Terms.{label} must be an array of shape ({n},), got {column!r}")
-        return terms
 
     def __add__(self, other: CostModel) -> CostModel:
         return Sum((self, other))

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from remat.errors import InvalidGraph
 from remat.facts.columns import LARGEST_TOTAL, BoolArray, IntArray, frozen
-from remat.facts.graph import Graph, Region
+from remat.facts.graph import Graph, Region, checked_graph
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,7 +39,7 @@ class Work:
     @classmethod
     def of(cls, graph: Graph) -> Work:
         """Finds the work of every value, in time linear in the graph (but for sorting the uses)."""
-        made = graph.moved_bytes + _over_elements(graph, graph.moved_bytes)
+        made = checked_graph(graph).moved_bytes + _over_elements(graph, graph.moved_bytes)
         free = graph.input | graph.view | graph.tuple_element | (graph.region == Region.TANGENTS) | (made == 0)
         free |= _constants(graph) | np.array([dtype == "symint" for dtype in graph.dtypes], np.bool_)
         own_kernel = ~free & ~graph.fusible
