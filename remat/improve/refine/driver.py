@@ -17,8 +17,9 @@ from remat.facts.graph import Graph, checked_graph
 from remat.improve.refine.equal_values import colours
 from remat.improve.refine.local_search import Descent, Evaluator, Judge, OutOfTime, Progress, Step
 from remat.improve.refine.moves import Neighbourhood
+from remat.improve.refine.named_oracles import find_oracle
 from remat.improve.refine.objectives import Objective, Score, find_objective
-from remat.improve.refine.oracles import Model, Oracle, find_oracle
+from remat.improve.refine.oracles import Model, Oracle
 from remat.improve.refine.repeated_layers import Shortened, shortened, unshortened
 from remat.improve.refine.result import Refined, Start
 from remat.improve.refine.starts import starting_points

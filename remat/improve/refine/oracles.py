@@ -1,16 +1,11 @@
-"""Defines who says how good a choice is: the predictor, TorchInductor, or a clock.
-
-The latter two need torch and are imported when they are asked for.
-"""
+"""Defines who says how good a choice is: the predictor, or what `named_oracles` finds by its name."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from importlib.util import find_spec
 from typing import ClassVar, TypeAlias
 
-from remat.errors import InvalidOption, NotInstalled
 from remat.facts.graph import Graph
 from remat.improve.refine.objectives import Objective, Score
 from remat.improve.refine.states import State
@@ -52,23 +47,3 @@ class Model(Oracle):
         """Scores by the objective's own prediction."""
         score = objective.scorer(graph)
         return lambda states: [score(state) for state in states]
-
-
-def find_oracle(oracle: str | Oracle) -> Oracle:
-    """Returns an instance as it is, and a name as the oracle of this name.
-
-    Raises:
-        InvalidOption: there is none of this name.
-        NotInstalled: it needs torch.
-    """
-    if isinstance(oracle, Oracle):
-        return oracle
-    if oracle == Model.name:
-        return Model()
-    if oracle not in ("inductor", "device"):
-        raise InvalidOption(f"oracle must be one of model, inductor, device, got {oracle!r}")
-    if find_spec("torch") is None:
-        raise NotInstalled(f'oracle="{oracle}" needs torch: pip install \'remat[torch]\' (or take oracle="model")')
-    from remat.pytorch.measure.torch_oracles import Device, Inductor
-
-    return Inductor() if oracle == Inductor.name else Device()

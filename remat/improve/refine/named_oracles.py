@@ -1,0 +1,28 @@
+"""Finds the oracles that users name: the predictor, and two that need torch and are imported when they are asked for."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+
+from remat.errors import InvalidOption, NotInstalled
+from remat.improve.refine.oracles import Model, Oracle
+
+
+def find_oracle(oracle: str | Oracle) -> Oracle:
+    """Returns an instance as it is, and a name as the oracle of this name.
+
+    Raises:
+        InvalidOption: there is none of this name.
+        NotInstalled: it needs torch.
+    """
+    if isinstance(oracle, Oracle):
+        return oracle
+    if oracle == Model.name:
+        return Model()
+    if oracle not in ("inductor", "device"):
+        raise InvalidOption(f"oracle must be one of model, inductor, device, got {oracle!r}")
+    if find_spec("torch") is None:
+        raise NotInstalled(f'oracle="{oracle}" needs torch: pip install \'remat[torch]\' (or take oracle="model")')
+    from remat.pytorch.measure.torch_oracles import Device, Inductor
+
+    return Inductor() if oracle == Inductor.name else Device()
