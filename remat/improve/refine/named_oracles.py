@@ -1,4 +1,4 @@
-"""Finds the oracles that users name: the predictor, and two that need torch and are imported when they are asked for."""
+"""Finds the oracles that users name: the predictor, and two that need torch and are imported when asked for."""
 
 from __future__ import annotations
 
