@@ -61,7 +61,7 @@ def _expansion(call: EagerCall) -> Expansion | None:
         graph = _trace(call)
     except DynamicOutputShapeException:
         return None
-    return Expansion(graph, tuple(tree_leaves(next(iter(reversed(graph.nodes))).args[0])))
+    return Expansion(graph, tuple(tree_leaves(graph.output_node().args[0])))
 
 
 def _meta(operand: Operand) -> tuple[Any, ...]:

@@ -20,6 +20,7 @@ from remat.errors import CaptureError
 from remat.pytorch.seam.restore import put_back
 from remat.pytorch.seam.torch_names import (
     TorchDispatchMode,
+    argument_of,
     is_mutable,
     is_overload,
     never_asked_about,
@@ -104,11 +105,7 @@ class EagerCall:
         return "batch_norm" in str(self.op) and bool(self._argument("training") or self._argument("train"))
 
     def _argument(self, name: str) -> Any:
-        schema = schema_of(self.op)
-        for i, argument in enumerate(schema.arguments if schema else ()):
-            if argument.name == name:
-                return self.args[i] if i < len(self.args) else self.kwargs.get(name, argument.default_value)
-        return None
+        return argument_of(self.op, self.args, self.kwargs, name)
 
 
 @dataclass(frozen=True)

@@ -6,12 +6,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from remat.answer.choice import Choice
-from remat.answer.plan import Plan
+from remat.answer.plan import Plan, checked_plan
 from remat.errors import CaptureError, InvalidOption
 from remat.facts.graph import Graph
-from remat.problem.demands import unpriced
-from remat.proof.certify import check_plan
+from remat.proof.arguments import checked_saves
 from remat.pytorch.eager.correspondence import Correspondence
 from remat.pytorch.eager.expansion import expand
 from remat.pytorch.eager.policy import KeptCall, SelectivePolicy
@@ -56,8 +54,7 @@ def selective_policy(model_or_fn: Callable[..., Any], plan: Plan, /, *args: Any,
     """
     if not callable(model_or_fn):
         raise InvalidOption(f"the first argument must be a model, or a function, got {type(model_or_fn).__name__}")
-    if not isinstance(plan, Plan):  # pyright: ignore[reportUnnecessaryIsInstance]  # users are untyped
-        raise InvalidOption(f"plan must be a remat.Plan (`solution.plan` of a solution), got {type(plan).__name__}")
+    checked_plan(plan)
     return Observed.of(model_or_fn, *args, **kwargs).policy(plan)
 
 
@@ -96,9 +93,7 @@ class Observed:
 
     def policy(self, plan: Plan) -> SelectivePolicy:
         """Exports a plan for this graph."""
-        plan.check_made_for(self.graph)
-        Choice.from_plan(self.graph, plan)
-        check_plan(unpriced(self.graph), plan)
+        checked_saves(self.graph, plan)
         return _Export(self.graph, plan, self.recording, self.found).policy()
 
 

@@ -15,7 +15,7 @@ import torch
 from torch import fx
 
 from remat.pytorch.inductor.traffic_count import InductorKernel, scheduled_kernels
-from remat.pytorch.seam.inductor_lowering import current_fake_mode, lowered
+from remat.pytorch.seam.inductor_lowering import lowered
 from remat.pytorch.seam.inductor_nodes import is_computed
 from remat.pytorch.seam.torch_names import HigherOrderOperator, tree_leaves
 
@@ -26,10 +26,8 @@ def dry_run(graph: fx.Graph) -> list[InductorKernel]:
     Raises:
         UnsupportedTorch: the installed torch lacks what this relies on.
     """
-    trial = copied(graph)
-    inputs = [node.meta["val"] for node in trial.find_nodes(op="placeholder")]
     module: Any = graph.owning_module
-    with lowered(fx.GraphModule(module, trial), inputs, current_fake_mode().shape_env) as lowering:
+    with lowered(fx.GraphModule(module, copied(graph))) as lowering:
         return _named(scheduled_kernels(lowering), lowering)
 
 

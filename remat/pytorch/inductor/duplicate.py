@@ -15,9 +15,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 from torch import fx
 
@@ -26,7 +24,8 @@ from remat.improve.between_kernels import Pass, recompute_across
 from remat.pytorch.inductor.dry_run import can_dry_run, copied, dry_run
 from remat.pytorch.inductor.traffic_count import InductorKernel
 from remat.pytorch.read.extract import extract
-from remat.pytorch.seam.torch_names import CustomGraphPass, get_hash_for_files
+from remat.pytorch.run.cache_key import key_of
+from remat.pytorch.seam.torch_names import CustomGraphPass
 
 _MOST_TRIALS = 16
 """Schedules that Inductor is asked for in vain, at most: each takes as long as lowering the graph."""
@@ -74,11 +73,9 @@ class DuplicateAcrossKernels(CustomGraphPass):
             return
         duplicate(graph, whole, again)
 
-    def uuid(self) -> Any:
+    def uuid(self) -> str:
         """Tells Inductor's caches what this depends on: the code of `remat` alone."""
-        packages = ("remat", "costmodels", "solvers")
-        root = Path(__file__).parents[3]
-        return get_hash_for_files(tuple(sorted(str(file) for name in packages for file in (root / name).rglob("*.py"))))
+        return key_of(self)
 
 
 def _decided(graph: fx.Graph) -> tuple[Pass, dict[int, frozenset[int]]]:

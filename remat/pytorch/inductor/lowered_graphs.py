@@ -93,11 +93,9 @@ def lower(
     Returns:
         the strides that Inductor gives to each output; None for what has none.
     """
-    inputs = [node.meta["val"] for node in graph_module.graph.find_nodes(op="placeholder")]
-    passes = {"is_inference": False, "is_backward": backward}
     with (
-        prepared(graph_module, fake_mode, inputs),
-        lowered(graph_module, inputs, fake_mode.shape_env, **passes) as lowering,
+        prepared(graph_module, fake_mode),
+        lowered(graph_module, is_inference=False, is_backward=backward) as lowering,
     ):
         visit(lowering)
         return output_strides(lowering)

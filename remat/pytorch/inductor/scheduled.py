@@ -138,9 +138,9 @@ class Scheduled:
             num_fwd_outputs=self._joint.num_fwd_outputs,
             static_lifetime_input_indices=list(self._joint.parameters),
         )
-        visible = [i for i, node in enumerate(_outputs(forward)) if node is not None]
-        _end(forward).meta["user_visible_output_idxs"] = visible[: self._joint.num_fwd_outputs]
-        _end(backward).meta["user_visible_output_idxs"] = []
+        visible = [i for i, node in enumerate(outputs_of(forward)) if node is not None]
+        forward.graph.output_node().meta["user_visible_output_idxs"] = visible[: self._joint.num_fwd_outputs]
+        backward.graph.output_node().meta["user_visible_output_idxs"] = []
         return forward, backward
 
     def _scheduled(
@@ -159,7 +159,7 @@ class Scheduled:
             if given is not None and given != value.stride():
                 with self._joint.fake_mode:
                     node.meta["val"] = value.as_strided(value.shape, given)
-        outputs = [getattr(node, "name", "") for node in _outputs(module)]
+        outputs = [getattr(node, "name", "") for node in outputs_of(module)]
         kernels: list[InductorKernel] = []
         found = lower(
             module,
@@ -215,12 +215,9 @@ def _fitting(graph: Graph, strides: Mapping[str, tuple[int, ...]]) -> dict[str, 
     return found
 
 
-def _end(module: fx.GraphModule) -> fx.Node:
-    return next(iter(reversed(module.graph.nodes)))
-
-
-def _outputs(module: fx.GraphModule) -> Sequence[Any]:
-    found: Any = _end(module).args[0]
+def outputs_of(module: fx.GraphModule) -> Sequence[Any]:
+    """Lists what a graph returns: a node each, or what stands in its place."""
+    found: Any = module.graph.output_node().args[0]
     return found
 
 

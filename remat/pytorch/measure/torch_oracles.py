@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
-from typing import Any, ClassVar, TypeVar
+from typing import ClassVar, TypeVar
 
 import torch
 from torch import fx
@@ -16,7 +16,7 @@ from remat.facts.graph import Graph
 from remat.improve.refine.objectives import Launch, Objective, Score, Time, Traffic
 from remat.improve.refine.oracles import Opinion, Oracle
 from remat.improve.refine.states import State
-from remat.pytorch.inductor.scheduled import Scheduled
+from remat.pytorch.inductor.scheduled import Scheduled, outputs_of
 from remat.pytorch.measure.timing import Stopwatch, device_of
 from remat.pytorch.seam.inductor_lowering import compile_pass
 
@@ -89,7 +89,7 @@ class _Step:
         forward, backward = scheduled.split(plan)
         self._given = {node.name: _made_up(node, device) for node in _inputs(forward)}
         self._takes = [node.name for node in _inputs(forward)]
-        self._returns = [getattr(node, "name", "") for node in _results(forward)]
+        self._returns = [getattr(node, "name", "") for node in outputs_of(forward)]
         self._wants = [node.name for node in _inputs(backward)]
         self._given |= {
             node.name: _made_up(node, device)
@@ -97,8 +97,7 @@ class _Step:
             if node.name not in self._given and node.name not in self._returns
         }
         self._forward, self._backward = (
-            compile_pass(module, [node.meta["val"] for node in _inputs(module)], backward=late)
-            for module, late in ((forward, False), (backward, True))
+            compile_pass(module, backward=late) for module, late in ((forward, False), (backward, True))
         )
         self()
 
@@ -111,11 +110,6 @@ class _Step:
 
 def _inputs(module: fx.GraphModule) -> list[fx.Node]:
     return list(module.graph.find_nodes(op="placeholder"))
-
-
-def _results(module: fx.GraphModule) -> Sequence[Any]:
-    results: Any = next(iter(reversed(module.graph.nodes))).args[0]
-    return results
 
 
 def _made_up(node: fx.Node, device: torch.device) -> torch.Tensor:

@@ -196,18 +196,9 @@ def _judged(eager: _Run, outcomes: Mapping[str, Outcome], tolerance: float) -> d
 
 _DTYPES = {
     "strategy": "str",
-    "moved_bytes": "Int64",
-    "forward_bytes": "Int64",
-    "backward_bytes": "Int64",
-    "kernels": "Int64",
-    "saved_tensors": "Int64",
-    "saved_bytes": "Int64",
-    "peak_bytes": "Int64",
-    "median_s": "float64",
-    "fastest_s": "float64",
-    "slowest_s": "float64",
-    "first_s": "float64",
-    "relative_error": "float64",
+    **dict.fromkeys(("moved_bytes", "forward_bytes", "backward_bytes", "kernels"), "Int64"),
+    **dict.fromkeys(("saved_tensors", "saved_bytes", "peak_bytes"), "Int64"),
+    **dict.fromkeys(("median_s", "fastest_s", "slowest_s", "first_s", "relative_error"), "float64"),
     "compared_with": "str",
     "error": "str",
 }

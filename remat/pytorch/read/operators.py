@@ -9,7 +9,14 @@ import torch
 from torch import fx
 from torch.utils.flop_counter import flop_registry
 
-from remat.pytorch.seam.torch_names import HigherOrderOperator, is_builtin, is_mutable, is_overload, schema_of
+from remat.pytorch.seam.torch_names import (
+    HigherOrderOperator,
+    argument_of,
+    is_builtin,
+    is_mutable,
+    is_overload,
+    schema_of,
+)
 from remat.pytorch.seam.torch_partitioner import op_types
 
 _MAY_COPY = (torch.ops.aten.reshape.default, torch.ops.aten.contiguous.default, torch.ops.aten.flatten.using_ints)
@@ -89,13 +96,8 @@ def _has_formula(target: Any) -> bool:
 
 def is_dropout_free(node: fx.Node) -> bool:
     """Attention that could drop out, but was told not to, draws no random numbers."""
-    if not is_overload(node.target):
-        return False
-    for i, argument in enumerate(schema_of(node.target).arguments):
-        if argument.name == "dropout_p":
-            given = node.args[i] if i < len(node.args) else node.kwargs.get("dropout_p", argument.default_value)
-            return isinstance(given, (int, float)) and given == 0
-    return False
+    given = argument_of(node.target, node.args, node.kwargs, "dropout_p")
+    return isinstance(given, (int, float)) and given == 0
 
 
 def _views(target: Any) -> bool:

@@ -28,7 +28,13 @@ def is_fake(tensor: object) -> TypeGuard[FakeTensor]:
 
 
 def owned(model: Callable[..., Any], args: Any) -> list[Tensor]:
-    """Lists the tensors that are alive whatever a step does: parameters, buffers, arguments."""
+    """Lists the tensors that are alive whatever a step does: parameters, buffers, arguments.
+
+    Args:
+        model: a module, a method of one, or a function (whose closure is not searched).
+        args: what it is called with.
+    """
+    model = getattr(model, "__self__", model)
     own = [*model.parameters(), *model.buffers()] if isinstance(model, nn.Module) else []
     return [*own, *(leaf for leaf in tree_leaves(args) if isinstance(leaf, Tensor))]
 
@@ -63,7 +69,7 @@ def in_their_mode(model_or_fn: Callable[..., Any], args: tuple[Any, ...], kwargs
 def _mode_of(
     model_or_fn: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> FakeTensorMode | None:
-    tensors = owned(getattr(model_or_fn, "__self__", model_or_fn), (args, kwargs))
+    tensors = owned(model_or_fn, (args, kwargs))
     fakes = [tensor for tensor in tensors if is_fake(tensor)]
     if any(tensor.device.type == "meta" for tensor in tensors):
         raise CaptureError(

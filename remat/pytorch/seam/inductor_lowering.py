@@ -33,9 +33,10 @@ def interpret(graph_module: fx.GraphModule, example_inputs: Sequence[Any], **opt
     return run
 
 
-def compile_pass(graph_module: fx.GraphModule, inputs: Sequence[Any], *, backward: bool) -> Callable[..., Any]:
-    """Compiles a forward or a backward graph with Inductor; takes one list of inputs."""
-    return internals("torch._inductor.compile_fx").compile_fx_inner(graph_module, inputs, is_backward=backward)
+def compile_pass(graph_module: fx.GraphModule, *, backward: bool) -> Callable[..., Any]:
+    """Compiles a forward or a backward graph with Inductor, into a function of one list of inputs."""
+    compiler = internals("torch._inductor.compile_fx")
+    return compiler.compile_fx_inner(graph_module, _inputs(graph_module), is_backward=backward)
 
 
 def mode_options(mode: str) -> dict[str, Any]:
@@ -52,18 +53,16 @@ def decompositions() -> Any:
 
 
 @contextmanager
-def lowered(graph_module: fx.GraphModule, inputs: Sequence[Any], shape_env: Any, **kwargs: Any) -> Generator[Any]:
+def lowered(graph_module: fx.GraphModule, **kwargs: Any) -> Generator[Any]:
     """Lowers a graph: gives its `GraphLowering`, with a `scheduler`, while Inductor is set to work on it.
 
     Args:
-        graph_module: after Inductor's passes over forward and backward graphs.
-        inputs: a fake tensor for each placeholder.
-        shape_env: of their fake mode.
+        graph_module: after Inductor's passes over forward and backward graphs, in the fake mode that Inductor works in.
         kwargs: what else `GraphLowering` takes.
     """
-    virtualized = internals("torch._inductor.virtualized").V
+    virtualized, inputs = internals("torch._inductor.virtualized").V, _inputs(graph_module)
     lowering = internals("torch._inductor.graph").GraphLowering(
-        graph_module, example_inputs=inputs, shape_env=shape_env, **kwargs
+        graph_module, example_inputs=inputs, shape_env=virtualized.fake_mode.shape_env, **kwargs
     )
     with virtualized.set_graph_handler(lowering), virtualized.set_extern_kernel_nodes([]), torch.no_grad():
         lowering.run(*inputs)
@@ -78,9 +77,10 @@ def schedule(lowering: Any) -> None:
 
 
 @contextmanager
-def prepared(graph_module: fx.GraphModule, fake_mode: Any, inputs: Sequence[Any]) -> Generator[None]:
+def prepared(graph_module: fx.GraphModule, fake_mode: Any) -> Generator[None]:
     """Runs Inductor's passes over a forward or backward graph, in place; inside, it may be lowered."""
     compiler, virtualized = internals("torch._inductor.compile_fx"), internals("torch._inductor.virtualized").V
+    inputs = _inputs(graph_module)
     internals("torch._inductor.fx_passes.post_grad").view_to_reshape(graph_module)
     with (
         virtualized.set_fake_mode(fake_mode),
@@ -94,9 +94,9 @@ def prepared(graph_module: fx.GraphModule, fake_mode: Any, inputs: Sequence[Any]
         yield
 
 
-def current_fake_mode() -> Any:
-    """Finds the fake mode of the graph that Inductor is working on."""
-    return internals("torch._inductor.virtualized").V.fake_mode
+def _inputs(graph_module: fx.GraphModule) -> list[Any]:
+    """Lists the fake tensors, or sizes, that a graph takes."""
+    return [node.meta["val"] for node in graph_module.graph.find_nodes(op="placeholder")]
 
 
 @contextmanager

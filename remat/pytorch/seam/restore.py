@@ -9,10 +9,9 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
 
-from remat.pytorch.seam.fakes import is_fake
-from remat.pytorch.seam.torch_names import fork_rng, tree_leaves
+from remat.pytorch.seam.fakes import is_fake, owned
+from remat.pytorch.seam.torch_names import fork_rng
 
 
 @contextmanager
@@ -26,9 +25,7 @@ def put_back(model_or_fn: Callable[..., Any], args: tuple[Any, ...], kwargs: Map
         model_or_fn: a module, a method of one, or a function (whose closure is not searched).
         args, kwargs: what it is called with.
     """
-    model = getattr(model_or_fn, "__self__", model_or_fn)
-    state = (*model.parameters(), *model.buffers()) if isinstance(model, nn.Module) else ()
-    tensors = [leaf for leaf in (*state, *tree_leaves((args, kwargs))) if isinstance(leaf, torch.Tensor)]
+    tensors = owned(model_or_fn, (args, kwargs))
     tracked = [tensor for tensor in tensors if not tensor.is_inference() and not is_fake(tensor)]
     before = [(tensor, tensor._version, tensor.detach().clone()) for tensor in tracked]
     pythons, numpys = random.getstate(), np.random.get_state()

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -17,7 +18,7 @@ from remat.pytorch.seam.internals import unsupported
 
 try:
     from torch._dispatch.python import enable_python_dispatcher
-    from torch._inductor.custom_graph_pass import CustomGraphPass, CustomPartitionerFn, get_hash_for_files
+    from torch._inductor.custom_graph_pass import CustomGraphPass, CustomPartitionerFn
     from torch._library.utils import get_layout_constraint_tag, is_builtin
     from torch._ops import HigherOrderOperator, OpOverload
     from torch._subclasses.fake_tensor import (
@@ -46,10 +47,10 @@ __all__ = [
     "FakeTensorMode",
     "HigherOrderOperator",
     "TorchDispatchMode",
+    "argument_of",
     "enable_python_dispatcher",
     "fork_rng",
     "formula_over_shapes",
-    "get_hash_for_files",
     "get_layout_constraint_tag",
     "is_builtin",
     "is_mutable",
@@ -74,6 +75,15 @@ def is_overload(operator: object) -> bool:
 def schema_of(operator: object) -> Any:
     """Finds the declaration of an operator: `arguments` and `returns`, each with its aliases; None if it has none."""
     return operator._schema if isinstance(operator, OpOverload) else None
+
+
+def argument_of(operator: object, args: Sequence[Any], kwargs: Mapping[str, Any], name: str) -> Any:
+    """Finds what an operator is called with under a name: its default where it is not given, None where it has none."""
+    schema = schema_of(operator)
+    for i, argument in enumerate(schema.arguments if schema else ()):
+        if argument.name == name:
+            return args[i] if i < len(args) else kwargs.get(name, argument.default_value)
+    return None
 
 
 def is_mutable(operator: object) -> bool:
