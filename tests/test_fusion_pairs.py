@@ -33,12 +33,17 @@ def figure_4(a: int = 8, b: int = 8, op: str = "cos") -> Pass:
     return Pass(graph, tuple(Group.of([], [at[v] for v in values], generated=made) for values, made in groups))
 
 
+def _accesses(whole: Pass) -> tuple[int, int]:
+    """Counts the (reads, writes) of a value by a group."""
+    return sum(map(len, whole.traffic.reads)), sum(map(len, whole.traffic.writes))
+
+
 def test_figure_4_takes_three_reads_and_two_writes_instead_of_four_and_four() -> None:
     found = recompute_across(whole := figure_4())
     after = Pass(whole.graph, found.groups)
     red_reads, red_writes = 1, 1  # the figure counts the two green groups alone
-    assert whole.traffic.accesses == (4 + red_reads, 4 + red_writes)
-    assert after.traffic.accesses == (3 + red_reads, 2 + red_writes)
+    assert _accesses(whole) == (4 + red_reads, 4 + red_writes)
+    assert _accesses(after) == (3 + red_reads, 2 + red_writes)
     names = [{whole.graph.names[v] for v in values} for values in found.again]
     assert names == [set(), set(), {"b", "c"}]
     assert (found.bytes_before, found.bytes) == (8 * 10, 8 * 7)

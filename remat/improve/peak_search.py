@@ -22,7 +22,7 @@ from remat.errors import Infeasible, InvalidOption, LimitReached, UnsupportedPro
 from remat.facts.columns import IntArray, is_whole
 from remat.facts.graph import Graph
 from remat.improve.peak_plans import PeakPlans
-from remat.predict.memory import WorkingSet, lower_bound
+from remat.predict.memory import lower_bound
 from remat.predict.memory.bound import AlwaysAlive
 from remat.predict.memory.storages import Storages
 from remat.problem.problem import Problem
@@ -107,7 +107,9 @@ def fit_peak(
     try:
         plans = PeakPlans(graph, problem, chosen, time_limit_s)
         limit_bytes = min(_in_bytes(limit, plans) for limit in limits)
-        least = _possible(graph, limit_bytes)
+        least = lower_bound(graph)
+        if least.bytes > limit_bytes:
+            raise Infeasible(f"no plan has a peak of at most {limit_bytes} bytes: {least}\nRaise the budget.")
         relaxed = relaxation(graph, problem, limit_bytes)
         bound = _bounded(relaxed, limit_bytes)
     except Infeasible as conflict:
@@ -138,14 +140,6 @@ def _in_bytes(limit: int | Fraction, plans: PeakPlans) -> int:
     most = plans.cheapest.peak_bytes
     # In fractions: a double would lose bytes past 2^53. At 1 or more there is nothing to search for.
     return math.floor(limit * most) if limit >= 1 else max(math.floor(limit * most), plans.smallest.peak_bytes)
-
-
-def _possible(graph: Graph, limit_bytes: int) -> WorkingSet:
-    """Returns what no plan can do without; raises `Infeasible` if that is too much."""
-    least = lower_bound(graph)
-    if least.bytes > limit_bytes:
-        raise Infeasible(f"no plan has a peak of at most {limit_bytes} bytes: {least}\nRaise the budget.")
-    return least
 
 
 def _bounded(relaxed: Problem, limit_bytes: int) -> Solution:

@@ -54,11 +54,6 @@ class PassTraffic:
     writes: tuple[frozenset[int], ...]
     bytes: int
 
-    @property
-    def accesses(self) -> tuple[int, int]:
-        """How many (reads, writes) of a value by a group there are."""
-        return sum(map(len, self.reads)), sum(map(len, self.writes))
-
 
 @dataclass(frozen=True, eq=False)
 class Pass:

@@ -33,15 +33,7 @@ from remat.proof.arguments import checked_mask, checked_saves
 def kernels(graph: Graph, plan: Plan, *, fused: bool = True) -> tuple[Kernel, ...]:
     """Predicts the kernels of the forward and of the backward pass under a plan, in the order in which they run.
 
-    Args:
-        graph: the joint graph.
-        plan: a legal plan for it.
-        fused: as TorchInductor fuses; otherwise every operator is a kernel.
-
-    Raises:
-        InvalidPlan: the plan names unknown values, is not legal, or was made for another graph.
-        InvalidGraph: a call recorded in the graph cannot be read, or is missing.
-        InvalidOption: no graph, or no plan.
+    Arguments and errors are those of `remat.predict_traffic`.
     """
     saved = checked_saves(checked_graph(graph), plan)
     if not fused:
@@ -103,7 +95,8 @@ class Fuser:
         done = Rewritten.of(self._rewrites, values, graph.producers, graph.consumers, returned)
         inside = np.zeros(n, np.bool_)
         inside[values] = True
-        given = self._given(inside)
+        u, v = graph.producers, graph.consumers
+        given: list[int] = np.unique(u[inside[v] & ~inside[u]]).tolist()  # what the pass reads and does not compute
         strides, given_strides = self._layouts(given, returned, backward)
         realized, ordered = np.zeros(n, np.bool_), np.zeros(n, np.bool_)
         realized[done.producers[self._realizing[done.readers]]] = True
@@ -127,11 +120,6 @@ class Fuser:
             does = not group.written or any(buffer.bytes for buffer in group.written)  # empty tensors take no kernel
             if group.nests[0].loop.launched and does:
                 yield self._kernel(scheduler, group, backward)
-
-    def _given(self, inside: BoolArray) -> list[int]:
-        """Lists what a pass is handed: whatever it reads and does not compute."""
-        u, v = self.graph.producers, self.graph.consumers
-        return np.unique(u[inside[v] & ~inside[u]]).tolist()
 
     def _layouts(self, given: list[int], returned: BoolArray, backward: bool) -> tuple[list[Shape], list[Shape]]:
         """Finds the strides that eager would give each value in a pass, and those of what the pass is handed.

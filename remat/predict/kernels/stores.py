@@ -10,16 +10,7 @@ from dataclasses import dataclass, field
 from math import prod
 
 from remat.predict.kernels import rules
-from remat.predict.kernels.index import (
-    Access,
-    Shape,
-    broadcasts,
-    identity,
-    opaque,
-    strided,
-    strides_of,
-    through,
-)
+from remat.predict.kernels.index import Access, Shape, broadcasts, identity, opaque, strided, strides_of, through
 from remat.predict.kernels.ir import Box, Buffer, Loop, Read, Reads, Seen, merged
 from remat.predict.kernels.recorded_calls import Call
 from remat.predict.kernels.strides import channels_last, same_layout

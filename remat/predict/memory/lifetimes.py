@@ -54,10 +54,12 @@ class Lifetimes:
             inside = at[facts.readers] >= 0
             u, v = facts.producers[inside], facts.readers[inside]
             np.maximum.at(end, where[u], _ran(facts, values, at, written[where])[v])
-        _hold(facts, order, place, end, steps, holds_outputs)
+        outputs = graph.base[graph.output]  # they and the gradients outlive their last reader
+        end[outputs] = steps if holds_outputs else np.maximum(end[outputs], len(order.forward) - 1)
+        end[place[graph.gradient]] = steps
         owner = np.arange(2 * n) % n
         found = np.flatnonzero(written & (start < steps) & ~facts.foreign[owner])
-        held = {"output": graph.base[graph.output], "saved": graph.base[order.saved], "gradient": place[graph.gradient]}
+        held = {"output": outputs, "saved": graph.base[order.saved], "gradient": place[graph.gradient]}
         marks = {name: np.isin(found, storages) for name, storages in held.items()}
         return cls(owner[found], found >= n, start[found], end[found], facts.size[owner[found]], **marks)
 
@@ -85,9 +87,8 @@ def _backward_storage(facts: Storages, order: Order) -> IntArray:
     base = facts.graph.base
     place = np.where(order.saved, base, base + len(facts))
     parent: list[int] = facts.parent.tolist()
-    for v in np.flatnonzero(order.recomputed & (facts.parent >= 0)).tolist():
-        place[v] = place[parent[v]]
-    for v in np.flatnonzero(facts.live & ~facts.tangents[base] & (facts.parent >= 0)).tolist():
+    follows = order.recomputed | (facts.live & ~facts.tangents[base])
+    for v in np.flatnonzero(follows & (facts.parent >= 0)).tolist():
         place[v] = place[parent[v]]
     return place
 
@@ -131,11 +132,3 @@ def _ran(facts: Storages, values: IntArray, at: IntArray, written: BoolArray) ->
         here[v] = near
         ran[v] = far if in_registers[v] else near
     return np.array(ran, np.int64)
-
-
-def _hold(facts: Storages, order: Order, place: IntArray, end: IntArray, steps: int, holds_outputs: bool) -> None:
-    """Extends the lives of storages that outlive their last reader: outputs and gradients."""
-    graph = facts.graph
-    outputs = graph.base[graph.output]
-    end[outputs] = steps if holds_outputs else np.maximum(end[outputs], len(order.forward) - 1)
-    end[place[graph.gradient]] = steps

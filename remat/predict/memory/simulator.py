@@ -67,7 +67,7 @@ class Simulator:
             InvalidPlan: not one flag a value, or a value of the tangents' closure is saved.
         """
         order = Order.of(self._facts, checked_mask(self.graph, saved))
-        return int(_during(self._lifetimes(order), _steps(order)).max(initial=0))
+        return int(_during(Lifetimes.of(self._facts, order, self.holds_outputs), _steps(order)).max(initial=0))
 
     def timeline(self, saved: BoolArray) -> Timeline:
         """Returns the whole timeline of a plan.
@@ -75,7 +75,8 @@ class Simulator:
         Args and errors are those of `peak`.
         """
         order = Order.of(self._facts, checked_mask(self.graph, saved))
-        lives, steps, graph = self._lifetimes(order), _steps(order), self.graph
+        lives = Lifetimes.of(self._facts, order, self.holds_outputs)
+        steps, graph = _steps(order), self.graph
         values: list[int] = np.concatenate([order.forward, order.backward]).tolist()
         during = _during(lives, steps)
         freed = np.zeros(steps + 1, np.int64)
@@ -101,9 +102,6 @@ class Simulator:
                 if lives.size[i]
             ),
         )
-
-    def _lifetimes(self, order: Order) -> Lifetimes:
-        return Lifetimes.of(self._facts, order, self.holds_outputs)
 
 
 def _steps(order: Order) -> int:
