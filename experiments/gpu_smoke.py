@@ -32,7 +32,8 @@ import remat
 from costmodels import ByteTraffic
 from experiments.demo import SaveLeast
 from experiments.models import zoo
-from experiments.models.cases import CASES, Case
+from experiments.models.cases import CASES
+from experiments.models.model_case import ModelCase
 from experiments.models.training import draws_random_numbers, train
 from experiments.report.provenance import provenance
 from remat.pytorch.measure.step_strategies import Strategy, usual_strategies
@@ -50,7 +51,7 @@ console = Console(width=max(Console().width, 120))
 
 
 @dataclass(frozen=True)
-class Row:
+class SmokeRow:
     """One case under one strategy.
 
     Attributes:
@@ -78,7 +79,7 @@ def main(
     """Trains every case, measures a few models, writes JSON; fails on any mismatch."""
     torch.backends.cudnn.allow_tf32 = False  # convolutions would keep 10 bits, eager's other ones than ours
     deadline = time.monotonic() + 60 * budget_minutes
-    rows: list[Row] = []
+    rows: list[SmokeRow] = []
     measures: dict[str, list[dict[str, Any]]] = {}
     jobs = _jobs(device, only, rows, measures)
     if not jobs:
@@ -108,7 +109,7 @@ def main(
 
 
 def _jobs(
-    device: str, only: str, rows: list[Row], measures: dict[str, list[dict[str, Any]]]
+    device: str, only: str, rows: list[SmokeRow], measures: dict[str, list[dict[str, Any]]]
 ) -> Mapping[str, Callable[[], None]]:
     """What there is to do, most telling first: should the time run out, every case ran under one strategy."""
     jobs: dict[str, Callable[[], None]] = {}
@@ -128,13 +129,13 @@ def _jobs(
     return jobs
 
 
-def check(case: Case, strategy: str, device: str) -> Row:
+def check(case: ModelCase, strategy: str, device: str) -> SmokeRow:
     """Trains a case in eager mode and under a strategy, and compares."""
     start = time.perf_counter()
     reference = "eager"
 
-    def row(verdict: str, detail: str = "") -> Row:
-        return Row(case.name, strategy, verdict, reference, detail, time.perf_counter() - start)
+    def row(verdict: str, detail: str = "") -> SmokeRow:
+        return SmokeRow(case.name, strategy, verdict, reference, detail, time.perf_counter() - start)
 
     def compiled(model: nn.Module) -> Callable[..., Any]:
         return remat.compile(model, cost_model=MODELS[strategy], options=OPTIONS, dynamic=case.dynamic)
@@ -153,7 +154,7 @@ def check(case: Case, strategy: str, device: str) -> Row:
     return row("differs" if detail else "equal", detail)
 
 
-def difference(seen: dict[str, Any], expected: dict[str, Any], case: Case) -> str:
+def difference(seen: dict[str, Any], expected: dict[str, Any], case: ModelCase) -> str:
     """What differs by more than the case's tolerance; "" if nothing does."""
     try:
         torch.testing.assert_close(seen, expected, rtol=case.tolerance, atol=case.tolerance)
@@ -199,7 +200,7 @@ def _failed(row: dict[str, Any]) -> bool:
     return bool(row["error"]) and row["strategy"].startswith("remat")
 
 
-def _show(rows: list[Row], measures: dict[str, list[dict[str, Any]]], not_reached: list[str]) -> None:
+def _show(rows: list[SmokeRow], measures: dict[str, list[dict[str, Any]]], not_reached: list[str]) -> None:
     table = Table("case", *MODELS, title="Two training steps against eager")
     for case in dict.fromkeys(row.case for row in rows):
         cells = {row.strategy: _cell(row) for row in rows if row.case == case}
@@ -215,7 +216,7 @@ def _show(rows: list[Row], measures: dict[str, list[dict[str, Any]]], not_reache
         console.print(text, style="yellow", markup=False)
 
 
-def _cell(row: Row) -> str:
+def _cell(row: SmokeRow) -> str:
     note = "" if row.reference == "eager" else " (to the compiled run that recomputes nothing)"
     return f"{row.verdict}{note}, {row.seconds:.1f} s"
 

@@ -21,7 +21,7 @@ from experiments.bench import budgets, predictor_speed
 from experiments.corpus import readme
 from experiments.paper.measure_table import written
 from experiments.paper.row_file import Rows
-from experiments.paper.table import Table
+from experiments.paper.table import PaperTable
 from experiments.traffic_study import duplicate_table, traffic_report
 from remat.facts.corpus import Corpus
 
@@ -48,7 +48,7 @@ def pages(pictures: Path) -> Iterator[tuple[Path, str]]:
     for name, markdown in WRITERS.items():
         yield RESULTS / f"{name}.md", markdown(json.loads((RESULTS / f"{name}.json").read_text()))
     for path in sorted((RESULTS / "paper").glob("*.json")):
-        table: Table = import_module(f"experiments.paper.{path.stem}").TABLE
+        table: PaperTable = import_module(f"experiments.paper.{path.stem}").TABLE
         yield path.with_suffix(".md"), written(table, Rows.open(path, table.name), pictures)
     yield INSTANCES / "README.md", readme.markdown(Corpus.open(INSTANCES).entries)
 

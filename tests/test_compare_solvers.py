@@ -29,9 +29,9 @@ import remat
 from costmodels import ByteTraffic, MemoryBudget
 from experiments.compare_solvers.__main__ import main
 from experiments.compare_solvers.agreement import disagreements, same_plans
-from experiments.compare_solvers.case import Case, Named, cases_of, graph_of, unfinished
+from experiments.compare_solvers.case import Named, SolverCase, cases_of, graph_of, unfinished
 from experiments.compare_solvers.performance_profile import coverage, profile, ratios, seconds
-from experiments.compare_solvers.rows import COLUMNS, Row, frame_of
+from experiments.compare_solvers.rows import COLUMNS, SolverRow, frame_of
 from experiments.compare_solvers.scheduling import check_code, run, workers
 from experiments.compare_solvers.solver_pictures import looks, profiles, scaling
 from experiments.compare_solvers.store import Store, read
@@ -177,17 +177,19 @@ def faulty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     del sys.modules["faulty_solvers"]
 
 
-def case(*solvers: Named[Solver] | Solver, instance: str = SMALL[0], cost_model: Any = CLASSIC, **changes: Any) -> Case:
+def case(
+    *solvers: Named[Solver] | Solver, instance: str = SMALL[0], cost_model: Any = CLASSIC, **changes: Any
+) -> SolverCase:
     named = tuple(solver if isinstance(solver, Named) else Named(solver.name, solver) for solver in solvers)
-    return replace(Case(instance, cost_model, named, time_limit_s=20, repeats=1), **changes)
+    return replace(SolverCase(instance, cost_model, named, time_limit_s=20, repeats=1), **changes)
 
 
-def row(**changes: Any) -> Row:
+def row(**changes: Any) -> SolverRow:
     about = {name: {"str": "?", "bool": False}.get(kind.dtype, 1) for name, kind in COLUMNS.items()}
-    return Row(**(about | {"status": "optimal", "note": "", "graph": "a"} | changes))
+    return SolverRow(**(about | {"status": "optimal", "note": "", "graph": "a"} | changes))
 
 
-def timeless(rows: list[Row]) -> list[dict[str, Any]]:
+def timeless(rows: list[SolverRow]) -> list[dict[str, Any]]:
     """Rows without what differs from run to run: times, the date, and the commit if somebody commits just then."""
     plain = sorted(rows, key=lambda found: found.key)
     unsteady = {name for name in COLUMNS if name.endswith("_s")} | {"date", "commit"}
@@ -202,8 +204,8 @@ def command(*arguments: object, code: int = 0) -> Result:
     return result
 
 
-def collected(cases: list[Case]) -> list[Row]:
-    found: list[Row] = []
+def collected(cases: list[SolverCase]) -> list[SolverRow]:
+    found: list[SolverRow] = []
     run(cases, found.extend)
     return found
 
@@ -351,7 +353,7 @@ def test_rows_survive_an_interruption_and_only_the_rest_runs_again(tmp_path: Pat
         folder=None,
     )
 
-    def interrupted(rows: list[Row]) -> None:
+    def interrupted(rows: list[SolverRow]) -> None:
         store.add(rows)
         raise KeyboardInterrupt
 
@@ -393,7 +395,7 @@ def expected() -> list[dict[str, Any]]:
     return timeless(collected(tasks()))
 
 
-def tasks() -> list[Case]:
+def tasks() -> list[SolverCase]:
     return [case(OURS, Exhaustive(), instance=name) for name in SMALL]
 
 
@@ -492,7 +494,7 @@ texts = st.text(st.characters(exclude_categories=("Cs", "Cc")), max_size=12)
 numbers = st.integers(0, 2**62 - 1)
 some_rows = st.lists(
     st.builds(
-        Row,
+        SolverRow,
         **{name: texts for name, kind in COLUMNS.items() if kind.dtype == "str"},
         **{name: st.booleans() for name, kind in COLUMNS.items() if kind.dtype == "bool"},
         **{name: numbers for name, kind in COLUMNS.items() if kind.dtype == "int64"},
@@ -510,7 +512,7 @@ some_rows = st.lists(
 
 @settings(max_examples=6)
 @given(some_rows)
-def test_exports_read_back_equal(tmp_path_factory: pytest.TempPathFactory, rows: list[Row]) -> None:
+def test_exports_read_back_equal(tmp_path_factory: pytest.TempPathFactory, rows: list[SolverRow]) -> None:
     folder = tmp_path_factory.mktemp("store")
     with Store(folder / "solvers.duckdb") as store:
         store.add(rows)
@@ -518,7 +520,9 @@ def test_exports_read_back_equal(tmp_path_factory: pytest.TempPathFactory, rows:
         kept = store.rows()
         assert sorted(kept, key=lambda found: found.key) == sorted(rows, key=lambda found: found.key)
         frame = store.frame()
-        assert [Row(**cells) for cells in frame.astype(object).where(frame.notna(), None).to_dict("records")] == kept
+        assert [
+            SolverRow(**cells) for cells in frame.astype(object).where(frame.notna(), None).to_dict("records")
+        ] == kept
         for suffix in ("csv", "parquet"):
             store.export(folder / f"rows.{suffix}")
             pd.testing.assert_frame_equal(read(folder / f"rows.{suffix}"), frame)

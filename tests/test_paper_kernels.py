@@ -24,7 +24,7 @@ from experiments.paper import autocast, cosines, dropout_mask, encoder, evonorm,
 from experiments.paper.measure_table import command
 from experiments.paper.row_file import Rows
 from experiments.paper.steps import EAGER, EVERYTHING, NOTHING, OURS, PYTORCH
-from experiments.paper.table import Figures, Setting, Table, WrongStep
+from experiments.paper.table import Figures, PaperTable, Setting, WrongStep
 from remat.answer.plan_facts import PlanFacts
 from remat.pytorch.inductor.scheduled import inductor_kernels
 from remat.pytorch.measure.saved import saved_activations
@@ -36,7 +36,7 @@ SIZE = 2**12
 MODULES = (gelu, cosines, dropout_mask, evonorm, encoder, autocast)
 
 
-def checked(table: Table, figures: Figures) -> Figures:
+def checked(table: PaperTable, figures: Figures) -> Figures:
     """What was measured has a heading in its table, and is a number, or is None."""
     assert set(figures) <= set(table.figures)
     assert all(value is None or math.isfinite(float(value)) for value in figures.values())
@@ -153,7 +153,7 @@ def test_an_encoder_keeps_less_than_eager_and_least_when_aggressive(monkeypatch:
     ways: dict[str, Strategy] = {EAGER: lambda model: model}
     ways |= {name: partial(remat.compile, cost_model=mode, codegen=False) for name, mode in modes.items()}
     monkeypatch.setattr(encoder, "strategies", lambda: ways)
-    sizes = encoder.Sizes(32, 2, 64, 1, 4, 16)
+    sizes = encoder.EncoderSizes(32, 2, 64, 1, 4, 16)
     found = {name: checked(encoder.TABLE, encoder.measure(name, TINY, sizes=sizes)) for name in ways}
     saved, held = ({name: float(row[key] or 0) for name, row in found.items()} for key in ("saved_mb", "held_mb"))
     assert saved[encoder.AGGRESSIVE] < saved[OURS] < saved[EAGER]
@@ -163,7 +163,7 @@ def test_an_encoder_keeps_less_than_eager_and_least_when_aggressive(monkeypatch:
 
 def test_eager_attention_keeps_its_scores_on_a_cpu() -> None:
     """As the notes say; with dropout torch has no operator for all of it there."""
-    model, x = encoder.encoder(encoder.Sizes(32, 2, 64, 1, 4, 24), "cpu")
+    model, x = encoder.encoder(encoder.EncoderSizes(32, 2, 64, 1, 4, 24), "cpu")
     _, saved = saved_activations(model, model, x)
     assert (4, 2, 24, 24) in {each.shape for each in saved.each}
     _, saved = saved_activations(model.eval(), model, x)
@@ -262,7 +262,7 @@ def test_the_profilers_events_have_what_is_asked_of_them() -> None:
     assert steps.kernels_us(events) == 0
 
 
-def published(table: Table) -> dict[str, dict[str, Any]]:
+def published(table: PaperTable) -> dict[str, dict[str, Any]]:
     return {case.name: dict(case.published) for case in table.cases if case.published}
 
 
@@ -323,7 +323,7 @@ def test_published_figures_of_the_pull_request() -> None:
 
 @pytest.mark.parametrize("module", MODULES, ids=lambda module: module.TABLE.name)
 def test_every_published_figure_has_a_heading_and_every_case_a_name_of_its_own(module: Any) -> None:
-    table: Table = module.TABLE
+    table: PaperTable = module.TABLE
     assert module.__name__ == f"experiments.paper.{table.name}", "the command that its Markdown names"
     assert len({case.name for case in table.cases}) == len(table.cases)
     for case in table.cases:

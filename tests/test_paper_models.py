@@ -27,10 +27,10 @@ from experiments.paper.batch_trial import Trials, captured, estimated_bytes
 from experiments.paper.largest_batch import NothingFits
 from experiments.paper.measure_table import measure
 from experiments.paper.methods import FULL, MIN_CUT, NO, OURS, checkpointed, cut
-from experiments.paper.row_file import Row, Rows
+from experiments.paper.row_file import Rows, TableRow
 from experiments.paper.scheduled_step import Unwritten, computed
-from experiments.paper.table import Setting, Table, Unavailable
-from experiments.paper.ten_models import MODELS, Amp, Source, Whole
+from experiments.paper.table import PaperTable, Setting, Unavailable
+from experiments.paper.ten_models import MODELS, Amp, ModelSource, Whole
 from remat.answer.plan_facts import PlanFacts
 from remat.pytorch.measure.step_values import Outcome
 
@@ -40,7 +40,7 @@ BY_NAME = {whole.name: whole for whole in MODELS}
 TABLES = (throughput.TABLE, largest_batch.TABLE, acquisition.TABLE, solver_time.TABLE, budget_curve.TABLE)
 
 
-def measured(table: Table, tmp_path: Path, only: str) -> dict[str, Any]:
+def measured(table: PaperTable, tmp_path: Path, only: str) -> dict[str, Any]:
     rows = measure(table, SMALL, tmp_path, only=only, minutes=5)
     problems = [row.problem for row in rows.rows.values() if row.kind]
     assert not problems
@@ -48,7 +48,7 @@ def measured(table: Table, tmp_path: Path, only: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("table", TABLES, ids=lambda table: table.name)
-def test_every_figure_has_a_heading_and_every_case_a_name_of_its_own(table: Table) -> None:
+def test_every_figure_has_a_heading_and_every_case_a_name_of_its_own(table: PaperTable) -> None:
     names = [case.name for case in table.cases]
     assert len(set(names)) == len(names)
     for case in table.cases:
@@ -293,7 +293,7 @@ def test_only_steps_are_limited_and_not_their_compilation(monkeypatch: pytest.Mo
     events: list[object] = []
     whole = BY_NAME["resnet18"]
     sample = whole.small.sample("cpu", 2)
-    monkeypatch.setattr(Source, "sample", lambda *_: sample)
+    monkeypatch.setattr(ModelSource, "sample", lambda *_: sample)
     monkeypatch.setattr(batch_trial, "compiled", lambda method, model, *_: model)
     train = batch_trial._train
     monkeypatch.setattr(batch_trial, "_train", lambda *args: (events.append("step"), train(*args)))
@@ -333,7 +333,7 @@ def test_means_are_of_the_models_that_have_both() -> None:
 def test_means_leave_out_what_was_not_measured(tmp_path: Path) -> None:
     rows = Rows(tmp_path / "x.json", "x")
     for case, kind in (("a, no-checkpoint", ""), ("a, ours", ""), ("b, no-checkpoint", ""), ("b, ours", "error")):
-        row = Row(case, "cpu", "small", {"samples_per_s": 3.0}, kind)
+        row = TableRow(case, "cpu", "small", {"samples_per_s": 3.0}, kind)
         rows.rows[row.key] = row
     assert geomean.measured(rows, "cpu", "small", "samples_per_s") == {OURS: (1.0, 1)}
     assert geomean.measured(rows, "cuda", "small", "samples_per_s") == {}
@@ -439,10 +439,10 @@ def test_recomputing_pointwise_operators_alone_runs_no_product_twice() -> None:
 
 
 def test_the_curve_goes_from_budget_to_budget_whatever_was_measured_first(tmp_path: Path) -> None:
-    def row(tenth: int) -> Row:
+    def row(tenth: int) -> TableRow:
         figures = {f"{who}_{name}": 1.0 + tenth for who in budget_curve.WHO for name in ("saved_mib", "step_ms")}
         figures |= {f"{who}_recompute_ms": 10.0 - tenth for who in budget_curve.WHO}
-        return Row(f"budget {tenth / 10:.1f}", "cpu", "small", figures)
+        return TableRow(f"budget {tenth / 10:.1f}", "cpu", "small", figures)
 
     def drawn(tenths: Iterable[int], name: str) -> str:
         budget_curve.picture(map(row, tenths), "here", tmp_path / name)

@@ -17,8 +17,8 @@ from typer.testing import CliRunner
 
 from experiments.paper import measure_table, row_file
 from experiments.paper.measure_table import command, measure
-from experiments.paper.row_file import Row, Rows, WrongFile, cell
-from experiments.paper.table import Case, Figures, Setting, Table, Unavailable
+from experiments.paper.row_file import Rows, TableRow, WrongFile, cell
+from experiments.paper.table import Figures, PaperTable, Setting, TableCase, Unavailable
 from experiments.paper.table_page import NOT_MEASURED, page_of
 
 SMALL = Setting("cpu", "small", 1)
@@ -32,8 +32,8 @@ class Counter:
         self.calls: list[str] = []
         self.failing: dict[str, BaseException] = {}
 
-    def case(self, name: str, **published: float) -> Case:
-        return Case(name, self.measure(name), published)
+    def case(self, name: str, **published: float) -> TableCase:
+        return TableCase(name, self.measure(name), published)
 
     def measure(self, name: str) -> Callable[[Setting], Figures]:
         def measured(setting: Setting) -> Figures:
@@ -44,10 +44,10 @@ class Counter:
 
         return measured
 
-    def table(self, name: str = "example") -> Table:
+    def table(self, name: str = "example") -> PaperTable:
         cases = [self.case("one", time_ms=0.25), self.case("two", kernels=7), self.case("three")]
         figures = {"time_ms": "time (ms)", "kernels": "kernels"}
-        return Table(name, "An example", "a source; one GPU", figures, cases, "- A note.")
+        return PaperTable(name, "An example", "a source; one GPU", figures, cases, "- A note.")
 
 
 @pytest.fixture
@@ -176,7 +176,9 @@ def test_an_error_of_any_text_stays_in_its_cell_and_is_shown_as_it_is(counter: C
     assert "| RuntimeError: closing [/tmp] of [bold]text[int], got \\<class 'int'> |" in text
     assert "| needs a GPU \\| of 80 GB |" in text
     counter.failing.clear()
-    worded = replace(counter.table(), cases=[Case("one", lambda setting: {"time_ms": "a | b"}, {"time_ms": "c | d"})])
+    worded = replace(
+        counter.table(), cases=[TableCase("one", lambda setting: {"time_ms": "a | b"}, {"time_ms": "c | d"})]
+    )
     measure(worded, SMALL, tmp_path, again=True)
     assert "| c \\| d | not yet measured | a \\| b |" in (tmp_path / "example.md").read_text()
 
@@ -226,7 +228,7 @@ def test_two_settings_stand_side_by_side(counter: Counter, tmp_path: Path) -> No
     table = counter.table()
     measure(table, SMALL, tmp_path)
     rows = measure(table, PUBLISHED, tmp_path, only="one")
-    rows.add(Row("one", "cuda", "published", {"time_ms": 0.125, "kernels": 2}))
+    rows.add(TableRow("one", "cuda", "published", {"time_ms": 0.125, "kernels": 2}))
     text = page_of(table, rows)
     headings = ["CUDA, published size", "CPU, published size", "CPU, small size"]
     assert line_of(text, "figure")[3:] == headings
@@ -268,7 +270,7 @@ def test_the_file_of_another_table_is_refused_and_so_is_what_is_no_table(counter
     assert counter.calls == ["one", "two", "three"]
 
 
-def invoke(table: Table, *options: str) -> tuple[int, str]:
+def invoke(table: PaperTable, *options: str) -> tuple[int, str]:
     app = typer.Typer()
     app.command()(command(table))
     result = CliRunner().invoke(app, [*options], env={"COLUMNS": "200", "NO_COLOR": "1", "TERM": "dumb"})

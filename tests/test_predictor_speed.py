@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from experiments.bench import predictor_speed
-from experiments.bench.predictor_speed import Row, summary
+from experiments.bench.predictor_speed import PredictorRow, summary
 
 
 def test_both_are_asked_the_same_and_their_times_are_kept(tmp_path: Path) -> None:
@@ -26,7 +26,7 @@ def test_both_are_asked_the_same_and_their_times_are_kept(tmp_path: Path) -> Non
 
 
 def test_ratios_are_of_medians_and_of_the_worst_case() -> None:
-    rows = [Row("a", [1.0, 3.0, 2.0], 40.0, 1, 1, 1, 1), Row("b", [4.0, 4.0, 9.0], 20.0, 1, 1, 1, 1)]
+    rows = [PredictorRow("a", [1.0, 3.0, 2.0], 40.0, 1, 1, 1, 1), PredictorRow("b", [4.0, 4.0, 9.0], 20.0, 1, 1, 1, 1)]
     found = summary(rows)
     assert found["median_ratio"] == pytest.approx(30 / 3)
     assert found["worst_ratio"] == pytest.approx(20 / 4)

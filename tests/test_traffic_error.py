@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 
 import remat
 from experiments.accuracy import kernel_truth, traffic_error
-from experiments.accuracy.kernel_truth import Choice, Truth, different_plans, find_truth
-from experiments.accuracy.traffic_error import Part, Row, overall, rank_correlation, summary
+from experiments.accuracy.kernel_truth import PlanSelection, Truth, different_plans, find_truth
+from experiments.accuracy.traffic_error import ModelGroup, TrafficErrorRow, overall, rank_correlation, summary
 from experiments.models import workloads
 from experiments.models.held_out import HELD_OUT, MENDED, images, others, sequences
 from experiments.models.workloads import KERNEL_ZOO, Sample
@@ -26,7 +26,7 @@ from remat.errors import CannotRebuild
 from remat.pytorch.inductor.scheduled import Scheduled
 from remat.pytorch.inductor.traffic_count import InductorKernel
 
-_THREE = Choice(3, on_the_frontier=0, budgets=(1.0,), every_plan_through_the_model=False)
+_THREE = PlanSelection(3, on_the_frontier=0, budgets=(1.0,), every_plan_through_the_model=False)
 
 
 _main: Callable[..., None] = traffic_error.main
@@ -51,8 +51,8 @@ def two_graphs() -> Sample:
 
 def test_counts_are_kept_and_found_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The second run asks Inductor nothing, and says the same."""
-    parts = {"zoo": Part({"small": small}, replace(_THREE, every_plan_through_the_model=True))}
-    monkeypatch.setattr(traffic_error, "PARTS", parts | {"held-out": Part({"small, too": small}, _THREE)})
+    parts = {"zoo": ModelGroup({"small": small}, replace(_THREE, every_plan_through_the_model=True))}
+    monkeypatch.setattr(traffic_error, "PARTS", parts | {"held-out": ModelGroup({"small, too": small}, _THREE)})
     folder = tmp_path / "truth"
     _main(only="", part=None, truth=folder, jobs=1, output=tmp_path)
     first = json.loads((tmp_path / "traffic_error.json").read_text())
@@ -107,7 +107,7 @@ def test_a_graph_alone_is_believed_only_if_it_gives_the_models_kernels(
 
 
 def test_a_model_that_fails_is_named_and_hides_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    parts = {"held-out": Part({"broken": broken, "two": two_graphs, "small": small}, replace(_THREE, plans=1))}
+    parts = {"held-out": ModelGroup({"broken": broken, "two": two_graphs, "small": small}, replace(_THREE, plans=1))}
     monkeypatch.setattr(traffic_error, "PARTS", parts)
     _main(only="", part=None, truth=None, jobs=1, output=tmp_path)
     found = json.loads((tmp_path / "traffic_error.json").read_text())["held-out"]
@@ -124,13 +124,13 @@ def test_plans_differ_and_are_legal() -> None:
     model, args = workloads.perceptron(layers=2)
     graph = remat.capture(model, *args)
     illegal = remat.Plan((), remat.unpriced(graph).names)
-    for choice in (Choice(), _THREE):
-        found = dict(different_plans(graph, {1.0: illegal}, choice))
-        assert len(found) == len(set(found.values())) == choice.plans
+    for selection in (PlanSelection(), _THREE):
+        found = dict(different_plans(graph, {1.0: illegal}, selection))
+        assert len(found) == len(set(found.values())) == selection.plans
         assert illegal not in found.values()
         for plan in found.values():
             remat.check_plan(remat.unpriced(graph), plan)
-        assert any(name.startswith("frontier") for name in found) == bool(choice.on_the_frontier)
+        assert any(name.startswith("frontier") for name in found) == bool(selection.on_the_frontier)
 
 
 @pytest.mark.parametrize("name", (images.MODELS | sequences.MODELS | others.MODELS).keys())
@@ -153,7 +153,11 @@ def test_no_model_is_both_held_out_and_in_the_zoo() -> None:
     assert len(files) == len(HELD_OUT) + len(KERNEL_ZOO)
 
 
-_ROWS = [Row("m", "a", 104, 100, 2, 2), Row("m", "b", 180, 200, 2, 2), Row("m", "c", 400, 400, 3, 3)]
+_ROWS = [
+    TrafficErrorRow("m", "a", 104, 100, 2, 2),
+    TrafficErrorRow("m", "b", 180, 200, 2, 2),
+    TrafficErrorRow("m", "c", 400, 400, 3, 3),
+]
 
 
 def test_a_summary_names_the_worst_plan() -> None:
@@ -166,7 +170,7 @@ def test_a_summary_names_the_worst_plan() -> None:
 
 
 def test_all_models_together_are_counted_plan_by_plan() -> None:
-    found = overall([*_ROWS, Row("n", "a", 301, 300, 2, 2)])
+    found = overall([*_ROWS, TrafficErrorRow("n", "a", 301, 300, 2, 2)])
     counts = [found[key] for key in ("models", "plans", "exact", "within_1_percent", "within_6_percent")]
     assert counts == [2, 4, 1, 2, 3]
     assert found["worst_error"] == pytest.approx(0.1)
@@ -177,7 +181,7 @@ def test_models_that_led_to_a_rule_are_marked_and_counted_apart(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(MENDED, "mended", "padding reads no border")
-    monkeypatch.setattr(traffic_error, "PARTS", {"held-out": Part({"mended": small, "other": small}, _THREE)})
+    monkeypatch.setattr(traffic_error, "PARTS", {"held-out": ModelGroup({"mended": small, "other": small}, _THREE)})
     _main(only="", part=None, truth=tmp_path, jobs=1, output=tmp_path)
     found, text = (tmp_path / "traffic_error.json").read_text(), (tmp_path / "traffic_error.md").read_text()
     assert json.loads(found)["held-out"]["overall"]["models"] == 1

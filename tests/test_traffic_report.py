@@ -11,7 +11,7 @@ from torch import nn
 
 import remat
 from costmodels import MultiRead
-from experiments.traffic_study.compare_strategies import Row, Subject
+from experiments.traffic_study.compare_strategies import StrategyRow, StrategySubject
 from experiments.traffic_study.traffic_report import DEFAULT, REFINED, TRANSFORMERS, markdown, picture, summary
 from remat.answer.plan_facts import PlanFacts
 from remat.pytorch.inductor.scheduled import inductor_kernels
@@ -27,7 +27,7 @@ def finished(**rows: dict[str, tuple[int, int, int, bool]]) -> dict[str, Any]:
             "provenance": {"command": "python -m traffic", "commit": "c", "torch": "t", "machine": "m", "date": "d"},
             "failed": {},
             "rows": [
-                asdict(Row(model, name, moved, 0, kernels, saved, None, None, legal))
+                asdict(StrategyRow(model, name, moved, 0, kernels, saved, None, None, legal))
                 for name, (moved, kernels, saved, legal) in strategies.items()
             ],
         }
@@ -67,7 +67,7 @@ def test_bold_is_the_least_of_the_legal_plans_that_save_no_more_than_pytorch(tmp
 def test_a_row_has_inductors_count_and_what_is_really_saved() -> None:
     model, x = nn.Sequential(nn.Linear(16, 32), nn.GELU(), nn.LayerNorm(32), nn.Linear(32, 4)), torch.randn(64, 16)
     ((graph, plans),) = torchs_plans(model, x, budgets=[1.0])
-    subject = Subject(MLP, model, (x,), graph, plans[1.0])
+    subject = StrategySubject(MLP, model, (x,), graph, plans[1.0])
     plan, _ = subject.cut(MultiRead())
     for _ in range(2):  # also when Dynamo has seen the very same step
         (row,) = subject.measured("cut", remat.compile(model, plan=plan, dynamic=False), plan)

@@ -16,7 +16,8 @@ from torch import nn
 import remat
 from costmodels import ByteTraffic
 from experiments.demo import SaveLeast
-from experiments.models.cases import CASES, Case
+from experiments.models.cases import CASES
+from experiments.models.model_case import ModelCase
 from experiments.models.training import train
 from remat import InvalidPlan, Plan
 from remat.pytorch import capture_all
@@ -49,7 +50,7 @@ each_case_some_quick = pytest.mark.parametrize(
 )
 
 
-def assert_equal_to_eager(case: Case, wrap: Callable[[nn.Module], Any]) -> None:
+def assert_equal_to_eager(case: ModelCase, wrap: Callable[[nn.Module], Any]) -> None:
     torch.compiler.reset()
     expected = train(case, lambda model: model)
     torch.testing.assert_close(train(case, wrap), expected, rtol=case.tolerance, atol=case.tolerance)
@@ -57,7 +58,7 @@ def assert_equal_to_eager(case: Case, wrap: Callable[[nn.Module], Any]) -> None:
 
 @each_case
 @pytest.mark.parametrize("strategy", deep_except(["save least"], STRATEGIES))
-def test_without_code_generation(case: Case, strategy: str) -> None:
+def test_without_code_generation(case: ModelCase, strategy: str) -> None:
     cost_model = STRATEGIES[strategy]
     assert_equal_to_eager(
         case, lambda model: remat.compile(model, cost_model=cost_model, codegen=False, dynamic=case.dynamic)
@@ -67,7 +68,7 @@ def test_without_code_generation(case: Case, strategy: str) -> None:
 @each_case
 @settings(drawn(RANDOM_PLANS), suppress_health_check=list(HealthCheck))
 @given(seed=st.integers(0, 2**32 - 1))
-def test_random_plans(case: Case, seed: int) -> None:
+def test_random_plans(case: ModelCase, seed: int) -> None:
     cost_model = Dice(seed)
     assert_equal_to_eager(
         case, lambda model: remat.compile(model, cost_model=cost_model, codegen=False, dynamic=case.dynamic)
@@ -75,7 +76,7 @@ def test_random_plans(case: Case, seed: int) -> None:
 
 
 @each_case_some_quick
-def test_broken_plans_never_run(case: Case) -> None:
+def test_broken_plans_never_run(case: ModelCase) -> None:
     """A needed value missing, a ban broken: refused when torch asks for the plan, before anything runs."""
     torch.compiler.reset()
     torch.manual_seed(0)
@@ -97,7 +98,7 @@ def test_broken_plans_never_run(case: Case) -> None:
 
 @each_case_some_quick
 @pytest.mark.parametrize("strategy", deep_except(["save least"], ["aggressive", "save least"]))
-def test_through_inductor(case: Case, strategy: str) -> None:
+def test_through_inductor(case: ModelCase, strategy: str) -> None:
     cost_model = STRATEGIES[strategy]
     options = {"fallback_random": True}  # eager's random numbers
     assert_equal_to_eager(

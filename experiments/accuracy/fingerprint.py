@@ -7,9 +7,11 @@ differs is listed by name, and the exit code is 1.
 
 The reference is `fingerprint.json`, beside this file. So before a rebuild, and as often as one likes while it goes on:
 
-    python -m experiments.accuracy.fingerprint --only small-dropout-mlp small-bert vgg16    half a minute python -m
-    experiments.accuracy.fingerprint                                              everything python -m
-    experiments.accuracy.fingerprint --update                                     after a change that was meant
+    python -m experiments.accuracy.fingerprint --only small-dropout-mlp small-bert vgg16
+    python -m experiments.accuracy.fingerprint
+    python -m experiments.accuracy.fingerprint --update
+
+The first takes half a minute; the second asks about the whole corpus; the third is for a change that was meant.
 
 A reference of one's own is a FILE that does not exist yet: it is written. The command line's JSON about solvers, cost
 models and estimators holds their docstrings, so that it changes with a word of theirs.

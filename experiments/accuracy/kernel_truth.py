@@ -1,7 +1,7 @@
 """What TorchInductor makes of models: its kernels for many plans of each, counted without writing any.
 
 A count takes seconds for each plan, so it can be kept in a folder: `<model>.graph.json.gz`, the joint graph, and
-`<model>.json.gz`, the plans with their kernels. Those of another torch, or of another choice of plans, are not used.
+`<model>.json.gz`, the plans with their kernels. Those of another torch, or of another selection of plans, are not used.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from remat.pytorch.measure.torch_budgets import torchs_plans
 
 
 @dataclass(frozen=True)
-class Choice:
+class PlanSelection:
     """Which plans of a model to ask about, and how.
 
     Attributes:
@@ -72,7 +72,8 @@ class Dice(remat.CostModel):
 class Truth:
     """A model's joint graph, and what Inductor schedules for each of its plans, by the name of the plan.
 
-    The graph's `meta["asked"]` says what Inductor was asked about: the "model", or (see `Choice`) the "graph" alone.
+    The graph's `meta["asked"]` says what Inductor was asked about: the "model", or the "graph" alone (see
+    `PlanSelection`).
     """
 
     graph: remat.Graph
@@ -109,54 +110,54 @@ class Truth:
         return cls(graph, plans, {name: tuple(map(_kernel, found["kernels"])) for name, found in document.items()})
 
 
-def find_truth(model: str, make: Callable[[], Sample], choice: Choice, folder: Path) -> Truth:
+def find_truth(model: str, make: Callable[[], Sample], selection: PlanSelection, folder: Path) -> Truth:
     """The truth about a model: from the folder if it is there, else from Inductor.
 
     Args:
         model: its name.
         make: the model, and what to call it with.
-        choice: of plans.
+        selection: of plans.
         folder: where counts are kept.
 
     Raises:
         ValueError: the model has more than one joint graph.
     """
-    if (kept := _kept(folder, model, choice)) is not None:
+    if (kept := _kept(folder, model, selection)) is not None:
         return kept
     torch.manual_seed(0)
     module, args = make()
-    found = torchs_plans(module, *args, budgets=choice.budgets)
+    found = torchs_plans(module, *args, budgets=selection.budgets)
     if len(found) != 1:
         raise ValueError(f"{model} must have one joint graph, got {len(found)}: does it have graph breaks?")
     graph = found[0][0]
-    plans = dict(different_plans(graph, found[0][1], choice))
-    asked, ask = _asked(graph, plans, module, args, choice)
+    plans = dict(different_plans(graph, found[0][1], selection))
+    asked, ask = _asked(graph, plans, module, args, selection)
     kernels = {name: tuple(ask(plan)) for name, plan in plans.items()}
-    truth = Truth(replace(graph, meta=_origin(model, choice) | {"asked": asked}), plans, kernels)
+    truth = Truth(replace(graph, meta=_origin(model, selection) | {"asked": asked}), plans, kernels)
     truth.save(folder, model)
     return truth
 
 
-def _kept(folder: Path, model: str, choice: Choice) -> Truth | None:
+def _kept(folder: Path, model: str, selection: PlanSelection) -> Truth | None:
     if not _truth_file(folder, model).exists():
         return None
     kept = Truth.load(folder, model)
-    return kept if _origin(model, choice).items() <= kept.graph.meta.items() else None
+    return kept if _origin(model, selection).items() <= kept.graph.meta.items() else None
 
 
-def _origin(model: str, choice: Choice) -> dict[str, str]:
-    return {"model": model, "torch": torch.__version__, "choice": str(choice)}
+def _origin(model: str, selection: PlanSelection) -> dict[str, str]:
+    return {"model": model, "torch": torch.__version__, "choice": str(selection)}
 
 
 def _asked(
-    graph: remat.Graph, plans: dict[str, remat.Plan], module: Any, args: tuple[Any, ...], choice: Choice
+    graph: remat.Graph, plans: dict[str, remat.Plan], module: Any, args: tuple[Any, ...], selection: PlanSelection
 ) -> tuple[str, Callable[[remat.Plan], list[InductorKernel]]]:
     """Whom to ask: the model, or the graph alone where that gives the same kernels for the first plan."""
 
     def whole(plan: remat.Plan) -> list[InductorKernel]:
         return inductor_kernels(module, *args, plans=plan)
 
-    if choice.every_plan_through_the_model:
+    if selection.every_plan_through_the_model:
         return "model", whole
     try:
         alone = Scheduled(graph)
@@ -172,30 +173,32 @@ def _moved(kernels: list[InductorKernel]) -> list[tuple[bool, bool, int]]:
 
 
 def different_plans(
-    graph: remat.Graph, torchs: dict[float, remat.Plan], choice: Choice
+    graph: remat.Graph, torchs: dict[float, remat.Plan], selection: PlanSelection
 ) -> Iterator[tuple[str, remat.Plan]]:
     """Legal plans that differ, by name: strategies, the frontier, random ones."""
     seen: set[remat.Plan] = set()
-    for name, plan in _plans(graph, torchs, choice):
+    for name, plan in _plans(graph, torchs, selection):
         if plan not in seen and _is_legal(graph, plan):
             seen.add(plan)
             yield name, plan.made_for(graph)
-        if len(seen) == choice.plans:
+        if len(seen) == selection.plans:
             return
 
 
-def _plans(graph: remat.Graph, torchs: dict[float, remat.Plan], choice: Choice) -> Iterator[tuple[str, remat.Plan]]:
+def _plans(
+    graph: remat.Graph, torchs: dict[float, remat.Plan], selection: PlanSelection
+) -> Iterator[tuple[str, remat.Plan]]:
     yield "autograd's saves", _solved(graph, SaveEverything())
     for budget, plan in torchs.items():
         yield ("PyTorch" if budget == 1 else f"PyTorch, budget {budget}"), plan
     yield "conservative", _solved(graph, ByteTraffic())
     yield "aggressive", _solved(graph, ByteTraffic(mode="aggressive"))
     yield "save least", _solved(graph, SaveLeast())
-    if choice.on_the_frontier:
+    if selection.on_the_frontier:
         vertices = [point for point in remat.frontier(graph).points if point.is_vertex]
-        for i in np.unique(np.linspace(0, len(vertices) - 1, choice.on_the_frontier).astype(int)).tolist():
+        for i in np.unique(np.linspace(0, len(vertices) - 1, selection.on_the_frontier).astype(int)).tolist():
             yield f"frontier, {vertices[i].saved_bytes} bytes", vertices[i].plan
-    for seed in range(4 * choice.plans):
+    for seed in range(4 * selection.plans):
         yield f"random {seed}", _solved(graph, Dice(seed, recompute=2 ** (seed % 5)))
 
 

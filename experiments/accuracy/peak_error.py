@@ -80,7 +80,7 @@ _Inputs = tuple[Tensor, ...]
 
 
 @dataclass(frozen=True)
-class Row:
+class PeakRow:
     """One pass of one joint graph under one plan.
 
     Attributes:
@@ -117,7 +117,7 @@ def main(
     output: Annotated[Path, typer.Option(help="folder for peak_error.json and .md")] = RESULTS,
 ) -> None:
     """Simulates, asks Inductor, measures; writes JSON and a table."""
-    rows: list[Row] = []
+    rows: list[PeakRow] = []
     runs: list[Run] = []
     failed: dict[str, str] = {}
     with warnings.catch_warnings():
@@ -126,7 +126,7 @@ def main(
             if only not in name:
                 continue
             try:
-                subject = Subject.of(name, build)
+                subject = PeakSubject.of(name, build)
                 for plan, cost_model in PLANS.items():
                     with console.status(f"{name}: {plan}"):
                         rows += subject.compare(plan, cost_model)
@@ -166,7 +166,7 @@ def _models(device: str) -> Iterator[tuple[str, Callable[[], tuple[nn.Module, _I
 
 
 @dataclass(frozen=True)
-class Subject:
+class PeakSubject:
     """A model, and its joint graphs.
 
     Attributes:
@@ -180,22 +180,22 @@ class Subject:
     asked: dict[tuple[remat.Plan, ...], list[InductorPeak]] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, name: str, build: Callable[[], tuple[nn.Module, _Inputs]]) -> Subject:
+    def of(cls, name: str, build: Callable[[], tuple[nn.Module, _Inputs]]) -> PeakSubject:
         model, args = build()
         return cls(name, model, args, tuple(capture_all(model, *args)))
 
-    def compare(self, plan_name: str, cost_model: remat.CostModel) -> list[Row]:
+    def compare(self, plan_name: str, cost_model: remat.CostModel) -> list[PeakRow]:
         """Two rows for each joint graph."""
         plans = tuple(_plan(graph, cost_model) for graph in self.graphs)
         if plans not in self.asked:
             self.asked[plans] = self._ask(plans)
-        found: list[Row] = []
+        found: list[PeakRow] = []
         for i, (graph, plan) in enumerate(zip(self.graphs, plans, strict=True)):
             timeline = Simulator(graph, holds_outputs=False).timeline(remat.Choice.from_plan(graph, plan).saved)
             label = self.name if len(self.graphs) == 1 else f"{self.name}, graph {i + 1}"
             simulated = timeline.forward_peak_bytes, timeline.backward_peak_bytes
             for bytes_, peak in zip(simulated, self.asked[plans][2 * i : 2 * i + 2], strict=True):
-                found.append(Row(label, plan_name, peak.backward, bytes_, peak.in_order_bytes, peak.bytes))
+                found.append(PeakRow(label, plan_name, peak.backward, bytes_, peak.in_order_bytes, peak.bytes))
         return found
 
     def _ask(self, plans: tuple[remat.Plan, ...]) -> list[InductorPeak]:
@@ -245,7 +245,7 @@ def _plan(graph: remat.Graph, cost_model: remat.CostModel) -> remat.Plan:
     return plan.made_for(graph)
 
 
-def _summary(rows: list[Row]) -> Iterator[tuple[str, str, dict[str, Any]]]:
+def _summary(rows: list[PeakRow]) -> Iterator[tuple[str, str, dict[str, Any]]]:
     for part, backward in (("forward", False), ("backward", True)):
         chosen = [row for row in rows if row.backward == backward]
         for against in ("in_order_bytes", "inductor_bytes"):

@@ -30,7 +30,7 @@ import typer
 from rich.console import Console
 
 import remat
-from experiments.accuracy.kernel_truth import Choice, Truth, find_truth
+from experiments.accuracy.kernel_truth import PlanSelection, Truth, find_truth
 from experiments.accuracy.traffic_error_report import markdown
 from experiments.models.held_out import HELD_OUT, MENDED
 from experiments.models.workloads import KERNEL_ZOO, Sample
@@ -42,26 +42,28 @@ console = Console()
 
 
 @dataclass(frozen=True)
-class Part:
+class ModelGroup:
     """Models that are reported together.
 
     Attributes:
         models: by name.
-        choice: which plans of each.
+        selection: which plans of each.
     """
 
     models: Mapping[str, Callable[[], Sample]]
-    choice: Choice
+    selection: PlanSelection
 
 
-PARTS: dict[str, Part] = {
-    "zoo": Part(KERNEL_ZOO, Choice()),
-    "held-out": Part(HELD_OUT, Choice(6, on_the_frontier=0, budgets=(1.0,), every_plan_through_the_model=False)),
+PARTS: dict[str, ModelGroup] = {
+    "zoo": ModelGroup(KERNEL_ZOO, PlanSelection()),
+    "held-out": ModelGroup(
+        HELD_OUT, PlanSelection(6, on_the_frontier=0, budgets=(1.0,), every_plan_through_the_model=False)
+    ),
 }
 
 
 @dataclass(frozen=True)
-class Row:
+class TrafficErrorRow:
     """One model under one plan.
 
     Attributes:
@@ -144,7 +146,7 @@ def ask(part: str, model: str, truth: Path) -> str:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch's own deprecations
         try:
-            find_truth(model, PARTS[part].models[model], PARTS[part].choice, truth)
+            find_truth(model, PARTS[part].models[model], PARTS[part].selection, truth)
         except Exception as error:  # one model that fails must not hide the others
             return f"{type(error).__name__}: {error}".splitlines()[0]
     return ""
@@ -152,7 +154,7 @@ def ask(part: str, model: str, truth: Path) -> str:
 
 def reported(models: Iterable[str], truth: Path, failed: dict[str, str]) -> dict[str, Any]:
     """What is found about models of a part; those that fail are listed, and added to `failed`."""
-    rows: list[Row] = []
+    rows: list[TrafficErrorRow] = []
     found: list[dict[str, Any]] = []
     for name in (names := list(models)):
         if name in failed:
@@ -172,17 +174,17 @@ def reported(models: Iterable[str], truth: Path, failed: dict[str, str]) -> dict
     }
 
 
-def compared(model: str, truth: Truth) -> list[Row]:
+def compared(model: str, truth: Truth) -> list[TrafficErrorRow]:
     """A row for each plan."""
-    rows: list[Row] = []
+    rows: list[TrafficErrorRow] = []
     for name, plan in truth.plans.items():
         predicted, kernels = remat.predict_traffic(truth.graph, plan), truth.kernels[name]
         inductor_bytes = sum(kernel.bytes for kernel in kernels)
-        rows.append(Row(model, name, predicted.bytes, inductor_bytes, len(predicted.kernels), len(kernels)))
+        rows.append(TrafficErrorRow(model, name, predicted.bytes, inductor_bytes, len(predicted.kernels), len(kernels)))
     return rows
 
 
-def overall(rows: list[Row]) -> dict[str, Any]:
+def overall(rows: list[TrafficErrorRow]) -> dict[str, Any]:
     """All models together; nothing where there are no rows."""
     if not rows:
         return {}
@@ -202,7 +204,7 @@ def overall(rows: list[Row]) -> dict[str, Any]:
     }
 
 
-def summary(model: str, rows: list[Row]) -> dict[str, Any]:
+def summary(model: str, rows: list[TrafficErrorRow]) -> dict[str, Any]:
     """One model's errors, and the rank correlation over its plans; None where all move the same."""
     errors = sorted(abs(row.error) for row in rows)
     worst = max(rows, key=lambda row: abs(row.error))

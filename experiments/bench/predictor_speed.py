@@ -23,7 +23,7 @@ import typer
 from rich.console import Console
 
 import remat
-from experiments.accuracy.kernel_truth import Choice, different_plans
+from experiments.accuracy.kernel_truth import PlanSelection, different_plans
 from experiments.models.workloads import transformer
 from experiments.report.markdown import cited, page, table
 from experiments.report.provenance import provenance
@@ -38,7 +38,7 @@ console = Console()
 
 
 @dataclass(frozen=True)
-class Row:
+class PredictorRow:
     """One plan.
 
     Attributes:
@@ -72,8 +72,8 @@ def main(
         ((graph, torchs),) = torchs_plans(model, *args, budgets=(1.0,))
         fuser, fuser_s = _timed(lambda: Fuser(graph))
         scheduled, scheduled_s = _timed(lambda: Scheduled(graph))
-        chosen = dict(different_plans(graph, torchs, Choice(plans + 1, on_the_frontier=0)))
-        rows: list[Row] = []
+        chosen = dict(different_plans(graph, torchs, PlanSelection(plans + 1, on_the_frontier=0)))
+        rows: list[PredictorRow] = []
         for name, plan in chosen.items():
             status.update(name)
             rows.append(measured(name, plan, fuser, scheduled, repeats))
@@ -91,13 +91,13 @@ def main(
     console.print(text, markup=False)
 
 
-def measured(name: str, plan: remat.Plan, fuser: Fuser, scheduled: Scheduled, repeats: int) -> Row:
+def measured(name: str, plan: remat.Plan, fuser: Fuser, scheduled: Scheduled, repeats: int) -> PredictorRow:
     """Both answers for one plan, and their times."""
     saved = np.isin(fuser.graph.names, plan.saved)
     answers = [_timed(lambda: fuser.kernels(saved)) for _ in range(repeats)]
     truth, inductor_s = _timed(lambda: scheduled.kernels(plan))
     predicted = answers[0][0]
-    return Row(
+    return PredictorRow(
         name,
         [seconds for _, seconds in answers],
         inductor_s,
@@ -113,7 +113,7 @@ def _timed(call: Callable[[], T]) -> tuple[T, float]:
     return call(), time.process_time() - start
 
 
-def summary(rows: list[Row]) -> dict[str, Any]:
+def summary(rows: list[PredictorRow]) -> dict[str, Any]:
     """Medians and extremes over plans; of each plan's repetitions, the median."""
     ours, theirs = [statistics.median(row.predicted_s) for row in rows], [row.inductor_s for row in rows]
     return {

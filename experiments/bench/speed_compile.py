@@ -32,7 +32,8 @@ from experiments.bench.speed import show
 from experiments.bench.speed_compile_case import WHO, compiled
 from experiments.bench.stack import at_depth, depths
 from experiments.models import zoo
-from experiments.models.cases import CASES, Case
+from experiments.models.cases import CASES
+from experiments.models.model_case import ModelCase
 from experiments.models.training import train
 from experiments.report.provenance import provenance
 from remat.pytorch.read import split
@@ -41,7 +42,7 @@ from remat.pytorch.seam.torch_partitioner import Chooser, partition, torchs_choi
 RESULTS = Path(__file__).parents[1] / "results"
 MODELS = {
     **CASES,
-    "GPT-2, default size": Case("GPT-2, default size", zoo.GPT2, lambda: (torch.randint(512, (4, 64)),)),
+    "GPT-2, default size": ModelCase("GPT-2, default size", zoo.GPT2, lambda: (torch.randint(512, (4, 64)),)),
 }
 """Every small model that the tests train, and the one that the demo compiles."""
 
@@ -112,14 +113,14 @@ class Seconds(NamedTuple):
     cpu: float
 
 
-def choosing(cases: Iterable[Case], repeats: int) -> list[dict[str, Any]]:
+def choosing(cases: Iterable[ModelCase], repeats: int) -> list[dict[str, Any]]:
     """Each model compiled `repeats` times, both choices once in each, ours first in every second one.
 
     A graph is new to both each time, but the process is warm: another model was compiled before.
     """
     rows: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as folder, patch.dict(os.environ, TORCHINDUCTOR_CACHE_DIR=folder):
-        race(Case("warm-up", lambda: torch.nn.Sequential(torch.nn.Linear(7, 7), torch.nn.Tanh()), _warm_up_batch))
+        race(ModelCase("warm-up", lambda: torch.nn.Sequential(torch.nn.Linear(7, 7), torch.nn.Tanh()), _warm_up_batch))
         for case in cases:
             with console.status(case.name):
                 races = [
@@ -134,7 +135,7 @@ def _warm_up_batch() -> tuple[torch.Tensor, ...]:
     return (torch.randn(3, 7),)
 
 
-def race(case: Case, *, ours_first: bool = False, codegen: bool = True) -> Race:
+def race(case: ModelCase, *, ours_first: bool = False, codegen: bool = True) -> Race:
     """Trains a case through `remat.compile`, and times PyTorch's choice beside ours on its joint graphs."""
     torch.compiler.reset()
     total = Race()

@@ -27,9 +27,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from experiments.compare_solvers import solver_pictures, summary
 from experiments.compare_solvers.agreement import disagreements
-from experiments.compare_solvers.case import Case, Named, cases_of, unfinished
+from experiments.compare_solvers.case import Named, SolverCase, cases_of, unfinished
 from experiments.compare_solvers.performance_profile import coverage
-from experiments.compare_solvers.rows import Row
+from experiments.compare_solvers.rows import SolverRow
 from experiments.compare_solvers.scheduling import BACKENDS, run, workers
 from experiments.compare_solvers.store import Store, check_export, check_folder
 from experiments.report.provenance import provenance
@@ -165,7 +165,7 @@ def _entries(corpus: Corpus, globs: Sequence[str] | None, smoke: bool) -> list[E
     return sorted(chosen, key=lambda entry: entry.values)[:_SMOKE] if smoke else chosen
 
 
-def _run(cases: Sequence[Case], todo: Sequence[Case], store: Store) -> None:
+def _run(cases: Sequence[SolverCase], todo: Sequence[SolverCase], store: Store) -> None:
     """Runs and keeps, and shows how far it is."""
     total = sum(len(case.solvers) for case in cases)
     kept = total - sum(len(case.solvers) for case in todo)
@@ -175,7 +175,7 @@ def _run(cases: Sequence[Case], todo: Sequence[Case], store: Store) -> None:
     with Progress(*columns, TextColumn("{task.description}", markup=False), console=console) as progress:
         task = progress.add_task("", total=total, completed=kept)
 
-        def keep(rows: list[Row]) -> None:
+        def keep(rows: list[SolverRow]) -> None:
             store.add(rows)
             for row in rows:
                 if row.status in ("timeout", "error"):

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Generic, NamedTuple, TypeVar
 
-from experiments.compare_solvers.rows import Row
+from experiments.compare_solvers.rows import SolverRow
 from remat import CostModel, Solver
 from remat.facts.corpus import Corpus, Entry
 
@@ -22,7 +22,7 @@ class Named(NamedTuple, Generic[Plugin]):
 
 
 @dataclass(frozen=True)
-class Case:
+class SolverCase:
     """What to solve, and how.
 
     Attributes:
@@ -55,17 +55,17 @@ def cases_of(
     time_limit_s: float,
     repeats: int,
     folder: Path | None,
-) -> list[Case]:
+) -> list[SolverCase]:
     """All combinations. The largest instances come first, so that at the end no worker waits long for another."""
     ordered = sorted(entries, key=lambda entry: -entry.values)
     return [
-        Case(entry.name, model, tuple(solvers), time_limit_s, repeats, folder)
+        SolverCase(entry.name, model, tuple(solvers), time_limit_s, repeats, folder)
         for entry in ordered
         for model in cost_models
     ]
 
 
-def unfinished(cases: Iterable[Case], kept: Iterable[Row], corpus: Corpus) -> list[Case]:
+def unfinished(cases: Iterable[SolverCase], kept: Iterable[SolverRow], corpus: Corpus) -> list[SolverCase]:
     """The cases, without the solvers that have a row which still holds.
 
     A row holds unless the instance has changed since, it is an error (which may not last: a package was missing, or
@@ -91,7 +91,9 @@ def graph_of(entry: Entry) -> str:
     return entry.sha256[:16]
 
 
-def _holds(rows: Mapping[tuple[str, str, str], Row], key: tuple[str, str, str], limit_s: float, entry: Entry) -> bool:
+def _holds(
+    rows: Mapping[tuple[str, str, str], SolverRow], key: tuple[str, str, str], limit_s: float, entry: Entry
+) -> bool:
     row = rows.get(key)
     if row is None or row.status == "error" or row.graph != graph_of(entry):
         return False

@@ -28,7 +28,7 @@ _KINDS = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Row:
+class SolverRow:
     """One solver's answer. Seconds are wall time, and medians over `repeats`.
 
     Attributes:
@@ -102,11 +102,11 @@ def one_line(text: str) -> str:
     return " ".join(text.encode(errors="backslashreplace").decode().split())[:_LONGEST_NOTE]
 
 
-COLUMNS = {field.name: _KINDS[str(field.type)] for field in fields(Row)}
+COLUMNS = {field.name: _KINDS[str(field.type)] for field in fields(SolverRow)}
 KEY = ("instance", "cost_model", "solver")
 
 
-def frame_of(rows: Iterable[Row]) -> pd.DataFrame:
+def frame_of(rows: Iterable[SolverRow]) -> pd.DataFrame:
     """Rows as a table. What a row lacks is missing; integers stay exact."""
     import pandas as pd  # here, for a process that solves one case does without, and starts in half the time
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import joblib
 
-from experiments.compare_solvers.case import Case
-from experiments.compare_solvers.rows import Row
+from experiments.compare_solvers.case import SolverCase
+from experiments.compare_solvers.rows import SolverRow
 from experiments.compare_solvers.supervision import ROOT, rows_of
 from remat.errors import InvalidOption, NotInstalled, RematError
 
@@ -118,7 +118,7 @@ def _start_ray(address: str | None) -> None:
     register_ray()
 
 
-def run(cases: Sequence[Case], keep: Callable[[list[Row]], None]) -> None:
+def run(cases: Sequence[SolverCase], keep: Callable[[list[SolverRow]], None]) -> None:
     """Hands the rows of each case to `keep`, in this process, as soon as the case has ended.
 
     What `keep` raises ends the run, and so does Ctrl-C.
@@ -138,7 +138,7 @@ def run(cases: Sequence[Case], keep: Callable[[list[Row]], None]) -> None:
                 keep(rows)
 
 
-def _run_in_rounds(tasks: Iterator[Any], keep: Callable[[list[Row]], None]) -> None:
+def _run_in_rounds(tasks: Iterator[Any], keep: Callable[[list[SolverRow]], None]) -> None:
     with joblib.Parallel(batch_size=1) as parallel:
         while some := list(islice(tasks, _AT_ONCE * joblib.effective_n_jobs(None))):
             for rows in parallel(some):

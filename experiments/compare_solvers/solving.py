@@ -9,7 +9,7 @@ from contextlib import suppress
 from numbers import Integral
 from typing import Any
 
-from experiments.compare_solvers.case import Case
+from experiments.compare_solvers.case import SolverCase
 from experiments.compare_solvers.rows import one_line
 from remat import CostModel, Feature, Graph, GraphBuilder, Problem, Solution, Solver, UnsupportedProblem, solve
 from remat.answer.plan_facts import PlanFacts
@@ -21,7 +21,7 @@ _SHOWN_DIGITS = 16
 """Of a plan's hash: enough to tell a thousand plans apart."""
 
 
-def steps(case: Case) -> Iterator[dict[str, Any]]:
+def steps(case: SolverCase) -> Iterator[dict[str, Any]]:
     """A message after each step: the columns about the problem, then for each solver "started" and those of its answer.
 
     If the problem cannot be posed, one message says why: a `status` and a `note`.
@@ -59,7 +59,7 @@ def _trifle() -> Graph:
     return g.build()
 
 
-def _answer(graph: Graph, problem: Problem, solver: Solver, case: Case, pose_s: float) -> dict[str, Any]:
+def _answer(graph: Graph, problem: Problem, solver: Solver, case: SolverCase, pose_s: float) -> dict[str, Any]:
     """The columns about one solver's answer; all repeats give the same one."""
     limit_s = case.time_limit_s if Feature.TIME_LIMIT in solver.features else None
     solves: list[float] = []

@@ -11,7 +11,7 @@ from typing import Any
 import duckdb
 import pandas as pd
 
-from experiments.compare_solvers.rows import COLUMNS, KEY, Row, frame_of
+from experiments.compare_solvers.rows import COLUMNS, KEY, SolverRow, frame_of
 from remat.errors import RematError
 
 _TABLE = "solvers"
@@ -52,7 +52,7 @@ class Store:
     def __exit__(self, *_: object) -> None:
         self._database.close()
 
-    def add(self, rows: Iterable[Row]) -> None:
+    def add(self, rows: Iterable[SolverRow]) -> None:
         """Keeps rows."""
         marks = ", ".join("?" * len(COLUMNS))
         cells = [list(astuple(row)) for row in rows]
@@ -65,10 +65,10 @@ class Store:
         if gone := [list(key) for key in keys]:
             self._database.executemany(f"DELETE FROM {_TABLE} WHERE {where}", gone)
 
-    def rows(self) -> list[Row]:
+    def rows(self) -> list[SolverRow]:
         """All rows, ordered by size and name of the instance, cost model and solver."""
         found: list[tuple[Any, ...]] = self._database.execute(f"SELECT * FROM {_TABLE} ORDER BY {_ORDER}").fetchall()
-        return [Row(**dict(zip(COLUMNS, cells, strict=True))) for cells in found]
+        return [SolverRow(**dict(zip(COLUMNS, cells, strict=True))) for cells in found]
 
     def frame(self) -> pd.DataFrame:
         """The same as a table."""
@@ -132,4 +132,4 @@ def read(path: Path) -> pd.DataFrame:
             found = database.execute(f"SELECT * FROM {readers.get(path.suffix, repr(str(path)))}").fetchall()
     except duckdb.Error as error:
         raise RematError(f"{path}: not an export of the comparison ({str(error).splitlines()[0]})") from None
-    return frame_of(Row(**dict(zip(COLUMNS, cells, strict=True))) for cells in found)
+    return frame_of(SolverRow(**dict(zip(COLUMNS, cells, strict=True))) for cells in found)

@@ -21,8 +21,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from experiments.compare_solvers.case import Case, graph_of
-from experiments.compare_solvers.rows import Row, one_line
+from experiments.compare_solvers.case import SolverCase, graph_of
+from experiments.compare_solvers.rows import SolverRow, one_line
 from experiments.report.provenance import provenance
 from remat import Feature, Solver
 from remat.facts.corpus import Corpus
@@ -39,19 +39,19 @@ _OTHERS = ("commit", "date", "machine", "command", "torch")
 """What `provenance` says beside versions of what runs here."""
 
 
-def rows_of(case: Case) -> list[Row]:
+def rows_of(case: SolverCase) -> list[SolverRow]:
     """A row for each solver of a case, whatever happens to it.
 
     Raises:
         UnknownName, InvalidGraph, NotInstalled: the corpus does not have the instance.
     """
     entry, origin = Corpus.open(case.folder).entry(case.instance), provenance(gpu=False)
-    rows: list[Row] = []
+    rows: list[SolverRow] = []
     left = case.solvers
     while left:
         answers = _answers(replace(case, solvers=left))
         rows += [
-            Row(
+            SolverRow(
                 instance=entry.name,
                 family=entry.family,
                 values=entry.values,
@@ -74,7 +74,7 @@ def rows_of(case: Case) -> list[Row]:
     return rows
 
 
-def _answers(case: Case) -> list[dict[str, Any]]:
+def _answers(case: SolverCase) -> list[dict[str, Any]]:
     """What one process answers: one solver at least, and all unless one had to be killed or killed the process."""
     with _Process(case) as process:
         posed = process.step(_START_S, late={"status": "error", "note": f"not posed within {_START_S:.0f} s"})
@@ -106,7 +106,7 @@ class _Process:
         is_over: it was too slow, or has died.
     """
 
-    def __init__(self, case: Case) -> None:
+    def __init__(self, case: SolverCase) -> None:
         data = pickle.dumps(case)
         self.is_over = False
         # For its files, too: PuLP leaves some behind when it is killed.

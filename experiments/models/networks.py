@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from experiments.models.published import Classifier, Sum, conv
+from experiments.models.published import Classifier, ResidualSum, conv
 from experiments.models.workloads import Bert
 from experiments.models.zoo import gelu
 
@@ -48,7 +48,7 @@ def resnest(blocks: Sequence[int] = (1, 1, 1, 1), width: int = 64) -> Classifier
             )
             mean = nn.AvgPool2d(2) if shrinks else nn.Identity()
             short = nn.Identity() if i else nn.Sequential(mean, conv(narrow, 4 * middle, 1, act=None))
-            layers.append(Sum(branch, short, nn.ReLU()))
+            layers.append(ResidualSum(branch, short, nn.ReLU()))
             narrow = 4 * middle
     return Classifier(nn.Sequential(*layers), narrow)
 

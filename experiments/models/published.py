@@ -42,7 +42,7 @@ def conv(
     return nn.Sequential(*layers, *([act()] if act else []))
 
 
-class Sum(nn.Module):
+class ResidualSum(nn.Module):
     """A residual connection: two branches, added, and an activation."""
 
     def __init__(self, branch: nn.Module, short: nn.Module, act: nn.Module) -> None:
@@ -78,7 +78,7 @@ def bottleneck_net(
             )
             same = stride == 1 and narrow == wide
             short = nn.Identity() if same else conv(narrow, wide, 1, stride, norm=norm, act=None)
-            layers.append(Sum(branch, short, act()))
+            layers.append(ResidualSum(branch, short, act()))
             narrow = wide
     return Classifier(nn.Sequential(*layers), narrow)
 
@@ -176,7 +176,7 @@ def inverted(
         *([Squeeze(middle, max(1, narrow // 4))] if squeezes else []),
         conv(middle, wide, 1, act=None),
     )
-    return Sum(branch, nn.Identity(), nn.Identity()) if stride == 1 and narrow == wide else branch
+    return ResidualSum(branch, nn.Identity(), nn.Identity()) if stride == 1 and narrow == wide else branch
 
 
 def mobile(stages: Sequence[tuple[int, int, int, int, int]], act: Callable[[], nn.Module], squeezes: bool) -> nn.Module:

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
-from experiments.models.cases import Case
+from experiments.models.model_case import ModelCase
 
 
-def train(case: Case, wrap: Callable[[nn.Module], Any], device: str = "cpu") -> dict[str, Any]:
+def train(case: ModelCase, wrap: Callable[[nn.Module], Any], device: str = "cpu") -> dict[str, Any]:
     """Two steps of gradient descent from a fixed seed, and all that they leave behind.
 
     Args:
@@ -47,7 +47,7 @@ def random_state(device: str) -> Tensor:
     return torch.cuda.get_rng_state() if torch.device(device).type == "cuda" else torch.get_rng_state()
 
 
-def draws_random_numbers(case: Case, device: str = "cpu") -> bool:
+def draws_random_numbers(case: ModelCase, device: str = "cpu") -> bool:
     """Whether the model's forward pass takes from the random number generator."""
     torch.manual_seed(0)
     with torch.device(device):

@@ -22,14 +22,14 @@ from experiments.models.recipe import Sample
 from experiments.paper.measure_table import command
 from experiments.paper.methods import AGGRESSIVE, MIN_CUT, NO, OURS, compiled
 from experiments.paper.steps import measured_rows
-from experiments.paper.table import Case, Figures, Setting, Table, Unavailable
+from experiments.paper.table import Figures, PaperTable, Setting, TableCase, Unavailable
 from remat.pytorch.seam.torch_settings import nothing_donated
 
 METHODS = (MIN_CUT, NO, OURS, AGGRESSIVE)
 
 
 @dataclass(frozen=True)
-class Sizes:
+class AcquisitionSizes:
     """Of the acquisition function.
 
     Attributes:
@@ -48,8 +48,8 @@ class Sizes:
     cells: int = 32
 
 
-PUBLISHED = Sizes(restarts=18, samples=512, q=8, objectives=4)
-SMALL = Sizes(restarts=4, samples=64, points=32)
+PUBLISHED = AcquisitionSizes(restarts=18, samples=512, q=8, objectives=4)
+SMALL = AcquisitionSizes(restarts=4, samples=64, points=32)
 
 
 class HypervolumeImprovement(Posterior):
@@ -58,7 +58,7 @@ class HypervolumeImprovement(Posterior):
     As `experiments.models.published.ExpectedHypervolumeImprovement`, with the subsets on the device.
     """
 
-    def __init__(self, sizes: Sizes) -> None:
+    def __init__(self, sizes: AcquisitionSizes) -> None:
         super().__init__(sizes.restarts, sizes.q, sizes.dims)
         for size in range(1, sizes.q + 1):
             subsets = torch.tensor(list(itertools.combinations(range(sizes.q), size)))
@@ -76,7 +76,7 @@ class HypervolumeImprovement(Posterior):
         return -total.mean(0).sum()
 
 
-def ours(sizes: Sizes, device: str) -> Sample:
+def ours(sizes: AcquisitionSizes, device: str) -> Sample:
     """The function written out above, with random observations and the cells of a random front."""
     with torch.device(device):
         model = HypervolumeImprovement(sizes).double()
@@ -104,7 +104,7 @@ class Improvement(nn.Module):
         return -self.acquisition._compute_qehvi(samples=self.samples).sum()
 
 
-def botorchs(sizes: Sizes, device: str) -> Sample:
+def botorchs(sizes: AcquisitionSizes, device: str) -> Sample:
     """botorch's own.
 
     Raises:
@@ -135,7 +135,7 @@ def botorchs(sizes: Sizes, device: str) -> Sample:
     return Improvement(acquisition, samples), ()
 
 
-def case(make: Callable[[Sizes, str], Sample], method: str, setting: Setting) -> Figures:
+def case(make: Callable[[AcquisitionSizes, str], Sample], method: str, setting: Setting) -> Figures:
     """Evaluations of the function and of its gradient under one method.
 
     Raises:
@@ -180,7 +180,7 @@ NOTES = """
 - Values and gradients are compared with eager's in each run.
 """
 
-TABLE = Table(
+TABLE = PaperTable(
     name="acquisition",
     title="An acquisition function (Table 3)",
     source="paper, section 4.5, Table 3; NVIDIA A100-40GB",
@@ -191,8 +191,8 @@ TABLE = Table(
         "moved_gb": "moved by Inductor's count, GB",
         "error": "largest relative error",
     },
-    cases=[Case(f"qEHVI, {method}", partial(case, ours, method), _PUBLISHED.get(method, {})) for method in METHODS]
-    + [Case(f"botorch, {method}", partial(case, botorchs, method)) for method in METHODS],
+    cases=[TableCase(f"qEHVI, {method}", partial(case, ours, method), _PUBLISHED.get(method, {})) for method in METHODS]
+    + [TableCase(f"botorch, {method}", partial(case, botorchs, method)) for method in METHODS],
     notes=NOTES,
 )
 

@@ -19,7 +19,7 @@ from experiments.models.zoo import gpt2
 from experiments.paper import steps
 from experiments.paper.measure_table import command
 from experiments.paper.steps import NOTHING, OURS, PYTORCH
-from experiments.paper.table import Case, Figures, Setting, Table
+from experiments.paper.table import Figures, PaperTable, Setting, TableCase
 from remat.pytorch.measure.step_strategies import Strategy
 
 OPERATORS, INDUCTOR = "operator by operator", "Inductor"
@@ -109,8 +109,8 @@ PUBLISHED = {
 """(backend, precision) -> (time in ms, memory in GB) before and after the change."""
 
 
-def _cases() -> list[Case]:
-    cases: list[Case] = []
+def _cases() -> list[TableCase]:
+    cases: list[TableCase] = []
     for (backend, precision), (before, after) in PUBLISHED.items():
         compared: Figures = {
             "step_ms": after[0],
@@ -124,7 +124,7 @@ def _cases() -> list[Case]:
         }
         own = [PYTORCH, OURS] if precision == AUTOCAST else []
         cases += [
-            Case(
+            TableCase(
                 f"{backend}, {precision}: {strategy}",
                 partial(measure, strategy, backend, precision),
                 published.get(strategy, {}),
@@ -154,7 +154,7 @@ passes, and what that costs. The percentages of the published column are its own
   eager's, to within 5% of their largest element, as bfloat16 rounds. Times on a CPU are the CPU's.
 """
 
-TABLE = Table(
+TABLE = PaperTable(
     name="autocast",
     title="Copies of parameters under autocast, kept or made again",
     source="DeepSpeed's pull request that brought the minimum cut to DeepCompile; 8 x RTX 5090, ZeRO-3, another model",

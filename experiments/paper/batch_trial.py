@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from experiments.paper.batch_search import DoesNotFit
 from experiments.paper.methods import FULL, MIN_CUT, NO, OURS, checkpointed, compiled, cut
 from experiments.paper.table import Setting
-from experiments.paper.ten_models import Source, Whole
+from experiments.paper.ten_models import ModelSource, Whole
 from remat import Graph, Plan
 from remat.answer.choice import Choice
 from remat.predict.memory import Simulator
@@ -138,7 +138,7 @@ def captured(whole: Whole, size: str, is_checkpointed: bool, batch: int) -> tupl
     return graph, plans[1.0], at_rest_bytes
 
 
-def weight_bytes(source: Source) -> int:
+def weight_bytes(source: ModelSource) -> int:
     """Parameters and their gradients: what a batch of nothing takes."""
     with torch.device("cpu"):  # timm builds nothing on "meta"
         return 2 * sum(parameter.nbytes for parameter in source.build().parameters())

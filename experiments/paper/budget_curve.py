@@ -22,9 +22,9 @@ from costmodels import MemoryBudget, RecomputeTime
 from experiments.models.recipe import Sample
 from experiments.models.zoo import Block
 from experiments.paper.measure_table import command
-from experiments.paper.row_file import Row, Rows
+from experiments.paper.row_file import Rows, TableRow
 from experiments.paper.steps import measured_rows
-from experiments.paper.table import Case, Figures, Setting, Table
+from experiments.paper.table import Figures, PaperTable, Setting, TableCase
 from remat.answer.plan_facts import PlanFacts
 from remat.predict.time import Roofline
 from remat.pytorch.measure.step_strategies import NOTHING_RECOMPUTED, Strategy, usual_strategies
@@ -148,7 +148,7 @@ def summary(rows: Rows, folder: Path) -> Sequence[str]:
     return blocks
 
 
-def picture(rows: Iterable[Row], where: str, path: Path) -> None:
+def picture(rows: Iterable[TableRow], where: str, path: Path) -> None:
     """Saved memory against the measured time of a step, and against the estimated time of recomputing."""
     from matplotlib.figure import Figure
 
@@ -189,14 +189,14 @@ def _headings(who: str) -> dict[str, str]:
     }
 
 
-def _cases() -> list[Case]:
+def _cases() -> list[TableCase]:
     measures: dict[str, Callable[[Setting], Figures]] = {
         f"budget {budget:.1f}": partial(at_budget, budget) for budget in TENTHS
     }
     measures[NOTHING] = nothing_recomputed
     published: dict[str, Figures] = {ONLY_POINTWISE: {"ours_share": "50"}}
     measures[ONLY_POINTWISE] = only_pointwise
-    return [Case(name, measure, published.get(name, {})) for name, measure in measures.items()]
+    return [TableCase(name, measure, published.get(name, {})) for name, measure in measures.items()]
 
 
 NOTES = """
@@ -215,7 +215,7 @@ NOTES = """
   gradients are compared with eager's. `experiments/bench/budgets.py` has estimates for six more models.
 """
 
-TABLE = Table(
+TABLE = PaperTable(
     name="budget_curve",
     title="Memory budgets (PyTorch's blog on activation checkpointing)",
     source="the blog's curve and text; device not given",

@@ -15,7 +15,7 @@ import remat
 from experiments.paper import steps
 from experiments.paper.measure_table import command
 from experiments.paper.steps import EVERYTHING, NOTHING, OURS, PYTORCH
-from experiments.paper.table import Case, Figures, Setting, Table
+from experiments.paper.table import Figures, PaperTable, Setting, TableCase
 
 
 def cosines(a: Tensor, b: Tensor, c: Tensor, d: Tensor) -> Tensor:
@@ -67,7 +67,7 @@ NOTES = """
 
 _NAIVE = {"accesses": 11}
 
-TABLE = Table(
+TABLE = PaperTable(
     name="cosines",
     title="cos(cos(a + b + c + d)), forward and backward",
     source="the paper, section 2.3 (f1), and the post; the device is not said (the paper's others: one A100-40GB)",
@@ -83,10 +83,10 @@ TABLE = Table(
         "over_everything_kernels_percent": "kernels faster than with everything recomputed (%)",
     },
     cases=[
-        Case(NOTHING, partial(measure, NOTHING), _NAIVE),
-        Case(EVERYTHING, partial(measure, EVERYTHING), _NAIVE),
-        Case(PYTORCH, partial(measure, PYTORCH)),
-        Case(
+        TableCase(NOTHING, partial(measure, NOTHING), _NAIVE),
+        TableCase(EVERYTHING, partial(measure, EVERYTHING), _NAIVE),
+        TableCase(PYTORCH, partial(measure, PYTORCH)),
+        TableCase(
             OURS,
             partial(measure, OURS),
             {

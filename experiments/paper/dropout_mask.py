@@ -17,7 +17,7 @@ from experiments.demo import SaveLeast
 from experiments.paper import steps
 from experiments.paper.measure_table import command
 from experiments.paper.steps import NOTHING, OURS, PYTORCH
-from experiments.paper.table import Case, Figures, Setting, Table
+from experiments.paper.table import Figures, PaperTable, Setting, TableCase
 from remat.pytorch.measure.step_strategies import Strategy
 
 NUMBERS = "random numbers saved"
@@ -90,7 +90,7 @@ NOTES = """
   bytes, and the C++ that Inductor writes is slower with a mask of booleans than with the numbers (torch 2.13).
 """
 
-TABLE = Table(
+TABLE = PaperTable(
     name="dropout_mask",
     title="x * (rand_like(x) < 0.5), forward and backward",
     source="the paper, section 2.3 (f2), and the post; the device is not said (the paper's others: one A100-40GB)",
@@ -105,15 +105,15 @@ TABLE = Table(
         "kernels_percent": "less time in kernels than with the numbers saved (%)",
     },
     cases=[
-        Case(NUMBERS, partial(measure, NUMBERS), {"saved_bytes_per_element": 4}),
-        Case(NOTHING, partial(measure, NOTHING)),
-        Case(PYTORCH, partial(measure, PYTORCH)),
-        Case(
+        TableCase(NUMBERS, partial(measure, NUMBERS), {"saved_bytes_per_element": 4}),
+        TableCase(NOTHING, partial(measure, NOTHING)),
+        TableCase(PYTORCH, partial(measure, PYTORCH)),
+        TableCase(
             OURS,
             partial(measure, OURS),
             {"saved_bytes_per_element": 1, "memory_percent": 25, "time_percent": 25},
         ),
-        Case(SEED, partial(measure, SEED)),
+        TableCase(SEED, partial(measure, SEED)),
     ],
     notes=NOTES,
     full_size="full",

@@ -17,7 +17,7 @@ from costmodels import ByteTraffic
 from experiments.paper import steps
 from experiments.paper.measure_table import command
 from experiments.paper.steps import EAGER, NOTHING, OURS, PYTORCH
-from experiments.paper.table import Case, Figures, Setting, Table, Unavailable
+from experiments.paper.table import Figures, PaperTable, Setting, TableCase, Unavailable
 from remat.pytorch.measure.step_strategies import Strategy
 
 AGGRESSIVE = "ours, aggressive"
@@ -31,7 +31,7 @@ def strategies() -> dict[str, Strategy]:
 
 
 @dataclass(frozen=True)
-class Sizes:
+class EncoderSizes:
     """Of the module and its input; `inner` is the width within its perceptrons."""
 
     width: int
@@ -42,18 +42,18 @@ class Sizes:
     length: int
 
 
-SMALL = Sizes(128, 4, 512, 2, 8, 64)
-LARGE = Sizes(512, 8, 2048, 6, 32, 256)
+SMALL = EncoderSizes(128, 4, 512, 2, 8, 64)
+LARGE = EncoderSizes(512, 8, 2048, 6, 32, 256)
 
 
-def encoder(sizes: Sizes, device: str) -> tuple[nn.Module, Tensor]:
+def encoder(sizes: EncoderSizes, device: str) -> tuple[nn.Module, Tensor]:
     """The module with its own defaults: dropout 0.1, ReLU, post-norm; and its input."""
     layer = nn.TransformerEncoderLayer(sizes.width, sizes.heads, sizes.inner, batch_first=True, device=device)
     model = nn.TransformerEncoder(layer, sizes.layers, enable_nested_tensor=False)
     return model, torch.randn(sizes.batch, sizes.length, sizes.width, device=device)
 
 
-def measure(strategy: str, setting: Setting, *, sizes: Sizes | None = None) -> Figures:
+def measure(strategy: str, setting: Setting, *, sizes: EncoderSizes | None = None) -> Figures:
     """One strategy, in turns with eager mode."""
     model, x = encoder(sizes or (SMALL if setting.is_small else LARGE), setting.device)
     ways = strategies()
@@ -100,7 +100,7 @@ NOTES = """
   Inductor's random numbers are other ones than eager's.
 """
 
-TABLE = Table(
+TABLE = PaperTable(
     name="encoder",
     title="nn.TransformerEncoder, forward and backward",
     source="the post, nn.TransformerEncoder results; a GPU that is not named",
@@ -116,16 +116,16 @@ TABLE = Table(
         "moved_mb": "moved by kernels (MB)",
     },
     cases=[
-        Case(EAGER, partial(measure, EAGER)),
-        Case(
+        TableCase(EAGER, partial(measure, EAGER)),
+        TableCase(
             "TorchScript",
             torchscript,
             {"memory_percent": "minimum cut: 11 less than this", "time_percent": "minimum cut: 3 less than this"},
         ),
-        Case(NOTHING, partial(measure, NOTHING)),
-        Case(PYTORCH, partial(measure, PYTORCH)),
-        Case(OURS, partial(measure, OURS), {"memory_percent": "about 11", "time_percent": "about 11"}),
-        Case(
+        TableCase(NOTHING, partial(measure, NOTHING)),
+        TableCase(PYTORCH, partial(measure, PYTORCH)),
+        TableCase(OURS, partial(measure, OURS), {"memory_percent": "about 11", "time_percent": "about 11"}),
+        TableCase(
             AGGRESSIVE,
             partial(measure, AGGRESSIVE),
             {"memory_percent": 45, "time_percent": "about as TorchScript"},

@@ -15,7 +15,7 @@ from experiments.models.workloads import EvoNorm
 from experiments.paper import steps
 from experiments.paper.measure_table import command
 from experiments.paper.steps import EAGER, EVERYTHING, NOTHING, OURS, PYTORCH
-from experiments.paper.table import Case, Figures, Setting, Table, Unavailable
+from experiments.paper.table import Figures, PaperTable, Setting, TableCase, Unavailable
 
 Shape = tuple[int, int, int, int]
 
@@ -57,14 +57,14 @@ def torchscript(setting: Setting) -> Figures:
     raise Unavailable("TorchScript with NVFuser is no longer a part of PyTorch")
 
 
-def _cases(shape: Shape, published: dict[str, float]) -> list[Case]:
+def _cases(shape: Shape, published: dict[str, float]) -> list[TableCase]:
     """In the order of the post, then what it does not have; published: strategy -> time of a step."""
     eager_us = published[EAGER]
     measures = {name: partial(measure, name, shape) for name in (EAGER, EVERYTHING, OURS)}
     measures |= {"TorchScript": torchscript, NOTHING: partial(measure, NOTHING, shape)}
     measures[PYTORCH] = partial(measure, PYTORCH, shape)
     return [
-        Case(
+        TableCase(
             f"{shape}: {name}",
             measured,
             {"step_us": published[name], **({} if name == EAGER else {"speedup": round(eager_us / published[name], 2)})}
@@ -90,7 +90,7 @@ NOTES = """
 - Small sizes: (8, 32, 64, 64) and (8, 2048, 8, 8). Times on a CPU are the CPU's.
 """
 
-TABLE = Table(
+TABLE = PaperTable(
     name="evonorm",
     title="EvoNorm, forward and backward",
     source="the post, EvoNorm results; a GPU that is not named",

@@ -15,7 +15,7 @@ import remat
 from experiments.paper import steps
 from experiments.paper.measure_table import command
 from experiments.paper.steps import EVERYTHING, NOTHING, OURS, PYTORCH
-from experiments.paper.table import Case, Figures, Setting, Table
+from experiments.paper.table import Figures, PaperTable, Setting, TableCase
 
 FUSED, UNFUSED = "fused", "unfused"
 
@@ -78,7 +78,7 @@ NOTES = """
 - Small size: 2^22 elements. Times on a CPU are the CPU's.
 """
 
-TABLE = Table(
+TABLE = PaperTable(
     name="gelu",
     title="GeLU, forward and backward (Table 1 of the paper)",
     source="the paper, Table 1 and section 2.2; 2^25 elements; no device is said (the paper's others: one A100-40GB)",
@@ -96,7 +96,7 @@ TABLE = Table(
         "peak_mb": "fused: peak memory of a step (MB)",
     },
     cases=[
-        Case(
+        TableCase(
             NOTHING,
             partial(measure, NOTHING),
             {
@@ -108,7 +108,7 @@ TABLE = Table(
                 "unfused_ms": 7.3,
             },
         ),
-        Case(
+        TableCase(
             EVERYTHING,
             partial(measure, EVERYTHING),
             {
@@ -120,8 +120,8 @@ TABLE = Table(
                 "unfused_ms": 10.1,
             },
         ),
-        Case(PYTORCH, partial(measure, PYTORCH)),
-        Case(OURS, partial(measure, OURS)),
+        TableCase(PYTORCH, partial(measure, PYTORCH)),
+        TableCase(OURS, partial(measure, OURS)),
     ],
     notes=NOTES,
 )

@@ -18,7 +18,7 @@ from experiments.paper.batch_trial import Trials, allowed_bytes, estimated_bytes
 from experiments.paper.measure_table import command
 from experiments.paper.methods import FULL, MIN_CUT, NO, OURS
 from experiments.paper.row_file import Rows
-from experiments.paper.table import Case, Figures, Setting, Table
+from experiments.paper.table import Figures, PaperTable, Setting, TableCase
 from experiments.paper.ten_models import MODELS, Whole
 
 METHODS = (FULL, MIN_CUT, NO, OURS)
@@ -131,7 +131,7 @@ NOTES = """
 - The published means of the batches are computed from Table 2; that of the throughput stands in the text.
 """
 
-TABLE = Table(
+TABLE = PaperTable(
     name="largest_batch",
     title="The largest batch (Table 2), and throughput there (Figure 5)",
     source="paper, sections 4.1 to 4.3, Table 2 and Figure 5; NVIDIA A100-40GB",
@@ -147,7 +147,7 @@ TABLE = Table(
         "limit_gib": "limit, GiB",
     },
     cases=[
-        Case(
+        TableCase(
             f"{whole.name}, {method}",
             partial(case, whole, method),
             {"batch": whole.batches[method]} if method in whole.batches else {},

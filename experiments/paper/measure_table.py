@@ -14,15 +14,15 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import Progress
 
-from experiments.paper.row_file import Row, Rows, WrongFile
-from experiments.paper.table import MEMORY_GIB, Case, Figure, Setting, Table, Unavailable, UnknownCase
+from experiments.paper.row_file import Rows, TableRow, WrongFile
+from experiments.paper.table import MEMORY_GIB, Figure, PaperTable, Setting, TableCase, Unavailable, UnknownCase
 from experiments.paper.table_page import page_of
 
 RESULTS = Path(__file__).parents[1] / "results" / "paper"
 
 
 def measure(
-    table: Table,
+    table: PaperTable,
     setting: Setting,
     folder: Path = RESULTS,
     *,
@@ -71,7 +71,7 @@ def measure(
     return rows
 
 
-def written(table: Table, rows: Rows, folder: Path) -> str:
+def written(table: PaperTable, rows: Rows, folder: Path) -> str:
     """Writes the page of a table, as text, and puts its pictures into a folder."""
     return page_of(table, rows, table.summary(rows, folder) if table.summary else ())
 
@@ -85,7 +85,7 @@ def _clear(device: str) -> None:
         torch.cuda.reset_peak_memory_stats()
 
 
-def _measured(case: Case, setting: Setting) -> Row:
+def _measured(case: TableCase, setting: Setting) -> TableRow:
     _clear(setting.device)
     torch.manual_seed(setting.seed)
     start, figures, problem, kind = time.perf_counter(), dict[str, Figure](), "", ""
@@ -98,10 +98,12 @@ def _measured(case: Case, setting: Setting) -> Row:
             f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else ''}",
             "error",
         )
-    return Row(case.name, setting.device, setting.size, figures, kind, problem, round(time.perf_counter() - start, 2))
+    return TableRow(
+        case.name, setting.device, setting.size, figures, kind, problem, round(time.perf_counter() - start, 2)
+    )
 
 
-def command(table: Table) -> Callable[..., None]:
+def command(table: PaperTable) -> Callable[..., None]:
     """Makes the command line of a table: `typer.run(command(TABLE))`."""
     cuda = torch.cuda.is_available()
 

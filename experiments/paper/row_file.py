@@ -20,7 +20,7 @@ class WrongFile(ValueError):
 
 
 @dataclass(frozen=True)
-class Row:
+class TableRow:
     """One case, measured once.
 
     Attributes:
@@ -61,7 +61,7 @@ class Rows:
     path: Path
     table: str
     runs: list[dict[str, str]] = field(default_factory=list[dict[str, str]])
-    rows: dict[tuple[str, str, str], Row] = field(default_factory=dict[tuple[str, str, str], Row])
+    rows: dict[tuple[str, str, str], TableRow] = field(default_factory=dict[tuple[str, str, str], TableRow])
     _ours: int | None = None
 
     @classmethod
@@ -77,7 +77,7 @@ class Rows:
             document = json.loads(path.read_text())
             if (found := document["table"]) != table:
                 raise WrongFile(f"{path} holds {found!r}, expected {table!r}; name another folder")
-            rows = [Row(**row) for row in document["rows"]]
+            rows = [TableRow(**row) for row in document["rows"]]
             return cls(path, table, document["runs"], {row.key: row for row in rows})
         except WrongFile:
             raise
@@ -99,11 +99,11 @@ class Rows:
         known = set(cases)
         self.rows = {key: row for key, row in self.rows.items() if row.case in known}
 
-    def of(self, device: str, size: str) -> list[Row]:
+    def of(self, device: str, size: str) -> list[TableRow]:
         """The rows of one setting."""
         return [row for row in self.rows.values() if (row.device, row.size) == (device, size)]
 
-    def add(self, row: Row) -> None:
+    def add(self, row: TableRow) -> None:
         """Takes a row of this run, and writes the file: a killed run loses one case."""
         if self._ours is None:
             self.runs.append(provenance())

@@ -19,7 +19,7 @@ import remat
 from costmodels import ByteTraffic
 from experiments.models import zoo
 from experiments.paper.measure_table import command
-from experiments.paper.table import Case, Figures, Setting, Table, Unavailable
+from experiments.paper.table import Figures, PaperTable, Setting, TableCase, Unavailable
 from remat import FlowSolver, Solver, UnsupportedProblem
 from remat.answer.registry import find_solver, solver_names
 from remat.facts.corpus import Corpus
@@ -126,11 +126,11 @@ _NAMED: dict[str, Figures] = {
 }
 
 
-def _cases() -> list[Case]:
+def _cases() -> list[TableCase]:
     entries = Corpus.open().entries
-    named = [Case(name, partial(stored, name), published) for name, published in _NAMED.items()]
-    large = [Case(entry.name, partial(stored, entry.name)) for entry in entries if entry.values > LARGE]
-    deep = [Case(f"GPT-2 style, {layers} layers, live", partial(live, layers)) for layers in (6, 26)]
+    named = [TableCase(name, partial(stored, name), published) for name, published in _NAMED.items()]
+    large = [TableCase(entry.name, partial(stored, entry.name)) for entry in entries if entry.values > LARGE]
+    deep = [TableCase(f"GPT-2 style, {layers} layers, live", partial(live, layers)) for layers in (6, 26)]
     return [*named, *large, *deep]
 
 
@@ -155,7 +155,7 @@ def _heading(figure: str) -> str:
     return _HEADINGS.get(figure, f"{words}, s")
 
 
-TABLE = Table(
+TABLE = PaperTable(
     name="solver_time",
     title="How long choosing takes (section 4.4)",
     source="paper, section 4.4, and the post; CPU of an AWS p4d.24xlarge in the paper",

@@ -32,7 +32,7 @@ OURS = "ours, minimum cut"
 
 
 @dataclass(frozen=True)
-class Step:
+class MeasuredStep:
     """A step under one strategy: see `remat.pytorch.measure.training_step`.
 
     Attributes:
@@ -60,7 +60,7 @@ def measured(
     *,
     loss: Loss,
     tolerance: float = 1e-2,
-) -> dict[str, Step]:
+) -> dict[str, MeasuredStep]:
     """Steps under each strategy, in one run: they take turns.
 
     Raises:
@@ -73,10 +73,10 @@ def measured(
         return steps[name]
 
     noting = {name: partial(noted, name, strategy) for name, strategy in ways.items()}
-    found: dict[str, Step] = {}
+    found: dict[str, MeasuredStep] = {}
     for name, row in measured_rows(model, args, noting, setting, loss=loss, tolerance=tolerance).items():
         step = steps[name]
-        found[name] = Step(
+        found[name] = MeasuredStep(
             ms=1e3 * row["median_s"],
             kernels_ms=_kernels_ms(partial(_train, step, model, args, loss), setting),
             saved_bytes=row["saved_bytes"],

@@ -54,7 +54,7 @@ class Setting:
 
 
 @dataclass(frozen=True)
-class Case:
+class TableCase:
     """One row of a table.
 
     Attributes:
@@ -69,7 +69,7 @@ class Case:
 
 
 @dataclass(frozen=True)
-class Table:
+class PaperTable:
     """Cases and their published figures.
 
     Attributes:
@@ -87,7 +87,7 @@ class Table:
     title: str
     source: str
     figures: Mapping[str, str]
-    cases: Sequence[Case]
+    cases: Sequence[TableCase]
     notes: str = ""
     full_size: str = "published"
     summary: Callable[[Rows, Path], Sequence[str]] | None = None

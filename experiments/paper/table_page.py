@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from experiments.paper.row_file import Row, Rows, cell
-from experiments.paper.table import Table
+from experiments.paper.row_file import Rows, TableRow, cell
+from experiments.paper.table import PaperTable
 from experiments.report import markdown
 
 _SETTINGS = (("cuda", "published"), ("cuda", "small"), ("cpu", "published"), ("cpu", "small"))
@@ -13,7 +13,7 @@ _ALWAYS = (_SETTINGS[0], _SETTINGS[3])
 NOT_MEASURED = "not yet measured"
 
 
-def page_of(table: Table, rows: Rows, summary: Sequence[str] = ()) -> str:
+def page_of(table: PaperTable, rows: Rows, summary: Sequence[str] = ()) -> str:
     """Makes the page: a line a figure, published and ours in every setting that was measured; then the summary.
 
     A case without a result on CUDA at the full size says so, in words.
@@ -31,7 +31,7 @@ def page_of(table: Table, rows: Rows, summary: Sequence[str] = ()) -> str:
     )
 
 
-def _lines(table: Table, rows: Rows, settings: Sequence[tuple[str, str]]) -> Iterator[list[str]]:
+def _lines(table: PaperTable, rows: Rows, settings: Sequence[tuple[str, str]]) -> Iterator[list[str]]:
     """The cells of each figure of each case."""
     for case in table.cases:
         found = [rows.rows.get((case.name, *setting)) for setting in settings]
@@ -45,11 +45,11 @@ def _lines(table: Table, rows: Rows, settings: Sequence[tuple[str, str]]) -> Ite
             yield ["" if i else case.name, table.figures[name], cell(case.published.get(name)), *figures]
 
 
-def _called(table: Table, size: str) -> str:
+def _called(table: PaperTable, size: str) -> str:
     return f"{table.full_size if size == 'published' else size} size"
 
 
-def _figure(row: Row | None, name: str, *, is_first: bool) -> str:
+def _figure(row: TableRow | None, name: str, *, is_first: bool) -> str:
     if row is None:
         return NOT_MEASURED
     if row.kind:
@@ -57,7 +57,7 @@ def _figure(row: Row | None, name: str, *, is_first: bool) -> str:
     return cell(row.figures.get(name))
 
 
-def _runs(table: Table, rows: Rows) -> Iterator[str]:
+def _runs(table: PaperTable, rows: Rows) -> Iterator[str]:
     """Which run measured how many of the rows."""
     for i, run in enumerate(rows.runs):
         cases = [row for row in rows.rows.values() if row.run == i]

@@ -39,7 +39,7 @@ class Amp(nn.Module):
 
 
 @dataclass(frozen=True)
-class Source:
+class ModelSource:
     """Where a model comes from.
 
     Attributes:
@@ -84,12 +84,12 @@ class Whole:
 
     name: str
     batches: Mapping[str, int]
-    small: Source
-    own: Source
-    library: Source
+    small: ModelSource
+    own: ModelSource
+    library: ModelSource
     small_batch: int = 8
 
-    def source(self, setting: Setting) -> Source:
+    def source(self, setting: Setting) -> ModelSource:
         """The package's model on CUDA at the published size; else our own."""
         if setting.is_small:
             return self.small
@@ -178,9 +178,9 @@ def _vision(
     return Whole(
         name,
         dict(zip((FULL, MIN_CUT, NO), batches, strict=True)),
-        Source(small, own_layers, images(64)),
-        Source(own, own_layers, images(224)),
-        Source(lambda: Scored(library()), layers, images(224)),
+        ModelSource(small, own_layers, images(64)),
+        ModelSource(own, own_layers, images(224)),
+        ModelSource(lambda: Scored(library()), layers, images(224)),
     )
 
 
@@ -196,9 +196,9 @@ def _language(
     return Whole(
         name,
         dict(zip((FULL, MIN_CUT, NO), batches, strict=True)),
-        Source(small, layers[0], words(64, tensors)),
-        Source(own, layers[0], words(512, tensors)),
-        Source(library, layers[1], words(512, tensors)),
+        ModelSource(small, layers[0], words(64, tensors)),
+        ModelSource(own, layers[0], words(512, tensors)),
+        ModelSource(library, layers[1], words(512, tensors)),
     )
 
 

@@ -19,7 +19,7 @@ from experiments.paper.measure_table import command
 from experiments.paper.methods import METHODS, MIN_CUT, NO, compiled
 from experiments.paper.row_file import Rows
 from experiments.paper.scheduled_step import compared, computed, unwritten
-from experiments.paper.table import Case, Figures, Setting, Table, Unavailable
+from experiments.paper.table import Figures, PaperTable, Setting, TableCase, Unavailable
 from experiments.paper.ten_models import MODELS, Whole
 from remat.pytorch.measure.step_values import Outcome
 from remat.pytorch.measure.training_step import measure_step
@@ -129,7 +129,7 @@ NOTES = """
   the rounding of half precision, largest in gradients of normalizations over few elements.
 """
 
-TABLE = Table(
+TABLE = PaperTable(
     name="throughput",
     title="Throughput at one batch (Figure 5)",
     source="paper, sections 4.2 and 4.3, Figure 5; NVIDIA A100-40GB",
@@ -144,7 +144,9 @@ TABLE = Table(
         "error": "largest relative error to no-checkpoint",
         "eager_error": "of no-checkpoint, to eager",
     },
-    cases=[Case(f"{whole.name}, {method}", partial(case, whole, method)) for whole in MODELS for method in METHODS],
+    cases=[
+        TableCase(f"{whole.name}, {method}", partial(case, whole, method)) for whole in MODELS for method in METHODS
+    ],
     notes=NOTES,
     summary=summary,
 )

@@ -49,7 +49,7 @@ console = Console(width=max(Console().width, 160))
 
 
 @dataclass(frozen=True)
-class Row:
+class StrategyRow:
     """One training step, forward and backward.
 
     Attributes:
@@ -94,7 +94,7 @@ def main(
         start = time.perf_counter()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # torch's own deprecations
-            subject = Subject.of(name)
+            subject = StrategySubject.of(name)
             for row in subject.rows(time_limit):
                 console.print(_line(row), markup=False, highlight=False)
         finished[name] = {
@@ -114,14 +114,14 @@ def _write(path: Path, models: dict[str, Any]) -> None:
     picture(models, path.with_suffix(".svg"))
 
 
-def _line(row: Row) -> str:
+def _line(row: StrategyRow) -> str:
     numbers = f"{row.bytes / 1e6:9.2f} MB {row.kernels:4d} kernels {row.saved_bytes / 1e6:8.2f} MB saved"
     took = "" if row.choosing_s is None else f" {row.choosing_s:6.1f} s"
     return f"{row.model:28s} {row.strategy:40s} {numbers}{took} {row.note}"
 
 
 @dataclass
-class Subject:
+class StrategySubject:
     """A model under measurement.
 
     Attributes:
@@ -136,18 +136,18 @@ class Subject:
     args: tuple[Any, ...]
     graph: Graph
     torchs: Plan
-    found: list[Row] = field(default_factory=list[Row])
+    found: list[StrategyRow] = field(default_factory=list[StrategyRow])
     plans: dict[str, Plan] = field(default_factory=dict[str, Plan])
     failed: dict[str, str] = field(default_factory=dict[str, str])
 
     @classmethod
-    def of(cls, name: str) -> Subject:
+    def of(cls, name: str) -> StrategySubject:
         torch.manual_seed(0)
         model, args = KERNEL_ZOO[name]()
         ((graph, plans),) = torchs_plans(model, *args, budgets=[1.0])
         return cls(name, model, args, graph, plans[1.0])
 
-    def rows(self, time_limit_s: float) -> Iterator[Row]:
+    def rows(self, time_limit_s: float) -> Iterator[StrategyRow]:
         """Measures one strategy after the other; later ones build on earlier ones."""
         strategies = usual_strategies((), dynamic=False)
         aggressive = "PyTorch, aggressive_recomputation=True"
@@ -213,7 +213,7 @@ class Subject:
 
     def measured(
         self, name: str, step: Callable[..., Any], plan: Plan | None, choosing_s: float | None = None, note: str = ""
-    ) -> Iterator[Row]:
+    ) -> Iterator[StrategyRow]:
         """Has Inductor plan the kernels of a step, whose first call compiles, and runs its forward pass."""
         torch.compiler.reset()  # two strategies with one plan would share what Dynamo compiled
         kernels: list[Any] = []
@@ -226,7 +226,7 @@ class Subject:
         legal = plan if not against else None
         if legal is not None:
             self.plans[name] = legal
-        row = Row(
+        row = StrategyRow(
             model=self.name,
             strategy=name,
             bytes=sum(kernel.bytes for kernel in kernels),
