@@ -1,4 +1,4 @@
-"""Experiments: drivers that reproduce the project's claims, each with one command, and the models that they take.
+"""Reproduces the project's claims by drivers, each with one command, and makes the models that they take.
 
 `models` and `report` are what all others stand on; `paper`, `bench`, `accuracy`, `traffic_study`, `compare_solvers` and
 `corpus` each answer one kind of question, and their packages say with which commands. `demo` shows the whole library on

@@ -1,4 +1,4 @@
-"""The whole story on one small transformer: `make demo`, or `python -m experiments.demo`."""
+"""Shows the whole library on one small transformer: `make demo`, or `python -m experiments.demo`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ console = Console(width=max(Console().width, 120))
 
 @dataclass(frozen=True)
 class SaveLeast(remat.CostModel):
-    """Recompute everything that may be recomputed: only memory has a price.
+    """Recomputes everything that may be recomputed: only memory has a price.
 
     A cost model takes this much code.
     """
@@ -34,7 +34,7 @@ class SaveLeast(remat.CostModel):
     unit: ClassVar[str] = "bytes"
 
     def terms(self, graph: remat.Graph) -> remat.Terms:
-        """Saving an activation costs its bytes; inputs are in memory anyway."""
+        """Prices a saved activation at its bytes; inputs are in memory anyway."""
         return replace(remat.Terms.nothing(graph), save_cost=graph.activation_bytes)
 
 
@@ -42,7 +42,7 @@ def main(
     layers: Annotated[int, typer.Option(help="transformer blocks")] = 2,
     output: Annotated[Path, typer.Option(help="folder for the picture and the graph")] = Path("demo-output"),
 ) -> None:
-    """Capture, solve with every solver, prove, draw, and run through TorchInductor."""
+    """Captures, solves with every solver, proves, draws, and runs through TorchInductor."""
     output.mkdir(exist_ok=True)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     model, args = zoo.gpt2(layers=layers, device=device)
@@ -72,7 +72,7 @@ def main(
 
 
 def small_example() -> remat.Graph:
-    """The joint graph of f(a, b, c, d) = cos(cos(a + b + c + d)), one byte a value."""
+    """Builds the joint graph of f(a, b, c, d) = cos(cos(a + b + c + d)), one byte a value."""
     g = remat.GraphBuilder()
     a, b, c, d = (g.input(name) for name in "abcd")
     total = g.op("add", g.op("add", g.op("add", a, b), c), d)
@@ -84,7 +84,7 @@ def small_example() -> remat.Graph:
 
 
 def run_strategies(model: zoo.GPT2, args: tuple[Tensor, ...]) -> Table:
-    """One training step for each way to decide; loss and gradients are compared with eager's."""
+    """Runs one training step for each way to decide, and compares loss and gradients with eager's."""
     strategies: dict[str, Callable[[], Callable[..., Any]]] = {
         "save what autograd saves (eager)": lambda: model,
         "recompute everything": lambda: remat.compile(model, cost_model=SaveLeast()),

@@ -1,4 +1,4 @@
-"""Everything that a GPU can get wrong, in one command: `python -m experiments.gpu_smoke`.
+"""Checks all that can go wrong on a GPU, in one command: `python -m experiments.gpu_smoke`.
 
 Every case of `experiments.models.cases` trains two steps under three strategies, and outputs, gradients,
 parameters and buffers must equal eager's. Then one training step of a few models is measured under
@@ -52,7 +52,7 @@ console = Console(width=max(Console().width, 120))
 
 @dataclass(frozen=True)
 class SmokeRow:
-    """One case under one strategy.
+    """Says whether one case is right under one strategy.
 
     Attributes:
         case, strategy: their names.
@@ -111,7 +111,7 @@ def main(
 def _jobs(
     device: str, only: str, rows: list[SmokeRow], measures: dict[str, list[dict[str, Any]]]
 ) -> Mapping[str, Callable[[], None]]:
-    """What there is to do, most telling first: should the time run out, every case ran under one strategy."""
+    """Lists what to do in such an order that every case has run under one strategy if the time runs out."""
     jobs: dict[str, Callable[[], None]] = {}
 
     def add_cases(strategy: str) -> None:
@@ -155,7 +155,7 @@ def check(case: ModelCase, strategy: str, device: str) -> SmokeRow:
 
 
 def difference(seen: dict[str, Any], expected: dict[str, Any], case: ModelCase) -> str:
-    """What differs by more than the case's tolerance; "" if nothing does."""
+    """Says what differs by more than the case's tolerance; "" if nothing does."""
     try:
         torch.testing.assert_close(seen, expected, rtol=case.tolerance, atol=case.tolerance)
     except AssertionError as error:
@@ -180,7 +180,7 @@ def _gpt2(device: str) -> tuple[Any, ...]:
 
 
 def measured_models(device: str) -> dict[str, Callable[[], tuple[Any, ...]]]:
-    """What is measured: a model and its arguments, by name."""
+    """Lists what is measured: a model and its arguments, by name."""
     return {
         "cos(cos(a + b + c + d))": lambda: _pointwise(_cos_cos, 4, device),
         "GeLU written out": lambda: _pointwise(zoo.gelu, 1, device),
@@ -196,7 +196,7 @@ def _measured(model: Any, *args: Tensor) -> list[dict[str, Any]]:
 
 
 def _failed(row: dict[str, Any]) -> bool:
-    """PyTorch's own strategies may fail; ours may not."""
+    """Tells whether a strategy of ours failed; PyTorch's own may fail."""
     return bool(row["error"]) and row["strategy"].startswith("remat")
 
 

@@ -36,7 +36,7 @@ WRITERS: Mapping[str, Callable[[dict[str, Any]], str]] = {
     "traffic": lambda document: traffic_report.markdown(document["models"]),
     "traffic_error": traffic_error_report.markdown,
 }
-"""By the name of the file: what makes a page of its document."""
+"""The functions that make a page of a document, by the name of its file."""
 
 
 def pages(pictures: Path) -> Iterator[tuple[Path, str]]:

@@ -1,4 +1,4 @@
-"""How right predictions are, and whether answers stay what they were.
+"""Measures how right predictions are, and checks whether answers stay what they were.
 
 `python -m experiments.accuracy.peak_error` compares simulated peaks with those of TorchInductor's planner and of steps
 that run; `traffic_error` compares predicted kernels with those that Inductor schedules (`kernel_truth` asks it);

@@ -76,7 +76,7 @@ COMMANDS = {
 _START = "from remat.cli import main; main()"
 
 Digests = dict[str, str]
-"""By "instance | cost model | solver | what", or by "instance | remat command"."""
+"""Digests by their names: "instance | cost model | solver | what", or "instance | remat command"."""
 
 
 def of_plans(name: str) -> Digests:
@@ -120,7 +120,7 @@ def of_commands(name: str) -> Digests:
 
 
 def _untimed(shown: Any) -> Any:
-    """What was printed, without the times and places of this run."""
+    """Removes the times and places of this run from what was printed."""
     if isinstance(shown, dict):
         document = cast(dict[str, Any], shown)
         kept = (key for key in document if not key.endswith("_s") and key not in ("graph", "path", "folder"))
@@ -134,7 +134,7 @@ def digest(value: object) -> str:
 
 
 def taken(names: Iterable[str], jobs: int) -> Digests:
-    """Takes the digests of instances, in so many processes at a time, a fresh one for each instance."""
+    """Takes the digests of instances in `jobs` processes at a time, a fresh one for each instance."""
     found, start = Digests(), time.perf_counter()
     largest_first = sorted(names, key=lambda name: -(INSTANCES / f"{name}.json.gz").stat().st_size)
     with ProcessPoolExecutor(jobs, get_context("spawn"), max_tasks_per_child=1) as pool:
@@ -147,7 +147,7 @@ def taken(names: Iterable[str], jobs: int) -> Digests:
 
 
 def differences(before: Mapping[str, str], now: Mapping[str, str], names: Iterable[str]) -> list[str]:
-    """Lists what differs between two fingerprints, a line each; of the reference only these instances count."""
+    """Lists what differs between two fingerprints, one line each; only these instances of the reference count."""
     chosen = set(names)
     known = {key: value for key, value in before.items() if key.split(" | ")[0] in chosen}
     lines: list[str] = []
@@ -162,7 +162,7 @@ def differences(before: Mapping[str, str], now: Mapping[str, str], names: Iterab
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Reads the command line, compares, and returns the exit code."""
+    """Compares what the command line asks for, and returns the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("file", type=Path, nargs="?", default=REFERENCE, help="the reference; fingerprint.json")
     parser.add_argument("--jobs", type=int, default=2, help="processes at a time; 2")

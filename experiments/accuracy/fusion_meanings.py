@@ -1,4 +1,4 @@
-"""How often the meanings of "fusible" disagree: `python -m experiments.accuracy.fusion_meanings [INSTANCE ...]`.
+"""Counts where meanings of "fusible" disagree: `python -m experiments.accuracy.fusion_meanings [INSTANCE ...]`.
 
 Each question about a plan has its own notion of what a compiler fuses (docs/fusion.md). Here all of them answer one
 question, so that they can be compared: does a pass write this storage to memory? Asked are two plans of each
@@ -32,7 +32,7 @@ COST_MODELS = {"byte-traffic": ByteTraffic(), "memory-budget:budget=0.5": Memory
 
 @dataclass(frozen=True, eq=False)
 class WrittenStorages:
-    """What one pass writes to memory, by each meaning. Arrays of (k,), one entry a storage that the pass computes.
+    """Says which of the k storages that one pass computes it writes to memory, by each meaning: arrays of (k,).
 
     Attributes:
         values: positions of the values that own the storages.
@@ -56,7 +56,7 @@ class WrittenStorages:
 
 
 def stores(graph: Graph, saved: BoolArray) -> tuple[WrittenStorages, WrittenStorages]:
-    """What the forward and the backward pass write, when `saved` (n,) is saved."""
+    """Finds what the forward and the backward pass write, when `saved` (n,) is saved."""
     facts, work = Storages.of(graph), Work.of(graph)
     order = Order.of(facts, saved)
     lives, kernels = Lifetimes.of(facts, order, True), Fuser(graph).kernels(saved)
@@ -81,7 +81,7 @@ def stores(graph: Graph, saved: BoolArray) -> tuple[WrittenStorages, WrittenStor
 
 
 def _stored_by_lists(graph: Graph, inside: BoolArray, returned: BoolArray) -> BoolArray:
-    """(n,) returned by the pass, or read in it over a use that cannot be fused: as `Graph.materialized`."""
+    """Marks (n,) what the pass returns, or reads over a use that cannot be fused: as `Graph.materialized`."""
     stored = inside & returned
     stored[graph.producers[inside[graph.consumers] & ~graph.fusible_uses]] = True
     return _flags(graph, graph.base[stored])[graph.base]
@@ -94,7 +94,7 @@ def _flags(graph: Graph, positions: IntArray | list[int]) -> BoolArray:
 
 
 def row(graph: Graph, saved: BoolArray) -> dict[str, float]:
-    """Shares of the storages, and of their bytes, on which a meaning differs from the predicted kernels."""
+    """Computes the shares of storages, and of bytes, on which a meaning differs from the predicted kernels."""
     passes = stores(graph, saved)
     joined = {
         name: np.concatenate([getattr(each, name) for each in passes]) for name in WrittenStorages.__annotations__
@@ -110,7 +110,7 @@ def row(graph: Graph, saved: BoolArray) -> dict[str, float]:
 
 
 def rows(names: list[str]) -> Iterator[dict[str, Any]]:
-    """One row for each instance and cost model."""
+    """Makes one row for each instance and cost model."""
     for name in names:
         graph = Graph.load(EXPERIMENTS / "instances" / f"{name}.json.gz")
         for text, cost_model in COST_MODELS.items():
@@ -120,7 +120,7 @@ def rows(names: list[str]) -> Iterator[dict[str, Any]]:
 
 
 def main() -> None:
-    """Measures the named instances; without names all, and writes the table."""
+    """Measures the named instances, or all where none is named, and writes the table."""
     every = sorted(path.name.removesuffix(".json.gz") for path in (EXPERIMENTS / "instances").glob("*.json.gz"))
     frame = pd.DataFrame(rows(sys.argv[1:] or every))
     if not sys.argv[1:]:

@@ -1,4 +1,4 @@
-"""What TorchInductor makes of models: its kernels for many plans of each, counted without writing any.
+"""Finds what TorchInductor makes of models: its kernels for many plans of each, counted without writing any.
 
 A count takes seconds for each plan, so it can be kept in a folder: `<model>.graph.json.gz`, the joint graph, and
 `<model>.json.gz`, the plans with their kernels. Those of another torch, or of another selection of plans, are not used.
@@ -30,7 +30,7 @@ from remat.pytorch.measure.torch_budgets import torchs_plans
 
 @dataclass(frozen=True)
 class PlanSelection:
-    """Which plans of a model to ask about, and how.
+    """Says which plans of a model Inductor is asked about, and how.
 
     Attributes:
         plans: how many that differ, at most.
@@ -48,7 +48,7 @@ class PlanSelection:
 
 @dataclass(frozen=True)
 class Dice(remat.CostModel):
-    """Random prices: a random legal plan for every seed.
+    """Draws random prices, so that every seed gives a random legal plan.
 
     Attributes:
         seed: of the prices.
@@ -62,7 +62,7 @@ class Dice(remat.CostModel):
     recompute: int = 1
 
     def terms(self, graph: remat.Graph) -> remat.Terms:
-        """Cubes, so that prices differ by orders of magnitude."""
+        """Draws prices that are cubes, so that they differ by orders of magnitude."""
         save, recompute = np.random.default_rng(self.seed).integers(0, 100, (2, len(graph))) ** 3
         terms = remat.Terms.nothing(graph)
         return replace(terms, save_cost=8 * save, recompute_cost=self.recompute * recompute)
@@ -70,7 +70,7 @@ class Dice(remat.CostModel):
 
 @dataclass(frozen=True)
 class Truth:
-    """A model's joint graph, and what Inductor schedules for each of its plans, by the name of the plan.
+    """Holds a model's joint graph, and what Inductor schedules for each of its plans, by the name of the plan.
 
     The graph's `meta["asked"]` says what Inductor was asked about: the "model", or the "graph" alone (see
     `PlanSelection`).
@@ -81,7 +81,7 @@ class Truth:
     kernels: dict[str, tuple[InductorKernel, ...]]
 
     def save(self, folder: Path, model: str) -> None:
-        """Writes two files; the second, which says that the model is done, at once."""
+        """Writes two files; the second, which says that the model is done, appears only when it is whole."""
         folder.mkdir(parents=True, exist_ok=True)
         self.graph.save(_graph_file(folder, model))
         document = {
@@ -99,7 +99,7 @@ class Truth:
 
     @classmethod
     def load(cls, folder: Path, model: str) -> Truth:
-        """Reads what `save` wrote."""
+        """Reads the two files that `save` wrote."""
         graph = remat.Graph.load(_graph_file(folder, model))
         with gzip.open(_truth_file(folder, model), "rt") as file:
             document: dict[str, Any] = json.load(file)
@@ -111,7 +111,7 @@ class Truth:
 
 
 def find_truth(model: str, make: Callable[[], Sample], selection: PlanSelection, folder: Path) -> Truth:
-    """The truth about a model: from the folder if it is there, else from Inductor.
+    """Finds the truth about a model: reads it from the folder if it is there, and asks Inductor if not.
 
     Args:
         model: its name.
@@ -152,7 +152,7 @@ def _origin(model: str, selection: PlanSelection) -> dict[str, str]:
 def _asked(
     graph: remat.Graph, plans: dict[str, remat.Plan], module: Any, args: tuple[Any, ...], selection: PlanSelection
 ) -> tuple[str, Callable[[remat.Plan], list[InductorKernel]]]:
-    """Whom to ask: the model, or the graph alone where that gives the same kernels for the first plan."""
+    """Decides whom to ask: the model, or the graph alone where that gives the same kernels for the first plan."""
 
     def whole(plan: remat.Plan) -> list[InductorKernel]:
         return inductor_kernels(module, *args, plans=plan)
@@ -175,7 +175,7 @@ def _moved(kernels: list[InductorKernel]) -> list[tuple[bool, bool, int]]:
 def different_plans(
     graph: remat.Graph, torchs: dict[float, remat.Plan], selection: PlanSelection
 ) -> Iterator[tuple[str, remat.Plan]]:
-    """Legal plans that differ, by name: strategies, the frontier, random ones."""
+    """Finds legal plans that differ, with their names: of strategies, of the frontier, and random ones."""
     seen: set[remat.Plan] = set()
     for name, plan in _plans(graph, torchs, selection):
         if plan not in seen and _is_legal(graph, plan):

@@ -1,4 +1,4 @@
-"""How far simulated peak memory is from TorchInductor's own estimate, and from what runs hold.
+"""Measures how far simulated peak memory is from TorchInductor's own estimate, and from what runs hold.
 
 `python -m experiments.accuracy.peak_error` captures every case of `experiments.models.cases` and a few GPT-2-style
 models, and solves each under four cost models. For each plan, `remat.predict.memory` simulates the peaks of
@@ -46,13 +46,13 @@ console = Console()
 
 @dataclass(frozen=True)
 class SaveEverything(remat.CostModel):
-    """What autograd does: no operator of the forward pass runs twice."""
+    """Saves what autograd saves: no operator of the forward pass runs twice."""
 
     name: ClassVar[str] = "save-everything"
     unit: ClassVar[str] = "bytes"
 
     def terms(self, graph: remat.Graph) -> remat.Terms:
-        """Every save moves its bytes; of the forward pass, only views are computed again."""
+        """Prices each save at the bytes it moves; of the forward pass, only views may be computed again."""
         nothing = remat.Terms.nothing(graph)
         forward = (graph.region == remat.Region.FORWARD) & ~graph.view
         bans = nothing.cannot_recompute.also(forward, "everything is saved")
@@ -81,7 +81,7 @@ _Inputs = tuple[Tensor, ...]
 
 @dataclass(frozen=True)
 class PeakRow:
-    """One pass of one joint graph under one plan.
+    """Describes the peaks of one pass of one joint graph under one plan.
 
     Attributes:
         model, plan: their names; a model with graph breaks has several graphs, numbered from 1.
@@ -101,7 +101,7 @@ class PeakRow:
 
 @dataclass(frozen=True)
 class Run:
-    """One training step, run: its simulated and its measured peak, and the bound that no plan beats."""
+    """Describes a training step that has run: its simulated and measured peak, and the bound that no plan beats."""
 
     model: str
     plan: str
@@ -116,7 +116,7 @@ def main(
     measure: Annotated[bool, typer.Option(help="compile and run a few of them, too")] = True,
     output: Annotated[Path, typer.Option(help="folder for peak_error.json and .md")] = RESULTS,
 ) -> None:
-    """Simulates, asks Inductor, measures; writes JSON and a table."""
+    """Simulates peaks, asks Inductor, measures some steps, and writes JSON and a table."""
     rows: list[PeakRow] = []
     runs: list[Run] = []
     failed: dict[str, str] = {}
@@ -167,7 +167,7 @@ def _models(device: str) -> Iterator[tuple[str, Callable[[], tuple[nn.Module, _I
 
 @dataclass(frozen=True)
 class PeakSubject:
-    """A model, and its joint graphs.
+    """Holds a model and its joint graphs, and compares peaks under plans.
 
     Attributes:
         asked: what Inductor answered, by plans: cost models often agree.
@@ -185,7 +185,7 @@ class PeakSubject:
         return cls(name, model, args, tuple(capture_all(model, *args)))
 
     def compare(self, plan_name: str, cost_model: remat.CostModel) -> list[PeakRow]:
-        """Two rows for each joint graph."""
+        """Compares the simulated peaks with Inductor's: two rows for each joint graph."""
         plans = tuple(_plan(graph, cost_model) for graph in self.graphs)
         if plans not in self.asked:
             self.asked[plans] = self._ask(plans)
@@ -211,7 +211,7 @@ class PeakSubject:
         return asked
 
     def measure(self, plan_name: str, cost_model: remat.CostModel, device: str) -> Run:
-        """Runs the step twice: the first call compiles. Tangents are made before, as the simulation assumes."""
+        """Runs the step twice, as the first call compiles. Tangents are made before, as the simulation assumes."""
         (graph,) = self.graphs
         plan = _plan(graph, cost_model)
         torch.compiler.reset()
@@ -267,7 +267,7 @@ def _summary(rows: list[PeakRow]) -> Iterator[tuple[str, str, dict[str, Any]]]:
 
 
 def _error(simulated: int, reference: int) -> float:
-    """Relative; a reference of nothing at all counts as one byte."""
+    """Computes the relative error; a reference of no bytes counts as one byte."""
     return abs(simulated - reference) / max(reference, 1)
 
 

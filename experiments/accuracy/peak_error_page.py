@@ -8,7 +8,7 @@ from experiments.report.markdown import bullets, cited, page, section, table
 
 
 def markdown(report: dict[str, Any]) -> str:
-    """Makes the page."""
+    """Makes the page of the errors, of the steps that ran, and of every pass."""
     summary = [
         (
             part,

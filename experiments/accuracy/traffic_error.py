@@ -1,4 +1,4 @@
-"""How far predicted memory traffic is from what TorchInductor schedules, and whether it ranks plans alike.
+"""Measures how far predicted memory traffic is from what TorchInductor schedules, and whether it ranks plans alike.
 
 `python -m experiments.accuracy.traffic_error` takes models, and for each of them legal plans that differ: autograd's
 saves, PyTorch's and ours, points of the frontier, random ones. For each plan, `remat.predict_traffic` predicts the
@@ -43,11 +43,11 @@ console = Console()
 
 @dataclass(frozen=True)
 class ModelGroup:
-    """Models that are reported together.
+    """Names models that are reported together.
 
     Attributes:
         models: by name.
-        selection: which plans of each.
+        selection: which plans of each model are compared.
     """
 
     models: Mapping[str, Callable[[], Sample]]
@@ -64,7 +64,7 @@ PARTS: dict[str, ModelGroup] = {
 
 @dataclass(frozen=True)
 class TrafficErrorRow:
-    """One model under one plan.
+    """Compares one model's traffic under one plan.
 
     Attributes:
         model, plan: their names.
@@ -82,7 +82,7 @@ class TrafficErrorRow:
 
     @property
     def error(self) -> float:
-        """Relative; negative where the prediction is too low."""
+        """The relative error of the bytes; negative where the prediction is too low."""
         return self.predicted_bytes / self.inductor_bytes - 1
 
 
@@ -99,7 +99,7 @@ def main(
     jobs: Annotated[int, typer.Option(help="processes that ask Inductor", min=1)] = 2,
     output: Annotated[Path, typer.Option(help="folder for traffic_error.json and .md")] = RESULTS,
 ) -> None:
-    """Predicts, asks Inductor; writes JSON and a table."""
+    """Predicts traffic, asks Inductor, and writes JSON and a table."""
     if part is not None and part not in PARTS:
         raise typer.BadParameter(f"--part must be {' or '.join(PARTS)}, got {part!r}{near(part, PARTS)}")
     wanted = [(name, model) for name in PARTS if part in (None, name) for model in PARTS[name].models if only in model]
@@ -121,7 +121,7 @@ def main(
 
 
 def asked(wanted: Sequence[tuple[str, str]], truth: Path, jobs: int) -> dict[str, str]:
-    """Has Inductor's counts of these models put into a folder.
+    """Puts Inductor's counts of these models into a folder.
 
     Args:
         wanted: names of a part and of a model of it.
@@ -129,7 +129,7 @@ def asked(wanted: Sequence[tuple[str, str]], truth: Path, jobs: int) -> dict[str
         jobs: how many processes share the work; 1 for this one.
 
     Returns:
-        of each model that failed, why.
+        the reason of each model that failed, by its name.
     """
     failed: dict[str, str] = {}
     with ProcessPoolExecutor(jobs, get_context("spawn")) if jobs > 1 else nullcontext() as pool:
@@ -142,7 +142,7 @@ def asked(wanted: Sequence[tuple[str, str]], truth: Path, jobs: int) -> dict[str
 
 
 def ask(part: str, model: str, truth: Path) -> str:
-    """Puts Inductor's counts of a model into a folder, unless they are there; returns why that failed, or nothing."""
+    """Puts Inductor's counts of a model into a folder, unless they are there; returns why that failed, or ""."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch's own deprecations
         try:
@@ -153,7 +153,7 @@ def ask(part: str, model: str, truth: Path) -> str:
 
 
 def reported(models: Iterable[str], truth: Path, failed: dict[str, str]) -> dict[str, Any]:
-    """What is found about models of a part; those that fail are listed, and added to `failed`."""
+    """Reports on the models of a part; those that fail are listed, and added to `failed`."""
     rows: list[TrafficErrorRow] = []
     found: list[dict[str, Any]] = []
     for name in (names := list(models)):
@@ -175,7 +175,7 @@ def reported(models: Iterable[str], truth: Path, failed: dict[str, str]) -> dict
 
 
 def compared(model: str, truth: Truth) -> list[TrafficErrorRow]:
-    """A row for each plan."""
+    """Compares prediction and count: one row for each plan."""
     rows: list[TrafficErrorRow] = []
     for name, plan in truth.plans.items():
         predicted, kernels = remat.predict_traffic(truth.graph, plan), truth.kernels[name]
@@ -185,7 +185,7 @@ def compared(model: str, truth: Truth) -> list[TrafficErrorRow]:
 
 
 def overall(rows: list[TrafficErrorRow]) -> dict[str, Any]:
-    """All models together; nothing where there are no rows."""
+    """Sums up all models together; the answer is empty where there are no rows."""
     if not rows:
         return {}
     errors = sorted(abs(row.error) for row in rows)
@@ -205,7 +205,7 @@ def overall(rows: list[TrafficErrorRow]) -> dict[str, Any]:
 
 
 def summary(model: str, rows: list[TrafficErrorRow]) -> dict[str, Any]:
-    """One model's errors, and the rank correlation over its plans; None where all move the same."""
+    """Sums up one model's errors, and the rank correlation over its plans; None where all plans move the same."""
     errors = sorted(abs(row.error) for row in rows)
     worst = max(rows, key=lambda row: abs(row.error))
     predicted, inductor = ([getattr(row, name) for row in rows] for name in ("predicted_bytes", "inductor_bytes"))
@@ -223,7 +223,7 @@ def summary(model: str, rows: list[TrafficErrorRow]) -> dict[str, Any]:
 
 
 def rank_correlation(left: list[int], right: list[int]) -> float:
-    """Spearman's: Pearson's of the ranks, where equals share their mean rank; not a number if all are equal."""
+    """Computes Spearman's correlation, where equals share their mean rank; NaN if all are equal."""
     a, b = (_ranks(np.array(values)) for values in (left, right))
     if not a.std() or not b.std():
         return float("nan")

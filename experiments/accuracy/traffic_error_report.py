@@ -1,4 +1,4 @@
-"""The page of `experiments.accuracy.traffic_error`."""
+"""Makes the page of `experiments.accuracy.traffic_error`."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def markdown(report: dict[str, Any]) -> str:
 
 
 def _part(found: dict[str, Any]) -> Iterator[str]:
-    """The blocks about a part."""
+    """Makes the blocks of the page about one part."""
     yield _overall(found["overall"]) if found["overall"] else ""
     if found["summary"]:
         yield table(_HEADINGS, map(_cells, found["summary"]))

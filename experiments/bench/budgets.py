@@ -1,4 +1,4 @@
-"""Memory budgets beside PyTorch's: `python -m experiments.bench.budgets` measures both on the same joint graphs.
+"""Compares memory budgets with PyTorch's on the same joint graphs: `python -m experiments.bench.budgets`.
 
 For each model and each of PyTorch's budgets from 0.0 to 1.0: what its partitioner saves, what that
 costs in recompute time, and what the best plan costs that saves no more bytes, by the same
@@ -44,7 +44,7 @@ MODELS: dict[str, Callable[[], workloads.Sample]] = {
 }
 ESTIMATORS = ("flops", "roofline")
 BUSY = 0.2
-"""A budget at which PyTorch runs its knapsack on every model: the others may be met by a cut alone."""
+"""At this budget PyTorch runs its knapsack on every model; other budgets may be met by a cut alone."""
 
 console = Console(width=max(Console().width, 140))
 
@@ -55,7 +55,7 @@ def main(
     repeats: Annotated[int, typer.Option(help="of each timing")] = 5,
     output: Annotated[Path, typer.Option(help="folder for JSON, tables and pictures")] = RESULTS,
 ) -> None:
-    """Measures, prints and writes: budgets.json, budgets.md and a picture for each model."""
+    """Measures and prints; writes budgets.json, budgets.md and a picture for each model."""
     rows: list[dict[str, Any]] = []
     times: list[dict[str, Any]] = []
     for name in only or list(MODELS):
@@ -78,7 +78,7 @@ def main(
 
 
 def compared(graph: Graph, plans: dict[float, Plan], estimator: str, time_limit_s: float) -> list[dict[str, Any]]:
-    """A row for each of PyTorch's budgets."""
+    """Compares plans at each of PyTorch's budgets: one row for each."""
     problem = RecomputeTime(estimator).pose(graph)
     simulator = Simulator(graph)
     most = PlanFacts.of(graph, plans[1.0]).saved_bytes
@@ -116,7 +116,7 @@ def compared(graph: Graph, plans: dict[float, Plan], estimator: str, time_limit_
 
 
 def best(problem: Problem, budget_bytes: int, time_limit_s: float) -> remat.Solution | None:
-    """The better of `lagrangian` and `cpsat`; None if no legal plan fits."""
+    """Finds the better plan of `lagrangian` and `cpsat`; None if no legal plan fits."""
     within = replace(problem, budget_bytes=budget_bytes)
     quick = remat.solve(within, "lagrangian", throw=False)
     if quick.is_proven:
@@ -128,7 +128,7 @@ def best(problem: Problem, budget_bytes: int, time_limit_s: float) -> remat.Solu
 
 
 def illegal(graph: Graph, plan: Plan) -> str:
-    """Why a plan is not legal, in one line; "" if it is."""
+    """Says in one line why a plan is not legal; "" if it is."""
     try:
         remat.check_plan(remat.unpriced(graph), plan)
     except InvalidPlan as error:
@@ -137,7 +137,7 @@ def illegal(graph: Graph, plan: Plan) -> str:
 
 
 def timed(make: Callable[[], workloads.Sample], repeats: int) -> dict[str, Any]:
-    """Medians of PyTorch's choice at one budget, and of our facts, prices and whole frontier, in turns."""
+    """Times PyTorch's choice at one budget, and our facts, prices and whole frontier, in turns; returns medians."""
     seconds: dict[str, list[float]] = {"pytorch": [], "ours": []}
     about: dict[str, Any] = {}
 
@@ -166,7 +166,7 @@ def timed(make: Callable[[], workloads.Sample], repeats: int) -> dict[str, Any]:
 
 
 def summarized(rows: list[dict[str, Any]], times: list[dict[str, Any]]) -> dict[str, Any]:
-    """The claims, counted."""
+    """Counts on how many models and budgets each claim holds."""
     legal = [row for row in rows if not row["illegal"]]
     under = [row for row in legal if row["ours_at_budget"] is not None and row["pytorch"] > 0]
     groups: dict[tuple[str, str], list[dict[str, Any]]] = {}
@@ -212,7 +212,7 @@ def summarized(rows: list[dict[str, Any]], times: list[dict[str, Any]]) -> dict[
 
 
 def picture(graph: Graph, plans: dict[float, Plan], path: Path) -> None:
-    """The frontier, with PyTorch's plans beside it."""
+    """Draws the frontier, with PyTorch's plans beside it."""
     curve = remat.frontier(graph)
     costs = [remat.Choice.from_plan(curve.problem, plan).cost(curve.problem) for plan in plans.values()]
     sizes = [PlanFacts.of(graph, plan).saved_bytes for plan in plans.values()]
@@ -249,7 +249,7 @@ def show(title: str, rows: list[dict[str, Any]], columns: tuple[str, ...]) -> No
 
 
 def markdown(document: dict[str, Any]) -> str:
-    """Makes the page: the same tables for people who read the repository."""
+    """Makes the page with the same tables for people who read the repository."""
     models = dict.fromkeys(row["model"] for row in document["rows"])
     return page(
         "Memory budgets beside PyTorch's",

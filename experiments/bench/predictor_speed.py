@@ -1,4 +1,4 @@
-"""How long a prediction takes: `python -m experiments.bench.predictor_speed`.
+"""Measures how long a prediction takes: `python -m experiments.bench.predictor_speed`.
 
 A GPT-2-style model of 12 layers, with attention written out, and legal plans that differ. For each plan the same
 question twice, in turns and in one process: which kernels, and how many bytes? `remat.predict.kernels` predicts them,
@@ -39,7 +39,7 @@ console = Console()
 
 @dataclass(frozen=True)
 class PredictorRow:
-    """One plan.
+    """Describes both answers for one plan, and their times.
 
     Attributes:
         plan: its name.
@@ -64,7 +64,7 @@ def main(
     repeats: Annotated[int, typer.Option(help="of each prediction", min=1)] = 3,
     output: Annotated[Path, typer.Option(help="folder for predictor_speed.json and .md")] = RESULTS,
 ) -> None:
-    """Measures, and writes JSON and a table."""
+    """Times predictions and Inductor's counts, and writes JSON and a table."""
     origin = provenance(gpu=False)
     with warnings.catch_warnings(), console.status("capturing") as status:
         warnings.simplefilter("ignore")  # torch's own deprecations
@@ -92,7 +92,7 @@ def main(
 
 
 def measured(name: str, plan: remat.Plan, fuser: Fuser, scheduled: Scheduled, repeats: int) -> PredictorRow:
-    """Both answers for one plan, and their times."""
+    """Predicts and counts the traffic of one plan, and times both."""
     saved = np.isin(fuser.graph.names, plan.saved)
     answers = [_timed(lambda: fuser.kernels(saved)) for _ in range(repeats)]
     truth, inductor_s = _timed(lambda: scheduled.kernels(plan))
@@ -114,7 +114,7 @@ def _timed(call: Callable[[], T]) -> tuple[T, float]:
 
 
 def summary(rows: list[PredictorRow]) -> dict[str, Any]:
-    """Medians and extremes over plans; of each plan's repetitions, the median."""
+    """Computes medians and extremes over plans, from the median of each plan's repetitions."""
     ours, theirs = [statistics.median(row.predicted_s) for row in rows], [row.inductor_s for row in rows]
     return {
         "predicted_s": {"median": statistics.median(ours), "fastest": min(ours), "slowest": max(ours)},
@@ -126,7 +126,7 @@ def summary(rows: list[PredictorRow]) -> dict[str, Any]:
 
 
 def markdown(report: dict[str, Any]) -> str:
-    """Makes the page: the tables, and where they come from."""
+    """Makes the page of the tables and their origin."""
     found, graph = report["summary"], report["graph"]
     sides = (
         ("`remat.predict.kernels`", "predicted_s", "reading_s"),

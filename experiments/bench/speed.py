@@ -1,4 +1,4 @@
-"""How fast is a proven plan? `python -m experiments.bench.speed` measures it beside PyTorch, in one run.
+"""Measures how fast a proven plan is, beside PyTorch in one run: `python -m experiments.bench.speed`.
 
 Three tables: choosing what to save on a captured transformer of 10,000 values, against PyTorch's
 own choice on the same joint graph; synthetic graphs up to 2,000,000 values for every solver that
@@ -43,7 +43,7 @@ def main(
 
 
 def captured(layers: int, repeats: int) -> list[dict[str, Any]]:
-    """PyTorch's choice and ours, in turns, on the joint graph of a deep transformer."""
+    """Times PyTorch's choice and ours, in turns, on the joint graph of a deep transformer."""
     from experiments.models import zoo
     from remat.pytorch.read.capture import visit_joint_graphs
     from remat.pytorch.read.extract import extract
@@ -88,7 +88,7 @@ def captured(layers: int, repeats: int) -> list[dict[str, Any]]:
 
 
 def synthetic(largest: int) -> list[dict[str, Any]]:
-    """Each solver on growing graphs, each in a process of its own, until one takes over three seconds."""
+    """Times each solver on growing graphs, each in a process of its own, until one takes over three seconds."""
     rows: list[dict[str, Any]] = []
     sizes = [size for size in (20_000, 200_000, 2_000_000) if size <= largest]
     for solver in ("ortools", "scipy", "networkx", "pulp"):
@@ -116,7 +116,7 @@ def _in_own_process(solver: str, prices: str, size: int) -> dict[str, Any]:
 
 
 def import_time(repeats: int) -> list[dict[str, Any]]:
-    """`import remat` in a fresh interpreter, beside one that imports nothing and one with numpy."""
+    """Times `import remat` in a fresh interpreter, beside one that imports nothing and one with numpy."""
     rows: list[dict[str, Any]] = []
     for statement in ("pass", "import numpy", "import remat"):
         command = [sys.executable, "-c", statement]

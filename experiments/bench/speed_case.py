@@ -1,4 +1,4 @@
-"""One case of `experiments.bench.speed`, in a process of its own so that its peak memory is its own."""
+"""Runs one case of `experiments.bench.speed`, in a process of its own so that its peak memory is its own."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from experiments.models.synthetic import training_step
 
 @dataclass(frozen=True)
 class Priced(remat.CostModel):
-    """Nothing is banned, and recomputing costs a third of a save: one network, all of it open.
+    """Bans nothing, and prices recomputing at a third of a save: all of the network is open to the solver.
 
     Bans cut a network into pieces that are solved apart; this is the hard case.
     """
@@ -25,7 +25,7 @@ class Priced(remat.CostModel):
     unit: ClassVar[str] = "bytes"
 
     def terms(self, graph: remat.Graph) -> remat.Terms:
-        """A save moves its bytes; a recomputation a third of them."""
+        """Prices a save at the bytes it moves, and a recomputation at a third of them."""
         return replace(remat.Terms.nothing(graph), save_cost=3 * graph.bytes, recompute_cost=graph.bytes)
 
 

@@ -1,4 +1,4 @@
-"""What does a proven plan cost inside `torch.compile`? `python -m experiments.bench.speed_compile` measures it.
+"""Measures what a proven plan costs inside `torch.compile`: `python -m experiments.bench.speed_compile`.
 
 Three tables, each beside PyTorch in one run, in turns: choosing what to save, inside real compilations by
 TorchInductor of every small model; the first choice of a process, imports included; and the first training step of a
@@ -44,7 +44,7 @@ MODELS = {
     **CASES,
     "GPT-2, default size": ModelCase("GPT-2, default size", zoo.GPT2, lambda: (torch.randint(512, (4, 64)),)),
 }
-"""Every small model that the tests train, and the one that the demo compiles."""
+"""Every small model that the tests train, and the model that the demo compiles."""
 
 COLD = ("pointwise chain", "GPT-2")
 console = Console(width=max(Console().width, 130))
@@ -78,7 +78,7 @@ def main(
 
 @dataclass(frozen=True)
 class Race:
-    """Both choices on the joint graphs of one compilation, added up, in seconds.
+    """Sums up the seconds of both choices over the joint graphs of one compilation.
 
     Attributes:
         graphs: joint graphs, of which a graph break makes several.
@@ -95,7 +95,7 @@ class Race:
     remat_cpu_s: float = 0.0
 
     def and_of(self, nodes: int, torchs: Seconds, ours: Seconds) -> Race:
-        """With one more graph."""
+        """Adds the times of one more graph."""
         return Race(
             self.graphs + 1,
             self.nodes + nodes,
@@ -107,14 +107,14 @@ class Race:
 
 
 class Seconds(NamedTuple):
-    """Wall time, and processor time of this thread."""
+    """Holds seconds of wall time, and of processor time of this thread."""
 
     wall: float
     cpu: float
 
 
 def choosing(cases: Iterable[ModelCase], repeats: int) -> list[dict[str, Any]]:
-    """Each model compiled `repeats` times, both choices once in each, ours first in every second one.
+    """Compiles each model `repeats` times, and times both choices in each, ours first in every second one.
 
     A graph is new to both each time, but the process is warm: another model was compiled before.
     """
@@ -170,7 +170,7 @@ def _timed(step: Callable[[], None]) -> Seconds:
 
 
 def compared(races: list[Race]) -> dict[str, Any]:
-    """Medians over compilations, their ratio, and the spread."""
+    """Computes medians over compilations, their ratio, and the spread."""
     columns = {name: [getattr(race, name) for race in races] for name in ("torch_s", "remat_s")}
     cpu = {name: statistics.median(getattr(race, name) for race in races) for name in ("torch_cpu_s", "remat_cpu_s")}
     row: dict[str, Any] = {"graphs": races[0].graphs, "nodes": races[0].nodes}
@@ -182,7 +182,7 @@ def compared(races: list[Race]) -> dict[str, Any]:
 
 
 def cold(name: str, repeats: int) -> dict[str, Any]:
-    """The first choice in a process of its own, by PyTorch and by us in turns."""
+    """Times the first choice in a process of its own, by PyTorch and by us in turns."""
     rows = [{who: in_own_process(who, "choose", name, depth)["choose_s"] for who in WHO} for depth in depths(repeats)]
     torchs, ours = (statistics.median(row[who] for row in rows) for who in WHO)
     slowest = {f"{who}_slowest_s": max(row[who] for row in rows) for who in WHO}
@@ -190,7 +190,7 @@ def cold(name: str, repeats: int) -> dict[str, Any]:
 
 
 def transformer(layers: int, steps: int, what: str) -> list[dict[str, Any]]:
-    """First steps of the transformer in processes of their own, by PyTorch and by us in turns."""
+    """Times first steps of the transformer in processes of their own, by PyTorch and by us in turns."""
     runs: dict[str, list[dict[str, Any]]] = {who: [] for who in WHO}
     for depth in depths(steps):
         for who in WHO:
@@ -200,7 +200,7 @@ def transformer(layers: int, steps: int, what: str) -> list[dict[str, Any]]:
 
 
 def totals(runs: dict[str, list[dict[str, Any]]], layers: int) -> list[dict[str, Any]]:
-    """A row for each partitioner, PyTorch's first, from its runs of a transformer; ours tells how they compare."""
+    """Makes a row for each partitioner from its runs of a transformer: PyTorch's first, then ours with ratios to it."""
     rows: list[dict[str, Any]] = []
     for who, each in runs.items():
         median = {key: statistics.median(run[key] for run in each) for key in ("total_s", "cpu_s", "choose_s")}
@@ -216,7 +216,7 @@ def totals(runs: dict[str, list[dict[str, Any]]], layers: int) -> list[dict[str,
 
 
 def paired(pairs: list[tuple[float, float]]) -> dict[str, Any]:
-    """Runs that followed each other, compared: a machine that gets slower while it measures slows both of a pair.
+    """Compares runs that followed each other: a machine that gets slower while it measures slows both of a pair.
 
     Args:
         pairs: seconds of PyTorch's run, and of ours.
@@ -232,7 +232,7 @@ def paired(pairs: list[tuple[float, float]]) -> dict[str, Any]:
 
 
 def in_own_process(who: str, what: str, which: str, depth: int) -> dict[str, Any]:
-    """A row of `experiments.bench.speed_compile_case`, with an empty cache folder and no caches."""
+    """Runs `experiments.bench.speed_compile_case` with an empty cache folder and no caches, and returns its row."""
     with tempfile.TemporaryDirectory() as folder:
         environment = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": folder, "TORCHINDUCTOR_FORCE_DISABLE_CACHES": "1"}
         command = [sys.executable, "-m", "experiments.bench.speed_compile_case", who, what, which, str(depth)]

@@ -1,4 +1,4 @@
-"""One first compilation for `experiments.bench.speed_compile`, in a process of its own: nothing is warm.
+"""Runs one first compilation for `experiments.bench.speed_compile`, in a process of its own: nothing is warm.
 
 `python -m experiments.bench.speed_compile_case {torch,remat} step LAYERS` compiles a training step of a deep
 transformer, `... graphs LAYERS` does so without generating code, and `... choose MODEL` stops once it is known what is
@@ -36,11 +36,11 @@ WHO = ("torch", "remat")
 
 
 class _Chosen(BaseException):
-    """Ends a compilation that has told what it is for; no handler of ordinary errors stops it."""
+    """Ends a compilation once its choice is timed; no handler of ordinary errors stops it."""
 
 
 def deep_transformer(layers: int) -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
-    """Deep and narrow: 200 values a layer, and little to compute."""
+    """Makes a deep and narrow transformer: 200 values a layer, and little to compute."""
     return zoo.gpt2(layers=layers, width=32, heads=2, vocabulary=64, context=16, batch=2)
 
 
@@ -75,7 +75,7 @@ def timed_choices(seconds: list[float], then: Callable[[], None] = lambda: None)
 
 
 class _TorchsOwn(CustomPartitionerFn):
-    """PyTorch's partitioner where a custom one is asked for."""
+    """Runs PyTorch's partitioner where a custom one is asked for."""
 
     def __call__(self, gm: Any, joint_inputs: Any, **kwargs: Any) -> Any:
         from torch._functorch.partitioners import min_cut_rematerialization_partition
@@ -87,7 +87,7 @@ class _TorchsOwn(CustomPartitionerFn):
 
 
 def compiled(who: str, model: nn.Module, *, codegen: bool = True, **options: Any) -> Callable[..., Any]:
-    """`torch.compile`, or `remat.compile` with its default cost model and OR-Tools."""
+    """Compiles with `torch.compile`, or with `remat.compile`, its default cost model and OR-Tools."""
     if who == "remat":
         return remat.compile(model, solver="ortools", codegen=codegen, **options)
     uncompiled: Any = functools.partial(run_uncompiled, partitioner=_TorchsOwn(), options={"fallback_random": True})
@@ -95,7 +95,7 @@ def compiled(who: str, model: nn.Module, *, codegen: bool = True, **options: Any
 
 
 def first_step(who: str, layers: int, *, codegen: bool) -> dict[str, Any]:
-    """The first training step of a compiled transformer."""
+    """Times the first training step of a compiled transformer."""
     model, args = deep_transformer(layers)
     choices: list[float] = []
     used, start = cpu_seconds(), time.perf_counter()
@@ -110,7 +110,7 @@ def first_step(who: str, layers: int, *, codegen: bool) -> dict[str, Any]:
 
 
 def first_choice(who: str, name: str) -> dict[str, Any]:
-    """The first choice of a process, with all that is imported for it."""
+    """Times the first choice of a process, with all that is imported for it."""
     choices: list[float] = []
 
     def stop() -> None:
@@ -125,7 +125,7 @@ def first_choice(who: str, name: str) -> dict[str, Any]:
 
 
 def cpu_seconds() -> float:
-    """What this process and the compilers that it called have used: waiting for a busy machine does not count."""
+    """Sums the processor time of this process and of the compilers that it called, without waiting."""
     used = [resource.getrusage(which) for which in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     return sum(usage.ru_utime + usage.ru_stime for usage in used)
 

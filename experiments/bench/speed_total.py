@@ -1,4 +1,4 @@
-"""Does a faster choice make the whole compilation faster? `python -m experiments.bench.speed_total` measures it.
+"""Measures whether a faster choice makes whole compilations faster: `python -m experiments.bench.speed_total`.
 
 Training steps of a transformer of 10,000 values, compiled without generating code, by PyTorch's partitioner and by ours
 in turns, in one warm process. `experiments.bench.speed_compile` does so in fresh processes, where imports that both
@@ -49,7 +49,7 @@ def main(
 
 
 def in_turns(layers: int, pairs: int) -> list[dict[str, Any]]:
-    """Compilations by both, ours first in every second pair; each pair at another depth of the stack."""
+    """Compiles by both, ours first in every second pair; each pair at another depth of the stack."""
     runs: dict[str, list[dict[str, Any]]] = {who: [] for who in WHO}
     for who in WHO:
         _anew(who, layers=1)  # what is imported and read once

@@ -1,4 +1,4 @@
-"""Every solver on every instance of the corpus under several cost models: `python -m experiments.compare_solvers`.
+"""Runs every solver on every instance of the corpus under several cost models: `python -m experiments.compare_solvers`.
 
 Each solve runs in a process that is killed at the time limit, and each answer is checked. Rows are kept in
 `solvers.duckdb` as they arrive, with the commit and the machine that they come from. A call runs what has no row
@@ -48,7 +48,7 @@ COST_MODELS = (
     "memory-budget:budget=0.5,estimator=roofline:device=h200",
 )
 _SMOKE = 4
-"""Instances of a trial, the smallest ones."""
+"""A trial takes this many instances, the smallest ones."""
 
 _SHOWN = (
     "solver",
@@ -63,10 +63,10 @@ _SHOWN = (
     "slowest, s",
     "gap, median",
 )
-"""Columns for a terminal; solvers.md has all."""
+"""A terminal shows these columns; solvers.md has all."""
 
 PICTURES = {"Time against size": "solvers-scaling.svg", "Performance profiles": "solvers-profile.svg"}
-"""Of the page, by title."""
+"""The files of the page's pictures, by title."""
 
 _STYLES = {"timeout": "yellow", "error": "red"}
 
@@ -166,7 +166,7 @@ def _entries(corpus: Corpus, globs: Sequence[str] | None, smoke: bool) -> list[E
 
 
 def _run(cases: Sequence[SolverCase], todo: Sequence[SolverCase], store: Store) -> None:
-    """Runs and keeps, and shows how far it is."""
+    """Runs the unfinished cases, keeps their rows, and shows how far it is."""
     total = sum(len(case.solvers) for case in cases)
     kept = total - sum(len(case.solvers) for case in todo)
     if kept:

@@ -1,15 +1,15 @@
-"""Do the solvers agree? Whatever one proves or claims, another one's plan may refute."""
+"""Checks that the solvers agree: a plan of one may refute what another proves or claims."""
 
 from __future__ import annotations
 
 import pandas as pd
 
 _WRONG = ("InvalidPlan:", "CertificateRejected:")
-"""What `remat.solve` raises at a wrong answer."""
+"""A note that begins so says that `remat.solve` has raised at a wrong answer."""
 
 
 def disagreements(frame: pd.DataFrame) -> list[str]:
-    """What cannot be true at once, a line each; and answers that did not pass their check.
+    """Lists claims that cannot be true at once, one line each, and answers that did not pass their check.
 
     One rule is enough: no plan may cost less than any solver's bound. An optimal plan's bound is its cost, so two
     solvers that call different costs optimal break it, and so does a heuristic below an exact solver's optimum.
@@ -50,7 +50,7 @@ def _who(row: dict) -> str:  # type: ignore[type-arg]
 
 
 def same_plans(frame: pd.DataFrame) -> tuple[int, int]:
-    """On how many problems all certified plans are one and the same plan, and on how many there are two or more."""
+    """Counts the problems whose certified plans are all the same plan, and those with two or more certified plans."""
     proven = frame[frame["certified"] & (frame["plan"] != "")]
     plans = proven.groupby(["instance", "graph", "cost_model"])["plan"].agg(["nunique", "size"])
     several = plans[plans["size"] > 1]

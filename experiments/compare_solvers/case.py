@@ -1,4 +1,4 @@
-"""A case: one instance under one cost model, for several solvers. The unit of work, here or on a cluster."""
+"""Describes cases, the units of work here or on a cluster: one instance under one cost model, for several solvers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Plugin = TypeVar("Plugin", Solver, CostModel)
 
 
 class Named(NamedTuple, Generic[Plugin]):
-    """A solver or cost model, and the text that stands for it on the command line."""
+    """Pairs a solver or cost model with the text that stands for it on the command line."""
 
     text: str
     plugin: Plugin
@@ -23,7 +23,7 @@ class Named(NamedTuple, Generic[Plugin]):
 
 @dataclass(frozen=True)
 class SolverCase:
-    """What to solve, and how.
+    """Says what to solve, and how.
 
     Attributes:
         instance: its name in the corpus.
@@ -43,7 +43,7 @@ class SolverCase:
 
     @property
     def keys(self) -> list[tuple[str, str, str]]:
-        """Those of its rows."""
+        """The keys of its rows."""
         return [(self.instance, self.cost_model.text, solver.text) for solver in self.solvers]
 
 
@@ -56,7 +56,7 @@ def cases_of(
     repeats: int,
     folder: Path | None,
 ) -> list[SolverCase]:
-    """All combinations. The largest instances come first, so that at the end no worker waits long for another."""
+    """Makes all combinations, the largest instances first: so no worker waits long for another at the end."""
     ordered = sorted(entries, key=lambda entry: -entry.values)
     return [
         SolverCase(entry.name, model, tuple(solvers), time_limit_s, repeats, folder)
@@ -66,7 +66,7 @@ def cases_of(
 
 
 def unfinished(cases: Iterable[SolverCase], kept: Iterable[SolverRow], corpus: Corpus) -> list[SolverCase]:
-    """The cases, without the solvers that have a row which still holds.
+    """Leaves out of the cases the solvers that have a row which still holds.
 
     A row holds unless the instance has changed since, it is an error (which may not last: a package was missing, or
     memory), or a time limit ended it that was shorter than this one.
@@ -87,7 +87,7 @@ def unfinished(cases: Iterable[SolverCase], kept: Iterable[SolverRow], corpus: C
 
 
 def graph_of(entry: Entry) -> str:
-    """What tells the file of an instance from another: the start of its SHA-256."""
+    """Returns what tells the file of an instance from another: the start of its SHA-256."""
     return entry.sha256[:16]
 
 

@@ -1,4 +1,4 @@
-"""A case in a process of its own, that can be killed: `python -m experiments.compare_solvers.child`.
+"""Solves a case in a process that can be killed: `python -m experiments.compare_solvers.child`.
 
 It reads a pickled `Case` from standard input and writes a line of JSON after each step (`solving.steps`).
 """
@@ -16,7 +16,7 @@ from experiments.compare_solvers.solving import steps
 
 
 def main() -> None:
-    """Solves the case."""
+    """Reads a case from standard input, solves it, and prints a line for each step."""
     # What a solver prints, from C++ too, must not come between our lines.
     lines = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)

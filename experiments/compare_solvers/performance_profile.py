@@ -1,4 +1,4 @@
-"""Performance profiles: how often is a solver within a factor of the fastest?
+"""Computes performance profiles: how often a solver is within a factor of the fastest.
 
 Dolan and Moré, *Benchmarking optimization software with performance profiles* (2002). On instance p solver s takes
 t(p, s), infinite where it fails, and r(p, s) = t(p, s) / min over s of t(p, s). Then
@@ -19,19 +19,19 @@ from remat.views.report.solver_rows import WITHIN
 
 
 def best_bound(frame: pd.DataFrame) -> pd.Series:
-    """(rows,) the best bound of any solver, of rows of one cost model. Another file is another problem."""
+    """Finds (rows,) the best bound of any solver, of rows of one cost model. Another file is another problem."""
     return frame.groupby(["instance", "graph"])["bound"].transform("max")
 
 
 def solved(frame: pd.DataFrame) -> pd.Series:
-    """(rows,) which rows of one cost model have a plan within `WITHIN` of the best bound of their instance."""
+    """Tells (rows,) which rows of one cost model have a plan within `WITHIN` of the best bound of their instance."""
     bound = best_bound(frame)
     excess = (frame["objective"] - bound).astype("Float64")
     return (excess <= WITHIN * bound.astype("Float64")).fillna(value=False).astype(bool)
 
 
 def seconds(frame: pd.DataFrame) -> pd.DataFrame:
-    """Instances x solvers: what `solve_s` was; infinite where the instance was not solved.
+    """Tabulates `solve_s`, instances x solvers; infinite where the instance was not solved.
 
     Args:
         frame: rows of one cost model. Instances that not every solver was asked to solve are left out, or not in
@@ -42,19 +42,19 @@ def seconds(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def coverage(frame: pd.DataFrame) -> str:
-    """What `seconds` leaves out, in words; "" if nothing."""
+    """Says in words what `seconds` leaves out; "" if nothing."""
     compared, asked = len(seconds(frame)), frame["instance"].nunique()
     return "" if compared == asked else f"times compared on {compared} of {asked} instances: those with all solvers"
 
 
 def ratios(taken: pd.DataFrame) -> pd.DataFrame:
-    """Instances x solvers: to the fastest; infinite where it failed."""
+    """Divides times, instances x solvers, by that of the fastest; infinite where a solver failed."""
     best = taken.min(axis="columns")
     return taken.div(best.where(np.isfinite(best), 1.0), axis="index")
 
 
 def profile(ratio: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """The steps of one solver's curve.
+    """Computes the steps of one solver's curve.
 
     Args:
         ratio: (instances,) to the fastest; infinite where it failed.

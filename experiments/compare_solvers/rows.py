@@ -1,4 +1,4 @@
-"""A row of the comparison: one solver's answer to one problem, with its times, and where it comes from."""
+"""Describes rows of the comparison: a solver's answer to a problem, with its times, and where it comes from."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class Kind(NamedTuple):
-    """What a column holds, as DuckDB and as pandas say it."""
+    """Names the type of a column as DuckDB and as pandas call it."""
 
     sql: str
     dtype: str
@@ -29,7 +29,7 @@ _KINDS = {
 
 @dataclass(frozen=True, kw_only=True)
 class SolverRow:
-    """One solver's answer. Seconds are wall time, and medians over `repeats`.
+    """Holds one solver's answer. Seconds are wall time, and medians over `repeats`.
 
     Attributes:
         instance, family, values, uses: as in the index of the corpus.
@@ -90,7 +90,7 @@ class SolverRow:
 
     @property
     def key(self) -> tuple[str, str, str]:
-        """What there is one row of."""
+        """The columns that no two rows share: instance, cost model and solver."""
         return self.instance, self.cost_model, self.solver
 
 
@@ -98,7 +98,7 @@ _LONGEST_NOTE = 1000
 
 
 def one_line(text: str) -> str:
-    """A note: without line breaks, not endless, and without what no file can hold (halves of surrogate pairs)."""
+    """Makes a note without line breaks, not endless, and without what no file can hold (halves of surrogate pairs)."""
     return " ".join(text.encode(errors="backslashreplace").decode().split())[:_LONGEST_NOTE]
 
 
@@ -107,7 +107,7 @@ KEY = ("instance", "cost_model", "solver")
 
 
 def frame_of(rows: Iterable[SolverRow]) -> pd.DataFrame:
-    """Rows as a table. What a row lacks is missing; integers stay exact."""
+    """Makes a table of rows. What a row lacks is missing; integers stay exact."""
     import pandas as pd  # here, for a process that solves one case does without, and starts in half the time
 
     columns = list(zip(*map(astuple, rows), strict=True)) or [()] * len(COLUMNS)

@@ -19,12 +19,12 @@ from remat.errors import InvalidOption, NotInstalled, RematError
 BACKENDS = ("threading", "loky", "multiprocessing", "dask", "ray")
 
 _AT_ONCE = 4
-"""Cases that a worker is given in one round, by a backend of joblib that returns nothing before all is done."""
+"""A worker gets this many cases in one round, where a backend of joblib returns nothing before all is done."""
 
 
 @contextmanager
 def workers(backend: str = "threading", scheduler: str | None = None, jobs: int | None = None) -> Iterator[None]:
-    """Within it, `run` uses these workers.
+    """Lets `run` use these workers within the context.
 
     Args:
         backend: one of `BACKENDS`. As every case has a process of its own, threads are enough to supervise them.
@@ -102,7 +102,7 @@ def check_code(client: Any) -> None:
 
 
 def _imported() -> None:
-    """Called on a cluster, where to find this function is to have imported the code."""
+    """Does nothing: a cluster that finds this function has imported the code."""
 
 
 def _start_ray(address: str | None) -> None:

@@ -1,4 +1,4 @@
-"""Two pictures: how solve times grow with the size of the graph, and performance profiles."""
+"""Draws two pictures: how solve times grow with the size of the graph, and performance profiles."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _MARKERS = {
 }
 _LINES = ("-", "--", ":", "-.")
 _BESIDE = 2
-"""Panels in a row."""
+"""Each row of a picture has at most this many panels."""
 
 _LONGEST_TITLE = 45
 
@@ -39,7 +39,7 @@ _BEHIND = {"facecolor": "white", "alpha": 0.85, "linewidth": 0}
 
 
 def looks(solvers: Iterable[str]) -> dict[str, dict[str, Any]]:
-    """Colour and marker of each solver, those that it has in reports; its variants by options differ in their lines."""
+    """Chooses each solver's colour and marker, as reports do; its variants by options differ in their lines."""
     found: dict[str, dict[str, Any]] = {}
     variants: Counter[str] = Counter()
     for solver in sorted(set(solvers)):
@@ -51,12 +51,12 @@ def looks(solvers: Iterable[str]) -> dict[str, dict[str, Any]]:
 
 
 def drawn(frame: pd.DataFrame) -> pd.DataFrame:
-    """The rows to draw: without a budget, a solver that is not exact is one cut by the default flow solver."""
+    """Selects the rows to draw: without a budget, a solver that is not exact is one cut by the default flow solver."""
     return frame[frame["exact"] | frame["budget_bytes"].notna()]
 
 
 def scaling(frame: pd.DataFrame, path: Path) -> None:
-    """Seconds against values, a panel for each cost model; hollow where the time limit came before a solution."""
+    """Draws seconds against values, a panel for each cost model; hollow where the limit came before a solution."""
     styles = looks(frame["solver"])
     figure = _panels(
         drawn(frame), partial(_draw_scaling, styles), "values of the graph", "time of the solver alone (s)"
@@ -87,13 +87,13 @@ def _draw_scaling(styles: dict[str, dict[str, Any]], axes: Any, rows: pd.DataFra
 
 
 def middles(points: pd.DataFrame) -> pd.DataFrame:
-    """A point for each doubling of the size: the geometric mean of the values, and the median time."""
+    """Makes a point for each doubling of the size: the geometric mean of the values, and the median time."""
     groups = points.groupby(np.floor(np.log2(points["values"].astype(float))))
     return groups.agg(values=("values", lambda sizes: np.exp(np.log(sizes).mean())), taken=("taken", "median"))
 
 
 def profiles(frame: pd.DataFrame, path: Path) -> None:
-    """Performance profiles, a panel for each cost model."""
+    """Draws performance profiles, a panel for each cost model."""
     styles = {solver: style | {"marker": ""} for solver, style in looks(frame["solver"]).items()}
     figure = _panels(
         drawn(frame),
@@ -121,7 +121,7 @@ def _draw_profile(styles: dict[str, dict[str, Any]], axes: Any, rows: pd.DataFra
 
 
 def _panels(frame: pd.DataFrame, draw: Callable[[Any, pd.DataFrame], None], xlabel: str, ylabel: str) -> Figure:
-    """A figure with a panel for each cost model."""
+    """Makes a figure with a panel for each cost model."""
     models = list(dict.fromkeys(frame["cost_model"]))
     columns = max(min(len(models), _BESIDE), 1)
     lines = max(-(-len(models) // columns), 1)
@@ -141,7 +141,7 @@ def _panels(frame: pd.DataFrame, draw: Callable[[Any, pd.DataFrame], None], xlab
 
 
 def _legend(figure: Figure, frame: pd.DataFrame, styles: dict[str, dict[str, Any]], others: list[Line2D]) -> None:
-    """One legend below all panels, of the solvers that are to be seen in any."""
+    """Draws one legend below all panels, of the solvers that are to be seen in any."""
     models = [rows for _, rows in drawn(frame).groupby("cost_model")]
     names = sorted({name for rows in models for name in rows["solver"][solved(rows) | rows["stopped"]]})
     handles = [Line2D([], [], lw=1.8, ms=4, label=name, **styles[name]) for name in names] + others

@@ -1,4 +1,4 @@
-"""What a case takes: read the graph, pose the problem once, and let every solver solve and prove it."""
+"""Solves a case: reads the graph, poses the problem once, and lets every solver solve and prove it."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from remat.facts.corpus import Corpus
 from remat.views.compare import warm_up
 
 _SHOWN_DIGITS = 16
-"""Of a plan's hash: enough to tell a thousand plans apart."""
+"""So many digits of a plan's hash are enough to tell a thousand plans apart."""
 
 
 def steps(case: SolverCase) -> Iterator[dict[str, Any]]:
-    """A message after each step: the columns about the problem, then for each solver "started" and those of its answer.
+    """Yields a message after each step: columns about the problem; then, by solver, "started" and those of its answer.
 
     If the problem cannot be posed, one message says why: a `status` and a `note`.
     """
@@ -43,7 +43,7 @@ def steps(case: SolverCase) -> Iterator[dict[str, Any]]:
 
 
 def _posed(model: CostModel, graph: Graph) -> tuple[Problem, float]:
-    """The problem, and the seconds it took, without imports."""
+    """Poses the problem, and returns it with the seconds that took, without imports."""
     with suppress(RematError):
         model.pose(_trifle())
     start = time.perf_counter()
@@ -60,7 +60,7 @@ def _trifle() -> Graph:
 
 
 def _answer(graph: Graph, problem: Problem, solver: Solver, case: SolverCase, pose_s: float) -> dict[str, Any]:
-    """The columns about one solver's answer; all repeats give the same one."""
+    """Makes the columns about one solver's answer; all repeats give the same one."""
     limit_s = case.time_limit_s if Feature.TIME_LIMIT in solver.features else None
     solves: list[float] = []
     checks: list[float] = []
@@ -110,7 +110,7 @@ def _failure(error: Exception) -> dict[str, Any]:
 
 
 def _whole(name: str, number: object) -> int:
-    """A price as a table holds it. A solver may say anything; what cannot be kept must not end the comparison."""
+    """Converts a price to what a table holds. A solver may say anything; what cannot be kept fails its row alone."""
     if not isinstance(number, Integral) or isinstance(number, bool):
         raise InvalidPlan(f"the {name} must be an integer, got {number!r}")
     if not -(2**63) <= int(number) < 2**63:

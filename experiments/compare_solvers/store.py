@@ -1,4 +1,4 @@
-"""Where rows are kept: one table of an embedded database, written by one process."""
+"""Keeps rows in one table of an embedded database, which one process writes."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ _ORDER = '"values", instance, cost_model, solver'
 
 
 class Store:
-    """A table of rows in a DuckDB file. A row that was added is on disk; a later one of the same key replaces it."""
+    """Keeps rows in a DuckDB file. A row that was added is on disk; a later one of the same key replaces it."""
 
     def __init__(self, path: Path) -> None:
-        """Opens a store, or makes one.
+        """Opens the store in a file, or makes one.
 
         Raises:
             RematError: another process has it open, it is no store of this version, or its folder cannot be used.
@@ -53,7 +53,7 @@ class Store:
         self._database.close()
 
     def add(self, rows: Iterable[SolverRow]) -> None:
-        """Keeps rows."""
+        """Adds rows, each in the place of one with its key."""
         marks = ", ".join("?" * len(COLUMNS))
         cells = [list(astuple(row)) for row in rows]
         if cells:
@@ -66,12 +66,12 @@ class Store:
             self._database.executemany(f"DELETE FROM {_TABLE} WHERE {where}", gone)
 
     def rows(self) -> list[SolverRow]:
-        """All rows, ordered by size and name of the instance, cost model and solver."""
+        """Reads all rows, ordered by size and name of the instance, cost model and solver."""
         found: list[tuple[Any, ...]] = self._database.execute(f"SELECT * FROM {_TABLE} ORDER BY {_ORDER}").fetchall()
         return [SolverRow(**dict(zip(COLUMNS, cells, strict=True))) for cells in found]
 
     def frame(self) -> pd.DataFrame:
-        """The same as a table."""
+        """Reads all rows as a table, in the order of `rows`."""
         return frame_of(self.rows())
 
     def export(self, path: Path) -> None:
@@ -88,7 +88,7 @@ class Store:
 
 
 def check_export(path: Path) -> None:
-    """Makes the folder of an export, if there is none.
+    """Checks the path of an export, and makes its folder if there is none.
 
     Raises:
         RematError: the suffix is none of CSV or parquet, or there cannot be a file at this path.
@@ -101,7 +101,7 @@ def check_export(path: Path) -> None:
 
 
 def check_folder(folder: Path) -> None:
-    """Makes a folder, if there is none.
+    """Makes a folder if there is none, and checks that it can be written to.
 
     Raises:
         RematError: it cannot be made, or nothing can be written there.
@@ -119,7 +119,7 @@ def check_folder(folder: Path) -> None:
 
 
 def read(path: Path) -> pd.DataFrame:
-    """The table of an exported file.
+    """Reads the table of an exported file.
 
     Raises:
         RematError: no such file, or it has other columns.

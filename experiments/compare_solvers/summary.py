@@ -1,4 +1,4 @@
-"""What the rows say: a table for each cost model, and the page around them."""
+"""Sums up the rows: a table for each cost model, and the page around them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _LONGEST_NOTE = 160
 
 
 def solver_table(frame: pd.DataFrame) -> pd.DataFrame:
-    """A row for each solver.
+    """Makes a table with a row for each solver.
 
     Args:
         frame: rows of one cost model.
@@ -49,7 +49,7 @@ def solver_table(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def _relative(ratio: pd.Series) -> dict[str, object]:
-    """How much slower than the fastest a solver is where it solves: geometric mean, and the worst with its instance."""
+    """Says how much slower than the fastest a solver is where it solves: geometric mean, worst, and where that is."""
     finite = ratio[np.isfinite(ratio)]
     if finite.empty:
         return {"x fastest, mean": np.nan, "x fastest, worst": np.nan, "worst on": ""}
@@ -61,14 +61,14 @@ def _relative(ratio: pd.Series) -> dict[str, object]:
 
 
 def exponent(values: pd.Series, taken: pd.Series) -> float:
-    """k such that the seconds grow as values**k: least squares of the logarithms; NaN for fewer than three sizes."""
+    """Fits k such that seconds grow as values**k: least squares of the logarithms; NaN for fewer than three sizes."""
     if values.nunique() < 3:
         return np.nan
     return float(np.polyfit(np.log(values.astype(float)), np.log(taken.clip(lower=1e-6)), 1)[0])
 
 
 def readable(shown: pd.DataFrame) -> pd.DataFrame:
-    """The same as text."""
+    """Turns the cells of a `solver_table` into text."""
     styles = {
         "x fastest, mean": "{:,.1f}",
         "x fastest, worst": "{:,.1f}",
@@ -87,7 +87,7 @@ def readable(shown: pd.DataFrame) -> pd.DataFrame:
 
 
 def markdown(frame: pd.DataFrame, command: str, pictures: Mapping[str, str]) -> str:
-    """Makes the page.
+    """Makes the page of the comparison.
 
     Args:
         frame: all rows.
@@ -118,13 +118,13 @@ _WORDS = (
 
 
 def _cost_model(name: str, rows: pd.DataFrame) -> str:
-    """The section of one cost model."""
+    """Makes the section of one cost model."""
     shown, left_out = readable(solver_table(rows)), coverage(rows)
     return section(f"`{name}`", f"({left_out})" if left_out else "", table(list(shown), shown.to_numpy().tolist()))
 
 
 def claims(frame: pd.DataFrame) -> list[str]:
-    """What holds for all rows, and what does not."""
+    """States what holds for all rows, and what does not."""
     wrong = disagreements(frame)
     if wrong:
         return [f"**The solvers disagree.** {conflict}" for conflict in wrong]
@@ -142,7 +142,7 @@ def claims(frame: pd.DataFrame) -> list[str]:
 
 
 def _origin(frame: pd.DataFrame) -> str:
-    """Where the rows come from: one line for each commit, machine and versions."""
+    """Says where the rows come from: one sentence for each commit, machine and versions."""
     groups = frame.groupby(["commit", "machine", "versions"], sort=False)
     texts = [
         f"{len(rows):,} of commit {commit}, {rows['date'].min()}"
@@ -158,7 +158,7 @@ def _several(numbers: pd.Series) -> str:
 
 
 def _reasons(frame: pd.DataFrame) -> str:
-    """Why there is no plan, or no proof: each reason once, with how often."""
+    """Lists why there is no plan, or no proof: each reason once, with how often."""
     failed = frame[frame["status"].isin(["refused", "timeout", "error", *_OTHER])]
     if failed.empty:
         return ""

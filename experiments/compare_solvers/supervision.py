@@ -30,17 +30,17 @@ from remat.facts.corpus import Corpus
 ROOT = Path(__file__).parents[2]
 
 _START_S = 120.0
-"""For starting Python, reading the largest graph and posing: a hundred times what it takes."""
+"""A process may take so long to start Python, read the largest graph and pose: a hundred times what it takes."""
 
 _IMPORT_S = 30.0
-"""For importing a solver's package and solving a trifle, beside the time limit: that is not what is compared."""
+"""A process may take so long to import a solver's package and solve a trifle: that is not what is compared."""
 
 _OTHERS = ("commit", "date", "machine", "command", "torch")
-"""What `provenance` says beside versions of what runs here."""
+"""What `provenance` says beside the versions of the packages that run here."""
 
 
 def rows_of(case: SolverCase) -> list[SolverRow]:
-    """A row for each solver of a case, whatever happens to it.
+    """Makes a row for each solver of a case, whatever happens to it.
 
     Raises:
         UnknownName, InvalidGraph, NotInstalled: the corpus does not have the instance.
@@ -75,7 +75,7 @@ def rows_of(case: SolverCase) -> list[SolverRow]:
 
 
 def _answers(case: SolverCase) -> list[dict[str, Any]]:
-    """What one process answers: one solver at least, and all unless one had to be killed or killed the process."""
+    """Collects one process's answers: those of all solvers up to one that had to be killed or killed the process."""
     with _Process(case) as process:
         posed = process.step(_START_S, late={"status": "error", "note": f"not posed within {_START_S:.0f} s"})
         if "status" in posed:
@@ -95,12 +95,12 @@ def _answers(case: SolverCase) -> list[dict[str, Any]]:
 
 
 def _patience_s(solver: Solver, limit_s: float) -> float:
-    """How long a solver may take, checks included; one that keeps a limit itself has time to stop, and to build."""
+    """Says how long a solver may take, checks included; one that keeps a limit itself has time to build and to stop."""
     return 2 * limit_s + 10 if Feature.TIME_LIMIT in solver.features else limit_s
 
 
 class _Process:
-    """A process that solves a case, with what it starts.
+    """Runs a process that solves a case, and kills it with all that it started.
 
     Attributes:
         is_over: it was too slow, or has died.
@@ -149,7 +149,7 @@ class _Process:
         self._scratch.cleanup()
 
     def step(self, seconds: float, late: dict[str, Any]) -> dict[str, Any]:
-        """The next message; `late` if there is none within some seconds; an error if the process has died."""
+        """Waits for the next message; returns `late` if there is none in time, an error if the process has died."""
         try:
             line = self._lines.get(timeout=seconds)
         except queue.Empty:

@@ -44,7 +44,7 @@ def main(
     ] = False,
     output: Annotated[Path, typer.Option(help="folder for the graphs, the index and the README")] = INSTANCES,
 ) -> None:
-    """Captures what is missing, or what is named; then writes index.json and README.md of all there is."""
+    """Captures what is missing, or what is named; then writes index.json and README.md of the whole corpus."""
     known = recipes()
     for name in only or ():
         if name not in known:
@@ -69,7 +69,7 @@ def main(
 
 
 def _is_there(recipe: Recipe, output: Path, *, again: bool) -> bool:
-    """Whether a recipe has its file; if all are to be made again, one that this commit has made already."""
+    """Tells whether a recipe has its file; if all are made again, whether this commit has made it already."""
     path = output / f"{recipe.name}.json.gz"
     if not again or not path.is_file():
         return path.is_file()
@@ -83,13 +83,13 @@ def _is_there(recipe: Recipe, output: Path, *, again: bool) -> bool:
 
 
 def made(recipe: Recipe) -> Graph:
-    """The graph of a recipe, with its provenance."""
+    """Makes the graph of a recipe, with its provenance."""
     graph = capture(recipe)
     return replace(graph, meta=dict(graph.meta) | origin(recipe))
 
 
 def origin(recipe: Recipe) -> dict[str, str]:
-    """What a graph made of a recipe here and now says of its provenance; the date apart."""
+    """Says where a graph comes from that a recipe makes here and now, without the date."""
     return {
         "instance": recipe.name,
         "family": recipe.family,

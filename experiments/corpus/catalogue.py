@@ -1,4 +1,4 @@
-"""Every instance of the corpus."""
+"""Lists a recipe for every instance of the corpus."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from experiments.models.zoo import GPT2
 
 
 def recipes() -> dict[str, Recipe]:
-    """All recipes by name.
+    """Lists all recipes by name.
 
     Raises:
         ValueError: two recipes have one name.
@@ -47,7 +47,7 @@ def _small() -> list[Recipe]:
 
 @dataclass(frozen=True)
 class _Sizes:
-    """What `GPT2` takes."""
+    """Holds the sizes that `GPT2` takes."""
 
     layers: int
     width: int

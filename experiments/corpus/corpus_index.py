@@ -1,4 +1,4 @@
-"""The index of the corpus: what is written down about each graph file."""
+"""Makes the index of the corpus: what is written down about each graph file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What people read about the corpus: made of the index, so that it cannot drift."""
+"""Makes the README of the corpus from its index, so that the two agree."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ model:"""
 
 
 def markdown(entries: Sequence[Entry]) -> str:
-    """Makes the page."""
+    """Makes the page with a table for each family of instances."""
     size = human_bytes(sum(entry.file_bytes for entry in entries))
     families = dict.fromkeys(entry.family for entry in entries)
     cited = dict.fromkeys(entry.cite for entry in entries if entry.cite)
@@ -72,7 +72,7 @@ def markdown(entries: Sequence[Entry]) -> str:
 
 
 def _family(entries: Sequence[Entry]) -> str:
-    """A table of the instances of one family."""
+    """Makes a table of the instances of one family."""
     rows = [
         (
             f"`{entry.name}`",

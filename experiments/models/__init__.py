@@ -1,4 +1,4 @@
-"""Every model that the experiments take: one shelf, from a chain of ten operators to the sizes that were published.
+"""Makes every model that the experiments take, from a chain of ten operators to the sizes that were published.
 
 `cases` are small, each for one thing that a partitioner must get right; `zoo` and `workloads` are kinds of models that
 people train, at sizes to choose; `published`, `networks` and `hugging_face` have published architectures and widths;

@@ -1,4 +1,4 @@
-"""Cases of one function each: operators, views, writes, checkpoints and randomness, after a linear layer."""
+"""Lists the cases that apply one function after a linear layer: operators, views, writes, checkpoints, randomness."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Models of the `transformers` package at their published sizes, with no weights: nothing to download."""
+"""Makes models of the `transformers` package at their published sizes, with no weights: nothing to download."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from remat import NotInstalled
 
 
 class NextToken(nn.Module):
-    """A decoder, and the loss of the next token."""
+    """Applies a decoder, and returns the loss of the next token."""
 
     def __init__(self, decoder: nn.Module) -> None:
         super().__init__()
@@ -28,7 +28,7 @@ class NextToken(nn.Module):
 
 
 class MaskedWords(nn.Module):
-    """An encoder, and the loss of the words that are labelled."""
+    """Applies an encoder, and returns the loss of the words that are labelled."""
 
     def __init__(self, encoder: nn.Module) -> None:
         super().__init__()
@@ -39,7 +39,7 @@ class MaskedWords(nn.Module):
 
 
 class Translation(nn.Module):
-    """An encoder and a decoder, and the loss of the decoder's next token."""
+    """Applies an encoder and a decoder, and returns the loss of the decoder's next token."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
@@ -51,7 +51,7 @@ class Translation(nn.Module):
 
 
 class Labelled(nn.Module):
-    """A classifier of images, and its loss."""
+    """Classifies images, and returns the loss."""
 
     def __init__(self, classifier: nn.Module) -> None:
         super().__init__()
@@ -63,7 +63,7 @@ class Labelled(nn.Module):
 
 @dataclass(frozen=True)
 class _Model:
-    """A model of the package.
+    """Names a model of the package and its sizes.
 
     Attributes:
         name, model, sizes, cite, family, dtype: of its `Recipe`.
@@ -87,7 +87,7 @@ class _Model:
 
     @property
     def recipe(self) -> Recipe:
-        """It makes the model when it is called, not before: listing needs no package."""
+        """A recipe that makes the model when it is called, not before: listing needs no package."""
         written = {None: "", "eager": ", attention written out", "sdpa": ", attention as one operator"}
         return Recipe(
             name=f"hf-{self.name}",
@@ -113,7 +113,7 @@ class _Model:
 
 
 def hugging_face() -> list[Recipe]:
-    """Recipes that need the package when they are made."""
+    """Makes recipes that need the package only when they are called."""
     return [model.recipe for model in (*_ENCODERS, *_DECODERS, *_VISION)]
 
 

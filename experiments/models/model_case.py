@@ -1,4 +1,4 @@
-"""Describes a small model that is a case of a test, and makes cases of modules and of functions."""
+"""Describes the small models that tests train, and makes them of module classes or functions."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Inputs = Callable[[], tuple[Tensor, ...]]
 
 @dataclass(frozen=True)
 class ModelCase:
-    """A model and its inputs.
+    """Describes a small model and its inputs.
 
     Attributes:
         name: what the case is about.
@@ -54,7 +54,7 @@ def case_in(
 
 
 class _Function(nn.Module):
-    """A function after a linear layer, so that there are parameters to train."""
+    """Applies a function after a linear layer, so that there are parameters to train."""
 
     def __init__(self, function: Callable[[Tensor], Any], width: int) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Cases of one module each: buffers and inputs that a step overwrites, shared and frozen parameters, usual layers."""
+"""Lists the cases that are modules: buffers and inputs that a step overwrites, shared parameters, usual layers."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class _Overwritten(nn.Module):
 
 
 class _Watch(torch.autograd.Function):
-    """The identity, whose backward pass writes down what it saw."""
+    """Returns its input; its backward pass writes into buffers what it saw."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, history: Tensor, steps: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""ResNeSt, VoVNet and ALBERT, written out in plain PyTorch, at sizes to choose. Each returns its loss."""
+"""Makes ResNeSt, VoVNet and ALBERT in plain PyTorch, at sizes to choose. Each returns its loss."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from experiments.models.zoo import gelu
 
 
 class SplitAttention(nn.Module):
-    """A 3x3 convolution to two groups of channels, and their sum, weighed by a perceptron over their means."""
+    """Convolves to two groups of channels, and sums these, weighed by a perceptron over their means."""
 
     def __init__(self, width: int, radix: int = 2) -> None:
         super().__init__()
@@ -31,7 +31,7 @@ class SplitAttention(nn.Module):
 
 
 def resnest(blocks: Sequence[int] = (1, 1, 1, 1), width: int = 64) -> Classifier:
-    """ResNeSt-14d: bottlenecks around split attention, means in the place of strides (Zhang et al. 2020)."""
+    """Makes a ResNeSt-14d: bottlenecks around split attention, means in the place of strides (Zhang et al. 2020)."""
     half = width // 2
     stem = [conv(3, half, 3, 2), conv(half, half), conv(half, width), nn.MaxPool2d(3, 2, 1)]
     layers: list[nn.Module] = [nn.Sequential(*stem)]
@@ -54,7 +54,7 @@ def resnest(blocks: Sequence[int] = (1, 1, 1, 1), width: int = 64) -> Classifier
 
 
 class OneShot(nn.Module):
-    """Convolutions in a chain, whose results are all concatenated, once, and mixed by a 1x1 convolution."""
+    """Applies convolutions in a chain, concatenates all their results once, and mixes them by a 1x1 convolution."""
 
     def __init__(self, narrow: int, middle: int, wide: int, depth: int) -> None:
         super().__init__()
@@ -75,7 +75,7 @@ def vovnet(
     stem: int = 64,
     depth: int = 5,
 ) -> Classifier:
-    """VoVNet-39 (Lee and Park 2020), without the attention of its second version."""
+    """Makes a VoVNet-39 (Lee and Park 2020), without the attention of its second version."""
     layers: list[nn.Module] = [nn.Sequential(conv(3, stem, 3, 2), conv(stem, stem), conv(stem, 2 * stem, 3, 2))]
     narrow = 2 * stem
     for stage, (count, middle, wide) in enumerate(zip(blocks, middles, wides, strict=True)):
@@ -88,7 +88,7 @@ def vovnet(
 
 
 class Albert(nn.Module):
-    """BERT with one set of weights for all layers, and the tanh GeLU written out (Lan et al. 2020)."""
+    """Applies BERT with one set of weights for all layers, and the tanh GeLU written out (Lan et al. 2020)."""
 
     def __init__(self, layers: int, width: int, heads: int, vocabulary: int, length: int) -> None:
         super().__init__()
@@ -101,14 +101,14 @@ class Albert(nn.Module):
 
 
 class Gelu(nn.Module):
-    """`gelu` as a module."""
+    """Applies `gelu`, as a module."""
 
     def forward(self, x: Tensor) -> Tensor:
         return gelu(x)
 
 
 class Scored(nn.Module):
-    """A classifier of images, and its loss."""
+    """Classifies images, and returns the loss."""
 
     def __init__(self, classifier: nn.Module) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Convolutional nets at the widths that were published, and acquisition functions of Bayesian optimization.
+"""Makes convolutional nets at the widths that were published, and acquisition functions of Bayesian optimization.
 
 Written out in plain PyTorch: nothing to download. Each net returns its loss.
 """
@@ -18,7 +18,7 @@ Norm = Callable[[int], nn.Module]
 
 
 class Classifier(nn.Module):
-    """Features of an image, their mean over the image, a linear layer, a loss."""
+    """Classifies by features of an image, their mean and a linear layer; returns the loss."""
 
     def __init__(self, features: nn.Module, width: int, classes: int = 1000) -> None:
         super().__init__()
@@ -37,13 +37,13 @@ def conv(
     norm: Norm = nn.BatchNorm2d,
     act: Callable[[], nn.Module] | None = nn.ReLU,
 ) -> nn.Sequential:
-    """A convolution without a bias, a normalization, and an activation unless it is None."""
+    """Makes a convolution without a bias, a normalization, and an activation unless it is None."""
     layers = [nn.Conv2d(narrow, wide, size, stride, size // 2, groups=groups, bias=False), norm(wide)]
     return nn.Sequential(*layers, *([act()] if act else []))
 
 
 class ResidualSum(nn.Module):
-    """A residual connection: two branches, added, and an activation."""
+    """Adds two branches, and applies an activation: a residual connection."""
 
     def __init__(self, branch: nn.Module, short: nn.Module, act: nn.Module) -> None:
         super().__init__()
@@ -62,7 +62,7 @@ def bottleneck_net(
     norm: Norm = nn.BatchNorm2d,
     act: Callable[[], nn.Module] = nn.ReLU,
 ) -> Classifier:
-    """1x1, 3x3, 1x1: ResNet-50 and deeper (He et al. 2016); with groups and expansion 1, RegNetX (Radosavovic 2020)."""
+    """Makes a net of 1x1, 3x3, 1x1: ResNet (He et al. 2016); with groups and expansion 1 RegNetX (Radosavovic 2020)."""
     pool = [nn.MaxPool2d(3, 2, 1)] if stem == 64 else []  # RegNet's stem has none
     layers: list[nn.Module] = [conv(3, stem, 7 if pool else 3, 2, norm=norm, act=act), *pool]
     narrow = stem
@@ -84,22 +84,22 @@ def bottleneck_net(
 
 
 def resnet50(blocks: Sequence[int] = (3, 4, 6, 3)) -> Classifier:
-    """ResNet-50; ResNet-152 with blocks (3, 8, 36, 3)."""
+    """Makes a ResNet-50, or a ResNet-152 with blocks (3, 8, 36, 3)."""
     return bottleneck_net(blocks, (64, 128, 256, 512))
 
 
 def regnetx() -> Classifier:
-    """RegNetX-1.6GF: stages of 2, 4, 10 and 2 blocks, groups of 24 channels."""
+    """Makes a RegNetX-1.6GF: stages of 2, 4, 10 and 2 blocks, groups of 24 channels."""
     return bottleneck_net((2, 4, 10, 2), (72, 168, 408, 912), group_width=24, expansion=1, stem=32)
 
 
 def evonorm50() -> Classifier:
-    """ResNet-50 with EvoNorm-S0, 8 groups, in the place of batch normalization and ReLU (Liu et al. 2020)."""
+    """Makes a ResNet-50 with EvoNorm-S0, 8 groups, in the place of batch normalization and ReLU (Liu et al. 2020)."""
     return bottleneck_net((3, 4, 6, 3), (64, 128, 256, 512), norm=lambda width: EvoNorm(width, 8), act=nn.Identity)
 
 
 class VGG(nn.Module):
-    """VGG (Simonyan and Zisserman 2015): 3x3 convolutions, and three linear layers with dropout.
+    """Classifies by 3x3 convolutions and three linear layers with dropout (VGG, Simonyan and Zisserman 2015).
 
     Of images with `side` pixels a side; `hidden` is the width of the linear layers.
     """
@@ -130,7 +130,7 @@ class VGG(nn.Module):
 
 
 class Dense(nn.Module):
-    """A layer of a DenseNet: what it computes is concatenated to what it was given."""
+    """Concatenates what it computes to what it was given: a layer of a DenseNet."""
 
     def __init__(self, narrow: int, growth: int) -> None:
         super().__init__()
@@ -142,7 +142,7 @@ class Dense(nn.Module):
 
 
 def densenet121(depths: Sequence[int] = (6, 12, 24, 16), growth: int = 32) -> Classifier:
-    """DenseNet-121 (Huang et al. 2017)."""
+    """Makes a DenseNet-121 (Huang et al. 2017)."""
     width = 2 * growth
     layers: list[nn.Module] = [conv(3, width, 7, 2), nn.MaxPool2d(3, 2, 1)]
     for stage, depth in enumerate(depths):
@@ -155,7 +155,7 @@ def densenet121(depths: Sequence[int] = (6, 12, 24, 16), growth: int = 32) -> Cl
 
 
 class Squeeze(nn.Module):
-    """Squeeze and excitation: channels, weighed by a perceptron over their means (Hu et al. 2018)."""
+    """Weighs channels by a perceptron over their means: squeeze and excitation (Hu et al. 2018)."""
 
     def __init__(self, width: int, narrow: int) -> None:
         super().__init__()
@@ -168,7 +168,7 @@ class Squeeze(nn.Module):
 def inverted(
     narrow: int, wide: int, expansion: int, size: int, stride: int, act: Callable[[], nn.Module], squeezes: bool
 ) -> nn.Module:
-    """An inverted residual: wide in the middle, where the convolution is depthwise."""
+    """Makes an inverted residual: wide in the middle, where the convolution is depthwise."""
     middle = narrow * expansion
     branch = nn.Sequential(
         *([conv(narrow, middle, 1, act=act)] if expansion > 1 else []),
@@ -180,7 +180,7 @@ def inverted(
 
 
 def mobile(stages: Sequence[tuple[int, int, int, int, int]], act: Callable[[], nn.Module], squeezes: bool) -> nn.Module:
-    """Stages of inverted residuals: of each the expansion, the width, the depth, the stride, the kernel's size."""
+    """Makes stages of inverted residuals; each gives expansion, width, depth, stride and the kernel's size."""
     layers: list[nn.Module] = [conv(3, 32, 3, 2, act=act)]
     narrow = 32
     for expansion, wide, depth, stride, size in stages:
@@ -191,13 +191,13 @@ def mobile(stages: Sequence[tuple[int, int, int, int, int]], act: Callable[[], n
 
 
 def mobilenet_v2() -> nn.Module:
-    """MobileNetV2 (Sandler et al. 2018)."""
+    """Makes a MobileNetV2 (Sandler et al. 2018)."""
     wides = ((1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 3, 2), (6, 64, 4, 2), (6, 96, 3, 1), (6, 160, 3, 2), (6, 320, 1, 1))
     return mobile([(*stage, 3) for stage in wides], nn.ReLU6, squeezes=False)
 
 
 def efficientnet_b0() -> nn.Module:
-    """EfficientNet-B0 (Tan and Le 2019), without stochastic depth."""
+    """Makes an EfficientNet-B0 (Tan and Le 2019), without stochastic depth."""
     stages = (
         *((1, 16, 1, 1, 3), (6, 24, 2, 2, 3), (6, 40, 2, 2, 5), (6, 80, 3, 2, 3)),
         *((6, 112, 3, 1, 5), (6, 192, 4, 2, 5), (6, 320, 1, 1, 3)),
@@ -206,7 +206,7 @@ def efficientnet_b0() -> nn.Module:
 
 
 class UNet(nn.Module):
-    """A U-Net (Ronneberger et al. 2015), padded so that sizes stay, with batch normalization."""
+    """Applies a U-Net (Ronneberger et al. 2015), padded so that sizes stay, with batch normalization."""
 
     def __init__(self, classes: int = 2) -> None:
         super().__init__()
@@ -228,7 +228,7 @@ class UNet(nn.Module):
 
 
 class Posterior(nn.Module):
-    """Samples of the posterior of independent Gaussian processes with an RBF kernel, one for each objective.
+    """Draws samples of the posterior of independent Gaussian processes with an RBF kernel, one for each objective.
 
     Observed are `points` (n x d) with `targets` (objectives x n); the kernel is fitted elsewhere. The
     candidates are what one optimizes, so they are the parameter: `batch` sets of q points.
@@ -239,7 +239,7 @@ class Posterior(nn.Module):
         self.candidates = nn.Parameter(torch.rand(batch, q, dims))
 
     def samples(self, points: Tensor, targets: Tensor, draws: Tensor) -> Tensor:
-        """Samples x batch x q x objectives, from standard normal `draws` of that shape."""
+        """Returns samples x batch x q x objectives, from standard normal `draws` of that shape."""
         x, noise = self.candidates, 1e-4
         known = torch.linalg.cholesky(rbf(points, points) + noise * torch.eye(len(points), device=points.device))
         across = torch.linalg.solve_triangular(known, rbf(points, x), upper=False)
@@ -249,12 +249,12 @@ class Posterior(nn.Module):
 
 
 def rbf(x: Tensor, y: Tensor, scale: float = 0.2) -> Tensor:
-    """A Gaussian kernel, its distances written out."""
+    """Computes a Gaussian kernel, its distances written out."""
     return torch.exp(-((x.unsqueeze(-2) - y.unsqueeze(-3)) ** 2).sum(-1) / (2 * scale**2))
 
 
 class ExpectedImprovement(Posterior):
-    """q-expected improvement by Monte Carlo (Wilson et al. 2018)."""
+    """Computes q-expected improvement by Monte Carlo (Wilson et al. 2018)."""
 
     def forward(self, points: Tensor, targets: Tensor, draws: Tensor) -> Tensor:
         best = targets.max()
@@ -262,10 +262,10 @@ class ExpectedImprovement(Posterior):
 
 
 class ExpectedHypervolumeImprovement(Posterior):
-    """q-expected hypervolume improvement, by inclusion and exclusion over all subsets (Daulton et al. 2020)."""
+    """Computes q-expected hypervolume improvement: inclusion and exclusion over subsets (Daulton et al. 2020)."""
 
     def forward(self, points: Tensor, targets: Tensor, draws: Tensor, lower: Tensor, upper: Tensor) -> Tensor:
-        """`lower`, `upper`: cells x objectives, the boxes that the current Pareto front leaves free."""
+        """Takes `lower` and `upper`, cells x objectives: the boxes that the current Pareto front leaves free."""
         samples = self.samples(points, targets, draws)
         q, total = samples.shape[-2], samples.new_zeros(samples.shape[:2])
         for size in range(1, q + 1):

@@ -1,4 +1,4 @@
-"""How one instance of the corpus is made: a model of published sizes, of tensors without contents."""
+"""Makes one instance of the corpus: a model of published sizes, of tensors without contents."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Sample = tuple[nn.Module, tuple[Tensor, ...]]
 
 @dataclass(frozen=True)
 class Recipe:
-    """A model and its inputs.
+    """Describes a model and its inputs.
 
     Attributes:
         name: of the instance, and of its file.
@@ -44,40 +44,40 @@ class Recipe:
 
     @property
     def dtype_name(self) -> str:
-        """Such as "float32"."""
+        """The name of the dtype, such as "float32"."""
         return str(self.dtype).removeprefix("torch.")
 
 
 def on_meta(model: Callable[[], nn.Module], inputs: Inputs, dtype: torch.dtype = torch.float32) -> Sample:
-    """A model and inputs that take no memory."""
+    """Makes a model and inputs that take no memory."""
     with torch.device("meta"):
         return model().to(dtype), tuple(make() for make in inputs)
 
 
 def floats(*shape: int, dtype: torch.dtype = torch.float32) -> Callable[[], Tensor]:
-    """Numbers, to be made."""
+    """Describes an input of numbers."""
     return partial(torch.empty, shape, dtype=dtype)
 
 
 def tokens(*shape: int) -> Callable[[], Tensor]:
-    """Integers, to be made: words, or labels."""
+    """Describes an input of integers: words, or labels."""
     return partial(torch.zeros, shape, dtype=torch.long)
 
 
 def images(batch: int, size: int = 224) -> Inputs:
-    """Pictures of three channels, and a label for each."""
+    """Describes inputs of pictures of three channels, and a label for each."""
     return floats(batch, 3, size, size), tokens(batch)
 
 
 def capture(recipe: Recipe) -> Graph:
-    """The joint graph of a recipe."""
+    """Captures the joint graph of a recipe."""
     torch.manual_seed(0)
     model, args = fake(*recipe.make())
     return remat.capture(model, *args)
 
 
 def fake(model: nn.Module, args: tuple[Tensor, ...]) -> Sample:
-    """The model, its tensors exchanged in place for fake ones on the CPU, and its arguments likewise."""
+    """Exchanges the tensors of a model, in place, and of its arguments for fake ones on the CPU."""
     mode = FakeTensorMode()
     seen: dict[int, tuple[Tensor, Tensor]] = {}  # holds the old ones, too: an id is unique while its tensor lives
 

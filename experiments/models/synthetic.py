@@ -1,4 +1,4 @@
-"""Joint graphs of any size, shaped like a deep network's training step."""
+"""Makes joint graphs of any size, shaped like a deep network's training step."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from remat import Bans, Graph, Region
 
 
 def training_step(num_values: int, *, seed: int = 0) -> Graph:
-    """A random joint graph: a deep forward pass, and a backward pass that mirrors it.
+    """Makes a random joint graph: a deep forward pass, and a backward pass that mirrors it.
 
     Every forward value uses the one before it, and every third one a second value from up to 40
     before (a residual). One in ten is compute-bound. Its gradient uses the gradient of the next

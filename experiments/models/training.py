@@ -1,4 +1,4 @@
-"""Two training steps of a small case, and all that they leave behind."""
+"""Runs two training steps of a small case, and collects all that they leave behind."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from experiments.models.model_case import ModelCase
 
 
 def train(case: ModelCase, wrap: Callable[[nn.Module], Any], device: str = "cpu") -> dict[str, Any]:
-    """Two steps of gradient descent from a fixed seed, and all that they leave behind.
+    """Takes two steps of gradient descent from a fixed seed, and collects all that they leave behind.
 
     Args:
         case: what to train.
@@ -43,12 +43,12 @@ def train(case: ModelCase, wrap: Callable[[nn.Module], Any], device: str = "cpu"
 
 
 def random_state(device: str) -> Tensor:
-    """The state of the generator that models on a device draw from."""
+    """Returns the state of the generator that models on a device draw from."""
     return torch.cuda.get_rng_state() if torch.device(device).type == "cuda" else torch.get_rng_state()
 
 
 def draws_random_numbers(case: ModelCase, device: str = "cpu") -> bool:
-    """Whether the model's forward pass takes from the random number generator."""
+    """Tells whether the model's forward pass takes from the random number generator."""
     torch.manual_seed(0)
     with torch.device(device):
         model, batch = case.build(), case.inputs()

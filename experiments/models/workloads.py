@@ -1,4 +1,4 @@
-"""Models of the kinds that people train, at sizes to choose.
+"""Makes models of the kinds that people train, at sizes to choose.
 
 `KERNEL_ZOO` has them at sizes that Inductor compiles in seconds, yet large enough for bytes to mean something:
 what passes between two kernels is mostly a quarter of a megabyte or more.
@@ -19,7 +19,7 @@ Sample = tuple[nn.Module, tuple[Tensor, ...]]
 
 
 class Encoder(nn.Module):
-    """A pre-norm transformer layer with fused attention, as in a vision transformer."""
+    """Applies a pre-norm transformer layer with fused attention, as in a vision transformer."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
@@ -37,7 +37,7 @@ class Encoder(nn.Module):
 
 
 class ViT(nn.Module):
-    """Patches, encoder layers, the mean over patches, a loss."""
+    """Classifies images by patches, encoder layers and the mean over patches; returns the loss."""
 
     def __init__(self, layers: int, width: int, heads: int, image: int, patch: int, classes: int) -> None:
         super().__init__()
@@ -54,7 +54,7 @@ class ViT(nn.Module):
 
 
 class Residual(nn.Module):
-    """A basic block of a ResNet: two 3x3 convolutions with batch normalization, around a shortcut."""
+    """Applies a basic block of a ResNet: two 3x3 convolutions with batch normalization, around a shortcut."""
 
     def __init__(self, narrow: int, wide: int, stride: int) -> None:
         super().__init__()
@@ -74,7 +74,7 @@ class Residual(nn.Module):
 
 
 class ResNet(nn.Module):
-    """A ResNet of basic blocks, with the stem of ImageNet."""
+    """Classifies images by a ResNet of basic blocks, with the stem of ImageNet."""
 
     def __init__(self, blocks: tuple[int, ...], width: int, classes: int) -> None:
         super().__init__()
@@ -95,7 +95,7 @@ class ResNet(nn.Module):
 
 
 class Mix(nn.Module):
-    """A layer of an MLP-Mixer: one perceptron over the patches, one over the channels."""
+    """Applies a layer of an MLP-Mixer: one perceptron over the patches, one over the channels."""
 
     def __init__(self, patches: int, width: int) -> None:
         super().__init__()
@@ -109,7 +109,7 @@ class Mix(nn.Module):
 
 
 class Mixer(nn.Module):
-    """An MLP-Mixer on patches that are given."""
+    """Applies an MLP-Mixer to patches that are given."""
 
     def __init__(self, layers: int, patches: int, width: int) -> None:
         super().__init__()
@@ -121,7 +121,7 @@ class Mixer(nn.Module):
 
 
 class Recurrent(nn.Module):
-    """Two LSTM cells over a sequence, step by step, with a skip from the first step: nothing repeats exactly."""
+    """Runs two LSTM cells over a sequence, step by step, with a skip from the first step: nothing repeats exactly."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -140,7 +140,7 @@ class Recurrent(nn.Module):
 
 
 class Post(nn.Module):
-    """A post-norm transformer layer that sees no padding, as in BERT."""
+    """Applies a post-norm transformer layer that sees no padding, as in BERT."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
@@ -162,7 +162,7 @@ class Post(nn.Module):
 
 
 class Bert(nn.Module):
-    """Post-norm layers, and the head of a masked language model; the loss of masked words."""
+    """Applies post-norm layers and the head of a masked language model; returns the loss of masked words."""
 
     def __init__(self, layers: int, width: int, heads: int, vocabulary: int, length: int) -> None:
         super().__init__()
@@ -181,7 +181,7 @@ class Bert(nn.Module):
 
 
 class EvoNorm(nn.Module):
-    """EvoNorm S0 (Liu et al. 2020): a swish, divided by the deviation of its group of channels."""
+    """Divides a swish by the deviation of its group of channels: EvoNorm S0 (Liu et al. 2020)."""
 
     def __init__(self, width: int, groups: int) -> None:
         super().__init__()
@@ -196,7 +196,7 @@ class EvoNorm(nn.Module):
 
 
 class ConvNet(nn.Module):
-    """Convolutions, each with EvoNorm; the mean over the image, a loss."""
+    """Classifies images by convolutions, each with EvoNorm, and the mean; returns the loss."""
 
     def __init__(self, layers: int, width: int, classes: int) -> None:
         super().__init__()
@@ -214,52 +214,52 @@ class ConvNet(nn.Module):
 
 
 def transformer(layers: int = 6, dropout: float = 0.0) -> Sample:
-    """A GPT-2-style language model."""
+    """Makes a GPT-2-style language model."""
     model, args = gpt2(layers=layers, width=128, heads=4, vocabulary=512, context=64, batch=4, dropout=dropout)
     assert isinstance(model, GPT2)
     return model, args
 
 
 def gpt_small(layers: int = 2, fused: bool = False) -> Sample:
-    """A GPT-2-style language model with attention written out, or as one operator."""
+    """Makes a GPT-2-style language model with attention written out, or as one operator."""
     model, args = gpt2(layers=layers, width=128, heads=4, vocabulary=512, context=64, batch=8, fused=fused)
     return model, args
 
 
 def bert(layers: int = 1) -> Sample:
-    """A BERT-style model; a quarter of each sentence is padding, a sixth of the words is masked."""
+    """Makes a BERT-style model; a quarter of each sentence is padding, a sixth of the words is masked."""
     tokens = torch.randint(512, (8, 64))
     masked = torch.rand(8, 64) < 1 / 6
     return Bert(layers, 128, 4, 512, 64), (tokens, torch.arange(64).expand(8, 64) < 48, tokens.where(masked, -100))
 
 
 def vit(layers: int = 6) -> Sample:
-    """A vision transformer on images of 64 x 64."""
+    """Makes a vision transformer on images of 64 x 64."""
     return ViT(layers, 128, 4, 64, 8, 10), (torch.randn(8, 3, 64, 64), torch.randint(10, (8,)))
 
 
 def resnet(blocks: tuple[int, ...] = (2, 2, 2, 2), width: int = 16, batch: int = 8) -> Sample:
-    """A ResNet-18 of a quarter of the width, on images of 64 x 64."""
+    """Makes a ResNet-18 of a quarter of the width, on images of 64 x 64."""
     return ResNet(blocks, width, 10), (torch.randn(batch, 3, 64, 64), torch.randint(10, (batch,)))
 
 
 def mixer(layers: int = 6) -> Sample:
-    """An MLP-Mixer on 64 patches."""
+    """Makes an MLP-Mixer on 64 patches."""
     return Mixer(layers, 64, 128), (torch.randn(8, 64, 128), torch.randint(10, (8,)))
 
 
 def recurrent(steps: int = 12, width: int = 64, batch: int = 16) -> Sample:
-    """Two LSTM cells over a sequence."""
+    """Makes two LSTM cells over a sequence."""
     return Recurrent(width), (torch.randn(batch, steps, width),)
 
 
 def convnet(layers: int = 3) -> Sample:
-    """Convolutions with EvoNorm, on images of 32 x 32."""
+    """Makes convolutions with EvoNorm, on images of 32 x 32."""
     return ConvNet(layers, 32, 10), (torch.randn(8, 3, 32, 32), torch.randint(10, (8,)))
 
 
 def perceptron(layers: int = 3, dropout: float | None = None) -> Sample:
-    """Linear layers, each with GeLU and layer normalization; or with ReLU and dropout, where it is given."""
+    """Makes linear layers, each with GeLU and layer normalization, or with ReLU and `dropout` where that is given."""
     width, rows = 256, 512
     made = [
         nn.Sequential(
@@ -272,7 +272,7 @@ def perceptron(layers: int = 3, dropout: float | None = None) -> Sample:
 
 
 def encoder(layers: int = 2) -> Sample:
-    """PyTorch's own transformer encoder, with dropout."""
+    """Makes PyTorch's own transformer encoder, with dropout."""
     layer = nn.TransformerEncoderLayer(128, 4, 512, dropout=0.1, batch_first=True)
     return nn.TransformerEncoder(layer, layers), (torch.randn(8, 64, 128),)
 
@@ -289,4 +289,4 @@ KERNEL_ZOO: dict[str, Callable[[], Sample]] = {
     "nn.TransformerEncoder": encoder,
     "LSTM cells": lambda: recurrent(steps=4, width=128, batch=512),
 }
-"""Models by name, with inputs; call within a seed of your own."""
+"""Makers of models and their inputs, by name; set a seed before the call."""

@@ -1,4 +1,4 @@
-"""Small models of our own: nothing to download, sizes to choose."""
+"""Makes small models of our own: nothing to download, sizes to choose."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from torch.nn import functional as F
 
 
 class Block(nn.Module):
-    """A pre-norm transformer block with attention and the tanh GeLU written out, as in GPT-2.
+    """Applies a pre-norm transformer block with attention and the tanh GeLU written out, as in GPT-2.
 
     With `fused`, attention is one operator instead.
     """
@@ -41,7 +41,7 @@ class Block(nn.Module):
 
 
 class GPT2(nn.Module):
-    """A GPT-2-style language model; `forward(tokens)` is the next-token loss."""
+    """Applies a GPT-2-style language model; `forward(tokens)` returns the next-token loss."""
 
     def __init__(
         self,
@@ -71,12 +71,12 @@ class GPT2(nn.Module):
 
 
 def gelu(x: Tensor) -> Tensor:
-    """The tanh approximation, written out as in GPT-2's own code."""
+    """Computes the tanh approximation of GeLU, written out as in GPT-2's own code."""
     return 0.5 * x * (1 + torch.tanh((2 / torch.pi) ** 0.5 * (x + 0.044715 * x**3)))
 
 
 def gpt2(*, batch: int = 4, device: str = "cpu", seed: int = 0, **sizes: int | float) -> tuple[GPT2, tuple[Tensor]]:
-    """A GPT-2-style model with random weights, and a batch of random tokens."""
+    """Makes a GPT-2-style model with random weights, and a batch of random tokens."""
     torch.manual_seed(seed)
     model = GPT2(**sizes).to(device)  # type: ignore[arg-type]
     context, vocabulary = model.positions.num_embeddings, model.tokens.num_embeddings

@@ -1,4 +1,4 @@
-"""The tables of the sources, one module each, with the published figure beside ours.
+"""Measures the tables of the sources again, one module each, with the published figure beside ours.
 
 `python -m experiments.paper.<table>` runs on the CPU at a small size, and on CUDA at the published one: `acquisition`,
 `autocast`, `budget_curve`, `cosines`, `dropout_mask`, `encoder`, `evonorm`, `gelu`, `largest_batch`, `solver_time`,

@@ -1,4 +1,4 @@
-"""Table 3, a novel acquisition function: `python -m experiments.paper.acquisition`.
+"""Measures Table 3, a novel acquisition function: `python -m experiments.paper.acquisition`.
 
 The q-expected hypervolume improvement of Daulton et al. (2020), written out here, and as botorch has it.
 """
@@ -30,7 +30,7 @@ METHODS = (MIN_CUT, NO, OURS, AGGRESSIVE)
 
 @dataclass(frozen=True)
 class AcquisitionSizes:
-    """Of the acquisition function.
+    """Holds the sizes of the acquisition function.
 
     Attributes:
         restarts: sets of candidates that are optimized at once.
@@ -53,7 +53,7 @@ SMALL = AcquisitionSizes(restarts=4, samples=64, points=32)
 
 
 class HypervolumeImprovement(Posterior):
-    """q-expected hypervolume improvement, by inclusion and exclusion over all subsets of the candidates.
+    """Computes q-expected hypervolume improvement, by inclusion and exclusion over all subsets of the candidates.
 
     As `experiments.models.published.ExpectedHypervolumeImprovement`, with the subsets on the device.
     """
@@ -65,7 +65,7 @@ class HypervolumeImprovement(Posterior):
             self.register_buffer(f"subsets_{size}", subsets)
 
     def forward(self, points: Tensor, targets: Tensor, draws: Tensor, lower: Tensor, upper: Tensor) -> Tensor:
-        """`lower`, `upper`: cells x objectives, the boxes that the current Pareto front leaves free."""
+        """Takes `lower` and `upper`, cells x objectives: the boxes that the current Pareto front leaves free."""
         samples = self.samples(points, targets, draws)
         total = samples.new_zeros(samples.shape[:2])
         for size in range(1, samples.shape[-2] + 1):
@@ -77,7 +77,7 @@ class HypervolumeImprovement(Posterior):
 
 
 def ours(sizes: AcquisitionSizes, device: str) -> Sample:
-    """The function written out above, with random observations and the cells of a random front."""
+    """Makes the function written out above, with random observations and the cells of a random front."""
     with torch.device(device):
         model = HypervolumeImprovement(sizes).double()
         lower = torch.rand(sizes.cells, sizes.objectives, dtype=torch.double)
@@ -91,7 +91,7 @@ def ours(sizes: AcquisitionSizes, device: str) -> Sample:
 
 
 class Improvement(nn.Module):
-    """botorch's improvement of given samples of the posterior, which are the parameter.
+    """Computes botorch's improvement of given samples of the posterior, which are the parameter.
 
     The posterior itself comes from gpytorch, whose lazy operators Dynamo does not trace as one graph.
     """
@@ -105,7 +105,7 @@ class Improvement(nn.Module):
 
 
 def botorchs(sizes: AcquisitionSizes, device: str) -> Sample:
-    """botorch's own.
+    """Makes botorch's own function.
 
     Raises:
         Unavailable: it is not installed, or has changed.
@@ -136,7 +136,7 @@ def botorchs(sizes: AcquisitionSizes, device: str) -> Sample:
 
 
 def case(make: Callable[[AcquisitionSizes, str], Sample], method: str, setting: Setting) -> Figures:
-    """Evaluations of the function and of its gradient under one method.
+    """Measures evaluations of the function and of its gradient under one method.
 
     Raises:
         Unavailable: botorch is missing.

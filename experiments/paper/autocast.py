@@ -1,4 +1,4 @@
-"""Half-precision copies of parameters between the passes: what DeepSpeed's DeepCompile stopped saving.
+"""Measures half-precision copies of parameters between the passes, which DeepSpeed's DeepCompile stopped saving.
 
 `python -m experiments.paper.autocast`
 """
@@ -28,7 +28,7 @@ NONE_KEPT = "ours, no copies of parameters"
 
 
 class Autocast(nn.Module):
-    """A model with float32 weights that computes its products in bfloat16."""
+    """Runs a model with float32 weights so that it computes its products in bfloat16."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
@@ -44,20 +44,20 @@ LARGE = {"layers": 6, "width": 768, "heads": 12, "vocabulary": 16384, "context":
 
 
 def transformer(precision: str, device: str, sizes: Mapping[str, int]) -> tuple[nn.Module, tuple[Tensor]]:
-    """A GPT-2-style language model, and a batch; its output is its loss."""
+    """Makes a GPT-2-style language model, whose output is its loss, and a batch."""
     model, args = gpt2(device=device, fused=True, **sizes)
     return (Autocast(model) if precision == AUTOCAST else model.to(torch.bfloat16)), args
 
 
 def parameter_copy_bytes(graph: remat.Graph, plan: remat.Plan) -> int:
-    """What a plan keeps that is a copy of one parameter alone; each storage once."""
+    """Counts the bytes that a plan keeps as a copy of one parameter alone; each storage once."""
     copies = remat.recompute_parameter_copies(graph).must_recompute & ~graph.input[graph.base]
     bases = {int(graph.base[graph.index[name]]) for name in plan.saved if copies[graph.index[name]]}
     return sum(int(graph.bytes[base]) for base in bases)
 
 
 def chosen(strategy: str, backend: str, graph: remat.Graph, plans: Mapping[str, remat.Plan]) -> tuple[Strategy, int]:
-    """A strategy, and the bytes of parameter copies that its plan keeps; `plans` are those of `steps.plans`."""
+    """Finds a strategy, and the bytes of parameter copies that its plan keeps, from those of `steps.plans`."""
     if strategy == NONE_KEPT:
         plan = steps.solved(remat.recompute_parameter_copies(graph), ByteTraffic())
         options: dict[str, Any] = {"cost_model": ByteTraffic(), "recompute_parameter_copies": True}
@@ -73,7 +73,7 @@ def chosen(strategy: str, backend: str, graph: remat.Graph, plans: Mapping[str, 
 def measure(
     strategy: str, backend: str, precision: str, setting: Setting, *, sizes: Mapping[str, int] | None = None
 ) -> Figures:
-    """One strategy, in turns with the one that recomputes nothing."""
+    """Measures one strategy, in turns with the one that recomputes nothing."""
     model, args = transformer(precision, setting.device, sizes or (SMALL if setting.is_small else LARGE))
     graph, plans = steps.plans(model, args)
     ways = {NOTHING: chosen(NOTHING, backend, graph, plans)[0]}
@@ -98,7 +98,7 @@ def _itself(loss: Tensor) -> Tensor:
 
 
 TOLERANCE = 5e-2
-"""Relative to a value's largest element: bfloat16 has 8 bits, and every strategy rounds elsewhere."""
+"""The tolerance relative to a value's largest element: bfloat16 has 8 bits, and every strategy rounds elsewhere."""
 
 PUBLISHED = {
     (OPERATORS, AUTOCAST): ((551.92, 12.07), (571.24, 9.96)),
@@ -106,7 +106,7 @@ PUBLISHED = {
     (INDUCTOR, AUTOCAST): ((546.97, 12.84), (570.09, 13.04)),
     (INDUCTOR, BFLOAT16): ((444.03, 10.01), (444.70, 10.19)),
 }
-"""(backend, precision) -> (time in ms, memory in GB) before and after the change."""
+"""The published (time in ms, memory in GB) before and after the change, by (backend, precision)."""
 
 
 def _cases() -> list[TableCase]:

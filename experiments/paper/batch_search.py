@@ -1,4 +1,4 @@
-"""The largest batch that fits, in as few trials as possible: on CUDA each of them compiles the model anew."""
+"""Finds the largest batch that fits, in as few trials as possible: on CUDA each of them compiles the model anew."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 RESOLUTION = 16
-"""Parts of a power of two: beyond 1,024 samples the batch is found to 64. Table 2 is as coarse."""
+"""A power of two has so many parts: beyond 1,024 samples the batch is found to 64. Table 2 is as coarse."""
 
 
 class DoesNotFit(Exception):
-    """A batch cannot run; the message says why."""
+    """Raised when a batch cannot run; the message says why."""
 
 
 @dataclass(frozen=True)
 class Found:
-    """What a search came to.
+    """Says what a search has found.
 
     Attributes:
         batch: the largest one that fitted; 0 if none did.
@@ -40,7 +40,7 @@ class Found:
 
 
 def grain(batch: int) -> int:
-    """The step by which batches are told apart there."""
+    """Returns the smallest difference by which batches near this one are told apart."""
     return max(1, 2 ** int(math.log2(batch)) // RESOLUTION) if batch else 1
 
 
@@ -82,7 +82,7 @@ def largest_batch(
 
 
 def _next(found: Found, fitted: dict[int, int], limit_bytes: int) -> int:
-    """Between the two ends, if there are two; above the lower one, if not."""
+    """Chooses the next batch to try: between the two ends, or above the lower one if there is no other."""
     step = grain(found.batch)
     low, high = found.batch + step, 2 * found.batch if found.too_large is None else found.too_large - step
     guess = _line(fitted, limit_bytes)
@@ -99,7 +99,7 @@ def _next(found: Found, fitted: dict[int, int], limit_bytes: int) -> int:
 
 
 def _line(fitted: dict[int, int], limit_bytes: int) -> int | None:
-    """Where the line through the two largest batches meets the limit."""
+    """Computes where the line through the two largest batches meets the limit."""
     if len(fitted) < 2:
         return None
     (a, a_bytes), (b, b_bytes) = sorted(fitted.items())[-2:]

@@ -1,4 +1,4 @@
-"""What one batch of a model takes under a method: on CUDA by trial, on the CPU by remat's estimate."""
+"""Finds what one batch of a model takes under a method: on CUDA by trial, on the CPU by remat's estimate."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from remat.pytorch.measure.torch_budgets import torchs_plans
 from remat.pytorch.seam.torch_settings import fresh_compilation
 
 TIMING_S = 10.0
-"""No further step of one batch is timed after this."""
+"""No further step of one batch is timed after so many seconds."""
 
 
 @dataclass
 class Trials:
-    """Training steps on CUDA, each batch compiled for itself.
+    """Runs training steps on CUDA, each batch compiled for itself.
 
     Attributes:
         whole, method, setting: what runs.
@@ -45,7 +45,7 @@ class Trials:
     step_s: dict[int, float] = field(default_factory=dict[int, float])
 
     def held_bytes(self, batch: int) -> int:
-        """The most that tensors hold during a step, parameters and inputs included.
+        """Measures the most that tensors hold during a step, parameters and inputs included.
 
         Raises:
             DoesNotFit: it did not run, mostly for want of memory.
@@ -97,7 +97,7 @@ def _forget() -> None:
 
 
 def allowed_bytes(memory_gib: float) -> int:
-    """So much of the device, or all that it has."""
+    """Converts an amount of memory to bytes, at most all that the device has."""
     return min(_device_bytes(), int(memory_gib * 2**30))
 
 
@@ -107,7 +107,7 @@ def _device_bytes() -> int:
 
 @contextmanager
 def limited(limit_bytes: int) -> Generator[None]:
-    """Gives torch's allocator no more of the device than this."""
+    """Limits torch's allocator to so many bytes of the device."""
     torch.cuda.set_per_process_memory_fraction(limit_bytes / _device_bytes())
     try:
         yield
@@ -116,7 +116,7 @@ def limited(limit_bytes: int) -> Generator[None]:
 
 
 def estimated_bytes(whole: Whole, method: str, setting: Setting, batch: int) -> int:
-    """What a batch would take: the simulated peak of both passes, and parameters, buffers and inputs."""
+    """Estimates what a batch would take: the simulated peak of both passes, and parameters, buffers and inputs."""
     graph, torchs, at_rest_bytes = captured(whole, setting.size, method == FULL, batch)
     saved = {
         NO: lambda: graph.in_forward,  # what is not read again takes no memory there
@@ -129,7 +129,7 @@ def estimated_bytes(whole: Whole, method: str, setting: Setting, batch: int) -> 
 
 @lru_cache(maxsize=64)
 def captured(whole: Whole, size: str, is_checkpointed: bool, batch: int) -> tuple[Graph, Plan, int]:
-    """The joint graph of a model without contents, PyTorch's own plan for it, and the bytes that are alive anyway."""
+    """Captures a model without contents: its joint graph, PyTorch's plan, and the bytes that are alive anyway."""
     source = whole.source(Setting("cpu", size, repeats=1))
     model, args = source.fakes(batch)
     at_rest_bytes = sum(t.nbytes for t in (*model.parameters(), *model.buffers(), *args))
@@ -139,6 +139,6 @@ def captured(whole: Whole, size: str, is_checkpointed: bool, batch: int) -> tupl
 
 
 def weight_bytes(source: ModelSource) -> int:
-    """Parameters and their gradients: what a batch of nothing takes."""
+    """Counts parameters and their gradients: what an empty batch takes."""
     with torch.device("cpu"):  # timm builds nothing on "meta"
         return 2 * sum(parameter.nbytes for parameter in source.build().parameters())

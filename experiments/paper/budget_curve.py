@@ -1,4 +1,4 @@
-"""The curve of PyTorch's blog, memory against time: `python -m experiments.paper.budget_curve`.
+"""Measures the curve of PyTorch's blog, memory against time: `python -m experiments.paper.budget_curve`.
 
 A stack of transformer layers at budgets from 0.0 to 1.0, under PyTorch's `activation_memory_budget` and under ours:
 what is saved, what recomputing should take, and what a step takes. Both take turns in one run.
@@ -31,7 +31,7 @@ from remat.pytorch.measure.step_strategies import NOTHING_RECOMPUTED, Strategy, 
 from remat.pytorch.measure.torch_budgets import TENTHS, torchs_plans
 
 TOLERANCE = 0.05
-"""The stack runs in bfloat16 on CUDA."""
+"""The tolerance is wide because the stack runs in bfloat16 on CUDA."""
 
 WHO = {"pytorch": "PyTorch", "ours": "ours"}
 ONLY_POINTWISE = "products and attention saved, all else recomputed"
@@ -40,20 +40,20 @@ NOTHING = "nothing recomputed"
 
 @dataclass(frozen=True)
 class OnlyPointwise(remat.CostModel):
-    """The least memory at which no matrix product and no attention runs twice."""
+    """Asks for the least memory at which no matrix product and no attention runs twice."""
 
     name: ClassVar[str] = "only-pointwise"
     unit: ClassVar[str] = "bytes"
 
     def terms(self, graph: remat.Graph) -> remat.Terms:
-        """Saving an activation costs its bytes; inputs are in memory anyway."""
+        """Prices a saved activation at its bytes; inputs are in memory anyway."""
         nothing = remat.Terms.nothing(graph)
         bans = nothing.cannot_recompute.also(graph.compute_bound, "compute-bound")
         return replace(nothing, save_cost=graph.activation_bytes, cannot_recompute=bans)
 
 
 def stack(setting: Setting) -> Sample:
-    """Pre-norm layers with fused attention; on CUDA in bfloat16."""
+    """Makes pre-norm layers with fused attention; on CUDA in bfloat16."""
     layers, width, heads, batch, length = (2, 128, 4, 8, 128) if setting.is_small else (8, 2048, 16, 8, 2048)
     dtype = torch.bfloat16 if setting.device == "cuda" else torch.float32
     with torch.device(setting.device):
@@ -62,7 +62,7 @@ def stack(setting: Setting) -> Sample:
 
 
 def at_budget(budget: float, setting: Setting) -> Figures:
-    """PyTorch and ours at one budget."""
+    """Measures PyTorch and ours at one budget."""
     model, args = stack(setting)
     estimator = _estimator(setting)
     functorch: Any = import_module("torch._functorch.config")
@@ -80,7 +80,7 @@ def at_budget(budget: float, setting: Setting) -> Figures:
 
 
 def only_pointwise(setting: Setting) -> Figures:
-    """The claim of the blog's curve: half of the memory by recomputing pointwise operators alone."""
+    """Measures the claim of the blog's curve: half of the memory by recomputing pointwise operators alone."""
     model, args = stack(setting)
     ((graph, plans),) = torchs_plans(model, *args, budgets=[1.0])
     steps = measured_rows(model, args, {"ours": _ours(OnlyPointwise())}, setting, tolerance=TOLERANCE)
@@ -89,7 +89,7 @@ def only_pointwise(setting: Setting) -> Figures:
 
 
 def nothing_recomputed(setting: Setting) -> Figures:
-    """What autograd saves, compiled."""
+    """Measures the compiled step that saves what autograd saves."""
     model, args = stack(setting)
     ((graph, plans),) = torchs_plans(model, *args, budgets=[1.0])
     strategies = {"pytorch": usual_strategies((), dynamic=False)[NOTHING_RECOMPUTED]}
@@ -107,7 +107,7 @@ def _ours(cost_model: remat.CostModel) -> Strategy:
 
 
 def _estimator(setting: Setting) -> Roofline:
-    """Of the device at hand, as far as it is known."""
+    """Returns the estimator of the device at hand, as far as it is known."""
     if setting.device == "cpu":
         return Roofline(device="cpu")
     return Roofline(device="h200" if "H200" in torch.cuda.get_device_name() else "a100")
@@ -137,7 +137,7 @@ def _step(who: str, step: dict[str, Any]) -> dict[str, float]:
 
 
 def summary(rows: Rows, folder: Path) -> Sequence[str]:
-    """A picture of each setting that has both curves."""
+    """Draws a picture of each setting that has both curves."""
     blocks: list[str] = []
     for device, size in (("cuda", "published"), ("cuda", "small"), ("cpu", "small")):
         found = [row for row in rows.of(device, size) if not row.kind]
@@ -149,7 +149,7 @@ def summary(rows: Rows, folder: Path) -> Sequence[str]:
 
 
 def picture(rows: Iterable[TableRow], where: str, path: Path) -> None:
-    """Saved memory against the measured time of a step, and against the estimated time of recomputing."""
+    """Draws saved memory against the measured time of a step, and against the estimated time of recomputing."""
     from matplotlib.figure import Figure
 
     from remat.pictures import write

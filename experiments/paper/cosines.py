@@ -1,4 +1,4 @@
-"""f1 of the paper and of the post: cos(cos(a + b + c + d)), of which the sum alone is worth saving.
+"""Measures f1 of the paper and of the post: cos(cos(a + b + c + d)), of which the sum alone is worth saving.
 
 `python -m experiments.paper.cosines`
 """
@@ -19,13 +19,13 @@ from experiments.paper.table import Figures, PaperTable, Setting, TableCase
 
 
 def cosines(a: Tensor, b: Tensor, c: Tensor, d: Tensor) -> Tensor:
-    """The function `f1` of section 2.3."""
+    """Computes the function `f1` of section 2.3."""
     x = a + b + c + d
     return x.cos().cos()
 
 
 def measure(strategy: str, setting: Setting, *, elements: int | None = None) -> Figures:
-    """One strategy, in turns with both naive ones."""
+    """Measures one strategy, in turns with both naive ones."""
     elements = elements or (2**22 if setting.is_small else 2**25)
     a, b, c, d = (torch.randn(elements, device=setting.device) for _ in range(4))
     args = (a.requires_grad_(), b, c, d)

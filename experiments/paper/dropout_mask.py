@@ -1,4 +1,4 @@
-"""f2 of the paper: x * (rand_like(x) < 0.5), where saving the mask beats saving the random numbers.
+"""Measures f2 of the paper: x * (rand_like(x) < 0.5), where saving the mask beats saving the random numbers.
 
 `python -m experiments.paper.dropout_mask`
 """
@@ -25,19 +25,19 @@ SEED = "ours, least memory: the seed saved"
 
 
 def dropout(x: Tensor) -> Tensor:
-    """The function `f2` of section 2.3."""
+    """Computes the function `f2` of section 2.3."""
     mask = torch.rand_like(x) < 0.5
     return x * mask
 
 
 def saving_the_numbers(graph: remat.Graph) -> remat.Plan:
-    """The plan that hands the random numbers over: 4 bytes an element."""
+    """Makes the plan that hands the random numbers over: 4 bytes an element."""
     drawn = [graph.names[v] for v in np.flatnonzero(graph.random) if graph.dtypes[v] == "float32" and graph.shapes[v]]
     return remat.Choice.from_saved(graph, np.isin(graph.names, drawn[-1:])).plan(graph).made_for(graph)
 
 
 def strategies(graph: remat.Graph) -> dict[str, Strategy]:
-    """What is saved: the numbers, the mask, or the seed."""
+    """Lists the strategies by what they save: the numbers, the mask, or the seed."""
     usual = steps.strategies()
     return {
         NUMBERS: partial(remat.compile, plan=saving_the_numbers(graph), dynamic=False),
@@ -47,7 +47,7 @@ def strategies(graph: remat.Graph) -> dict[str, Strategy]:
 
 
 def measure(strategy: str, setting: Setting, *, elements: int | None = None) -> Figures:
-    """One strategy, in turns with the one that saves the random numbers."""
+    """Measures one strategy, in turns with the one that saves the random numbers."""
     elements = elements or (2**22 if setting.is_small else 2**25)
     x = torch.randn(elements, device=setting.device, requires_grad=True)
     ways = strategies(remat.capture(dropout, x))

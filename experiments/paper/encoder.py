@@ -1,4 +1,4 @@
-"""nn.TransformerEncoder, the post's example of a module whose pointwise operators are between matrix products.
+"""Measures nn.TransformerEncoder, the post's example of a module whose pointwise operators are between matrix products.
 
 `python -m experiments.paper.encoder`
 """
@@ -24,7 +24,7 @@ AGGRESSIVE = "ours, aggressive"
 
 
 def strategies() -> dict[str, Strategy]:
-    """Those of the other tables, and the post's second configuration."""
+    """Lists the strategies of the other tables, and the post's second configuration."""
     return steps.strategies() | {
         AGGRESSIVE: partial(remat.compile, cost_model=ByteTraffic(mode="aggressive"), dynamic=False)
     }
@@ -32,7 +32,7 @@ def strategies() -> dict[str, Strategy]:
 
 @dataclass(frozen=True)
 class EncoderSizes:
-    """Of the module and its input; `inner` is the width within its perceptrons."""
+    """Holds the sizes of the module and its input; `inner` is the width within its perceptrons."""
 
     width: int
     heads: int
@@ -47,14 +47,14 @@ LARGE = EncoderSizes(512, 8, 2048, 6, 32, 256)
 
 
 def encoder(sizes: EncoderSizes, device: str) -> tuple[nn.Module, Tensor]:
-    """The module with its own defaults: dropout 0.1, ReLU, post-norm; and its input."""
+    """Makes the module with its own defaults (dropout 0.1, ReLU, post-norm), and its input."""
     layer = nn.TransformerEncoderLayer(sizes.width, sizes.heads, sizes.inner, batch_first=True, device=device)
     model = nn.TransformerEncoder(layer, sizes.layers, enable_nested_tensor=False)
     return model, torch.randn(sizes.batch, sizes.length, sizes.width, device=device)
 
 
 def measure(strategy: str, setting: Setting, *, sizes: EncoderSizes | None = None) -> Figures:
-    """One strategy, in turns with eager mode."""
+    """Measures one strategy, in turns with eager mode."""
     model, x = encoder(sizes or (SMALL if setting.is_small else LARGE), setting.device)
     ways = strategies()
     found = steps.measured(
@@ -77,7 +77,7 @@ def measure(strategy: str, setting: Setting, *, sizes: EncoderSizes | None = Non
 
 
 def torchscript(setting: Setting) -> Figures:
-    """What the post compares with is gone."""
+    """Refuses: TorchScript, which the post compares with, is gone."""
     del setting
     raise Unavailable("TorchScript with NVFuser is no longer a part of PyTorch")
 

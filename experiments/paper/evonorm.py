@@ -1,4 +1,4 @@
-"""EvoNorm, the post's example of a normalization without a kernel of its own.
+"""Measures EvoNorm, the post's example of a normalization without a kernel of its own.
 
 `python -m experiments.paper.evonorm`
 """
@@ -26,7 +26,7 @@ GROUPS = 32
 
 
 def measure(strategy: str, shape: Shape, setting: Setting, *, own: Shape | None = None) -> Figures:
-    """One strategy at one size, in turns with eager mode."""
+    """Measures one strategy at one size, in turns with eager mode."""
     shape = own or (SMALL[shape] if setting.is_small else shape)
     model = EvoNorm(shape[1], GROUPS).to(setting.device)
     x = torch.randn(shape, device=setting.device, requires_grad=True)
@@ -52,13 +52,13 @@ def measure(strategy: str, shape: Shape, setting: Setting, *, own: Shape | None 
 
 
 def torchscript(setting: Setting) -> Figures:
-    """What the post compares with is gone."""
+    """Refuses: TorchScript, which the post compares with, is gone."""
     del setting
     raise Unavailable("TorchScript with NVFuser is no longer a part of PyTorch")
 
 
 def _cases(shape: Shape, published: dict[str, float]) -> list[TableCase]:
-    """In the order of the post, then what it does not have; published: strategy -> time of a step."""
+    """Lists cases in the order of the post, then those it lacks; `published` gives a step's time by strategy."""
     eager_us = published[EAGER]
     measures = {name: partial(measure, name, shape) for name in (EAGER, EVERYTHING, OURS)}
     measures |= {"TorchScript": torchscript, NOTHING: partial(measure, NOTHING, shape)}

@@ -1,4 +1,4 @@
-"""Table 1 of the paper: GeLU forward and backward, with and without recomputation, with and without fusion.
+"""Measures Table 1 of the paper: GeLU forward and backward, with and without recomputation, with and without fusion.
 
 `python -m experiments.paper.gelu`
 """
@@ -21,12 +21,12 @@ FUSED, UNFUSED = "fused", "unfused"
 
 
 def gelu(x: Tensor) -> Tensor:
-    """The tanh GeLU; of its intermediate values autograd keeps x * x, 0.5 * x, the tanh, and that plus one."""
+    """Computes the tanh GeLU; of its intermediate values autograd keeps x * x, 0.5 * x, the tanh, and that plus one."""
     return 0.5 * x * (1 + torch.tanh((2 / torch.pi) ** 0.5 * (x + 0.044715 * (x * x * x))))
 
 
 def measure(strategy: str, setting: Setting, *, elements: int | None = None) -> Figures:
-    """One strategy, through Inductor and operator by operator."""
+    """Measures one strategy, through Inductor and operator by operator."""
     elements = elements or (2**22 if setting.is_small else 2**25)
     x = torch.randn(elements, device=setting.device, requires_grad=True)
     loss = steps.handing(torch.randn_like(x))

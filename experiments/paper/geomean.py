@@ -1,4 +1,4 @@
-"""Geometric means over the models of a table, whose cases are named "model, method"."""
+"""Computes geometric means over the models of a table, whose cases are named "model, method"."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from experiments.paper.row_file import Rows, cell
 from experiments.report.markdown import section, table
 
 Means = Mapping[str, tuple[float, int]]
-"""By method: the mean of its ratios to no-checkpoint, and over how many models."""
+"""The mean of a method's ratios to no-checkpoint, and over how many models, by method."""
 
 
 def means(values: Mapping[tuple[str, str], float]) -> Means:
-    """From values by model and method."""
+    """Computes the means from values by model and method."""
     found: dict[str, tuple[float, int]] = {}
     for method in METHODS:
         ratios = [
@@ -28,7 +28,7 @@ def means(values: Mapping[tuple[str, str], float]) -> Means:
 
 
 def measured(rows: Rows, device: str, size: str, figure: str) -> Means:
-    """Of a figure of the rows of one setting."""
+    """Computes the means of a figure over the rows of one setting."""
     values: dict[tuple[str, str], float] = {}
     for row in rows.of(device, size):
         model, _, method = row.case.partition(", ")

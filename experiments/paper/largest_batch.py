@@ -1,4 +1,4 @@
-"""Table 2, and Figure 5 with each method at its own batch: `python -m experiments.paper.largest_batch`.
+"""Measures Table 2, and Figure 5 with each method at its own batch: `python -m experiments.paper.largest_batch`.
 
 On CUDA batches are tried until memory runs out, up to seven minutes for one case: `--budget-minutes 0.1` does one at a
 time. On the CPU nothing runs: remat estimates what a batch would take.
@@ -24,7 +24,7 @@ from experiments.paper.ten_models import MODELS, Whole
 METHODS = (FULL, MIN_CUT, NO, OURS)
 
 SMALL_GIB = 0.125
-"""The memory that the small models are fitted into."""
+"""The small models have to fit into this memory."""
 
 SEARCH_S = 300.0
 """No trial begins after this: one may take a minute and more, most of it compilation."""
@@ -32,15 +32,15 @@ SEARCH_S = 300.0
 SETTINGS = [("cuda", "published"), ("cuda", "small"), ("cpu", "published"), ("cpu", "small")]
 
 _WANT_OF_MEMORY = ("out of memory", "above the limit")
-"""How the ordinary reasons read; any other is shown, as it may be no matter of size."""
+"""The usual errors for want of memory contain these words; any other error is shown, as size may not be its cause."""
 
 
 class NothingFits(Exception):
-    """No batch that was tried fits; the message says which was the smallest, and why it does not."""
+    """Raised when no batch that was tried fits; the message says which was the smallest, and why it does not."""
 
 
 def case(whole: Whole, method: str, setting: Setting) -> Figures:
-    """The largest batch of one model under one method.
+    """Finds the largest batch of one model under one method.
 
     Raises:
         Unavailable: a package is missing.
@@ -50,7 +50,7 @@ def case(whole: Whole, method: str, setting: Setting) -> Figures:
 
 
 def on_cuda(whole: Whole, method: str, setting: Setting) -> Figures:
-    """By trial."""
+    """Finds the largest batch by trial."""
     limit_bytes = allowed_bytes(_memory_gib(setting))
     trials = Trials(whole, method, setting, limit_bytes)
     found = largest_batch(
@@ -65,7 +65,7 @@ def on_cuda(whole: Whole, method: str, setting: Setting) -> Figures:
 
 
 def estimated(whole: Whole, method: str, setting: Setting) -> Figures:
-    """By simulation."""
+    """Finds the largest batch by simulation."""
     limit_gib = _memory_gib(setting)
     found = largest_batch(
         partial(estimated_bytes, whole, method, setting),
@@ -90,7 +90,7 @@ def _figures(found: Found, batch: str, held_gib: str, too_large: str) -> dict[st
 
 
 def summary(rows: Rows, folder: Path) -> Sequence[str]:
-    """Geometric means over the models."""
+    """Computes geometric means over the models."""
     del folder
     published = geomean.means(
         {(whole.name, method): float(batch) for whole in MODELS for method, batch in whole.batches.items()}

@@ -1,4 +1,4 @@
-"""Measuring of a table: case by case, in pieces that go on where they stopped, and the command line for it."""
+"""Measures a table case by case, in pieces that go on where they stopped, and makes the command line for it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def measure(
     minutes: float = 7.0,
     again: bool = False,
 ) -> Rows:
-    """Measures what is missing, most recent result wins, and writes `<name>.json` and `<name>.md`.
+    """Measures what is missing, keeps the most recent result of each case, and writes `<name>.json` and `<name>.md`.
 
     Those that were never tried come first, then those that were tried the longest ago: what fails slowly, or
     is measured again, does not keep the others waiting whenever the time is over.

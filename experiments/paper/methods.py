@@ -1,4 +1,4 @@
-"""The methods of the paper's section 4.2, and ours: what each makes of a model."""
+"""Compiles a model under the methods of the paper's section 4.2, and under ours."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ AGGRESSIVE = "ours, aggressive"
 METHODS = (NO, FULL, MIN_CUT, OURS, REFINED)
 
 REFINE_S = 15.0
-"""Time for the local search, which ends before on small models."""
+"""The local search takes at most so many seconds; on small models it ends before."""
 
 Step = Callable[..., Any]
 
@@ -31,7 +31,7 @@ Step = Callable[..., Any]
 def compiled(
     method: str, model: nn.Module, layers_of: Callable[[nn.Module], Sequence[nn.Module]], args: tuple[Tensor, ...]
 ) -> Step:
-    """A model, compiled under one method; all methods go through the same compiler.
+    """Compiles a model under one method; all methods go through the same compiler.
 
     Args:
         method: one of `METHODS`, or `AGGRESSIVE`.
@@ -52,19 +52,19 @@ def compiled(
 
 
 def refined(graph: remat.Graph) -> remat.Plan:
-    """Our plan, improved by local search on the predicted traffic; it saves no more bytes."""
+    """Improves our plan by local search on the predicted traffic; the result saves no more bytes."""
     return remat.refine(graph, cut(graph), time_limit_s=REFINE_S).plan
 
 
 def cut(graph: remat.Graph) -> remat.Plan:
-    """Our plan."""
+    """Chooses our plan, a minimum cut."""
     plan = remat.choose(graph).plan
     assert plan is not None  # choose() raises where there is none
     return plan
 
 
 def checkpointed(model: nn.Module, layers_of: Callable[[nn.Module], Sequence[nn.Module]]) -> nn.Module:
-    """A copy of a model, with the same parameters and buffers, in which every layer is checkpointed by PyTorch."""
+    """Copies a model, with the same parameters and buffers, so that PyTorch checkpoints every layer."""
     shared = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
     twin = copy.deepcopy(model, shared)
     layers = {id(layer): Checkpointed(layer) for layer in layers_of(twin)}
@@ -78,7 +78,7 @@ def checkpointed(model: nn.Module, layers_of: Callable[[nn.Module], Sequence[nn.
 
 
 class Checkpointed(nn.Module):
-    """A layer of which only the input is saved."""
+    """Runs a layer of which only the input is saved."""
 
     def __init__(self, layer: nn.Module) -> None:
         super().__init__()

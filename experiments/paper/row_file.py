@@ -1,4 +1,4 @@
-"""Rows of a table as they are kept: each with the run that measured it."""
+"""Keeps the rows of a table in a file, each with the run that measured it."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from experiments.report.provenance import provenance
 
 
 class WrongFile(ValueError):
-    """A file does not hold the rows of a table; the message says what it holds, and what to do."""
+    """Raised when a file does not hold the rows of a table; the message says what it holds, and what to do."""
 
 
 @dataclass(frozen=True)
 class TableRow:
-    """One case, measured once.
+    """Holds what one measurement of a case has found.
 
     Attributes:
         case, device, size: what was measured, where, how large. Together they are the row's key.
@@ -43,13 +43,13 @@ class TableRow:
 
     @property
     def key(self) -> tuple[str, str, str]:
-        """What it is a result of."""
+        """The case, the device and the size that it is a result of."""
         return self.case, self.device, self.size
 
 
 @dataclass
 class Rows:
-    """All rows of a table, in a JSON file.
+    """Keeps all rows of a table in a JSON file.
 
     Attributes:
         path: the file.
@@ -85,12 +85,12 @@ class Rows:
             raise WrongFile(f"{path} is not the file of a table ({type(error).__name__}: {error}); remove it") from None
 
     def has(self, case: str, device: str, size: str) -> bool:
-        """Whether a case was measured."""
+        """Tells whether a case was measured."""
         row = self.rows.get((case, device, size))
         return row is not None and not row.kind
 
     def age(self, case: str, device: str, size: str) -> int:
-        """Sorts cases by when they were last tried, the earliest first; before all others, those that never were."""
+        """Returns a key that sorts cases by when they were last tried: those never tried first, then the earliest."""
         row = self.rows.get((case, device, size))
         return -1 if row is None else row.run
 
@@ -100,11 +100,11 @@ class Rows:
         self.rows = {key: row for key, row in self.rows.items() if row.case in known}
 
     def of(self, device: str, size: str) -> list[TableRow]:
-        """The rows of one setting."""
+        """Selects the rows of one setting."""
         return [row for row in self.rows.values() if (row.device, row.size) == (device, size)]
 
     def add(self, row: TableRow) -> None:
-        """Takes a row of this run, and writes the file: a killed run loses one case."""
+        """Adds a row of this run, and writes the file, so that a killed run loses one case."""
         if self._ours is None:
             self.runs.append(provenance())
             self._ours = len(self.runs) - 1
@@ -128,7 +128,7 @@ class Rows:
         os.replace(unfinished, self.path)
 
     def readable(self, device: str, size: str, figures: Mapping[str, str]) -> RichTable:
-        """The rows of one setting, for a terminal: a line a figure, as a table may have a dozen of them."""
+        """Makes a table of one setting for a terminal: a line for each figure, as there may be a dozen."""
         table = RichTable("case", "figure", title=f"{self.table}, {device}, {size} size")
         table.add_column("measured", justify="right")
         for row in self.of(device, size):
@@ -140,7 +140,7 @@ class Rows:
 
 
 def cell(value: object) -> str:
-    """A figure as it is printed: three significant digits, or all of an integer."""
+    """Formats a figure: three significant digits, or all of an integer."""
     if value is None:
         return ""
     if isinstance(value, float):

@@ -1,4 +1,4 @@
-"""A training step as TorchInductor schedules it, without the kernels: writing them takes most of the time on a CPU."""
+"""Lets TorchInductor schedule a training step without writing its kernels, which takes most of the time on a CPU."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Step = Callable[..., Any]
 
 @dataclass(frozen=True)
 class Unwritten:
-    """What a step would launch, move and save, and what it computes.
+    """Says what a step would launch, move and save, and what it computes.
 
     Attributes:
         kernels: in order, of both passes.
@@ -37,7 +37,7 @@ class Unwritten:
 
     @property
     def moved_bytes(self) -> int:
-        """Read and written by all kernels, by Inductor's count."""
+        """Bytes read and written by all kernels, by Inductor's count."""
         return sum(kernel.bytes for kernel in self.kernels)
 
 
@@ -59,13 +59,13 @@ def unwritten(step: Step, model: nn.Module, args: tuple[Tensor, ...]) -> Unwritt
 
 
 def computed(step: Step, model: nn.Module, args: tuple[Tensor, ...]) -> Outcome:
-    """What one step computes, from the state that the model is in; nothing stays behind."""
+    """Computes one step from the state that the model is in, and puts that state back."""
     with put_back(model, args, {}):
         return outcome(step, model, args, mean_square)
 
 
 def compared(seen: Outcome, expected: Outcome, tolerance: float) -> float:
-    """The largest relative error of what a step computes.
+    """Returns the largest relative error of what a step computes.
 
     Raises:
         WrongStep: it is above the tolerance.

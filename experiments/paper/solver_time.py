@@ -1,4 +1,4 @@
-"""Section 4.4, how long choosing takes: `python -m experiments.paper.solver_time`.
+"""Measures section 4.4, how long choosing takes: `python -m experiments.paper.solver_time`.
 
 Joint graphs of the corpus with over 5,000 values, and those of the models that the sources name: posed, solved and
 certified by every maximum-flow solver. PyTorch's own choice needs the live graph of a model: there it is measured
@@ -30,13 +30,13 @@ from solvers import NetworkX
 from solvers.networkx_cut import FLOW_FUNCS
 
 LARGE = 5000
-"""Values; the paper's graph of hf_GPT2 has "over 5000 nodes", the post's ViT about as many."""
+"""Graphs with more values are large; the paper's of hf_GPT2 has "over 5000 nodes", the post's ViT about as many."""
 
 SLOW_S = 2.0
-"""A step that takes longer is timed three times only."""
+"""A step that takes more seconds is timed three times only."""
 
 ONCE_S = 20.0
-"""A solver that takes longer is not run again: some of NetworkX's algorithms need minutes."""
+"""A solver that takes more seconds is not run again: some of NetworkX's algorithms need minutes."""
 
 TOO_LARGE = "refused"
 """A solver that counts to 2^30 takes no graph whose prices add up to more."""
@@ -46,13 +46,13 @@ PREFLOW = "networkx_s"
 
 
 def solvers() -> Mapping[str, Solver]:
-    """Every registered solver by maximum flow, NetworkX with each of its algorithms; by the name of its figure."""
+    """Lists every registered solver by maximum flow, NetworkX with each algorithm, by the name of its figure."""
     flow = {f"{name}_s": solver for name in solver_names() if isinstance(solver := find_solver(name), FlowSolver)}
     return flow | {f"networkx_{name}_s": NetworkX(flow_func=name) for name in FLOW_FUNCS[1:]}
 
 
 def chosen(graph: remat.Graph, solver: Solver) -> remat.Solution:
-    """Posed, solved and certified.
+    """Poses, solves and certifies the problem of a graph.
 
     Raises:
         AssertionError: the plan is not proven optimal.
@@ -63,13 +63,13 @@ def chosen(graph: remat.Graph, solver: Solver) -> remat.Solution:
 
 
 def stored(name: str, setting: Setting) -> Figures:
-    """Times on a graph of the corpus."""
+    """Measures times on a graph of the corpus."""
     _only_on_the_cpu(setting)
     return by_solver(Corpus.open().graph(name), setting)
 
 
 def live(layers: int, setting: Setting) -> Figures:
-    """Times on the joint graph of a transformer, at the moment where torch would choose."""
+    """Measures times on the joint graph of a transformer, at the moment where torch would choose."""
     _only_on_the_cpu(setting)
     model, args = zoo.gpt2(layers=layers, width=32, heads=2, vocabulary=64, context=16, batch=2)
     figures: dict[str, float | int | str | None] = {}
@@ -85,7 +85,7 @@ def live(layers: int, setting: Setting) -> Figures:
 
 
 def by_solver(graph: remat.Graph, setting: Setting) -> dict[str, float | int | str | None]:
-    """Times of every solver on a graph; all must agree on the optimum.
+    """Times every solver on a graph; all must agree on the optimum.
 
     Raises:
         AssertionError: they do not.

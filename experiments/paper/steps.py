@@ -1,4 +1,4 @@
-"""A training step of an operator or a small module under a strategy, measured as everywhere else."""
+"""Measures training steps of an operator or a small module under strategies, as everywhere else."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ OURS = "ours, minimum cut"
 
 @dataclass(frozen=True)
 class MeasuredStep:
-    """A step under one strategy: see `remat.pytorch.measure.training_step`.
+    """Holds what a step under one strategy took: see `remat.pytorch.measure.training_step`.
 
     Attributes:
         ms: the median wall time of forward and backward pass, with what Python takes to launch them.
@@ -61,7 +61,7 @@ def measured(
     loss: Loss,
     tolerance: float = 1e-2,
 ) -> dict[str, MeasuredStep]:
-    """Steps under each strategy, in one run: they take turns.
+    """Measures steps under each strategy, in one run: they take turns.
 
     Raises:
         WrongStep: a strategy failed, or its outputs or gradients are not eager's.
@@ -96,7 +96,7 @@ def measured_rows(
     loss: Loss = mean_square,
     tolerance: float = 1e-2,
 ) -> dict[str, dict[str, Any]]:
-    """What `remat.pytorch.measure.training_step` finds of each strategy, by its name; None where it has no figure.
+    """Measures as `remat.pytorch.measure.training_step`: a row by strategy, None where it has no figure.
 
     Raises:
         WrongStep: a strategy failed, or its outputs or gradients are not eager's.
@@ -109,7 +109,7 @@ def measured_rows(
 
 
 def strategies() -> dict[str, Strategy]:
-    """The strategies of the sources' tables, and eager mode; all but that through TorchInductor."""
+    """Lists the strategies of the sources' tables, which go through TorchInductor, and eager mode."""
     known = usual_strategies((), dynamic=False)
     return {
         EAGER: known["eager"],
@@ -121,7 +121,7 @@ def strategies() -> dict[str, Strategy]:
 
 
 def checkpointed(model: Callable[..., Any]) -> Callable[..., Any]:
-    """Naive checkpointing, compiled: the backward pass runs the whole forward pass again."""
+    """Compiles naive checkpointing: the backward pass runs the whole forward pass again."""
 
     def step(*args: Any) -> Any:
         return checkpoint(model, *args, use_reentrant=False)
@@ -130,7 +130,7 @@ def checkpointed(model: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def plans(model: Callable[..., Any], args: Sequence[Any]) -> tuple[remat.Graph, dict[str, remat.Plan]]:
-    """The joint graph, and the plans of the strategies: what they mean without running them."""
+    """Captures the joint graph, and finds the plans of the strategies without running them."""
     ((graph, torchs),) = torchs_plans(model, *args, budgets=(1.0,))
     return graph, {
         NOTHING: solved(graph, SaveEverything()),
@@ -141,14 +141,14 @@ def plans(model: Callable[..., Any], args: Sequence[Any]) -> tuple[remat.Graph, 
 
 
 def solved(graph: remat.Graph, cost_model: remat.CostModel) -> remat.Plan:
-    """The optimal plan, for this graph alone."""
+    """Finds the optimal plan, for this graph alone."""
     plan = remat.solve(cost_model.pose(graph)).plan
     assert plan is not None  # solve() raises where there is none
     return plan.made_for(graph)
 
 
 def handing(tangents: Tensor) -> Loss:
-    """A loss of which nothing is computed: its gradient is given.
+    """Makes a loss of which nothing is computed: its gradient is given.
 
     What an operator is measured by are its own two passes. A loss such as the mean of squares reads and writes
     its output a dozen times, more than GeLU itself.
@@ -169,7 +169,7 @@ class _Handing(torch.autograd.Function):
 
 
 def held_bytes(step: Callable[..., Any], model: Callable[..., Any], args: Sequence[Any]) -> int:
-    """What is alive when the forward pass is over, each storage once: the post's measure of memory."""
+    """Counts the bytes alive when the forward pass is over, each storage once: the post's measure of memory."""
     held: dict[int, int] = {}
 
     def pack(tensor: Tensor) -> Tensor:
@@ -191,7 +191,7 @@ def _train(step: Callable[..., Any], model: Callable[..., Any], args: Sequence[A
 
 
 def _kernels_ms(run: Callable[[], None], setting: Setting) -> float | None:
-    """By torch's profiler; on the CPU there is nothing beside the step itself."""
+    """Measures kernels by torch's profiler; None on the CPU, which has nothing beside the step itself."""
     if setting.device != "cuda":
         return None
     run()
@@ -204,7 +204,7 @@ def _kernels_ms(run: Callable[[], None], setting: Setting) -> float | None:
 
 
 def kernels_us(events: Iterable[Any]) -> float:
-    """What the events of a profile say about the device: time in kernels, copies included.
+    """Sums the time in kernels, copies included, that the events of a profile give for the device.
 
     A span that torch marks on the device's timeline covers kernels that are counted by themselves; and while the
     host waits for the device, or a stream for an event, nothing of ours runs.

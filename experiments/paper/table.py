@@ -1,4 +1,4 @@
-"""Data of a table of a source: its cases, what was published of each, and how ours is measured."""
+"""Describes a table of a source: its cases, what was published of each, and how ours is measured."""
 
 from __future__ import annotations
 
@@ -10,28 +10,28 @@ from experiments.paper.row_file import Rows
 
 Figure = float | int | str | None
 Figures = Mapping[str, Figure]
-"""By name. Numbers in the units that the table's `figures` say; None where a run has no such figure."""
+"""Figures by name, in the units that the table's `figures` say; None where a run has no such figure."""
 
 
 MEMORY_GIB = 39.0
-"""What is left to tensors on an A100 of 40 GB, the published machine, beside CUDA's own context."""
+"""Tensors have so much of an A100 of 40 GB, the published machine, beside CUDA's own context."""
 
 
 class Unavailable(Exception):
-    """A case cannot run here; the message says what it needs."""
+    """Raised when a case cannot run here; the message says what it needs."""
 
 
 class WrongStep(Exception):
-    """A step failed, or computes something else than it should; the message says which and what."""
+    """Raised when a step fails, or computes something else than it should; the message says which and what."""
 
 
 class UnknownCase(ValueError):
-    """No case of a table has such a name."""
+    """Raised when no case of a table has such a name."""
 
 
 @dataclass(frozen=True)
 class Setting:
-    """Where and how a case is measured.
+    """Says where and how a case is measured.
 
     Attributes:
         device: "cpu" or "cuda".
@@ -49,13 +49,13 @@ class Setting:
 
     @property
     def is_small(self) -> bool:
-        """Whether the published size is not asked for."""
+        """Whether the small size is asked for, not the published one."""
         return self.size == "small"
 
 
 @dataclass(frozen=True)
 class TableCase:
-    """One row of a table.
+    """Describes one row of a table.
 
     Attributes:
         name: unique in its table.
@@ -70,7 +70,7 @@ class TableCase:
 
 @dataclass(frozen=True)
 class PaperTable:
-    """Cases and their published figures.
+    """Describes a table by its cases and their published figures.
 
     Attributes:
         name: of its files.

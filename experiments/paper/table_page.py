@@ -1,4 +1,4 @@
-"""Page of a table: the published figure beside ours, and where ours are from."""
+"""Makes the page of a table: the published figure beside ours, and where ours are from."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ NOT_MEASURED = "not yet measured"
 
 
 def page_of(table: PaperTable, rows: Rows, summary: Sequence[str] = ()) -> str:
-    """Makes the page: a line a figure, published and ours in every setting that was measured; then the summary.
+    """Makes the page: a line for each figure, published and ours in every measured setting; then the summary.
 
     A case without a result on CUDA at the full size says so, in words.
     """
@@ -32,7 +32,7 @@ def page_of(table: PaperTable, rows: Rows, summary: Sequence[str] = ()) -> str:
 
 
 def _lines(table: PaperTable, rows: Rows, settings: Sequence[tuple[str, str]]) -> Iterator[list[str]]:
-    """The cells of each figure of each case."""
+    """Yields the cells of each figure of each case."""
     for case in table.cases:
         found = [rows.rows.get((case.name, *setting)) for setting in settings]
         shown = [
@@ -58,7 +58,7 @@ def _figure(row: TableRow | None, name: str, *, is_first: bool) -> str:
 
 
 def _runs(table: PaperTable, rows: Rows) -> Iterator[str]:
-    """Which run measured how many of the rows."""
+    """Says which run measured how many of the rows."""
     for i, run in enumerate(rows.runs):
         cases = [row for row in rows.rows.values() if row.run == i]
         if cases:

@@ -1,4 +1,4 @@
-"""The ten models of the paper's section 4: from their packages, or our own; small, or as published."""
+"""Makes the ten models of the paper's section 4: from their packages, or our own; small, or as published."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from experiments.paper.methods import FULL, MIN_CUT, NO
 from experiments.paper.table import Setting, Unavailable
 
 Layers = Callable[[nn.Module], list[nn.Module]]
-"""What "every layer" of a model means: the modules whose inputs full-checkpoint saves."""
+"""Finds the layers of a model, in the paper's words: the modules whose inputs full-checkpoint saves."""
 
 Inputs = Callable[[int], tuple[Tensor, ...]]
-"""From the batch to what a model is called with."""
+"""Makes of the size of a batch what a model is called with."""
 
 
 class Amp(nn.Module):
-    """A model in automatic mixed precision: float16 on CUDA, as then; bfloat16 on CPU, which knows no other well."""
+    """Runs a model in automatic mixed precision: float16 on CUDA, as then; bfloat16 on CPU, good at no other."""
 
     def __init__(self, model: nn.Module, device: str) -> None:
         super().__init__()
@@ -40,7 +40,7 @@ class Amp(nn.Module):
 
 @dataclass(frozen=True)
 class ModelSource:
-    """Where a model comes from.
+    """Says where a model comes from.
 
     Attributes:
         build: makes it, on torch's default device.
@@ -53,25 +53,25 @@ class ModelSource:
     inputs: Inputs
 
     def sample(self, device: str, batch: int) -> Sample:
-        """The model in mixed precision, and a batch of random inputs."""
+        """Makes the model in mixed precision, and a batch of random inputs."""
         with torch.device(device):
             return Amp(self.build().train(), device), self.inputs(batch)
 
     def fakes(self, batch: int) -> Sample:
-        """The same without contents, on the CPU: for the sizes alone."""
+        """Makes the model and a batch without contents, on the CPU: for the sizes alone."""
         with torch.device("meta"):
             model, args = Amp(self.build().train(), "cpu"), self.inputs(batch)
         return fake(model, args)
 
     def layers_of(self, model: nn.Module) -> list[nn.Module]:
-        """The layers of a sample's model."""
+        """Finds the layers of a sample's model."""
         assert isinstance(model, Amp)
         return self.layers(model.model)
 
 
 @dataclass(frozen=True, eq=False)
 class Whole:
-    """A model of the paper.
+    """Describes a model of the paper.
 
     Attributes:
         name: in TorchBench.
@@ -90,18 +90,18 @@ class Whole:
     small_batch: int = 8
 
     def source(self, setting: Setting) -> ModelSource:
-        """The package's model on CUDA at the published size; else our own."""
+        """Chooses the package's model on CUDA at the published size, else our own."""
         if setting.is_small:
             return self.small
         return self.library if setting.device == "cuda" else self.own
 
     def batch(self, setting: Setting) -> int:
-        """The fixed batch: at the published size, the largest that was reached without checkpointing."""
+        """Returns the fixed batch: at the published size, the largest that was reached without checkpointing."""
         return self.small_batch if setting.is_small else self.batches[NO]
 
 
 def children(path: str) -> Layers:
-    """The children of a submodule."""
+    """Makes a function that finds the children of a submodule."""
     return lambda model: list(model.get_submodule(path).children())
 
 
@@ -109,22 +109,22 @@ _FEATURES = children("features")
 
 
 def kinds(*names: str) -> Layers:
-    """The modules of these classes."""
+    """Makes a function that finds the modules of these classes."""
     return lambda model: [module for module in model.modules() if type(module).__name__ in names]
 
 
 def images(side: int) -> Inputs:
-    """Pictures of three channels, and a label for each."""
+    """Makes a function that draws pictures of three channels, and a label for each."""
     return lambda batch: (torch.randn(batch, 3, side, side), torch.randint(10, (batch,)))
 
 
 def words(length: int, count: int) -> Inputs:
-    """Sentences: one tensor for a decoder, words and labels for an encoder."""
+    """Makes a function that draws sentences: one tensor for a decoder, words and labels for an encoder."""
     return lambda batch: tuple(torch.randint(512, (batch, length)) for _ in range(count))
 
 
 def _staged(vgg: nn.Module) -> nn.Module:
-    """A VGG in which all convolutions between two poolings are one module: a layer, as a ReLU alone is none."""
+    """Makes the convolutions of a VGG between two poolings one module: a layer, as a ReLU alone is none."""
     stages: list[list[nn.Module]] = [[]]
     for module in vgg.get_submodule("features").children():
         stages[-1].append(module)
@@ -135,7 +135,7 @@ def _staged(vgg: nn.Module) -> nn.Module:
 
 
 def _without_dropout(model: nn.Module) -> nn.Module:
-    """What small models compute is compared, and compiled code may draw other numbers than eager mode."""
+    """Removes dropout: what small models compute is compared, and compiled code may draw other numbers than eager."""
     for module in model.modules():
         if isinstance(module, nn.Dropout):
             module.p = 0.0
@@ -292,4 +292,4 @@ MODELS = (
         children("classifier.features"),
     ),
 )
-"""In the order of Table 2, whose columns are full-checkpoint, min-cut and no-checkpoint."""
+"""The models in the order of Table 2, whose columns are full-checkpoint, min-cut and no-checkpoint."""

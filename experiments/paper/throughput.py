@@ -1,4 +1,4 @@
-"""Figure 5, at one batch: `python -m experiments.paper.throughput`.
+"""Measures Figure 5, at one batch: `python -m experiments.paper.throughput`.
 
 Ten models, each under the methods of the paper and under ours, at the largest batch that was published for
 no-checkpoint. `experiments.paper.largest_batch` has each method at its own.
@@ -26,13 +26,13 @@ from remat.pytorch.measure.training_step import measure_step
 from remat.pytorch.seam.torch_settings import nothing_donated
 
 TOLERANCE = 0.02
-"""Between methods, relative to the largest element: half precision has 8 to 11 bits."""
+"""The tolerance between methods, relative to the largest element: half precision has 8 to 11 bits."""
 
 SETTINGS = [("cuda", "published"), ("cuda", "small"), ("cpu", "small")]
 
 
 def case(whole: Whole, method: str, setting: Setting) -> Figures:
-    """Training steps of one model under one method: measured on CUDA, scheduled and interpreted on the CPU.
+    """Measures training steps of one model under one method: timed on CUDA, scheduled and interpreted on the CPU.
 
     Raises:
         Unavailable: the published size is asked for without CUDA, or a package is missing.
@@ -59,7 +59,7 @@ def case(whole: Whole, method: str, setting: Setting) -> Figures:
 
 
 def _checked(seen: Outcome, whole: Whole, method: str, setting: Setting) -> Figures:
-    """The rounding of half precision alone is more than a recomputed value may be off: both are said."""
+    """Compares a method with no-checkpoint, and no-checkpoint with eager mode, from which half precision rounds away."""
     expected, eager_error = reference(whole, setting)
     if method == NO:
         return {"eager_error": eager_error}
@@ -68,7 +68,7 @@ def _checked(seen: Outcome, whole: Whole, method: str, setting: Setting) -> Figu
 
 @lru_cache(maxsize=1)
 def reference(whole: Whole, setting: Setting) -> tuple[Outcome, float]:
-    """What no-checkpoint computes, and how far that is from eager mode: for the methods of one model, in turn."""
+    """Returns what no-checkpoint computes, and how far that is from eager mode; kept for the methods of one model."""
     torch.manual_seed(setting.seed)
     source = whole.source(setting)
     model, args = source.sample(setting.device, whole.batch(setting))
@@ -92,7 +92,7 @@ def _figures(batch: int, row: Mapping[str, Any]) -> Figures:
 
 
 def summary(rows: Rows, folder: Path) -> Sequence[str]:
-    """The dotted lines of Figure 5."""
+    """Computes the dotted lines of Figure 5."""
     del folder
     columns = {f"{device.upper()}, {size} size": (device, size) for device, size in SETTINGS}
     return [

@@ -1,4 +1,4 @@
-"""How results of the experiments are written down for people: Markdown pages, the report page, provenance.
+"""Writes results of the experiments down for people: Markdown pages, the report page, provenance.
 
 `python -m experiments.report FILES -o report.html` makes the page of `remat report` with the plots of our own results:
 `result_readers` says which files it knows, `charts` which plot a list of rows gets. `markdown` is the one writer of all

@@ -15,12 +15,12 @@ Rows = Sequence[Row]
 
 
 def budgets(rows: Rows) -> tuple[Figure, ...]:
-    """What ours avoids, over all models; and the costs, one model and estimator at a time."""
+    """Draws what ours avoids, over all models, and the costs, one model and estimator at a time."""
     return (*_avoided(rows), *_by_budget(rows))
 
 
 def _avoided(rows: Rows) -> tuple[Figure, ...]:
-    """What share of PyTorch's recomputation ours avoids at the same saved bytes, budget by budget."""
+    """Draws what share of PyTorch's recomputation ours avoids at the same saved bytes, budget by budget."""
     legal = [row for row in rows if not row.get("illegal")]
     known = [row for row in legal if plots.is_number(row["budget"], row["pytorch"], row["ours"]) and row["pytorch"] > 0]
     if not known:
@@ -59,7 +59,7 @@ def _avoided(rows: Rows) -> tuple[Figure, ...]:
 
 
 def _by_budget(rows: Rows) -> tuple[Figure, ...]:
-    """Recompute cost by budget: PyTorch's, ours at the bytes that PyTorch's saves, ours with the whole budget."""
+    """Draws recompute cost by budget: PyTorch's, ours at the bytes that PyTorch's saves, ours with the whole budget."""
     traces: list[plots.Trace] = []
     views: list[View] = []
     # A roofline tells plans apart that count the same flops: it comes first.

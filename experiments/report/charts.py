@@ -15,7 +15,7 @@ Rows = Sequence[Row]
 
 
 class Chart(NamedTuple):
-    """A plot for rows that have certain columns.
+    """Names a plot for rows that have certain columns.
 
     Attributes:
         needs: the columns, in every row.
@@ -68,4 +68,4 @@ CHARTS: tuple[Chart, ...] = (
     Chart(frozenset({"statement", "median_s"}), times("statement", "median_s", ("fastest_s", "slowest_s"))),
     Chart(frozenset({"partitioner", "total_s"}), times("partitioner", "total_s", ("fastest_s", "slowest_s"))),
 )
-"""The first one whose columns are there draws."""
+"""The first chart whose columns are there draws the rows."""

@@ -14,7 +14,7 @@ Rows = Sequence[Row]
 
 
 def against(truth: str, guess: str, words: tuple[str, str]) -> Callable[[Rows], tuple[Figure, ...]]:
-    """Predictions against what was counted."""
+    """Makes a chart of predictions against what was counted."""
 
     def draw(rows: Rows) -> tuple[Figure, ...]:
         known = [row for row in rows if plots.is_positive(row[truth], row[guess])]

@@ -1,4 +1,4 @@
-"""The one writer of Markdown pages: titles, lists, tables with aligned numbers, and where results come from.
+"""Writes Markdown pages: titles, lists, tables with aligned numbers, and where results come from.
 
 A page is made of blocks, which are texts; an empty block is left out:
 

@@ -1,4 +1,4 @@
-"""Records where a result comes from; it is committed beside every figure."""
+"""Records where a result comes from; the record is committed beside every figure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _PACKAGES = ("remat", "torch", "numpy", "networkx", "ortools", "scipy", "pulp")
 
 
 def provenance(*, gpu: bool = True) -> dict[str, str]:
-    """Commit, date, command, machine and versions of this run; to name the GPU, torch is imported."""
+    """Collects commit, date, command, machine and versions of this run; to name the GPU, torch is imported."""
     return {
         "commit": _commit(),
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="minutes"),
@@ -25,7 +25,7 @@ def provenance(*, gpu: bool = True) -> dict[str, str]:
 
 
 _RESULTS = (":(top,exclude)experiments/results", ":(top,exclude)experiments/instances")
-"""What experiments write: that it changed says nothing about the code that wrote it."""
+"""Experiments write these files: that they changed says nothing about the code that wrote them."""
 
 
 def _commit() -> str:

@@ -1,4 +1,4 @@
-"""Readers of the files that our experiments write: they make sections of the report page, with our plots."""
+"""Reads the files that our experiments write, and makes sections of the report page of them, with our plots."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from remat.views.report.source import Source
 
 
 def _has_models(content: Any) -> bool:
-    """Whether it is {"models": {name: {"provenance": {...}, "rows": [...], ...}}, ...}."""
+    """Tells whether it is {"models": {name: {"provenance": {...}, "rows": [...], ...}}, ...}."""
     if not has(content, "models") or not isinstance(content["models"], dict):
         return False
     models = cast(dict[str, Any], content["models"]).values()
@@ -33,7 +33,7 @@ def _read_models(source: Source, _: Options) -> Section:
 
 
 def _failed(failed: Mapping[str, Any]) -> tuple[Part, ...]:
-    """What failed, model by model; nothing if nothing did."""
+    """Makes a part of what failed, model by model; no part if nothing did."""
     found = {
         name: cast(dict[str, Any], reasons) if isinstance(reasons, dict) else {"": reasons}
         for name, reasons in failed.items()
@@ -44,7 +44,7 @@ def _failed(failed: Mapping[str, Any]) -> tuple[Part, ...]:
 
 
 def _has_runs(content: Any) -> bool:
-    """Whether it is {"runs": [provenance, ...], "rows": [...], ...}."""
+    """Tells whether it is {"runs": [provenance, ...], "rows": [...], ...}."""
     lists = has(content, "runs", "rows") and is_rows(content["runs"]) and is_rows(content["rows"])
     return lists and not has(content, "provenance")
 
@@ -62,14 +62,14 @@ def _read_runs(source: Source, _: Options) -> Section:
 
 
 def _published(document: Mapping[str, Any]) -> str:
-    """Of a table of `experiments.paper`: where the figures are that ours stand beside."""
+    """Says of a table of `experiments.paper` where the published figures stand beside ours; "" of other files."""
     table = document.get("table")
     beside = f"{table}.md" if isinstance(table, str) and table else ""
     return f"What was measured. What was published is not in this file; {beside} shows both." if beside else ""
 
 
 def _has_provenance(content: Any) -> bool:
-    """Whether it is {"provenance": {...}, ...}."""
+    """Tells whether it is {"provenance": {...}, ...}."""
     return has(content, "provenance") and isinstance(content["provenance"], dict)
 
 
@@ -81,7 +81,7 @@ def _read_results(source: Source, _: Options) -> Section:
 
 
 def _origin(run: Mapping[str, Any], rows: Iterable[Row], about: Mapping[str, Any] | None = None) -> dict[str, str]:
-    """The provenance of a run, with the device that its rows, or the object around them, say they were measured on."""
+    """Adds to the provenance of a run the device that its rows, or the object around them, say they ran on."""
     facts = dict(strings(run))
     used = {str(said["device"]).lower() for said in (*rows, about or {}) if said.get("device")}
     if used == {"cpu"}:  # on a machine that may have a GPU
@@ -94,4 +94,4 @@ READERS: Sequence[Reader] = (
     Reader('results of experiments ({"provenance": {...}, ...})', _has_provenance, _read_results),
     Reader('results of several runs ({"runs": [...], "rows": [...]})', _has_runs, _read_runs),
 )
-"""The kinds of files in `experiments/results`, beside what the library reads."""
+"""The readers of the kinds of files in `experiments/results`, beside what the library reads."""

@@ -1,4 +1,4 @@
-"""A colour and a marker for each strategy and each side of our experiments: the same in every figure."""
+"""Gives each strategy and each side of our experiments the same colour and marker in every figure."""
 
 from __future__ import annotations
 
@@ -41,5 +41,5 @@ def marker(name: str) -> str:
 
 
 def _known(name: str) -> tuple[str, str] | None:
-    """The looks of a name, and of "remat, the whole frontier" and "PyTorch: its own choice" those of its side."""
+    """Finds colour and marker of a name; "remat, the whole frontier" and "PyTorch: its own" have their side's."""
     return _KNOWN.get(name) or _KNOWN.get(_SIDE.split(name)[0])

@@ -15,7 +15,7 @@ Rows = Sequence[Row]
 
 
 def beside(label: str, needs: tuple[str, str], names: tuple[str, str]) -> Callable[[Rows], tuple[Figure, ...]]:
-    """Two times of each row, side by side: by size if the rows have `nodes`, else as bars."""
+    """Makes a chart of two times of each row, side by side: by size if the rows have `nodes`, else as bars."""
 
     def draw(rows: Rows) -> tuple[Figure, ...]:
         known = [row for row in rows if plots.is_positive(*(row[key] for key in needs))]
@@ -74,7 +74,7 @@ def _by_bar(rows: Rows, label: str, needs: tuple[str, str], names: tuple[str, st
 
 
 def times(label: str, time: str, ends: tuple[str, str]) -> Callable[[Rows], tuple[Figure, ...]]:
-    """One time of each row, with the fastest and the slowest run where they are known."""
+    """Makes a chart of one time of each row, with the fastest and the slowest run where they are known."""
 
     def draw(rows: Rows) -> tuple[Figure, ...]:
         known = [row for row in rows if plots.is_positive(row[time])]

@@ -14,7 +14,7 @@ Rows = Sequence[Row]
 
 
 def by_strategy(rows: Rows) -> tuple[Figure, ...]:
-    """Bytes of each strategy, as a multiple of PyTorch's on the same model; and absolute, model by model."""
+    """Draws bytes of each strategy, as a multiple of PyTorch's on the same model, and absolute, model by model."""
     return (*_beside_pytorch(rows), _bytes_by_strategy(rows))
 
 

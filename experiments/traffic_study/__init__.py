@@ -1,4 +1,4 @@
-"""What training steps move between memory and kernels under different choices of what is saved.
+"""Studies what training steps move between memory and kernels under different choices of what is saved.
 
 `python -m experiments.traffic_study.compare_strategies` counts it with TorchInductor's scheduler for every strategy,
 the refined plans included; `traffic_report` writes its page and picture. `duplicate_table` counts what computing values

@@ -1,4 +1,4 @@
-"""What training steps move, as TorchInductor counts it: `python -m experiments.traffic_study.compare_strategies`.
+"""Compares what steps move, as TorchInductor counts it: `python -m experiments.traffic_study.compare_strategies`.
 
 For each model of `experiments.models.workloads.KERNEL_ZOO`, ways to choose what is saved: autograd's, PyTorch's two,
 the classic cut (`ByteTraffic`), the cut that counts readers (`MultiRead`), the program with a shared write
@@ -50,7 +50,7 @@ console = Console(width=max(Console().width, 160))
 
 @dataclass(frozen=True)
 class StrategyRow:
-    """One training step, forward and backward.
+    """Describes one training step, forward and backward.
 
     Attributes:
         model, strategy: their names.
@@ -81,7 +81,7 @@ def main(
     time_limit: Annotated[float, typer.Option(help="seconds for each integer program and each refinement")] = 120.0,
     output: Annotated[Path, typer.Option(help="folder for traffic.json, .md and .svg")] = RESULTS,
 ) -> None:
-    """Counts, and writes traffic.json, traffic.md and traffic.svg after every model."""
+    """Counts the bytes that steps move, and writes traffic.json, traffic.md and traffic.svg after every model."""
     unknown = [name for name in only or () if name not in KERNEL_ZOO]
     if unknown:
         raise typer.BadParameter(f"no model is named {unknown[0]!r}; there are: {', '.join(KERNEL_ZOO)}")
@@ -122,7 +122,7 @@ def _line(row: StrategyRow) -> str:
 
 @dataclass
 class StrategySubject:
-    """A model under measurement.
+    """Measures one model under one strategy after the other.
 
     Attributes:
         graph, torchs: its joint graph, and PyTorch's default plan for it.
@@ -167,7 +167,7 @@ class StrategySubject:
                     console.print(f"{self.name}: {name}: {self.failed[name]}", markup=False)
 
     def choices(self, time_limit_s: float) -> dict[str, Callable[[], tuple[Plan, str]]]:
-        """Our ways to choose, in this order: the refinements start from what the others found."""
+        """Lists our ways to choose, in this order: the refinements start from what the others found."""
         most = PlanFacts.of(self.graph, self.torchs).saved_bytes
         found: dict[str, Callable[[], tuple[Plan, str]]] = {}
         for kind, label in ((ByteTraffic, "classic cut"), (MultiRead, "multi-read cut")):
@@ -180,18 +180,18 @@ class StrategySubject:
         return found
 
     def cut(self, cost_model: remat.CostModel) -> tuple[Plan, str]:
-        """A minimum cut."""
+        """Chooses by a minimum cut."""
         plan = remat.solve(cost_model.pose(self.graph)).plan
         assert plan is not None  # solve() raises where there is none
         return plan, ""
 
     def program(self, mode: Any, budget_bytes: int | None, time_limit_s: float) -> tuple[Plan, str]:
-        """The integer program."""
+        """Chooses by the integer program of `SharedWrite`."""
         answer = SharedWrite.of(self.graph, mode).solve(time_limit_s=time_limit_s, budget_bytes=budget_bytes)
         return answer.plan, f"gap {answer.gap:.1%}" if answer.gap else ""
 
     def refined(self, oracle: Any, time_limit_s: float) -> tuple[Plan, str]:
-        """Local search from all plans so far: no more saved bytes and no more kernels than PyTorch's default."""
+        """Searches from all plans so far, with no more saved bytes and no more kernels than PyTorch's default."""
         kernels = next(row.kernels for row in self.found if row.strategy == DEFAULT)
         found = remat.refine(
             self.graph,
@@ -205,7 +205,7 @@ class StrategySubject:
         return found.plan, f"{found.evaluated} plans evaluated{limit}"
 
     def aggressive(self) -> Plan:
-        """What PyTorch saves if it is to recompute as much as it can."""
+        """Asks PyTorch what it saves if it is to recompute as much as it can."""
         functorch: Any = import_module("torch._functorch.config")
         with functorch.patch(aggressive_recomputation=True):
             ((_, plans),) = torchs_plans(self.model, *self.args, budgets=[1.0])

@@ -1,4 +1,4 @@
-"""What computing values again within a pass saves: `python -m experiments.traffic_study.duplicate_table`.
+"""Counts what computing values again within a pass saves: `python -m experiments.traffic_study.duplicate_table`.
 
 For each model of `experiments.models.workloads.KERNEL_ZOO`, TorchInductor plans the kernels of a training step twice:
 as it is, and with the post-grad pass `remat.pytorch.inductor.duplicate.DuplicateAcrossKernels`. PyTorch's own
@@ -36,7 +36,7 @@ console = Console()
 
 @dataclass(frozen=True)
 class Count:
-    """The kernels of a training step, by Inductor.
+    """Sums up the kernels of a training step, by Inductor's count.
 
     Attributes:
         forward_bytes, backward_bytes: that the kernels of a pass read and write.
@@ -52,7 +52,7 @@ class Count:
 
     @property
     def bytes(self) -> int:
-        """Of both passes."""
+        """Bytes that the kernels of both passes move."""
         return self.forward_bytes + self.backward_bytes
 
 
@@ -60,7 +60,7 @@ def main(
     only: Annotated[str, typer.Option(help="the models with this in their name")] = "",
     output: Annotated[Path, typer.Option(help="folder for duplicate.json and .md")] = RESULTS,
 ) -> None:
-    """Counts, and writes JSON and a table."""
+    """Counts kernels and bytes with and without the pass, and writes JSON and a table."""
     names = [name for name in KERNEL_ZOO if only in name]
     if not names:
         raise typer.BadParameter(f"no model has {only!r} in its name; there are {', '.join(KERNEL_ZOO)}")
@@ -80,7 +80,7 @@ def main(
 
 
 def compared(model: torch.nn.Module, args: tuple[Any, ...]) -> dict[str, Any]:
-    """Counts without and with the pass, and what the pass leaves of the bytes, as a ratio."""
+    """Compares counts without and with the pass, and computes what ratio of the bytes the pass leaves."""
     before = counted(model, args, {})
     after = counted(model, args, {"post_grad_custom_post_pass": DuplicateAcrossKernels()})
     return {
@@ -93,7 +93,7 @@ def compared(model: torch.nn.Module, args: tuple[Any, ...]) -> dict[str, Any]:
 
 
 def counted(model: torch.nn.Module, args: tuple[Any, ...], options: Mapping[str, Any]) -> Count:
-    """What Inductor schedules of a model that trains, with these settings of Inductor."""
+    """Counts what Inductor schedules of a model that trains, with these settings of Inductor."""
     kernels: list[InductorKernel] = []
 
     def backend(graph_module: fx.GraphModule, inputs: Sequence[Any]) -> Any:
@@ -114,7 +114,7 @@ def _seeded(name: str) -> Sample:
 
 
 def markdown(report: dict[str, Any]) -> str:
-    """Makes the page: the table, and where it comes from."""
+    """Makes the page of the table and its origin."""
     return page(
         "Bytes that kernels move, with values computed again within a pass",
         f"{cited(report['provenance'], 'experiments.traffic_study.duplicate_table')}. MB are 10^6 bytes, by "

@@ -1,4 +1,4 @@
-"""What to save, if every backward kernel reads what it needs once, and all of them share one write.
+"""Chooses what to save, if every backward kernel reads what it needs once, and all of them share one write.
 
 Closer than any cut to what kernels move: `MultiRead` pays for a read of v by every kernel that may need
 it, whatever else is saved; here a kernel pays for v only if it reads v. A kernel k either reads v from
@@ -43,7 +43,7 @@ from remat.problem.feasibility import check_feasible
 
 @dataclass(frozen=True)
 class Answer:
-    """What `SharedWrite.solve` found.
+    """Holds what `SharedWrite.solve` found.
 
     Attributes:
         plan: the saved set, as a plan that `remat.check_plan` has passed.
@@ -65,7 +65,7 @@ class Answer:
 
 @dataclass(frozen=True, eq=False)
 class SharedWrite:
-    """The program of one graph; `SharedWrite.of` states it, `solve` solves it.
+    """Holds the program of one graph, which `of` states and `solve` solves.
 
     Attributes:
         graph: the joint graph of n values.
@@ -85,7 +85,7 @@ class SharedWrite:
 
     @classmethod
     def of(cls, graph: Graph, mode: Mode = "conservative") -> SharedWrite:
-        """The program under the bans of `ByteTraffic`, without the one that m[w] makes a price of.
+        """States the program under the bans of `ByteTraffic`, without the one that m[w] makes a price of.
 
         Raises:
             Infeasible: the bans leave no plan.
@@ -110,7 +110,7 @@ class SharedWrite:
         return frozenset(np.flatnonzero(self.graph.gradient & ~self.graph.in_tangents).tolist())
 
     def reach(self, uses: Iterable[int], stops: BoolArray) -> list[int]:
-        """What a kernel reads or has at hand: what it uses, and the arguments of all but where it stops."""
+        """Lists what a kernel reads or has at hand: what it uses, and the arguments of all but where it stops."""
         seen = set(uses)
         stack = list(seen)
         while stack:
@@ -121,7 +121,7 @@ class SharedWrite:
         return sorted(seen)
 
     def price(self, saved: BoolArray) -> int:
-        """Bytes that a saved set moves.
+        """Computes the bytes that a saved set moves.
 
         Raises:
             InvalidPlan: something needed is neither saved nor may be recomputed.
@@ -145,7 +145,7 @@ class SharedWrite:
         return total + int(self.write_bytes[list(written)].sum()) + int(self.read_bytes[list(again)].sum())
 
     def solve(self, *, time_limit_s: float = 60.0, budget_bytes: int | None = None) -> Answer:
-        """The best saved set that HiGHS finds, with its bound.
+        """Finds the best saved set that HiGHS can, with its bound.
 
         Args:
             time_limit_s: when to stop; the gap then says how far from optimal the answer may be.
@@ -173,7 +173,7 @@ class SharedWrite:
 
 
 def _uses(graph: Graph, kernels: list[int]) -> tuple[frozenset[int], ...]:
-    """What each kernel uses of the values outside the tangents' closure."""
+    """Finds what each kernel uses of the values outside the tangents' closure."""
     found: dict[int, set[int]] = {}
     crossing = ~graph.in_tangents[graph.producers] & graph.in_tangents[graph.consumers]
     for u, v in zip(graph.producers[crossing].tolist(), graph.consumers[crossing].tolist(), strict=True):
@@ -185,7 +185,7 @@ def _uses(graph: Graph, kernels: list[int]) -> tuple[frozenset[int], ...]:
 
 @dataclass(eq=False)
 class _Program:
-    """Columns and rows for HiGHS.
+    """Collects columns and rows for HiGHS.
 
     Attributes:
         instance: of n values.
@@ -218,7 +218,7 @@ class _Program:
         return program
 
     def add_kernel(self, uses: Iterable[int], runs: int | None, *, reads: bool = True) -> None:
-        """One kernel; `runs` is the column that says whether it runs, None if it does in any case."""
+        """Adds one kernel; `runs` is the column that says whether it runs, None if it does in any case."""
         its, n = self.instance, len(self.instance.graph)
         uses = list(uses)
         barred = its.stuck | its.apart
@@ -249,7 +249,7 @@ class _Program:
         self.high.append(high)
 
     def run(self, time_limit_s: float) -> tuple[BoolArray, int]:
-        """(n,) saved values, and a bound on every plan's price."""
+        """Runs HiGHS; returns (n,) saved values, and a bound on every plan's price."""
         from scipy.optimize import Bounds, LinearConstraint, milp
         from scipy.sparse import csr_matrix
 

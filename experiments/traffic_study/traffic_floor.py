@@ -1,4 +1,4 @@
-"""What no plan can take away: a lower bound on the traffic of a training step.
+"""Computes what no plan can take away: a lower bound on the traffic of a training step.
 
 `python -m experiments.traffic_study.traffic_floor` prints, for the transformers of
 `experiments.traffic_study.compare_strategies`, what PyTorch's default plan and a refined one move, beside a floor
@@ -43,12 +43,12 @@ from remat.pytorch.measure.torch_budgets import torchs_plans
 console = Console(width=max(Console().width, 160))
 
 _PARTLY = frozenset(("aten.embedding", "aten.gather", "aten.index", "aten.index_select"))
-"""Operators that may read little of their arguments: none of it counts."""
+"""These operators may read little of their arguments: none of what they read counts."""
 
 
 @dataclass(frozen=True)
 class Floor:
-    """Bytes that any plan moves which makes the same calls; the parts are those of this module."""
+    """Counts the bytes that any plan with the same calls moves; its parts are explained in the module's docstring."""
 
     calls: int
     forward: int
@@ -57,12 +57,12 @@ class Floor:
 
     @property
     def bytes(self) -> int:
-        """All of it."""
+        """The sum of the four parts."""
         return self.calls + self.forward + self.backward + self.handed_over
 
     @classmethod
     def of(cls, graph: Graph, plan: Plan) -> Floor:
-        """The floor for plans that make the same calls as this one.
+        """Computes the floor for plans that make the same calls as this one.
 
         Args:
             graph: the joint graph.
@@ -93,7 +93,7 @@ class Floor:
 
 @dataclass(frozen=True, eq=False)
 class _Uses:
-    """The uses of a graph, by who reads: calls, or the operators between them. Arrays are over values, or uses (m,).
+    """Sorts the uses of a graph by who reads: calls, or the operators between them. Arrays: (n,) values, (m,) uses.
 
     Attributes:
         call_bytes: what the calls move.
@@ -139,21 +139,21 @@ class _Uses:
         )
 
     def moved(self, uses: BoolArray) -> IntArray:
-        """(n,) at bases, the most bytes that one of some uses reads."""
+        """Computes (n,), at bases, the most bytes that one of some uses reads."""
         most = np.zeros(len(self.graph), np.int64)
         read = self.producers[uses]
         np.maximum.at(most, self.graph.base[read], self.graph.moved_bytes[read])
         return most
 
     def kept(self, values: BoolArray) -> IntArray:
-        """(n,) at bases, the most bytes of some values."""
+        """Computes (n,), at bases, the most bytes of some values."""
         most = np.zeros(len(self.graph), np.int64)
         np.maximum.at(most, self.graph.base[values], self.graph.moved_bytes[values])
         return most
 
 
 def _handed_over(graph: Graph, uses: _Uses, written: BoolArray) -> int:
-    """The cheapest reads, and writes for them, that give the backward pass's operators what they need."""
+    """Prices the cheapest reads, and writes for them, that give the backward pass's operators what they need."""
     facts, ours = remat.unpriced(graph), graph.plannable
     needed = np.zeros(len(graph), np.bool_)
     needed[uses.producers[uses.by_others & graph.in_tangents[uses.consumers]]] = True
@@ -174,7 +174,7 @@ def main(
     only: Annotated[list[str] | None, typer.Option(help="a model of KERNEL_ZOO; repeatable")] = None,
     time_limit: Annotated[float, typer.Option(help="seconds for each refinement")] = 120.0,
 ) -> None:
-    """Prints a table."""
+    """Prints a table of PyTorch's, the refined and the least traffic of each model."""
     unknown = [name for name in only or () if name not in KERNEL_ZOO]
     if unknown:
         raise typer.BadParameter(f"no model is named {unknown[0]!r}; there are: {', '.join(KERNEL_ZOO)}")

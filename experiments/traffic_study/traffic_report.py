@@ -1,4 +1,4 @@
-"""Tables, claims and the picture of `experiments.traffic_study.compare_strategies`."""
+"""Makes tables, claims and the picture of `experiments.traffic_study.compare_strategies`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from experiments.report.markdown import bullets, cited, page, section, table
 from remat.pictures import write
 
 DEFAULT = "PyTorch"
-"""The strategy that all others are compared with."""
+"""The strategy with which all others are compared."""
 
 REFINED = "refined, by inductor"
 TRANSFORMERS = ("GPT, attention written out", "GPT, fused attention", "BERT", "nn.TransformerEncoder")
@@ -36,7 +36,7 @@ _ILLEGAL = "a plan that is not legal"
 
 
 def summary(models: dict[str, Any]) -> dict[str, Any]:
-    """The goal, model by model, and how often it was met."""
+    """Sums up the goal, model by model, and how often it was met."""
     pairs = {name: pair for name, about in models.items() if (pair := _pair(about["rows"]))}
     return {
         "goal": f"refined moves at most {GOAL:.0%} of PyTorch's default on {', '.join(TRANSFORMERS)}; "
@@ -67,7 +67,7 @@ def _where(pairs: dict[str, Any], column: str) -> list[str]:
 
 
 def markdown(models: dict[str, Any]) -> str:
-    """Makes the page: what holds for all models, and one table of them."""
+    """Makes the page of what holds for all models, and of one table of them."""
     origin = next(iter(models.values()))["provenance"]
     commits = ", ".join(dict.fromkeys(about["provenance"]["commit"] for about in models.values()))
     failed = [f"{name}: {who}: {why}" for name, about in models.items() for who, why in about["failed"].items()]
@@ -118,7 +118,7 @@ def _megabytes(count: int | None) -> str:
 
 
 def picture(models: dict[str, Any], path: Path) -> None:
-    """Bytes moved against bytes saved: a panel for each model, one legend below them."""
+    """Draws bytes moved against bytes saved: a panel for each model, one legend below them."""
     from matplotlib.figure import Figure
 
     columns = min(len(models), 3)
@@ -140,7 +140,7 @@ def picture(models: dict[str, Any], path: Path) -> None:
 
 
 def _panel(axes: Any, rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """Draws the strategies of one model; thin lines show PyTorch's default. What to list in the legend."""
+    """Draws the strategies of one model, with thin lines at PyTorch's default; returns what the legend lists."""
     default = next(row for row in rows if row["strategy"] == DEFAULT)
     axes.axhline(default["bytes"] / 1e6, lw=0.8, color="#bbbbbb", zorder=0)
     axes.axvline(default["saved_bytes"] / 1e6, lw=0.8, color="#bbbbbb", zorder=0)

@@ -1,4 +1,4 @@
-"""Models that the rules of `remat.predict.kernels` were not written for: they show how wrong the rules are elsewhere.
+"""Collects models that the rules of `remat.predict.kernels` were not written for, to show how wrong these are there.
 
 They were written down before any of them was compared. `MENDED` names those that led to a rule since: these are
 held out no longer, and say so wherever they are shown.
@@ -12,7 +12,7 @@ from experiments.models.held_out import images, others, sequences, transformers
 from experiments.models.workloads import Sample
 
 HELD_OUT: dict[str, Callable[[], Sample]] = images.MODELS | sequences.MODELS | others.MODELS | transformers.MODELS
-"""Models by name, with inputs; call within a seed of your own."""
+"""Makers of models and their inputs, by name; set a seed before the call."""
 
 MENDED: dict[str, str] = {}
-"""By name: the rule that a model led to, after it was compared for the first time."""
+"""The rule that a model led to after it was compared for the first time, by the name of the model."""

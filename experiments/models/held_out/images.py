@@ -1,4 +1,4 @@
-"""Models of images."""
+"""Makes held-out models that take images."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from experiments.models.workloads import Sample
 
 
 class GroupNormUNet(nn.Module):
-    """A U-Net of two levels, with group normalization and SiLU, upsampled bilinearly."""
+    """Applies a U-Net of two levels, with group normalization and SiLU, upsampled bilinearly."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -33,7 +33,7 @@ class GroupNormUNet(nn.Module):
 
 
 class SmallVGG(nn.Module):
-    """Convolutions with biases, maximum pooling, linear layers with dropout."""
+    """Applies convolutions with biases, maximum pooling, and linear layers with dropout."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -51,7 +51,7 @@ class SmallVGG(nn.Module):
 
 
 class ChannelsLastBlock(nn.Module):
-    """A block as in ConvNeXt: depthwise 7x7, layer normalization over channels, perceptron, a scale per channel."""
+    """Applies a block of ConvNeXt: depthwise 7x7, layer normalization over channels, perceptron, channel scales."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -65,7 +65,7 @@ class ChannelsLastBlock(nn.Module):
 
 
 class SuperResolution(nn.Module):
-    """PReLU between convolutions, channels shuffled into pixels, an absolute error."""
+    """Applies PReLU between convolutions, shuffles channels into pixels, and takes an absolute error."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -80,7 +80,7 @@ class SuperResolution(nn.Module):
 
 
 class Pyramid(nn.Module):
-    """Three scales of an image: nearest upsampling on the way down, bicubic at the end, a smooth absolute error."""
+    """Joins three scales of an image by nearest and bicubic upsampling, and takes a smooth absolute error."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -101,7 +101,7 @@ class Pyramid(nn.Module):
 
 
 class Generator(nn.Module):
-    """An image from an image: reflected borders, instance normalization, transposed convolutions, tanh."""
+    """Makes an image from an image: reflected borders, instance normalization, transposed convolutions, tanh."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -117,7 +117,7 @@ class Generator(nn.Module):
 
 
 class Video(nn.Module):
-    """Convolutions and pooling in three dimensions."""
+    """Applies convolutions and pooling in three dimensions."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -130,7 +130,7 @@ class Video(nn.Module):
 
 
 class SpatialTransformer(nn.Module):
-    """An image, moved by an affine map that a small net finds, then classified."""
+    """Moves an image by an affine map that a small net finds, and classifies it."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -145,7 +145,7 @@ class SpatialTransformer(nn.Module):
 
 
 class Detector(nn.Module):
-    """A focal loss of the classes, and the generalized overlap of boxes."""
+    """Computes a focal loss of the classes, and the generalized overlap of boxes."""
 
     def __init__(self, width: int, classes: int) -> None:
         super().__init__()
@@ -165,7 +165,7 @@ class Detector(nn.Module):
 
 
 class Shuffle(nn.Module):
-    """Grouped 1x1 convolutions whose channels are shuffled, pooled to several sizes."""
+    """Applies grouped 1x1 convolutions, shuffles their channels, and pools to several sizes."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -182,7 +182,7 @@ class Shuffle(nn.Module):
 
 
 class Classified(nn.Module):
-    """Layers, the mean over the image, a loss."""
+    """Classifies by given layers and the mean over the image; returns the loss."""
 
     def __init__(self, width: int, *layers: nn.Module) -> None:
         super().__init__()
@@ -240,4 +240,4 @@ MODELS: dict[str, Callable[[], Sample]] = {
     ),
     "channel shuffle, adaptive max pooling": _labelled(lambda: Shuffle(32), 8, 3, 32, 32),
 }
-"""By what they contain."""
+"""Makers of the models, by what these contain."""

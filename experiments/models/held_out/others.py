@@ -1,4 +1,4 @@
-"""Models of tables, sets, graphs and functions."""
+"""Makes held-out models that take tables, sets, graphs and functions."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from experiments.models.workloads import Sample
 
 
 class Clicks(nn.Module):
-    """Bags of words, all pairs of products, a perceptron, as in DLRM."""
+    """Predicts clicks from bags of words and all pairs of products by a perceptron, as DLRM does."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -31,7 +31,7 @@ class Clicks(nn.Module):
 
 
 class Messages(nn.Module):
-    """Sums and means over neighbours."""
+    """Computes sums and means over the neighbours of each node."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -45,7 +45,7 @@ class Messages(nn.Module):
 
 
 class NeighbourAttention(nn.Module):
-    """A softmax over the neighbours of each node, by scatters."""
+    """Computes a softmax over the neighbours of each node, by scatters."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -62,7 +62,7 @@ class NeighbourAttention(nn.Module):
 
 
 class Sorted(nn.Module):
-    """Distributions that are compared in order: a sort, a cumulative maximum, a median."""
+    """Compares distributions in order: by a sort, a cumulative maximum, and a median."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -75,7 +75,7 @@ class Sorted(nn.Module):
 
 
 class Points(nn.Module):
-    """The maximum over the points of a set, with batch normalization."""
+    """Takes the maximum over the points of a set, with batch normalization."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -92,7 +92,7 @@ class Points(nn.Module):
 
 
 class Variational(nn.Module):
-    """An autoencoder with random draws and a divergence."""
+    """Encodes and decodes with random draws and a divergence (a variational autoencoder)."""
 
     def __init__(self, width: int, code: int) -> None:
         super().__init__()
@@ -107,7 +107,7 @@ class Variational(nn.Module):
 
 
 class Contrast(nn.Module):
-    """Two towers, normalized; each row and each column is to find its own."""
+    """Contrasts two normalized towers: each row and each column has to find its own partner."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -121,7 +121,7 @@ class Contrast(nn.Module):
 
 
 class Distances(nn.Module):
-    """All distances within a batch, and a hinge."""
+    """Computes all distances within a batch, and a hinge loss."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -133,7 +133,7 @@ class Distances(nn.Module):
 
 
 class RungeKutta(nn.Module):
-    """Four stages a step, for three steps."""
+    """Integrates three steps of four stages each (Runge-Kutta)."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -149,7 +149,7 @@ class RungeKutta(nn.Module):
 
 
 class Mixture(nn.Module):
-    """The density of a mixture of Gaussians whose parameters a net gives."""
+    """Computes the density of a mixture of Gaussians whose parameters a net gives."""
 
     def __init__(self, width: int, parts: int) -> None:
         super().__init__()
@@ -163,7 +163,7 @@ class Mixture(nn.Module):
 
 
 class Radiance(nn.Module):
-    """Sines and cosines of places, and what light is left along a ray."""
+    """Encodes places by sines and cosines, and computes what light is left along a ray."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -178,7 +178,7 @@ class Radiance(nn.Module):
 
 
 class Buckets(nn.Module):
-    """Numbers, sorted into buckets, one-hot, weighed."""
+    """Sorts numbers into buckets, and weighs their one-hot codes."""
 
     def __init__(self, columns: int, width: int) -> None:
         super().__init__()
@@ -192,7 +192,7 @@ class Buckets(nn.Module):
 
 
 class Critic(nn.Module):
-    """Weights divided by their largest singular value, and a hinge."""
+    """Divides weights by their largest singular value, and computes a hinge loss."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -232,4 +232,4 @@ MODELS: dict[str, Callable[[], Sample]] = {
     "buckets, one-hot, prod": _floats(lambda: Buckets(8, 64), (512, 8), (512,)),
     "spectral norm, hinge": _floats(lambda: Critic(256), (512, 256), (512, 256)),
 }
-"""By what they contain."""
+"""Makers of the models, by what these contain."""

@@ -1,4 +1,4 @@
-"""Models of sequences, written out."""
+"""Makes held-out models that take sequences, written out in plain PyTorch."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _BATCH, _LENGTH, _WIDTH, _HEADS = 8, 64, 128, 4
 
 
 class Words(nn.Module):
-    """An embedding, layers, a head, the loss of given labels."""
+    """Applies an embedding, layers and a head; returns the loss of given labels."""
 
     def __init__(self, *layers: nn.Module, smoothing: float = 0.0, vocabulary: int = 512) -> None:
         super().__init__()
@@ -29,7 +29,7 @@ class Words(nn.Module):
 
 
 class GatedConvolutions(nn.Module):
-    """One-dimensional convolutions with normalized weights, gated linear units, a residual."""
+    """Applies one-dimensional convolutions with normalized weights, gated linear units, a residual."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -43,7 +43,7 @@ class GatedConvolutions(nn.Module):
 
 
 class Dilated(nn.Module):
-    """Causal convolutions with holes, tanh times sigmoid, as in WaveNet."""
+    """Applies causal dilated convolutions, and tanh times sigmoid, as WaveNet does."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -60,7 +60,7 @@ class Dilated(nn.Module):
 
 
 class Gru(nn.Module):
-    """GRU cells, step by step."""
+    """Runs GRU cells, step by step."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -86,7 +86,7 @@ class RmsNorm(nn.Module):
 
 
 class Rotary(nn.Module):
-    """Rotary positions, grouped queries, a gated perceptron, as in Llama."""
+    """Applies rotary positions, grouped queries and a gated perceptron, as Llama does."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -113,7 +113,7 @@ class Rotary(nn.Module):
 
 
 class Masked(nn.Module):
-    """Attention as one operator under a boolean mask, then under a learned bias."""
+    """Computes attention as one operator under a boolean mask, then under a learned bias."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -129,7 +129,7 @@ class Masked(nn.Module):
 
 
 class Alibi(nn.Module):
-    """Attention by einsum, with a bias that grows with the distance, and a soft cap on its scores."""
+    """Computes attention by einsum, with a bias that grows with the distance, and a soft cap on its scores."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -145,7 +145,7 @@ class Alibi(nn.Module):
 
 
 class LinearAttention(nn.Module):
-    """Causal attention without a softmax: sums over all that came before."""
+    """Computes causal attention without a softmax: by sums over all that came before."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -158,7 +158,7 @@ class LinearAttention(nn.Module):
 
 
 class LogSpace(nn.Module):
-    """A gated linear recurrence, computed at once by sums in the logarithm."""
+    """Computes a gated linear recurrence at once, by sums of logarithms."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -172,7 +172,7 @@ class LogSpace(nn.Module):
 
 
 class Experts(nn.Module):
-    """Each word goes through the two best of four perceptrons, which all run; the load is balanced."""
+    """Sends each word through the two best of four perceptrons, which all run, and balances their load."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -187,7 +187,7 @@ class Experts(nn.Module):
 
 
 class Modulated(nn.Module):
-    """Layer normalization whose scale and shift come from the time, as in a diffusion transformer."""
+    """Applies layer normalization whose scale and shift come from the time, as in a diffusion transformer."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -206,7 +206,7 @@ class Modulated(nn.Module):
 
 
 class Fourier(nn.Module):
-    """The real part of a Fourier transform in the place of attention."""
+    """Takes the real part of a Fourier transform in the place of attention."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -217,7 +217,7 @@ class Fourier(nn.Module):
 
 
 class Half(nn.Module):
-    """A transformer layer in bfloat16 by autocast."""
+    """Applies a transformer layer in bfloat16 by autocast."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -257,4 +257,4 @@ MODELS: dict[str, Callable[[], Sample]] = {
     "bfloat16 by autocast": _words(Half),
     "label smoothing, CELU": _words(lambda: nn.Linear(_WIDTH, _WIDTH), nn.CELU, smoothing=0.1),
 }
-"""By what they contain."""
+"""Makers of the models, by what these contain."""

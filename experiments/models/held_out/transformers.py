@@ -1,4 +1,4 @@
-"""Models of the `transformers` package, a layer or two of each, with random weights: nothing to download."""
+"""Makes models of the `transformers` package, a layer or two of each, with random weights: nothing to download."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _IMAGE: dict[str, Any] = {"image_size": 64, "num_labels": 10}
 def _made(
     head: Callable[[nn.Module], nn.Module], classes: str, inputs: int, options: dict[str, Any], attention: str | None
 ) -> Callable[[], Sample]:
-    """A model that is made when it is called.
+    """Returns a function that makes a model when it is called.
 
     Args:
         head: adds the loss.
@@ -89,4 +89,4 @@ MODELS: dict[str, Callable[[], Sample]] = {
     ),
     "HF SegFormer: reduced attention": _vision("SegformerForImageClassification SegformerConfig", None, **_SEGMENTS),
 }
-"""By what they contain."""
+"""Makers of the models, by what these contain."""
