@@ -59,7 +59,7 @@ def case(whole: Whole, method: str, setting: Setting) -> Figures:
 
 
 def _checked(seen: Outcome, whole: Whole, method: str, setting: Setting) -> Figures:
-    """Compares a method with no-checkpoint, and no-checkpoint with eager mode, from which half precision rounds away."""
+    """Compares a method with no-checkpoint, and no-checkpoint with eager mode, as half precision alone rounds."""
     expected, eager_error = reference(whole, setting)
     if method == NO:
         return {"eager_error": eager_error}
