@@ -1,6 +1,6 @@
 """Solves a case in a process that can be killed: `python -m experiments.compare_solvers.child`.
 
-It reads a pickled `Case` from standard input and writes a line of JSON after each step (`solving.steps`).
+It reads a pickled `SolverCase` from standard input and writes a line of JSON after each step (`solving.steps`).
 """
 
 from __future__ import annotations
