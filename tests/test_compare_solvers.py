@@ -60,7 +60,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from remat import Plan, Reason, Solution, Solver, Termination
+from remat import Choice, Plan, Reason, Solution, Solver, Termination
 from remat.answer.solution import ClaimedBound
 from solvers import ORTools
 
@@ -74,7 +74,7 @@ class Liar(Solver):
 
     def _solve(self, problem, *, time_limit_s):
         bound = ORTools()._solve(problem, time_limit_s=None).objective + 1
-        choice = remat.Choice.from_saved(problem, ~problem.cannot_save.mask)
+        choice = Choice.from_saved(problem, ~problem.cannot_save.mask)
         claim = Termination(Reason.FEASIBLE, bound)
         return Solution(choice.plan(problem), choice.cost(problem), claim, ClaimedBound("nobody"), self.name)
 
