@@ -53,7 +53,7 @@ from remat.views.report import (
     solver_rows,
     source,
 )
-from remat.views.report.origins import Origin, device
+from remat.views.report.origins import device, separated
 from remat.views.report.section import Section
 
 
@@ -461,10 +461,10 @@ def test_rows_without_numbers_make_a_table_and_no_plot(tmp_path: Path) -> None:
 
 
 def test_provenance_says_once_what_all_runs_share_and_marks_what_no_commit_holds() -> None:
-    origin = Origin.of([ORIGIN | {"seconds": "1"}, ORIGIN | {"seconds": "2"}])
-    assert origin.common["commit"] == "0123456789ab-dirty (uncommitted changes)"
-    assert origin.common["device"] == "CPU"
-    assert origin.differing == ({"seconds": "1"}, {"seconds": "2"})
+    common, differing = separated([ORIGIN | {"seconds": "1"}, ORIGIN | {"seconds": "2"}])
+    assert common["commit"] == "0123456789ab-dirty (uncommitted changes)"
+    assert common["device"] == "CPU"
+    assert differing == ({"seconds": "1"}, {"seconds": "2"})
 
 
 def luminance(colour: str) -> float:

@@ -38,3 +38,8 @@ def table(rows: Iterable[Mapping[str, object]]) -> Table:
                 built.add_column(heading, overflow="fold")
         built.add_row(*(cell if isinstance(cell, Text) else Text(str(cell)) for cell in row.values()))
     return built
+
+
+def counted(number: int, what: str) -> str:
+    """Writes how many there are: "1 figure", "2,000 figures"."""
+    return f"{number:,} {what}{'' if number == 1 else 's'}"

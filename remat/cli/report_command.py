@@ -10,7 +10,7 @@ import typer
 
 from remat.answer.registry import DEFAULT_ESTIMATOR
 from remat.cli.options import Budgets, EstimatorName, Json
-from remat.cli.output import print_json
+from remat.cli.output import counted, print_json
 from remat.words import human_bytes
 
 if TYPE_CHECKING:
@@ -76,9 +76,7 @@ def write_report(
         ]
         return print_json({"report": str(output), "bytes": size_bytes, "files": files})
     for file, figures, tables in shown:
-        typer.echo(f"{file.name}: {file.section.kind.lower()}, {_count(figures, 'figure')}, {_count(tables, 'table')}")
+        typer.echo(
+            f"{file.name}: {file.section.kind.lower()}, {counted(figures, 'figure')}, {counted(tables, 'table')}"
+        )
     return typer.echo(f"written to {output} ({human_bytes(size_bytes)})")
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}{'' if number == 1 else 's'}"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Annotated, Any
 
@@ -26,9 +25,8 @@ from remat.cli.options import (
     SolverOptions,
     TimeLimit,
 )
-from remat.cli.output import console, print_json, table
+from remat.cli.output import console, counted, print_json, table
 from remat.facts.graph import Graph
-from remat.problem.costmodel import CostModel
 from remat.problem.problem import Problem
 from remat.views.compare import warm_up
 from remat.words import human_bytes, human_price
@@ -66,25 +64,21 @@ def solve(
     else:
         solution = remat.solve(problem, chosen, time_limit_s=time_limit)
     assert solution.plan is not None  # both raise where there is none
+    facts = PlanFacts.of(values, solution.plan)
     solver = label(chosen) if chosen else solution.solver
     if output is not None:
         solution.plan.made_for(values).save(output)
     if as_json:
-        return print_json({"graph": str(graph)} | _document(values, model, solver, solution, pose_time_s))
+        about = {"graph": str(graph), "values": len(values), "cost_model": label(model), "unit": model.unit}
+        found = _document(solution, pose_time_s) | {"digest": solution.plan.digest}
+        return print_json(about | {"solver": solver} | found | asdict(facts))
     heading = f"{graph.name}: {len(values):,} values, {label(model)}, {solver}"
-    return _print(values, problem, solution, heading, model.unit, pose_time_s, top)
+    return _print(values, problem, solution, facts, heading, model.unit, pose_time_s, top)
 
 
-def _document(
-    graph: Graph, cost_model: CostModel, solver: str, solution: Solution, pose_time_s: float
-) -> dict[str, Any]:
-    """Describes a solution, and the facts about its plan, for JSON."""
-    assert solution.plan is not None  # remat.solve raises where there is none
+def _document(solution: Solution, pose_time_s: float) -> dict[str, Any]:
+    """Describes a solution for JSON: its price, and how it was found and proven."""
     return {
-        "values": len(graph),
-        "cost_model": label(cost_model),
-        "unit": cost_model.unit,
-        "solver": solver,
         "objective": solution.objective,
         "bound": solution.bound,
         "gap": solution.gap,
@@ -94,17 +88,20 @@ def _document(
         "proven": solution.is_proven,
         "pose_time_s": pose_time_s,
         "solve_time_s": solution.solve_time_s,
-        "digest": solution.plan.digest,
-        **asdict(PlanFacts.of(graph, solution.plan)),
     }
 
 
 def _print(
-    graph: Graph, problem: Problem, solution: Solution, heading: str, unit: str, pose_time_s: float, top: int
+    graph: Graph,
+    problem: Problem,
+    solution: Solution,
+    facts: PlanFacts,
+    heading: str,
+    unit: str,
+    pose_time_s: float,
+    top: int,
 ) -> None:
     """Prints objective, proof, what is saved (the largest `top` of it) and how much is recomputed."""
-    assert solution.plan is not None  # remat.solve raises where there is none
-    facts = PlanFacts.of(graph, solution.plan)
     out = console()
     out.print(Text(heading, style="bold"))
     grid = Table.grid(padding=(0, 2))
@@ -124,22 +121,18 @@ def _summary(facts: PlanFacts, solution: Solution, unit: str, pose_time_s: float
     gap = f", gap {solution.gap:.2%}" if solution.gap else ""
     ended = "proven optimal" if solution.is_proven else solution.termination.reason.name.lower()
     evidence = "" if solution.certificate is None else f" ({solution.certificate})"
-    saved = f"{_count(facts.saved_activations, 'activation')}, {human_bytes(facts.saved_bytes)}"
+    saved = f"{counted(len(facts.saved_activations), 'activation')}, {human_bytes(facts.saved_bytes)}"
     if facts.saved_inputs:
-        saved += f"; and {_count(facts.saved_inputs, 'input')}, alive anyway"
-    views = f", and {_count(facts.recomputed_views, 'view')}" if facts.recomputed_views else ""
+        saved += f"; and {counted(len(facts.saved_inputs), 'input')}, alive anyway"
+    views = f", and {counted(len(facts.recomputed_views), 'view')}" if facts.recomputed_views else ""
     return [
         ("objective", human_price(solution.objective or 0, unit)),
         ("bound", bound + gap),
         ("proof", ended + evidence),
         ("saved", saved),
-        ("recomputed", f"{_count(facts.recomputed_ops, 'operator')}{views}"),
+        ("recomputed", f"{counted(len(facts.recomputed_ops), 'operator')}{views}"),
         ("time", f"posed in {1000 * pose_time_s:.2f} ms, solved in {1000 * solution.solve_time_s:.2f} ms"),
     ]
-
-
-def _count(names: Sequence[str], what: str) -> str:
-    return f"{len(names):,} {what}{'' if len(names) == 1 else 's'}"
 
 
 def _largest(graph: Graph, problem: Problem, facts: PlanFacts, unit: str) -> list[dict[str, str]]:

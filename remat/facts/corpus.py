@@ -8,7 +8,6 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import dataclass, fields
-from functools import cached_property
 from pathlib import Path
 from typing import Any, cast
 
@@ -81,19 +80,16 @@ class Corpus:
             raise NotInstalled(f"no corpus in {place} (there is no {INDEX}): {_WHERE}")
         return cls(place, tuple(_entry(path, row) for row in _rows(path)))
 
-    @cached_property
-    def _by_name(self) -> dict[str, Entry]:
-        return {entry.name: entry for entry in self.entries}
-
     def entry(self, name: str) -> Entry:
         """Returns what the index says about an instance.
 
         Raises:
             UnknownName: there is none of that name.
         """
-        if name not in self._by_name:
-            raise UnknownName(f"the corpus has no {name!r}{near(name, self._by_name)}; `remat corpus list` names all")
-        return self._by_name[name]
+        known = {entry.name: entry for entry in self.entries}
+        if name not in known:
+            raise UnknownName(f"the corpus has no {name!r}{near(name, known)}; `remat corpus list` names all")
+        return known[name]
 
     def path(self, name: str) -> Path:
         """Returns the path of an instance's file, checked against the index.

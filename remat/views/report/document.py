@@ -10,6 +10,7 @@ from remat.answer.registry import DEFAULT_ESTIMATOR
 from remat.errors import InvalidOption
 from remat.views.report.plots import check_installed
 from remat.views.report.readers import Options, Reader, read
+from remat.views.report.render import render
 from remat.views.report.section import ReportedFile
 from remat.views.report.source import Source
 
@@ -53,7 +54,7 @@ class Page:
             RematError: a file is of no kind that a report understands, or it is damaged.
         """
         check_installed()
-        sources = [Source.read(path) for path in paths]
+        sources = [Source(Path(path), Path(path).read_bytes()) for path in paths]
         if not sources:
             raise InvalidOption("paths must name at least one file of results, got none")
         options = Options(estimator, refine)
@@ -65,8 +66,6 @@ class Page:
 
     def html(self) -> str:
         """Renders the page: complete, with Plotly in it."""
-        from remat.views.report.render import render
-
         return render(self.title, self.files)
 
     def save(self, path: str | Path) -> int:

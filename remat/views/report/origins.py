@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from remat.views.report.section import Provenance, Row
@@ -15,26 +14,17 @@ _DIRTY = "-dirty"
 _NO_GPU = "no GPU"
 
 
-@dataclass(frozen=True)
-class Origin:
-    """Holds the provenance of all runs behind a section.
+def separated(runs: Sequence[Provenance]) -> tuple[dict[str, str], tuple[Row, ...]]:
+    """Separates what all runs have in common from what differs.
 
-    Attributes:
-        common: what is the same for all runs.
-        differing: what is not: a row a run; none if there is one run, or all are alike.
+    Returns:
+        facts by name; and a row for each run, none if there is one run, or all are alike.
     """
-
-    common: Mapping[str, str]
-    differing: tuple[Row, ...]
-
-    @classmethod
-    def of(cls, runs: Sequence[Provenance]) -> Origin:
-        """Separates what runs have in common from what differs."""
-        facts = [_ordered(run) for run in runs]
-        keys = list(dict.fromkeys(key for run in facts for key in run))
-        common = {key: facts[0][key] for key in keys if len({run.get(key) for run in facts}) == 1}
-        differing = [{key: run.get(key) for key in keys if key not in common} for run in facts]
-        return cls(common, tuple(differing) if len(common) < len(keys) else ())
+    facts = [_ordered(run) for run in runs]
+    keys = list(dict.fromkeys(key for run in facts for key in run))
+    common = {key: facts[0][key] for key in keys if len({run.get(key) for run in facts}) == 1}
+    differing = [{key: run.get(key) for key in keys if key not in common} for run in facts]
+    return common, tuple(differing) if len(common) < len(keys) else ()
 
 
 def strings(document: Mapping[str, Any]) -> Provenance:

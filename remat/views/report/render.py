@@ -5,15 +5,15 @@ from __future__ import annotations
 import base64
 import hashlib
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 from itertools import count
 from pathlib import Path
 from typing import Any
 
 from remat.views.report import cells
-from remat.views.report.origins import Origin, devices, is_dirty
-from remat.views.report.section import Figure, ReportedFile, Section, Table
+from remat.views.report.origins import devices, is_dirty, separated
+from remat.views.report.section import Figure, ReportedFile, Row, Section, Table
 from remat.words import human_bytes
 
 _HERE = Path(__file__).parent
@@ -67,7 +67,7 @@ def _policy(scripts: Sequence[str]) -> str:
 
 def _file(file: ReportedFile, position: int) -> dict[str, Any]:
     section = file.section
-    origin = Origin.of(section.provenance)
+    common, differing = separated(section.provenance)
     numbers = (f"s{position}-e{number}" for number in count(1))  # the same for the same page
     badges = _badges(section)
     # A figure is looked at, and copied, without the heading of its section.
@@ -88,8 +88,8 @@ def _file(file: ReportedFile, position: int) -> dict[str, Any]:
         "kind": section.kind,
         "text": section.text,
         "badges": badges,
-        "facts": _facts(file, origin),
-        "runs": _table(Table("Runs", origin.differing), next(numbers)) if origin.differing else None,
+        "facts": _facts(file, common, differing),
+        "runs": _table(Table("Runs", differing), next(numbers)) if differing else None,
         "parts": parts,
     }
 
@@ -102,13 +102,13 @@ def _badges(section: Section) -> list[tuple[str, str]]:
     return badges + ([("dirty", "uncommitted changes")] if is_dirty(section.provenance) else [])
 
 
-def _facts(file: ReportedFile, origin: Origin) -> list[tuple[str, str]]:
+def _facts(file: ReportedFile, common: Mapping[str, str], differing: Sequence[Row]) -> list[tuple[str, str]]:
     """Lists (name, value) of each fact about a file; what the file does not state is named, too."""
     known = {"file": file.name, "sha256": file.sha256[:16], "size": human_bytes(file.size_bytes)}
-    stated = {*origin.common, *(key for run in origin.differing for key in run)}
+    stated = {*common, *(key for run in differing for key in run)}
     stated |= {"date"} if "captured" in stated else set()  # as graph files call it
     unknown = ", ".join(key for key in ("commit", "date", "device") if key not in stated)
-    return [*known.items(), *origin.common.items(), *([(unknown, "not stated in the file")] if unknown else [])]
+    return [*known.items(), *common.items(), *([(unknown, "not stated in the file")] if unknown else [])]
 
 
 def _figure(figure: Figure, name: str, where: str) -> dict[str, Any]:

@@ -14,12 +14,7 @@ Draw = Callable[[Sequence[Row]], tuple[Figure, ...]]
 """Draws the figures that rows of these columns have; none if it does not know them."""
 
 
-def no_figures(_: Sequence[Row]) -> tuple[Figure, ...]:
-    """Draws nothing: the rows get a table alone."""
-    return ()
-
-
-def parts(document: Mapping[str, Any], draw: Draw = no_figures, *, within: str = "") -> tuple[Part, ...]:
+def parts(document: Mapping[str, Any], draw: Draw = lambda _: (), *, within: str = "") -> tuple[Part, ...]:
     """Makes a part for each list of rows and each object of a document, and one table of what is left.
 
     Args:
@@ -44,7 +39,7 @@ def parts(document: Mapping[str, Any], draw: Draw = no_figures, *, within: str =
     return (*made, *([Part("Settings", tables=(Table("Settings", facts),))] if facts else []))
 
 
-def part(name: str, rows: Sequence[Row], draw: Draw = no_figures) -> Part:
+def part(name: str, rows: Sequence[Row], draw: Draw = lambda _: ()) -> Part:
     """Makes the part of one list of rows."""
     if solver_rows.is_comparison(rows):
         return solver_charts.part(rows, _title(name))

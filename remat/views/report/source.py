@@ -44,15 +44,6 @@ class Source:
     path: Path
     data: bytes
 
-    @classmethod
-    def read(cls, path: str | Path) -> Source:
-        """Reads a file.
-
-        Raises:
-            OSError: there is none, it cannot be read, or it is a directory.
-        """
-        return cls(Path(path), Path(path).read_bytes())
-
     @property
     def sha256(self) -> str:
         """The hash of the bytes, in hexadecimal."""
