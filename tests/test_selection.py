@@ -174,7 +174,7 @@ def test_a_class_in_the_place_of_an_instance_is_an_error_that_helps() -> None:
 
 
 def test_a_graph_in_the_place_of_a_problem_is_an_error_that_helps() -> None:
-    with pytest.raises(InvalidProblem, match=r"solve\(\) takes a remat\.Problem, got Graph; .*cost_model\.pose"):
+    with pytest.raises(InvalidProblem, match=r"remat\.Problem, got Graph; .*cost_model\.pose"):
         remat.solve(GraphBuilder().build())  # type: ignore[arg-type]
 
 
