@@ -33,7 +33,7 @@ from remat.predict.memory import Simulator, Timeline, lower_bound, simulate
 from remat.predict.memory.bound import AlwaysAlive
 from remat.predict.memory.registers import fusion
 from remat.predict.memory.storages import Storages
-from remat.pytorch.read.uncompiled import run_uncompiled
+from remat.pytorch.read.interpreter import run_uncompiled
 from remat.pytorch.run.partitioner import Partitioner
 from remat.testing import graphs
 

@@ -28,7 +28,7 @@ from experiments.models import zoo
 from experiments.models.cases import CASES
 from experiments.models.training import train
 from remat.pytorch.read import split
-from remat.pytorch.read.uncompiled import run_uncompiled
+from remat.pytorch.read.interpreter import run_uncompiled
 from remat.pytorch.seam.torch_partitioner import partition
 from remat.pytorch.seam.torch_settings import fresh_compilation
 

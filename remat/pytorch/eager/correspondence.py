@@ -1,4 +1,4 @@
-"""Which value of a joint graph is which result of an eager operator.
+"""Finds which value of a joint graph is which result of an eager operator.
 
 The joint graph was decomposed, stripped of common subexpressions and passed over; eager runs whole
 operators. So every eager operator is decomposed as the compiler would, and its pieces are looked up in
@@ -77,7 +77,7 @@ class _Pieces:
 
     @property
     def computed(self) -> Iterable[fx.Node]:
-        """All but inputs, views, and the writing back of what was functionalized."""
+        """Lists all nodes but inputs, views, and the writing back of what was functionalized."""
         for node in self.nodes:
             if node.op == "call_function" and self.base[node] is node and not is_mutable(node.target):
                 yield node
@@ -158,12 +158,12 @@ class _Search:
         return learnt
 
     def _may_be(self, what: _Key, node: fx.Node) -> bool:
-        """An unknown content comes from outside if and only if the node does, and no other one is that node."""
+        """Whether an unknown content may be a node: both come from outside or neither does, and no other one is it."""
         from_outside = what not in self.maker and isinstance(what[1], int)
         return from_outside == (node.op == "placeholder") and self.standing_for.get(node, what) == what
 
     def answer(self) -> Correspondence:
-        """What is known after the last call."""
+        """Says what is known after the last call."""
         found = Correspondence()
         for what, node in self.node_of.items():
             if what in self.maker:
@@ -175,14 +175,14 @@ class _Search:
 
 
 def _contents(call: EagerCall) -> set[Content]:
-    """What a call leaves in memory that was not there before."""
+    """Lists what a call leaves in memory that was not there before."""
     new = set(call.created)
     new |= {result.content for result in call.results if result and result.content[0] in call.written}
     return new | {(op.content[0], op.content[1] + 1) for op in call.operands if op.content[0] in call.written}
 
 
 def _kind(node: fx.Node) -> tuple[Any, ...]:
-    """Shapes and dtypes of a value, or of the elements of a tuple."""
+    """Lists shapes and dtypes of a value, or of the elements of a tuple."""
     leaves = tree_leaves(node.meta.get("val"))
     return tuple(
         (leaf.dtype, *map(hint, leaf.shape)) if isinstance(leaf, Tensor) else leaf.__class__ for leaf in leaves

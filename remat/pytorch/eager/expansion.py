@@ -1,4 +1,4 @@
-"""An eager operator in the pieces that the compiler would make of it."""
+"""Takes an eager operator apart into the pieces that the compiler would make of it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What eager PyTorch runs: the operators below autograd, in order, and which memory each reads and writes."""
+"""Records what eager PyTorch runs: the operators below autograd, in order, and which memory each reads and writes."""
 
 from __future__ import annotations
 
@@ -176,7 +176,7 @@ def _keep_nothing(*args: Any, **kwargs: Any) -> CheckpointPolicy:
 
 
 def _other_random_states() -> bytes:
-    """The states of Python's and numpy's random number generators."""
+    """Reads the states of Python's and numpy's random number generators."""
     return pickle.dumps((random.getstate(), np.random.get_state()))
 
 
@@ -255,7 +255,7 @@ class _Recorder(TorchDispatchMode):
 
 
 def _written(op: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterator[Operand]:
-    """The arguments that an operator writes to."""
+    """Lists the arguments that an operator writes to."""
     if not is_mutable(op):
         return
     for i, argument in enumerate(schema_of(op).arguments):

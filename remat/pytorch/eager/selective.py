@@ -1,4 +1,4 @@
-"""A plan for eager PyTorch: as a policy of selective activation checkpointing."""
+"""Exports a plan to eager PyTorch, as a policy of selective activation checkpointing."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ class Observed:
 
 
 class _Export:
-    """Values of one plan, as calls to keep."""
+    """Finds the calls to keep for the values of one plan."""
 
     def __init__(self, graph: Graph, plan: Plan, recording: Recording, found: Correspondence) -> None:
         self.graph = graph
@@ -133,11 +133,11 @@ class _Export:
         )
 
     def _base(self, name: str) -> str:
-        """The value that owns the storage of a value."""
+        """Names the value that owns the storage of a value."""
         return self.graph.names[int(self.graph.base[self.graph.index[name]])]
 
     def _why_not(self, base: str) -> str | None:
-        """Why eager cannot keep the value that owns a storage, or None."""
+        """Says why eager cannot keep the value that owns a storage, or None."""
         for position, content in self.found.returned.get(base, []):
             call = self.calls[position]
             if content not in call.created:

@@ -1,4 +1,4 @@
-"""TorchInductor's schedule of an FX graph, from inside one of Inductor's own passes.
+"""Asks TorchInductor for its schedule of an FX graph, from inside one of Inductor's own passes.
 
 A copy of the graph is lowered, fused and scheduled as it will be, and thrown away: no code is written, and
 nothing of the compilation in progress changes. It takes about as long as that part of the compilation.
@@ -32,7 +32,7 @@ def dry_run(graph: fx.Graph) -> list[InductorKernel]:
 
 
 def _named(kernels: list[InductorKernel], lowering: Any) -> list[InductorKernel]:
-    """Kernels whose reads and writes are nodes of the graph, if there is one that they can stand for.
+    """Names what kernels read and write after nodes of the graph, where there is one that it can stand for.
 
     What has no node is a result of a call with several, or a copy that a call needs of an operand: it was made
     while the call was lowered, so that the call is the last of its origins, and the operand the one before.
@@ -60,7 +60,7 @@ def _named(kernels: list[InductorKernel], lowering: Any) -> list[InductorKernel]
 
 
 def _origins(buffer: Any) -> Collection[fx.Node]:
-    """The nodes behind a buffer; of one that a call writes over, the call."""
+    """Finds the nodes behind a buffer; of one that a call writes over, the call."""
     operation = buffer.get_defining_op()
     return () if operation is None else operation.get_origins()
 

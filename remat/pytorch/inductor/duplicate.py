@@ -79,7 +79,7 @@ class DuplicateAcrossKernels(CustomGraphPass):
 
 
 def _decided(graph: fx.Graph) -> tuple[Pass, dict[int, frozenset[int]]]:
-    """The graph's kernels, and what each is to compute again. The graph stays as it is: copies are tried."""
+    """Finds the graph's kernels, and what each is to compute again. The graph stays as it is: copies are tried."""
     kernels = dry_run(graph)
     whole = pass_of(graph, kernels)
     again = recompute_across(whole).again
@@ -99,7 +99,7 @@ class _Trials:
         self.failures_left = _MOST_TRIALS
 
     def keep(self, readers: list[int]) -> list[int]:
-        """All readers that were kept so far, those of `readers` that help included."""
+        """Tries some readers, and lists all that were kept so far: those of them that help are among these."""
         if not readers or not self.failures_left:
             return self.kept
         trial = copied(self.graph)
@@ -188,7 +188,7 @@ class _Rewriting:
                     reader.replace_input_with(operand, self._copy(operand, sizes, shared))
 
     def _behind(self, reader: fx.Node, copied: Iterable[fx.Node]) -> list[fx.Node]:
-        """What is to be copied for a reader, operands first, as `copied` has them."""
+        """Lists what is to be copied for a reader, operands first, as `copied` has them."""
         candidates, found, todo = set(copied), set[fx.Node](), [reader]
         while todo:
             fresh = candidates.intersection(self.operands[todo.pop()]) - found
@@ -197,7 +197,7 @@ class _Rewriting:
         return [node for node in copied if node in found]
 
     def _copy(self, node: fx.Node, copied: Container[fx.Node], shared: dict[fx.Node, fx.Node] | None) -> fx.Node:
-        """A copy of what is to be copied, reading copies; or the node itself."""
+        """Copies what is to be copied, so that it reads copies; returns any other node as it is."""
         if node not in copied:
             return node
         if shared is not None and node in shared:

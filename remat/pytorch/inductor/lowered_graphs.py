@@ -1,4 +1,4 @@
-"""TorchInductor's lowered graphs of a model under a plan, up to the point where kernels would be written.
+"""Visits TorchInductor's lowered graphs of a model under a plan, where kernels would be written next.
 
 Everything runs as in a compilation: Dynamo, AOTAutograd, our split, Inductor's passes, lowering, fusion and
 scheduling. Then, instead of code generation, a visitor looks at what is scheduled, and the graphs are

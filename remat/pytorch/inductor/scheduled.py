@@ -1,4 +1,4 @@
-"""The kernels that TorchInductor schedules for a plan, without generating code: of a model, or of a `Graph` alone."""
+"""Lists the kernels that TorchInductor schedules for a plan, without code: of a model, or of a `Graph` alone."""
 
 from __future__ import annotations
 

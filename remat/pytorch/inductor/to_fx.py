@@ -1,4 +1,4 @@
-"""A joint FX graph, made again from the columns of a `Graph`: with fake tensors, and nothing allocated.
+"""Makes a joint FX graph again from the columns of a `Graph`: with fake tensors, and nothing allocated.
 
 Operators, arguments, shapes and element types come back as they were. What a graph does not record is
 chosen: inputs are contiguous, tangents have the strides of the outputs that they belong to, the
@@ -131,7 +131,7 @@ class _Builder:
         return node
 
     def _target(self, value: int) -> str:
-        """torch knows tangents by the name of their placeholder."""
+        """Names a placeholder so that torch, which goes by the name, knows whether it is a tangent."""
         name, tangent = self.graph.names[value], bool(self.graph.in_tangents[value])
         if ("tangents" in name) == tangent:
             return name

@@ -1,4 +1,4 @@
-"""Which kernels TorchInductor makes of a graph, and how many bytes it counts for each.
+"""Counts the kernels that TorchInductor makes of a graph, and the bytes of each.
 
 Scheduling is where Inductor knows: after all fusion, before code is written. It is observed while a
 compilation runs, in the thread that compiles. Run with torch 2.11.0, 2.13.0 and 2.15.0.
@@ -75,7 +75,7 @@ def scheduled_kernels(lowering: Any) -> list[InductorKernel]:
 
 
 def operators(node: Any) -> tuple[str, ...]:
-    """Names of the FX nodes that one of the scheduler's nodes computes, in Inductor's order."""
+    """Names the FX nodes that one of the scheduler's nodes computes, in Inductor's order."""
     return tuple(dict.fromkeys(origin.name for part in node.get_nodes() for origin in part.node.get_origins()))
 
 
@@ -95,7 +95,7 @@ def _kernel(node: Any, lowering: Any) -> InductorKernel:
 
 
 def _origin(name: str, lowering: Any) -> str:
-    """The FX node behind a buffer; a placeholder's buffer has its name already."""
+    """Names the FX node behind a buffer; a placeholder's buffer has its name already."""
     buffer = lowering.name_to_buffer.get(name)
     origin = buffer.get_origin_node() if buffer is not None and name not in lowering.graph_inputs else None
     return name if origin is None else origin.name

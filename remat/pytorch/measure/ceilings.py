@@ -1,4 +1,4 @@
-"""The ceilings of this machine's own device, measured: `remat device`."""
+"""Measures the ceilings of this machine's own device: `remat device`."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def measured_device(kind: str | None = None) -> DeviceProfile:
 
 
 def _flops_per_s(stopwatch: Stopwatch, dtype: torch.dtype) -> float | None:
-    """The best rate of square products, each twice as wide as the last until one takes long; None if it cannot."""
+    """Finds the best rate of square products, each twice as wide as the last until one takes long, or None."""
     best, width = 0.0, 256
     while width <= _LARGEST:
         left, right = (torch.ones(width, width, dtype=dtype, device=stopwatch.device) for _ in range(2))
@@ -84,14 +84,14 @@ def _flops_per_s(stopwatch: Stopwatch, dtype: torch.dtype) -> float | None:
 
 
 def _bytes_per_s(stopwatch: Stopwatch) -> float:
-    """Traffic of a copy: as many bytes read as written."""
+    """Measures the traffic of a copy: as many bytes read as written."""
     source = torch.ones(_COPIED_BYTES[stopwatch.device.type], dtype=torch.int8, device=stopwatch.device)
     target = torch.empty_like(source)
     return 2e9 * source.numel() / stopwatch.best_ns(lambda: target.copy_(source), runs=10)
 
 
 def _launch_ns(stopwatch: Stopwatch) -> float:
-    """Time from one tiny kernel to the next, in a long row of them."""
+    """Measures the time from one tiny kernel to the next, in a long row of them."""
     tiny = torch.ones(16, device=stopwatch.device)
 
     def row() -> None:

@@ -1,4 +1,4 @@
-"""The most memory that a call holds at once."""
+"""Measures the most memory that a call holds at once."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from remat.pytorch.seam.allocation_events import cpu_allocations
 
 
 def peak_bytes(call: Callable[[], object], device: torch.device) -> int:
-    """Runs `call()`; the most bytes of tensors on `device` at any moment, above those from before.
+    """Runs `call()`, and says how many bytes of tensors on `device` it held at most, above those from before.
 
     On CUDA, of the current process by torch's caching allocator. On CPU, by the same running total of
     what is allocated and freed, read from the events that torch's CPU allocator reports to the profiler:

@@ -1,4 +1,4 @@
-"""Times of a graph's operators on this machine, each distinct call once."""
+"""Times a graph's operators on this machine, each distinct call once."""
 
 from __future__ import annotations
 

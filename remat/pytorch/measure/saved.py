@@ -1,4 +1,4 @@
-"""What autograd keeps between the forward and the backward pass."""
+"""Counts what autograd keeps between the forward and the backward pass."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a training step computes, and whether it is what another way of running it computes."""
+"""Compares what a training step computes with what another way of running it computes."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Outcome:
     drew: bool
 
     def difference(self, expected: Outcome) -> tuple[float, str]:
-        """The largest relative error of a value, and its name.
+        """Finds the largest relative error of a value, and the name of that value.
 
         Relative to the largest element of what is expected. Infinite where a value, or an element, is missing
         or of another shape.
@@ -124,7 +124,7 @@ def _unknown(why: str) -> dict[str, Any]:
 
 
 def first_line(error: Exception) -> str:
-    """What went wrong, for a table."""
+    """Says what went wrong in one line, for a table."""
     return f"{type(error).__name__}: {error}".splitlines()[0]
 
 
@@ -144,7 +144,7 @@ def _relative_error(seen: Tensor, expected: Tensor, floor: float) -> float:
 
 
 def _largest(value: Tensor) -> float:
-    """The largest finite magnitude; not zero, so that it can be divided by."""
+    """Finds the largest finite magnitude; not zero, so that it can be divided by."""
     magnitudes = value.abs().double()
     finite = magnitudes[magnitudes.isfinite()]
     return max(float(finite.max()), torch.finfo(torch.float64).tiny) if finite.numel() else math.inf

@@ -1,4 +1,4 @@
-"""How long a call takes on a device, as often as it takes to tell."""
+"""Times a call on a device, as often as it takes to be sure."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _FLUSH_BYTES = {"cpu": 64 * 2**20, "cuda": 256 * 2**20}
 
 @contextmanager
 def undisturbed(device: torch.device) -> Generator[None]:
-    """Operators run for real, and as they are called, whatever the caller is in the middle of.
+    """Lets operators run for real, and as they are called, whatever the caller is in the middle of.
 
     While torch compiles, all tensors that are made are fake: what would be timed is how long torch takes to find
     out their shapes. Autocast would compute in another type than the call says.
@@ -85,14 +85,14 @@ def device_of(kind: str | None) -> torch.device:
 
 
 def device_name(device: torch.device) -> str:
-    """What people call the device; for a CPU, with the number of threads that torch uses."""
+    """Names the device as people do; for a CPU, with the number of threads that torch uses."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     return f"{_processor()}, {torch.get_num_threads()} threads"
 
 
 def device_label(device: torch.device) -> str:
-    """What times depend on beyond the call: the device, torch, and how it multiplies and convolves float32."""
+    """Names what times depend on beyond the call: the device, torch, and how it multiplies and convolves float32."""
     backends: Any = torch.backends  # which stubs describe in part
     on_cuda = device.type == "cuda"
     products = backends.cuda.matmul if on_cuda else backends.mkldnn.matmul

@@ -1,4 +1,4 @@
-"""What PyTorch's own partitioner saves at each of its memory budgets, as plans."""
+"""Makes plans of what PyTorch's own partitioner saves at each of its memory budgets."""
 
 from __future__ import annotations
 

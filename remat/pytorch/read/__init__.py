@@ -1,9 +1,9 @@
 """From a model to its joint graph as torch is about to partition it, and from that to the facts of a `Graph`.
 
 `capture` runs Dynamo and AOTAutograd up to the partitioner; `extract` reads the joint graph there: what operators do
-(`operators`), which values share memory (`sharing`), what the forward pass overwrites (`overwritten`), and how each
+(`operators`), which values share memory (`sharing`), what the forward pass overwrites (`mutated_inputs`), and how each
 operator was called (`call_text`, from which `sample_call` makes a call again). `split` hands a choice of saved values
-to torch's partitioner, and `uncompiled` is TorchInductor's pipeline without its code.
+to torch's partitioner, and `interpreter` is TorchInductor's pipeline without its code.
 
 This room imports `remat.facts` and `remat.pytorch.seam`. Begin with `capture`, then `extract`.
 """

@@ -1,4 +1,4 @@
-"""How an operator was called, as text in `Graph.arguments`, and the call back from the text.
+"""Writes how an operator was called as text in `Graph.arguments`, and reads the call back from the text.
 
 A call whose arguments are its producers, each once and in order, is "". Any other is JSON:
 
@@ -9,7 +9,7 @@ Numbers, texts, booleans, null and lists stand for themselves (Infinity and NaN 
 
     {"v": k}                            the k-th producer: the k-th use of the value in `Graph.producers`
     {"v": k, "hint": 7}                 the same, a symbolic integer; 7 when the graph was captured
-    {"dtype": "float32"}                likewise "device", "layout" and "memory_format"
+    {"dtype": "float32"}                and "device", "layout" and "memory_format" in the same way
     {"complex": [re, im]}
     {"slice": [start, stop, step]}
     {"unknown": "Generator"}            what cannot be rebuilt; only its type is kept

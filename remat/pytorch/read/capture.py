@@ -1,4 +1,4 @@
-"""The joint graph of a model's training step, as the compiler would partition it."""
+"""Captures the joint graph of a model's training step, as the compiler would partition it."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from torch import fx
 from remat.errors import CaptureError
 from remat.facts.graph import Graph
 from remat.pytorch.read.extract import extract
+from remat.pytorch.read.interpreter import run_uncompiled
 from remat.pytorch.read.split import split
-from remat.pytorch.read.uncompiled import run_uncompiled
+from remat.pytorch.seam.compilations import DYNAMO_SKIPS, name_of
 from remat.pytorch.seam.fakes import in_their_mode
 from remat.pytorch.seam.restore import put_back
 from remat.pytorch.seam.torch_names import CustomPartitionerFn, torch_compile
@@ -46,7 +47,7 @@ def capture(model_or_fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Gr
     if len(graphs) > 1:
         sizes = ", ".join(str(len(graph)) for graph in graphs)
         raise CaptureError(
-            f"{_name_of(model_or_fn)} has {len(graphs)} joint graphs (of {sizes} values), because of graph breaks "
+            f"{name_of(model_or_fn)} has {len(graphs)} joint graphs (of {sizes} values), because of graph breaks "
             f"(TORCH_LOGS=graph_breaks names them) or nested_compile_region: use remat.pytorch.capture_all"
         )
     return graphs[0]
@@ -60,7 +61,7 @@ def capture_all(model_or_fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -
     """
     graphs: list[Graph] = []
     meta = {
-        "model": _name_of(model_or_fn),
+        "model": name_of(model_or_fn),
         "torch": torch.__version__,
         "captured": datetime.datetime.now(datetime.UTC).date().isoformat(),
     }
@@ -109,15 +110,12 @@ def visit_joint_graphs(visit: JointVisitor, model_or_fn: Callable[..., Any], /, 
     ):
         torch_compile(call, backend=backend)(*args, **kwargs)
     if not visits:
-        raise CaptureError(_why_nothing(_name_of(model_or_fn), traced))
+        raise CaptureError(_why_nothing(name_of(model_or_fn), traced))
 
 
 def _why_nothing(name: str, traced: int) -> str:
     if not traced:
-        return (
-            f"Dynamo traced nothing of {name}: it skips, for one, functions with a graph break inside a loop, and "
-            f"nn.LSTM; TORCH_LOGS=graph_breaks says why"
-        )
+        return f"Dynamo traced nothing of {name}: it skips, for one, {DYNAMO_SKIPS}"
     return (
         f"{name} has no joint graph to capture: either no parameter or input that its output depends on requires "
         f"gradients (call .requires_grad_() on one), or its backward pass needs nothing of the forward pass"
@@ -137,7 +135,3 @@ class _Visit(CustomPartitionerFn):
 
     def uuid(self) -> None:
         return None
-
-
-def _name_of(model_or_fn: Callable[..., Any]) -> str:
-    return getattr(model_or_fn, "__name__", type(model_or_fn).__name__)

@@ -1,4 +1,4 @@
-"""From a live FX joint graph to a `Graph`: every fact that a cost model may ask for, once."""
+"""Reads a live FX joint graph into a `Graph`: every fact that a cost model may ask for, once."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from remat.facts.bans import Bans
 from remat.facts.columns import BoolArray, IntArray, frozen
 from remat.facts.graph import Graph, Region
 from remat.pytorch.read.call_text import call_texts
+from remat.pytorch.read.mutated_inputs import backward_targets, overwritten_inputs, values_in_their_memory
 from remat.pytorch.read.operators import Operator, is_dropout_free
-from remat.pytorch.read.overwritten import backward_targets, overwritten_inputs, values_in_their_memory
 from remat.pytorch.read.sharing import bases
 from remat.pytorch.seam.fakes import hint
 from remat.pytorch.seam.torch_names import formula_over_shapes
@@ -132,7 +132,7 @@ class _Reader:
         return frozen(region)
 
     def _uses(self) -> tuple[IntArray, IntArray, BoolArray, BoolArray]:
-        """Producers, consumers, which values are fusible, and which uses."""
+        """Lists producers and consumers, and says which values are fusible, and which uses."""
         uses = [(self.position[argument], i) for i, sources in enumerate(self.sources) for argument in sources]
         producers, consumers = (_ints([use[end] for use in uses]) for end in (0, 1))
         fusible = _flags([self.op_of[_maker(node)].fusible for node in self.nodes])
@@ -142,7 +142,7 @@ class _Reader:
         return producers, consumers, fusible, frozen(fusible_uses)
 
     def _rules(self, base: Mapping[fx.Node, fx.Node]) -> tuple[Bans, Bans]:
-        """What can never be saved, and never be recomputed, whatever it costs."""
+        """Says what can never be saved, and never be recomputed, whatever it costs."""
         cannot_save: dict[int, str] = {}
         cannot_recompute: dict[int, str] = {}
         for i, (node, op) in enumerate(zip(self.nodes, self.ops, strict=True)):
@@ -190,7 +190,7 @@ _OVER_SHAPES = getattr(formula_over_shapes(math.prod), "__code__", None)
 
 
 def _by_formula(formula: Any, node: fx.Node, value: object) -> Any:
-    """Floating-point operations of a call, as torch's formula counts them."""
+    """Counts the floating-point operations of a call by torch's formula."""
 
     def shape(argument: fx.Node) -> Any:
         given = argument.meta["val"]
@@ -212,7 +212,7 @@ def _ints(numbers: list[int]) -> IntArray:
 
 
 def _marks(nodes: list[fx.Node]) -> dict[CheckpointPolicy, BoolArray]:
-    """Which nodes carry each of torch's marks: none, as a rule."""
+    """Says which nodes carry each of torch's marks: none, as a rule."""
     marks = [node.meta.get("recompute") for node in nodes]
     nowhere = _flags([False] * len(nodes))
     return {
@@ -233,7 +233,7 @@ def _restores_its_state(node: fx.Node) -> bool:
 
 
 def _maker(node: fx.Node) -> fx.Node:
-    """An element of a tuple is written, or fused, by the operator that makes the tuple."""
+    """Finds what writes, or fuses, a value: of an element of a tuple, the operator that makes the tuple."""
     while node.target is operator.getitem:
         node = node.args[0]  # type: ignore[assignment]  # the tuple
     return node
@@ -263,7 +263,7 @@ def _bytes(value: object, shape: tuple[int, ...]) -> int:
 
 
 def _unsaveable(value: object) -> str | None:
-    """Why a value cannot cross from the forward to the backward pass, or None."""
+    """Says why a value cannot cross from the forward to the backward pass, or None."""
     if isinstance(value, (tuple, list)):
         return "a tuple: its elements can be saved"
     if isinstance(value, (torch.SymFloat, torch.SymBool)):

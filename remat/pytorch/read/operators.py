@@ -1,4 +1,4 @@
-"""What a joint graph's operators do, as far as saving and recomputing are concerned."""
+"""Says what a joint graph's operators do, as far as saving and recomputing are concerned."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Operator:
 
     @classmethod
     def of(cls, node: fx.Node) -> Operator:
-        """What the operator of a node does; read once a process, as schemas are slow to read (20 us)."""
+        """Says what the operator of a node does; read once a process, as schemas are slow to read (20 us)."""
         target: Any = node.target
         # A formula may be registered after the first look.
         key = (target, _has_formula(target)) if node.op == "call_function" else node.op
@@ -95,7 +95,7 @@ def _has_formula(target: Any) -> bool:
 
 
 def is_dropout_free(node: fx.Node) -> bool:
-    """Attention that could drop out, but was told not to, draws no random numbers."""
+    """Whether it is attention that could drop out, but was told not to: then it draws no random numbers."""
     given = argument_of(node.target, node.args, node.kwargs, "dropout_p")
     return isinstance(given, (int, float)) and given == 0
 
@@ -111,7 +111,7 @@ def _views(target: Any) -> bool:
 
 
 def _unrepeatable(target: Any) -> str | None:
-    """Why an operator must not run twice, or None."""
+    """Says why an operator must not run twice, or None."""
     if isinstance(target, HigherOrderOperator):
         return "a higher-order operator: its body may draw random numbers or have effects"
     if is_overload(target):

@@ -1,4 +1,4 @@
-"""A value's operator and arguments, made up again from a `Graph` alone, to be run by itself.
+"""Makes up a value's operator and arguments again from a `Graph` alone, to run it by itself.
 
 Arguments get the shapes and element types of the graph. What a graph does not record is chosen: contents
 are random, indices are valid ones, and every tensor is contiguous, also where the model hands over a
@@ -43,7 +43,7 @@ def rebuild(graph: Graph, value: int, device: torch.device) -> Callable[[], Any]
 
 
 def difference(graph: Graph, value: int, result: Any) -> str:
-    """How a result differs from what the graph says of the value, in shape and type; "" if it does not."""
+    """Says how a result differs from what the graph says of the value, in shape and type; "" if it does not."""
     if graph.dtypes[value]:
         return _mismatch(graph, value, result)
     elements: list[int] = graph.consumers[graph.producers == value].tolist()
@@ -91,7 +91,7 @@ def operator_named(name: str) -> Callable[..., Any]:
 
 
 def _index_bounds(packet: str, args: Sequence[Any]) -> dict[int, int]:
-    """What the indices of an operator must stay below, by the identity of the argument.
+    """Says what the indices of an operator must stay below, by the identity of the argument.
 
     For other operators the smallest size of any argument will do, since it bounds an index into any.
     """

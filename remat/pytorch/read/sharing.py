@@ -1,4 +1,4 @@
-"""Which values of a joint graph share memory."""
+"""Finds which values of a joint graph share memory."""
 
 from __future__ import annotations
 

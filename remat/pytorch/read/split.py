@@ -1,4 +1,4 @@
-"""A joint graph into its forward and backward graphs: the one path of capture and compile."""
+"""Splits a joint graph into its forward and backward graphs: the one path of capture and compile."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import fx
 
-from remat.pytorch.read.overwritten import keep_old_values
+from remat.pytorch.read.mutated_inputs import keep_old_values
 from remat.pytorch.seam.torch_partitioner import Chooser, partition
 
 

@@ -2,7 +2,7 @@
 
 `partitioner` is what torch calls with each joint graph: it solves, or replays a plan, checks it, and splits the graph.
 `compile` is `torch.compile` with that partitioner; `ranks` has all processes of a distributed run take one plan;
-`cache_key` tells torch's caches what a plan depends on; and `skipped` warns if a model runs without one.
+`cache_key` tells torch's caches what a plan depends on; and `eager_warning` says if a model runs without one.
 
 This room imports the floors of `remat` up to `remat.improve`, and `remat.pytorch.read` and `.seam`. Begin with
 `partitioner`.

@@ -1,4 +1,4 @@
-"""Everything that can change a plan, as bytes: what torch's cache key is made of.
+"""Makes a key for torch's caches of everything that can change a plan.
 
 A setting is taken apart down to its plain values, wherever a plug-in lies in it: in a sum of sums, in a list, in a
 field of whatever name. Of each plug-in counts its source, so that a cost model under development is never answered
@@ -29,7 +29,7 @@ _PACKAGE = Path(__file__).parents[2]
 
 
 def key_of(*settings: object) -> str:
-    """A hash of settings, and of the sources behind them: the same in every process."""
+    """Hashes settings and the sources behind them: to the same text in every process."""
     digest = hashlib.sha256()
     for source in sorted(_PACKAGE.rglob("*.py")):
         digest.update(source.read_bytes())
@@ -39,7 +39,7 @@ def key_of(*settings: object) -> str:
 
 
 def _parts(setting: object) -> Iterator[bytes]:
-    """What a setting is made of, in a fixed order. A `repr` may leave fields out, and shortens long arrays."""
+    """Takes a setting apart, in a fixed order. A `repr` may leave fields out, and shortens long arrays."""
     if isinstance(setting, CostModel | Estimator):
         yield setting.data().encode()
     if isinstance(setting, CostModel | Estimator | Solver):
@@ -76,7 +76,7 @@ def _names_an_estimator(text: str) -> bool:
 
 
 def _source_of(plugin: type) -> bytes:
-    """The source behind a class: its package's folder, or its module where it is in no package."""
+    """Reads the source behind a class: its package's folder, or its module where it is in no package."""
     module = sys.modules[plugin.__module__]
     if getattr(module, "__file__", None) is None:
         return _source_in_notebook(plugin)
@@ -87,6 +87,6 @@ def _source_of(plugin: type) -> bytes:
 
 @cache
 def _source_in_notebook(plugin: type) -> bytes:
-    """A class without a file is known by itself alone, and for as long as the process lives."""
+    """Numbers a class without a file, which is known by itself alone, for as long as the process lives."""
     del plugin
     return uuid4().bytes

@@ -1,4 +1,4 @@
-"""`torch.compile` with a plan of ours."""
+"""Runs `torch.compile` with a plan of ours."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from remat.answer.registry import DEFAULT_COST_MODEL
 from remat.answer.solver import Solver
 from remat.errors import InvalidOption
 from remat.problem.costmodel import CostModel
-from remat.pytorch.read.uncompiled import run_uncompiled
+from remat.pytorch.read.interpreter import run_uncompiled
+from remat.pytorch.run.eager_warning import warn_if_skipped
 from remat.pytorch.run.partitioner import OnError, Partitioner
-from remat.pytorch.run.skipped import warn_if_skipped
 from remat.pytorch.seam.inductor_lowering import compile_fx, mode_options
 from remat.pytorch.seam.torch_names import torch_compile
 
@@ -51,7 +51,7 @@ def compile(
         the compiled model. Choosing happens when torch compiles, at the first call; what goes
         wrong then is raised there. What Dynamo cannot trace runs eagerly, without a plan, as under
         torch.compile: a graph break inside a loop or nn.LSTM, for two. If nothing of the model was traced,
-        the first call that needs gradients warns (see `remat.pytorch.run.skipped`).
+        the first call that needs gradients warns (see `remat.pytorch.run.eager_warning`).
     """
     if not callable(model):  # pyright: ignore[reportUnnecessaryComparison]
         raise InvalidOption(f"model must be a module or a function, got {model!r}")

@@ -1,4 +1,4 @@
-"""Our choice of saved values, inside torch's own partitioner."""
+"""Puts our choice of saved values into torch's own partitioner."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class Partitioner(CustomPartitionerFn):
         recompute_parameter_copies: bool = False,
         on_error: OnError = "raise",
     ) -> Partitioner:
-        """A partitioner from names or instances."""
+        """Makes a partitioner from names or instances."""
         return cls(
             find_costmodel(cost_model),
             None if solver is None else find_solver(solver),
@@ -117,7 +117,7 @@ class Partitioner(CustomPartitionerFn):
         return [node for node in joint_graph.nodes if node.name in handed]
 
     def _plan(self, graph: Graph) -> Plan:
-        """A checked plan for a graph: the same one on every rank."""
+        """Finds a checked plan for a graph: the same one on every rank."""
         try:
             mine = self._own_plan(graph)
         except Exception as error:  # whatever it is, the other ranks wait for this one
@@ -130,18 +130,17 @@ class Partitioner(CustomPartitionerFn):
         return plan
 
     def _own_plan(self, graph: Graph) -> Plan:
-        """The plan of this rank, checked."""
+        """Finds this rank's plan, and checks it."""
         if self.plans:
             plan = _made_for(graph, self.plans)
         else:
-            found = choose(graph, self.cost_model, self.solver).plan
-            assert found is not None  # choose() raises where there is none
-            plan = found
+            plan = choose(graph, self.cost_model, self.solver).plan
+            assert plan is not None  # choose() raises where there is none
         check_plan(unpriced(graph), plan)
         return plan
 
     def uuid(self) -> str:
-        """Part of torch's cache key: everything that can change a plan (see `remat.pytorch.run.cache_key`).
+        """Gives torch's cache key its part: everything that can change a plan (see `remat.pytorch.run.cache_key`).
 
         Two settings never have the same key twice: with several ranks, one that finds its graph in a cache would
         leave the others waiting for its plan; and with a fallback, a cached graph would run PyTorch's plan without
@@ -171,7 +170,7 @@ def check_nothing_runs_twice(graph: Graph, forward: fx.GraphModule, backward: fx
 
 
 def _made_for(graph: Graph, plans: tuple[Plan, ...]) -> Plan:
-    """The plan that was made for `graph`."""
+    """Picks the plan that was made for `graph`."""
     exact = [plan for plan in plans if plan.graph == graph.signature]
     # A plan without a note of its graph is taken at its word: the check that follows decides.
     unbound = [plan for plan in plans if not plan.graph]

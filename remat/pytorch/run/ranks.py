@@ -1,4 +1,4 @@
-"""One plan for all ranks of a distributed run.
+"""Has all ranks of a distributed run follow one plan.
 
 Ranks that save different values may order their collectives differently, and hang.
 """
@@ -53,7 +53,7 @@ def agreed(mine: Plan | Exception, graph: Graph | None) -> Plan | Exception:
 
 
 def _key(graph: Graph) -> str:
-    """Two graphs with one key have the same legal plans."""
+    """Makes a key of a graph: two graphs with one key have the same legal plans."""
     digest = hashlib.sha256("\n".join(graph.signature).encode())
     bans = (graph.cannot_save.mask, graph.cannot_recompute.mask)
     marks = (graph.must_save, graph.must_recompute, graph.prefer_save, graph.prefer_recompute)

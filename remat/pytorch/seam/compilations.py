@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
+from typing import Any
 
 from remat.pytorch.seam.internals import internals
+
+DYNAMO_SKIPS = "functions with a graph break inside a loop, and nn.LSTM; TORCH_LOGS=graph_breaks says why"
+"""What Dynamo leaves to eager without a word, for one, and where to look."""
+
+
+def name_of(model_or_fn: Callable[..., Any]) -> str:
+    """Finds the name by which messages call a model: of a function its own, of a module its class's."""
+    return getattr(model_or_fn, "__name__", type(model_or_fn).__name__)
 
 
 def graphs_compiled() -> int:

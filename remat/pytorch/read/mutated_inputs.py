@@ -1,4 +1,4 @@
-"""Inputs that the forward pass writes to.
+"""Finds the inputs that the forward pass writes to, and keeps what the backward pass reads of them.
 
 The backward pass would find the new value in them, so it must read neither them nor their views.
 torch's own partitioner lets it, up to 2.15 at least: `h = x.sin() + y*2; y.add_(1);
@@ -81,7 +81,7 @@ def backward_targets(
 
 
 def _target(node: fx.Node, ops: Mapping[fx.Node, Operator]) -> list[fx.Node]:
-    """What a node writes to, if anything."""
+    """Lists what a node writes to: nothing, or one value."""
     return node.all_input_nodes[:1] if node.op == "call_function" and ops[node].mutates else []
 
 

@@ -1,4 +1,4 @@
-"""Notices a compiled model that runs eagerly, and so without a plan.
+"""Warns of a compiled model that runs eagerly, and so without a plan.
 
 Dynamo gives up on some functions without a word. Whether it did is told from what is left behind: a call
 during which nothing was compiled, whose results need gradients, and whose backward pass holds no compiled
@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from remat.pytorch.seam.compilations import graphs_compiled
+from remat.pytorch.seam.compilations import DYNAMO_SKIPS, graphs_compiled, name_of
 from remat.pytorch.seam.fakes import owned
 from remat.pytorch.seam.torch_names import storage_of, tree_leaves
 
@@ -47,7 +47,11 @@ def warn_if_skipped(compiled: Callable[..., Any], model: Callable[..., Any]) -> 
         elif made := _made(result, model, (args, kwargs)):
             pending = False
             if not _is_compiled(made):
-                warnings.warn(_complaint(model), stacklevel=2)
+                warnings.warn(
+                    f"{name_of(model)} runs eagerly, without a plan: Dynamo compiled nothing of it. "
+                    f"It skips, for one, {DYNAMO_SKIPS}",
+                    stacklevel=2,
+                )
         if not pending and isinstance(compiled, nn.Module) and compiled.forward is first:
             compiled.forward = run
         return result
@@ -59,7 +63,7 @@ def warn_if_skipped(compiled: Callable[..., Any], model: Callable[..., Any]) -> 
 
 
 def _made(result: Any, model: Callable[..., Any], args: Any) -> list[Tensor]:
-    """The tensors that a call made and that need gradients: not what it was given, nor views of that."""
+    """Lists the tensors that a call made and that need gradients: not what it was given, nor views of that."""
     known = {_storage(tensor) for tensor in owned(model, args)} | {None}
     results = [leaf for leaf in tree_leaves(result) if isinstance(leaf, Tensor) and leaf.grad_fn is not None]
     return [tensor for tensor in results if _storage(tensor) not in known]
@@ -88,11 +92,3 @@ def _is_compiled(tensors: list[Tensor]) -> bool:
         seen |= following
         stack.extend(following)
     return False
-
-
-def _complaint(model: Callable[..., Any]) -> str:
-    name = getattr(model, "__name__", type(model).__name__)
-    return (
-        f"{name} runs eagerly, without a plan: Dynamo compiled nothing of it. It skips, for one, functions with a "
-        f"graph break inside a loop, and nn.LSTM; TORCH_LOGS=graph_breaks says why"
-    )
