@@ -44,7 +44,7 @@ class ByteTraffic(CostModel):
 
     def __post_init__(self) -> None:
         me = type(self).__name__
-        if self.mode not in get_args(Mode):
+        if not isinstance(self.mode, str) or self.mode not in get_args(Mode):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise InvalidOption(f"{me}.mode must be one of {', '.join(get_args(Mode))}, got {self.mode!r}")
         if not _are_switches(self.rules):
             raise InvalidOption(f"{me}.rules must map names of rules to true or false, got {self.rules!r}")

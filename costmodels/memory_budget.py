@@ -45,7 +45,7 @@ class MemoryBudget(CostModel):
     def __post_init__(self) -> None:
         find_estimator(self.estimator)  # an unknown name is refused where it is typed
         object.__setattr__(self, "budget", _plain(self.budget))  # numbers of numpy wrap, and print otherwise
-        if self.of not in get_args(Of):
+        if not isinstance(self.of, str) or self.of not in get_args(Of):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise InvalidOption(f"MemoryBudget.of must be one of {', '.join(get_args(Of))}, got {self.of!r}")
 
     @property

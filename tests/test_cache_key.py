@@ -6,7 +6,7 @@ import dataclasses
 import os
 import subprocess
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from costmodels import ByteTraffic, MemoryBudget, RecomputeTime
-from remat import CostModel, Estimator, Graph, Terms, register, unregister
+from remat import CostModel, Estimator, Graph, Plan, Terms, register, unregister
 from remat.facts.columns import IntArray
 from remat.predict.time import Profile, Roofline
 from remat.predict.time.known_devices import find_device
@@ -91,6 +91,19 @@ class ReadsAFile(Timed):
         return MEASURED["said"]
 
 
+class Undeclared(CostModel):
+    """A model that is no dataclass, so that its `repr` shows no options."""
+
+    name: ClassVar[str] = "undeclared"
+    unit: ClassVar[str] = "ns"
+
+    def __init__(self, clock: Any) -> None:
+        self.clock = clock
+
+    def terms(self, graph: Graph) -> Terms:
+        return Terms.nothing(graph)
+
+
 @pytest.fixture
 def by_name() -> Any:
     register(Measured)
@@ -113,6 +126,8 @@ B, X = MemoryBudget(estimator=Measured()), Timed()
         Timed(clock={"cpu": [Measured()]}),
         X + Timed(clock=Timed(clock=Measured())),
         Timed(clock="measured-elsewhere"),
+        Timed(clock=frozenset({"cpu", "measured-elsewhere"})),
+        X + Undeclared(Measured()),
         X + (X + ReadsAFile()),
     ],
     ids=repr,
@@ -122,6 +137,23 @@ def test_no_estimator_lies_too_deep(model: CostModel, monkeypatch: pytest.Monkey
     assert key(model) == before
     monkeypatch.setitem(MEASURED, "said", "again")
     assert key(model) != before
+
+
+def test_an_estimator_counts_that_is_registered_after_its_name_was_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    unknown = key(Timed(clock="measured-elsewhere"))
+    register(Measured)
+    try:
+        before = key(Timed(clock="measured-elsewhere"))
+        monkeypatch.setitem(MEASURED, "said", "again")
+        assert len({unknown, before, key(Timed(clock="measured-elsewhere"))}) == 3
+    finally:
+        unregister(Measured.name)
+
+
+def test_the_graph_that_a_plan_was_made_for_counts() -> None:
+    one, other = Plan(("a",), (), ("a: sin, 4 bytes",)), Plan(("b",), (), ("b: cos, 4 bytes",))
+    swapped = replace(one, graph=other.graph), replace(other, graph=one.graph)
+    assert Partitioner.of(plan=(one, other)).uuid() != Partitioner.of(plan=swapped).uuid()
 
 
 def test_a_sum_says_what_its_parts_say(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -145,8 +177,11 @@ SAME = """
 from costmodels import ByteTraffic, MemoryBudget, RecomputeTime
 from remat.predict.time import Roofline
 from remat.pytorch import Partitioner
+from remat.pytorch.run.cache_key import key_of
 print(Partitioner.of(MemoryBudget(0.5) + (RecomputeTime(Roofline("h200")) + RecomputeTime()), "lagrangian").uuid())
 print(Partitioner.of(ByteTraffic(rules={"random": False, "not_fusible": True})).uuid())
+print(Partitioner.of(ByteTraffic(), plan=()).uuid())
+print(key_of(frozenset({"random", "not_fusible", "view"})))
 print(Partitioner.of().uuid())
 """
 

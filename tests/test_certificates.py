@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
+from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar
 
@@ -539,6 +542,34 @@ def test_a_solver_that_lifts_a_ban_or_swaps_names_answers_another_question() -> 
     with pytest.raises(InvalidPlan, match=r"cannot be recomputed \(an input\), but is: 'x'"):
         solve(mine, Meddler())
     assert solve(mine).plan == BEST
+
+
+@pytest.mark.parametrize("twist", [{"strides": (0,)}, {"dtype": np.dtype(">i8")}, {"shape": (2, 2)}])
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_solver_that_twists_a_column_answers_another_question(twist: dict[str, Any]) -> None:
+    """Nobody can write to the memory of a column, but how an array reads it can be set."""
+
+    class Twister(Exhaustive):
+        def _solve(self, problem: Problem, *, time_limit_s: float | None) -> Solution:
+            for name, value in twist.items():
+                setattr(problem.save_cost, name, value)
+            return Solution(BEST, 1, Termination(Reason.OPTIMAL, 1), TrustMe(), self.name)
+
+    mine = replace(CHAIN)
+    with pytest.raises(InvalidPlan, match="the plan costs 5, but"):
+        solve(mine, Twister())
+    assert mine.save_cost.tolist() == CHAIN.save_cost.tolist()
+    assert solve(mine).is_proven
+
+
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, lambda thing: pickle.loads(pickle.dumps(thing))])
+def test_a_proof_survives_copies_and_pickles_and_stays_locked(copied: Callable[[Any], Any]) -> None:
+    problem, solution = copied(CHAIN), copied(solve(CHAIN))
+    assert certify(CHAIN, solution)
+    assert certify(problem, solution)
+    for column in (problem.save_cost, problem.cannot_save.codes, solution.certificate.flow):
+        with pytest.raises(ValueError, match="cannot set WRITEABLE flag"):
+            column.setflags(write=True)
 
 
 def test_numbers_are_made_plain_where_they_come_in() -> None:

@@ -12,14 +12,14 @@ import numpy as np
 
 from remat.answer.plan import Plan
 from remat.errors import InvalidPlan
-from remat.facts.columns import BoolArray, bool_column
+from remat.facts.columns import BoolArray, FrozenColumns, bool_column
 from remat.facts.graph import Graph
 from remat.facts.uses import spread
 from remat.problem.problem import Problem
 
 
 @dataclass(frozen=True, eq=False)
-class Choice:
+class Choice(FrozenColumns):
     """What the forward pass saves and what the backward pass recomputes; nothing else is available there.
 
     A choice says nothing about whether it is legal (see `remat.check_plan`). Equal choices have equal hashes.
@@ -35,7 +35,7 @@ class Choice:
     recomputed: BoolArray
 
     def __post_init__(self) -> None:
-        n = len(self.saved)
+        n = np.size(self.saved)
         for name in ("saved", "recomputed"):
             object.__setattr__(self, name, bool_column(f"Choice.{name}", getattr(self, name), n, InvalidPlan))
 

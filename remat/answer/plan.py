@@ -50,7 +50,7 @@ class Plan:
         Raises:
             InvalidPlan: it is another one; the message shows what changed.
         """
-        if not self.graph or self.graph == graph.signature:
+        if not self.graph or self.graph == checked_graph(graph).signature:
             return
         changes = list(difflib.unified_diff(self.graph, graph.signature, lineterm="", n=0))[2:]
         changes = [line for line in changes if not line.startswith("@@")]

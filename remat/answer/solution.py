@@ -10,7 +10,7 @@ import numpy as np
 
 from remat.answer.plan import Plan
 from remat.errors import InvalidOption
-from remat.facts.columns import IntArray, frozen, is_frozen, is_whole
+from remat.facts.columns import FrozenColumns, IntArray, frozen, is_frozen, is_whole
 from remat.problem.weights import BY_COST, Weights
 
 
@@ -58,7 +58,7 @@ class Certificate(ABC):
 
 
 @dataclass(frozen=True, eq=False)
-class FlowCertificate(Certificate):
+class FlowCertificate(FrozenColumns, Certificate):
     """A feasible flow: no plan weighs less than its value (duality).
 
     Without a budget the weight of a plan is its cost, and a flow of that value proves it optimal.

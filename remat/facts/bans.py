@@ -10,7 +10,17 @@ from typing import Literal
 import numpy as np
 
 from remat.errors import InvalidProblem
-from remat.facts.columns import BoolArray, IntArray, frozen, int_column, is_frozen, is_whole, name_column, some
+from remat.facts.columns import (
+    BoolArray,
+    FrozenColumns,
+    IntArray,
+    frozen,
+    int_column,
+    is_frozen,
+    is_whole,
+    name_column,
+    some,
+)
 
 
 def cannot_be(done: Literal["saved", "recomputed"], reason: str) -> str:
@@ -19,7 +29,7 @@ def cannot_be(done: Literal["saved", "recomputed"], reason: str) -> str:
 
 
 @dataclass(frozen=True, eq=False)
-class Bans:
+class Bans(FrozenColumns):
     """A column of reasons: `codes[i] == 0` allows value i, `k > 0` forbids it for `reasons[k-1]`.
 
     A code per value instead of a string per value keeps a million bans a numpy operation.

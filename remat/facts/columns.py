@@ -102,6 +102,22 @@ def is_frozen(array: object) -> TypeGuard[NDArray[Any]]:
     return type(array) is np.ndarray and type(cast(Any, array).base) is bytes
 
 
+def own_array(column: NDArray[_Scalar]) -> NDArray[_Scalar]:
+    """Makes an array of its own over the memory of a frozen one: its shape, strides and dtype can be set alone."""
+    return np.frombuffer(cast(bytes, column.base), column.dtype) if is_frozen(column) else column.copy()
+
+
+class FrozenColumns:
+    """What holds frozen columns, and freezes them again when it is unpickled or copied in depth: numpy does not."""
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update({name: _frozen_again(value) for name, value in state.items()})
+
+
+def _frozen_again(value: Any) -> Any:
+    return frozen(cast(NDArray[Any], value)) if type(value) is np.ndarray and value.dtype.kind in "biu" else value
+
+
 def some(mask: BoolArray) -> bool:
     """Whether any flag is set: `mask.any()`, which takes three times as long on the short columns of small models."""
     return bool(np.count_nonzero(mask))

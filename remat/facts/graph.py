@@ -23,6 +23,7 @@ from remat.facts.columns import (
     INTS,
     LARGEST_TOTAL,
     BoolArray,
+    FrozenColumns,
     IntArray,
     bool_column,
     frozen,
@@ -49,7 +50,7 @@ class Region(IntEnum):
 
 
 @dataclass(frozen=True, eq=False)
-class Graph:
+class Graph(FrozenColumns):
     """A joint graph of n values and m uses. Values are listed in topological order.
 
     Build one with `remat.capture` (a PyTorch model), `remat.GraphBuilder` (by hand) or

@@ -280,7 +280,7 @@ def _posed(
     """Returns the problem without a budget, and the unit of its costs."""
     if isinstance(graph, Graph):
         recompute_time: Any = costmodel_class(DEFAULT_TIME_MODEL)
-        model = find_costmodel(cost_model or recompute_time(estimator=estimator))
+        model = find_costmodel(recompute_time(estimator=estimator) if cost_model is None else cost_model)
         return replace(model.pose_without_peak(graph), budget_bytes=None), model.unit
     if not isinstance(graph, Problem):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise InvalidOption(f"frontier needs a remat.Graph or a remat.Problem, got {graph!r}")

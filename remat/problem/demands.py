@@ -8,14 +8,14 @@ from __future__ import annotations
 import numpy as np
 
 from remat.facts.columns import frozen, some
-from remat.facts.graph import Graph
+from remat.facts.graph import Graph, checked_graph
 from remat.problem.feasibility import forced
 from remat.problem.problem import Problem
 
 
 def unpriced(graph: Graph) -> Problem:
     """The problem of a graph at no price: bans and needs alone. It is computed once for each graph."""
-    return graph.once(_unpriced)
+    return checked_graph(graph).once(_unpriced)
 
 
 def _unpriced(graph: Graph) -> Problem:

@@ -25,7 +25,17 @@ from numpy.typing import ArrayLike
 
 from remat.errors import InvalidProblem
 from remat.facts.bans import Bans
-from remat.facts.columns import LARGEST_TOTAL, BoolArray, IntArray, bool_column, int_column, is_whole, name_column, some
+from remat.facts.columns import (
+    LARGEST_TOTAL,
+    BoolArray,
+    FrozenColumns,
+    IntArray,
+    bool_column,
+    int_column,
+    is_whole,
+    name_column,
+    some,
+)
 from remat.facts.given import listed
 from remat.facts.uses import check_uses, operands_of
 
@@ -33,7 +43,7 @@ _COSTS = ("save_cost", "recompute_cost", "save_bytes")
 
 
 @dataclass(frozen=True, eq=False)
-class Problem:
+class Problem(FrozenColumns):
     """n values and m uses with their prices. `Problem.of` takes plain lists; this takes columns.
 
     Attributes:

@@ -6,10 +6,13 @@ import time
 from dataclasses import replace
 from typing import TypeVar
 
+import numpy as np
+
 from remat.answer.registry import DEFAULT_BUDGET_SOLVER, DEFAULT_SOLVER, find_solver
 from remat.answer.solution import Reason, Solution, Termination
 from remat.answer.solver import Solver
 from remat.errors import CertificateRejected, Infeasible, LimitReached
+from remat.facts.columns import own_array
 from remat.problem.feasibility import check_feasible, forced
 from remat.problem.problem import Problem
 from remat.proof.budget import check_budget
@@ -75,7 +78,7 @@ def solve(
 def _copy(problem: Problem) -> Problem:
     """Copies a problem for a solver, so that nothing which the solver does to it changes the question.
 
-    The columns are shared, for nothing can write to them.
+    The memory of the columns is shared, for nothing can write to it; the arrays are not, whose strides can be set.
     """
     own = _twin(problem)
     vars(own).pop("index", None)  # a dictionary
@@ -85,7 +88,7 @@ def _copy(problem: Problem) -> Problem:
 
 def _twin(thing: _T) -> _T:
     twin = object.__new__(type(thing))  # `copy.copy` takes three times as long
-    vars(twin).update(vars(thing))
+    vars(twin).update({k: own_array(v) if isinstance(v, np.ndarray) else v for k, v in vars(thing).items()})
     return twin
 
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import hashlib
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import fields, is_dataclass
 from functools import cache
 from pathlib import Path
@@ -19,7 +20,7 @@ from uuid import uuid4
 import numpy as np
 from numpy.typing import NDArray
 
-from remat.answer.registry import find_estimator
+from remat.answer.registry import estimator_names, find_estimator
 from remat.answer.solver import Solver
 from remat.errors import RematError
 from remat.problem.costmodel import CostModel
@@ -33,13 +34,18 @@ def key_of(*settings: object) -> str:
     digest = hashlib.sha256()
     for source in sorted(_PACKAGE.rglob("*.py")):
         digest.update(source.read_bytes())
-    for part in _parts(settings):
+    for part in _parts(settings, estimator_names()):
         digest.update(b"%d:%b" % (len(part), part))
     return digest.hexdigest()
 
 
-def _parts(setting: object) -> Iterator[bytes]:
-    """Takes a setting apart, in a fixed order. A `repr` may leave fields out, and shortens long arrays."""
+def _parts(setting: object, estimators: Collection[str]) -> Iterator[bytes]:
+    """Takes a setting apart, in a fixed order. A `repr` may leave fields out, and shortens long arrays.
+
+    Args:
+        setting: a plug-in, a plain value, or what holds such.
+        estimators: the names of all estimators, so that a text which stands for one is seen.
+    """
     if isinstance(setting, CostModel | Estimator):
         yield setting.data().encode()
     if isinstance(setting, CostModel | Estimator | Solver):
@@ -47,32 +53,32 @@ def _parts(setting: object) -> Iterator[bytes]:
     if isinstance(setting, np.ndarray):
         array = cast(NDArray[Any], setting)
         yield f"{array.dtype} {array.shape}".encode() + array.tobytes()
-    elif isinstance(setting, Mapping):
-        yield from _parts(tuple(cast(Mapping[Any, Any], setting).items()))
-    elif isinstance(setting, tuple | list):
-        inner = cast(tuple[Any, ...] | list[Any], setting)
+    elif isinstance(setting, set | frozenset):  # whose order differs from process to process
+        members = cast(frozenset[Any], setting)
+        yield from sorted(b"".join(_parts(member, estimators)) for member in members)
+    elif (inner := _inner(setting)) is not None:
         yield b"%d parts" % len(inner)
         for part in inner:
-            yield from _parts(part)
-    elif is_dataclass(setting) and not isinstance(setting, type):
-        yield type(setting).__qualname__.encode()
-        for field in fields(setting):
-            yield field.name.encode()
-            yield from _parts(getattr(setting, field.name))
+            yield from _parts(part, estimators)
     else:
         yield repr(setting).encode()
-        if isinstance(setting, str) and _names_an_estimator(setting):
-            yield from _parts(find_estimator(setting))
+        if isinstance(setting, str) and setting.partition(":")[0] in estimators:
+            with suppress(RematError):  # a text that only looks like an estimator with options
+                yield from _parts(find_estimator(setting), estimators)
 
 
-@cache
-def _names_an_estimator(text: str) -> bool:
-    """Whether a text stands for an estimator; cached, for the metadata of all installed packages are looked through."""
-    try:
-        find_estimator(text)
-    except RematError:
-        return False
-    return True
+def _inner(setting: object) -> Sequence[object] | None:
+    """Lists what a setting holds; None for a plain value."""
+    if isinstance(setting, Mapping):
+        return tuple(cast(Mapping[Any, Any], setting).items())
+    if isinstance(setting, tuple | list):
+        return cast(tuple[Any, ...] | list[Any], setting)
+    if is_dataclass(setting) and not isinstance(setting, type):
+        options = [(field.name, getattr(setting, field.name)) for field in fields(setting)]
+        return [type(setting).__qualname__, *options]
+    if isinstance(setting, CostModel | Estimator | Solver):  # no dataclass: its `repr` need not show its options
+        return tuple(vars(setting).items())
+    return None
 
 
 def _source_of(plugin: type) -> bytes:

@@ -148,7 +148,7 @@ class Partitioner(CustomPartitionerFn):
         """
         if ranks.several_ranks() or self.on_error == "fallback":
             return uuid4().hex
-        plans = [plan.digest for plan in self.plans]
+        plans = [(plan.digest, plan.graph) for plan in self.plans]
         solvers = [self.solver] if self.solver else [find_solver(DEFAULT_SOLVER), find_solver(DEFAULT_BUDGET_SOLVER)]
         return key_of(self.cost_model, solvers, plans, self.recompute_parameter_copies, self.on_error)
 
