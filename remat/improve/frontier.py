@@ -51,7 +51,7 @@ class Point:
         saved_bytes: what the plan saves.
         cost: what the plan costs, in the frontier's unit.
         bound: no plan that saves up to `budget_bytes` costs less, and that is proven.
-        claimed_bound: the same, where the word of an exact solver (`cpsat`, `pulp`) is taken for it.
+        claimed_bound: the same, where the word of an exact solver is taken for it.
         plan: what to save and recompute.
         solver: who found it.
         is_vertex: a vertex of the convex hull.
@@ -149,7 +149,7 @@ class Frontier:
 
         Args:
             budgets: how many, evenly spaced between the ends; or which, in bytes or sizes ("8GB").
-            solver: one that takes a byte budget: `lagrangian`, `cpsat`, `pulp`.
+            solver: one that takes a byte budget; `remat solvers` lists them.
             time_limit_s: for each budget, if the solver takes a limit.
 
         Raises:
