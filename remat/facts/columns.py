@@ -104,7 +104,7 @@ def is_frozen(array: object) -> TypeGuard[NDArray[Any]]:
 
 def own_array(column: NDArray[_Scalar]) -> NDArray[_Scalar]:
     """Makes an array of its own over the memory of a frozen one: its shape, strides and dtype can be set alone."""
-    return np.frombuffer(cast(bytes, column.base), column.dtype) if is_frozen(column) else column.copy()
+    return np.frombuffer(cast(bytes, column.base), column.dtype)
 
 
 class FrozenColumns:
@@ -115,7 +115,7 @@ class FrozenColumns:
 
 
 def _frozen_again(value: Any) -> Any:
-    return frozen(cast(NDArray[Any], value)) if type(value) is np.ndarray and value.dtype.kind in "biu" else value
+    return frozen(value) if type(value) is np.ndarray and value.dtype.kind in "biu" else value
 
 
 def some(mask: BoolArray) -> bool:

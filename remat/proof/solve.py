@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
-from typing import TypeVar
-
-import numpy as np
+from typing import Any, TypeVar
 
 from remat.answer.registry import DEFAULT_BUDGET_SOLVER, DEFAULT_SOLVER, find_solver
 from remat.answer.solution import Reason, Solution, Termination
 from remat.answer.solver import Solver
 from remat.errors import CertificateRejected, Infeasible, LimitReached
-from remat.facts.columns import own_array
+from remat.facts.columns import is_frozen, own_array
 from remat.problem.feasibility import check_feasible, forced
 from remat.problem.problem import Problem
 from remat.proof.budget import check_budget
@@ -88,7 +86,8 @@ def _copy(problem: Problem) -> Problem:
 
 def _twin(thing: _T) -> _T:
     twin = object.__new__(type(thing))  # `copy.copy` takes three times as long
-    vars(twin).update({k: own_array(v) if isinstance(v, np.ndarray) else v for k, v in vars(thing).items()})
+    state: dict[str, Any] = vars(thing)
+    vars(twin).update({name: own_array(value) if is_frozen(value) else value for name, value in state.items()})
     return twin
 
 

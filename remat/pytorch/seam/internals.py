@@ -22,6 +22,9 @@ USED: dict[str, tuple[str, ...]] = {
     "torch._dynamo.utils": ("counters",),
     "torch._functorch.config": (
         "activation_memory_budget",
+        "activation_memory_budget_runtime_estimator",
+        "activation_memory_budget_solver",
+        "aggressive_recomputation",
         "donated_buffer",
         "enable_autograd_cache",
         "enable_remote_autograd_cache",
