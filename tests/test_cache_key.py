@@ -130,7 +130,6 @@ B, X = MemoryBudget(estimator=Measured()), Timed()
         X + Undeclared(Measured()),
         X + (X + ReadsAFile()),
     ],
-    ids=repr,
 )
 def test_no_estimator_lies_too_deep(model: CostModel, monkeypatch: pytest.MonkeyPatch) -> None:
     before = key(model)

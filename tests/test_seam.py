@@ -150,7 +150,7 @@ def test_a_kernel_outlives_a_block_in_which_no_graph_is_cached(tmp_path: Path, m
     for _ in range(2):
         torch.compiler.reset()
         with counted() as kernels, torch.no_grad():
-            torch.compile(torch.sin)(torch.ones(64))
+            torch.compile(lambda x: (x * 0.271828).sin())(torch.ones(64))  # no other test's kernel, loaded already
         assert kernels, "compiled anew"
     assert len({path.name for path in tmp_path.rglob("*.so")}) == len(list(tmp_path.rglob("*.so"))) > 0
 
