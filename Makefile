@@ -12,7 +12,7 @@ demo: $(READY)  ## capture, solve with every solver, prove, draw, run
 # One file, one worker: what the tests of a file share is made once.
 PYTEST := $(BIN)/python -m pytest -n 2 --dist loadfile
 
-test: $(READY)  ## the quick half of the suite: every property, in at most four minutes
+test: $(READY)  ## the quick half of the suite: every property, in some six minutes on two cores
 	$(PYTEST)
 
 deep: $(READY)  ## the deep half: many random inputs, every model compiled with every plan, the notebooks
