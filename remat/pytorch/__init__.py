@@ -17,5 +17,6 @@ Begin with `read.capture` and `run.partitioner`.
 from remat.pytorch.read.capture import capture, capture_all
 from remat.pytorch.run.compile import backend, compile
 from remat.pytorch.run.partitioner import Partitioner
+from remat.pytorch.seam.virtual_gpu import virtual_gpu
 
-__all__ = ["Partitioner", "backend", "capture", "capture_all", "compile"]
+__all__ = ["Partitioner", "backend", "capture", "capture_all", "compile", "virtual_gpu"]

@@ -21,6 +21,7 @@ from remat.pytorch.inductor.lowered_graphs import lower, visit_lowerings
 from remat.pytorch.inductor.to_fx import JointGraph
 from remat.pytorch.inductor.traffic_count import InductorKernel, scheduled_kernels
 from remat.pytorch.seam.torch_partitioner import partition
+from remat.pytorch.seam.virtual_gpu import device_of
 
 
 def inductor_kernels(model: Callable[..., Any], /, *args: Any, plans: Plan | Sequence[Plan]) -> list[InductorKernel]:
@@ -74,19 +75,24 @@ class Scheduled:
         """Makes the joint graph again.
 
         Args:
-            graph: as `remat.capture` makes it, or a part of one.
-            device: where its tensors are said to be.
+            graph: as `remat.capture` makes it, or a part of one; whatever device it was captured for.
+            device: where its tensors are said to be: a device of torch, or the name of a GPU that need not be
+                there: "a100", "a100-40gb", "h100", "h200".
             strides: of inputs and tangents, by name, where they are known: a part of a graph takes those of
                 the whole (`Scheduled.strides`). What is not named is contiguous.
 
         Raises:
             CannotRebuild: the graph has an operator that is not installed here, a higher-order one, or an
                 argument of which only the type is known.
-            InvalidOption: no graph; there is no such device here; or strides do not fit a shape.
-            UnsupportedTorch: the installed torch lacks what counting relies on.
+            InvalidOption: no graph; strides do not fit a shape; or Inductor is set to decide by timing.
+            UnknownName: there is no such device.
+            NotInstalled: the device is a GPU, and neither a driver nor Triton is there.
+            UnsupportedTorch: the installed torch lacks what counting relies on, or Triton does not fit it.
         """
         self.graph = checked_graph(graph)
-        self._joint = JointGraph.of(graph, _checked(device), _fitting(graph, strides or {}))
+        self._device, self._for_device = device_of(device)
+        with self._for_device():
+            self._joint = JointGraph.of(graph, self._device, _fitting(graph, strides or {}))
 
     @property
     def strides(self) -> dict[str, tuple[int, ...]]:
@@ -115,7 +121,7 @@ class Scheduled:
             return []  # torch's partitioner takes no graph without operators
         kernels: list[InductorKernel] = []
         strides: dict[str, tuple[int, ...] | None] = {}
-        with _uncollected():
+        with _uncollected(), self._for_device():
             for backward, module in enumerate(self.split(plan)):
                 if all(node.op != "call_function" for node in module.graph.nodes):
                     continue  # Inductor compiles nothing either
@@ -183,18 +189,6 @@ def _uncollected() -> Generator[None]:
     finally:
         if enabled:
             gc.enable()
-
-
-def _checked(device: str | torch.device) -> torch.device:
-    try:
-        found = torch.device(device)
-    except (RuntimeError, TypeError) as error:
-        raise InvalidOption(f"Scheduled: device must name a device of torch, got {device!r} ({error})") from None
-    if found.type == "cuda" and not torch.cuda.is_available():
-        raise InvalidOption(
-            "Scheduled: device='cuda' needs a GPU in this machine, as Inductor asks for its properties; take 'cpu'"
-        )
-    return found
 
 
 def _fitting(graph: Graph, strides: Mapping[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:

@@ -12,6 +12,7 @@ from torch import fx
 from remat.errors import CaptureError
 from remat.facts.graph import Graph
 from remat.pytorch.read.extract import extract
+from remat.pytorch.read.for_device import for_device
 from remat.pytorch.read.interpreter import run_uncompiled
 from remat.pytorch.read.split import split
 from remat.pytorch.seam.compilations import DYNAMO_SKIPS, name_of
@@ -25,7 +26,7 @@ JointVisitor = Callable[[fx.Graph, Any, int], None]
 """(joint graph, torch's `NodeInfo`, number of forward outputs), while torch is partitioning it."""
 
 
-def capture(model_or_fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Graph:
+def capture(model_or_fn: Callable[..., Any], /, *args: Any, device: Any = None, **kwargs: Any) -> Graph:
     """Captures the joint forward+backward graph of `model_or_fn(*args, **kwargs)`.
 
     It is the very graph that TorchInductor would partition: traced by Dynamo and AOTAutograd, after
@@ -37,13 +38,19 @@ def capture(model_or_fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Gr
     Args:
         model_or_fn: a module or function whose output depends on something that requires gradients.
         args, kwargs: what to call it with.
+        device: to capture the step for, whatever device the model is on: "a100", "a100-40gb", "h100" or "h200",
+            whether or not the machine has a GPU, or a device of torch. The forward pass is fake then.
+            None for the device of the model.
 
     Raises:
         CaptureError: no gradient is required, or the model breaks into several graphs (then
-            `remat.pytorch.capture_all` returns them all), or fake tensors are mixed with real ones.
-        UnsupportedTorch: the installed torch lacks what capturing relies on.
+            `remat.pytorch.capture_all` returns them all), or fake tensors are mixed with real ones, or the
+            model cannot be captured for the device.
+        UnknownName: there is no such device.
+        NotInstalled: the device is a GPU, and Triton is missing.
+        UnsupportedTorch: the installed torch lacks what capturing relies on, or Triton does not fit it.
     """
-    graphs = capture_all(model_or_fn, *args, **kwargs)
+    graphs = capture_all(model_or_fn, *args, device=device, **kwargs)
     if len(graphs) > 1:
         sizes = ", ".join(str(len(graph)) for graph in graphs)
         raise CaptureError(
@@ -53,7 +60,7 @@ def capture(model_or_fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Gr
     return graphs[0]
 
 
-def capture_all(model_or_fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> list[Graph]:
+def capture_all(model_or_fn: Callable[..., Any], /, *args: Any, device: Any = None, **kwargs: Any) -> list[Graph]:
     """Captures all joint graphs of a model that may have several: one `Graph` each, in order.
 
     Dynamo makes several where it breaks a graph; and one for the body of each
@@ -67,14 +74,25 @@ def capture_all(model_or_fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -
     }
 
     def read(joint_graph: fx.Graph, node_info: Any, num_fwd_outputs: int) -> None:
-        graphs.append(extract(joint_graph, node_info, num_fwd_outputs, meta))
+        graphs.append(extract(joint_graph, node_info, num_fwd_outputs, meta | _where(joint_graph)))
 
-    visit_joint_graphs(read, model_or_fn, *args, **kwargs)
+    visit_joint_graphs(read, model_or_fn, *args, device=device, **kwargs)
     return graphs
 
 
-def visit_joint_graphs(visit: JointVisitor, model_or_fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> None:
+def _where(joint_graph: fx.Graph) -> dict[str, str]:
+    """Says which kind of device a graph is for: "cpu" or "cuda", and which GPU."""
+    values = (node.meta.get("val") for node in joint_graph.nodes)
+    kind = next(value.device.type for value in values if isinstance(value, torch.Tensor))
+    return {"device": kind} | ({"gpu": torch.cuda.get_device_name()} if kind == "cuda" else {})
+
+
+def visit_joint_graphs(
+    visit: JointVisitor, model_or_fn: Callable[..., Any], /, *args: Any, device: Any = None, **kwargs: Any
+) -> None:
     """Calls `visit` on each joint graph at the moment where torch would choose what to save.
+
+    Arguments and errors are those of `capture`.
 
     Raises:
         CaptureError: there was no joint graph.
@@ -103,12 +121,13 @@ def visit_joint_graphs(visit: JointVisitor, model_or_fn: Callable[..., Any], /, 
     # code eagerly, without a word. `call` is new each time, so that a capture leaves nothing behind
     # on the code that all modules share.
     with (
-        in_their_mode(model_or_fn, args, kwargs),
-        put_back(model_or_fn, args, kwargs),
+        for_device(device, model_or_fn, args, kwargs) as (moved_args, moved_kwargs),
+        in_their_mode(model_or_fn, moved_args, moved_kwargs),
+        put_back(model_or_fn, moved_args, moved_kwargs),
         fresh_compilation(),
         torch.enable_grad(),
     ):
-        torch_compile(call, backend=backend)(*args, **kwargs)
+        torch_compile(call, backend=backend)(*moved_args, **moved_kwargs)
     if not visits:
         raise CaptureError(_why_nothing(name_of(model_or_fn), traced))
 

@@ -49,7 +49,7 @@ def in_their_mode(model_or_fn: Callable[..., Any], args: tuple[Any, ...], kwargs
         CaptureError: some are fake and some are not, they are of two modes, they are on the meta
             device, or the body asks for the contents of one.
     """
-    mode = _mode_of(model_or_fn, args, kwargs)
+    mode = mode_of(model_or_fn, args, kwargs)
     if mode is None:
         yield
         return
@@ -66,9 +66,12 @@ def in_their_mode(model_or_fn: Callable[..., Any], args: tuple[Any, ...], kwargs
         raise CaptureError(f"the model uses a real tensor beside fake ones: {_HOW} ({error})") from error
 
 
-def _mode_of(
-    model_or_fn: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
-) -> FakeTensorMode | None:
+def mode_of(model_or_fn: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> FakeTensorMode | None:
+    """Finds the mode of the fake tensors that a model and its arguments are made of; None if they are real.
+
+    Raises:
+        CaptureError: see `in_their_mode`.
+    """
     tensors = owned(model_or_fn, (args, kwargs))
     fakes = [tensor for tensor in tensors if is_fake(tensor)]
     if any(tensor.device.type == "meta" for tensor in tensors):

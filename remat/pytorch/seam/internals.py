@@ -16,7 +16,14 @@ import torch
 from remat.errors import UnsupportedTorch
 
 USED: dict[str, tuple[str, ...]] = {
+    "torch._C": ("_ensureCUDADeviceGuardSet",),
     "torch._dispatch.python": ("no_python_dispatcher",),
+    "torch._dynamo.device_interface": (
+        "CudaInterface",
+        "device_interfaces",
+        "init_device_reg",
+        "register_interface_for_device(device, device_interface)",
+    ),
     "torch._dynamo.config": ("accumulated_recompile_limit", "automatic_dynamic_shapes", "recompile_limit"),
     "torch._dynamo.exc": ("BackendCompilerFailed",),
     "torch._dynamo.utils": ("counters",),
@@ -46,9 +53,10 @@ USED: dict[str, tuple[str, ...]] = {
         "fake_tensor_prop",
         "maybe_disable_comprehensive_padding",
     ),
-    "torch._inductor.config": ("fx_graph_cache", "fx_graph_remote_cache"),
+    "torch._inductor.config": ("fx_graph_cache", "fx_graph_remote_cache", "shape_padding"),
     "torch._inductor.debug": ("DebugContext",),
     "torch._inductor.decomposition": ("select_decomp_table",),
+    "torch._inductor.fx_passes.joint_graph": ("UniformValueConstantFolder._deduce_value",),
     "torch._inductor.fx_passes.post_grad": ("view_to_reshape",),
     "torch._inductor.graph": (
         "GraphLowering._update_scheduler",
@@ -66,6 +74,7 @@ USED: dict[str, tuple[str, ...]] = {
     ),
     "torch._inductor.lowering": (),
     "torch._inductor.memory": ("estimate_peak_memory", "prepare_planning_info", "reorder_for_peak_memory"),
+    "torch._inductor.runtime.hints": ("DeviceProperties.create.cache_clear",),
     "torch._inductor.scheduler": (
         "BaseSchedulerNode.get_nodes",
         "BaseSchedulerNode.get_read_write_buffer_accesses",
@@ -73,12 +82,18 @@ USED: dict[str, tuple[str, ...]] = {
         "NopKernelSchedulerNode",
         "Scheduler.codegen",
     ),
+    "torch._inductor.utils": (),
     "torch._inductor.virtualized": ("V",),
     "torch._subclasses.fake_tensor": ("unset_fake_temporarily",),
     "torch.autograd": ("_disable_profiler_legacy",),
     "torch.autograd.profiler_legacy": ("profile._start_trace",),
     "torch.utils._mode_utils": ("no_dispatch",),
     "torch.utils._ordered_set": ("OrderedSet",),
+    "torch.utils._triton": (),
+    "triton.backends": ("backends",),
+    "triton.backends.compiler": ("GPUTarget",),
+    "triton.backends.driver": ("DriverBase",),
+    "triton.runtime.driver": ("driver.set_active",),
 }
 """Module -> names in it, with dots for attributes of them, and with the parameters that calls rely on."""
 

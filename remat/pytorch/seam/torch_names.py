@@ -37,6 +37,7 @@ selective_checkpoint_contexts: Any = create_selective_checkpoint_contexts
 never_asked_about: Any = SAC_IGNORED_OPS
 formula_over_shapes: Any = shape_wrapper
 fork_rng: Any = torch.random.fork_rng
+scoped_library: Any = torch.library._scoped_library
 
 __all__ = [
     "CustomGraphPass",
@@ -57,6 +58,7 @@ __all__ = [
     "is_overload",
     "never_asked_about",
     "schema_of",
+    "scoped_library",
     "selective_checkpoint_contexts",
     "storage_of",
     "torch_compile",

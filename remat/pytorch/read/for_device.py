@@ -1,0 +1,80 @@
+"""Captures for another device than the model's: a GPU, whether or not there is one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from remat.errors import CaptureError, RematError
+from remat.pytorch.seam.autograd_walk import grad
+from remat.pytorch.seam.compilations import name_of
+from remat.pytorch.seam.fakes import mode_of, owned
+from remat.pytorch.seam.fused_attention import attention_of
+from remat.pytorch.seam.gpu_sheets import GpuSheet
+from remat.pytorch.seam.moved import Call, moved
+from remat.pytorch.seam.swap import swapped
+from remat.pytorch.seam.virtual_gpu import device_of
+
+
+@contextmanager
+def for_device(
+    device: Any, model_or_fn: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> Generator[Call]:
+    """Gives the arguments with which a model is to be called, so that it is traced for a device.
+
+    Args:
+        device: as in `remat.capture`; None for the one that the model is on.
+        model_or_fn: a module or a function, which holds fake tensors on that device inside the block.
+        args, kwargs: its arguments.
+
+    Raises:
+        CaptureError: the model cannot be traced with fake tensors on the device.
+    """
+    if device is None:
+        _require_driver(model_or_fn, args, kwargs)
+        yield args, dict(kwargs)
+        return
+    target, enter = device_of(device)
+    mode = mode_of(model_or_fn, args, kwargs)
+    try:
+        with enter() as sheet, moved(model_or_fn, args, kwargs, target, mode) as call, _autograd(sheet):
+            yield call
+    except Exception as error:
+        cause = _cause(error)
+        if isinstance(cause, RematError):
+            raise cause from None
+        where = f"{name_of(model_or_fn)} cannot be captured for device={device!r}"
+        raise CaptureError(f"{where}, with fake tensors on {target}: {_first_line(cause)}") from error
+
+
+@contextmanager
+def _autograd(sheet: object) -> Generator[None]:
+    """Stands in for what libtorch asks of a driver while it traces, if there is none."""
+    if not isinstance(sheet, GpuSheet):
+        yield
+        return
+    with swapped(torch.autograd, "grad", grad), attention_of(sheet):
+        yield
+
+
+def _require_driver(model_or_fn: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+    """Refuses fake tensors on a GPU that is not there: libtorch would end the process, without an exception."""
+    there = torch.cuda.is_available()
+    if not there and any(tensor.device.type == "cuda" for tensor in owned(model_or_fn, (args, kwargs))):
+        raise CaptureError("there is no GPU in this machine: name the one to capture for, as in device='a100'")
+
+
+def _cause(error: BaseException) -> BaseException:
+    """Finds what went wrong first: Dynamo wraps errors in errors of its own."""
+    first = error
+    while not isinstance(first, RematError) and (inner := first.__cause__ or first.__context__) is not None:
+        first = inner
+    return error if isinstance(first, LookupError | AttributeError) else first  # a cache that was asked on the way
+
+
+def _first_line(error: BaseException) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return f"{type(error).__name__}: {lines[0] if lines else 'no message'}"

@@ -1,0 +1,162 @@
+"""`torch.autograd.grad` for fake tensors on a device that is not there: a walk over autograd's nodes in Python.
+
+The engine of libtorch asks every accelerator for its streams, which takes a driver. AOTAutograd calls `grad` once for
+each joint graph, and traces what the nodes do; who calls them is not traced. Nodes run in the engine's order: the one
+that the forward pass made last comes first. What the engine does between them is done here as well: gradients of one
+tensor are added as they come in, and made to fit the tensor where it was broadcast or promoted
+(`validate_outputs` in `torch/csrc/autograd/engine.cpp`).
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Sequence
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from remat.errors import CaptureError
+
+Edge = tuple[Any, int]
+"""A node of autograd, and the number of an input of it."""
+
+
+def grad(
+    outputs: Any,
+    inputs: Any,
+    grad_outputs: Any = None,
+    retain_graph: bool | None = None,
+    create_graph: bool = False,
+    allow_unused: bool | None = None,
+    is_grads_batched: bool = False,
+    materialize_grads: bool = False,
+) -> tuple[Tensor | None, ...]:
+    """Computes gradients as `torch.autograd.grad` does.
+
+    Raises:
+        CaptureError: an argument asks for something that the walk does not do.
+    """
+    del retain_graph  # nothing is freed here
+    if is_grads_batched or materialize_grads:
+        raise CaptureError(
+            "grad() with is_grads_batched or materialize_grads is not traced for a GPU that is not there"
+        )
+    roots, leaves = _listed(outputs), _listed(inputs)
+    given = _listed(grad_outputs) if grad_outputs is not None else (None,) * len(roots)
+    walk = _Walk([_edge(tensor) for tensor in leaves])
+    with torch.set_grad_enabled(create_graph):
+        starts = [torch.ones_like(root) if first is None else first for root, first in zip(roots, given, strict=True)]
+        found = walk.run([_edge(root) for root in roots], starts)
+    if not allow_unused and any(gradient is None for gradient in found):
+        raise RuntimeError("One of the differentiated Tensors appears to not have been used in the graph.")
+    return tuple(found)
+
+
+def _listed(tensors: Any) -> tuple[Any, ...]:
+    several = isinstance(tensors, list | tuple)
+    return tuple(cast(Sequence[Any], tensors)) if several else (tensors,)
+
+
+def _edge(tensor: Tensor) -> Edge:
+    edge = torch.autograd.graph.get_gradient_edge(tensor)
+    return edge.node, edge.output_nr
+
+
+class _Walk:
+    """Runs nodes from the outputs to the inputs that gradients are wanted of.
+
+    Attributes:
+        wanted: edges, one for each gradient that is wanted.
+        found: their gradients so far.
+        arrived: for each node that has not run, the gradients that have come in, by the number of the input.
+        waiting: for each node, how many of those before it have not run.
+    """
+
+    def __init__(self, wanted: Sequence[Edge]) -> None:
+        self.wanted = wanted
+        self.found: dict[Edge, Tensor | None] = {}
+        self.arrived: dict[Any, dict[int, Tensor]] = {}
+        self.waiting: dict[Any, int] = {}
+
+    def run(self, roots: Sequence[Edge], gradients: Sequence[Tensor]) -> list[Tensor | None]:
+        """Returns the gradient of each wanted edge, or None where nothing leads to it."""
+        needed = self._needed([node for node, _ in roots])
+        for edge, gradient in zip(roots, gradients, strict=True):
+            self._add(edge, gradient)
+        ready = [_turn(node) for node in {node for node, _ in roots} if not self.waiting.get(node)]
+        heapq.heapify(ready)
+        wanted = set(self.wanted)
+        while ready:
+            *_, node = heapq.heappop(ready)
+            arrived = self.arrived.pop(node, {})
+            self.found |= {(node, i): gradient for i, gradient in arrived.items() if (node, i) in wanted}
+            results = _results(node, arrived) if node in needed and arrived else (None,) * len(node.next_functions)
+            # A function of one's own may return more than it has inputs, if that is None.
+            for (after, i), gradient in zip(node.next_functions, results, strict=False):
+                if after is None:
+                    continue
+                if gradient is not None:
+                    self._add((after, i), _fitting(gradient, after._input_metadata[i]))
+                self.waiting[after] -= 1
+                if not self.waiting[after]:
+                    heapq.heappush(ready, _turn(after))
+        return [self.found.get(edge) for edge in self.wanted]
+
+    def _needed(self, roots: Sequence[Any]) -> set[Any]:
+        """Finds the nodes that lead to a wanted edge, and counts what each node waits for."""
+        before: dict[Any, list[Any]] = {}
+        stack, seen = [*roots], set[Any]()
+        while stack:
+            node = stack.pop()
+            if node in seen:
+                continue
+            seen.add(node)
+            for after, _ in node.next_functions:
+                if after is not None:
+                    self.waiting[after] = self.waiting.get(after, 0) + 1
+                    before.setdefault(after, []).append(node)
+                    stack.append(after)
+        needed, stack = set[Any](), [earlier for node, _ in self.wanted for earlier in before.get(node, ())]
+        while stack:
+            node = stack.pop()
+            if node not in needed:
+                needed.add(node)
+                stack += before.get(node, ())
+        return needed
+
+    def _add(self, edge: Edge, gradient: Tensor) -> None:
+        node, i = edge
+        arrived = self.arrived.setdefault(node, {})
+        arrived[i] = arrived[i] + gradient if i in arrived else gradient
+
+
+def _turn(node: Any) -> tuple[int, int, Any]:
+    """Orders nodes that are ready as the engine does; no two that are alive have the same `id`."""
+    return -node._sequence_nr(), id(node), node
+
+
+def _results(node: Any, arrived: dict[int, Tensor]) -> tuple[Tensor | None, ...]:
+    """Runs a node.
+
+    For a `torch.autograd.Function` the engine itself fills in zeros, unless the function has called
+    `set_materialize_grads(False)`. That cannot be asked of it: it gets zeros here all the same.
+    """
+    expected = node._input_metadata
+    given = [arrived.get(i) for i in range(len(expected))]
+    if callable(node):
+        return _listed(node(*given))
+    filled = [
+        torch.zeros(meta.shape, dtype=meta.dtype, device=meta.device) if gradient is None else gradient
+        for gradient, meta in zip(given, expected, strict=True)
+    ]
+    return _listed(node.apply(*filled))
+
+
+def _fitting(gradient: Tensor, like: Any) -> Tensor:
+    """Undoes broadcasts and promotions of the tensor that it is the gradient of."""
+    if gradient.shape != like.shape:
+        gradient = gradient.sum_to_size(like.shape)
+    if gradient.is_complex() and not like.dtype.is_complex:
+        gradient = gradient.real
+    return gradient.to(like.dtype) if gradient.dtype != like.dtype else gradient

@@ -1,0 +1,195 @@
+"""Which kernel of attention torch takes on a GPU: what libtorch with CUDA decides, for libtorch without.
+
+`F.scaled_dot_product_attention` is one operator until it is known where it runs. The rules are those of torch 2.13 in
+`aten/src/ATen/native/transformers/cuda/sdp_utils.cpp` (`select_sdp_backend` and its checks) and `attention.cpp`, for
+GPUs of compute capability 8.0 and 9.0; the names of the checks are in the comments. On 9.0, torch prefers cuDNN from
+9.15.1 on (`check_prefer_cudnn_attention`), which its wheels have come with since 2.10.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from remat.errors import CaptureError
+from remat.pytorch.seam.gpu_sheets import GpuSheet
+from remat.pytorch.seam.torch_names import scoped_library
+
+_HALVES = (torch.float16, torch.bfloat16)
+_ALIGNED = 8
+"""Elements: heads are padded to a multiple for flash attention (`pad_last_dim<8>`), masks for the efficient one."""
+
+
+@contextmanager
+def attention_of(sheet: GpuSheet) -> Generator[None]:
+    """Has `scaled_dot_product_attention` of CUDA tensors become the operator that torch would take on a GPU."""
+
+    def attend(
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        attn_mask: Tensor | None = None,
+        dropout_p: float = 0.0,
+        is_causal: bool = False,
+        *,
+        scale: float | None = None,
+        enable_gqa: bool = False,
+    ) -> Tensor:
+        chosen = choice(sheet, query, key, value, attn_mask, dropout_p, is_causal, enable_gqa=enable_gqa)
+        return _CALLS[chosen](query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
+
+    with scoped_library("aten", "IMPL") as library:
+        library.impl("scaled_dot_product_attention", attend, "AutogradCUDA")
+        yield
+
+
+def choice(
+    sheet: GpuSheet,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None,
+    dropout_p: float,
+    is_causal: bool,
+    *,
+    enable_gqa: bool,
+) -> str:
+    """Chooses "cudnn", "flash", "efficient" or "math", as `select_sdp_backend` does.
+
+    Args:
+        sheet: of the GPU.
+        query, key, value: (batch, heads, length, size of a head).
+        attn_mask, dropout_p, is_causal, enable_gqa: of `F.scaled_dot_product_attention`.
+
+    Raises:
+        CaptureError: releases of torch differ here, so that the kernel is not known.
+    """
+    tensors = (query, key, value)
+    size, half = query.shape[-1], query.dtype in _HALVES
+    if not (
+        all(tensor.dim() == 4 and tensor.dtype == query.dtype for tensor in tensors)  # check_tensor_shapes, _dtype
+        and _alike(query, key, value, enable_gqa)  # check_batch_size_and_num_heads_dense
+        and query.shape[-2] * key.shape[-2]  # check_nonzero_sequence_lengths_dense
+    ):
+        return "math"
+    ones = all(tensor.stride(-1) == 1 for tensor in tensors)  # check_last_dim_stride_equals_1_dense
+    same = size == key.shape[-1] == value.shape[-1]
+    half_and_rows = half and (ones or size == 1)
+    enabled = torch.backends.cuda
+    if half_and_rows and enabled.cudnn_sdp_enabled() and _prefers_cudnn(sheet):
+        fits = _cudnn_takes(query, key, value, attn_mask, dropout_p)
+        if fits and max(size, value.shape[-1]) > 128:  # the limit of check_cudnn_tensor_shapes
+            raise CaptureError(
+                f"whether torch takes cuDNN or flash attention on {sheet.name} for heads of {size} depends on the "
+                f"versions of both: say it with torch.backends.cuda.enable_cudnn_sdp(False), for one"
+            )
+        if fits:
+            return "cudnn"
+    square = not is_causal or query.shape[-2] == key.shape[-2]  # check_flash_causal_non_square_seqlens
+    if half_and_rows and enabled.flash_sdp_enabled() and attn_mask is None and same and size <= 256 and square:
+        return "flash"
+    sizes = {size, value.shape[-1]}
+    # check_head_dim_size_mem_efficient
+    aligned = size == key.shape[-1] and all(n > 0 and n % (8 if half else 4) == 0 for n in sizes)
+    if not (enabled.mem_efficient_sdp_enabled() and (half or query.dtype == torch.float32) and ones and aligned):
+        return "math"
+    if enable_gqa and query.shape[1] != key.shape[1]:
+        raise CaptureError(
+            f"whether memory-efficient attention takes grouped queries ({query.shape[1]} heads for {key.shape[1]}) "
+            f"depends on the release of torch: repeat keys and values, or capture in a half precision"
+        )
+    return "efficient"
+
+
+def _alike(query: Tensor, key: Tensor, value: Tensor, enable_gqa: bool) -> bool:
+    batches, heads = ({tensor.shape[i] for tensor in (query, key, value)} for i in (0, 1))
+    if enable_gqa:
+        return len(batches) == 1 and key.shape[1] == value.shape[1] and query.shape[1] % key.shape[1] == 0
+    return len(batches) == 1 and len(heads) == 1
+
+
+def _prefers_cudnn(sheet: GpuSheet) -> bool:
+    return sheet.major in (9, 10) and os.environ.get("TORCH_CUDNN_SDPA_DEPRIORITIZED") not in ("1", "true", "TRUE")
+
+
+def _cudnn_takes(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None, dropout_p: float) -> bool:
+    length, of_keys = query.shape[-2], key.shape[-2]
+    return (
+        (attn_mask is None or _mask_fits(attn_mask, query, key))
+        and (dropout_p * 16).is_integer()  # check_cudnn_dropout
+        and not torch.are_deterministic_algorithms_enabled()
+        and query.shape[-1] % 8 == value.shape[-1] % 8 == 0
+        and of_keys != 1
+        and (not dropout_p or length != 1)
+        and max(query.shape[:2]) <= 65535
+    )
+
+
+def _mask_fits(attn_mask: Tensor, query: Tensor, key: Tensor) -> bool:
+    """Says if cuDNN takes a mask: `check_attn_mask_shape`."""
+    whole = (*query.shape[:3], key.shape[2])[4 - attn_mask.dim() :] if attn_mask.dim() in (2, 4) else ()
+    fits = all(n in (1, m) for n, m in zip(attn_mask.shape, whole, strict=False))
+    return bool(whole) and fits and not attn_mask.requires_grad
+
+
+Attend = Callable[[Tensor, Tensor, Tensor, Tensor | None, float, bool, float | None, bool], Tensor]
+
+
+def _cudnn(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, drop: float, causal: bool, *rest: Any) -> Tensor:
+    scale, _ = rest
+    if mask is not None and mask.dtype == torch.bool:
+        mask = _as_numbers(mask, q)
+    attend = torch.ops.aten._scaled_dot_product_cudnn_attention
+    return attend(q, k, v, mask, _backward_follows(q, k, v), drop, causal, False, scale=scale)[0]
+
+
+def _flash(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, drop: float, causal: bool, *rest: Any) -> Tensor:
+    del mask
+    size = q.shape[-1]
+    scale = size**-0.5 if rest[0] is None else rest[0]
+    padding = (0, -size % _ALIGNED)
+    q, k, v = (pad(tensor, padding) if padding[1] else tensor for tensor in (q, k, v))
+    found = torch.ops.aten._scaled_dot_product_flash_attention(q, k, v, drop, causal, False, scale=scale)[0]
+    return found[..., :size] if padding[1] else found
+
+
+def _efficient(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, drop: float, causal: bool, *rest: Any) -> Tensor:
+    if mask is not None:
+        mask = _padded(_as_numbers(mask, q) if mask.dtype == torch.bool else mask)
+        mask = mask.expand(*q.shape[:3], k.shape[2])
+    attend = torch.ops.aten._scaled_dot_product_efficient_attention
+    return attend(q, k, v, mask, _backward_follows(q, k, v), drop, causal, scale=rest[0])[0]
+
+
+def _math(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, drop: float, causal: bool, *rest: Any) -> Tensor:
+    scale, enable_gqa = rest
+    mask = _as_numbers(mask, q) if mask is not None and mask.dtype == torch.bool else mask
+    attend = torch.ops.aten._scaled_dot_product_attention_math
+    return attend(q, k, v, mask, drop, causal, scale=scale, enable_gqa=enable_gqa)[0]
+
+
+_CALLS: dict[str, Attend] = {"cudnn": _cudnn, "flash": _flash, "efficient": _efficient, "math": _math}
+
+
+def _backward_follows(*tensors: Tensor) -> bool:
+    """Says if the logarithm of each row's sum is kept for the backward pass (`should_compute_logsumexp`)."""
+    return torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
+
+
+def _as_numbers(mask: Tensor, query: Tensor) -> Tensor:
+    """Turns a mask of what is looked at into numbers to add (`convert_boolean_attn_mask`)."""
+    return torch.where(mask, torch.zeros((), dtype=query.dtype, device=mask.device), float("-inf")).to(query.dtype)
+
+
+def _padded(mask: Tensor) -> Tensor:
+    """Copies a mask whose rows do not begin at multiples of 8 elements into one whose rows do (`preprocess_mask`)."""
+    if mask.stride(-1) == 1 and all(step % _ALIGNED == 0 for step in mask.stride()[:-1]):
+        return mask
+    length = mask.shape[-1]
+    return pad(mask, (0, _ALIGNED - length % _ALIGNED))[..., :length]

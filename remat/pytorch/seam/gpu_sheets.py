@@ -1,0 +1,94 @@
+"""What CUDA tells a compiler about a GPU, for each GPU that remat can compile for where there is none."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from remat.errors import InvalidOption, UnknownName
+from remat.words import near
+
+
+@dataclass(frozen=True)
+class GpuSheet:
+    """The properties of a GPU that PyTorch, TorchInductor and Triton read, by CUDA's own names.
+
+    Attributes:
+        name: as CUDA reports it.
+        major, minor: of its compute capability.
+        multi_processor_count: its streaming multiprocessors.
+        total_memory: bytes.
+        shared_memory_per_block_optin, shared_memory_per_multiprocessor: bytes.
+        L2_cache_size: bytes.
+        memory_clock_rate, clock_rate: kHz.
+        memory_bus_width: bits.
+        source: where the figures are from.
+    """
+
+    name: str
+    major: int
+    minor: int
+    multi_processor_count: int
+    total_memory: int
+    shared_memory_per_block_optin: int
+    shared_memory_per_multiprocessor: int
+    L2_cache_size: int
+    clock_rate: int
+    memory_clock_rate: int
+    memory_bus_width: int
+    source: str
+    shared_memory_per_block: int = 48 << 10
+    regs_per_multiprocessor: int = 65536
+    max_threads_per_multi_processor: int = 2048
+    max_threads_per_block: int = 1024
+    warp_size: int = 32
+    gcnArchName: str = ""  # noqa: N815  # CUDA's own name, of AMD's GPUs
+
+    @property
+    def capability(self) -> int:
+        """The compute capability as one number: 90 for 9.0."""
+        return 10 * self.major + self.minor
+
+
+_AMPERE = "CUDA C++ Programming Guide, table of compute capabilities, 8.0; NVIDIA A100 data sheet"
+_HOPPER = "CUDA C++ Programming Guide, table of compute capabilities, 9.0; NVIDIA %s data sheet"
+
+
+def _a100(name: str, gigabytes: int, memory_clock_rate: int) -> GpuSheet:
+    shared = 163 << 10, 164 << 10
+    return GpuSheet(
+        name, 8, 0, 108, gigabytes << 30, *shared, 40 << 20, 1_410_000, memory_clock_rate, 5120, source=_AMPERE
+    )
+
+
+def _hopper(name: str, gigabytes: int, memory_clock_rate: int, model: str) -> GpuSheet:
+    shared, bits = (227 << 10, 228 << 10), 5120 if model == "H100" else 6144
+    source = _HOPPER % model
+    return GpuSheet(
+        name, 9, 0, 132, gigabytes << 30, *shared, 50 << 20, 1_980_000, memory_clock_rate, bits, source=source
+    )
+
+
+SHEETS: dict[str, GpuSheet] = {
+    "a100": _a100("NVIDIA A100-SXM4-80GB", 80, 1_593_000),
+    "a100-40gb": _a100("NVIDIA A100-SXM4-40GB", 40, 1_215_000),
+    "h100": _hopper("NVIDIA H100 80GB HBM3", 80, 2_619_000, "H100"),
+    "h200": _hopper("NVIDIA H200", 141, 3_201_000, "H200"),
+}
+"""The GPUs that are known, by the name that `device=` takes."""
+
+
+def sheet_of(gpu: str | GpuSheet) -> GpuSheet:
+    """Finds the data sheet of a GPU.
+
+    Raises:
+        UnknownName: no GPU is known by this name.
+        InvalidOption: it is neither a name nor a sheet.
+    """
+    if isinstance(gpu, GpuSheet):
+        return gpu
+    if not isinstance(gpu, str):  # pyright: ignore[reportUnnecessaryIsInstance]  # users are untyped
+        raise InvalidOption(f"a device is given by its name or a GpuSheet, got {gpu!r}")
+    if gpu not in SHEETS:
+        hint = near(gpu, SHEETS) or ";"
+        raise UnknownName(f"no device is named {gpu!r}{hint} there are: cpu, cuda, {', '.join(SHEETS)}")
+    return SHEETS[gpu]

@@ -1,0 +1,277 @@
+"""A GPU that is not there: what torch and Triton ask a CUDA driver while they compile, answered from a data sheet.
+
+Tensors must be fake: nothing is allocated, launched or timed. What Inductor decides by timing (whether to pad a
+matrix product, which configuration of a kernel wins, max-autotune) cannot be known without a GPU, and is turned off.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+from collections.abc import Callable, Generator, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from importlib.metadata import PackageNotFoundError, version
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import patch
+
+import torch
+
+from remat.errors import InvalidOption, NotInstalled, UnsupportedTorch
+from remat.pytorch.seam.device_guard import guarded_without_driver
+from remat.pytorch.seam.gpu_sheets import GpuSheet, sheet_of
+from remat.pytorch.seam.internals import internals
+from remat.pytorch.seam.swap import swapped
+from remat.pytorch.seam.torch_names import FakeTensorMode, TorchDispatchMode
+
+TRITON_FOR: dict[str, str] = {"2.11": "3.6", "2.13": "3.7", "2.15": "3.9"}
+"""Releases of torch, and of the Triton that each is released with."""
+
+_DECIDED_BY_TIMING = (
+    "max_autotune",
+    "max_autotune_gemm",
+    "max_autotune_pointwise",
+    "coordinate_descent_tuning",
+    "benchmark_fusion",
+    "benchmark_combo_kernel",
+)
+
+_one_at_a_time = threading.RLock()
+"""Held inside `virtual_gpu`: Triton has one driver in a process, and torch one table of devices."""
+
+
+def device_of(name: object) -> tuple[torch.device, Callable[[], AbstractContextManager[object]]]:
+    """Finds the device that a caller names, and what to enter for as long as torch compiles for it.
+
+    Args:
+        name: a device of torch, such as "cpu" or, where there is a GPU, "cuda"; or a GPU's sheet or its name.
+
+    Raises:
+        UnknownName: torch knows no such device, and there is no sheet of that name.
+        NotInstalled, UnsupportedTorch: see `virtual_gpu`.
+    """
+    if isinstance(name, torch.device | str) and str(name).split(":")[0] in ("cpu", "cuda"):
+        device = torch.device(name)
+        if device.type == "cuda" and not torch.cuda.is_available():
+            raise NotInstalled(
+                f"device={str(name)!r} needs a GPU in this machine; to compile for one that is not there, name it: "
+                f"'a100', 'h100' or 'h200'"
+            )
+        return device, ExitStack
+    sheet = sheet_of(name)  # pyright: ignore[reportArgumentType]  # which refuses what is no name
+    require_triton()
+    return torch.device("cuda", 0), lambda: virtual_gpu(sheet)
+
+
+@contextmanager
+def virtual_gpu(gpu: str | GpuSheet = "h100") -> Generator[GpuSheet]:
+    """Lets this thread compile for a GPU, with fake tensors, on a machine that has none.
+
+    Inside, `torch.cuda` answers from the GPU's data sheet, Inductor takes its Triton path, and Triton compiles for the
+    GPU's architecture. Everything is as it was afterwards. Where the machine has a GPU of this very name, nothing is
+    exchanged at all. To capture a model, `remat.capture(model, *args, device=...)` is the way.
+
+    Args:
+        gpu: "a100", "a100-40gb", "h100", "h200", or a sheet.
+
+    Raises:
+        UnknownName: there is no sheet of that name.
+        NotInstalled: Triton is missing.
+        UnsupportedTorch: Triton is not the one for this torch, or one of them lacks what this relies on.
+        InvalidOption: Inductor is set to choose kernels by timing them.
+    """
+    sheet = sheet_of(gpu)
+    if torch.cuda.is_available() and torch.cuda.get_device_name() == sheet.name:
+        yield sheet
+        return
+    require_triton()
+    with _one_at_a_time, ExitStack() as stack:
+        stack.callback(_forget)
+        stack.enter_context(guarded_without_driver())
+        for exchange in (_torch_cuda, _device_table, _triton_driver, _inductor, _no_device_for_fakes):
+            stack.enter_context(exchange(sheet))
+        _forget()
+        yield sheet
+
+
+def require_triton() -> None:
+    """Checks that Triton is there, and fits this torch.
+
+    Raises:
+        NotInstalled: there is none.
+        UnsupportedTorch: it is one for another torch.
+    """
+    how = "to compile for a GPU that is not there, run: pip install 'remat[gpu]'"
+    try:
+        found = version("triton")
+    except PackageNotFoundError:
+        raise NotInstalled(f"Triton is not installed; {how}") from None
+    wanted = TRITON_FOR.get(".".join(torch.__version__.split(".")[:2]))
+    if wanted is not None and not found.startswith(f"{wanted}."):
+        raise UnsupportedTorch(f"torch {torch.__version__} goes with Triton {wanted}, but {found} is installed; {how}")
+
+
+@contextmanager
+def _torch_cuda(sheet: GpuSheet) -> Generator[None]:
+    """Answers what is asked of `torch.cuda`, in this thread."""
+    stream = SimpleNamespace(cuda_stream=0, stream_id=0, device_index=0)
+    answers: dict[str, object] = {
+        "is_available": True,
+        "device_count": 1,
+        "current_device": 0,
+        "set_device": None,
+        "_lazy_init": None,
+        "_exchange_device": 0,
+        "_maybe_exchange_device": 0,
+        "get_device_properties": sheet,
+        "get_device_capability": (sheet.major, sheet.minor),
+        "get_device_name": sheet.name,
+        "is_bf16_supported": sheet.major >= 8,
+        "is_tf32_supported": sheet.major >= 8,
+        "synchronize": None,
+        "mem_get_info": (sheet.total_memory, sheet.total_memory),
+        "current_stream": stream,
+        "is_current_stream_capturing": False,
+    }
+    with ExitStack() as stack:
+        for name, value in answers.items():
+            stack.enter_context(swapped(torch.cuda, name, _always(value)))
+        stack.enter_context(swapped(torch.cuda, "get_rng_state", _no_state))
+        stack.enter_context(swapped(torch.cuda, "set_rng_state", _always(None)))
+        yield
+
+
+def _always(value: object) -> Callable[..., Any]:
+    def answer(*args: object, **kwargs: object) -> object:
+        del args, kwargs
+        return value
+
+    return answer
+
+
+def _no_state(*args: object, **kwargs: object) -> torch.Tensor:
+    del args, kwargs
+    return torch.zeros(16, dtype=torch.uint8)
+
+
+@contextmanager
+def _device_table(sheet: GpuSheet) -> Generator[None]:
+    """Registers a device interface with Dynamo, through the hook that torch has for devices of other vendors."""
+    interfaces = internals("torch._dynamo.device_interface")
+    interfaces.init_device_reg()
+    answers: dict[str, object] = {
+        "current_device": 0,
+        "set_device": None,
+        "device_count": 1,
+        "synchronize": None,
+        "get_device_properties": sheet,
+        "get_raw_stream": 0,
+        "exchange_device": 0,
+        "maybe_exchange_device": 0,
+        "memory_allocated": 0,
+        "is_bf16_supported": sheet.major >= 8,
+        "is_available": True,
+        "get_compute_capability": sheet.capability,
+        "is_triton_capable": True,
+        "raise_if_triton_unavailable": None,
+    }
+    methods = {name: staticmethod(_always(value)) for name, value in answers.items()}
+    worker = type(
+        "Worker", (), {name: methods[name] for name in ("set_device", "current_device", "get_device_properties")}
+    )
+    virtual = type("VirtualCuda", (interfaces.CudaInterface,), {**methods, "Worker": worker})
+    with patch.dict(interfaces.device_interfaces):
+        for name in ("cuda", "cuda:0"):
+            interfaces.register_interface_for_device(name, virtual)
+        yield
+
+
+@contextmanager
+def _triton_driver(sheet: GpuSheet) -> Generator[None]:
+    """Puts a driver into Triton that knows its target, and nothing that a launch would need."""
+    backends, driver = internals("triton.backends").backends, internals("triton.runtime.driver").driver
+    base, target = internals("triton.backends.driver").DriverBase, internals("triton.backends.compiler").GPUTarget
+    limits = {
+        "max_shared_mem": sheet.shared_memory_per_block_optin,
+        "max_num_regs": sheet.regs_per_multiprocessor,
+        "multiprocessor_count": sheet.multi_processor_count,
+        "warpSize": sheet.warp_size,
+    }
+    answers: dict[str, object] = {
+        "get_current_target": target("cuda", sheet.capability, sheet.warp_size),
+        "get_active_torch_device": torch.device("cuda", 0),
+        "get_benchmarker": _always([0.0] * 3),
+        "get_current_device": 0,
+        "set_current_device": None,
+        "get_current_stream": 0,
+        "get_device_capability": (sheet.major, sheet.minor),
+        "map_python_to_cpp_type": "",  # of a launcher
+    }
+    members = {name: _always(value) for name, value in answers.items()}
+    utils = SimpleNamespace(get_device_properties=_always(limits))
+    virtual = type(
+        "VirtualDriver",
+        (base,),
+        {**members, "is_active": classmethod(_always(True)), "utils": utils, "launcher_cls": None},
+    )
+    nvidia = dataclasses.replace(backends["nvidia"], driver=virtual)
+    with patch.dict(backends, nvidia=nvidia), patch.object(driver, "_active", virtual()):
+        yield
+
+
+@contextmanager
+def _inductor(sheet: GpuSheet) -> Generator[None]:
+    """Turns off what Inductor decides by timing, and has it fold constants on the CPU."""
+    del sheet
+    config = internals("torch._inductor.config")
+    timed = [name for name in _DECIDED_BY_TIMING if getattr(config, name, False)]
+    if timed:
+        raise InvalidOption(
+            f"torch._inductor.config.{timed[0]} has Inductor choose kernels by timing them, which takes a GPU: turn it "
+            f"off to compile for one that is not there"
+        )
+    # Launchers that torch loads itself keep no `CompiledKernel`, with its PTX and cubin; the name moved in 2.13.
+    launchers = [name for name in ("use_static_triton_launcher", "use_static_cuda_launcher") if hasattr(config, name)]
+    folder = internals("torch._inductor.fx_passes.joint_graph").UniformValueConstantFolder
+    deduce = folder._deduce_value
+
+    def on_the_host(self: Any, node: Any) -> Any:
+        with _OnTheHost():
+            return deduce(self, node)
+
+    with (
+        config.patch(shape_padding=False, **dict.fromkeys(launchers, False)),
+        swapped(folder, "_deduce_value", on_the_host),
+    ):
+        yield
+
+
+class _OnTheHost(TorchDispatchMode):
+    """Computes on the CPU: Inductor takes the number out of constants of one element that it makes on the GPU."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = dict(kwargs or {})
+        if str(kwargs.get("device")).startswith("cuda"):
+            kwargs["device"] = torch.device("cpu")
+        return func(*args, **kwargs)
+
+
+@contextmanager
+def _no_device_for_fakes(sheet: GpuSheet) -> Generator[None]:
+    """Has fake tensors call no driver, though `torch.cuda` says that it is available."""
+    del sheet
+    with patch.object(FakeTensorMode, "avoid_device_init", True):
+        yield
+
+
+def _forget() -> None:
+    """Clears what torch has remembered about devices. Tables of patterns are not touched: they are made only once."""
+    for remembered in _remembering():
+        remembered.cache_clear()
+
+
+def _remembering() -> Iterator[Any]:
+    for path in ("torch.utils._triton", "torch._inductor.utils"):
+        functions: list[Any] = [*internals(path).__dict__.values()]
+        yield from (function for function in functions if hasattr(function, "cache_clear"))
+    yield internals("torch._inductor.runtime.hints").DeviceProperties.create
