@@ -8,10 +8,11 @@ from dataclasses import dataclass, field
 
 from remat.answer.plan import Plan
 from remat.facts.graph import Graph
-from remat.predict.kernels import Kernel, kernels
+from remat.predict.kernels import Kernel, backend_for, kernels
 from remat.words import human_bytes
 
 _SHOWN = 4
+_WHOSE = {"cpu": "kernels for CPUs", "triton": "Triton kernels", "": "kernels without fusion"}
 
 
 @dataclass(frozen=True)
@@ -21,10 +22,12 @@ class PredictedTraffic:
     Attributes:
         kernels: the forward pass's, then the backward pass's, in the order in which they run.
         names: of the values of the graph, for tables.
+        backend: of TorchInductor, whose kernels they are: "cpu", or "triton" for GPUs. "" without fusion.
     """
 
     kernels: tuple[Kernel, ...]
     names: tuple[str, ...] = field(default=(), repr=False)
+    backend: str = ""
 
     @property
     def reads(self) -> int:
@@ -66,7 +69,7 @@ class PredictedTraffic:
         ]
         counts = Counter(k.backward for k in self.kernels)
         lines.append(
-            f"{len(self.kernels)} kernels ({counts[False]} forward, {counts[True]} backward): "
+            f"{len(self.kernels)} {_WHOSE[self.backend]} ({counts[False]} forward, {counts[True]} backward): "
             f"{human_bytes(self.read_bytes)} read, {human_bytes(self.written_bytes)} written, "
             f"{self.reads} reads and {self.writes} writes of tensors"
         )
@@ -78,18 +81,24 @@ class PredictedTraffic:
         return (", ".join(names[:_SHOWN]) or "nothing") + more
 
 
-def predict_traffic(graph: Graph, plan: Plan, *, fused: bool = True) -> PredictedTraffic:
+def predict_traffic(graph: Graph, plan: Plan, *, fused: bool = True, backend: str | None = None) -> PredictedTraffic:
     """Predicts the memory traffic of a training step under a plan.
+
+    The kernels are those of TorchInductor for one device. They differ: on a convolutional net, CPUs move a third more.
+    A graph that was captured on a CPU gets kernels for CPUs, unless `backend="triton"` asks for those of a GPU. Its
+    operators stay those of a CPU; attention as one operator has another name on a GPU, and saves other values.
 
     Args:
         graph: the joint graph.
         plan: a legal plan for it.
         fused: as TorchInductor fuses; otherwise every operator is a kernel.
+        backend: "cpu", or "triton" for GPUs; None for that of the device on which the graph was captured. Without
+            fusion it makes no difference.
 
     Raises:
         InvalidPlan: the plan names unknown values, is not legal, or was made for another graph.
         InvalidGraph: a call recorded in the graph cannot be read, or is missing.
-        InvalidOption: no graph, or no plan.
+        InvalidOption: no graph, no plan, or no such backend.
 
     >>> from remat import GraphBuilder
     >>> g = GraphBuilder()
@@ -100,4 +109,5 @@ def predict_traffic(graph: Graph, plan: Plan, *, fused: bool = True) -> Predicte
     >>> (saved.accesses, saved.bytes), predict_traffic(g.build(), Plan(("inner",), ("sin",)), fused=False).accesses
     ((6, 24), 9)
     """
-    return PredictedTraffic(kernels(graph, plan, fused=fused), graph.names)
+    found = kernels(graph, plan, fused=fused, backend=backend)
+    return PredictedTraffic(found, graph.names, backend_for(graph, backend).name if fused else "")

@@ -56,7 +56,8 @@ Operations are counted by operator, not by Inductor's own count of an expression
 on its other side.
 """
 
+from remat.predict.kernels.backends import backend_for
 from remat.predict.kernels.fuser import Fuser, kernels
 from remat.predict.kernels.kernel import Kernel
 
-__all__ = ["Fuser", "Kernel", "kernels"]
+__all__ = ["Fuser", "Kernel", "backend_for", "kernels"]

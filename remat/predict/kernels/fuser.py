@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from math import prod
+from typing import Any
 
 import numpy as np
 
@@ -12,25 +13,36 @@ from remat.answer.plan import Plan
 from remat.facts.columns import BoolArray, IntArray
 from remat.facts.graph import Graph, checked_graph
 from remat.predict.kernels import rules
+from remat.predict.kernels.backends import backend_for
+from remat.predict.kernels.cpu_schedule import CpuScheduler
 from remat.predict.kernels.dispatch import rules_of
 from remat.predict.kernels.index import Shape
 from remat.predict.kernels.ir import Buffer
 from remat.predict.kernels.kernel import Kernel
-from remat.predict.kernels.library import called, library
+from remat.predict.kernels.library import called, library, product_and_bias
 from remat.predict.kernels.loop_groups import LoopGroup
 from remat.predict.kernels.lowering import Lowering, Uses
 from remat.predict.kernels.passes import Rewrites, Rewritten
 from remat.predict.kernels.recorded_calls import calls_of
 from remat.predict.kernels.schedule import Scheduler
+from remat.predict.kernels.simd_schedule import SimdScheduler
 from remat.predict.kernels.stores import Stores
-from remat.predict.kernels.strides import after_convolutions, channels_last, channels_last_values, eager_strides
+from remat.predict.kernels.strides import (
+    after_convolutions,
+    channels_last,
+    channels_last_chosen,
+    channels_last_values,
+    eager_strides,
+)
 from remat.predict.kernels.unfused import unfused_kernels
 from remat.predict.memory.order import Order
 from remat.predict.memory.storages import Storages
 from remat.proof.arguments import checked_mask, checked_saves
 
+_SCHEDULERS = {"cpu": CpuScheduler, "triton": SimdScheduler}
 
-def kernels(graph: Graph, plan: Plan, *, fused: bool = True) -> tuple[Kernel, ...]:
+
+def kernels(graph: Graph, plan: Plan, *, fused: bool = True, backend: str | None = None) -> tuple[Kernel, ...]:
     """Predicts the kernels of the forward and of the backward pass under a plan, in the order in which they run.
 
     Arguments and errors are those of `remat.predict_traffic`.
@@ -38,7 +50,7 @@ def kernels(graph: Graph, plan: Plan, *, fused: bool = True) -> tuple[Kernel, ..
     saved = checked_saves(checked_graph(graph), plan)
     if not fused:
         return tuple(unfused_kernels(graph, Order.of(Storages.of(graph), saved)))
-    return Fuser(graph).kernels(saved)
+    return Fuser(graph, backend).kernels(saved)
 
 
 class Fuser:
@@ -48,21 +60,23 @@ class Fuser:
 
     Attributes:
         graph: the joint graph.
+        backend: whose kernels they are, "cpu" or "triton"; None for that of the graph's device.
 
     Raises:
         InvalidGraph: a call recorded in the graph cannot be read.
-        InvalidOption: no graph.
+        InvalidOption: no graph, or no such backend.
     """
 
-    def __init__(self, graph: Graph) -> None:
+    def __init__(self, graph: Graph, backend: str | None = None) -> None:
         self.graph = checked_graph(graph)
+        self.backend = backend_for(graph, backend)
         self._facts = Storages.of(graph)
         self._calls = calls_of(graph)
         self._strides = eager_strides(self._calls)
         self._last = channels_last_values(self._calls, graph.in_tangents.tolist())
         self._turned = after_convolutions(self._calls)
         self._rules = rules_of(self._calls, graph.fusible.tolist(), graph.view.tolist())
-        self._rewrites = Rewrites.of(self._calls, self._strides)
+        self._rewrites = Rewrites.of(self._calls, self._strides, graph.view.tolist(), self.backend)
         ops = [call.op for call in self._calls]
         self._realizing = np.array([op in rules.NEEDS_REALIZED for op in ops], np.bool_)
         self._realizing |= np.array([rule is library for rule in self._rules], np.bool_)
@@ -87,24 +101,32 @@ class Fuser:
         handed = owners_alone(graph, order.saved)
         if handed is not order.saved:
             order = Order.of(self._facts, handed)
-        forward = self._pass(order.forward, graph.output | order.saved, backward=False)
-        return (*forward, *self._pass(order.backward, graph.gradient, backward=True))
+        turned = self._turns_images(order.forward)
+        forward = self._pass(order.forward, graph.output | order.saved, turned, backward=False)
+        return (*forward, *self._pass(order.backward, graph.gradient, turned, backward=True))
 
-    def _pass(self, values: IntArray, returned: BoolArray, *, backward: bool) -> Iterator[Kernel]:
+    def _turns_images(self, values: IntArray) -> bool:
+        """Says if a pass keeps images with their channels last."""
+        found: list[int] = values[self._convolutions[values]].tolist()
+        convolutions = [self._calls[v] for v in found]
+        return channels_last_chosen(self.backend, convolutions, self._calls, len(values))
+
+    def _pass(self, values: IntArray, returned: BoolArray, turned: bool, *, backward: bool) -> Iterator[Kernel]:
         graph, n = self.graph, len(self.graph)
         done = Rewritten.of(self._rewrites, values, graph.producers, graph.consumers, returned)
         inside = np.zeros(n, np.bool_)
         inside[values] = True
         u, v = graph.producers, graph.consumers
         given: list[int] = np.unique(u[inside[v] & ~inside[u]]).tolist()  # what the pass reads and does not compute
-        strides, given_strides = self._layouts(given, returned, backward)
+        strides, given_strides = self._layouts(given, returned, turned, backward)
         realized, ordered = np.zeros(n, np.bool_), np.zeros(n, np.bool_)
-        realized[done.producers[self._realizing[done.readers]]] = True
-        ordered[done.producers[self._ordering[done.readers]]] = True
+        products = np.isin(done.readers, [*done.unfused])
+        realized[done.producers[self._realizing[done.readers] | products]] = True
+        ordered[done.producers[self._ordering[done.readers] | products]] = True
         readers = np.bincount(done.producers, minlength=n) + done.returned
-        convolves = bool((inside & self._convolutions).any())
-        uses = Uses(readers.tolist(), done.returned.tolist(), realized.tolist(), ordered.tolist(), convolves)
-        low = Lowering(Stores(self._calls, strides), uses, self._rules)
+        convolves = self._turns_images(values) if backward else turned
+        uses = Uses(readers.tolist(), done.returned.tolist(), realized.tolist(), ordered.tolist(), convolves, done.uses)
+        low = Lowering(Stores(self._calls, strides, self.backend), uses, self._rules)
         low.given(given, given_strides)
         for v in done.values:
             if v in done.copies:
@@ -113,21 +135,25 @@ class Fuser:
                 product, addend = done.products[v]
                 arguments = [low.seen[addend], *low.arguments(self._calls[product])]
                 low.settle(v, called(low, self._calls[v], arguments))
+            elif v in done.unfused:
+                low.settle(v, product_and_bias(low, self._calls[v]))
             else:
                 low.run(v)
-        scheduler = Scheduler(low.finish())
+        scheduler = _SCHEDULERS[self.backend.name](low.finish())
         for group in scheduler.groups():
             does = not group.written or any(buffer.bytes for buffer in group.written)  # empty tensors take no kernel
             if group.nests[0].loop.launched and does:
                 yield self._kernel(scheduler, group, backward)
 
-    def _layouts(self, given: list[int], returned: BoolArray, backward: bool) -> tuple[list[Shape], list[Shape]]:
+    def _layouts(
+        self, given: list[int], returned: BoolArray, turned: bool, backward: bool
+    ) -> tuple[list[Shape], list[Shape]]:
         """Finds the strides that eager would give each value in a pass, and those of what the pass is handed.
 
-        With convolutions, the forward pass saves images with their channels last, and eager's strides in the
+        Where the forward pass turns images, it saves them with their channels last, and eager's strides in the
         backward pass follow from these.
         """
-        if not self._last:
+        if not turned or not self._last:
             return self._strides, self._strides
         last = {v: channels_last(self._calls[v].shape) for v in self._last}
         if backward:
@@ -138,7 +164,7 @@ class Fuser:
             strides[v] = last.get(v, strides[v])
         return strides, self._strides
 
-    def _kernel(self, scheduler: Scheduler, group: LoopGroup, backward: bool) -> Kernel:
+    def _kernel(self, scheduler: Scheduler[Any, Any], group: LoopGroup, backward: bool) -> Kernel:
         """Counts what a kernel moves, each buffer once (`BaseSchedulerNode.get_read_write_buffers_sizes`)."""
         loop = group.nests[0].loop
         alone = len(group.nests) == 1

@@ -137,6 +137,9 @@ class Loop:
         launched: it is a kernel at all, unlike a concatenation, whose parts are written in place.
         mutates: the buffer that it adds to, for a scatter.
         several: a call with several results.
+        reduction: how it reduces, such as "sum".
+        across: it reduces dimensions that are not the innermost in memory.
+        unsplit: how much the reduction keeps and reduces of which it is the first of two parts.
     """
 
     values: frozenset[int]
@@ -150,3 +153,6 @@ class Loop:
     launched: bool = True
     mutates: Buffer | None = None
     several: bool = False
+    reduction: str = ""
+    across: bool = False
+    unsplit: tuple[int, int] | None = None

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, cast
 
-from remat.predict.kernels.index import Shape, contiguous_strides
+from remat.predict.kernels.index import Shape, contiguous_strides, opaque
 from remat.predict.kernels.ir import Buffer, Loop, Reads, Seen
 from remat.predict.kernels.lowering import Lowering
 from remat.predict.kernels.recorded_calls import Call, Ref
-from remat.predict.kernels.stores import layout
+from remat.predict.kernels.stores import Draft, layout
 from remat.predict.kernels.strides import channels_last, in_order_of
 from remat.predict.kernels.view_maps import positive
 
@@ -42,6 +42,17 @@ def _result(low: Lowering, call: Call, loop: Loop) -> Seen:
     return Seen.of_buffer(buffer)
 
 
+def product_and_bias(low: Lowering, call: Call) -> Seen:
+    """Lowers a matrix product with a bias to the product, and an expression that adds the bias."""
+    bias, *factors = low.arguments(call)
+    product = called(low, call, factors)
+    assert product is not None
+    draft = Draft(low.stores, {call.position})
+    draft.take(low.stores.broadcast(bias, call.shape))
+    draft.take(product)
+    return draft.done(call.position, call.shape, call.itemsize)
+
+
 def batched_product(low: Lowering, call: Call) -> Seen | None:
     """Lowers a product of matrices, each in rows or in columns; one that would be neither is stored in rows."""
     for u in call.refs():
@@ -53,13 +64,41 @@ def batched_product(low: Lowering, call: Call) -> Seen | None:
 
 
 def convolution(low: Lowering, call: Call) -> Seen | None:
-    """Lowers a convolution, whose image and filters are stored with their channels last."""
-    for u in list(call.refs())[:2]:
-        low.seen[u] = low.stores.in_order(low.seen[u], channels_last(low.seen[u].shape))
-    result = library(low, call)
-    if result is not None and result.box.buffer is not None:
-        result.box.buffer.strides = channels_last(call.shape)
-    return result
+    """Lowers a convolution, whose image and filters are stored with their channels last if the pass keeps images so.
+
+    For GPUs, the bias is added to what the library computes without it.
+    """
+    both = [argument.position for argument in call.args[:2]]
+    last = low.uses.convolves
+    if not last:
+        for u in both:
+            low.stores.store(low.seen[u].box)
+        last = any(_channels_last(low.seen[u]) for u in both)
+    for u in both:
+        shape = low.seen[u].shape
+        low.seen[u] = low.stores.in_order(low.seen[u], channels_last(shape) if last else contiguous_strides(shape))
+    bias = call.args[2] if low.stores.backend.gpu else None
+    arguments = [low.seen[u] for u in call.refs() if u in low.seen and (bias is None or u in both)]
+    result = called(low, call, arguments)
+    assert result is not None
+    assert result.box.buffer is not None
+    result.box.buffer.strides = channels_last(call.shape) if last else contiguous_strides(call.shape)
+    return result if bias is None else _plus_bias(low, call, result, low.seen[bias.position])
+
+
+def _plus_bias(low: Lowering, call: Call, result: Seen, bias: Seen) -> Seen:
+    """Makes an expression that adds a number to each channel."""
+    ones = (1,) * (len(call.shape) - 2)
+    (channels,) = bias.access[0]
+    draft = Draft(low.stores, {call.position})
+    draft.take(result)
+    draft.take(
+        low.stores.broadcast(
+            Seen(bias.box, (*bias.shape, *ones), ((channels, *((),) * len(ones)), bias.access[1]), bias.stored),
+            call.shape,
+        )
+    )
+    return draft.done(call.position, call.shape, call.itemsize)
 
 
 def convolution_backward(low: Lowering, call: Call) -> Seen | None:
@@ -103,8 +142,11 @@ def concatenation(low: Lowering, call: Call) -> Seen:
     if not isinstance(call.args[0], list):
         raise ValueError("the tensors must be a list")
     listed = cast(list[Any], call.args[0])
-    parts = [low.seen[ref.position] for ref in listed if isinstance(ref, Ref)]
+    sources = [ref.position for ref in listed if isinstance(ref, Ref)]
+    parts = [low.seen[u] for u in sources]
     dim = positive(call.arg(1, "dim", 0), len(call.shape))
+    if low.stores.backend.gpu and _computes_parts(low, call, sources):
+        return _part_by_part(low, call, parts, dim)
     strides, start = _whole_strides(low, call, parts), 0
     reads: Reads = {}
     for part in parts:
@@ -116,6 +158,43 @@ def concatenation(low: Lowering, call: Call) -> Seen:
     whole = Buffer(call.position, call.shape, call.itemsize, strides)
     low.stores.loops.append(Loop(frozenset({call.position}), reads, [whole], generated=False, launched=False))
     return Seen.of_buffer(whole)
+
+
+_MAX_PARTS = 8
+"""`max_pointwise_cat_inputs`."""
+
+
+def _computes_parts(low: Lowering, call: Call, sources: Sequence[int]) -> bool:
+    """Says if a concatenation is an expression that selects among its parts, as it may be on GPUs (`lowering.cat`)."""
+    if len(sources) > _MAX_PARTS:
+        return False
+    uses, parts = low.uses.network, [low.seen[u] for u in sources]
+    # Whatever could be written in place need not be copied; the rest is an expression, or has a layout.
+    fresh = [part.box.buffer is None or part.box.buffer.strides is not None for part in parts]
+    for u, part in zip(sources, parts, strict=True):
+        others = [reader for reader in uses.of(u) if reader != call.position]
+        again = bool(others) or low.uses.returned[u]
+        if again and (part.box.buffer is None or any(map(uses.is_elementwise, others))):
+            return False
+    if any(fresh) and uses.elementwise(call.position, "aten.cat", "aten.constant_pad_nd"):
+        return True
+    reduced = {buffer for loop in low.stores.loops if loop.reduced for buffer in loop.writes}
+    return all(fresh) and not any(_has_reduction(part, reduced) for part in parts)
+
+
+def _has_reduction(part: Seen, reduced: set[Buffer]) -> bool:
+    buffer = part.box.buffer
+    return buffer in reduced if buffer is not None else any(read in reduced for read, _ in part.box.reads)
+
+
+def _part_by_part(low: Lowering, call: Call, parts: Sequence[Seen], dim: int) -> Seen:
+    """Makes an expression that reads each part under a condition on the coordinates."""
+    draft = Draft(low.stores, {call.position})
+    for i, part in enumerate(parts):
+        dims, start = part.access
+        within = (*dims[:dim], opaque(call.shape[dim], "part", i, dims[dim]), *dims[dim + 1 :])
+        draft.take(Seen(part.box, call.shape, (within, start), part.stored))
+    return draft.done(call.position, call.shape, call.itemsize)
 
 
 def _whole_strides(low: Lowering, call: Call, parts: Sequence[Seen]) -> Shape:

@@ -103,7 +103,12 @@ def placed(low: Lowering, call: Call) -> Seen:
 
 
 def scatter(low: Lowering, call: Call) -> Seen:
-    """Lowers scatter_add to a copy of the first argument and a call, as it is on more than one thread."""
+    """Lowers scatter_add to a copy of the first argument and a call, as it is on more than one thread of a CPU.
+
+    A GPU adds atomically, if it can.
+    """
+    if low.stores.backend.gpu and call.dtype not in ("int64", "bool"):
+        return placed(low, call)
     target = low.stores.store(low.stores.copy(low.first(call)).box)
     reads: Reads = {(target, ((), 0)): 1}
     for seen in low.arguments(call)[1:]:

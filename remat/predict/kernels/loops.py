@@ -31,7 +31,7 @@ Dep = tuple[Buffer, Dims, int]
 
 ANYWHERE = -1
 
-_Table = tuple[tuple[Dims, int], ...]
+AccessTable = tuple[tuple[Dims, int], ...]
 """Accesses, each with how often it is made."""
 
 
@@ -57,7 +57,7 @@ class Nest:
     formulas: tuple[Dims, ...] = ()
     reads: dict[Dep, int] = field(default_factory=dict[Dep, int])
     writes: dict[Dep, int] = field(default_factory=dict[Dep, int])
-    table: _Table = ()
+    table: AccessTable = ()
     ancestors: int = 0
     place: int = 0
 
@@ -70,10 +70,15 @@ class Nest:
 def decide_layouts(loops: Sequence[Loop]) -> None:
     """Gives buffers whose strides nobody asked for the order in which their loop reads."""
     for loop in loops:
-        for buffer in loop.writes:
-            if buffer.strides is None and loop.generated and loop.reads and len(loop.sizes) > 1:
-                buffer.strides = _like_reads(buffer.shape, loop)
-            buffer.fix()
+        decide_layout(loop)
+
+
+def decide_layout(loop: Loop) -> None:
+    """Gives what one loop writes the order in which it reads."""
+    for buffer in loop.writes:
+        if buffer.strides is None and loop.generated and loop.reads and len(loop.sizes) > 1:
+            buffer.strides = _like_reads(buffer.shape, loop)
+        buffer.fix()
 
 
 def _like_reads(shape: Shape, loop: Loop) -> Shape:
@@ -81,7 +86,7 @@ def _like_reads(shape: Shape, loop: Loop) -> Shape:
     kept = _positions(shape, loop.sizes)
     table: list[tuple[Shape, int]] = []
     for buffer, access in loop.reads:
-        steps = [abs(_step(digits)) for digits in in_memory(buffer, access)[0]]
+        steps = [abs(step_of(digits)) for digits in in_memory(buffer, access)[0]]
         row = [0] * len(shape)
         for i, dim in enumerate(kept):
             row[dim] = steps[i]
@@ -110,18 +115,13 @@ def in_memory(buffer: Buffer, access: Access) -> Access:
 def nest_of(loop: Loop, index: int) -> Nest:
     """Makes a nest of a loop: orders its dimensions, joins them, and writes its accesses in one normal form."""
     nest = Nest(loop, index)
-    if loop.mutates is not None:
-        nest.reads[loop.mutates, (), ANYWHERE] = loop.mutates.bytes
+    note_wholes(nest)
     if not loop.generated:
-        for buffer, _ in loop.reads:
-            nest.reads[buffer, (), ANYWHERE] = buffer.bytes
-        for buffer in loop.writes:
-            nest.writes[buffer, (), ANYWHERE] = buffer.bytes
         return nest
     sizes = loop.sizes + loop.reduced
     real = [i for i, n in enumerate(sizes) if n != 1]
     kept = sum(i < len(loop.sizes) for i in real)
-    written = in_memory(loop.writes[0], _padded(loop.written, len(sizes)))
+    written = in_memory(loop.writes[0], padded(loop.written, len(sizes)))
     reads = [(buffer, in_memory(buffer, access)) for buffer, access in loop.reads]
 
     def pick(dims: Dims) -> Dims:
@@ -132,33 +132,46 @@ def nest_of(loop: Loop, index: int) -> Nest:
     for dims, count in zip(accesses, (1, *loop.reads.values()), strict=True):
         times[dims] = times.get(dims, 0) + count
     table = tuple(times.items())
-    extra = tuple(pick(_padded(index, len(sizes))[0]) for index in loop.indices)
+    extra = tuple(pick(padded(index, len(sizes))[0]) for index in loop.indices)
     nest.formulas = tuple(dict.fromkeys((*times, *extra)))
     nest.table = table
     shape = tuple(sizes[i] for i in real)
-    order = _order(table, shape, kept)
+    order = order_of(table, shape, kept)
     nest.sizes, nest.reduced = _joined(nest.formulas, shape, kept, order)
     for (buffer, access), dims in zip(reads, accesses[1:], strict=True):
         dep = (buffer, _normal(dims, shape, order), access[1])
-        nest.reads[dep] = _moved_bytes(dep)
+        nest.reads[dep] = moved_bytes(dep)
     dep = (loop.writes[0], _normal(accesses[0], shape, order), written[1])
-    nest.writes[dep] = _moved_bytes(dep)
+    nest.writes[dep] = moved_bytes(dep)
     return nest
 
 
-def _padded(access: Access, rank: int) -> Access:
+def note_wholes(nest: Nest) -> None:
+    """Notes the buffers that a nest accesses as a whole: all that a call does, and what a scatter adds to."""
+    if nest.loop.mutates is not None:
+        nest.reads[nest.loop.mutates, (), ANYWHERE] = nest.loop.mutates.bytes
+    if not nest.loop.generated:
+        for buffer, _ in nest.loop.reads:
+            nest.reads[buffer, (), ANYWHERE] = buffer.bytes
+        for buffer in nest.loop.writes:
+            nest.writes[buffer, (), ANYWHERE] = buffer.bytes
+
+
+def padded(access: Access, rank: int) -> Access:
+    """Returns an access over more dimensions, on which it does not depend."""
     dims, start = access
     return (dims + ((),) * (rank - len(dims)), start) if len(dims) < rank else access
 
 
-def _step(digits: Digits) -> int:
+def step_of(digits: Digits) -> int:
+    """Returns how far an access steps with a loop."""
     return digits[-1][1] if digits else 0
 
 
 @lru_cache(maxsize=1 << 13)
-def _order(table: _Table, shape: Shape, kept: int) -> tuple[int, ...]:
+def order_of(table: AccessTable, shape: Shape, kept: int) -> tuple[int, ...]:
     """Orders the loops: those kept by their strides, then those reduced by theirs."""
-    steps = [(tuple(abs(_step(digits)) for digits in dims), times) for dims, times in table]
+    steps = [(tuple(abs(step_of(digits)) for digits in dims), times) for dims, times in table]
     first = _loop_order([(row[:kept], times) for row, times in steps], shape[:kept])
     last = _loop_order([(row[kept:], times) for row, times in steps], shape[kept:])
     return (*reversed(first), *(kept + i for i in reversed(last)))
@@ -188,7 +201,7 @@ def _joined(formulas: tuple[Dims, ...], shape: Shape, kept: int, order: tuple[in
     for part in (order[:kept], order[kept:]):
         sizes: list[int] = []
         for k, i in enumerate(part):
-            if k and all(_one_loop(dims[part[k - 1]], dims[i], shape[i]) for dims in formulas):
+            if k and all(one_loop(dims[part[k - 1]], dims[i], shape[i]) for dims in formulas):
                 sizes[-1] *= shape[i]
             else:
                 sizes.append(shape[i])
@@ -196,11 +209,11 @@ def _joined(formulas: tuple[Dims, ...], shape: Shape, kept: int, order: tuple[in
     return found[0], found[1]
 
 
-def _one_loop(outer: Digits, inner: Digits, size: int) -> bool:
+def one_loop(outer: Digits, inner: Digits, size: int) -> bool:
     """Says if two neighbouring dimensions are walked through as one."""
     if len(outer) > 1 or len(inner) > 1:
         return False
-    a, b = _step(outer), _step(inner)
+    a, b = step_of(outer), step_of(inner)
     return a == b * size and a >= 0
 
 
@@ -210,7 +223,7 @@ def _normal(dims: Dims, shape: Shape, order: tuple[int, ...]) -> Dims:
     row: list[Digits] = []
     for i in order:
         digits: Digits = dims[i] or ((shape[i], 0),)
-        if row and _one_loop(row[-1], digits, shape[i]):
+        if row and one_loop(row[-1], digits, shape[i]):
             row[-1] = ((row[-1][0][0] * shape[i], digits[0][1]),)
         else:
             row.append(digits)
@@ -219,7 +232,7 @@ def _normal(dims: Dims, shape: Shape, order: tuple[int, ...]) -> Dims:
     return tuple(row)
 
 
-def _moved_bytes(dep: Dep) -> int:
+def moved_bytes(dep: Dep) -> int:
     """Counts the bytes of an access: the points of the loops that it depends on, or the buffer if it goes anywhere."""
     buffer, dims, offset = dep
     if is_looked_up(offset) or any(s < 0 for digits in dims for _, s in digits[:1]):
@@ -234,6 +247,6 @@ def same_after_joining(one: Nest, other: Nest) -> bool:
         return False
     shape = tuple(n for n in one.loop.sizes if n != 1)
     both = tuple(dict.fromkeys((*one.formulas, *other.formulas)))
-    left = _joined(both, shape, len(shape), _order(one.table, shape, len(shape)))
-    right = _joined(both, shape, len(shape), _order(other.table, shape, len(shape)))
+    left = _joined(both, shape, len(shape), order_of(one.table, shape, len(shape)))
+    right = _joined(both, shape, len(shape), order_of(other.table, shape, len(shape)))
     return left == right

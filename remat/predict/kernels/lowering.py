@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from remat.errors import InvalidGraph
 from remat.predict.kernels.index import Shape
 from remat.predict.kernels.ir import Buffer, Loop, Seen
+from remat.predict.kernels.passes import Readers
 from remat.predict.kernels.recorded_calls import Call, Ref
 from remat.predict.kernels.stores import Stores
 
@@ -26,6 +27,7 @@ class Uses:
         realized: an operator reads it that wants its input in memory.
         ordered: an operator reads it that wants eager's order of strides.
         convolves: the pass has a convolution, so that the compiler chooses the layout of images.
+        network: which operators read what.
     """
 
     readers: Sequence[int]
@@ -33,6 +35,7 @@ class Uses:
     realized: Sequence[bool]
     ordered: Sequence[bool]
     convolves: bool
+    network: Readers
 
 
 Elements = Callable[["Lowering", Call], Seen]

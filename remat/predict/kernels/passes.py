@@ -8,8 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from remat.facts.columns import BoolArray, IntArray
+from remat.predict.kernels.backends import KernelBackend
 from remat.predict.kernels.index import Shape
 from remat.predict.kernels.recorded_calls import Call, Ref
+from remat.predict.kernels.rules import ELEMENTWISE
 from remat.predict.kernels.strides import same_layout
 
 
@@ -21,14 +23,24 @@ class Rewrites:
         copies: clones that change nothing -> what they copy (`remove_noop_ops`).
         sums: sums -> (matrix product, what is added to it) for each product in it (the `addmm` pattern).
         elements: tuples -> their elements.
+        biased: matrix products with a bias that are a product and a sum, if only elementwise operators read them
+            (`should_prefer_unfused_addmm`, for GPUs alone). The sum of a product is no such call then, either.
+        elementwise, seen_through: (n,) operators, and views and elements of tuples, whose readers read instead.
+        ops: (n,) names of operators.
     """
 
     copies: Mapping[int, int]
     sums: Mapping[int, Sequence[tuple[int, int]]]
     elements: Mapping[int, Sequence[int]]
+    biased: frozenset[int]
+    elementwise: Sequence[bool]
+    seen_through: Sequence[bool]
+    ops: Sequence[str]
 
     @classmethod
-    def of(cls, calls: Sequence[Call], strides: Sequence[Shape]) -> Rewrites:
+    def of(
+        cls, calls: Sequence[Call], strides: Sequence[Shape], views: Sequence[bool], backend: KernelBackend
+    ) -> Rewrites:
         """Reads a graph, in time linear in its size."""
         copies: dict[int, int] = {}
         sums: dict[int, list[tuple[int, int]]] = {}
@@ -42,7 +54,10 @@ class Rewrites:
                     copies[v] = call.sources[0]
             elif call.op == "aten.add" and (pairs := _products(call, calls)):
                 sums[v] = pairs
-        return cls(copies, sums, elements)
+        biased = frozenset(call.position for call in calls if backend.gpu and call.op == "aten.addmm")
+        ops = [call.op for call in calls]
+        through = [view or op == "getitem" for view, op in zip(views, ops, strict=True)]
+        return cls(copies, sums, elements, biased, [op in ELEMENTWISE for op in ops], through, ops)
 
 
 def _products(call: Call, calls: Sequence[Call]) -> list[tuple[int, int]]:
@@ -71,6 +86,8 @@ class Rewritten:
         returned: (n,) what it returns.
         copies: clones that are gone -> what they copied.
         products: sums that are one call with a product -> (product, what is added).
+        unfused: products with a bias that are a product and a sum.
+        uses: who reads what.
     """
 
     values: Sequence[int]
@@ -79,6 +96,8 @@ class Rewritten:
     returned: BoolArray
     copies: Mapping[int, int]
     products: Mapping[int, tuple[int, int]]
+    unfused: frozenset[int]
+    uses: Readers
 
     @classmethod
     def of(
@@ -102,20 +121,53 @@ class Rewritten:
             for copy, source in rewrites.copies.items()
             if inside[copy] and not (returned[copy] and (returned[source] or not inside[source]))
         }
-        products = _fused(rewrites, inside, np.bincount(u, minlength=n), returned)
+        unfused = frozenset[int]()
+        if rewrites.biased:
+            read = Readers(rewrites, u, v, returned)
+            unfused = frozenset(v for v in (*rewrites.biased, *rewrites.sums) if inside[v] and read.elementwise(v))
+        products = _fused(rewrites, inside, np.bincount(u, minlength=n), returned, unfused)
         order = _raised(rewrites, values.tolist(), inside)
         skipped = {product for product, _ in products.values()}
         if copies or skipped:
             order = [value for value in order if value not in skipped]
             u, v, returned = _renamed(u, v, returned, copies, products)
-        return cls(order, u, v, returned, copies, products)
+        return cls(
+            order, u, v, returned, copies, products, unfused & rewrites.biased, Readers(rewrites, u, v, returned)
+        )
 
 
-def _fused(rewrites: Rewrites, inside: BoolArray, readers: IntArray, returned: BoolArray) -> dict[int, tuple[int, int]]:
+class Readers:
+    """Says of values of a pass who reads them, and whether those are elementwise operators (`is_pointwise_use`)."""
+
+    def __init__(self, rewrites: Rewrites, u: IntArray, v: IntArray, returned: BoolArray) -> None:
+        order = np.argsort(u, kind="stable")
+        self._rewrites, self._returned = rewrites, returned
+        self._u, self._v = u[order], v[order]
+
+    def of(self, value: int) -> list[int]:
+        """Lists the operators that read a value."""
+        start, end = np.searchsorted(self._u, [value, value + 1])
+        return self._v[start:end].tolist()
+
+    def elementwise(self, value: int, *others: str) -> bool:
+        """Says if elementwise operators alone read a value; views are looked through."""
+        return not self._returned[value] and all(self.is_elementwise(reader, *others) for reader in self.of(value))
+
+    def is_elementwise(self, reader: int, *others: str) -> bool:
+        """Says if an operator is elementwise, or one of others by name, or a view that only such operators read."""
+        rewrites = self._rewrites
+        if rewrites.seen_through[reader]:
+            return self.elementwise(reader, *others)
+        return rewrites.elementwise[reader] or rewrites.ops[reader] in others
+
+
+def _fused(
+    rewrites: Rewrites, inside: BoolArray, readers: IntArray, returned: BoolArray, unfused: frozenset[int]
+) -> dict[int, tuple[int, int]]:
     """Finds the sums with a product that nobody else reads."""
     found: dict[int, tuple[int, int]] = {}
     for total, pairs in rewrites.sums.items():
-        if inside[total]:
+        if inside[total] and total not in unfused:
             for product, addend in pairs:
                 if inside[product] and readers[product] == 1 and not returned[product]:
                     found[total] = product, addend

@@ -17,7 +17,7 @@ from remat.predict.kernels.view_maps import element, positive, view_access
 
 def pointwise(low: Lowering, call: Call) -> Seen:
     """Lowers an elementwise operator to an expression over the shape of the result."""
-    draft = Draft(low.stores, {call.position}, heavy=call.op in rules.HEAVY)
+    draft = Draft(low.stores, {call.position}, heavy=call.op in low.stores.backend.heavy)
     if call.op not in rules.CONSTANTS:
         for seen in low.arguments(call):
             draft.take(low.stores.broadcast(seen, call.shape))
@@ -171,7 +171,7 @@ def max_pool(low: Lowering, call: Call) -> None:
         draft.indices.clear()
         seen = draft.done(one.position, one.shape, one.itemsize)
         # Each read comes with a comparison, and at the border with conditions on the coordinates.
-        if len(draft.reads) * (8 if any(padding) else 2) > rules.MAX_OPS:
+        if len(draft.reads) * (8 if any(padding) else 2) > low.stores.backend.max_ops:
             low.stores.store(seen.box)
         return seen
 

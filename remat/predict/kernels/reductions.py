@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import product
 from math import prod
 
 from remat.predict.kernels import rules
-from remat.predict.kernels.index import Access, Digits, Dims, Shape, identity, through
+from remat.predict.kernels.index import Access, Digits, Dims, Shape, identity, reshaped, through
 from remat.predict.kernels.ir import Buffer, Loop, Reads, Seen, merged
 from remat.predict.kernels.lowering import Lowering
 from remat.predict.kernels.recorded_calls import Call
+from remat.predict.kernels.splits import split_reduction
 from remat.predict.kernels.stores import Draft
 from remat.predict.kernels.view_maps import at, positive
 
@@ -45,21 +47,63 @@ def _over(low: Lowering, call: Call, of: Sequence[Seen], shape: Shape) -> Seen:
 def _reduced(low: Lowering, call: Call, of: Seen, axes: list[int], shape: Shape, itemsize: int) -> Seen:
     kept = [i for i in range(len(of.shape)) if i not in axes]
     sizes, reduced = tuple(of.shape[i] for i in kept), tuple(of.shape[i] for i in axes)
-    if prod(reduced) == 1 or (prod(reduced) < rules.UNROLLED and prod(sizes) != 1):
+    alone = prod(sizes) == 1 and not low.stores.backend.gpu
+    if prod(reduced) == 1 or (prod(reduced) < rules.UNROLLED and not alone):
         return _unrolled(low, call, of, axes, shape, itemsize)
+    buffer = Buffer(call.position, shape, itemsize)
+    _reduce(low, _loop_over(low, call, of, [*kept, *axes], len(kept)), [buffer], call.op.removeprefix("aten."))
+    if prod(sizes) == 1 and low.stores.loops[-1].reduced != reduced:
+        low.stores.store(of.box)  # `Reduction.check_for_split_dense_dim_reindexing`, for those who read it after this
+    return Seen.of_buffer(buffer)
+
+
+def _loop_over(low: Lowering, call: Call, of: Seen, order: list[int], kept: int) -> Loop:
+    """Makes a loop, which writes nothing yet, over the dimensions of a value: those kept, then those reduced."""
 
     def turned(access: Access) -> Access:
-        return tuple(access[0][i] for i in (*kept, *axes)), access[1]
+        return tuple(access[0][i] for i in order), access[1]
 
     reads: Reads = {(buffer, turned(access)): times for (buffer, access), times in low.stores.loads(of).items()}
-    inlined = of.inlined
-    ops = of.box.ops if inlined else frozenset[int]()
-    indices = tuple(turned(through(of.access, index)) for index in of.box.indices) if inlined else ()
-    buffer = Buffer(call.position, shape, itemsize)
-    low.stores.loops.append(
-        Loop(ops | {call.position}, reads, [buffer], sizes, reduced, indices, (_written(shape, sizes), 0))
-    )
-    return Seen.of_buffer(buffer)
+    ops = of.box.ops if of.inlined else frozenset[int]()
+    indices = tuple(turned(through(of.access, index)) for index in of.box.indices) if of.inlined else ()
+    sizes = tuple(of.shape[i] for i in order)
+    return Loop(ops | {call.position}, reads, [], sizes[:kept], sizes[kept:], indices)
+
+
+def _reduce(low: Lowering, loop: Loop, results: Sequence[Buffer], how: str) -> None:
+    """Adds the loops of a reduction with one or more results: one for each, or two, where it is split."""
+    stores, parts, across = low.stores, 1, False
+    if stores.backend.gpu:
+        parts, across = split_reduction(loop.sizes, loop.reduced, list(loop.reads), stores.settle)
+    if parts > 1:
+        loop = _first_parts(low, loop, len(results), parts, results[0], how, across)
+    for buffer in results:
+        written = (_written(buffer.shape, loop.sizes), 0)
+        stores.loops.append(replace(loop, writes=[buffer], written=written, reduction=how, across=across))
+
+
+def _first_parts(low: Lowering, loop: Loop, results: int, parts: int, like: Buffer, how: str, across: bool) -> Loop:
+    """Adds the loops that reduce each part; returns the loop that reduces over the parts."""
+    size = -(-prod(loop.reduced) // parts)
+    kept, sizes = len(loop.sizes), (*loop.sizes, parts)
+
+    def cut(access: Access) -> Access:
+        dims = access[0][kept:]
+        flat = reshaped(dims, (prod(loop.reduced),))[0] if len(dims) != 1 else dims[0]
+        if len(flat) == 1 and flat[0][1] >= 0:  # the last part may be smaller
+            return (*access[0][:kept], ((parts, flat[0][1] * size),), ((size, flat[0][1]),)), access[1]
+        return (*access[0][:kept], *reshaped(dims, (parts, size))), access[1]
+
+    reads: Reads = {(buffer, cut(access)): times for (buffer, access), times in loop.reads.items()}
+    indices = tuple(cut(index) for index in loop.indices)
+    # A variance in parts is a mean, a sum of squares, and a count.
+    made = [Buffer(like.value, sizes, like.itemsize) for _ in range(3 if how.startswith("var") else results)]
+    unsplit = (prod(loop.sizes), prod(loop.reduced))
+    for buffer in made:
+        first = Loop(loop.values, reads, [buffer], sizes, (size,), indices, (identity(sizes), 0))
+        low.stores.loops.append(replace(first, reduction=how, across=across, unsplit=unsplit))
+    whole: Reads = {(buffer, (identity(sizes), 0)): 1 for buffer in made}
+    return Loop(loop.values, whole, [], loop.sizes, (parts,))
 
 
 def _unrolled(low: Lowering, call: Call, of: Seen, axes: list[int], shape: Shape, itemsize: int) -> Seen:
@@ -87,7 +131,8 @@ def _variance(low: Lowering, call: Call, of: Seen, axes: list[int], with_mean: b
     keep = tuple(1 if i in axes else n for i, n in enumerate(of.shape))
     dropped = tuple(n for i, n in enumerate(of.shape) if i not in axes)
     shape, itemsize = keep if call.kwargs.get("keepdim") else dropped, of.box.itemsize
-    if prod(of.shape[i] for i in axes) <= rules.TWO_STEP_VARIANCE and prod(dropped) != 1:
+    count = prod(of.shape[i] for i in axes)
+    if count <= low.stores.backend.two_step_variance and prod(dropped) != 1:
         mean = _over(low, call, (_reduced(low, call, of, axes, keep, itemsize),), keep)
         if with_mean:
             low.stores.store(mean.box)
@@ -97,8 +142,12 @@ def _variance(low: Lowering, call: Call, of: Seen, axes: list[int], with_mean: b
             dims = _without(mean.access[0], axes, shape)
             mean = low.stores.shown(mean, shape, (dims, 0))
     else:
-        mean = _reduced(low, call, of, axes, shape, itemsize)
-        variance = _over(low, call, (_reduced(low, call, of, axes, shape, itemsize),), shape)
+        kept = [i for i in range(len(of.shape)) if i not in axes]
+        loop = _loop_over(low, call, of, [*kept, *axes], len(kept))
+        both = [Buffer(call.position, shape, itemsize) for _ in range(2)]
+        _reduce(low, loop, both, "var")
+        mean, squared = map(Seen.of_buffer, both)
+        variance = _over(low, call, (squared,), shape)
     if not with_mean:
         return variance
 

@@ -1,6 +1,7 @@
 """Lists what TorchInductor makes of each operator, and the thresholds at which it decides.
 
-Read in torch 2.13 (`torch/_inductor/lowering.py`, `ir.py`, `config.py`), for its C++ backend.
+Read in torch 2.13 (`torch/_inductor/lowering.py`, `ir.py`, `config.py`): what all backends have
+in common, or only that for CPUs asks. The thresholds in which they differ are in `backends`.
 """
 
 from __future__ import annotations
@@ -40,8 +41,8 @@ OPERATIONS: dict[str, int] = {
 }
 """The pointwise operators, and how many operations each adds to an expression, numbers among its arguments apart."""
 
-HEAVY = _aten("exp log log10 log1p log2 sigmoid tanh softplus silu")
-"""What the C++ backend would rather store than compute twice (`StorageBox.should_realize_on_reuse`)."""
+ELEMENTWISE = frozenset(OPERATIONS) - CONSTANTS - COUNTS - _aten("copy floor_divide _to_copy")
+"""Those that torch marks as pointwise."""
 
 REDUCTIONS = _aten("sum mean amax amin prod any all argmax argmin max min var var_mean")
 """Operators that reduce dimensions."""
@@ -61,20 +62,11 @@ FIXED_LAYOUT = _aten("mm _int_mm convolution_backward")
 CHEAP_READS = 4
 """`realize_reads_threshold`: what several operators read is stored beyond so many reads."""
 
-MAX_READS = 12
-"""`realize_cpu_acc_reads_threshold`: what anybody reads."""
-
-MAX_OPS = 50
-"""`realize_cpu_opcount_threshold`: what several operators read is stored beyond so many operations."""
-
 MAX_INLINED_OPS = 100
 """What anybody reads; fixed in `GraphLowering.run_node`."""
 
 UNROLLED = 8
 """`unroll_reductions_threshold`: a reduction of fewer elements is no loop."""
-
-TWO_STEP_VARIANCE = 1024
-"""`cpp.use_two_step_variance_threshold`: up to so many elements, a variance takes the mean first."""
 
 MAX_FUSION, MAX_HORIZONTAL_FUSION = 64, 16
 """`max_fusion_size`, `cpp.max_horizontal_fusion_size`: loops in a kernel."""

@@ -10,8 +10,10 @@ from dataclasses import dataclass, field
 from math import prod
 
 from remat.predict.kernels import rules
+from remat.predict.kernels.backends import KernelBackend
 from remat.predict.kernels.index import Access, Shape, broadcasts, identity, opaque, strided, strides_of, through
 from remat.predict.kernels.ir import Box, Buffer, Loop, Read, Reads, Seen, merged
+from remat.predict.kernels.loops import decide_layout
 from remat.predict.kernels.recorded_calls import Call
 from remat.predict.kernels.strides import channels_last, same_layout
 from remat.predict.kernels.view_maps import expanded
@@ -23,11 +25,12 @@ class Stores:
     Attributes:
         calls: of the whole graph.
         strides: that eager would give each value in this pass.
+        backend: for which the pass is lowered.
         loops: what was made so far, in order.
     """
 
-    def __init__(self, calls: Sequence[Call], strides: Sequence[Shape]) -> None:
-        self.calls, self.strides = calls, strides
+    def __init__(self, calls: Sequence[Call], strides: Sequence[Shape], backend: KernelBackend) -> None:
+        self.calls, self.strides, self.backend = calls, strides, backend
         self.loops: list[Loop] = []
 
     def loads(self, seen: Seen) -> Reads:
@@ -53,6 +56,14 @@ class Stores:
             if box.reads:  # what reads nothing stays an expression besides
                 box.reads, box.ops, box.heavy, box.indices = {}, frozenset(), False, ()
         return box.buffer
+
+    def settle(self, buffer: Buffer) -> None:
+        """Decides the layout of a buffer now."""
+        if buffer.strides is None:
+            for loop in reversed(self.loops):
+                if buffer in loop.writes:
+                    decide_layout(loop)
+        buffer.fix()
 
     def copy(self, seen: Seen, strides: Shape | None = None) -> Seen:
         """Adds a loop that stores what is seen: of a buffer, a copy, which computes no value."""
@@ -108,13 +119,13 @@ class Stores:
         box = seen.box
         if box.buffer is None and readers > 1:
             many = by_graph and len(box.reads) > rules.CHEAP_READS
-            if box.heavy or many or self.has_many(box, rules.MAX_OPS):
+            if box.heavy or many or self.has_many(box, self.backend.max_ops):
                 self.store(box)
 
     def limit(self, seen: Seen) -> None:
         """Stores what has grown too large to be inlined (`StorageBox.has_exceeded_max_reads`)."""
         box = seen.box
-        if box.buffer is None and (len(box.reads) > rules.MAX_READS or self.has_many(box, rules.MAX_OPS)):
+        if box.buffer is None and (len(box.reads) > self.backend.max_reads or self.has_many(box, self.backend.max_ops)):
             self.hint(seen)
         if box.buffer is None and seen.plain and self.has_many(box, rules.MAX_INLINED_OPS):
             self.store(box)

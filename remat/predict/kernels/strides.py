@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from remat.predict.kernels.backends import KernelBackend
 from remat.predict.kernels.index import Shape, broadcasts, contiguous_strides, strided, strides_in, strides_of
 from remat.predict.kernels.recorded_calls import Call, Ref
 from remat.predict.kernels.rules import OPERATIONS
@@ -47,6 +48,29 @@ def in_order_of(shape: Shape, strides: Shape) -> Shape:
     (60, 5, 15, 1)
     """
     return strides_in(sorted(range(len(shape)), key=lambda i: (strides[i], -i)), shape)
+
+
+def channels_last_chosen(backend: KernelBackend, convolutions: list[Call], calls: list[Call], count: int) -> bool:
+    """Says if the compiler keeps the images of a pass with channels last (`GraphLowering.decide_layout_opt`).
+
+    For CPUs it does wherever it convolves; for GPUs not where convolutions are rare, grouped, small or narrowing.
+
+    Args:
+        backend: whose kernels they are.
+        convolutions: in the pass.
+        calls: of the whole graph.
+        count: how many values the pass computes.
+    """
+    if not convolutions or not backend.gpu:
+        return bool(convolutions)
+    which: list[int] = [call.args[1].position for call in convolutions]
+    filters = [(calls[u].shape, int(call.args[8])) for u, call in zip(which, convolutions, strict=True)]
+    return not (
+        count >= 300 * len(filters)
+        or any(groups > 1 and shape[1] > 1 for shape, groups in filters)
+        or any(shape[0] * 2 <= shape[1] and shape[2] > 1 for shape, _ in filters)
+        or all(shape[0] <= 64 and shape[1] <= 64 for shape, _ in filters)
+    )
 
 
 def channels_last_values(calls: list[Call], tangents: Sequence[bool]) -> frozenset[int]:

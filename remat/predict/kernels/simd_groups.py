@@ -1,0 +1,158 @@
+"""Groups nests that share a Triton kernel, and changes how a group walks through its loops."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from math import prod
+
+from remat.predict.kernels.index import Shape
+from remat.predict.kernels.ir import Buffer
+from remat.predict.kernels.loop_groups import LoopGroup
+from remat.predict.kernels.loops import Dep
+from remat.predict.kernels.simd_loops import SimdNest, buffers_last, by_stride, merged_loops, order_to_match
+from remat.predict.kernels.tiles import fits, tiling
+
+
+class SimdGroup(LoopGroup):
+    """A group of nests that share a Triton kernel.
+
+    Attributes:
+        nests: in order.
+        kept, reduced_points: how many points it keeps, and reduces for each; of several nests, as the first reduction.
+    """
+
+    nests: list[SimdNest]
+
+    def __init__(self, nests: list[SimdNest], made: Mapping[Buffer, int]) -> None:
+        super().__init__([*nests], made)
+        self.nests = nests
+        self._made = made
+        self.kept, self.reduced_points = prod(self.sizes), prod(self.reduced)
+
+    @cached_property
+    def tiling(self) -> Shape:
+        """The sizes of its tiled dimensions, of a pointwise group."""
+        return tiling(self.nests, self.kept)
+
+    @cached_property
+    def last_access(self) -> dict[Buffer, Dep]:
+        """The access to each buffer by which it is compared with other groups: a write, if there is one."""
+        return buffers_last([*self.reads]) | buffers_last([*self.writes])
+
+    @cached_property
+    def extent(self) -> tuple[int, int]:
+        """How many points it keeps and reduces for each; where it is the first of two parts, as a whole."""
+        whole = [nest.loop.unsplit for nest in self.nests if nest.is_reduction]
+        first = whole[0] if whole else None
+        return first if first is not None and None not in whole else (self.kept, self.reduced_points)
+
+    def shared_elements(self, other: SimdGroup) -> int:
+        """Counts the elements that both access in the same way."""
+        return sum(size // dep[0].itemsize for dep, size in self.deps.items() if dep in other.deps)
+
+    def walk_as(self, nests: list[SimdNest]) -> None:
+        """Replaces its nests by the same with other loops."""
+        for name in ("deps", "used", "tiling", "last_access", "extent"):
+            self.__dict__.pop(name, None)
+        SimdGroup.__init__(self, nests, self._made)
+
+    def reorder(self, own: Dep, other: Dep) -> bool:
+        """Reorders its loops so that one access of it walks as another's; returns whether it could."""
+        sizes = self.nests[0].sizes
+        if any(nest.sizes != sizes for nest in self.nests) or not len(sizes) == len(own[1]) == len(other[1]):
+            return False
+        order = order_to_match(own[1], other[1])
+        if order is None:
+            return False
+        self.walk_as([nest.reordered(order) for nest in self.nests])
+        return True
+
+    def fuses(self, other: SimdGroup) -> bool:
+        """Says if one kernel can run both (`SIMDScheduling.can_fuse`)."""
+        if self.is_reduction and other.is_reduction:
+            return self.kept == other.kept and self.reduced_points == other.reduced_points
+        if self.is_reduction:
+            return other.fuses(self)
+        if other.is_reduction:
+            ranges = (other.kept, other.reduced_points)
+            if self.kept != prod(ranges):
+                return self.kept == other.kept
+            return all(fits(ranges, nest.sizes) for nest in self.nests) and self.tiling in ((self.kept,), ranges)
+        if self.kept != other.kept:
+            return False
+        tiles = {group.tiling for group in (self, other) if len(group.tiling) > 1}
+        return not tiles or tiles == {tiling([*self.nests, *other.nests], self.kept)}
+
+
+def shared_after_reordering(one: SimdGroup, other: SimdGroup) -> int:
+    """Reorders the loops of one of two groups so that both access a buffer alike; the bytes that they share then.
+
+    As `Scheduler.shared_data_after_reordering_loop`; -1 if nothing was found. The groups may be changed then, too.
+    """
+    found = _reordered(one, other)
+    if found >= 0 or not reindex_for_reduction(one, other):
+        return found
+    found = _reordered(one, other)
+    return found if found >= 0 else one.shared_bytes(other)
+
+
+def _reordered(one: SimdGroup, other: SimdGroup) -> int:
+    best: tuple[tuple[bool, int], Dep, Dep] | None = None
+    for buffer, left in one.last_access.items():
+        right = other.last_access.get(buffer)
+        if right is None:
+            continue
+        passed = (left in one.writes) != (right in other.writes)
+        if left[2] == right[2] and by_stride(left[1]) == by_stride(right[1]):
+            size = one.deps[left] // buffer.itemsize
+            if best is None or (passed, size) > best[0]:
+                best = (passed, size), left, right
+        elif passed:
+            write, read = (left, right) if left in one.writes else (right, left)
+            if not set(_sizes(write)) <= set(_sizes(read)):
+                return -1
+    if best is None:
+        return -1
+    _, left, right = best
+    if len(left[1]) != len(right[1]):
+        return one.deps[left] if merged_loops(left[1]) == merged_loops(right[1]) else -1
+    if one.is_reduction and other.is_reduction:
+        return -1
+    done = other.reorder(right, left) if one.is_reduction else one.reorder(left, right)
+    return one.shared_bytes(other) if done else -1
+
+
+def _sizes(dep: Dep) -> Sequence[int]:
+    return [prod(n for n, _ in digits) for digits in merged_loops(dep[1])]
+
+
+def reindex_for_reduction(one: SimdGroup, other: SimdGroup) -> bool:
+    """Gives a pointwise group the loops of a reduction, if both then access a buffer alike; returns whether they do.
+
+    As `Scheduler._try_reindex_pointwise_for_reduction`.
+    """
+    if one.is_reduction == other.is_reduction:
+        return False
+    rows, flat = (one, other) if one.is_reduction else (other, one)
+    ranges = (rows.kept, rows.reduced_points)
+    if any(nest.points != prod(ranges) or not fits(ranges, nest.sizes) for nest in flat.nests):
+        return False
+    if all(nest.sizes == ranges for nest in flat.nests):
+        return False
+    before = flat.nests
+    flat.walk_as([nest.reindexed(ranges) for nest in before])
+    for buffer, left in one.last_access.items():
+        right = other.last_access.get(buffer)
+        if right is not None and _alike(left, right):
+            return True
+    flat.walk_as(before)
+    return False
+
+
+def _alike(left: Dep, right: Dep) -> bool:
+    """Says if two accesses are the same but for the order of loops (`Scheduler.deps_match_normalized`)."""
+    if left[2] != right[2]:
+        return False
+    joined = by_stride if len(left[1]) == len(right[1]) else merged_loops
+    return joined(left[1]) == joined(right[1])

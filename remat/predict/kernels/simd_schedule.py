@@ -1,0 +1,130 @@
+"""Decides which loops share a Triton kernel, as `Scheduler.fuse_nodes` of torch 2.13 on GPUs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+
+from remat.predict.kernels import rules
+from remat.predict.kernels.ir import Buffer, Loop
+from remat.predict.kernels.mixed_orders import MixedGroup, can_mix, in_order, mixed
+from remat.predict.kernels.schedule import Scheduler
+from remat.predict.kernels.simd_groups import SimdGroup, reindex_for_reduction, shared_after_reordering
+from remat.predict.kernels.simd_loops import SimdNest, same_place, simd_nest_of
+
+
+class SimdScheduler(Scheduler[SimdNest, SimdGroup]):
+    """Fuses the loops of one pass into Triton kernels.
+
+    Args:
+        loops: in the order of their creation.
+    """
+
+    def __init__(self, loops: Sequence[Loop]) -> None:
+        self._reorders = False
+        super().__init__(loops)
+
+    def _nest(self, loop: Loop, index: int) -> SimdNest:
+        return simd_nest_of(loop, index)
+
+    def _group(self, nests: list[SimdNest]) -> SimdGroup:
+        return SimdGroup(nests, self._made)
+
+    def groups(self) -> list[SimdGroup]:
+        """Returns the kernels; after the rounds, one more looks for pairs that only walk differently."""
+        groups = super().groups()
+        self._reorders = True
+        return self._round(groups)
+
+    def _joined(self, one: SimdGroup, other: SimdGroup) -> SimdGroup:
+        if isinstance(one, MixedGroup):
+            if isinstance(other, MixedGroup):
+                rows, columns = self._joined(one.rows, other.rows), self._joined(one.columns, other.columns)
+            elif self._can_take(one.rows, other, one.columns.members, one.columns.ancestors, one):
+                rows, columns = self._joined(one.rows, other), one.columns
+            else:
+                rows, columns = one.rows, self._joined(one.columns, other)
+            return mixed(rows, columns, self._made)
+        if can_mix(one, other):
+            return mixed(one, other, self._made)
+        return SimdGroup([*one.nests, *other.nests], self._made)
+
+    def _score(self, one: SimdGroup, other: SimdGroup) -> tuple[int, int, int]:
+        alike, _, near = super()._score(one, other)
+        return alike, self._shared(one, other), near
+
+    def _shared(self, one: SimdGroup, other: SimdGroup) -> int:
+        """Counts the bytes that two groups share; the elements, if they share them as rows and columns."""
+        return prod(one.extent) if can_mix(one, other) else one.shared_bytes(other)
+
+    def _can_fuse(self, one: SimdGroup, other: SimdGroup, *, mixing: bool = True) -> bool:
+        """Says if two groups can fuse; loops that were changed for it stay so only if they can."""
+        if one.ancestors & other.members or isinstance(other, MixedGroup) > isinstance(one, MixedGroup):
+            return False
+        if isinstance(one, MixedGroup):
+            return self._can_extend(one, other)
+        before = one.nests, other.nests
+        if self._allowed(one, other, mixing):
+            return True
+        for group, nests in zip((one, other), before, strict=True):
+            if group.nests is not nests:
+                group.walk_as(nests)
+        return False
+
+    def _can_extend(self, one: MixedGroup, other: SimdGroup) -> bool:
+        """Says if a kernel of rows and columns can take another group (`FusedMixOrderReductions.can_fuse_with`)."""
+        if one.too_many_reads(other):
+            return False
+        rows, columns = one.rows, one.columns
+        if isinstance(other, MixedGroup):
+            members = columns.members | other.columns.members
+            ancestors = columns.ancestors | other.columns.ancestors
+            return self._can_take(rows, other.rows, members, ancestors, one) and self._can_take(
+                columns, other.columns, 0, 0, one
+            )
+        return self._can_take(rows, other, columns.members, columns.ancestors, one) or self._can_take(
+            columns, other, rows.members, rows.ancestors, one
+        )
+
+    def _can_take(self, part: SimdGroup, other: SimdGroup, members: int, ancestors: int, whole: MixedGroup) -> bool:
+        """Says if one part of such a kernel can take another group, without one part reading from the other."""
+        reorders, self._reorders = self._reorders, False
+        fuses = self._can_fuse(part, other, mixing=False)
+        self._reorders = reorders
+        if not fuses or (in_order(part) and not in_order(other)):
+            return False
+        if (part.ancestors | other.ancestors) & members or ancestors & (part.members | other.members):
+            return False
+        return not other.is_reduction or part.shared_elements(other) >= prod(whole.extent)
+
+    def _allowed(self, one: SimdGroup, other: SimdGroup, mixing: bool) -> bool:
+        mixes = mixing and can_mix(one, other)
+        exact = self._shared(one, other) if mixes else one.shared_bytes(other)
+        shared = exact
+        if self._reorders and shared < rules.MIN_SHARED_BYTES:
+            shared = max(shared, shared_after_reordering(one, other))
+            exact = one.shared_bytes(other)
+        if not shared or len(one.nests) + len(other.nests) > rules.MAX_FUSION:
+            return False
+        if self._takes_memory(one, other, exact):
+            return False
+        if other.ancestors & one.members:
+            if self._can_follow(one, other) and one.fuses(other):
+                return True
+            return reindex_for_reduction(one, other) and self._can_follow(one, other) and one.fuses(other)
+        if mixes:
+            return True
+        far = one.distance(other) > rules.MAX_DISTANCE
+        return shared >= rules.MIN_SHARED_BYTES and not far and one.fuses(other)
+
+    def _can_follow(self, one: SimdGroup, other: SimdGroup) -> bool:
+        passed: set[Buffer] = set()
+        for dep in other.unmet:
+            if dep[0] in one.written:
+                # Of several accesses to one buffer, Inductor crosses off only every other one.
+                if dep[0] in passed or not any(same_place(dep, write) for write in one.writes):
+                    return False
+                passed.add(dep[0])
+            elif self._group_of[self._made[dep[0]]].ancestors & one.members:
+                return False
+        return True

@@ -1,0 +1,96 @@
+"""Decides which reductions Triton's backend splits into two kernels, so that few results keep a whole GPU busy.
+
+As `Reduction.num_splits` and `InductorChoices.reduction_split_factor` of torch 2.13.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from math import isqrt, prod
+
+from remat.predict.kernels.index import Access, Shape
+from remat.predict.kernels.ir import Buffer
+from remat.predict.kernels.loops import in_memory, step_of
+
+PROCESSORS = 132
+"""Streaming multiprocessors: those of an H100. An A100 has 108."""
+
+_THREADS, _WARP, _MOST_EACH = 2048, 32, 512
+_ENOUGH = PROCESSORS * 2 * 32
+"""Results: so many of them are a kernel's worth."""
+
+_SMALL, _LARGE = _WARP * PROCESSORS * _THREADS, _MOST_EACH * PROCESSORS * _THREADS
+"""Elements: below, threads take as few as there are in a warp; from there on, as many as they may."""
+
+_ROWS_UNSPLIT = 8192
+
+
+def split_reduction(
+    sizes: Shape, reduced: Shape, reads: Sequence[tuple[Buffer, Access]], settle: Callable[[Buffer], None]
+) -> tuple[int, bool]:
+    """Returns in how many parts a reduction is split, one if it is not, and whether it goes across memory.
+
+    Args:
+        sizes, reduced: what it keeps and reduces.
+        reads: over both.
+        settle: decides the layout of a buffer.
+    """
+    results, elements = prod(sizes), prod(reduced)
+    if results == 1:
+        return _inner(elements, results), False
+    if elements <= _WARP or results >= _ENOUGH:
+        return 1, False
+    whole: list[bool] = []
+    partial: list[bool] = []
+    wide = [i for i, n in enumerate((*sizes, *reduced)) if n != 1]
+    for buffer, access in reads:
+        settle(buffer)
+        dims = in_memory(buffer, access)[0]
+        moves = [i for i in wide if any(s for _, s in dims[i])]
+        if not any(i >= len(sizes) for i in moves) and len(moves) < len(wide):
+            continue
+        across = all(abs(step_of(dims[i])) != 1 for i in wide if i >= len(sizes))
+        (whole if len(moves) == len(wide) else partial).append(across)
+    directions = whole or partial
+    if not directions:
+        return 1, False
+    if 2 * sum(directions) < len(directions):
+        return _inner(elements, results), False
+    return _across(elements, results), True
+
+
+def _inner(elements: int, results: int) -> int:
+    if results >= 2 * PROCESSORS or elements <= _ROWS_UNSPLIT:
+        return 1
+    threads = 256
+    if elements * results <= _SMALL:
+        each = _WARP
+    elif elements * results < _LARGE:
+        blocks = _up(PROCESSORS * _THREADS // (2 * threads), results)
+        each = _even(elements, _up(elements, threads * blocks), 30, _WARP)
+    else:
+        each = _even(elements, _MOST_EACH, 50, 1)
+    return _up(elements, each * threads)
+
+
+def _across(elements: int, results: int) -> int:
+    rows, columns = 4, 128
+    if elements * results < _SMALL:
+        each = _WARP
+    elif elements * results < _LARGE:
+        blocks = _up(PROCESSORS * _THREADS // 256, _up(results, columns))
+        each = _even(elements, _up(elements, rows * blocks), 20, _WARP)
+    else:
+        each = _even(elements, _MOST_EACH, 50, 1)
+    return _up(elements, rows * each)
+
+
+def _up(a: int, b: int) -> int:
+    return -(-a // b)
+
+
+def _even(elements: int, wanted: int, slack: int, least: int) -> int:
+    """Returns the divisor that is nearest to a wanted size, if one is near; of two, the smaller."""
+    divisors = {d for i in range(1, isqrt(elements) + 1) if elements % i == 0 for d in (i, elements // i)}
+    nearest = min(sorted(divisors), key=lambda d: abs(d - wanted))
+    return max(nearest, least) if abs(nearest - wanted) < slack else wanted

@@ -1,0 +1,80 @@
+"""Says how a Triton kernel tiles its loops, which decides what fits into it.
+
+A kernel runs over one flat range, or over one of points kept and one of points reduced. Pointwise loops that access
+memory in different orders are tiled in two dimensions. This follows `SIMDScheduling.select_tiling` and
+`SIMDKernel.is_compatible` of torch 2.13 (`torch/_inductor/codegen/simd.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from math import prod
+
+from remat.predict.kernels.index import Shape
+from remat.predict.kernels.loops import step_of
+from remat.predict.kernels.simd_loops import SimdNest
+
+
+@lru_cache(maxsize=1 << 14)
+def fits(ranges: Shape, sizes: Shape, reduced: Shape = ()) -> bool:
+    """Says if loops can be cut so that they fill the ranges of a kernel one after the other.
+
+    >>> fits((8, 6), (4, 12)), fits((8, 6), (2, 4, 6)), fits((8, 6), (3, 16))
+    (True, True, False)
+    """
+    left = list(ranges)
+    at = 0
+    for size in (n for n in (*sizes, *reduced) if n != 1):
+        while at < len(left) and left[at] == 1:
+            at += 1
+        rest, here = size, at
+        while here + 1 < len(left) and rest > left[here]:
+            if rest % left[here]:
+                return False
+            rest //= left[here]
+            left[here] = 1
+            here += 1
+        if here >= len(left) or left[here] % rest:
+            return False
+        left[here] //= rest
+    return all(n == 1 for n in left)
+
+
+def tiling(nests: Sequence[SimdNest], points: int) -> Shape:
+    """Returns the sizes of the tiled dimensions of a pointwise kernel: one or two."""
+    best: list[tuple[int, Shape]] = []
+    seen: set[object] = set()
+    for nest in nests:
+        for name, sizes, score in _candidates(nest):
+            if name not in seen:
+                seen.add(name)
+                best.append((score, sizes))
+    for _, sizes in sorted(best, key=lambda found: -found[0]):
+        if all(fits(sizes, nest.sizes, nest.reduced) for nest in nests):
+            return sizes
+    return (points,)
+
+
+def _candidates(nest: SimdNest) -> list[tuple[object, Shape, int]]:
+    """Lists tilings with scores: an access that walks through memory before the last loop would have two tiles."""
+    sizes = nest.sizes
+    if len(sizes) <= 1 or nest.reduced:
+        return []
+    found: list[tuple[object, Shape, int]] = [("none", (prod(sizes),), 0)]
+    for dep in nest.walks:
+        buffer, dims, _ = dep
+        steps = [step_of(digits) for digits in dims]
+        if 1 not in steps:
+            continue
+        split = steps.index(1) + 1
+        if not any(steps[split:]):
+            continue
+        tiles = prod(sizes[:split]), prod(sizes[split:])
+        score = prod(n for n, step in zip(sizes, steps, strict=True) if step)
+        score *= 2 if dep is nest.walks[-1] else 1
+        for tile in tiles:
+            score *= 2 if tile >= 32 and tile % 32 == 0 else 1
+        if score >= prod(sizes):
+            found.append((buffer, tiles, score))
+    return found
