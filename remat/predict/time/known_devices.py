@@ -33,6 +33,13 @@ KNOWN: dict[str, DeviceProfile] = {
         bytes_per_s=4.8e12,
         source="NVIDIA H200 Tensor Core GPU data sheet; its figures with sparsity halved",
     ),
+    "h100": _gpu(
+        name="NVIDIA H100 SXM",
+        flops_per_s={"float64": 67e12, "float32": 67e12, "bfloat16": 989.5e12, "float16": 989.5e12}
+        | dict.fromkeys(("float8_e4m3fn", "float8_e5m2"), 1979e12),
+        bytes_per_s=3.35e12,
+        source="NVIDIA H100 Tensor Core GPU data sheet; its figures with sparsity halved",
+    ),
     "a100-80gb": _gpu(
         name="NVIDIA A100 SXM 80GB",
         flops_per_s={"float64": 19.5e12, "float32": 19.5e12, "bfloat16": 312e12, "float16": 312e12},

@@ -6,7 +6,7 @@ import gc
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import fx
@@ -22,6 +22,10 @@ from remat.pytorch.inductor.to_fx import JointGraph
 from remat.pytorch.inductor.traffic_count import InductorKernel, scheduled_kernels
 from remat.pytorch.seam.torch_partitioner import partition
 from remat.pytorch.seam.virtual_gpu import device_of
+
+PassVisitor: TypeAlias = Callable[[Any, Mapping[str, str], Sequence[str]], None]
+"""Takes a `GraphLowering` of a forward or backward pass with its `scheduler`, and the names that the joint graph has
+for what goes in, by placeholder, and for what comes out, "" for what is no value."""
 
 
 def inductor_kernels(model: Callable[..., Any], /, *args: Any, plans: Plan | Sequence[Plan]) -> list[InductorKernel]:
@@ -116,18 +120,33 @@ class Scheduled:
             InvalidPlan: the plan names unknown values, is not legal, or was made for another graph.
             InvalidOption: it is no plan.
         """
+        kernels: list[InductorKernel] = []
+
+        def visit(lowering: Any, inputs: Mapping[str, str], _: Sequence[str]) -> None:
+            kernels.extend(renamed(kernel, inputs) for kernel in scheduled_kernels(lowering))
+
+        self.visit(plan, visit)
+        return kernels
+
+    def visit(self, plan: Plan, visit: PassVisitor) -> None:
+        """Shows the forward and then the backward pass to a visitor, while Inductor works on it.
+
+        Args:
+            plan: a legal plan.
+            visit: not called for a pass without operators.
+
+        Raises:
+            InvalidPlan: the plan names unknown values, is not legal, or was made for another graph.
+            InvalidOption: it is no plan.
+        """
         checked_saves(self.graph, plan)
         if all(node.op != "call_function" for node in self._joint.module.graph.nodes):
-            return []  # torch's partitioner takes no graph without operators
-        kernels: list[InductorKernel] = []
+            return  # torch's partitioner takes no graph without operators
         strides: dict[str, tuple[int, ...] | None] = {}
         with _uncollected(), self._for_device():
             for backward, module in enumerate(self.split(plan)):
-                if all(node.op != "call_function" for node in module.graph.nodes):
-                    continue  # Inductor compiles nothing either
-                found, strides = self._scheduled(module, strides, backward=bool(backward))
-                kernels += found
-        return kernels
+                if any(node.op == "call_function" for node in module.graph.nodes):  # or Inductor compiles nothing
+                    strides = self._lowered(module, strides, visit, backward=bool(backward))
 
     def split(self, plan: Plan) -> tuple[fx.GraphModule, fx.GraphModule]:
         """Splits the joint graph as a plan says, which is not checked (see `remat.check_plan`)."""
@@ -149,31 +168,34 @@ class Scheduled:
         backward.graph.output_node().meta["user_visible_output_idxs"] = []
         return forward, backward
 
-    def _scheduled(
-        self, module: fx.GraphModule, strides: Mapping[str, tuple[int, ...] | None], *, backward: bool
-    ) -> tuple[list[InductorKernel], dict[str, tuple[int, ...] | None]]:
-        """Finds the kernels of one pass, and the strides of its outputs, by name.
+    def _lowered(
+        self,
+        module: fx.GraphModule,
+        strides: Mapping[str, tuple[int, ...] | None],
+        visit: PassVisitor,
+        *,
+        backward: bool,
+    ) -> dict[str, tuple[int, ...] | None]:
+        """Lowers one pass, and finds the strides of its outputs, by name.
 
         Args:
             module: the pass.
             strides: those that the forward pass has given to what it saves.
+            visit: called once.
             backward: which pass it is.
         """
-        names = {str(node.target): node.name for node in module.graph.find_nodes(op="placeholder")}
-        for node in module.graph.find_nodes(op="placeholder"):
+        placeholders = module.graph.find_nodes(op="placeholder")
+        inputs = {str(node.target): node.name for node in placeholders}
+        for node in placeholders:
             value, given = node.meta["val"], strides.get(node.name)
             if given is not None and given != value.stride():
                 with self._joint.fake_mode:
                     node.meta["val"] = value.as_strided(value.shape, given)
         outputs = [getattr(node, "name", "") for node in outputs_of(module)]
-        kernels: list[InductorKernel] = []
         found = lower(
-            module,
-            self._joint.fake_mode,
-            lambda lowering: kernels.extend(scheduled_kernels(lowering)),
-            backward=backward,
+            module, self._joint.fake_mode, lambda lowering: visit(lowering, inputs, outputs), backward=backward
         )
-        return [_renamed(kernel, names) for kernel in kernels], dict(zip(outputs, found, strict=True))
+        return dict(zip(outputs, found, strict=True))
 
 
 @contextmanager
@@ -215,8 +237,8 @@ def outputs_of(module: fx.GraphModule) -> Sequence[Any]:
     return found
 
 
-def _renamed(kernel: InductorKernel, names: Mapping[str, str]) -> InductorKernel:
-    """Names placeholders as the graph does, instead of as torch's partitioner had to see them."""
+def renamed(kernel: InductorKernel, names: Mapping[str, str]) -> InductorKernel:
+    """Names placeholders as the joint graph does, instead of as torch's partitioner had to see them."""
     reads, writes = (
         tuple((names.get(name, name), bytes_) for name, bytes_ in accessed)
         for accessed in (kernel.reads, kernel.writes)

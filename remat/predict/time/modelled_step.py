@@ -1,0 +1,134 @@
+"""Models how long the kernels of a training step take on a device: a figure to compare plans by, never measured."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+
+from remat.facts.graph import Graph, checked_graph
+from remat.predict.time.device import DeviceProfile
+from remat.predict.time.known_devices import find_device
+from remat.predict.time.roofline import DEFAULT_DEVICE, flops_per_s
+
+
+class Launched(Protocol):
+    """Says what is asked of a kernel: `remat.predict.kernels.Kernel` has it."""
+
+    @property
+    def backward(self) -> bool:
+        """Whether it runs in the backward pass."""
+        ...
+
+    @property
+    def values(self) -> tuple[int, ...]:
+        """Positions in the graph of what it computes."""
+        ...
+
+    @property
+    def bytes(self) -> int:
+        """What it reads and writes together."""
+        ...
+
+
+@dataclass(frozen=True)
+class KernelTime:
+    """The modelled time of one kernel: the longer of its memory traffic and its arithmetic, and a launch.
+
+    Attributes:
+        backward: it runs in the backward pass.
+        memory_ns: its bytes at the bandwidth that large copies reach.
+        compute_ns: its floating-point operations at the rate that matrix products of their type reach.
+        launch_ns: the least that any kernel costs.
+    """
+
+    backward: bool
+    memory_ns: float
+    compute_ns: float
+    launch_ns: float
+
+    @property
+    def ns(self) -> float:
+        """All of it."""
+        return max(self.memory_ns, self.compute_ns) + self.launch_ns
+
+
+@dataclass(frozen=True)
+class ModelledTime:
+    """The modelled time of a step: a model by rooflines, not a measurement.
+
+    Attributes:
+        device: its name.
+        kernels: the time of each, in the order in which they were given.
+    """
+
+    device: str
+    kernels: tuple[KernelTime, ...]
+
+    @property
+    def forward_ns(self) -> float:
+        """The forward pass's kernels, one after the other."""
+        return sum(kernel.ns for kernel in self.kernels if not kernel.backward)
+
+    @property
+    def backward_ns(self) -> float:
+        """The backward pass's kernels, one after the other."""
+        return sum(kernel.ns for kernel in self.kernels if kernel.backward)
+
+    @property
+    def ns(self) -> float:
+        """Both passes."""
+        return self.forward_ns + self.backward_ns
+
+    def __str__(self) -> str:
+        """Says in one line what the model gives, and that it is one."""
+        return (
+            f"modelled for {self.device}, not measured: {self.forward_ns / 1e6:.3g} ms forward, "
+            f"{self.backward_ns / 1e6:.3g} ms backward, {len(self.kernels)} kernels"
+        )
+
+
+def modelled_time(
+    graph: Graph, kernels: Iterable[Launched], device: str | Path | DeviceProfile = DEFAULT_DEVICE
+) -> ModelledTime:
+    """Models the time of a step from its kernels, one after the other, by the roofline model.
+
+    A kernel takes the longer of its bytes at the reached bandwidth and its arithmetic at the reached rate; and a
+    launch, as if the host never ran ahead of the device. Arithmetic is `Graph.flops` of the values that a kernel
+    computes, each at the rate of its type. What caches hold, how well a kernel fills the device, clock rates, and
+    what the host does between kernels are not in it: ratios of plans of one graph mean more than times.
+
+    Args:
+        graph: the joint graph.
+        kernels: of both passes: `predict_traffic(graph, plan).kernels`, for one.
+        device: as of `remat.predict.time.Roofline`: a known name, a file, "here", or a profile.
+
+    Raises:
+        InvalidOption, UnknownName: there is no such device.
+
+    >>> from remat import GraphBuilder, Plan, predict_traffic
+    >>> g = GraphBuilder()
+    >>> g.output(g.op("cos", g.input("x", bytes=2**27), name="y"))
+    >>> g.gradient(g.op("mul", g.tangent("dy", bytes=2**27), g.op("sin", "x"), name="dx"))
+    >>> graph = g.build()
+    >>> time = modelled_time(graph, predict_traffic(graph, Plan(("x",), ("sin",))).kernels, "a100-40gb")
+    >>> print(time)
+    modelled for NVIDIA A100 SXM 40GB, not measured: 0.196 ms forward, 0.292 ms backward, 2 kernels
+    """
+    profile = find_device(device)
+    compute_ns = 1e9 * checked_graph(graph).flops / flops_per_s(graph, profile)
+    return ModelledTime(
+        profile.name,
+        tuple(
+            KernelTime(
+                backward=kernel.backward,
+                memory_ns=1e9 * kernel.bytes / profile.reached_bytes_per_s,
+                compute_ns=float(np.sum(compute_ns[list(kernel.values)])),
+                launch_ns=float(profile.launch_ns),
+            )
+            for kernel in kernels
+        ),
+    )

@@ -1,0 +1,84 @@
+"""The modelled time of a step: what it is made of, by hand, and what it must never do."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from remat import Graph, GraphBuilder, Plan, UnknownName, predict_traffic
+from remat.predict.kernels import Kernel
+from remat.predict.time import DeviceProfile, modelled_time
+from remat.predict.time.known_devices import KNOWN
+
+TOY = DeviceProfile(
+    "a toy", {"float32": 1e9, "float16": 4e9}, 1e9, 500, source="a test", flops_fraction=0.5, bytes_fraction=0.5
+)
+"""Half a byte, half an operation and two operations of float16 products a nanosecond."""
+
+
+def product() -> Graph:
+    """dw = x.T @ (dy * cos(x @ w)), in half precision; the products take 2e6 operations each."""
+    g = GraphBuilder()
+    size, half = 2000, "float16"
+    g.input("x", bytes=size, dtype=half)
+    g.input("w", bytes=size, dtype=half)
+    g.op("mm", "x", "w", name="y", compute_bound=True, flops=2_000_000, bytes=size, dtype=half)
+    g.output(g.op("cos", "y", name="z", flops=1000, bytes=size, dtype=half))
+    g.op("sin", "y", flops=1000, bytes=size, dtype=half)
+    g.op("mul", g.tangent("dz", bytes=size), "sin", name="dy", flops=1000, bytes=size, dtype=half)
+    g.gradient(g.op("mm", "x", "dy", name="dw", compute_bound=True, flops=2_000_000, bytes=size, dtype=half))
+    return g.build()
+
+
+def kernel(graph: Graph, *names: str, backward: bool = False, read: int = 0, written: int = 0) -> Kernel:
+    values = tuple(graph.index[name] for name in names)
+    return Kernel(backward, generated=True, values=values, reads=(), writes=(), read_bytes=read, written_bytes=written)
+
+
+def test_by_hand() -> None:
+    graph = product()
+    kernels = [
+        kernel(graph, "y", read=4000, written=2000),  # 2e6 operations at 2 a ns: 1,000,000 ns, more than its bytes
+        kernel(graph, "z", read=2000, written=2000),  # 4,000 bytes at 0.5 a ns: 8,000 ns; 1,000 operations take 2,000
+        kernel(graph, "sin", "dy", backward=True, read=4000, written=2000),
+        kernel(graph, "dw", backward=True),
+    ]
+    time = modelled_time(graph, kernels, TOY)
+    assert [round(each.ns) for each in time.kernels] == [1_000_500, 8_500, 12_500, 1_000_500]
+    assert (round(time.forward_ns), round(time.backward_ns)) == (1_009_000, 1_013_000)
+    assert time.ns == time.forward_ns + time.backward_ns
+
+
+def test_it_names_its_device_and_says_that_it_is_a_model() -> None:
+    graph = product()
+    assert str(modelled_time(graph, [kernel(graph, "z", read=2000)], TOY)) == (
+        "modelled for a toy, not measured: 0.0045 ms forward, 0 ms backward, 1 kernels"
+    )
+
+
+@pytest.mark.parametrize("device", sorted(KNOWN))
+def test_more_bytes_more_kernels_or_a_slower_device_never_take_less_time(device: str) -> None:
+    graph, profile = product(), KNOWN[device]
+    kernels = predict_traffic(graph, Plan(("x", "y"), ("sin",))).kernels
+    time = modelled_time(graph, kernels, device).ns
+    assert time > len(kernels) * profile.launch_ns
+    more = [replace(each, read_bytes=each.read_bytes + 10**9) for each in kernels]
+    assert modelled_time(graph, more, device).ns > time
+    assert modelled_time(graph, [*kernels, kernel(graph)], device).ns == pytest.approx(time + profile.launch_ns)
+    slower = replace(profile, bytes_per_s=profile.bytes_per_s / 10, launch_ns=2 * profile.launch_ns)
+    assert modelled_time(graph, kernels, slower).ns > time
+
+
+def test_a_faster_gpu_takes_less_time() -> None:
+    graph = product()
+    large = [kernel(graph, "z", read=10**9, written=10**9)]
+    order = ["h200", "h100", "a100-80gb", "a100-40gb"]
+    times = [modelled_time(graph, large, device).ns for device in order]
+    assert times == sorted(times)
+    assert len(set(times)) == len(order)
+
+
+def test_an_unknown_device_is_refused() -> None:
+    with pytest.raises(UnknownName, match="did you mean 'h100'"):
+        modelled_time(product(), [], "h101")
