@@ -66,13 +66,36 @@ def inductor_peaks(
     return found
 
 
+def planned_peak(lowering: Any, alive_anyway: Collection[str] = ()) -> int:
+    """Asks Inductor what one of its graphs holds at most, its kernels in the order that Inductor has given them.
+
+    Args:
+        lowering: while Inductor works on it, after scheduling.
+        alive_anyway: as of `inductor_peaks`.
+    """
+    return _estimator(lowering, frozenset(alive_anyway))(lowering.scheduler.nodes)[0]
+
+
 def _estimate(lowering: Any, alive_anyway: frozenset[str]) -> InductorPeak:
     memory, scheduler = memory_planner(), lowering.scheduler
     inputs, outputs = ordered_set(lowering.graph_inputs), ordered_set(lowering.get_output_names())
+    given = ordered_set(name for name in inputs if name not in alive_anyway)
     tables = scheduler.name_to_buf, scheduler.name_to_fused_node
+    estimate = _estimator(lowering, alive_anyway)
+    in_order, alive = estimate(scheduler.nodes)
+    best, _ = estimate(memory.reorder_for_peak_memory(scheduler.nodes, *tables, given, outputs))
+    kernels = tuple(zip(map(operators, scheduler.nodes), alive[: len(scheduler.nodes)], strict=True))
+    return InductorPeak(bool(lowering.is_backward), in_order, best, kernels)
+
+
+def _estimator(lowering: Any, alive_anyway: frozenset[str]) -> Callable[[list[Any]], tuple[int, list[int]]]:
+    """Makes a function of kernels in some order: the peak, and what is alive while each of them runs."""
+    memory, scheduler = memory_planner(), lowering.scheduler
+    inputs, outputs = ordered_set(lowering.graph_inputs), ordered_set(lowering.get_output_names())
     given = ordered_set(name for name in inputs if name not in alive_anyway)
 
     def estimate(nodes: list[Any]) -> tuple[int, list[int]]:
+        tables = scheduler.name_to_buf, scheduler.name_to_fused_node
         _, freeable = memory.prepare_planning_info(nodes, *tables, given, outputs)
         for buffer in scheduler.name_to_buf.values():  # what stays inside one kernel
             planned = buffer.mpi_buffer
@@ -80,7 +103,4 @@ def _estimate(lowering: Any, alive_anyway: frozenset[str]) -> InductorPeak:
                 planned.size_alloc = planned.size_free = 0
         return memory.estimate_peak_memory(nodes, freeable, outputs)
 
-    in_order, alive = estimate(scheduler.nodes)
-    best, _ = estimate(memory.reorder_for_peak_memory(scheduler.nodes, *tables, given, outputs))
-    kernels = tuple(zip(map(operators, scheduler.nodes), alive[: len(scheduler.nodes)], strict=True))
-    return InductorPeak(bool(lowering.is_backward), in_order, best, kernels)
+    return estimate

@@ -22,7 +22,9 @@ from experiments.models.recipe import Sample
 from experiments.paper.measure_table import command
 from experiments.paper.methods import AGGRESSIVE, MIN_CUT, NO, OURS, compiled
 from experiments.paper.steps import measured_rows
-from experiments.paper.table import Figures, PaperTable, Setting, TableCase, Unavailable
+from experiments.paper.table import VIRTUAL, Figures, PaperTable, Setting, TableCase, Unavailable
+from experiments.paper.without_device import FIGURES, plan_of, scheduled
+from remat.pytorch.measure.torch_budgets import torchs_plans
 from remat.pytorch.seam.torch_settings import nothing_donated
 
 METHODS = (MIN_CUT, NO, OURS, AGGRESSIVE)
@@ -142,6 +144,8 @@ def case(make: Callable[[AcquisitionSizes, str], Sample], method: str, setting: 
         Unavailable: botorch is missing.
         WrongStep: the value or the gradient is not eager's.
     """
+    if setting.is_virtual:
+        return _without_device(make, method)
     model, args = make(SMALL if setting.is_small else PUBLISHED, setting.device)
 
     def strategy(model: nn.Module) -> Callable[..., Any]:
@@ -155,6 +159,21 @@ def case(make: Callable[[AcquisitionSizes, str], Sample], method: str, setting: 
         "saved_gb": row["saved_bytes"] / 1e9,
         "moved_gb": row["moved_bytes"] / 1e9,
         "error": float(row["relative_error"]),
+    }
+
+
+def _without_device(make: Callable[[AcquisitionSizes, str], Sample], method: str) -> Figures:
+    if make is botorchs:
+        raise Unavailable("botorch looks at numbers, which tensors without contents do not have")
+    model, args = make(PUBLISHED, "cpu")
+    ((graph, plans),) = torchs_plans(model, *args, budgets=[1.0], device=VIRTUAL)
+    step = scheduled(graph, plan_of(method, graph, plans[1.0]))
+    return {
+        "peak_gb": step.peak_bytes / 1e9,
+        "saved_gb": step.saved_bytes / 1e9,
+        "moved_gb": step.bytes / 1e9,
+        "accesses": step.accesses,
+        **step.figures,
     }
 
 
@@ -189,6 +208,8 @@ TABLE = PaperTable(
         "step_s": "time, s",
         "saved_gb": "stored activations, GB",
         "moved_gb": "moved by Inductor's count, GB",
+        "accesses": "tensors read and written by kernels",
+        **FIGURES,
         "error": "largest relative error",
     },
     cases=[TableCase(f"qEHVI, {method}", partial(case, ours, method), _PUBLISHED.get(method, {})) for method in METHODS]

@@ -19,7 +19,8 @@ from experiments.models.zoo import gpt2
 from experiments.paper import steps
 from experiments.paper.measure_table import command
 from experiments.paper.steps import NOTHING, OURS, PYTORCH
-from experiments.paper.table import Figures, PaperTable, Setting, TableCase
+from experiments.paper.table import VIRTUAL, Figures, PaperTable, Setting, TableCase
+from experiments.paper.without_device import FIGURES, UnlaunchedStep, fakes, operator_by_operator, scheduled
 from remat.pytorch.measure.step_strategies import Strategy
 
 OPERATORS, INDUCTOR = "operator by operator", "Inductor"
@@ -74,7 +75,10 @@ def measure(
     strategy: str, backend: str, precision: str, setting: Setting, *, sizes: Mapping[str, int] | None = None
 ) -> Figures:
     """Measures one strategy, in turns with the one that recomputes nothing."""
-    model, args = transformer(precision, setting.device, sizes or (SMALL if setting.is_small else LARGE))
+    sizes = sizes or (SMALL if setting.is_small else LARGE)
+    if setting.is_virtual:
+        return _without_device(strategy, backend, precision, sizes)
+    model, args = transformer(precision, setting.device, sizes)
     graph, plans = steps.plans(model, args)
     ways = {NOTHING: chosen(NOTHING, backend, graph, plans)[0]}
     ways[strategy], copies = chosen(strategy, backend, graph, plans)
@@ -91,6 +95,28 @@ def measure(
         figures["peak_percent"] = 100 * (1 - step.peak_bytes / base.peak_bytes)
         figures["time_percent"] = 100 * (step.ms / base.ms - 1)
     return figures
+
+
+def _without_device(strategy: str, backend: str, precision: str, sizes: Mapping[str, int]) -> Figures:
+    model, args = fakes(lambda: transformer(precision, "cpu", sizes))
+    graph, plans = steps.plans(model, args, device=VIRTUAL)
+    plans[NONE_KEPT] = steps.solved(remat.recompute_parameter_copies(graph), ByteTraffic())
+    schedule = scheduled if backend == INDUCTOR else operator_by_operator
+    found: dict[str, UnlaunchedStep] = {name: schedule(graph, plans[name]) for name in (NOTHING, strategy)}
+    step, base = found[strategy], found[NOTHING]
+    percents = {
+        "peak_percent": 100 * (1 - step.peak_bytes / base.peak_bytes),
+        "time_percent": 100 * (step.time.ns / base.time.ns - 1),
+    }
+    return {
+        "peak_gb": step.peak_bytes / 1e9,
+        "saved_mb": step.saved_bytes / 1e6,
+        "copies_mb": parameter_copy_bytes(graph, plans[strategy]) / 1e6,
+        "moved_mb": step.bytes / 1e6,
+        "accesses": step.accesses,
+        **step.figures,
+        **({} if strategy == NOTHING else percents),
+    }
 
 
 def _itself(loss: Tensor) -> Tensor:
@@ -163,6 +189,9 @@ TABLE = PaperTable(
         "copies_mb": "of it, copies of parameters (MB)",
         "peak_gb": "peak memory (GB)",
         "peak_percent": "less peak memory than with nothing recomputed (%)",
+        "moved_mb": "moved by kernels (MB)",
+        "accesses": "tensors read and written by kernels",
+        **FIGURES,
         "step_ms": "time of a step (ms)",
         "kernels_ms": "time of its kernels (ms)",
         "time_percent": "more time than with nothing recomputed (%)",

@@ -17,7 +17,8 @@ from costmodels import ByteTraffic
 from experiments.paper import steps
 from experiments.paper.measure_table import command
 from experiments.paper.steps import EAGER, NOTHING, OURS, PYTORCH
-from experiments.paper.table import Figures, PaperTable, Setting, TableCase, Unavailable
+from experiments.paper.table import VIRTUAL, Figures, PaperTable, Setting, TableCase, Unavailable
+from experiments.paper.without_device import FIGURES, fakes, scheduled
 from remat.pytorch.measure.step_strategies import Strategy
 
 AGGRESSIVE = "ours, aggressive"
@@ -55,7 +56,10 @@ def encoder(sizes: EncoderSizes, device: str) -> tuple[nn.Module, Tensor]:
 
 def measure(strategy: str, setting: Setting, *, sizes: EncoderSizes | None = None) -> Figures:
     """Measures one strategy, in turns with eager mode."""
-    model, x = encoder(sizes or (SMALL if setting.is_small else LARGE), setting.device)
+    sizes = sizes or (SMALL if setting.is_small else LARGE)
+    if setting.is_virtual:
+        return _without_device(strategy, sizes)
+    model, x = encoder(sizes, setting.device)
     ways = strategies()
     found = steps.measured(
         model, (x,), {name: ways[name] for name in (EAGER, strategy)}, setting, loss=steps.handing(torch.randn_like(x))
@@ -74,6 +78,24 @@ def measure(strategy: str, setting: Setting, *, sizes: EncoderSizes | None = Non
         figures["saved_percent"] = 100 * (1 - step.saved_bytes / eager.saved_bytes)
         figures["time_percent"] = 100 * (1 - step.ms / eager.ms)
     return figures
+
+
+def _without_device(strategy: str, sizes: EncoderSizes) -> Figures:
+    if strategy == EAGER:
+        raise Unavailable("eager mode is not scheduled by TorchInductor")
+    model, x = fakes(lambda: encoder(sizes, "cpu"))
+    graph, plans = steps.plans(model, (x,), device=VIRTUAL)
+    plan = steps.solved(graph, ByteTraffic(mode="aggressive")) if strategy == AGGRESSIVE else plans[strategy]
+    step = scheduled(graph, plan)
+    at_rest = 2 * x.nbytes + sum(tensor.nbytes for tensor in (*model.parameters(), *model.buffers()))
+    return {
+        "held_mb": (at_rest + step.saved_bytes) / 1e6,
+        "saved_mb": step.saved_bytes / 1e6,
+        "peak_mb": step.peak_bytes / 1e6,
+        "moved_mb": step.bytes / 1e6,
+        "accesses": step.accesses,
+        **step.figures,
+    }
 
 
 def torchscript(setting: Setting) -> Figures:
@@ -114,6 +136,8 @@ TABLE = PaperTable(
         "step_ms": "time of a step (ms)",
         "kernels_ms": "time of its kernels (ms)",
         "moved_mb": "moved by kernels (MB)",
+        "accesses": "tensors read and written by kernels",
+        **FIGURES,
     },
     cases=[
         TableCase(EAGER, partial(measure, EAGER)),

@@ -15,7 +15,8 @@ from experiments.models.workloads import EvoNorm
 from experiments.paper import steps
 from experiments.paper.measure_table import command
 from experiments.paper.steps import EAGER, EVERYTHING, NOTHING, OURS, PYTORCH
-from experiments.paper.table import Figures, PaperTable, Setting, TableCase, Unavailable
+from experiments.paper.table import VIRTUAL, Figures, PaperTable, Setting, TableCase, Unavailable
+from experiments.paper.without_device import FIGURES, fakes, operator_by_operator, scheduled
 
 Shape = tuple[int, int, int, int]
 
@@ -28,6 +29,8 @@ GROUPS = 32
 def measure(strategy: str, shape: Shape, setting: Setting, *, own: Shape | None = None) -> Figures:
     """Measures one strategy at one size, in turns with eager mode."""
     shape = own or (SMALL[shape] if setting.is_small else shape)
+    if setting.is_virtual:
+        return _without_device(strategy, shape)
     model = EvoNorm(shape[1], GROUPS).to(setting.device)
     x = torch.randn(shape, device=setting.device, requires_grad=True)
     ways = steps.strategies()
@@ -49,6 +52,21 @@ def measure(strategy: str, shape: Shape, setting: Setting, *, own: Shape | None 
         graph, plans = steps.plans(model, (x,))
         figures["predicted_accesses"] = remat.predict_traffic(graph, plans[strategy]).bytes / x.nbytes
     return figures
+
+
+def _without_device(strategy: str, shape: Shape) -> Figures:
+    model, x = fakes(lambda: (EvoNorm(shape[1], GROUPS), torch.randn(shape, requires_grad=True)))
+    graph, plans = steps.plans(model, (x,), device=VIRTUAL)
+    eager = operator_by_operator(graph, plans[NOTHING])
+    step = eager if strategy == EAGER else scheduled(graph, plans[strategy])
+    return {
+        "accesses": step.bytes / x.nbytes,
+        "predicted_accesses": None if step is eager else remat.predict_traffic(graph, plans[strategy]).bytes / x.nbytes,
+        "saved_mb": step.saved_bytes / 1e6,
+        "peak_mb": step.peak_bytes / 1e6,
+        "speedup": None if step is eager else eager.time.ns / step.time.ns,
+        **step.figures,
+    }
 
 
 def torchscript(setting: Setting) -> Figures:
@@ -97,6 +115,7 @@ TABLE = PaperTable(
     figures={
         "step_us": "time of a step (us)",
         "kernels_us": "time of its kernels (us)",
+        **FIGURES,
         "speedup": "times as fast as eager",
         "accesses": "memory accesses",
         "predicted_accesses": "memory accesses, predicted",

@@ -15,7 +15,9 @@ import remat
 from experiments.paper import steps
 from experiments.paper.measure_table import command
 from experiments.paper.steps import EVERYTHING, NOTHING, OURS, PYTORCH
-from experiments.paper.table import Figures, PaperTable, Setting, TableCase
+from experiments.paper.table import VIRTUAL, Figures, PaperTable, Setting, TableCase
+from experiments.paper.without_device import FIGURES, fakes, scheduled
+from remat.predict.time import modelled_time
 
 FUSED, UNFUSED = "fused", "unfused"
 
@@ -28,6 +30,8 @@ def gelu(x: Tensor) -> Tensor:
 def measure(strategy: str, setting: Setting, *, elements: int | None = None) -> Figures:
     """Measures one strategy, through Inductor and operator by operator."""
     elements = elements or (2**22 if setting.is_small else 2**25)
+    if setting.is_virtual:
+        return _without_device(strategy, elements)
     x = torch.randn(elements, device=setting.device, requires_grad=True)
     loss = steps.handing(torch.randn_like(x))
     graph, plans = steps.plans(gelu, (x,))
@@ -40,9 +44,8 @@ def measure(strategy: str, setting: Setting, *, elements: int | None = None) -> 
     fused, unfused = found[FUSED], found[UNFUSED]
     assert fused.moved_bytes is not None  # Inductor has compiled it
     by_operator = remat.predict_traffic(graph, plan, fused=False)
-    kept_inputs = sum(int(graph.bytes[graph.index[name]]) for name in plan.saved if graph.input[graph.index[name]])
     return {
-        "acts_mb": (fused.saved_bytes + kept_inputs) / 1e6,
+        "acts_mb": (fused.saved_bytes + _kept_inputs(graph, plan)) / 1e6,
         "saved_mb": fused.saved_bytes / 1e6,
         "ops": len(by_operator.kernels),
         "fused_accesses": fused.moved_bytes / x.nbytes,
@@ -54,6 +57,28 @@ def measure(strategy: str, setting: Setting, *, elements: int | None = None) -> 
         "unfused_kernels_ms": unfused.kernels_ms,
         "peak_mb": fused.peak_bytes / 1e6,
     }
+
+
+def _without_device(strategy: str, elements: int) -> Figures:
+    x = fakes(lambda: torch.randn(elements, requires_grad=True))
+    graph, plans = steps.plans(gelu, (x,), device=VIRTUAL)
+    plan = plans[strategy]
+    fused, by_operator = scheduled(graph, plan), remat.predict_traffic(graph, plan, fused=False)
+    return {
+        "acts_mb": (fused.saved_bytes + _kept_inputs(graph, plan)) / 1e6,
+        "saved_mb": fused.saved_bytes / 1e6,
+        "ops": len(by_operator.kernels),
+        "fused_accesses": fused.bytes / x.nbytes,
+        "predicted_accesses": remat.predict_traffic(graph, plan).bytes / x.nbytes,
+        **fused.figures,
+        "unfused_accesses": by_operator.bytes / x.nbytes,
+        "unfused_modelled_ms": modelled_time(graph, by_operator.kernels, VIRTUAL).ns / 1e6,
+        "peak_mb": fused.peak_bytes / 1e6,
+    }
+
+
+def _kept_inputs(graph: remat.Graph, plan: remat.Plan) -> int:
+    return sum(int(graph.bytes[graph.index[name]]) for name in plan.saved if graph.input[graph.index[name]])
 
 
 NOTES = """
@@ -90,9 +115,11 @@ TABLE = PaperTable(
         "predicted_accesses": "fused: memory accesses, predicted",
         "fused_ms": "fused: time of a step (ms)",
         "fused_kernels_ms": "fused: time of its kernels (ms)",
+        **FIGURES,
         "unfused_accesses": "no fusion: memory accesses",
         "unfused_ms": "no fusion: time of a step (ms)",
         "unfused_kernels_ms": "no fusion: time of its kernels (ms)",
+        "unfused_modelled_ms": "no fusion: time of a step, modelled (ms)",
         "peak_mb": "fused: peak memory of a step (MB)",
     },
     cases=[

@@ -13,6 +13,7 @@ from pathlib import Path
 import typer
 
 from experiments.paper import geomean
+from experiments.paper.batch_schedule import largest_scheduled
 from experiments.paper.batch_search import Found, largest_batch
 from experiments.paper.batch_trial import Trials, allowed_bytes, estimated_bytes, weight_bytes
 from experiments.paper.measure_table import command
@@ -46,6 +47,8 @@ def case(whole: Whole, method: str, setting: Setting) -> Figures:
         Unavailable: a package is missing.
         NothingFits: no batch that was tried fits.
     """
+    if setting.is_virtual:
+        return without_device(whole, method, setting)
     return on_cuda(whole, method, setting) if setting.device == "cuda" else estimated(whole, method, setting)
 
 
@@ -73,6 +76,18 @@ def estimated(whole: Whole, method: str, setting: Setting) -> Figures:
         first=whole.small_batch if setting.is_small else whole.batches[NO] // 8,
     )
     return _figures(found, "estimated_batch", "estimated_gib", "estimated_too_large") | {"limit_gib": limit_gib}
+
+
+def without_device(whole: Whole, method: str, setting: Setting) -> Figures:
+    """Finds the largest batch that should fit, by TorchInductor's schedule of two batches."""
+    batch, near = largest_scheduled(whole, method, int(setting.memory_gib * 2**30))
+    return {
+        "estimated_batch": batch,
+        "scheduled_batch": near.batch,
+        "estimated_gib": near.held_bytes / 2**30,
+        "limit_gib": setting.memory_gib,
+        "modelled_samples_per_s": near.samples_per_s,
+    }
 
 
 def _memory_gib(setting: Setting) -> float:
@@ -144,6 +159,8 @@ TABLE = PaperTable(
         "estimated_batch": "largest batch, estimated",
         "estimated_too_large": "too large, estimated",
         "estimated_gib": "held there, estimated, GiB",
+        "scheduled_batch": "the batch that was scheduled",
+        "modelled_samples_per_s": "samples / s there, modelled",
         "limit_gib": "limit, GiB",
     },
     cases=[

@@ -15,7 +15,16 @@ from rich.markup import escape
 from rich.progress import Progress
 
 from experiments.paper.row_file import Rows, TableRow, WrongFile
-from experiments.paper.table import MEMORY_GIB, Figure, PaperTable, Setting, TableCase, Unavailable, UnknownCase
+from experiments.paper.table import (
+    MEMORY_GIB,
+    VIRTUAL,
+    Figure,
+    PaperTable,
+    Setting,
+    TableCase,
+    Unavailable,
+    UnknownCase,
+)
 from experiments.paper.table_page import page_of
 
 RESULTS = Path(__file__).parents[1] / "results" / "paper"
@@ -108,7 +117,9 @@ def command(table: PaperTable) -> Callable[..., None]:
     cuda = torch.cuda.is_available()
 
     def main(
-        device: Annotated[str, typer.Option(help="cpu or cuda")] = "cuda" if cuda else "cpu",
+        device: Annotated[str, typer.Option(help=f"cpu, cuda, or {VIRTUAL}: scheduled for it, not run")] = "cuda"
+        if cuda
+        else "cpu",
         size: Annotated[str, typer.Option(help="small or published; published by default on CUDA")] = "",
         only: Annotated[str, typer.Option(help="the cases with this in their name")] = "",
         budget_minutes: Annotated[float, typer.Option(help="begin no case after this")] = 7.0,
@@ -117,8 +128,9 @@ def command(table: PaperTable) -> Callable[..., None]:
         memory_gib: Annotated[float, typer.Option(min=0.1, help="that the largest batch may use")] = MEMORY_GIB,
         output: Annotated[Path, typer.Option(help="folder of the JSON and Markdown files", file_okay=False)] = RESULTS,
     ) -> None:
-        size = size or ("published" if device == "cuda" else "small")
-        for name, value, known in (("--device", device, ("cpu", "cuda")), ("--size", size, ("small", "published"))):
+        size = size or ("small" if device == "cpu" else "published")
+        sizes = ("published",) if device == VIRTUAL else ("small", "published")
+        for name, value, known in (("--device", device, ("cpu", "cuda", VIRTUAL)), ("--size", size, sizes)):
             if value not in known:
                 raise typer.BadParameter(f"{value!r}: expected {' or '.join(known)}", param_hint=name)
         if device == "cuda" and not cuda:

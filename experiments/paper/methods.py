@@ -21,6 +21,8 @@ OURS = "ours"
 REFINED = "ours, refined"
 AGGRESSIVE = "ours, aggressive"
 METHODS = (NO, FULL, MIN_CUT, OURS, REFINED)
+SCHEDULED = (NO, FULL, MIN_CUT, OURS)
+"""Those whose plans are also scheduled for a GPU that is not there."""
 
 REFINE_S = 15.0
 """The local search takes at most so many seconds; on small models it ends before."""

@@ -129,9 +129,11 @@ def checkpointed(model: Callable[..., Any]) -> Callable[..., Any]:
     return torch.compile(step, dynamic=False)
 
 
-def plans(model: Callable[..., Any], args: Sequence[Any]) -> tuple[remat.Graph, dict[str, remat.Plan]]:
-    """Captures the joint graph, and finds the plans of the strategies without running them."""
-    ((graph, torchs),) = torchs_plans(model, *args, budgets=(1.0,))
+def plans(
+    model: Callable[..., Any], args: Sequence[Any], device: str | None = None
+) -> tuple[remat.Graph, dict[str, remat.Plan]]:
+    """Captures the joint graph, for a device as in `remat.capture`, and finds the plans of the strategies."""
+    ((graph, torchs),) = torchs_plans(model, *args, budgets=(1.0,), device=device)
     return graph, {
         NOTHING: solved(graph, SaveEverything()),
         EVERYTHING: solved(graph, SaveLeast()),

@@ -16,6 +16,9 @@ Figures = Mapping[str, Figure]
 MEMORY_GIB = 39.0
 """Tensors have so much of an A100 of 40 GB, the published machine, beside CUDA's own context."""
 
+VIRTUAL = "a100-40gb"
+"""The published machine, by its name in `remat.pytorch.virtual_gpu`: kernels are scheduled for it, and not run."""
+
 
 class Unavailable(Exception):
     """Raised when a case cannot run here; the message says what it needs."""
@@ -34,7 +37,7 @@ class Setting:
     """Says where and how a case is measured.
 
     Attributes:
-        device: "cpu" or "cuda".
+        device: "cpu" or "cuda"; or a GPU that need not be there, by its name in `remat.pytorch.virtual_gpu`.
         size: "published", or "small": what a CPU does in seconds.
         repeats: timed steps; figures are medians.
         seed: of weights and inputs; set before each case.
@@ -51,6 +54,11 @@ class Setting:
     def is_small(self) -> bool:
         """Whether the small size is asked for, not the published one."""
         return self.size == "small"
+
+    @property
+    def is_virtual(self) -> bool:
+        """Whether kernels are scheduled for a GPU that is not there: nothing runs."""
+        return self.device not in ("cpu", "cuda")
 
 
 @dataclass(frozen=True)

@@ -5,11 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from experiments.paper.row_file import Rows, TableRow, cell
-from experiments.paper.table import PaperTable
+from experiments.paper.table import VIRTUAL, PaperTable
 from experiments.report import markdown
 
-_SETTINGS = (("cuda", "published"), ("cuda", "small"), ("cpu", "published"), ("cpu", "small"))
-_ALWAYS = (_SETTINGS[0], _SETTINGS[3])
+_SETTINGS = (
+    ("cuda", "published"),
+    (VIRTUAL, "published"),
+    ("cuda", "small"),
+    ("cpu", "published"),
+    ("cpu", "small"),
+)
+_ALWAYS = (_SETTINGS[0], _SETTINGS[4])
 NOT_MEASURED = "not yet measured"
 
 
@@ -19,7 +25,7 @@ def page_of(table: PaperTable, rows: Rows, summary: Sequence[str] = ()) -> str:
     A case without a result on CUDA at the full size says so, in words.
     """
     settings = [setting for setting in _SETTINGS if setting in _ALWAYS or rows.of(*setting)]
-    measured = [f"{device.upper()}, {_called(table, size)}" for device, size in settings]
+    measured = [_where(table, *setting) for setting in settings]
     return markdown.page(
         table.title,
         f"Published: {table.source}.",
@@ -43,6 +49,11 @@ def _lines(table: PaperTable, rows: Rows, settings: Sequence[tuple[str, str]]) -
         for i, name in enumerate(shown):
             figures = [_figure(row, name, is_first=i == 0) for row in found]
             yield ["" if i else case.name, table.figures[name], cell(case.published.get(name)), *figures]
+
+
+def _where(table: PaperTable, device: str, size: str) -> str:
+    called = _called(table, size)
+    return f"Triton schedule, {called}, no device" if device == VIRTUAL else f"{device.upper()}, {called}"
 
 
 def _called(table: PaperTable, size: str) -> str:

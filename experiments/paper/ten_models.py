@@ -63,6 +63,13 @@ class ModelSource:
             model, args = Amp(self.build().train(), "cpu"), self.inputs(batch)
         return fake(model, args)
 
+    def for_gpu(self, batch: int) -> Sample:
+        """Makes the model and a batch without contents, to be captured for a GPU that is not there."""
+        model = Amp(self.build().train(), "cuda")  # with contents at first: timm looks at numbers while it builds
+        with torch.device("meta"):
+            args = self.inputs(batch)
+        return fake(model, args)
+
     def layers_of(self, model: nn.Module) -> list[nn.Module]:
         """Finds the layers of a sample's model."""
         assert isinstance(model, Amp)

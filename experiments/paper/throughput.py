@@ -15,12 +15,14 @@ import torch
 import typer
 
 from experiments.paper import geomean
+from experiments.paper.batch_schedule import scheduled_batch
 from experiments.paper.measure_table import command
-from experiments.paper.methods import METHODS, MIN_CUT, NO, compiled
+from experiments.paper.methods import METHODS, MIN_CUT, NO, SCHEDULED, compiled
 from experiments.paper.row_file import Rows
 from experiments.paper.scheduled_step import compared, computed, unwritten
 from experiments.paper.table import Figures, PaperTable, Setting, TableCase, Unavailable
 from experiments.paper.ten_models import MODELS, Whole
+from experiments.paper.without_device import FIGURES
 from remat.pytorch.measure.step_values import Outcome
 from remat.pytorch.measure.training_step import measure_step
 from remat.pytorch.seam.torch_settings import nothing_donated
@@ -38,6 +40,8 @@ def case(whole: Whole, method: str, setting: Setting) -> Figures:
         Unavailable: the published size is asked for without CUDA, or a package is missing.
         WrongStep: the small model's outputs or gradients are not those of no-checkpoint.
     """
+    if setting.is_virtual:
+        return _without_device(whole, method)
     if setting.device == "cpu" and not setting.is_small:
         raise Unavailable("needs CUDA; on the CPU there is --size small")
     source, batch = whole.source(setting), whole.batch(setting)
@@ -56,6 +60,21 @@ def case(whole: Whole, method: str, setting: Setting) -> Figures:
     if not setting.is_small:
         return figures
     return {**figures, **_checked(computed(step, model, args), whole, method, setting)}
+
+
+def _without_device(whole: Whole, method: str) -> Figures:
+    if method not in SCHEDULED:
+        raise Unavailable("plans are refined for the kernels of a CPU here")
+    found = scheduled_batch(whole, method, whole.batches[NO])
+    return {
+        "batch": found.batch,
+        "modelled_samples_per_s": found.samples_per_s,
+        "saved_mib": found.step.saved_bytes / 2**20,
+        "peak_mib": found.step.peak_bytes / 2**20,
+        "moved_mib": found.step.bytes / 2**20,
+        "accesses": found.step.accesses,
+        **found.step.figures,
+    }
 
 
 def _checked(seen: Outcome, whole: Whole, method: str, setting: Setting) -> Figures:
@@ -140,7 +159,9 @@ TABLE = PaperTable(
         "saved_mib": "saved, MiB",
         "peak_mib": "peak, MiB",
         "moved_mib": "moved by Inductor's count, MiB",
-        "kernels": "kernels",
+        "accesses": "tensors read and written by kernels",
+        **FIGURES,
+        "modelled_samples_per_s": "samples / s, modelled",
         "error": "largest relative error to no-checkpoint",
         "eager_error": "of no-checkpoint, to eager",
     },
