@@ -124,7 +124,23 @@ def convolution_backward(low: Lowering, call: Call) -> Seen | None:
             seen = low.seen[u]
             wanted = channels_last(seen.shape) if low.uses.convolves else in_order_of(seen.shape, order)
             low.seen[u] = low.stores.in_order(seen, wanted)
-    return library(low, call)
+    result = library(low, call)
+    if low.stores.backend.gpu:
+        _as_cudnn_writes(low, call, any(_channels_last(low.seen[u]) for u in (image, filters)))
+    return result
+
+
+def _as_cudnn_writes(low: Lowering, call: Call, last: bool) -> None:
+    """Gives gradients of a convolution the layout of what they were made of, whatever eager's was."""
+    element = low.elements[call.position]
+
+    def written(low: Lowering, one: Call) -> Seen:
+        seen = element(low, one)
+        assert seen.box.buffer is not None
+        seen.box.buffer.strides = channels_last(one.shape) if last else contiguous_strides(one.shape)
+        return seen
+
+    low.elements[call.position] = written
 
 
 def attention(low: Lowering, call: Call) -> Seen | None:

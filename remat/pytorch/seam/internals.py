@@ -16,7 +16,7 @@ import torch
 from remat.errors import UnsupportedTorch
 
 USED: dict[str, tuple[str, ...]] = {
-    "torch._C": ("_ensureCUDADeviceGuardSet",),
+    "torch._C": ("_conv_determine_backend_memory_format", "_ensureCUDADeviceGuardSet"),
     "torch._dispatch.python": ("no_python_dispatcher",),
     "torch._dynamo.device_interface": (
         "CudaInterface",
@@ -84,6 +84,7 @@ USED: dict[str, tuple[str, ...]] = {
     ),
     "torch._inductor.utils": (),
     "torch._inductor.virtualized": ("V",),
+    "torch._prims_common": ("suggest_memory_format",),
     "torch._subclasses.fake_tensor": ("unset_fake_temporarily",),
     "torch.autograd": ("_disable_profiler_legacy",),
     "torch.autograd.profiler_legacy": ("profile._start_trace",),

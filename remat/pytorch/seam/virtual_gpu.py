@@ -88,7 +88,14 @@ def virtual_gpu(gpu: str | GpuSheet = "h100") -> Generator[GpuSheet]:
     with _one_at_a_time, ExitStack() as stack:
         stack.callback(_forget)
         stack.enter_context(guarded_without_driver())
-        for exchange in (_torch_cuda, _device_table, _triton_driver, _inductor, _no_device_for_fakes):
+        for exchange in (
+            _torch_cuda,
+            _device_table,
+            _triton_driver,
+            _inductor,
+            _layouts_of_cudnn,
+            _no_device_for_fakes,
+        ):
             stack.enter_context(exchange(sheet))
         _forget()
         yield sheet
@@ -254,6 +261,29 @@ class _OnTheHost(TorchDispatchMode):
         if str(kwargs.get("device")).startswith("cuda"):
             kwargs["device"] = torch.device("cpu")
         return func(*args, **kwargs)
+
+
+@contextmanager
+def _layouts_of_cudnn(sheet: GpuSheet) -> Generator[None]:
+    """Gives what convolutions compute the layout that cuDNN gives it: torch asks for that only if it was built with it.
+
+    As `cudnn_conv_suggest_memory_format` of torch 2.13. Without it, a network whose images Inductor keeps with their
+    channels last would copy them before and after each convolution.
+    """
+    del sheet
+    torch_c, last = internals("torch._C"), {4: torch.channels_last, 5: torch.channels_last_3d}
+    asked = torch_c._conv_determine_backend_memory_format
+    suggested = internals("torch._prims_common").suggest_memory_format
+
+    def memory_format(image: Any, filters: Any, backend: Any) -> Any:
+        if image.device.type != "cuda":
+            return asked(image, filters, backend)
+        wanted = last.get(filters.dim(), torch.contiguous_format)
+        kept = image.dtype != torch.float64 and wanted in (suggested(image), suggested(filters))
+        return wanted if kept else torch.contiguous_format
+
+    with swapped(torch_c, "_conv_determine_backend_memory_format", memory_format):
+        yield
 
 
 @contextmanager
