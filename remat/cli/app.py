@@ -14,6 +14,7 @@ from remat.cli.compare_command import compare
 from remat.cli.device_command import device
 from remat.cli.explain_command import explain
 from remat.cli.frontier_command import frontier
+from remat.cli.kernels_command import kernels
 from remat.cli.plugin_commands import costmodels, estimators, solvers
 from remat.cli.refine_command import refine
 from remat.cli.report_command import report
@@ -33,6 +34,7 @@ _HELP = """Which activations should a model save, and which should it recompute?
   remat frontier gpt2.json.gz -o frontier.svg    memory against time
   remat timeline gpt2.json.gz --plan plan.json   what is alive when
   remat traffic gpt2.json.gz --plan plan.json    the kernels, and what they move
+  remat kernels gpt2.json.gz --device h100       registers and cubins, without a GPU
   remat refine gpt2.json.gz -o better.json       fewer bytes moved, by local search
   remat show gpt2.json.gz --around gelu_3 -o gelu.svg
   remat report gpt2.json.gz results.json         one page of plots and tables
@@ -87,7 +89,7 @@ def options(
     del version
 
 
-_COMMANDS = (capture, solve, compare, explain, show, frontier, timeline, traffic, refine, report, device)
+_COMMANDS = (capture, solve, compare, explain, show, frontier, timeline, traffic, kernels, refine, report, device)
 for command in (*_COMMANDS, solvers, costmodels, estimators):
     app.command()(command)
 app.add_typer(corpus_commands.app, name="corpus")

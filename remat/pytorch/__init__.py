@@ -7,7 +7,7 @@ each of which imports those before it (`inductor` and `eager` leave each other a
     seam        torch's private names, and what is exchanged in torch while one of our calls runs
     read        from a model to its joint graph, and from that to the facts of a `Graph`
     run         from a plan to a compiled training step: the partitioner that torch calls
-    inductor    what TorchInductor makes of a plan: its kernels, bytes and memory, without writing code
+    inductor    what TorchInductor makes of a plan: its kernels, bytes and memory, and for GPUs their code
     eager       from a plan to a policy of checkpointing, for models that are not compiled
     measure     what a step really does: bytes moved, memory kept and held, time
 

@@ -45,6 +45,13 @@ USED: dict[str, tuple[str, ...]] = {
     ),
     "torch._guards": ("detect_fake_mode",),
     "torch._inductor": ("list_mode_options",),
+    "torch._inductor.codecache": ("PyCodeCache.load(source_code)",),
+    "torch._inductor.codegen.wrapper": (
+        "PythonWrapperCodegen.generate(is_inference)",
+        "PythonWrapperCodegen.generate_kernel_call(kernel_name)",
+        "PythonWrapperCodegen.pop_codegened_graph",
+        "PythonWrapperCodegen.push_codegened_graph",
+    ),
     "torch._inductor.compile_fx": (
         "_recursive_post_grad_passes",
         "_recursive_record_original_output_strides",
@@ -75,6 +82,7 @@ USED: dict[str, tuple[str, ...]] = {
     "torch._inductor.lowering": (),
     "torch._inductor.memory": ("estimate_peak_memory", "prepare_planning_info", "reorder_for_peak_memory"),
     "torch._inductor.runtime.hints": ("DeviceProperties.create.cache_clear",),
+    "torch._inductor.runtime.triton_heuristics": ("CachingAutotuner._precompile_config",),
     "torch._inductor.scheduler": (
         "BaseSchedulerNode.get_nodes",
         "BaseSchedulerNode.get_read_write_buffer_accesses",
@@ -94,6 +102,7 @@ USED: dict[str, tuple[str, ...]] = {
     "triton.backends": ("backends",),
     "triton.backends.compiler": ("GPUTarget",),
     "triton.backends.driver": ("DriverBase",),
+    "triton.knobs": ("cache.dir", "cache.scope", "nvidia.dump_ptxas_log", "nvidia.scope"),
     "triton.runtime.driver": ("driver.set_active",),
 }
 """Module -> names in it, with dots for attributes of them, and with the parameters that calls rely on."""

@@ -1,0 +1,112 @@
+"""Compiles the kernels of a plan for a GPU that need not be there: `remat kernels`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from remat.cli.inputs import chosen_plan
+from remat.cli.options import CostModelName, GraphFile, Json, PlanFile, SolverName
+from remat.cli.output import console, counted, print_json, table
+from remat.facts.graph import Graph
+from remat.words import human_bytes
+
+if TYPE_CHECKING:
+    from remat.pytorch.inductor.cubins import CompiledPass
+
+
+def kernels(
+    graph: GraphFile,
+    plan: PlanFile = "solved",
+    cost_model: CostModelName = None,
+    solver: SolverName = None,
+    device: Annotated[
+        str, typer.Option(help="a100, a100-40gb, h100 or h200, which need not be in this machine; or cuda.")
+    ] = "h100",
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Folder to write: Triton source, PTX and cubins.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Compile the Triton kernels that TorchInductor writes for a plan, and say what each needs.
+
+    Nothing runs, and no GPU is needed. Registers and spilled bytes are those of a thread, shared memory is that of a
+    block; each is the largest over the configurations that Inductor would time on the GPU to choose one.
+
+    \b
+      remat kernels gpt2.json.gz --plan plan.json
+      remat kernels gpt2.json.gz -m byte-traffic:mode=aggressive --device a100 -o kernels
+    """
+    from remat.pytorch.inductor.cubins import compile_plan
+
+    values = Graph.load(graph)
+    chosen = chosen_plan(values, plan, cost_model, solver)
+    passes = list(compile_plan(values, chosen, device=device))
+    if output is not None:
+        for compiled in passes:
+            compiled.write(output)
+    if as_json:
+        folder = None if output is None else str(output)
+        return print_json(
+            {"graph": str(graph), "device": device, "folder": folder, "passes": [_document(each) for each in passes]}
+        )
+    console().print(table(row for compiled in passes for row in _rows(compiled)))
+    typer.echo(_summary(passes, device))
+    return typer.echo(f"written to {output}") if output is not None else None
+
+
+def _document(compiled: CompiledPass) -> dict[str, Any]:
+    return {
+        "pass": compiled.code.name,
+        "calls": compiled.calls,
+        "called_bytes": compiled.called_bytes,
+        "kernels": [
+            {
+                "name": kernel.name,
+                "launches": kernel.launches,
+                "bytes": kernel.bytes,
+                "configurations": [
+                    {
+                        **cubin.configuration,
+                        "registers": cubin.registers,
+                        "spilled_bytes": cubin.spilled_bytes,
+                        "shared_bytes": cubin.shared_bytes,
+                    }
+                    for cubin in kernel.cubins
+                ],
+            }
+            for kernel in compiled.kernels
+        ],
+    }
+
+
+def _rows(compiled: CompiledPass) -> list[dict[str, object]]:
+    return [
+        {
+            "pass": compiled.code.name,
+            "kernel": kernel.name,
+            "launches": kernel.launches,
+            "bytes": human_bytes(kernel.bytes),
+            "configurations": len(kernel.cubins),
+            "registers": kernel.registers,
+            "spilled bytes": kernel.spilled_bytes,
+            "shared memory": human_bytes(kernel.shared_bytes),
+        }
+        for kernel in compiled.kernels
+    ]
+
+
+def _summary(passes: Sequence[CompiledPass], device: str) -> str:
+    kernels = [kernel for compiled in passes for kernel in compiled.kernels]
+    spilling = sum(kernel.spilled_bytes > 0 for kernel in kernels)
+    return (
+        f"{counted(len(kernels), 'kernel')} for {device} in {sum(len(kernel.cubins) for kernel in kernels)} "
+        f"configurations, {spilling or 'none'} of which spills registers: "
+        f"{sum(kernel.launches for kernel in kernels)} launches that move "
+        f"{human_bytes(sum(kernel.bytes for kernel in kernels))}; beside them "
+        f"{counted(sum(compiled.calls for compiled in passes), 'call')} of libraries that move "
+        f"{human_bytes(sum(compiled.called_bytes for compiled in passes))}"
+    )

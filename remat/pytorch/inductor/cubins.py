@@ -1,0 +1,124 @@
+"""What the Triton kernels of a plan become on a GPU: registers, spills, shared memory, machine code; nothing runs."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from remat.answer.plan import Plan
+from remat.errors import InvalidOption
+from remat.facts.graph import Graph
+from remat.pytorch.inductor.scheduled import Scheduled
+from remat.pytorch.inductor.triton_code import PassCode, triton_code
+from remat.pytorch.seam.compiled_kernels import Cubin, compiled
+from remat.pytorch.seam.virtual_gpu import device_of
+
+
+@dataclass(frozen=True)
+class KernelCubins:
+    """Describes a Triton kernel of a pass.
+
+    Inductor times the configurations of a kernel on the GPU and keeps the fastest. Which one that is cannot be known
+    without the GPU, so figures are the largest of all.
+
+    Attributes:
+        name: in the code of the pass.
+        launches: how often the pass launches it.
+        bytes: what it reads and writes in all its launches, by Inductor's own count.
+        cubins: one for each configuration.
+    """
+
+    name: str
+    launches: int
+    bytes: int
+    cubins: tuple[Cubin, ...]
+
+    @property
+    def registers(self) -> int:
+        """Registers of a thread, at most."""
+        return max(cubin.registers for cubin in self.cubins)
+
+    @property
+    def spilled_bytes(self) -> int:
+        """What a thread stores to and loads from memory for want of registers, at most."""
+        return max(cubin.spilled_bytes for cubin in self.cubins)
+
+    @property
+    def shared_bytes(self) -> int:
+        """Shared memory of a block, at most."""
+        return max(cubin.shared_bytes for cubin in self.cubins)
+
+
+@dataclass(frozen=True)
+class CompiledPass:
+    """Holds the code of a pass, and its kernels compiled, in the order in which they are first launched."""
+
+    code: PassCode
+    kernels: tuple[KernelCubins, ...]
+
+    @property
+    def calls(self) -> int:
+        """How many calls of libraries there are, such as matrix products."""
+        return sum(not names for names in self.code.launched)
+
+    @property
+    def called_bytes(self) -> int:
+        """What the calls of libraries read and write, by Inductor's own count."""
+        return sum(
+            kernel.bytes for kernel, names in zip(self.code.kernels, self.code.launched, strict=True) if not names
+        )
+
+    def write(self, folder: Path) -> None:
+        """Writes `forward.py` or `backward.py`, and a folder beside it: source, assembly and cubins of each kernel.
+
+        Args:
+            folder: made if need be; what is there under the same names is replaced.
+        """
+        within = folder / self.code.name
+        within.mkdir(parents=True, exist_ok=True)
+        within.with_suffix(".py").write_text(self.code.text, encoding="utf-8")
+        for kernel in self.kernels:
+            (within / f"{kernel.name}.py").write_text(self.code.sources[kernel.name], encoding="utf-8")
+            for cubin in kernel.cubins:
+                stem = ".".join([kernel.name, *(f"{key}{size}" for key, size in cubin.configuration.items())])
+                (within / f"{stem}.ptx").write_text(cubin.ptx, encoding="utf-8")
+                (within / f"{stem}.cubin").write_bytes(cubin.cubin)
+
+
+def compile_plan(graph: Graph, plan: Plan, *, device: str | torch.device = "h100") -> Iterator[CompiledPass]:
+    """Has Inductor write the forward and the backward pass of a plan, and Triton compile every kernel of them.
+
+    A kernel takes a second for each configuration, or so.
+
+    Args:
+        graph: the joint graph, whatever device it was captured for.
+        plan: a legal plan for it.
+        device: "a100", "a100-40gb", "h100" or "h200", whether or not the machine has a GPU, or a GPU of torch.
+
+    Raises:
+        InvalidPlan: the plan names unknown values, is not legal, or was made for another graph.
+        CannotRebuild: the graph has an operator or an argument that cannot be made again.
+        InvalidOption: the device is no GPU.
+        UnknownName: there is no such device.
+        NotInstalled: Triton is missing.
+        UnsupportedTorch: the installed torch lacks what this relies on, or Triton does not fit it.
+    """
+    found, for_device = device_of(device)
+    if found.type != "cuda":
+        raise InvalidOption(f"compile_plan: device must be a GPU, as Triton compiles for no other, got {device!r}")
+    with for_device():
+        for code in triton_code(Scheduled(graph, device=device), plan):
+            yield CompiledPass(code, tuple(_kernels(code)))
+
+
+def _kernels(code: PassCode) -> Iterator[KernelCubins]:
+    launches, bytes_ = Counter[str](), Counter[str]()
+    for kernel, names in zip(code.kernels, code.launched, strict=True):
+        launches.update(names)
+        bytes_.update(dict.fromkeys(names[:1], kernel.bytes))  # where there are several, the first stands for all
+    for name, times in launches.items():
+        yield KernelCubins(name, times, bytes_[name], tuple(compiled(code.sources[name], name)))

@@ -1,0 +1,75 @@
+"""The Triton code that TorchInductor writes for a plan: a module for each pass, and the source of every kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from remat.answer.plan import Plan
+from remat.pytorch.inductor.scheduled import Scheduled, renamed
+from remat.pytorch.inductor.traffic_count import InductorKernel, scheduled_kernels
+from remat.pytorch.seam.written_code import written_code
+
+
+@dataclass(frozen=True)
+class PassCode:
+    """Holds the code of a forward or a backward pass.
+
+    Attributes:
+        backward: which pass it is.
+        text: a Python module; its `call` takes a list of tensors, empties it, and returns the outputs.
+        inputs: names of the values that `call` takes, in order.
+        outputs: names of the values that it returns, in order; "" for what is no value.
+        kernels: what is launched or called, in order, with its bytes.
+        launched: for each of `kernels`, the names of the Triton kernels that do it: none for a call of a library.
+        sources: of each Triton kernel, by name: a Python module of its own. A kernel may be launched several times.
+    """
+
+    backward: bool
+    text: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    kernels: tuple[InductorKernel, ...]
+    launched: tuple[tuple[str, ...], ...]
+    sources: Mapping[str, str]
+
+    @property
+    def name(self) -> str:
+        """Says which pass it is, in a word."""
+        return "backward" if self.backward else "forward"
+
+
+def triton_code(scheduled: Scheduled, plan: Plan) -> tuple[PassCode, ...]:
+    """Has Inductor write the code of the forward and of the backward pass under a plan; one without operators has none.
+
+    Args:
+        scheduled: a graph, on a GPU.
+        plan: a legal plan for the graph.
+
+    Raises:
+        InvalidPlan: the plan names unknown values, is not legal, or was made for another graph.
+        InvalidOption: it is no plan.
+        UnsupportedTorch: the installed torch lacks what this relies on.
+    """
+    found: list[PassCode] = []
+
+    def visit(lowering: Any, inputs: Mapping[str, str], outputs: Sequence[str]) -> None:
+        # Counted first: writing code forgets what a loop reads.
+        kernels = tuple(renamed(kernel, inputs) for kernel in scheduled_kernels(lowering))
+        written = written_code(lowering)
+        of_node = {kernel.name: [name for node, name in written.launches if node == kernel.name] for kernel in kernels}
+        found.append(
+            PassCode(
+                bool(lowering.is_backward),
+                written.text,
+                tuple(inputs.values()),
+                tuple(outputs),
+                kernels,
+                tuple(tuple(of_node[kernel.name]) for kernel in kernels),
+                written.sources,
+            )
+        )
+
+    scheduled.visit(plan, visit)
+    return tuple(found)

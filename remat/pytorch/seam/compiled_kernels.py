@@ -1,0 +1,75 @@
+"""Triton kernels of TorchInductor compiled to machine code, without a GPU to load it on."""
+
+from __future__ import annotations
+
+import io
+import re
+import tempfile
+from collections.abc import Generator
+from contextlib import contextmanager, redirect_stdout
+from dataclasses import dataclass
+from typing import Any
+
+from remat.pytorch.seam.internals import internals
+
+_LOG = re.compile(r"(\d+) bytes spill stores, (\d+) bytes spill loads.*?Used (\d+) registers", re.DOTALL)
+"""What `ptxas -v` says of a kernel."""
+
+
+@dataclass(frozen=True)
+class Cubin:
+    """Holds a kernel compiled in one of the configurations that Inductor would time.
+
+    Attributes:
+        configuration: sizes of blocks, numbers of warps and of pipeline stages, by name.
+        registers: of each thread, as the assembler says.
+        spilled_bytes: stored to and loaded from memory by each thread for want of registers.
+        shared_bytes: of shared memory for each block.
+        ptx: the assembly.
+        cubin: the machine code.
+    """
+
+    configuration: dict[str, int]
+    registers: int
+    spilled_bytes: int
+    shared_bytes: int
+    ptx: str
+    cubin: bytes
+
+
+def compiled(source: str, name: str) -> list[Cubin]:
+    """Compiles a kernel in every configuration that Inductor would time on the GPU in use: a second for each, or so.
+
+    Args:
+        source: a Python module that Inductor has written.
+        name: of the kernel in it.
+    """
+    tuner: Any = getattr(internals("torch._inductor.codecache").PyCodeCache.load(source), name)
+    with _nothing_kept():
+        return [_compiled(tuner, configuration) for configuration in tuner.configs]
+
+
+def _compiled(tuner: Any, configuration: Any) -> Cubin:
+    autotuner = internals("torch._inductor.runtime.triton_heuristics").CachingAutotuner
+    log = io.StringIO()
+    with redirect_stdout(log):
+        kernel = autotuner._precompile_config(tuner, configuration).kernel
+    stores, loads, registers = (int(number) for number in _LOG.findall(log.getvalue())[-1])
+    return Cubin(
+        {**configuration.kwargs, "num_warps": configuration.num_warps, "num_stages": configuration.num_stages},
+        registers,
+        stores + loads,
+        int(kernel.metadata.shared),
+        kernel.asm["ptx"],
+        kernel.asm["cubin"],
+    )
+
+
+@contextmanager
+def _nothing_kept() -> Generator[None]:
+    """Has Triton compile anew, as a kernel from its cache comes without the assembler's words, and print those."""
+    knobs: Any = internals("triton.knobs")
+    with tempfile.TemporaryDirectory() as folder, knobs.cache.scope(), knobs.nvidia.scope():
+        knobs.cache.dir = folder
+        knobs.nvidia.dump_ptxas_log = True
+        yield

@@ -1,0 +1,52 @@
+"""The code that TorchInductor writes for a graph that it has scheduled, and which kernel it launches for what."""
+
+from __future__ import annotations
+
+import ast
+from typing import Any, NamedTuple
+
+from remat.pytorch.seam.internals import internals
+
+
+class WrittenCode(NamedTuple):
+    """Holds what Inductor has written for one graph.
+
+    Attributes:
+        text: a Python module, whose `call` takes a list of tensors and runs the graph.
+        sources: of each Triton kernel, by its name in the text: a Python module of its own.
+        launches: for each launch of a Triton kernel, in order: the name of the scheduler's node, and of the kernel.
+    """
+
+    text: str
+    sources: dict[str, str]
+    launches: tuple[tuple[str, str], ...]
+
+
+def written_code(lowering: Any) -> WrittenCode:
+    """Has Inductor write the code of a `GraphLowering` with its `scheduler`, once."""
+    internals("torch._inductor.codegen.wrapper")  # has what is used of it checked
+    wrapper, scheduler = lowering.wrapper_code, lowering.scheduler
+    launches: list[tuple[str, str]] = []
+    write_call = wrapper.generate_kernel_call
+
+    def noted(kernel_name: str, *args: Any, **kwargs: Any) -> Any:
+        launches.append((scheduler.current_node.get_name(), kernel_name))
+        return write_call(kernel_name, *args, **kwargs)
+
+    wrapper.generate_kernel_call = noted
+    # As GraphLowering.codegen() does, which schedules once more before.
+    wrapper.push_codegened_graph(lowering)
+    scheduler.codegen()
+    text = wrapper.generate(lowering.is_inference)[0].value
+    wrapper.pop_codegened_graph()
+    return WrittenCode(text, _sources(text), tuple(launches))
+
+
+def _sources(text: str) -> dict[str, str]:
+    """Finds the sources of kernels in a module's text: the second argument of each `async_compile.triton(...)`."""
+    calls = (call for call in ast.walk(ast.parse(text)) if isinstance(call, ast.Call))
+    return {
+        ast.literal_eval(call.args[0]): ast.literal_eval(call.args[1])
+        for call in calls
+        if ast.unparse(call.func) == "async_compile.triton"
+    }
