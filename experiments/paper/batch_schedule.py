@@ -11,7 +11,7 @@ from experiments.paper.batch_search import grain
 from experiments.paper.methods import FULL, NO, checkpointed
 from experiments.paper.table import VIRTUAL
 from experiments.paper.ten_models import Whole
-from experiments.paper.without_device import UnlaunchedStep, plan_of, scheduled, unmarked
+from experiments.paper.without_device import UnlaunchedStep, as_marked, plan_of, scheduled
 from remat import Choice, Graph, Plan
 from remat.pytorch.measure.torch_budgets import torchs_plans
 
@@ -53,25 +53,51 @@ def scheduled_batch(whole: Whole, method: str, batch: int) -> ScheduledBatch:
     return ScheduledBatch(batch, at_rest_bytes, _scheduled(whole, method == FULL, batch, frozenset(plan.saved)))
 
 
-def largest_scheduled(whole: Whole, method: str, limit_bytes: int) -> tuple[int, ScheduledBatch]:
-    """Finds the largest batch that should fit, and schedules one next to it.
+@dataclass(frozen=True)
+class Largest:
+    """Says which batch should fit, on a straight line over the batch.
 
-    Memory is a straight line over the batch as long as the plan stays the same. Two batches are scheduled: the one
-    published for no-checkpoint, and where the line from there through an empty batch meets the limit. The result is
-    where the line through both meets it.
+    Attributes:
+        batch: the largest, rounded down as the search by trial rounds.
+        held_bytes, samples_per_s: there, on the line.
+        scheduled: the batches that were scheduled.
+    """
+
+    batch: int
+    held_bytes: float
+    samples_per_s: float
+    scheduled: tuple[int, ...]
+
+
+def largest_scheduled(whole: Whole, method: str, limit_bytes: int, trials: int = 1) -> Largest:
+    """Finds the largest batch that should fit: memory and time are straight lines as long as the plan stays the same.
+
+    The lines go through the batch that was published for no-checkpoint, which is scheduled, and an empty one, which
+    holds the weights and their gradients, and launches as many kernels. With two trials the batch that is found so is
+    scheduled, too, and the lines go through these two.
     """
     first = scheduled_batch(whole, method, whole.batches[NO])
-    slope = (first.held_bytes - 2 * _weight_bytes(whole)) / first.batch
-    guess = max(1, int((limit_bytes - 2 * _weight_bytes(whole)) / slope))
-    second = scheduled_batch(whole, method, _rounded(guess))
-    if second.batch == first.batch:
-        return second.batch, second
-    slope = (second.held_bytes - first.held_bytes) / (second.batch - first.batch)
-    return _rounded(int(second.batch + (limit_bytes - second.held_bytes) / slope)), second
+    launches_ns = sum(kernel.launch_ns for kernel in first.step.time.kernels)
+    found = _largest((0, 2 * _weight_bytes(whole), launches_ns), _point(first), limit_bytes, (first.batch,))
+    if trials > 1 and found.batch != first.batch:
+        second = scheduled_batch(whole, method, found.batch)
+        found = _largest(_point(first), _point(second), limit_bytes, (first.batch, second.batch))
+    return found
 
 
-def _rounded(batch: int) -> int:
-    return batch // grain(batch) * grain(batch)
+def _point(found: ScheduledBatch) -> tuple[int, float, float]:
+    return found.batch, found.held_bytes, found.step.time.ns
+
+
+def _largest(
+    one: tuple[int, float, float], other: tuple[int, float, float], limit_bytes: int, scheduled: tuple[int, ...]
+) -> Largest:
+    """Finds where the line of memory through two batches meets the limit; a point is (batch, bytes, ns)."""
+    more, more_bytes, more_ns = (b - a for a, b in zip(one, other, strict=True))
+    batch = int(one[0] + (limit_bytes - one[1]) * more / more_bytes)
+    batch = batch // grain(batch) * grain(batch)
+    held_bytes, ns = (at + (batch - one[0]) * rise / more for at, rise in ((one[1], more_bytes), (one[2], more_ns)))
+    return Largest(batch, held_bytes, 1e9 * batch / ns, scheduled)
 
 
 @lru_cache(maxsize=1)
@@ -86,7 +112,7 @@ def _captured(whole: Whole, is_checkpointed: bool, batch: int) -> tuple[Graph, P
     at_rest_bytes = sum(t.nbytes for t in (*model.parameters(), *model.buffers(), *args))
     traced = checkpointed(model, whole.library.layers_of) if is_checkpointed else model
     ((graph, plans),) = torchs_plans(traced, *args, budgets=[1.0], device=VIRTUAL)
-    return (*unmarked(graph, plans[1.0]), at_rest_bytes)
+    return graph, as_marked(graph, plans[1.0]), at_rest_bytes
 
 
 @lru_cache(maxsize=4)

@@ -79,14 +79,14 @@ def estimated(whole: Whole, method: str, setting: Setting) -> Figures:
 
 
 def without_device(whole: Whole, method: str, setting: Setting) -> Figures:
-    """Finds the largest batch that should fit, by TorchInductor's schedule of two batches."""
-    batch, near = largest_scheduled(whole, method, int(setting.memory_gib * 2**30))
+    """Finds the largest batch that should fit, by TorchInductor's schedule."""
+    found = largest_scheduled(whole, method, int(setting.memory_gib * 2**30), setting.trials)
     return {
-        "estimated_batch": batch,
-        "scheduled_batch": near.batch,
-        "estimated_gib": near.held_bytes / 2**30,
+        "estimated_batch": found.batch,
+        "estimated_gib": found.held_bytes / 2**30,
         "limit_gib": setting.memory_gib,
-        "modelled_samples_per_s": near.samples_per_s,
+        "modelled_samples_per_s": found.samples_per_s,
+        "scheduled": ", ".join(map(str, found.scheduled)),
     }
 
 
@@ -159,7 +159,7 @@ TABLE = PaperTable(
         "estimated_batch": "largest batch, estimated",
         "estimated_too_large": "too large, estimated",
         "estimated_gib": "held there, estimated, GiB",
-        "scheduled_batch": "the batch that was scheduled",
+        "scheduled": "batches that were scheduled",
         "modelled_samples_per_s": "samples / s there, modelled",
         "limit_gib": "limit, GiB",
     },

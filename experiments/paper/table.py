@@ -42,6 +42,7 @@ class Setting:
         repeats: timed steps; figures are medians.
         seed: of weights and inputs; set before each case.
         memory_gib: what a search for the largest batch may use.
+        trials: how many batches are scheduled for it where nothing runs.
     """
 
     device: str
@@ -49,6 +50,7 @@ class Setting:
     repeats: int
     seed: int = 0
     memory_gib: float = MEMORY_GIB
+    trials: int = 1
 
     @property
     def is_small(self) -> bool:

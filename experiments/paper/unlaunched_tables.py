@@ -19,14 +19,16 @@ from experiments.paper.ten_models import MODELS
 
 def main(
     models: Annotated[list[str] | None, typer.Argument(help="of the ten; all by default")] = None,
+    trials: Annotated[int, typer.Option(min=1, max=2, help="batches to schedule for the largest")] = 1,
+    again: Annotated[bool, typer.Option("--again", help="measure also what has a result")] = False,
     output: Annotated[Path, typer.Option(help="folder of the JSON and Markdown files", file_okay=False)] = RESULTS,
 ) -> None:
     """Schedule the ten models under all methods, at the published batch and at the largest."""
-    setting = Setting(VIRTUAL, "published", repeats=1)
+    setting = Setting(VIRTUAL, "published", repeats=1, trials=trials)
     for name in models or [whole.name for whole in MODELS]:
         for table in (throughput.TABLE, largest_batch.TABLE):
             for method in SCHEDULED:
-                measure(table, setting, output, only=f"{name}, {method}", minutes=60)
+                measure(table, setting, output, only=f"{name}, {method}", minutes=60, again=again)
 
 
 if __name__ == "__main__":

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
-import numpy as np
 from torch._subclasses import FakeTensorMode
 
 from costmodels import ByteTraffic
@@ -127,10 +126,9 @@ def _positions(names: Iterable[str], graph: Graph) -> tuple[int, ...]:
     return tuple(graph.index[name] for name in names if name in graph.index)
 
 
-def unmarked(graph: Graph, plan: Plan) -> tuple[Graph, Plan]:
-    """Forgets what is marked MUST_SAVE, and makes the plan one of that graph.
+def as_marked(graph: Graph, plan: Plan) -> Plan:
+    """Saves also what is marked MUST_SAVE: the outputs of checkpointed layers.
 
-    PyTorch marks outputs of checkpointed layers; those that are elements of tuples it recomputes nevertheless.
+    PyTorch's own plan recomputes those that are elements of tuples, such as of a pooling, whatever their mark.
     """
-    free = replace(graph, must_save=np.zeros(len(graph), np.bool_))
-    return free, Choice.from_saved(free, Choice.from_plan(graph, plan).saved).plan(free).made_for(free)
+    return Choice.from_saved(graph, Choice.from_plan(graph, plan).saved | graph.must_save).plan(graph).made_for(graph)
