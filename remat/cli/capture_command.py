@@ -16,11 +16,18 @@ from remat.cli.output import print_json
 def capture(
     factory: Annotated[str, typer.Argument(metavar="MODULE:FACTORY", help="Returns (model, args[, kwargs]).")],
     output: Annotated[Path, typer.Option("--output", "-o", help="Graph file to write; gzipped if it ends in .gz.")],
+    device: Annotated[
+        str | None,
+        typer.Option(
+            help="Capture for a100, a100-40gb, h100 or h200, which need not be in this machine; or cuda, cpu."
+        ),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Capture the joint graph of a model's training step.
 
-    FACTORY is called without arguments; the current directory is importable.
+    FACTORY is called without arguments; the current directory is importable. Without --device the graph is that of
+    the device that the model is on.
 
     \b
       # my_models.py
@@ -28,9 +35,10 @@ def capture(
           return GPT2(layers=12), (torch.randint(50257, (8, 1024)),)
     \b
       remat capture my_models:gpt2 -o gpt2.json.gz
+      remat capture my_models:gpt2 --device a100 -o gpt2-a100.json.gz
     """
     model, args, kwargs = load_factory(factory)
-    graph = remat.capture(model, *args, **kwargs)
+    graph = remat.capture(model, *args, device=device, **kwargs)
     graph.save(output)
     if not as_json:
         return typer.echo(f"{graph!r}\nwritten to {output}")

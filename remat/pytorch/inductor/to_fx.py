@@ -25,6 +25,7 @@ from remat.errors import CannotRebuild
 from remat.facts.graph import Graph
 from remat.pytorch.read.call_text import call_of
 from remat.pytorch.read.sample_call import difference, operator_named
+from remat.pytorch.seam.fakes import constant_zeros, in_mode
 from remat.pytorch.seam.torch_names import (
     FakeTensorMode,
     enable_python_dispatcher,
@@ -144,8 +145,9 @@ class _Builder:
         if graph.bytes[value] > _LARGEST_CONSTANT_BYTES:
             raise CannotRebuild(f"{graph.names[value]!r} is a constant of more than {_LARGEST_CONSTANT_BYTES} bytes")
         name = f"constant_{value}"
-        zeros = torch.zeros(graph.shapes[value], dtype=getattr(torch, graph.dtypes[value]), device=self.device)
-        self.root.register_buffer(name, zeros)
+        with self.fake_mode:
+            fake: Any = torch.empty(graph.shapes[value], dtype=getattr(torch, graph.dtypes[value]), device=self.device)
+        self.root.register_buffer(name, constant_zeros(fake))
         return name
 
     def _call(self, value: int) -> fx.Node:
@@ -171,9 +173,7 @@ class _Builder:
                 if node.op == "placeholder":
                     node.meta["val"] = self._input(value, free if tangents[value] else [])
                 elif node.op == "get_attr":
-                    node.meta["val"] = self.fake_mode.from_tensor(
-                        getattr(self.root, str(node.target)), static_shapes=True
-                    )
+                    node.meta["val"] = in_mode(self.fake_mode, getattr(self.root, str(node.target)))
                 else:
                     node.meta["val"] = self._result(value, node)
 

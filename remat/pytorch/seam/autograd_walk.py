@@ -92,12 +92,11 @@ class _Walk:
             arrived = self.arrived.pop(node, {})
             self.found |= {(node, i): gradient for i, gradient in arrived.items() if (node, i) in wanted}
             results = _results(node, arrived) if node in needed and arrived else (None,) * len(node.next_functions)
-            # A function of one's own may return more than it has inputs, if that is None.
-            for (after, i), gradient in zip(node.next_functions, results, strict=False):
-                if after is None:
-                    continue
+            following = [(edge, g) for edge, g in zip(node.next_functions, results, strict=True) if edge[0] is not None]
+            fitting = [None if g is None else _fitting(g, after._input_metadata[i]) for (after, i), g in following]
+            for ((after, i), _), gradient in zip(following, fitting, strict=True):
                 if gradient is not None:
-                    self._add((after, i), _fitting(gradient, after._input_metadata[i]))
+                    self._add((after, i), gradient)
                 self.waiting[after] -= 1
                 if not self.waiting[after]:
                     heapq.heappush(ready, _turn(after))
@@ -150,13 +149,16 @@ def _results(node: Any, arrived: dict[int, Tensor]) -> tuple[Tensor | None, ...]
         torch.zeros(meta.shape, dtype=meta.dtype, device=meta.device) if gradient is None else gradient
         for gradient, meta in zip(given, expected, strict=True)
     ]
-    return _listed(node.apply(*filled))
+    results = _listed(node.apply(*filled))
+    # It returns a gradient for each argument, but has an edge for each tensor among them only.
+    wanted = iter([gradient for gradient, needed in zip(results, node.needs_input_grad, strict=False) if needed])
+    return tuple(None if after is None else next(wanted) for after, _ in node.next_functions)
 
 
 def _fitting(gradient: Tensor, like: Any) -> Tensor:
     """Undoes broadcasts and promotions of the tensor that it is the gradient of."""
-    if gradient.shape != like.shape:
-        gradient = gradient.sum_to_size(like.shape)
+    if gradient.shape != (shape := torch.Size(like.shape)):
+        gradient = gradient.sum_to_size(shape)
     if gradient.is_complex() and not like.dtype.is_complex:
         gradient = gradient.real
     return gradient.to(like.dtype) if gradient.dtype != like.dtype else gradient

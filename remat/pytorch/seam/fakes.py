@@ -6,17 +6,20 @@ from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from typing import Any, TypeGuard
 
+import torch
 from torch import Tensor, nn
 from torch.fx.experimental import symbolic_shapes
 
 from remat.errors import CaptureError
 from remat.pytorch.seam.internals import internals
+from remat.pytorch.seam.swap import torchs_own
 from remat.pytorch.seam.torch_names import (
     DataDependentOutputException,
     DynamicOutputShapeException,
     FakeTensor,
     FakeTensorMode,
     tree_leaves,
+    tree_map,
 )
 
 _HOW = "build model and arguments within one `with torch._subclasses.FakeTensorMode():`, or all of them outside"
@@ -25,6 +28,57 @@ _HOW = "build model and arguments within one `with torch._subclasses.FakeTensorM
 def is_fake(tensor: object) -> TypeGuard[FakeTensor]:
     """Whether a tensor has no contents: there is nothing to compare, and nothing to put back."""
     return isinstance(tensor, FakeTensor)
+
+
+class _Claimed(Tensor):
+    """A tensor in the host's memory that says that it is on another device; operators see a fake one instead.
+
+    Attributes:
+        fake: on that device.
+        host: where it really is.
+    """
+
+    fake: FakeTensor
+    host: Tensor
+
+    @property
+    def device(self) -> torch.device:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """Says where the tensor is said to be."""
+        return self.fake.device
+
+    def tolist(self) -> Any:
+        """Lists the contents, as torch does for tensors of its own class only."""
+        host: Any = self.host
+        return host.tolist()
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        del types
+
+        def seen(value: Any) -> Any:
+            return value.fake if isinstance(value, cls) else value
+
+        args, kwargs = tree_map(seen, (args, kwargs or {}))
+        return func(*args, **kwargs)
+
+
+def constant_zeros(fake: FakeTensor) -> Tensor:
+    """Makes zeros like a fake tensor, for a constant of a graph: Inductor takes numbers out of those that are small.
+
+    Where there is no such device, they are in the host's memory and say that they are there.
+    """
+    there = fake.device.type != "cuda" or torchs_own(torch.cuda, "is_available")()
+    zeros = torch.zeros(fake.shape, dtype=fake.dtype, device=fake.device if there else "cpu")
+    if there:
+        return zeros
+    claimed: Any = torch.Tensor._make_subclass(_Claimed, zeros)
+    claimed.fake, claimed.host = fake, zeros
+    return claimed
+
+
+def in_mode(mode: FakeTensorMode, constant: Tensor) -> FakeTensor:
+    """Finds the fake tensor that stands for a constant of a graph."""
+    return constant.fake if isinstance(constant, _Claimed) else mode.from_tensor(constant, static_shapes=True)
 
 
 def owned(model: Callable[..., Any], args: Any) -> list[Tensor]:

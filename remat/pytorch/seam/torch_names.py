@@ -37,6 +37,7 @@ selective_checkpoint_contexts: Any = create_selective_checkpoint_contexts
 never_asked_about: Any = SAC_IGNORED_OPS
 formula_over_shapes: Any = shape_wrapper
 fork_rng: Any = torch.random.fork_rng
+assume_constant_result: Any = torch.compiler.assume_constant_result
 scoped_library: Any = torch.library._scoped_library
 
 __all__ = [
@@ -49,6 +50,7 @@ __all__ = [
     "HigherOrderOperator",
     "TorchDispatchMode",
     "argument_of",
+    "assume_constant_result",
     "enable_python_dispatcher",
     "fork_rng",
     "formula_over_shapes",

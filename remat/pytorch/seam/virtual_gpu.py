@@ -142,7 +142,7 @@ def _torch_cuda(sheet: GpuSheet) -> Generator[None]:
     }
     with ExitStack() as stack:
         for name, value in answers.items():
-            stack.enter_context(swapped(torch.cuda, name, _always(value)))
+            stack.enter_context(swapped(torch.cuda, name, _always(value), constant=True))
         stack.enter_context(swapped(torch.cuda, "get_rng_state", _no_state))
         stack.enter_context(swapped(torch.cuda, "set_rng_state", _always(None)))
         yield
