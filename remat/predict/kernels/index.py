@@ -106,6 +106,28 @@ def opaque(size: int, *what: object) -> Digits:
     return ((size, -1 - crc32(repr(what).encode())),) if size != 1 else ()
 
 
+STEPS = 1 << 40
+"""Above all steps: the stride of an opaque digit that steps somewhere at first is below its negative."""
+
+
+def uneven(size: int, step: int, *what: object) -> Digits:
+    """Returns a dimension of which only is known how far it steps at first, and what it depends on."""
+    return ((size, -STEPS * (1 + crc32(repr(what).encode())) - step),)
+
+
+def led_to(dims: Dims, index: int) -> int:
+    """Returns where an index map leads at a row-major index.
+
+    >>> led_to(strided((3, 4), (1, 3)), 5)
+    4
+    """
+    found = 0
+    for n, s in reversed([digit for digits in dims for digit in digits]):
+        found += index % n * s
+        index //= n
+    return found
+
+
 def flat(dims: Dims) -> Digits:
     """Lists all digits in a row, the outermost first, with neighbours joined where they are one loop."""
     row: list[tuple[int, int]] = []

@@ -14,6 +14,7 @@ from functools import cmp_to_key, lru_cache
 from math import prod
 
 from remat.predict.kernels.index import (
+    STEPS,
     Access,
     Digits,
     Dims,
@@ -164,8 +165,11 @@ def padded(access: Access, rank: int) -> Access:
 
 
 def step_of(digits: Digits) -> int:
-    """Returns how far an access steps with a loop."""
-    return digits[-1][1] if digits else 0
+    """Returns how far an access steps with a loop; with an opaque one, what `index.uneven` says."""
+    if not digits:
+        return 0
+    step = digits[-1][1]
+    return step if step > -STEPS else -step % STEPS
 
 
 @lru_cache(maxsize=1 << 13)

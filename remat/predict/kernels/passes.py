@@ -27,6 +27,7 @@ class Rewrites:
             (`should_prefer_unfused_addmm`, for GPUs alone). The sum of a product is no such call then, either.
         elementwise, seen_through: (n,) operators, and views and elements of tuples, whose readers read instead.
         ops: (n,) names of operators.
+        for_gpu: the kernels are Triton's.
     """
 
     copies: Mapping[int, int]
@@ -36,6 +37,7 @@ class Rewrites:
     elementwise: Sequence[bool]
     seen_through: Sequence[bool]
     ops: Sequence[str]
+    for_gpu: bool
 
     @classmethod
     def of(
@@ -57,7 +59,7 @@ class Rewrites:
         biased = frozenset(call.position for call in calls if backend.gpu and call.op == "aten.addmm")
         ops = [call.op for call in calls]
         through = [view or op == "getitem" for view, op in zip(views, ops, strict=True)]
-        return cls(copies, sums, elements, biased, [op in ELEMENTWISE for op in ops], through, ops)
+        return cls(copies, sums, elements, biased, [op in ELEMENTWISE for op in ops], through, ops, backend.gpu)
 
 
 def _products(call: Call, calls: Sequence[Call]) -> list[tuple[int, int]]:
@@ -121,19 +123,15 @@ class Rewritten:
             for copy, source in rewrites.copies.items()
             if inside[copy] and not (returned[copy] and (returned[source] or not inside[source]))
         }
-        unfused = frozenset[int]()
-        if rewrites.biased:
-            read = Readers(rewrites, u, v, returned)
-            unfused = frozenset(v for v in (*rewrites.biased, *rewrites.sums) if inside[v] and read.elementwise(v))
-        products = _fused(rewrites, inside, np.bincount(u, minlength=n), returned, unfused)
+        products, unfused = _fused(
+            rewrites, values.tolist(), np.bincount(u, minlength=n), returned, Readers(rewrites, u, v, returned)
+        )
         order = _raised(rewrites, values.tolist(), inside)
         skipped = {product for product, _ in products.values()}
         if copies or skipped:
             order = [value for value in order if value not in skipped]
             u, v, returned = _renamed(u, v, returned, copies, products)
-        return cls(
-            order, u, v, returned, copies, products, unfused & rewrites.biased, Readers(rewrites, u, v, returned)
-        )
+        return cls(order, u, v, returned, copies, products, unfused, Readers(rewrites, u, v, returned))
 
 
 class Readers:
@@ -143,6 +141,8 @@ class Readers:
         order = np.argsort(u, kind="stable")
         self._rewrites, self._returned = rewrites, returned
         self._u, self._v = u[order], v[order]
+        self.calls: set[int] = set()
+        """Operators that are parts of calls, whatever they were."""
 
     def of(self, value: int) -> list[int]:
         """Lists the operators that read a value."""
@@ -158,21 +158,29 @@ class Readers:
         rewrites = self._rewrites
         if rewrites.seen_through[reader]:
             return self.elementwise(reader, *others)
-        return rewrites.elementwise[reader] or rewrites.ops[reader] in others
+        return (rewrites.elementwise[reader] and reader not in self.calls) or rewrites.ops[reader] in others
 
 
 def _fused(
-    rewrites: Rewrites, inside: BoolArray, readers: IntArray, returned: BoolArray, unfused: frozenset[int]
-) -> dict[int, tuple[int, int]]:
-    """Finds the sums with a product that nobody else reads."""
-    found: dict[int, tuple[int, int]] = {}
-    for total, pairs in rewrites.sums.items():
-        if inside[total] and total not in unfused:
-            for product, addend in pairs:
-                if inside[product] and readers[product] == 1 and not returned[product]:
-                    found[total] = product, addend
-                    break
-    return found
+    rewrites: Rewrites, values: Sequence[int], readers: IntArray, returned: BoolArray, uses: Readers
+) -> tuple[dict[int, tuple[int, int]], frozenset[int]]:
+    """Finds the sums with a product that nobody else reads, and the products that lose their bias.
+
+    For GPUs, a product is kept apart from a sum that elementwise operators alone read. The last are decided first.
+    """
+    products: dict[int, tuple[int, int]] = {}
+    unfused: set[int] = set()
+    inside = set(values)
+    for value in reversed(values):
+        if value in rewrites.biased and uses.elementwise(value):
+            unfused.add(value)
+        for product, addend in rewrites.sums.get(value, ()):
+            if product in inside and readers[product] == 1 and not returned[product]:
+                if not (rewrites.for_gpu and uses.elementwise(value)):
+                    products[value] = product, addend
+                    uses.calls.add(value)
+                break
+    return products, frozenset(unfused)
 
 
 def _raised(rewrites: Rewrites, values: Sequence[int], inside: BoolArray) -> list[int]:

@@ -41,6 +41,10 @@ def seed(low: Lowering, call: Call) -> Seen:
     return Seen.whole(Box(call.position, (), call.itemsize, reads, frozenset({call.position})))
 
 
+_RESHAPES = {f"aten.{name}" for name in ("view", "_unsafe_view", "reshape", "unsqueeze")}
+"""Views that want what they are taken of to be row-major, unless it has a layout already."""
+
+
 def view(low: Lowering, call: Call) -> Seen:
     """Lowers a view to index arithmetic."""
     of = low.first(call)
@@ -50,6 +54,8 @@ def view(low: Lowering, call: Call) -> Seen:
     if access is None:  # strides that are anything, or an operator of a graph made by hand
         unknown = tuple(opaque(n, call.position, i) for i, n in enumerate(call.shape))
         access = (identity(call.shape) if prod(call.shape) == prod(of.shape) else unknown, of.access[1])
+    if call.op in _RESHAPES and of.box.buffer is not None and of.plain:
+        of.box.buffer.fix()
     return low.stores.shown(of, call.shape, access)
 
 

@@ -8,7 +8,7 @@ from itertools import product
 from math import prod
 
 from remat.predict.kernels import rules
-from remat.predict.kernels.index import Access, Digits, Dims, Shape, identity, reshaped, through
+from remat.predict.kernels.index import Access, Digits, Dims, Shape, identity, led_to, reshaped, through, uneven
 from remat.predict.kernels.ir import Buffer, Loop, Reads, Seen, merged
 from remat.predict.kernels.lowering import Lowering
 from remat.predict.kernels.recorded_calls import Call
@@ -70,19 +70,23 @@ def _loop_over(low: Lowering, call: Call, of: Seen, order: list[int], kept: int)
     return Loop(ops | {call.position}, reads, [], sizes[:kept], sizes[kept:], indices)
 
 
-def _reduce(low: Lowering, loop: Loop, results: Sequence[Buffer], how: str) -> None:
-    """Adds the loops of a reduction with one or more results: one for each, or two, where it is split."""
+def _reduce(
+    low: Lowering, loop: Loop, results: Sequence[Buffer], how: str, unsplit: tuple[int, int] | None = None
+) -> None:
+    """Adds the loops of a reduction with one or more results: one for each, or more, where it is split."""
     stores, parts, across = low.stores, 1, False
     if stores.backend.gpu:
         parts, across = split_reduction(loop.sizes, loop.reduced, list(loop.reads), stores.settle)
     if parts > 1:
-        loop = _first_parts(low, loop, len(results), parts, results[0], how, across)
+        loop = _first_parts(low, loop, len(results), parts, results[0], how)
     for buffer in results:
         written = (_written(buffer.shape, loop.sizes), 0)
-        stores.loops.append(replace(loop, writes=[buffer], written=written, reduction=how, across=across))
+        stores.loops.append(
+            replace(loop, writes=[buffer], written=written, reduction=how, across=across, unsplit=unsplit)
+        )
 
 
-def _first_parts(low: Lowering, loop: Loop, results: int, parts: int, like: Buffer, how: str, across: bool) -> Loop:
+def _first_parts(low: Lowering, loop: Loop, results: int, parts: int, like: Buffer, how: str) -> Loop:
     """Adds the loops that reduce each part; returns the loop that reduces over the parts."""
     size = -(-prod(loop.reduced) // parts)
     kept, sizes = len(loop.sizes), (*loop.sizes, parts)
@@ -92,16 +96,18 @@ def _first_parts(low: Lowering, loop: Loop, results: int, parts: int, like: Buff
         flat = reshaped(dims, (prod(loop.reduced),))[0] if len(dims) != 1 else dims[0]
         if len(flat) == 1 and flat[0][1] >= 0:  # the last part may be smaller
             return (*access[0][:kept], ((parts, flat[0][1] * size),), ((size, flat[0][1]),)), access[1]
-        return (*access[0][:kept], *reshaped(dims, (parts, size))), access[1]
+        pieces = reshaped(dims, (parts, size)) if prod(loop.reduced) == parts * size else ()
+        if pieces and all(s >= 0 for digits in pieces for _, s in digits):
+            return (*access[0][:kept], *pieces), access[1]
+        steps = [(n, abs(led_to(dims, first))) for n, first in ((parts, size), (size, 1))]
+        return (*access[0][:kept], *(uneven(n, step, i, dims, parts) for i, (n, step) in enumerate(steps))), access[1]
 
     reads: Reads = {(buffer, cut(access)): times for (buffer, access), times in loop.reads.items()}
     indices = tuple(cut(index) for index in loop.indices)
     # A variance in parts is a mean, a sum of squares, and a count.
     made = [Buffer(like.value, sizes, like.itemsize) for _ in range(3 if how.startswith("var") else results)]
     unsplit = (prod(loop.sizes), prod(loop.reduced))
-    for buffer in made:
-        first = Loop(loop.values, reads, [buffer], sizes, (size,), indices, (identity(sizes), 0))
-        low.stores.loops.append(replace(first, reduction=how, across=across, unsplit=unsplit))
+    _reduce(low, Loop(loop.values, reads, [], sizes, (size,), indices), made, how, unsplit)
     whole: Reads = {(buffer, (identity(sizes), 0)): 1 for buffer in made}
     return Loop(loop.values, whole, [], loop.sizes, (parts,))
 

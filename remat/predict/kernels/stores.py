@@ -58,8 +58,8 @@ class Stores:
         return box.buffer
 
     def settle(self, buffer: Buffer) -> None:
-        """Decides the layout of a buffer now."""
-        if buffer.strides is None:
+        """Decides the layout of a buffer now: for GPUs by what its loop reads, for CPUs row-major."""
+        if buffer.strides is None and self.backend.gpu:
             for loop in reversed(self.loops):
                 if buffer in loop.writes:
                     decide_layout(loop)
@@ -139,7 +139,7 @@ class Stores:
     def shown(self, of: Seen, shape: Shape, access: Access) -> Seen:
         """Returns a view of a value; one of a buffer settles the strides of that."""
         if of.box.buffer is not None and (of.stored or of.plain):
-            of.box.buffer.fix()
+            self.settle(of.box.buffer)
             return Seen(of.box, shape, access, stored=True)
         return Seen(of.box, shape, access)
 
