@@ -311,11 +311,20 @@ def test_python_m_remat_is_the_command_and_a_real_process_survives_a_closed_pipe
 def test_traffic_lists_every_kernel_with_what_it_moves(paper: Path, tmp_path: Path) -> None:
     Plan(("add3",), ("cos1", "sin2", "sin1")).save(tmp_path / "plan.json")
     call = "traffic", paper, "--plan", tmp_path / "plan.json"
-    assert "2 kernels (1 forward, 1 backward)" in run(*call).stdout
+    assert "2 kernels for CPUs (1 forward, 1 backward)" in run(*call).stdout
     found = answer(*call)
     assert (found["reads"], found["writes"]) == (6, 3)
     assert sum(kernel["read_bytes"] + kernel["written_bytes"] for kernel in found["kernels"]) == found["bytes"]
     assert len(answer(*call, "--no-fused")["kernels"]) > 2
+
+
+def test_traffic_models_the_time_on_a_device_and_says_so(paper: Path) -> None:
+    line = run("traffic", paper, "--time-on", "h100").stdout.splitlines()[-1]
+    assert line.startswith("modelled for NVIDIA H100 SXM, not measured: ")
+    found = answer("traffic", paper, "--time-on", "h100")["modelled"]
+    assert found["device"] == "NVIDIA H100 SXM"
+    assert found["forward_ns"] > 4000 < found["backward_ns"]  # a launch is in both
+    assert "did you mean 'h100'" in run("traffic", paper, "--time-on", "h101", code=1).output
 
 
 @pytest.mark.parametrize("command", ["traffic", "timeline"])

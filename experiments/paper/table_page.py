@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
 from experiments.paper.row_file import Rows, TableRow, cell
@@ -17,6 +18,8 @@ _SETTINGS = (
 )
 _ALWAYS = (_SETTINGS[0], _SETTINGS[4])
 NOT_MEASURED = "not yet measured"
+UNLAUNCHED = "experiments.paper.unlaunched_tables"
+"""The command that fills several tables at once."""
 
 
 def page_of(table: PaperTable, rows: Rows, summary: Sequence[str] = ()) -> str:
@@ -25,7 +28,7 @@ def page_of(table: PaperTable, rows: Rows, summary: Sequence[str] = ()) -> str:
     A case without a result on CUDA at the full size says so, in words.
     """
     settings = [setting for setting in _SETTINGS if setting in _ALWAYS or rows.of(*setting)]
-    measured = [_where(table, *setting) for setting in settings]
+    measured = [called(table, *setting) for setting in settings]
     return markdown.page(
         table.title,
         f"Published: {table.source}.",
@@ -51,12 +54,13 @@ def _lines(table: PaperTable, rows: Rows, settings: Sequence[tuple[str, str]]) -
             yield ["" if i else case.name, table.figures[name], cell(case.published.get(name)), *figures]
 
 
-def _where(table: PaperTable, device: str, size: str) -> str:
-    called = _called(table, size)
-    return f"Triton schedule, {called}, no device" if device == VIRTUAL else f"{device.upper()}, {called}"
+def called(table: PaperTable, device: str, size: str) -> str:
+    """Names a column."""
+    size = _size(table, size)
+    return f"Triton schedule, {size}, no device" if device == VIRTUAL else f"{device.upper()}, {size}"
 
 
-def _called(table: PaperTable, size: str) -> str:
+def _size(table: PaperTable, size: str) -> str:
     return f"{table.full_size if size == 'published' else size} size"
 
 
@@ -69,10 +73,16 @@ def _figure(row: TableRow | None, name: str, *, is_first: bool) -> str:
 
 
 def _runs(table: PaperTable, rows: Rows) -> Iterator[str]:
-    """Says which run measured how many of the rows."""
-    for i, run in enumerate(rows.runs):
-        cases = [row for row in rows.rows.values() if row.run == i]
-        if cases:
-            where = ", ".join(sorted({f"{row.device}, {_called(table, row.size)}" for row in cases}))
-            origin = markdown.cited(run, f"experiments.paper.{table.name}")
-            yield f"{where}: {len(cases)} of the rows by {origin}"
+    """Says which run measured how many of the rows; runs of one command at one commit are one."""
+    of_run: dict[int, list[TableRow]] = defaultdict(list)
+    for row in rows.rows.values():
+        of_run[row.run].append(row)
+    alike: dict[tuple[str, ...], list[int]] = defaultdict(list)
+    for run in sorted(of_run):
+        alike[tuple(fact for name, fact in rows.runs[run].items() if name != "date")].append(run)
+    for runs in alike.values():
+        cases = [row for run in runs for row in of_run[run]]
+        where = ", ".join(sorted({f"{row.device}, {_size(table, row.size)}" for row in cases}))
+        last = max((rows.runs[run] for run in runs), key=lambda run: run["date"])
+        module = UNLAUNCHED if UNLAUNCHED in last["command"] else f"experiments.paper.{table.name}"
+        yield f"{where}: {len(cases)} of the rows by {markdown.cited(last, module)}"

@@ -20,7 +20,8 @@ from experiments.paper.measure_table import command
 from experiments.paper.methods import METHODS, MIN_CUT, NO, SCHEDULED, compiled
 from experiments.paper.row_file import Rows
 from experiments.paper.scheduled_step import compared, computed, unwritten
-from experiments.paper.table import Figures, PaperTable, Setting, TableCase, Unavailable
+from experiments.paper.table import VIRTUAL, Figures, PaperTable, Setting, TableCase, Unavailable
+from experiments.paper.table_page import called
 from experiments.paper.ten_models import MODELS, Whole
 from experiments.paper.without_device import FIGURES
 from remat.pytorch.measure.step_values import Outcome
@@ -30,7 +31,7 @@ from remat.pytorch.seam.torch_settings import nothing_donated
 TOLERANCE = 0.02
 """The tolerance between methods, relative to the largest element: half precision has 8 to 11 bits."""
 
-SETTINGS = [("cuda", "published"), ("cuda", "small"), ("cpu", "small")]
+SETTINGS = [("cuda", "published"), (VIRTUAL, "published"), ("cuda", "small"), ("cpu", "small")]
 
 
 def case(whole: Whole, method: str, setting: Setting) -> Figures:
@@ -113,12 +114,17 @@ def _figures(batch: int, row: Mapping[str, Any]) -> Figures:
 def summary(rows: Rows, folder: Path) -> Sequence[str]:
     """Computes the dotted lines of Figure 5."""
     del folder
-    columns = {f"{device.upper()}, {size} size": (device, size) for device, size in SETTINGS}
+    columns = {called(TABLE, *where): where for where in SETTINGS}
     return [
         geomean.block(
             "Samples a second, times those of no-checkpoint at the same batch: geometric means",
             {MIN_CUT: "1.10"},
-            {name: geomean.measured(rows, *where, "samples_per_s") for name, where in columns.items()},
+            {
+                name: geomean.measured(
+                    rows, *where, "modelled_samples_per_s" if where[0] == VIRTUAL else "samples_per_s"
+                )
+                for name, where in columns.items()
+            },
         ),
         *(
             geomean.block(
