@@ -19,6 +19,7 @@ from experiments.paper.ten_models import MODELS
 
 def main(
     models: Annotated[list[str] | None, typer.Argument(help="of the ten; all by default")] = None,
+    methods: Annotated[list[str] | None, typer.Option("--method", help="repeatable; all by default")] = None,
     trials: Annotated[int, typer.Option(min=1, max=2, help="batches to schedule for the largest")] = 1,
     again: Annotated[bool, typer.Option("--again", help="measure also what has a result")] = False,
     output: Annotated[Path, typer.Option(help="folder of the JSON and Markdown files", file_okay=False)] = RESULTS,
@@ -27,7 +28,7 @@ def main(
     setting = Setting(VIRTUAL, "published", repeats=1, trials=trials)
     for name in models or [whole.name for whole in MODELS]:
         for table in (throughput.TABLE, largest_batch.TABLE):
-            for method in SCHEDULED:
+            for method in methods or SCHEDULED:
                 measure(table, setting, output, only=f"{name}, {method}", minutes=60, again=again)
 
 
