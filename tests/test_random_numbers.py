@@ -92,6 +92,16 @@ def test_torchs_own_budget_gets_this_wrong(
     assert any(not torch.allclose(a, b, rtol=0.1) for a, b in zip(theirs, nothing_recomputed, strict=True))
 
 
+def test_kernels_of_a_gpu_may_draw_other_numbers_from_a_seed_so_none_is_recomputed() -> None:
+    """Over one index Triton kernels draw four numbers at a time, in a reduction one: found in Triton's interpreter."""
+    model, x = MarkedDropout(partial(F.dropout, p=0.4), marked=False), torch.randn(4, 16)
+    for device, banned in {"h100": True, None: False}.items():
+        graph = remat.capture(model, x, device=device)
+        draws = [i for i, op in enumerate(graph.ops) if op.startswith("prims.inductor_random")]
+        assert len(draws) == 2
+        assert [bool(graph.cannot_recompute.mask[i]) for i in draws] == [banned] * 2
+
+
 def recompute_all(*_args: object, **_kwargs: object) -> CheckpointPolicy:
     return CheckpointPolicy.MUST_RECOMPUTE
 

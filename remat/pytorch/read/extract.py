@@ -153,6 +153,8 @@ class _Reader:
                 cannot_recompute[i] = "draws from the random number generator, which moves on"
             elif op.unrepeatable:
                 cannot_recompute[i] = op.unrepeatable
+            elif _drawn_by_shape_of_kernel(node, op):
+                cannot_recompute[i] = "a GPU's kernels draw other numbers from the seed where they have other loops"
         n = len(self.nodes)
         tangents = self.info.tangents_closure
         inputs = overwritten_inputs(self.joint_graph, self.op_of, tangents)
@@ -230,6 +232,18 @@ def _restores_its_state(node: fx.Node) -> bool:
     """
     marked = node.meta.get("recompute") == CheckpointPolicy.MUST_RECOMPUTE
     return marked and getattr(node.target, "namespace", "") == "aten" and node.kwargs.get("generator") is None
+
+
+def _drawn_by_shape_of_kernel(node: fx.Node, op: Operator) -> bool:
+    """Whether a kernel of the backward pass may draw other numbers than that of the forward pass, from one seed.
+
+    On GPUs Inductor draws four numbers at a time in kernels over one index, and one at a time in others, a reduction
+    for one: these are not the same numbers (torch 2.13). What the model says must be recomputed is left to torch.
+    """
+    value = node.meta.get("val")
+    marked = node.meta.get("recompute") == CheckpointPolicy.MUST_RECOMPUTE
+    on_gpu = isinstance(value, torch.Tensor) and value.device.type == "cuda"
+    return on_gpu and op.name.startswith("prims.inductor_random") and not marked
 
 
 def _maker(node: fx.Node) -> fx.Node:
