@@ -204,6 +204,8 @@ NOTES = """
 - Published "no-checkpoint" and "min-cut" both ran through TorchInductor, as here; "min-cut" is PyTorch's own
   partitioner as installed. Peak is what the evaluation holds above what was held before it.
 - Values and gradients are compared with eager's in each run.
+- Without a device Cholesky's decomposition is not checked for errors, which would be an effect; and botorch's own
+  function needs numbers, so it is not scheduled.
 """
 
 TABLE = PaperTable(

@@ -170,6 +170,7 @@ passes, and what that costs. The percentages of the published column are its own
 - "Operator by operator" is the same pair of graphs without Inductor's code: the published "eager" backend. "nothing
   recomputed" stands beside the published base, "no copies of parameters" (`recompute_parameter_copies=True`) beside the
   published change. PyTorch's own partitioner and our minimum cut without that option are none of the published rows.
+- Without a device "operator by operator" is modelled from the traffic of each operator, and its peak is simulated.
 - With weights in bfloat16 there is nothing to cast: no plan keeps a copy there.
 - Our model: GPT-2 style, 6 layers of width 768 with 12 heads, 16,384 words, 8 sequences of 512 (small: 2 layers of 128,
   4 heads, 512 words, 4 of 64); attention is one operator.

@@ -84,6 +84,7 @@ NOTES = """
 - Only `a` requires a gradient. The gradients of all four inputs are one tensor, which autograd would copy three times,
   whatever the strategy: that is not what the two passes are compared by.
 - Accesses: bytes that Inductor's scheduler counts, over those of an input (the prediction is `remat.predict_traffic`).
+- Without a device the percentages are of modelled times.
 - Time of a step: wall time with the launches; kernels alone by torch's profiler, on a GPU. Nothing is computed for
   the loss: the gradient of the output is given. Gradients are compared with eager's. Times on a CPU are the CPU's.
 """

@@ -104,6 +104,7 @@ NOTES = """
 - The last row is none of the sources': Inductor draws from a seed, so the same mask can be made again of 8 bytes.
 - The mask of both passes is the same, by outputs and gradients: Inductor's random numbers are other ones than eager's,
   so they are compared with those of the compiled step that recomputes nothing, from the same seed.
+- Without a device the percentages are of modelled times.
 - Bytes: as Inductor's scheduler counts them. Time of a step: wall time with the launches; kernels alone by torch's
   profiler, on a GPU. Nothing is computed for the loss: the gradient of the output is given. Times on a CPU are the
   CPU's. There the figure of 25% less time is missed, by PyTorch's own plan as by ours: drawing takes longer than moving

@@ -118,6 +118,7 @@ NOTES = """
 - Time of a step: wall time with the launches; kernels alone by torch's profiler, on a GPU. Float32 products are not
   rounded to TF32, torch's default. Nothing is computed for the loss: the gradient of the output is given. Every
   row is measured in turns with eager mode, which its percentages are relative to.
+- Without a device there is no eager mode to compare with: its operators are not those of the graph.
 - Outputs and gradients are compared with those of the compiled step that recomputes nothing, from the same seed, since
   Inductor's random numbers are other ones than eager's.
 """

@@ -103,6 +103,7 @@ NOTES = """
 - Time of a step: wall time with the launches; kernels alone by torch's profiler, on a GPU. Nothing is computed for
   the loss: the gradient of the output is given. Gradients, those of the parameters included, are compared with
   eager's. Every row is measured in turns with eager mode, which its speed-up is relative to.
+- Without a device "eager" is the plan that saves everything, each operator by itself, and its peak is simulated.
 - Memory: what autograd keeps, x and parameters apart; the peak is above what was held before the step, gradients
   included (on a CPU: summed from the events of torch's allocator, without what libraries hold).
 - Small sizes: (8, 32, 64, 64) and (8, 2048, 8, 8). Times on a CPU are the CPU's.

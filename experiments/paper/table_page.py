@@ -22,6 +22,18 @@ UNLAUNCHED = "experiments.paper.unlaunched_tables"
 """The command that fills several tables at once."""
 
 
+NOTE = """
+- "Triton schedule, no device": TorchInductor lowers and schedules its Triton kernels for an A100 of 40 GB that is not
+  there, from tensors without contents; nothing runs, and nothing is measured. Kernels and bytes are Inductor's own
+  count, calls of libraries included. What is saved and peak memory are of activations, gradients and temporary buffers:
+  the peak is what Inductor's memory planner expects of the larger pass, above what was held before it.
+- A modelled time is a model (`remat.predict.time.modelled_time`): of each kernel the longer of its bytes at 90% of
+  1,555 GB/s and its arithmetic at 70% of the ceiling (312 TFLOP/s for products in half precision, else 19.5), and
+  4 us for its launch, one after the other. The ceilings are of NVIDIA's data sheet, the other figures are round ones.
+"""
+"""What every page says of the column without a device."""
+
+
 def page_of(table: PaperTable, rows: Rows, summary: Sequence[str] = ()) -> str:
     """Makes the page: a line for each figure, published and ours in every measured setting; then the summary.
 
@@ -34,7 +46,7 @@ def page_of(table: PaperTable, rows: Rows, summary: Sequence[str] = ()) -> str:
         f"Published: {table.source}.",
         markdown.table(["case", "figure", "published", *measured], _lines(table, rows, settings)),
         *summary,
-        table.notes.strip(),
+        table.notes.strip() + (NOTE.rstrip() if rows.of(VIRTUAL, "published") else ""),
         f"`python -m experiments.paper.{table.name}`. Seed 0, for weights and inputs.",
         markdown.bullets(_runs(table, rows)),
     )

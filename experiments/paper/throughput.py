@@ -147,6 +147,9 @@ NOTES = """
 - At the published size the models are those of torchvision, timm and transformers that TorchBench takes:
   efficientnet_b0, regnety_120, resnest14d, vovnet39a; GPT-2 and ALBERT with 512 tokens and attention written out;
   images of 224 x 224; float16 autocast, no optimizer.
+- Without a device the models are the same packages'. "min-cut" is PyTorch's own plan of the captured graph; under
+  "full-checkpoint" what is marked to be saved is saved, also where PyTorch's partitioner recomputes it (elements of
+  tuples, such as the output of a pooling that ends a layer). No plan is refined there.
 - Small: our own models of two to six layers without dropout, batch 8, images of 64 x 64 or 64 tokens, bfloat16
   autocast on the CPU. On the CPU nothing is timed, as that would say nothing about a GPU: TorchInductor schedules its
   kernels (for a CPU), writes none, and the two graphs run operator by operator. Outputs, gradients and buffers of small
