@@ -172,7 +172,7 @@ NOTES = """
 - Without a device memory is parameters, their gradients, buffers and inputs, and what Inductor's memory planner expects
   of a step, on a straight line over the batch: through the batch that was scheduled, and through an empty one. With
   `--trials 2` of `experiments.paper.unlaunched_tables` the batch that is found is scheduled, too. No optimizer takes
-  memory. Workspaces of cuDNN and cuBLAS and fragmentation are not in it; nor do we know how finely the authors searched.
+  memory. Workspaces of cuDNN and cuBLAS and fragmentation are not in it; how finely the authors searched is not known.
 - Published for vgg16 under full-checkpoint is a batch of 4,096. Of images of 224 x 224, the output of the first
   convolution alone would then take 24.5 GiB in half precision, and its ReLU as much.
 - The published means of the batches are computed from Table 2; that of the throughput stands in the text.
