@@ -35,6 +35,7 @@ WRITERS: Mapping[str, Callable[[dict[str, Any]], str]] = {
     "predictor_speed": predictor_speed.markdown,
     "traffic": lambda document: traffic_report.markdown(document["models"]),
     "traffic_error": traffic_error_report.markdown,
+    "traffic_error_triton": traffic_error_report.markdown,
 }
 """The functions that make a page of a document, by the name of its file."""
 

@@ -75,6 +75,26 @@ def test_counts_are_kept_and_found_again(tmp_path: Path, monkeypatch: pytest.Mon
     assert "| small, too | " in (tmp_path / "traffic_error.md").read_text()
 
 
+def test_counts_for_a_gpu_go_on_where_they_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A plan that was counted is not counted again; a page of its own says that the kernels are Triton's."""
+    monkeypatch.setattr(traffic_error, "TRITON_PARTS", {"zoo": ModelGroup({"small": small}, _THREE)})
+    _main(only="", part=None, backend="triton", truth=tmp_path / "truth", jobs=1, output=tmp_path)
+    first = json.loads((tmp_path / "traffic_error_triton.json").read_text())
+    assert first["zoo"]["overall"]["worst_error"] <= 0.01
+    kept = Truth.load(tmp_path / "truth" / "zoo", "small")
+    name = next(iter(kept.kernels))
+    del kept.kernels[name]
+    kept.save(tmp_path / "truth" / "zoo", "small")
+    asked: list[remat.Plan] = []
+    ask = Scheduled.kernels
+    monkeypatch.setattr(Scheduled, "kernels", lambda self, plan: asked.append(plan) or ask(self, plan))
+    _main(only="", part=None, backend="triton", truth=tmp_path / "truth", jobs=1, output=tmp_path)
+    assert asked == [kept.plans[name]]
+    again = json.loads((tmp_path / "traffic_error_triton.json").read_text())
+    assert again | {"provenance": first["provenance"]} == first
+    assert "Triton schedule, without a device" in (tmp_path / "traffic_error_triton.md").read_text()
+
+
 def test_what_is_kept_for_other_plans_is_not_used(tmp_path: Path) -> None:
     find_truth("small", small, _THREE, tmp_path)
     found = find_truth("small", small, replace(_THREE, plans=2), tmp_path)

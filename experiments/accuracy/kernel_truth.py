@@ -2,6 +2,8 @@
 
 A count takes seconds for each plan, so it can be kept in a folder: `<model>.graph.json.gz`, the joint graph, and
 `<model>.json.gz`, the plans with their kernels. Those of another torch, or of another selection of plans, are not used.
+Kernels for a GPU are those of TorchInductor's Triton schedule, without a device: of the graph alone, plan by plan, so
+that a run that was stopped goes on from there.
 """
 
 from __future__ import annotations
@@ -80,15 +82,24 @@ class Truth:
     plans: dict[str, remat.Plan]
     kernels: dict[str, tuple[InductorKernel, ...]]
 
+    def count_on(self, gpu: str, folder: Path, model: str) -> None:
+        """Counts the plans that are not counted yet, for a GPU that need not be there, and saves after each."""
+        missing = [name for name in self.plans if name not in self.kernels]
+        scheduled = Scheduled(self.graph, device=gpu) if missing else None
+        for name in missing:
+            assert scheduled is not None
+            self.kernels[name] = tuple(scheduled.kernels(self.plans[name]))
+            self.save(folder, model)
+
     def save(self, folder: Path, model: str) -> None:
-        """Writes two files; the second, which says that the model is done, appears only when it is whole."""
+        """Writes two files; the second appears only when it is whole. Plans that are not counted have no kernels."""
         folder.mkdir(parents=True, exist_ok=True)
         self.graph.save(_graph_file(folder, model))
         document = {
             name: {
                 "saved": plan.saved,
                 "recomputed": plan.recomputed,
-                "kernels": [asdict(kernel) for kernel in self.kernels[name]],
+                "kernels": [asdict(kernel) for kernel in self.kernels[name]] if name in self.kernels else None,
             }
             for name, plan in self.plans.items()
         }
@@ -107,28 +118,43 @@ class Truth:
             name: remat.Plan(tuple(found["saved"]), tuple(found["recomputed"])).made_for(graph)
             for name, found in document.items()
         }
-        return cls(graph, plans, {name: tuple(map(_kernel, found["kernels"])) for name, found in document.items()})
+        counted = {name: found["kernels"] for name, found in document.items() if found["kernels"] is not None}
+        return cls(graph, plans, {name: tuple(map(_kernel, kernels)) for name, kernels in counted.items()})
 
 
-def find_truth(model: str, make: Callable[[], Sample], selection: PlanSelection, folder: Path) -> Truth:
+def find_truth(
+    model: str,
+    make: Callable[[], Sample | remat.Graph],
+    selection: PlanSelection,
+    folder: Path,
+    gpu: str | None = None,
+) -> Truth:
     """Finds the truth about a model: reads it from the folder if it is there, and asks Inductor if not.
 
     Args:
         model: its name.
-        make: the model, and what to call it with.
+        make: the model, and what to call it with; or, with a GPU, its graph.
         selection: of plans.
         folder: where counts are kept.
+        gpu: whose kernels they are, by the name of its sheet; None for those of this CPU.
 
     Raises:
         ValueError: the model has more than one joint graph.
     """
-    if (kept := _kept(folder, model, selection)) is not None:
+    if (kept := _kept(folder, model, selection, gpu)) is not None:
+        if gpu is not None:
+            kept.count_on(gpu, folder, model)
         return kept
     torch.manual_seed(0)
-    module, args = make()
+    made = make()
+    if isinstance(made, remat.Graph):
+        return _begun(model, made, {}, selection, folder, gpu)
+    module, args = made
     found = torchs_plans(module, *args, budgets=selection.budgets)
     if len(found) != 1:
         raise ValueError(f"{model} must have one joint graph, got {len(found)}: does it have graph breaks?")
+    if gpu is not None:
+        return _begun(model, *found[0], selection, folder, gpu)
     graph = found[0][0]
     plans = dict(different_plans(graph, found[0][1], selection))
     asked, ask = _asked(graph, plans, module, args, selection)
@@ -138,15 +164,34 @@ def find_truth(model: str, make: Callable[[], Sample], selection: PlanSelection,
     return truth
 
 
-def _kept(folder: Path, model: str, selection: PlanSelection) -> Truth | None:
+def _begun(
+    model: str,
+    graph: remat.Graph,
+    torchs: dict[float, remat.Plan],
+    selection: PlanSelection,
+    folder: Path,
+    gpu: str | None,
+) -> Truth:
+    """Counts a graph alone, for a GPU."""
+    if gpu is None:
+        raise ValueError(f"{model} is a graph: on a CPU, take the model")
+    plans = dict(different_plans(graph, torchs, selection))
+    meta = {key: value for key, value in graph.meta.items() if key == "device"}
+    truth = Truth(replace(graph, meta=meta | _origin(model, selection, gpu) | {"asked": "graph"}), plans, {})
+    truth.count_on(gpu, folder, model)
+    return truth
+
+
+def _kept(folder: Path, model: str, selection: PlanSelection, gpu: str | None = None) -> Truth | None:
     if not _truth_file(folder, model).exists():
         return None
     kept = Truth.load(folder, model)
-    return kept if _origin(model, selection).items() <= kept.graph.meta.items() else None
+    return kept if _origin(model, selection, gpu).items() <= kept.graph.meta.items() else None
 
 
-def _origin(model: str, selection: PlanSelection) -> dict[str, str]:
-    return {"model": model, "torch": torch.__version__, "choice": str(selection)}
+def _origin(model: str, selection: PlanSelection, gpu: str | None = None) -> dict[str, str]:
+    origin = {"model": model, "torch": torch.__version__, "choice": str(selection)}
+    return origin if gpu is None else origin | {"gpu": gpu}
 
 
 def _asked(

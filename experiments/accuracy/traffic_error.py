@@ -9,6 +9,11 @@ that the two order a model's plans alike.
 There are two parts. The rules of `remat.predict.kernels` were read in Inductor, and checked on
 `experiments.models.workloads.KERNEL_ZOO`: its errors say how well they are copied. `experiments.models.held_out` has
 models that no rule was written for: their errors are those to expect of a model of one's own.
+
+`--backend triton` compares kernels for GPUs with TorchInductor's Triton schedule, without a device, and writes
+`traffic_error_triton.json` and `.md`: of the same models, captured on a CPU, of graphs of the corpus, and of models
+that were captured for a GPU. Each graph is counted by itself, for an H100. A large graph takes a minute a plan: of
+those, two plans are compared.
 """
 
 from __future__ import annotations
@@ -35,6 +40,8 @@ from experiments.accuracy.traffic_error_report import markdown
 from experiments.models.held_out import HELD_OUT, MENDED
 from experiments.models.workloads import KERNEL_ZOO, Sample
 from experiments.report.provenance import provenance
+from remat.facts.corpus import Corpus
+from remat.predict.kernels.backends import BACKENDS
 from remat.words import near
 
 RESULTS = Path(__file__).parents[1] / "results"
@@ -50,7 +57,7 @@ class ModelGroup:
         selection: which plans of each model are compared.
     """
 
-    models: Mapping[str, Callable[[], Sample]]
+    models: Mapping[str, Callable[[], Sample | remat.Graph]]
     selection: PlanSelection
 
 
@@ -59,6 +66,38 @@ PARTS: dict[str, ModelGroup] = {
     "held-out": ModelGroup(
         HELD_OUT, PlanSelection(6, on_the_frontier=0, budgets=(1.0,), every_plan_through_the_model=False)
     ),
+}
+
+GPU = "h100"
+_FEW = PlanSelection(2, on_the_frontier=0, budgets=(1.0,), every_plan_through_the_model=False)
+_CORPUS = ("resnet18", "vgg16", "unet", "lstm-16", "qehvi-8")
+_LARGE = (
+    *("resnet50", "mobilenet-v2", "efficientnet-b0", "evonorm-resnet50", "hf-convnext-tiny", "hf-vit-base"),
+    *("gpt2-small", "gpt2-small-fused", "gpt2-small-bf16", "hf-gpt2", "hf-gpt2-sdpa", "hf-bert-base", "hf-albert-base"),
+    "hf-mamba-130m",
+)
+
+
+def _stored(name: str) -> Callable[[], remat.Graph]:
+    return lambda: Corpus.open().graph(name)
+
+
+def _captured(make: Callable[[], Sample]) -> Callable[[], remat.Graph]:
+    def capture() -> remat.Graph:
+        module, args = make()
+        return remat.capture(module, *args, device=GPU)
+
+    return capture
+
+
+TRITON_PARTS: dict[str, ModelGroup] = {
+    "zoo": ModelGroup(KERNEL_ZOO, PlanSelection(every_plan_through_the_model=False)),
+    "captured": ModelGroup(
+        {name: _captured(make) for name, make in KERNEL_ZOO.items()}, PlanSelection(20, on_the_frontier=6)
+    ),
+    "corpus": ModelGroup({name: _stored(name) for name in _CORPUS}, PlanSelection(20, on_the_frontier=6)),
+    "large": ModelGroup({name: _stored(name) for name in _LARGE}, _FEW),
+    "held-out": ModelGroup(HELD_OUT, _FEW),
 }
 
 
@@ -88,7 +127,8 @@ class TrafficErrorRow:
 
 def main(
     only: Annotated[str, typer.Option(help="the models with this in their name")] = "",
-    part: Annotated[str | None, typer.Option(help=f"{' or '.join(PARTS)}; else both")] = None,
+    part: Annotated[str | None, typer.Option(help=f"{', '.join(TRITON_PARTS)}; else all")] = None,
+    backend: Annotated[str, typer.Option(help="whose kernels: cpu, or triton for GPUs")] = "cpu",
     truth: Annotated[
         Path | None,
         typer.Option(
@@ -100,59 +140,77 @@ def main(
     output: Annotated[Path, typer.Option(help="folder for traffic_error.json and .md")] = RESULTS,
 ) -> None:
     """Predicts traffic, asks Inductor, and writes JSON and a table."""
-    if part is not None and part not in PARTS:
-        raise typer.BadParameter(f"--part must be {' or '.join(PARTS)}, got {part!r}{near(part, PARTS)}")
-    wanted = [(name, model) for name in PARTS if part in (None, name) for model in PARTS[name].models if only in model]
+    if backend not in BACKENDS:
+        raise typer.BadParameter(f"--backend must be {' or '.join(BACKENDS)}, got {backend!r}{near(backend, BACKENDS)}")
+    parts = _parts(backend)
+    if part is not None and part not in parts:
+        raise typer.BadParameter(f"--part must be {' or '.join(parts)}, got {part!r}{near(part, parts)}")
+    wanted = [(name, model) for name in parts if part in (None, name) for model in parts[name].models if only in model]
     if not wanted:
-        known = [model for name in PARTS if part in (None, name) for model in PARTS[name].models]
+        known = [model for name in parts if part in (None, name) for model in parts[name].models]
         raise typer.BadParameter(f"no model has {only!r} in its name; there are {', '.join(known)}")
-    report: dict[str, Any] = {"provenance": provenance(gpu=False)}
+    report: dict[str, Any] = {"provenance": provenance(gpu=False), "backend": backend}
     with TemporaryDirectory() as folder:
-        failed = asked(wanted, kept := truth or Path(folder), jobs)
+        failed = asked(wanted, kept := truth or Path(folder), jobs, backend)
         for name in dict.fromkeys(name for name, _ in wanted):
-            report[name] = reported([model for of, model in wanted if of == name], kept, failed)
+            report[name] = reported(
+                [model for of, model in wanted if of == name], _kept(kept, name, backend), failed, backend
+            )
     if len(failed) == len(wanted):
         raise typer.BadParameter(f"all models failed: {failed}")
     output.mkdir(parents=True, exist_ok=True)
-    (output / "traffic_error.json").write_text(json.dumps(report, indent=1) + "\n")
-    (output / "traffic_error.md").write_text(text := markdown(report))
+    file = output / ("traffic_error.json" if backend == "cpu" else f"traffic_error_{backend}.json")
+    file.write_text(json.dumps(report, indent=1) + "\n")
+    file.with_suffix(".md").write_text(text := markdown(report))
     console.print(text.split("\n## Every plan")[0], markup=False)
-    console.print(f"written to {output / 'traffic_error.json'} and .md")
+    console.print(f"written to {file} and .md")
 
 
-def asked(wanted: Sequence[tuple[str, str]], truth: Path, jobs: int) -> dict[str, str]:
+def _parts(backend: str) -> dict[str, ModelGroup]:
+    return PARTS if backend == "cpu" else TRITON_PARTS
+
+
+def _kept(truth: Path, part: str, backend: str) -> Path:
+    """Names a folder of its own for each part for GPUs, where parts have models of the same name."""
+    return truth if backend == "cpu" else truth / part
+
+
+def asked(wanted: Sequence[tuple[str, str]], truth: Path, jobs: int, backend: str) -> dict[str, str]:
     """Puts Inductor's counts of these models into a folder.
 
     Args:
         wanted: names of a part and of a model of it.
         truth: the folder.
         jobs: how many processes share the work; 1 for this one.
+        backend: whose kernels.
 
     Returns:
         the reason of each model that failed, by its name.
     """
     failed: dict[str, str] = {}
     with ProcessPoolExecutor(jobs, get_context("spawn")) if jobs > 1 else nullcontext() as pool:
-        answers = [pool.submit(ask, *which, truth) if pool else None for which in wanted]
+        answers = [pool.submit(ask, *which, truth, backend) if pool else None for which in wanted]
         for i, ((part, model), answer) in enumerate(zip(wanted, answers, strict=True)):
-            if why := answer.result() if answer else ask(part, model, truth):
+            if why := answer.result() if answer else ask(part, model, truth, backend):
                 failed[model] = why
             console.print(f"{i + 1}/{len(wanted)} {model}{f' failed: {why}' if why else ''}", markup=False)
     return failed
 
 
-def ask(part: str, model: str, truth: Path) -> str:
+def ask(part: str, model: str, truth: Path, backend: str) -> str:
     """Puts Inductor's counts of a model into a folder, unless they are there; returns why that failed, or ""."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch's own deprecations
         try:
-            find_truth(model, PARTS[part].models[model], PARTS[part].selection, truth)
+            group = _parts(backend)[part]
+            gpu = None if backend == "cpu" else GPU
+            find_truth(model, group.models[model], group.selection, _kept(truth, part, backend), gpu)
         except Exception as error:  # one model that fails must not hide the others
             return f"{type(error).__name__}: {error}".splitlines()[0]
     return ""
 
 
-def reported(models: Iterable[str], truth: Path, failed: dict[str, str]) -> dict[str, Any]:
+def reported(models: Iterable[str], truth: Path, failed: dict[str, str], backend: str) -> dict[str, Any]:
     """Reports on the models of a part; those that fail are listed, and added to `failed`."""
     rows: list[TrafficErrorRow] = []
     found: list[dict[str, Any]] = []
@@ -161,7 +219,7 @@ def reported(models: Iterable[str], truth: Path, failed: dict[str, str]) -> dict
             continue
         about = Truth.load(truth, name)
         try:
-            rows += (fresh := compared(name, about))
+            rows += (fresh := compared(name, about, backend))
         except remat.RematError as error:
             failed[name] = f"{type(error).__name__}: {error}".splitlines()[0]
             continue
@@ -174,11 +232,11 @@ def reported(models: Iterable[str], truth: Path, failed: dict[str, str]) -> dict
     }
 
 
-def compared(model: str, truth: Truth) -> list[TrafficErrorRow]:
+def compared(model: str, truth: Truth, backend: str) -> list[TrafficErrorRow]:
     """Compares prediction and count: one row for each plan."""
     rows: list[TrafficErrorRow] = []
     for name, plan in truth.plans.items():
-        predicted, kernels = remat.predict_traffic(truth.graph, plan), truth.kernels[name]
+        predicted, kernels = remat.predict_traffic(truth.graph, plan, backend=backend), truth.kernels[name]
         inductor_bytes = sum(kernel.bytes for kernel in kernels)
         rows.append(TrafficErrorRow(model, name, predicted.bytes, inductor_bytes, len(predicted.kernels), len(kernels)))
     return rows
