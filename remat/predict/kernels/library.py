@@ -7,11 +7,23 @@ from typing import Any, cast
 
 from remat.predict.kernels.index import Shape, contiguous_strides, opaque
 from remat.predict.kernels.ir import Buffer, Loop, Reads, Seen
-from remat.predict.kernels.lowering import Lowering
+from remat.predict.kernels.lowering import Lowering, Rule
 from remat.predict.kernels.recorded_calls import Call, Ref
 from remat.predict.kernels.stores import Draft, layout
 from remat.predict.kernels.strides import channels_last, in_order_of
 from remat.predict.kernels.view_maps import positive
+
+
+def keeping_arguments(rule: Rule) -> Rule:
+    """Has others read the arguments of a call for a GPU as they were, not in the layouts that the call asked for."""
+
+    def lowered(low: Lowering, call: Call) -> Seen | None:
+        before = {u: low.seen[u] for u in call.refs() if u in low.seen} if low.stores.backend.gpu else {}
+        result = rule(low, call)
+        low.seen.update(before)
+        return result
+
+    return lowered
 
 
 def library(low: Lowering, call: Call) -> Seen | None:
@@ -53,6 +65,7 @@ def product_and_bias(low: Lowering, call: Call) -> Seen:
     return draft.done(call.position, call.shape, call.itemsize)
 
 
+@keeping_arguments
 def batched_product(low: Lowering, call: Call) -> Seen | None:
     """Lowers a product of matrices, each in rows or in columns; one that would be neither is stored in rows."""
     for u in call.refs():
@@ -63,6 +76,7 @@ def batched_product(low: Lowering, call: Call) -> Seen | None:
     return library(low, call)
 
 
+@keeping_arguments
 def convolution(low: Lowering, call: Call) -> Seen | None:
     """Lowers a convolution, whose image and filters are stored with their channels last if the pass keeps images so.
 
@@ -101,6 +115,7 @@ def _plus_bias(low: Lowering, call: Call, result: Seen, bias: Seen) -> Seen:
     return draft.done(call.position, call.shape, call.itemsize)
 
 
+@keeping_arguments
 def convolution_backward(low: Lowering, call: Call) -> Seen | None:
     """Lowers a convolution's gradients: arguments take the layout for the filters' gradient, then for the image's.
 
@@ -143,6 +158,7 @@ def _as_cudnn_writes(low: Lowering, call: Call, last: bool) -> None:
     low.elements[call.position] = written
 
 
+@keeping_arguments
 def attention(low: Lowering, call: Call) -> Seen | None:
     """Lowers attention, with arguments in eager's order of strides, or in rows if the last one is not the least."""
     for u in call.refs():

@@ -117,6 +117,13 @@ def _of_view(call: Call, of: Call, strides: Shape) -> Shape:
 _HEADS_INSIDE = "aten._scaled_dot_product_flash_attention_for_cpu"
 """Attention, whose results have the heads next to the features, whatever their shape says."""
 
+_HEADS_INSIDE_ON_GPUS = (
+    "aten._scaled_dot_product_flash_attention",
+    "aten._scaled_dot_product_efficient_attention",
+    "aten._scaled_dot_product_cudnn_attention",
+)
+"""The same, but for results that have no features, such as the logarithms of sums."""
+
 
 def _of_element(call: Call, of: Call, calls: list[Call], found: list[Shape]) -> Shape:
     if of.op in ("aten.split", "aten.split_with_sizes", "aten.unbind") and isinstance(of.args[0], Ref):
@@ -129,7 +136,8 @@ def _of_element(call: Call, of: Call, calls: list[Call], found: list[Shape]) -> 
         image = of.args[0].position
         last = found[image] == channels_last(calls[image].shape)
         return channels_last(call.shape) if last else contiguous_strides(call.shape)
-    if of.op.startswith(_HEADS_INSIDE) and len(call.shape) >= 3:
+    inside = len(call.shape) >= 3 if of.op.startswith(_HEADS_INSIDE) else len(call.shape) == 4
+    if of.op.startswith((_HEADS_INSIDE, *_HEADS_INSIDE_ON_GPUS)) and inside:
         swapped = (call.shape[0], call.shape[2], call.shape[1], *call.shape[3:])
         a, b, c, *rest = contiguous_strides(swapped)
         return (a, c, b, *rest)
