@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,12 +15,16 @@ from torch.nn import functional as F
 
 import remat
 from costmodels import ByteTraffic
+from experiments.accuracy import traffic_error
+from experiments.accuracy.kernel_truth import PlanSelection, find_truth
+from experiments.models.workloads import KERNEL_ZOO
 from remat import GraphBuilder, InvalidOption, Plan
 from remat.facts.graph import Graph
 from remat.predict.kernels import Fuser, kernels
 from remat.predict.traffic import predict_traffic
 from remat.pytorch import virtual_gpu
 from remat.pytorch.inductor.scheduled import Scheduled
+from tests.depth import deep
 
 
 def grad(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
