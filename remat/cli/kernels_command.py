@@ -43,6 +43,12 @@ def kernels(
     from remat.pytorch.inductor.cubins import compile_plan
 
     values = Graph.load(graph)
+    if values.meta.get("device") != "cuda":
+        typer.echo(
+            "note: the graph was not captured for a GPU, where attention may be another operator, and random numbers "
+            f"are never drawn again from their seed: capture it with remat.capture(..., device={device!r})",
+            err=True,
+        )
     chosen = chosen_plan(values, plan, cost_model, solver)
     passes = list(compile_plan(values, chosen, device=device))
     if output is not None:
