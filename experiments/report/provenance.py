@@ -9,7 +9,7 @@ import sys
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-_PACKAGES = ("remat", "torch", "numpy", "networkx", "ortools", "scipy", "pulp")
+_PACKAGES = ("remat", "torch", "triton", "numpy", "networkx", "ortools", "scipy", "pulp")
 
 
 def provenance(*, gpu: bool = True) -> dict[str, str]:
