@@ -18,7 +18,7 @@ from experiments.paper import steps
 from experiments.paper.measure_table import command
 from experiments.paper.steps import EAGER, NOTHING, OURS, PYTORCH
 from experiments.paper.table import VIRTUAL, Figures, PaperTable, Setting, TableCase, Unavailable
-from experiments.paper.without_device import FIGURES, fakes, scheduled
+from experiments.paper.without_device import FIGURES, scheduled
 from remat.pytorch.measure.step_strategies import Strategy
 
 AGGRESSIVE = "ours, aggressive"
@@ -83,7 +83,7 @@ def measure(strategy: str, setting: Setting, *, sizes: EncoderSizes | None = Non
 def _without_device(strategy: str, sizes: EncoderSizes) -> Figures:
     if strategy == EAGER:
         raise Unavailable("eager mode is not scheduled by TorchInductor")
-    model, x = fakes(lambda: encoder(sizes, "cpu"))
+    model, x = encoder(sizes, "cpu")
     graph, plans = steps.plans(model, (x,), device=VIRTUAL)
     plan = steps.solved(graph, ByteTraffic(mode="aggressive")) if strategy == AGGRESSIVE else plans[strategy]
     step = scheduled(graph, plan)
