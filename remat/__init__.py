@@ -64,9 +64,9 @@ from remat.improve.frontier import Frontier as Frontier
 from remat.improve.frontier import frontier as frontier
 from remat.improve.refine import Refined as Refined
 from remat.improve.refine import refine as refine
+from remat.predict.device_timeline import timeline as timeline
 from remat.predict.memory import Simulator as Simulator
 from remat.predict.memory import Timeline as Timeline
-from remat.predict.memory import simulate as _simulate
 from remat.predict.traffic import predict_traffic as predict_traffic
 from remat.problem.costmodel import CostModel as CostModel
 from remat.problem.costmodel import Terms as Terms
@@ -96,8 +96,6 @@ _LAZY = {
 }
 
 __version__ = "0.1.0"
-
-timeline = _simulate
 
 
 def __getattr__(name: str) -> Any:

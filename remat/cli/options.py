@@ -26,6 +26,10 @@ CostModelName = Annotated[
         "--cost-model", "-m", metavar=PLUGIN, help=f"See `remat costmodels`; {DEFAULT_COST_MODEL} when left out."
     ),
 ]
+DeviceName = Annotated[
+    str | None,
+    typer.Option("--device", help="As TorchInductor compiles for it: cpu, cuda, or a GPU such as a100, h100."),
+]
 SolverName = Annotated[
     str | None,
     typer.Option(

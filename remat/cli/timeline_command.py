@@ -8,10 +8,11 @@ from typing import Annotated
 import typer
 
 from remat.cli.inputs import chosen_plan
-from remat.cli.options import CostModelName, GraphFile, Json, NewPictureIfNamed, PlanFile, SolverName
+from remat.cli.options import CostModelName, DeviceName, GraphFile, Json, NewPictureIfNamed, PlanFile, SolverName
 from remat.cli.output import print_json
 from remat.facts.graph import Graph
-from remat.predict.memory import lower_bound, simulate
+from remat.predict.device_timeline import timeline as simulated
+from remat.predict.memory import lower_bound
 from remat.words import human_bytes
 
 
@@ -24,19 +25,23 @@ def timeline(
     holds_outputs: Annotated[
         bool, typer.Option(help="The caller keeps the outputs of the forward pass until the backward pass ends.")
     ] = True,
+    device: DeviceName = None,
     as_json: Json = False,
 ) -> None:
     """Simulate live memory over the forward and the backward pass of a plan.
 
-    Prints the peak and what is alive then, and the bound below which no plan gets.
+    Prints the peak and what is alive then, and the bound below which no plan gets. With --device a step is a kernel
+    that TorchInductor would make for the device; without, it is an operator.
 
     \b
       remat timeline gpt2.json.gz --plan plan.json -o gpt2.svg
       remat timeline gpt2.json.gz -m byte-traffic:mode=aggressive
       remat timeline gpt2.json.gz -m memory-budget:budget=0.5,of=peak
+      remat timeline gpt2.json.gz --plan plan.json --device a100
     """
     values = Graph.load(graph)
-    found = simulate(values, chosen_plan(values, plan, cost_model, solver), holds_outputs=holds_outputs)
+    chosen = chosen_plan(values, plan, cost_model, solver)
+    found = simulated(values, chosen, holds_outputs=holds_outputs, device=device)
     bound = lower_bound(values, holds_outputs=holds_outputs)
     if output is not None:
         found.show(output)

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from remat.cli.inputs import chosen_plan
-from remat.cli.options import CostModelName, GraphFile, Json, PlanFile, SolverName
+from remat.cli.options import CostModelName, DeviceName, GraphFile, Json, PlanFile, SolverName
 from remat.cli.output import print_json
 from remat.facts.graph import Graph
 from remat.predict.time import modelled_time
@@ -20,22 +20,23 @@ def traffic(
     cost_model: CostModelName = None,
     solver: SolverName = None,
     fused: Annotated[bool, typer.Option(help="As TorchInductor fuses; or every operator by itself.")] = True,
-    time_on: Annotated[
-        str | None, typer.Option(metavar="DEVICE", help="Also model the time: see `remat device --list`.")
-    ] = None,
+    device: DeviceName = None,
     as_json: Json = False,
 ) -> None:
     """Predict the kernels of both passes of a plan, and what they read and write.
+
+    With --device, those that TorchInductor would make for it, and a modelled time; without, those of the device that
+    the graph was captured for.
 
     \b
       remat traffic gpt2.json.gz --plan plan.json
       remat traffic gpt2.json.gz -m multi-read
       remat traffic gpt2.json.gz --no-fused
-      remat traffic gpt2.json.gz --time-on h100
+      remat traffic gpt2.json.gz --plan plan.json --device h100
     """
     values = Graph.load(graph)
-    found = predict_traffic(values, chosen_plan(values, plan, cost_model, solver), fused=fused)
-    time = modelled_time(values, found.kernels, time_on) if time_on else None
+    found = predict_traffic(values, chosen_plan(values, plan, cost_model, solver), fused=fused, device=device)
+    time = None if device in (None, "cuda") else modelled_time(values, found.kernels, device)
     if not as_json:
         return typer.echo("\n".join(map(str, (found, time) if time else (found,))))
     kernels: list[dict[str, Any]] = [
@@ -53,4 +54,4 @@ def traffic(
     }
     if time:
         sums["modelled"] = {"device": time.device, "forward_ns": time.forward_ns, "backward_ns": time.backward_ns}
-    return print_json({"graph": str(graph), **sums, "kernels": kernels})
+    return print_json({"graph": str(graph), "backend": found.backend, **sums, "kernels": kernels})

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from remat.answer.plan import Plan
 from remat.facts.graph import Graph
 from remat.predict.kernels import Kernel, backend_for, kernels
+from remat.predict.time.known_devices import backend_of
 from remat.words import human_bytes
 
 _SHOWN = 4
@@ -81,7 +82,9 @@ class PredictedTraffic:
         return (", ".join(names[:_SHOWN]) or "nothing") + more
 
 
-def predict_traffic(graph: Graph, plan: Plan, *, fused: bool = True, backend: str | None = None) -> PredictedTraffic:
+def predict_traffic(
+    graph: Graph, plan: Plan, *, fused: bool = True, backend: str | None = None, device: str | None = None
+) -> PredictedTraffic:
     """Predicts the memory traffic of a training step under a plan.
 
     The kernels are those of TorchInductor for one device. They differ: on a convolutional net, CPUs move a third more.
@@ -94,11 +97,13 @@ def predict_traffic(graph: Graph, plan: Plan, *, fused: bool = True, backend: st
         fused: as TorchInductor fuses; otherwise every operator is a kernel.
         backend: "cpu", or "triton" for GPUs; None for that of the device on which the graph was captured. Without
             fusion it makes no difference.
+        device: "cpu", "cuda" or a GPU such as "a100" or "h100": another way to say the backend.
 
     Raises:
         InvalidPlan: the plan names unknown values, is not legal, or was made for another graph.
         InvalidGraph: a call recorded in the graph cannot be read, or is missing.
         InvalidOption: no graph, no plan, or no such backend.
+        UnknownName: there is no such device.
 
     >>> from remat import GraphBuilder
     >>> g = GraphBuilder()
@@ -109,5 +114,7 @@ def predict_traffic(graph: Graph, plan: Plan, *, fused: bool = True, backend: st
     >>> (saved.accesses, saved.bytes), predict_traffic(g.build(), Plan(("inner",), ("sin",)), fused=False).accesses
     ((6, 24), 9)
     """
+    if backend is None and device is not None:
+        backend = backend_of(device)
     found = kernels(graph, plan, fused=fused, backend=backend)
     return PredictedTraffic(found, graph.names, backend_for(graph, backend).name if fused else "")

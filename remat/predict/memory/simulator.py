@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from remat.answer.plan import Plan
@@ -76,32 +78,44 @@ class Simulator:
         """
         order = Order.of(self._facts, checked_mask(self.graph, saved))
         lives = Lifetimes.of(self._facts, order, self.holds_outputs)
-        steps, graph = _steps(order), self.graph
         values: list[int] = np.concatenate([order.forward, order.backward]).tolist()
-        during = _during(lives, steps)
-        freed = np.zeros(steps + 1, np.int64)
-        np.add.at(freed, lives.end, lives.size)
-        after = during - freed[:steps]
-        why = np.select([lives.output, lives.saved, lives.gradient], [0, 1, 2], 3)  # as in `WHYS`
-        peak_step = int(during.argmax()) if steps else -1
-        alive = np.flatnonzero((lives.start <= peak_step) & (peak_step <= lives.end))
-        largest = alive[np.lexsort((lives.start[alive], -lives.size[alive]))].tolist()
-        return Timeline(
-            names=tuple(graph.names[v] for v in values),
-            ops=tuple(graph.ops[v] for v in values),
-            backward=frozen(np.arange(steps) >= len(order.forward)),
-            during_bytes=frozen(during),
-            after_bytes=frozen(after),
-            by_why={name: frozen(_during(lives, steps, why == i)) for i, name in enumerate(WHYS)},
-            saved_bytes=int(lives.size[lives.saved].sum()),
-            at_forward_end=int(after[len(order.forward) - 1]) if len(order.forward) else 0,
-            peak_step=peak_step,
-            peak_tensors=tuple(
-                LiveTensor(graph.names[int(lives.base[i])], int(lives.size[i]), WHYS[why[i]], bool(lives.backward[i]))
-                for i in largest
-                if lives.size[i]
-            ),
-        )
+        return timeline_of(self.graph, lives, values, len(order.forward))
+
+
+def timeline_of(graph: Graph, lives: Lifetimes, values: Sequence[int], forward_steps: int) -> Timeline:
+    """Adds up the storages that are alive at each step.
+
+    Args:
+        graph: the joint graph.
+        lives: from when to when each storage is alive.
+        values: the value that names each step.
+        forward_steps: how many of them are of the forward pass; they come first.
+    """
+    steps = len(values)
+    during = _during(lives, steps)
+    freed = np.zeros(steps + 1, np.int64)
+    np.add.at(freed, lives.end, lives.size)
+    after = during - freed[:steps]
+    why = np.select([lives.output, lives.saved, lives.gradient], [0, 1, 2], 3)  # as in `WHYS`
+    peak_step = int(during.argmax()) if steps else -1
+    alive = np.flatnonzero((lives.start <= peak_step) & (peak_step <= lives.end))
+    largest = alive[np.lexsort((lives.start[alive], -lives.size[alive]))].tolist()
+    return Timeline(
+        names=tuple(graph.names[v] for v in values),
+        ops=tuple(graph.ops[v] for v in values),
+        backward=frozen(np.arange(steps) >= forward_steps),
+        during_bytes=frozen(during),
+        after_bytes=frozen(after),
+        by_why={name: frozen(_during(lives, steps, why == i)) for i, name in enumerate(WHYS)},
+        saved_bytes=int(lives.size[lives.saved].sum()),
+        at_forward_end=int(after[forward_steps - 1]) if forward_steps else 0,
+        peak_step=peak_step,
+        peak_tensors=tuple(
+            LiveTensor(graph.names[int(lives.base[i])], int(lives.size[i]), WHYS[why[i]], bool(lives.backward[i]))
+            for i in largest
+            if lives.size[i]
+        ),
+    )
 
 
 def _steps(order: Order) -> int:

@@ -107,6 +107,22 @@ def find_device(device: str | Path | DeviceProfile) -> DeviceProfile:
     raise UnknownName(f"no device is named {name!r}, and no file{hint} there are: {', '.join(known)}")
 
 
+def backend_of(device: str) -> str:
+    """Returns the backend with which TorchInductor makes kernels for a device: "cpu" or "triton".
+
+    Args:
+        device: a known name, or "cuda" for any GPU.
+
+    Raises:
+        UnknownName: no device is known by this name.
+    """
+    name = ALIASES.get(device, device)
+    if name != "cuda" and name not in KNOWN:
+        known = ["cuda", *KNOWN, *ALIASES]
+        raise UnknownName(f"no device is named {device!r}{near(name, known) or ';'} there are: {', '.join(known)}")
+    return "cpu" if name == "cpu" else "triton"
+
+
 def _measured_here() -> DeviceProfile:
     """Reads what was measured, of the accelerator first: a machine that has one trains on it."""
     for kind in ("cuda", "cpu"):
