@@ -240,7 +240,7 @@ def factories(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 def test_capture_calls_the_factory_and_writes_the_graph(factories: list[Any], tmp_path: Path) -> None:
     run("capture", "factories_of_this_test:good", "-o", "graph.json.gz")
     document = answer("capture", "factories_of_this_test:with_kwargs", "-o", "graph.json.gz")
-    assert factories == [("model", (1, 2), {}), ("model", (1,), {"scale": 2})]
+    assert factories == [("model", (1, 2), {"device": None}), ("model", (1,), {"device": None, "scale": 2})]
     assert Graph.load(tmp_path / "graph.json.gz") == cosines()
     assert (document["graph"], document["values"]) == ("graph.json.gz", 14)
 
@@ -288,7 +288,13 @@ def test_an_option_reads_the_same_in_every_command() -> None:
         for option in command.params:
             said.setdefault(tuple(option.opts), set()).add(getattr(option, "help", None))
     differ = {options[0] for options, texts in said.items() if len(texts) > 1}
-    assert differ == {"--output", "--plan", "--cost-model", "--solver"}  # a file of another kind; one, or several
+    assert differ == {
+        "--output",
+        "--plan",
+        "--cost-model",
+        "--solver",
+        "--device",
+    }  # of another kind; one, or several; to measure
     assert len(said["--json",]) == 1
 
 
@@ -318,13 +324,13 @@ def test_traffic_lists_every_kernel_with_what_it_moves(paper: Path, tmp_path: Pa
     assert len(answer(*call, "--no-fused")["kernels"]) > 2
 
 
-def test_traffic_models_the_time_on_a_device_and_says_so(paper: Path) -> None:
-    line = run("traffic", paper, "--time-on", "h100").stdout.splitlines()[-1]
+def test_traffic_of_a_device_has_a_modelled_time(paper: Path) -> None:
+    line = run("traffic", paper, "--device", "h100").stdout.splitlines()[-1]
     assert line.startswith("modelled for NVIDIA H100 SXM, not measured: ")
-    found = answer("traffic", paper, "--time-on", "h100")["modelled"]
+    found = answer("traffic", paper, "--device", "h100")["modelled"]
     assert found["device"] == "NVIDIA H100 SXM"
     assert found["forward_ns"] > 4000 < found["backward_ns"]  # a launch is in both
-    assert "did you mean 'h100'" in run("traffic", paper, "--time-on", "h101", code=1).output
+    assert "did you mean 'h100'" in run("traffic", paper, "--device", "h101", code=1).output
 
 
 @pytest.mark.parametrize("command", ["traffic", "timeline"])

@@ -9,19 +9,14 @@ import typer
 
 import remat
 from remat.cli.inputs import load_factory
-from remat.cli.options import Json
+from remat.cli.options import DeviceName, Json
 from remat.cli.output import print_json
 
 
 def capture(
     factory: Annotated[str, typer.Argument(metavar="MODULE:FACTORY", help="Returns (model, args[, kwargs]).")],
     output: Annotated[Path, typer.Option("--output", "-o", help="Graph file to write; gzipped if it ends in .gz.")],
-    device: Annotated[
-        str | None,
-        typer.Option(
-            help="Capture for a100, a100-40gb, h100 or h200, which need not be in this machine; or cuda, cpu."
-        ),
-    ] = None,
+    device: DeviceName = None,
     as_json: Json = False,
 ) -> None:
     """Capture the joint graph of a model's training step.

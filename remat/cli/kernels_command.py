@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from remat.cli.inputs import chosen_plan
-from remat.cli.options import CostModelName, GraphFile, Json, PlanFile, SolverName
+from remat.cli.options import CostModelName, DeviceName, GraphFile, Json, PlanFile, SolverName
 from remat.cli.output import console, counted, print_json, table
 from remat.facts.graph import Graph
 from remat.words import human_bytes
@@ -23,9 +23,7 @@ def kernels(
     plan: PlanFile = "solved",
     cost_model: CostModelName = None,
     solver: SolverName = None,
-    device: Annotated[
-        str, typer.Option(help="a100, a100-40gb, h100 or h200, which need not be in this machine; or cuda.")
-    ] = "h100",
+    device: DeviceName = None,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Folder to write: Triton source, PTX and cubins.")
     ] = None,
@@ -33,7 +31,7 @@ def kernels(
 ) -> None:
     """Compile the Triton kernels that TorchInductor writes for a plan, and say what each needs.
 
-    Nothing runs, and no GPU is needed. Registers and spilled bytes are those of a thread, shared memory is that of a
+    Nothing runs, and no GPU is needed: without --device it is done for an h100. Registers and spilled bytes are those of a thread, shared memory is that of a
     block; each is the largest over the configurations that Inductor would time on the GPU to choose one.
 
     \b
@@ -42,6 +40,7 @@ def kernels(
     """
     from remat.pytorch.inductor.cubins import compile_plan
 
+    device = device or "h100"
     values = Graph.load(graph)
     if values.meta.get("device") != "cuda":
         typer.echo(

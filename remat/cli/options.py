@@ -28,7 +28,9 @@ CostModelName = Annotated[
 ]
 DeviceName = Annotated[
     str | None,
-    typer.Option("--device", help="As TorchInductor compiles for it: cpu, cuda, or a GPU such as a100, h100."),
+    typer.Option(
+        "--device", help="To compile for: cpu, cuda; or a100, a100-40gb, h100, h200, which need not be there."
+    ),
 ]
 SolverName = Annotated[
     str | None,

@@ -6,11 +6,14 @@ kernels are those of one backend (`remat.predict.kernels`), so that what a GPU k
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from remat.answer.plan import Plan
+from remat.facts.columns import BoolArray
 from remat.facts.graph import Graph
 from remat.predict.kernels import Kernel, kernels
 from remat.predict.memory.lifetimes import Lifetimes
@@ -59,53 +62,87 @@ def timeline(graph: Graph, plan: Plan, *, holds_outputs: bool = True, device: st
     return timeline_of(graph, lives, values, sum(not kernel.backward for kernel in listed))
 
 
+@dataclass
+class _Buffers:
+    """Follows which buffers are alive while kernels run one after the other: a kernel's inputs and outputs coexist.
+
+    Attributes:
+        graph: the joint graph.
+        foreign: (n,) the value lives in memory that is not counted.
+        inside: for each pass, the parts of concatenations that are written in place, and the concatenation of each.
+        start, end: the first and the last step of a buffer, which is known by the value that owns it, and by its pass.
+    """
+
+    graph: Graph
+    foreign: BoolArray
+    inside: tuple[dict[int, int], dict[int, int]]
+    start: dict[tuple[int, bool], int] = field(default_factory=dict[tuple[int, bool], int])
+    end: dict[tuple[int, bool], int] = field(default_factory=dict[tuple[int, bool], int])
+
+    def owner(self, v: int, *, backward: bool) -> int:
+        """Finds the value that owns the memory of another in a pass."""
+        base = int(self.graph.base[v])
+        return self.inside[backward].get(base, base)
+
+    def run(self, step: int, kernel: Kernel) -> None:
+        """Notes what a kernel writes and reads."""
+        graph = self.graph
+        for v in kernel.writes:
+            buffer = self.owner(v, backward=kernel.backward), kernel.backward
+            self.start.setdefault(buffer, step)
+            self.end[buffer] = step
+        over = {int(graph.base[graph.operands[v][0]]) for v in kernel.writes if _written_over(graph.ops[v])}
+        for v in kernel.reads:
+            buffer = self.owner(v, backward=kernel.backward), kernel.backward
+            if buffer not in self.start and not self.foreign[v]:
+                buffer = self.owner(v, backward=False), False  # saved, and not computed anew
+            if buffer in self.start and buffer[0] not in over:  # else its memory is the result's from here on
+                self.end[buffer] = step
+
+
 def _written_over(op: str) -> bool:
     """Says if an operator writes to some places of its first argument, which the compiler lets it do in place."""
     return op.startswith(("aten.scatter", "aten.index_put", "aten._unsafe_index_put"))
 
 
-def _lifetimes(graph: Graph, saved: Sequence[int], listed: Sequence[Kernel], holds_outputs: bool) -> Lifetimes:
-    """Finds when each buffer is allocated and when it is read last: a kernel's own inputs and outputs coexist."""
+def _inside(graph: Graph, listed: Sequence[Kernel], *, backward: bool) -> dict[int, int]:
+    """Finds the parts that are written where a concatenation has them: no kernel writes the concatenation itself."""
     base: list[int] = graph.base.tolist()
+    times = Counter(base[v] for kernel in listed if kernel.backward == backward for v in kernel.writes)
+    whole = {v for v, op in enumerate(graph.ops) if op == "aten.cat.default" and not times[base[v]]}
+    # What was in memory before is copied: it is written twice.
+    return {base[u]: base[v] for v in whole for u in graph.operands[v] if times[base[u]] == 1}
+
+
+def _lifetimes(graph: Graph, saved: Sequence[int], listed: Sequence[Kernel], holds_outputs: bool) -> Lifetimes:
+    """Finds when each buffer is allocated, and when it is needed last."""
     facts = Storages.of(graph)
-
-    def owners(values: Sequence[int]) -> set[int]:
-        """Finds the owners of storages; an input that is written is a copy of it, which its own pass needs only."""
-        return {base[v] for v in values if not facts.foreign[v]}
-
-    kept, outputs, gradients = map(
-        owners, (saved, np.flatnonzero(graph.output).tolist(), np.flatnonzero(graph.gradient).tolist())
-    )
     steps, forward_steps = len(listed), sum(not kernel.backward for kernel in listed)
-    start: dict[tuple[int, bool], int] = {}  # by the value that owns the buffer, and the pass that writes it
-    end: dict[tuple[int, bool], int] = {}
+    buffers = _Buffers(
+        graph, facts.foreign, (_inside(graph, listed, backward=False), _inside(graph, listed, backward=True))
+    )
     for step, kernel in enumerate(listed):
-        for v in kernel.writes:
-            start.setdefault((base[v], kernel.backward), step)
-            end[base[v], kernel.backward] = step
-        written_over = {base[graph.operands[v][0]] for v in kernel.writes if _written_over(graph.ops[v])}
-        for v in kernel.reads:
-            written_here = (base[v], kernel.backward) in start  # computed anew, which comes before what was saved
-            if base[v] in written_over:
-                continue  # from here on its buffer is that of the result
-            if written_here or ((base[v], False) in start and not facts.foreign[v]):
-                end[base[v], kernel.backward and written_here] = step
-    buffers = list(start)
-    for held, backward in buffers:
-        if not backward and held in kept:
-            end[held, backward] = max(end[held, backward], forward_steps)
-        if not backward and held in outputs:
-            end[held, backward] = steps if holds_outputs else max(end[held, backward], forward_steps - 1)
-        if backward and held in gradients:
-            end[held, backward] = steps
-    owner, in_backward = np.array([v for v, _ in buffers], np.int64), np.array([late for _, late in buffers], np.bool_)
+        buffers.run(step, kernel)
+
+    def held(values: Sequence[int], until: int, *, backward: bool = False) -> set[tuple[int, bool]]:
+        """Keeps the buffers of values; an input that is written is a copy of it, which its own pass alone needs."""
+        found = {(buffers.owner(v, backward=backward), backward) for v in values if not facts.foreign[v]}
+        for buffer in found & buffers.end.keys():
+            buffers.end[buffer] = max(buffers.end[buffer], until)
+        return found
+
+    kept = held(saved, forward_steps)
+    outputs = held(np.flatnonzero(graph.output).tolist(), steps if holds_outputs else forward_steps - 1)
+    gradients = held(np.flatnonzero(graph.gradient).tolist(), steps, backward=True)
+    known = list(buffers.start)
+    owners = np.array([owner for owner, _ in known], np.int64)
     return Lifetimes(
-        base=owner,
-        backward=in_backward,
-        start=np.array([start[buffer] for buffer in buffers], np.int64),
-        end=np.array([end[buffer] for buffer in buffers], np.int64),
-        size=facts.size[owner],
-        output=np.isin(owner, [*outputs]) & ~in_backward,
-        saved=np.isin(owner, [*kept]) & ~in_backward,
-        gradient=np.isin(owner, [*gradients]) & in_backward,
+        base=owners,
+        backward=np.array([backward for _, backward in known], np.bool_),
+        start=np.array([buffers.start[buffer] for buffer in known], np.int64),
+        end=np.array([buffers.end[buffer] for buffer in known], np.int64),
+        size=facts.size[owners],
+        output=np.array([buffer in outputs for buffer in known], np.bool_),
+        saved=np.array([buffer in kept for buffer in known], np.bool_),
+        gradient=np.array([buffer in gradients for buffer in known], np.bool_),
     )
