@@ -31,8 +31,9 @@ def kernels(
 ) -> None:
     """Compile the Triton kernels that TorchInductor writes for a plan, and say what each needs.
 
-    Nothing runs, and no GPU is needed: without --device it is done for an h100. Registers and spilled bytes are those of a thread, shared memory is that of a
-    block; each is the largest over the configurations that Inductor would time on the GPU to choose one.
+    Nothing runs, and no GPU is needed: without --device it is done for an h100. Registers and spilled bytes are those
+    of a thread, shared memory is that of a block; each is the largest over the configurations that Inductor would time
+    on the GPU to choose one.
 
     \b
       remat kernels gpt2.json.gz --plan plan.json
