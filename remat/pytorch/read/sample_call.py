@@ -18,6 +18,7 @@ import torch
 from remat.errors import CannotRebuild
 from remat.facts.graph import Graph
 from remat.pytorch.read.call_text import call_of
+from remat.pytorch.seam.inductor_lowering import register_inductors_operators
 
 _SELECTS = ("aten.gather", "aten.index_select", "aten.scatter", "aten.scatter_add", "aten.index_add")
 """Operators (input, dim, index, ...)."""
@@ -83,6 +84,8 @@ def operator_named(name: str) -> Callable[..., Any]:
     if len(parts) != 3:
         raise CannotRebuild(f"{name} is not an operator of torch.ops")
     found: Any = torch.ops
+    if parts[0] == "prims":
+        register_inductors_operators()
     for part in parts:
         found = getattr(found, part, None)
         if found is None:

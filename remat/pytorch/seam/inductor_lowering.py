@@ -119,3 +119,8 @@ def instead_of_code(run: Callable[[Any], Any]) -> Generator[None]:
     """Has this thread's graphs, once lowered, become what `run` makes of them: no code is written."""
     with swapped(internals("torch._inductor.graph").GraphLowering, "compile_to_module", run):
         yield
+
+
+def register_inductors_operators() -> None:
+    """Makes torch know the operators that Inductor adds to `torch.ops.prims`: they are there once it is imported."""
+    internals("torch._inductor.inductor_prims")

@@ -72,6 +72,7 @@ USED: dict[str, tuple[str, ...]] = {
         "GraphLowering.run",
         "SubgraphLowering",
     ),
+    "torch._inductor.inductor_prims": (),
     "torch._inductor.ir": (
         "Buffer.get_defining_op",
         "ComputedBuffer",
