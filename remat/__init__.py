@@ -64,6 +64,8 @@ from remat.improve.frontier import Frontier as Frontier
 from remat.improve.frontier import frontier as frontier
 from remat.improve.refine import Refined as Refined
 from remat.improve.refine import refine as refine
+from remat.improve.traffic_frontier import TrafficFrontier as TrafficFrontier
+from remat.improve.traffic_frontier import traffic_frontier as traffic_frontier
 from remat.predict.device_timeline import timeline as timeline
 from remat.predict.memory import Simulator as Simulator
 from remat.predict.memory import Timeline as Timeline

@@ -397,7 +397,7 @@ def test_inductor_has_the_last_word_where_it_is_asked() -> None:
     assert found.asked > len(found.starts) + 1, "moves are checked"
     assert found.after[0] < found.before[0]
     assert found.after == min([found.after, *(start.score for start in found.starts if start.allowed)])
-    with pytest.raises(InvalidOption, match='oracle="inductor" knows about traffic only'):
+    with pytest.raises(InvalidOption, match='oracle="inductor" knows what kernels move and no more'):
         remat.refine(graph, plan, "peak", "inductor")
 
 

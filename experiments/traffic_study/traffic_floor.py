@@ -20,7 +20,7 @@ An operator is taken to read all of its arguments; where only a slice of its res
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Annotated
 
@@ -168,6 +168,40 @@ def _handed_over(graph: Graph, uses: _Uses, written: BoolArray) -> int:
     objective = remat.solve(replace(priced, needed=needed[ours])).objective
     assert objective is not None  # solve() raises where there is no plan
     return objective
+
+
+def memory_floor(graph: Graph, plan: Plan) -> Callable[[int], int]:
+    """Returns a function of saved bytes: below what it gives is no plan that saves so little.
+
+    Who saves less than the results of the calls computes some calls again, and each reads its arguments and writes its
+    result once more. What that takes at least is a hull of minimum cuts, which holds for every plan
+    (`remat.Frontier.bound`). It is added to the floor of plans that make each call once: further calls take nothing
+    away from its four parts.
+
+    Args:
+        graph: the joint graph.
+        plan: a legal plan that makes no call twice, such as PyTorch's default.
+
+    Raises:
+        InvalidPlan: the plan is not legal, or was made for another graph.
+    """
+    once = Floor.of(graph, plan).bytes
+    again = np.zeros(len(graph), np.int64)
+    early = graph.in_forward & ~graph.view & ~graph.tuple_element
+    for kernel in remat.predict_traffic(graph, plan).kernels:
+        computed = [value for value in kernel.values if early[value]]
+        if not kernel.generated and computed:
+            again[computed[-1]] = kernel.bytes
+    facts = remat.unpriced(graph)
+    priced = facts.priced(
+        save_cost=facts.save_cost,
+        recompute_cost=again[graph.plannable],
+        cannot_save=facts.cannot_save,
+        cannot_recompute=facts.cannot_recompute,
+        budget_bytes=None,
+    )
+    curve = remat.frontier(priced)
+    return lambda saved_bytes: once + (curve.bound(saved_bytes) or 0)
 
 
 def main(

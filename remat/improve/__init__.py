@@ -2,8 +2,9 @@
 
 A cut prices each value by itself. What is searched for here depends on many decisions together: peak memory
 (`peak_search`, from plans that `peak_plans` collects), the kernels that a plan becomes (`refine`), what the kernels of
-one pass compute again (`between_kernels`), and the whole curve of memory against time (`frontier`). `choose` is the
-short way from a graph and a cost model to a plan, whichever of these it takes.
+one pass compute again (`between_kernels`), and the whole curves of memory against time (`frontier`) and against traffic
+(`traffic_frontier`, from plans that `plan_pool` collects). `choose` is the short way from a graph and a cost model to a
+plan, whichever of these it takes.
 
 This package imports the four floors and `remat.predict`. Begin with `choose`.
 """

@@ -14,11 +14,13 @@ from remat.answer.solution import Reason, Termination
 from remat.errors import InvalidOption
 from remat.facts.columns import BoolArray, is_whole
 from remat.facts.graph import Graph, checked_graph
+from remat.improve.for_device import for_device
 from remat.improve.refine.equal_values import colours
 from remat.improve.refine.local_search import Descent, Evaluator, Judge, OutOfTime, Progress, Step
 from remat.improve.refine.moves import Neighbourhood
+from remat.improve.refine.named_objectives import find_objective
 from remat.improve.refine.named_oracles import find_oracle
-from remat.improve.refine.objectives import Objective, Score, find_objective
+from remat.improve.refine.objectives import Objective
 from remat.improve.refine.oracles import Model, Oracle
 from remat.improve.refine.repeated_layers import Shortened, shortened, unshortened
 from remat.improve.refine.result import Refined, Start
@@ -38,7 +40,7 @@ one from the best start, and took more than half of the time."""
 def refine(
     graph: Graph,
     plan: Plan,
-    objective: Literal["traffic", "time", "peak"] | Objective = "traffic",
+    objective: Literal["traffic", "time", "saved", "peak"] | Objective = "traffic",
     oracle: Literal["model", "inductor", "device"] | Oracle = "model",
     *,
     extra_bytes: int = 0,
@@ -46,6 +48,7 @@ def refine(
     time_limit_s: float | None = None,
     seed: int = 0,
     progress: Progress | None = None,
+    device: str | None = None,
 ) -> Refined:
     """Improves a plan by local moves: save something more, save something less, or something else.
 
@@ -54,8 +57,9 @@ def refine(
     Args:
         graph: the joint graph.
         plan: a legal plan for it.
-        objective: what to lower: predicted "traffic" of both passes in bytes, "time" on a roofline,
-            "peak" memory by simulation; or an instance, as `remat.improve.refine.Time(device="h200")`.
+        objective: what to lower: predicted "traffic" of both passes in bytes, "time" on a roofline, "saved" bytes
+            at no more traffic than that of `plan`, "peak" memory by simulation; or an instance, as
+            `remat.improve.refine.Time(device="h200")`, or `SavedBytes(extra_traffic=0.05)`.
         oracle: who has the last word: the "model" itself; "inductor", TorchInductor's own count of its
             kernels; "device", the time of the compiled step on this machine.
         extra_bytes: how many bytes of activations the answer may save beyond what `plan` saves.
@@ -65,6 +69,8 @@ def refine(
             evaluated.
         seed: decides in which order equal candidates are tried; the same seed gives the same plan.
         progress: called with the number of plans evaluated so far and the best score.
+        device: whose kernels are meant: "cpu", or a GPU by name, such as "a100", which need not be there; None for
+            that of the graph.
 
     Raises:
         InvalidPlan: `plan`, or one of `starts`, is not legal, or was made for another graph.
@@ -75,8 +81,8 @@ def refine(
         CannotRebuild: Inductor, or the device, is to be asked about an operator that cannot be made again here.
     """
     begin_s = time.monotonic()
-    checked_graph(graph)
-    goal, judge = find_objective(objective), find_oracle(oracle)
+    graph = for_device(checked_graph(graph), device)
+    goal, judge = find_objective(objective), find_oracle(oracle, device)
     judge.terms(goal)
     _check_numbers(extra_bytes, time_limit_s, seed)
     if progress is not None and not callable(progress):
@@ -122,9 +128,11 @@ def _kept_values(graph: Graph, objective: Objective, starts: Iterable[State]) ->
 
 
 def _promising(descents: list[Descent], judge: Judge) -> list[Descent]:
-    """Returns the descents whose start is not far above the lowest, whatever it saves."""
+    """Returns the descents whose start is not far above the lowest within the objective's limits, whatever it saves."""
     amounts = [judge.model.amount(descent.start) for descent in descents]
-    return [descent for descent, amount in zip(descents, amounts, strict=True) if amount <= _FAR * min(amounts)]
+    within = [amount for amount, d in zip(amounts, descents, strict=True) if not judge.model.breaks_limits(d.start)]
+    lowest = min(within or amounts)
+    return [descent for descent, amount in zip(descents, amounts, strict=True) if amount <= _FAR * lowest]
 
 
 @dataclass(frozen=True, eq=False)
@@ -173,17 +181,22 @@ class _Run:
         opinion = self.oracle.on(self.graph, self.objective)
         starts = list(self.starts.values())
         before_s = time.monotonic()
-        opinion(starts)
+        given, *_ = opinion(starts)
+        goal = self.objective.beside(given)
         each_s = (time.monotonic() - before_s) / len(starts)
         short = shortened(self.graph) if self.objective.adds_up else unshortened(self.graph)
         found = self._search(short, None if self.time_limit_s is None else self.begin_s + self.time_limit_s - each_s)
         lifted = (self.space.state(short.lift(state.choice.saved)) for state in found.states)
         states = list({state.choice: state for state in (*starts, *lifted)}.values())  # the starts come first
         scores = {state.choice: score for state, score in zip(states, opinion(states), strict=True)}
-        allowed = {state.choice for state in states if self._allowed(state, scores[state.choice])}
+        allowed = {
+            state.choice
+            for state in states
+            if state.saved_bytes <= self.limit_bytes and not goal.excess(scores[state.choice])
+        }
         if not allowed:
-            given = dict(zip(self.oracle.terms(self.objective), scores[states[0].choice], strict=True))
-            raise InvalidOption(f"no plan was found within the limits of {self.objective!r}; the given one has {given}")
+            known = dict(zip(self.oracle.terms(goal), scores[states[0].choice], strict=True))
+            raise InvalidOption(f"no plan was found within the limits of {goal!r}; the given one has {known}")
         best = min((state for state in states if state.choice in allowed), key=lambda state: scores[state.choice])
         plan = self._plan(best)
         check_plan(unpriced(self.graph), plan)
@@ -209,9 +222,6 @@ class _Run:
     def _plan(self, state: State) -> Plan:
         return state.choice.plan(self.graph).made_for(self.graph)
 
-    def _allowed(self, state: State, score: Score) -> bool:
-        return state.saved_bytes <= self.limit_bytes and not self.objective.excess(score)
-
     def _search(self, short: Shortened, deadline_s: float | None) -> _Found:
         """Descends from the good starts by classes of equal values, and from the best of these results value by value.
 
@@ -220,9 +230,9 @@ class _Run:
         space = Space(short.graph, short.project(self.keep), short.copies)
         near = Neighbourhood(space, colours(short.graph, _ROUNDS))
         one_by_one = Neighbourhood(space, np.arange(len(short.graph)))
-        judge = self._judge(short.graph, deadline_s)
-        quick = Judge(judge.model)
         begun = [space.state(short.project(start.choice.saved)) for start in self.starts.values()]
+        judge = self._judge(short.graph, begun[0], deadline_s)
+        quick = Judge(judge.model)
         descents = [Descent(quick, state, self.seed) for state in {state.choice: state for state in begun}.values()]
         results = descents
         termination = Termination(Reason.FEASIBLE, detail="no move improves the plan")
@@ -246,11 +256,14 @@ class _Run:
             termination=termination,
         )
 
-    def _judge(self, graph: Graph, deadline_s: float | None) -> Judge:
-        excess = self.objective.excess
-        model = Evaluator(self.objective.scorer(graph), self.limit_bytes, deadline_s, self.progress, excess)
+    def _judge(self, graph: Graph, given: State, deadline_s: float | None) -> Judge:
+        """Makes the judge of a graph: limits that follow from the given plan follow from whoever scores it."""
+        scorer = self.objective.scorer(graph)
+        excess = self.objective.beside(scorer(given)).excess
+        model = Evaluator(scorer, self.limit_bytes, deadline_s, self.progress, excess)
         if not self.oracle.asked_in_search:
             return Judge(model)
         opinion = self.oracle.on(graph, self.objective)
+        excess = self.objective.beside(opinion([given])[0]).excess
         truth = Evaluator(lambda state: opinion([state])[0], self.limit_bytes, deadline_s, excess=excess)
         return Judge(model, truth)

@@ -91,6 +91,10 @@ class Evaluator:
         """Returns what the objective counts first, whatever limits are broken."""
         return self.score(state)[_LIMITS]
 
+    def breaks_limits(self, state: State) -> bool:
+        """Says if a state breaks a limit of the objective; it may save too much."""
+        return self.score(state)[_LIMITS - 1] > 0
+
 
 class Judge:
     """Decides whether a move is made: it has to lower the model's score, and that of a second opinion, if there is one.

@@ -8,8 +8,12 @@ from remat.errors import InvalidOption, NotInstalled
 from remat.improve.refine.oracles import Model, Oracle
 
 
-def find_oracle(oracle: str | Oracle) -> Oracle:
+def find_oracle(oracle: str | Oracle, device: str | None = None) -> Oracle:
     """Returns an instance as it is, and a name as the oracle of this name.
+
+    Args:
+        oracle: a name or an instance.
+        device: whose kernels Inductor is to schedule; None for those of the graph's device.
 
     Raises:
         InvalidOption: there is none of this name.
@@ -25,4 +29,4 @@ def find_oracle(oracle: str | Oracle) -> Oracle:
         raise NotInstalled(f'oracle="{oracle}" needs torch: pip install \'remat[torch]\' (or take oracle="model")')
     from remat.pytorch.measure.torch_oracles import Device, Inductor
 
-    return Inductor() if oracle == Inductor.name else Device()
+    return Inductor(device) if oracle == Inductor.name else Device()

@@ -1,4 +1,7 @@
-"""Defines what a refinement lowers. Each objective is a small class that makes a scoring function for one graph."""
+"""Defines what a refinement lowers. Each objective is a small class that makes a scoring function for one graph.
+
+Those of memory lie in `memory_objectives`, and `named_objectives` finds each by its name.
+"""
 
 from __future__ import annotations
 
@@ -14,14 +17,13 @@ from remat.errors import InvalidOption
 from remat.facts.columns import is_whole
 from remat.facts.graph import Graph
 from remat.improve.refine.states import State
-from remat.predict.memory import Simulator
 from remat.predict.time.device import DeviceProfile
 from remat.predict.time.known_devices import find_device
 from remat.predict.time.roofline import DEFAULT_DEVICE, flops_per_s
 from remat.predict.time.work import flops_with_elements
 
 Score: TypeAlias = tuple[int, ...]
-"""Compared from left to right; less is better. The last entry is saved bytes."""
+"""Compared from left to right; less is better. One of its entries is saved bytes."""
 
 Scorer: TypeAlias = Callable[[State], Score]
 
@@ -56,6 +58,11 @@ class Objective(ABC):
         """Whether scores add up over layers, so that what helps in a few of equal layers helps in all."""
         return True
 
+    def beside(self, given: Score) -> Objective:
+        """Returns the objective with the limits that follow from the score of the given plan."""
+        del given
+        return self
+
     def excess(self, score: Score) -> int:
         """Returns by how much a score breaks a limit of the objective: such a plan is no answer."""
         del score
@@ -69,6 +76,11 @@ class Objective(ABC):
 class KernelObjective(Objective):
     """Scores the kernels of both passes."""
 
+    @property
+    def goes_by_bytes(self) -> bool:
+        """Whether a score asks of the kernels only how many there are, and how many bytes each moves."""
+        return False
+
     def scorer(self, graph: Graph) -> Scorer:
         """Scores by the kernels that `remat.predict.kernels` predicts."""
         from remat.predict.kernels import Fuser
@@ -77,14 +89,13 @@ class KernelObjective(Objective):
 
         def score(state: State) -> Score:
             kernels = fuser.kernels(state.choice.saved)
-            launches = [Launch(kernel.values, kernel.bytes) for kernel in kernels]
-            return *cost(launches), state.saved_bytes
+            return cost([Launch(kernel.values, kernel.bytes) for kernel in kernels], state)
 
         return score
 
     @abstractmethod
-    def cost(self, graph: Graph) -> Callable[[Sequence[Launch]], Score]:
-        """Returns a function that scores some kernels, saved bytes apart."""
+    def cost(self, graph: Graph) -> Callable[[Sequence[Launch], State], Score]:
+        """Returns a function that scores a choice by the kernels that it becomes."""
 
 
 @dataclass(frozen=True)
@@ -110,14 +121,19 @@ class Traffic(KernelObjective):
         """Whether scores add up: a limit on kernels is one of the whole model."""
         return self.most_kernels is None
 
+    @property
+    def goes_by_bytes(self) -> bool:
+        """Whether a score asks of the kernels only how many there are, and how many bytes each moves."""
+        return True
+
     def excess(self, score: Score) -> int:
         """Counts the kernels beyond the limit."""
         return 0 if self.most_kernels is None else max(0, score[1] - self.most_kernels)
 
-    def cost(self, graph: Graph) -> Callable[[Sequence[Launch]], Score]:
+    def cost(self, graph: Graph) -> Callable[[Sequence[Launch], State], Score]:
         """Scores by the bytes of all kernels, and by how many there are."""
         del graph
-        return lambda launches: (_bytes(launches), len(launches))
+        return lambda launches, state: (traffic_bytes(launches), len(launches), state.saved_bytes)
 
 
 @dataclass(frozen=True)
@@ -137,63 +153,22 @@ class Time(KernelObjective):
     def __post_init__(self) -> None:
         find_device(self.device)  # a name that nobody knows is refused where it is typed
 
-    def cost(self, graph: Graph) -> Callable[[Sequence[Launch]], Score]:
+    def cost(self, graph: Graph) -> Callable[[Sequence[Launch], State], Score]:
         """Scores by nanoseconds, rounded up, and bytes."""
         profile = find_device(self.device)
         arithmetic_ns = 1e9 * flops_with_elements(graph) / flops_per_s(graph, profile)
         ns_per_byte = 1e9 / profile.reached_bytes_per_s
 
-        def cost(launches: Sequence[Launch]) -> Score:
+        def cost(launches: Sequence[Launch], state: State) -> Score:
             ns = sum(
                 max(float(arithmetic_ns[list(launch.values)].sum()), ns_per_byte * launch.bytes) + profile.launch_ns
                 for launch in launches
             )
-            return int(np.ceil(ns)), _bytes(launches)
+            return int(np.ceil(ns)), traffic_bytes(launches), state.saved_bytes
 
         return cost
 
 
-def _bytes(launches: Sequence[Launch]) -> int:
+def traffic_bytes(launches: Sequence[Launch]) -> int:
+    """Sums what some kernels read and write."""
     return sum(launch.bytes for launch in launches)
-
-
-@dataclass(frozen=True)
-class Peak(Objective):
-    """Counts the most bytes alive at once (`remat.predict.memory`); of equals, the fewest values recomputed."""
-
-    name: ClassVar[str] = "peak"
-    terms: ClassVar[tuple[str, ...]] = ("peak_bytes", "recomputed_values", "saved_bytes")
-
-    @property
-    def adds_up(self) -> bool:
-        """Whether scores add up: no part of a model shows where its peak is."""
-        return False
-
-    def scorer(self, graph: Graph) -> Scorer:
-        """Scores by simulation."""
-        simulator, free = Simulator(graph), graph.view | graph.input
-
-        def score(state: State) -> Score:
-            again = int((state.choice.recomputed & ~free).sum())
-            return simulator.peak(state.choice.saved), again, state.saved_bytes
-
-        return score
-
-
-_OBJECTIVES: dict[str, type[Objective]] = {kind.name: kind for kind in (Traffic, Time, Peak)}
-
-
-def find_objective(objective: str | Objective) -> Objective:
-    """Returns an instance as it is, and a name as the objective of this name.
-
-    Raises:
-        InvalidOption: there is none of this name.
-    """
-    if isinstance(objective, Objective):
-        return objective
-    if not isinstance(objective, str) or objective not in _OBJECTIVES:  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise InvalidOption(
-            f"objective must be one of {', '.join(_OBJECTIVES)}, or an instance of "
-            f"remat.improve.refine.Objective, got {objective!r}"
-        )
-    return _OBJECTIVES[objective]()

@@ -6,15 +6,18 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
+import torch
 from torch import fx
 
 from remat.answer.choice import Choice
 from remat.answer.plan import Plan
-from remat.facts.graph import Graph
+from remat.facts.graph import Graph, checked_graph
+from remat.pytorch.inductor.to_fx import JointGraph
 from remat.pytorch.read.capture import visit_joint_graphs
 from remat.pytorch.read.extract import extract
-from remat.pytorch.seam.torch_partitioner import torchs_choice
+from remat.pytorch.seam.torch_partitioner import partition, torchs_choice
 from remat.pytorch.seam.torch_settings import partitioner_settings
+from remat.pytorch.seam.virtual_gpu import device_of
 
 TENTHS = tuple(tenth / 10 for tenth in range(11))
 
@@ -54,6 +57,51 @@ def torchs_plans(
         found.append((graph, chosen))
 
     visit_joint_graphs(read, model, *args, **kwargs)
+    return found
+
+
+def torchs_plans_of(
+    graph: Graph,
+    budgets: Iterable[float] = TENTHS,
+    *,
+    solver: str = "dp",
+    estimator: str = "flops",
+    device: str | torch.device = "cpu",
+) -> dict[float, Plan]:
+    """Asks PyTorch for its choice at each memory budget, for a graph alone: no model is needed.
+
+    The joint FX graph is made again (`remat.pytorch.inductor.to_fx`). As above, some of the plans are not legal.
+
+    Args:
+        graph: as `remat.capture` makes it, or from a file.
+        budgets, solver, estimator: as above.
+        device: where its tensors are said to be, as in `remat.pytorch.inductor.scheduled.Scheduled`.
+
+    Raises:
+        CannotRebuild: an operator of the graph is not installed here, or an argument is lost.
+        InvalidOption: no graph.
+        UnknownName, NotInstalled, UnsupportedTorch: see `Scheduled`.
+    """
+    where, for_device = device_of(device)
+    found: dict[float, Plan] = {}
+
+    def read(joint_graph: fx.Graph, node_info: Any, num_fwd_outputs: int) -> list[fx.Node]:
+        del num_fwd_outputs
+        chosen: list[fx.Node] = []
+        for budget in budgets:
+            chosen = torchs_choice_at(joint_graph, node_info, budget, solver, estimator)
+            found[budget] = _plan(graph, chosen)
+        return chosen
+
+    with for_device():
+        joint = JointGraph.of(checked_graph(graph), where)
+        partition(
+            joint.module,
+            (),
+            read,
+            num_fwd_outputs=joint.num_fwd_outputs,
+            static_lifetime_input_indices=list(joint.parameters),
+        )
     return found
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
-from typing import ClassVar, TypeVar
+from typing import ClassVar
 
 import torch
 from torch import fx
@@ -13,38 +13,44 @@ from remat.answer.choice import Choice
 from remat.answer.plan import Plan
 from remat.errors import InvalidOption
 from remat.facts.graph import Graph
-from remat.improve.refine.objectives import Launch, Objective, Score, Time, Traffic
+from remat.improve.refine.objectives import KernelObjective, Launch, Objective, Score, Time
 from remat.improve.refine.oracles import Opinion, Oracle
 from remat.improve.refine.states import State
 from remat.pytorch.inductor.scheduled import Scheduled, outputs_of
 from remat.pytorch.measure.timing import Stopwatch, device_of
 from remat.pytorch.seam.inductor_lowering import compile_pass
 
-_Kind = TypeVar("_Kind", bound=Objective)
-
 _ROUNDS = 15
 """Alternating runs of each step; the score is the median."""
 
 
 class Inductor(Oracle):
-    """Counts the kernels of both passes that Inductor schedules (see `inductor.scheduled`): seconds a plan."""
+    """Counts the kernels of both passes that Inductor schedules (see `inductor.scheduled`): seconds a plan.
+
+    Attributes:
+        device: for which device, as in `Scheduled`; None for that of the graph.
+    """
 
     name: ClassVar[str] = "inductor"
     asked_in_search: ClassVar[bool] = True
 
+    def __init__(self, device: str | None = None) -> None:
+        self.device = device
+
     def terms(self, objective: Objective) -> tuple[str, ...]:
-        """Names the terms of the objective, which must be traffic."""
-        return _required(self, objective, Traffic).terms
+        """Names the terms of the objective, which must go by the bytes of kernels."""
+        return _by_bytes(objective).terms
 
     def on(self, graph: Graph, objective: Objective) -> Opinion:
         """Judges by the joint graph, made again from the columns of `graph`."""
-        cost = _required(self, objective, Traffic).cost(graph)
-        scheduled, known = Scheduled(graph), dict[Choice, Score]()
+        cost = _by_bytes(objective).cost(graph)
+        device = self.device or ("cuda" if graph.meta.get("device") == "cuda" else "cpu")
+        scheduled, known = Scheduled(graph, device=device), dict[Choice, Score]()
 
         def score(state: State) -> Score:
             if state.choice not in known:
                 launches = [Launch((), kernel.bytes) for kernel in scheduled.kernels(state.choice.plan(graph))]
-                known[state.choice] = *cost(launches), state.saved_bytes
+                known[state.choice] = cost(launches, state)
             return known[state.choice]
 
         return lambda states: [score(state) for state in states]
@@ -61,7 +67,11 @@ class Device(Oracle):
 
     def terms(self, objective: Objective) -> tuple[str, ...]:
         """Names measured time; the objective of the search must be time."""
-        _required(self, objective, Time)
+        if not isinstance(objective, Time):
+            raise InvalidOption(
+                f'oracle="device" knows about time only, got objective={objective.name!r}; '
+                'take oracle="model", or objective="time"'
+            )
         return "measured_ns", "saved_bytes"
 
     def on(self, graph: Graph, objective: Objective) -> Opinion:
@@ -118,10 +128,10 @@ def _made_up(node: fx.Node, device: torch.device) -> torch.Tensor:
     return made.normal_() if made.is_floating_point() else made.zero_()
 
 
-def _required(oracle: Oracle, objective: Objective, kind: type[_Kind]) -> _Kind:
-    if isinstance(objective, kind):
+def _by_bytes(objective: Objective) -> KernelObjective:
+    if isinstance(objective, KernelObjective) and objective.goes_by_bytes:
         return objective
     raise InvalidOption(
-        f'oracle="{oracle.name}" knows about {kind.name} only, got objective={objective.name!r}; '
-        f'take oracle="model", or objective="{kind.name}"'
+        f'oracle="inductor" knows what kernels move and no more, got objective={objective.name!r}; '
+        'take oracle="model", or objective="traffic" or "saved"'
     )

@@ -1,0 +1,183 @@
+"""Implements `remat.traffic_frontier`: saved bytes against the bytes that the kernels of a step move."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Literal
+
+from remat.answer.plan import Plan
+from remat.errors import InvalidOption
+from remat.facts.columns import is_whole
+from remat.facts.graph import Graph, checked_graph
+from remat.improve.byte_budgets import evenly_spaced, read_budget
+from remat.improve.choose import choose
+from remat.improve.for_device import for_device
+from remat.improve.plan_pool import Candidate, PlanPool, pareto
+from remat.improve.refine.named_oracles import find_oracle
+from remat.improve.refine.objectives import Traffic
+from remat.improve.refine.oracles import Model, Oracle
+from remat.improve.refine.starts import starting_points
+from remat.problem.demands import unpriced
+from remat.proof.certify import check_plan
+
+if TYPE_CHECKING:
+    import pandas as pd  # pyright: ignore[reportMissingTypeStubs]  # pandas ships none
+
+
+@dataclass(frozen=True)
+class TrafficPoint:
+    """A plan that no other one found beats in both saved bytes and traffic.
+
+    Attributes:
+        saved_bytes: memory of the saved activations, each storage once.
+        traffic_bytes: what the kernels of both passes read and write, by the oracle.
+        plan: what to save and recompute.
+        source: who proposed it: the name of a start, "cut", "mixture" or "local search".
+    """
+
+    saved_bytes: int
+    traffic_bytes: int
+    plan: Plan
+    source: str
+
+
+@dataclass(frozen=True, eq=False)
+class TrafficFrontier:
+    """The best plans found between the least memory and the least traffic; nothing proves that none is better.
+
+    Attributes:
+        points: in the order of their saved bytes; the traffic falls from each to the next.
+        oracle: who counted the traffic.
+        predicted: how many plans were predicted.
+        asked: how many of them the oracle counted, if that is not the prediction.
+    """
+
+    points: tuple[TrafficPoint, ...]
+    oracle: str
+    predicted: int
+    asked: int
+
+    def at(self, budget_bytes: int | str) -> TrafficPoint:
+        """Returns the plan that moves least of those that save up to a budget (bytes, or a size such as "8GB").
+
+        Raises:
+            InvalidOption: no plan found saves so little.
+        """
+        fitting = bisect_right(self.points, read_budget(budget_bytes), key=lambda point: point.saved_bytes)
+        if not fitting:
+            raise InvalidOption(
+                f"budget_bytes must be at least {self.points[0].saved_bytes}, the fewest bytes that a plan found "
+                f"saves, got {budget_bytes!r}"
+            )
+        return self.points[fitting - 1]
+
+    def within(self, traffic_bytes: int | str) -> TrafficPoint:
+        """Returns the plan that saves least of those that move up to some bytes (a number, or a size such as "8GB").
+
+        Raises:
+            InvalidOption: no plan found moves so little.
+        """
+        limit = read_budget(traffic_bytes)
+        for point in self.points:
+            if point.traffic_bytes <= limit:
+                return point
+        raise InvalidOption(
+            f"traffic_bytes must be at least {self.points[-1].traffic_bytes}, the fewest that a plan found moves, "
+            f"got {traffic_bytes!r}"
+        )
+
+    def as_frame(self) -> pd.DataFrame:
+        """Returns a row for each point."""
+        import pandas as pd  # pyright: ignore[reportMissingTypeStubs]
+
+        columns = ("saved_bytes", "traffic_bytes", "source")
+        return pd.DataFrame([{column: getattr(point, column) for column in columns} for point in self.points])
+
+    def __repr__(self) -> str:
+        first, last = self.points[0], self.points[-1]
+        return (
+            f"<TrafficFrontier by {self.oracle}: {len(self.points)} plans, from {first.saved_bytes} bytes saved at "
+            f"{first.traffic_bytes} moved to {last.saved_bytes} at {last.traffic_bytes}>"
+        )
+
+
+def traffic_frontier(
+    graph: Graph,
+    budgets: int | Iterable[int | str] = 16,
+    *,
+    starts: Iterable[Plan] = (),
+    oracle: Literal["model", "inductor"] | Oracle = "model",
+    device: str | None = None,
+    effort: int = 100,
+    tries: int = 2,
+    seed: int = 0,
+) -> TrafficFrontier:
+    """Looks for the plans that move least at each of some budgets of saved bytes.
+
+    Candidates are the exact hulls of simple prices, mixtures of neighbours, and what a local search finds from the
+    best of them, all by prediction. The oracle then counts the starts, and the best candidates of each budget. So by
+    the oracle no start is better in both saved bytes and traffic than each of the points.
+
+    Args:
+        graph: the joint graph.
+        budgets: how many, evenly spaced; or which, in bytes or sizes ("8GB").
+        starts: further plans to begin from, such as PyTorch's own at its memory budgets
+            (`remat.pytorch.measure.torch_budgets.torchs_plans_of(graph)`).
+        oracle: who counts: the "model", by prediction; or "inductor", TorchInductor's own schedule, seconds a plan.
+        device: whose kernels are meant: "cpu", or a GPU by name, such as "a100", which need not be there; None for
+            that of the graph.
+        effort: plans that the local search predicts at each budget; 0 for none.
+        tries: candidates of each budget that the oracle counts, if that is not the prediction.
+        seed: decides in which order equal moves are tried; the same seed gives the same plans.
+
+    Raises:
+        InvalidPlan: one of `starts` is not legal, or was made for another graph.
+        InvalidOption: no graph, an unknown oracle, no such budgets or numbers.
+        NotInstalled: the oracle needs torch.
+        Infeasible: the graph has no legal plan at all.
+        CannotRebuild: Inductor is to be asked about an operator that cannot be made again here.
+    """
+    graph = for_device(checked_graph(graph), device)
+    judge = find_oracle(oracle, device)
+    judge.terms(Traffic())
+    for name, number, least in (("effort", effort, 0), ("tries", tries, 1), ("seed", seed, 0)):
+        if not is_whole(number) or number < least:
+            raise InvalidOption(f"{name} must be a whole number of at least {least}, got {number!r}")
+    given = choose(graph).plan
+    assert given is not None  # choose() raises where there is none
+    pool = PlanPool(graph)
+    begun = [pool.add(saved, name) for name, saved in starting_points(graph, given, starts).items()]
+    pool.add_hulls()
+    pool.add_mixtures()
+    sizes = _sizes(budgets, pool)
+    for size in sizes:
+        pool.descend(size, int(effort), int(seed))
+    if isinstance(judge, Model):
+        return TrafficFrontier(_points(graph, pool.front()), judge.name, len(pool), 0)
+    best = (candidate for size in sizes for candidate in pool.within(size)[: int(tries)])
+    wanted = list({candidate.state.choice: candidate for candidate in (*begun, *best)}.values())
+    scores = judge.on(graph, Traffic())([candidate.state for candidate in wanted])
+    counted = [replace(candidate, traffic_bytes=score[0]) for candidate, score in zip(wanted, scores, strict=True)]
+    return TrafficFrontier(_points(graph, pareto(counted)), judge.name, len(pool), len(counted))
+
+
+def _sizes(budgets: int | Iterable[int | str], pool: PlanPool) -> list[int]:
+    """Reads budgets, in bytes; a number of them is spread over what the candidates save."""
+    if isinstance(budgets, Iterable) and not isinstance(budgets, str):
+        return sorted({read_budget(budget) for budget in budgets})
+    if isinstance(budgets, str) or not is_whole(budgets) or budgets < 0:
+        raise InvalidOption(f'budgets must be how many, or a list of bytes and sizes such as ["8GB"], got {budgets!r}')
+    front = pool.front()
+    return sorted(set(evenly_spaced(front[0].saved_bytes, front[-1].saved_bytes, int(budgets))))
+
+
+def _points(graph: Graph, front: Sequence[Candidate]) -> tuple[TrafficPoint, ...]:
+    """Makes plans of candidates, and checks them."""
+    points: list[TrafficPoint] = []
+    for found in front:
+        plan = found.state.choice.plan(graph).made_for(graph)
+        check_plan(unpriced(graph), plan)
+        points.append(TrafficPoint(found.saved_bytes, found.traffic_bytes, plan, found.source))
+    return tuple(points)
