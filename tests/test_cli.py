@@ -322,6 +322,8 @@ def test_traffic_lists_every_kernel_with_what_it_moves(paper: Path, tmp_path: Pa
     assert (found["reads"], found["writes"]) == (6, 3)
     assert sum(kernel["read_bytes"] + kernel["written_bytes"] for kernel in found["kernels"]) == found["bytes"]
     assert len(answer(*call, "--no-fused")["kernels"]) > 2
+    assert answer(*call)["backend"] == "cpu"
+    assert answer(*call, "--device", "h100")["backend"] == "triton"
 
 
 def test_traffic_of_a_device_has_a_modelled_time(paper: Path) -> None:

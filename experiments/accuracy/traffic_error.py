@@ -93,7 +93,7 @@ def _captured(make: Callable[[], Sample]) -> Callable[[], remat.Graph]:
 TRITON_PARTS: dict[str, ModelGroup] = {
     "zoo": ModelGroup(KERNEL_ZOO, PlanSelection(every_plan_through_the_model=False)),
     "captured": ModelGroup(
-        {name: _captured(make) for name, make in KERNEL_ZOO.items()}, PlanSelection(20, on_the_frontier=6)
+        {name: _captured(make) for name, make in KERNEL_ZOO.items()}, PlanSelection(6, on_the_frontier=2)
     ),
     "corpus": ModelGroup({name: _stored(name) for name in _CORPUS}, PlanSelection(20, on_the_frontier=6)),
     "large": ModelGroup({name: _stored(name) for name in _LARGE}, _FEW),

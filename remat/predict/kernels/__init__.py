@@ -5,10 +5,12 @@ that do not depend on the plan: see docs/fusion.md. `kernels` gives the kernels 
 many plans of one graph makes one `Fuser`. Begin reading in `fuser`. The package needs no torch and imports
 `remat.predict.memory`, for the order of both passes; `remat.predict.traffic` adds up what the kernels read and write.
 
-Nothing is fitted to a model. What follows are the rules of torch 2.13 for CPUs, in small, in the order in which they
-apply, each with the modules that hold it. Where a docstring of theirs names a class or method that is not here, such
-as `Scheduler.fuse_nodes`, it is Inductor's.
-`experiments/accuracy/traffic_error.py` compares the outcome with the count of Inductor's own scheduler.
+There are two backends (`backends`): TorchInductor's C++ for CPUs, and its Triton for GPUs. A graph gets the kernels of
+the device on which it was captured, or those that are asked for: `backend="triton"`. Nothing is fitted to a model. What
+follows are the rules of torch 2.13, in small, in the order in which they apply, each with the modules that hold it;
+first those for CPUs, then those in which Triton differs. Where a docstring of theirs names a class or method that is
+not here, such as `Scheduler.fuse_nodes`, it is Inductor's. `experiments/accuracy/traffic_error.py` compares the outcome
+with the count of Inductor's own scheduler; for GPUs with its Triton schedule, without a device.
 
 **What each pass computes** (`remat.predict.memory.order`), and in which order, follows torch's partitioner. Of saved
 values that share memory, only the owner is handed over. The elements of a tuple follow their tuple. Then the graph of
@@ -39,21 +41,44 @@ gather and index read at any place, index_put and scatter are loops that write a
 In `library`, a concatenation is written in place. Everything without a rule is a call of eager's operator, and so is
 everything with complex numbers. `pointwise` has the rest, and `rules` the thresholds.
 
-**What shares a kernel** (`schedule`, `loop_groups`). Loops are ordered by the strides of their accesses, and joined
-where all accesses allow it. In up to 10 rounds, the pairs with the most bytes in common fuse. A consumer fuses with its
-producer if it reads each element where it was written; loops that do not depend on each other fuse if they lie within
-64 of each other and are at most 16. In both cases they must run over the same loops, or be a reduction after its
-elementwise producer. Only when no such pair is left do producers and consumers share their outer loops alone. A fusion
-never makes a cycle, and a kernel never has more than 64 loops.
+**What shares a kernel** (`schedule`, `cpu_schedule`, `loop_groups`). Loops are ordered by the strides of their
+accesses, and joined where all accesses allow it. In up to 10 rounds, the pairs with the most bytes in common fuse. A
+consumer fuses with its producer if it reads each element where it was written; loops that do not depend on each other
+fuse if they lie within 64 of each other and are at most 16. In both cases they must run over the same loops, or be a
+reduction after its elementwise producer. Only when no such pair is left do producers and consumers share their outer
+loops alone. A fusion never makes a cycle, and a kernel never has more than 64 loops.
 
 **What counts** (`kernel`, `fuser`). A kernel reads or writes a buffer once: the whole of it, or as much as its loop can
 reach if it has only one. A buffer that only its own kernel reads is never written.
 
-**What is not followed**: GPUs (Triton's loops, tiling, templates), `max_autotune`, mkldnn and quantized operators,
+**What Triton does otherwise:**
+
+- *Rewriting* (`passes`). The bias of a product is added outside of it, and a product and a sum stay two, if elementwise
+  operators alone read the result.
+- *Stored* (`backends`). Nothing is costly. What reads more than 8 tensors, or has grown past 30 operations, is stored.
+  Variances of 8 elements or more take one walk. Layouts that a view settles follow what the loop reads.
+- *Sums* (`splits`, `reductions`). With few results, a sum is split into two kernels or more, so that an H100's 132
+  processors are busy; how, depends on whether it goes along memory. Sums of fewer than 8 elements are always unrolled.
+- *Images* (`strides`, `library`). Channels are last only where most convolutions profit: not where they are rare,
+  grouped, narrowing, or all small. A convolution's bias is added outside. Its gradients have the layout of cuDNN's.
+- *Others* (`library`, `lookups`). A concatenation of up to 8 parts is an expression that selects, if its parts would be
+  copied anyway or elementwise operators alone read it. scatter_add is a loop that adds atomically. What a call asks
+  for, others do not read.
+- *Shared kernels* (`simd_loops`, `simd_groups`, `simd_schedule`, `tiles`). Every dimension is a loop until fusion is
+  over. Two groups fuse if they have as many points, and reduce as many; or if one is elementwise, and runs over all
+  points of a reduction or over its results, and its loops and tiles can be cut like that. Neither outer loops nor 16
+  neighbours limit it. In one last round, elementwise loops may be reordered, and be given those of a reduction, so that
+  both access a buffer alike.
+- *Rows and columns* (`mixed_orders`). Two reductions of the same 5 Mi elements or more, one of rows and one of columns,
+  share a kernel, if there are 4,096 rows, and twice as many as columns.
+
+**What is not followed**: `max_autotune` and all else that is decided by timing, templates, mkldnn and quantized operators,
 pooling other than the low-memory maximum, scans and sorts, control flow, custom and mutating operators other than
-`copy_`. All of these are taken for calls. Symbolic sizes count as captured, and inputs are taken for contiguous.
-Operations are counted by operator, not by Inductor's own count of an expression, so a value near a threshold may fall
-on its other side.
+`copy_`. All of these are taken for calls; scans and sorts are kernels of Triton's. For GPUs, strides are not padded,
+indices are not turned around for fusion, and the one walk in which a softmax finds maximum and sum is two, which matters
+where rows are split. An A100 has fewer processors than the H100 that is assumed, splits some sums otherwise, and adds
+bfloat16 by calls. Symbolic sizes count as captured, and inputs are taken for contiguous. Operations are counted by
+operator, not by Inductor's own count of an expression, so a value near a threshold may fall on its other side.
 """
 
 from remat.predict.kernels.backends import backend_for
