@@ -72,7 +72,7 @@ reach if it has only one. A buffer that only its own kernel reads is never writt
 - *Rows and columns* (`mixed_orders`). Two reductions of the same 5 Mi elements or more, one of rows and one of columns,
   share a kernel, if there are 4,096 rows, and twice as many as columns.
 
-**What is not followed**: `max_autotune` and all else that is decided by timing, templates, mkldnn and quantized operators,
+**What is not followed**: `max_autotune` and all else that is decided by timing, templates, mkldnn, quantized operators,
 pooling other than the low-memory maximum, scans and sorts, control flow, custom and mutating operators other than
 `copy_`. All of these are taken for calls; scans and sorts are kernels of Triton's. For GPUs, strides are not padded,
 indices are not turned around for fusion, and the one walk in which a softmax finds maximum and sum is two, which matters
