@@ -20,7 +20,7 @@ from experiments.paper import steps
 from experiments.paper.measure_table import command
 from experiments.paper.steps import NOTHING, OURS, PYTORCH
 from experiments.paper.table import VIRTUAL, Figures, PaperTable, Setting, TableCase
-from experiments.paper.without_device import FIGURES, UnlaunchedStep, fakes, operator_by_operator, scheduled
+from experiments.paper.without_device import FIGURES, UnlaunchedStep, operator_by_operator, scheduled
 from remat.pytorch.measure.step_strategies import Strategy
 
 OPERATORS, INDUCTOR = "operator by operator", "Inductor"
@@ -98,7 +98,7 @@ def measure(
 
 
 def _without_device(strategy: str, backend: str, precision: str, sizes: Mapping[str, int]) -> Figures:
-    model, args = fakes(lambda: transformer(precision, "cpu", sizes))
+    model, args = transformer(precision, "cpu", sizes)
     graph, plans = steps.plans(model, args, device=VIRTUAL)
     plans[NONE_KEPT] = steps.solved(remat.recompute_parameter_copies(graph), ByteTraffic())
     schedule = scheduled if backend == INDUCTOR else operator_by_operator

@@ -67,7 +67,7 @@ def _without_device(strategy: str, elements: int) -> Figures:
     }
     return {
         "accesses": step.bytes / args[0].nbytes,
-        "predicted_accesses": remat.predict_traffic(graph, plans[strategy]).bytes / args[0].nbytes,
+        "predicted_accesses": remat.predict_traffic(graph, plans[strategy], backend="triton").bytes / args[0].nbytes,
         "saved_mb": step.saved_bytes / 1e6,
         "peak_mb": step.peak_bytes / 1e6,
         **step.figures,

@@ -69,7 +69,7 @@ def _without_device(strategy: str, elements: int) -> Figures:
         "saved_mb": fused.saved_bytes / 1e6,
         "ops": len(by_operator.kernels),
         "fused_accesses": fused.bytes / x.nbytes,
-        "predicted_accesses": remat.predict_traffic(graph, plan).bytes / x.nbytes,
+        "predicted_accesses": remat.predict_traffic(graph, plan, backend="triton").bytes / x.nbytes,
         **fused.figures,
         "unfused_accesses": by_operator.bytes / x.nbytes,
         "unfused_modelled_ms": modelled_time(graph, by_operator.kernels, VIRTUAL).ns / 1e6,
