@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
 from depth import deep
+from typer.testing import CliRunner, Result
 
 import remat
 from experiments.models.workloads import KERNEL_ZOO
 from experiments.traffic_study.traffic_floor import Floor, memory_floor
 from remat import Corpus, Graph, InvalidOption, Plan
 from remat.answer.plan_facts import PlanFacts
+from remat.cli.app import app
 from remat.improve.refine import Peak, SavedBytes, Traffic
 from remat.predict.memory import Simulator
 from remat.pytorch.inductor.scheduled import Scheduled
@@ -83,6 +87,34 @@ def test_a_limit_in_bytes_that_no_plan_keeps_is_an_error(graph: Graph, torchs: d
 def test_a_limit_that_is_none_is_refused(extra: object) -> None:
     with pytest.raises(InvalidOption, match=r"SavedBytes.extra_traffic must be a number, not negative, or None"):
         SavedBytes(extra)  # type: ignore[arg-type]
+
+
+def test_the_command_takes_the_limit_and_the_device(graph: Graph, torchs: dict[float, Plan], tmp_path: Path) -> None:
+    graph.save(tmp_path / "graph.json")
+    torchs[1.0].save(tmp_path / "plan.json")
+    options = [
+        "--plan",
+        tmp_path / "plan.json",
+        "--objective",
+        "saved",
+        "--time-limit",
+        2,
+        "--device",
+        "a100",
+        "--json",
+    ]
+
+    def run(*more: object) -> Result:
+        return CliRunner().invoke(app, [str(word) for word in ("refine", tmp_path / "graph.json", *options, *more)])
+
+    found = json.loads(run("--objective", "saved:extra_traffic=0.05").output)
+    before, after = (dict(zip(found["terms"], found[when], strict=True)) for when in ("before", "after"))
+    assert before["traffic_bytes"] == remat.predict_traffic(graph, torchs[1.0], device="a100").bytes
+    assert after["traffic_bytes"] <= 1.05 * before["traffic_bytes"]
+    assert after["saved_bytes"] < before["saved_bytes"]
+    refused = run("--objective", "saved:extra=0.05")
+    assert refused.exit_code
+    assert "extra_traffic" in refused.output
 
 
 def test_the_curve_is_never_worse_than_a_start(graph: Graph, torchs: dict[float, Plan]) -> None:

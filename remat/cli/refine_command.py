@@ -11,7 +11,7 @@ import typer
 
 from remat.answer.plan import Plan
 from remat.cli.inputs import chosen_plan
-from remat.cli.options import GraphFile, Json, NewPlanFile, PlanFile, TimeLimit
+from remat.cli.options import DeviceName, GraphFile, Json, NewPlanFile, PlanFile, TimeLimit
 from remat.cli.output import print_json
 from remat.facts.graph import Graph
 from remat.improve.refine import Refined
@@ -22,10 +22,10 @@ _EVERY = 25
 """Evaluations between two lines of progress."""
 
 
-def refine(
+def refine(  # noqa: PLR0913, PLR0917  # one for each option
     graph: GraphFile,
     plan: PlanFile = "solved",
-    objective: Annotated[str, typer.Option(metavar="traffic|time|peak", help="What to lower.")] = "traffic",
+    objective: Annotated[str, typer.Option(metavar="traffic|time|saved|peak", help="What to lower.")] = "traffic",
     oracle: Annotated[
         str, typer.Option(metavar="model|inductor|device", help="Who has the last word on a plan.")
     ] = "model",
@@ -33,6 +33,7 @@ def refine(
         str, typer.Option(metavar="SIZE", help='What may be saved beyond the plan, as in "64MiB".')
     ] = "0B",
     start: Annotated[list[Path] | None, typer.Option(help="A further plan to begin from. Repeatable.")] = None,
+    device: DeviceName = None,
     time_limit: TimeLimit = None,
     seed: Annotated[int, typer.Option(min=0, help="The same seed gives the same plan.")] = 0,
     output: NewPlanFile = None,
@@ -43,6 +44,7 @@ def refine(
     \b
       remat refine gpt2.json.gz -o plan.json
       remat refine gpt2.json.gz --plan plan.json --objective time --time-limit 60
+      remat refine gpt2.json.gz --objective saved:extra_traffic=0.01 --device a100
       remat refine gpt2.json.gz --oracle inductor --extra 64MiB --start pytorch.json
     """
     values = Graph.load(graph)
@@ -56,6 +58,7 @@ def refine(
         time_limit_s=time_limit,
         seed=seed,
         progress=None if as_json or not sys.stderr.isatty() else _report,
+        device=device,
     )
     if output is not None:
         found.plan.save(output)

@@ -40,7 +40,7 @@ one from the best start, and took more than half of the time."""
 def refine(
     graph: Graph,
     plan: Plan,
-    objective: Literal["traffic", "time", "saved", "peak"] | Objective = "traffic",
+    objective: str | Objective = "traffic",
     oracle: Literal["model", "inductor", "device"] | Oracle = "model",
     *,
     extra_bytes: int = 0,
@@ -58,8 +58,8 @@ def refine(
         graph: the joint graph.
         plan: a legal plan for it.
         objective: what to lower: predicted "traffic" of both passes in bytes, "time" on a roofline, "saved" bytes
-            at no more traffic than that of `plan`, "peak" memory by simulation; or an instance, as
-            `remat.improve.refine.Time(device="h200")`, or `SavedBytes(extra_traffic=0.05)`.
+            at no more traffic than that of `plan`, "peak" memory by simulation; with options as in
+            "saved:extra_traffic=0.05"; or an instance, as `remat.improve.refine.Time(device="h200")`.
         oracle: who has the last word: the "model" itself; "inductor", TorchInductor's own count of its
             kernels; "device", the time of the compiled step on this machine.
         extra_bytes: how many bytes of activations the answer may save beyond what `plan` saves.

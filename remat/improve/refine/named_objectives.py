@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from remat.answer.option_text import configured, split_options
 from remat.errors import InvalidOption
 from remat.improve.refine.memory_objectives import Peak, SavedBytes
 from remat.improve.refine.objectives import Objective, Time, Traffic
@@ -10,16 +11,20 @@ _OBJECTIVES: dict[str, type[Objective]] = {kind.name: kind for kind in (Traffic,
 
 
 def find_objective(objective: str | Objective) -> Objective:
-    """Returns an instance as it is, and a name as the objective of this name.
+    """Returns an instance as it is, and a name, with the options that follow a colon, as the objective of this name.
+
+    >>> find_objective("saved:extra_traffic=0.05")
+    SavedBytes(extra_traffic=0.05, most_traffic_bytes=None)
 
     Raises:
-        InvalidOption: there is none of this name.
+        InvalidOption: there is none of this name, or it has no such option.
     """
     if isinstance(objective, Objective):
         return objective
-    if not isinstance(objective, str) or objective not in _OBJECTIVES:  # pyright: ignore[reportUnnecessaryIsInstance]
+    name, options = split_options(objective) if isinstance(objective, str) else ("", [])  # pyright: ignore[reportUnnecessaryIsInstance]
+    if name not in _OBJECTIVES:
         raise InvalidOption(
             f"objective must be one of {', '.join(_OBJECTIVES)}, or an instance of "
             f"remat.improve.refine.Objective, got {objective!r}"
         )
-    return _OBJECTIVES[objective]()
+    return configured(_OBJECTIVES[name], options)
