@@ -158,7 +158,9 @@ def test_everything_is_put_back(fails: bool) -> None:
     assert after == before
     same = {name for name in before if inside[name] == before[name]}
     exchanged = {name for name in before if name not in same}
-    assert {"guard", "devices", "driver", "backends", "settings", "folder", "fakes", "attention"} <= exchanged
+    # torch with CUDA and without a GPU registers the same guard itself, for good, when a fake tensor is first made.
+    assert torch.version.cuda is not None or "guard" in exchanged
+    assert {"devices", "driver", "backends", "settings", "folder", "fakes", "attention"} <= exchanged
     assert {"torch.cuda.is_available", "torch.autograd.grad"} <= exchanged
 
 
