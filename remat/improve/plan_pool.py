@@ -80,8 +80,8 @@ class PlanPool:
         """Adds the vertices of exact hulls: each is the best plan at some price of memory, by some cost model."""
         graph = self.space.graph
         hulls = (
-            frontier(graph, estimator="roofline"),
-            frontier(graph, estimator="flops"),
+            frontier(graph, estimator=Roofline()),
+            frontier(graph, estimator=Flops()),
             frontier(graph, cost_model=StepTraffic()),
         )
         for vertices in (hull.vertices for hull in hulls):

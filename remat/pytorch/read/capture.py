@@ -12,8 +12,8 @@ from torch import fx
 from remat.errors import CaptureError
 from remat.facts.graph import Graph
 from remat.pytorch.read.extract import extract
-from remat.pytorch.read.for_device import for_device
 from remat.pytorch.read.interpreter import run_uncompiled
+from remat.pytorch.read.other_device import for_device
 from remat.pytorch.read.split import split
 from remat.pytorch.seam.compilations import DYNAMO_SKIPS, name_of
 from remat.pytorch.seam.fakes import in_their_mode
