@@ -17,7 +17,7 @@ from typing import Any
 import typer
 
 from experiments.accuracy import peak_error_page, traffic_error_report
-from experiments.bench import budgets, predictor_speed
+from experiments.bench import budgets, gpu_plans_page, predictor_speed
 from experiments.corpus import readme
 from experiments.paper.measure_table import written
 from experiments.paper.row_file import Rows
@@ -31,6 +31,7 @@ INSTANCES = Path(__file__).parent / "instances"
 WRITERS: Mapping[str, Callable[[dict[str, Any]], str]] = {
     "budgets": budgets.markdown,
     "duplicate": duplicate_table.markdown,
+    "gpu_plans": gpu_plans_page.markdown,
     "peak_error": peak_error_page.markdown,
     "predictor_speed": predictor_speed.markdown,
     "traffic": lambda document: traffic_report.markdown(document["models"]),

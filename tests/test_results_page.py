@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import statistics
 from pathlib import Path
 from typing import Any
 
@@ -69,3 +70,26 @@ def test_the_times_of_the_sources_tables() -> None:
     assert f"{fewer:.0f}% fewer steps a second" in claimed("The sources' tables", "two cosines")
     longer = qehvi["qEHVI, ours"]["step_s"] / qehvi["qEHVI, no-checkpoint"]["step_s"]
     assert f"{longer:.1f} times as long" in claimed("The sources' tables", "acquisition")
+
+
+def test_memory_against_traffic_for_a_gpu() -> None:
+    models = json.loads((RESULTS / "gpu_plans.json").read_text())["models"]
+    rows = [row for model in models for row in model["rows"] if row["budget"] < 1]
+    for row in (row for model in models for row in model["rows"]):
+        assert row["floor_bytes"] <= row["ours"]["traffic_bytes"] <= row["pytorch"]["traffic_bytes"]
+        assert row["ours"]["saved_bytes"] <= row["pytorch"]["saved_bytes"]
+    gains = [1 - row["ours"]["traffic_bytes"] / row["pytorch"]["traffic_bytes"] for row in rows]
+    section = PAGE.split("## Memory against traffic for a GPU\n")[1].split("\n## ")[0]
+    stated = " ".join(section.split())
+    fewer = sum(gain > 0 for gain in gains)
+    assert f"{len(models)} models and {len(rows)} of PyTorch's budgets" in stated
+    assert f"fewer bytes at {fewer} of them, and as many at {len(rows) - fewer}" in stated
+    assert f"median of {statistics.median(gains):.1%}, at most {max(gains):.1%}" in stated
+    for extra, words in ((0.0, "no more bytes"), (0.01, "1% more"), (0.05, "5% more")):
+        less = [
+            1 - least["saved_bytes"] / model["rows"][-1]["pytorch"]["saved_bytes"]
+            for model in models
+            for least in model["least"]
+            if least["extra_traffic"] == extra
+        ]
+        assert f"| {words} | {statistics.median(less):.1%} | {min(less):.1%} | {max(less):.1%} |" in section

@@ -122,8 +122,8 @@ def main(
     kept: Annotated[Path, typer.Option(help="folder that keeps PyTorch's plans, and what was counted")] = Path(
         "gpu-plans"
     ),
-    effort: Annotated[int, typer.Option(help="plans that the local search predicts at each budget")] = 60,
-    seconds: Annotated[float, typer.Option(help="for each search of the fewest saved bytes")] = 20.0,
+    effort: Annotated[int, typer.Option(help="plans that the local search predicts at each budget")] = 30,
+    seconds: Annotated[float, typer.Option(help="for each search of the fewest saved bytes")] = 8.0,
     output: Annotated[Path, typer.Option(help="folder for gpu_plans.json and .md")] = RESULTS,
 ) -> None:
     """Searches, counts, and writes gpu_plans.json and gpu_plans.md after each model."""
