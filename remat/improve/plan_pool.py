@@ -19,6 +19,8 @@ from remat.improve.refine.moves import Neighbourhood
 from remat.improve.refine.objectives import Score, Traffic
 from remat.improve.refine.states import Space, State
 from remat.improve.step_traffic import StepTraffic
+from remat.predict.time.flops import Flops
+from remat.predict.time.roofline import Roofline
 
 _VERTICES = 40
 """The most vertices of one hull that are predicted; evenly chosen."""

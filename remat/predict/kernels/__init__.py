@@ -75,10 +75,11 @@ reach if it has only one. A buffer that only its own kernel reads is never writt
 **What is not followed**: `max_autotune` and all else that is decided by timing, templates, mkldnn, quantized operators,
 pooling other than the low-memory maximum, scans and sorts, control flow, custom and mutating operators other than
 `copy_`. All of these are taken for calls; scans and sorts are kernels of Triton's. For GPUs, strides are not padded,
-indices are not turned around for fusion, and the one walk in which a softmax finds maximum and sum is two, which matters
-where rows are split. An A100 has fewer processors than the H100 that is assumed, splits some sums otherwise, and adds
-bfloat16 by calls. Symbolic sizes count as captured, and inputs are taken for contiguous. Operations are counted by
-operator, not by Inductor's own count of an expression, so a value near a threshold may fall on its other side.
+indices are not turned around for fusion, and the one walk in which a softmax finds maximum and sum is two, which
+matters where rows are split. An A100 has fewer processors than the H100 that is assumed, splits some sums otherwise,
+and adds bfloat16 by calls. Symbolic sizes count as captured, and inputs are taken for contiguous. Operations are
+counted by operator, not by Inductor's own count of an expression, so a value near a threshold may fall on its other
+side.
 """
 
 from remat.predict.kernels.backends import backend_for
