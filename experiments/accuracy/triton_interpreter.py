@@ -31,6 +31,8 @@ BFLOAT16_BOUND = 2.0
 """How many times as far from double precision as eager PyTorch a tensor of the kernels may be."""
 
 PRECISIONS = ("float32", "bfloat16")
+CALLED_IN_BFLOAT16 = ("GPT, fused attention", "nn.TransformerEncoder")
+"""Models whose attention is an operator of cuDNN in bfloat16, which has no formula here: compared in float32 alone."""
 
 
 def holds(row: Mapping[str, Any]) -> bool:
@@ -65,14 +67,15 @@ def markdown(document: Mapping[str, Any]) -> str:
     return blocks.page(
         "Triton kernels in Triton's interpreter",
         "The kernels that TorchInductor writes for an H100, of the models of the zoo at tiny sizes, run in Triton's "
-        "interpreter on a CPU, in each kernel's first configuration. Every output and gradient is compared: with the "
-        "joint graph run by eager PyTorch in the same precision, and both of these with the joint graph in double "
-        "precision. An error is the largest difference of an entry, over the largest entry of its tensor; of all "
-        "tensors the largest is shown.",
+        "interpreter on a CPU, each in its configuration with the largest blocks. Every output and gradient is "
+        "compared: with the joint graph run by eager PyTorch in the same precision, and both of these with the joint "
+        "graph in double precision. An error is the largest difference of an entry, over the largest entry of its "
+        "tensor; of all tensors the largest is shown.",
         f"In float32, the kernels may be {FLOAT32_BOUND:.0e} from the joint graph. In bfloat16, eager PyTorch rounds "
         "after every operator, and a kernel only where it writes to memory: both are off, and not by the same. So "
         f"there each tensor may be at most {BFLOAT16_BOUND:g} times as far from double precision as eager PyTorch's "
-        "and one more rounding, of 2^-8, are together.",
+        "and one more rounding, of 2^-8, are together. Not compared in bfloat16 are models whose attention is an "
+        f"operator of cuDNN there: {' and '.join(CALLED_IN_BFLOAT16)}.",
         blocks.table((*headings, "eager's error", "times eager's", "within the bound"), rows),
         blocks.section(
             "Wrong kernels",
@@ -92,7 +95,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--only", nargs="*", default=list(TINY_ZOO), help="models")
     parser.add_argument("--precision", nargs="*", default=list(PRECISIONS), help="float32, bfloat16")
-    parser.add_argument("--plans", nargs="*", help="names of plans; all in float32 and two in bfloat16 if left out")
+    parser.add_argument(
+        "--plans", nargs="*", help="names of plans; all in float32 and the first in bfloat16 if left out"
+    )
     parser.add_argument(
         "--wrong", nargs="*", default=["LayerNorm-GeLU MLP", "dropout MLP"], help="models to make wrong kernels of"
     )
@@ -116,8 +121,10 @@ def main() -> None:
     wrong: list[dict[str, Any]] = []
     for model in arguments.only:
         for precision in arguments.precision:
+            if precision == "bfloat16" and model in CALLED_IN_BFLOAT16:
+                continue
             subject: InterpretedModel | None = None
-            for plan in arguments.plans or (PLANS if precision == "float32" else PLANS[:2]):
+            for plan in arguments.plans or (PLANS if precision == "float32" else PLANS[:1]):
                 row = kept.find("row", model, precision, plan)
                 if row is None:
                     subject = subject or InterpretedModel.of(model, precision)
