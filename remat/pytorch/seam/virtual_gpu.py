@@ -108,14 +108,14 @@ def require_triton() -> None:
         NotInstalled: there is none.
         UnsupportedTorch: it is one for another torch.
     """
-    how = "to compile for a GPU that is not there, run: pip install 'remat[gpu]'"
     try:
         found = version("triton")
     except PackageNotFoundError:
-        raise NotInstalled(f"Triton is not installed; {how}") from None
+        raise NotInstalled("compiling for a GPU needs Triton: pip install 'remat[gpu]'") from None
     wanted = TRITON_FOR.get(".".join(torch.__version__.split(".")[:2]))
     if wanted is not None and not found.startswith(f"{wanted}."):
-        raise UnsupportedTorch(f"torch {torch.__version__} goes with Triton {wanted}, but {found} is installed; {how}")
+        how = f"pip install 'triton=={wanted}.*'"
+        raise UnsupportedTorch(f"torch {torch.__version__} goes with Triton {wanted}, but {found} is installed: {how}")
 
 
 @contextmanager
