@@ -196,7 +196,7 @@ def through(outer: Access, inner: Access) -> Access:
     for digits in dims:
         pieces: list[tuple[int, int]] = []
         for n, s in reversed(digits):
-            piece = [(n, opaque(n, n, s, inner)[0][1])] if s < 0 else _piece(n, s, row, weights, room)
+            piece = [_beyond(n, s, inner)] if s < 0 else _piece(n, s, row, weights, room)
             if piece is None:
                 return _opaque_access(outer, inner)
             pieces += piece
@@ -206,6 +206,12 @@ def through(outer: Access, inner: Access) -> Access:
     if is_looked_up(inner[1]):
         return tuple(maps), looked_up(inner[1], tuple(digit_of))
     return tuple(maps), inner[1] + sum(d * s for d, (_, s) in zip(digit_of, row, strict=True))
+
+
+def _beyond(n: int, s: int, inner: Access) -> tuple[int, int]:
+    """Reads an inner map through an opaque digit; how far that steps at first stays known."""
+    known = uneven(n, abs(led_to(inner[0], -s % STEPS)), n, s, inner) if s <= -STEPS else opaque(n, n, s, inner)
+    return known[0]
 
 
 def _piece(n: int, s: int, row: Digits, weights: Shape, room: list[int]) -> list[tuple[int, int]] | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, cast
 
-from remat.predict.kernels.index import Shape, contiguous_strides, opaque
+from remat.predict.kernels.index import Shape, contiguous_strides
 from remat.predict.kernels.ir import Buffer, Loop, Reads, Seen
 from remat.predict.kernels.lowering import Lowering, Rule
 from remat.predict.kernels.recorded_calls import Call, Ref
@@ -224,7 +224,7 @@ def _part_by_part(low: Lowering, call: Call, parts: Sequence[Seen], dim: int) ->
     draft = Draft(low.stores, {call.position})
     for i, part in enumerate(parts):
         dims, start = part.access
-        within = (*dims[:dim], opaque(call.shape[dim], "part", i, dims[dim]), *dims[dim + 1 :])
+        within = (*dims[:dim], low.shifted(call.shape[dim], dims[dim], "part", i, dims[dim]), *dims[dim + 1 :])
         draft.take(Seen(part.box, call.shape, (within, start), part.stored))
     return draft.done(call.position, call.shape, call.itemsize)
 

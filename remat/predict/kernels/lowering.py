@@ -10,8 +10,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from remat.errors import InvalidGraph
-from remat.predict.kernels.index import Shape
+from remat.predict.kernels.index import Digits, Shape, opaque, uneven
 from remat.predict.kernels.ir import Buffer, Loop, Seen
+from remat.predict.kernels.loops import step_of
 from remat.predict.kernels.passes import Readers
 from remat.predict.kernels.recorded_calls import Call, Ref
 from remat.predict.kernels.stores import Stores
@@ -113,6 +114,12 @@ class Lowering:
             if self.uses.returned[v]:
                 self.stores.store(seen.box).output = True
         return self.stores.loops
+
+    def shifted(self, size: int, digits: Digits, *what: object) -> Digits:
+        """Returns a dimension of which a part is read, elsewhere: for GPUs, how far it steps still orders loops."""
+        if not self.stores.backend.gpu or size == 1:
+            return opaque(size, *what)
+        return uneven(size, abs(step_of(digits)), *what)
 
     def first(self, call: Call) -> Seen:
         """Returns the first argument.

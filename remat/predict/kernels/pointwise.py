@@ -95,7 +95,7 @@ def patched(low: Lowering, call: Call) -> Seen:
     if call.op == "aten.select_scatter":
         dims = (*dims[:dim], ((shape[dim], 0),), *dims[dim:])
     elif part.shape != shape:
-        dims = (*dims[:dim], opaque(shape[dim], "part", call.args[2:]), *dims[dim + 1 :])
+        dims = (*dims[:dim], low.shifted(shape[dim], dims[dim], "part", call.args[2:]), *dims[dim + 1 :])
     draft = Draft(low.stores, {call.position})
     draft.take(Seen(part.box, shape, (dims, start), part.stored))
     draft.take(base)
@@ -128,7 +128,7 @@ def padded(low: Lowering, call: Call) -> Seen:
     of = low.first(call)
     changed = [i for i, (n, m) in enumerate(zip(of.shape, call.shape, strict=True)) if n != m]
     dims = tuple(
-        opaque(call.shape[i], "pad", d, call.args[1]) if i in changed else d for i, d in enumerate(of.access[0])
+        low.shifted(call.shape[i], d, "pad", d, call.args[1]) if i in changed else d for i, d in enumerate(of.access[0])
     )
     return _rearranged(low, call, of, (dims, of.access[1]), changed)
 
