@@ -73,7 +73,7 @@ _FEW = PlanSelection(2, on_the_frontier=0, budgets=(1.0,), every_plan_through_th
 _CORPUS = ("resnet18", "vgg16", "unet", "lstm-16", "qehvi-8")
 _LARGE = (
     *("resnet50", "mobilenet-v2", "efficientnet-b0", "evonorm-resnet50", "hf-convnext-tiny", "hf-vit-base"),
-    *("gpt2-small", "gpt2-small-fused", "gpt2-small-bf16", "hf-gpt2", "hf-gpt2-sdpa", "hf-bert-base", "hf-albert-base"),
+    *("gpt2-small", "gpt2-small-fused", "gpt2-small-bf16", "hf-gpt2-sdpa", "hf-bert-base", "hf-albert-base"),
     "hf-mamba-130m",
 )
 
@@ -95,7 +95,7 @@ TRITON_PARTS: dict[str, ModelGroup] = {
     "captured": ModelGroup(
         {name: _captured(make) for name, make in KERNEL_ZOO.items()}, PlanSelection(6, on_the_frontier=2)
     ),
-    "corpus": ModelGroup({name: _stored(name) for name in _CORPUS}, PlanSelection(20, on_the_frontier=6)),
+    "corpus": ModelGroup({name: _stored(name) for name in _CORPUS}, PlanSelection(6, on_the_frontier=6)),
     "large": ModelGroup({name: _stored(name) for name in _LARGE}, _FEW),
     "held-out": ModelGroup(HELD_OUT, _FEW),
 }

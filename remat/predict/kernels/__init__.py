@@ -53,8 +53,8 @@ reach if it has only one. A buffer that only its own kernel reads is never writt
 
 **What Triton does otherwise:**
 
-- *Rewriting* (`passes`). The bias of a product is added outside of it, and a product and a sum stay two, if elementwise
-  operators alone read the result.
+- *Rewriting* (`passes`). The bias of a product is added outside of it, except in half precision, and a product and a
+  sum stay two, if elementwise operators alone read the result.
 - *Stored* (`backends`). Nothing is costly. What reads more than 8 tensors, or has grown past 30 operations, is stored.
   Variances of 8 elements or more take one walk. Layouts that a view settles follow what the loop reads.
 - *Sums* (`splits`, `reductions`). With few results, a sum is split into two kernels or more, so that an H100's 132

@@ -123,7 +123,7 @@ def led_to(dims: Dims, index: int) -> int:
     """
     found = 0
     for n, s in reversed([digit for digits in dims for digit in digits]):
-        found += index % n * s
+        found += index % n * (s if s > -STEPS else -s % STEPS)
         index //= n
     return found
 

@@ -15,6 +15,9 @@ from remat.predict.kernels.rules import ELEMENTWISE
 from remat.predict.kernels.strides import same_layout
 
 
+_HALF = ("bfloat16", "float16")
+
+
 @dataclass(frozen=True, eq=False)
 class Rewrites:
     """The rewritings that may apply to a pass, whatever the plan.
@@ -24,7 +27,7 @@ class Rewrites:
         sums: sums -> (matrix product, what is added to it) for each product in it (the `addmm` pattern).
         elements: tuples -> their elements.
         biased: matrix products with a bias that are a product and a sum, if only elementwise operators read them
-            (`should_prefer_unfused_addmm`, for GPUs alone). The sum of a product is no such call then, either.
+            (`unfuse_bias_add_to_pointwise`, for GPUs alone, and not in half precision). The sum of a product is no such call then, either.
         elementwise, seen_through: (n,) operators, and views and elements of tuples, whose readers read instead.
         ops: (n,) names of operators.
         for_gpu: the kernels are Triton's.
@@ -56,7 +59,8 @@ class Rewrites:
                     copies[v] = call.sources[0]
             elif call.op == "aten.add" and (pairs := _products(call, calls)):
                 sums[v] = pairs
-        biased = frozenset(call.position for call in calls if backend.gpu and call.op == "aten.addmm")
+        apart = [call for call in calls if backend.gpu and call.op == "aten.addmm" and call.dtype not in _HALF]
+        biased = frozenset(call.position for call in apart)
         ops = [call.op for call in calls]
         through = [view or op == "getitem" for view, op in zip(views, ops, strict=True)]
         return cls(copies, sums, elements, biased, [op in ELEMENTWISE for op in ops], through, ops, backend.gpu)
