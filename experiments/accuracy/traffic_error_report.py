@@ -44,8 +44,7 @@ def markdown(report: dict[str, Any]) -> str:
     """Makes the page: what was found, model by model, then plan by plan."""
     parts = {name: report[name] for name in _TITLES if name in report}
     backend = report["backend"]
-    abouts, options = (_ABOUT, "") if backend == "cpu" else (_ABOUT_TRITON, f" --backend {backend}")
-    command = f"experiments.accuracy.traffic_error{options}"
+    abouts = _ABOUT if backend == "cpu" else _ABOUT_TRITON
     plans = [
         (
             row["model"],
@@ -62,7 +61,7 @@ def markdown(report: dict[str, Any]) -> str:
     headings = ("model", "plan", "predicted bytes", "Inductor's", "error", "predicted kernels", "Inductor's")
     return page(
         f"Predicted memory traffic against {_WHOSE[backend]}",
-        f"{cited(report['provenance'], command)}. An error is that of the bytes that the "
+        f"{cited(report['provenance'], 'experiments.accuracy.traffic_error')}. An error is that of the bytes that the "
         "kernels of both passes read and write, calls of libraries included; it is negative where the prediction is "
         "too low.",
         *(section(_TITLES[name], abouts[name], *_part(found)) for name, found in parts.items()),
