@@ -14,7 +14,6 @@ from remat.predict.kernels.recorded_calls import Call, Ref
 from remat.predict.kernels.rules import ELEMENTWISE
 from remat.predict.kernels.strides import same_layout
 
-
 _HALF = ("bfloat16", "float16")
 
 
