@@ -26,7 +26,7 @@ class Rewrites:
         sums: sums -> (matrix product, what is added to it) for each product in it (the `addmm` pattern).
         elements: tuples -> their elements.
         biased: matrix products with a bias that are a product and a sum, if only elementwise operators read them
-            (`unfuse_bias_add_to_pointwise`, for GPUs alone, and not in half precision). The sum of a product is no such call then, either.
+            (`unfuse_bias_add_to_pointwise`, for GPUs alone, and not in half precision).
         elementwise, seen_through: (n,) operators, and views and elements of tuples, whose readers read instead.
         ops: (n,) names of operators.
         for_gpu: the kernels are Triton's.
