@@ -16,7 +16,13 @@ from typing import Any
 
 import typer
 
-from experiments.accuracy import peak_error_page, traffic_error_report
+from experiments.accuracy import (
+    compiled_zoo,
+    gpu_peak_error,
+    peak_error_page,
+    traffic_error_report,
+    triton_interpreter,
+)
 from experiments.bench import budgets, gpu_plans_page, predictor_speed
 from experiments.corpus import readme
 from experiments.paper.measure_table import written
@@ -31,12 +37,15 @@ INSTANCES = Path(__file__).parent / "instances"
 WRITERS: Mapping[str, Callable[[dict[str, Any]], str]] = {
     "budgets": budgets.markdown,
     "duplicate": duplicate_table.markdown,
+    "gpu_peak_error": gpu_peak_error.markdown,
     "gpu_plans": gpu_plans_page.markdown,
     "peak_error": peak_error_page.markdown,
     "predictor_speed": predictor_speed.markdown,
     "traffic": lambda document: traffic_report.markdown(document["models"]),
     "traffic_error": traffic_error_report.markdown,
     "traffic_error_triton": traffic_error_report.markdown,
+    "triton_code": compiled_zoo.markdown,
+    "triton_interpreter": triton_interpreter.markdown,
 }
 """The functions that make a page of a document, by the name of its file."""
 

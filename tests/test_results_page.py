@@ -17,6 +17,7 @@ PAGE = (ROOT / "docs" / "results.md").read_text()
 def claimed(heading: str, label: str) -> str:
     """The row of a table in a section that begins with a label."""
     section = PAGE.split(f"## {heading}\n")[1].split("\n## ")[0]
+    section = section.partition("\n### ")[0]
     (row,) = (line for line in section.splitlines() if line.startswith(f"| {label}"))
     return row
 

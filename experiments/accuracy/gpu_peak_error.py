@@ -8,10 +8,11 @@ the kernels run. Beside it are `remat.timeline(graph, plan)`, in which a step is
 
 from __future__ import annotations
 
+import inspect
 import json
 import sys
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ import numpy as np
 import remat
 from experiments.accuracy.inductor_peak import planned_peak
 from experiments.accuracy.kernel_truth import PlanSelection, different_plans
+from experiments.report.markdown import cited, page, table
 from experiments.report.provenance import provenance
 from remat.pytorch.inductor.scheduled import Scheduled
 
@@ -88,17 +90,20 @@ def rows_of(instance: str) -> Iterator[PeakRow]:
             yield PeakRow(instance, name, bool(backward), inductor, *simulated)
 
 
-def summary(rows: Sequence[PeakRow]) -> str:
-    """Writes a table: a line for each instance and one for all, with the median and the worst error of both."""
-    lines = [
-        "| instance | passes | steps are values: median, worst | steps are Triton kernels: median, worst |",
-        "|---|--:|--:|--:|",
-    ]
+def markdown(document: Mapping[str, Any]) -> str:
+    """Writes the page: a line for each instance and one for all, with the median and the worst error of both."""
+    rows, origin = [PeakRow(**row) for row in document["rows"]], document["provenance"]
+    lines = []
     for instance in [*dict.fromkeys(row.instance for row in rows), "all"]:
         of = [row for row in rows if instance in (row.instance, "all")]
-        cells = [_errors([getattr(row, by) / row.inductor - 1 for row in of]) for by in ("values", "kernels")]
-        lines.append(f"| {instance} | {len(of)} | {' | '.join(cells)} |")
-    return "\n".join(lines)
+        errors = ([getattr(row, by) / row.inductor - 1 for row in of] for by in ("values", "kernels"))
+        lines.append((instance, len(of), *map(_errors, errors)))
+    return page(
+        "Simulated peaks, beside TorchInductor's plan for a GPU's kernels",
+        inspect.cleandoc(__doc__ or ""),
+        f"An A100's schedule, without a device. {cited(origin, 'experiments.accuracy.gpu_peak_error')}.",
+        table(("instance", "passes", "steps are values: median, worst", "steps are kernels: median, worst"), lines),
+    )
 
 
 def _errors(errors: Sequence[float]) -> str:
@@ -113,17 +118,11 @@ def main() -> None:
     for instance in sys.argv[1:] or INSTANCES:
         rows += rows_of(instance)
         print(instance, flush=True)
-    origin, results = provenance(gpu=False), EXPERIMENTS / "results"
-    document = {"provenance": origin, "rows": [asdict(row) for row in rows]}
+    document = {"provenance": provenance(gpu=False), "rows": [asdict(row) for row in rows]}
+    results = EXPERIMENTS / "results"
     (results / "gpu_peak_error.json").write_text(json.dumps(document, indent=1) + "\n")
-    text = (
-        f"# Simulated peaks, beside TorchInductor's plan for a GPU's kernels\n\n{__doc__}\n"
-        f"An A100's schedule, without a device: `{origin['command']}` at {origin['commit']}, "
-        f"torch {origin['torch']}.\n\n"
-        f"{summary(rows)}\n"
-    )
-    (results / "gpu_peak_error.md").write_text(text)
-    print(summary(rows))
+    (results / "gpu_peak_error.md").write_text(text := markdown(document))
+    print(text)
 
 
 if __name__ == "__main__":
