@@ -6,12 +6,10 @@ matrix product, which configuration of a kernel wins, max-autotune) cannot be kn
 
 from __future__ import annotations
 
-import dataclasses
 import threading
 from collections.abc import Callable, Generator, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from importlib.metadata import PackageNotFoundError, version
-from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
@@ -19,6 +17,7 @@ import torch
 
 from remat.errors import InvalidOption, NotInstalled, UnsupportedTorch
 from remat.pytorch.seam.device_guard import guarded_without_driver
+from remat.pytorch.seam.driver_answers import device_table, torch_cuda, triton_driver
 from remat.pytorch.seam.gpu_sheets import GpuSheet, sheet_of
 from remat.pytorch.seam.internals import internals
 from remat.pytorch.seam.swap import swapped
@@ -89,9 +88,9 @@ def virtual_gpu(gpu: str | GpuSheet = "h100") -> Generator[GpuSheet]:
         stack.callback(_forget)
         stack.enter_context(guarded_without_driver())
         for exchange in (
-            _torch_cuda,
-            _device_table,
-            _triton_driver,
+            torch_cuda,
+            device_table,
+            triton_driver,
             _inductor,
             _layouts_of_cudnn,
             _no_device_for_fakes,
@@ -116,114 +115,6 @@ def require_triton() -> None:
     if wanted is not None and not found.startswith(f"{wanted}."):
         how = f"pip install 'triton=={wanted}.*'"
         raise UnsupportedTorch(f"torch {torch.__version__} goes with Triton {wanted}, but {found} is installed: {how}")
-
-
-@contextmanager
-def _torch_cuda(sheet: GpuSheet) -> Generator[None]:
-    """Answers what is asked of `torch.cuda`, in this thread."""
-    stream = SimpleNamespace(cuda_stream=0, stream_id=0, device_index=0)
-    answers: dict[str, object] = {
-        "is_available": True,
-        "device_count": 1,
-        "current_device": 0,
-        "set_device": None,
-        "_lazy_init": None,
-        "_exchange_device": 0,
-        "_maybe_exchange_device": 0,
-        "get_device_properties": sheet,
-        "get_device_capability": (sheet.major, sheet.minor),
-        "get_device_name": sheet.name,
-        "is_bf16_supported": sheet.major >= 8,
-        "is_tf32_supported": sheet.major >= 8,
-        "synchronize": None,
-        "mem_get_info": (sheet.total_memory, sheet.total_memory),
-        "current_stream": stream,
-        "is_current_stream_capturing": False,
-    }
-    with ExitStack() as stack:
-        for name, value in answers.items():
-            stack.enter_context(swapped(torch.cuda, name, _always(value), constant=True))
-        stack.enter_context(swapped(torch.cuda, "get_rng_state", _no_state))
-        stack.enter_context(swapped(torch.cuda, "set_rng_state", _always(None)))
-        yield
-
-
-def _always(value: object) -> Callable[..., Any]:
-    def answer(*args: object, **kwargs: object) -> object:
-        del args, kwargs
-        return value
-
-    return answer
-
-
-def _no_state(*args: object, **kwargs: object) -> torch.Tensor:
-    del args, kwargs
-    return torch.zeros(16, dtype=torch.uint8)
-
-
-@contextmanager
-def _device_table(sheet: GpuSheet) -> Generator[None]:
-    """Registers a device interface with Dynamo, through the hook that torch has for devices of other vendors."""
-    interfaces = internals("torch._dynamo.device_interface")
-    interfaces.init_device_reg()
-    answers: dict[str, object] = {
-        "current_device": 0,
-        "set_device": None,
-        "device_count": 1,
-        "synchronize": None,
-        "get_device_properties": sheet,
-        "get_raw_stream": 0,
-        "exchange_device": 0,
-        "maybe_exchange_device": 0,
-        "memory_allocated": 0,
-        "is_bf16_supported": sheet.major >= 8,
-        "is_available": True,
-        "get_compute_capability": sheet.capability,
-        "is_triton_capable": True,
-        "raise_if_triton_unavailable": None,
-    }
-    methods = {name: staticmethod(_always(value)) for name, value in answers.items()}
-    worker = type(
-        "Worker", (), {name: methods[name] for name in ("set_device", "current_device", "get_device_properties")}
-    )
-    virtual = type("VirtualCuda", (interfaces.CudaInterface,), {**methods, "Worker": worker})
-    with patch.dict(interfaces.device_interfaces):
-        for name in ("cuda", "cuda:0"):
-            interfaces.register_interface_for_device(name, virtual)
-        yield
-
-
-@contextmanager
-def _triton_driver(sheet: GpuSheet) -> Generator[None]:
-    """Puts a driver into Triton that knows its target, and nothing that a launch would need."""
-    backends, driver = internals("triton.backends").backends, internals("triton.runtime.driver").driver
-    base, target = internals("triton.backends.driver").DriverBase, internals("triton.backends.compiler").GPUTarget
-    limits = {
-        "max_shared_mem": sheet.shared_memory_per_block_optin,
-        "max_num_regs": sheet.regs_per_multiprocessor,
-        "multiprocessor_count": sheet.multi_processor_count,
-        "warpSize": sheet.warp_size,
-    }
-    answers: dict[str, object] = {
-        "get_current_target": target("cuda", sheet.capability, sheet.warp_size),
-        "get_active_torch_device": torch.device("cuda", 0),
-        "get_benchmarker": _always([0.0] * 3),
-        "get_current_device": 0,
-        "set_current_device": None,
-        "get_current_stream": 0,
-        "get_device_capability": (sheet.major, sheet.minor),
-        "map_python_to_cpp_type": "",  # of a launcher
-    }
-    members = {name: _always(value) for name, value in answers.items()}
-    utils = SimpleNamespace(get_device_properties=_always(limits))
-    virtual = type(
-        "VirtualDriver",
-        (base,),
-        {**members, "is_active": classmethod(_always(True)), "utils": utils, "launcher_cls": None},
-    )
-    nvidia = dataclasses.replace(backends["nvidia"], driver=virtual)
-    with patch.dict(backends, nvidia=nvidia), patch.object(driver, "_active", virtual()):
-        yield
 
 
 @contextmanager
