@@ -112,15 +112,15 @@ def test_gradients_of_the_walk_are_the_engines() -> None:
     for ours, theirs in zip(*both, strict=True):
         assert (ours is None) == (theirs is None)
         assert ours is None or torch.equal(ours, theirs)
-    with pytest.raises(RuntimeError, match="not have been used"):
-        grad((w * x).sum(), (unused,))
-    with pytest.raises(CaptureError, match="is_grads_batched"):
-        grad((w * x).sum(), (w,), is_grads_batched=True)
+    for options in ({}, {"allow_unused": True, "is_grads_batched": True}):
+        with pytest.raises(CaptureError, match=r"torch.autograd.grad within a model is not traced"):
+            grad((w * x).sum(), (w,), **options)
 
 
 def places() -> dict[str, Any]:
     """All that a virtual GPU exchanges, as it is now."""
     interfaces, driver = internals("torch._dynamo.device_interface"), internals("triton.runtime.driver").driver
+    interfaces.get_registered_device_interfaces()  # of the machine itself, when they are first asked for
     config = internals("torch._inductor.config")
     folder = internals("torch._inductor.fx_passes.joint_graph").UniformValueConstantFolder
     fakes: Any = internals("torch._subclasses.fake_tensor").FakeTensorMode
@@ -144,7 +144,6 @@ class Interrupted(Exception):
 
 @pytest.mark.parametrize("fails", [False, True])
 def test_everything_is_put_back(fails: bool) -> None:
-    internals("torch._dynamo.device_interface").init_device_reg()
     before, sheet = places(), SHEETS["h100"]
     try:
         with virtual_gpu("h100"), swap.swapped(torch.autograd, "grad", grad), attention_of(sheet):
@@ -166,7 +165,6 @@ def test_everything_is_put_back(fails: bool) -> None:
 
 @pytest.mark.parametrize("fails", [False, True])
 def test_a_capture_leaves_nothing_behind(fails: bool) -> None:
-    internals("torch._dynamo.device_interface").init_device_reg()
 
     class Fails(nn.Module):
         def __init__(self) -> None:
@@ -390,3 +388,114 @@ def test_what_is_decided_by_timing_is_refused(setting: str) -> None:
         pytest.raises(InvalidOption, match=f"{setting} has Inductor choose kernels by timing"),
     ):
         Scheduled(graph, device="a100")
+
+
+def hooked(x: Tensor) -> Tensor:
+    y = x.sin()
+    y.register_hook(lambda gradient: gradient * 2)
+    return y.exp()
+
+
+def penalty(x: Tensor) -> Tensor:
+    (slope,) = torch.autograd.grad(x.exp().sum(), x, create_graph=True)
+    return slope.sin()
+
+
+def branching(x: Tensor) -> Tensor:
+    return x.sin() if x.sum() > 0 else x.cos()
+
+
+def apologetic(x: Tensor) -> Tensor:
+    try:
+        import no_such_module  # noqa: F401  # pyright: ignore
+    except ImportError:
+        raise ValueError("install it first") from None
+    return x
+
+
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        (hooked, r"a hook on the gradient of a tensor within a model is not traced.*capture without device="),
+        (penalty, r"torch.autograd.grad within a model is not traced"),
+        (lambda x: torch.func.vjp(torch.sin, x)[1](x)[0].exp() * x.sin(), r"a gradient of a gradient"),
+        (branching, r"branching.*reads the contents of a tensor.*capture it without device="),
+        (apologetic, r"ValueError: install it first"),
+        (lambda x: x * torch.ones(8), r"a tensor of it stays on the CPU: make tensors with device="),
+    ],
+)
+def test_what_is_not_covered_is_refused_by_name(function: Callable[..., Any], message: str) -> None:
+    x = torch.ones(4, 8, requires_grad=True)
+    before = places()
+    with pytest.raises(CaptureError, match=message):
+        remat.capture(function, x, device="a100")
+    assert places() == before
+
+
+GLOBAL, _ = model()
+SHIFT = torch.ones(8)
+
+
+def step(x: Tensor) -> Tensor:
+    return (GLOBAL(x) + SHIFT).sum()
+
+
+class Gathering(nn.Module):
+    """Holds modules in a list, and keeps what it sees."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.listed, self.history, self.seen = [nn.Linear(8, 8)], [], {}
+
+    def forward(self, x: Tensor, inner: nn.Module | None = None) -> Tensor:
+        self.history.append(x)
+        self.seen["x"] = x
+        x = self.listed[0](x)
+        return x if inner is None else inner(x)
+
+
+class Loss:
+    def __init__(self) -> None:
+        self.net = nn.Linear(8, 8)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return self.net(x).sum()
+
+
+def test_modules_are_found_wherever_code_holds_them() -> None:
+    x, other = torch.ones(4, 8), nn.Linear(8, 8)
+    held = {"net": nn.Linear(8, 8)}
+    calls: list[tuple[Any, ...]] = [
+        (step, x),
+        (Gathering(), x, other),
+        (Loss(), x),
+        (functools.partial(lambda inner, x: inner(x), other), x),
+        (lambda x, inner=other: inner(x), x),
+        (lambda x: held["net"](x) + 1, x),
+    ]
+    shift, weights = SHIFT, dict(GLOBAL.named_parameters())
+    for function, *args in calls:
+        assert remat.capture(function, *args, device="a100").meta["device"] == "cuda"
+    assert SHIFT is shift
+    assert all(weights[name] is weight for name, weight in GLOBAL.named_parameters())
+    step(x).backward()
+
+
+def test_what_a_model_keeps_is_gone_with_the_fake_tensors() -> None:
+    module, x = Gathering(), torch.ones(4, 8)
+    remat.capture(module, x, device="a100")
+    assert (module.history, module.seen) == ([], {})
+
+
+def test_a_graph_is_scheduled_for_the_gpu_that_it_was_captured_for() -> None:
+    module, x = model()
+    graph = remat.capture(module, x, device="a100")
+    plan = remat.solve(ByteTraffic().pose(graph)).plan
+    assert plan is not None
+    assert Scheduled(graph).kernels(plan) == Scheduled(graph, device="A100").kernels(plan)
+    contradictions: list[dict[str, Any]] = [{"backend": "cpu", "device": "h100"}, {"device": 3}]
+    for given in contradictions:
+        with pytest.raises(InvalidOption, match="device"):
+            remat.predict_traffic(graph, plan, **given)
+    with pytest.raises(InvalidOption, match="device must name a device of torch, got 'cpu:banana'"):
+        remat.capture(module, x, device="cpu:banana")

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from remat.answer.plan import Plan
+from remat.errors import InvalidOption
 from remat.facts.graph import Graph
 from remat.predict.kernels import Kernel, backend_for, kernels
 from remat.predict.time.known_devices import backend_of
@@ -114,7 +115,9 @@ def predict_traffic(
     >>> (saved.accesses, saved.bytes), predict_traffic(g.build(), Plan(("inner",), ("sin",)), fused=False).accesses
     ((6, 24), 9)
     """
-    if backend is None and device is not None:
+    if device is not None:
+        if backend not in (None, backend_of(device)):
+            raise InvalidOption(f"backend={backend!r} is not the one for device={device!r}: leave one of them out")
         backend = backend_of(device)
     found = kernels(graph, plan, fused=fused, backend=backend)
     return PredictedTraffic(found, graph.names, backend_for(graph, backend).name if fused else "")

@@ -114,9 +114,12 @@ def backend_of(device: str) -> str:
         device: a known name, or "cuda" for any GPU.
 
     Raises:
+        InvalidOption: it is no name.
         UnknownName: no device is known by this name.
     """
-    name = ALIASES.get(device, device)
+    if not isinstance(device, str):  # pyright: ignore[reportUnnecessaryIsInstance]  # users are untyped
+        raise InvalidOption(f"device must be the name of one, such as 'cpu' or 'a100', got {device!r}")
+    name = ALIASES.get(device.lower(), device.lower())
     if name != "cuda" and name not in KNOWN:
         known = ["cuda", *KNOWN, *ALIASES]
         raise UnknownName(f"no device is named {device!r}{near(name, known) or ';'} there are: {', '.join(known)}")

@@ -21,7 +21,7 @@ from remat.pytorch.inductor.lowered_graphs import lower, visit_lowerings
 from remat.pytorch.inductor.to_fx import JointGraph
 from remat.pytorch.inductor.traffic_count import InductorKernel, scheduled_kernels
 from remat.pytorch.seam.torch_partitioner import partition
-from remat.pytorch.seam.virtual_gpu import device_of
+from remat.pytorch.seam.virtual_gpu import captured_for, device_of
 
 PassVisitor: TypeAlias = Callable[[Any, Mapping[str, str], Sequence[str]], None]
 """Takes a `GraphLowering` of a forward or backward pass with its `scheduler`, and the names that the joint graph has
@@ -73,7 +73,7 @@ class Scheduled:
         self,
         graph: Graph,
         *,
-        device: str | torch.device = "cpu",
+        device: str | torch.device | None = None,
         strides: Mapping[str, tuple[int, ...]] | None = None,
     ) -> None:
         """Makes the joint graph again.
@@ -81,7 +81,7 @@ class Scheduled:
         Args:
             graph: as `remat.capture` makes it, or a part of one; whatever device it was captured for.
             device: where its tensors are said to be: a device of torch, or the name of a GPU that need not be
-                there: "a100", "a100-40gb", "h100", "h200".
+                there: "a100", "a100-40gb", "h100", "h200". None for the one that the graph was captured for.
             strides: of inputs and tangents, by name, where they are known: a part of a graph takes those of
                 the whole (`Scheduled.strides`). What is not named is contiguous.
 
@@ -94,7 +94,7 @@ class Scheduled:
             UnsupportedTorch: the installed torch lacks what counting relies on, or Triton does not fit it.
         """
         self.graph = checked_graph(graph)
-        self._device, self._for_device = device_of(device)
+        self._device, self._for_device = device_of(captured_for(graph.meta) if device is None else device)
         with self._for_device():
             self._joint = JointGraph.of(graph, self._device, _fitting(graph, strides or {}))
 

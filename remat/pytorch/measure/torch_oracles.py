@@ -44,8 +44,7 @@ class Inductor(Oracle):
     def on(self, graph: Graph, objective: Objective) -> Opinion:
         """Judges by the joint graph, made again from the columns of `graph`."""
         cost = _by_bytes(objective).cost(graph)
-        device = self.device or ("cuda" if graph.meta.get("device") == "cuda" else "cpu")
-        scheduled, known = Scheduled(graph, device=device), dict[Choice, Score]()
+        scheduled, known = Scheduled(graph, device=self.device), dict[Choice, Score]()
 
         def score(state: State) -> Score:
             if state.choice not in known:

@@ -39,8 +39,9 @@ def capture(model_or_fn: Callable[..., Any], /, *args: Any, device: Any = None, 
         model_or_fn: a module or function whose output depends on something that requires gradients.
         args, kwargs: what to call it with.
         device: to capture the step for, whatever device the model is on: "a100", "a100-40gb", "h100" or "h200",
-            whether or not the machine has a GPU, or a device of torch. The forward pass is fake then.
-            None for the device of the model.
+            whether or not the machine has a GPU, or a device of torch. The forward pass is fake then, and the
+            model is as it was afterwards. None for the device of the model. A keyword of this name does not reach
+            the model: for a model that takes one, `functools.partial(model, device=...)`.
 
     Raises:
         CaptureError: no gradient is required, or the model breaks into several graphs (then

@@ -9,13 +9,14 @@ from typing import Any
 import torch
 
 from remat.errors import CaptureError, RematError
-from remat.pytorch.seam.autograd_walk import grad
+from remat.pytorch.seam.autograd_walk import grad, no_hook
 from remat.pytorch.seam.compilations import name_of
 from remat.pytorch.seam.fakes import mode_of, owned
 from remat.pytorch.seam.fused_attention import attention_of
 from remat.pytorch.seam.gpu_sheets import GpuSheet
 from remat.pytorch.seam.moved import Call, moved
 from remat.pytorch.seam.swap import swapped
+from remat.pytorch.seam.torch_names import DataDependentOutputException, DynamicOutputShapeException
 from remat.pytorch.seam.virtual_gpu import device_of
 
 
@@ -44,9 +45,17 @@ def for_device(
             yield call
     except Exception as error:
         cause = _cause(error)
+        where = f"{name_of(model_or_fn)} cannot be captured for device={device!r}"
+        read = cause.__cause__ if isinstance(cause, RematError) else cause
+        if isinstance(read, DataDependentOutputException | DynamicOutputShapeException):
+            raise CaptureError(
+                f"{where}: it reads the contents of a tensor ({read}), and tensors are fake there: capture it without "
+                f"device=, and name the GPU to what takes the graph"
+            ) from error
         if isinstance(cause, RematError):
             raise cause from None
-        where = f"{name_of(model_or_fn)} cannot be captured for device={device!r}"
+        if "on the same device" in str(cause):
+            where += ", as a tensor of it stays on the CPU: make tensors with device=, and hold them in a module"
         raise CaptureError(f"{where}, with fake tensors on {target}: {_first_line(cause)}") from error
 
 
@@ -56,7 +65,11 @@ def _autograd(sheet: object) -> Generator[None]:
     if not isinstance(sheet, GpuSheet):
         yield
         return
-    with swapped(torch.autograd, "grad", grad), attention_of(sheet):
+    with (
+        swapped(torch.autograd, "grad", grad),
+        swapped(torch.Tensor, "register_hook", no_hook),
+        attention_of(sheet),
+    ):
         yield
 
 
@@ -68,11 +81,17 @@ def _require_driver(model_or_fn: Callable[..., Any], args: tuple[Any, ...], kwar
 
 
 def _cause(error: BaseException) -> BaseException:
-    """Finds what went wrong first: Dynamo wraps errors in errors of its own."""
-    first = error
-    while not isinstance(first, RematError) and (inner := first.__cause__ or first.__context__) is not None:
+    """Finds what went wrong first: Dynamo wraps errors in errors of its own, and hides ours behind them."""
+    first, seen = error, error
+    while seen.__context__ is not None:
+        seen = seen.__cause__ or seen.__context__
+        if isinstance(seen, RematError):
+            return seen
+    while (inner := first.__cause__ or (None if first.__suppress_context__ else first.__context__)) is not None:
+        if isinstance(inner, LookupError | AttributeError | ImportError):  # of something that was tried on the way
+            break
         first = inner
-    return error if isinstance(first, LookupError | AttributeError) else first  # a cache that was asked on the way
+    return first
 
 
 def _first_line(error: BaseException) -> str:

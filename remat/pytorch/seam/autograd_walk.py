@@ -18,6 +18,10 @@ from torch import Tensor
 
 from remat.errors import CaptureError
 
+_UNTRACED = (
+    "is not traced for a GPU that is not there: capture without device=, and name the GPU to what takes the graph"
+)
+
 Edge = tuple[Any, int]
 """A node of autograd, and the number of an input of it."""
 
@@ -38,19 +42,28 @@ def grad(
         CaptureError: an argument asks for something that the walk does not do.
     """
     del retain_graph  # nothing is freed here
-    if is_grads_batched or materialize_grads:
-        raise CaptureError(
-            "grad() with is_grads_batched or materialize_grads is not traced for a GPU that is not there"
-        )
+    if is_grads_batched or materialize_grads or not allow_unused:  # AOTAutograd and torch.func allow what is unused
+        raise CaptureError(f"torch.autograd.grad within a model {_UNTRACED}")
     roots, leaves = _listed(outputs), _listed(inputs)
     given = _listed(grad_outputs) if grad_outputs is not None else (None,) * len(roots)
     walk = _Walk([_edge(tensor) for tensor in leaves])
     with torch.set_grad_enabled(create_graph):
         starts = [torch.ones_like(root) if first is None else first for root, first in zip(roots, given, strict=True)]
         found = walk.run([_edge(root) for root in roots], starts)
-    if not allow_unused and any(gradient is None for gradient in found):
-        raise RuntimeError("One of the differentiated Tensors appears to not have been used in the graph.")
+    if create_graph and not any(gradient is not None and gradient.requires_grad for gradient in found):
+        # The nodes of one level of torch.func, run at another, make gradients that nothing can be traced through.
+        raise CaptureError(f"a gradient of a gradient (torch.func.vjp or hessian) {_UNTRACED}")
     return tuple(found)
+
+
+def no_hook(tensor: Tensor, hook: Any) -> None:
+    """Stands in for `Tensor.register_hook`: the engine runs hooks, and the walk cannot see them.
+
+    Raises:
+        CaptureError: always.
+    """
+    del tensor, hook
+    raise CaptureError(f"a hook on the gradient of a tensor within a model {_UNTRACED}")
 
 
 def _listed(tensors: Any) -> tuple[Any, ...]:

@@ -63,7 +63,7 @@ def _no_state(*args: object, **kwargs: object) -> torch.Tensor:
 def device_table(sheet: GpuSheet) -> Generator[None]:
     """Registers a device interface with Dynamo, through the hook that torch has for devices of other vendors."""
     interfaces = internals("torch._dynamo.device_interface")
-    interfaces.init_device_reg()
+    interfaces.get_registered_device_interfaces()  # if nobody has asked for them yet, they are registered now
     answers: dict[str, object] = {
         "current_device": 0,
         "set_device": None,

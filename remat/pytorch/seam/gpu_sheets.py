@@ -88,7 +88,8 @@ def sheet_of(gpu: str | GpuSheet) -> GpuSheet:
         return gpu
     if not isinstance(gpu, str):  # pyright: ignore[reportUnnecessaryIsInstance]  # users are untyped
         raise InvalidOption(f"a device is given by its name or a GpuSheet, got {gpu!r}")
-    if gpu not in SHEETS:
-        hint = near(gpu, SHEETS) or ";"
+    name = gpu.lower().replace("-80gb", "")
+    if name not in SHEETS:
+        hint = near(name, SHEETS) or ";"
         raise UnknownName(f"no device is named {gpu!r}{hint} there are: cpu, cuda, {', '.join(SHEETS)}")
-    return SHEETS[gpu]
+    return SHEETS[name]

@@ -21,7 +21,7 @@ USED: dict[str, tuple[str, ...]] = {
     "torch._dynamo.device_interface": (
         "CudaInterface",
         "device_interfaces",
-        "init_device_reg",
+        "get_registered_device_interfaces",
         "register_interface_for_device(device, device_interface)",
     ),
     "torch._dynamo.config": ("accumulated_recompile_limit", "automatic_dynamic_shapes", "recompile_limit"),

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Mapping, MutableMapping
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Mapping, MutableMapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from functools import partial
-from types import CellType
+from types import CellType, FunctionType, MethodType
 from typing import Any, cast
 
 import torch
@@ -32,7 +33,9 @@ def moved(
 ) -> Generator[Call]:
     """Gives the arguments as fake tensors on a device, and has the model hold such tensors, too.
 
-    The tensors of a function are those of its closure: there modules are looked into, too.
+    Modules are looked for where Python code holds them: in lists and closures, among defaults and arguments, in the
+    globals that a function names. Tensors are looked for in modules, closures and such globals. Lists and dicts of a
+    module are copied for the time, so that what the model puts into them is gone afterwards.
 
     Args:
         model_or_fn: a module, a method of one, a `functools.partial`, or a function.
@@ -55,53 +58,86 @@ def moved(
 
     before: list[tuple[MutableMapping[str, Any], dict[str, Any]]] = []
     cells: list[tuple[CellType, Any]] = []
-    modules: dict[int, nn.Module] = {}
+    held = _Held()
+    held.look_into((model_or_fn, args, kwargs))
     try:
-        for holder in _holders(model_or_fn):
-            if isinstance(holder, CellType):
-                cells.append((holder, holder.cell_contents))
-                holder.cell_contents = fake(holder.cell_contents)
-            else:
-                modules |= {id(module): module for module in holder.modules()}
-        for module in modules.values():
+        for cell in held.cells:
+            cells.append((cell, cell.cell_contents))
+            cell.cell_contents = tree_map(fake, cell.cell_contents)
+        for module in held.modules.values():
             own: dict[str, Any] = vars(module)
             for place in (own["_parameters"], own["_buffers"], own):
                 before.append((place, dict(place)))
-                place.update(
-                    {name: tree_map(fake, value) for name, value in place.items() if _has_tensors(name, value)}
-                )
+                place.update({name: tree_map(fake, value) for name, value in place.items() if name not in _REGISTERED})
+        for place, name in held.named:
+            before.append((place, dict(place)))
+            place[name] = tree_map(fake, place[name])
         moved_args, moved_kwargs = tree_map(fake, (args, dict(kwargs)))
         yield moved_args, moved_kwargs
     finally:
-        for place, content in before:
+        for place, content in reversed(before):
             place.clear()
             place.update(content)
         for cell, content in cells:
             cell.cell_contents = content
 
 
-def _holders(model_or_fn: Any) -> Iterator[Any]:
-    """Finds what a callable computes with: modules, and the cells of closures that hold tensors."""
-    if isinstance(model_or_fn, nn.Module):
-        yield model_or_fn
-    elif isinstance(model_or_fn, partial):
-        yield from _holders(model_or_fn.func)
-    else:
-        if isinstance(owner := getattr(model_or_fn, "__self__", None), nn.Module):
-            yield owner
-        for cell in getattr(model_or_fn, "__closure__", None) or ():
-            try:
-                content = cell.cell_contents
-            except ValueError:  # nothing is assigned to it yet
-                continue
-            if isinstance(content, Tensor):
-                yield cell
-            elif callable(content):
-                yield from _holders(content)
+@dataclass
+class _Held:
+    """Collects what a callable computes with.
+
+    Attributes:
+        modules: by their `id`.
+        cells: of closures, with tensors in them.
+        named: the globals of a function, and a name in them that stands for a tensor.
+        seen: the `id` of everything that was looked into.
+    """
+
+    modules: dict[int, nn.Module] = field(default_factory=dict[int, nn.Module])
+    cells: list[CellType] = field(default_factory=list[CellType])
+    named: list[tuple[dict[str, Any], str]] = field(default_factory=list[tuple[dict[str, Any], str]])
+    seen: set[int] = field(default_factory=set[int])
+
+    def look_into(self, value: Any) -> None:
+        """Looks into a value, and into all that it refers to."""
+        if id(value) in self.seen or isinstance(value, type | Tensor):
+            return
+        self.seen.add(id(value))
+        if isinstance(value, nn.Module):
+            self.modules |= {id(module): module for module in value.modules()}
+            for module in value.modules():
+                self.look_into([held for name, held in vars(module).items() if name not in _REGISTERED])
+        elif isinstance(value, FunctionType):
+            self._look_into_function(value)
+        elif isinstance(value, partial):
+            self.look_into([value.func, value.args, value.keywords])
+        elif isinstance(value, MethodType):
+            self.look_into([value.__self__, value.__func__])
+        elif isinstance(value, list | tuple | dict):
+            for leaf in tree_leaves(value):
+                self.look_into(leaf)
+        elif callable(value):
+            self.look_into([*getattr(value, "__dict__", {}).values()])
+
+    def _look_into_function(self, function: FunctionType) -> None:
+        if function.__module__.partition(".")[0] == "torch":
+            return
+        for cell in function.__closure__ or ():
+            with suppress(ValueError):  # nothing is assigned to it yet
+                if _has_tensors(cell.cell_contents):
+                    self.cells.append(cell)
+                self.look_into(cell.cell_contents)
+        self.look_into([function.__defaults__, function.__kwdefaults__])
+        for name in function.__code__.co_names:
+            value = function.__globals__.get(name)
+            if isinstance(value, Tensor):
+                self.named.append((function.__globals__, name))
+            elif isinstance(value, nn.Module | FunctionType | list | tuple | dict):
+                self.look_into(value)
 
 
-def _has_tensors(name: str, value: Any) -> bool:
-    return name not in _REGISTERED and any(isinstance(leaf, Tensor) for leaf in tree_leaves(value))
+def _has_tensors(value: Any) -> bool:
+    return any(isinstance(leaf, Tensor) for leaf in tree_leaves(value))
 
 
 def _fake(tensor: Tensor, device: torch.device, mode: FakeTensorMode) -> Tensor:

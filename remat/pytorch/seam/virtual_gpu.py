@@ -7,7 +7,7 @@ matrix product, which configuration of a kernel wins, max-autotune) cannot be kn
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
@@ -18,7 +18,7 @@ import torch
 from remat.errors import InvalidOption, NotInstalled, UnsupportedTorch
 from remat.pytorch.seam.device_guard import guarded_without_driver
 from remat.pytorch.seam.driver_answers import device_table, torch_cuda, triton_driver
-from remat.pytorch.seam.gpu_sheets import GpuSheet, sheet_of
+from remat.pytorch.seam.gpu_sheets import SHEETS, GpuSheet, sheet_of
 from remat.pytorch.seam.internals import internals
 from remat.pytorch.seam.swap import swapped
 from remat.pytorch.seam.torch_names import FakeTensorMode, TorchDispatchMode
@@ -46,11 +46,15 @@ def device_of(name: object) -> tuple[torch.device, Callable[[], AbstractContextM
         name: a device of torch, such as "cpu" or, where there is a GPU, "cuda"; or a GPU's sheet or its name.
 
     Raises:
+        InvalidOption: it is no name, or not one that torch can read.
         UnknownName: torch knows no such device, and there is no sheet of that name.
         NotInstalled, UnsupportedTorch: see `virtual_gpu`.
     """
     if isinstance(name, torch.device | str) and str(name).split(":")[0] in ("cpu", "cuda"):
-        device = torch.device(name)
+        try:
+            device = torch.device(name)
+        except RuntimeError as error:
+            raise InvalidOption(f"device must name a device of torch, got {name!r} ({error})") from None
         if device.type == "cuda" and not torch.cuda.is_available():
             raise NotInstalled(
                 f"device={str(name)!r} needs a GPU in this machine; to compile for one that is not there, name it: "
@@ -60,6 +64,13 @@ def device_of(name: object) -> tuple[torch.device, Callable[[], AbstractContextM
     sheet = sheet_of(name)  # pyright: ignore[reportArgumentType]  # which refuses what is no name
     require_triton()
     return torch.device("cuda", 0), lambda: virtual_gpu(sheet)
+
+
+def captured_for(meta: Mapping[str, str]) -> str | GpuSheet:
+    """Finds the device that a graph was captured for: a GPU by its sheet, or else what this machine has."""
+    if meta.get("device") != "cuda":
+        return "cpu"
+    return next((sheet for sheet in SHEETS.values() if sheet.name == meta.get("gpu")), "cuda")
 
 
 @contextmanager
@@ -88,8 +99,8 @@ def virtual_gpu(gpu: str | GpuSheet = "h100") -> Generator[GpuSheet]:
         stack.callback(_forget)
         stack.enter_context(guarded_without_driver())
         for exchange in (
+            device_table,  # before `torch.cuda` counts a device: those of the machine itself are registered first
             torch_cuda,
-            device_table,
             triton_driver,
             _inductor,
             _layouts_of_cudnn,
