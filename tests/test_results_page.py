@@ -73,6 +73,16 @@ def test_the_times_of_the_sources_tables() -> None:
     assert f"{longer:.1f} times as long" in claimed("The sources' tables", "acquisition")
 
 
+def test_simulated_peaks_by_kernels_for_a_gpu() -> None:
+    rows = pd.DataFrame(json.loads((RESULTS / "gpu_peak_error.json").read_text())["rows"])
+    assert f"for {len(rows)} passes of {rows.instance.nunique()} graphs of the corpus" in PAGE
+    for by in ("kernels", "values"):
+        error = (rows[by] / rows.inductor - 1).abs()
+        row = claimed("Simulated peaks", by)
+        figures = f"{error.median():.1%} | {error.quantile(0.9):.0%} | {error.max():.0%}"
+        assert f"| {figures} ({rows.instance[error.idxmax()]}) |" in row
+
+
 def test_memory_against_traffic_for_a_gpu() -> None:
     models = json.loads((RESULTS / "gpu_plans.json").read_text())["models"]
     rows = [row for model in models for row in model["rows"] if row["budget"] < 1]
