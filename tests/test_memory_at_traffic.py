@@ -98,7 +98,7 @@ def test_the_command_takes_the_limit_and_the_device(graph: Graph, torchs: dict[f
         "--objective",
         "saved",
         "--time-limit",
-        2,
+        60,
         "--device",
         "a100",
         "--json",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from remat.errors import InvalidOption
 from remat.facts.graph import Graph
 from remat.predict.time.known_devices import backend_of
 
@@ -17,11 +16,9 @@ def for_device(graph: Graph, device: str | None) -> Graph:
         device: "cpu", or a GPU by name, such as "a100"; None for that of the graph.
 
     Raises:
-        InvalidOption: the device is no text.
+        InvalidOption: the device is no name.
         UnknownName: no device is known by this name.
     """
     if device is None:
         return graph
-    if not isinstance(device, str):  # pyright: ignore[reportUnnecessaryIsInstance]  # users are untyped
-        raise InvalidOption(f'device must be "cpu", or a GPU by name such as "a100", got {device!r}')
     return replace(graph, meta={**graph.meta, "device": "cpu" if backend_of(device) == "cpu" else "cuda"})
