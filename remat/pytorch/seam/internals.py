@@ -94,7 +94,7 @@ USED: dict[str, tuple[str, ...]] = {
     "torch._inductor.utils": (),
     "torch._inductor.virtualized": ("V",),
     "torch._prims_common": ("suggest_memory_format",),
-    "torch._subclasses.fake_tensor": ("unset_fake_temporarily",),
+    "torch._subclasses.fake_tensor": ("init_gpu_context(device)", "unset_fake_temporarily"),
     "torch.autograd": ("_disable_profiler_legacy",),
     "torch.autograd.profiler_legacy": ("profile._start_trace",),
     "torch.utils._mode_utils": ("no_dispatch",),

@@ -192,7 +192,15 @@ def _layouts_of_cudnn(sheet: GpuSheet) -> Generator[None]:
 def _no_device_for_fakes(sheet: GpuSheet) -> Generator[None]:
     """Has fake tensors call no driver, though `torch.cuda` says that it is available."""
     del sheet
-    with patch.object(FakeTensorMode, "avoid_device_init", True):
+
+    def nothing_to_wake(device: torch.device) -> None:  # torch 2.11 makes a real tensor there
+        del device
+
+    fake_tensor = internals("torch._subclasses.fake_tensor")
+    with (
+        patch.object(FakeTensorMode, "avoid_device_init", True),
+        swapped(fake_tensor, "init_gpu_context", nothing_to_wake),
+    ):
         yield
 
 
