@@ -63,6 +63,11 @@ class MemoryBudget(CostModel):
         return terms if self.limits_peak else replace(terms, budget_bytes=self._saved_bytes(graph))
 
     @property
+    def saved_limits(self) -> tuple[int | Fraction, ...]:
+        """The budget, if it is one of saved activations."""
+        return (self._amount,) if self.of == "saved" else ()
+
+    @property
     def peak_limits(self) -> tuple[int | Fraction, ...]:
         """The budget, if it is one of the peak."""
         return (self._amount,) if self.of == "peak" else ()

@@ -85,6 +85,7 @@ from remat.views.explain import explain as explain
 from remat.views.show import show as show
 
 if TYPE_CHECKING:
+    from remat.pytorch import SharedBudget as SharedBudget
     from remat.pytorch import capture as capture
     from remat.pytorch import compile as compile
     from remat.pytorch.eager.selective import selective_policy as selective_policy
@@ -92,6 +93,7 @@ if TYPE_CHECKING:
 # Names whose modules import torch: loaded when first used. Not for a name that is also the name of
 # its module: importing the module, anywhere, would bind the module to that name.
 _LAZY = {
+    "SharedBudget": "remat.pytorch",
     "capture": "remat.pytorch",
     "compile": "remat.pytorch",
     "selective_policy": "remat.pytorch.eager.selective",

@@ -21,7 +21,7 @@ torch.manual_seed(0)
 model = torch.nn.Sequential(torch.nn.Linear(8, 8, bias=False), torch.nn.Linear(8, 8, bias=False))
 called = []
 original = Partitioner._plan
-Partitioner._plan = lambda self, graph: called.append(1) or original(self, graph)
+Partitioner._plan = lambda self, *given: called.append(1) or original(self, *given)
 found = []
 for settings in sys.argv[1:]:
     mode, solver = settings.split()

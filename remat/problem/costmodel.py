@@ -102,6 +102,15 @@ class CostModel(ABC):
         return ""
 
     @property
+    def saved_limits(self) -> tuple[int | Fraction, ...]:
+        """The most bytes that may be saved, if the model limits that; `terms` has them in bytes of one graph.
+
+        An `int` is a number of bytes: one for all graphs of a run together, of whatever sizes (see
+        `remat.improve.together`). A `Fraction` is one of what each graph saves by default.
+        """
+        return ()
+
+    @property
     def peak_limits(self) -> tuple[int | Fraction, ...]:
         """The most bytes that may be alive at once (see `remat.predict.memory`), if the model limits that.
 
@@ -175,6 +184,11 @@ class Sum(CostModel):
     def data(self) -> str:
         """What its parts depend on, one after the other."""
         return "\n".join(part.data() for part in self.parts)
+
+    @property
+    def saved_limits(self) -> tuple[int | Fraction, ...]:
+        """Those of all parts; the tightest counts."""
+        return tuple(limit for part in self.parts for limit in part.saved_limits)
 
     @property
     def peak_limits(self) -> tuple[int | Fraction, ...]:

@@ -1,8 +1,8 @@
 """Everything about PyTorch: from a model to a `Graph`, and from a plan to a training step that follows it.
 
-Nothing else in the library imports torch, and `import remat` does not either: `remat.capture`, `remat.compile` and
-`remat.selective_policy` load this package when they are first used. It may import every floor of `remat`. Six rooms,
-each of which imports those before it (`inductor` and `eager` leave each other alone):
+Nothing else in the library imports torch, and `import remat` does not either: `remat.capture`, `remat.compile`,
+`remat.SharedBudget` and `remat.selective_policy` load this package when they are first used. It may import every floor
+of `remat`. Six rooms, each of which imports those before it (`inductor` and `eager` leave each other alone):
 
     seam        torch's private names, and what is exchanged in torch while one of our calls runs
     read        from a model to its joint graph, and from that to the facts of a `Graph`
@@ -17,6 +17,7 @@ Begin with `read.capture` and `run.partitioner`.
 from remat.pytorch.read.capture import capture, capture_all
 from remat.pytorch.run.compile import backend, compile
 from remat.pytorch.run.partitioner import Partitioner
+from remat.pytorch.run.shared_budget import SharedBudget
 from remat.pytorch.seam.virtual_gpu import virtual_gpu
 
-__all__ = ["Partitioner", "backend", "capture", "capture_all", "compile", "virtual_gpu"]
+__all__ = ["Partitioner", "SharedBudget", "backend", "capture", "capture_all", "compile", "virtual_gpu"]

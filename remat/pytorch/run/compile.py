@@ -14,8 +14,10 @@ from remat.answer.solver import Solver
 from remat.errors import InvalidOption
 from remat.problem.costmodel import CostModel
 from remat.pytorch.read.interpreter import run_uncompiled
+from remat.pytorch.run.budgeted import compile_within
 from remat.pytorch.run.eager_warning import warn_if_skipped
 from remat.pytorch.run.partitioner import OnError, Partitioner
+from remat.pytorch.run.shared_budget import SharedBudget, has_budget
 from remat.pytorch.seam.inductor_lowering import compile_fx, mode_options
 from remat.pytorch.seam.torch_names import torch_compile
 
@@ -23,7 +25,7 @@ from remat.pytorch.seam.torch_names import torch_compile
 def compile(
     model: Callable[..., Any],
     *,
-    cost_model: str | CostModel = DEFAULT_COST_MODEL,
+    cost_model: str | CostModel | SharedBudget = DEFAULT_COST_MODEL,
     solver: str | Solver | None = None,
     plan: Plan | Sequence[Plan] = (),
     recompute_parameter_copies: bool = False,
@@ -35,7 +37,9 @@ def compile(
 
     Args:
         model: a module or function.
-        cost_model: a registered name or an instance.
+        cost_model: a registered name or an instance. A budget of it is one for the whole run: all graphs of the
+            model and all sizes (see `remat.pytorch.run.shared_budget`). For one budget of several models, such as
+            blocks that are compiled one by one, a `remat.SharedBudget`.
         solver: a registered name or an instance; when left out, that of `remat.solve`.
         plan: replay this plan, or these (one a graph), instead of solving. A plan that was made for
             another graph is refused, with the difference.
@@ -59,9 +63,18 @@ def compile(
         raise InvalidOption(
             "remat.compile is TorchInductor with a plan of ours: it takes no backend= or custom_partitioner_fn"
         )
+    shared = cost_model if isinstance(cost_model, SharedBudget) else None
+    prices = cost_model.cost_model if isinstance(cost_model, SharedBudget) else cost_model
     partitioner = Partitioner.of(
-        cost_model, solver, plan=plan, recompute_parameter_copies=recompute_parameter_copies, on_error=on_error
+        prices, solver, plan=plan, recompute_parameter_copies=recompute_parameter_copies, on_error=on_error
     )
+    if shared is None and not partitioner.plans and has_budget(partitioner.cost_model):
+        shared = SharedBudget.of_one(partitioner.cost_model)
+    if shared is not None:
+        mode, given = torch_compile_kwargs.pop("mode", None), torch_compile_kwargs.pop("options", None)
+        options = _inductor_options(mode, given)
+        step = compile_within(shared, model, partitioner, options, codegen=codegen, **torch_compile_kwargs)
+        return warn_if_skipped(step, model)
     if not codegen:
         uncompiled = functools.partial(run_uncompiled, partitioner=partitioner, options={"fallback_random": True})
         return warn_if_skipped(torch_compile(model, backend=uncompiled, **torch_compile_kwargs), model)

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from remat.pytorch.run.calls import compiled_node
 from remat.pytorch.seam.compilations import DYNAMO_SKIPS, graphs_compiled, name_of
 from remat.pytorch.seam.fakes import owned
 from remat.pytorch.seam.torch_names import storage_of, tree_leaves
@@ -46,7 +47,7 @@ def warn_if_skipped(compiled: Callable[..., Any], model: Callable[..., Any]) -> 
             pending = False
         elif made := _made(result, model, (args, kwargs)):
             pending = False
-            if not _is_compiled(made):
+            if compiled_node(made) is None:
                 warnings.warn(
                     f"{name_of(model)} runs eagerly, without a plan: Dynamo compiled nothing of it. "
                     f"It skips, for one, {DYNAMO_SKIPS}",
@@ -78,17 +79,3 @@ def _storage(tensor: Tensor) -> int | None:
         return storage_of(tensor)
     except NotImplementedError:
         return None
-
-
-def _is_compiled(tensors: list[Tensor]) -> bool:
-    """Whether any part of what would compute their gradients is compiled."""
-    stack: list[Any] = [tensor.grad_fn for tensor in tensors]
-    seen = set(stack)
-    while stack:
-        node = stack.pop()
-        if node.name() == "CompiledFunctionBackward":  # AOTAutograd's, whichever compiler follows
-            return True
-        following = {source for source, _ in node.next_functions if source is not None} - seen
-        seen |= following
-        stack.extend(following)
-    return False

@@ -20,12 +20,11 @@ from remat.answer.registry import (
     find_solver,
 )
 from remat.answer.solver import Solver
-from remat.errors import InvalidOption, InvalidPlan, RematError
+from remat.errors import Infeasible, InvalidOption, InvalidPlan, RematError
 from remat.facts.annotations import recompute_parameter_copies
 from remat.facts.bans import cannot_be
 from remat.facts.given import listed
 from remat.facts.graph import Graph
-from remat.improve.choose import choose
 from remat.problem.costmodel import CostModel
 from remat.problem.demands import unpriced
 from remat.proof.certify import check_plan
@@ -34,6 +33,8 @@ from remat.pytorch.read.operators import Operator, is_dropout_free
 from remat.pytorch.read.split import split
 from remat.pytorch.run import ranks
 from remat.pytorch.run.cache_key import key_of
+from remat.pytorch.run.calls import compilation
+from remat.pytorch.run.order import Order
 from remat.pytorch.seam.torch_names import CustomPartitionerFn
 from remat.pytorch.seam.torch_partitioner import torchs_choice
 
@@ -93,50 +94,52 @@ class Partitioner(CustomPartitionerFn):
         graphs: list[Graph] = []
 
         def saved_nodes(joint_graph: fx.Graph, node_info: Any, num_fwd_outputs: int) -> list[fx.Node]:
+            order = Order(self.cost_model, self.solver, joint_graph, compilation(), is_region=not joint_inputs)
             try:
-                graph = extract(joint_graph, node_info, num_fwd_outputs)
+                graph, mine = self._planned(order, node_info, num_fwd_outputs)
             except Exception as error:
                 ranks.agreed(error, None)  # the other ranks wait for this one
                 raise
-            graphs.append(recompute_parameter_copies(graph) if self.recompute_parameter_copies else graph)
-            return self._choose(joint_graph, node_info, graphs[-1])
+            graphs.append(graph)
+            try:
+                plan = self._plan(graph, mine)
+                handed = handed_over(graph, plan)
+                order.settled(graph, plan)
+            except RematError as error:
+                if self.on_error == "raise":
+                    raise
+                warnings.warn(f"remat falls back to PyTorch's partitioner: {error}", stacklevel=2)
+                return torchs_choice(joint_graph, node_info)
+            return [node for node in joint_graph.nodes if node.name in handed]
 
         forward, backward = split(gm, joint_inputs, saved_nodes, **kwargs)
         for graph in graphs:  # none, where torch found nothing to save
             check_nothing_runs_twice(graph, forward, backward)
         return forward, backward
 
-    def _choose(self, joint_graph: fx.Graph, node_info: Any, graph: Graph) -> list[fx.Node]:
-        try:
-            handed = handed_over(graph, self._plan(graph))
-        except RematError as error:
-            if self.on_error == "raise":
-                raise
-            warnings.warn(f"remat falls back to PyTorch's partitioner: {error}", stacklevel=2)
-            return torchs_choice(joint_graph, node_info)
-        return [node for node in joint_graph.nodes if node.name in handed]
+    def _planned(self, order: Order, node_info: Any, num_fwd_outputs: int) -> tuple[Graph, Plan | Exception]:
+        """Reads the graph at the sizes that it is planned for, with this rank's plan, or why there is none."""
+        while True:
+            with order.sizes():
+                graph = extract(order.joint_graph, node_info, num_fwd_outputs)
+            if self.recompute_parameter_copies:
+                graph = recompute_parameter_copies(graph)
+            try:
+                plan = _made_for(graph, self.plans) if self.plans else order.plan(graph)
+                check_plan(unpriced(graph), plan)
+            except Exception as error:  # whatever it is, the other ranks wait for this one
+                if isinstance(error, Infeasible) and order.take_smaller_sizes():
+                    continue
+                return graph, error
+            return graph, plan
 
-    def _plan(self, graph: Graph) -> Plan:
-        """Finds a checked plan for a graph: the same one on every rank."""
-        try:
-            mine = self._own_plan(graph)
-        except Exception as error:  # whatever it is, the other ranks wait for this one
-            mine = error
+    def _plan(self, graph: Graph, mine: Plan | Exception) -> Plan:
+        """Finds a checked plan for a graph, given this rank's own: the same one on every rank."""
         plan = ranks.agreed(mine, graph)
         if isinstance(plan, Exception):
             raise plan
         if plan is not mine:  # whoever made the plan, this rank's own graph decides whether it is legal
             check_plan(unpriced(graph), plan)
-        return plan
-
-    def _own_plan(self, graph: Graph) -> Plan:
-        """Finds this rank's plan, and checks it."""
-        if self.plans:
-            plan = _made_for(graph, self.plans)
-        else:
-            plan = choose(graph, self.cost_model, self.solver).plan
-            assert plan is not None  # choose() raises where there is none
-        check_plan(unpriced(graph), plan)
         return plan
 
     def uuid(self) -> str:

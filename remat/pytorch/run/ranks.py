@@ -37,7 +37,7 @@ def agreed(mine: Plan | Exception, graph: Graph | None) -> Plan | Exception:
     """
     if not several_ranks():
         return mine
-    key = _key(graph) if graph is not None else None
+    key = key_of_graph(graph) if graph is not None else None
     offers: list[tuple[str | None, Plan | str] | None] = [None] * dist.get_world_size()
     distributed: Any = dist  # whose types are known in part
     with real_tensors():
@@ -52,8 +52,12 @@ def agreed(mine: Plan | Exception, graph: Graph | None) -> Plan | Exception:
     return mine
 
 
-def _key(graph: Graph) -> str:
+def key_of_graph(graph: Graph) -> str:
     """Makes a key of a graph: two graphs with one key have the same legal plans."""
+    return graph.once(_key)
+
+
+def _key(graph: Graph) -> str:
     digest = hashlib.sha256("\n".join(graph.signature).encode())
     bans = (graph.cannot_save.mask, graph.cannot_recompute.mask)
     marks = (graph.must_save, graph.must_recompute, graph.prefer_save, graph.prefer_recompute)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from typing import Any
+
+from torch import fx
 
 from remat.pytorch.seam.internals import internals
 
@@ -20,6 +23,35 @@ def name_of(model_or_fn: Callable[..., Any]) -> str:
 def graphs_compiled() -> int:
     """Counts the graphs that Dynamo has had compiled in this process, from caches or not."""
     return internals("torch._dynamo.utils").counters["stats"]["unique_graphs"]
+
+
+def is_whole(graph_module: fx.GraphModule, model_or_fn: Callable[..., Any]) -> bool:
+    """Whether a graph of Dynamo's is all of a model: no other one comes before or after it in a call.
+
+    If in doubt it is not: where a part of the model runs eagerly, or there is no telling.
+    """
+    reason = getattr(graph_module, "compile_subgraph_reason", None)
+    if reason is None or reason.graph_break or not reason.user_stack:
+        return False
+    frame = reason.user_stack[0]
+    if (
+        frame.filename == internals("torch._dynamo.external_utils").__file__
+    ):  # what Dynamo puts around a model with hooks
+        return True
+    function = getattr(model_or_fn, "forward", model_or_fn)
+    codes = [getattr(one, "__code__", None) for one in (function, inspect.unwrap(function))]
+    return any(
+        (frame.filename, frame.name) == (code.co_filename, code.co_name)
+        and frame.lineno in {line for *_, line in code.co_lines()}
+        for code in codes
+        if code is not None
+    )
+
+
+def times_compiled() -> int:
+    """Counts how often Dynamo compiled the piece of code before that it compiles now: for other sizes, say."""
+    now = internals("torch._guards").CompileContext.current_compile_id()
+    return (now.frame_compile_id or 0) if now is not None else 0
 
 
 @contextmanager

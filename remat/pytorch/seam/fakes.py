@@ -13,6 +13,7 @@ from torch.fx.experimental import symbolic_shapes
 from remat.errors import CaptureError
 from remat.pytorch.seam.internals import internals
 from remat.pytorch.seam.swap import torchs_own
+from remat.pytorch.seam.symbols import assumed_size
 from remat.pytorch.seam.torch_names import (
     DataDependentOutputException,
     DynamicOutputShapeException,
@@ -167,9 +168,14 @@ def real_tensors() -> Generator[None]:
 
 
 def hint(size: Any) -> int:
-    """Takes a number for a possibly symbolic size: its hint, or 4096 as in torch where there is none."""
+    """Takes a number for a possibly symbolic size: its hint, or 4096 as in torch where there is none.
+
+    Within `remat.pytorch.seam.symbols.assumed` it is the size that follows from what is assumed there.
+    """
     if isinstance(size, int):
         return size
+    if (number := assumed_size(size)) is not None:
+        return number
     sizes: Any = symbolic_shapes
     # 2.13 renamed it: the older one guards on unbacked sizes.
     number = getattr(sizes, "optimization_hint", None) or sizes.size_hint

@@ -25,6 +25,7 @@ USED: dict[str, tuple[str, ...]] = {
         "register_interface_for_device(device, device_interface)",
     ),
     "torch._dynamo.config": ("accumulated_recompile_limit", "automatic_dynamic_shapes", "recompile_limit"),
+    "torch._dynamo.external_utils": (),
     "torch._dynamo.exc": ("BackendCompilerFailed",),
     "torch._dynamo.utils": ("counters",),
     "torch._functorch.config": (
@@ -43,7 +44,7 @@ USED: dict[str, tuple[str, ...]] = {
         "get_default_op_list",
         "min_cut_rematerialization_partition(joint_module, num_fwd_outputs, static_lifetime_input_indices)",
     ),
-    "torch._guards": ("detect_fake_mode",),
+    "torch._guards": ("CompileContext.current_compile_id", "detect_fake_mode"),
     "torch._inductor": ("list_mode_options",),
     "torch._inductor.codecache": ("PyCodeCache.load(source_code)",),
     "torch._inductor.codegen.wrapper": (

@@ -37,6 +37,14 @@ def nothing_donated() -> AbstractContextManager[None]:
     return internals("torch._functorch.config").patch(donated_buffer=False)
 
 
+def every_joint_graph_partitioned() -> AbstractContextManager[None]:
+    """Has AOTAutograd partition each joint graph, where it would else find two compiled halves in its cache.
+
+    Inductor's own cache of compiled graphs is asked as ever.
+    """
+    return internals("torch._functorch.config").patch(enable_autograd_cache=False, enable_remote_autograd_cache=False)
+
+
 def backward_at_once() -> AbstractContextManager[None]:
     """Has AOTAutograd compile a backward pass together with its forward pass, not only when it runs."""
     return internals("torch._functorch.config").patch(force_non_lazy_backward_lowering=True)

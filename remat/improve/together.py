@@ -1,0 +1,194 @@
+"""Plans of several graphs within one budget: of graphs whose saved values are alive at the same time.
+
+A graph break makes two graphs of a model, and a block that is compiled by itself has one graph that is called once a
+layer. All that their forward passes save is alive when the first backward pass begins. So they are one problem: the
+graphs side by side, each counted as often as it is called, under one budget; and one price of memory for all of them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+
+from remat.answer.choice import Choice
+from remat.answer.plan import Plan
+from remat.answer.solver import Solver
+from remat.errors import LimitReached
+from remat.facts.bans import Bans
+from remat.facts.columns import frozen
+from remat.facts.graph import Graph
+from remat.improve.byte_budgets import evenly_spaced
+from remat.predict.memory import Simulator
+from remat.problem.costmodel import CostModel
+from remat.problem.problem import Problem
+from remat.problem.weights import BY_COST, Weights
+from remat.proof.budget import flow_solver, least_bytes
+from remat.proof.hull import Hull
+from remat.proof.solve import solve
+
+_BITS = 24
+"""Of a price, so that it can be multiplied with whatever a graph costs."""
+
+_BETWEEN = 8
+"""Budgets of saved bytes to look at for a budget of the peak, besides the vertices of the frontier."""
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """A graph of a run, and how often its saved values are alive at once.
+
+    Attributes:
+        graph: the joint graph.
+        problem: its prices and bans, and the budget as it would be for this graph alone (see `part_of`).
+        times: of how many calls.
+    """
+
+    graph: Graph
+    problem: Problem
+    times: int = 1
+
+    @property
+    def least(self) -> Choice:
+        """The choice that saves the fewest bytes."""
+        return least_bytes(self.problem).choice
+
+    def at(self, price: Weights) -> Choice:
+        """The choice that is best where a saved byte has a price."""
+        return flow_solver().minimum_cut(self.problem, price.coarser(_BITS)).choice
+
+
+def part_of(graph: Graph, cost_model: CostModel, made_before: Collection[str] = ()) -> Part:
+    """Poses the problem of a graph of a run.
+
+    Args:
+        graph: the joint graph.
+        cost_model: prices, bans, and the budget.
+        made_before: its inputs that other graphs of the run have made: they are alive only because they are saved,
+            and count. Other inputs are given, and count nothing.
+    """
+    problem = cost_model.pose_without_peak(graph)
+    made = np.array([name in made_before for name in graph.names], np.bool_)
+    if not made.any():
+        return Part(graph, problem)
+    counted = np.where(made[graph.base], graph.storage_bytes, 0)[graph.plannable]
+    problem = replace(problem, save_bytes=frozen(problem.save_bytes + counted))
+    fractions = [limit for limit in cost_model.saved_limits if isinstance(limit, Fraction)]
+    if fractions and problem.budget_bytes is not None:
+        owned = made & (graph.base == np.arange(len(graph)))
+        budget = problem.budget_bytes + math.floor(min(fractions) * int(graph.bytes[owned].sum()))
+        problem = replace(problem, budget_bytes=max(budget, least_bytes(problem).weight))
+    return Part(graph, problem)
+
+
+def budget_of(parts: Sequence[Part], cost_model: CostModel) -> int | None:
+    """Adds up what parts may save together: of a budget in bytes all there is, of a fraction that of each."""
+    budgets = [part.times * budget for part in parts if (budget := part.problem.budget_bytes) is not None]
+    if len(budgets) < len(parts):
+        return None
+    return min([sum(budgets), *(limit for limit in cost_model.saved_limits if isinstance(limit, int))])
+
+
+def plans_together(
+    parts: Sequence[Part], cost_model: CostModel, solver: str | Solver | None = None
+) -> tuple[list[Plan], Weights]:
+    """Finds the plans that cost least in all, with everything that is alive at once within the budget.
+
+    Args:
+        parts: whose saved values are alive at the same time.
+        cost_model: that they were posed under, with the budget.
+        solver: for the budget; when left out, that of `remat.solve`.
+
+    Returns:
+        a plan of each part, and the price of memory at the budget.
+
+    Raises:
+        Infeasible: together they save more than the budget, whatever the plans.
+        LimitReached: no plans were found with so small a peak.
+    """
+    union = side_by_side(parts)
+    if cost_model.limits_peak:
+        choice, price = _within_peak(parts, union, cost_model)
+        return [mine.plan(part.problem) for part, mine in _split(parts, choice)], price
+    budget = budget_of(parts, cost_model)
+    solution = solve(replace(union, budget_bytes=budget), solver)
+    assert solution.plan is not None  # solve() raises where there is none
+    plans = [mine.plan(part.problem) for part, mine in _split(parts, Choice.from_plan(union, solution.plan))]
+    edge = Hull(union, flow_solver()).edge_at(budget) if budget is not None else None
+    return plans, BY_COST if edge is None else edge.certificate.weights
+
+
+def side_by_side(parts: Sequence[Part]) -> Problem:
+    """Poses one problem of several, without a budget: each counts as often as it is called."""
+    starts = np.cumsum([0, *(len(part.problem) for part in parts)])
+    problems = [part.problem for part in parts]
+    costs: dict[str, Any] = {
+        label: np.concatenate([getattr(part.problem, label) * part.times for part in parts])
+        for label in ("save_cost", "recompute_cost", "save_bytes")
+    }
+    uses: dict[str, Any] = {
+        label: np.concatenate([getattr(one, label) + start for one, start in zip(problems, starts, strict=False)])
+        for label in ("producers", "consumers")
+    }
+    return Problem(
+        names=tuple(f"{i}: {name}" for i, one in enumerate(problems) for name in one.names),
+        needed=np.concatenate([one.needed for one in problems]),
+        cannot_save=_joined([one.cannot_save for one in problems]),
+        cannot_recompute=_joined([one.cannot_recompute for one in problems]),
+        **costs,
+        **uses,
+    )
+
+
+def _joined(bans: Sequence[Bans]) -> Bans:
+    starts = np.cumsum([0, *map(len, bans)]).tolist()
+    reasons = {start + i: why for start, one in zip(starts, bans, strict=False) for i, why in one.as_dict().items()}
+    return Bans.of(starts[-1], reasons)
+
+
+def _split(parts: Sequence[Part], choice: Choice) -> Iterator[tuple[Part, Choice]]:
+    start = 0
+    for part in parts:
+        end = start + len(part.problem)
+        yield part, Choice(choice.saved[start:end], choice.recomputed[start:end])
+        start = end
+
+
+def _within_peak(parts: Sequence[Part], union: Problem, cost_model: CostModel) -> tuple[Choice, Weights]:
+    """Finds the cheapest choice for all parts whose peak fits, of some that save fewer and fewer bytes."""
+    hull = Hull(union, flow_solver())
+    edges = hull.edges()
+    found = [(hull.smallest.choice, BY_COST), (hull.cheapest.choice, BY_COST)]
+    found += [(edge.left.choice, edge.certificate.weights) for edge in edges]
+    for budget in evenly_spaced(hull.smallest.saved_bytes, hull.cheapest.saved_bytes, _BETWEEN + 2)[1:-1]:
+        plan = solve(replace(union, budget_bytes=budget)).plan
+        edge = hull.edge_at(budget)
+        if plan is not None and edge is not None:
+            found.append((Choice.from_plan(union, plan), edge.certificate.weights))
+    peaks = [_peak_of(parts, choice) for choice, _ in found]
+    limits = [
+        limit if isinstance(limit, int) else max(math.floor(limit * peaks[1]), min(peaks))
+        for limit in cost_model.peak_limits
+    ]
+    fitting = [one for one, peak in zip(found, peaks, strict=True) if peak <= min(limits)]
+    if not fitting:
+        raise LimitReached(
+            f"no plans were found with a peak of at most {min(limits)} bytes for {len(parts)} graphs that are alive at "
+            f"the same time; the smallest found is {min(peaks)}; raise the budget"
+        )
+    return min(fitting, key=lambda one: one[0].cost(union))
+
+
+def _peak_of(parts: Sequence[Part], choice: Choice) -> int:
+    """Says what is alive at most: in one call of a part, beside what all other calls save."""
+    peaks: list[int] = []
+    saved: list[tuple[int, int]] = []
+    for part, mine in _split(parts, choice):
+        peaks.append(Simulator(part.graph).peak(part.graph.widened(mine.saved)))
+        saved.append((mine.saved_bytes(part.problem), part.times))
+    total = sum(bytes * times for bytes, times in saved)
+    return max(peak + total - bytes for peak, (bytes, _) in zip(peaks, saved, strict=True))

@@ -1,0 +1,107 @@
+"""Runs a model whose graphs share a budget of memory, and compiles it again where they are planned again."""
+
+from __future__ import annotations
+
+import functools
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx, nn
+
+from remat.errors import RematError
+from remat.pytorch.read.interpreter import run_uncompiled
+from remat.pytorch.run.calls import called, compiling, counted
+from remat.pytorch.run.partitioner import Partitioner
+from remat.pytorch.run.shared_budget import SharedBudget
+from remat.pytorch.seam.inductor_lowering import compile_fx
+from remat.pytorch.seam.torch_names import torch_compile
+from remat.pytorch.seam.torch_settings import every_joint_graph_partitioned
+
+
+@dataclass(frozen=True)
+class BudgetedBackend:
+    """A backend for Dynamo. What equal ones compile is the same, and Dynamo takes it from one for the other.
+
+    Attributes:
+        partitioner: splits joint graphs.
+        options: of Inductor.
+        codegen: False runs the graphs operator by operator.
+        plans: whose plans they are: 0, or of which budget, and how often it planned.
+    """
+
+    partitioner: Partitioner
+    options: Mapping[str, Any]
+    codegen: bool
+    plans: tuple[int, int]
+
+    def __call__(self, graph_module: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
+        """Compiles a graph of Dynamo's, and has its calls counted."""
+        with compiling(graph_module, example_inputs) as compilation, every_joint_graph_partitioned():
+            if self.codegen:
+                options = {**self.options, "custom_partitioner_fn": self.partitioner}
+                compiled = compile_fx(graph_module, example_inputs, options)
+            else:
+                compiled = run_uncompiled(graph_module, example_inputs, self.partitioner, {"fallback_random": True})
+        piece = None if compilation is None else compilation.piece
+        return compiled if piece is None else counted(compiled, piece)
+
+
+def compile_within(
+    budget: SharedBudget,
+    model: Callable[..., Any],
+    partitioner: Partitioner,
+    options: Mapping[str, Any],
+    *,
+    codegen: bool,
+    **torch_compile_kwargs: Any,
+) -> Callable[..., Any]:
+    """Compiles a model whose graphs share a budget.
+
+    Args:
+        budget: the budget.
+        model: a module or function.
+        partitioner: splits joint graphs.
+        options: of Inductor.
+        codegen: see `remat.compile`.
+        torch_compile_kwargs: passed on to `torch.compile`.
+    """
+
+    def compiled_anew() -> Callable[..., Any]:
+        # Blocks with a budget each run one compiled graph, as long as none of them has plans of its own.
+        own = () if budget.is_alone and not budget.generation else (id(budget), budget.generation)
+        backend = BudgetedBackend(partitioner, options, codegen, own or (0, 0))
+        return torch_compile(model, backend=backend, **torch_compile_kwargs)
+
+    compiled, generation = compiled_anew(), budget.generation
+    if compiled is model:  # torch's switch for "do not compile" is set
+        return compiled
+    run: Callable[..., Any] = _function_of(compiled)
+
+    @functools.wraps(run)
+    def step(*args: Any, **kwargs: Any) -> Any:
+        nonlocal run, generation
+        if torch.compiler.is_compiling():
+            return run(*args, **kwargs)
+        if torch.is_grad_enabled():
+            try:
+                budget.begin_step()
+            except RematError as error:
+                if partitioner.on_error == "raise":
+                    raise
+                warnings.warn(f"remat keeps the plans that it has: {error}", stacklevel=2)
+        if generation != budget.generation:
+            run, generation = _function_of(compiled_anew()), budget.generation
+        with called(budget, model):
+            return run(*args, **kwargs)
+
+    if not isinstance(compiled, nn.Module):
+        return step
+    compiled.forward = step
+    return compiled
+
+
+def _function_of(compiled: Callable[..., Any]) -> Callable[..., Any]:
+    return compiled.forward if isinstance(compiled, nn.Module) else compiled

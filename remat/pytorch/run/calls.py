@@ -1,0 +1,144 @@
+"""Counts the calls whose saved values are alive: from the forward pass of a compiled graph to its backward pass."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import Tensor, fx
+
+from remat.answer.plan import Plan
+from remat.answer.solver import Solver
+from remat.facts.graph import Graph
+from remat.pytorch.run.shared_budget import Piece, SharedBudget
+from remat.pytorch.seam.compilations import is_whole
+from remat.pytorch.seam.torch_names import tree_leaves
+
+
+@dataclass
+class Call:
+    """A call of a model by its user.
+
+    Attributes:
+        budget: that the model's graphs share.
+        model: what was called.
+        graphs: how many compiled graphs have run in it so far.
+    """
+
+    budget: SharedBudget
+    model: Callable[..., Any]
+    graphs: int = 0
+
+
+@dataclass
+class Compilation:
+    """A graph of Dynamo's on its way to a compiled one.
+
+    Attributes:
+        budget: that it shares.
+        others: other graphs may follow in the same step.
+        made_before: which of its inputs are activations of the run, by position.
+        piece: what came of it; None as long as there is no plan.
+    """
+
+    budget: SharedBudget
+    others: bool
+    made_before: frozenset[int]
+    piece: Piece | None = field(default=None)
+
+    def plan(self, graph: Graph, joint_graph: fx.Graph, solver: Solver | None) -> Plan:
+        """Chooses a plan for the graph (see `SharedBudget.plan_for`)."""
+        return self.budget.plan_for(graph, solver, self._made_before(joint_graph), others=self.others)
+
+    def settle(self, graph: Graph, plan: Plan, joint_graph: fx.Graph) -> bool:
+        """Notes what the graph runs, and says whether larger sizes of it may save up to the whole budget."""
+        self.piece = self.budget.compiled(graph, plan, self._made_before(joint_graph), others=self.others)
+        return self.piece.may_take_all
+
+    def sizes_seen(self, joint_graph: fx.Graph) -> dict[str, int]:
+        """Finds the sizes that the same graph was planned for before; to be changed in place."""
+        structure = hash(tuple((node.name, str(node.target)) for node in joint_graph.nodes))
+        return self.budget.largest.setdefault(structure, {})
+
+    def _made_before(self, joint_graph: fx.Graph) -> list[str]:
+        """Lists the inputs of a joint graph that are activations of the run."""
+        inputs = joint_graph.find_nodes(op="placeholder")
+        return [node.name for node in inputs if getattr(node.meta.get("desc"), "idx", None) in self.made_before]
+
+
+_call: ContextVar[Call | None] = ContextVar("_call", default=None)
+_compilation: ContextVar[Compilation | None] = ContextVar("_compilation", default=None)
+
+
+def compilation() -> Compilation | None:
+    """Finds the compilation under way in this thread, if its graph shares a budget."""
+    return _compilation.get()
+
+
+@contextmanager
+def called(budget: SharedBudget, model: Callable[..., Any]) -> Generator[None]:
+    """Counts what runs in the block as one call of a model."""
+    token = _call.set(Call(budget, model))
+    try:
+        yield
+    finally:
+        _call.reset(token)
+
+
+@contextmanager
+def compiling(graph_module: fx.GraphModule, inputs: Sequence[Any]) -> Generator[Compilation | None]:
+    """Plans what is compiled in the block as a part of the call under way; by itself where there is none."""
+    call = _call.get()
+    if call is None:
+        yield None
+        return
+    others = not (call.budget.is_alone and not call.graphs and is_whole(graph_module, call.model))
+    tensors = [(i, value) for i, value in enumerate(inputs) if isinstance(value, Tensor)]
+    made = frozenset(i for i, tensor in tensors if others and tensor.requires_grad and not tensor.is_leaf)
+    token = _compilation.set(Compilation(call.budget, others, made))
+    try:
+        yield _compilation.get()
+    finally:
+        _compilation.reset(token)
+
+
+def counted(compiled: Callable[..., Any], piece: Piece) -> Callable[..., Any]:
+    """Has a compiled graph tell the budget of the call when it saves values, and when they are free."""
+
+    def run(*args: Any) -> Any:
+        results = compiled(*args)
+        call = _call.get()
+        if call is not None:
+            call.graphs += 1
+            node = compiled_node([leaf for leaf in tree_leaves(results) if isinstance(leaf, Tensor)])
+            if node is not None:
+                call.budget.began(piece)
+                _when_read(node, call.budget, piece.key)
+        return results
+
+    return run
+
+
+def _when_read(node: Any, budget: SharedBudget, key: str) -> None:
+    """Tells the budget once that a call's saved values are read, or that nobody can read them any more."""
+    gone = weakref.finalize(node, budget.ended, key)
+    gone.atexit = False
+    # Not a hook after the node: torch would keep the incoming gradients alive for it.
+    node.register_prehook(lambda *_: gone())  # pyright: ignore[reportUnknownLambdaType]
+
+
+def compiled_node(tensors: Sequence[Tensor]) -> Any:
+    """Finds the nearest compiled part of what would compute the gradients of some tensors; None if there is none."""
+    stack: list[Any] = [tensor.grad_fn for tensor in tensors if tensor.grad_fn is not None]
+    seen = set(stack)
+    for node in stack:
+        if node.name() == "CompiledFunctionBackward":  # AOTAutograd's, whichever compiler follows
+            return node
+        following = [source for source, _ in node.next_functions if source is not None and source not in seen]
+        seen.update(following)
+        stack.extend(following)
+    return None

@@ -1,0 +1,78 @@
+"""What is asked for when a joint graph is planned: by whom, for which sizes, within which budget."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+
+from torch import fx
+
+from remat.answer.plan import Plan
+from remat.answer.solver import Solver
+from remat.facts.graph import Graph
+from remat.improve.choose import choose
+from remat.improve.together import part_of
+from remat.problem.costmodel import CostModel
+from remat.pytorch.run.calls import Compilation
+from remat.pytorch.run.sizes import keep_within, limits_of, sizes_to_plan_for
+from remat.pytorch.seam.symbols import assumed
+
+
+class Order:
+    """A joint graph that needs a plan.
+
+    Args:
+        cost_model, solver: of the partitioner.
+        joint_graph: of torch.
+        compilation: what it is a part of, if its graph shares a budget with others.
+        is_region: the graph is the body of a `nested_compile_region`: what it saves, the graph around it saves.
+    """
+
+    def __init__(
+        self,
+        cost_model: CostModel,
+        solver: Solver | None,
+        joint_graph: fx.Graph,
+        compilation: Compilation | None,
+        *,
+        is_region: bool,
+    ) -> None:
+        self.cost_model, self.solver, self.joint_graph = cost_model, solver, joint_graph
+        self.compilation, self.is_region = compilation, is_region
+        seen = {} if compilation is None else compilation.sizes_seen(joint_graph)
+        self._tried = sizes_to_plan_for(joint_graph, cost_model, seen)
+
+    def sizes(self) -> AbstractContextManager[None]:
+        """Has the graph read at the sizes that it is planned for."""
+        return assumed(self._tried[0])
+
+    def take_smaller_sizes(self) -> bool:
+        """Goes on with the next smaller sizes, if there are any."""
+        if len(self._tried) > 1:
+            self._tried.pop(0)
+            return True
+        return False
+
+    def plan(self, graph: Graph) -> Plan:
+        """Chooses a plan for the graph at these sizes.
+
+        Raises:
+            Infeasible, LimitReached, UnsupportedProblem: see `remat.choose`.
+        """
+        if self.compilation is not None and not self.is_region:
+            return self.compilation.plan(graph, self.joint_graph, self.solver)
+        if self.compilation is not None and self.compilation.budget.limit_bytes is not None:
+            part = part_of(graph, self.cost_model)
+            return part.least.plan(part.problem)
+        plan = choose(graph, self.cost_model, self.solver).plan
+        assert plan is not None  # choose() raises where there is none
+        return plan
+
+    def settled(self, graph: Graph, plan: Plan) -> None:
+        """Notes what the graph runs, and has Dynamo compile another one for sizes at which it breaks the budget."""
+        saved_limit, peak_limit = limits_of(self.cost_model)
+        if self.compilation is not None and not self.is_region:
+            self.compilation.sizes_seen(self.joint_graph).update(self._tried[0])
+            if not self.compilation.settle(graph, plan, self.joint_graph) and saved_limit is not None:
+                owners = {int(graph.base[graph.index[name]]) for name in plan.saved}
+                saved_limit = sum(int(graph.bytes[owner]) for owner in owners if not graph.input[owner])
+        keep_within(self.joint_graph, graph, plan, self._tried[0], saved_limit, peak_limit)

@@ -1,0 +1,259 @@
+"""One budget for a whole run: which plans its graphs get, by what was seen to be alive at the same time.
+
+A graph is planned when torch compiles it, and nobody knows then what will be alive beside it. So the first step is a
+careful one: a graph after which others may come saves the least it can. What is alive at once is counted from then on
+(`remat.pytorch.run.calls`), and before the next step all these graphs are planned together (`remat.improve.together`)
+and compiled again. A graph that comes later is planned at the same price of memory.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections import Counter, deque
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+from remat.answer.choice import Choice
+from remat.answer.plan import Plan
+from remat.answer.registry import DEFAULT_BUDGET_SOLVER, find_costmodel
+from remat.answer.solver import Solver
+from remat.errors import InvalidOption, RematError
+from remat.facts.graph import Graph
+from remat.improve.choose import choose
+from remat.improve.peak_search import fit_peak
+from remat.improve.together import Part, part_of, plans_together
+from remat.problem.costmodel import CostModel
+from remat.problem.weights import Weights
+from remat.proof.solve import solve
+from remat.pytorch.run import ranks
+from remat.words import human_bytes
+
+Together: TypeAlias = frozenset[tuple[str, int]]
+"""Keys of pieces, and how many calls of each are alive at the same time."""
+
+_REPLANNED = 4
+"""How often all graphs are planned again at most: Dynamo gives a piece of code up after eight compilations."""
+
+
+@dataclass(frozen=True, eq=False)
+class Piece:
+    """A graph that is compiled.
+
+    Attributes:
+        key: equal for equal graphs at equal sizes.
+        part: its problem.
+        plan: what it runs.
+        saved_bytes: by the plan, with what other graphs made for it.
+        is_careful: it saves the least it can, until it is known what else is alive.
+        may_take_all: nothing else shares the budget, as far as is known.
+    """
+
+    key: str
+    part: Part
+    plan: Plan
+    saved_bytes: int
+    is_careful: bool
+    may_take_all: bool
+
+
+class SharedBudget:
+    """A budget for all that is compiled with it: `remat.compile(block, cost_model=shared)` for each block.
+
+    `remat.compile(model, cost_model=MemoryBudget("8GB"))` is the same for the graphs of one model. Blocks that are
+    compiled one by one, as for FSDP, share one object of this class instead.
+
+    Args:
+        cost_model: with a budget of saved memory or of the peak: a registered name or an instance.
+
+    Raises:
+        InvalidOption: the cost model has no budget.
+
+    >>> from costmodels import MemoryBudget
+    >>> shared = SharedBudget(MemoryBudget("8GB"))
+    >>> shared
+    <SharedBudget of MemoryBudget(budget='8GB', of='saved', estimator='roofline'): nothing is compiled>
+    """
+
+    def __init__(self, cost_model: str | CostModel) -> None:
+        model = find_costmodel(cost_model)
+        if not has_budget(model):
+            raise InvalidOption(f"SharedBudget needs a cost model with a budget, such as MemoryBudget, got {model!r}")
+        self.cost_model, self.is_alone = model, False
+        self.generation = 0
+        self.largest: dict[int, dict[str, int]] = {}
+        self._pieces: dict[str, Piece] = {}
+        self._plans: Mapping[str, Plan] = {}
+        self._price: Weights | None = None
+        self._solver: Solver | None = None
+        self._live: Counter[str] = Counter()
+        self._released: deque[str] = deque()
+        self._seen: set[Together] = set()
+        self._planned: set[Together] = set()
+        self._has_warned = False
+
+    @classmethod
+    def of_one(cls, cost_model: CostModel) -> SharedBudget:
+        """The budget of one model that shares it with no other."""
+        budget = cls(cost_model)
+        budget.is_alone = True
+        return budget
+
+    @property
+    def limit_bytes(self) -> int | None:
+        """The budget in bytes; None if it is a fraction."""
+        limits = (*self.cost_model.saved_limits, *self.cost_model.peak_limits)
+        return min((limit for limit in limits if isinstance(limit, int)), default=None)
+
+    @property
+    def held_bytes(self) -> int:
+        """What the calls save that are alive now, by their plans."""
+        self._count_released()
+        return sum(self._pieces[key].saved_bytes * times for key, times in self._live.items())
+
+    def plan_for(self, graph: Graph, solver: Solver | None, made_before: Collection[str], *, others: bool) -> Plan:
+        """Chooses a plan when a graph is compiled.
+
+        Args:
+            graph: the joint graph.
+            solver: for budgets; None for that of `remat.solve`.
+            made_before: its inputs that are activations of the run.
+            others: other graphs may follow in the same step.
+
+        Raises:
+            Infeasible, LimitReached: see `remat.choose`.
+        """
+        if (plan := self._plans.get(ranks.key_of_graph(graph))) is not None:
+            return plan
+        self._solver = solver
+        part, limit = part_of(graph, self.cost_model, made_before), self.limit_bytes
+        if limit is None:  # a fraction: of this graph's, as of all others'
+            return self._within(part, None)
+        room = max(limit - self.held_bytes, 0)
+        if self._price is not None and not self.cost_model.limits_peak:
+            choice = part.at(self._price)
+            if choice.saved_bytes(part.problem) <= room:
+                return choice.plan(part.problem)
+        if not others:
+            try:
+                return self._within(part, room)
+            except RematError:
+                if room == limit:  # nothing else is alive
+                    raise
+        return part.least.plan(part.problem)
+
+    def _within(self, part: Part, room: int | None) -> Plan:
+        """Finds the best plan in a number of bytes; None for the graph's own part of the budget."""
+        if not self.cost_model.limits_peak:
+            problem = part.problem if room is None else replace(part.problem, budget_bytes=room)
+            plan = solve(problem, self._solver).plan
+        elif room is None:
+            plan = choose(part.graph, self.cost_model, self._solver).plan
+        else:
+            plan = fit_peak(part.graph, part.problem, (room,), self._solver or DEFAULT_BUDGET_SOLVER).plan
+        assert plan is not None  # all of them raise where there is none
+        return plan
+
+    def compiled(self, graph: Graph, plan: Plan, made_before: Collection[str], *, others: bool) -> Piece:
+        """Notes what a graph runs."""
+        key, part = ranks.key_of_graph(graph), part_of(graph, self.cost_model, made_before)
+        saved_bytes = Choice.from_plan(part.problem, plan).saved_bytes(part.problem)
+        is_careful = key not in self._plans and self._price is None and (others or self.limit_bytes is None)
+        may_take_all = key not in self._plans and not others
+        self._pieces[key] = Piece(key, part, plan, saved_bytes, is_careful, may_take_all)
+        return self._pieces[key]
+
+    def began(self, piece: Piece) -> None:
+        """Counts a call whose saved values are alive from now on; warns once if they break the budget."""
+        self._count_released()
+        self._pieces.setdefault(piece.key, piece)
+        self._live[piece.key] += 1
+        limit = self.limit_bytes
+        if limit is None or self._has_warned or self.cost_model.limits_peak:
+            return
+        if (held := self.held_bytes) > limit:
+            self._has_warned = True
+            calls = sum(self._live.values())
+            warnings.warn(
+                f"the budget of {limit} bytes ({human_bytes(limit)}) is exceeded in this step: {calls} calls of "
+                f"{len(self._live)} graphs, alive at the same time, save {held} bytes ({human_bytes(held)}). "
+                f"{self._next}",
+                stacklevel=4,
+            )
+
+    @property
+    def _next(self) -> str:
+        if ranks.several_ranks():
+            return "With several ranks nothing is planned again: share the budget from the start (remat.SharedBudget)."
+        return "They are planned again, together, for the next step; remat.SharedBudget says so from the start."
+
+    def ended(self, key: str) -> None:
+        """Notes that what a call saved is free: from any thread, at any time."""
+        self._released.append(key)
+
+    def _count_released(self) -> None:
+        if self._released and self._live:
+            self._seen.add(frozenset(self._live.items()))
+        while self._released:
+            key = self._released.popleft()
+            self._live[key] -= 1
+            if not self._live[key]:
+                del self._live[key]
+
+    def begin_step(self) -> None:
+        """Plans all graphs together, before a step, where what is alive at once has turned out to be other graphs.
+
+        Raises:
+            Infeasible, LimitReached: there are no plans that keep the budget.
+        """
+        self._count_released()
+        new = self._seen - self._planned
+        if self._live or not new:
+            return
+        self._planned |= new
+        limit, several = self.limit_bytes, ranks.several_ranks()
+        over = limit is not None and not several and any(self._held(together) > limit for together in new)
+        careful = any(
+            self._pieces[key].is_careful
+            for together in new
+            for key, _ in together
+            if limit is not None or len(together) > 1
+        )
+        if not (over or careful) or self.generation >= _REPLANNED:
+            return
+        plans: dict[str, tuple[int, Plan]] = {}
+        for together in _largest(self._seen):
+            keys = sorted(together)
+            parts = [replace(self._pieces[key].part, times=times) for key, times in keys]
+            found, self._price = plans_together(parts, self.cost_model, self._solver)
+            for (key, _), part, plan in zip(keys, parts, found, strict=True):
+                saved = Choice.from_plan(part.problem, plan).saved_bytes(part.problem)
+                if key not in plans or saved < plans[key][0]:
+                    plans[key] = saved, plan
+        self._plans = {key: plan for key, (_, plan) in plans.items()}
+        if any(self._pieces[key].plan != plan for key, plan in self._plans.items()):
+            self.generation += 1
+
+    def _held(self, together: Together) -> int:
+        return sum(self._pieces[key].saved_bytes * times for key, times in together)
+
+    def __repr__(self) -> str:
+        if not self._pieces:
+            return f"<SharedBudget of {self.cost_model!r}: nothing is compiled>"
+        most = max((self._held(together) for together in self._seen), default=0)
+        return f"<SharedBudget of {self.cost_model!r}: {len(self._pieces)} graphs, at most {human_bytes(most)} at once>"
+
+
+def has_budget(cost_model: CostModel) -> bool:
+    """Whether a cost model limits memory."""
+    return bool(cost_model.saved_limits or cost_model.peak_limits)
+
+
+def _largest(seen: Collection[Together]) -> list[Together]:
+    """Leaves out what is part of another one."""
+    counts = {together: dict(together) for together in seen}
+
+    def within(small: Together, large: Together) -> bool:
+        return all(counts[large].get(key, 0) >= times for key, times in small)
+
+    return [one for one in seen if not any(one != other and within(one, other) for other in seen)]

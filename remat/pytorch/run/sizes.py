@@ -1,0 +1,103 @@
+"""For which sizes a graph of symbolic sizes is planned, so that a budget holds at all of them.
+
+What a plan saves grows with the sizes, and one compiled graph serves many. Where the user or the model says how large a
+size gets, the plan is made for that; elsewhere for the call at hand, with a guard: for a call that would break the
+budget Dynamo compiles another graph. From the second such graph on, each size is rounded up to a power of two, so that
+sizes that creep up do not come to Dynamo's limit of compilations, past which it runs a model eagerly.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from typing import Any
+
+from torch import fx
+
+from remat.answer.plan import Plan
+from remat.errors import InvalidPlan
+from remat.facts.graph import Graph
+from remat.problem.costmodel import CostModel
+from remat.pytorch.run import ranks
+from remat.pytorch.seam.compilations import times_compiled
+from remat.pytorch.seam.symbols import keep_at_most, symbols
+
+Sizes = Mapping[str, int]
+"""By the names of symbols; empty for those of the call that the graph is compiled for."""
+
+_EXACT = 2
+"""Dynamo compiles a piece of code for sizes that do not vary, then for one that does; what follows is a third time."""
+
+
+def limits_of(cost_model: CostModel) -> tuple[int | None, int | None]:
+    """Finds the budgets in bytes of a cost model, of saved memory and of the peak; fractions grow with the sizes."""
+    saved = [limit for limit in cost_model.saved_limits if isinstance(limit, int)]
+    peak = [limit for limit in cost_model.peak_limits if isinstance(limit, int)]
+    return min(saved, default=None), min(peak, default=None)
+
+
+def sizes_to_plan_for(joint_graph: fx.Graph, cost_model: CostModel, seen: Sizes) -> list[Sizes]:
+    """Lists the sizes to try, the largest first: a plan is made for the first at which there is one.
+
+    Args:
+        joint_graph: of torch.
+        cost_model: with the budget, if it has one.
+        seen: sizes that the same graph was planned for before.
+    """
+    varying = symbols(joint_graph)
+    if not varying or limits_of(cost_model) == (None, None):
+        return [{}]
+    now = {symbol.name: symbol.now for symbol in varying}
+    usual = {name: max(size, seen.get(name, 0)) for name, size in now.items()}
+    if times_compiled() >= _EXACT and not ranks.several_ranks():
+        usual = {name: 1 << (size - 1).bit_length() for name, size in usual.items()}
+    most = {symbol.name: symbol.most for symbol in varying if symbol.most is not None}
+    bounded = {name: min(size, most.get(name, size)) for name, size in usual.items()}
+    tried: list[Sizes] = []
+    for sizes in (bounded | most, bounded, now):
+        if sizes not in tried:
+            tried.append(sizes)
+    return tried
+
+
+def keep_within(
+    joint_graph: fx.Graph, graph: Graph, plan: Plan, sizes: Sizes, saved_limit: int | None, peak_limit: int | None
+) -> None:
+    """Has Dynamo compile another graph for sizes at which a plan would break the budget.
+
+    With several ranks there is no guard, for one rank that compiles again would wait for the others' plans for ever;
+    instead there is a warning, unless all sizes are known to be at most those that the plan is made for.
+
+    Args:
+        joint_graph: of torch; its values have symbolic sizes.
+        graph, plan: of `sizes`.
+        sizes: that the plan is made for.
+        saved_limit, peak_limit: in bytes, or None.
+    """
+    varying = symbols(joint_graph) if sizes else []
+    if ranks.several_ranks():
+        open_ended = [symbol for symbol in varying if symbol.most is None or symbol.most > sizes[symbol.name]]
+        if open_ended:
+            held = ", ".join(f"{symbol.name} up to {sizes[symbol.name]}" for symbol in open_ended)
+            warnings.warn(
+                f"the budget is kept for sizes of the arguments {held}, and not watched beyond, since there are "
+                f"several ranks; say how large they get: torch._dynamo.mark_dynamic(x, 0, min=2, max=...)",
+                stacklevel=2,
+            )
+        return
+    if varying and saved_limit is not None and not keep_at_most(saved_sizes(joint_graph, graph, plan), saved_limit):
+        raise InvalidPlan(f"a plan that was made for {dict(sizes)} saves more than {saved_limit} bytes in this call")
+    if peak_limit is not None:
+        for symbol in varying:
+            keep_at_most([symbol.size], sizes[symbol.name])
+
+
+def saved_sizes(joint_graph: fx.Graph, graph: Graph, plan: Plan) -> list[Any]:
+    """Lists the bytes of each storage that a plan saves, as expressions of symbols where they vary."""
+    owners = {int(graph.base[graph.index[name]]) for name in plan.saved}
+    names = {graph.names[owner]: owner for owner in owners if not graph.input[owner]}
+    values = {node.name: node.meta.get("val") for node in joint_graph.nodes if node.name in names}
+    return [
+        value.numel() * value.itemsize if hasattr(value, "itemsize") else int(graph.bytes[names[name]])
+        for name, value in values.items()
+    ]

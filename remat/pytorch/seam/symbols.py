@@ -1,0 +1,93 @@
+"""Symbolic sizes of a graph: which there are, how large they may get, what follows from assumed ones, and guards.
+
+A guard is a condition that Dynamo checks before each call: where it does not hold, it compiles another graph.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterable, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from importlib import import_module
+from types import MappingProxyType
+from typing import Any
+
+import torch
+from torch import fx
+
+_UNBOUNDED = 2**31
+"""Where torch knows of no bound, it has one of its own, past all sizes that there are."""
+
+_assumed: ContextVar[Mapping[str, int]] = ContextVar("_assumed", default=MappingProxyType({}))
+
+
+@dataclass(frozen=True)
+class Symbol:
+    """A size that differs from call to call.
+
+    Attributes:
+        name: torch's: the same whenever the same dimension of the same argument is traced.
+        now: what it is in the call that the graph is compiled for.
+        most: what it is at most, by what the user or the model says (`torch._dynamo.mark_dynamic(x, 0, min=2,
+            max=512)`, `torch._check`); None if nothing is said.
+        size: torch's own.
+    """
+
+    name: str
+    now: int
+    most: int | None
+    size: Any
+
+
+def symbols(graph: fx.Graph) -> list[Symbol]:
+    """Lists the sizes of a graph's inputs that are symbols by themselves, and have a value in this call."""
+    found: dict[str, Symbol] = {}
+    for size in _sizes_of_inputs(graph):
+        node: Any = size.node
+        if not node.expr.is_Symbol or node.hint is None:
+            continue
+        upper = node.shape_env.var_to_range[node.expr].upper
+        most = int(upper) if upper.is_number and upper < _UNBOUNDED else None
+        found.setdefault(str(node.expr), Symbol(str(node.expr), int(node.hint), most, size))
+    return list(found.values())
+
+
+def _sizes_of_inputs(graph: fx.Graph) -> list[Any]:
+    values = [node.meta.get("val") for node in graph.find_nodes(op="placeholder")]
+    sizes = [size for value in values for size in (value.shape if isinstance(value, torch.Tensor) else (value,))]
+    return [size for size in sizes if isinstance(size, torch.SymInt)]
+
+
+@contextmanager
+def assumed(sizes: Mapping[str, int]) -> Generator[None]:
+    """Has `remat.pytorch.seam.fakes.hint` take symbols for other sizes than those of this call.
+
+    Args:
+        sizes: by the names of symbols.
+    """
+    token = _assumed.set(sizes)
+    try:
+        yield
+    finally:
+        _assumed.reset(token)
+
+
+def assumed_size(size: Any) -> int | None:
+    """Says how large a symbolic size is by what is assumed; None where nothing is, or not enough."""
+    sizes = _assumed.get()
+    if not sizes:
+        return None
+    expression = size.node.expr
+    number: Any = import_module("sympy").Integer  # which ships no types
+    known = {symbol: number(sizes[str(symbol)]) for symbol in expression.free_symbols if str(symbol) in sizes}
+    return int(expression.xreplace(known)) if len(known) == len(expression.free_symbols) else None
+
+
+def keep_at_most(sizes: Iterable[Any], limit: int) -> bool:
+    """Has Dynamo compile another graph for calls in which some sizes add up to more than `limit`.
+
+    Returns:
+        whether they do not in this call; if they do, the graph is for such calls only.
+    """
+    return bool(sum(sizes) <= limit)  # of symbols, this is a guard
