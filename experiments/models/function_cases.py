@@ -74,7 +74,7 @@ def _normalize(x: Tensor) -> Tensor:
 
 @_case("softmax and cross entropy", 4, 16)
 def _entropy(x: Tensor) -> Tensor:
-    return F.cross_entropy(x, torch.arange(4)) + x.softmax(-1).log().sum() * 1e-3
+    return F.cross_entropy(x, torch.arange(4, device=x.device)) + x.softmax(-1).log().sum() * 1e-3
 
 
 @_case("autocast", 4, 16, tolerance=2e-2)  # bfloat16 has 8 bits

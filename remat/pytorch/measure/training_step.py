@@ -226,6 +226,8 @@ class _Run:
             self._train()
         first_s = time.perf_counter() - start
         saved = saved_activations(self.step, self.model, *self.args)[1]  # the result would hold its graph's memory
+        if self._device().type == "cuda":
+            self._train()  # what cuBLAS allocates for itself in the first steps lasts: it is no part of a later one
         self._forget_gradients()
         return Measured(tuple(kernels), saved, peak_bytes(self._train, self._device()), first_s)
 

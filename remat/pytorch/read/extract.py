@@ -202,7 +202,20 @@ def _by_formula(formula: Any, node: fx.Node, value: object) -> Any:
         args, kwargs = map_arg((node.args, node.kwargs), shape)
         return formula.__wrapped__(*args, **kwargs, out_shape=_Shape(value.shape))
     args, kwargs = map_arg((node.args, node.kwargs), lambda argument: argument.meta["val"])
-    return formula(*args, **kwargs, out_val=value)
+    try:
+        return formula(*args, **kwargs, out_val=value)
+    except AssertionError:  # torch 2.11 has no formula for attention of grouped queries: repeat keys and values
+        args, kwargs = map_arg((node.args, node.kwargs), shape)
+        return formula.__wrapped__(*_repeated_heads(args), **kwargs)
+
+
+def _repeated_heads(args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Gives queries, keys and values, of (batch, heads, length, width), as many heads each as the queries have."""
+    heads = max((shape[1] for shape in args if isinstance(shape, _Shape) and len(shape) == 4), default=0)
+    return tuple(
+        _Shape((shape[0], heads, *shape[2:])) if isinstance(shape, _Shape) and len(shape) == 4 else shape
+        for shape in args
+    )
 
 
 def _flags(facts: list[bool]) -> BoolArray:

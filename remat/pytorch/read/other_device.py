@@ -54,9 +54,13 @@ def for_device(
             ) from error
         if isinstance(cause, RematError):
             raise cause from None
-        if "on the same device" in str(cause):
+        if any(words in str(cause) for words in _TWO_DEVICES):
             where += ", as a tensor of it stays on the CPU: make tensors with device=, and hold them in a module"
         raise CaptureError(f"{where}, with fake tensors on {target}: {_first_line(cause)}") from error
+
+
+_TWO_DEVICES = ("on the same device", "two different devices")
+"""Torch says one of these where tensors meet that are on two devices: 2.11 the latter."""
 
 
 @contextmanager

@@ -1,0 +1,151 @@
+"""Puts what a GPU did beside what was known without one: `python -m experiments.accuracy.gpu_compared REAL VIRTUAL`.
+
+Both folders are made by `experiments.accuracy.gpu_truth`, with one torch: REAL on a machine with the GPU, VIRTUAL
+without.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+
+from experiments.accuracy import gpu_truth
+from experiments.report.markdown import bullets, cited, page, section, table
+
+RESULTS = Path(__file__).parents[1] / "results"
+TIMED = "large"
+"""The group whose steps were timed with nothing else on the GPU."""
+
+
+def compared(real: Path, virtual: Path) -> dict[str, Any]:
+    """Joins what was seen of each model that is in both folders."""
+    models: list[dict[str, Any]] = []
+    for file in sorted(real.glob("*--*.json")):
+        if (virtual / file.name).exists():
+            seen, known = (json.loads((folder / file.name).read_text()) for folder in (real, virtual))
+            models.append({"group": file.name.split("--")[0], **_joined(seen, known)})
+    origins = {name: json.loads((folder / "provenance.json").read_text()) for name, folder in _named(real, virtual)}
+    return {"provenance": origins, "models": models}
+
+
+def _named(real: Path, virtual: Path) -> Iterable[tuple[str, Path]]:
+    return ("real", real), ("virtual", virtual)
+
+
+def _joined(seen: Mapping[str, Any], known: Mapping[str, Any]) -> dict[str, Any]:
+    """Joins the rows of one model: bytes, kernels, memory and time of each plan, with the GPU and without."""
+    of_plan = {row["plan"]: row for row in known["rows"]}
+    rows = [
+        {
+            "plan": row["plan"],
+            "same_plan": row["digest"] == of_plan[row["plan"]]["digest"],
+            "kernels": row["real"]["kernels"],
+            "bytes": row["real"]["moved_bytes"],
+            "scheduled_kernels": len(of_plan[row["plan"]]["scheduled"]),
+            "scheduled_bytes": sum(size for *_, size in of_plan[row["plan"]]["scheduled"]),
+            "predicted_kernels": of_plan[row["plan"]]["predicted_kernels"],
+            "predicted_bytes": of_plan[row["plan"]]["predicted_bytes"],
+            "saved_bytes": row["real"]["saved_bytes"],
+            "predicted_saved_bytes": of_plan[row["plan"]]["saved_bytes"],
+            "peak_bytes": row["real"]["peak_bytes"],
+            "predicted_peak_bytes": of_plan[row["plan"]]["predicted_peak_bytes"],
+            "median_s": row["real"]["median_s"],
+            "modelled_s": of_plan[row["plan"]]["modelled_s"],
+            "relative_error": row["real"]["relative_error"],
+            "error": row["real"]["error"],
+        }
+        for row in seen["rows"]
+        if row["plan"] in of_plan
+    ]
+    only = {name: _without(*sides) for name, sides in _sides(seen["values"], known["values"]).items()}
+    return {"model": seen["model"], "values": len(seen["values"]), **only, "rows": rows}
+
+
+def _sides(seen: list[str], known: list[str]) -> dict[str, tuple[list[str], list[str]]]:
+    return {"only_with_gpu": (seen, known), "only_without": (known, seen)}
+
+
+def _without(these: Sequence[str], those: Sequence[str]) -> list[str]:
+    there = set(those)
+    return [line for line in these if line not in there]
+
+
+def markdown(document: Mapping[str, Any]) -> str:
+    """Writes the page: what is the same, where graphs differ, and how far predictions are off, by model."""
+    models, origin = document["models"], document["provenance"]
+    ways = (("scheduled_bytes", "bytes"), ("predicted_bytes", "bytes"), ("predicted_peak_bytes", "peak_bytes"))
+    lines: list[Sequence[object]] = []
+    for model in models:
+        rows, timed = model["rows"], model["group"] == TIMED
+        kernels = sum(row["scheduled_kernels"] == row["kernels"] for row in rows)
+        times = _errors(rows, "modelled_s", "median_s") if timed else None
+        lines.append((model["model"], model["values"], _difference(model), len(rows), f"{kernels} of {len(rows)}"))
+        lines[-1] = (*lines[-1], *(_errors(rows, *way) for way in ways), times)
+    headings = ("model", "values", "graph", "plans", "same count of kernels", "bytes, scheduled", "bytes, predicted")
+    wrong = [
+        f"{model['model']}, {row['plan']}: {row['error']}" for model in models for row in model["rows"] if row["error"]
+    ]
+    real = origin["real"]
+    return page(
+        "A GPU, beside what was known without one",
+        inspect.cleandoc(gpu_truth.__doc__ or ""),
+        f"With the GPU: {cited(real, 'experiments.accuracy.gpu_truth')}, triton {real['triton']}.",
+        f"Without: {cited(origin['virtual'], 'experiments.accuracy.gpu_truth')}.",
+        "Errors are relative to what the GPU did: the median of their sizes over the plans, and the largest one.",
+        table((*headings, "peak, predicted", "time, modelled"), lines),
+        section("Steps that were wrong", bullets(wrong))
+        if wrong
+        else "Outputs and gradients were eager's in every step.",
+        section("Every plan", *(_plans(model) for model in models)),
+    )
+
+
+def _difference(model: Mapping[str, Any]) -> str:
+    seen, known = model["only_with_gpu"], model["only_without"]
+    if not seen and not known:
+        return "the same"
+    padded = any("constant_pad_nd" in line or "cat" in line for line in seen)
+    return f"{len(seen)} values for {len(known)}" + (": a matrix product is padded" if padded else "")
+
+
+def _errors(rows: Sequence[Mapping[str, Any]], ours: str, theirs: str) -> str:
+    errors = [row[ours] / row[theirs] - 1 for row in rows if row[theirs]]
+    return f"{np.median(np.abs(errors)):.1%}, {max(errors, key=abs):+.1%}" if errors else ""
+
+
+def _plans(model: Mapping[str, Any]) -> str:
+    timed = model["group"] == TIMED
+    lines = [
+        (
+            row["plan"],
+            *(row[name] for name in ("kernels", "scheduled_kernels", "bytes", "scheduled_bytes", "predicted_bytes")),
+            *(row[name] for name in ("saved_bytes", "peak_bytes", "predicted_peak_bytes")),
+            *((1e3 * row["median_s"], 1e3 * row["modelled_s"]) if timed else ()),
+        )
+        for row in model["rows"]
+    ]
+    counts = ("kernels", "without GPU", "bytes moved", "without GPU", "predicted", "saved", "peak", "predicted")
+    times = ("step, ms", "modelled, ms") if timed else ()
+    return section(model["model"], table(("plan", *counts, *times), lines), level=3)
+
+
+def main(
+    real: Annotated[Path, typer.Argument(help="made with the GPU")],
+    virtual: Annotated[Path, typer.Argument(help="made without")],
+    output: Annotated[Path, typer.Option(help="folder for gpu_compared.json and .md")] = RESULTS,
+) -> None:
+    """Joins two folders, and writes gpu_compared.json and .md."""
+    document = compared(real, virtual)
+    (output / "gpu_compared.json").write_text(json.dumps(document, indent=1) + "\n")
+    (output / "gpu_compared.md").write_text(text := markdown(document))
+    typer.echo(text.split("\n## Every plan")[0])
+
+
+if __name__ == "__main__":
+    typer.run(main)
