@@ -10,7 +10,7 @@ import numpy as np
 from costmodels.backward_kernels import BackwardKernels
 from costmodels.byte_traffic import ByteTraffic
 from costmodels.recompute_rules import RULES, Rule
-from remat import Graph, InvalidProblem, Terms
+from remat import Graph, InvalidOption, InvalidProblem, Terms
 from remat.facts.columns import LARGEST_TOTAL
 
 
@@ -41,6 +41,11 @@ class MultiRead(ByteTraffic):
     """
 
     name: ClassVar[str] = "multi-read"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.prices != "paper":
+            raise InvalidOption(f"MultiRead has prices of its own: leave prices out, got {self.prices!r}")
 
     @property
     def active_rules(self) -> tuple[Rule, ...]:

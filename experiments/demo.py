@@ -89,7 +89,8 @@ def run_strategies(model: zoo.GPT2, args: tuple[Tensor, ...]) -> Table:
         "save what autograd saves (eager)": lambda: model,
         "recompute everything": lambda: remat.compile(model, cost_model=SaveLeast()),
         "PyTorch's partitioner": lambda: torch.compile(model),
-        "remat: byte-traffic": lambda: remat.compile(model),
+        "remat: PyTorch's prices": lambda: remat.compile(model),
+        "remat: byte-traffic": lambda: remat.compile(model, cost_model=ByteTraffic()),
         "remat: byte-traffic, aggressive": lambda: remat.compile(model, cost_model=ByteTraffic(mode="aggressive")),
     }
     table = Table("strategy", "loss", "largest gradient error", "saved tensors", "saved memory")

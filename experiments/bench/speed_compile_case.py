@@ -87,9 +87,9 @@ class _TorchsOwn(CustomPartitionerFn):
 
 
 def compiled(who: str, model: nn.Module, *, codegen: bool = True, **options: Any) -> Callable[..., Any]:
-    """Compiles with `torch.compile`, or with `remat.compile`, its default cost model and OR-Tools."""
+    """Compiles with `torch.compile`, or with `remat.compile`, the classic cut and OR-Tools."""
     if who == "remat":
-        return remat.compile(model, solver="ortools", codegen=codegen, **options)
+        return remat.compile(model, cost_model="byte-traffic", solver="ortools", codegen=codegen, **options)
     uncompiled: Any = functools.partial(run_uncompiled, partitioner=_TorchsOwn(), options={"fallback_random": True})
     return torch.compile(model, **options) if codegen else torch.compile(model, backend=uncompiled, **options)
 

@@ -46,7 +46,7 @@ def compiled(
         NO: usual[NOTHING_RECOMPUTED],
         FULL: lambda model: usual["PyTorch"](checkpointed(model, layers_of)),
         MIN_CUT: usual["PyTorch"],
-        OURS: partial(remat.compile, dynamic=False),
+        OURS: partial(remat.compile, cost_model="byte-traffic", dynamic=False),
         AGGRESSIVE: partial(remat.compile, cost_model=ByteTraffic(mode="aggressive"), dynamic=False),
         REFINED: lambda model: remat.compile(model, plan=refined(remat.capture(model, *args)), dynamic=False),
     }

@@ -142,7 +142,7 @@ NOTES = """
   text gives the geometric mean.
 - The batch is the published one of no-checkpoint (Table 2), at which all methods run here.
 - "no-checkpoint" saves what autograd would, "full-checkpoint" is `torch.utils.checkpoint` around every block of a
-  model, "min-cut" is PyTorch's own partitioner as installed, "ours" is `remat.compile(model)`; all are compiled by
+  model, "min-cut" is PyTorch's own partitioner as installed, "ours" is `byte-traffic`; all are compiled by
   TorchInductor. "ours, refined" is the same plan after local search on the predicted traffic.
 - At the published size the models are those of torchvision, timm and transformers that TorchBench takes:
   efficientnet_b0, regnety_120, resnest14d, vovnet39a; GPT-2 and ALBERT with 512 tokens and attention written out;

@@ -19,6 +19,7 @@ from remat.answer.registry import (
 from remat.answer.solver import Solver
 from remat.cli.options import Json
 from remat.cli.output import console, print_json, table
+from remat.problem.costmodel import CostModel
 
 
 def solvers(as_json: Json = False) -> None:
@@ -50,8 +51,7 @@ def costmodels(as_json: Json = False) -> None:
         complete = not any(option["required"] for option in described["options"].values())
         active: Iterable[Any] = getattr(model(), "active_rules", ()) if complete else ()
         rules = [{key: str(getattr(rule, key, "")) for key in ("name", "reason", "source")} for rule in active]
-        unit: Any = model.unit  # a property, where an option decides
-        found.append(described | {"unit": unit if isinstance(unit, str) else "the estimator's", "rules": rules})
+        found.append(described | {"unit": _unit(model), "rules": rules})
     if as_json:
         return print_json(found)
     out = console()
@@ -65,6 +65,14 @@ def costmodels(as_json: Json = False) -> None:
             out.print(f"\nRules of {one['name']}, as by default: what is not recomputed", style="bold")
             out.print(table(one["rules"]))
     return None
+
+
+def _unit(model: type[CostModel]) -> str:
+    """Says the unit of a cost model; where an option decides, that of its defaults, or of the estimator to name."""
+    unit: Any = model.unit
+    if isinstance(unit, str):
+        return unit
+    return "the estimator's" if "estimator" in options_of(model) else model().unit
 
 
 def estimators(as_json: Json = False) -> None:

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from remat.answer.option_text import configured, split_options
 from remat.answer.plan import Plan
-from remat.answer.registry import CLASSIC_CUTS, costmodel_class
+from remat.answer.registry import CLASSIC_CUTS, find_costmodel
 from remat.errors import Infeasible, InvalidOption, InvalidPlan
 from remat.facts.columns import BoolArray
 from remat.facts.graph import Graph
@@ -31,9 +30,8 @@ def starting_points(graph: Graph, plan: Plan, others: Iterable[Plan]) -> dict[st
         except InvalidPlan as error:
             raise InvalidPlan(f"{label}: {error}") from error
     for name, model in CLASSIC_CUTS.items():
-        kind, options = split_options(model)
         try:
-            problem = configured(costmodel_class(kind), options).pose(graph)
+            problem = find_costmodel(model).pose(graph)
             cut = flow_solver().minimum_cut(replace(problem, budget_bytes=None))
         except Infeasible:  # its bans contradict the user's demands
             continue

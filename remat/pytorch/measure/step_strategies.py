@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 from torch import fx
 
 from remat.answer.option_text import label
-from remat.answer.registry import DEFAULT_COST_MODEL, find_costmodel
+from remat.answer.registry import DEFAULT_STEP_MODEL, find_costmodel
 from remat.answer.solver import Solver
 from remat.problem.costmodel import CostModel
 from remat.pytorch.run.compile import compile
@@ -26,7 +26,7 @@ NOTHING_RECOMPUTED = "autograd's own saves"
 
 
 def usual_strategies(
-    cost_models: str | CostModel | Iterable[str | CostModel] = (DEFAULT_COST_MODEL,),
+    cost_models: str | CostModel | Iterable[str | CostModel] = (DEFAULT_STEP_MODEL,),
     solver: str | Solver | None = None,
     **torch_compile_kwargs: Any,
 ) -> dict[str, Strategy]:

@@ -9,7 +9,7 @@ from typing import Any
 from torch import fx
 
 from remat.answer.plan import Plan
-from remat.answer.registry import DEFAULT_COST_MODEL
+from remat.answer.registry import DEFAULT_STEP_MODEL
 from remat.answer.solver import Solver
 from remat.errors import InvalidOption
 from remat.problem.costmodel import CostModel
@@ -25,7 +25,7 @@ from remat.pytorch.seam.torch_names import torch_compile
 def compile(
     model: Callable[..., Any],
     *,
-    cost_model: str | CostModel | SharedBudget = DEFAULT_COST_MODEL,
+    cost_model: str | CostModel | SharedBudget = DEFAULT_STEP_MODEL,
     solver: str | Solver | None = None,
     plan: Plan | Sequence[Plan] = (),
     recompute_parameter_copies: bool = False,
@@ -37,7 +37,8 @@ def compile(
 
     Args:
         model: a module or function.
-        cost_model: a registered name or an instance. A budget of it is one for the whole run: all graphs of the
+        cost_model: a registered name or an instance; when left out, PyTorch's own prices, solved exactly
+            (`costmodels.ByteTraffic(prices=\"pytorch\")`). A budget of it is one for the whole run: all graphs of the
             model and all sizes (see `remat.pytorch.run.shared_budget`). For one budget of several models, such as
             blocks that are compiled one by one, a `remat.SharedBudget`.
         solver: a registered name or an instance; when left out, that of `remat.solve`.

@@ -14,8 +14,8 @@ from remat.answer.handover import handed_over
 from remat.answer.plan import Plan, checked_plan
 from remat.answer.registry import (
     DEFAULT_BUDGET_SOLVER,
-    DEFAULT_COST_MODEL,
     DEFAULT_SOLVER,
+    DEFAULT_STEP_MODEL,
     find_costmodel,
     find_solver,
 )
@@ -71,7 +71,7 @@ class Partitioner(CustomPartitionerFn):
     @classmethod
     def of(
         cls,
-        cost_model: str | CostModel = DEFAULT_COST_MODEL,
+        cost_model: str | CostModel = DEFAULT_STEP_MODEL,
         solver: str | Solver | None = None,
         *,
         plan: Plan | Sequence[Plan] = (),
