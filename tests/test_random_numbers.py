@@ -17,6 +17,7 @@ from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selectiv
 import remat
 from costmodels import ByteTraffic
 from experiments.demo import SaveLeast
+from remat.pytorch.measure.saved import saved_activations
 from remat.pytorch.read.capture import visit_joint_graphs
 from remat.pytorch.read.extract import extract
 from remat.pytorch.run import partitioner
@@ -106,18 +107,27 @@ def recompute_all(*_args: object, **_kwargs: object) -> CheckpointPolicy:
     return CheckpointPolicy.MUST_RECOMPUTE
 
 
-class MarkedDropout(nn.Module):
-    """Dropout in a region that is recomputed by demand, or in no region."""
+def all_again() -> Any:
+    return create_selective_checkpoint_contexts(recompute_all)
 
-    def __init__(self, dropout: Callable[[Tensor], Tensor], marked: bool = True) -> None:
+
+class MarkedDropout(nn.Module):
+    """Dropout in a region that is recomputed by demand, in a plain checkpoint (`contexts` is None), or in no region."""
+
+    def __init__(
+        self,
+        dropout: Callable[[Tensor], Tensor],
+        marked: bool = True,
+        contexts: Callable[[], Any] | None = all_again,
+    ) -> None:
         super().__init__()
         self.dropout, self.marked = dropout, marked
+        self.options = {} if contexts is None else {"context_fn": contexts}
         self.before, self.after = nn.Linear(16, 16), nn.Linear(16, 16)
 
     def forward(self, x: Tensor) -> Tensor:
-        contexts = partial(create_selective_checkpoint_contexts, recompute_all)
         x = self.before(x)
-        x = checkpoint(self.region, x, use_reentrant=False, context_fn=contexts) if self.marked else self.region(x)
+        x = checkpoint(self.region, x, use_reentrant=False, **self.options) if self.marked else self.region(x)
         return self.after(x)
 
     def region(self, x: Tensor) -> Tensor:
@@ -158,6 +168,24 @@ def test_a_draw_that_must_be_recomputed_is_the_same_draw(
     # Inductor's own random numbers come from seeds, which are saved; eager's are drawn again.
     again = ({"run_and_save_rng_state"}, {"run_with_rng_state"}) if settings else (set(), set())
     assert seen == [again]
+
+
+@pytest.mark.parametrize("settings", [{"codegen": False}, {"options": {"fallback_random": True}}, {}], ids=repr)
+def test_a_plain_checkpoint_draws_again_and_saves_no_mask(settings: dict[str, Any]) -> None:
+    """torch marks what it contains PREFER_RECOMPUTE, and restores the generator for that, too."""
+    torch.manual_seed(0)
+    model, x = MarkedDropout(partial(F.dropout, p=0.4), contexts=None), torch.randn(4, 16)
+    plain = MarkedDropout(model.dropout, marked=False)
+    plain.load_state_dict(model.state_dict())
+    torch.compiler.reset()
+    expected = loss_and_gradients(remat.compile(plain, cost_model=SaveEverything(), **settings), plain, x)
+    step = remat.compile(model, **settings)
+    torch.testing.assert_close(loss_and_gradients(step, model, x), expected)
+    kept = saved_activations(step, model, x)[1].each
+    assert [tensor for tensor in kept if tensor.dtype == "bool"] == []
+    states = [tensor for tensor in kept if tensor.dtype == "uint8"]
+    assert len(states) == (2 if settings else 0)  # of the generator, one for each draw; else a seed, in 8 bytes
+    assert sum(tensor.bytes for tensor in kept if tensor not in states) <= x.nbytes + 2 * 8
 
 
 @torch.library.custom_op("remat_tests::noise", mutates_args=(), tags=(torch.Tag.nondeterministic_seeded,))

@@ -239,11 +239,12 @@ def _marks(nodes: list[fx.Node]) -> dict[CheckpointPolicy, BoolArray]:
 def _restores_its_state(node: fx.Node) -> bool:
     """Whether torch will draw the same random numbers again where the operator is recomputed.
 
-    It does so for what was marked before the partitioner (`functionalize_rng_ops`): the forward pass keeps
-    the state of the global generator, and the backward pass sets it. Inductor's own seeds need no such thing,
-    and a generator of the user's own has another state.
+    It does so for what was marked before the partitioner (`must_recompute`, `functionalize_rng_ops`): the forward
+    pass keeps the state of the global generator, and the backward pass sets it. Plain `torch.utils.checkpoint` marks
+    all that it contains as preferred, which counts. Inductor's own seeds need no such thing, and a generator of
+    the user's own has another state.
     """
-    marked = node.meta.get("recompute") == CheckpointPolicy.MUST_RECOMPUTE
+    marked = node.meta.get("recompute") in (CheckpointPolicy.MUST_RECOMPUTE, CheckpointPolicy.PREFER_RECOMPUTE)
     return marked and getattr(node.target, "namespace", "") == "aten" and node.kwargs.get("generator") is None
 
 

@@ -38,7 +38,7 @@ def compile(
     Args:
         model: a module or function.
         cost_model: a registered name or an instance; when left out, PyTorch's own prices, solved exactly
-            (`costmodels.ByteTraffic(prices=\"pytorch\")`). A budget of it is one for the whole run: all graphs of the
+            (`costmodels.ByteTraffic(prices="pytorch")`). A budget of it is one for the whole run: all graphs of the
             model and all sizes (see `remat.pytorch.run.shared_budget`). For one budget of several models, such as
             blocks that are compiled one by one, a `remat.SharedBudget`.
         solver: a registered name or an instance; when left out, that of `remat.solve`.
