@@ -39,7 +39,8 @@ def test_the_cache_key_changes_with_whatever_can_change_a_plan() -> None:
         )
     ]
     assert len(set(keys)) == len(keys)
-    assert Partitioner.of(ByteTraffic(prices="pytorch"), ORTools()).uuid() == Partitioner.of(solver="ortools").uuid()
+    by_name = Partitioner.of("byte-traffic:prices=pytorch", solver="ortools")
+    assert Partitioner.of(ByteTraffic(prices="pytorch"), ORTools()).uuid() == by_name.uuid()
 
 
 @pytest.mark.parametrize("make", [Roofline, lambda path: Profile(ceilings=path)])

@@ -27,6 +27,7 @@ DEFAULT_BUDGET_SOLVER = "lagrangian"
 DEFAULT_COST_MODEL = "byte-traffic"
 DEFAULT_STEP_MODEL = "byte-traffic:prices=pytorch"
 DEFAULT_TIME_MODEL = "recompute-time"
+DEFAULT_BUDGET_MODEL = "memory-budget"
 DEFAULT_PAIR_MODEL = "fusion-pairs"
 DEFAULT_ESTIMATOR = "roofline"
 """Constants, never "the first one installed": the same call gives the same answer everywhere.

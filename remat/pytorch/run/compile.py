@@ -9,7 +9,6 @@ from typing import Any
 from torch import fx
 
 from remat.answer.plan import Plan
-from remat.answer.registry import DEFAULT_STEP_MODEL
 from remat.answer.solver import Solver
 from remat.errors import InvalidOption
 from remat.problem.costmodel import CostModel
@@ -25,7 +24,7 @@ from remat.pytorch.seam.torch_names import torch_compile
 def compile(
     model: Callable[..., Any],
     *,
-    cost_model: str | CostModel | SharedBudget = DEFAULT_STEP_MODEL,
+    cost_model: str | CostModel | SharedBudget | None = None,
     solver: str | Solver | None = None,
     plan: Plan | Sequence[Plan] = (),
     recompute_parameter_copies: bool = False,
@@ -37,10 +36,13 @@ def compile(
 
     Args:
         model: a module or function.
-        cost_model: a registered name or an instance; when left out, PyTorch's own prices, solved exactly
-            (`costmodels.ByteTraffic(prices="pytorch")`). A budget of it is one for the whole run: all graphs of the
+        cost_model: a registered name or an instance. A budget of it is one for the whole run: all graphs of the
             model and all sizes (see `remat.pytorch.run.shared_budget`). For one budget of several models, such as
-            blocks that are compiled one by one, a `remat.SharedBudget`.
+            blocks that are compiled one by one, a `remat.SharedBudget`. When left out, PyTorch's own prices, solved
+            exactly (`costmodels.ByteTraffic(prices="pytorch")`); or, where PyTorch has a memory budget of its own for
+            a graph (`torch._functorch.config.activation_memory_budget`, or
+            `torch.autograd.graph.region_activation_memory_budget`), `MemoryBudget` of that fraction. With a cost
+            model, such a setting is ignored, with a warning.
         solver: a registered name or an instance; when left out, that of `remat.solve`.
         plan: replay this plan, or these (one a graph), instead of solving. A plan that was made for
             another graph is refused, with the difference.
@@ -91,7 +93,7 @@ def backend(
     mode: str | None = None,
     options: Mapping[str, Any] | None = None,
 ) -> Callable[..., Any]:
-    """Compiles as `torch.compile(model, backend="remat")` asks for: with default settings.
+    """Compiles as `torch.compile(model, backend="remat")` asks for: with default settings, and PyTorch's memory budget.
 
     Args:
         graph_module: Dynamo's forward graph.

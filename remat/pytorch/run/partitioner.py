@@ -13,9 +13,11 @@ from torch import fx
 from remat.answer.handover import handed_over
 from remat.answer.plan import Plan, checked_plan
 from remat.answer.registry import (
+    DEFAULT_BUDGET_MODEL,
     DEFAULT_BUDGET_SOLVER,
     DEFAULT_SOLVER,
     DEFAULT_STEP_MODEL,
+    costmodel_class,
     find_costmodel,
     find_solver,
 )
@@ -36,7 +38,7 @@ from remat.pytorch.run.cache_key import key_of
 from remat.pytorch.run.calls import compilation
 from remat.pytorch.run.order import Order
 from remat.pytorch.seam.torch_names import CustomPartitionerFn
-from remat.pytorch.seam.torch_partitioner import torchs_choice
+from remat.pytorch.seam.torch_partitioner import torchs_budget, torchs_budget_setting, torchs_choice
 
 OnError = Literal["raise", "fallback"]
 
@@ -50,12 +52,14 @@ class Partitioner(CustomPartitionerFn):
     ranks with the same graph use one plan; a rank that finds none takes another one's.
 
     Attributes:
-        cost_model: prices and bans.
+        cost_model: prices and bans. Left out in `of`, it is the default one; where PyTorch has a memory budget of its
+            own for a graph, it is that budget instead (see `remat.compile`).
         solver: who solves; None for that of `remat.solve`.
         plans: replayed instead of solving, each on the graph that it was made for.
         recompute_parameter_copies: save no copy of a parameter (see `remat.recompute_parameter_copies`).
         on_error: what to do when there is no plan that passes the checks: "raise", or "fallback" to
             PyTorch's own partitioner, with a warning.
+        follows_torch: PyTorch's own memory budget, where there is one, takes the place of the cost model.
     """
 
     cost_model: CostModel
@@ -63,6 +67,7 @@ class Partitioner(CustomPartitionerFn):
     plans: tuple[Plan, ...] = ()
     recompute_parameter_copies: bool = False
     on_error: OnError = "raise"
+    follows_torch: bool = False
 
     def __post_init__(self) -> None:
         if self.on_error not in get_args(OnError):
@@ -71,7 +76,7 @@ class Partitioner(CustomPartitionerFn):
     @classmethod
     def of(
         cls,
-        cost_model: str | CostModel = DEFAULT_STEP_MODEL,
+        cost_model: str | CostModel | None = None,
         solver: str | Solver | None = None,
         *,
         plan: Plan | Sequence[Plan] = (),
@@ -80,11 +85,12 @@ class Partitioner(CustomPartitionerFn):
     ) -> Partitioner:
         """Makes a partitioner from names or instances."""
         return cls(
-            find_costmodel(cost_model),
+            find_costmodel(DEFAULT_STEP_MODEL if cost_model is None else cost_model),
             None if solver is None else find_solver(solver),
             tuple(map(checked_plan, [plan] if isinstance(plan, Plan) else listed("plan", plan, InvalidOption))),
             recompute_parameter_copies,
             on_error,
+            follows_torch=cost_model is None,
         )
 
     def __call__(
@@ -94,7 +100,7 @@ class Partitioner(CustomPartitionerFn):
         graphs: list[Graph] = []
 
         def saved_nodes(joint_graph: fx.Graph, node_info: Any, num_fwd_outputs: int) -> list[fx.Node]:
-            order = Order(self.cost_model, self.solver, joint_graph, compilation(), is_region=not joint_inputs)
+            order = Order(self._cost_model(), self.solver, joint_graph, compilation(), is_region=not joint_inputs)
             try:
                 graph, mine = self._planned(order, node_info, num_fwd_outputs)
             except Exception as error:
@@ -116,6 +122,21 @@ class Partitioner(CustomPartitionerFn):
         for graph in graphs:  # none, where torch found nothing to save
             check_nothing_runs_twice(graph, forward, backward)
         return forward, backward
+
+    def _cost_model(self) -> CostModel:
+        """Finds the cost model for a graph: PyTorch's own memory budget counts if nobody has asked for another."""
+        budget = torchs_budget()
+        if budget == 1:
+            return self.cost_model
+        if self.follows_torch and not self.plans:
+            memory_budget: Any = costmodel_class(DEFAULT_BUDGET_MODEL)
+            return memory_budget(budget)
+        warnings.warn(
+            f"PyTorch's memory budget of {budget} (activation_memory_budget, or that of a region) is ignored: a cost "
+            f"model or a plan is given. Leave it out to have PyTorch's budget, or take MemoryBudget({budget})",
+            stacklevel=2,
+        )
+        return self.cost_model
 
     def _planned(self, order: Order, node_info: Any, num_fwd_outputs: int) -> tuple[Graph, Plan | Exception]:
         """Reads the graph at the sizes that it is planned for, with this rank's plan, or why there is none."""
@@ -146,14 +167,17 @@ class Partitioner(CustomPartitionerFn):
         """Gives torch's cache key its part: everything that can change a plan (see `remat.pytorch.run.cache_key`).
 
         Two settings never have the same key twice: with several ranks, one that finds its graph in a cache would
-        leave the others waiting for its plan; and with a fallback, a cached graph would run PyTorch's plan without
-        the warning.
+        leave the others waiting for its plan; and with a fallback, or where PyTorch's budget is ignored, a cached
+        graph would run without the warning.
         """
-        if ranks.several_ranks() or self.on_error == "fallback":
+        ignores = torchs_budget_setting() != 1 and (bool(self.plans) or not self.follows_torch)
+        if ranks.several_ranks() or self.on_error == "fallback" or ignores:
             return uuid4().hex
         plans = [(plan.digest, plan.graph) for plan in self.plans]
         solvers = [self.solver] if self.solver else [find_solver(DEFAULT_SOLVER), find_solver(DEFAULT_BUDGET_SOLVER)]
-        return key_of(self.cost_model, solvers, plans, self.recompute_parameter_copies, self.on_error)
+        return key_of(
+            self.cost_model, solvers, plans, self.recompute_parameter_copies, self.on_error, self.follows_torch
+        )
 
 
 def check_nothing_runs_twice(graph: Graph, forward: fx.GraphModule, backward: fx.GraphModule) -> None:

@@ -8,6 +8,7 @@ ours while the partitioner runs.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextvars import ContextVar
 from functools import cache
 from typing import Any, TypeAlias
 
@@ -18,6 +19,8 @@ from remat.pytorch.seam.swap import swapped, torchs_own
 
 Chooser: TypeAlias = Callable[[fx.Graph, Any, int], list[fx.Node]]
 """(joint graph, torch's `NodeInfo`, number of forward outputs) -> the values to save."""
+
+_budget: ContextVar[float] = ContextVar("_budget", default=1.0)
 
 _PARTITIONERS = "torch._functorch.partitioners"
 _CHOOSER = "choose_saved_values_set"
@@ -40,11 +43,28 @@ def partition(
     """
 
     def choose(joint_graph: fx.Graph, node_info: Any, memory_budget: float = 1) -> list[fx.Node]:
-        del memory_budget  # torch's own knob; ours comes with the cost model
-        return chooser(joint_graph, node_info, num_fwd_outputs)
+        token = _budget.set(float(memory_budget))
+        try:
+            return chooser(joint_graph, node_info, num_fwd_outputs)
+        finally:
+            _budget.reset(token)
 
     with swapped(internals(_PARTITIONERS), _CHOOSER, choose):
         return torchs_partition(joint_module, joint_inputs, num_fwd_outputs=num_fwd_outputs, **kwargs)
+
+
+def torchs_budget() -> float:
+    """Finds the memory budget that torch's own partitioner would go by for the joint graph that is being partitioned.
+
+    It is `torch._functorch.config.activation_memory_budget`, or what `torch.autograd.graph.
+    region_activation_memory_budget` says of the graph: 1 where nobody has set anything.
+    """
+    return _budget.get()
+
+
+def torchs_budget_setting() -> float:
+    """Reads `torch._functorch.config.activation_memory_budget`."""
+    return float(internals("torch._functorch.config").activation_memory_budget)
 
 
 def torchs_partition(
