@@ -18,6 +18,7 @@ import typer
 
 from experiments.accuracy import (
     compiled_zoo,
+    gpu_compared,
     gpu_peak_error,
     peak_error_page,
     traffic_error_report,
@@ -37,6 +38,7 @@ INSTANCES = Path(__file__).parent / "instances"
 WRITERS: Mapping[str, Callable[[dict[str, Any]], str]] = {
     "budgets": budgets.markdown,
     "duplicate": duplicate_table.markdown,
+    "gpu_compared": gpu_compared.markdown,
     "gpu_peak_error": gpu_peak_error.markdown,
     "gpu_plans": gpu_plans_page.markdown,
     "peak_error": peak_error_page.markdown,

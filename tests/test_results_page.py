@@ -83,6 +83,50 @@ def test_simulated_peaks_by_kernels_for_a_gpu() -> None:
         assert f"| {figures} ({rows.instance[error.idxmax()]}) |" in row
 
 
+def test_a_gpu_beside_what_was_known_without_one() -> None:
+    models = json.loads((RESULTS / "gpu_compared.json").read_text())["models"]
+    section = PAGE.split("## A GPU, beside what was known without one\n")[1].split("\n## ")[0]
+    stated = " ".join(section.split())
+    same = [model for model in models if not model["only_with_gpu"] and not model["only_without"]]
+    assert f"{len(same)} of {len(models)} joint graphs are the same" in stated
+    rows = [row for model in models for row in model["rows"]]
+    assert f"those of eager mode in all {len(rows)}" in stated
+    assert not any(row["error"] for row in rows)
+    equal = [row for model in same for row in model["rows"]]
+    assert f"In these {len(equal)} steps" in stated
+    for row in equal:
+        assert row["same_plan"]
+        assert (row["kernels"], row["bytes"]) == (row["scheduled_kernels"], row["scheduled_bytes"])
+    assert f"at most {max(abs(row['scheduled_bytes'] / row['bytes'] - 1) for row in rows):.2%}" in stated
+    moved = [abs(row["predicted_bytes"] / row["bytes"] - 1) for row in rows]
+    within = sum(error <= 0.05 for error in moved)
+    assert f"off by {statistics.median(moved):.1%} in the median and within 5% in {within} of {len(rows)}" in stated
+    assert f"the worst is EvoNorm, {max(moved):.0%}" in stated
+    peaks = [abs(row["predicted_peak_bytes"] / row["peak_bytes"] - 1) for model in models for row in model["rows"][1:]]
+    within = sum(error <= 0.1 for error in peaks)
+    assert f"off by {statistics.median(peaks):.1%} in the median of {len(peaks)} steps" in stated
+    assert f"within 10% in {within}, and by {max(peaks):.0%} at worst" in stated
+    timed = [model for model in models if model["group"] == "large"]
+    errors = {
+        mixed: [
+            row["modelled_s"] / row["median_s"] - 1
+            for model in timed
+            for row in model["rows"]
+            if ("AMP" in model["model"]) == mixed
+        ]
+        for mixed in (True, False)
+    }
+    sizes = [abs(error) for error in errors[True]]
+    assert f"{len(sizes)} steps in mixed precision are off by {statistics.median(sizes):.0%}" in stated
+    assert f"{max(sizes):.0%} at worst" in stated
+    assert f"{min(errors[False]):.0%} to {max(errors[False]):.0%} too long" in stated
+    speed = []
+    for model in timed:
+        of = {row["plan"]: row["median_s"] for row in model["rows"]}
+        speed.append(of["PyTorch"] / of["ours"])
+    assert f"({min(speed):.2f} to {max(speed):.2f} times as fast)" in stated
+
+
 def test_memory_against_traffic_for_a_gpu() -> None:
     models = json.loads((RESULTS / "gpu_plans.json").read_text())["models"]
     rows = [row for model in models for row in model["rows"] if row["budget"] < 1]

@@ -79,14 +79,15 @@ def _without(these: Sequence[str], those: Sequence[str]) -> list[str]:
 def markdown(document: Mapping[str, Any]) -> str:
     """Writes the page: what is the same, where graphs differ, and how far predictions are off, by model."""
     models, origin = document["models"], document["provenance"]
-    ways = (("scheduled_bytes", "bytes"), ("predicted_bytes", "bytes"), ("predicted_peak_bytes", "peak_bytes"))
+    ways = (("scheduled_bytes", "bytes"), ("predicted_bytes", "bytes"))
     lines: list[Sequence[object]] = []
     for model in models:
         rows, timed = model["rows"], model["group"] == TIMED
         kernels = sum(row["scheduled_kernels"] == row["kernels"] for row in rows)
         times = _errors(rows, "modelled_s", "median_s") if timed else None
         lines.append((model["model"], model["values"], _difference(model), len(rows), f"{kernels} of {len(rows)}"))
-        lines[-1] = (*lines[-1], *(_errors(rows, *way) for way in ways), times)
+        peaks = _errors(rows[1:], "predicted_peak_bytes", "peak_bytes")
+        lines[-1] = (*lines[-1], *(_errors(rows, *way) for way in ways), peaks, times)
     headings = ("model", "values", "graph", "plans", "same count of kernels", "bytes, scheduled", "bytes, predicted")
     wrong = [
         f"{model['model']}, {row['plan']}: {row['error']}" for model in models for row in model["rows"] if row["error"]
@@ -97,7 +98,10 @@ def markdown(document: Mapping[str, Any]) -> str:
         inspect.cleandoc(gpu_truth.__doc__ or ""),
         f"With the GPU: {cited(real, 'experiments.accuracy.gpu_truth')}, triton {real['triton']}.",
         f"Without: {cited(origin['virtual'], 'experiments.accuracy.gpu_truth')}.",
-        "Errors are relative to what the GPU did: the median of their sizes over the plans, and the largest one.",
+        "Errors are relative to what the GPU did: the median of their sizes over the plans, and the largest one. "
+        "The peak of the first plan is not compared: in the small models it was 31 to 36 MiB higher than predicted, "
+        "by its size what cuBLAS allocates at first and keeps. Times are of the large models alone, which had the GPU "
+        "to themselves.",
         table((*headings, "peak, predicted", "time, modelled"), lines),
         section("Steps that were wrong", bullets(wrong))
         if wrong

@@ -2,7 +2,7 @@
 
 First `python -m experiments.accuracy.gpu_truth FOLDER --device h100` on a machine without a GPU, or on one whose
 GPU is hidden (`CUDA_VISIBLE_DEVICES=`), and `... OTHER --device cuda` on one with an H100; both with the same
-torch. Then `... compare OTHER FOLDER` writes the table.
+torch. Then `python -m experiments.accuracy.gpu_compared OTHER FOLDER` writes the table.
 
 Where there is a GPU, the model is captured on it and each plan trains: outputs and gradients are eager's or the row
 says what is wrong, kernels and bytes are those of the compiled step by TorchInductor's own count, the peak is the
