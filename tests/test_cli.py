@@ -338,3 +338,15 @@ def test_traffic_of_a_device_has_a_modelled_time(paper: Path) -> None:
 @pytest.mark.parametrize("command", ["traffic", "timeline"])
 def test_a_plan_from_a_file_is_not_solved_for(command: str, paper: Path) -> None:
     assert "leave them out" in run(command, paper, "--plan", "p.json", "-m", "byte-traffic", code=2).output
+
+
+def test_traffic_frontier_prints_its_points_and_writes_their_plans(paper: Path, tmp_path: Path) -> None:
+    found = answer("traffic-frontier", paper, "--budgets", 3, "--device", "h100", "-o", tmp_path / "plans")
+    graph = Graph.load(paper)
+    assert [point["saved_bytes"] for point in found["points"]] == sorted(p["saved_bytes"] for p in found["points"])
+    for point in found["points"]:
+        plan = Plan.load(tmp_path / "plans" / f"{point['saved_bytes']}.json")
+        assert plan.digest == point["plan"]
+        assert remat.predict_traffic(graph, plan, device="h100").bytes == point["traffic_bytes"]
+    assert "is there already" in run("traffic-frontier", paper, "-o", tmp_path / "plans", code=2).output
+    assert "saved" in run("traffic-frontier", paper).output

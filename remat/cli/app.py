@@ -22,6 +22,7 @@ from remat.cli.show_command import show
 from remat.cli.solve_command import solve
 from remat.cli.timeline_command import timeline
 from remat.cli.traffic_command import traffic
+from remat.cli.traffic_frontier_command import traffic_frontier
 from remat.errors import Infeasible, LimitReached, RematError
 
 _HELP = """Which activations should a model save, and which should it recompute?
@@ -32,6 +33,7 @@ _HELP = """Which activations should a model save, and which should it recompute?
   remat compare gpt2.json.gz -s ortools -s pulp  solvers side by side
   remat explain gpt2.json.gz gelu_3              why is this value saved?
   remat frontier gpt2.json.gz -o frontier.svg    memory against time
+  remat traffic-frontier gpt2.json.gz            memory against bytes moved
   remat timeline gpt2.json.gz --plan plan.json   what is alive when
   remat traffic gpt2.json.gz --plan plan.json    the kernels, and what they move
   remat kernels gpt2.json.gz --device h100       registers and cubins, without a GPU
@@ -89,7 +91,10 @@ def options(
     del version
 
 
-_COMMANDS = (capture, solve, compare, explain, show, frontier, timeline, traffic, kernels, refine, report, device)
+_COMMANDS = (
+    *(capture, solve, compare, explain, show, frontier, traffic_frontier),
+    *(timeline, traffic, kernels, refine, report, device),
+)
 for command in (*_COMMANDS, solvers, costmodels, estimators):
     app.command()(command)
 app.add_typer(corpus_commands.app, name="corpus")
