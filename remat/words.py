@@ -11,6 +11,7 @@ from remat.errors import InvalidOption
 
 _PREFIXES = "kmgtp"
 _SIZE = re.compile(r"\s*(\d{1,30}(?:\.\d{1,30})?|\.\d{1,30})\s*([kmgtp]?)(i?)b\s*", re.IGNORECASE | re.ASCII)
+_SHARE = re.compile(r"\s*(\d{1,30}(?:\.\d{1,30})?|\.\d{1,30})\s*%\s*", re.ASCII)
 
 
 def parse_bytes(text: str, label: str = "size") -> int:
@@ -32,6 +33,17 @@ def parse_bytes(text: str, label: str = "size") -> int:
     number, prefix, binary = match[1], match[2].lower(), match[3]
     power = _PREFIXES.index(prefix) + 1 if prefix else 0
     return int(Fraction(number) * (1024 if binary else 1000) ** power)
+
+
+def parse_share(text: str) -> Fraction | None:
+    """Reads a percentage from 0% to 100% as a fraction, exactly; None if the text is none.
+
+    >>> parse_share("12.5%"), parse_share("8GB")
+    (Fraction(1, 8), None)
+    """
+    match = _SHARE.fullmatch(text)
+    share = Fraction(match[1]) / 100 if match else None
+    return share if share is not None and share <= 1 else None
 
 
 def human_bytes(count: int) -> str:

@@ -6,6 +6,7 @@ from solvers.knapsack import DynamicKnapsack, GreedyKnapsack
 from solvers.lagrangian import Lagrangian
 from solvers.networkx_cut import NetworkX
 from solvers.ortools_flow import ORTools
+from solvers.portfolio import Portfolio
 from solvers.pulp_ilp import PuLP
 from solvers.scipy_flow import SciPy
 
@@ -17,6 +18,7 @@ __all__ = [
     "Lagrangian",
     "NetworkX",
     "ORTools",
+    "Portfolio",
     "PuLP",
     "SciPy",
 ]

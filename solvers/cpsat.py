@@ -37,13 +37,21 @@ class CPSAT(Solver):
     differences propagates next to nothing. Within a budget, a transformer of 300 values took 0.4 to
     1.4 s like this, and mostly had no plan after 8 s like that (OR-Tools 9.15).
 
+    Models repeat their layers, so many plans differ only in which of them saves what. The budget and the
+    price therefore speak of *how many* values of one size are saved, and how many of one price are saved
+    or recomputed: deciding such a number settles at once what all these plans have in common. Half the
+    memory of ALBERT took 2 s like this, and had a gap of 2% after 9 s without.
+
     CP-SAT counts in 64 bits and refuses a row that could reach 2^62, which no `Problem` does. Its
     linear relaxation is in doubles, but only proposes: what is concluded from it is checked in
     integers.
 
     Attributes:
-        workers: threads. One is deterministic, and with the full linear relaxation no slower here
-            than eight; with more, the plan may differ from run to run, its cost may not.
+        workers: threads. One is deterministic, but for a time limit, and with the full linear relaxation no
+            slower here than eight; with more, the plan may differ from run to run, its cost may not.
+        bound_first: raises the bound until a plan meets it, rather than look for better plans. The models that
+            take one of the two long are mostly not those that take the other long.
+        count_sizes: whether the budget is about how many values of each size are saved. Mostly that is faster.
     """
 
     name: ClassVar[str] = "cpsat"
@@ -51,18 +59,46 @@ class CPSAT(Solver):
     requires: ClassVar[tuple[str, ...]] = ("ortools",)
 
     workers: int = 1
+    bound_first: bool = False
+    count_sizes: bool = True
 
     def __post_init__(self) -> None:
         if not isinstance(self.workers, int) or isinstance(self.workers, bool) or self.workers < 1:  # pyright: ignore[reportUnnecessaryIsInstance]
             raise InvalidOption(f"CPSAT.workers must be a positive number of threads, got {self.workers!r}")
+        for option in ("bound_first", "count_sizes"):
+            if not isinstance(getattr(self, option), bool):
+                raise InvalidOption(f"CPSAT.{option} must be true or false, got {getattr(self, option)!r}")
 
     def _solve(self, problem: Problem, *, time_limit_s: float | None) -> Solution:
+        return self.search(problem, time_limit_s=time_limit_s)
+
+    def search(
+        self,
+        problem: Problem,
+        known: Solution | None = None,
+        *,
+        tolerance: float = 0.0,
+        time_limit_s: float | None = None,
+    ) -> Solution:
+        """Solves a feasible problem, from what is known of it.
+
+        Args:
+            problem: what to solve.
+            known: a plan to start from, and a bound. The answer has no plan if the search finds none that
+                costs less, and proves none to be as good.
+            tolerance: how much of the bound a plan may cost above it; then the search ends.
+            time_limit_s: wall time in seconds, the making of the program included.
+        """
         from ortools.sat.python import cp_model
 
         start = time.perf_counter()
-        model = _Model.of(problem)
+        model = _Model.of(problem, self.count_sizes)
+        if known is not None:
+            model.begin_at(problem, known)
         backend: Any = cp_model.CpSolver()
-        _configure(backend.parameters, self.workers)
+        self._configure(backend.parameters)
+        if known is not None and known.bound is not None:
+            backend.parameters.absolute_gap_limit = known.bound * tolerance // model.unit
         if time_limit_s is not None:
             backend.parameters.max_time_in_seconds = max(time_limit_s - (time.perf_counter() - start), 0)
         status = backend.solve(model.program)
@@ -70,7 +106,6 @@ class CPSAT(Solver):
             raise UnsupportedProblem(
                 f"solver 'cpsat': CP-SAT refuses the problem ({model.program.validate()[:200]}); use coarser units"
             )
-        found = status in (cp_model.OPTIMAL, cp_model.FEASIBLE)
         if status not in (cp_model.OPTIMAL, cp_model.INFEASIBLE) and time_limit_s is None:
             raise RematError(f"cpsat: CP-SAT ended with {backend.status_name()}, though no limit was set")
         certificate = ClaimedBound("CP-SAT")
@@ -78,24 +113,24 @@ class CPSAT(Solver):
             return Solution(None, None, Termination(Reason.INFEASIBLE), certificate, self.name)
         response = backend.response_proto
         bound = model.cost(response.inner_objective_lower_bound)
-        if not found:
+        if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
             return Solution(None, None, Termination(Reason.LIMIT, bound, limit="time"), certificate, self.name)
-        choice = Choice.from_saved(problem, model.saved(np.array(response.solution, np.int64)))
+        choice = Choice.from_saved(problem, model.saves(np.array(response.solution, np.int64)))
         plan, cost = choice.plan(problem), choice.cost(problem)
-        if status == cp_model.OPTIMAL:
-            return Solution(plan, cost, Termination(Reason.OPTIMAL, bound), certificate, self.name)
-        return Solution(plan, cost, Termination(Reason.FEASIBLE, bound, limit="time"), certificate, self.name)
+        reason = Reason.OPTIMAL if bound >= cost else Reason.FEASIBLE  # "optimal" may be within the tolerance, too
+        limit = None if status == cp_model.OPTIMAL else "time"
+        return Solution(plan, cost, Termination(reason, bound, limit=limit), certificate, self.name)
 
-
-def _configure(parameters: Any, workers: int) -> None:
-    parameters.num_workers = workers
-    # Every row in the relaxation: 0.03 to 0.45 s for the same transformer, or as fast as eight workers.
-    parameters.linearization_level = 2
-    # The gap is computed in doubles, in which costs past 2^53 that differ may have none.
-    parameters.absolute_gap_limit = parameters.relative_gap_limit = 0
-    # This presolve rule adds coefficients up in 32 bits, and has called a plan optimal that was not, where they
-    # pass 2^31 (OR-Tools 9.15, google/or-tools#5293): two gigabytes of activations are enough.
-    parameters.presolve_inclusion_work_limit = 0
+    def _configure(self, parameters: Any) -> None:
+        parameters.num_workers = self.workers
+        parameters.optimize_with_lb_tree_search = self.bound_first
+        # Every row in the relaxation: 0.03 to 0.45 s for the same transformer, or as fast as eight workers.
+        parameters.linearization_level = 2
+        # The gap is computed in doubles, in which costs past 2^53 that differ may have none.
+        parameters.absolute_gap_limit = parameters.relative_gap_limit = 0
+        # This presolve rule adds coefficients up in 32 bits, and has called a plan optimal that was not, where they
+        # pass 2^31 (OR-Tools 9.15, google/or-tools#5293): two gigabytes of activations are enough.
+        parameters.presolve_inclusion_work_limit = 0
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,17 +142,19 @@ class _Model:
         unit: greatest common divisor of the prices.
         base: cost of the values that every plan saves; they are not in the program.
         always: (n,) these values.
-        positions: the values that have a literal "v is saved"; these come first in the program.
+        saved, recomputed: the literals "v is saved" and "v is recomputed", by value; the first come first in
+            the program.
     """
 
     program: Any
     unit: int
     base: int
     always: BoolArray
-    positions: IntArray
+    saved: dict[int, Any]
+    recomputed: dict[int, Any]
 
     @classmethod
-    def of(cls, problem: Problem) -> _Model:
+    def of(cls, problem: Problem, count_sizes: bool) -> _Model:
         """Builds the program of a feasible problem. Of 10,000 values it takes 0.2 s."""
         from ortools.sat.python import cp_model
 
@@ -131,22 +168,33 @@ class _Model:
         _add_rules(program, problem, saved, recomputed)
         budget = problem.budget_bytes
         if budget is not None:
-            _add_budget(program, saved, problem.save_bytes[positions], budget - int(problem.save_bytes[always].sum()))
+            room = budget - int(problem.save_bytes[always].sum())
+            _add_budget(program, saved, problem.save_bytes[positions], room, count_sizes)
 
         prices = np.concatenate([problem.save_cost[positions], problem.recompute_cost[open_positions]])
         unit = _unit(prices)
-        literals = [*saved.values(), *recomputed.values()]
-        program.minimize(cp_model.LinearExpr.weighted_sum(literals, (prices // unit).tolist()))
-        return cls(program, unit, int(problem.save_cost[always].sum()), always, positions)
+        program.minimize(_counted(program, [*saved.values(), *recomputed.values()], prices // unit))
+        return cls(program, unit, int(problem.save_cost[always].sum()), always, saved, recomputed)
+
+    def begin_at(self, problem: Problem, known: Solution) -> None:
+        """Tells the program of a plan and a bound; it looks for nothing that costs more."""
+        assert known.plan is not None
+        assert known.objective is not None
+        choice = Choice.from_plan(problem, known.plan)
+        for literals, mask in ((self.saved, choice.saved), (self.recomputed, choice.recomputed)):
+            for v, literal in literals.items():
+                self.program.add_hint(literal, bool(mask[v]))
+        least = max((known.bound or 0) - self.base, 0)
+        self.program.proto.objective.domain.extend([-(-least // self.unit), (known.objective - self.base) // self.unit])
 
     def cost(self, objective: int) -> int:
         """What an objective, or a bound on it, means as a price. No price is negative, whatever is known."""
         return self.base + self.unit * max(objective, 0)
 
-    def saved(self, values: IntArray) -> BoolArray:
+    def saves(self, values: IntArray) -> BoolArray:
         """(n,) the saved values, from the values of the program's variables."""
         mask = self.always.copy()
-        mask[self.positions] = values[: len(self.positions)] > 0
+        mask[list(self.saved)] = values[: len(self.saved)] > 0
         return mask
 
 
@@ -162,12 +210,30 @@ def _add_rules(program: Any, problem: Problem, saved: dict[int, Any], recomputed
             program.add_bool_or([recomputed[v].negated(), *ways[u]])
 
 
-def _add_budget(program: Any, saved: dict[int, Any], sizes: IntArray, budget: int) -> None:
+def _add_budget(program: Any, saved: dict[int, Any], sizes: IntArray, room: int, count_sizes: bool) -> None:
     from ortools.sat.python import cp_model
 
-    unit = _unit(sizes)
-    if int(sizes.sum()) > budget:
-        program.add(cp_model.LinearExpr.weighted_sum([*saved.values()], (sizes // unit).tolist()) <= budget // unit)
+    literals, units = [*saved.values()], sizes // _unit(sizes)
+    if int(sizes.sum()) > room:
+        plain = cp_model.LinearExpr.weighted_sum
+        used = _counted(program, literals, units) if count_sizes else plain(literals, units.tolist())
+        program.add(used <= room // _unit(sizes))
+
+
+def _counted(program: Any, literals: list[Any], weights: IntArray) -> Any:
+    """The sum of literals by their weights, with one variable for how many of equal weight are true."""
+    from ortools.sat.python import cp_model
+
+    terms: list[Any] = []
+    distinct = np.unique(weights[weights > 0])
+    for weight in distinct.tolist():
+        alike = [literals[i] for i in np.flatnonzero(weights == weight).tolist()]
+        if len(alike) > 1:
+            count = program.new_int_var(0, len(alike), "")
+            program.add(cp_model.LinearExpr.sum(alike) == count)
+            alike = [count]
+        terms += alike
+    return cp_model.LinearExpr.weighted_sum(terms, distinct.tolist())
 
 
 def _unit(column: IntArray) -> int:

@@ -60,7 +60,7 @@ def test_every_installed_solver_by_default_and_all_agree() -> None:
     frame = remat.compare(cosines())
     assert solver_names() == list(frame["solver"])
     assert {8 * MIB} == set(frame["objective"])
-    by_flow = {"knapsack-dp", "knapsack-greedy", "lagrangian", "networkx", "ortools", "scipy"}
+    by_flow = {"knapsack-dp", "knapsack-greedy", "lagrangian", "networkx", "ortools", "portfolio", "scipy"}
     assert by_flow == set(frame["solver"][frame["proven"]])
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -33,6 +34,8 @@ from remat import (
 )
 from remat.answer.choice import Choice
 from remat.answer.plan_facts import PlanFacts
+from remat.facts.corpus import Corpus
+from remat.improve.byte_budgets import default_saved_bytes
 from remat.improve.peak_search import relaxation
 from remat.predict.memory import lower_bound, simulate
 from remat.testing import check_cost_model, graphs
@@ -58,7 +61,7 @@ def layers(count: int = 4, size: int = 1000) -> Graph:
 
 @deeper
 @pytest.mark.parametrize(
-    "model", [RecomputeTime(), RecomputeTime("flops"), MemoryBudget(), MemoryBudget(0.0), MemoryBudget(1)]
+    "model", [RecomputeTime(), RecomputeTime("flops"), MemoryBudget(), MemoryBudget(0.0), MemoryBudget(1.0)]
 )
 def test_keeps_the_contract_of_cost_models(model: CostModel) -> None:
     check_cost_model(model, max_examples=examples(60))
@@ -73,7 +76,29 @@ def test_sizes(text: str, bytes: int) -> None:
     assert MemoryBudget(text).terms(layers()).budget_bytes == bytes
 
 
-@pytest.mark.parametrize("text", ["8 bananas", "1" * 5000 + "B", "٣ B", "", "GB", "-1GB", "8", "8iB", "1e3B", "8GBit"])
+@pytest.mark.parametrize(
+    ("share", "exactly"),
+    [
+        ("50%", (1, 2)),
+        (" 12.5 % ", (1, 8)),
+        ("0%", (0, 1)),
+        ("100%", (1, 1)),
+        (0.3, (3, 10)),
+        (1e-5, (1, 10**5)),
+        (0, (0, 1)),
+    ],
+)
+def test_shares_are_exact(share: float | str, exactly: tuple[int, int]) -> None:
+    """A double of 0.3 is less than three tenths, and of 163,840 bytes one was lost."""
+    assert MemoryBudget(share).amount == Fraction(*exactly)
+    assert MemoryBudget(share, of="peak").peak_limits == (Fraction(*exactly),)
+    assert MemoryBudget(0.3).terms(layers(1, 163_840)).budget_bytes == 49_152
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["8 bananas", "101%", "-1%", "%", "1e1%", "1" * 5000 + "B", "٣ B", "", "GB", "-1GB", "8", "8iB", "1e3B", "8GBit"],
+)
 def test_texts_that_are_no_size(text: str) -> None:
     with pytest.raises(InvalidOption, match=r"MemoryBudget\.budget must be a number and a unit"):
         MemoryBudget(text)
@@ -81,13 +106,23 @@ def test_texts_that_are_no_size(text: str) -> None:
 
 @pytest.mark.parametrize("budget", [-1, -0.5, 1.5, math.nan, math.inf, True, None, [1], 2.0])
 def test_budgets_that_are_none(budget: object) -> None:
-    with pytest.raises(InvalidOption, match=r"must be a fraction from 0 to 1, a whole number of bytes, or a size"):
+    with pytest.raises(
+        InvalidOption, match=r"must be a fraction from 0.0 to 1.0, a percentage, a whole number of bytes"
+    ):
         MemoryBudget(budget)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("budget", [1, 2, 1023, np.uint8(8)])
+def test_a_number_that_may_mean_two_things_is_refused(budget: int) -> None:
+    """All of it, or one byte? Two bytes, or gigabytes?"""
+    with pytest.raises(InvalidOption, match=rf'for so many bytes write "{int(budget)} B", for all of it 1.0'):
+        MemoryBudget(budget)
+    assert MemoryBudget(1024).amount == 1024
 
 
 @pytest.mark.parametrize(
     ("budget", "same"),
-    [(np.uint8(200), 200), (np.int64(3000), 3000), (np.int8(1), 1), (np.float64(0.5), 0.5), (np.float16(0.5), 0.5)],
+    [(np.uint16(2000), 2000), (np.int64(3000), 3000), (np.int8(0), 0), (np.float64(0.5), 0.5), (np.float16(0.5), 0.5)],
 )
 def test_budgets_of_numpy_are_those_of_python(budget: float, same: float) -> None:
     """They print alike, too: what is printed is part of the key of compiled code."""
@@ -98,7 +133,7 @@ def test_budgets_of_numpy_are_those_of_python(budget: float, same: float) -> Non
 
 def test_all_of_it_is_all_of_it_past_what_a_double_holds() -> None:
     size = 2**53 + 1
-    for budget in (1, 1.0):
+    for budget in ("100%", 1.0):
         assert MemoryBudget(budget).terms(layers(1, size)).budget_bytes == size
 
 
@@ -107,16 +142,26 @@ def test_options_that_do_not_exist() -> None:
         MemoryBudget(of="total")  # type: ignore[arg-type]
 
 
-def test_a_fraction_is_one_of_what_the_fastest_plan_saves() -> None:
+def test_a_fraction_is_one_of_what_the_default_plan_saves() -> None:
+    """Not of what the fastest plan saves: a chain of cheap operators is recomputed by PyTorch's default."""
     graph = layers(4)
-    assert [MemoryBudget(f).terms(graph).budget_bytes for f in (0, 0.0, 0.26, 0.5, 1, 1.0)] == [
-        0,
-        0,
-        1040,
-        2000,
-        4000,
-        4000,
-    ]
+    assert [MemoryBudget(f).terms(graph).budget_bytes for f in (0, 0.0, 0.26, 0.5, 1.0)] == [0, 0, 1040, 2000, 4000]
+    graph = Corpus.open().graph("small-layernorm-gelu-mlp")
+    default = solve(ByteTraffic(prices="pytorch").pose(graph)).plan
+    whole = PlanFacts.of(graph, default).saved_bytes
+    assert whole < PlanFacts.of(graph, solve(RecomputeTime().pose(graph)).plan).saved_bytes
+    assert [MemoryBudget(f).terms(graph).budget_bytes for f in (0.5, "10%", 1.0)] == [whole // 2, whole // 10, whole]
+
+
+def test_without_a_default_plan_a_fraction_is_the_least() -> None:
+    """A tuple cannot be saved, and the default's rules would not compute this one again."""
+    g = GraphBuilder()
+    x = g.input("x", bytes=8)
+    big = g.op("mm", x, name="big", bytes=2000, fusible=False, cannot_save="a tuple")
+    g.output(big)
+    g.gradient(g.op("mul", g.tangent("d", bytes=8), big, name="dx", bytes=8))
+    graph = g.build()
+    assert MemoryBudget(0.5).terms(graph).budget_bytes == default_saved_bytes(graph) == 0
 
 
 def test_a_fraction_is_at_least_what_can_be_had_by_no_other_way() -> None:
@@ -134,7 +179,7 @@ def test_a_fraction_is_at_least_what_can_be_had_by_no_other_way() -> None:
 
 
 @pytest.mark.parametrize(
-    ("budget", "saves", "redoes"), [(0, 0, 4), ("1 kB", 1, 3), (2999, 2, 2), (0.75, 3, 1), (1, 4, 0)]
+    ("budget", "saves", "redoes"), [(0, 0, 4), ("1 kB", 1, 3), (2999, 2, 2), (0.75, 3, 1), (1.0, 4, 0)]
 )
 def test_recomputes_as_little_as_the_budget_allows(budget: float | int | str, saves: int, redoes: int) -> None:
     graph = layers(4)
@@ -216,7 +261,7 @@ def test_a_plan_never_exceeds_the_peak(graph: Graph, data: st.DataObject) -> Non
     problem = RecomputeTime().pose(graph)
     unpressed = simulate(graph, solve(problem).plan).peak_bytes
     limit = data.draw(st.integers(2, max(unpressed, 2)))
-    model = MemoryBudget(limit, of="peak")
+    model = MemoryBudget(f"{limit} B", of="peak")
     solution = choose(graph, model, throw=False)
     relaxed = relaxation(graph, problem, limit)
     if solution.plan is None:

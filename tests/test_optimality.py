@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from remat import Feature, Infeasible, Problem, Solver, solve
 from remat.answer.choice import Choice
+from remat.answer.solution import FlowCertificate
 from remat.testing import problems
 from solvers import CPSAT
 
@@ -78,7 +79,8 @@ def test_a_heuristic_keeps_the_budget_and_never_beats_the_optimum(solver: Solver
     assert found.objective is not None
     assert found.bound is not None
     assert found.bound <= best <= found.objective
-    assert found.is_proven == found.is_optimal == (found.bound == found.objective)
+    assert found.is_optimal == (found.bound == found.objective)
+    assert found.is_proven == (found.is_optimal and isinstance(found.certificate, FlowCertificate))
 
 
 @each([*BUDGET, *HEURISTIC])
@@ -121,6 +123,13 @@ def test_a_dynamic_program_is_exact_where_values_are_independent(items: list[tup
 @given(problems(max_values=12, budget=True))
 def test_more_workers_find_nothing_cheaper(problem: Problem) -> None:
     assert solve(problem, CPSAT()).objective == solve(problem, CPSAT(workers=4)).objective
+
+
+@pytest.mark.parametrize("solver", [CPSAT(bound_first=True), CPSAT(count_sizes=False)], ids=str)
+@drawn(50)
+@given(problem=problems(max_values=12, budget=True))
+def test_every_way_of_the_search_ends_with_the_optimum(solver: CPSAT, problem: Problem) -> None:
+    assert solve(problem, solver).objective == solve(problem, "exhaustive").objective
 
 
 @each(EXACT)

@@ -61,7 +61,7 @@ def test_a_larger_budget_neither_costs_more_nor_peaks_lower(seed: int, smaller: 
     """Where a search of its own for each budget did one or the other."""
     graph, costs, peaks = network(seed), list[int](), list[int]()
     for limit in (smaller, larger):
-        solution = choose(graph, MemoryBudget(limit, of="peak", estimator="flops"))
+        solution = choose(graph, MemoryBudget(f"{limit} B", of="peak", estimator="flops"))
         costs.append(solution.objective)
         peaks.append(simulate(graph, solution.plan).peak_bytes)
         assert peaks[-1] <= limit

@@ -9,8 +9,10 @@ from torch import nn
 import remat
 from experiments.bench.budgets import best, compared, illegal, markdown, summarized, timed
 from experiments.models import workloads
-from remat import InvalidPlan
-from remat.pytorch.measure.torch_budgets import torchs_choice_at, torchs_plans
+from remat import Corpus, InvalidPlan
+from remat.answer.plan_facts import PlanFacts
+from remat.improve.byte_budgets import default_saved_bytes
+from remat.pytorch.measure.torch_budgets import torchs_choice_at, torchs_plans, torchs_plans_of
 
 
 def test_every_budget_of_pytorch_is_at_or_above_our_frontier() -> None:
@@ -23,6 +25,14 @@ def test_every_budget_of_pytorch_is_at_or_above_our_frontier() -> None:
     assert points[0][0] == 0 < points[1][0] < points[3][0]
     for saved_bytes, cost in points:
         assert curve.bound(saved_bytes) <= cost
+
+
+@pytest.mark.parametrize("name", ["small-layernorm-gelu-mlp", "small-evonorm", "vgg19", "gpt2-small-bf16"])
+def test_a_share_of_one_is_what_pytorchs_default_saves(name: str) -> None:
+    """Of these the fastest plan saves between 512 bytes less and 2.8 times as much."""
+    graph = Corpus.open().graph(name)
+    default = torchs_plans_of(graph, [1.0])[1.0]
+    assert default_saved_bytes(graph) == PlanFacts.of(graph, default).saved_bytes
 
 
 def test_pytorchs_plan_with_dropout_is_refused_below_a_budget_of_one() -> None:

@@ -23,7 +23,8 @@ from remat.problem.estimator import Estimator
 from remat.words import near
 
 DEFAULT_SOLVER = "ortools"
-DEFAULT_BUDGET_SOLVER = "lagrangian"
+DEFAULT_BUDGET_SOLVER = "portfolio"
+QUICK_BUDGET_SOLVER = "lagrangian"
 DEFAULT_COST_MODEL = "byte-traffic"
 DEFAULT_STEP_MODEL = "byte-traffic:prices=pytorch"
 DEFAULT_TIME_MODEL = "recompute-time"
@@ -33,7 +34,8 @@ DEFAULT_ESTIMATOR = "roofline"
 """Constants, never "the first one installed": the same call gives the same answer everywhere.
 
 A graph is studied by the paper's prices, which are bytes. A step that runs is planned by PyTorch's, which lead to
-better kernels (`costmodels.byte_traffic`).
+better kernels (`costmodels.byte_traffic`). The quick one is for searches that solve
+many budgets of one graph.
 """
 
 FALLBACK_SOLVER = "networkx"

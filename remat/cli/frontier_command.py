@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 import remat
-from remat.answer.registry import DEFAULT_BUDGET_SOLVER, DEFAULT_ESTIMATOR
+from remat.answer.registry import DEFAULT_ESTIMATOR, QUICK_BUDGET_SOLVER
 from remat.cli.inputs import solver_of
 from remat.cli.options import PLUGIN, Budgets, EstimatorName, GraphFile, Json, NewPictureIfNamed, TimeLimit
 from remat.cli.output import console, print_json, table
@@ -28,7 +28,7 @@ def frontier(
     budgets: Budgets = 0,
     solver: Annotated[
         str, typer.Option("--solver", "-s", metavar=PLUGIN, help="Who solves them: takes a byte budget.")
-    ] = DEFAULT_BUDGET_SOLVER,
+    ] = QUICK_BUDGET_SOLVER,
     time_limit: TimeLimit = None,
     output: NewPictureIfNamed = None,
     as_json: Json = False,

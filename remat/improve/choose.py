@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from remat.answer.registry import DEFAULT_BUDGET_SOLVER, DEFAULT_COST_MODEL, find_costmodel
+from remat.answer.registry import DEFAULT_COST_MODEL, QUICK_BUDGET_SOLVER, find_costmodel
 from remat.answer.solution import Solution
 from remat.answer.solver import Solver
 from remat.facts.graph import Graph
@@ -38,5 +38,5 @@ def choose(
     if not model.limits_peak:
         return solve(model.pose(graph), solver, time_limit_s=time_limit_s, throw=throw)
     problem = model.pose_without_peak(graph)
-    search_with = DEFAULT_BUDGET_SOLVER if solver is None else solver
+    search_with = QUICK_BUDGET_SOLVER if solver is None else solver
     return fit_peak(graph, problem, model.peak_limits, search_with, time_limit_s=time_limit_s, throw=throw)

@@ -12,10 +12,10 @@ from remat.answer.choice import Choice
 from remat.answer.plan import Plan
 from remat.answer.plan_facts import PlanFacts
 from remat.answer.registry import (
-    DEFAULT_BUDGET_SOLVER,
     DEFAULT_ESTIMATOR,
     DEFAULT_SOLVER,
     DEFAULT_TIME_MODEL,
+    QUICK_BUDGET_SOLVER,
     costmodel_class,
     find_costmodel,
     find_solver,
@@ -141,7 +141,7 @@ class Frontier:
     def refine(
         self,
         budgets: int | Iterable[int | str] = 16,
-        solver: str | Solver = DEFAULT_BUDGET_SOLVER,
+        solver: str | Solver = QUICK_BUDGET_SOLVER,
         *,
         time_limit_s: float | None = None,
     ) -> Frontier:

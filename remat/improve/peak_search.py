@@ -15,7 +15,7 @@ from fractions import Fraction
 
 import numpy as np
 
-from remat.answer.registry import DEFAULT_BUDGET_SOLVER, find_solver
+from remat.answer.registry import QUICK_BUDGET_SOLVER, find_solver
 from remat.answer.solution import Reason, Solution, Termination
 from remat.answer.solver import Solver
 from remat.errors import Infeasible, InvalidOption, LimitReached, UnsupportedProblem
@@ -70,7 +70,7 @@ def fit_peak(
     graph: Graph,
     problem: Problem,
     limits: tuple[int | Fraction, ...],
-    solver: str | Solver = DEFAULT_BUDGET_SOLVER,
+    solver: str | Solver = QUICK_BUDGET_SOLVER,
     *,
     time_limit_s: float | None = None,
     throw: bool = True,
@@ -144,7 +144,7 @@ def _in_bytes(limit: int | Fraction, plans: PeakPlans) -> int:
 
 def _bounded(relaxed: Problem, limit_bytes: int) -> Solution:
     try:
-        return solve(relaxed, DEFAULT_BUDGET_SOLVER)
+        return solve(relaxed, QUICK_BUDGET_SOLVER)
     except Infeasible as conflict:
         raise Infeasible(
             f"no plan has a peak of at most {limit_bytes} bytes. At the tightest step, beside what every plan holds, "

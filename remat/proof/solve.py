@@ -31,7 +31,7 @@ def solve(
     Args:
         problem: what to solve.
         solver: a registered name (`remat solvers` lists them) or a configured instance; "ortools" when
-            left out, and "lagrangian" for a problem with a byte budget.
+            left out, and "portfolio" for a problem with a byte budget.
         time_limit_s: wall time in seconds; only for solvers that support it.
         throw: raise if there is no plan; if False, return a solution without one.
 

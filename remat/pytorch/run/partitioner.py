@@ -17,6 +17,7 @@ from remat.answer.registry import (
     DEFAULT_BUDGET_SOLVER,
     DEFAULT_SOLVER,
     DEFAULT_STEP_MODEL,
+    QUICK_BUDGET_SOLVER,
     costmodel_class,
     find_costmodel,
     find_solver,
@@ -174,7 +175,8 @@ class Partitioner(CustomPartitionerFn):
         if ranks.several_ranks() or self.on_error == "fallback" or ignores:
             return uuid4().hex
         plans = [(plan.digest, plan.graph) for plan in self.plans]
-        solvers = [self.solver] if self.solver else [find_solver(DEFAULT_SOLVER), find_solver(DEFAULT_BUDGET_SOLVER)]
+        defaults = (DEFAULT_SOLVER, DEFAULT_BUDGET_SOLVER, QUICK_BUDGET_SOLVER)
+        solvers = [self.solver] if self.solver else [find_solver(name) for name in defaults]
         return key_of(
             self.cost_model, solvers, plans, self.recompute_parameter_copies, self.on_error, self.follows_torch
         )

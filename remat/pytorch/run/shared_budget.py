@@ -16,7 +16,7 @@ from typing import TypeAlias
 
 from remat.answer.choice import Choice
 from remat.answer.plan import Plan
-from remat.answer.registry import DEFAULT_BUDGET_SOLVER, find_costmodel
+from remat.answer.registry import QUICK_BUDGET_SOLVER, find_costmodel
 from remat.answer.solver import Solver
 from remat.errors import InvalidOption, RematError
 from remat.facts.graph import Graph
@@ -150,7 +150,7 @@ class SharedBudget:
         elif room is None:
             plan = choose(part.graph, self.cost_model, self._solver).plan
         else:
-            plan = fit_peak(part.graph, part.problem, (room,), self._solver or DEFAULT_BUDGET_SOLVER).plan
+            plan = fit_peak(part.graph, part.problem, (room,), self._solver or QUICK_BUDGET_SOLVER).plan
         assert plan is not None  # all of them raise where there is none
         return plan
 

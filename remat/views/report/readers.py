@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import remat.improve.frontier
-from remat.answer.registry import DEFAULT_BUDGET_SOLVER, DEFAULT_ESTIMATOR
+from remat.answer.registry import DEFAULT_ESTIMATOR, QUICK_BUDGET_SOLVER
 from remat.errors import RematError
 from remat.facts.graph import Graph
 from remat.facts.graph_file import FORMAT
@@ -74,7 +74,7 @@ def _read_graph(source: Source, options: Options) -> Section:
     graph = Graph.load(source.path)
     curve = remat.improve.frontier.frontier(graph, estimator=options.estimator)
     if options.refine:
-        curve = curve.refine(options.refine, DEFAULT_BUDGET_SOLVER)
+        curve = curve.refine(options.refine, QUICK_BUDGET_SOLVER)
     drawn = frontier_charts.Curve.of(curve, graph.meta.get("model", source.path.name), options.estimator)
     return frontier_charts.section(drawn, [strings(graph.meta)], f"A joint graph of {len(graph):,} values.")
 
