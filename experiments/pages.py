@@ -17,6 +17,7 @@ from typing import Any
 import typer
 
 from experiments.accuracy import (
+    compiled_peaks,
     compiled_zoo,
     gpu_compared,
     gpu_peak_error,
@@ -37,6 +38,7 @@ INSTANCES = Path(__file__).parent / "instances"
 
 WRITERS: Mapping[str, Callable[[dict[str, Any]], str]] = {
     "budgets": budgets.markdown,
+    "compiled_peaks": compiled_peaks.markdown,
     "duplicate": duplicate_table.markdown,
     "gpu_compared": gpu_compared.markdown,
     "gpu_peak_error": gpu_peak_error.markdown,

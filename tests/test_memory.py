@@ -452,7 +452,7 @@ def test_steps_are_the_nodes_of_torchs_two_graphs_in_order(name: str, cost_model
     plan = remat.solve(cost_model.pose(graph)).plan
     assert plan is not None
     torch.compile(model, backend=partial(run_uncompiled, partitioner=Split.of(plan=plan)), dynamic=False)(*args)
-    timeline = remat.timeline(graph, plan)
+    timeline = simulate(graph, plan)
     steps = [
         [
             n

@@ -7,7 +7,10 @@ import statistics
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
+
+from experiments.accuracy.compiled_peaks import CompiledPeak, errors, once
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "experiments" / "results"
@@ -71,6 +74,21 @@ def test_the_times_of_the_sources_tables() -> None:
     assert f"{fewer:.0f}% fewer steps a second" in claimed("The sources' tables", "two cosines")
     longer = qehvi["qEHVI, ours"]["step_s"] / qehvi["qEHVI, no-checkpoint"]["step_s"]
     assert f"{longer:.1f} times as long" in claimed("The sources' tables", "acquisition")
+
+
+def test_predicted_peaks_of_compiled_steps() -> None:
+    rows = once([CompiledPeak(**row) for row in json.loads((RESULTS / "compiled_peaks.json").read_text())["rows"]])
+    for group, label in (("zoo", "the zoo"), ("case", "small cases"), ("held out", "held out"), ("", "all")):
+        of = [row for row in rows if group in row.group]
+        figures: list[str] = []
+        for kind in ("predicted", "values"):
+            off = np.abs(errors(of, kind))
+            worst = of[int(off.argmax())]
+            spread = f"{np.median(off):.1%} | {np.quantile(off, 0.9):.0%} | {off.max():.0%}"
+            figures.append(f"{spread} ({worst.model}, {worst.plan})")
+        assert f"| {label} | {len(of)} | {figures[0]} | {figures[1]} |" in PAGE
+    near = [int((np.abs(errors(rows)) <= limit).sum()) for limit in (0.03, 0.1)]
+    assert f"{near[0]} of the {len(rows)} steps are within 3%, {near[1]} within 10%" in PAGE
 
 
 def test_simulated_peaks_by_kernels_for_a_gpu() -> None:

@@ -36,6 +36,7 @@ from typing import Any, cast
 
 import remat
 from costmodels import ByteTraffic, MemoryBudget, MultiRead, RecomputeTime
+from remat.predict.memory import simulate
 from remat.words import near
 
 ROOT = Path(__file__).parents[2]
@@ -99,7 +100,7 @@ def of_plans(name: str) -> Digests:
             found[f"{where} | plan"] = digest(answer)
             if solver in PREDICTED:
                 kernels = remat.predict_traffic(graph, solution.plan).kernels
-                timeline = remat.timeline(graph, solution.plan)
+                timeline = simulate(graph, solution.plan)
                 found[f"{where} | kernels"] = digest([astuple(kernel) for kernel in kernels])
                 found[f"{where} | peak"] = f"{timeline.peak_bytes}"
                 found[f"{where} | saved"] = f"{timeline.saved_bytes}"

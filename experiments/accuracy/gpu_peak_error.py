@@ -2,7 +2,7 @@
 
 `python -m experiments.accuracy.gpu_peak_error [INSTANCE ...]` takes instances of the corpus and five plans of each. For
 each pass Inductor's own planner is asked what the buffers of its Triton schedule take at most, in the order in which
-the kernels run. Beside it are `remat.timeline(graph, plan)`, in which a step is a value, and the same with
+the kernels run. Beside it are `remat.predict.memory.simulate`, in which a step is a value, and `remat.timeline` with
 `device="a100"`, in which it is a predicted Triton kernel.
 """
 
@@ -24,6 +24,7 @@ from experiments.accuracy.inductor_peak import planned_peak
 from experiments.accuracy.kernel_truth import PlanSelection, different_plans
 from experiments.report.markdown import cited, page, table
 from experiments.report.provenance import provenance
+from remat.predict.memory import simulate
 from remat.pytorch.inductor.scheduled import Scheduled
 
 EXPERIMENTS = Path(__file__).parents[1]
@@ -79,9 +80,8 @@ def rows_of(instance: str) -> Iterator[PeakRow]:
             peaks.append(planned_peak(lowering, [passed for passed, own in names.items() if own in inputs]))
 
         scheduled.visit(plan, visit)
-        by_value, by_kernel = (
-            remat.timeline(graph, plan, holds_outputs=False, device=device) for device in (None, DEVICE)
-        )
+        by_value = simulate(graph, plan, holds_outputs=False)
+        by_kernel = remat.timeline(graph, plan, holds_outputs=False, device=DEVICE)
         for backward, inductor in enumerate(peaks):
             simulated = [
                 timeline.backward_peak_bytes if backward else timeline.forward_peak_bytes

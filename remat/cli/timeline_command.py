@@ -11,6 +11,7 @@ from remat.cli.inputs import chosen_plan
 from remat.cli.options import CostModelName, DeviceName, GraphFile, Json, NewPictureIfNamed, PlanFile, SolverName
 from remat.cli.output import print_json
 from remat.facts.graph import Graph
+from remat.predict.buffers import records_calls, step_floor
 from remat.predict.device_timeline import timeline as simulated
 from remat.predict.memory import lower_bound
 from remat.words import human_bytes
@@ -30,8 +31,8 @@ def timeline(
 ) -> None:
     """Simulate live memory over the forward and the backward pass of a plan.
 
-    Prints the peak and what is alive then, and the bound below which no plan gets. With --device a step is a kernel
-    that TorchInductor would make for the device; without, it is an operator.
+    Prints the peak and what is alive then, and the bound below which no plan gets. A step is a kernel or a call
+    of TorchInductor's code for the --device; without one, for that on which the graph was captured.
 
     \b
       remat timeline gpt2.json.gz --plan plan.json -o gpt2.svg
@@ -42,7 +43,7 @@ def timeline(
     values = Graph.load(graph)
     chosen = chosen_plan(values, plan, cost_model, solver)
     found = simulated(values, chosen, holds_outputs=holds_outputs, device=device)
-    bound = lower_bound(values, holds_outputs=holds_outputs)
+    bound = (step_floor if records_calls(values) else lower_bound)(values, holds_outputs=holds_outputs)
     if output is not None:
         found.show(output)
     if not as_json:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from math import prod
 from typing import Any
 
@@ -17,7 +18,7 @@ from remat.predict.kernels.backends import backend_for
 from remat.predict.kernels.cpu_schedule import CpuScheduler
 from remat.predict.kernels.dispatch import rules_of
 from remat.predict.kernels.index import Shape
-from remat.predict.kernels.ir import Buffer
+from remat.predict.kernels.ir import Buffer, Loop
 from remat.predict.kernels.kernel import Kernel
 from remat.predict.kernels.library import called, library, product_and_bias
 from remat.predict.kernels.loop_groups import LoopGroup
@@ -51,6 +52,36 @@ def kernels(graph: Graph, plan: Plan, *, fused: bool = True, backend: str | None
     if not fused:
         return tuple(unfused_kernels(graph, Order.of(Storages.of(graph), saved)))
     return Fuser(graph, backend).kernels(saved)
+
+
+@dataclass(frozen=True, eq=False)
+class ScheduledPass:
+    """One pass, cut into groups of loops that share a kernel.
+
+    Attributes:
+        scheduler: who made the groups, and knows who reads what.
+        groups: in an order in which they can run; those that launch no kernel are among them.
+        handed: the buffers of what the pass is handed, by value.
+        returned: the buffers of what it returns, by value.
+    """
+
+    scheduler: Scheduler[Any, Any]
+    groups: tuple[LoopGroup, ...]
+    handed: dict[int, Buffer]
+    returned: dict[int, Buffer]
+
+    @property
+    def loops(self) -> Iterator[Loop]:
+        """Yields the loops of all groups."""
+        return (nest.loop for group in self.groups for nest in group.nests)
+
+    @property
+    def launched(self) -> Iterator[LoopGroup]:
+        """Yields those that are kernels: concatenations are none, and empty tensors take none."""
+        for group in self.groups:
+            does = not group.written or any(buffer.bytes for buffer in group.written)
+            if group.nests[0].loop.launched and does:
+                yield group
 
 
 class Fuser:
@@ -96,14 +127,24 @@ class Fuser:
             InvalidPlan: not one flag a value, or a value of the tangents' closure is saved.
             InvalidGraph: the call of an operator is not recorded, but it takes the call to know what it does.
         """
+        passes = enumerate(self.passes(saved))
+        return tuple(self._kernel(scheduled, group, bool(i)) for i, scheduled in passes for group in scheduled.launched)
+
+    def passes(self, saved: BoolArray) -> tuple[ScheduledPass, ScheduledPass]:
+        """Schedules the forward and the backward pass.
+
+        Args and errors are those of `kernels`.
+        """
         graph = self.graph
         order = Order.of(self._facts, checked_mask(graph, saved))
         handed = owners_alone(graph, order.saved)
         if handed is not order.saved:
             order = Order.of(self._facts, handed)
         turned = self._turns_images(order.forward)
-        forward = self._pass(order.forward, graph.output | order.saved, turned, backward=False)
-        return (*forward, *self._pass(order.backward, graph.gradient, turned, backward=True))
+        return (
+            self._pass(order.forward, graph.output | order.saved, turned, backward=False),
+            self._pass(order.backward, graph.gradient, turned, backward=True),
+        )
 
     def _turns_images(self, values: IntArray) -> bool:
         """Says if a pass keeps images with their channels last."""
@@ -111,7 +152,7 @@ class Fuser:
         convolutions = [self._calls[v] for v in found]
         return channels_last_chosen(self.backend, convolutions, self._calls, len(values))
 
-    def _pass(self, values: IntArray, returned: BoolArray, turned: bool, *, backward: bool) -> Iterator[Kernel]:
+    def _pass(self, values: IntArray, returned: BoolArray, turned: bool, *, backward: bool) -> ScheduledPass:
         graph, n = self.graph, len(self.graph)
         done = Rewritten.of(self._rewrites, values, graph.producers, graph.consumers, returned)
         inside = np.zeros(n, np.bool_)
@@ -127,7 +168,7 @@ class Fuser:
         convolves = self._turns_images(values) if backward else turned
         uses = Uses(readers.tolist(), done.returned.tolist(), realized.tolist(), ordered.tolist(), convolves, done.uses)
         low = Lowering(Stores(self._calls, strides, self.backend), uses, self._rules)
-        low.given(given, given_strides)
+        handed = low.given(given, given_strides)
         for v in done.values:
             if v in done.copies:
                 low.seen[v] = low.seen[done.copies[v]]  # an earlier pass of the compiler removes the copy
@@ -140,10 +181,8 @@ class Fuser:
             else:
                 low.run(v)
         scheduler = _SCHEDULERS[self.backend.name](low.finish())
-        for group in scheduler.groups():
-            does = not group.written or any(buffer.bytes for buffer in group.written)  # empty tensors take no kernel
-            if group.nests[0].loop.launched and does:
-                yield self._kernel(scheduler, group, backward)
+        kept = {v: buffer for v, seen in low.seen.items() if returned[v] and (buffer := seen.box.buffer) is not None}
+        return ScheduledPass(scheduler, tuple(scheduler.groups()), handed, kept)
 
     def _layouts(
         self, given: list[int], returned: BoolArray, turned: bool, backward: bool
@@ -164,7 +203,7 @@ class Fuser:
             strides[v] = last.get(v, strides[v])
         return strides, self._strides
 
-    def _kernel(self, scheduler: Scheduler[Any, Any], group: LoopGroup, backward: bool) -> Kernel:
+    def _kernel(self, scheduled: ScheduledPass, group: LoopGroup, backward: bool) -> Kernel:
         """Counts what a kernel moves, each buffer once (`BaseSchedulerNode.get_read_write_buffers_sizes`)."""
         loop = group.nests[0].loop
         alone = len(group.nests) == 1
@@ -175,7 +214,9 @@ class Fuser:
             for buffer, _, _ in group.deps:
                 limit[buffer] = limit.get(buffer, 0) + points * buffer.itemsize
         writes = [
-            b for b in dict.fromkeys(d[0] for d in group.writes) if alone or scheduler.is_needed_outside(b, group)
+            b
+            for b in dict.fromkeys(d[0] for d in group.writes)
+            if alone or scheduled.scheduler.is_needed_outside(b, group)
         ]
         reads = [b for b in dict.fromkeys(d[0] for d in group.reads) if b not in group.written]
         values = frozenset[int]().union(*(nest.loop.values for nest in group.nests))

@@ -114,7 +114,7 @@ def scatter(low: Lowering, call: Call) -> Seen:
     for seen in low.arguments(call)[1:]:
         reads[low.stores.for_call(seen), ((), 0)] = 1
     after = Buffer(call.position, call.shape, call.itemsize, target.fix())
-    low.stores.loops.append(Loop(frozenset({call.position}), reads, [after], generated=False))
+    low.stores.loops.append(Loop(frozenset({call.position}), reads, [after], generated=False, mutates=target))
     return Seen.of_buffer(after)
 
 

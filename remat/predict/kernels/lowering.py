@@ -61,13 +61,15 @@ class Lowering:
         self.seen: dict[int, Seen] = {}
         self.elements: dict[int, Elements] = {}
 
-    def given(self, values: Iterable[int], strides: Sequence[Shape]) -> None:
-        """Takes the values that the pass is handed, with their strides."""
+    def given(self, values: Iterable[int], strides: Sequence[Shape]) -> dict[int, Buffer]:
+        """Takes the values that the pass is handed, with their strides; returns their buffers."""
+        handed: dict[int, Buffer] = {}
         for v in values:
             call = self.stores.calls[v]
-            buffer = Buffer(v, call.shape, call.itemsize, strides[v])
-            seen = Seen.of_buffer(buffer)
+            handed[v] = Buffer(v, call.shape, call.itemsize, strides[v])
+            seen = Seen.of_buffer(handed[v])
             self.seen[v] = self.stores.exactly(seen, self.stores.strides[v]) if self.uses.returned[v] else seen
+        return handed
 
     def run(self, v: int) -> None:
         """Lowers one value.

@@ -77,6 +77,10 @@ class Scheduler(ABC, Generic[N, G]):
         """Says if a buffer is needed outside a group."""
         return buffer.output or bool(self._readers.get(buffer, 0) & ~group.members)
 
+    def readers(self, buffer: Buffer) -> int:
+        """Returns the nests that read a buffer, as bits."""
+        return self._readers.get(buffer, 0)
+
     def _round(self, groups: list[G]) -> list[G]:
         for one, other in self._candidates(groups):
             left, right = self._now(one), self._now(other)

@@ -108,7 +108,9 @@ def timeline_of(graph: Graph, lives: Lifetimes, values: Sequence[int], forward_s
         after_bytes=frozen(after),
         by_why={name: frozen(_during(lives, steps, why == i)) for i, name in enumerate(WHYS)},
         saved_bytes=int(lives.size[lives.saved].sum()),
-        at_forward_end=int(after[forward_steps - 1]) if forward_steps else 0,
+        at_forward_end=int(
+            lives.size[(lives.start < forward_steps) & (lives.saved | (lives.end >= forward_steps))].sum()
+        ),
         peak_step=peak_step,
         peak_tensors=tuple(
             LiveTensor(graph.names[int(lives.base[i])], int(lives.size[i]), WHYS[why[i]], bool(lives.backward[i]))

@@ -17,6 +17,7 @@ from remat.errors import UnsupportedTorch
 
 USED: dict[str, tuple[str, ...]] = {
     "torch._C": ("_conv_determine_backend_memory_format", "_ensureCUDADeviceGuardSet"),
+    "torch._C._dynamo.guards": ("_empty_strided_cpu",),
     "torch._dispatch.python": ("no_python_dispatcher",),
     "torch._dynamo.device_interface": (
         "CudaInterface",
@@ -46,6 +47,7 @@ USED: dict[str, tuple[str, ...]] = {
     ),
     "torch._guards": ("CompileContext.current_compile_id", "detect_fake_mode"),
     "torch._inductor": ("list_mode_options",),
+    "torch._inductor.async_compile": ("AsyncCompile.cpp_pybinding(argtypes, source_code)",),
     "torch._inductor.codecache": ("PyCodeCache.load(source_code)",),
     "torch._inductor.codegen.wrapper": (
         "PythonWrapperCodegen.generate(is_inference)",

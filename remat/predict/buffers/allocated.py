@@ -1,0 +1,244 @@
+"""Follows the code of one pass: when each buffer is allocated, written over by another one, and freed.
+
+The rules are those of `remat.predict.buffers`. Names of classes and methods that are not here are Inductor's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from remat.predict.buffers.orders import chosen_order
+from remat.predict.buffers.planned import Planned, Unit
+from remat.predict.kernels.fuser import ScheduledPass
+from remat.predict.kernels.ir import Buffer
+from remat.predict.kernels.loop_groups import LoopGroup
+from remat.predict.kernels.loops import Nest
+
+_WRITTEN_BY_CALLS = frozenset(f"aten.{name}" for name in ("mm", "addmm", "bmm", "baddbmm", "add", "_int_mm"))
+"""Operators whose call writes where it is told to; a sum is one with a product in it."""
+
+_CONVOLUTION = "aten.convolution"
+"""The only other call whose result is known to be aligned, so that its memory may be taken again."""
+
+_LEAST_SHARE = 0.95
+"""How much of a buffer a result must fill that is written over it (`can_match_buffer_size`)."""
+
+
+@dataclass(frozen=True, eq=False)
+class PassFacts:
+    """What decides about the buffers of a pass, beside its kernels.
+
+    Attributes:
+        freeable: values that it is handed and may drop.
+        donated: those of them that it may write over.
+        ops, dtypes: of every value of the graph.
+        gpu: each kernel is launched by itself; on CPUs those between two calls are one function. For GPUs there is
+            nothing to compare with yet but Inductor's own sum, in which no buffer takes the memory of another; it is
+            met best in the order of the graph.
+    """
+
+    freeable: Collection[int]
+    donated: Collection[int]
+    ops: Sequence[str]
+    dtypes: Sequence[str]
+    gpu: bool
+
+
+class AllocatedPass:
+    """The buffers of one pass over its steps.
+
+    Args:
+        scheduled: the pass.
+        facts: what else decides.
+
+    Attributes:
+        steps: the kernels of one function, or a call.
+        start, end: the first and the last step of each buffer that owns memory. Without a start, it was handed to the
+            pass; without an end, it is returned. The end may be before the start: then nothing was ever in it.
+    """
+
+    def __init__(self, scheduled: ScheduledPass, facts: PassFacts) -> None:
+        self.scheduled = scheduled
+        self.steps: list[tuple[LoopGroup, ...]] = []
+        self.start: dict[Buffer, int] = {}
+        self.end: dict[Buffer, int] = {}
+        self._facts = facts
+        planned = Planned.of(scheduled, facts.freeable)
+        self._order = planned.units if facts.gpu else chosen_order(planned)
+        self._planned_bytes = planned.alive_bytes(self._order)
+        self._planned_peak = max(self._planned_bytes, default=0)
+        self._inside = self._places()
+        self._over: dict[Buffer, Buffer] = {}
+        self._taken: set[Buffer] = set()
+        self._gone: set[Buffer] = set()
+        self._free: dict[tuple[str, int], list[tuple[Buffer, int]]] = {}
+        self._unaligned: set[Buffer] = set()
+        self._waiting: list[LoopGroup] = []
+        self._dropped: list[Buffer] = []
+        self._completed = 0
+        handed = {v: buffer for v, buffer in scheduled.handed.items() if v in facts.freeable}
+        self._handed = set(handed.values())
+        donated = {buffer for v, buffer in handed.items() if v in facts.donated}
+        written = {buffer for unit in self._order for buffer in unit.defines}
+        self._may_be_written_over = (donated | written) - set(self._inside) - set(self._inside.values())
+        self._run()
+
+    def memory(self, buffer: Buffer) -> Buffer:
+        """Finds the buffer that owns the memory of another: the whole of a part, or the target of a scatter."""
+        while buffer in self._inside:
+            buffer = self._inside[buffer]
+        return buffer
+
+    def _places(self) -> dict[Buffer, Buffer]:
+        inside: dict[Buffer, Buffer] = {}
+        for loop in self.scheduled.loops:
+            if loop.mutates is not None:
+                inside[loop.writes[0]] = loop.mutates
+            elif not loop.launched:
+                inside.update((part, loop.writes[0]) for part, _ in loop.reads)
+        return inside
+
+    def _run(self) -> None:
+        last = self._last_uses()
+        for at, unit in enumerate(self._order):
+            alone = unit.kind in ("call", "result")
+            if alone:
+                self._flush(at - 1)
+            self._dropped += last.get(unit, ())
+            if unit.kind == "kernel":
+                self._kernel(unit.group, at)
+                self._waiting.append(unit.group)
+            elif unit.kind == "call":
+                self._call(unit.group, at)
+                self._waiting.append(unit.group)
+            if alone or self._facts.gpu:
+                self._flush(at)
+            for nest in unit.group.nests:
+                self._completed |= 1 << nest.index
+        self._flush(len(self._order) - 1)
+
+    def _flush(self, at: int) -> None:
+        """Makes a step of the kernels that wait, and drops what they were the last to use."""
+        if self._waiting:
+            self.steps.append(tuple(self._waiting))
+        for buffer in self._dropped:
+            if buffer not in self._gone:
+                self._drop(buffer, at)
+        self._waiting.clear()
+        self._dropped.clear()
+
+    def _last_uses(self) -> dict[Unit, list[Buffer]]:
+        """Lists what is not used any more after each unit, and neither returned nor somebody else's."""
+        kept = {self.memory(buffer) for buffer in self.scheduled.returned.values()}
+        own = {self.memory(buffer) for unit in self._order for buffer in unit.defines} | self._handed
+        last: dict[Buffer, Unit] = {}
+        for unit in self._order:
+            for buffer in (*unit.defines, *(dep[0] for dep in unit.group.deps)):
+                last[self.memory(buffer)] = unit
+        found: dict[Unit, list[Buffer]] = {}
+        for buffer, unit in last.items():
+            if buffer in own and buffer not in kept:
+                found.setdefault(unit, []).append(buffer)
+        return found
+
+    def _kernel(self, group: LoopGroup, at: int) -> None:
+        for nest in group.nests:
+            if nest.loop.mutates is not None:
+                continue
+            (buffer,) = nest.loop.writes
+            over = self._written_over(nest, buffer, group)
+            if over is not None:
+                self._over[buffer] = over
+                self._taken.add(over)
+            if self._is_stored(buffer, group):
+                while over is not None and over not in self.start and over not in self._handed:
+                    over = self._over.get(over)  # it stays within the kernel
+                self._allocate(self.memory(buffer), at, over)
+
+    def _is_stored(self, buffer: Buffer, group: LoopGroup) -> bool:
+        """Says if a buffer that a group writes is in memory: others read it, or another part of the group does."""
+        if self.scheduled.scheduler.is_needed_outside(buffer, group):
+            return True
+        return self._crosses(buffer, group) and not self._is_local(buffer, group)
+
+    def _crosses(self, buffer: Buffer, group: LoopGroup) -> bool:
+        return group.depth > 0 and sum(buffer in part.used for part in group.parts) > 1
+
+    def _is_local(self, buffer: Buffer, group: LoopGroup) -> bool:
+        """Says if what passes between parts of a group is an array of one inner loop (`codegen_outer_loop_node`)."""
+        if any(len(part.sizes) + len(part.reduced) != group.depth + 1 for part in group.parts):
+            return False
+        accesses = {dep for nest in group.nests for dep in (*nest.reads, *nest.writes) if dep[0] is buffer}
+        if len(accesses) > 1 or any(nest.is_reduction for nest in group.nests if buffer in nest.loop.writes):
+            return False
+        ((_, dims, offset),) = accesses
+        return offset == 0 and len(dims) == 1 and dims[0][-1][1] == 1
+
+    def _written_over(self, nest: Nest, buffer: Buffer, group: LoopGroup) -> Buffer | None:
+        """Finds what a nest reads just where it writes, and nobody reads afterwards (`decide_inplace_update`)."""
+        if self._facts.gpu or self.memory(buffer) is not buffer:
+            return None
+        (written,) = nest.writes
+        before = nest.ancestors | self._completed | 1 << nest.index
+        for dep in nest.reads:
+            old = dep[0]
+            if (
+                old in self._may_be_written_over
+                and old not in self._taken
+                and dep[1:] == written[1:]
+                and not old.output
+                and not (old in group.written and self._crosses(old, group) and self._is_local(old, group))
+                and not self.scheduled.scheduler.readers(old) & ~before
+                and _LEAST_SHARE * old.bytes <= buffer.bytes <= old.bytes
+                and self._dtype(old) == self._dtype(buffer)
+                and sum(other[0] is old for other in group.deps) == 1
+            ):
+                return old
+        return None
+
+    def _call(self, group: LoopGroup, at: int) -> None:
+        loop = group.nests[0].loop
+        if loop.mutates is not None:
+            return
+        for buffer in loop.writes:
+            memory = self.memory(buffer)
+            if self._op(buffer) in _WRITTEN_BY_CALLS:
+                self._allocate(memory, at, None)
+            else:
+                self.start.setdefault(memory, len(self.steps))
+                if self._op(buffer) != _CONVOLUTION:
+                    self._unaligned.add(memory)
+
+    def _allocate(self, buffer: Buffer, at: int, over: Buffer | None) -> None:
+        """Takes memory for a buffer: that of `over`, or of one that was freed, or new (`AllocateLine.plan`)."""
+        if buffer in self.start:
+            return
+        self.start[buffer] = len(self.steps)
+        if over is not None:
+            self._gone.add(over)
+            self.end[over] = len(self.steps) - 1
+            return
+        if not (free := self._free.get(self._key(buffer))):
+            return
+        old, since = free[-1]
+        between = max(self._planned_bytes[since + 1 : at], default=0)
+        if since + 1 == at or between + buffer.bytes <= self._planned_peak:
+            free.pop()
+            self.end[old] = len(self.steps) - 1
+            for i in range(since + 1, at):
+                self._planned_bytes[i] += buffer.bytes
+
+    def _drop(self, buffer: Buffer, at: int) -> None:
+        self.end[buffer] = len(self.steps) - 1
+        if buffer in self.start and buffer not in self._unaligned and not self._facts.gpu:
+            self._free.setdefault(self._key(buffer), []).append((buffer, at))
+
+    def _key(self, buffer: Buffer) -> tuple[str, int]:
+        return self._dtype(buffer), buffer.bytes
+
+    def _dtype(self, buffer: Buffer) -> str:
+        return self._facts.dtypes[buffer.value]
+
+    def _op(self, buffer: Buffer) -> str:
+        return self._facts.ops[buffer.value].rpartition(".")[0]

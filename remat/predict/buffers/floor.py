@@ -1,0 +1,76 @@
+"""Finds memory that no compiled step can do without, whatever is saved.
+
+Weaker than `remat.predict.memory.bound`, whose model lets no kernel write over its arguments; but it holds for code
+that does. Three facts: what must be saved and the outputs are alive between the passes, the gradients are at the end,
+and a call of a library has its arguments and its results in memory. Of calls only products, convolutions and attention
+count that have many rows and columns: TorchInductor makes kernels of others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from remat.facts.columns import BoolArray
+from remat.facts.graph import Graph, Region
+from remat.predict.memory.bound import WorkingSet
+from remat.predict.memory.storages import Storages
+from remat.predict.memory.timeline import LiveTensor, Why
+from remat.problem.demands import unpriced
+from remat.problem.feasibility import forced
+
+_LEAST = 16
+"""The fewest rows and columns of a matrix that is surely multiplied by a call."""
+
+
+def step_floor(graph: Graph, *, holds_outputs: bool = True) -> WorkingSet:
+    """Finds the moment with the most bytes that no plan can avoid, and what they are.
+
+    Args:
+        graph: the joint graph.
+        holds_outputs: as for `remat.predict.memory.simulator`.
+    """
+    facts, n = Storages.of(graph), len(graph)
+    problem = unpriced(graph)
+    stuck = graph.widened(problem.needed & forced(problem).stuck) & (facts.wanted_at <= n)
+    outputs = graph.output if holds_outputs else np.zeros(n, np.bool_)
+    moments = [
+        ("", "", True, _bytes(facts, {"gradient": graph.gradient, "output": outputs})),
+        ("", "", False, _bytes(facts, {"saved": stuck, "output": graph.output})),
+    ]
+    for v in np.flatnonzero(graph.compute_bound & facts.computed).tolist():
+        backward = graph.region[v] == Region.TANGENTS
+        if (facts.live[v] if backward else graph.region[v] == Region.FORWARD) and _is_large(
+            graph, (v, *graph.operands[v])
+        ):
+            inside = np.zeros(n, np.bool_)
+            inside[[v, *graph.operands[v]]] = True
+            held = outputs if backward else np.zeros(n, np.bool_)
+            moments.append(
+                (graph.names[v], graph.ops[v], bool(backward), _bytes(facts, {"output": held, "transient": inside}))
+            )
+    name, op, backward, most = max(moments, key=lambda moment: sum(size for size, _ in moment[3].values()))
+    tensors = sorted(most.items(), key=lambda item: -item[1][0])
+    return WorkingSet(
+        sum(size for size, _ in most.values()),
+        name,
+        op,
+        backward,
+        tuple(LiveTensor(graph.names[base], size, why, backward) for base, (size, why) in tensors),
+    )
+
+
+def _bytes(facts: Storages, kinds: dict[Why, BoolArray]) -> dict[int, tuple[int, Why]]:
+    """Returns the bytes of each storage behind some values, and why it is there; at least what one of them is large."""
+    found: dict[int, tuple[int, Why]] = {}
+    for why, values in kinds.items():
+        for v in np.flatnonzero(values & ~facts.foreign).tolist():
+            base = int(facts.graph.base[v])
+            size = min(int(facts.graph.bytes[v]), int(facts.size[base]))
+            found[base] = max(found.get(base, (0, why)), (size, why), key=lambda item: item[0])
+    return found
+
+
+def _is_large(graph: Graph, values: Iterable[int]) -> bool:
+    return all(min(graph.shapes[v][-2:]) >= _LEAST for v in values if len(graph.shapes[v]) > 1)

@@ -1,0 +1,95 @@
+"""Orders the kernels of a pass for little memory, as `torch/_inductor/memory.py` of torch 2.13 does.
+
+Of three heuristic orders and that of the graph it takes the one with the smallest peak by its own sum.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Sequence
+
+from remat.predict.buffers.planned import Planned, Unit
+from remat.predict.kernels.ir import Buffer
+
+
+def chosen_order(planned: Planned) -> tuple[Unit, ...]:
+    """Returns the units in the order in which they run (`reorder_for_peak_memory`)."""
+    orders = [planned.units, _least_memory_first(planned), _breadth_first(planned.units), _depth_first(planned)]
+    return tuple(min(orders, key=lambda order: max(planned.alive_bytes(order), default=0)))
+
+
+def _least_memory_first(planned: Planned) -> Sequence[Unit]:
+    """Takes what fits under the peak so far and leaves least alive, or else takes least (`topological_sort_lpmf`)."""
+    units, readers, free = planned.units, planned.readers, planned.free_bytes
+    waiting = {unit: len(unit.before) for unit in units}
+    ready = {unit: None for unit in units if not unit.before}
+    left = {buffer: len(readers.get(buffer, ())) + (buffer in planned.kept) for buffer in free}
+    alive = sum(free[buffer] for buffer in planned.handed)
+    most = max(alive, sum(free[buffer] for buffer in planned.kept))
+    frees = {
+        unit: sum(free[b] for b in unit.needs if b in left and left[b] == 1)
+        + sum(free[b] for b in unit.defines if left[b] == 0)
+        for unit in units
+    }
+    order: list[Unit] = []
+    while ready:
+        room = most - alive
+        unit = min(
+            ready,
+            key=lambda u: (u.alloc_bytes if u.alloc_bytes > room else 0, u.alloc_bytes - frees[u], u.index),
+        )
+        del ready[unit]
+        order.append(unit)
+        alive += unit.alloc_bytes
+        most = max(most, alive)
+        alive -= frees[unit]
+        for later in unit.after:
+            waiting[later] -= 1
+            if not waiting[later]:
+                ready[later] = None
+        for buffer in unit.needs:
+            left[buffer] -= 1
+            if left[buffer] == 1:
+                for reader in readers[buffer]:
+                    frees[reader] += free[buffer]
+    return order
+
+
+def _breadth_first(units: Sequence[Unit]) -> Sequence[Unit]:
+    """Takes what waited for those that ran first (`topological_sort_bfs`)."""
+    waiting = {unit: len(unit.before) for unit in units}
+    place: dict[Unit, int] = {}
+    ready: list[tuple[list[int], int, Unit]] = [([], unit.index, unit) for unit in units if not unit.before]
+    heapq.heapify(ready)
+    while ready:
+        _, _, unit = heapq.heappop(ready)
+        place[unit] = len(place)
+        for later in unit.after:
+            waiting[later] -= 1
+            if not waiting[later]:
+                heapq.heappush(ready, (sorted(place[earlier] for earlier in later.before), later.index, later))
+    return list(place)
+
+
+def _depth_first(planned: Planned) -> Sequence[Unit]:
+    """Takes what touches least memory first, right after all that it waits for (`topological_sort_dfs`)."""
+    size = {unit: unit.alloc_bytes + sum(planned.free_bytes[buffer] for buffer in unit.needs) for unit in planned.units}
+    defined: dict[Buffer, Unit] = {buffer: unit for unit in planned.units for buffer in unit.defines}
+
+    def sorted_by_size(units: Sequence[Unit]) -> list[Unit]:
+        return sorted(units, key=lambda unit: (size[unit], unit.index))
+
+    seen: set[Unit] = set()
+    order: list[Unit] = []
+    for root in sorted_by_size(planned.units):
+        stack = [(root, False)]
+        while stack:
+            unit, done = stack.pop()
+            if done:
+                order.append(unit)
+            elif unit not in seen:
+                seen.add(unit)
+                stack.append((unit, True))
+                needed = {defined[buffer]: None for buffer in unit.needs if buffer in defined}
+                stack += [(earlier, False) for earlier in reversed(sorted_by_size(list(needed)))]
+    return order

@@ -1,0 +1,140 @@
+"""States what TorchInductor knows of one pass when it orders its kernels for little memory.
+
+As `torch/_inductor/memory.py` of torch 2.13, whose sums count some buffers that are never allocated: those that stay
+within a kernel, and the parts of a concatenation beside the whole. They decide which order is chosen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from remat.predict.kernels.fuser import ScheduledPass
+from remat.predict.kernels.ir import Buffer
+from remat.predict.kernels.loop_groups import LoopGroup
+
+Kind = Literal["kernel", "call", "result", "whole"]
+
+
+@dataclass(eq=False, slots=True)
+class Unit:
+    """What is ordered: a kernel, a call, a result of a call with several, or a concatenation.
+
+    Attributes:
+        group: what it was made of.
+        index: its place in the order of the graph.
+        defines: the buffers that exist once it has run.
+        kind: which of these it is.
+        alloc_bytes: by Inductor's sum.
+        needs: the buffers that it reads and others define, and what the pass was handed and may free.
+        before, after: the units that it waits for, and those that wait for it.
+    """
+
+    group: LoopGroup
+    index: int
+    defines: tuple[Buffer, ...]
+    kind: Kind
+    alloc_bytes: int = 0
+    needs: dict[Buffer, None] = field(default_factory=dict[Buffer, None])
+    before: dict[Unit, None] = field(default_factory=dict["Unit", None])
+    after: dict[Unit, None] = field(default_factory=dict["Unit", None])
+
+
+@dataclass(frozen=True, eq=False)
+class Planned:
+    """The units of one pass with the buffers between them.
+
+    Attributes:
+        units: in the order of the graph.
+        readers: of each buffer, the units that read it; one that is overwritten is read by the readers of the result.
+        free_bytes: of each buffer, what is free once the last of them has run, by Inductor's sum.
+        handed: the buffers that the pass was handed and may free.
+        kept: the buffers that it returns.
+    """
+
+    units: tuple[Unit, ...]
+    readers: dict[Buffer, dict[Unit, None]]
+    free_bytes: dict[Buffer, int]
+    handed: tuple[Buffer, ...]
+    kept: frozenset[Buffer]
+
+    @classmethod
+    def of(cls, scheduled: ScheduledPass, freeable: Collection[int]) -> Planned:
+        """Reads a pass.
+
+        Args:
+            scheduled: the pass.
+            freeable: the values that it is handed and may free.
+        """
+        renamed = {loop.writes[0]: loop.mutates for loop in scheduled.loops if loop.mutates is not None}
+        units, free_bytes = _units(scheduled, renamed)
+        given = {buffer for v, buffer in scheduled.handed.items() if v in freeable}
+        defined = {buffer: unit for unit in units for buffer in unit.defines}
+        readers: dict[Buffer, dict[Unit, None]] = {}
+        for unit in units:
+            for buffer in list(unit.needs):
+                if buffer in defined or buffer in given:
+                    readers.setdefault(buffer, {})[unit] = None
+                else:
+                    del unit.needs[buffer]
+        for after, target in reversed(list(renamed.items())):
+            readers.setdefault(target, {}).update(readers.get(after, {}))
+        for buffer, unit in defined.items():
+            for reader in readers.get(buffer, {}):
+                if reader is not unit:
+                    unit.after[reader] = reader.before[unit] = None
+                    reader.needs[buffer] = None
+        handed = tuple(buffer for buffer in given if buffer in readers)
+        for unit in units:  # of what it was handed Inductor counts what the last access reads
+            free_bytes.update((dep[0], size) for dep, size in unit.group.reads.items() if dep[0] in given)
+        kept = {buffer for unit in units for buffer in unit.defines if buffer.output}
+        kept.update(set(handed) & set(scheduled.returned.values()))
+        return cls(tuple(units), readers, free_bytes, handed, frozenset(kept))
+
+    def alive_bytes(self, order: Sequence[Unit]) -> list[int]:
+        """Adds up what is alive at each unit in an order, and after the last (`estimate_peak_memory`)."""
+        step = {unit: i for i, unit in enumerate(order)}
+        change = [0] * (len(order) + 1)
+
+        def ends(buffer: Buffer, at: int) -> None:
+            if buffer not in self.kept:
+                last = max((step[unit] for unit in self.readers.get(buffer, ())), default=at)
+                change[last + 1] -= self.free_bytes[buffer]
+
+        for buffer in self.handed:
+            change[0] += self.free_bytes[buffer]
+            ends(buffer, 0)
+        for i, unit in enumerate(order):
+            change[i] += unit.alloc_bytes
+            for buffer in unit.defines:
+                ends(buffer, i)
+        alive = 0
+        return [alive := alive + moved for moved in change]
+
+
+def _units(scheduled: ScheduledPass, renamed: Collection[Buffer]) -> tuple[list[Unit], dict[Buffer, int]]:
+    units: list[Unit] = []
+    free_bytes: dict[Buffer, int] = {}
+    read = {dep[0] for group in scheduled.groups for dep in group.reads}
+
+    def add(group: LoopGroup, defines: tuple[Buffer, ...], kind: Kind, total: int, needs: dict[Buffer, None]) -> None:
+        units.append(Unit(group, len(units), defines, kind, total, needs))
+        free_bytes.update((buffer, 0 if buffer in renamed else buffer.bytes) for buffer in defines)
+
+    for group in scheduled.groups:
+        loop = group.nests[0].loop
+        needs = {dep[0]: None for dep in group.reads if dep[0] not in group.written}
+        written = tuple(buffer for nest in group.nests for buffer in nest.loop.writes)
+        total = sum(buffer.bytes for buffer in written if buffer not in renamed)
+        if loop.generated or not loop.launched:
+            add(group, written, "kernel" if loop.generated else "whole", total, needs)
+        elif not loop.several:
+            add(group, written, "call", total, needs)
+        else:
+            results = [buffer for buffer in written if buffer.output or buffer in read]
+            several = Buffer(-1, (0,), 1)
+            add(group, (several,), "call", sum(buffer.bytes for buffer in results), needs)
+            for buffer in results:
+                add(group, (buffer,), "result", 0, {several: None})
+    return units, free_bytes

@@ -1,0 +1,80 @@
+"""States what libraries take from torch's allocator while they run on a CPU, beside their arguments and results.
+
+Found by tracing single calls of torch 2.13 on a CPU with AVX-512: convolutions by oneDNN, which puts filters, and
+images that do not have their channels last, into an order of its own. What it takes for threads is not stated, but for
+a few KiB.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+
+from remat.facts.graph import Graph
+from remat.predict.kernels.index import Shape, contiguous_strides
+from remat.predict.kernels.ir import Buffer
+from remat.predict.kernels.loop_groups import LoopGroup
+
+_BLOCK = 16
+"""Channels are padded to a multiple of these."""
+
+_SCRATCH_BYTES = 12 << 10
+"""What one convolution takes for its threads; 8 KiB and 4 KiB for each, traced with 1 and 2."""
+
+
+def workspace_bytes(graph: Graph, groups: Sequence[LoopGroup]) -> int:
+    """Returns the bytes that a step takes besides; 0 for kernels, and for calls of which nothing is known."""
+    loop = groups[0].nests[0].loop
+    if loop.generated:
+        return 0
+    op = graph.ops[min(loop.values)]
+    rule = _convolution if op.startswith("aten.convolution.") else _gradients if "convolution_backward" in op else None
+    return rule([buffer for buffer, _ in loop.reads], loop.writes) if rule is not None else 0
+
+
+def _convolution(arguments: Sequence[Buffer], results: Sequence[Buffer]) -> int:
+    image, filters = arguments[:2]
+    (result,) = results
+    if _last(image) or _last(filters):
+        return _blocked_bytes(filters, image.shape[1], few=True) + _SCRATCH_BYTES
+    return max(image.bytes + filters.bytes, result.bytes)
+
+
+def _gradients(arguments: Sequence[Buffer], results: Sequence[Buffer]) -> int:
+    """Counts the larger of two phases: the gradient of the image, then those of filters and bias beside it."""
+    gradient, image, filters = arguments[:3]
+    of_image = image.bytes if any(buffer.shape == image.shape for buffer in results) else 0
+    rest = sum(buffer.bytes for buffer in results) - of_image
+    if _last(image) or (filters.shape[1] > 1 and _last(filters)):  # saved filters of one channel are as they were
+        first = _blocked_bytes(filters, image.shape[1], few=True) + _SCRATCH_BYTES - rest if of_image else 0
+        return max(first, _blocked_bytes(filters, image.shape[1], few=max(filters.shape[2:]) <= 3) + rest)
+    first = max(gradient.bytes + filters.bytes, of_image) - rest if of_image else 0
+    if image.strides in (None, contiguous_strides(image.shape)):
+        return max(first, gradient.bytes + image.bytes)
+    return image.bytes + max(first, gradient.bytes)  # a copy in rows comes first
+
+
+def _blocked_bytes(filters: Buffer, channels: int, *, few: bool) -> int:
+    """Counts the bytes of filters in blocks of channels; where `few`, groups of few channels stay as they are."""
+    out, within, *size = filters.shape
+    groups = max(channels // within, 1)
+    if groups > 1 and within < _BLOCK // 2 and few:
+        return filters.bytes
+    return groups * _padded(out // groups) * _padded(within) * prod(size) * filters.itemsize
+
+
+def _padded(channels: int) -> int:
+    return -(-channels // _BLOCK) * _BLOCK
+
+
+def _last(buffer: Buffer) -> bool:
+    """Says if channels are the innermost dimension in memory (`suggest_memory_format`)."""
+    if len(buffer.shape) not in (4, 5):
+        return False
+    strides: Shape = buffer.strides or contiguous_strides(buffer.shape)
+    least = 0
+    for dim in (1, *range(len(buffer.shape) - 1, 1, -1), 0):
+        if strides[dim] < least or (dim == 0 and least == strides[1]):
+            return False
+        least = strides[dim] * max(buffer.shape[dim], 1)
+    return True
