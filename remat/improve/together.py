@@ -85,16 +85,25 @@ def part_of(graph: Graph, cost_model: CostModel, made_before: Collection[str] = 
     return Part(graph, problem)
 
 
-def budget_of(parts: Sequence[Part], cost_model: CostModel) -> int | None:
-    """Adds up what parts may save together: of a budget in bytes all there is, of a fraction that of each."""
+def budget_of(parts: Sequence[Part], cost_model: CostModel, beside_bytes: int = 0) -> int | None:
+    """Says what parts may save together: of a budget in bytes all there is, of a fraction that of each.
+
+    Args:
+        parts, cost_model: as in `plans_together`.
+        beside_bytes: what is alive beside them, and counts.
+    """
     budgets = [part.times * budget for part in parts if (budget := part.problem.budget_bytes) is not None]
     if len(budgets) < len(parts):
         return None
-    return min([sum(budgets), *(limit for limit in cost_model.saved_limits if isinstance(limit, int))])
+    fractions = [limit for limit in cost_model.saved_limits if isinstance(limit, Fraction)]
+    fixed = [limit for limit in cost_model.saved_limits if isinstance(limit, int)]
+    added = sum(budgets) + (math.floor(min(fractions) * beside_bytes) if fractions else 0)
+    room = max(min([added, *fixed]) - beside_bytes, 0)
+    return room if fixed else max(room, sum(part.times * least_bytes(part.problem).weight for part in parts))
 
 
 def plans_together(
-    parts: Sequence[Part], cost_model: CostModel, solver: str | Solver | None = None
+    parts: Sequence[Part], cost_model: CostModel, solver: str | Solver | None = None, *, beside_bytes: int = 0
 ) -> tuple[list[Plan], Weights]:
     """Finds the plans that cost least in all, with everything that is alive at once within the budget.
 
@@ -102,6 +111,7 @@ def plans_together(
         parts: whose saved values are alive at the same time.
         cost_model: that they were posed under, with the budget.
         solver: for the budget; when left out, that of `remat.solve`.
+        beside_bytes: what is alive beside the parts, and counts.
 
     Returns:
         a plan of each part, and the price of memory at the budget.
@@ -112,9 +122,9 @@ def plans_together(
     """
     union = side_by_side(parts)
     if cost_model.limits_peak:
-        choice, price = _within_peak(parts, union, cost_model)
+        choice, price = _within_peak(parts, union, cost_model, beside_bytes)
         return [mine.plan(part.problem) for part, mine in _split(parts, choice)], price
-    budget = budget_of(parts, cost_model)
+    budget = budget_of(parts, cost_model, beside_bytes)
     solution = solve(replace(union, budget_bytes=budget), solver)
     assert solution.plan is not None  # solve() raises where there is none
     plans = [mine.plan(part.problem) for part, mine in _split(parts, Choice.from_plan(union, solution.plan))]
@@ -158,7 +168,9 @@ def _split(parts: Sequence[Part], choice: Choice) -> Iterator[tuple[Part, Choice
         start = end
 
 
-def _within_peak(parts: Sequence[Part], union: Problem, cost_model: CostModel) -> tuple[Choice, Weights]:
+def _within_peak(
+    parts: Sequence[Part], union: Problem, cost_model: CostModel, beside_bytes: int
+) -> tuple[Choice, Weights]:
     """Finds the cheapest choice for all parts whose peak fits, of some that save fewer and fewer bytes."""
     hull = Hull(union, flow_solver())
     edges = hull.edges()
@@ -169,7 +181,7 @@ def _within_peak(parts: Sequence[Part], union: Problem, cost_model: CostModel) -
         edge = hull.edge_at(budget)
         if plan is not None and edge is not None:
             found.append((Choice.from_plan(union, plan), edge.certificate.weights))
-    peaks = [_peak_of(parts, choice) for choice, _ in found]
+    peaks = [_peak_of(parts, choice) + beside_bytes for choice, _ in found]
     limits = [
         limit if isinstance(limit, int) else max(math.floor(limit * peaks[1]), min(peaks))
         for limit in cost_model.peak_limits

@@ -94,7 +94,7 @@ def compile_within(
                 warnings.warn(f"remat keeps the plans that it has: {error}", stacklevel=2)
         if generation != budget.generation:
             run, generation = _function_of(compiled_anew()), budget.generation
-        with called(budget, model):
+        with called(budget, model, (args, kwargs)):
             return run(*args, **kwargs)
 
     if not isinstance(compiled, nn.Module):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,7 +16,8 @@ from remat.answer.solver import Solver
 from remat.facts.graph import Graph
 from remat.pytorch.run.shared_budget import Piece, SharedBudget
 from remat.pytorch.seam.compilations import is_whole
-from remat.pytorch.seam.torch_names import tree_leaves
+from remat.pytorch.seam.fakes import owned
+from remat.pytorch.seam.torch_names import storage_of, tree_leaves
 
 
 @dataclass
@@ -26,12 +27,23 @@ class Call:
     Attributes:
         budget: that the model's graphs share.
         model: what was called.
+        arguments: that it was called with.
         graphs: how many compiled graphs have run in it so far.
     """
 
     budget: SharedBudget
     model: Callable[..., Any]
+    arguments: Any = ()
     graphs: int = 0
+
+    def handed_over(self, inputs: Sequence[Any]) -> dict[int, int]:
+        """Finds the storages, with their bytes, that graphs of the model hand over to one without a gradient.
+
+        A mask, for one. With a gradient, such an input is known when the graph is compiled.
+        """
+        tensors = [value for value in inputs if isinstance(value, Tensor) and not value.requires_grad]
+        given = _storages(owned(self.model, self.arguments)) if tensors else {}
+        return {storage: size for storage, size in _storages(tensors).items() if storage not in given}
 
 
 @dataclass
@@ -70,6 +82,15 @@ class Compilation:
         return [node.name for node in inputs if getattr(node.meta.get("desc"), "idx", None) in self.made_before]
 
 
+def _storages(tensors: Sequence[Tensor]) -> dict[int, int]:
+    """Finds the bytes of each storage; a tensor that has none of its own, such as a sparse one, is left out."""
+    found: dict[int, int] = {}
+    for tensor in tensors:
+        with suppress(NotImplementedError):
+            found[storage_of(tensor)] = tensor.untyped_storage().nbytes()
+    return found
+
+
 _call: ContextVar[Call | None] = ContextVar("_call", default=None)
 _compilation: ContextVar[Compilation | None] = ContextVar("_compilation", default=None)
 
@@ -80,9 +101,9 @@ def compilation() -> Compilation | None:
 
 
 @contextmanager
-def called(budget: SharedBudget, model: Callable[..., Any]) -> Generator[None]:
+def called(budget: SharedBudget, model: Callable[..., Any], arguments: Any) -> Generator[None]:
     """Counts what runs in the block as one call of a model."""
-    token = _call.set(Call(budget, model))
+    token = _call.set(Call(budget, model, arguments))
     try:
         yield
     finally:
@@ -110,13 +131,15 @@ def counted(compiled: Callable[..., Any], piece: Piece) -> Callable[..., Any]:
     """Has a compiled graph tell the budget of the call when it saves values, and when they are free."""
 
     def run(*args: Any) -> Any:
-        results = compiled(*args)
         call = _call.get()
+        is_new = call is not None and call.budget.is_alone and piece.is_careful
+        handed = call.handed_over(args) if call is not None and is_new else {}
+        results = compiled(*args)
         if call is not None:
             call.graphs += 1
             node = compiled_node([leaf for leaf in tree_leaves(results) if isinstance(leaf, Tensor)])
             if node is not None:
-                call.budget.began(piece)
+                call.budget.began(piece, handed)
                 _when_read(node, call.budget, piece.key)
         return results
 

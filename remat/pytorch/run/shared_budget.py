@@ -88,7 +88,8 @@ class SharedBudget:
         self._solver: Solver | None = None
         self._live: Counter[str] = Counter()
         self._released: deque[str] = deque()
-        self._seen: set[Together] = set()
+        self._handed: dict[int, int] = {}
+        self._seen: dict[Together, int] = {}
         self._planned: set[Together] = set()
         self._has_warned = False
 
@@ -109,7 +110,7 @@ class SharedBudget:
     def held_bytes(self) -> int:
         """What the calls save that are alive now, by their plans."""
         self._count_released()
-        return sum(self._pieces[key].saved_bytes * times for key, times in self._live.items())
+        return self._held(frozenset(self._live.items())) + sum(self._handed.values())
 
     def plan_for(self, graph: Graph, solver: Solver | None, made_before: Collection[str], *, others: bool) -> Plan:
         """Chooses a plan when a graph is compiled.
@@ -163,9 +164,15 @@ class SharedBudget:
         self._pieces[key] = Piece(key, part, plan, saved_bytes, is_careful, may_take_all)
         return self._pieces[key]
 
-    def began(self, piece: Piece) -> None:
-        """Counts a call whose saved values are alive from now on; warns once if they break the budget."""
+    def began(self, piece: Piece, handed: Mapping[int, int]) -> None:
+        """Counts a call whose saved values are alive from now on; warns once if they break the budget.
+
+        Args:
+            piece: what was called.
+            handed: the bytes of each storage that another graph made for it, where no plan can know.
+        """
         self._count_released()
+        self._handed.update(handed)
         self._pieces.setdefault(piece.key, piece)
         self._live[piece.key] += 1
         limit = self.limit_bytes
@@ -193,12 +200,15 @@ class SharedBudget:
 
     def _count_released(self) -> None:
         if self._released and self._live:
-            self._seen.add(frozenset(self._live.items()))
+            together = frozenset(self._live.items())
+            self._seen[together] = max(self._seen.get(together, 0), sum(self._handed.values()))
         while self._released:
             key = self._released.popleft()
             self._live[key] -= 1
             if not self._live[key]:
                 del self._live[key]
+        if not self._live:
+            self._handed.clear()
 
     def begin_step(self) -> None:
         """Plans all graphs together, before a step, where what is alive at once has turned out to be other graphs.
@@ -207,12 +217,16 @@ class SharedBudget:
             Infeasible, LimitReached: there are no plans that keep the budget.
         """
         self._count_released()
-        new = self._seen - self._planned
+        new = self._seen.keys() - self._planned
         if self._live or not new:
             return
         self._planned |= new
         limit, several = self.limit_bytes, ranks.several_ranks()
-        over = limit is not None and not several and any(self._held(together) > limit for together in new)
+        over = (
+            limit is not None
+            and not several
+            and any(self._held(together) + self._seen[together] > limit for together in new)
+        )
         careful = any(
             self._pieces[key].is_careful
             for together in new
@@ -225,7 +239,8 @@ class SharedBudget:
         for together in _largest(self._seen):
             keys = sorted(together)
             parts = [replace(self._pieces[key].part, times=times) for key, times in keys]
-            found, self._price = plans_together(parts, self.cost_model, self._solver)
+            beside = self._seen[together]
+            found, self._price = plans_together(parts, self.cost_model, self._solver, beside_bytes=beside)
             for (key, _), part, plan in zip(keys, parts, found, strict=True):
                 saved = Choice.from_plan(part.problem, plan).saved_bytes(part.problem)
                 if key not in plans or saved < plans[key][0]:
@@ -240,7 +255,7 @@ class SharedBudget:
     def __repr__(self) -> str:
         if not self._pieces:
             return f"<SharedBudget of {self.cost_model!r}: nothing is compiled>"
-        most = max((self._held(together) for together in self._seen), default=0)
+        most = max((self._held(together) + beside for together, beside in self._seen.items()), default=0)
         return f"<SharedBudget of {self.cost_model!r}: {len(self._pieces)} graphs, at most {human_bytes(most)} at once>"
 
 
