@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+import warnings
 from dataclasses import dataclass, replace
 from importlib import import_module
 from typing import ClassVar
@@ -20,6 +21,9 @@ processor time, LSTM-16 1 s, and the others have gaps of 5% and 3% after 4 s; of
 costs 6% less.
 """
 
+_MATTERS = 0.01
+"""A larger gap, as a part of the bound, is warned about."""
+
 
 @dataclass(frozen=True)
 class Portfolio(Solver):
@@ -27,7 +31,8 @@ class Portfolio(Solver):
 
     So no plan costs more than that of `lagrangian`. The first tenth of the time is for the optimum: on most
     graphs that is enough. After that, a plan that costs `tolerance` more than the bound ends the search. With
-    a time limit of the caller's, the optimum is looked for until then. `Solution.gap` says what is left.
+    a time limit of the caller's, the optimum is looked for until then. `Solution.gap` says what is left, and a
+    warning, if that is more than 1% and the limit is not the caller's.
 
     Without OR-Tools, the answer is that of `lagrangian`, and `Solution.termination.detail` says so.
 
@@ -59,6 +64,7 @@ class Portfolio(Solver):
         found = replace(priced, solver=self.name)
         if missing and not found.is_optimal:
             why = f"by lagrangian alone: {', '.join(missing)} is not installed; pip install 'remat[ortools]'"
+            _tell(found, why)
             return replace(found, termination=replace(found.termination, detail=why))
         limit_s, enough = (self.seconds, self.tolerance) if time_limit_s is None else (time_limit_s, 0.0)
         end = start
@@ -66,6 +72,8 @@ class Portfolio(Solver):
             end += share * limit_s
             found = _searched(problem, found, search, enough if turn else 0.0, end)
         limit = None if _is_within(found, enough) else "time"
+        if limit and time_limit_s is None:
+            _tell(found, f"{self.seconds} s were not enough; solver=Portfolio(seconds=60) looks longer")
         return replace(found, termination=replace(found.termination, limit=limit))
 
 
@@ -81,6 +89,13 @@ def _searched(problem: Problem, found: Solution, search: CPSAT, tolerance: float
     reason = Reason.OPTIMAL if best.objective == proof.bound else Reason.FEASIBLE
     claim = Termination(reason, proof.bound)
     return replace(best, termination=claim, certificate=proof.certificate, solver=found.solver)
+
+
+def _tell(found: Solution, why: str) -> None:
+    """Warns of a gap that matters: where a plan is compiled, nobody looks at `Solution.gap`."""
+    if not _is_within(found, _MATTERS):
+        most = f"{100 * (found.objective or 0) / found.bound - 100:.0f}% more than" if found.bound else "more than"
+        warnings.warn(f"within the budget, the plan may cost up to {most} the best one: {why}", stacklevel=2)
 
 
 def _is_within(found: Solution, tolerance: float) -> bool:

@@ -99,13 +99,14 @@ def summarized(rows: list[dict[str, Any]]) -> dict[str, str]:
         own = [row for row in rows if row["share"] == share]
         if own:
             worst, far = max(own, key=above), max(own, key=lambda row: above(row, "lagrangian"))
-            seconds = [row["seconds"] for row in own]
+            seconds, worked = ([row[kind] for row in own] for kind in ("seconds", "processor_s"))
             found[f"at {share}"] = (
                 f"within 0.1% of the bound on {sum(above(row) <= ENOUGH for row in own)} of {len(own)} "
                 f"(`lagrangian` alone: {sum(above(row, 'lagrangian') <= ENOUGH for row in own)}); worst "
                 f"{above(worst):.2%}, {worst['instance']} (alone: {above(far, 'lagrangian'):.0%}, {far['instance']}); "
                 f"called optimal {sum(row['ended'] == 'optimal' for row in own)}; "
-                f"median {statistics.median(seconds):.2f} s, longest {max(seconds):.1f} s"
+                f"median {statistics.median(seconds):.2f} s, of processor time {statistics.median(worked):.2f} s, "
+                f"at most {max(worked):.1f} s"
             )
     return found
 
