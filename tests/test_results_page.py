@@ -44,6 +44,19 @@ def test_how_far_solvers_are_from_the_best_bound_under_a_budget() -> None:
         assert cells[4] == str(int((above > 0.001).sum()))
 
 
+def test_how_near_the_default_for_budgets_comes() -> None:
+    rows = pd.DataFrame(json.loads((RESULTS / "budget_gap.json").read_text())["rows"])
+    assert (rows.default <= rows.lagrangian).all()
+    assert (rows.bound <= rows.default).all()
+    for share, own in rows.groupby("share"):
+        ours, alone = ((own[solver] / own.bound.clip(lower=1) - 1) for solver in ("default", "lagrangian"))
+        cells = [cell.strip() for cell in claimed("Solvers on the corpus", str(share)).split("|")]
+        assert (len(own), cells[2], cells[3]) == (44, str(int((ours <= 0.001).sum())), str(int((alone <= 0.001).sum())))
+        far = {own.instance[i]: f"{ours[i]:.1%}" for i in ours[ours > 0.001].index}
+        assert sorted(f"{name} {gap}" for name, gap in far.items()) == sorted(cells[4].split(", "))
+        assert cells[5].startswith(f"{alone.max():.0%}")
+
+
 def test_how_often_ours_recomputes_less_than_pytorch() -> None:
     rows = json.loads((RESULTS / "budgets.json").read_text())["rows"]
     legal = [row for row in rows if not row["illegal"]]
