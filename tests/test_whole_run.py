@@ -14,6 +14,7 @@ import remat
 from costmodels import MemoryBudget
 from remat.pytorch.measure.saved import saved_activations
 from remat.pytorch.seam.compilations import graphs_compiled
+from tests.depth import deep, deep_except
 from tests.test_compile import gradients
 
 WIDTH = 32
@@ -73,6 +74,7 @@ def test_a_budget_holds_at_every_size_of_one_compiled_graph() -> None:
     assert seen[8] > 7_000, "what the first plan could save is saved"
 
 
+@deep
 def test_sizes_that_creep_up_are_compiled_for_as_often_as_they_double() -> None:
     model = Model()
     step = remat.compile(model, cost_model=MemoryBudget("16KB"), codegen=False, dynamic=True)
@@ -104,7 +106,7 @@ def test_a_budget_of_the_peak_is_planned_again_for_larger_sizes() -> None:
     assert many < 8 * few, "at 8 rows nothing is recomputed; the same plan at 64 rows would be above the peak"
 
 
-@pytest.mark.parametrize("masks", [False, True])
+@pytest.mark.parametrize("masks", deep_except([True], [False, True]))
 def test_graphs_of_one_model_share_one_budget(masks: bool) -> None:
     """With a graph break each graph took the whole. What the first hands to the second counts, too."""
     torch.manual_seed(0)
@@ -155,7 +157,7 @@ class Stack(nn.Module):
         return x
 
 
-@pytest.mark.parametrize("of", ["saved", "peak"])
+@pytest.mark.parametrize("of", deep_except(["saved"], ["saved", "peak"]))
 def test_blocks_that_are_compiled_one_by_one_share_a_budget(of: Any) -> None:
     """What a block makes for the next one is alive for the backward pass alone, and counts."""
     blocks, budget = nn.ModuleList(Block() for _ in range(6)), 120_000
