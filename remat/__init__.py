@@ -88,6 +88,8 @@ if TYPE_CHECKING:
     from remat.pytorch import SharedBudget as SharedBudget
     from remat.pytorch import capture as capture
     from remat.pytorch import compile as compile
+    from remat.pytorch.ahead import forecast as forecast
+    from remat.pytorch.ahead import largest_batch as largest_batch
     from remat.pytorch.eager.selective import selective_policy as selective_policy
 
 # Names whose modules import torch: loaded when first used. Not for a name that is also the name of
@@ -96,6 +98,8 @@ _LAZY = {
     "SharedBudget": "remat.pytorch",
     "capture": "remat.pytorch",
     "compile": "remat.pytorch",
+    "forecast": "remat.pytorch.ahead",
+    "largest_batch": "remat.pytorch.ahead",
     "selective_policy": "remat.pytorch.eager.selective",
 }
 

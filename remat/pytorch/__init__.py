@@ -2,13 +2,14 @@
 
 Nothing else in the library imports torch, and `import remat` does not either: `remat.capture`, `remat.compile`,
 `remat.SharedBudget` and `remat.selective_policy` load this package when they are first used. It may import every floor
-of `remat`. Six rooms, each of which imports those before it (`inductor` and `eager` leave each other alone):
+of `remat`. Seven rooms, each of which imports those before it (`inductor` and `eager` leave each other alone):
 
     seam        torch's private names, and what is exchanged in torch while one of our calls runs
     read        from a model to its joint graph, and from that to the facts of a `Graph`
     run         from a plan to a compiled training step: the partitioner that torch calls
     inductor    what TorchInductor makes of a plan: its kernels, bytes and memory, and for GPUs their code
     eager       from a plan to a policy of checkpointing, for models that are not compiled
+    ahead       what a whole training step will hold, before it runs
     measure     what a step really does: bytes moved, memory kept and held, time
 
 Begin with `read.capture` and `run.partitioner`.

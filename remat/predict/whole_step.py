@@ -1,0 +1,149 @@
+"""Adds up what a whole training step holds: parameters, gradients, optimizer state, and the activations of a plan.
+
+A step forgets the gradients of the one before, runs forward and backward, and lets the optimizer update. The optimizer
+makes its state in the first step, so that later ones hold it during both passes, too:
+
+    first step    own + max(passes, gradients + the optimizer's peak with its new state)
+    later steps   own + state + max(passes, gradients + the optimizer's workspace)
+
+`own` is what is alive anyway: parameters, buffers, inputs. `passes` is the peak of both passes above that, gradients
+included, by the simulation of live bytes (`remat.predict.device_timeline`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from remat.answer.plan import Plan
+from remat.errors import InvalidOption
+from remat.facts.columns import is_whole
+from remat.words import human_bytes, parse_bytes
+
+
+@dataclass(frozen=True)
+class OptimizerMemory:
+    """What an optimizer takes, in bytes. Nothing, where there is none.
+
+    Attributes:
+        state_bytes: what it keeps from step to step.
+        first_bytes: the most that its first step holds beside parameters and gradients, its new state included.
+        workspace_bytes: the most that a later step holds beside parameters, gradients and state.
+    """
+
+    state_bytes: int = 0
+    first_bytes: int = 0
+    workspace_bytes: int = 0
+
+
+@dataclass(frozen=True)
+class PlanForecast:
+    """What a training step holds under one plan, in bytes.
+
+    Attributes:
+        name: of the plan.
+        plan: what is saved and recomputed.
+        saved_bytes: activations that wait for the backward pass.
+        passes_bytes: the most that both passes hold beside parameters, buffers and inputs; gradients included.
+        first_bytes: the most that the first step holds, all included.
+        later_bytes: the most that any later step holds.
+    """
+
+    name: str
+    plan: Plan
+    saved_bytes: int
+    passes_bytes: int
+    first_bytes: int
+    later_bytes: int
+
+    @property
+    def peak_bytes(self) -> int:
+        """The most that training holds."""
+        return max(self.first_bytes, self.later_bytes)
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """What training a model will hold, in bytes, before it runs.
+
+    Attributes:
+        parameter_bytes, buffer_bytes, input_bytes: alive all the time.
+        gradient_bytes: what the backward pass returns.
+        optimizer: what the optimizer takes.
+        plans: a forecast for each plan, in the order in which they were asked for.
+    """
+
+    parameter_bytes: int
+    buffer_bytes: int
+    input_bytes: int
+    gradient_bytes: int
+    optimizer: OptimizerMemory
+    plans: tuple[PlanForecast, ...]
+
+    def __getitem__(self, name: str) -> PlanForecast:
+        """The forecast of a plan by name.
+
+        Raises:
+            InvalidOption: there is no plan of this name.
+        """
+        for found in self.plans:
+            if found.name == name:
+                return found
+        known = ", ".join(repr(found.name) for found in self.plans)
+        raise InvalidOption(f"the forecast has no plan named {name!r}; there are: {known}")
+
+    def fitting(self, memory: int | str) -> list[str]:
+        """Names the plans with which training fits into so much memory.
+
+        Args:
+            memory: bytes, or a size such as "80GB".
+        """
+        most = read_memory(memory)
+        return [found.name for found in self.plans if found.peak_bytes <= most]
+
+    def __str__(self) -> str:
+        """Writes what is held under any plan, and a line for each."""
+        held = {
+            "parameters": self.parameter_bytes,
+            "buffers": self.buffer_bytes,
+            "inputs": self.input_bytes,
+            "gradients": self.gradient_bytes,
+            "optimizer state": self.optimizer.state_bytes,
+            "optimizer workspace": self.optimizer.workspace_bytes,
+        }
+        lines = [f"{human_bytes(size):>10}  {what}" for what, size in held.items()]
+        width = max(len(found.name) for found in self.plans)
+        lines.append(f"{'':{width}}  {'saved':>10}  {'passes':>10}  {'first step':>10}  {'later':>10}")
+        for found in self.plans:
+            sizes = found.saved_bytes, found.passes_bytes, found.first_bytes, found.later_bytes
+            lines.append(f"{found.name:{width}}  " + "  ".join(f"{human_bytes(size):>10}" for size in sizes))
+        return "\n".join(lines)
+
+
+def plan_forecast(
+    name: str, plan: Plan, *, own_bytes: int, passes: tuple[int, int, int], optimizer: OptimizerMemory
+) -> PlanForecast:
+    """Adds up the steps of one plan.
+
+    Args:
+        name, plan: of the plan.
+        own_bytes: parameters, buffers and inputs.
+        passes: saved bytes, the peak of both passes, and what is left after them: gradients, and outputs.
+        optimizer: what the optimizer takes.
+    """
+    saved, peak, left = passes
+    first = own_bytes + max(peak, left + optimizer.first_bytes)
+    later = own_bytes + optimizer.state_bytes + max(peak, left + optimizer.workspace_bytes)
+    return PlanForecast(name, plan, saved, peak, first, later)
+
+
+def read_memory(memory: object) -> int:
+    """Reads an amount of memory: a whole number of bytes, or a size such as "80GB".
+
+    Raises:
+        InvalidOption: it is neither.
+    """
+    if isinstance(memory, str):
+        return parse_bytes(memory, "memory")
+    if not is_whole(memory) or int(memory) < 0:  # type: ignore[call-overload]
+        raise InvalidOption(f'memory must be a whole number of bytes, or a size such as "80GB", got {memory!r}')
+    return int(memory)  # type: ignore[call-overload]

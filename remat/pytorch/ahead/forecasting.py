@@ -1,0 +1,126 @@
+"""Forecasts what training a model will hold, from its sizes alone: `remat.forecast`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from torch import Tensor, nn
+
+from remat.answer.choice import Choice
+from remat.answer.option_text import label
+from remat.answer.plan import Plan
+from remat.answer.registry import DEFAULT_STEP_MODEL, find_costmodel
+from remat.errors import InvalidOption
+from remat.facts.given import listed
+from remat.facts.graph import Graph
+from remat.improve.choose import choose
+from remat.predict.device_timeline import timeline
+from remat.predict.whole_step import Forecast, OptimizerMemory, plan_forecast
+from remat.problem.costmodel import CostModel
+from remat.pytorch.ahead.optimizer_memory import MakeOptimizer, optimizer_memory
+from remat.pytorch.read.capture import capture
+from remat.pytorch.seam.torch_names import tree_leaves
+
+NOTHING_RECOMPUTED = "nothing recomputed"
+PYTORCH = "PyTorch's plan"
+
+
+def forecast(
+    model: Callable[..., Any],
+    /,
+    *args: Any,
+    optimizer: MakeOptimizer | None = None,
+    cost_models: str | CostModel | Iterable[str | CostModel] = (),
+    device: Any = None,
+    **kwargs: Any,
+) -> Forecast:
+    """Forecasts the memory of training: parameters, gradients, optimizer state, activations, peaks.
+
+    The model is captured as by `remat.capture`, so that models of any size take no memory: build them, with their
+    arguments, within `torch._subclasses.FakeTensorMode()`. The step is one that `torch.compile` or `remat.compile`
+    makes; what the caller computes beside the model, a loss for one, is not in it: best forecast a model that
+    returns its loss.
+
+    Args:
+        model: a module or function with one joint graph.
+        args, kwargs: what to call it with.
+        optimizer: from parameters to an optimizer, such as `torch.optim.AdamW`; None for none.
+        cost_models: names or instances, a plan each, such as `MemoryBudget(0.5)`; beside that which recomputes
+            nothing, and PyTorch's default.
+        device: to train on, as in `remat.capture`: None for the device of the model, or a GPU by name.
+
+    Raises:
+        CaptureError: see `remat.capture`.
+        InvalidOption: the optimizer is none, or a cost model is.
+        Infeasible: a budget is too small for any plan.
+    """
+    given = (
+        [cost_models]
+        if isinstance(cost_models, (str, CostModel))
+        else listed("cost_models", cost_models, InvalidOption)
+    )
+    models = [find_costmodel(one) for one in given]
+    graph = capture(model, *args, device=device, **kwargs)
+    plans = {NOTHING_RECOMPUTED: nothing_recomputed(graph), PYTORCH: _chosen(graph, find_costmodel(DEFAULT_STEP_MODEL))}
+    plans |= {label(one): _chosen(graph, one) for one in models}
+    module = getattr(model, "__self__", model)
+    parameters = list(module.parameters()) if isinstance(module, nn.Module) else []
+    buffers = list(module.buffers()) if isinstance(module, nn.Module) else []
+    gpu = graph.meta.get("device") == "cuda"
+    taken = OptimizerMemory() if optimizer is None else optimizer_memory(optimizer, _trained(parameters), gpu=gpu)
+    return _added_up(graph, plans, taken, _bytes(parameters), _bytes(buffers), _bytes(_tensors(args, kwargs)))
+
+
+def nothing_recomputed(graph: Graph) -> Plan:
+    """The plan that saves what the backward pass reads, and runs every operator of the forward pass once."""
+    return (
+        Choice.from_saved(graph, graph.needed & ~graph.cannot_save.mask & ~graph.must_recompute)
+        .plan(graph)
+        .made_for(graph)
+    )
+
+
+def _added_up(
+    graph: Graph, plans: Mapping[str, Plan], optimizer: OptimizerMemory, parameters: int, buffers: int, inputs: int
+) -> Forecast:
+    device = "cuda" if graph.meta.get("device") == "cuda" else "cpu"
+    found = {name: timeline(graph, plan, device=device) for name, plan in plans.items()}
+    ends = {name: int(line.after_bytes[-1]) if len(line) else 0 for name, line in found.items()}
+    return Forecast(
+        parameters,
+        buffers,
+        inputs,
+        next(iter(ends.values())),
+        optimizer,
+        tuple(
+            plan_forecast(
+                name,
+                plans[name],
+                own_bytes=parameters + buffers + inputs,
+                passes=(line.saved_bytes, line.peak_bytes, ends[name]),
+                optimizer=optimizer,
+            )
+            for name, line in found.items()
+        ),
+    )
+
+
+def _chosen(graph: Graph, model: CostModel) -> Plan:
+    plan = choose(graph, model).plan
+    assert plan is not None  # choose() raises where there is none
+    return plan
+
+
+def _trained(parameters: Iterable[Tensor]) -> list[Tensor]:
+    return [parameter for parameter in parameters if parameter.requires_grad]
+
+
+def _tensors(args: Any, kwargs: Any) -> list[Tensor]:
+    return [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
+
+
+def _bytes(tensors: Iterable[Tensor]) -> int:
+    """The bytes of the storages behind tensors, each counted once: an object of Python stands for each."""
+    storages = {id(storage): storage for storage in [tensor.untyped_storage() for tensor in tensors]}
+    return sum(storage.nbytes() for storage in storages.values())

@@ -1,0 +1,132 @@
+"""Finds what an optimizer takes, by two steps of it on parameters without contents."""
+
+from __future__ import annotations
+
+import json
+import weakref
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from remat.answer.option_text import split_options
+from remat.errors import InvalidOption
+from remat.predict.whole_step import OptimizerMemory
+from remat.pytorch.seam.torch_names import tree_leaves
+from remat.words import near
+
+MakeOptimizer = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
+"""From parameters to an optimizer: a class of `torch.optim`, or `lambda p: torch.optim.SGD(p, momentum=0.9)`."""
+
+
+class _Live(TorchDispatchMode):
+    """Follows the storages that operators make, until nobody holds them.
+
+    Attributes:
+        held, most: bytes that are alive now, and at most.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()  # pyright: ignore[reportUnknownMemberType]
+        self.held = self.most = 0
+        self._sizes: dict[int, int] = {}
+
+    def know(self, tensors: Iterable[Tensor]) -> None:
+        """Takes tensors for alive anyway: they do not count."""
+        for tensor in tensors:
+            self._follow(tensor.untyped_storage(), 0)
+
+    def count(self, storages: Iterable[torch.UntypedStorage]) -> None:
+        """Counts storages that were made before."""
+        for storage in storages:
+            self._follow(storage, storage.nbytes())
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        del types
+        result = func(*args, **(kwargs or {}))
+        self.count(leaf.untyped_storage() for leaf in tree_leaves(result) if isinstance(leaf, Tensor))
+        return result
+
+    def _follow(self, storage: torch.UntypedStorage, size: int) -> None:
+        address = id(storage)
+        if address in self._sizes:
+            return
+        self._sizes[address] = size
+        self.held += size
+        self.most = max(self.most, self.held)
+        weakref.finalize(storage, self._free, address)
+
+    def _free(self, address: int) -> None:
+        self.held -= self._sizes.pop(address)
+
+
+def optimizer_memory(make: MakeOptimizer, parameters: Sequence[Tensor], *, gpu: bool) -> OptimizerMemory:
+    """Finds what an optimizer keeps, and what its steps hold on their way.
+
+    The parameters are stood in for by tensors of torch's meta device, so it takes no memory and no GPU.
+
+    Args:
+        make: the optimizer, from parameters.
+        parameters: those that it updates; their shapes and element types count.
+        gpu: as on a GPU, where torch's optimizers update all parameters at once unless they are told otherwise.
+
+    Raises:
+        InvalidOption: it makes no optimizer of parameters, or one that looks at their contents.
+    """
+    stand_ins = [nn.Parameter(torch.empty(p.shape, dtype=p.dtype, device="meta"), p.requires_grad) for p in parameters]
+    try:
+        optimizer = make(stand_ins)
+        groups: list[dict[str, Any]] = optimizer.param_groups
+    except (TypeError, AttributeError) as error:
+        raise InvalidOption(
+            f"optimizer must make an optimizer of parameters, as torch.optim.AdamW does, got {make!r} ({error})"
+        ) from error
+    for group in groups:
+        if gpu and "foreach" in group and group["foreach"] is None and not group.get("fused"):
+            group["foreach"] = True
+    peaks: list[int] = []
+    live = _Live()
+    live.know(stand_ins)
+    live.count(_storages(optimizer))  # some make their state at once
+    for _ in range(2):
+        for parameter in stand_ins:
+            parameter.grad = torch.empty_like(parameter)
+        live.know(p.grad for p in stand_ins if p.grad is not None)
+        live.most = live.held
+        try:
+            with live:
+                optimizer.step()
+        except RuntimeError as error:
+            raise InvalidOption(
+                f"{optimizer!r} looks at the contents of tensors, which a forecast has not: {error}"
+            ) from error
+        peaks.append(live.most)
+    state = sum({id(storage): storage.nbytes() for storage in _storages(optimizer)}.values())
+    return OptimizerMemory(state, peaks[0], peaks[1] - state)
+
+
+def optimizer_named(text: str) -> MakeOptimizer:
+    """Finds an optimizer of torch by name, in any case, with its options: "adamw", "sgd:momentum=0.9".
+
+    Raises:
+        InvalidOption: torch has none of this name, or it takes no such options.
+    """
+    name, options = split_options(text)
+    classes = {key.lower(): one for key, one in vars(torch.optim).items() if _is_optimizer(one)}
+    if name.lower() not in classes:
+        raise InvalidOption(
+            f"torch.optim has no optimizer {name!r}{near(name.lower(), classes) or ';'} there are: {', '.join(classes)}"
+        )
+    given = {key: json.loads(value) for key, _, value in (option.partition("=") for option in options)}
+    return partial(classes[name.lower()], **given)
+
+
+def _is_optimizer(one: Any) -> bool:
+    return isinstance(one, type) and issubclass(one, torch.optim.Optimizer) and one is not torch.optim.Optimizer
+
+
+def _storages(optimizer: torch.optim.Optimizer) -> list[torch.UntypedStorage]:
+    return [leaf.untyped_storage() for leaf in tree_leaves(dict(optimizer.state)) if isinstance(leaf, Tensor)]

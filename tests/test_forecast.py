@@ -1,0 +1,163 @@
+"""`remat.forecast`: what training will hold, before it runs."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch._subclasses import FakeTensorMode
+
+import remat
+from costmodels import MemoryBudget
+from remat import InvalidOption, Plan
+from remat.predict.whole_step import Forecast, OptimizerMemory, plan_forecast
+from remat.pytorch.ahead.forecasting import NOTHING_RECOMPUTED, PYTORCH
+from remat.pytorch.ahead.optimizer_memory import optimizer_memory, optimizer_named
+from remat.pytorch.measure.peak import peak_bytes
+
+CPU = torch.device("cpu")
+
+
+class Perceptron(nn.Module):
+    def __init__(self, width: int = 64) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+        self.register_buffer("scale", torch.ones(width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (self.second(torch.tanh(self.first(x)).exp()) * self.scale).square().mean()
+
+
+def momentum(parameters: Any) -> torch.optim.Optimizer:
+    return torch.optim.SGD(parameters, lr=0.1, momentum=0.9)
+
+
+@pytest.mark.parametrize(
+    "make", [torch.optim.AdamW, torch.optim.SGD, momentum, torch.optim.RMSprop, torch.optim.Adagrad], ids=repr
+)
+def test_an_optimizer_takes_what_it_takes_for_real(make: Callable[..., torch.optim.Optimizer]) -> None:
+    parameters = [nn.Parameter(torch.randn(shape)) for shape in ((300, 100), (100,), (50, 300))]
+    told = optimizer_memory(make, parameters, gpu=False)
+    optimizer = make(parameters)
+    before = sum(_state_bytes(optimizer))
+    for peak in (told.first_bytes - before, told.workspace_bytes):
+        for parameter in parameters:
+            parameter.grad = torch.randn_like(parameter)
+        assert peak_bytes(optimizer.step, CPU) == pytest.approx(peak, abs=64)  # numbers that are tensors for a moment
+    assert sum(_state_bytes(optimizer)) == told.state_bytes
+
+
+def _state_bytes(optimizer: torch.optim.Optimizer) -> list[int]:
+    return [leaf.nbytes for state in optimizer.state.values() for leaf in state.values() if isinstance(leaf, Tensor)]
+
+
+def test_on_a_gpu_all_parameters_are_updated_at_once() -> None:
+    parameters = [torch.empty(1000) for _ in range(8)]
+    one, all_ = (optimizer_memory(torch.optim.AdamW, parameters, gpu=gpu).workspace_bytes for gpu in (False, True))
+    assert one < all_ / 2
+    assert all_ >= 8 * 4000
+
+
+def test_steps_add_up() -> None:
+    optimizer = OptimizerMemory(state_bytes=20, first_bytes=25, workspace_bytes=4)
+    found = plan_forecast("a", Plan((), ()), own_bytes=100, passes=(7, 30, 10), optimizer=optimizer)
+    assert (found.first_bytes, found.later_bytes, found.peak_bytes) == (135, 150, 150)
+    light = plan_forecast("b", Plan((), ()), own_bytes=100, passes=(7, 12, 10), optimizer=optimizer)
+    assert (light.first_bytes, light.later_bytes, light.peak_bytes) == (135, 134, 135)
+    forecast = Forecast(60, 10, 30, 10, optimizer, (found, light))
+    assert forecast.fitting(140) == ["b"]
+    assert forecast.fitting("1KB") == ["a", "b"]
+    assert forecast["b"] is light
+    assert [line.split() for line in str(forecast).splitlines()][-1][0] == "b"
+    with pytest.raises(InvalidOption, match=r"no plan named 'c'; there are: 'a', 'b'"):
+        forecast["c"]
+    with pytest.raises(
+        InvalidOption, match=r'memory must be a whole number of bytes, or a size such as "80GB", got 1.5'
+    ):
+        forecast.fitting(1.5)  # type: ignore[arg-type]
+
+
+def test_a_forecast_is_what_a_compiled_step_holds() -> None:
+    """Both steps within a tenth; `experiments.accuracy.forecast_error` has the models that people train."""
+    torch.manual_seed(0)
+    model, x = Perceptron(), torch.randn(64, 64)
+    told = remat.forecast(model, x, optimizer=torch.optim.AdamW)
+    own = told.parameter_bytes + told.buffer_bytes + told.input_bytes
+    assert own == sum(t.nbytes for t in (*model.parameters(), *model.buffers(), x))
+    assert told.optimizer.state_bytes == 2 * told.parameter_bytes + 4 * 4  # four counts of steps
+    step = remat.compile(model, codegen=True)
+    step(x).backward()
+    model.zero_grad()
+    optimizer = torch.optim.AdamW(model.parameters())
+
+    def train() -> None:
+        step(x).backward()
+        optimizer.step()
+
+    first = own + peak_bytes(train, CPU)
+    model.zero_grad()
+    later = own + told.optimizer.state_bytes + peak_bytes(train, CPU)
+    assert told[PYTORCH].first_bytes == pytest.approx(first, rel=0.1)
+    assert told[PYTORCH].later_bytes == pytest.approx(later, rel=0.1)
+
+
+def test_fake_tensors_of_any_size_take_no_memory() -> None:
+    with FakeTensorMode():
+        model, x = Perceptron(32_768), torch.empty(16, 32_768)
+    told = remat.forecast(model, x, optimizer=torch.optim.AdamW, cost_models=[MemoryBudget(0.5)])
+    weights = 2 * 4 * 32_768**2 * 4
+    assert weights < told.parameter_bytes < 1.001 * weights
+    assert told.optimizer.state_bytes > 2 * weights
+    assert told.gradient_bytes >= weights
+    names = [NOTHING_RECOMPUTED, PYTORCH, "MemoryBudget()"]
+    assert [found.name for found in told.plans][:2] == names[:2]
+    assert len(told.plans) == 3
+    assert told.plans[0].saved_bytes >= told[PYTORCH].saved_bytes >= told.plans[2].saved_bytes
+    assert told[PYTORCH].later_bytes >= 4 * weights  # parameters, gradients, two states
+
+
+def test_the_largest_batch_fits_and_the_next_does_not() -> None:
+    def step(batch: int) -> tuple[Any, ...]:
+        with FakeTensorMode():
+            return Perceptron(16), torch.empty(batch, 16)
+
+    def held(batch: int) -> int:
+        model, x = step(batch)
+        return remat.forecast(model, x, optimizer=momentum)[PYTORCH].peak_bytes
+
+    most = held(11)
+    best = remat.largest_batch(step, most, optimizer=momentum)
+    assert best >= 11
+    assert held(best) <= most < held(best + 1)
+    assert remat.largest_batch(step, 1000, optimizer=momentum) == 0
+
+
+def test_what_is_no_optimizer_is_refused() -> None:
+    x = torch.randn(4, 64)
+    with pytest.raises(InvalidOption, match="optimizer must make an optimizer of parameters"):
+        remat.forecast(Perceptron(), x, optimizer=len)  # type: ignore[arg-type]
+    with pytest.raises(InvalidOption, match="looks at the contents of tensors"):
+        remat.forecast(Perceptron(), x, optimizer=torch.optim.Adafactor)
+    with pytest.raises(InvalidOption, match=r"torch.optim has no optimizer 'adamv'; did you mean 'adamw?'\?"):
+        optimizer_named("adamv")
+
+
+def test_the_command_says_what_fits(tmp_path: Path) -> None:
+    (tmp_path / "made.py").write_text(
+        "import torch\nfrom torch import nn\n\nclass Loss(nn.Linear):\n"
+        "    def forward(self, x):\n        return super().forward(x).tanh().mean()\n\n"
+        "def small():\n    return Loss(64, 64), (torch.randn(8, 64),)\n"
+    )
+    command = [sys.executable, "-m", "remat", "forecast", "made:small", "--optimizer", "sgd:momentum=0.9", "--json"]
+    done = subprocess.run([*command, "--memory", "1KB"], cwd=tmp_path, capture_output=True, text=True, check=True)
+    found = json.loads(done.stdout)
+    assert found["parameter_bytes"] == found["optimizer"]["state_bytes"] == (64 * 64 + 64) * 4
+    assert [plan["plan"] for plan in found["plans"]] == [NOTHING_RECOMPUTED, PYTORCH]
+    assert found["fitting"] == []
