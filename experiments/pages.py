@@ -25,7 +25,7 @@ from experiments.accuracy import (
     traffic_error_report,
     triton_interpreter,
 )
-from experiments.bench import budget_gap, budgets, gpu_plans_page, predictor_speed
+from experiments.bench import budget_gap, budget_kernels, budgets, gpu_plans_page, predictor_speed
 from experiments.corpus import readme
 from experiments.paper.measure_table import written
 from experiments.paper.row_file import Rows
@@ -38,6 +38,7 @@ INSTANCES = Path(__file__).parent / "instances"
 
 WRITERS: Mapping[str, Callable[[dict[str, Any]], str]] = {
     "budget_gap": budget_gap.markdown,
+    "budget_kernels": budget_kernels.markdown,
     "budgets": budgets.markdown,
     "compiled_peaks": compiled_peaks.markdown,
     "duplicate": duplicate_table.markdown,

@@ -57,6 +57,20 @@ def test_how_near_the_default_for_budgets_comes() -> None:
         assert cells[5].startswith(f"{alone.max():.0%}")
 
 
+def test_plans_at_pytorchs_budgets_by_kernels() -> None:
+    rows = json.loads((RESULTS / "budget_kernels.json").read_text())["rows"]
+    less, equal, more = {}, {}, {}
+    for fact in ("saved_bytes", "recompute_ns", "traffic_bytes", "kernels"):
+        changes = [row["ours"][fact] - row["pytorch"][fact] for row in rows]
+        less[fact], more[fact] = sum(c < 0 for c in changes), sum(c > 0 for c in changes)
+        equal[fact] = len(rows) - less[fact] - more[fact]
+    stated = " ".join(PAGE.split())
+    assert more["saved_bytes"] == more["recompute_ns"] == 0
+    assert f"In all {len(rows)} rows it recomputes no longer (less in {less['recompute_ns']})" in stated
+    for words, fact in (("fewer bytes in", "traffic_bytes"), ("kernels are fewer in", "kernels")):
+        assert f"{words} {less[fact]}, as many in {equal[fact]}, and more in {more[fact]}" in stated
+
+
 def test_how_often_ours_recomputes_less_than_pytorch() -> None:
     rows = json.loads((RESULTS / "budgets.json").read_text())["rows"]
     legal = [row for row in rows if not row["illegal"]]

@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 import remat
+from experiments.bench import budget_kernels
 from experiments.bench.budgets import best, compared, illegal, markdown, summarized, timed
 from experiments.models import workloads
 from remat import Corpus, InvalidPlan
@@ -33,6 +34,20 @@ def test_a_share_of_one_is_what_pytorchs_default_saves(name: str) -> None:
     graph = Corpus.open().graph(name)
     default = torchs_plans_of(graph, [1.0])[1.0]
     assert default_saved_bytes(graph) == PlanFacts.of(graph, default).saved_bytes
+
+
+def test_the_table_by_kernels_keeps_to_what_pytorchs_plan_saves() -> None:
+    row, whole = budget_kernels.compared(Corpus.open().graph("small-dropout-mlp"), [0.5, 1.0])
+    for fact in ("saved_bytes", "recompute_ns"):
+        assert budget_kernels.change(row, fact) <= 0
+    assert row["pytorch"]["saved_bytes"] < whole["pytorch"]["saved_bytes"]
+    assert whole["pytorch"]["traffic_bytes"] > 0
+    assert "| small-dropout-mlp | 0.5 |" in budget_kernels.markdown(
+        {
+            "provenance": dict.fromkeys(("command", "commit", "date", "torch", "machine"), "?"),
+            "rows": [{"instance": "small-dropout-mlp"} | row],
+        }
+    )
 
 
 def test_pytorchs_plan_with_dropout_is_refused_below_a_budget_of_one() -> None:
