@@ -11,8 +11,8 @@ import torch
 from depth import deep
 
 import remat
-from costmodels import ByteTraffic
-from experiments.accuracy.compiled_peaks import CompiledPeak, errors, measured, once
+from costmodels import ByteTraffic, MemoryBudget
+from experiments.accuracy.compiled_peaks import PLANS, CompiledPeak, errors, measured, once
 from experiments.demo import SaveLeast
 from experiments.models.cases import CASES
 from experiments.models.held_out import HELD_OUT
@@ -97,3 +97,34 @@ def test_the_results_have_every_model_and_say_how_far_off_they_are() -> None:
     assert np.median(found) < 0.03
     zoo = errors([row for row in once(ROWS) if row.group == "zoo"])
     assert np.abs(zoo).max() < 0.03
+
+
+@pytest.mark.parametrize(
+    "model", ["dropout MLP", pytest.param("EvoNorm", marks=deep), pytest.param("MLP-Mixer", marks=deep)]
+)
+def test_a_step_with_a_budget_of_its_peak_stays_within_it(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The least that the search finds is less than without a budget, and the compiled step holds no more than that."""
+    torch.manual_seed(0)
+    module, args = KERNEL_ZOO[model]()
+    graph = remat.capture(module, *args)
+    least, most = (remat.timeline(graph, solved(graph, MemoryBudget(b, of="peak"))).peak_bytes for b in (0.0, 1.0))
+    assert least < most
+    monkeypatch.setitem(PLANS, "budget", MemoryBudget(least, of="peak"))
+    _, _, bytes_ = measured((module, args, None), "budget", kernels=False)
+    assert bytes_ <= least
+
+
+def test_a_budget_of_the_peak_has_a_bound_that_holds_for_compiled_steps() -> None:
+    """By value, no plan would fit in what this one takes: kernels write over what they read."""
+    graph = remat.Graph.load(RESULTS.parent / "instances" / "small-evonorm.json.gz")
+    memory = StepMemory(graph)
+    plan = solved(graph, ByteTraffic())
+    limit = memory.peak(np.isin(graph.names, plan.saved))
+    solution = remat.choose(graph, MemoryBudget(limit, of="peak"))
+    assert solution.plan is not None
+    assert solution.objective is not None
+    assert solution.bound is not None
+    assert memory.peak(np.isin(graph.names, solution.plan.saved)) <= limit
+    assert solution.bound <= solution.objective
+    problem = MemoryBudget(limit, of="peak").pose_without_peak(graph)
+    assert solution.bound <= remat.Choice.from_plan(problem, plan).cost(problem)

@@ -22,6 +22,7 @@ from remat.errors import Infeasible, InvalidOption, LimitReached, UnsupportedPro
 from remat.facts.columns import IntArray, is_whole
 from remat.facts.graph import Graph
 from remat.improve.peak_plans import PeakPlans
+from remat.predict.buffers import records_calls, step_floor
 from remat.predict.memory import lower_bound
 from remat.predict.memory.bound import AlwaysAlive
 from remat.predict.memory.storages import Storages
@@ -55,6 +56,23 @@ def relaxation(graph: Graph, problem: Problem, limit_bytes: int) -> Problem:
     return replace(problem, save_bytes=counted[graph.plannable], budget_bytes=budget)
 
 
+def between_passes(graph: Graph, problem: Problem, limit_bytes: int) -> Problem:
+    """Poses a problem with a byte budget that every plan solves whose compiled step stays within `limit_bytes`.
+
+    Kernels may write over what they read, but what is saved, and the outputs, are alive between the passes whatever the
+    kernels are.
+    """
+    facts = Storages.of(graph)
+    if (facts.tangents & facts.computed & ~facts.live).any():  # as in `relaxation`
+        return replace(problem, budget_bytes=None)
+    held = np.zeros(len(graph), np.bool_)
+    held[graph.base[graph.output]] = True
+    owner = (graph.base == np.arange(len(graph))) & ~facts.foreign
+    size = np.where(owner & ~held, graph.bytes, 0)
+    budget = max(limit_bytes - int(facts.size[held & owner].sum()), 0)
+    return replace(problem, save_bytes=size[graph.plannable], budget_bytes=budget)
+
+
 def _tightest(facts: Storages, floor: AlwaysAlive, saved_bytes: IntArray) -> int:
     """Finds the position of the operator of the backward pass with the most bytes alive; -1 for its start."""
     n = len(facts)
@@ -75,20 +93,19 @@ def fit_peak(
     time_limit_s: float | None = None,
     throw: bool = True,
 ) -> Solution:
-    """Finds the fastest plan whose simulated peak is within the limits.
+    """Finds the fastest plan whose peak is within the limits: of the compiled step, if the graph knows its calls.
 
     Args:
         graph: the joint graph.
         problem: its costs and bans, without a budget.
-        limits: of `remat.predict.memory.simulate(graph, plan).peak_bytes`, as in `CostModel.peak_limits`; the tightest
-            counts.
+        limits: of `remat.timeline(graph, plan).peak_bytes`, as in `CostModel.peak_limits`; the tightest counts.
         solver: who looks for plans between the vertices of the frontier; takes byte budgets.
         time_limit_s: for each budget that `solver` solves, if it takes a limit.
         throw: raise if no plan is found; if False, return a solution without one.
 
     Returns:
-        a solution of `relaxation(graph, problem, limit_bytes)`, certified as one. It is optimal if
-        its cost is the relaxation's bound.
+        a solution of `between_passes(graph, problem, limit_bytes)`, certified as one, or of `relaxation`, if the graph
+        does not know its calls. It is optimal if its cost is the relaxation's bound.
 
     Raises:
         Infeasible: the bans leave no plan; or the message names the operator that needs more, whatever the
@@ -107,10 +124,10 @@ def fit_peak(
     try:
         plans = PeakPlans(graph, problem, chosen, time_limit_s)
         limit_bytes = min(_in_bytes(limit, plans) for limit in limits)
-        least = lower_bound(graph)
+        least = step_floor(graph) if records_calls(graph) else lower_bound(graph)
         if least.bytes > limit_bytes:
             raise Infeasible(f"no plan has a peak of at most {limit_bytes} bytes: {least}\nRaise the budget.")
-        relaxed = relaxation(graph, problem, limit_bytes)
+        relaxed = (between_passes if records_calls(graph) else relaxation)(graph, problem, limit_bytes)
         bound = _bounded(relaxed, limit_bytes)
     except Infeasible as conflict:
         if throw:

@@ -1,12 +1,13 @@
 """States what libraries take from torch's allocator while they run on a CPU, beside their arguments and results.
 
 Found by tracing single calls of torch 2.13 on a CPU with AVX-512: convolutions by oneDNN, which puts filters, and
-images that do not have their channels last, into an order of its own. What it takes for threads is not stated, but for
-a few KiB.
+images that do not have their channels last, into an order of its own; what it takes for threads is not stated, but for
+a few KiB. Fused attention takes blocks for each thread, of which there is one for each core.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from math import prod
 
@@ -18,6 +19,8 @@ from remat.predict.kernels.loop_groups import LoopGroup
 _BLOCK = 16
 """Channels are padded to a multiple of these."""
 
+_ATTENTION = "aten._scaled_dot_product_flash_attention_for_cpu"
+
 _SCRATCH_BYTES = 12 << 10
 """What one convolution takes for its threads; 8 KiB and 4 KiB for each, traced with 1 and 2."""
 
@@ -27,9 +30,23 @@ def workspace_bytes(graph: Graph, groups: Sequence[LoopGroup]) -> int:
     loop = groups[0].nests[0].loop
     if loop.generated:
         return 0
-    op = graph.ops[min(loop.values)]
+    v = min(loop.values)
+    op = graph.ops[v]
+    if op.startswith(_ATTENTION):
+        return _attention(graph, v)
     rule = _convolution if op.startswith("aten.convolution.") else _gradients if "convolution_backward" in op else None
     return rule([buffer for buffer, _ in loop.reads], loop.writes) if rule is not None else 0
+
+
+def _attention(graph: Graph, v: int) -> int:
+    """Counts blocks of rows by columns of fused attention: for each thread one, in the backward pass two."""
+    backward = "_backward" in graph.ops[v]
+    query, key = (graph.shapes[u] for u in graph.operands[v][backward : backward + 2])
+    rows = min(query[-2], 256 if query[-2] >= 768 else 64 if query[-2] >= 192 else 32)
+    columns = min(key[-2], 512)
+    threads = os.cpu_count() or 1
+    block = 2 * rows * columns if backward else rows * (columns + 2 + query[-1])
+    return 4 * (threads * block + (rows if backward else 0))
 
 
 def _convolution(arguments: Sequence[Buffer], results: Sequence[Buffer]) -> int:
