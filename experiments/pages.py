@@ -25,7 +25,7 @@ from experiments.accuracy import (
     traffic_error_report,
     triton_interpreter,
 )
-from experiments.bench import budget_gap, budget_kernels, budgets, gpu_plans_page, predictor_speed
+from experiments.bench import budget_gap, budget_kernels, budgets, default_plan, gpu_plans_page, predictor_speed
 from experiments.corpus import readme
 from experiments.paper.measure_table import written
 from experiments.paper.row_file import Rows
@@ -41,6 +41,7 @@ WRITERS: Mapping[str, Callable[[dict[str, Any]], str]] = {
     "budget_kernels": budget_kernels.markdown,
     "budgets": budgets.markdown,
     "compiled_peaks": compiled_peaks.markdown,
+    "default_plan": default_plan.markdown,
     "duplicate": duplicate_table.markdown,
     "gpu_compared": gpu_compared.markdown,
     "gpu_peak_error": gpu_peak_error.markdown,
