@@ -118,16 +118,6 @@ def test_predicted_peaks_of_compiled_steps() -> None:
     assert f"{near[0]} of the {len(rows)} steps are within 3%, {near[1]} within 10%" in PAGE
 
 
-def test_simulated_peaks_by_kernels_for_a_gpu() -> None:
-    rows = pd.DataFrame(json.loads((RESULTS / "gpu_peak_error.json").read_text())["rows"])
-    assert f"for {len(rows)} passes of {rows.instance.nunique()} graphs of the corpus" in PAGE
-    for by in ("kernels", "values"):
-        error = (rows[by] / rows.inductor - 1).abs()
-        row = claimed("Simulated peaks", by)
-        figures = f"{error.median():.1%} | {error.quantile(0.9):.0%} | {error.max():.0%}"
-        assert f"| {figures} ({rows.instance[error.idxmax()]}) |" in row
-
-
 def test_a_gpu_beside_what_was_known_without_one() -> None:
     models = json.loads((RESULTS / "gpu_compared.json").read_text())["models"]
     section = PAGE.split("## A GPU, beside what was known without one\n")[1].split("\n## ")[0]

@@ -33,9 +33,7 @@ class PassFacts:
         freeable: values that it is handed and may drop.
         donated: those of them that it may write over.
         ops, dtypes: of every value of the graph.
-        gpu: each kernel is launched by itself; on CPUs those between two calls are one function. For GPUs there is
-            nothing to compare with yet but Inductor's own sum, in which no buffer takes the memory of another; it is
-            met best in the order of the graph.
+        gpu: each kernel is launched by itself; on CPUs those between two calls are one function.
     """
 
     freeable: Collection[int]
@@ -65,7 +63,7 @@ class AllocatedPass:
         self.end: dict[Buffer, int] = {}
         self._facts = facts
         planned = Planned.of(scheduled, facts.freeable)
-        self._order = planned.units if facts.gpu else chosen_order(planned)
+        self._order = chosen_order(planned)
         self._planned_bytes = planned.alive_bytes(self._order)
         self._planned_peak = max(self._planned_bytes, default=0)
         self._inside = self._places()
@@ -177,7 +175,7 @@ class AllocatedPass:
 
     def _written_over(self, nest: Nest, buffer: Buffer, group: LoopGroup) -> Buffer | None:
         """Finds what a nest reads just where it writes, and nobody reads afterwards (`decide_inplace_update`)."""
-        if self._facts.gpu or self.memory(buffer) is not buffer:
+        if self.memory(buffer) is not buffer:
             return None
         (written,) = nest.writes
         before = nest.ancestors | self._completed | 1 << nest.index
@@ -231,7 +229,7 @@ class AllocatedPass:
 
     def _drop(self, buffer: Buffer, at: int) -> None:
         self.end[buffer] = len(self.steps) - 1
-        if buffer in self.start and buffer not in self._unaligned and not self._facts.gpu:
+        if buffer in self.start and buffer not in self._unaligned:
             self._free.setdefault(self._key(buffer), []).append((buffer, at))
 
     def _key(self, buffer: Buffer) -> tuple[str, int]:
