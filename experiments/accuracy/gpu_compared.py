@@ -8,17 +8,21 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
 import typer
 
+import remat
 from experiments.accuracy import gpu_truth
 from experiments.report.markdown import bullets, cited, page, section, table
+from experiments.report.provenance import provenance
+from remat.predict.time import modelled_time
 
 RESULTS = Path(__file__).parents[1] / "results"
+GPU = "h100"
 TIMED = "large"
 """The group whose steps were timed with nothing else on the GPU."""
 
@@ -29,42 +33,44 @@ def compared(real: Path, virtual: Path) -> dict[str, Any]:
     for file in sorted(real.glob("*--*.json")):
         if (virtual / file.name).exists():
             seen, known = (json.loads((folder / file.name).read_text()) for folder in (real, virtual))
-            models.append({"group": file.name.split("--")[0], **_joined(seen, known)})
-    origins = {name: json.loads((folder / "provenance.json").read_text()) for name, folder in _named(real, virtual)}
-    return {"provenance": origins, "models": models}
+            graph = remat.Graph.load(gpu_truth.graph_file(virtual / file.name))
+            models.append({"group": file.name.split("--")[0], **_joined(seen, known, graph)})
+    folders = {"real": real, "virtual": virtual}
+    origins = {name: json.loads((folder / "provenance.json").read_text()) for name, folder in folders.items()}
+    return {"provenance": origins | {"predicted": provenance(gpu=False)}, "models": models}
 
 
-def _named(real: Path, virtual: Path) -> Iterable[tuple[str, Path]]:
-    return ("real", real), ("virtual", virtual)
-
-
-def _joined(seen: Mapping[str, Any], known: Mapping[str, Any]) -> dict[str, Any]:
+def _joined(seen: Mapping[str, Any], known: Mapping[str, Any], graph: remat.Graph) -> dict[str, Any]:
     """Joins the rows of one model: bytes, kernels, memory and time of each plan, with the GPU and without."""
     of_plan = {row["plan"]: row for row in known["rows"]}
     rows = [
-        {
-            "plan": row["plan"],
-            "same_plan": row["digest"] == of_plan[row["plan"]]["digest"],
-            "kernels": row["real"]["kernels"],
-            "bytes": row["real"]["moved_bytes"],
-            "scheduled_kernels": len(of_plan[row["plan"]]["scheduled"]),
-            "scheduled_bytes": sum(size for *_, size in of_plan[row["plan"]]["scheduled"]),
-            "predicted_kernels": of_plan[row["plan"]]["predicted_kernels"],
-            "predicted_bytes": of_plan[row["plan"]]["predicted_bytes"],
-            "saved_bytes": row["real"]["saved_bytes"],
-            "predicted_saved_bytes": of_plan[row["plan"]]["saved_bytes"],
-            "peak_bytes": row["real"]["peak_bytes"],
-            "predicted_peak_bytes": of_plan[row["plan"]]["predicted_peak_bytes"],
-            "median_s": row["real"]["median_s"],
-            "modelled_s": of_plan[row["plan"]]["modelled_s"],
-            "relative_error": row["real"]["relative_error"],
-            "error": row["real"]["error"],
-        }
-        for row in seen["rows"]
-        if row["plan"] in of_plan
+        _row(row["real"], row["digest"], of_plan[row["plan"]], graph) for row in seen["rows"] if row["plan"] in of_plan
     ]
     only = {name: _without(*sides) for name, sides in _sides(seen["values"], known["values"]).items()}
     return {"model": seen["model"], "values": len(seen["values"]), **only, "rows": rows}
+
+
+def _row(real: Mapping[str, Any], digest: str, known: Mapping[str, Any], graph: remat.Graph) -> dict[str, Any]:
+    plan = remat.Plan(tuple(known["saved"]), tuple(known["recomputed"])).made_for(graph)
+    traffic = remat.predict_traffic(graph, plan, device=GPU)
+    timeline = remat.timeline(graph, plan, device=GPU)
+    return {
+        "plan": known["plan"],
+        "same_plan": digest == known["digest"],
+        "kernels": real["kernels"],
+        "bytes": real["moved_bytes"],
+        "scheduled_kernels": len(known["scheduled"]),
+        "scheduled_bytes": sum(size for *_, size in known["scheduled"]),
+        "predicted_kernels": len(traffic.kernels),
+        "predicted_bytes": traffic.bytes,
+        "saved_bytes": real["saved_bytes"],
+        "peak_bytes": real["peak_bytes"],
+        "predicted_peak_bytes": timeline.peak_bytes,
+        "median_s": real["median_s"],
+        "modelled_s": modelled_time(graph, traffic.kernels, GPU).ns / 1e9,
+        "relative_error": real["relative_error"],
+        "error": real["error"],
+    }
 
 
 def _sides(seen: list[str], known: list[str]) -> dict[str, tuple[list[str], list[str]]]:
@@ -98,6 +104,7 @@ def markdown(document: Mapping[str, Any]) -> str:
         inspect.cleandoc(gpu_truth.__doc__ or ""),
         f"With the GPU: {cited(real, 'experiments.accuracy.gpu_truth')}, triton {real['triton']}.",
         f"Without: {cited(origin['virtual'], 'experiments.accuracy.gpu_truth')}.",
+        f"Predictions: {cited(origin['predicted'], 'experiments.accuracy.gpu_compared')}.",
         "Errors are relative to what the GPU did: the median of their sizes over the plans, and the largest one. "
         "The peak of the first plan is not compared: in the small models it was 31 to 36 MiB higher than predicted, "
         "by its size what cuBLAS allocates at first and keeps. Times are of the large models alone, which had the GPU "

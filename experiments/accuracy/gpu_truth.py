@@ -7,7 +7,8 @@ torch. Then `python -m experiments.accuracy.gpu_compared OTHER FOLDER` writes th
 Where there is a GPU, the model is captured on it and each plan trains: outputs and gradients are eager's or the row
 says what is wrong, kernels and bytes are those of the compiled step by TorchInductor's own count, the peak is the
 allocator's, and times are medians, with nothing else on the GPU only if `--jobs 1`. Where there is none, the model is
-captured for it, kernels are those of TorchInductor's Triton schedule, and bytes, peak and time are predicted.
+captured for it, and kernels are those of TorchInductor's Triton schedule. Predictions are made of that graph, by the
+second command.
 """
 
 from __future__ import annotations
@@ -37,13 +38,11 @@ from experiments.models.published import bottleneck_net, mobilenet_v2, resnet50
 from experiments.models.workloads import KERNEL_ZOO, Bert, EvoNorm, Mixer, Sample, ViT
 from experiments.models.zoo import gpt2
 from experiments.report.provenance import provenance
-from remat.predict.time import modelled_time
 from remat.pytorch.inductor.scheduled import Scheduled
 from remat.pytorch.measure.torch_budgets import torchs_plans_of
 from remat.pytorch.measure.training_step import measure
 
 RESULTS = Path(__file__).parents[1] / "results"
-GPU = "h100"
 console = Console()
 
 
@@ -120,8 +119,8 @@ def _same(graph: remat.Graph, plan: remat.Plan, other: remat.Plan) -> bool:
     return remat.Choice.from_plan(graph, plan) == remat.Choice.from_plan(graph, other)
 
 
-def looked_at(make: Callable[[], Sample], device: str, repeats: int) -> dict[str, Any]:
-    """Captures a model on or for a device, and says all that is known of a few plans."""
+def looked_at(make: Callable[[], Sample], device: str, repeats: int) -> tuple[remat.Graph, dict[str, Any]]:
+    """Captures a model on or for a device, and says of a few plans what is scheduled, and what a GPU did."""
     torch.manual_seed(0)
     model, args = make()
     if device == "cuda":
@@ -129,22 +128,16 @@ def looked_at(make: Callable[[], Sample], device: str, repeats: int) -> dict[str
     graph = remat.capture(model, *args, device=None if device == "cuda" else device)
     plans = plans_of(graph, device)
     scheduled = Scheduled(graph, device=device)
-    rows: list[dict[str, Any]] = []
-    for name, plan in plans.items():
-        kernels = [[kernel.backward, kernel.generated, kernel.bytes] for kernel in scheduled.kernels(plan)]
-        timeline, traffic = remat.timeline(graph, plan, device=GPU), remat.predict_traffic(graph, plan)
-        rows.append(
-            {
-                "plan": name,
-                "digest": plan.digest,
-                "saved_bytes": timeline.saved_bytes,
-                "scheduled": kernels,
-                "predicted_kernels": len(traffic.kernels),
-                "predicted_bytes": traffic.bytes,
-                "predicted_peak_bytes": timeline.peak_bytes,
-                "modelled_s": modelled_time(graph, traffic.kernels, GPU).ns / 1e9,
-            }
-        )
+    rows: list[dict[str, Any]] = [
+        {
+            "plan": name,
+            "digest": plan.digest,
+            "saved": plan.saved,
+            "recomputed": plan.recomputed,
+            "scheduled": [[kernel.backward, kernel.generated, kernel.bytes] for kernel in scheduled.kernels(plan)],
+        }
+        for name, plan in plans.items()
+    ]
     if device == "cuda":
         for row, real in zip(rows, _real(model, args, plans, repeats), strict=True):
             row["real"] = real
@@ -152,7 +145,7 @@ def looked_at(make: Callable[[], Sample], device: str, repeats: int) -> dict[str
         f"{name} {operator} {shape} {dtype}"
         for name, operator, shape, dtype in zip(graph.names, graph.ops, graph.shapes, graph.dtypes, strict=True)
     ]
-    return {"values": values, "rows": rows}
+    return graph, {"values": values, "rows": rows}
 
 
 def _real(
@@ -165,13 +158,20 @@ def _real(
     return frame.astype(object).where(frame.notna(), None).to_dict(orient="records")
 
 
+def graph_file(file: Path) -> Path:
+    """Names the file of the graph beside that of what was seen."""
+    return file.with_suffix(".graph.json.gz")
+
+
 def look_at(group: str, model: str, device: str, repeats: int, file: Path) -> str:
     """Looks at a model and writes what was seen; returns why that failed, or ""."""
     torch.backends.cudnn.allow_tf32 = False  # convolutions would keep 10 bits, eager's other ones than ours
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch's own deprecations
         try:
-            file.write_text(json.dumps({"model": model} | looked_at(GROUPS[group][model], device, repeats)))
+            graph, seen = looked_at(GROUPS[group][model], device, repeats)
+            graph.save(graph_file(file))
+            file.write_text(json.dumps({"model": model} | seen))
         except Exception as error:  # one model that fails must not hide the others
             file.with_suffix(".failed").write_text(traceback.format_exc())
             return f"{type(error).__name__}: {error}".splitlines()[0]
