@@ -18,10 +18,8 @@ from remat.words import human_bytes
 def traffic_frontier(
     graph: GraphFile,
     budgets: Annotated[int, typer.Option(min=0, help="How many, evenly spaced, are searched.")] = 16,
-    start: Annotated[
-        list[Path] | None, typer.Option(help="A plan to begin from, such as PyTorch's. Repeatable.")
-    ] = None,
-    oracle: Annotated[str, typer.Option(metavar="model|inductor", help="Who counts what a plan moves.")] = "model",
+    start: Annotated[list[Path] | None, typer.Option(help="A further plan to begin from. Repeatable.")] = None,
+    oracle: Annotated[str, typer.Option(metavar="model|inductor", help="Who has the last word on a plan.")] = "model",
     device: DeviceName = None,
     plans: Annotated[
         Path | None, typer.Option("--output", "-o", help="A new folder for the plans.", metavar="FOLDER")
