@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from importlib import import_module
 from typing import ClassVar
 
-from remat import Feature, InvalidOption, Problem, Reason, Solution, Solver, Termination
+from remat import Feature, InvalidOption, Problem, Reason, Solution, Solver, Termination, solve
 from solvers.cpsat import CPSAT
 from solvers.lagrangian import Lagrangian
 
@@ -60,7 +60,7 @@ class Portfolio(Solver):
         if not missing:
             import_module("ortools.sat.python.cp_model")  # the first time it takes a second, which is not searched
         start = time.perf_counter()
-        priced = Lagrangian()._solve(problem, time_limit_s=None)  # pyright: ignore[reportPrivateUsage]
+        priced = solve(problem, Lagrangian())
         found = replace(priced, solver=self.name)
         if missing and not found.is_optimal:
             why = f"by lagrangian alone: {', '.join(missing)} is not installed; pip install 'remat[ortools]'"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -12,6 +13,7 @@ from torch import Tensor, nn
 
 import remat
 from costmodels import MemoryBudget
+from remat.errors import Infeasible
 from remat.pytorch.measure.saved import saved_activations
 from remat.pytorch.seam.compilations import graphs_compiled
 from tests.depth import deep, deep_except
@@ -204,3 +206,54 @@ def test_graphs_that_save_too_much_together_are_refused_or_warned_about() -> Non
 def test_a_budget_is_needed_to_share_one() -> None:
     with pytest.raises(remat.InvalidOption, match="SharedBudget needs a cost model with a budget"):
         remat.SharedBudget("byte-traffic")
+
+
+def test_checkpointed_blocks_are_not_planned_again_within_a_backward_pass() -> None:
+    """What is computed again must be what was computed: torch compares both."""
+    shared, x = remat.SharedBudget(MemoryBudget("16KB")), torch.randn(16, WIDTH)
+    blocks = nn.ModuleList(Block() for _ in range(4))
+    steps = [remat.compile(block, cost_model=shared, codegen=False) for block in blocks]
+    for _ in range(2):
+        y = x.clone().requires_grad_()
+        for step in steps:
+            y = torch.utils.checkpoint.checkpoint(step, y, use_reentrant=False)
+        y.sum().backward()
+
+
+def test_what_is_alive_at_once_may_change_with_each_step() -> None:
+    """Each number of calls was planned for anew, until Dynamo gave up and ran all of it eagerly, without a word."""
+    model, x = Block(), torch.randn(16, WIDTH)
+    step = remat.compile(model, cost_model=MemoryBudget("40KB"), codegen=False)
+    kept: list[int] = []
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        for calls in (1, 2, 3, 4, 5, 6, 7, 8):
+            results = [saved_activations(step, model, x) for _ in range(calls)]
+            kept.append(sum(saved.bytes for _, saved in results))
+            torch.stack([result.sum() for result, _ in results]).sum().backward()
+    above = [bytes for bytes in kept if bytes > 40_000]
+    assert len(above) <= 2, kept
+    assert sum("is exceeded" in str(warning.message) for warning in told) == len(above)
+
+
+def test_a_copy_of_a_budgeted_model_is_refused_and_takes_nothing_from_the_original() -> None:
+    model, x = Model(3, breaks=True), torch.randn(16, WIDTH)
+    step = remat.compile(model, cost_model=MemoryBudget("24KB"), codegen=False)
+    twin = copy.deepcopy(step)
+    with pytest.raises(Exception, match=r"a copy of a model that was compiled within a budget.*remat\.compile"):
+        twin(x)
+    for _ in range(2):
+        assert held(step, model, x) <= 24_000
+
+
+def test_a_larger_size_that_no_plans_fit_is_told_with_graph_breaks_too() -> None:
+    """What a graph saves of another one's results grows with the size as well."""
+    model = Model(3, breaks=True)
+    step = remat.compile(model, cost_model=MemoryBudget("24KB"), codegen=False)
+    for rows in (16, 16, 32, 32):
+        assert held(step, model, torch.randn(rows, WIDTH)) <= 24_000
+    with pytest.warns(UserWarning, match=r"the budget of 24000 bytes .* is exceeded in this step"):
+        step(torch.randn(512, WIDTH)).sum().backward()
+    for _ in range(2):  # and each time that it is tried
+        with pytest.raises(Infeasible, match="no plan fits the budget of 24000 bytes"):
+            step(torch.randn(512, WIDTH))

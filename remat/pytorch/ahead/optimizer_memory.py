@@ -10,12 +10,11 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from remat.answer.option_text import split_options
 from remat.errors import InvalidOption
 from remat.predict.whole_step import OptimizerMemory
-from remat.pytorch.seam.torch_names import tree_leaves
+from remat.pytorch.seam.torch_names import TorchDispatchMode, tree_leaves
 from remat.words import near
 
 MakeOptimizer = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]

@@ -11,11 +11,12 @@ from typing import Any
 import torch
 from torch import fx, nn
 
-from remat.errors import RematError
+from remat.errors import InvalidOption, RematError
 from remat.pytorch.read.interpreter import run_uncompiled
 from remat.pytorch.run.calls import called, compiling, counted
 from remat.pytorch.run.partitioner import Partitioner
 from remat.pytorch.run.shared_budget import SharedBudget
+from remat.pytorch.seam.compilations import in_backward
 from remat.pytorch.seam.inductor_lowering import compile_fx
 from remat.pytorch.seam.torch_names import torch_compile
 from remat.pytorch.seam.torch_settings import every_joint_graph_partitioned
@@ -40,6 +41,11 @@ class BudgetedBackend:
     def __call__(self, graph_module: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
         """Compiles a graph of Dynamo's, and has its calls counted."""
         with compiling(graph_module, example_inputs) as compilation, every_joint_graph_partitioned():
+            if compilation is None and torch.is_grad_enabled():
+                raise InvalidOption(
+                    "a copy of a model that was compiled within a budget has none to share; copy the model that was "
+                    "compiled, and call remat.compile on the copy"
+                )
             if self.codegen:
                 options = {**self.options, "custom_partitioner_fn": self.partitioner}
                 compiled = compile_fx(graph_module, example_inputs, options)
@@ -85,7 +91,7 @@ def compile_within(
         nonlocal run, generation
         if torch.compiler.is_compiling():
             return run(*args, **kwargs)
-        if torch.is_grad_enabled():
+        if torch.is_grad_enabled() and not in_backward():
             try:
                 budget.begin_step()
             except RematError as error:

@@ -64,11 +64,11 @@ class Compilation:
 
     def plan(self, graph: Graph, joint_graph: fx.Graph, solver: Solver | None) -> Plan:
         """Chooses a plan for the graph (see `SharedBudget.plan_for`)."""
-        return self.budget.plan_for(graph, solver, self._made_before(joint_graph), others=self.others)
+        return self.budget.plan_for(graph, solver, self.made_before_of(joint_graph), others=self.others)
 
     def settle(self, graph: Graph, plan: Plan, joint_graph: fx.Graph) -> bool:
         """Notes what the graph runs, and says whether larger sizes of it may save up to the whole budget."""
-        self.piece = self.budget.compiled(graph, plan, self._made_before(joint_graph), others=self.others)
+        self.piece = self.budget.compiled(graph, plan, self.made_before_of(joint_graph), others=self.others)
         return self.piece.may_take_all
 
     def sizes_seen(self, joint_graph: fx.Graph) -> dict[str, int]:
@@ -76,7 +76,7 @@ class Compilation:
         structure = hash(tuple((node.name, str(node.target)) for node in joint_graph.nodes))
         return self.budget.largest.setdefault(structure, {})
 
-    def _made_before(self, joint_graph: fx.Graph) -> list[str]:
+    def made_before_of(self, joint_graph: fx.Graph) -> list[str]:
         """Lists the inputs of a joint graph that are activations of the run."""
         inputs = joint_graph.find_nodes(op="placeholder")
         return [node.name for node in inputs if getattr(node.meta.get("desc"), "idx", None) in self.made_before]

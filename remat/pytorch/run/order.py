@@ -13,7 +13,7 @@ from remat.improve.choose import choose
 from remat.improve.together import part_of
 from remat.problem.costmodel import CostModel
 from remat.pytorch.run.calls import Compilation
-from remat.pytorch.run.sizes import keep_within, limits_of, sizes_to_plan_for
+from remat.pytorch.run.sizes import counted, keep_within, limits_of, saved_sizes, sizes_to_plan_for
 from remat.pytorch.seam.symbols import assumed
 
 
@@ -70,9 +70,11 @@ class Order:
     def settled(self, graph: Graph, plan: Plan) -> None:
         """Notes what the graph runs, and has Dynamo compile another one for sizes at which it breaks the budget."""
         saved_limit, peak_limit = limits_of(self.cost_model)
+        made: list[str] = []
         if self.compilation is not None and not self.is_region:
+            made = self.compilation.made_before_of(self.joint_graph)
             self.compilation.sizes_seen(self.joint_graph).update(self._tried[0])
             if not self.compilation.settle(graph, plan, self.joint_graph) and saved_limit is not None:
-                owners = {int(graph.base[graph.index[name]]) for name in plan.saved}
-                saved_limit = sum(int(graph.bytes[owner]) for owner in owners if not graph.input[owner])
-        keep_within(self.joint_graph, graph, plan, self._tried[0], saved_limit, peak_limit)
+                saved_limit = sum(int(graph.bytes[owner]) for owner in counted(graph, plan, made))
+        sizes = saved_sizes(self.joint_graph, graph, counted(graph, plan, made))
+        keep_within(self.joint_graph, sizes, self._tried[0], saved_limit, peak_limit)

@@ -32,8 +32,11 @@ from remat.words import human_bytes
 Together: TypeAlias = frozenset[tuple[str, int]]
 """Keys of pieces, and how many calls of each are alive at the same time."""
 
-_REPLANNED = 4
-"""How often all graphs are planned again at most: Dynamo gives a piece of code up after eight compilations."""
+_REPLANNED = 2
+"""How often all graphs are planned again at most; the last time they save the least they can.
+
+Dynamo gives a piece of code up after eight compilations. Blocks that are called one after the other take two each time:
+the first one's input needs no gradient."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -192,6 +195,8 @@ class SharedBudget:
     def _next(self) -> str:
         if ranks.several_ranks():
             return "With several ranks nothing is planned again: share the budget from the start (remat.SharedBudget)."
+        if self.generation >= _REPLANNED:
+            return f"They were planned again {_REPLANNED} times, and save the least they can: the budget is not kept."
         return "They are planned again, together, for the next step; remat.SharedBudget says so from the start."
 
     def ended(self, key: str) -> None:
@@ -220,7 +225,6 @@ class SharedBudget:
         new = self._seen.keys() - self._planned
         if self._live or not new:
             return
-        self._planned |= new
         limit, several = self.limit_bytes, ranks.several_ranks()
         over = (
             limit is not None
@@ -234,20 +238,26 @@ class SharedBudget:
             if limit is not None or len(together) > 1
         )
         if not (over or careful) or self.generation >= _REPLANNED:
+            self._planned |= new
             return
+        is_last = self.generation == _REPLANNED - 1
         plans: dict[str, tuple[int, Plan]] = {}
         for together in _largest(self._seen):
             keys = sorted(together)
             parts = [replace(self._pieces[key].part, times=times) for key, times in keys]
             beside = self._seen[together]
             found, self._price = plans_together(parts, self.cost_model, self._solver, beside_bytes=beside)
+            if is_last:
+                found = [part.least.plan(part.problem) for part in parts]
             for (key, _), part, plan in zip(keys, parts, found, strict=True):
                 saved = Choice.from_plan(part.problem, plan).saved_bytes(part.problem)
                 if key not in plans or saved < plans[key][0]:
                     plans[key] = saved, plan
+        self._planned |= new
         self._plans = {key: plan for key, (_, plan) in plans.items()}
         if any(self._pieces[key].plan != plan for key, plan in self._plans.items()):
             self.generation += 1
+            self._has_warned = False
 
     def _held(self, together: Together) -> int:
         return sum(self._pieces[key].saved_bytes * times for key, times in together)

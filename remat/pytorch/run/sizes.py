@@ -9,7 +9,7 @@ sizes that creep up do not come to Dynamo's limit of compilations, past which it
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from torch import fx
@@ -61,7 +61,7 @@ def sizes_to_plan_for(joint_graph: fx.Graph, cost_model: CostModel, seen: Sizes)
 
 
 def keep_within(
-    joint_graph: fx.Graph, graph: Graph, plan: Plan, sizes: Sizes, saved_limit: int | None, peak_limit: int | None
+    joint_graph: fx.Graph, saved: Sequence[Any], sizes: Sizes, saved_limit: int | None, peak_limit: int | None
 ) -> None:
     """Has Dynamo compile another graph for sizes at which a plan would break the budget.
 
@@ -70,7 +70,7 @@ def keep_within(
 
     Args:
         joint_graph: of torch; its values have symbolic sizes.
-        graph, plan: of `sizes`.
+        saved: the bytes of each storage that the plan saves (`saved_sizes`).
         sizes: that the plan is made for.
         saved_limit, peak_limit: in bytes, or None.
     """
@@ -85,17 +85,22 @@ def keep_within(
                 stacklevel=2,
             )
         return
-    if varying and saved_limit is not None and not keep_at_most(saved_sizes(joint_graph, graph, plan), saved_limit):
+    if varying and saved_limit is not None and not keep_at_most(saved, saved_limit):
         raise InvalidPlan(f"a plan that was made for {dict(sizes)} saves more than {saved_limit} bytes in this call")
     if peak_limit is not None:
         for symbol in varying:
             keep_at_most([symbol.size], sizes[symbol.name])
 
 
-def saved_sizes(joint_graph: fx.Graph, graph: Graph, plan: Plan) -> list[Any]:
-    """Lists the bytes of each storage that a plan saves, as expressions of symbols where they vary."""
+def counted(graph: Graph, plan: Plan, made_before: Collection[str]) -> list[int]:
+    """Lists the storages that a plan saves, and of its inputs those that are activations of the run."""
     owners = {int(graph.base[graph.index[name]]) for name in plan.saved}
-    names = {graph.names[owner]: owner for owner in owners if not graph.input[owner]}
+    return [owner for owner in sorted(owners) if not graph.input[owner] or graph.names[owner] in made_before]
+
+
+def saved_sizes(joint_graph: fx.Graph, graph: Graph, owners: Sequence[int]) -> list[Any]:
+    """Lists the bytes of each of some storages, as expressions of symbols where they vary."""
+    names = {graph.names[owner]: owner for owner in owners}
     values = {node.name: node.meta.get("val") for node in joint_graph.nodes if node.name in names}
     return [
         value.numel() * value.itemsize if hasattr(value, "itemsize") else int(graph.bytes[names[name]])

@@ -62,3 +62,8 @@ def own_errors() -> Generator[None]:
         yield
     except wrapped as error:
         raise getattr(error, "inner_exception", error) from None
+
+
+def in_backward() -> bool:
+    """Whether this thread runs a backward pass of autograd's engine, where checkpointed parts are computed again."""
+    return internals("torch._C")._current_graph_task_id() != -1

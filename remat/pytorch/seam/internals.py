@@ -16,7 +16,11 @@ import torch
 from remat.errors import UnsupportedTorch
 
 USED: dict[str, tuple[str, ...]] = {
-    "torch._C": ("_conv_determine_backend_memory_format", "_ensureCUDADeviceGuardSet"),
+    "torch._C": (
+        "_conv_determine_backend_memory_format",
+        "_current_graph_task_id",
+        "_ensureCUDADeviceGuardSet",
+    ),
     "torch._C._dynamo.guards": ("_empty_strided_cpu",),
     "torch._dispatch.python": ("no_python_dispatcher",),
     "torch._dynamo.device_interface": (
