@@ -40,7 +40,9 @@ def momentum(parameters: Any) -> torch.optim.Optimizer:
 
 
 @pytest.mark.parametrize(
-    "make", [torch.optim.AdamW, torch.optim.SGD, momentum, torch.optim.RMSprop, torch.optim.Adagrad], ids=repr
+    "make",
+    [torch.optim.AdamW, torch.optim.SGD, momentum, torch.optim.RMSprop, torch.optim.Adagrad],
+    ids=lambda make: make.__name__,
 )
 def test_an_optimizer_takes_what_it_takes_for_real(make: Callable[..., torch.optim.Optimizer]) -> None:
     parameters = [nn.Parameter(torch.randn(shape)) for shape in ((300, 100), (100,), (50, 300))]
