@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from depth import deep
+from depth import deep, deep_except
 
 import remat
 from costmodels import ByteTraffic, MemoryBudget
@@ -128,3 +128,16 @@ def test_a_budget_of_the_peak_has_a_bound_that_holds_for_compiled_steps() -> Non
     assert solution.bound <= solution.objective
     problem = MemoryBudget(limit, of="peak").pose_without_peak(graph)
     assert solution.bound <= remat.Choice.from_plan(problem, plan).cost(problem)
+
+
+@pytest.mark.parametrize("model", deep_except(["EvoNorm"], [*KERNEL_ZOO]))
+def test_a_step_within_a_budget_of_the_peak_stays_within_it(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(0)
+    module, args = KERNEL_ZOO[model]()
+    graph = remat.capture(module, *args)
+    half = remat.choose(graph, MemoryBudget(0.5, of="peak")).plan
+    assert half is not None
+    limit = remat.timeline(graph, half).peak_bytes
+    monkeypatch.setitem(PLANS, "budget", MemoryBudget(limit, of="peak"))
+    *_, bytes_ = measured((module, args, None), "budget", kernels=False)
+    assert bytes_ <= limit
