@@ -160,9 +160,9 @@ def test_links_lead_somewhere_and_nothing_names_a_machine(path: Path) -> None:
 
 def test_the_solvers_that_take_budgets_are_as_many_as_is_said() -> None:
     takes = [name for name in usable_solvers() if Feature.BUDGET in solver_class(name).features]
-    assert len(takes) == 6
+    assert len(takes) == 7
     assert "exhaustive" in takes
-    assert "Six solvers take budgets" in "\n".join(sources(NOTEBOOKS[1], "markdown"))
+    assert "Seven solvers take budgets" in "\n".join(sources(NOTEBOOKS[1], "markdown"))
 
 
 def test_the_folder_says_what_each_notebook_teaches() -> None:

@@ -189,3 +189,10 @@ def test_memory_against_traffic_for_a_gpu() -> None:
             if least["extra_traffic"] == extra
         ]
         assert f"| {words} | {statistics.median(less):.1%} | {min(less):.1%} | {max(less):.1%} |" in section
+
+
+def test_a_budget_for_the_whole_run() -> None:
+    for row in json.loads((RESULTS / "whole_run.json").read_text())["rows"]:
+        ours, alone = (max(row[name][1:]) for name in ("held_bytes", "by_itself_bytes"))
+        assert ours <= row["budget_bytes"]
+        assert f"| {row['case']} | {row['budget_bytes']:,} | {ours:,} | {alone:,} |" in PAGE

@@ -114,7 +114,8 @@ def rows(names: list[str]) -> Iterator[dict[str, Any]]:
     for name in names:
         graph = Graph.load(EXPERIMENTS / "instances" / f"{name}.json.gz")
         for text, cost_model in COST_MODELS.items():
-            plan = solve(cost_model.pose(graph)).plan
+            problem = cost_model.pose(graph)
+            plan = solve(problem, "ortools" if problem.budget_bytes is None else "lagrangian").plan
             assert plan is not None
             yield {"instance": name, "cost_model": text, **row(graph, Choice.from_plan(graph, plan).saved)}
 

@@ -39,11 +39,10 @@ def timeline(graph: Graph, plan: Plan, *, holds_outputs: bool = True, device: st
     >>> g.gradient(g.op("mul", g.tangent("dy", bytes=4), g.op("sin", "inner"), name="dx"))
     >>> print(timeline(g.build(), Plan(("inner",), ("sin",)), device="a100"))
     forward pass: 1 steps, peak 8 B, 8 B at its end, 4 B of them saved
-    backward pass: 1 steps, peak 12 B
-    peak: 12 B at step 1, dx (mul) of the backward pass, where 3 storages are alive:
+    backward pass: 1 steps, peak 8 B
+    peak: 8 B at step 0, y (cos) of the forward pass, where 2 storages are alive:
              4 B  saved      inner
              4 B  output     y
-             4 B  gradient   dx
     """
     saved = checked_saves(checked_graph(graph), plan)
     if device is None and not records_calls(graph):
