@@ -46,8 +46,13 @@ def _joined(seen: Mapping[str, Any], known: Mapping[str, Any], graph: remat.Grap
     rows = [
         _row(row["real"], row["digest"], of_plan[row["plan"]], graph) for row in seen["rows"] if row["plan"] in of_plan
     ]
-    only = {name: _without(*sides) for name, sides in _sides(seen["values"], known["values"]).items()}
-    return {"model": seen["model"], "values": len(seen["values"]), **only, "rows": rows}
+    return {
+        "model": seen["model"],
+        "values": len(seen["values"]),
+        "only_with_gpu": _without(seen["values"], known["values"]),
+        "only_without": _without(known["values"], seen["values"]),
+        "rows": rows,
+    }
 
 
 def _row(real: Mapping[str, Any], digest: str, known: Mapping[str, Any], graph: remat.Graph) -> dict[str, Any]:
@@ -71,10 +76,6 @@ def _row(real: Mapping[str, Any], digest: str, known: Mapping[str, Any], graph: 
         "relative_error": real["relative_error"],
         "error": real["error"],
     }
-
-
-def _sides(seen: list[str], known: list[str]) -> dict[str, tuple[list[str], list[str]]]:
-    return {"only_with_gpu": (seen, known), "only_without": (known, seen)}
 
 
 def _without(these: Sequence[str], those: Sequence[str]) -> list[str]:

@@ -13,7 +13,7 @@ from remat.improve.choose import choose
 from remat.improve.together import part_of
 from remat.problem.costmodel import CostModel
 from remat.pytorch.run.calls import Compilation
-from remat.pytorch.run.sizes import counted, keep_within, limits_of, saved_sizes, sizes_to_plan_for
+from remat.pytorch.run.sizes import counted_storages, keep_within, limits_of, saved_sizes, sizes_to_plan_for
 from remat.pytorch.seam.symbols import assumed
 
 
@@ -70,11 +70,12 @@ class Order:
     def settled(self, graph: Graph, plan: Plan) -> None:
         """Notes what the graph runs, and has Dynamo compile another one for sizes at which it breaks the budget."""
         saved_limit, peak_limit = limits_of(self.cost_model)
-        made: list[str] = []
-        if self.compilation is not None and not self.is_region:
-            made = self.compilation.made_before_of(self.joint_graph)
-            self.compilation.sizes_seen(self.joint_graph).update(self._tried[0])
-            if not self.compilation.settle(graph, plan, self.joint_graph) and saved_limit is not None:
-                saved_limit = sum(int(graph.bytes[owner]) for owner in counted(graph, plan, made))
-        sizes = saved_sizes(self.joint_graph, graph, counted(graph, plan, made))
+        compilation = None if self.is_region else self.compilation
+        made = [] if compilation is None else compilation.made_before_of(self.joint_graph)
+        owners = counted_storages(graph, plan, made)
+        if compilation is not None:
+            compilation.sizes_seen(self.joint_graph).update(self._tried[0])
+            if not compilation.settle(graph, plan, self.joint_graph) and saved_limit is not None:
+                saved_limit = sum(int(graph.bytes[owner]) for owner in owners)
+        sizes = saved_sizes(self.joint_graph, graph, owners)
         keep_within(self.joint_graph, sizes, self._tried[0], saved_limit, peak_limit)

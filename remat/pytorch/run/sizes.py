@@ -92,7 +92,7 @@ def keep_within(
             keep_at_most([symbol.size], sizes[symbol.name])
 
 
-def counted(graph: Graph, plan: Plan, made_before: Collection[str]) -> list[int]:
+def counted_storages(graph: Graph, plan: Plan, made_before: Collection[str]) -> list[int]:
     """Lists the storages that a plan saves, and of its inputs those that are activations of the run."""
     owners = {int(graph.base[graph.index[name]]) for name in plan.saved}
     return [owner for owner in sorted(owners) if not graph.input[owner] or graph.names[owner] in made_before]
