@@ -118,9 +118,8 @@ def markdown(document: dict[str, Any]) -> str:
     return page(
         "The default solver within a budget",
         f"{cited(document['provenance'], 'experiments.bench.budget_gap')}. Costs are nanoseconds of the roofline of an "
-        "H200; shares are of what PyTorch's default plan saves. Times are wall times on a machine that others used, "
-        f"too: of a search that ran to the limit of {LIMIT_S} s, the processor worked a fifth to a third. Those were "
-        "run again with 30 s, and their rows say so; `processor s` is what each took.",
+        "H200; shares are of what PyTorch's default plan saves. Times are wall times; `processor s` is what a search had "
+        f"of two processors within them. Its limit is {LIMIT_S} s, where `limit s` says nothing else.",
         bullets(f"{share}: {words}" for share, words in summarized(rows).items()),
         section(
             "All rows",
