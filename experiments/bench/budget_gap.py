@@ -118,8 +118,8 @@ def markdown(document: dict[str, Any]) -> str:
     return page(
         "The default solver within a budget",
         f"{cited(document['provenance'], 'experiments.bench.budget_gap')}. Costs are nanoseconds of the roofline of an "
-        "H200; shares are of what PyTorch's default plan saves. Times are wall times; `processor s` is what a search had "
-        f"of two processors within them. Its limit is {LIMIT_S} s, where `limit s` says nothing else.",
+        "H200; shares are of what PyTorch's default plan saves. Times are wall times; `processor s` is what a search "
+        f"had of two processors within them. Its limit is {LIMIT_S} s, where `limit s` says nothing else.",
         bullets(f"{share}: {words}" for share, words in summarized(rows).items()),
         section(
             "All rows",
