@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Annotated, Any, NoReturn
 
 import typer
@@ -57,15 +58,21 @@ Exit codes:
 
 
 class _Group(TyperGroup):
-    """Turns our errors into messages and exit codes; anything else is a bug and keeps its traceback."""
+    """Turns warnings into lines, and our errors into messages and exit codes; a bug keeps its traceback."""
 
     def invoke(self, ctx: Any) -> Any:
         try:
-            return super().invoke(ctx)
+            with warnings.catch_warnings():  # puts back what shows them
+                warnings.showwarning = _warn
+                return super().invoke(ctx)
         except BrokenPipeError:
             raise  # typer ends quietly
         except (RematError, OSError) as error:
             _fail(error)
+
+
+def _warn(message: Warning | str, *_: object, **__: object) -> None:
+    typer.echo(f"warning: {message}", err=True)
 
 
 def _fail(error: RematError | OSError) -> NoReturn:

@@ -59,11 +59,8 @@ def solve(
     start = time.perf_counter()
     problem = model.pose_without_peak(values)
     pose_time_s = time.perf_counter() - start
-    if model.limits_peak:
-        solution = remat.choose(values, model, chosen, time_limit_s=time_limit)
-    else:
-        solution = remat.solve(problem, chosen, time_limit_s=time_limit)
-    assert solution.plan is not None  # both raise where there is none
+    solution = remat.choose(values, model, chosen, time_limit_s=time_limit)
+    assert solution.plan is not None  # choose() raises where there is none
     facts = PlanFacts.of(values, solution.plan)
     solver = label(chosen) if chosen else solution.solver
     if output is not None:

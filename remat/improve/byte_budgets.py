@@ -13,6 +13,7 @@ from fractions import Fraction
 
 import numpy as np
 
+from remat.answer.plan import Plan
 from remat.answer.plan_facts import PlanFacts
 from remat.answer.registry import DEFAULT_COST_MODEL, DEFAULT_STEP_MODEL, find_costmodel
 from remat.errors import Infeasible, InvalidOption, InvalidProblem
@@ -72,11 +73,8 @@ def read_amount(budget: float | int | str, label: str) -> int | Fraction:
     )
 
 
-def default_saved_bytes(graph: Graph) -> int:
-    """Counts what PyTorch's default plan saves, each storage once, inputs not: a share of 1.
-
-    0 if there is no such plan, since the user's demands contradict its rules.
-    """
+def default_plan(graph: Graph) -> Plan | None:
+    """Finds PyTorch's default plan; None if there is none, since the user's demands contradict its rules."""
     try:
         try:
             problem = replace(find_costmodel(DEFAULT_STEP_MODEL).pose(graph), budget_bytes=None)
@@ -84,8 +82,14 @@ def default_saved_bytes(graph: Graph) -> int:
             problem = replace(find_costmodel(DEFAULT_COST_MODEL).pose(graph), budget_bytes=None)
         check_feasible(problem)
     except Infeasible:
-        return 0
-    return PlanFacts.of(graph, flow_solver().minimum_cut(problem).choice.plan(problem)).saved_bytes
+        return None
+    return flow_solver().minimum_cut(problem).choice.plan(problem)
+
+
+def default_saved_bytes(graph: Graph) -> int:
+    """Counts what PyTorch's default plan saves, each storage once, inputs not: a share of 1; 0 if there is none."""
+    plan = default_plan(graph)
+    return 0 if plan is None else PlanFacts.of(graph, plan).saved_bytes
 
 
 def saved_limit(graph: Graph, problem: Problem, amount: int | Fraction) -> int:

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import warnings
+
+from remat.answer.choice import Choice
 from remat.answer.registry import DEFAULT_COST_MODEL, QUICK_BUDGET_SOLVER, find_costmodel
 from remat.answer.solution import Solution
 from remat.answer.solver import Solver
 from remat.facts.graph import Graph
+from remat.improve.peak_rise import peak_rise
 from remat.improve.peak_search import fit_peak
+from remat.improve.together import Part
 from remat.problem.costmodel import CostModel
 from remat.proof.solve import solve
 
@@ -21,7 +26,8 @@ def choose(
 ) -> Solution:
     """Poses the problem of a graph under a cost model, and returns the best plan.
 
-    A cost model that limits peak memory, which no `Problem` can state, is searched for
+    A budget of saved memory that makes the peak higher is warned about (`remat.improve.peak_rise`). A cost model that
+    limits peak memory, which no `Problem` can state, is searched for
     (`remat.improve.peak_search`).
 
     Args:
@@ -36,7 +42,13 @@ def choose(
     """
     model = find_costmodel(cost_model)
     if not model.limits_peak:
-        return solve(model.pose(graph), solver, time_limit_s=time_limit_s, throw=throw)
+        posed = model.pose(graph)
+        solution = solve(posed, solver, time_limit_s=time_limit_s, throw=throw)
+        if model.saved_limits and solution.plan is not None:
+            rise = peak_rise([Part(graph, posed)], [Choice.from_plan(posed, solution.plan)])
+            if rise is not None:
+                warnings.warn(str(rise), stacklevel=2)
+        return solution
     problem = model.pose_without_peak(graph)
     search_with = QUICK_BUDGET_SOLVER if solver is None else solver
     return fit_peak(graph, problem, model.peak_limits, search_with, time_limit_s=time_limit_s, throw=throw)

@@ -23,7 +23,7 @@ from remat.facts.bans import Bans
 from remat.facts.columns import frozen
 from remat.facts.graph import Graph
 from remat.improve.byte_budgets import evenly_spaced
-from remat.predict.memory import Simulator
+from remat.predict.buffers import memory_of
 from remat.problem.costmodel import CostModel
 from remat.problem.problem import Problem
 from remat.problem.weights import BY_COST, Weights
@@ -123,11 +123,11 @@ def plans_together(
     union = side_by_side(parts)
     if cost_model.limits_peak:
         choice, price = _within_peak(parts, union, cost_model, beside_bytes)
-        return [mine.plan(part.problem) for part, mine in _split(parts, choice)], price
+        return [mine.plan(part.problem) for part, mine in split(parts, choice)], price
     budget = budget_of(parts, cost_model, beside_bytes)
     solution = solve(replace(union, budget_bytes=budget), solver)
     assert solution.plan is not None  # solve() raises where there is none
-    plans = [mine.plan(part.problem) for part, mine in _split(parts, Choice.from_plan(union, solution.plan))]
+    plans = [mine.plan(part.problem) for part, mine in split(parts, Choice.from_plan(union, solution.plan))]
     edge = Hull(union, flow_solver()).edge_at(budget) if budget is not None else None
     return plans, BY_COST if edge is None else edge.certificate.weights
 
@@ -160,7 +160,8 @@ def _joined(bans: Sequence[Bans]) -> Bans:
     return Bans.of(starts[-1], reasons)
 
 
-def _split(parts: Sequence[Part], choice: Choice) -> Iterator[tuple[Part, Choice]]:
+def split(parts: Sequence[Part], choice: Choice) -> Iterator[tuple[Part, Choice]]:
+    """Gives each part its own of a choice for all of them, as `side_by_side` poses them."""
     start = 0
     for part in parts:
         end = start + len(part.problem)
@@ -173,34 +174,57 @@ def _within_peak(
 ) -> tuple[Choice, Weights]:
     """Finds the cheapest choice for all parts whose peak fits, of some that save fewer and fewer bytes."""
     hull = Hull(union, flow_solver())
-    edges = hull.edges()
-    found = [(hull.smallest.choice, BY_COST), (hull.cheapest.choice, BY_COST)]
-    found += [(edge.left.choice, edge.certificate.weights) for edge in edges]
+    found = [(hull.cheapest.choice, BY_COST), (hull.smallest.choice, BY_COST)]
+    found += [(edge.left.choice, edge.certificate.weights) for edge in hull.edges()]
     for budget in evenly_spaced(hull.smallest.saved_bytes, hull.cheapest.saved_bytes, _BETWEEN + 2)[1:-1]:
         plan = solve(replace(union, budget_bytes=budget)).plan
         edge = hull.edge_at(budget)
         if plan is not None and edge is not None:
             found.append((Choice.from_plan(union, plan), edge.certificate.weights))
-    peaks = [_peak_of(parts, choice) + beside_bytes for choice, _ in found]
-    limits = [
-        limit if isinstance(limit, int) else max(math.floor(limit * peaks[1]), min(peaks))
-        for limit in cost_model.peak_limits
-    ]
-    fitting = [one for one, peak in zip(found, peaks, strict=True) if peak <= min(limits)]
-    if not fitting:
-        raise LimitReached(
-            f"no plans were found with a peak of at most {min(limits)} bytes for {len(parts)} graphs that are alive at "
-            f"the same time; the smallest found is {min(peaks)}; raise the budget"
+    found.sort(key=lambda one: one[0].cost(union))  # stable: the cheapest stays the first
+    together = PeakTogether(parts)
+
+    def peak(choice: Choice) -> int:
+        return together.of([mine for _, mine in split(parts, choice)]) + beside_bytes
+
+    most = peak(found[0][0])
+    limit = min(limit if isinstance(limit, int) else math.floor(limit * most) for limit in cost_model.peak_limits)
+    peaks = [most]
+    for choice, price in found:
+        if choice is not found[0][0]:
+            peaks.append(peak(choice))
+        if peaks[-1] <= limit:
+            return choice, price
+    smallest = min(peaks)
+    if all(isinstance(limit, Fraction) or limit >= smallest for limit in cost_model.peak_limits):
+        return found[peaks.index(smallest)]  # a fraction is at least the smallest peak that is found
+    raise LimitReached(
+        f"no plans were found with a peak of at most {limit} bytes for {len(parts)} graphs that are alive at the same "
+        f"time; the smallest found is {smallest}; raise the budget"
+    )
+
+
+class PeakTogether:
+    """Says what is alive at most in graphs whose saved values are alive at the same time.
+
+    Peaks are those of the compiled step, if a graph knows its calls (`remat.predict.buffers.memory_of`).
+
+    Args:
+        parts: the graphs.
+    """
+
+    def __init__(self, parts: Sequence[Part]) -> None:
+        self.parts = parts
+        self._memory = [memory_of(part.graph) for part in parts]
+
+    def of(self, choices: Sequence[Choice]) -> int:
+        """Returns the peak in bytes: in one call of a part, beside what all other calls save."""
+        total = self.saved_bytes(choices)
+        return max(
+            memory.peak(part.graph.widened(mine.saved)) + total - mine.saved_bytes(part.problem)
+            for part, memory, mine in zip(self.parts, self._memory, choices, strict=True)
         )
-    return min(fitting, key=lambda one: one[0].cost(union))
 
-
-def _peak_of(parts: Sequence[Part], choice: Choice) -> int:
-    """Says what is alive at most: in one call of a part, beside what all other calls save."""
-    peaks: list[int] = []
-    saved: list[tuple[int, int]] = []
-    for part, mine in _split(parts, choice):
-        peaks.append(Simulator(part.graph).peak(part.graph.widened(mine.saved)))
-        saved.append((mine.saved_bytes(part.problem), part.times))
-    total = sum(bytes * times for bytes, times in saved)
-    return max(peak + total - bytes for peak, (bytes, _) in zip(peaks, saved, strict=True))
+    def saved_bytes(self, choices: Sequence[Choice]) -> int:
+        """Returns what all calls save."""
+        return sum(part.times * mine.saved_bytes(part.problem) for part, mine in zip(self.parts, choices, strict=True))

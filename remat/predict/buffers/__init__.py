@@ -22,6 +22,6 @@ Not counted are parameters, arguments and tangents; and what a library does not 
 """
 
 from remat.predict.buffers.floor import step_floor
-from remat.predict.buffers.step import StepMemory, records_calls
+from remat.predict.buffers.step import StepMemory, memory_of, records_calls
 
-__all__ = ["StepMemory", "records_calls", "step_floor"]
+__all__ = ["StepMemory", "memory_of", "records_calls", "step_floor"]

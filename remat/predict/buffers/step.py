@@ -16,7 +16,7 @@ from remat.predict.kernels.fuser import ScheduledPass
 from remat.predict.kernels.ir import Buffer
 from remat.predict.kernels.loop_groups import LoopGroup
 from remat.predict.memory.lifetimes import Lifetimes
-from remat.predict.memory.simulator import timeline_of
+from remat.predict.memory.simulator import Simulator, timeline_of
 from remat.predict.memory.timeline import Timeline
 
 _GIVEN = ("placeholder", "get_attr")
@@ -26,6 +26,11 @@ _GIVEN = ("placeholder", "get_attr")
 def records_calls(graph: Graph) -> bool:
     """Says if a graph knows the calls of its operators, as one does that was captured."""
     return any(graph.arguments)
+
+
+def memory_of(graph: Graph) -> StepMemory | Simulator:
+    """Follows the compiled step of a graph that knows its calls, and the values of one that does not."""
+    return StepMemory(graph) if records_calls(graph) else Simulator(graph)
 
 
 class StepMemory:

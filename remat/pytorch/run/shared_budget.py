@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import warnings
 from collections import Counter, deque
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
@@ -21,6 +21,7 @@ from remat.answer.solver import Solver
 from remat.errors import InvalidOption, RematError
 from remat.facts.graph import Graph
 from remat.improve.choose import choose
+from remat.improve.peak_rise import peak_rise
 from remat.improve.peak_search import fit_peak
 from remat.improve.together import Part, part_of, plans_together
 from remat.problem.costmodel import CostModel
@@ -94,7 +95,7 @@ class SharedBudget:
         self._handed: dict[int, int] = {}
         self._seen: dict[Together, int] = {}
         self._planned: set[Together] = set()
-        self._has_warned = False
+        self._has_warned = self._has_told_of_the_peak = False
 
     @classmethod
     def of_one(cls, cost_model: CostModel) -> SharedBudget:
@@ -165,6 +166,8 @@ class SharedBudget:
         is_careful = key not in self._plans and self._price is None and (others or self.limit_bytes is None)
         may_take_all = key not in self._plans and not others
         self._pieces[key] = Piece(key, part, plan, saved_bytes, is_careful, may_take_all)
+        if may_take_all:
+            self._tell_of_the_peak([part], [plan])
         return self._pieces[key]
 
     def began(self, piece: Piece, handed: Mapping[int, int]) -> None:
@@ -249,6 +252,7 @@ class SharedBudget:
             found, self._price = plans_together(parts, self.cost_model, self._solver, beside_bytes=beside)
             if is_last:
                 found = [part.least.plan(part.problem) for part in parts]
+            self._tell_of_the_peak(parts, found)
             for (key, _), part, plan in zip(keys, parts, found, strict=True):
                 saved = Choice.from_plan(part.problem, plan).saved_bytes(part.problem)
                 if key not in plans or saved < plans[key][0]:
@@ -258,6 +262,16 @@ class SharedBudget:
         if any(self._pieces[key].plan != plan for key, plan in self._plans.items()):
             self.generation += 1
             self._has_warned = False
+
+    def _tell_of_the_peak(self, parts: Sequence[Part], plans: Sequence[Plan]) -> None:
+        """Warns once where a budget of saved memory makes the peak higher than PyTorch's default plans have it."""
+        if self._has_told_of_the_peak or self.cost_model.limits_peak:
+            return
+        choices = [Choice.from_plan(part.problem, plan) for part, plan in zip(parts, plans, strict=True)]
+        rise = peak_rise(parts, choices)
+        if rise is not None:
+            self._has_told_of_the_peak = True
+            warnings.warn(str(rise), stacklevel=2)
 
     def _held(self, together: Together) -> int:
         return sum(self._pieces[key].saved_bytes * times for key, times in together)
