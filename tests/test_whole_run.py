@@ -192,6 +192,21 @@ def test_what_was_not_known_beforehand_is_warned_about_once_with_numbers() -> No
         assert twice() <= 50_000
 
 
+def test_calls_that_always_overlap_share_the_budget_too() -> None:
+    """In a pipeline the next forward pass begins before the last backward pass: nothing is ever all free."""
+    model, x = Model(2, breaks=True), torch.randn(64, WIDTH)
+    step = remat.compile(model, cost_model=MemoryBudget("150KB"), codegen=False)
+    kept: list[int] = []
+    waiting, first = saved_activations(step, model, x)
+    for _ in range(12):
+        following, own = saved_activations(step, model, x)
+        kept.append(own.bytes)
+        waiting.square().sum().backward()
+        waiting = following
+    assert kept[0] == first.bytes < 60_000, "careful, as long as nobody knows what is alive at once"
+    assert 60_000 < kept[-1] <= 75_000, "half of the budget, for two calls are alive at once"
+
+
 def test_graphs_that_save_too_much_together_are_refused_or_warned_about() -> None:
     model, x = Model(2, breaks=True), torch.randn(64, WIDTH)
     for on_error, said in (("raise", None), ("fallback", "keeps the plans that it has: no plan fits the budget")):

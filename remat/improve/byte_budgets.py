@@ -8,6 +8,7 @@ corpus about which PyTorch's own partitioner (2.13) can be asked, it saves exact
 from __future__ import annotations
 
 import math
+from contextlib import suppress
 from dataclasses import replace
 from fractions import Fraction
 
@@ -45,8 +46,8 @@ def read_amount(budget: float | int | str, label: str) -> int | Fraction:
     """Reads a number of bytes, or a share, exactly: 0.3 means three tenths, not the double next to them.
 
     Args:
-        budget: a whole number of bytes from 1024 on, a size ("8GB"), a fraction from 0.0 to 1.0, or a percentage
-            ("50%"). 0 is the share: as little as possible.
+        budget: a whole number of bytes from 1024 on (2e9, too), a size ("8GB"), a fraction from 0.0 to 1.0, or a
+            percentage ("50%"). 0 is the share: as little as possible.
         label: what to call it in an error message.
 
     Returns:
@@ -59,14 +60,21 @@ def read_amount(budget: float | int | str, label: str) -> int | Fraction:
     (Fraction(3, 10), Fraction(3, 10), 8000000000)
     """
     if isinstance(budget, str):
-        share = parse_share(budget)
-        return parse_bytes(budget, label) if share is None else share
-    if is_whole(budget):
+        if (share := parse_share(budget)) is not None:
+            return share
+        with suppress(InvalidOption):
+            return parse_bytes(budget, label)
+    elif is_whole(budget):
         if budget == 0 or budget >= _FEWEST:
             return int(budget) or Fraction(0)
-    elif isinstance(budget, float | np.floating) and 0 <= budget <= 1:
-        return Fraction(str(float(budget)))
-    hint = f'; for so many bytes write "{budget} B", for all of it 1.0' if is_whole(budget) and budget > 0 else ""
+    elif isinstance(budget, float | np.floating):
+        if 0 <= budget <= 1:
+            return Fraction(str(float(budget)))
+        if budget >= _FEWEST and float(budget).is_integer():
+            return int(budget)
+    hint = ""
+    if is_whole(budget) and not isinstance(budget, str) and budget > 0:
+        hint = f'; for so many bytes write "{budget} B", for all of it 1.0'
     raise InvalidOption(
         f"{label} must be a fraction from 0.0 to 1.0, a percentage, a whole number of bytes from {_FEWEST} on, or a "
         f'size such as "8GB", got {budget!r}{hint}'

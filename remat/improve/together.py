@@ -144,8 +144,9 @@ def side_by_side(parts: Sequence[Part]) -> Problem:
         label: np.concatenate([getattr(one, label) + start for one, start in zip(problems, starts, strict=False)])
         for label in ("producers", "consumers")
     }
+    where = [f" of graph {i}" if len(parts) > 1 else "" for i in range(1, len(parts) + 1)]
     return Problem(
-        names=tuple(f"{i}: {name}" for i, one in enumerate(problems) for name in one.names),
+        names=tuple(f"{name}{of}" for of, one in zip(where, problems, strict=True) for name in one.names),
         needed=np.concatenate([one.needed for one in problems]),
         cannot_save=_joined([one.cannot_save for one in problems]),
         cannot_recompute=_joined([one.cannot_recompute for one in problems]),

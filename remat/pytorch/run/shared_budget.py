@@ -39,6 +39,9 @@ _REPLANNED = 2
 Dynamo gives a piece of code up after eight compilations. Blocks that are called one after the other take two each time:
 the first one's input needs no gradient."""
 
+_WAITS = 8
+"""Graphs are planned again when nothing is alive, or after so many calls: in a pipeline something always is."""
+
 
 @dataclass(frozen=True, eq=False)
 class Piece:
@@ -95,6 +98,7 @@ class SharedBudget:
         self._handed: dict[int, int] = {}
         self._seen: dict[Together, int] = {}
         self._planned: set[Together] = set()
+        self._waited = 0
         self._has_warned = self._has_told_of_the_peak = False
 
     @classmethod
@@ -226,8 +230,12 @@ class SharedBudget:
         """
         self._count_released()
         new = self._seen.keys() - self._planned
-        if self._live or not new:
+        if not new:
             return
+        if self._live and self._waited < _WAITS:  # several calls before a backward pass: let them end
+            self._waited += 1
+            return
+        self._waited = 0
         limit, several = self.limit_bytes, ranks.several_ranks()
         over = (
             limit is not None
