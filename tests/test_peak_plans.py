@@ -164,3 +164,16 @@ def test_limits_are_whole_numbers_or_fractions_whatever_their_type() -> None:
     assert same[0] == same[1]
     with pytest.raises(InvalidOption, match=r"peak_limits must hold whole numbers of bytes, or Fractions .* got 0\.5"):
         fit_peak(graph, problem, (0.5,))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("graph", [network(16), captured("embedding with tied weights")], ids=["by value", "compiled"])
+def test_progress_counts_every_plan_looked_at(graph: Graph) -> None:
+    calls: list[tuple[int, tuple[int, ...]]] = []
+    model = MemoryBudget(0.5, of="peak", estimator="flops")
+    solution = choose(graph, model, progress=lambda count, last: calls.append((count, last)))
+    assert solution.plan is not None
+    assert solution.objective is not None
+    assert [count for count, _ in calls] == [*range(1, len(calls) + 1)]
+    assert (remat.timeline(graph, solution.plan).peak_bytes, solution.objective) in [last for _, last in calls]
+    with pytest.raises(InvalidOption, match="progress must be a function of a count and a score, got 3"):
+        choose(graph, model, progress=3)  # type: ignore[arg-type]

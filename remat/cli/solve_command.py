@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from dataclasses import asdict
 from typing import Annotated, Any
@@ -31,6 +32,9 @@ from remat.problem.problem import Problem
 from remat.views.compare import warm_up
 from remat.words import human_bytes, human_price
 
+_EVERY = 10
+"""Plans that are looked at between two lines of progress."""
+
 
 def solve(
     graph: GraphFile,
@@ -59,7 +63,8 @@ def solve(
     start = time.perf_counter()
     problem = model.pose_without_peak(values)
     pose_time_s = time.perf_counter() - start
-    solution = remat.choose(values, model, chosen, time_limit_s=time_limit)
+    progress = None if as_json or not sys.stderr.isatty() else _report
+    solution = remat.choose(values, model, chosen, time_limit_s=time_limit, progress=progress)
     assert solution.plan is not None  # choose() raises where there is none
     facts = PlanFacts.of(values, solution.plan)
     solver = label(chosen) if chosen else solution.solver
@@ -71,6 +76,11 @@ def solve(
         return print_json(about | {"solver": solver} | found | asdict(facts))
     heading = f"{graph.name}: {len(values):,} values, {label(model)}, {solver}"
     return _print(values, problem, solution, facts, heading, model.unit, pose_time_s, top)
+
+
+def _report(looked_at: int, last: tuple[int, ...]) -> None:
+    if looked_at % _EVERY == 0:
+        typer.echo(f"\r{looked_at} plans, the last: a peak of {human_bytes(last[0])}\033[K", err=True, nl=False)
 
 
 def _document(solution: Solution, pose_time_s: float) -> dict[str, Any]:

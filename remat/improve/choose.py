@@ -11,6 +11,7 @@ from remat.answer.solver import Solver
 from remat.facts.graph import Graph
 from remat.improve.peak_rise import peak_rise
 from remat.improve.peak_search import fit_peak
+from remat.improve.progress import Progress, check_progress
 from remat.improve.together import Part
 from remat.problem.costmodel import CostModel
 from remat.proof.solve import solve
@@ -23,6 +24,7 @@ def choose(
     *,
     time_limit_s: float | None = None,
     throw: bool = True,
+    progress: Progress | None = None,
 ) -> Solution:
     """Poses the problem of a graph under a cost model, and returns the best plan.
 
@@ -36,10 +38,14 @@ def choose(
         solver: a registered name or an instance; when left out, that of `remat.solve`.
         time_limit_s: wall time in seconds, for each problem that is solved; only for solvers that support it.
         throw: raise if there is no plan; if False, return a solution without one.
+        progress: called while a peak is searched for, with the number of plans looked at so far; and of the last one
+            the peak, in bytes, and the cost.
 
     Raises:
+        InvalidOption: `progress` is no function.
         Infeasible, LimitReached, UnsupportedProblem: see `remat.solve`, and `remat.improve.peak_search.fit_peak`.
     """
+    check_progress(progress)
     model = find_costmodel(cost_model)
     if not model.limits_peak:
         posed = model.pose(graph)
@@ -51,4 +57,6 @@ def choose(
         return solution
     problem = model.pose_without_peak(graph)
     search_with = QUICK_BUDGET_SOLVER if solver is None else solver
-    return fit_peak(graph, problem, model.peak_limits, search_with, time_limit_s=time_limit_s, throw=throw)
+    return fit_peak(
+        graph, problem, model.peak_limits, search_with, time_limit_s=time_limit_s, throw=throw, progress=progress
+    )

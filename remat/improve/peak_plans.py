@@ -24,7 +24,7 @@ from remat.answer.solver import Solver
 from remat.facts.columns import BoolArray, some
 from remat.facts.graph import Graph
 from remat.improve.byte_budgets import evenly_spaced
-from remat.predict.buffers import StepMemory, records_calls
+from remat.improve.progress import Progress
 from remat.predict.memory import Simulator
 from remat.problem.problem import Problem
 from remat.proof.budget import flow_solver
@@ -51,7 +51,7 @@ class PeakPlan:
     Attributes:
         choice: over the values of the problem.
         cost: in the problem's unit.
-        peak_bytes: of `remat.predict.memory.simulator`, or of the compiled step.
+        peak_bytes: of `remat.predict.memory.simulator`; in `remat.improve.step_plans`, of the compiled step.
     """
 
     choice: Choice
@@ -60,49 +60,35 @@ class PeakPlan:
 
 
 class PeakPlans:
-    """Holds the plans that are found for one problem of one graph; it searches when it is first asked."""
+    """Holds the plans that are found for one problem of one graph; it searches when it is first asked.
 
-    def __init__(self, graph: Graph, problem: Problem, solver: Solver, time_limit_s: float | None = None) -> None:
+    Args:
+        graph: the joint graph.
+        problem: its costs and bans, without a budget.
+        solver: takes byte budgets.
+        time_limit_s: for each budget that `solver` solves.
+        progress: called with the number of plans looked at so far; and of the last one the peak, in bytes, and the
+            cost.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        problem: Problem,
+        solver: Solver,
+        time_limit_s: float | None = None,
+        progress: Progress | None = None,
+    ) -> None:
         self.graph, self.problem, self.solver, self.time_limit_s = graph, problem, solver, time_limit_s
+        self._progress, self._looked_at = progress, 0
         self._simulator = Simulator(graph)
-        self._compiled = StepMemory(graph) if records_calls(graph) else None
-        self._peaks: dict[bytes, int] = {}
         self._hull = Hull(problem, flow_solver())
 
     def within(self, limit_bytes: int) -> PeakPlan | None:
         """Returns the cheapest plan found with a peak of at most `limit_bytes`, if any."""
         if self.cheapest.peak_bytes <= limit_bytes:
             return self.cheapest
-        if self._compiled is None:
-            return max((p for p in self.front if p.peak_bytes <= limit_bytes), key=_by_size, default=None)
-        return self._compiled_within(limit_bytes)
-
-    def _compiled_within(self, limit_bytes: int) -> PeakPlan | None:
-        """Looks among the plans where compiled peaks pass the limit; they follow simulated ones, but not quite.
-
-        The first to be tried is where the simulation says so, then it goes by halves: a prediction of kernels takes as
-        long as a hundred simulations.
-        """
-        low, high = 0, len(self.front)
-        best: PeakPlan | None = None
-        at = sum(plan.peak_bytes <= limit_bytes for plan in self.front) - 1
-        while low < high:
-            plan = self.compiled(self.front[min(max(at, low), high - 1)])
-            if plan.peak_bytes <= limit_bytes:
-                best, low = plan, min(max(at, low), high - 1) + 1
-            else:
-                high = min(max(at, low), high - 1)
-            at = (low + high) // 2
-        return best
-
-    def compiled(self, plan: PeakPlan) -> PeakPlan:
-        """Returns a plan with the peak of its compiled step (`remat.predict.buffers`), if the graph knows its calls."""
-        if self._compiled is None:
-            return plan
-        key = plan.choice.saved.tobytes()
-        if key not in self._peaks:
-            self._peaks[key] = self._compiled.peak(self.graph.widened(plan.choice.saved))
-        return replace(plan, peak_bytes=self._peaks[key])
+        return max((p for p in self.front if p.peak_bytes <= limit_bytes), key=_by_size, default=None)
 
     @cached_property
     def cheapest(self) -> PeakPlan:
@@ -114,18 +100,32 @@ class PeakPlans:
         everything = self.graph.in_forward[self.graph.plannable] & ~self.problem.cannot_save.mask
         if (plan := self._legal(everything | self.problem.cannot_recompute.mask)) is not None:
             found.append(plan)
-        return min(map(self.compiled, found), key=lambda plan: (plan.cost, plan.peak_bytes))
+        return min(found, key=lambda plan: (plan.cost, plan.peak_bytes))
+
+    @property
+    def least_saved_bytes(self) -> int:
+        """What every plan saves."""
+        return self._hull.smallest.saved_bytes
 
     @property
     def smallest(self) -> PeakPlan:
         """The plan with the smallest peak found. It is not proven that there is no smaller one."""
-        return self.compiled(self.front[0])
+        return self.front[0]
+
+    @cached_property
+    def unmoved(self) -> tuple[PeakPlan, ...]:
+        """Those of `front` that a few budgets of saved bytes give."""
+        return tuple(_unbeaten([self._simulated(self.cheapest.choice), *self._vertices(), *self._samples()]))
+
+    @cached_property
+    def lowest(self) -> PeakPlan:
+        """A plan with mostly the smallest peak of `front`, in a third of its time."""
+        return min(self._with_less_peak(self.unmoved[0]), key=_by_peak, default=self.unmoved[0])
 
     @cached_property
     def front(self) -> tuple[PeakPlan, ...]:
         """The plans found, from the smallest simulated peak to the lowest cost."""
-        plans = _unbeaten([self._simulated(self.cheapest.choice), *self._vertices(), *self._samples()])
-        plans = _unbeaten([*plans, *self._between_budgets(plans)])
+        plans = _unbeaten([*self.unmoved, *self._between_budgets([*self.unmoved])])
         plans = _unbeaten([*plans, *self._with_less_peak(plans[0])])
         plans = _unbeaten([*plans, *self._saving_more(plans[0], plans[0].peak_bytes, _MOVES)])
         for _ in range(_ROUNDS):
@@ -139,7 +139,7 @@ class PeakPlans:
 
     def _samples(self) -> Iterable[PeakPlan]:
         least, most = self._hull.smallest.saved_bytes, self._hull.cheapest.saved_bytes
-        found = map(self._saving, evenly_spaced(least, most, _SAMPLES))
+        found = map(self.saving, evenly_spaced(least, most, _SAMPLES))
         return (plan for plan in found if plan is not None)
 
     def _between_budgets(self, plans: list[PeakPlan]) -> list[PeakPlan]:
@@ -153,7 +153,7 @@ class PeakPlans:
             if not budgets:
                 break
             tried.add(budget := budgets[max(budgets)])
-            if (plan := self._saving(budget)) is not None:
+            if (plan := self.saving(budget)) is not None:
                 found.append(plan)
                 plans = _unbeaten([*plans, plan])
         return found
@@ -202,14 +202,22 @@ class PeakPlans:
             return None
         return self._simulated(choice)
 
-    def _saving(self, budget_bytes: int) -> PeakPlan | None:
+    def saving(self, budget_bytes: int) -> PeakPlan | None:
         """Returns the solver's plan for a budget of saved bytes; None if it finds none within its time."""
         problem = replace(self.problem, budget_bytes=budget_bytes)
         plan = solve(problem, self.solver, time_limit_s=self.time_limit_s, throw=False).plan
         return None if plan is None else self._simulated(Choice.from_plan(self.problem, plan))
 
     def _simulated(self, choice: Choice) -> PeakPlan:
-        return PeakPlan(choice, choice.cost(self.problem), self._simulator.peak(self.graph.widened(choice.saved)))
+        return self.noted(choice, self._simulator.peak(self.graph.widened(choice.saved)))
+
+    def noted(self, choice: Choice, peak_bytes: int) -> PeakPlan:
+        """Counts a plan whose peak was found."""
+        plan = PeakPlan(choice, choice.cost(self.problem), peak_bytes)
+        self._looked_at += 1
+        if self._progress is not None:
+            self._progress(self._looked_at, (plan.peak_bytes, plan.cost))
+        return plan
 
 
 def _by_size(plan: PeakPlan) -> int:

@@ -3,7 +3,8 @@
 Peak memory is no sum over saved values: what is recomputed is alive for a while, too, so that saving
 less may take more. No `Problem` can state that. But at any one step what is saved, and not read yet,
 is alive beside what every plan needs there. That is a byte budget: a *relaxation*, whose bound holds
-for every plan with a peak that fits. The plans themselves come from `remat.improve.peak_plans`.
+for every plan with a peak that fits. The plans themselves come from `remat.improve.peak_plans`, or from
+`remat.improve.step_plans`, where the graph knows its calls.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ from remat.errors import Infeasible, InvalidOption, LimitReached, UnsupportedPro
 from remat.facts.columns import IntArray, is_whole
 from remat.facts.graph import Graph
 from remat.improve.peak_plans import PeakPlans
+from remat.improve.progress import Progress, check_progress
+from remat.improve.step_plans import StepPlans
 from remat.predict.buffers import records_calls, step_floor
 from remat.predict.memory import lower_bound
 from remat.predict.memory.bound import AlwaysAlive
@@ -92,6 +95,7 @@ def fit_peak(
     *,
     time_limit_s: float | None = None,
     throw: bool = True,
+    progress: Progress | None = None,
 ) -> Solution:
     """Finds the fastest plan whose peak is within the limits: of the compiled step, if the graph knows its calls.
 
@@ -102,6 +106,8 @@ def fit_peak(
         solver: who looks for plans between the vertices of the frontier; takes byte budgets.
         time_limit_s: for each budget that `solver` solves, if it takes a limit.
         throw: raise if no plan is found; if False, return a solution without one.
+        progress: called with the number of plans looked at so far; and of the last one the peak, in bytes, and the
+            cost.
 
     Returns:
         a solution of `between_passes(graph, problem, limit_bytes)`, certified as one, or of `relaxation`, if the graph
@@ -112,19 +118,21 @@ def fit_peak(
             plan, and its tensors.
         LimitReached: the search found no plan that fits, though there may be one.
         UnsupportedProblem: the problem has a budget, too; or `solver` takes none, or no time limit.
-        InvalidOption: a limit is neither a whole number nor a `Fraction`.
+        InvalidOption: a limit is neither a whole number nor a `Fraction`; or `progress` is no function.
     """
     if problem.budget_bytes is not None:
         raise UnsupportedProblem(
             f"a limit on peak memory cannot be combined with a budget of saved bytes ({problem.budget_bytes}); "
             f"keep one of them"
         )
+    check_progress(progress)
     start, chosen = time.perf_counter(), find_solver(solver)
     chosen.accept(replace(problem, budget_bytes=0), time_limit_s=time_limit_s)
     try:
-        plans = PeakPlans(graph, problem, chosen, time_limit_s)
-        limit_bytes = min(_in_bytes(limit, plans) for limit in limits)
+        simulated = PeakPlans(graph, problem, chosen, time_limit_s, progress)
+        plans = StepPlans(simulated) if records_calls(graph) else simulated
         least = step_floor(graph) if records_calls(graph) else lower_bound(graph)
+        limit_bytes = _tightest_limit(limits, plans, least.bytes)
         if least.bytes > limit_bytes:
             raise Infeasible(f"no plan has a peak of at most {limit_bytes} bytes: {least}\nRaise the budget.")
         relaxed = (between_passes if records_calls(graph) else relaxation)(graph, problem, limit_bytes)
@@ -147,16 +155,21 @@ def fit_peak(
     return replace(solution, is_proven=certify(relaxed, solution))
 
 
-def _in_bytes(limit: int | Fraction, plans: PeakPlans) -> int:
-    if not isinstance(limit, Fraction):
-        if not is_whole(limit):
+def _tightest_limit(limits: tuple[int | Fraction, ...], plans: PeakPlans | StepPlans, least_bytes: int) -> int:
+    """Reads limits: a fraction is one of the fastest plan's peak, but at least the smallest peak that is found."""
+    for limit in limits:
+        if not isinstance(limit, Fraction) and not is_whole(limit):
             raise InvalidOption(
                 f"CostModel.peak_limits must hold whole numbers of bytes, or Fractions of a peak, got {limit!r}"
             )
-        return int(limit)  # a number of numpy would wrap
     most = plans.cheapest.peak_bytes
-    # In fractions: a double would lose bytes past 2^53. At 1 or more there is nothing to search for.
-    return math.floor(limit * most) if limit >= 1 else max(math.floor(limit * most), plans.smallest.peak_bytes)
+    # In fractions: a double would lose bytes past 2^53. And a number of numpy would wrap.
+    sizes = [math.floor(limit * most) if isinstance(limit, Fraction) else int(limit) for limit in limits]
+    if min(sizes) < least_bytes or plans.within(min(sizes)) is None:
+        smallest = plans.smallest.peak_bytes
+        floors = [smallest if isinstance(limit, Fraction) else 0 for limit in limits]
+        sizes = [*map(max, sizes, floors)]
+    return min(sizes)
 
 
 def _bounded(relaxed: Problem, limit_bytes: int) -> Solution:

@@ -15,8 +15,9 @@ from remat.errors import InvalidOption
 from remat.facts.columns import BoolArray, is_whole
 from remat.facts.graph import Graph, checked_graph
 from remat.improve.for_device import for_device
+from remat.improve.progress import Progress, check_progress
 from remat.improve.refine.equal_values import colours
-from remat.improve.refine.local_search import Descent, Evaluator, Judge, OutOfTime, Progress, Step
+from remat.improve.refine.local_search import Descent, Evaluator, Judge, OutOfTime, Step
 from remat.improve.refine.moves import Neighbourhood
 from remat.improve.refine.named_objectives import find_objective
 from remat.improve.refine.named_oracles import find_oracle
@@ -85,8 +86,7 @@ def refine(
     goal, judge = find_objective(objective), find_oracle(oracle, device)
     judge.terms(goal)
     _check_numbers(extra_bytes, time_limit_s, seed)
-    if progress is not None and not callable(progress):
-        raise InvalidOption(f"progress must be a function of a count and a score, got {progress!r}")
+    check_progress(progress)
     points = starting_points(graph, plan, starts)
     free = Space(graph)
     states = {name: free.state(saved) for name, saved in points.items()}

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from remat.improve.progress import Progress
 from remat.improve.refine.moves import Move, Neighbourhood
 from remat.improve.refine.objectives import Score, Scorer
 from remat.improve.refine.states import State
@@ -22,9 +23,6 @@ _EXCHANGES = 6
 
 _LIMITS = 2
 """Entries of a score that say by how much limits are broken."""
-
-Progress = Callable[[int, Score], None]
-"""Called with the number of choices evaluated so far, and the best score."""
 
 
 @dataclass(frozen=True)
