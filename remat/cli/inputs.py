@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -14,11 +15,13 @@ from remat.answer.option_text import configured, split_options
 from remat.answer.plan import Plan
 from remat.answer.registry import DEFAULT_COST_MODEL, costmodel_class, solver_class
 from remat.answer.solver import Solver
-from remat.errors import CaptureError, InvalidOption
+from remat.errors import CaptureError, InvalidOption, NotInstalled
 from remat.facts.graph import Graph
 from remat.improve.choose import choose
 from remat.problem.costmodel import CostModel
 from remat.words import near
+
+_TORCHS = "pytorch:"
 
 _Plugin = TypeVar("_Plugin", Solver, CostModel)
 
@@ -54,17 +57,32 @@ def chosen_plan(
     model_options: Sequence[str] | None = None,
     solver_options: Sequence[str] | None = None,
 ) -> Plan:
-    """Reads the plan of `--plan FILE`, or makes that of `--plan solved` with the cost model and the solver."""
+    """Reads the plan of `--plan FILE`, asks for that of `pytorch:BUDGET`, or solves for that of `solved`."""
     if plan != "solved":
         if cost_model or solver or model_options or solver_options:
             raise typer.BadParameter(
-                f"-m and -s, -O and -S decide what to solve, but --plan {plan} is a file: leave them out"
+                f"-m and -s, -O and -S decide what to solve, but --plan {plan} is a plan already: leave them out"
             )
-        return Plan.load(plan)
+        return _torchs_plan(graph, plan) if plan.startswith(_TORCHS) else Plan.load(plan)
     model, chosen = cost_model_of(cost_model, model_options), solver_if_named(solver, solver_options)
     solution = choose(graph, model, chosen)
     assert solution.plan is not None  # choose() raises where there is none
     return solution.plan
+
+
+def _torchs_plan(graph: Graph, text: str) -> Plan:
+    """Asks PyTorch for its plan at a memory budget; what it recomputes and may not is saved, too."""
+    try:
+        budget = float(text.removeprefix(_TORCHS))
+    except ValueError:
+        budget = -1.0
+    if not 0 <= budget <= 1:
+        raise typer.BadParameter(f"--plan pytorch:BUDGET takes a number from 0 to 1, as in pytorch:0.5, got {text!r}")
+    if find_spec("torch") is None:
+        raise NotInstalled(f"--plan {text} needs torch: pip install 'remat[torch]'")
+    from remat.pytorch.measure.torch_budgets import torchs_plans_of
+
+    return torchs_plans_of(graph, [budget], legal=True)[budget]
 
 
 def load_factory(text: str) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:

@@ -12,10 +12,19 @@ from remat.answer.registry import DEFAULT_BUDGET_SOLVER, DEFAULT_COST_MODEL, DEF
 PLUGIN = "NAME[:KEY=VALUE,...]"
 """How users name a plug-in with its options."""
 
+PLAN = "FILE|solved|pytorch:BUDGET"
+"""How users name a plan."""
+
 _PICTURE = typer.Option("--output", "-o", help="Picture to write: .svg, .png or .pdf.")
 
 GraphFile = Annotated[Path, typer.Argument(metavar="GRAPH", help="A graph file, as `remat capture` writes.")]
-PlanFile = Annotated[str, typer.Option(metavar="FILE|solved", help="A plan file, or `solved` to solve now.")]
+PlanFile = Annotated[
+    str,
+    typer.Option(
+        metavar=PLAN,
+        help="A plan file; `solved` to solve now; or PyTorch's own at a memory budget, as in `pytorch:0.5`.",
+    ),
+]
 NewPlanFile = Annotated[Path | None, typer.Option("--output", "-o", help="Plan file to write.")]
 NewPicture = Annotated[Path, _PICTURE]
 NewPictureIfNamed = Annotated[Path | None, _PICTURE]

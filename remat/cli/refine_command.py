@@ -25,7 +25,9 @@ _EVERY = 25
 def refine(  # noqa: PLR0913, PLR0917  # one for each option
     graph: GraphFile,
     plan: PlanFile = "solved",
-    objective: Annotated[str, typer.Option(metavar="traffic|time|saved|peak", help="What to lower.")] = "traffic",
+    objective: Annotated[
+        str, typer.Option(metavar="traffic|time|saved|peak|no-worse", help="What to lower.")
+    ] = "traffic",
     oracle: Annotated[
         str, typer.Option(metavar="model|inductor|device", help="Who has the last word on a plan.")
     ] = "model",
@@ -46,6 +48,7 @@ def refine(  # noqa: PLR0913, PLR0917  # one for each option
       remat refine gpt2.json.gz --plan plan.json --objective time --time-limit 60
       remat refine gpt2.json.gz --objective saved:extra_traffic=0.01 --device a100
       remat refine gpt2.json.gz --oracle inductor --extra 64MiB --start pytorch.json
+      remat refine gpt2.json.gz --plan pytorch:0.5 --objective no-worse --oracle inductor
     """
     values = Graph.load(graph)
     found = improve(

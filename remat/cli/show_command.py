@@ -8,7 +8,7 @@ import typer
 
 import remat
 from remat.cli.inputs import chosen_plan
-from remat.cli.options import CostModelName, GraphFile, Json, ModelOptions, NewPicture, SolverName, SolverOptions
+from remat.cli.options import PLAN, CostModelName, GraphFile, Json, ModelOptions, NewPicture, SolverName, SolverOptions
 from remat.cli.output import print_json
 from remat.facts.graph import Graph
 
@@ -17,7 +17,8 @@ def show(
     graph: GraphFile,
     output: NewPicture,
     plan: Annotated[
-        str | None, typer.Option(metavar="FILE|solved", help="Colour by a plan file, or `solved` to solve now.")
+        str | None,
+        typer.Option(metavar=PLAN, help="Colour by a plan file, by what is `solved` now, or by PyTorch's own plan."),
     ] = None,
     cost_model: CostModelName = None,
     solver: SolverName = None,

@@ -19,6 +19,10 @@ plan is a local optimum, and nothing proves how far from the best one.
 memory is lowered, and the traffic may be at most that of the given plan, or a fraction more. A plan that moves more is
 searched from, too, but is no answer; the limit is that of whoever counts.
 
+**Never worse** (`remat.improve.refine.no_worse`). With "no-worse" traffic is lowered, and the answer has no more
+kernels than the given plan, saves no more bytes and recomputes no longer. There is no use in searching from starts
+that save too much.
+
 What is left above the floor of `experiments.traffic_study.traffic_floor` is mostly fixed by the shapes of loops,
 whatever is saved: a sum over rows beside one over columns, a masked softmax in two kernels, a loss that is charged for
 all logits to read one of each row.
@@ -29,7 +33,7 @@ of a few operators, wherever they are, then one by one.
 **Deep models** (`remat.improve.refine.repeated_layers`). Where a graph repeats a layer, the search looks at a graph of
 two layers, and its decisions are lifted to all of them. The starts and the results are then compared on
 the whole graph. Not for "peak", which no part of a model shows,
-and not for "saved", whose limit is one of the whole model.
+and not for "saved" and "no-worse", whose limits are those of the whole model.
 
 **Oracles** (`remat.improve.refine.oracles`). The prediction scores every candidate. With oracle="inductor" a move
 must also lower TorchInductor's own count, and with oracle="device" the results are timed.
@@ -38,11 +42,13 @@ must also lower TorchInductor's own count, and with oracle="device" the results 
 from remat.improve.refine.driver import refine
 from remat.improve.refine.local_search import Step
 from remat.improve.refine.memory_objectives import Peak, SavedBytes
+from remat.improve.refine.no_worse import NoWorse
 from remat.improve.refine.objectives import Objective, Time, Traffic
 from remat.improve.refine.oracles import Oracle
 from remat.improve.refine.result import Refined, Start
 
 __all__ = [
+    "NoWorse",
     "Objective",
     "Oracle",
     "Peak",

@@ -59,8 +59,9 @@ def refine(
         graph: the joint graph.
         plan: a legal plan for it.
         objective: what to lower: predicted "traffic" of both passes in bytes, "time" on a roofline, "saved" bytes
-            at no more traffic than that of `plan`, "peak" memory by simulation; with options as in
-            "saved:extra_traffic=0.05"; or an instance, as `remat.improve.refine.Time(device="h200")`.
+            at no more traffic than that of `plan`, "peak" memory by simulation; or "no-worse", traffic of plans that
+            have no more kernels than `plan` and recompute no longer; with options as in "saved:extra_traffic=0.05";
+            or an instance, as `remat.improve.refine.Time(device="h200")`.
         oracle: who has the last word: the "model" itself; "inductor", TorchInductor's own count of its
             kernels; "device", the time of the compiled step on this machine.
         extra_bytes: how many bytes of activations the answer may save beyond what `plan` saves.
@@ -90,6 +91,8 @@ def refine(
     points = starting_points(graph, plan, starts)
     free = Space(graph)
     states = {name: free.state(saved) for name, saved in points.items()}
+    limit_bytes = states["given"].saved_bytes + int(extra_bytes)
+    states |= {name: free.state(saved) for name, saved in goal.starts(graph, limit_bytes).items()}
     keep = _kept_values(graph, goal, states.values())
     run = _Run(
         graph=graph,
@@ -98,7 +101,7 @@ def refine(
         starts=states,
         space=Space(graph, keep),
         keep=keep,
-        limit_bytes=states["given"].saved_bytes + int(extra_bytes),
+        limit_bytes=limit_bytes,
         begin_s=begin_s,
         time_limit_s=time_limit_s,
         seed=int(seed),
@@ -127,12 +130,19 @@ def _kept_values(graph: Graph, objective: Objective, starts: Iterable[State]) ->
     return keep
 
 
-def _promising(descents: list[Descent], judge: Judge) -> list[Descent]:
-    """Returns the descents whose start is not far above the lowest within the objective's limits, whatever it saves."""
-    amounts = [judge.model.amount(descent.start) for descent in descents]
-    within = [amount for amount, d in zip(amounts, descents, strict=True) if not judge.model.breaks_limits(d.start)]
-    lowest = min(within or amounts)
-    return [descent for descent, amount in zip(descents, amounts, strict=True) if amount <= _FAR * lowest]
+def _promising(descents: list[Descent], judge: Judge, *, beyond: bool) -> list[Descent]:
+    """Returns the descents whose start is not far above the lowest within the objective's limits.
+
+    Args:
+        descents: not yet begun.
+        judge: scores their starts.
+        beyond: also from starts that save too much.
+    """
+    model = judge.model
+    near = [descent for descent in descents if beyond or not model.saves_too_much(descent.start)]
+    within = [descent for descent in near if not model.breaks_limits(descent.start)]
+    lowest = min(model.amount(descent.start) for descent in within or near)
+    return [descent for descent in near if model.amount(descent.start) <= _FAR * lowest]
 
 
 @dataclass(frozen=True, eq=False)
@@ -237,13 +247,13 @@ class _Run:
         results = descents
         termination = Termination(Reason.FEASIBLE, detail="no move improves the plan")
         try:
-            descents = results = _promising(descents, quick)
+            descents = results = _promising(descents, quick, beyond=self.objective.begins_beyond)
             for descent in descents:
                 descent.run(near)
             best = min(descents, key=lambda descent: quick.score(descent.state))
             if judge.truth is not None:  # the same way again, with every step checked
                 best = Descent(judge, best.start, self.seed)
-                descents, results = [*descents, best], [best]
+                descents = results = [*descents, best]
                 best.run(near)
             best.run(one_by_one)
         except OutOfTime:
@@ -259,8 +269,9 @@ class _Run:
     def _judge(self, graph: Graph, given: State, deadline_s: float | None) -> Judge:
         """Makes the judge of a graph: limits that follow from the given plan follow from whoever scores it."""
         scorer = self.objective.scorer(graph)
-        excess = self.objective.beside(scorer(given)).excess
-        model = Evaluator(scorer, self.limit_bytes, deadline_s, self.progress, excess)
+        goal = self.objective.beside(scorer(given))
+        sure_excess = goal.sure_excess(graph)
+        model = Evaluator(scorer, self.limit_bytes, deadline_s, self.progress, goal.excess, sure_excess)
         if not self.oracle.asked_in_search:
             return Judge(model)
         opinion = self.oracle.on(graph, self.objective)

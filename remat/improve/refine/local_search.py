@@ -59,8 +59,10 @@ class Evaluator:
         deadline_s: float | None = None,
         progress: Progress | None = None,
         excess: Callable[[Score], int] = lambda _: 0,
+        sure_excess: Callable[[State], int] = lambda _: 0,
     ) -> None:
-        self._scorer, self._deadline_s, self._progress, self._excess = scorer, deadline_s, progress, excess
+        self._scorer, self._deadline_s, self._progress = scorer, deadline_s, progress
+        self._excess, self._sure_excess = excess, sure_excess
         self._scores: dict[bytes, Score] = {}
         self._best: Score | None = None
         self.limit_bytes, self.evaluated = limit_bytes, 0
@@ -76,8 +78,7 @@ class Evaluator:
             if self._deadline_s is not None and time.monotonic() > self._deadline_s:
                 raise OutOfTime
             found = self._scorer(state)
-            over = max(0, state.saved_bytes - self.limit_bytes)
-            self._scores[key] = score = (over, self._excess(found), *found)
+            self._scores[key] = score = (self._over(state), self._excess(found), *found)
             self.evaluated += 1
             if self._best is None or score < self._best:
                 self._best = score
@@ -89,9 +90,23 @@ class Evaluator:
         """Returns what the objective counts first, whatever limits are broken."""
         return self.score(state)[_LIMITS]
 
+    def is_surely_worse(self, state: State, than: State) -> bool:
+        """Says if a state breaks limits by more than another one, as far as that is known without its score."""
+        over, excess = self.score(than)[:_LIMITS]
+        if (mine := self._over(state)) != over:
+            return mine > over
+        return self._sure_excess(state) > excess
+
+    def saves_too_much(self, state: State) -> bool:
+        """Says if a state saves more bytes than allowed."""
+        return self._over(state) > 0
+
     def breaks_limits(self, state: State) -> bool:
         """Says if a state breaks a limit of the objective; it may save too much."""
         return self.score(state)[_LIMITS - 1] > 0
+
+    def _over(self, state: State) -> int:
+        return max(0, state.saved_bytes - self.limit_bytes)
 
 
 class Judge:
@@ -111,7 +126,7 @@ class Judge:
 
     def improves(self, state: State, on: State) -> bool:
         """Says if a state is better than another one by every opinion."""
-        if not self.model.score(state) < self.model.score(on):
+        if self.model.is_surely_worse(state, on) or not self.model.score(state) < self.model.score(on):
             return False
         return self.truth is None or self.truth.score(state) < self.truth.score(on)
 
@@ -152,6 +167,8 @@ class Descent:
         """Makes room for a save that does not fit by a drop anywhere, and says if that helped."""
         start = self.state
         gains = sorted(self._gains(near, start))[:_EXCHANGES]
+        if not gains:
+            return False
         losses = sorted(self._losses(near, start))
         for _, excess, saved in gains:
             enough = [dropped for _, freed, dropped in losses if freed >= excess][:_EXCHANGES]

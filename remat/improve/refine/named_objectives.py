@@ -5,9 +5,10 @@ from __future__ import annotations
 from remat.answer.option_text import configured, split_options
 from remat.errors import InvalidOption
 from remat.improve.refine.memory_objectives import Peak, SavedBytes
+from remat.improve.refine.no_worse import NoWorse
 from remat.improve.refine.objectives import Objective, Time, Traffic
 
-_OBJECTIVES: dict[str, type[Objective]] = {kind.name: kind for kind in (Traffic, Time, Peak, SavedBytes)}
+_OBJECTIVES: dict[str, type[Objective]] = {kind.name: kind for kind in (Traffic, Time, Peak, SavedBytes, NoWorse)}
 
 
 def find_objective(objective: str | Objective) -> Objective:

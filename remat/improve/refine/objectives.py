@@ -6,7 +6,7 @@ Those of memory lie in `memory_objectives`, and `named_objectives` finds each by
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, NamedTuple, TypeAlias
@@ -14,7 +14,7 @@ from typing import ClassVar, NamedTuple, TypeAlias
 import numpy as np
 
 from remat.errors import InvalidOption
-from remat.facts.columns import is_whole
+from remat.facts.columns import BoolArray, is_whole
 from remat.facts.graph import Graph
 from remat.improve.refine.states import State
 from remat.predict.time.device import DeviceProfile
@@ -47,11 +47,13 @@ class Objective(ABC):
         name: what users type.
         terms: what the entries of a score are, with units.
         counts_arithmetic: whether computing something again costs anything.
+        begins_beyond: whether the search also begins at plans that save more bytes than the answer may.
     """
 
     name: ClassVar[str]
     terms: ClassVar[tuple[str, ...]]
     counts_arithmetic: ClassVar[bool] = False
+    begins_beyond: ClassVar[bool] = True
 
     @property
     def adds_up(self) -> bool:
@@ -67,6 +69,24 @@ class Objective(ABC):
         """Returns by how much a score breaks a limit of the objective: such a plan is no answer."""
         del score
         return 0
+
+    def sure_excess(self, graph: Graph) -> Callable[[State], int]:
+        """Returns a function that says by how much a choice breaks a limit at least, without scoring it.
+
+        What it finds beyond a limit is not scored, which saves most of the time.
+        """
+        del graph
+        return lambda _: 0
+
+    def starts(self, graph: Graph, limit_bytes: int) -> Mapping[str, BoolArray]:
+        """Proposes where else to begin: what to save, (n,), by name.
+
+        Args:
+            graph: the whole graph, of n values.
+            limit_bytes: the most bytes that the answer may save; a start may save more.
+        """
+        del graph, limit_bytes
+        return {}
 
     @abstractmethod
     def scorer(self, graph: Graph) -> Scorer:

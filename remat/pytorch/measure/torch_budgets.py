@@ -12,6 +12,7 @@ from torch import fx
 from remat.answer.choice import Choice
 from remat.answer.plan import Plan
 from remat.facts.graph import Graph, checked_graph
+from remat.improve.refine.states import Space
 from remat.pytorch.inductor.to_fx import JointGraph
 from remat.pytorch.read.capture import visit_joint_graphs
 from remat.pytorch.read.extract import extract
@@ -67,6 +68,7 @@ def torchs_plans_of(
     solver: str = "dp",
     estimator: str = "flops",
     device: str | torch.device = "cpu",
+    legal: bool = False,
 ) -> dict[float, Plan]:
     """Asks PyTorch for its choice at each memory budget, for a graph alone: no model is needed.
 
@@ -75,6 +77,7 @@ def torchs_plans_of(
     Args:
         graph: as `remat.capture` makes it, or from a file.
         budgets, solver, estimator: as above.
+        legal: save what PyTorch recomputes and may not, too: random numbers, mostly a few bytes of seeds.
         device: where its tensors are said to be, as in `remat.pytorch.inductor.scheduled.Scheduled`.
 
     Raises:
@@ -102,7 +105,12 @@ def torchs_plans_of(
             num_fwd_outputs=joint.num_fwd_outputs,
             static_lifetime_input_indices=list(joint.parameters),
         )
-    return found
+    if not legal:
+        return found
+    space = Space(graph)
+    return {
+        budget: _bound(graph, space.state(Choice.from_plan(graph, plan).saved).choice) for budget, plan in found.items()
+    }
 
 
 def torchs_choice_at(
@@ -120,4 +128,8 @@ def torchs_choice_at(
 def _plan(graph: Graph, nodes: list[fx.Node]) -> Plan:
     names = {node.name for node in nodes}
     saved = np.array([name in names for name in graph.names], np.bool_)
-    return Choice.from_saved(graph, saved).plan(graph).made_for(graph)
+    return _bound(graph, Choice.from_saved(graph, saved))
+
+
+def _bound(graph: Graph, choice: Choice) -> Plan:
+    return choice.plan(graph).made_for(graph)
