@@ -7,11 +7,11 @@ from fractions import Fraction
 from typing import ClassVar, Literal, get_args
 
 from costmodels.recompute_time import RecomputeTime
-from remat import DEFAULT_ESTIMATOR, CostModel, Estimator, Graph, InvalidOption, Terms, find_estimator
+from remat import DEFAULT_ESTIMATOR, CostModel, DeviceLimit, Estimator, Graph, InvalidOption, Terms, find_estimator
 from remat.facts.columns import is_whole
 from remat.improve.byte_budgets import read_amount, saved_limit
 
-Of = Literal["saved", "peak"]
+Of = Literal["saved", "peak", "device"]
 
 
 @dataclass(frozen=True)
@@ -20,7 +20,8 @@ class MemoryBudget(CostModel):
 
     What counts is the memory of the saved activations (each storage once; inputs and parameters are
     alive anyway, and count nothing), or the peak of all memory beside inputs and parameters, over
-    both passes (`remat.predict.memory`).
+    both passes (`remat.predict.memory`), or the peak of all that training holds: parameters, buffers, inputs,
+    gradients and the optimizer's state, too (`remat.pytorch.run.on_device`).
 
     Three conventions of a fraction f of saved activations:
 
@@ -35,9 +36,13 @@ class MemoryBudget(CostModel):
             1.0, also as "50%". 1.0 is what PyTorch's default plan saves, 0.5 half of that. Where something
             can be had by no other way, say the seed of a dropout, a fraction means at least that, so that
             0.0 is the least possible; a size that is too small is an error. Of the peak: a fraction of
-            the fastest plan's, but at least the smallest peak that is found.
-        of: "saved" activations, or "peak". A peak is searched for: use `remat.choose`, or compile.
+            the fastest plan's, but at least the smallest peak that is found. Of the device: no fraction.
+        of: "saved" activations, "peak", or all memory of a "device". A peak is searched for: use `remat.choose`, or
+            compile. For a device, `remat.compile` and `remat.forecast` know what there is beside a graph.
         estimator: how long recomputing a value takes: a registered name or an instance.
+        optimizer: whose memory counts, where it is that of a device: one of torch.optim by name, also with options
+            ("sgd:momentum=0.9"), a callable such as `torch.optim.SGD`, or "none". What is left out is AdamW: few
+            optimizers keep more.
     """
 
     name: ClassVar[str] = "memory-budget"
@@ -45,6 +50,7 @@ class MemoryBudget(CostModel):
     budget: float | int | str = 0.5
     of: Of = "saved"
     estimator: str | Estimator = DEFAULT_ESTIMATOR
+    optimizer: object = "adamw"
 
     def __post_init__(self) -> None:
         find_estimator(self.estimator)  # an unknown name is refused where it is typed
@@ -54,6 +60,15 @@ class MemoryBudget(CostModel):
             object.__setattr__(self, "budget", plain)
         if not isinstance(self.of, str) or self.of not in get_args(Of):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise InvalidOption(f"MemoryBudget.of must be one of {', '.join(get_args(Of))}, got {self.of!r}")
+        if self.of == "device" and isinstance(self.amount, Fraction):
+            raise InvalidOption(
+                f'MemoryBudget.budget must be a size such as "80GB" where of="device", got {self.budget!r}'
+            )
+        if not (isinstance(self.optimizer, str) or callable(self.optimizer)):
+            raise InvalidOption(
+                f"MemoryBudget.optimizer must make an optimizer of parameters, as torch.optim.AdamW does, or be the "
+                f'name of one, such as "adamw", or "none", got {self.optimizer!r}'
+            )
 
     @property
     def unit(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]  # the estimator's
@@ -86,3 +101,8 @@ class MemoryBudget(CostModel):
     def peak_limits(self) -> tuple[int | Fraction, ...]:
         """The budget, if it is one of the peak."""
         return (self.amount,) if self.of == "peak" else ()
+
+    @property
+    def device_limits(self) -> tuple[DeviceLimit, ...]:
+        """The budget, if it is one of a device."""
+        return (DeviceLimit(int(self.amount), self.optimizer),) if self.of == "device" else ()

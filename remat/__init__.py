@@ -71,6 +71,7 @@ from remat.predict.memory import Simulator as Simulator
 from remat.predict.memory import Timeline as Timeline
 from remat.predict.traffic import predict_traffic as predict_traffic
 from remat.problem.costmodel import CostModel as CostModel
+from remat.problem.costmodel import DeviceLimit as DeviceLimit
 from remat.problem.costmodel import Terms as Terms
 from remat.problem.demands import unpriced as unpriced
 from remat.problem.estimator import Estimator as Estimator

@@ -6,9 +6,11 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -16,11 +18,11 @@ from torch._subclasses import FakeTensorMode
 
 import remat
 from costmodels import MemoryBudget
-from remat import InvalidOption, Plan
-from remat.predict.whole_step import Forecast, OptimizerMemory, plan_forecast
+from remat import Infeasible, InvalidOption, Plan, Timeline
+from remat.predict.whole_step import Forecast, OptimizerMemory, Surroundings
 from remat.pytorch.ahead.forecasting import NOTHING_RECOMPUTED, PYTORCH
-from remat.pytorch.ahead.optimizer_memory import optimizer_memory, optimizer_named
 from remat.pytorch.measure.peak import peak_bytes
+from remat.pytorch.read.optimizer_memory import optimizer_memory, optimizer_named
 
 CPU = torch.device("cpu")
 
@@ -39,9 +41,13 @@ def momentum(parameters: Any) -> torch.optim.Optimizer:
     return torch.optim.SGD(parameters, lr=0.1, momentum=0.9)
 
 
+def fused(parameters: Any) -> torch.optim.Optimizer:
+    return torch.optim.AdamW(parameters, fused=True)
+
+
 @pytest.mark.parametrize(
     "make",
-    [torch.optim.AdamW, torch.optim.SGD, momentum, torch.optim.RMSprop, torch.optim.Adagrad],
+    [torch.optim.AdamW, fused, torch.optim.SGD, momentum, torch.optim.RMSprop, torch.optim.Adagrad],
     ids=lambda make: make.__name__,
 )
 def test_an_optimizer_takes_what_it_takes_for_real(make: Callable[..., torch.optim.Optimizer]) -> None:
@@ -52,8 +58,10 @@ def test_an_optimizer_takes_what_it_takes_for_real(make: Callable[..., torch.opt
     for peak in (told.first_bytes - before, told.workspace_bytes):
         for parameter in parameters:
             parameter.grad = torch.randn_like(parameter)
-        assert peak_bytes(optimizer.step, CPU) == pytest.approx(peak, abs=64)  # numbers that are tensors for a moment
+        held = peak_bytes(optimizer.step, CPU)
+        assert peak - 16 <= held <= peak  # numbers that are tensors for a moment
     assert sum(_state_bytes(optimizer)) == told.state_bytes
+    assert told.initial_bytes == before
 
 
 def _state_bytes(optimizer: torch.optim.Optimizer) -> list[int]:
@@ -69,21 +77,51 @@ def test_on_a_gpu_all_parameters_are_updated_at_once() -> None:
 
 def test_steps_add_up() -> None:
     optimizer = OptimizerMemory(state_bytes=20, first_bytes=25, workspace_bytes=4)
-    found = plan_forecast("a", Plan((), ()), own_bytes=100, passes=(7, 30, 10), optimizer=optimizer)
+    around = Surroundings(own_bytes=100, gradient_bytes=8, output_bytes=2, tangent_bytes=3, optimizer=optimizer)
+    found = around.forecast("a", Plan((), ()), line(forward=30, backward=20))
+    assert (found.saved_bytes, found.passes_bytes) == (7, 30)
     assert (found.first_bytes, found.later_bytes, found.peak_bytes) == (135, 150, 150)
-    light = plan_forecast("b", Plan((), ()), own_bytes=100, passes=(7, 12, 10), optimizer=optimizer)
+    light = around.forecast("b", Plan((), ()), line(forward=12, backward=9))
+    assert light.passes_bytes == 12  # what the backward pass is given is alive beside it
     assert (light.first_bytes, light.later_bytes, light.peak_bytes) == (135, 134, 135)
+    early = replace(around, optimizer=replace(optimizer, initial_bytes=20))
+    assert early.forecast("c", Plan((), ()), line(forward=30, backward=20)).first_bytes == 150
     forecast = Forecast(60, 10, 30, 10, optimizer, (found, light))
     assert forecast.fitting(140) == ["b"]
     assert forecast.fitting("1KB") == ["a", "b"]
     assert forecast["b"] is light
-    assert [line.split() for line in str(forecast).splitlines()][-1][0] == "b"
+    assert [row.split() for row in str(forecast).splitlines()][-1][0] == "b"
     with pytest.raises(InvalidOption, match=r"no plan named 'c'; there are: 'a', 'b'"):
         forecast["c"]
     with pytest.raises(
         InvalidOption, match=r'memory must be a whole number of bytes, or a size such as "80GB", got 1.5'
     ):
         forecast.fitting(1.5)  # type: ignore[arg-type]
+
+
+def line(forward: int, backward: int) -> Timeline:
+    """A timeline of two steps."""
+    during = np.array([forward, backward])
+    return Timeline(("a", "b"), ("", ""), np.array([False, True]), during, during, {}, 7, 7, 0, ())
+
+
+def test_what_a_device_leaves_for_the_passes() -> None:
+    optimizer = OptimizerMemory(state_bytes=20, first_bytes=25, workspace_bytes=4)
+    around = Surroundings(own_bytes=100, gradient_bytes=8, output_bytes=2, tangent_bytes=3, optimizer=optimizer)
+    assert around.room(150) == 27
+    assert around.room(135) == 12  # what the optimizer's first step holds
+    with pytest.raises(Infeasible, match=r"does not fit into 134 bytes .*buffers and inputs: 100 B, gradients: 8 B"):
+        around.room(134)
+
+
+def test_what_a_model_returns_is_no_gradient() -> None:
+    model = nn.Sequential(nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 128))
+    told = remat.forecast(model, torch.randn(512, 64), optimizer=momentum)
+    assert told.gradient_bytes == told.parameter_bytes
+    logits = 4 * 512 * 128
+    # Beside them there is their gradient, which the backward pass is given, and the saved tanh.
+    assert told[PYTORCH].passes_bytes >= 2 * logits + 4 * 512 * 64
+    assert told[PYTORCH].later_bytes >= 3 * told.parameter_bytes + told.input_bytes + 2 * logits + 4 * 512 * 64
 
 
 def test_a_forecast_is_what_a_compiled_step_holds() -> None:

@@ -145,7 +145,7 @@ def test_all_of_it_is_all_of_it_past_what_a_double_holds() -> None:
 
 
 def test_options_that_do_not_exist() -> None:
-    with pytest.raises(InvalidOption, match=r"MemoryBudget\.of must be one of saved, peak, got 'total'"):
+    with pytest.raises(InvalidOption, match=r"MemoryBudget\.of must be one of saved, peak, device, got 'total'"):
         MemoryBudget(of="total")  # type: ignore[arg-type]
 
 

@@ -32,7 +32,7 @@ def forecast(
       remat forecast my_models:gpt2 --memory 80GB
       remat forecast my_models:gpt2 --optimizer sgd:momentum=0.9 -m memory-budget:budget=0.5 --device a100
     """
-    from remat.pytorch.ahead.optimizer_memory import optimizer_named
+    from remat.pytorch.read.optimizer_memory import optimizer_named
 
     models = [cost_model_of(text) for text in cost_models or ()]
     make = optimizer_named(optimizer)

@@ -8,6 +8,7 @@ from remat.answer.choice import Choice
 from remat.answer.registry import DEFAULT_COST_MODEL, QUICK_BUDGET_SOLVER, find_costmodel
 from remat.answer.solution import Solution
 from remat.answer.solver import Solver
+from remat.errors import UnsupportedProblem
 from remat.facts.graph import Graph
 from remat.improve.peak_rise import peak_rise
 from remat.improve.peak_search import fit_peak
@@ -44,6 +45,7 @@ def choose(
     Raises:
         InvalidOption: `progress` is no function.
         Infeasible, LimitReached, UnsupportedProblem: see `remat.solve`, and `remat.improve.peak_search.fit_peak`.
+            A limit on a whole device is not supported, either: it takes more than a graph.
     """
     check_progress(progress)
     model = find_costmodel(cost_model)
@@ -55,6 +57,11 @@ def choose(
             if rise is not None:
                 warnings.warn(str(rise), stacklevel=2)
         return solution
+    if model.device_limits:
+        raise UnsupportedProblem(
+            f"{model!r} limits all that training holds, of which a graph knows a part; it is for "
+            f"remat.compile(model, cost_model=...) and remat.forecast(model, *args, cost_models=[...])"
+        )
     problem = model.pose_without_peak(graph)
     search_with = QUICK_BUDGET_SOLVER if solver is None else solver
     return fit_peak(

@@ -23,7 +23,7 @@ from remat.answer.choice import Choice
 from remat.answer.solver import Solver
 from remat.facts.columns import BoolArray, some
 from remat.facts.graph import Graph
-from remat.improve.byte_budgets import evenly_spaced
+from remat.improve.byte_budgets import default_plan, evenly_spaced
 from remat.improve.progress import Progress
 from remat.predict.memory import Simulator
 from remat.problem.problem import Problem
@@ -106,6 +106,15 @@ class PeakPlans:
     def least_saved_bytes(self) -> int:
         """What every plan saves."""
         return self._hull.smallest.saved_bytes
+
+    @cached_property
+    def default(self) -> PeakPlan | None:
+        """PyTorch's default plan, if it is legal here; where it saves a view, what owns the memory is saved."""
+        if (plan := default_plan(self.graph)) is None:
+            return None
+        saved = np.zeros(len(self.graph), np.bool_)
+        saved[self.graph.base[[self.graph.index[name] for name in plan.saved]]] = True
+        return self._legal(saved[self.graph.plannable])
 
     @property
     def smallest(self) -> PeakPlan:

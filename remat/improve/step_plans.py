@@ -42,6 +42,7 @@ class StepPlans:
     def smallest(self) -> PeakPlan:
         """The cheapest plan of those near the smallest peak found. It is not proven that there is no smaller one."""
         self._compiled(self._plans.lowest)
+        self._try_default()
         enough = (1 + _NEAR) * min(plan.peak_bytes for plan in self._known.values())
         return min((plan for plan in self._known.values() if plan.peak_bytes <= enough), key=_by_cost)
 
@@ -61,7 +62,14 @@ class StepPlans:
                 self._approached(found, limit_bytes)
             else:
                 self._look_about(limit_bytes)
+        if self._known_within(limit_bytes) is None:
+            self._try_default()
         return self._known_within(limit_bytes)
+
+    def _try_default(self) -> None:
+        """Tries PyTorch's default plan: a limit that is kept without us is to be kept with us."""
+        if self._plans.default is not None:
+            self._compiled(self._plans.default)
 
     def _look_about(self, limit_bytes: int) -> None:
         """Looks for a plan near a limit that none of those tried is within."""

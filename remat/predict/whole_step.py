@@ -7,16 +7,21 @@ makes its state in the first step, so that later ones hold it during both passes
     later steps   own + state + max(passes, gradients + the optimizer's workspace)
 
 `own` is what is alive anyway: parameters, buffers, inputs. `passes` is the peak of both passes above that, gradients
-included, by the simulation of live bytes (`remat.predict.device_timeline`).
+included, by the simulation of live bytes (`remat.predict.device_timeline`). What the forward pass returns is alive
+until the optimizer has run.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+
 from remat.answer.plan import Plan
-from remat.errors import InvalidOption
+from remat.errors import Infeasible, InvalidOption
 from remat.facts.columns import is_whole
+from remat.facts.graph import Graph
+from remat.predict.memory.timeline import Timeline
 from remat.words import human_bytes, parse_bytes
 
 
@@ -28,11 +33,13 @@ class OptimizerMemory:
         state_bytes: what it keeps from step to step.
         first_bytes: the most that its first step holds beside parameters and gradients, its new state included.
         workspace_bytes: the most that a later step holds beside parameters, gradients and state.
+        initial_bytes: the part of its state that it has before its first step.
     """
 
     state_bytes: int = 0
     first_bytes: int = 0
     workspace_bytes: int = 0
+    initial_bytes: int = 0
 
 
 @dataclass(frozen=True)
@@ -59,6 +66,82 @@ class PlanForecast:
     def peak_bytes(self) -> int:
         """The most that training holds."""
         return max(self.first_bytes, self.later_bytes)
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """What training holds around the two passes of a graph, in bytes: the same under any plan.
+
+    Attributes:
+        own_bytes: parameters, buffers, inputs.
+        gradient_bytes: what the backward pass returns.
+        output_bytes: what the forward pass returns.
+        tangent_bytes: what the backward pass is given: the gradients of the outputs.
+        optimizer: what the optimizer takes.
+    """
+
+    own_bytes: int
+    gradient_bytes: int
+    output_bytes: int
+    tangent_bytes: int
+    optimizer: OptimizerMemory
+
+    @classmethod
+    def of(cls, graph: Graph, own_bytes: int, optimizer: OptimizerMemory) -> Surroundings:
+        """Reads off a graph what its passes return and are given."""
+        returned = np.zeros((2, len(graph)), np.bool_)
+        returned[0, graph.base[graph.gradient]] = True
+        returned[1, graph.base[graph.output]] = True
+        returned &= ~graph.input
+        tangent = graph.in_tangents & (np.array(graph.ops) == "placeholder")
+        gradients, outputs, tangents = (
+            int(graph.bytes[mask].sum()) for mask in (returned[0], returned[1] & ~returned[0], tangent)
+        )
+        return cls(own_bytes, gradients, outputs, tangents, optimizer)
+
+    @property
+    def outside_bytes(self) -> tuple[int, int]:
+        """The most that the first step, and a later one, hold while the optimizer runs."""
+        always = self.own_bytes + self.gradient_bytes + self.output_bytes
+        later = self.optimizer.state_bytes + self.optimizer.workspace_bytes
+        return always + self.optimizer.first_bytes, always + later
+
+    def forecast(self, name: str, plan: Plan, line: Timeline) -> PlanForecast:
+        """Adds up the steps of one plan, given the timeline of both passes under it."""
+        passes = max(line.forward_peak_bytes, line.backward_peak_bytes + self.tangent_bytes)
+        first, later = self.outside_bytes
+        return PlanForecast(
+            name,
+            plan,
+            line.saved_bytes,
+            passes,
+            max(self.own_bytes + self.optimizer.initial_bytes + passes, first),
+            max(self.own_bytes + self.optimizer.state_bytes + passes, later),
+        )
+
+    def room(self, memory_bytes: int) -> int:
+        """Says how much of a device's memory the two passes may take: of any step, beside all else.
+
+        Raises:
+            Infeasible: all else takes more than the device has.
+        """
+        room = memory_bytes - self.own_bytes - self.optimizer.state_bytes - self.tangent_bytes
+        if max(self.outside_bytes) > memory_bytes or room < 0:
+            raise Infeasible(
+                f"training does not fit into {memory_bytes} bytes ({human_bytes(memory_bytes)}), whatever is "
+                f"recomputed: {self}. Raise the budget."
+            )
+        return room
+
+    def __str__(self) -> str:
+        """Says in one line what takes how much."""
+        held = {
+            "parameters, buffers and inputs": self.own_bytes,
+            "gradients": self.gradient_bytes,
+            "the optimizer's state": self.optimizer.state_bytes,
+            "its workspace": self.optimizer.workspace_bytes,
+        }
+        return ", ".join(f"{what}: {human_bytes(size)}" for what, size in held.items())
 
 
 @dataclass(frozen=True)
@@ -117,23 +200,6 @@ class Forecast:
             sizes = found.saved_bytes, found.passes_bytes, found.first_bytes, found.later_bytes
             lines.append(f"{found.name:{width}}  " + "  ".join(f"{human_bytes(size):>10}" for size in sizes))
         return "\n".join(lines)
-
-
-def plan_forecast(
-    name: str, plan: Plan, *, own_bytes: int, passes: tuple[int, int, int], optimizer: OptimizerMemory
-) -> PlanForecast:
-    """Adds up the steps of one plan.
-
-    Args:
-        name, plan: of the plan.
-        own_bytes: parameters, buffers and inputs.
-        passes: saved bytes, the peak of both passes, and what is left after them: gradients, and outputs.
-        optimizer: what the optimizer takes.
-    """
-    saved, peak, left = passes
-    first = own_bytes + max(peak, left + optimizer.first_bytes)
-    later = own_bytes + optimizer.state_bytes + max(peak, left + optimizer.workspace_bytes)
-    return PlanForecast(name, plan, saved, peak, first, later)
 
 
 def read_memory(memory: object) -> int:

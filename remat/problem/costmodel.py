@@ -76,6 +76,19 @@ def _checked(terms: Terms, length: int, what: str) -> Terms:
     return terms
 
 
+@dataclass(frozen=True)
+class DeviceLimit:
+    """A limit on all that training holds: parameters, gradients, the optimizer's state, activations.
+
+    Attributes:
+        bytes: of the device.
+        optimizer: whose state counts: its name with options, or a callable from parameters to an optimizer.
+    """
+
+    bytes: int
+    optimizer: object
+
+
 class CostModel(ABC):
     """Prices and bans for the values of a graph. Implementations are frozen dataclasses.
 
@@ -120,9 +133,17 @@ class CostModel(ABC):
         return ()
 
     @property
+    def device_limits(self) -> tuple[DeviceLimit, ...]:
+        """The most that may be alive at once of everything, if the model limits that.
+
+        A graph alone does not know all of it: see `remat.pytorch.run.on_device`.
+        """
+        return ()
+
+    @property
     def limits_peak(self) -> bool:
-        """Whether there are any `peak_limits`."""
-        return bool(self.peak_limits)
+        """Whether there are any `peak_limits` or `device_limits`."""
+        return bool(self.peak_limits or self.device_limits)
 
     def pose(self, graph: Graph) -> Problem:
         """The problem over the values that the forward pass can compute.
@@ -194,6 +215,11 @@ class Sum(CostModel):
     def peak_limits(self) -> tuple[int | Fraction, ...]:
         """Those of all parts; the tightest counts."""
         return tuple(limit for part in self.parts for limit in part.peak_limits)
+
+    @property
+    def device_limits(self) -> tuple[DeviceLimit, ...]:
+        """Those of all parts; the tightest counts."""
+        return tuple(limit for part in self.parts for limit in part.device_limits)
 
     def terms(self, graph: Graph) -> Terms:
         """The terms of all parts, added."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from torch import Tensor, nn
@@ -16,10 +16,11 @@ from remat.facts.given import listed
 from remat.facts.graph import Graph
 from remat.improve.choose import choose
 from remat.predict.device_timeline import timeline
-from remat.predict.whole_step import Forecast, OptimizerMemory, plan_forecast
+from remat.predict.whole_step import Forecast, Surroundings
 from remat.problem.costmodel import CostModel
-from remat.pytorch.ahead.optimizer_memory import MakeOptimizer, optimizer_memory
 from remat.pytorch.read.capture import capture
+from remat.pytorch.read.optimizer_memory import MakeOptimizer, optimizer_memory
+from remat.pytorch.run.on_device import bytes_of, plan_on_device, trained
 from remat.pytorch.seam.torch_names import tree_leaves
 
 NOTHING_RECOMPUTED = "nothing recomputed"
@@ -62,14 +63,26 @@ def forecast(
     )
     models = [find_costmodel(one) for one in given]
     graph = capture(model, *args, device=device, **kwargs)
-    plans = {NOTHING_RECOMPUTED: nothing_recomputed(graph), PYTORCH: _chosen(graph, find_costmodel(DEFAULT_STEP_MODEL))}
-    plans |= {label(one): _chosen(graph, one) for one in models}
     module = getattr(model, "__self__", model)
     parameters = list(module.parameters()) if isinstance(module, nn.Module) else []
     buffers = list(module.buffers()) if isinstance(module, nn.Module) else []
+    inputs = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
     gpu = graph.meta.get("device") == "cuda"
-    taken = OptimizerMemory() if optimizer is None else optimizer_memory(optimizer, _trained(parameters), gpu=gpu)
-    return _added_up(graph, plans, taken, _bytes(parameters), _bytes(buffers), _bytes(_tensors(args, kwargs)))
+    plans = {NOTHING_RECOMPUTED: nothing_recomputed(graph), PYTORCH: _chosen(graph, find_costmodel(DEFAULT_STEP_MODEL))}
+    for one in models:
+        plans[label(one)] = (
+            plan_on_device(graph, one, None, [*parameters, *buffers, *inputs])
+            if one.device_limits
+            else _chosen(graph, one)
+        )
+    own = bytes_of(parameters), bytes_of(buffers), bytes_of(inputs)
+    taken = optimizer_memory(optimizer, trained(parameters), gpu=gpu)
+    around = Surroundings.of(graph, sum(own), taken)
+    found = [
+        around.forecast(name, plan, timeline(graph, plan, device="cuda" if gpu else "cpu"))
+        for name, plan in plans.items()
+    ]
+    return Forecast(*own, around.gradient_bytes, taken, tuple(found))
 
 
 def nothing_recomputed(graph: Graph) -> Plan:
@@ -81,46 +94,7 @@ def nothing_recomputed(graph: Graph) -> Plan:
     )
 
 
-def _added_up(
-    graph: Graph, plans: Mapping[str, Plan], optimizer: OptimizerMemory, parameters: int, buffers: int, inputs: int
-) -> Forecast:
-    device = "cuda" if graph.meta.get("device") == "cuda" else "cpu"
-    found = {name: timeline(graph, plan, device=device) for name, plan in plans.items()}
-    ends = {name: int(line.after_bytes[-1]) if len(line) else 0 for name, line in found.items()}
-    return Forecast(
-        parameters,
-        buffers,
-        inputs,
-        next(iter(ends.values())),
-        optimizer,
-        tuple(
-            plan_forecast(
-                name,
-                plans[name],
-                own_bytes=parameters + buffers + inputs,
-                passes=(line.saved_bytes, line.peak_bytes, ends[name]),
-                optimizer=optimizer,
-            )
-            for name, line in found.items()
-        ),
-    )
-
-
 def _chosen(graph: Graph, model: CostModel) -> Plan:
     plan = choose(graph, model).plan
     assert plan is not None  # choose() raises where there is none
     return plan
-
-
-def _trained(parameters: Iterable[Tensor]) -> list[Tensor]:
-    return [parameter for parameter in parameters if parameter.requires_grad]
-
-
-def _tensors(args: Any, kwargs: Any) -> list[Tensor]:
-    return [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
-
-
-def _bytes(tensors: Iterable[Tensor]) -> int:
-    """The bytes of the storages behind tensors, each counted once: an object of Python stands for each."""
-    storages = {id(storage): storage for storage in [tensor.untyped_storage() for tensor in tensors]}
-    return sum(storage.nbytes() for storage in storages.values())

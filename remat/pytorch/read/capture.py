@@ -75,14 +75,14 @@ def capture_all(model_or_fn: Callable[..., Any], /, *args: Any, device: Any = No
     }
 
     def read(joint_graph: fx.Graph, node_info: Any, num_fwd_outputs: int) -> None:
-        graphs.append(extract(joint_graph, node_info, num_fwd_outputs, meta | _where(joint_graph)))
+        graphs.append(extract(joint_graph, node_info, num_fwd_outputs, meta | where(joint_graph)))
 
     visit_joint_graphs(read, model_or_fn, *args, device=device, **kwargs)
     return graphs
 
 
-def _where(joint_graph: fx.Graph) -> dict[str, str]:
-    """Says which kind of device a graph is for: "cpu" or "cuda", and which GPU."""
+def where(joint_graph: fx.Graph) -> dict[str, str]:
+    """Says which kind of device a graph is for, as `Graph.meta` has it: "cpu" or "cuda", and which GPU."""
     values = (node.meta.get("val") for node in joint_graph.nodes)
     kind = next(value.device.type for value in values if isinstance(value, torch.Tensor))
     return {"device": kind} | ({"gpu": torch.cuda.get_device_name()} if kind == "cuda" else {})

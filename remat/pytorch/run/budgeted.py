@@ -16,7 +16,7 @@ from remat.pytorch.read.interpreter import run_uncompiled
 from remat.pytorch.run.calls import called, compiling, counted
 from remat.pytorch.run.partitioner import Partitioner
 from remat.pytorch.run.shared_budget import SharedBudget
-from remat.pytorch.seam.compilations import in_backward
+from remat.pytorch.seam.compilations import in_backward, own_errors
 from remat.pytorch.seam.inductor_lowering import compile_fx
 from remat.pytorch.seam.torch_names import torch_compile
 from remat.pytorch.seam.torch_settings import every_joint_graph_partitioned
@@ -100,7 +100,7 @@ def compile_within(
                 warnings.warn(f"remat keeps the plans that it has: {error}", stacklevel=2)
         if generation != budget.generation:
             run, generation = _function_of(compiled_anew()), budget.generation
-        with called(budget, model, (args, kwargs)):
+        with called(budget, model, (args, kwargs)), own_errors():
             return run(*args, **kwargs)
 
     if not isinstance(compiled, nn.Module):

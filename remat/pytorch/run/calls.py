@@ -9,11 +9,13 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 from torch import Tensor, fx
 
 from remat.answer.plan import Plan
 from remat.answer.solver import Solver
 from remat.facts.graph import Graph
+from remat.pytorch.run.on_device import check_device, plan_on_device
 from remat.pytorch.run.shared_budget import Piece, SharedBudget
 from remat.pytorch.seam.compilations import is_whole
 from remat.pytorch.seam.fakes import owned
@@ -53,17 +55,31 @@ class Compilation:
     Attributes:
         budget: that it shares.
         others: other graphs may follow in the same step.
+        given: the graph's inputs.
+        owned: the model's parameters and buffers, and what it was called with.
         made_before: which of its inputs are activations of the run, by position.
         piece: what came of it; None as long as there is no plan.
     """
 
     budget: SharedBudget
     others: bool
+    given: Sequence[Tensor]
+    owned: Sequence[Tensor]
     made_before: frozenset[int]
     piece: Piece | None = field(default=None)
 
     def plan(self, graph: Graph, joint_graph: fx.Graph, solver: Solver | None) -> Plan:
-        """Chooses a plan for the graph (see `SharedBudget.plan_for`)."""
+        """Chooses a plan for the graph (see `SharedBudget.plan_for`).
+
+        Raises:
+            InvalidOption: the budget is one of a device, and other graphs may share it.
+        """
+        model = self.budget.cost_model
+        if model.device_limits:
+            check_device(model, is_alone=not self.others)
+            planned = graph.bytes[graph.input & (np.array(graph.dtypes) != "")].sum()
+            larger = max(int(planned) - sum(tensor.nbytes for tensor in self.given), 0)
+            return plan_on_device(graph, model, solver, [*self.owned, *self.given], larger_bytes=larger)
         return self.budget.plan_for(graph, solver, self.made_before_of(joint_graph), others=self.others)
 
     def settle(self, graph: Graph, plan: Plan, joint_graph: fx.Graph) -> bool:
@@ -120,7 +136,8 @@ def compiling(graph_module: fx.GraphModule, inputs: Sequence[Any]) -> Generator[
     others = not (call.budget.is_alone and not call.graphs and is_whole(graph_module, call.model))
     tensors = [(i, value) for i, value in enumerate(inputs) if isinstance(value, Tensor)]
     made = frozenset(i for i, tensor in tensors if others and tensor.requires_grad and not tensor.is_leaf)
-    token = _compilation.set(Compilation(call.budget, others, made))
+    given, alive = [tensor for _, tensor in tensors], owned(call.model, call.arguments)
+    token = _compilation.set(Compilation(call.budget, others, given, alive, made))
     try:
         yield _compilation.get()
     finally:

@@ -15,6 +15,7 @@ from remat.problem.costmodel import CostModel
 from remat.pytorch.read.interpreter import run_uncompiled
 from remat.pytorch.run.budgeted import compile_within
 from remat.pytorch.run.eager_warning import warn_if_skipped
+from remat.pytorch.run.on_device import check_device
 from remat.pytorch.run.partitioner import OnError, Partitioner
 from remat.pytorch.run.shared_budget import SharedBudget, has_budget
 from remat.pytorch.seam.inductor_lowering import compile_fx, mode_options
@@ -74,6 +75,7 @@ def compile(
     if shared is None and not partitioner.plans and has_budget(partitioner.cost_model):
         shared = SharedBudget.of_one(partitioner.cost_model)
     if shared is not None:
+        check_device(shared.cost_model, is_alone=shared.is_alone)
         mode, given = torch_compile_kwargs.pop("mode", None), torch_compile_kwargs.pop("options", None)
         options = _inductor_options(mode, given)
         step = compile_within(shared, model, partitioner, options, codegen=codegen, **torch_compile_kwargs)

@@ -13,6 +13,7 @@ from remat.improve.choose import choose
 from remat.improve.together import part_of
 from remat.problem.costmodel import CostModel
 from remat.pytorch.run.calls import Compilation
+from remat.pytorch.run.on_device import check_device
 from remat.pytorch.run.sizes import counted_storages, keep_within, limits_of, saved_sizes, sizes_to_plan_for
 from remat.pytorch.seam.symbols import assumed
 
@@ -57,7 +58,10 @@ class Order:
 
         Raises:
             Infeasible, LimitReached, UnsupportedProblem: see `remat.choose`.
+            InvalidOption: see `Compilation.plan`.
         """
+        if self.is_region:
+            check_device(self.cost_model, is_alone=False)
         if self.compilation is not None and not self.is_region:
             return self.compilation.plan(graph, self.joint_graph, self.solver)
         if self.compilation is not None and self.compilation.budget.limit_bytes is not None:

@@ -23,7 +23,7 @@ from remat.answer.registry import (
     find_solver,
 )
 from remat.answer.solver import Solver
-from remat.errors import Infeasible, InvalidOption, InvalidPlan, RematError
+from remat.errors import Infeasible, InvalidOption, InvalidPlan, LimitReached, RematError
 from remat.facts.annotations import recompute_parameter_copies
 from remat.facts.bans import cannot_be
 from remat.facts.given import listed
@@ -31,6 +31,7 @@ from remat.facts.graph import Graph
 from remat.problem.costmodel import CostModel
 from remat.problem.demands import unpriced
 from remat.proof.certify import check_plan
+from remat.pytorch.read.capture import where
 from remat.pytorch.read.extract import extract
 from remat.pytorch.read.operators import Operator, is_dropout_free
 from remat.pytorch.read.split import split
@@ -143,14 +144,14 @@ class Partitioner(CustomPartitionerFn):
         """Reads the graph at the sizes that it is planned for, with this rank's plan, or why there is none."""
         while True:
             with order.sizes():
-                graph = extract(order.joint_graph, node_info, num_fwd_outputs)
+                graph = extract(order.joint_graph, node_info, num_fwd_outputs, where(order.joint_graph))
             if self.recompute_parameter_copies:
                 graph = recompute_parameter_copies(graph)
             try:
                 plan = _made_for(graph, self.plans) if self.plans else order.plan(graph)
                 check_plan(unpriced(graph), plan)
             except Exception as error:  # whatever it is, the other ranks wait for this one
-                if isinstance(error, Infeasible) and order.take_smaller_sizes():
+                if isinstance(error, Infeasible | LimitReached) and order.take_smaller_sizes():
                     continue
                 return graph, error
             return graph, plan

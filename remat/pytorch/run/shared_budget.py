@@ -78,8 +78,8 @@ class SharedBudget:
 
     >>> from costmodels import MemoryBudget
     >>> shared = SharedBudget(MemoryBudget("8GB"))
-    >>> shared
-    <SharedBudget of MemoryBudget(budget='8GB', of='saved', estimator='roofline'): nothing is compiled>
+    >>> shared.limit_bytes
+    8000000000
     """
 
     def __init__(self, cost_model: str | CostModel) -> None:
@@ -186,6 +186,13 @@ class SharedBudget:
         self._pieces.setdefault(piece.key, piece)
         self._live[piece.key] += 1
         limit = self.limit_bytes
+        if self.cost_model.device_limits and sum(self._live.values()) > 1 and not self._has_warned:
+            self._has_warned = True
+            warnings.warn(
+                f"{sum(self._live.values())} calls of the model are alive at the same time; {self.cost_model!r} "
+                f"counts one, and is not kept: run the backward pass of each call before the next call",
+                stacklevel=4,
+            )
         if limit is None or self._has_warned or self.cost_model.limits_peak:
             return
         if (held := self.held_bytes) > limit:
@@ -230,7 +237,7 @@ class SharedBudget:
         """
         self._count_released()
         new = self._seen.keys() - self._planned
-        if not new:
+        if not new or self.cost_model.device_limits:
             return
         if self._live and self._waited < _WAITS:  # several calls before a backward pass: let them end
             self._waited += 1
@@ -293,7 +300,7 @@ class SharedBudget:
 
 def has_budget(cost_model: CostModel) -> bool:
     """Whether a cost model limits memory."""
-    return bool(cost_model.saved_limits or cost_model.peak_limits)
+    return bool(cost_model.saved_limits or cost_model.limits_peak)
 
 
 def _largest(seen: Collection[Together]) -> list[Together]:

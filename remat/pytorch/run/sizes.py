@@ -30,9 +30,13 @@ _EXACT = 2
 
 
 def limits_of(cost_model: CostModel) -> tuple[int | None, int | None]:
-    """Finds the budgets in bytes of a cost model, of saved memory and of the peak; fractions grow with the sizes."""
+    """Finds the budgets in bytes of a cost model, of saved memory and of the peak; fractions grow with the sizes.
+
+    That of a device counts as one of the peak.
+    """
     saved = [limit for limit in cost_model.saved_limits if isinstance(limit, int)]
     peak = [limit for limit in cost_model.peak_limits if isinstance(limit, int)]
+    peak += [limit.bytes for limit in cost_model.device_limits]
     return min(saved, default=None), min(peak, default=None)
 
 

@@ -6,7 +6,7 @@ import json
 import weakref
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -14,8 +14,11 @@ from torch import Tensor, nn
 from remat.answer.option_text import split_options
 from remat.errors import InvalidOption
 from remat.predict.whole_step import OptimizerMemory
-from remat.pytorch.seam.torch_names import TorchDispatchMode, tree_leaves
+from remat.pytorch.seam.torch_names import FakeTensorMode, TorchDispatchMode, tree_leaves
 from remat.words import near
+
+_NUMBERS = 16
+"""Bytes of the numbers that an operator takes, which are tensors for a moment and seen by nobody."""
 
 MakeOptimizer = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
 """From parameters to an optimizer: a class of `torch.optim`, or `lambda p: torch.optim.SGD(p, momentum=0.9)`."""
@@ -62,20 +65,26 @@ class _Live(TorchDispatchMode):
         self.held -= self._sizes.pop(address)
 
 
-def optimizer_memory(make: MakeOptimizer, parameters: Sequence[Tensor], *, gpu: bool) -> OptimizerMemory:
+def optimizer_memory(make: MakeOptimizer | None, parameters: Sequence[Tensor], *, gpu: bool) -> OptimizerMemory:
     """Finds what an optimizer keeps, and what its steps hold on their way.
 
-    The parameters are stood in for by tensors of torch's meta device, so it takes no memory and no GPU.
+    The parameters are stood in for by fake tensors, so it takes no memory and no GPU.
 
     Args:
-        make: the optimizer, from parameters.
+        make: the optimizer, from parameters; None for none.
         parameters: those that it updates; their shapes and element types count.
         gpu: as on a GPU, where torch's optimizers update all parameters at once unless they are told otherwise.
 
     Raises:
         InvalidOption: it makes no optimizer of parameters, or one that looks at their contents.
     """
-    stand_ins = [nn.Parameter(torch.empty(p.shape, dtype=p.dtype, device="meta"), p.requires_grad) for p in parameters]
+    if make is None:
+        return OptimizerMemory()
+    with FakeTensorMode():
+        return _two_steps(make, [nn.Parameter(torch.empty(p.shape, dtype=p.dtype)) for p in parameters], gpu=gpu)
+
+
+def _two_steps(make: MakeOptimizer, stand_ins: Sequence[nn.Parameter], *, gpu: bool) -> OptimizerMemory:
     try:
         optimizer = make(stand_ins)
         groups: list[dict[str, Any]] = optimizer.param_groups
@@ -90,6 +99,7 @@ def optimizer_memory(make: MakeOptimizer, parameters: Sequence[Tensor], *, gpu: 
     live = _Live()
     live.know(stand_ins)
     live.count(_storages(optimizer))  # some make their state at once
+    initial = live.held
     for _ in range(2):
         for parameter in stand_ins:
             parameter.grad = torch.empty_like(parameter)
@@ -104,7 +114,18 @@ def optimizer_memory(make: MakeOptimizer, parameters: Sequence[Tensor], *, gpu: 
             ) from error
         peaks.append(live.most)
     state = sum({id(storage): storage.nbytes() for storage in _storages(optimizer)}.values())
-    return OptimizerMemory(state, peaks[0], peaks[1] - state)
+    return OptimizerMemory(state, peaks[0] + _NUMBERS, peaks[1] + _NUMBERS - state, initial)
+
+
+def optimizer_from(given: object) -> MakeOptimizer | None:
+    """Finds what makes an optimizer: by name with options, as it is, or None for "none".
+
+    Raises:
+        InvalidOption: torch has none of this name, or it takes no such options.
+    """
+    if not isinstance(given, str):
+        return cast(MakeOptimizer | None, given)
+    return None if given == "none" else optimizer_named(given)
 
 
 def optimizer_named(text: str) -> MakeOptimizer:

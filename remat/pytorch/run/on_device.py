@@ -1,0 +1,86 @@
+"""Plans a graph within the memory of a device: `MemoryBudget("80GB", of="device")`.
+
+What the two passes may hold is what everything else leaves of it: parameters, buffers and inputs, and the optimizer's
+state, which a later step has during both passes. So the limit becomes one of the peak (`remat.improve.peak_search`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch import Tensor, nn
+
+from remat.answer.plan import Plan
+from remat.answer.registry import QUICK_BUDGET_SOLVER
+from remat.answer.solver import Solver
+from remat.errors import Infeasible, InvalidOption, LimitReached
+from remat.facts.graph import Graph
+from remat.improve.peak_search import fit_peak
+from remat.predict.whole_step import Surroundings
+from remat.problem.costmodel import CostModel
+from remat.pytorch.read.optimizer_memory import optimizer_from, optimizer_memory
+from remat.pytorch.run.ranks import several_ranks
+from remat.pytorch.seam.torch_names import storage_of
+
+
+def check_device(cost_model: CostModel, *, is_alone: bool) -> None:
+    """Checks that all is known that counts, if a cost model limits the memory of a device.
+
+    Raises:
+        InvalidOption: there are other graphs or ranks, which nobody has counted; or the optimizer is none.
+    """
+    if cost_model.device_limits and (not is_alone or several_ranks()):
+        raise InvalidOption(
+            f"{cost_model!r} counts all that training holds, and can do so for one model of one graph on one rank. "
+            f"Here other graphs may share the step (TORCH_LOGS=graph_breaks names breaks; a nested_compile_region, and "
+            f"blocks that are compiled one by one, have graphs of their own), or there are other ranks. "
+            f'Take of="peak" for the activations'
+        )
+    for limit in cost_model.device_limits:
+        optimizer_from(limit.optimizer)
+
+
+def plan_on_device(
+    graph: Graph, cost_model: CostModel, solver: Solver | None, alive: Sequence[Tensor], *, larger_bytes: int = 0
+) -> Plan:
+    """Finds the fastest plan with which training stays within the limits of a device, in the first step and later.
+
+    Args:
+        graph: the joint graph of a step that forgets its gradients first.
+        cost_model: with `device_limits`.
+        solver: as for `remat.improve.peak_search.fit_peak`.
+        alive: what is there anyway: parameters, buffers, inputs. Trainable `nn.Parameter`s are those of the optimizer.
+        larger_bytes: by how much the inputs are larger at the sizes that the graph is planned for.
+
+    Raises:
+        Infeasible, LimitReached: no plan is small enough, or none was found.
+        InvalidOption: the optimizer is none.
+    """
+    own_bytes, parameters = bytes_of(alive) + larger_bytes, trained(alive)
+    gpu = graph.meta.get("device") == "cuda"
+    around = [
+        Surroundings.of(graph, own_bytes, optimizer_memory(optimizer_from(limit.optimizer), parameters, gpu=gpu))
+        for limit in cost_model.device_limits
+    ]
+    rooms = [one.room(limit.bytes) for one, limit in zip(around, cost_model.device_limits, strict=True)]
+    problem = cost_model.pose_without_peak(graph)
+    try:
+        plan = fit_peak(graph, problem, (*cost_model.peak_limits, *rooms), solver or QUICK_BUDGET_SOLVER).plan
+    except (Infeasible, LimitReached) as error:
+        room = rooms.index(min(rooms))
+        raise type(error)(
+            f"of {cost_model.device_limits[room].bytes} bytes, {rooms[room]} are left for the two passes "
+            f"({around[room]}), and {error}"
+        ) from error
+    assert plan is not None  # fit_peak() raises where there is none
+    return plan
+
+
+def bytes_of(tensors: Sequence[Tensor]) -> int:
+    """Adds up the bytes of the storages behind tensors, each counted once."""
+    return sum({storage_of(tensor): tensor.untyped_storage().nbytes() for tensor in tensors}.values())
+
+
+def trained(tensors: Sequence[Tensor]) -> list[Tensor]:
+    """Lists the parameters among tensors that an optimizer updates, each once."""
+    return list({id(one): one for one in tensors if isinstance(one, nn.Parameter) and one.requires_grad}.values())
