@@ -129,7 +129,8 @@ class PeakPlans:
     @cached_property
     def lowest(self) -> PeakPlan:
         """A plan with mostly the smallest peak of `front`, in a third of its time."""
-        return min(self._with_less_peak(self.unmoved[0]), key=_by_peak, default=self.unmoved[0])
+        low = min(self._with_less_peak(self.unmoved[0]), key=_by_peak, default=self.unmoved[0])
+        return min(self._saving_more(low, low.peak_bytes, _MOVES), key=_by_peak, default=low)
 
     @cached_property
     def front(self) -> tuple[PeakPlan, ...]:
