@@ -19,7 +19,6 @@ from remat import Corpus, Graph, InvalidOption, Plan
 from remat.answer.plan_facts import PlanFacts
 from remat.cli.app import app
 from remat.improve.refine import Peak, SavedBytes, Traffic
-from remat.predict.memory import Simulator
 from remat.pytorch.inductor.scheduled import Scheduled
 from remat.pytorch.measure.torch_budgets import torchs_plans, torchs_plans_of
 
@@ -45,7 +44,7 @@ def saved(graph: Graph, plan: Plan) -> int:
 
 
 def peak(graph: Graph, plan: Plan) -> int:
-    return Simulator(graph).peak(remat.Choice.from_plan(graph, plan).saved)
+    return remat.timeline(graph, plan).peak_bytes
 
 
 def test_least_saved_bytes_keep_to_the_limit_and_fall_as_it_grows(graph: Graph, torchs: dict[float, Plan]) -> None:

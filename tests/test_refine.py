@@ -388,6 +388,14 @@ class Perceptron(nn.Module):
         return self.norm(x).sum()
 
 
+def test_where_calls_are_known_the_peak_is_that_of_the_compiled_step() -> None:
+    graph = remat.capture(Perceptron(), torch.randn(16, 32))
+    plan = saves_all(graph)
+    found = remat.refine(graph, plan, "peak")
+    assert found.before[0] == remat.timeline(graph, plan).peak_bytes != simulate(graph, plan).peak_bytes
+    assert found.after[0] == remat.timeline(graph, found.plan).peak_bytes < found.before[0]
+
+
 def test_inductor_has_the_last_word_where_it_is_asked() -> None:
     graph = remat.capture(Perceptron(), torch.randn(16, 32))
     plan = saves_all(graph)

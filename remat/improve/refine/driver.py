@@ -59,7 +59,7 @@ def refine(
         graph: the joint graph.
         plan: a legal plan for it.
         objective: what to lower: predicted "traffic" of both passes in bytes, "time" on a roofline, "saved" bytes
-            at no more traffic than that of `plan`, "peak" memory by simulation; or "no-worse", traffic of plans that
+            at no more traffic than that of `plan`, "peak" memory as in `timeline`; or "no-worse", traffic of plans that
             have no more kernels than `plan` and recompute no longer; with options as in "saved:extra_traffic=0.05";
             or an instance, as `remat.improve.refine.Time(device="h200")`.
         oracle: who has the last word: the "model" itself; "inductor", TorchInductor's own count of its

@@ -14,7 +14,7 @@ from remat.facts.columns import is_whole
 from remat.facts.graph import Graph
 from remat.improve.refine.objectives import KernelObjective, Launch, Objective, Score, Scorer, traffic_bytes
 from remat.improve.refine.states import State
-from remat.predict.memory import Simulator
+from remat.predict.buffers import memory_of
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ class SavedBytes(TrafficLimited):
 
 @dataclass(frozen=True)
 class Peak(TrafficLimited):
-    """Counts the most bytes alive at once (`remat.predict.memory`).
+    """Counts the most bytes alive at once: of the compiled step, if the graph knows its calls, as `remat.timeline`.
 
     Of equals, the fewest values recomputed; where traffic is limited, the least traffic.
     """
@@ -97,22 +97,22 @@ class Peak(TrafficLimited):
         return "peak_bytes", "traffic_bytes" if self.is_limited else "recomputed_values", "saved_bytes"
 
     def scorer(self, graph: Graph) -> Scorer:
-        """Scores by simulation; kernels are predicted only where their bytes are limited."""
+        """Scores by the peak alone; what kernels move is counted only where that is limited."""
         if self.is_limited:
             return super().scorer(graph)
-        simulator, free = Simulator(graph), graph.view | graph.input
+        memory, free = memory_of(graph), graph.view | graph.input
 
         def score(state: State) -> Score:
             again = int((state.choice.recomputed & ~free).sum())
-            return simulator.peak(state.choice.saved), again, state.saved_bytes
+            return memory.peak(state.choice.saved), again, state.saved_bytes
 
         return score
 
     def cost(self, graph: Graph) -> Callable[[Sequence[Launch], State], Score]:
-        """Scores by the simulated peak, and the bytes of all kernels."""
-        simulator = Simulator(graph)
+        """Scores by the peak, and the bytes of all kernels."""
+        memory = memory_of(graph)
         return lambda launches, state: (
-            simulator.peak(state.choice.saved),
+            memory.peak(state.choice.saved),
             traffic_bytes(launches),
             state.saved_bytes,
         )
