@@ -100,14 +100,11 @@ def test_no_byte_less_is_bought_with_recompute_time(graph: Graph) -> None:
     assert predicted(graph, moves_least)[0] < found.after[0] < found.before[0]
 
 
-def test_the_search_begins_at_the_least_recompute_time_and_looks_from_nowhere_beyond(
-    graph: Graph, theirs: Plan
-) -> None:
+def test_the_search_begins_at_plans_that_recompute_less_and_at_none_that_saves_more(graph: Graph, theirs: Plan) -> None:
     found = remat.refine(graph, theirs, NoWorse())
-    starts = {start.name: start for start in found.starts}
-    fastest = starts["least recompute time"]
-    assert fastest.score[3] < starts["given"].score[3]
-    assert fastest.saved_bytes <= starts["given"].saved_bytes < starts["classic cut"].saved_bytes
+    given, *others = found.starts
+    assert {start.name for start in found.starts} == {"given", "portfolio", "lagrangian"}
+    assert all(start.score[3] < given.score[3] and start.saved_bytes <= given.saved_bytes for start in others)
     assert found.after < remat.refine(graph, theirs, Everywhere()).after
 
 

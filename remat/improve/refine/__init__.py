@@ -20,8 +20,8 @@ memory is lowered, and the traffic may be at most that of the given plan, or a f
 searched from, too, but is no answer; the limit is that of whoever counts.
 
 **Never worse** (`remat.improve.refine.no_worse`). With "no-worse" traffic is lowered, and the answer has no more
-kernels than the given plan, saves no more bytes and recomputes no longer. There is no use in searching from starts
-that save too much.
+kernels than the given plan, saves no more bytes and recomputes no longer. The search begins at the given plan and at
+plans of little recompute time that save as much; at none that saves more.
 
 What is left above the floor of `experiments.traffic_study.traffic_floor` is mostly fixed by the shapes of loops,
 whatever is saved: a sum over rows beside one over columns, a masked softmax in two kernels, a loss that is charged for

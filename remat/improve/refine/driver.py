@@ -17,7 +17,7 @@ from remat.facts.graph import Graph, checked_graph
 from remat.improve.for_device import for_device
 from remat.improve.progress import Progress, check_progress
 from remat.improve.refine.equal_values import colours
-from remat.improve.refine.local_search import Descent, Evaluator, Judge, OutOfTime, Step
+from remat.improve.refine.local_search import Descent, Evaluator, Judge, OutOfTime, Step, promising
 from remat.improve.refine.moves import Neighbourhood
 from remat.improve.refine.named_objectives import find_objective
 from remat.improve.refine.named_oracles import find_oracle
@@ -25,17 +25,13 @@ from remat.improve.refine.objectives import Objective
 from remat.improve.refine.oracles import Model, Oracle
 from remat.improve.refine.repeated_layers import Shortened, shortened, unshortened
 from remat.improve.refine.result import Refined, Start
-from remat.improve.refine.starts import starting_points
+from remat.improve.refine.starts import kept_values, starting_states
 from remat.improve.refine.states import Space, State
 from remat.problem.demands import unpriced
 from remat.proof.certify import check_plan
 
 _ROUNDS = 4
 """Distance up to which the surroundings of values must be equal for them to be decided about together."""
-
-_FAR = 1.1
-"""Starts this far above the best are not searched from: on GPT-2 of 6 and 12 layers such a descent ended above the
-one from the best start, and took more than half of the time."""
 
 
 def refine(
@@ -88,12 +84,8 @@ def refine(
     judge.terms(goal)
     _check_numbers(extra_bytes, time_limit_s, seed)
     check_progress(progress)
-    points = starting_points(graph, plan, starts)
-    free = Space(graph)
-    states = {name: free.state(saved) for name, saved in points.items()}
-    limit_bytes = states["given"].saved_bytes + int(extra_bytes)
-    states |= {name: free.state(saved) for name, saved in goal.starts(graph, limit_bytes).items()}
-    keep = _kept_values(graph, goal, states.values())
+    states = starting_states(graph, goal, plan, starts, int(extra_bytes))
+    keep = kept_values(graph, goal, states.values())
     run = _Run(
         graph=graph,
         objective=goal,
@@ -101,7 +93,7 @@ def refine(
         starts=states,
         space=Space(graph, keep),
         keep=keep,
-        limit_bytes=limit_bytes,
+        limit_bytes=states["given"].saved_bytes + int(extra_bytes),
         begin_s=begin_s,
         time_limit_s=time_limit_s,
         seed=int(seed),
@@ -118,31 +110,6 @@ def _check_numbers(extra_bytes: object, time_limit_s: object, seed: object) -> N
         raise InvalidOption(f"time_limit_s must be a positive number of seconds, got {time_limit_s!r}")
     if not is_whole(seed) or seed < 0:  # type: ignore[operator]
         raise InvalidOption(f"seed must be a whole number, not negative, got {seed!r}")
-
-
-def _kept_values(graph: Graph, objective: Objective, starts: Iterable[State]) -> BoolArray:
-    """Marks values not to recompute, (n,), for an objective that does not see what arithmetic costs."""
-    if objective.counts_arithmetic:
-        return np.zeros(len(graph), np.bool_)
-    keep = graph.compute_bound.copy()
-    for start in starts:
-        keep &= ~start.choice.recomputed
-    return keep
-
-
-def _promising(descents: list[Descent], judge: Judge, *, beyond: bool) -> list[Descent]:
-    """Returns the descents whose start is not far above the lowest within the objective's limits.
-
-    Args:
-        descents: not yet begun.
-        judge: scores their starts.
-        beyond: also from starts that save too much.
-    """
-    model = judge.model
-    near = [descent for descent in descents if beyond or not model.saves_too_much(descent.start)]
-    within = [descent for descent in near if not model.breaks_limits(descent.start)]
-    lowest = min(model.amount(descent.start) for descent in within or near)
-    return [descent for descent in near if model.amount(descent.start) <= _FAR * lowest]
 
 
 @dataclass(frozen=True, eq=False)
@@ -247,7 +214,7 @@ class _Run:
         results = descents
         termination = Termination(Reason.FEASIBLE, detail="no move improves the plan")
         try:
-            descents = results = _promising(descents, quick, beyond=self.objective.begins_beyond)
+            descents = results = promising(descents, quick)
             for descent in descents:
                 descent.run(near)
             best = min(descents, key=lambda descent: quick.score(descent.state))

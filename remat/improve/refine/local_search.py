@@ -21,6 +21,10 @@ from remat.improve.refine.states import State
 _EXCHANGES = 6
 """Saves that would help but do not fit, and drops to make room for each, that are tried together."""
 
+_FAR = 1.1
+"""Starts this far above the best are not searched from: on GPT-2 of 6 and 12 layers such a descent ended above the
+one from the best start, and took more than half of the time."""
+
 _LIMITS = 2
 """Entries of a score that say by how much limits are broken."""
 
@@ -96,10 +100,6 @@ class Evaluator:
         if (mine := self._over(state)) != over:
             return mine > over
         return self._sure_excess(state) > excess
-
-    def saves_too_much(self, state: State) -> bool:
-        """Says if a state saves more bytes than allowed."""
-        return self._over(state) > 0
 
     def breaks_limits(self, state: State) -> bool:
         """Says if a state breaks a limit of the objective; it may save too much."""
@@ -199,3 +199,12 @@ class Descent:
         self.state = state
         self.steps.append(Step(self.judge.model.evaluated, near.names(move), self.judge.score(state)[_LIMITS:]))
         return True
+
+
+def promising(descents: list[Descent], judge: Judge) -> list[Descent]:
+    """Returns the descents whose start is not far above the lowest within the objective's limits, the best first."""
+    model = judge.model
+    within = [descent for descent in descents if not model.breaks_limits(descent.start)]
+    lowest = min(model.amount(descent.start) for descent in within or descents)
+    near = [descent for descent in descents if model.amount(descent.start) <= _FAR * lowest]
+    return sorted(near, key=lambda descent: model.score(descent.start))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
@@ -10,6 +11,7 @@ import numpy as np
 
 from remat.answer.choice import Choice
 from remat.answer.registry import (
+    DEFAULT_BUDGET_SOLVER,
     DEFAULT_ESTIMATOR,
     DEFAULT_TIME_MODEL,
     QUICK_BUDGET_SOLVER,
@@ -30,8 +32,8 @@ class NoWorse(KernelObjective):
     """Counts traffic, of plans that have no more kernels than the given one and recompute no longer.
 
     They save no more bytes either, as every answer of `remat.refine`. So the answer is no worse than the given plan in
-    any of four: bytes moved, kernels, saved bytes, recompute time. The search also begins at the plan that
-    `lagrangian` finds to recompute least with as many saved bytes.
+    any of four: bytes moved, kernels, saved bytes, recompute time. The search also begins at plans that
+    recompute little with as many saved bytes: those of `portfolio` and `lagrangian`.
 
     Attributes:
         estimator: says how long recomputing a value takes: a registered name or an instance. What a plan takes is its
@@ -68,10 +70,16 @@ class NoWorse(KernelObjective):
         return _Limited(self.estimator, given[1], given[3])
 
     def starts(self, graph: Graph, limit_bytes: int) -> Mapping[str, BoolArray]:
-        """Finds the plan that recomputes least within a budget of saved bytes."""
-        problem = self._timed(graph)
-        found = solve(replace(problem, budget_bytes=limit_bytes), QUICK_BUDGET_SOLVER, throw=False).plan
-        return {} if found is None else {"least recompute time": graph.widened(Choice.from_plan(problem, found).saved)}
+        """Finds plans that recompute little within a budget of saved bytes, by the names of their solvers."""
+        problem = replace(self._timed(graph), budget_bytes=limit_bytes)
+        found: dict[str, BoolArray] = {}
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # a start need not be near the optimum
+            for solver in (DEFAULT_BUDGET_SOLVER, QUICK_BUDGET_SOLVER):
+                plan = solve(problem, solver, throw=False).plan
+                if plan is not None:
+                    found[solver] = graph.widened(Choice.from_plan(problem, plan).saved)
+        return found
 
     def cost(self, graph: Graph) -> Callable[[Sequence[Launch], State], Score]:
         """Scores by the bytes of all kernels, how many there are, saved bytes, and recompute time."""

@@ -47,7 +47,7 @@ class Objective(ABC):
         name: what users type.
         terms: what the entries of a score are, with units.
         counts_arithmetic: whether computing something again costs anything.
-        begins_beyond: whether the search also begins at plans that save more bytes than the answer may.
+        begins_beyond: whether starts that save more bytes than the answer may are taken, too.
     """
 
     name: ClassVar[str]

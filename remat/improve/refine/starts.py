@@ -5,11 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
+import numpy as np
+
 from remat.answer.plan import Plan
 from remat.answer.registry import CLASSIC_CUTS, find_costmodel
 from remat.errors import Infeasible, InvalidOption, InvalidPlan
 from remat.facts.columns import BoolArray
 from remat.facts.graph import Graph
+from remat.improve.refine.objectives import Objective
+from remat.improve.refine.states import Space, State
 from remat.proof.arguments import checked_saves
 from remat.proof.budget import flow_solver
 
@@ -38,3 +42,30 @@ def starting_points(graph: Graph, plan: Plan, others: Iterable[Plan]) -> dict[st
         found[name] = graph.widened(cut.choice.saved)
     distinct: dict[bytes, str] = {}
     return {name: saved for name, saved in found.items() if distinct.setdefault(saved.tobytes(), name) == name}
+
+
+def starting_states(
+    graph: Graph, objective: Objective, plan: Plan, others: Iterable[Plan], extra_bytes: int
+) -> dict[str, State]:
+    """Returns where a refinement begins, by name, the given plan first: also where the objective proposes to.
+
+    Raises:
+        InvalidPlan, InvalidOption: as above.
+        Infeasible: the graph has no legal plan at all.
+    """
+    space, points = Space(graph), starting_points(graph, plan, others)
+    limit_bytes = space.state(points["given"]).saved_bytes + extra_bytes
+    states = {name: space.state(saved) for name, saved in (points | dict(objective.starts(graph, limit_bytes))).items()}
+    if objective.begins_beyond:
+        return states
+    return {name: state for name, state in states.items() if state.saved_bytes <= limit_bytes}
+
+
+def kept_values(graph: Graph, objective: Objective, starts: Iterable[State]) -> BoolArray:
+    """Marks values not to recompute, (n,), for an objective that does not see what arithmetic costs."""
+    if objective.counts_arithmetic:
+        return np.zeros(len(graph), np.bool_)
+    keep = graph.compute_bound.copy()
+    for start in starts:
+        keep &= ~start.choice.recomputed
+    return keep
