@@ -89,6 +89,7 @@ if TYPE_CHECKING:
     from remat.pytorch import SharedBudget as SharedBudget
     from remat.pytorch import capture as capture
     from remat.pytorch import compile as compile
+    from remat.pytorch import last_report as last_report
     from remat.pytorch.ahead import forecast as forecast
     from remat.pytorch.ahead import largest_batch as largest_batch
     from remat.pytorch.eager.selective import selective_policy as selective_policy
@@ -99,6 +100,7 @@ _LAZY = {
     "SharedBudget": "remat.pytorch",
     "capture": "remat.pytorch",
     "compile": "remat.pytorch",
+    "last_report": "remat.pytorch",
     "forecast": "remat.pytorch.ahead",
     "largest_batch": "remat.pytorch.ahead",
     "selective_policy": "remat.pytorch.eager.selective",

@@ -18,7 +18,6 @@ from torch import nn
 
 import remat
 from costmodels import ByteTraffic
-from experiments.corpus.corpus_index import no_recompute_saved_bytes
 from experiments.models.recipe import fake
 from experiments.paper import acquisition, batch_trial, budget_curve, geomean, largest_batch, solver_time, throughput
 from experiments.paper.batch_search import DoesNotFit, Found, grain
@@ -31,7 +30,7 @@ from experiments.paper.row_file import Rows, TableRow
 from experiments.paper.scheduled_step import Unwritten, computed
 from experiments.paper.table import PaperTable, Setting, Unavailable
 from experiments.paper.ten_models import MODELS, Amp, ModelSource, Whole
-from remat.answer.plan_facts import PlanFacts
+from remat.answer.plan_facts import PlanFacts, no_recompute_saved_bytes
 from remat.pytorch.measure.step_values import Outcome
 
 SMALL = Setting("cpu", "small", repeats=1)

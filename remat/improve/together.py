@@ -104,7 +104,7 @@ def budget_of(parts: Sequence[Part], cost_model: CostModel, beside_bytes: int = 
 
 def plans_together(
     parts: Sequence[Part], cost_model: CostModel, solver: str | Solver | None = None, *, beside_bytes: int = 0
-) -> tuple[list[Plan], Weights]:
+) -> tuple[list[Plan], Weights, float | None]:
     """Finds the plans that cost least in all, with everything that is alive at once within the budget.
 
     Args:
@@ -114,7 +114,8 @@ def plans_together(
         beside_bytes: what is alive beside the parts, and counts.
 
     Returns:
-        a plan of each part, and the price of memory at the budget.
+        a plan of each part, the price of memory at the budget, and what they all cost above the best at most, as a part
+        of their cost; None if nobody knows.
 
     Raises:
         Infeasible: together they save more than the budget, whatever the plans.
@@ -123,13 +124,13 @@ def plans_together(
     union = side_by_side(parts)
     if cost_model.limits_peak:
         choice, price = _within_peak(parts, union, cost_model, beside_bytes)
-        return [mine.plan(part.problem) for part, mine in split(parts, choice)], price
+        return [mine.plan(part.problem) for part, mine in split(parts, choice)], price, None
     budget = budget_of(parts, cost_model, beside_bytes)
     solution = solve(replace(union, budget_bytes=budget), solver)
     assert solution.plan is not None  # solve() raises where there is none
     plans = [mine.plan(part.problem) for part, mine in split(parts, Choice.from_plan(union, solution.plan))]
     edge = Hull(union, flow_solver()).edge_at(budget) if budget is not None else None
-    return plans, BY_COST if edge is None else edge.certificate.weights
+    return plans, BY_COST if edge is None else edge.certificate.weights, solution.gap
 
 
 def side_by_side(parts: Sequence[Part]) -> Problem:

@@ -18,7 +18,18 @@ Begin with `read.capture` and `run.partitioner`.
 from remat.pytorch.read.capture import capture, capture_all
 from remat.pytorch.run.compile import backend, compile
 from remat.pytorch.run.partitioner import Partitioner
+from remat.pytorch.run.report import Report, last_report
 from remat.pytorch.run.shared_budget import SharedBudget
 from remat.pytorch.seam.virtual_gpu import virtual_gpu
 
-__all__ = ["Partitioner", "SharedBudget", "backend", "capture", "capture_all", "compile", "virtual_gpu"]
+__all__ = [
+    "Partitioner",
+    "Report",
+    "SharedBudget",
+    "backend",
+    "capture",
+    "capture_all",
+    "compile",
+    "last_report",
+    "virtual_gpu",
+]

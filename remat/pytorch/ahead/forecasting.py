@@ -68,13 +68,12 @@ def forecast(
     buffers = list(module.buffers()) if isinstance(module, nn.Module) else []
     inputs = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
     gpu = graph.meta.get("device") == "cuda"
-    plans = {NOTHING_RECOMPUTED: nothing_recomputed(graph), PYTORCH: _chosen(graph, find_costmodel(DEFAULT_STEP_MODEL))}
-    for one in models:
-        plans[label(one)] = (
-            plan_on_device(graph, one, None, [*parameters, *buffers, *inputs])
-            if one.device_limits
-            else _chosen(graph, one)
-        )
+    alive = [*parameters, *buffers, *inputs]
+    plans = {NOTHING_RECOMPUTED: nothing_recomputed(graph)}
+    for name, one in {PYTORCH: find_costmodel(DEFAULT_STEP_MODEL), **{label(one): one for one in models}}.items():
+        solution = plan_on_device(graph, one, None, alive) if one.device_limits else choose(graph, one)
+        assert solution.plan is not None  # both raise where there is none
+        plans[name] = solution.plan
     own = bytes_of(parameters), bytes_of(buffers), bytes_of(inputs)
     taken = optimizer_memory(optimizer, trained(parameters), gpu=gpu)
     around = Surroundings.of(graph, sum(own), taken)
@@ -92,9 +91,3 @@ def nothing_recomputed(graph: Graph) -> Plan:
         .plan(graph)
         .made_for(graph)
     )
-
-
-def _chosen(graph: Graph, model: CostModel) -> Plan:
-    plan = choose(graph, model).plan
-    assert plan is not None  # choose() raises where there is none
-    return plan

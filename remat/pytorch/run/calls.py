@@ -15,6 +15,7 @@ from torch import Tensor, fx
 from remat.answer.plan import Plan
 from remat.answer.solver import Solver
 from remat.facts.graph import Graph
+from remat.pytorch.run.chosen import Chosen
 from remat.pytorch.run.on_device import check_device, plan_on_device
 from remat.pytorch.run.shared_budget import Piece, SharedBudget
 from remat.pytorch.seam.compilations import is_whole
@@ -68,7 +69,7 @@ class Compilation:
     made_before: frozenset[int]
     piece: Piece | None = field(default=None)
 
-    def plan(self, graph: Graph, joint_graph: fx.Graph, solver: Solver | None) -> Plan:
+    def plan(self, graph: Graph, joint_graph: fx.Graph, solver: Solver | None) -> Chosen:
         """Chooses a plan for the graph (see `SharedBudget.plan_for`).
 
         Raises:
@@ -79,7 +80,8 @@ class Compilation:
             check_device(model, is_alone=not self.others)
             planned = graph.bytes[graph.input & (np.array(graph.dtypes) != "")].sum()
             larger = max(int(planned) - sum(tensor.nbytes for tensor in self.given), 0)
-            return plan_on_device(graph, model, solver, [*self.owned, *self.given], larger_bytes=larger)
+            found = plan_on_device(graph, model, solver, [*self.owned, *self.given], larger_bytes=larger)
+            return Chosen.of(found)
         return self.budget.plan_for(graph, solver, self.made_before_of(joint_graph), others=self.others)
 
     def settle(self, graph: Graph, plan: Plan, joint_graph: fx.Graph) -> bool:

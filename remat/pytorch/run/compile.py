@@ -17,6 +17,7 @@ from remat.pytorch.run.budgeted import compile_within
 from remat.pytorch.run.eager_warning import warn_if_skipped
 from remat.pytorch.run.on_device import check_device
 from remat.pytorch.run.partitioner import OnError, Partitioner
+from remat.pytorch.run.report import Step, reporting
 from remat.pytorch.run.shared_budget import SharedBudget, has_budget
 from remat.pytorch.seam.inductor_lowering import compile_fx, mode_options
 from remat.pytorch.seam.torch_names import torch_compile
@@ -32,7 +33,7 @@ def compile(
     on_error: OnError = "raise",
     codegen: bool = True,
     **torch_compile_kwargs: Any,
-) -> Callable[..., Any]:
+) -> Step:
     """Compiles a model as `torch.compile` does, with what to save chosen by a cost model and a solver.
 
     Args:
@@ -56,10 +57,10 @@ def compile(
         torch_compile_kwargs: passed on to `torch.compile`; `backend` is ours.
 
     Returns:
-        the compiled model. Choosing happens when torch compiles, at the first call; what goes
-        wrong then is raised there. What Dynamo cannot trace runs eagerly, without a plan, as under
-        torch.compile: a graph break inside a loop or nn.LSTM, for two. If nothing of the model was traced,
-        the first call that needs gradients warns (see `remat.pytorch.run.eager_warning`).
+        the compiled model; `step.report()` says what was chosen for each of its graphs. Choosing happens when torch
+        compiles, at the first call; what goes wrong then is raised there. What Dynamo cannot trace runs eagerly,
+        without a plan, as under torch.compile: a graph break inside a loop or nn.LSTM, for two. If nothing of the
+        model was traced, the first call that needs gradients warns (see `remat.pytorch.run.eager_warning`).
     """
     if not callable(model):  # pyright: ignore[reportUnnecessaryComparison]
         raise InvalidOption(f"model must be a module or a function, got {model!r}")
@@ -79,13 +80,14 @@ def compile(
         mode, given = torch_compile_kwargs.pop("mode", None), torch_compile_kwargs.pop("options", None)
         options = _inductor_options(mode, given)
         step = compile_within(shared, model, partitioner, options, codegen=codegen, **torch_compile_kwargs)
-        return warn_if_skipped(step, model)
-    if not codegen:
+    elif not codegen:
         uncompiled = functools.partial(run_uncompiled, partitioner=partitioner, options={"fallback_random": True})
-        return warn_if_skipped(torch_compile(model, backend=uncompiled, **torch_compile_kwargs), model)
-    options = _inductor_options(torch_compile_kwargs.pop("mode", None), torch_compile_kwargs.pop("options", None))
-    options["custom_partitioner_fn"] = partitioner
-    return warn_if_skipped(torch_compile(model, options=options, **torch_compile_kwargs), model)
+        step = torch_compile(model, backend=uncompiled, **torch_compile_kwargs)
+    else:
+        options = _inductor_options(torch_compile_kwargs.pop("mode", None), torch_compile_kwargs.pop("options", None))
+        options["custom_partitioner_fn"] = partitioner
+        step = torch_compile(model, options=options, **torch_compile_kwargs)
+    return reporting(warn_if_skipped(step, model), model, partitioner.log)
 
 
 def backend(

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 
 from torch import Tensor, nn
 
-from remat.answer.plan import Plan
 from remat.answer.registry import QUICK_BUDGET_SOLVER
+from remat.answer.solution import Solution
 from remat.answer.solver import Solver
 from remat.errors import Infeasible, InvalidOption, LimitReached
 from remat.facts.graph import Graph
@@ -42,7 +42,7 @@ def check_device(cost_model: CostModel, *, is_alone: bool) -> None:
 
 def plan_on_device(
     graph: Graph, cost_model: CostModel, solver: Solver | None, alive: Sequence[Tensor], *, larger_bytes: int = 0
-) -> Plan:
+) -> Solution:
     """Finds the fastest plan with which training stays within the limits of a device, in the first step and later.
 
     Args:
@@ -65,15 +65,13 @@ def plan_on_device(
     rooms = [one.room(limit.bytes) for one, limit in zip(around, cost_model.device_limits, strict=True)]
     problem = cost_model.pose_without_peak(graph)
     try:
-        plan = fit_peak(graph, problem, (*cost_model.peak_limits, *rooms), solver or QUICK_BUDGET_SOLVER).plan
+        return fit_peak(graph, problem, (*cost_model.peak_limits, *rooms), solver or QUICK_BUDGET_SOLVER)
     except (Infeasible, LimitReached) as error:
         room = rooms.index(min(rooms))
         raise type(error)(
             f"of {cost_model.device_limits[room].bytes} bytes, {rooms[room]} are left for the two passes "
             f"({around[room]}), and {error}"
         ) from error
-    assert plan is not None  # fit_peak() raises where there is none
-    return plan
 
 
 def bytes_of(tensors: Sequence[Tensor]) -> int:

@@ -13,6 +13,7 @@ from remat.improve.choose import choose
 from remat.improve.together import part_of
 from remat.problem.costmodel import CostModel
 from remat.pytorch.run.calls import Compilation
+from remat.pytorch.run.chosen import Chosen
 from remat.pytorch.run.on_device import check_device
 from remat.pytorch.run.sizes import counted_storages, keep_within, limits_of, saved_sizes, sizes_to_plan_for
 from remat.pytorch.seam.symbols import assumed
@@ -53,7 +54,7 @@ class Order:
             return True
         return False
 
-    def plan(self, graph: Graph) -> Plan:
+    def plan(self, graph: Graph) -> Chosen:
         """Chooses a plan for the graph at these sizes.
 
         Raises:
@@ -66,10 +67,8 @@ class Order:
             return self.compilation.plan(graph, self.joint_graph, self.solver)
         if self.compilation is not None and self.compilation.budget.limit_bytes is not None:
             part = part_of(graph, self.cost_model)
-            return part.least.plan(part.problem)
-        plan = choose(graph, self.cost_model, self.solver).plan
-        assert plan is not None  # choose() raises where there is none
-        return plan
+            return Chosen(part.least.plan(part.problem), "least saved")
+        return Chosen.of(choose(graph, self.cost_model, self.solver))
 
     def settled(self, graph: Graph, plan: Plan) -> None:
         """Notes what the graph runs, and has Dynamo compile another one for sizes at which it breaks the budget."""

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import time
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 from uuid import uuid4
 
 from torch import fx
 
 from remat.answer.handover import handed_over
+from remat.answer.option_text import label
 from remat.answer.plan import Plan, checked_plan
 from remat.answer.registry import (
     DEFAULT_BUDGET_MODEL,
@@ -38,7 +40,9 @@ from remat.pytorch.read.split import split
 from remat.pytorch.run import ranks
 from remat.pytorch.run.cache_key import key_of
 from remat.pytorch.run.calls import compilation
+from remat.pytorch.run.chosen import Chosen
 from remat.pytorch.run.order import Order
+from remat.pytorch.run.report import Log, Planned
 from remat.pytorch.seam.torch_names import CustomPartitionerFn
 from remat.pytorch.seam.torch_partitioner import torchs_budget, torchs_budget_setting, torchs_choice
 
@@ -62,6 +66,7 @@ class Partitioner(CustomPartitionerFn):
         on_error: what to do when there is no plan that passes the checks: "raise", or "fallback" to
             PyTorch's own partitioner, with a warning.
         follows_torch: PyTorch's own memory budget, where there is one, takes the place of the cost model.
+        log: what was planned, for the report.
     """
 
     cost_model: CostModel
@@ -70,6 +75,7 @@ class Partitioner(CustomPartitionerFn):
     recompute_parameter_copies: bool = False
     on_error: OnError = "raise"
     follows_torch: bool = False
+    log: Log = field(default_factory=Log, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         if self.on_error not in get_args(OnError):
@@ -102,6 +108,7 @@ class Partitioner(CustomPartitionerFn):
         graphs: list[Graph] = []
 
         def saved_nodes(joint_graph: fx.Graph, node_info: Any, num_fwd_outputs: int) -> list[fx.Node]:
+            start = time.perf_counter()
             order = Order(self._cost_model(), self.solver, joint_graph, compilation(), is_region=not joint_inputs)
             try:
                 graph, mine = self._planned(order, node_info, num_fwd_outputs)
@@ -110,9 +117,12 @@ class Partitioner(CustomPartitionerFn):
                 raise
             graphs.append(graph)
             try:
-                plan = self._plan(graph, mine)
+                plan = self._plan(graph, mine if isinstance(mine, Exception) else mine.plan)
                 handed = handed_over(graph, plan)
                 order.settled(graph, plan)
+                if isinstance(mine, Exception) or plan is not mine.plan:
+                    mine = Chosen(plan, "another rank")
+                self.log.add(Planned(graph, mine, label(order.cost_model), time.perf_counter() - start))
             except RematError as error:
                 if self.on_error == "raise":
                     raise
@@ -140,7 +150,7 @@ class Partitioner(CustomPartitionerFn):
         )
         return self.cost_model
 
-    def _planned(self, order: Order, node_info: Any, num_fwd_outputs: int) -> tuple[Graph, Plan | Exception]:
+    def _planned(self, order: Order, node_info: Any, num_fwd_outputs: int) -> tuple[Graph, Chosen | Exception]:
         """Reads the graph at the sizes that it is planned for, with this rank's plan, or why there is none."""
         while True:
             with order.sizes():
@@ -148,13 +158,13 @@ class Partitioner(CustomPartitionerFn):
             if self.recompute_parameter_copies:
                 graph = recompute_parameter_copies(graph)
             try:
-                plan = _made_for(graph, self.plans) if self.plans else order.plan(graph)
-                check_plan(unpriced(graph), plan)
+                chosen = Chosen(_made_for(graph, self.plans), "replayed") if self.plans else order.plan(graph)
+                check_plan(unpriced(graph), chosen.plan)
             except Exception as error:  # whatever it is, the other ranks wait for this one
                 if isinstance(error, Infeasible | LimitReached) and order.take_smaller_sizes():
                     continue
                 return graph, error
-            return graph, plan
+            return graph, chosen
 
     def _plan(self, graph: Graph, mine: Plan | Exception) -> Plan:
         """Finds a checked plan for a graph, given this rank's own: the same one on every rank."""

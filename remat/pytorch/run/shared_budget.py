@@ -28,6 +28,7 @@ from remat.problem.costmodel import CostModel
 from remat.problem.weights import Weights
 from remat.proof.solve import solve
 from remat.pytorch.run import ranks
+from remat.pytorch.run.chosen import Chosen
 from remat.words import human_bytes
 
 Together: TypeAlias = frozenset[tuple[str, int]]
@@ -90,7 +91,7 @@ class SharedBudget:
         self.generation = 0
         self.largest: dict[int, dict[str, int]] = {}
         self._pieces: dict[str, Piece] = {}
-        self._plans: Mapping[str, Plan] = {}
+        self._plans: Mapping[str, Chosen] = {}
         self._price: Weights | None = None
         self._solver: Solver | None = None
         self._live: Counter[str] = Counter()
@@ -120,7 +121,7 @@ class SharedBudget:
         self._count_released()
         return self._held(frozenset(self._live.items())) + sum(self._handed.values())
 
-    def plan_for(self, graph: Graph, solver: Solver | None, made_before: Collection[str], *, others: bool) -> Plan:
+    def plan_for(self, graph: Graph, solver: Solver | None, made_before: Collection[str], *, others: bool) -> Chosen:
         """Chooses a plan when a graph is compiled.
 
         Args:
@@ -132,8 +133,8 @@ class SharedBudget:
         Raises:
             Infeasible, LimitReached: see `remat.choose`.
         """
-        if (plan := self._plans.get(ranks.key_of_graph(graph))) is not None:
-            return plan
+        if (known := self._plans.get(ranks.key_of_graph(graph))) is not None:
+            return known
         self._solver = solver
         part, limit = part_of(graph, self.cost_model, made_before), self.limit_bytes
         if limit is None:  # a fraction: of this graph's, as of all others'
@@ -142,26 +143,23 @@ class SharedBudget:
         if self._price is not None and not self.cost_model.limits_peak:
             choice = part.at(self._price)
             if choice.saved_bytes(part.problem) <= room:
-                return choice.plan(part.problem)
+                return Chosen(choice.plan(part.problem), "price of memory")
         if not others:
             try:
                 return self._within(part, room)
             except RematError:
                 if room == limit:  # nothing else is alive
                     raise
-        return part.least.plan(part.problem)
+        return Chosen(part.least.plan(part.problem), "least saved")
 
-    def _within(self, part: Part, room: int | None) -> Plan:
+    def _within(self, part: Part, room: int | None) -> Chosen:
         """Finds the best plan in a number of bytes; None for the graph's own part of the budget."""
         if not self.cost_model.limits_peak:
             problem = part.problem if room is None else replace(part.problem, budget_bytes=room)
-            plan = solve(problem, self._solver).plan
-        elif room is None:
-            plan = choose(part.graph, self.cost_model, self._solver).plan
-        else:
-            plan = fit_peak(part.graph, part.problem, (room,), self._solver or QUICK_BUDGET_SOLVER).plan
-        assert plan is not None  # all of them raise where there is none
-        return plan
+            return Chosen.of(solve(problem, self._solver))
+        if room is None:
+            return Chosen.of(choose(part.graph, self.cost_model, self._solver))
+        return Chosen.of(fit_peak(part.graph, part.problem, (room,), self._solver or QUICK_BUDGET_SOLVER))
 
     def compiled(self, graph: Graph, plan: Plan, made_before: Collection[str], *, others: bool) -> Piece:
         """Notes what a graph runs."""
@@ -259,22 +257,23 @@ class SharedBudget:
             self._planned |= new
             return
         is_last = self.generation == _REPLANNED - 1
-        plans: dict[str, tuple[int, Plan]] = {}
+        plans: dict[str, tuple[int, Chosen]] = {}
         for together in _largest(self._seen):
             keys = sorted(together)
             parts = [replace(self._pieces[key].part, times=times) for key, times in keys]
             beside = self._seen[together]
-            found, self._price = plans_together(parts, self.cost_model, self._solver, beside_bytes=beside)
+            found, self._price, gap = plans_together(parts, self.cost_model, self._solver, beside_bytes=beside)
+            by = "all graphs together"
             if is_last:
-                found = [part.least.plan(part.problem) for part in parts]
+                found, by, gap = [part.least.plan(part.problem) for part in parts], "least saved", None
             self._tell_of_the_peak(parts, found)
             for (key, _), part, plan in zip(keys, parts, found, strict=True):
                 saved = Choice.from_plan(part.problem, plan).saved_bytes(part.problem)
                 if key not in plans or saved < plans[key][0]:
-                    plans[key] = saved, plan
+                    plans[key] = saved, Chosen(plan, by, gap)
         self._planned |= new
-        self._plans = {key: plan for key, (_, plan) in plans.items()}
-        if any(self._pieces[key].plan != plan for key, plan in self._plans.items()):
+        self._plans = {key: chosen for key, (_, chosen) in plans.items()}
+        if any(self._pieces[key].plan != chosen.plan for key, chosen in self._plans.items()):
             self.generation += 1
             self._has_warned = False
 

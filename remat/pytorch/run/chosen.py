@@ -1,0 +1,31 @@
+"""A plan with what is known of how it was chosen, on its way from whoever chose it to the report."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from remat.answer.plan import Plan
+from remat.answer.solution import Solution
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """A plan, and who chose it.
+
+    Attributes:
+        plan: what to save and recompute.
+        by: the solver, or in words how it was found.
+        gap: how far above the best it may cost, at most, as a part of its cost; None if nobody knows.
+        is_proven: it is optimal, and the proof was verified.
+    """
+
+    plan: Plan
+    by: str
+    gap: float | None = None
+    is_proven: bool = False
+
+    @classmethod
+    def of(cls, solution: Solution) -> Chosen:
+        """Takes what a solution says of its plan."""
+        assert solution.plan is not None  # whoever calls has it raise where there is none
+        return cls(solution.plan, solution.solver, solution.gap, solution.is_proven)

@@ -1,0 +1,232 @@
+"""Says what was chosen for each graph of a compiled model: `step.report()`, and `remat.last_report()`.
+
+What was planned is noted when torch compiles. What it is compared with is worked out when a report is first read.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Protocol, cast
+
+from rich.console import Console
+from rich.table import Table
+
+from remat.answer.plan import Plan
+from remat.answer.plan_facts import PlanFacts, no_recompute_saved_bytes
+from remat.errors import InvalidOption
+from remat.facts.graph import Graph
+from remat.improve.byte_budgets import default_plan
+from remat.predict.device_timeline import timeline
+from remat.pytorch.run import ranks
+from remat.pytorch.run.chosen import Chosen
+from remat.words import human_bytes
+
+if TYPE_CHECKING:
+    import pandas as pd  # pyright: ignore[reportMissingTypeStubs]  # pandas ships none
+
+_LOGGER = logging.getLogger("remat")
+_LOGGER.addHandler(logging.NullHandler())
+_RECENT = 64
+"""How many graphs `remat.last_report()` remembers."""
+
+
+@dataclass(frozen=True, eq=False)
+class Planned:
+    """A joint graph, and the plan that it runs.
+
+    Attributes:
+        graph: at the sizes that it was planned for.
+        chosen: the plan, and who chose it.
+        cost_model: under which cost model.
+        seconds: that reading the graph, choosing and checking took.
+    """
+
+    graph: Graph
+    chosen: Chosen
+    cost_model: str
+    seconds: float
+
+    @property
+    def plan(self) -> Plan:
+        """What is saved and recomputed."""
+        return self.chosen.plan
+
+    @cached_property
+    def facts(self) -> PlanFacts:
+        """What the plan saves and recomputes, in names and bytes."""
+        return PlanFacts.of(self.graph, self.plan)
+
+    @cached_property
+    def row(self) -> dict[str, Any]:
+        """The columns of `Report.as_frame` about this graph."""
+        default = default_plan(self.graph)
+        plans = {"": self.plan, "default_": default}
+        peaks = {f"{who}peak_bytes": plan and timeline(self.graph, plan).peak_bytes for who, plan in plans.items()}
+        return {
+            "values": len(self.graph),
+            "saved_bytes": self.facts.saved_bytes,
+            "default_saved_bytes": default and PlanFacts.of(self.graph, default).saved_bytes,
+            "autograd_saved_bytes": no_recompute_saved_bytes(self.graph),
+            **peaks,
+            "recomputed_ops": len(self.facts.recomputed_ops),
+            "cost_model": self.cost_model,
+            "chosen_by": self.chosen.by,
+            "gap": self.chosen.gap,
+            "is_proven": self.chosen.is_proven,
+            "seconds": self.seconds,
+        }
+
+    def __str__(self) -> str:
+        """For the log."""
+        return (
+            f"a graph of {len(self.graph)} values saves {human_bytes(self.facts.saved_bytes)}, recomputes "
+            f"{len(self.facts.recomputed_ops)} operators ({self.cost_model}, {self.chosen.by}, {self.seconds:.2f} s)"
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Report:
+    """Says what was chosen for each graph, beside PyTorch's default and what autograd would keep.
+
+    `print` it for a table; sizes in bytes are in `as_frame()`. What autograd keeps is counted in the operators of the
+    joint graph, of which none runs twice. Peaks are predicted, as by `remat.timeline`.
+
+    Attributes:
+        graphs: in the order in which they were first compiled; of one that was planned again, the last plan.
+    """
+
+    graphs: tuple[Planned, ...]
+
+    def as_frame(self) -> pd.DataFrame:
+        """Returns a row for each graph.
+
+        The columns: values (of the graph); saved_bytes, default_saved_bytes, autograd_saved_bytes (kept between the
+        passes by this plan, by PyTorch's default, and where nothing runs twice); peak_bytes, default_peak_bytes
+        (predicted, of this plan and PyTorch's default); recomputed_ops; cost_model; chosen_by; gap (above the best at
+        most, as a part of the cost; missing if unknown); is_proven; seconds (that choosing took).
+        """
+        import pandas as pd  # pyright: ignore[reportMissingTypeStubs]
+
+        return pd.DataFrame([planned.row for planned in self.graphs])
+
+    def __str__(self) -> str:
+        if not self.graphs:
+            return (
+                "no graph was planned. Nothing was called with gradients yet; or torch took what it had compiled "
+                "before, for an equal model, or from its cache on disk (TORCHINDUCTOR_FORCE_DISABLE_CACHES=1 has it "
+                "compile again)"
+            )
+        table = Table("graph", box=None, pad_edge=False, header_style="bold", collapse_padding=True)
+        for heading in ("saved", "PyTorch's", "autograd's", "peak", "PyTorch's", "gap", "s"):
+            table.add_column(heading, justify="right", no_wrap=True)
+        table.add_column("chosen by", overflow="fold")
+        for number, planned in enumerate(self.graphs, 1):
+            row = planned.row
+            sizes = ("saved", "default_saved", "autograd_saved", "peak", "default_peak")
+            cells = [_size(row[f"{size}_bytes"]) for size in sizes]
+            table.add_row(str(number), *cells, _gap(planned.chosen), f"{planned.seconds:.2f}", planned.chosen.by)
+        console = Console(width=80, file=open(os.devnull, "w"), record=True)  # noqa: SIM115
+        console.print(table)
+        return console.export_text().rstrip() + "\n" + self._summary
+
+    @property
+    def _summary(self) -> str:
+        rows = [planned.row for planned in self.graphs]
+        saved, default = (sum(row[f"{who}saved_bytes"] or 0 for row in rows) for who in ("", "default_"))
+        share = f", {saved / default:.0%} of what PyTorch's default saves" if default else ""
+        models = ", ".join(dict.fromkeys(planned.cost_model for planned in self.graphs))
+        return f"saved in all: {human_bytes(saved)}{share}; by {models}. Peaks are predicted."
+
+    def __repr__(self) -> str:
+        return f"<Report of {len(self.graphs)} graphs>"
+
+
+class Step(Protocol):
+    """What `remat.compile` returns: it is called as the model is."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Runs the model."""
+        ...
+
+    def report(self) -> Report:
+        """Returns what was chosen for each graph that was compiled up to now."""
+        ...
+
+
+class Log:
+    """Notes what is planned; of a graph that is planned again, the last plan."""
+
+    def __init__(self, most: int | None = None) -> None:
+        self._planned: OrderedDict[str, Planned] = OrderedDict()
+        self._most = most
+
+    def add(self, planned: Planned) -> None:
+        """Notes a plan that a graph runs, here and for `remat.last_report()`, and logs it."""
+        for log in (self, _recent):
+            log._planned[ranks.key_of_graph(planned.graph)] = planned
+            if log._most is not None and len(log._planned) > log._most:
+                log._planned.popitem(last=False)
+        if _LOGGER.isEnabledFor(logging.INFO):
+            _LOGGER.info("%s", planned)
+
+    def report(self) -> Report:
+        """Returns what was noted up to now."""
+        return Report(tuple(self._planned.values()))
+
+
+_recent = Log(_RECENT)
+
+
+def reporting(step: Callable[..., Any], model: Callable[..., Any], log: Log) -> Step:
+    """Gives a compiled model its `report`; not where the model has a `report` of its own, or was not compiled.
+
+    Args:
+        step: what became of the model; changed in place.
+        model: the module or function.
+        log: what is planned for it.
+    """
+    if step is not model and not hasattr(model, "report"):
+        vars(step)["report"] = log.report  # of a module, too: torch would set it on the model inside
+    return cast(Step, step)
+
+
+def log_what_is_asked_for(asked: str) -> None:
+    """Reads the environment variable REMAT_LOG: with "plans", each plan is a line on standard error.
+
+    Raises:
+        InvalidOption: it has another word.
+    """
+    if not asked:
+        return
+    if asked != "plans":
+        raise InvalidOption(f'the environment variable REMAT_LOG must be "plans", or not set, got {asked!r}')
+    handler = logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("remat: %(message)s"))
+    _LOGGER.addHandler(handler)
+    _LOGGER.setLevel(logging.INFO)
+
+
+log_what_is_asked_for(os.environ.get("REMAT_LOG", ""))
+
+
+def last_report() -> Report:
+    """Returns the report of what was planned in this process, by any backend; of the last 64 graphs.
+
+    For steps that were compiled by `torch.compile(model, backend="remat")`, or by somebody else's code.
+    """
+    return _recent.report()
+
+
+def _size(count: int | None) -> str:
+    return "" if count is None else human_bytes(count)
+
+
+def _gap(chosen: Chosen) -> str:
+    if chosen.is_proven:
+        return "proven"
+    return "" if chosen.gap is None else f"{chosen.gap:.1%}"

@@ -1,0 +1,113 @@
+"""Whoever trains sees what was chosen: `step.report()`, `remat.last_report()`, and the log."""
+
+from __future__ import annotations
+
+import copy
+import logging
+import subprocess
+import sys
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import remat
+from costmodels import MemoryBudget
+from remat.improve.byte_budgets import default_saved_bytes
+from remat.pytorch.measure.saved import saved_activations
+from remat.pytorch.run.report import log_what_is_asked_for
+from remat.pytorch.seam.torch_settings import fresh_compilation
+from tests.test_whole_run import WIDTH, Model
+
+
+@pytest.fixture(autouse=True)
+def nothing_compiled() -> None:
+    torch.compiler.reset()
+
+
+def batch() -> Tensor:
+    return torch.randn(64, WIDTH)
+
+
+def test_a_report_says_what_is_kept_for_real() -> None:
+    model, x = Model(), batch()
+    step = remat.compile(model, codegen=False)
+    assert "no graph was planned" in str(step.report())
+    result, kept = saved_activations(step, model, x)
+    result.sum().backward()
+    (row,) = step.report().as_frame().to_dict("records")
+    assert row["saved_bytes"] == row["default_saved_bytes"] == kept.bytes < row["autograd_saved_bytes"]
+    assert row["peak_bytes"] == row["default_peak_bytes"] == remat.timeline(*graph_and_plan(step)).peak_bytes
+    assert row["is_proven"]
+    assert row["seconds"] > 0
+
+
+def graph_and_plan(step: object) -> tuple[remat.Graph, remat.Plan]:
+    (planned,) = step.report().graphs  # type: ignore[attr-defined]
+    return planned.graph, planned.plan
+
+
+def test_graphs_that_are_planned_again_are_reported_once() -> None:
+    model = Model(2, breaks=True)
+    step = remat.compile(model, cost_model=MemoryBudget(0.5), codegen=False)
+    for _ in range(3):
+        step(batch()).sum().backward()
+    report = step.report()
+    assert len(report.graphs) == 2
+    assert {planned.chosen.by for planned in report.graphs} == {"all graphs together"}
+    frame = report.as_frame()
+    assert frame["default_saved_bytes"].tolist() == [default_saved_bytes(planned.graph) for planned in report.graphs]
+    assert frame["saved_bytes"].sum() <= frame["default_saved_bytes"].sum() / 2
+    assert frame["gap"].max() < 0.001
+    assert "50% of what PyTorch's default saves; by memory-budget" in str(report)
+    assert max(map(len, str(report).splitlines()[:-1])) <= 80
+
+
+def test_a_replayed_plan_is_reported_as_one() -> None:
+    model, x = Model(), batch()
+    graph = remat.capture(model, x)
+    plan = remat.choose(graph, MemoryBudget(0.5)).plan
+    assert plan is not None
+    step = remat.compile(model, plan=plan.made_for(graph), codegen=False)
+    step(x).sum().backward()
+    (planned,) = step.report().graphs
+    assert (planned.plan, planned.chosen.by) == (plan, "replayed")
+
+
+def test_the_last_report_has_what_a_backend_by_name_planned(caplog: pytest.LogCaptureFixture) -> None:
+    model = nn.Sequential(nn.Linear(WIDTH, 3 * WIDTH), nn.GELU(), nn.Linear(3 * WIDTH, 1))
+    with caplog.at_level(logging.INFO, logger="remat"), fresh_compilation():
+        torch.compile(model, backend="remat")(batch()).sum().backward()
+    planned = remat.last_report().graphs[-1]
+    assert "aten.erf.default" in planned.graph.ops
+    assert f"a graph of {len(planned.graph)} values saves" in caplog.text
+
+
+def test_a_report_leaves_the_model_as_it_is() -> None:
+    class Reporting(nn.Linear):
+        def report(self) -> str:
+            return "my own"
+
+    model, reporting = Model(), Reporting(WIDTH, WIDTH)
+    step = remat.compile(model, codegen=False)
+    step(batch()).sum().backward()
+    assert not hasattr(model, "report")
+    assert set(step.state_dict()) == {f"_orig_mod.{name}" for name in model.state_dict()}  # type: ignore[attr-defined]
+    copy.deepcopy(step)(batch()).sum().backward()  # a copy trains, and has no report
+    assert remat.compile(reporting, codegen=False).report() == "my own"
+    function = remat.compile(torch.sin, codegen=False)
+    function(torch.ones(3, requires_grad=True)).sum().backward()
+    assert len(function.report().graphs) == 1
+
+
+def test_the_log_is_quiet_unless_it_is_asked_for() -> None:
+    code = (
+        "import torch, remat\nremat.compile(torch.nn.Linear(2, 2), codegen=False)(torch.ones(2, 2)).sum().backward()\n"
+    )
+    for asked in ("", "plans"):
+        ran = subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, check=True, env={"REMAT_LOG": asked}
+        )
+        assert ("remat: a graph of" in ran.stderr) == bool(asked)
+    with pytest.raises(remat.InvalidOption, match=r'REMAT_LOG must be "plans", or not set, got \'loud\''):
+        log_what_is_asked_for("loud")
