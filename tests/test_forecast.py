@@ -13,11 +13,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from depth import deep
 from torch import Tensor, nn
 from torch._subclasses import FakeTensorMode
 
 import remat
 from costmodels import MemoryBudget
+from experiments.bench.forecast_large import told
 from remat import Infeasible, InvalidOption, Plan, Timeline
 from remat.predict.whole_step import Forecast, OptimizerMemory, Surroundings
 from remat.pytorch.ahead.forecasting import NOTHING_RECOMPUTED, PYTORCH
@@ -163,20 +165,49 @@ def test_fake_tensors_of_any_size_take_no_memory() -> None:
     assert told[PYTORCH].later_bytes >= 4 * weights  # parameters, gradients, two states
 
 
+@deep
+def test_layers_of_a_llama_of_70b_parameters_take_no_memory() -> None:
+    """Two layers of eighty, in seconds; `experiments.bench.forecast_large` has them all."""
+    layers = 2
+    found = told(layers)
+    width, wide, words = 8192, 28_672, 128_256
+    layer = width * (2 * width + 2 * width // 8 + 3 * wide + 2)
+    assert found.parameter_bytes == 2 * (layers * layer + width + 2 * words * width)
+    assert found.gradient_bytes == found.parameter_bytes
+    assert 2 * found.parameter_bytes <= found.optimizer.state_bytes <= 2.001 * found.parameter_bytes
+    plain, torchs, half = found.plans
+    assert plain.saved_bytes > torchs.saved_bytes > 1.9 * half.saved_bytes
+    assert half.later_bytes < torchs.later_bytes < plain.later_bytes
+
+
 def test_the_largest_batch_fits_and_the_next_does_not() -> None:
     def step(batch: int) -> tuple[Any, ...]:
         with FakeTensorMode():
-            return Perceptron(16), torch.empty(batch, 16)
+            return Perceptron(16), (torch.empty(batch, 16),)
 
     def held(batch: int) -> int:
-        model, x = step(batch)
-        return remat.forecast(model, x, optimizer=momentum)[PYTORCH].peak_bytes
+        model, args = step(batch)
+        return remat.forecast(model, *args, optimizer=momentum)[PYTORCH].peak_bytes
 
     most = held(11)
     best = remat.largest_batch(step, most, optimizer=momentum)
     assert best >= 11
     assert held(best) <= most < held(best + 1)
     assert remat.largest_batch(step, 1000, optimizer=momentum) == 0
+
+
+@deep
+def test_with_a_budget_of_the_device_a_larger_batch_fits() -> None:
+    """What is wide can be computed again from what is narrow."""
+
+    def step(batch: int) -> tuple[Any, ...]:
+        with FakeTensorMode():
+            layers = [layer for _ in range(4) for layer in (nn.Linear(8, 128), nn.Tanh(), nn.Linear(128, 8))]
+            return nn.Sequential(*layers), (torch.empty(batch, 8),)
+
+    best = remat.largest_batch(step, "140KB", optimizer=torch.optim.SGD)
+    budget = MemoryBudget("140KB", of="device", optimizer="sgd")
+    assert remat.largest_batch(step, "140KB", optimizer=torch.optim.SGD, cost_model=budget) > 1.2 * best > 10
 
 
 def test_what_is_no_optimizer_is_refused() -> None:
@@ -201,3 +232,17 @@ def test_the_command_says_what_fits(tmp_path: Path) -> None:
     assert found["parameter_bytes"] == found["optimizer"]["state_bytes"] == (64 * 64 + 64) * 4
     assert [plan["plan"] for plan in found["plans"]] == [NOTHING_RECOMPUTED, PYTORCH]
     assert found["fitting"] == []
+
+
+def test_the_command_says_how_large_a_batch_fits(tmp_path: Path) -> None:
+    (tmp_path / "sized.py").write_text(
+        "import torch\nfrom torch import nn\nfrom torch._subclasses import FakeTensorMode\n\nclass Loss(nn.Linear):\n"
+        "    def forward(self, *, x):\n        return super().forward(x).tanh().mean()\n\n"
+        "def loss(batch):\n    with FakeTensorMode():\n        return Loss(64, 64), (), {'x': torch.randn(batch, 64)}\n"
+    )
+    command = [sys.executable, "-m", "remat", "largest-batch", "sized:loss", "--memory", "1MB", "--json"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+    found = json.loads(done.stdout)
+    assert found["plan"] == PYTORCH
+    # A row takes its input, and what tanh returns; parameters, gradients and AdamW's state four times 16 KiB.
+    assert 0.9 < found["batch"] * 2 * 64 * 4 / (10**6 - 4 * 4 * 65 * 64) < 1.1

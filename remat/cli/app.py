@@ -17,6 +17,7 @@ from remat.cli.explain_command import explain
 from remat.cli.forecast_command import forecast
 from remat.cli.frontier_command import frontier
 from remat.cli.kernels_command import kernels
+from remat.cli.largest_batch_command import largest_batch
 from remat.cli.plugin_commands import costmodels, estimators, solvers
 from remat.cli.refine_command import refine
 from remat.cli.report_command import report
@@ -32,6 +33,7 @@ _HELP = """Which activations should a model save, and which should it recompute?
 \b
   remat capture my_models:gpt2 -o gpt2.json.gz   a training step's joint graph
   remat forecast my_models:gpt2 --memory 80GB    will training fit?
+  remat largest-batch my_models:gpt2 --memory 80GB
   remat solve gpt2.json.gz -o plan.json          the best plan, with its proof
   remat compare gpt2.json.gz -s ortools -s pulp  solvers side by side
   remat explain gpt2.json.gz gelu_3              why is this value saved?
@@ -101,7 +103,7 @@ def options(
 
 
 _COMMANDS = (
-    *(capture, solve, compare, explain, show, forecast, frontier, traffic_frontier),
+    *(capture, solve, compare, explain, show, forecast, largest_batch, frontier, traffic_frontier),
     *(timeline, traffic, kernels, refine, report, device),
 )
 for command in (*_COMMANDS, solvers, costmodels, estimators):

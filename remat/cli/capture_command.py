@@ -32,7 +32,7 @@ def capture(
       remat capture my_models:gpt2 -o gpt2.json.gz
       remat capture my_models:gpt2 --device a100 -o gpt2-a100.json.gz
     """
-    model, args, kwargs = load_factory(factory)
+    model, args, kwargs = load_factory(factory)()
     graph = remat.capture(model, *args, device=device, **kwargs)
     graph.save(output)
     if not as_json:

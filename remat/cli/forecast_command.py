@@ -9,13 +9,13 @@ import typer
 
 import remat
 from remat.cli.inputs import cost_model_of, load_factory
-from remat.cli.options import PLUGIN, DeviceName, Json
+from remat.cli.options import PLUGIN, DeviceName, Json, OptimizerName
 from remat.cli.output import print_json
 
 
 def forecast(
     factory: Annotated[str, typer.Argument(metavar="MODULE:FACTORY", help="Returns (model, args[, kwargs]).")],
-    optimizer: Annotated[str, typer.Option(help="Of torch.optim, with options: adamw, sgd:momentum=0.9.")] = "adamw",
+    optimizer: OptimizerName = "adamw",
     cost_models: Annotated[
         list[str] | None, typer.Option("--cost-model", "-m", metavar=PLUGIN, help="A plan of ours; repeatable.")
     ] = None,
@@ -31,12 +31,13 @@ def forecast(
     \b
       remat forecast my_models:gpt2 --memory 80GB
       remat forecast my_models:gpt2 --optimizer sgd:momentum=0.9 -m memory-budget:budget=0.5 --device a100
+      remat forecast my_models:gpt2 -m memory-budget:budget=80GB,of=device
     """
-    from remat.pytorch.read.optimizer_memory import optimizer_named
+    from remat.pytorch.read.optimizer_memory import optimizer_from
 
     models = [cost_model_of(text) for text in cost_models or ()]
-    make = optimizer_named(optimizer)
-    model, args, kwargs = load_factory(factory)
+    make = optimizer_from(optimizer)
+    model, args, kwargs = load_factory(factory)()
     found = remat.forecast(model, *args, optimizer=make, cost_models=models, device=device, **kwargs)
     fitting = None if memory is None else found.fitting(memory)
     if not as_json:

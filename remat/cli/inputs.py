@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -85,8 +85,8 @@ def _torchs_plan(graph: Graph, text: str) -> Plan:
     return torchs_plans_of(graph, [budget], legal=True)[budget]
 
 
-def load_factory(text: str) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
-    """Calls `MODULE:FACTORY`, which returns (model, args) or (model, args, kwargs).
+def load_factory(text: str) -> Callable[..., tuple[Any, tuple[Any, ...], dict[str, Any]]]:
+    """Finds `MODULE:FACTORY`, whose results are read: (model, args) or (model, args, kwargs).
 
     The current directory is importable, as with `python -m`.
     """
@@ -100,7 +100,7 @@ def load_factory(text: str) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
         raise CaptureError(f"cannot import {module_name!r}: {error}") from error
     if not hasattr(module, name):
         raise CaptureError(f"{module_name} has no {name!r}{near(name, dir(module))}")
-    return _model_and_arguments(text, getattr(module, name)())
+    return lambda *given: _model_and_arguments(text, getattr(module, name)(*given))
 
 
 def _model_and_arguments(text: str, made: Any) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:

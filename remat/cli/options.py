@@ -41,6 +41,7 @@ DeviceName = Annotated[
         "--device", help="To compile for: cpu, cuda; or a100, a100-40gb, h100, h200, which need not be there."
     ),
 ]
+OptimizerName = Annotated[str, typer.Option(help="Of torch.optim, with options: adamw, sgd:momentum=0.9; or none.")]
 SolverName = Annotated[
     str | None,
     typer.Option(

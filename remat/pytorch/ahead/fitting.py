@@ -5,15 +5,22 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from remat.errors import InvalidOption
+from remat.errors import Infeasible, InvalidOption, LimitReached
 from remat.predict.whole_step import read_memory
+from remat.problem.costmodel import CostModel
 from remat.pytorch.ahead.forecasting import PYTORCH, forecast
+from remat.pytorch.read.optimizer_memory import MakeOptimizer
 
 _DOUBLINGS = 40
 
 
 def largest_batch(
-    step: Callable[[int], tuple[Any, ...]], memory: int | str, *, plan: str = PYTORCH, **options: Any
+    step: Callable[[int], tuple[Any, ...]],
+    memory: int | str,
+    *,
+    optimizer: MakeOptimizer | None = None,
+    cost_model: str | CostModel | None = None,
+    device: Any = None,
 ) -> int:
     """Searches for the largest batch size with which training holds no more than so much memory; 0 if none does.
 
@@ -21,20 +28,29 @@ def largest_batch(
     captures the model. Memory is taken to grow with the batch.
 
     Args:
-        step: from a batch size to (model, args...): what to forecast. Make fake tensors
+        step: from a batch size to (model, args) or (model, args, kwargs): what to forecast. Make fake tensors
             (`torch._subclasses.FakeTensorMode()`), and no batch takes memory.
         memory: of the device: bytes, or a size such as "80GB".
-        plan: the name of the plan in the forecast.
-        options: of `remat.forecast`: optimizer, cost_models, device.
+        optimizer: from parameters to an optimizer, such as `torch.optim.AdamW`; None for none.
+        cost_model: of the plan, a name or an instance; None for PyTorch's plan. With
+            `MemoryBudget("80GB", of="device")`, what makes a batch too large is that there is no plan for it.
+        device: to train on, as in `remat.capture`.
 
     Raises:
-        InvalidOption: the memory is none, the forecast has no such plan, or there seems to be no limit.
+        CaptureError: see `remat.capture`.
+        InvalidOption: the memory, the optimizer or the cost model is none, or there seems to be no limit.
     """
     most = read_memory(memory)
 
     def fits(batch: int) -> bool:
-        model, *args = step(batch)
-        return forecast(model, *args, **options)[plan].peak_bytes <= most
+        model, args, *rest = step(batch)
+        kwargs: dict[str, Any] = rest[0] if rest else {}
+        models = () if cost_model is None else (cost_model,)
+        try:
+            found = forecast(model, *args, optimizer=optimizer, cost_models=models, device=device, **kwargs)
+        except (Infeasible, LimitReached):
+            return False
+        return (found[PYTORCH] if cost_model is None else found.plans[-1]).peak_bytes <= most
 
     good, bad = 0, 1
     while fits(bad):

@@ -1,0 +1,47 @@
+"""Finds the largest batch with which training fits into a device: `remat largest-batch`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+import remat
+from remat.answer.option_text import label
+from remat.cli.inputs import cost_model_of, load_factory
+from remat.cli.options import PLUGIN, DeviceName, Json, OptimizerName
+from remat.cli.output import print_json
+
+
+def largest_batch(
+    factory: Annotated[
+        str, typer.Argument(metavar="MODULE:FACTORY", help="Takes a batch size; returns (model, args[, kwargs]).")
+    ],
+    memory: Annotated[str, typer.Option(help="Of the device, such as 80GB.")],
+    optimizer: OptimizerName = "adamw",
+    cost_model: Annotated[
+        str | None, typer.Option("--cost-model", "-m", metavar=PLUGIN, help="Our plan; PyTorch's when left out.")
+    ] = None,
+    device: DeviceName = None,
+    as_json: Json = False,
+) -> None:
+    """Find the largest batch size with which training holds no more than the memory of a device; 0 if none does.
+
+    FACTORY is called with a batch size, some twenty times, and best makes a model of fake tensors that returns its
+    loss. With a budget of the device, the batch is as large as there is a plan for it.
+
+    \b
+      remat largest-batch my_models:gpt2 --memory 80GB
+      remat largest-batch my_models:gpt2 --memory 80GB -m memory-budget:budget=80GB,of=device
+    """
+    from remat.pytorch.read.optimizer_memory import optimizer_from
+
+    model = None if cost_model is None else cost_model_of(cost_model)
+    batch = remat.largest_batch(
+        load_factory(factory), memory, optimizer=optimizer_from(optimizer), cost_model=model, device=device
+    )
+    plan = "PyTorch's plan" if model is None else label(model)
+    if as_json:
+        print_json({"batch": batch, "memory": memory, "plan": plan, "optimizer": optimizer})
+    else:
+        typer.echo(f"largest batch that fits into {memory}: {batch} ({plan}, optimizer {optimizer})")
