@@ -19,6 +19,7 @@ import typer
 from experiments.accuracy import (
     compiled_peaks,
     compiled_zoo,
+    forecast_error,
     gpu_compared,
     peak_error_page,
     traffic_error_report,
@@ -42,6 +43,7 @@ WRITERS: Mapping[str, Callable[[dict[str, Any]], str]] = {
     "compiled_peaks": compiled_peaks.markdown,
     "default_plan": default_plan.markdown,
     "duplicate": duplicate_table.markdown,
+    "forecast_error": forecast_error.markdown,
     "gpu_compared": gpu_compared.markdown,
     "gpu_plans": gpu_plans_page.markdown,
     "peak_error": peak_error_page.markdown,

@@ -19,6 +19,7 @@ from torch._subclasses import FakeTensorMode
 
 import remat
 from costmodels import MemoryBudget
+from experiments.accuracy.forecast_error import BUDGET, MODELS, RESULTS, errors, summary
 from experiments.bench.forecast_large import told
 from remat import Infeasible, InvalidOption, Plan, Timeline
 from remat.predict.whole_step import Forecast, OptimizerMemory, Surroundings
@@ -163,6 +164,22 @@ def test_fake_tensors_of_any_size_take_no_memory() -> None:
     assert len(told.plans) == 3
     assert told.plans[0].saved_bytes >= told[PYTORCH].saved_bytes >= told.plans[2].saved_bytes
     assert told[PYTORCH].later_bytes >= 4 * weights  # parameters, gradients, two states
+
+
+def test_the_results_say_how_far_forecasts_are_off() -> None:
+    document = json.loads((RESULTS / "forecast_error.json").read_text())
+    rows = document["rows"]
+    assert {*rows} <= {*MODELS}
+    assert len(rows) >= 20
+    stated = (RESULTS.parents[1] / "docs" / "results.md").read_text().partition("## Forecasts of training")[2]
+    assert f"{len(rows)} models" in stated
+    assert document["summary"]["budgets_kept"] == len(rows), "as stated there, and in docs/running.md"
+    for plan in (PYTORCH, BUDGET):
+        off = np.abs([*errors(rows, plan).values()])
+        assert np.median(off) < 0.03
+        assert off.max() < 0.1
+        assert f"| {off.max():.1%} (" in stated
+    assert document["summary"] == json.loads(json.dumps(summary(rows)))
 
 
 @deep
