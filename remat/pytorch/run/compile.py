@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from pathlib import Path
+from typing import Any, overload
 
 from torch import fx
 
@@ -21,10 +23,19 @@ from remat.pytorch.run.report import Step, reporting
 from remat.pytorch.run.shared_budget import SharedBudget, has_budget
 from remat.pytorch.seam.inductor_lowering import compile_fx, mode_options
 from remat.pytorch.seam.torch_names import torch_compile
+from remat.words import near
+
+
+@overload
+def compile(model: Callable[..., Any], **options: Any) -> Step: ...
+
+
+@overload
+def compile(model: None = None, **options: Any) -> Callable[[Callable[..., Any]], Step]: ...
 
 
 def compile(
-    model: Callable[..., Any],
+    model: Callable[..., Any] | None = None,
     *,
     cost_model: str | CostModel | SharedBudget | None = None,
     solver: str | Solver | None = None,
@@ -33,11 +44,11 @@ def compile(
     on_error: OnError = "raise",
     codegen: bool = True,
     **torch_compile_kwargs: Any,
-) -> Step:
+) -> Step | Callable[[Callable[..., Any]], Step]:
     """Compiles a model as `torch.compile` does, with what to save chosen by a cost model and a solver.
 
     Args:
-        model: a module or function.
+        model: a module or function; without one, as in `@remat.compile(cost_model=...)`, a decorator is returned.
         cost_model: a registered name or an instance. A budget of it is one for the whole run: all graphs of the
             model and all sizes (see `remat.pytorch.run.shared_budget`). For one budget of several models, such as
             blocks that are compiled one by one, a `remat.SharedBudget`. When left out, PyTorch's own prices, solved
@@ -62,6 +73,9 @@ def compile(
         without a plan, as under torch.compile: a graph break inside a loop or nn.LSTM, for two. If nothing of the
         model was traced, the first call that needs gradients warns (see `remat.pytorch.run.eager_warning`).
     """
+    if model is None:
+        given = {name: value for name, value in locals().items() if name not in ("model", "torch_compile_kwargs")}
+        return functools.partial(compile, **given, **torch_compile_kwargs)
     if not callable(model):  # pyright: ignore[reportUnnecessaryComparison]
         raise InvalidOption(f"model must be a module or a function, got {model!r}")
     if "backend" in torch_compile_kwargs or "custom_partitioner_fn" in (torch_compile_kwargs.get("options") or {}):
@@ -97,16 +111,41 @@ def backend(
     mode: str | None = None,
     options: Mapping[str, Any] | None = None,
 ) -> Callable[..., Any]:
-    """Compiles as `torch.compile(model, backend="remat")` asks for: with default settings, and PyTorch's memory budget.
+    """Compiles as `torch.compile(model, backend="remat")` asks for.
+
+    For whoever has no call of `remat.compile`: `options={"remat.cost_model": "memory-budget:budget=8GB"}`, or the
+    environment variable REMAT_COST_MODEL; and so REMAT_SOLVER, REMAT_ON_ERROR, and REMAT_PLAN, a file. Without any,
+    what is saved is chosen as by `remat.compile(model)`. A budget is one for each graph, not for the whole run.
 
     Args:
         graph_module: Dynamo's forward graph.
         example_inputs: its inputs.
-        mode, options: as for `torch.compile` with its default backend.
+        mode: as for `torch.compile` with its default backend.
+        options: as well; and those of `remat.compile` by name, `remat.cost_model`, `remat.solver`, `remat.on_error`,
+            and `remat.plan`, a plan or a file. They come before what the environment says.
+
+    Raises:
+        InvalidOption: there is no such option, or it has no such value.
     """
-    patches = _inductor_options(mode, options)
-    patches["custom_partitioner_fn"] = Partitioner.of()
+    own = {name: value for name, value in (options or {}).items() if name.startswith("remat.")}
+    patches = _inductor_options(mode, {name: value for name, value in (options or {}).items() if name not in own})
+    patches["custom_partitioner_fn"] = _partitioner_of(own)
     return compile_fx(graph_module, example_inputs, patches)
+
+
+def _partitioner_of(options: Mapping[str, Any]) -> Partitioner:
+    known = {f"remat.{name}": f"REMAT_{name.upper()}" for name in ("cost_model", "solver", "on_error", "plan")}
+    for name in options.keys() - known.keys():
+        raise InvalidOption(f"options must name one of {', '.join(known)}, got {name!r}{near(name, known)}")
+    asked: dict[str, Any] = {name: os.environ[variable] for name, variable in known.items() if os.environ.get(variable)}
+    given = {**asked, **options}
+    plan = given.get("remat.plan", ())
+    return Partitioner.of(
+        given.get("remat.cost_model"),
+        given.get("remat.solver"),
+        plan=Plan.load(plan) if isinstance(plan, str | Path) else plan,
+        on_error=given.get("remat.on_error", "raise"),
+    )
 
 
 def _inductor_options(mode: str | None, options: Mapping[str, Any] | None) -> dict[str, Any]:

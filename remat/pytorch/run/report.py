@@ -97,7 +97,7 @@ class Report:
     joint graph, of which none runs twice. Peaks are predicted, as by `remat.timeline`.
 
     Attributes:
-        graphs: in the order in which they were first compiled; of one that was planned again, the last plan.
+        graphs: in the order in which they were planned; of one that was planned again, the last plan.
     """
 
     graphs: tuple[Planned, ...]
@@ -168,7 +168,9 @@ class Log:
     def add(self, planned: Planned) -> None:
         """Notes a plan that a graph runs, here and for `remat.last_report()`, and logs it."""
         for log in (self, _recent):
-            log._planned[ranks.key_of_graph(planned.graph)] = planned
+            key = ranks.key_of_graph(planned.graph)
+            log._planned[key] = planned
+            log._planned.move_to_end(key)
             if log._most is not None and len(log._planned) > log._most:
                 log._planned.popitem(last=False)
         if _LOGGER.isEnabledFor(logging.INFO):

@@ -1,0 +1,66 @@
+"""Settings for whoever owns no call of `remat.compile`: options of a backend by name, the environment, a decorator."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import remat
+from costmodels import MemoryBudget
+from remat.pytorch.run.compile import backend
+from remat.pytorch.run.report import Planned
+from remat.pytorch.seam.torch_settings import fresh_compilation
+from tests.test_whole_run import WIDTH, Model
+
+
+def planned(**kwargs: Any) -> Planned:
+    """What a step by the backend's name was planned by, without compiling kernels."""
+    torch.compiler.reset()
+    model = Model()
+    with fresh_compilation():
+        torch.compile(model, backend="remat", **kwargs)(torch.randn(64, WIDTH)).sum().backward()
+    return remat.last_report().graphs[-1]
+
+
+def test_options_and_environment_say_what_to_choose_by(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    half = planned(options={"remat.cost_model": "memory-budget:budget=0.5", "remat.solver": "lagrangian"})
+    assert (half.cost_model, half.chosen.by) == ("memory-budget", "lagrangian")
+    monkeypatch.setenv("REMAT_COST_MODEL", "memory-budget:budget=0.2")
+    fifth = planned()
+    assert fifth.cost_model == "MemoryBudget(budget=0.2)"
+    assert fifth.facts.saved_bytes < half.facts.saved_bytes
+    assert planned(options={"remat.cost_model": "byte-traffic"}).cost_model == "byte-traffic", "options come first"
+    monkeypatch.delenv("REMAT_COST_MODEL")
+    file = tmp_path / "plan.json"
+    fifth.plan.made_for(fifth.graph).save(file)
+    monkeypatch.setenv("REMAT_PLAN", str(file))
+    replayed = planned()
+    assert (replayed.plan, replayed.chosen.by) == (fifth.plan, "replayed")
+
+
+def test_wrong_settings_are_refused_by_name() -> None:
+    graph_module = torch.fx.symbolic_trace(torch.nn.Linear(2, 2))
+    with pytest.raises(remat.InvalidOption, match=r"got 'remat.costmodel'; did you mean 'remat.cost_model'\?"):
+        backend(graph_module, [], options={"remat.costmodel": "byte-traffic"})
+    with pytest.raises(remat.UnknownName, match="no-such-model"):
+        backend(graph_module, [], options={"remat.cost_model": "no-such-model"})
+
+
+def test_compile_is_a_decorator() -> None:
+    @remat.compile(cost_model=MemoryBudget(0.5), codegen=False)
+    def half(x: Tensor) -> Tensor:
+        return (x.sin().cos() * x.exp()).tanh().sum()
+
+    @remat.compile
+    def plain(x: Tensor) -> Tensor:
+        return x.sin().sum()
+
+    torch.compiler.reset()
+    x = torch.randn(8, requires_grad=True)
+    half(x).backward()
+    assert half.report().graphs[0].cost_model == "memory-budget"
+    assert plain(x).shape == ()
