@@ -79,8 +79,8 @@ def makers() -> Iterator[tuple[str, str, Callable[[], Made]]]:
         yield "case", name, lambda case=case: (case.build(), case.inputs(), case.dynamic)
 
 
-def measured(made: Made, plan: str, *, kernels: bool) -> tuple[remat.Graph, remat.Plan, int]:
-    """Compiles a model under a plan, and traces its third step.
+def measured(made: Made, cost_model: remat.CostModel, *, kernels: bool) -> tuple[remat.Graph, remat.Plan, int]:
+    """Compiles a model under the plan that a cost model leads to, and traces its third step.
 
     Raises:
         ValueError: the model has more than one joint graph.
@@ -89,7 +89,7 @@ def measured(made: Made, plan: str, *, kernels: bool) -> tuple[remat.Graph, rema
     graphs = capture_all(model, *args)
     if len(graphs) != 1:
         raise ValueError(f"it has {len(graphs)} joint graphs")
-    chosen = remat.choose(graphs[0], PLANS[plan]).plan
+    chosen = remat.choose(graphs[0], cost_model).plan
     assert chosen is not None  # choose() raises where there is none
     torch.compiler.reset()
     step = remat.compile(model, plan=chosen.made_for(graphs[0]), dynamic=dynamic)
@@ -117,12 +117,12 @@ def measured(made: Made, plan: str, *, kernels: bool) -> tuple[remat.Graph, rema
 
 def row_of(group: str, name: str, plan: str, make: Callable[[], Made], *, kernels: bool, folder: Path) -> None:
     """Measures a step, and keeps the graph, the plan and the bytes; or why there are none."""
-    stem = f"{_file(name)}.{_file(plan)}"
+    stem = f"{file_name(name)}.{file_name(plan)}"
     found: dict[str, Any] = {"group": group, "model": name, "plan": plan, "kernels": kernels}
     torch.random.manual_seed(0)  # pyright: ignore[reportUnknownMemberType]
     try:
-        graph, chosen, bytes_ = measured(make(), plan, kernels=kernels)
-        graph.save(folder / f"{_file(name)}.graph.json.gz")
+        graph, chosen, bytes_ = measured(make(), PLANS[plan], kernels=kernels)
+        graph.save(folder / f"{file_name(name)}.graph.json.gz")
         found |= {"saved": chosen.saved, "recomputed": chosen.recomputed, "measured": bytes_}
     except Exception as error:  # a model that fails is a result, too
         found["failed"] = f"{type(error).__name__}: {error}".splitlines()[0][:200]
@@ -137,7 +137,7 @@ def predicted(folder: Path) -> tuple[list[CompiledPeak], list[str]]:
         if "failed" in kept:
             failed.append(f"{kept['model']}: {kept['failed']}")
             continue
-        graph = remat.Graph.load(folder / f"{_file(kept['model'])}.graph.json.gz")
+        graph = remat.Graph.load(folder / f"{file_name(kept['model'])}.graph.json.gz")
         plan = remat.Plan(tuple(kept["saved"]), tuple(kept["recomputed"])).made_for(graph)
         both = remat.timeline(graph, plan).peak_bytes, simulate(graph, plan).peak_bytes
         head = {name: kept[name] for name in ("model", "plan", "group", "kernels", "measured")}
@@ -201,7 +201,8 @@ def _spread(rows: Sequence[CompiledPeak], of: str) -> tuple[str, str, str]:
     )
 
 
-def _file(name: str) -> str:
+def file_name(name: str) -> str:
+    """Turns the name of a model, or a plan, into that of a file."""
     return re.sub("[^a-z0-9]+", "-", name.lower())
 
 
@@ -218,7 +219,7 @@ def main() -> None:
     warnings.simplefilter("ignore")  # torch's own deprecations
     for plan in arguments.plans if arguments.kernels != "kept" else ():
         for group, name, make in makers():
-            stem = f"{_file(name)}.{_file(plan)}.{arguments.kernels}"
+            stem = f"{file_name(name)}.{file_name(plan)}.{arguments.kernels}"
             begun = folder / f"{stem}.begun"  # the process may die: then this one is left out the next time
             if arguments.only in name and not (folder / f"{stem}.json").exists() and not begun.exists():
                 begun.touch()

@@ -3,36 +3,39 @@
 Peak memory is no sum over saved values: what is recomputed is alive for a while, too, so that saving
 less may take more. No `Problem` can state that. But at any one step what is saved, and not read yet,
 is alive beside what every plan needs there. That is a byte budget: a *relaxation*, whose bound holds
-for every plan with a peak that fits. The plans themselves come from `remat.improve.peak_plans`, or from
-`remat.improve.step_plans`, where the graph knows its calls.
+for every plan with a peak that fits; `remat.improve.step_bound` has more of them. The plans themselves
+come from `remat.improve.peak_plans`, or from `remat.improve.step_plans`, where the graph knows its calls.
 """
 
 from __future__ import annotations
 
 import math
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
 
 from remat.answer.registry import QUICK_BUDGET_SOLVER, find_solver
-from remat.answer.solution import Reason, Solution, Termination
+from remat.answer.solution import FlowCertificate, Reason, Solution, Termination
 from remat.answer.solver import Solver
 from remat.errors import Infeasible, InvalidOption, LimitReached, UnsupportedProblem
 from remat.facts.columns import IntArray, is_whole
 from remat.facts.graph import Graph
 from remat.improve.peak_plans import PeakPlans
 from remat.improve.progress import Progress, check_progress
+from remat.improve.step_bound import step_bounds
 from remat.improve.step_plans import StepPlans
 from remat.predict.buffers import records_calls, step_floor
 from remat.predict.memory import lower_bound
 from remat.predict.memory.bound import AlwaysAlive
 from remat.predict.memory.storages import Storages
+from remat.problem.feasibility import check_feasible
 from remat.problem.problem import Problem
-from remat.proof.budget import flow_solver
-from remat.proof.certify import certify
-from remat.proof.solve import solve
+from remat.proof.budget import check_budget, flow_solver
+from remat.proof.certify import check_plan, proven_bound
+from remat.proof.hull import Hull
 from remat.words import human_bytes
 
 NAME = "peak-search"
@@ -110,8 +113,8 @@ def fit_peak(
             cost.
 
     Returns:
-        a solution of `between_passes(graph, problem, limit_bytes)`, certified as one, or of `relaxation`, if the graph
-        does not know its calls. It is optimal if its cost is the relaxation's bound.
+        a solution whose bound is that of `relaxation`; or, if the graph knows its calls, the highest one of
+        `between_passes` and `remat.improve.step_bound`, with the flow that proves it. It is optimal if it costs that.
 
     Raises:
         Infeasible: the bans leave no plan; or the message names the operator that needs more, whatever the
@@ -135,8 +138,7 @@ def fit_peak(
         limit_bytes = _tightest_limit(limits, plans, least.bytes)
         if least.bytes > limit_bytes:
             raise Infeasible(f"no plan has a peak of at most {limit_bytes} bytes: {least}\nRaise the budget.")
-        relaxed = (between_passes if records_calls(graph) else relaxation)(graph, problem, limit_bytes)
-        bound = _bounded(relaxed, limit_bytes)
+        relaxed, bound, certificate = _bounded(_relaxations(graph, problem, limit_bytes), limit_bytes)
     except Infeasible as conflict:
         if throw:
             raise
@@ -149,10 +151,9 @@ def fit_peak(
             raise LimitReached(f"{detail}; raise the budget")
         return Solution(None, None, Termination(Reason.GAVE_UP, detail=detail), None, NAME)
     plan = best.choice.plan(problem)
-    reason = Reason.OPTIMAL if best.cost == bound.bound else Reason.FEASIBLE
-    claim, took_s = Termination(reason, bound.bound), time.perf_counter() - start
-    solution = Solution(plan, best.cost, claim, bound.certificate, NAME, took_s)
-    return replace(solution, is_proven=certify(relaxed, solution))
+    is_proven = check_plan(problem, plan) == proven_bound(relaxed, certificate)
+    claim = Termination(Reason.OPTIMAL if is_proven else Reason.FEASIBLE, bound)
+    return Solution(plan, best.cost, claim, certificate, NAME, time.perf_counter() - start, is_proven=is_proven)
 
 
 def _tightest_limit(limits: tuple[int | Fraction, ...], plans: PeakPlans | StepPlans, least_bytes: int) -> int:
@@ -172,14 +173,33 @@ def _tightest_limit(limits: tuple[int | Fraction, ...], plans: PeakPlans | StepP
     return min(sizes)
 
 
-def _bounded(relaxed: Problem, limit_bytes: int) -> Solution:
+def _relaxations(graph: Graph, problem: Problem, limit_bytes: int) -> list[Problem]:
+    if not records_calls(graph):
+        return [relaxation(graph, problem, limit_bytes)]
+    return [between_passes(graph, problem, limit_bytes), *step_bounds(graph, problem, limit_bytes)]
+
+
+def _bounded(relaxations: Sequence[Problem], limit_bytes: int) -> tuple[Problem, int, FlowCertificate]:
+    """Finds the relaxation with the highest bound on the cost, and the flow that proves it."""
     try:
-        return solve(relaxed, QUICK_BUDGET_SOLVER)
+        bounds = [(relaxed, *_proven(relaxed)) for relaxed in relaxations]
     except Infeasible as conflict:
         raise Infeasible(
             f"no plan has a peak of at most {limit_bytes} bytes. At the tightest step, beside what every plan holds, "
             f"{conflict}"
         ) from None
+    return max(bounds, key=lambda found: found[1])
+
+
+def _proven(relaxed: Problem) -> tuple[int, FlowCertificate]:
+    check_feasible(relaxed)
+    check_budget(relaxed)
+    cut, budget_bytes = flow_solver().minimum_cut(relaxed), relaxed.budget_bytes
+    if budget_bytes is None or cut.choice.saved_bytes(relaxed) <= budget_bytes:
+        return cut.weight, cut.certificate
+    edge = Hull(replace(relaxed, budget_bytes=None), flow_solver()).edge_at(budget_bytes)
+    assert edge is not None  # the cheapest choice does not fit
+    return edge.bound(budget_bytes), edge.certificate
 
 
 def _not_found(limit_bytes: int, smallest_bytes: int, least_bytes: int) -> str:

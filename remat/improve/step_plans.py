@@ -32,6 +32,7 @@ class StepPlans:
         self._plans, self._memory = plans, StepMemory(plans.graph)
         self._known: dict[bytes, PeakPlan] = {}
         self._within: dict[int, PeakPlan | None] = {}
+        self._least_bytes = -1  # what the simulation says is the smallest peak, once it is asked
 
     @cached_property
     def cheapest(self) -> PeakPlan:
@@ -55,6 +56,8 @@ class StepPlans:
     def _searched(self, limit_bytes: int) -> PeakPlan | None:
         if self.cheapest.peak_bytes <= limit_bytes:
             return self.cheapest
+        if limit_bytes <= self._least_bytes:
+            return self._known_within(limit_bytes)
         if not self._approached(self.cheapest, limit_bytes) and not self._simulation_says_no(limit_bytes):
             for limit in {limit_bytes, max(limit_bytes, self._compiled(self._plans.front[0]).peak_bytes)}:
                 self._try_simulated(limit)
@@ -84,7 +87,9 @@ class StepPlans:
         """Says if a limit is not above the smallest simulated peak, where the compiled step is near the simulation."""
         simulated = self._plans.lowest
         compiled = self._compiled(simulated).peak_bytes
-        return limit_bytes <= compiled and abs(compiled - simulated.peak_bytes) <= _NEAR * compiled
+        if abs(compiled - simulated.peak_bytes) <= _NEAR * compiled:
+            self._least_bytes = compiled
+        return limit_bytes <= self._least_bytes
 
     def _approached(self, plan: PeakPlan, limit_bytes: int) -> bool:
         """Saves less, or more, by what the last plan has too much, or too little.

@@ -54,6 +54,7 @@ class AllocatedPass:
         steps: the kernels of one function, or a call.
         start, end: the first and the last step of each buffer that owns memory. Without a start, it was handed to the
             pass; without an end, it is returned. The end may be before the start: then nothing was ever in it.
+        size: bytes of those that are written over a larger one: they keep its memory.
     """
 
     def __init__(self, scheduled: ScheduledPass, facts: PassFacts) -> None:
@@ -61,6 +62,7 @@ class AllocatedPass:
         self.steps: list[tuple[LoopGroup, ...]] = []
         self.start: dict[Buffer, int] = {}
         self.end: dict[Buffer, int] = {}
+        self.size: dict[Buffer, int] = {}
         self._facts = facts
         planned = Planned.of(scheduled, facts.freeable)
         self._order = chosen_order(planned)
@@ -215,6 +217,7 @@ class AllocatedPass:
         self.start[buffer] = len(self.steps)
         if over is not None:
             self._gone.add(over)
+            self.size[buffer] = self.size.get(over, over.bytes)
             self.end[over] = len(self.steps) - 1
             return
         if not (free := self._free.get(self._key(buffer))):

@@ -39,11 +39,9 @@ def step_floor(graph: Graph, *, holds_outputs: bool = True) -> WorkingSet:
         ("", "", True, _bytes(facts, {"gradient": graph.gradient, "output": outputs})),
         ("", "", False, _bytes(facts, {"saved": stuck, "output": graph.output})),
     ]
-    for v in np.flatnonzero(graph.compute_bound & facts.computed).tolist():
+    for v in np.flatnonzero(surely_called(facts)).tolist():
         backward = graph.region[v] == Region.TANGENTS
-        if (facts.live[v] if backward else graph.region[v] == Region.FORWARD) and _is_large(
-            graph, (v, *graph.operands[v])
-        ):
+        if facts.live[v] if backward else graph.region[v] == Region.FORWARD:
             inside = np.zeros(n, np.bool_)
             inside[[v, *graph.operands[v]]] = True
             held = outputs if backward else np.zeros(n, np.bool_)
@@ -59,6 +57,15 @@ def step_floor(graph: Graph, *, holds_outputs: bool = True) -> WorkingSet:
         backward,
         tuple(LiveTensor(graph.names[base], size, why, backward) for base, (size, why) in tensors),
     )
+
+
+def surely_called(facts: Storages) -> BoolArray:
+    """(n,) what is computed by a call of a library whatever the plan, so that its arguments are in memory then."""
+    graph = facts.graph
+    called = graph.compute_bound & facts.computed
+    for v in np.flatnonzero(called).tolist():
+        called[v] = _is_large(graph, (v, *graph.operands[v]))
+    return called
 
 
 def _bytes(facts: Storages, kinds: dict[Why, BoolArray]) -> dict[int, tuple[int, Why]]:

@@ -138,7 +138,8 @@ class _Joined:
         shift, end = (self.forward_steps, self.steps) if backward else (0, self.forward_steps)
         for buffer, start in found.start.items():
             last = found.end.get(buffer, end - 1 - shift)
-            self.rows[buffer] = [buffer.value, int(backward), start + shift, last + shift, buffer.bytes]
+            size = found.size.get(buffer, buffer.bytes)
+            self.rows[buffer] = [buffer.value, int(backward), start + shift, last + shift, size]
 
     def hold(self, buffer: Buffer, kind: Literal["output", "saved", "gradient"], until: int) -> None:
         """Keeps a buffer for a reason; what belongs to somebody else has no row."""

@@ -1,0 +1,67 @@
+"""Says if a kernel could write a value over another one, whatever the plan.
+
+TorchInductor writes over what a kernel reads just where it writes. Where in the other one it reads follows from the
+operators between the two, but for results between them that are in memory themselves: then it reads these instead.
+So of a plan that keeps nothing between the two, the kernel shows all the places that any plan's could read.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from remat.facts.columns import BoolArray
+from remat.facts.graph import Graph
+from remat.predict.kernels import Fuser
+from remat.predict.kernels.ir import Buffer
+from remat.predict.kernels.loops import Nest
+
+_IMAGE = 4
+"""Dimensions from which on the order in memory depends on what else a pass computes."""
+
+
+def may_be_written_over(fuser: Fuser, old: int, new: int) -> bool:
+    """Says if some plan's kernel may write the value `new` over the value `old`; True unless it surely may not.
+
+    Args:
+        fuser: of the graph.
+        old: a value that owns its storage.
+        new: a value of the tangents' closure that owns its storage, and depends on `old`.
+    """
+    graph = fuser.graph
+    if graph.in_tangents[old] or len(graph.shapes[old]) >= _IMAGE:
+        return True
+    saved = ~graph.in_tangents & ~descendants(graph, old)
+    saved[old] = True
+    _, backward = fuser.passes(saved)
+    nests = [nest for group in backward.groups for nest in group.nests]
+    made: dict[Buffer, Nest] = {buffer: nest for nest in nests for buffer in nest.loop.writes}
+    given = backward.handed.get(old)
+    writers = [nest for buffer, nest in made.items() if graph.base[buffer.value] == new]
+    if given is None or len(writers) != 1 or not writers[0].loop.generated or len(writers[0].writes) != 1:
+        return True
+    (writer,) = writers
+    ((_, *where),) = writer.writes
+    if any(dep[0] is given and [*dep[1:]] == where for dep in writer.reads):
+        return True
+    return any(_is_inlined(dep[0], given, made) for dep in writer.reads if dep[0] is not given)
+
+
+def _is_inlined(buffer: Buffer, given: Buffer, made: dict[Buffer, Nest]) -> bool:
+    """Says if a buffer depends on another one without a reduction between them: another plan may not keep it."""
+    if buffer is given:
+        return True
+    nest = made.get(buffer)
+    if nest is None or nest.is_reduction:
+        return False
+    return any(_is_inlined(dep[0], given, made) for dep in nest.reads)
+
+
+def descendants(graph: Graph, v: int) -> BoolArray:
+    """(n,) what depends on a value, itself not included."""
+    reached = [False] * len(graph)
+    reached[v] = True
+    for u, reader in sorted(zip(graph.producers.tolist(), graph.consumers.tolist(), strict=True)):
+        if reached[u]:
+            reached[reader] = True
+    reached[v] = False
+    return np.array(reached, np.bool_)
