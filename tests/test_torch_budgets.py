@@ -37,14 +37,21 @@ def test_a_share_of_one_is_what_pytorchs_default_saves(name: str) -> None:
 
 
 def test_the_table_by_kernels_keeps_to_what_pytorchs_plan_saves() -> None:
-    row, whole = budget_kernels.compared(Corpus.open().graph("small-dropout-mlp"), [0.5, 1.0])
+    rows = budget_kernels.compared(Corpus.open().graph("small-dropout-mlp"), 5, [0.3, 0.4, 1.0])
+    row, same, whole = rows
+    assert row == same | {"budget": 0.3}  # PyTorch's plans at both are equal
     for fact in ("saved_bytes", "recompute_ns"):
-        assert budget_kernels.change(row, fact) <= 0
+        assert budget_kernels.change(row, "portfolio", fact) <= 0
+    assert budget_kernels.change(row, "portfolio", "traffic_bytes") > 0
+    assert budget_kernels.is_better(row)
+    assert not budget_kernels.is_better(row | {"no_worse": row["pytorch"]})
+    assert not budget_kernels.is_better(row | {"no_worse": row["portfolio"]})
     assert row["pytorch"]["saved_bytes"] < whole["pytorch"]["saved_bytes"]
     assert whole["pytorch"]["traffic_bytes"] > 0
-    assert "| small-dropout-mlp | 0.5 |" in budget_kernels.markdown(
+    assert "| small-dropout-mlp | 0.3 |" in budget_kernels.markdown(
         {
             "provenance": dict.fromkeys(("command", "commit", "date", "torch", "machine"), "?"),
+            "seconds": 5.0,
             "rows": [{"instance": "small-dropout-mlp"} | row],
         }
     )
