@@ -6,6 +6,7 @@ GiB. Less saved memory is what was asked for, and what is given; whoever means a
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -16,7 +17,7 @@ from remat.proof.budget import flow_solver
 from remat.proof.hull import Hull, Vertex
 from remat.words import human_bytes
 
-_LOOKED_AT = 12
+_LOOKED_AT = 6
 """Budgets to try first."""
 
 
@@ -78,10 +79,10 @@ def peak_rise(parts: Sequence[Part], choices: Sequence[Choice]) -> PeakRise | No
 
 
 def _first(vertices: Sequence[Vertex], fits: Callable[[Vertex], bool]) -> Vertex | None:
-    """Finds the first vertex of some, evenly spaced, and then the first before it. Each peak takes its time."""
+    """Finds the first vertex of some, evenly spaced, and then one before it, by halves. Each peak takes its time."""
     before = -1
     for at in dict.fromkeys(evenly_spaced(0, len(vertices) - 1, _LOOKED_AT)):
         if fits(vertices[at]):
-            return next(filter(fits, vertices[before + 1 : at]), vertices[at])
+            return vertices[bisect_left(range(before + 1, at), True, key=lambda i: fits(vertices[i])) + before + 1]
         before = at
     return None

@@ -101,7 +101,8 @@ def compile(
         options = _inductor_options(torch_compile_kwargs.pop("mode", None), torch_compile_kwargs.pop("options", None))
         options["custom_partitioner_fn"] = partitioner
         step = torch_compile(model, options=options, **torch_compile_kwargs)
-    return reporting(warn_if_skipped(step, model), model, partitioner.log)
+    held_bytes = None if shared is None else shared.most_held_bytes
+    return reporting(warn_if_skipped(step, model), model, partitioner.log, held_bytes)
 
 
 def backend(

@@ -126,6 +126,7 @@ class Partitioner(CustomPartitionerFn):
             except RematError as error:
                 if self.on_error == "raise":
                     raise
+                self.log.note(f"a graph of {len(graph)} values runs PyTorch's own plan: {error}")
                 warnings.warn(f"remat falls back to PyTorch's partitioner: {error}", stacklevel=2)
                 return torchs_choice(joint_graph, node_info)
             return [node for node in joint_graph.nodes if node.name in handed]

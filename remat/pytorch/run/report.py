@@ -5,16 +5,20 @@ What was planned is noted when torch compiles. What it is compared with is worke
 
 from __future__ import annotations
 
+import functools
+import io
+import itertools
 import logging
 import os
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from rich.console import Console
 from rich.table import Table
+from torch import nn
 
 from remat.answer.plan import Plan
 from remat.answer.plan_facts import PlanFacts, no_recompute_saved_bytes
@@ -71,7 +75,7 @@ class Planned:
             "values": len(self.graph),
             "saved_bytes": self.facts.saved_bytes,
             "default_saved_bytes": default and PlanFacts.of(self.graph, default).saved_bytes,
-            "autograd_saved_bytes": no_recompute_saved_bytes(self.graph),
+            "no_recompute_saved_bytes": no_recompute_saved_bytes(self.graph),
             **peaks,
             "recomputed_ops": len(self.facts.recomputed_ops),
             "cost_model": self.cost_model,
@@ -91,21 +95,25 @@ class Planned:
 
 @dataclass(frozen=True, eq=False)
 class Report:
-    """Says what was chosen for each graph, beside PyTorch's default and what autograd would keep.
+    """Says what was chosen for each graph, beside PyTorch's default, and saving all that the backward pass reads.
 
-    `print` it for a table; sizes in bytes are in `as_frame()`. What autograd keeps is counted in the operators of the
-    joint graph, of which none runs twice. Peaks are predicted, as by `remat.timeline`.
+    `print` it for a table; sizes in bytes are in `as_frame()`. Without recomputing, that is what autograd keeps,
+    counted in operators of the joint graph. Peaks are predicted, as by `remat.timeline`.
 
     Attributes:
         graphs: in the order in which they were planned; of one that was planned again, the last plan.
+        held_bytes: the most that all calls saved at the same time, by their plans; None if there is no budget.
+        notes: graphs without a plan of ours, each with the reason.
     """
 
     graphs: tuple[Planned, ...]
+    held_bytes: int | None = None
+    notes: tuple[str, ...] = ()
 
     def as_frame(self) -> pd.DataFrame:
         """Returns a row for each graph.
 
-        The columns: values (of the graph); saved_bytes, default_saved_bytes, autograd_saved_bytes (kept between the
+        The columns: values (of the graph); saved_bytes, default_saved_bytes, no_recompute_saved_bytes (kept between the
         passes by this plan, by PyTorch's default, and where nothing runs twice); peak_bytes, default_peak_bytes
         (predicted, of this plan and PyTorch's default); recomputed_ops; cost_model; chosen_by; gap (above the best at
         most, as a part of the cost; missing if unknown); is_proven; seconds (that choosing took).
@@ -115,32 +123,34 @@ class Report:
         return pd.DataFrame([planned.row for planned in self.graphs])
 
     def __str__(self) -> str:
+        if not self.graphs and self.notes:
+            return "\n".join(self.notes)
         if not self.graphs:
             return (
-                "no graph was planned. Nothing was called with gradients yet; or torch took what it had compiled "
-                "before, for an equal model, or from its cache on disk (TORCHINDUCTOR_FORCE_DISABLE_CACHES=1 has it "
-                "compile again)"
+                "no graph was planned. Nothing was called with gradients yet; or torch.compile is switched off; or it "
+                "took what it had compiled before, for an equal model, or from its cache on disk "
+                "(TORCHINDUCTOR_FORCE_DISABLE_CACHES=1 has it compile again)"
             )
         table = Table("graph", box=None, pad_edge=False, header_style="bold", collapse_padding=True)
-        for heading in ("saved", "PyTorch's", "autograd's", "peak", "PyTorch's", "gap", "s"):
+        for heading in ("saved", "PyTorch's", "no recompute", "peak", "PyTorch's", "gap", "s"):
             table.add_column(heading, justify="right", no_wrap=True)
         table.add_column("chosen by", overflow="fold")
         for number, planned in enumerate(self.graphs, 1):
             row = planned.row
-            sizes = ("saved", "default_saved", "autograd_saved", "peak", "default_peak")
+            sizes = ("saved", "default_saved", "no_recompute_saved", "peak", "default_peak")
             cells = [_size(row[f"{size}_bytes"]) for size in sizes]
             table.add_row(str(number), *cells, _gap(planned.chosen), f"{planned.seconds:.2f}", planned.chosen.by)
-        console = Console(width=80, file=open(os.devnull, "w"), record=True)  # noqa: SIM115
-        console.print(table)
-        return console.export_text().rstrip() + "\n" + self._summary
+        text = io.StringIO()
+        Console(width=80, file=text).print(table)
+        return "\n".join([text.getvalue().rstrip(), *self._summary, *self.notes])
 
     @property
-    def _summary(self) -> str:
-        rows = [planned.row for planned in self.graphs]
-        saved, default = (sum(row[f"{who}saved_bytes"] or 0 for row in rows) for who in ("", "default_"))
-        share = f", {saved / default:.0%} of what PyTorch's default saves" if default else ""
-        models = ", ".join(dict.fromkeys(planned.cost_model for planned in self.graphs))
-        return f"saved in all: {human_bytes(saved)}{share}; by {models}. Peaks are predicted."
+    def _summary(self) -> Iterator[str]:
+        yield f"by {', '.join(dict.fromkeys(planned.cost_model for planned in self.graphs))}; peaks are predicted"
+        if len(self.graphs) > 1:
+            yield "each graph by itself: not how often it is called, nor what one makes for another"
+        if self.held_bytes:
+            yield f"within the budget, all calls together saved at most {human_bytes(self.held_bytes)} at once"
 
     def __repr__(self) -> str:
         return f"<Report of {len(self.graphs)} graphs>"
@@ -161,14 +171,17 @@ class Step(Protocol):
 class Log:
     """Notes what is planned; of a graph that is planned again, the last plan."""
 
+    _numbers = itertools.count()
+
     def __init__(self, most: int | None = None) -> None:
-        self._planned: OrderedDict[str, Planned] = OrderedDict()
-        self._most = most
+        self._planned: OrderedDict[tuple[int, str], Planned] = OrderedDict()
+        self._notes: list[str] = []
+        self._most, self._number = most, next(self._numbers)
 
     def add(self, planned: Planned) -> None:
         """Notes a plan that a graph runs, here and for `remat.last_report()`, and logs it."""
         for log in (self, _recent):
-            key = ranks.key_of_graph(planned.graph)
+            key = self._number, ranks.key_of_graph(planned.graph)
             log._planned[key] = planned
             log._planned.move_to_end(key)
             if log._most is not None and len(log._planned) > log._most:
@@ -176,24 +189,39 @@ class Log:
         if _LOGGER.isEnabledFor(logging.INFO):
             _LOGGER.info("%s", planned)
 
-    def report(self) -> Report:
-        """Returns what was noted up to now."""
-        return Report(tuple(self._planned.values()))
+    def note(self, text: str) -> None:
+        """Notes a graph that runs without a plan of ours, and why."""
+        self._notes.append(text)
+
+    def report(self, held_bytes: Callable[[], int] | None = None) -> Report:
+        """Returns what was noted up to now.
+
+        Args:
+            held_bytes: says what all calls saved at once.
+        """
+        held = None if held_bytes is None else held_bytes()
+        return Report(tuple(self._planned.values()), held, tuple(self._notes))
 
 
 _recent = Log(_RECENT)
 
 
-def reporting(step: Callable[..., Any], model: Callable[..., Any], log: Log) -> Step:
-    """Gives a compiled model its `report`; not where the model has a `report` of its own, or was not compiled.
+def reporting(
+    step: Callable[..., Any], model: Callable[..., Any], log: Log, held_bytes: Callable[[], int] | None = None
+) -> Step:
+    """Gives a compiled model its `report`; not where the model has a `report` of its own.
 
     Args:
-        step: what became of the model; changed in place.
+        step: what became of the model; changed in place, unless it is a function that torch left as it was.
         model: the module or function.
         log: what is planned for it.
+        held_bytes: says what all its calls saved at once.
     """
-    if step is not model and not hasattr(model, "report"):
-        vars(step)["report"] = log.report  # of a module, too: torch would set it on the model inside
+    if step is model and not isinstance(step, nn.Module):  # torch's switch for "do not compile" is set
+        step = functools.wraps(step)(functools.partial(step))
+    if not hasattr(model, "report"):
+        # In the dictionary: torch would set the attribute of a compiled module on the module inside.
+        vars(step)["report"] = functools.partial(log.report, held_bytes)
     return cast(Step, step)
 
 
