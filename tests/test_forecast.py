@@ -71,6 +71,14 @@ def _state_bytes(optimizer: torch.optim.Optimizer) -> list[int]:
     return [leaf.nbytes for state in optimizer.state.values() for leaf in state.values() if isinstance(leaf, Tensor)]
 
 
+def test_an_optimizer_takes_the_same_while_torch_compiles(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A budget of the device asks while a step is compiled, and was told some bytes more than a forecast."""
+    parameters = [torch.empty(1000) for _ in range(8)]
+    told = optimizer_memory(torch.optim.AdamW, parameters, gpu=False)
+    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
+    assert optimizer_memory(torch.optim.AdamW, parameters, gpu=False) == told
+
+
 def test_on_a_gpu_all_parameters_are_updated_at_once() -> None:
     parameters = [torch.empty(1000) for _ in range(8)]
     one, all_ = (optimizer_memory(torch.optim.AdamW, parameters, gpu=gpu).workspace_bytes for gpu in (False, True))
