@@ -6,9 +6,9 @@ what is saved, what recomputing should take, and what a step takes. Both take tu
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import lru_cache, partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any, ClassVar
@@ -19,16 +19,18 @@ from torch import nn
 
 import remat
 from costmodels import MemoryBudget, RecomputeTime
+from experiments.accuracy.peak_error import SaveEverything
 from experiments.models.recipe import Sample
 from experiments.models.zoo import Block
 from experiments.paper.measure_table import command
 from experiments.paper.row_file import Rows, TableRow
 from experiments.paper.steps import measured_rows
-from experiments.paper.table import Figures, PaperTable, Setting, TableCase
+from experiments.paper.table import VIRTUAL, Figures, PaperTable, Setting, TableCase
+from experiments.paper.without_device import FIGURES, scheduled
 from remat.answer.plan_facts import PlanFacts
 from remat.predict.time import Roofline
 from remat.pytorch.measure.step_strategies import NOTHING_RECOMPUTED, Strategy, usual_strategies
-from remat.pytorch.measure.torch_budgets import TENTHS, torchs_plans
+from remat.pytorch.measure.torch_budgets import TENTHS, torchs_plans, torchs_plans_of
 
 TOLERANCE = 0.05
 """The tolerance is wide because the stack runs in bfloat16 on CUDA."""
@@ -55,14 +57,21 @@ class OnlyPointwise(remat.CostModel):
 def stack(setting: Setting) -> Sample:
     """Makes pre-norm layers with fused attention; on CUDA in bfloat16."""
     layers, width, heads, batch, length = (2, 128, 4, 8, 128) if setting.is_small else (8, 2048, 16, 8, 2048)
-    dtype = torch.bfloat16 if setting.device == "cuda" else torch.float32
-    with torch.device(setting.device):
+    dtype = torch.float32 if setting.device == "cpu" else torch.bfloat16
+    with torch.device("cpu" if setting.is_virtual else setting.device):
         model = nn.Sequential(*(Block(width, heads, dropout=0.0, fused=True) for _ in range(layers))).to(dtype)
         return model, (torch.randn(batch, length, width, dtype=dtype, requires_grad=True),)
 
 
 def at_budget(budget: float, setting: Setting) -> Figures:
     """Measures PyTorch and ours at one budget."""
+    if setting.is_virtual:
+        graph, default = _captured(setting)
+        (theirs,) = torchs_plans_of(graph, [budget], device=VIRTUAL).values()
+        ours = MemoryBudget(
+            f"{int(budget * PlanFacts.of(graph, default).saved_bytes)} B", estimator=_estimator(setting)
+        )
+        return _scheduled(setting, graph, default, {"pytorch": theirs, "ours": _plan(graph, ours)})
     model, args = stack(setting)
     estimator = _estimator(setting)
     functorch: Any = import_module("torch._functorch.config")
@@ -81,6 +90,9 @@ def at_budget(budget: float, setting: Setting) -> Figures:
 
 def only_pointwise(setting: Setting) -> Figures:
     """Measures the claim of the blog's curve: half of the memory by recomputing pointwise operators alone."""
+    if setting.is_virtual:
+        graph, default = _captured(setting)
+        return _scheduled(setting, graph, default, {"ours": _plan(graph, OnlyPointwise())})
     model, args = stack(setting)
     ((graph, plans),) = torchs_plans(model, *args, budgets=[1.0])
     steps = measured_rows(model, args, {"ours": _ours(OnlyPointwise())}, setting, tolerance=TOLERANCE)
@@ -90,12 +102,36 @@ def only_pointwise(setting: Setting) -> Figures:
 
 def nothing_recomputed(setting: Setting) -> Figures:
     """Measures the compiled step that saves what autograd saves."""
+    if setting.is_virtual:
+        graph, default = _captured(setting)
+        return _scheduled(setting, graph, default, {"pytorch": _plan(graph, SaveEverything())})
     model, args = stack(setting)
     ((graph, plans),) = torchs_plans(model, *args, budgets=[1.0])
     strategies = {"pytorch": usual_strategies((), dynamic=False)[NOTHING_RECOMPUTED]}
     step = measured_rows(model, args, strategies, setting, tolerance=TOLERANCE)["pytorch"]
     default = PlanFacts.of(graph, plans[1.0]).saved_bytes
     return {"pytorch_share": 100 * step["saved_bytes"] / default, "pytorch_recompute_ms": 0.0, **_step("pytorch", step)}
+
+
+@lru_cache(maxsize=1)
+def _captured(setting: Setting) -> tuple[remat.Graph, remat.Plan]:
+    """Captures the stack for the GPU that is not there, with PyTorch's default plan."""
+    model, args = stack(setting)
+    graph = remat.capture(model, *args, device=VIRTUAL)
+    return graph, torchs_plans_of(graph, [1.0], device=VIRTUAL)[1.0]
+
+
+def _scheduled(
+    setting: Setting, graph: remat.Graph, default: remat.Plan, plans: Mapping[str, remat.Plan]
+) -> dict[str, Any]:
+    figures: dict[str, Any] = {}
+    for who, plan in plans.items():
+        step = scheduled(graph, plan)
+        known = {"saved_bytes": step.saved_bytes, "peak_bytes": step.peak_bytes, "median_s": None}
+        figures |= _figures(who, graph, plan, default, _estimator(setting), known)
+        figures |= {f"{who}_moved_mib": step.bytes / 2**20}
+        figures |= {f"{who}_{name}": figure for name, figure in step.figures.items()}
+    return figures
 
 
 def _torchs() -> Strategy:
@@ -110,6 +146,8 @@ def _estimator(setting: Setting) -> Roofline:
     """Returns the estimator of the device at hand, as far as it is known."""
     if setting.device == "cpu":
         return Roofline(device="cpu")
+    if setting.is_virtual:
+        return Roofline(device="a100")
     return Roofline(device="h200" if "H200" in torch.cuda.get_device_name() else "a100")
 
 
@@ -121,17 +159,17 @@ def _plan(graph: remat.Graph, cost_model: remat.CostModel) -> remat.Plan:
 
 def _figures(
     who: str, graph: remat.Graph, plan: remat.Plan, default: remat.Plan, estimator: Roofline, step: dict[str, Any]
-) -> dict[str, float]:
+) -> dict[str, float | None]:
     problem = RecomputeTime(estimator).pose(graph)
     share = PlanFacts.of(graph, plan).saved_bytes / PlanFacts.of(graph, default).saved_bytes
     recompute_ns = remat.Choice.from_plan(problem, plan).cost(problem)
     return {f"{who}_share": 100 * share, f"{who}_recompute_ms": recompute_ns / 1e6, **_step(who, step)}
 
 
-def _step(who: str, step: dict[str, Any]) -> dict[str, float]:
+def _step(who: str, step: dict[str, Any]) -> dict[str, float | None]:
     return {
         f"{who}_saved_mib": step["saved_bytes"] / 2**20,
-        f"{who}_step_ms": 1e3 * step["median_s"],
+        f"{who}_step_ms": 1e3 * step["median_s"] if step["median_s"] else None,
         f"{who}_peak_mib": step["peak_bytes"] / 2**20,
     }
 
@@ -186,6 +224,8 @@ def _headings(who: str) -> dict[str, str]:
         f"{who}_recompute_ms": f"{name}: recompute time on a roofline, ms",
         f"{who}_step_ms": f"{name}: step, ms",
         f"{who}_peak_mib": f"{name}: peak, MiB",
+        f"{who}_moved_mib": f"{name}: moved, MiB",
+        **{f"{who}_{figure}": f"{name}: {words}" for figure, words in FIGURES.items()},
     }
 
 
@@ -206,9 +246,9 @@ NOTES = """
   plain-AC", 1 "like default torch.compile".
 - Ours: pre-norm layers with fused attention and GeLU written out. On CUDA 8 layers of width 2048 with 16 heads, batch
   8, 2048 tokens, bfloat16; small: 2 layers of width 128 with 4 heads, batch 8, 128 tokens (float32 on the CPU).
-- A budget is a fraction of what PyTorch's default saves, for both: ours is given it in bytes (a fraction would be one
-  of what the fastest plan saves, which is more). PyTorch prices recomputing by flops and fills the budget by its
-  dynamic program, its defaults; ours prices it by the roofline of an H200 or A100, or of a desktop CPU.
+- A budget is a fraction of what PyTorch's default saves, for both: ours is given it in bytes. PyTorch prices
+  recomputing by flops and fills the budget by its dynamic program, its defaults; ours prices it by the roofline of an
+  H200 or A100, or of a desktop CPU. Without a device, kernels are scheduled for an A100, and times are modelled.
 - "products and attention saved, all else recomputed" is the plan with the fewest saved bytes in which no matrix product
   and no attention runs twice; normalizations are recomputed with the pointwise operators.
 - Steps are measured: forward and backward pass with the mean of squares as the loss, both ways in turns. Outputs and
