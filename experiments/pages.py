@@ -26,7 +26,15 @@ from experiments.accuracy import (
     traffic_error_report,
     triton_interpreter,
 )
-from experiments.bench import budget_gap, budget_kernels, budgets, default_plan, gpu_plans_page, predictor_speed
+from experiments.bench import (
+    budget_gap,
+    budget_kernels,
+    budget_steps,
+    budgets,
+    default_plan,
+    gpu_plans_page,
+    predictor_speed,
+)
 from experiments.corpus import readme
 from experiments.paper.measure_table import written
 from experiments.paper.row_file import Rows
@@ -40,6 +48,7 @@ INSTANCES = Path(__file__).parent / "instances"
 WRITERS: Mapping[str, Callable[[dict[str, Any]], str]] = {
     "budget_gap": budget_gap.markdown,
     "budget_kernels": budget_kernels.markdown,
+    "budget_steps": budget_steps.markdown,
     "budgets": budgets.markdown,
     "compiled_peaks": compiled_peaks.markdown,
     "default_plan": default_plan.markdown,
