@@ -72,15 +72,15 @@ def test_several_calls_are_added_up_as_the_budget_counts_them() -> None:
     assert step.report().held_bytes == kept.bytes
 
 
-def test_a_step_without_a_plan_of_ours_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_step_without_a_plan_of_ours_says_why() -> None:
     impossible = remat.compile(Model(), plan=remat.Plan(("nothing",), ()), on_error="fallback", codegen=False)
     with pytest.warns(UserWarning, match="falls back"):
         impossible(batch()).sum().backward()
     assert "runs PyTorch's own plan: Plan.saved names 'nothing'" in str(impossible.report())
-    monkeypatch.setattr(torch._dynamo.config, "disable", True)
     torch.compiler.reset()
-    for off in (remat.compile(Model(), codegen=False), remat.compile(torch.sin), remat.compile(Model().forward)):
-        assert "torch.compile is switched off" in str(off.report())
+    with torch._dynamo.config.patch(disable=True):
+        for off in (remat.compile(Model(), codegen=False), remat.compile(torch.sin), remat.compile(Model().forward)):
+            assert "torch.compile is switched off" in str(off.report())
 
 
 def test_a_replayed_plan_is_reported_as_one() -> None:

@@ -97,8 +97,8 @@ class Planned:
 class Report:
     """Says what was chosen for each graph, beside PyTorch's default, and saving all that the backward pass reads.
 
-    `print` it for a table; sizes in bytes are in `as_frame()`. Without recomputing, that is what autograd keeps,
-    counted in operators of the joint graph. Peaks are predicted, as by `remat.timeline`.
+    `print` it for a table; sizes in bytes are in `as_frame()`. Without recomputing, that is about what autograd
+    keeps, in operators of the joint graph. Peaks are predicted, as by `remat.timeline`.
 
     Attributes:
         graphs: in the order in which they were planned; of one that was planned again, the last plan.
