@@ -141,6 +141,27 @@ def test_every_size_is_planned_within_the_budget() -> None:
     assert ROWS[-1] == rows
 
 
+def test_what_a_function_holds_counts_though_its_graph_does_not_read_it() -> None:
+    model = Model()
+    model.register_buffer("cache", torch.zeros(250_000))
+
+    class Trainer:
+        def __init__(self) -> None:
+            self.model = model
+
+        def loss(self, x: Tensor) -> Tensor:
+            return self.model(x)
+
+    def loss(x: Tensor) -> Tensor:
+        return model(x)
+
+    for target in (model, loss, Trainer().loss):
+        torch.compiler.reset()
+        step = remat.compile(target, cost_model=MemoryBudget("1MB", of="device"), codegen=False)
+        with pytest.raises(Infeasible, match=r"does not fit into 1000000 bytes"):
+            step(torch.randn(8, WIDTH))
+
+
 def test_limits_of_the_peak_and_of_the_device_add_up() -> None:
     model, x = Model(), torch.randn(64, WIDTH)
     least = forecast(model, x, budget=MemoryBudget(0.0, of="peak")).plans[-1].passes_bytes

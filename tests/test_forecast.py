@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import subprocess
 import sys
@@ -21,11 +22,12 @@ import remat
 from costmodels import MemoryBudget
 from experiments.accuracy.forecast_error import BUDGET, MODELS, RESULTS, errors, summary
 from experiments.bench.forecast_large import told
-from remat import Infeasible, InvalidOption, Plan, Timeline
+from remat import CaptureError, Infeasible, InvalidOption, Plan, Timeline
 from remat.predict.whole_step import Forecast, OptimizerMemory, Surroundings
 from remat.pytorch.ahead.forecasting import NOTHING_RECOMPUTED, PYTORCH
 from remat.pytorch.measure.peak import peak_bytes
 from remat.pytorch.read.optimizer_memory import optimizer_memory, optimizer_named
+from remat.pytorch.seam.held import held_tensors
 
 CPU = torch.device("cpu")
 
@@ -237,12 +239,101 @@ def test_with_a_budget_of_the_device_a_larger_batch_fits() -> None:
 
 def test_what_is_no_optimizer_is_refused() -> None:
     x = torch.randn(4, 64)
-    with pytest.raises(InvalidOption, match="optimizer must make an optimizer of parameters"):
+    with pytest.raises(InvalidOption, match="optimizer must make an optimizer of these parameters"):
         remat.forecast(Perceptron(), x, optimizer=len)  # type: ignore[arg-type]
-    with pytest.raises(InvalidOption, match="looks at the contents of tensors"):
+    with pytest.raises(InvalidOption, match=r"without the contents of tensors.*Adafactor does not"):
         remat.forecast(Perceptron(), x, optimizer=torch.optim.Adafactor)
     with pytest.raises(InvalidOption, match=r"torch.optim has no optimizer 'adamv'; did you mean 'adamw?'\?"):
         optimizer_named("adamv")
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("lbfgs", r"without a closure, .* LBFGS does not"),
+        ("muon", r"Muon only supports 2D parameters"),
+        ("sgd:lr=-1", r"Invalid learning rate: -1"),
+        ("sgd:momentums=1", r"unexpected keyword argument 'momentums'"),
+        ("sgd:momentum=foo", r"must be KEY=VALUE with a value in JSON, .* got 'momentum=foo'"),
+        ("sgd:nesterov=True", r"must be KEY=VALUE with a value in JSON, .* got 'nesterov=True'"),
+    ],
+)
+def test_optimizers_that_a_forecast_cannot_run_say_why(name: str, why: str) -> None:
+    with pytest.raises(InvalidOption, match=why):
+        optimizer_memory(optimizer_named(name), [torch.empty(4)], gpu=False)
+
+
+def test_without_parameters_an_optimizer_holds_nothing() -> None:
+    x = torch.randn(4, 8, requires_grad=True)
+    told = remat.forecast(nn.Tanh(), x, optimizer=torch.optim.AdamW)
+    assert told.optimizer == OptimizerMemory()
+
+
+class Trainer:
+    def __init__(self, model: nn.Module) -> None:
+        self.model = model
+
+    def loss(self, x: Tensor) -> Tensor:
+        return self.model(x)
+
+
+def test_the_parameters_of_a_function_count() -> None:
+    model, x = Perceptron(), torch.randn(8, 64)
+    told = remat.forecast(model, x, optimizer=momentum)
+    assert told.parameter_bytes
+
+    def loss(x: Tensor) -> Tensor:
+        return model(x)
+
+    for function in (loss, Trainer(model).loss, functools.partial(lambda m, x: m(x), model)):
+        found = remat.forecast(function, x, optimizer=momentum)
+        assert (found.parameter_bytes, found.buffer_bytes) == (told.parameter_bytes, told.buffer_bytes)
+        assert found.optimizer == told.optimizer
+        assert found[PYTORCH].peak_bytes == told[PYTORCH].peak_bytes
+
+
+def test_all_modules_that_python_code_holds_are_found() -> None:
+    class Listed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.parts = [nn.Linear(4, 4)]  # not registered
+
+    blocks = [Listed() for _ in range(8)]
+    found = held_tensors(lambda x: [block.parts[0](x) for block in blocks], ())
+    assert len(found) == 2 * len(blocks)
+
+
+def test_a_function_whose_parameters_are_not_found_is_refused() -> None:
+    trainer = Trainer(Perceptron())
+    with pytest.raises(InvalidOption, match=r"model must be a torch.nn.Module, .* bytes .* and 0 were found"):
+        remat.forecast(lambda x: trainer.loss(x).exp(), torch.randn(8, 64))
+
+
+def test_where_a_batch_of_one_cannot_be_captured_the_search_begins_at_two() -> None:
+    def step(batch: int) -> tuple[Any, ...]:
+        with FakeTensorMode():
+            return nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8)), (torch.empty(batch, 8),)
+
+    assert remat.largest_batch(step, "2KB") >= 2
+    assert remat.largest_batch(step, 100) == 0
+
+
+def test_steps_that_are_none_are_refused() -> None:
+    with pytest.raises(InvalidOption, match=r"step must take a batch size"):
+        remat.largest_batch(lambda: (Perceptron(), (torch.randn(4, 64),)), "1MB")  # type: ignore[arg-type, misc]
+    with pytest.raises(CaptureError, match=r"step must return \(model, tuple of args\) .* got \(Perceptron\)"):
+        remat.largest_batch(lambda batch: Perceptron(), "1MB")  # type: ignore[arg-type, return-value]
+
+
+def test_the_optimizer_of_the_caller_counts_for_a_budget_of_the_device() -> None:
+    """Where its own AdamW leaves no room for any plan."""
+    model, x = Perceptron(), torch.randn(4, 64)
+    limit = remat.forecast(model, x, optimizer=torch.optim.SGD)[PYTORCH].peak_bytes
+    budget = MemoryBudget(limit, of="device")
+    found = remat.forecast(model, x, optimizer=torch.optim.SGD, cost_models=[budget])
+    assert found.plans[-1].peak_bytes <= limit
+    with pytest.raises(Infeasible):
+        remat.forecast(model, x, cost_models=[budget])
 
 
 def test_the_command_says_what_fits(tmp_path: Path) -> None:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Callable, Sequence
+from functools import wraps
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 import typer
 
@@ -16,6 +17,7 @@ from remat.answer.plan import Plan
 from remat.answer.registry import DEFAULT_COST_MODEL, costmodel_class, solver_class
 from remat.answer.solver import Solver
 from remat.errors import CaptureError, InvalidOption, NotInstalled
+from remat.facts.given import model_and_arguments
 from remat.facts.graph import Graph
 from remat.improve.choose import choose
 from remat.problem.costmodel import CostModel
@@ -100,19 +102,13 @@ def load_factory(text: str) -> Callable[..., tuple[Any, tuple[Any, ...], dict[st
         raise CaptureError(f"cannot import {module_name!r}: {error}") from error
     if not hasattr(module, name):
         raise CaptureError(f"{module_name} has no {name!r}{near(name, dir(module))}")
-    return lambda *given: _model_and_arguments(text, getattr(module, name)(*given))
+    factory = getattr(module, name)
 
+    @wraps(factory)
+    def made(*given: Any) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
+        return model_and_arguments(text, factory(*given))
 
-def _model_and_arguments(text: str, made: Any) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
-    parts = list(cast(tuple[Any, ...], made)) if type(made) is tuple else [made]
-    if len(parts) == 2:
-        parts.append({})
-    if len(parts) == 3 and isinstance(parts[1], (tuple, list)) and isinstance(parts[2], dict):
-        return parts[0], tuple(cast(Sequence[Any], parts[1])), cast(dict[str, Any], parts[2])
-    got = ", ".join(type(part).__name__ for part in parts)
-    raise CaptureError(
-        f"{text} must return (model, tuple of args) or (model, tuple of args, dict of kwargs), got ({got})"
-    )
+    return made
 
 
 def _configured(plugin: type[_Plugin], pairs: Sequence[str]) -> _Plugin:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
-from remat.errors import InvalidOption, RematError
+from remat.errors import CaptureError, InvalidOption, RematError
 
 _T = TypeVar("_T")
 
@@ -28,3 +28,20 @@ def listed(label: str, given: Iterable[_T], error: type[RematError]) -> list[_T]
     if isinstance(given, str | bytes) or not isinstance(given, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise error(f"{label} must be a list or the like, got {cast(Any, given)!r}")
     return list(given)
+
+
+def model_and_arguments(label: str, made: Any) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
+    """Reads what a factory returned: a model, arguments, and keyword arguments if there are any.
+
+    Raises:
+        CaptureError: it is something else.
+    """
+    parts = list(cast(tuple[Any, ...], made)) if type(made) is tuple else [made]
+    if len(parts) == 2:
+        parts.append({})
+    if len(parts) == 3 and isinstance(parts[1], (tuple, list)) and isinstance(parts[2], dict):
+        return parts[0], tuple(cast(Sequence[Any], parts[1])), cast(dict[str, Any], parts[2])
+    got = ", ".join(type(part).__name__ for part in parts)
+    raise CaptureError(
+        f"{label} must return (model, tuple of args) or (model, tuple of args, dict of kwargs), got ({got})"
+    )

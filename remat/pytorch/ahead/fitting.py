@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from inspect import signature
 from typing import Any
 
 from remat.errors import Infeasible, InvalidOption, LimitReached
+from remat.facts.given import model_and_arguments
 from remat.predict.whole_step import read_memory
 from remat.problem.costmodel import CostModel
 from remat.pytorch.ahead.forecasting import PYTORCH, forecast
@@ -25,26 +27,32 @@ def largest_batch(
     """Searches for the largest batch size with which training holds no more than so much memory; 0 if none does.
 
     The size is doubled until a batch does not fit, and then the gap is halved: some twenty forecasts, each of which
-    captures the model. Memory is taken to grow with the batch.
+    captures the model. Memory is taken to grow with the batch. Where one of 1 cannot be captured, as with batch
+    normalization, the search begins at 2.
 
     Args:
         step: from a batch size to (model, args) or (model, args, kwargs): what to forecast. Make fake tensors
             (`torch._subclasses.FakeTensorMode()`), and no batch takes memory.
         memory: of the device: bytes, or a size such as "80GB".
-        optimizer: from parameters to an optimizer, such as `torch.optim.AdamW`; None for none.
+        optimizer: from parameters to an optimizer, such as `torch.optim.AdamW`; None for none. It counts for
+            the plan of a budget of the device, too, in place of the budget's own.
         cost_model: of the plan, a name or an instance; None for PyTorch's plan. With
             `MemoryBudget("80GB", of="device")`, what makes a batch too large is that there is no plan for it.
         device: to train on, as in `remat.capture`.
 
     Raises:
-        CaptureError: see `remat.capture`.
-        InvalidOption: the memory, the optimizer or the cost model is none, or there seems to be no limit.
+        CaptureError: see `remat.capture`; or `step` returns something else.
+        InvalidOption: `step` takes no batch size; the memory, the optimizer or the cost model is none, or
+            there seems to be no limit.
     """
     most = read_memory(memory)
+    try:
+        signature(step).bind(1)
+    except TypeError as error:
+        raise InvalidOption(f"step must take a batch size, and nothing else that has no default: {error}") from error
 
     def fits(batch: int) -> bool:
-        model, args, *rest = step(batch)
-        kwargs: dict[str, Any] = rest[0] if rest else {}
+        model, args, kwargs = model_and_arguments("step", step(batch))
         models = () if cost_model is None else (cost_model,)
         try:
             found = forecast(model, *args, optimizer=optimizer, cost_models=models, device=device, **kwargs)
@@ -52,7 +60,13 @@ def largest_batch(
             return False
         return (found[PYTORCH] if cost_model is None else found.plans[-1]).peak_bytes <= most
 
-    good, bad = 0, 1
+    try:
+        least, does_fit = 1, fits(1)
+    except Exception:  # of any kind: what cannot be captured at all is raised for a batch of 2
+        least, does_fit = 2, fits(2)
+    if not does_fit:
+        return 0
+    good, bad = least, 2 * least
     while fits(bad):
         good, bad = bad, 2 * bad
         if bad > 2**_DOUBLINGS:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from torch import Tensor, nn
@@ -21,6 +21,8 @@ from remat.problem.costmodel import CostModel
 from remat.pytorch.read.capture import capture
 from remat.pytorch.read.optimizer_memory import MakeOptimizer, optimizer_memory
 from remat.pytorch.run.on_device import bytes_of, plan_on_device, trained
+from remat.pytorch.seam.compilations import name_of
+from remat.pytorch.seam.held import held_tensors
 from remat.pytorch.seam.torch_names import tree_leaves
 
 NOTHING_RECOMPUTED = "nothing recomputed"
@@ -44,17 +46,19 @@ def forecast(
     returns its loss.
 
     Args:
-        model: a module or function with one joint graph.
+        model: a module or function with one joint graph. The parameters of a function are those of the modules that
+            it refers to: in its closure, globals, arguments, or as a method in the attributes of its object.
         args, kwargs: what to call it with.
-        optimizer: from parameters to an optimizer, such as `torch.optim.AdamW`; None for none.
+        optimizer: from parameters to an optimizer, such as `torch.optim.AdamW`; None for none. It counts for
+            the plan of a budget of the device, too, in place of the budget's own.
         cost_models: names or instances, a plan each, such as `MemoryBudget(0.5)`; beside that which recomputes
             nothing, and PyTorch's default.
         device: to train on, as in `remat.capture`: None for the device of the model, or a GPU by name.
 
     Raises:
         CaptureError: see `remat.capture`.
-        InvalidOption: the optimizer is none, or a cost model is.
-        Infeasible: a budget is too small for any plan.
+        InvalidOption: the optimizer is none, or a cost model is; or a function has parameters that are not found.
+        Infeasible, LimitReached: a budget is too small for any plan, or for any that was found.
     """
     given = (
         [cost_models]
@@ -63,15 +67,17 @@ def forecast(
     )
     models = [find_costmodel(one) for one in given]
     graph = capture(model, *args, device=device, **kwargs)
-    module = getattr(model, "__self__", model)
-    parameters = list(module.parameters()) if isinstance(module, nn.Module) else []
-    buffers = list(module.buffers()) if isinstance(module, nn.Module) else []
+    held = held_tensors(model, (args, kwargs))
+    _check_found(model, held, graph)
+    parameters = [tensor for tensor in held if isinstance(tensor, nn.Parameter)]
+    buffers = [tensor for tensor in held if not isinstance(tensor, nn.Parameter)]
     inputs = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
     gpu = graph.meta.get("device") == "cuda"
     alive = [*parameters, *buffers, *inputs]
     plans = {NOTHING_RECOMPUTED: nothing_recomputed(graph)}
     for name, one in {PYTORCH: find_costmodel(DEFAULT_STEP_MODEL), **{label(one): one for one in models}}.items():
-        solution = plan_on_device(graph, one, None, alive) if one.device_limits else choose(graph, one)
+        on_device = bool(one.device_limits)
+        solution = plan_on_device(graph, one, None, alive, optimizer=optimizer) if on_device else choose(graph, one)
         assert solution.plan is not None  # both raise where there is none
         plans[name] = solution.plan
     own = bytes_of(parameters), bytes_of(buffers), bytes_of(inputs)
@@ -82,6 +88,21 @@ def forecast(
         for name, plan in plans.items()
     ]
     return Forecast(*own, around.gradient_bytes, taken, tuple(found))
+
+
+def _check_found(model: Callable[..., Any], held: Sequence[Tensor], graph: Graph) -> None:
+    """Checks that the parameters that a graph reads are among those that were found.
+
+    Raises:
+        InvalidOption: some are not.
+    """
+    found, read = sum(tensor.nbytes for tensor in held), int(graph.bytes[graph.parameter].sum())
+    if found < read and not isinstance(getattr(model, "__self__", model), nn.Module):
+        raise InvalidOption(
+            f"model must be a torch.nn.Module, or a function that refers to its modules: {name_of(model)} reads "
+            f"{read} bytes of parameters and buffers, and {found} were found. "
+            f"Pass a module, such as one that computes the loss"
+        )
 
 
 def nothing_recomputed(graph: Graph) -> Plan:

@@ -77,9 +77,10 @@ def optimizer_memory(make: MakeOptimizer | None, parameters: Sequence[Tensor], *
         gpu: as on a GPU, where torch's optimizers update all parameters at once unless they are told otherwise.
 
     Raises:
-        InvalidOption: it makes no optimizer of parameters, or one that looks at their contents.
+        InvalidOption: it makes no optimizer of these parameters, or one that cannot step without their contents, or
+            without a closure.
     """
-    if make is None:
+    if make is None or not parameters:
         return OptimizerMemory()
     # Where torch compiles, optimizers write their steps otherwise than where they run.
     with FakeTensorMode(), swapped(torch.compiler, "is_compiling", lambda: False):
@@ -90,9 +91,9 @@ def _two_steps(make: MakeOptimizer, stand_ins: Sequence[nn.Parameter], *, gpu: b
     try:
         optimizer = make(stand_ins)
         groups: list[dict[str, Any]] = optimizer.param_groups
-    except (TypeError, AttributeError) as error:
+    except Exception as error:  # whatever its author raises
         raise InvalidOption(
-            f"optimizer must make an optimizer of parameters, as torch.optim.AdamW does, got {make!r} ({error})"
+            f"optimizer must make an optimizer of these parameters, as torch.optim.AdamW does, got {make!r} ({error})"
         ) from error
     for group in groups:
         if gpu and "foreach" in group and group["foreach"] is None and not group.get("fused"):
@@ -110,9 +111,10 @@ def _two_steps(make: MakeOptimizer, stand_ins: Sequence[nn.Parameter], *, gpu: b
         try:
             with live:
                 optimizer.step()
-        except RuntimeError as error:
+        except Exception as error:
             raise InvalidOption(
-                f"{optimizer!r} looks at the contents of tensors, which a forecast has not: {error}"
+                f"optimizer must step without a closure, and without the contents of tensors, which a forecast has "
+                f"not; {type(optimizer).__name__} does not: {error}"
             ) from error
         peaks.append(live.most)
     state = sum({id(storage): storage.nbytes() for storage in _storages(optimizer)}.values())
@@ -142,8 +144,18 @@ def optimizer_named(text: str) -> MakeOptimizer:
         raise InvalidOption(
             f"torch.optim has no optimizer {name!r}{near(name.lower(), classes) or ';'} there are: {', '.join(classes)}"
         )
-    given = {key: json.loads(value) for key, _, value in (option.partition("=") for option in options)}
-    return partial(classes[name.lower()], **given)
+    return partial(classes[name.lower()], **dict(map(_option, options)))
+
+
+def _option(text: str) -> tuple[str, Any]:
+    key, _, value = text.partition("=")
+    try:
+        return key, json.loads(value)
+    except ValueError as error:
+        raise InvalidOption(
+            f"an option of an optimizer must be KEY=VALUE with a value in JSON, such as momentum=0.9 or nesterov=true, "
+            f"got {text!r}"
+        ) from error
 
 
 def _is_optimizer(one: Any) -> bool:

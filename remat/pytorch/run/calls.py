@@ -20,6 +20,7 @@ from remat.pytorch.run.on_device import check_device, plan_on_device
 from remat.pytorch.run.shared_budget import Piece, SharedBudget
 from remat.pytorch.seam.compilations import is_whole
 from remat.pytorch.seam.fakes import owned
+from remat.pytorch.seam.held import held_tensors
 from remat.pytorch.seam.torch_names import storage_of, tree_leaves
 
 
@@ -57,7 +58,7 @@ class Compilation:
         budget: that it shares.
         others: other graphs may follow in the same step.
         given: the graph's inputs.
-        owned: the model's parameters and buffers, and what it was called with.
+        owned: the model's parameters and buffers, and what it was called with; nothing, where no device is limited.
         made_before: which of its inputs are activations of the run, by position.
         piece: what came of it; None as long as there is no plan.
     """
@@ -138,7 +139,10 @@ def compiling(graph_module: fx.GraphModule, inputs: Sequence[Any]) -> Generator[
     others = not (call.budget.is_alone and not call.graphs and is_whole(graph_module, call.model))
     tensors = [(i, value) for i, value in enumerate(inputs) if isinstance(value, Tensor)]
     made = frozenset(i for i, tensor in tensors if others and tensor.requires_grad and not tensor.is_leaf)
-    given, alive = [tensor for _, tensor in tensors], owned(call.model, call.arguments)
+    given = [tensor for _, tensor in tensors]
+    # With the arguments, which a graph need not read.
+    limited = call.budget.cost_model.device_limits
+    alive = [*held_tensors(call.model, call.arguments), *owned(call.model, call.arguments)] if limited else []
     token = _compilation.set(Compilation(call.budget, others, given, alive, made))
     try:
         yield _compilation.get()

@@ -18,7 +18,7 @@ from remat.facts.graph import Graph
 from remat.improve.peak_search import fit_peak
 from remat.predict.whole_step import Surroundings
 from remat.problem.costmodel import CostModel
-from remat.pytorch.read.optimizer_memory import optimizer_from, optimizer_memory
+from remat.pytorch.read.optimizer_memory import MakeOptimizer, optimizer_from, optimizer_memory
 from remat.pytorch.run.ranks import several_ranks
 from remat.pytorch.seam.torch_names import storage_of
 
@@ -41,7 +41,13 @@ def check_device(cost_model: CostModel, *, is_alone: bool) -> None:
 
 
 def plan_on_device(
-    graph: Graph, cost_model: CostModel, solver: Solver | None, alive: Sequence[Tensor], *, larger_bytes: int = 0
+    graph: Graph,
+    cost_model: CostModel,
+    solver: Solver | None,
+    alive: Sequence[Tensor],
+    *,
+    larger_bytes: int = 0,
+    optimizer: MakeOptimizer | None = None,
 ) -> Solution:
     """Finds the fastest plan with which training stays within the limits of a device, in the first step and later.
 
@@ -51,6 +57,7 @@ def plan_on_device(
         solver: as for `remat.improve.peak_search.fit_peak`.
         alive: what is there anyway: parameters, buffers, inputs. Trainable `nn.Parameter`s are those of the optimizer.
         larger_bytes: by how much the inputs are larger at the sizes that the graph is planned for.
+        optimizer: counts in place of those that the limits name; None for those.
 
     Raises:
         Infeasible, LimitReached: no plan is small enough, or none was found.
@@ -59,8 +66,8 @@ def plan_on_device(
     own_bytes, parameters = bytes_of(alive) + larger_bytes, trained(alive)
     gpu = graph.meta.get("device") == "cuda"
     around = [
-        Surroundings.of(graph, own_bytes, optimizer_memory(optimizer_from(limit.optimizer), parameters, gpu=gpu))
-        for limit in cost_model.device_limits
+        Surroundings.of(graph, own_bytes, optimizer_memory(make, parameters, gpu=gpu))
+        for make in (optimizer or optimizer_from(limit.optimizer) for limit in cost_model.device_limits)
     ]
     rooms = [one.room(limit.bytes) for one, limit in zip(around, cost_model.device_limits, strict=True)]
     problem = cost_model.pose_without_peak(graph)

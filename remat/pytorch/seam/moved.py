@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping, MutableMapping
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
-from functools import partial
-from types import CellType, FunctionType, MethodType
+from contextlib import contextmanager
+from types import CellType
 from typing import Any, cast
 
 import torch
@@ -14,13 +12,13 @@ from torch import Tensor, nn
 
 from remat.errors import CaptureError
 from remat.pytorch.seam.fakes import is_fake
-from remat.pytorch.seam.torch_names import FakeTensorMode, tree_leaves, tree_map
+from remat.pytorch.seam.held import REGISTERED, Held
+from remat.pytorch.seam.torch_names import FakeTensorMode, tree_map
 
 Call = tuple[tuple[Any, ...], dict[str, Any]]
 """Arguments, and keyword arguments."""
 
 _KINDS = (Tensor, nn.Parameter)
-_REGISTERED = ("_parameters", "_buffers", "_modules")
 
 
 @contextmanager
@@ -58,7 +56,7 @@ def moved(
 
     before: list[tuple[MutableMapping[str, Any], dict[str, Any]]] = []
     cells: list[tuple[CellType, Any]] = []
-    held = _Held()
+    held = Held()
     held.look_into((model_or_fn, args, kwargs))
     try:
         for cell in held.cells:
@@ -68,7 +66,7 @@ def moved(
             own: dict[str, Any] = vars(module)
             for place in (own["_parameters"], own["_buffers"], own):
                 before.append((place, dict(place)))
-                place.update({name: tree_map(fake, value) for name, value in place.items() if name not in _REGISTERED})
+                place.update({name: tree_map(fake, value) for name, value in place.items() if name not in REGISTERED})
         for place, name in held.named:
             before.append((place, dict(place)))
             place[name] = tree_map(fake, place[name])
@@ -80,64 +78,6 @@ def moved(
             place.update(content)
         for cell, content in cells:
             cell.cell_contents = content
-
-
-@dataclass
-class _Held:
-    """Collects what a callable computes with.
-
-    Attributes:
-        modules: by their `id`.
-        cells: of closures, with tensors in them.
-        named: the globals of a function, and a name in them that stands for a tensor.
-        seen: the `id` of everything that was looked into.
-    """
-
-    modules: dict[int, nn.Module] = field(default_factory=dict[int, nn.Module])
-    cells: list[CellType] = field(default_factory=list[CellType])
-    named: list[tuple[dict[str, Any], str]] = field(default_factory=list[tuple[dict[str, Any], str]])
-    seen: set[int] = field(default_factory=set[int])
-
-    def look_into(self, value: Any) -> None:
-        """Looks into a value, and into all that it refers to."""
-        if id(value) in self.seen or isinstance(value, type | Tensor):
-            return
-        self.seen.add(id(value))
-        if isinstance(value, nn.Module):
-            self.modules |= {id(module): module for module in value.modules()}
-            for module in value.modules():
-                self.look_into([held for name, held in vars(module).items() if name not in _REGISTERED])
-        elif isinstance(value, FunctionType):
-            self._look_into_function(value)
-        elif isinstance(value, partial):
-            self.look_into([value.func, value.args, value.keywords])
-        elif isinstance(value, MethodType):
-            self.look_into([value.__self__, value.__func__])
-        elif isinstance(value, list | tuple | dict):
-            for leaf in tree_leaves(value):
-                self.look_into(leaf)
-        elif callable(value):
-            self.look_into([*getattr(value, "__dict__", {}).values()])
-
-    def _look_into_function(self, function: FunctionType) -> None:
-        if function.__module__.partition(".")[0] == "torch":
-            return
-        for cell in function.__closure__ or ():
-            with suppress(ValueError):  # nothing is assigned to it yet
-                if _has_tensors(cell.cell_contents):
-                    self.cells.append(cell)
-                self.look_into(cell.cell_contents)
-        self.look_into([function.__defaults__, function.__kwdefaults__])
-        for name in function.__code__.co_names:
-            value = function.__globals__.get(name)
-            if isinstance(value, Tensor):
-                self.named.append((function.__globals__, name))
-            elif isinstance(value, nn.Module | FunctionType | list | tuple | dict):
-                self.look_into(value)
-
-
-def _has_tensors(value: Any) -> bool:
-    return any(isinstance(leaf, Tensor) for leaf in tree_leaves(value))
 
 
 def _fake(tensor: Tensor, device: torch.device, mode: FakeTensorMode) -> Tensor:

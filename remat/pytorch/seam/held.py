@@ -1,0 +1,106 @@
+"""What a callable computes with: the modules and tensors that it refers to, wherever Python code holds them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from types import CellType, FunctionType, MethodType
+from typing import Any
+
+from torch import Tensor, nn
+
+from remat.pytorch.seam.torch_names import tree_leaves
+
+REGISTERED = ("_parameters", "_buffers", "_modules")
+"""Where a module holds what it has registered."""
+
+
+def held_tensors(model: Callable[..., Any], args: Any) -> list[Tensor]:
+    """Lists what a model holds from step to step: parameters and buffers, each once.
+
+    Of a module, or a method of one, it is all that the module has. Of another callable it is what `Held` finds: for
+    a method, in the attributes of its object; for a function, in its closure, defaults, globals and arguments.
+
+    Args:
+        model: a module or function.
+        args: what it is called with. Tensors among them are left out.
+    """
+    module = getattr(model, "__self__", model)
+    if isinstance(module, nn.Module):
+        return [*module.parameters(), *module.buffers()]
+    held = Held()
+    held.look_into((model, args))
+    return held.tensors
+
+
+@dataclass
+class Held:
+    """Collects what a callable computes with.
+
+    Attributes:
+        modules: by their `id`.
+        cells: of closures, with tensors in them.
+        named: the globals of a function, and a name in them that stands for a tensor.
+        seen: all that was looked into, by its `id`, which is its own as long as it is held here.
+    """
+
+    modules: dict[int, nn.Module] = field(default_factory=dict[int, nn.Module])
+    cells: list[CellType] = field(default_factory=list[CellType])
+    named: list[tuple[dict[str, Any], str]] = field(default_factory=list[tuple[dict[str, Any], str]])
+    seen: dict[int, Any] = field(default_factory=dict[int, Any])
+
+    @property
+    def tensors(self) -> list[Tensor]:
+        """Parameters and buffers of the modules, and the tensors of closures and globals; each once."""
+        own = [tensor for one in self.modules.values() for tensor in (*one.parameters(False), *one.buffers(False))]
+        contents = [*(cell.cell_contents for cell in self.cells), *(place[name] for place, name in self.named)]
+        loose = [leaf for leaf in tree_leaves(contents) if isinstance(leaf, Tensor)]
+        return list({id(tensor): tensor for tensor in (*own, *loose)}.values())
+
+    def look_into(self, value: Any) -> None:
+        """Looks into a value, and into all that it refers to."""
+        if id(value) in self.seen or isinstance(value, type | Tensor):
+            return
+        self.seen[id(value)] = value
+        if isinstance(value, nn.Module):
+            self.modules |= {id(module): module for module in value.modules()}
+            for module in value.modules():
+                self.look_into([held for name, held in vars(module).items() if name not in REGISTERED])
+        elif isinstance(value, FunctionType):
+            self._look_into_function(value)
+        elif isinstance(value, partial):
+            self.look_into([value.func, value.args, value.keywords])
+        elif isinstance(value, MethodType):
+            self._look_into_method(value)
+        elif isinstance(value, list | tuple | dict):
+            for leaf in tree_leaves(value):
+                self.look_into(leaf)
+        elif callable(value):
+            self.look_into([*getattr(value, "__dict__", {}).values()])
+
+    def _look_into_method(self, method: MethodType) -> None:
+        self.look_into([method.__self__, method.__func__])
+        if not isinstance(method.__self__, type):  # such as a trainer, which holds its model
+            self.look_into([*getattr(method.__self__, "__dict__", {}).values()])
+
+    def _look_into_function(self, function: FunctionType) -> None:
+        if function.__module__.partition(".")[0] == "torch":
+            return
+        for cell in function.__closure__ or ():
+            with suppress(ValueError):  # nothing is assigned to it yet
+                if _has_tensors(cell.cell_contents):
+                    self.cells.append(cell)
+                self.look_into(cell.cell_contents)
+        self.look_into([function.__defaults__, function.__kwdefaults__])
+        for name in function.__code__.co_names:
+            value = function.__globals__.get(name)
+            if isinstance(value, Tensor):
+                self.named.append((function.__globals__, name))
+            elif isinstance(value, nn.Module | FunctionType | list | tuple | dict):
+                self.look_into(value)
+
+
+def _has_tensors(value: Any) -> bool:
+    return any(isinstance(leaf, Tensor) for leaf in tree_leaves(value))
