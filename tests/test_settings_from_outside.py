@@ -12,7 +12,7 @@ from torch import Tensor
 import remat
 from costmodels import MemoryBudget
 from remat.pytorch.run.compile import backend
-from remat.pytorch.run.report import Planned
+from remat.pytorch.run.planned import Planned
 from remat.pytorch.seam.torch_settings import fresh_compilation
 from tests.test_whole_run import WIDTH, Model
 

@@ -42,7 +42,8 @@ from remat.pytorch.run.cache_key import key_of
 from remat.pytorch.run.calls import compilation
 from remat.pytorch.run.chosen import Chosen
 from remat.pytorch.run.order import Order
-from remat.pytorch.run.report import Log, Planned
+from remat.pytorch.run.planned import Planned
+from remat.pytorch.run.report import Log
 from remat.pytorch.seam.torch_names import CustomPartitionerFn
 from remat.pytorch.seam.torch_partitioner import torchs_budget, torchs_budget_setting, torchs_choice
 

@@ -13,21 +13,16 @@ import os
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from rich.console import Console
 from rich.table import Table
 from torch import nn
 
-from remat.answer.plan import Plan
-from remat.answer.plan_facts import PlanFacts, no_recompute_saved_bytes
 from remat.errors import InvalidOption
-from remat.facts.graph import Graph
-from remat.improve.byte_budgets import default_plan
-from remat.predict.device_timeline import timeline
 from remat.pytorch.run import ranks
 from remat.pytorch.run.chosen import Chosen
+from remat.pytorch.run.planned import Planned
 from remat.words import human_bytes
 
 if TYPE_CHECKING:
@@ -37,60 +32,6 @@ _LOGGER = logging.getLogger("remat")
 _LOGGER.addHandler(logging.NullHandler())
 _RECENT = 64
 """How many graphs `remat.last_report()` remembers."""
-
-
-@dataclass(frozen=True, eq=False)
-class Planned:
-    """A joint graph, and the plan that it runs.
-
-    Attributes:
-        graph: at the sizes that it was planned for.
-        chosen: the plan, and who chose it.
-        cost_model: under which cost model.
-        seconds: that reading the graph, choosing and checking took.
-    """
-
-    graph: Graph
-    chosen: Chosen
-    cost_model: str
-    seconds: float
-
-    @property
-    def plan(self) -> Plan:
-        """What is saved and recomputed."""
-        return self.chosen.plan
-
-    @cached_property
-    def facts(self) -> PlanFacts:
-        """What the plan saves and recomputes, in names and bytes."""
-        return PlanFacts.of(self.graph, self.plan)
-
-    @cached_property
-    def row(self) -> dict[str, Any]:
-        """The columns of `Report.as_frame` about this graph."""
-        default = default_plan(self.graph)
-        plans = {"": self.plan, "default_": default}
-        peaks = {f"{who}peak_bytes": plan and timeline(self.graph, plan).peak_bytes for who, plan in plans.items()}
-        return {
-            "values": len(self.graph),
-            "saved_bytes": self.facts.saved_bytes,
-            "default_saved_bytes": default and PlanFacts.of(self.graph, default).saved_bytes,
-            "no_recompute_saved_bytes": no_recompute_saved_bytes(self.graph),
-            **peaks,
-            "recomputed_ops": len(self.facts.recomputed_ops),
-            "cost_model": self.cost_model,
-            "chosen_by": self.chosen.by,
-            "gap": self.chosen.gap,
-            "is_proven": self.chosen.is_proven,
-            "seconds": self.seconds,
-        }
-
-    def __str__(self) -> str:
-        """For the log."""
-        return (
-            f"a graph of {len(self.graph)} values saves {human_bytes(self.facts.saved_bytes)}, recomputes "
-            f"{len(self.facts.recomputed_ops)} operators ({self.cost_model}, {self.chosen.by}, {self.seconds:.2f} s)"
-        )
 
 
 @dataclass(frozen=True, eq=False)

@@ -9,11 +9,9 @@ and compiled again. A graph that comes later is planned at the same price of mem
 from __future__ import annotations
 
 import warnings
-from collections import Counter, deque
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import TypeAlias
 
 from remat.answer.choice import Choice
 from remat.answer.plan import Plan
@@ -30,10 +28,8 @@ from remat.problem.weights import Weights
 from remat.proof.solve import solve
 from remat.pytorch.run import ranks
 from remat.pytorch.run.chosen import Chosen
+from remat.pytorch.run.live_calls import LiveCalls, Together, largest
 from remat.words import human_bytes
-
-Together: TypeAlias = frozenset[tuple[str, int]]
-"""Keys of pieces, and how many calls of each are alive at the same time."""
 
 _REPLANNED = 2
 """How often all graphs are planned again at most; the last time they save the least they can.
@@ -95,10 +91,7 @@ class SharedBudget:
         self._plans: Mapping[str, Chosen] = {}
         self._price: Weights | None = None
         self._solver: Solver | None = None
-        self._live: Counter[str] = Counter()
-        self._released: deque[str] = deque()
-        self._handed: dict[int, int] = {}
-        self._seen: dict[Together, int] = {}
+        self._calls = LiveCalls()
         self._planned: set[Together] = set()
         self._waited = 0
         self._has_warned = self._has_told_of_the_peak = False
@@ -119,8 +112,7 @@ class SharedBudget:
     @property
     def held_bytes(self) -> int:
         """What the calls save that are alive now, by their plans."""
-        self._count_released()
-        return self._held(frozenset(self._live.items())) + sum(self._handed.values())
+        return self._held(self._calls.together) + self._calls.handed_bytes
 
     def plan_for(self, graph: Graph, solver: Solver | None, made_before: Collection[str], *, others: bool) -> Chosen:
         """Chooses a plan when a graph is compiled.
@@ -180,15 +172,14 @@ class SharedBudget:
             piece: what was called.
             handed: the bytes of each storage that another graph made for it, where no plan can know.
         """
-        self._count_released()
-        self._handed.update(handed)
         self._pieces.setdefault(piece.key, piece)
-        self._live[piece.key] += 1
-        limit = self.limit_bytes
-        if self.cost_model.device_limits and sum(self._live.values()) > 1 and not self._has_warned:
+        self._calls.began(piece.key, handed)
+        alive = dict(self._calls.together)
+        limit, calls = self.limit_bytes, sum(alive.values())
+        if self.cost_model.device_limits and calls > 1 and not self._has_warned:
             self._has_warned = True
             warnings.warn(
-                f"{sum(self._live.values())} calls of the model are alive at the same time; {self.cost_model!r} "
+                f"{calls} calls of the model are alive at the same time; {self.cost_model!r} "
                 f"counts one, and is not kept: run the backward pass of each call before the next call",
                 stacklevel=4,
             )
@@ -196,10 +187,9 @@ class SharedBudget:
             return
         if (held := self.held_bytes) > limit:
             self._has_warned = True
-            calls = sum(self._live.values())
             warnings.warn(
                 f"the budget of {limit} bytes ({human_bytes(limit)}) is exceeded in this step: {calls} calls of "
-                f"{len(self._live)} graphs, alive at the same time, save {held} bytes ({human_bytes(held)}). "
+                f"{len(alive)} graphs, alive at the same time, save {held} bytes ({human_bytes(held)}). "
                 f"{self._next}",
                 stacklevel=4,
             )
@@ -214,19 +204,7 @@ class SharedBudget:
 
     def ended(self, key: str) -> None:
         """Notes that what a call saved is free: from any thread, at any time."""
-        self._released.append(key)
-
-    def _count_released(self) -> None:
-        if self._released and self._live:
-            together = frozenset(self._live.items())
-            self._seen[together] = max(self._seen.get(together, 0), sum(self._handed.values()))
-        while self._released:
-            key = self._released.popleft()
-            self._live[key] -= 1
-            if not self._live[key]:
-                del self._live[key]
-        if not self._live:
-            self._handed.clear()
+        self._calls.ended(key)
 
     def begin_step(self) -> None:
         """Plans all graphs together, before a step, where what is alive at once has turned out to be other graphs.
@@ -234,19 +212,17 @@ class SharedBudget:
         Raises:
             Infeasible, LimitReached: there are no plans that keep the budget.
         """
-        self._count_released()
-        new = self._seen.keys() - self._planned
+        seen = self._calls.seen()
+        new = seen.keys() - self._planned
         if not new or self.cost_model.device_limits:
             return
-        if self._live and self._waited < _WAITS:  # several calls before a backward pass: let them end
+        if self._calls.together and self._waited < _WAITS:  # several calls before a backward pass: let them end
             self._waited += 1
             return
         self._waited = 0
         limit, several = self.limit_bytes, ranks.several_ranks()
         over = (
-            limit is not None
-            and not several
-            and any(self._held(together) + self._seen[together] > limit for together in new)
+            limit is not None and not several and any(self._held(together) + seen[together] > limit for together in new)
         )
         careful = any(
             self._pieces[key].is_careful
@@ -259,10 +235,10 @@ class SharedBudget:
             return
         is_last = self.generation == _REPLANNED - 1
         plans: dict[str, tuple[int, Chosen]] = {}
-        for together in _largest(self._seen):
+        for together in largest(seen):
             keys = sorted(together)
             parts = [replace(self._pieces[key].part, times=times) for key, times in keys]
-            beside = self._seen[together]
+            beside = seen[together]
             found, self._price, gap = plans_together(parts, self.cost_model, self._solver, beside_bytes=beside)
             by = "all graphs together"
             if is_last:
@@ -280,8 +256,7 @@ class SharedBudget:
 
     def most_held_bytes(self) -> int:
         """Says what all calls saved at most at the same time, by the plans that they have now."""
-        self._count_released()
-        return max((self._held(together) + beside for together, beside in self._seen.items()), default=0)
+        return max((self._held(together) + beside for together, beside in self._calls.seen().items()), default=0)
 
     def _least(self, part: Part) -> Plan:
         """Finds the plan of a part that takes least of what the budget limits: saved memory, or the peak."""
@@ -314,13 +289,3 @@ class SharedBudget:
 def has_budget(cost_model: CostModel) -> bool:
     """Whether a cost model limits memory."""
     return bool(cost_model.saved_limits or cost_model.limits_peak)
-
-
-def _largest(seen: Collection[Together]) -> list[Together]:
-    """Leaves out what is part of another one."""
-    counts = {together: dict(together) for together in seen}
-
-    def within(small: Together, large: Together) -> bool:
-        return all(counts[large].get(key, 0) >= times for key, times in small)
-
-    return [one for one in seen if not any(one != other and within(one, other) for other in seen)]

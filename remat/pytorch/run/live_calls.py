@@ -1,0 +1,73 @@
+"""Counts the calls of compiled graphs whose saved values are alive, and notes which of them were at the same time."""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Collection, Mapping
+from typing import TypeAlias
+
+Together: TypeAlias = frozenset[tuple[str, int]]
+"""Keys of graphs, and how many calls of each are alive at the same time."""
+
+
+class LiveCalls:
+    """Counts calls from their forward pass to their backward pass, by the keys of their graphs."""
+
+    def __init__(self) -> None:
+        self._live: Counter[str] = Counter()
+        self._released: deque[str] = deque()
+        self._handed: dict[int, int] = {}
+        self._seen: dict[Together, int] = {}
+
+    @property
+    def together(self) -> Together:
+        """The calls that are alive now."""
+        self._count_released()
+        return frozenset(self._live.items())
+
+    @property
+    def handed_bytes(self) -> int:
+        """What graphs have made for others that are alive, where no plan can know."""
+        return sum(self._handed.values())
+
+    def began(self, key: str, handed: Mapping[int, int]) -> None:
+        """Counts a call whose saved values are alive from now on.
+
+        Args:
+            key: of its graph.
+            handed: the bytes of each storage that another graph made for it, where no plan can know.
+        """
+        self._count_released()
+        self._handed.update(handed)
+        self._live[key] += 1
+
+    def ended(self, key: str) -> None:
+        """Notes that what a call saved is free: from any thread, at any time."""
+        self._released.append(key)
+
+    def seen(self) -> Mapping[Together, int]:
+        """Returns what was alive at the same time when calls ended, with the most that was handed over beside it."""
+        self._count_released()
+        return self._seen
+
+    def _count_released(self) -> None:
+        if self._released and self._live:
+            together = frozenset(self._live.items())
+            self._seen[together] = max(self._seen.get(together, 0), self.handed_bytes)
+        while self._released:
+            key = self._released.popleft()
+            self._live[key] -= 1
+            if not self._live[key]:
+                del self._live[key]
+        if not self._live:
+            self._handed.clear()
+
+
+def largest(seen: Collection[Together]) -> list[Together]:
+    """Leaves out what is part of another one."""
+    counts = {together: dict(together) for together in seen}
+
+    def within(small: Together, large: Together) -> bool:
+        return all(counts[large].get(key, 0) >= times for key, times in small)
+
+    return [one for one in seen if not any(one != other and within(one, other) for other in seen)]

@@ -1,0 +1,69 @@
+"""A joint graph with the plan that it runs, and what a report says of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from remat.answer.plan import Plan
+from remat.answer.plan_facts import PlanFacts, no_recompute_saved_bytes
+from remat.facts.graph import Graph
+from remat.improve.byte_budgets import default_plan
+from remat.predict.device_timeline import timeline
+from remat.pytorch.run.chosen import Chosen
+from remat.words import human_bytes
+
+
+@dataclass(frozen=True, eq=False)
+class Planned:
+    """A joint graph, and the plan that it runs.
+
+    Attributes:
+        graph: at the sizes that it was planned for.
+        chosen: the plan, and who chose it.
+        cost_model: under which cost model.
+        seconds: that reading the graph, choosing and checking took.
+    """
+
+    graph: Graph
+    chosen: Chosen
+    cost_model: str
+    seconds: float
+
+    @property
+    def plan(self) -> Plan:
+        """What is saved and recomputed."""
+        return self.chosen.plan
+
+    @cached_property
+    def facts(self) -> PlanFacts:
+        """What the plan saves and recomputes, in names and bytes."""
+        return PlanFacts.of(self.graph, self.plan)
+
+    @cached_property
+    def row(self) -> dict[str, Any]:
+        """The columns of `Report.as_frame` about this graph."""
+        default = default_plan(self.graph)
+        plans = {"": self.plan, "default_": default}
+        peaks = {f"{who}peak_bytes": plan and timeline(self.graph, plan).peak_bytes for who, plan in plans.items()}
+        return {
+            "values": len(self.graph),
+            "saved_bytes": self.facts.saved_bytes,
+            "default_saved_bytes": default and PlanFacts.of(self.graph, default).saved_bytes,
+            "no_recompute_saved_bytes": no_recompute_saved_bytes(self.graph),
+            **peaks,
+            "recomputed_ops": len(self.facts.recomputed_ops),
+            "cost_model": self.cost_model,
+            "chosen_by": self.chosen.by,
+            "gap": self.chosen.gap,
+            "is_proven": self.chosen.is_proven,
+            "seconds": self.seconds,
+        }
+
+    def __str__(self) -> str:
+        """For the log."""
+        return (
+            f"a graph of {len(self.graph)} values saves {human_bytes(self.facts.saved_bytes)}, recomputes "
+            f"{len(self.facts.recomputed_ops)} operators ({self.cost_model}, {self.chosen.by}, {self.seconds:.2f} s)"
+        )
