@@ -294,7 +294,8 @@ def test_an_option_reads_the_same_in_every_command() -> None:
         "--cost-model",
         "--solver",
         "--device",
-    }  # of another kind; one, or several; to measure
+        "factory",
+    }  # of another kind; one, or several; to measure; of a batch size
     assert len(said["--json",]) == 1
 
 

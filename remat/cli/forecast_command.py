@@ -19,7 +19,7 @@ def forecast(
     cost_models: Annotated[
         list[str] | None, typer.Option("--cost-model", "-m", metavar=PLUGIN, help="A plan of ours; repeatable.")
     ] = None,
-    memory: Annotated[str | None, typer.Option(help="Of the device, such as 80GB: says which plans fit.")] = None,
+    memory: Annotated[str | None, typer.Option(help="Of the device, such as 80GB.")] = None,
     device: DeviceName = None,
     as_json: Json = False,
 ) -> None:

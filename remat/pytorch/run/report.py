@@ -121,14 +121,18 @@ class Log:
 
     def add(self, planned: Planned) -> None:
         """Notes a plan that a graph runs, here and for `remat.last_report()`, and logs it."""
+        key = self._number, ranks.key_of_graph(planned.graph)
         for log in (self, _recent):
-            key = self._number, ranks.key_of_graph(planned.graph)
-            log._planned[key] = planned
-            log._planned.move_to_end(key)
-            if log._most is not None and len(log._planned) > log._most:
-                log._planned.popitem(last=False)
+            log.keep(key, planned)
         if _LOGGER.isEnabledFor(logging.INFO):
             _LOGGER.info("%s", planned)
+
+    def keep(self, key: tuple[int, str], planned: Planned) -> None:
+        """Keeps a plan as the last one, in place of that of the same key; of too many, forgets the first."""
+        self._planned[key] = planned
+        self._planned.move_to_end(key)
+        if self._most is not None and len(self._planned) > self._most:
+            self._planned.popitem(last=False)
 
     def note(self, text: str) -> None:
         """Notes a graph that runs without a plan of ours, and why."""
