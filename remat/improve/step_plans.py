@@ -67,6 +67,8 @@ class StepPlans:
                 self._look_about(limit_bytes)
         if self._known_within(limit_bytes) is None:
             self._try_default()
+        if self._known_within(limit_bytes) is None:  # the same plans for every limit that is hard to keep
+            self._look_about(self.cheapest.peak_bytes // 2)
         return self._known_within(limit_bytes)
 
     def _try_default(self) -> None:

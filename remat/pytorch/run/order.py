@@ -67,7 +67,7 @@ class Order:
             return self.compilation.plan(graph, self.joint_graph, self.solver)
         if self.compilation is not None and self.compilation.budget.limit_bytes is not None:
             part = part_of(graph, self.cost_model)
-            return Chosen(part.least.plan(part.problem), "least memory")
+            return Chosen(part.least.plan(part.problem), "least saved")
         return Chosen.of(choose(graph, self.cost_model, self.solver))
 
     def settled(self, graph: Graph, plan: Plan) -> None:

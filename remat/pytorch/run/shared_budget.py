@@ -11,7 +11,6 @@ from __future__ import annotations
 import warnings
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from fractions import Fraction
 
 from remat.answer.choice import Choice
 from remat.answer.plan import Plan
@@ -143,7 +142,7 @@ class SharedBudget:
             except RematError:
                 if room == limit:  # nothing else is alive
                     raise
-        return Chosen(self._least(part), "least memory")
+        return Chosen(part.least.plan(part.problem), "least saved")
 
     def _within(self, part: Part, room: int | None) -> Chosen:
         """Finds the best plan in a number of bytes; None for the graph's own part of the budget."""
@@ -242,7 +241,7 @@ class SharedBudget:
             found, self._price, gap = plans_together(parts, self.cost_model, self._solver, beside_bytes=beside)
             by = "all graphs together"
             if is_last:
-                found, by, gap = [self._least(part) for part in parts], "least memory", None
+                found, by, gap = [part.least.plan(part.problem) for part in parts], "least saved", None
             self._tell_of_the_peak(parts, found)
             for (key, _), part, plan in zip(keys, parts, found, strict=True):
                 saved = Choice.from_plan(part.problem, plan).saved_bytes(part.problem)
@@ -257,14 +256,6 @@ class SharedBudget:
     def most_held_bytes(self) -> int:
         """Says what all calls saved at most at the same time, by the plans that they have now."""
         return max((self._held(together) + beside for together, beside in self._calls.seen().items()), default=0)
-
-    def _least(self, part: Part) -> Plan:
-        """Finds the plan of a part that takes least of what the budget limits: saved memory, or the peak."""
-        if not self.cost_model.limits_peak:
-            return part.least.plan(part.problem)
-        plan = fit_peak(part.graph, part.problem, (Fraction(0),), self._solver or QUICK_BUDGET_SOLVER).plan
-        assert plan is not None  # a fraction is at least the smallest peak that is found
-        return plan
 
     def _tell_of_the_peak(self, parts: Sequence[Part], plans: Sequence[Plan]) -> None:
         """Warns once where a budget of saved memory makes the peak higher than PyTorch's default plans have it."""
