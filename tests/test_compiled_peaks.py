@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 import torch
 from depth import deep, deep_except
+from torch import nn
+from torch.nn import functional
 
 import remat
 from costmodels import ByteTraffic, MemoryBudget
@@ -42,12 +44,40 @@ def solved(graph: remat.Graph, cost_model: remat.CostModel) -> remat.Plan:
         pytest.param("MLP-Mixer", marks=deep),
         pytest.param("nn.TransformerEncoder", marks=deep),
         pytest.param("LSTM cells", marks=deep),
+        "mixture of experts: top-k, scatter",  # products by a single column are sums
+        pytest.param("PointNet: batch norm, max over points", marks=deep),  # a view decides a layout
+        pytest.param("channel shuffle, adaptive max pooling", marks=deep),  # copied for one reader alone
+        pytest.param("DLRM: embedding bags, pairs of products", marks=deep),  # what a call sorts
+        pytest.param("generator: reflection, instance norm", marks=deep),
+        pytest.param("sort, cummax, median", marks=deep),  # what a call returns and nobody reads
+        pytest.param("contrastive: normalize, logsumexp", marks=deep),  # a diagonal is written in place
+        pytest.param("HF SegFormer: reduced attention", marks=deep),  # images that are smaller than a filter
     ],
 )
 def test_a_step_allocates_what_is_predicted(model: str, plan: str) -> None:
     """Kernels are left out: they allocate nothing."""
     torch.manual_seed(0)
-    graph, chosen, bytes_ = measured((*KERNEL_ZOO[model](), None), PLANS[plan], kernels=False)
+    graph, chosen, bytes_ = measured((*(KERNEL_ZOO | HELD_OUT)[model](), None), PLANS[plan], kernels=False)
+    assert remat.timeline(graph, chosen).peak_bytes == pytest.approx(bytes_, rel=0.005)
+
+
+class Pooled(nn.Module):
+    """Averages over windows: the backward pass is handed an image that no kernel reads, and holds it to its end."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(3, 32, 3, padding=1)
+        self.last = nn.Conv2d(32, 16, 3, padding=1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.last(functional.avg_pool2d(self.first(x).relu(), 2)).square().mean()
+
+
+@pytest.mark.parametrize("plan", PLANS)
+def test_averages_over_windows_are_kernels(plan: str) -> None:
+    torch.manual_seed(0)
+    graph, chosen, bytes_ = measured((Pooled(), (torch.randn(8, 3, 32, 32),), None), PLANS[plan], kernels=False)
+    assert any(op.startswith("aten.avg_pool2d_backward") for op in graph.ops)
     assert remat.timeline(graph, chosen).peak_bytes == pytest.approx(bytes_, rel=0.005)
 
 
@@ -93,9 +123,11 @@ def test_the_results_have_every_model_and_say_how_far_off_they_are() -> None:
     document = json.loads((RESULTS / "compiled_peaks.json").read_text())
     missing = {line.split(": ")[0] for line in document["failed"]}
     assert have | missing >= {*KERNEL_ZOO, *CASES}
-    assert len(have & {*HELD_OUT}) >= 49
+    assert len(have & {*HELD_OUT}) >= 51
     found = np.abs(errors(once(ROWS)))
-    assert np.median(found) < 0.03
+    assert np.median(found) < 0.001
+    held_out = errors([row for row in once(ROWS) if row.group == "held out"])
+    assert np.abs(held_out).max() < 0.1
     zoo = errors([row for row in once(ROWS) if row.group == "zoo"])
     assert np.abs(zoo).max() < 0.03
 

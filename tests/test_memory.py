@@ -503,7 +503,7 @@ def test_the_picture_has_a_band_for_each_reason_and_marks_peak_and_boundary(tmp_
         "saved for the backward pass",
         "gradients",
     ]
-    assert (axes.get_xlabel(), axes.get_ylabel()) == ("step (one computed value each)", "live memory (MiB)")
+    assert (axes.get_xlabel(), axes.get_ylabel()) == ("step (a kernel, or one computed value)", "live memory (MiB)")
     boundary, peak = axes.lines
     assert (boundary.get_xdata()[0], peak.get_xdata()[0], peak.get_ydata()[0]) == (5, 9.5, 12)
     top = max(band.get_paths()[0].get_extents().ymax for band in axes.collections)

@@ -92,7 +92,7 @@ def measured(made: Made, cost_model: remat.CostModel, *, kernels: bool) -> tuple
     chosen = remat.choose(graphs[0], cost_model).plan
     assert chosen is not None  # choose() raises where there is none
     torch.compiler.reset()
-    step = remat.compile(model, plan=chosen.made_for(graphs[0]), dynamic=dynamic)
+    step = remat.compile(model, plan=chosen, dynamic=dynamic)
 
     def differentiable(outputs: Any) -> list[Tensor]:
         return [leaf for leaf in tree_leaves(outputs) if isinstance(leaf, Tensor) and leaf.requires_grad]

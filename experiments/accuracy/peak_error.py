@@ -242,7 +242,7 @@ class PeakSubject:
 def _plan(graph: remat.Graph, cost_model: remat.CostModel) -> remat.Plan:
     plan = remat.solve(cost_model.pose(graph)).plan
     assert plan is not None  # solve() raises where there is none
-    return plan.made_for(graph)
+    return plan
 
 
 def _summary(rows: list[PeakRow]) -> Iterator[tuple[str, str, dict[str, Any]]]:

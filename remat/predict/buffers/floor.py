@@ -55,7 +55,8 @@ def step_floor(graph: Graph, *, holds_outputs: bool = True) -> WorkingSet:
         name,
         op,
         backward,
-        tuple(LiveTensor(graph.names[base], size, why, backward) for base, (size, why) in tensors),
+        tuple(LiveTensor(graph.names[base], size, why, backward, graph.places[base]) for base, (size, why) in tensors),
+        graph.places[graph.index[name]] if name else "",
     )
 
 

@@ -101,7 +101,8 @@ class StepMemory:
             buffer = forward.memory(returned)
             if v in handed:
                 came_from[handed[v]] = buffer
-                joined.hold(buffer, "saved", joined.forward_steps + last.get(handed[v], 0))
+                until = joined.forward_steps + last[handed[v]] if handed[v] in last else joined.steps  # nobody frees it
+                joined.hold(buffer, "saved", until)
             if self.graph.output[v]:
                 joined.hold(buffer, "output", joined.steps if self.holds_outputs else joined.forward_steps - 1)
         for returned in backward.scheduled.returned.values():

@@ -21,6 +21,11 @@ _BLOCK = 16
 
 _ATTENTION = "aten._scaled_dot_product_flash_attention_for_cpu"
 
+_IN_ORDER = ("aten.sort.", "aten.cummax.", "aten.cummin.")
+"""Calls that return values and places. Of two, what nobody reads is there until the call returns."""
+
+_PLACE_BYTES = 8
+
 _SCRATCH_BYTES = 12 << 10
 """What one convolution takes for its threads; 8 KiB and 4 KiB for each, traced with 1 and 2."""
 
@@ -34,8 +39,17 @@ def workspace_bytes(graph: Graph, groups: Sequence[LoopGroup]) -> int:
     op = graph.ops[v]
     if op.startswith(_ATTENTION):
         return _attention(graph, v)
-    rule = _convolution if op.startswith("aten.convolution.") else _gradients if "convolution_backward" in op else None
-    return rule([buffer for buffer, _ in loop.reads], loop.writes) if rule is not None else 0
+    arguments, stored = loop.arguments, {buffer.value: buffer.bytes for buffer, _ in loop.reads}
+    # A part of a tensor is copied first.
+    of_parts = sum(seen.bytes for seen in arguments if seen.bytes < stored.get(seen.value, 0))
+    if op.startswith(_IN_ORDER) and len(loop.writes) == 1:
+        values, places = arguments[0].bytes, prod(arguments[0].shape) * _PLACE_BYTES
+        return values if loop.writes[0].bytes == places else places
+    if op.startswith("aten._embedding_bag_backward"):
+        return of_parts + _bags(graph, v)
+    if op.startswith("aten.convolution."):
+        return of_parts + _convolution(arguments, loop.writes)
+    return of_parts + _gradients(arguments, loop.writes) if "convolution_backward" in op else 0
 
 
 def _attention(graph: Graph, v: int) -> int:
@@ -47,6 +61,15 @@ def _attention(graph: Graph, v: int) -> int:
     threads = os.cpu_count() or 1
     block = 2 * rows * columns if backward else rows * (columns + 2 + query[-1])
     return 4 * (threads * block + (rows if backward else 0))
+
+
+def _bags(graph: Graph, v: int) -> int:
+    """Counts what the gradient of a table of embeddings takes, of whose rows sums, averages or maxima were taken.
+
+    For averages it is a quarter less.
+    """
+    gradient, indices, *_, sizes, maxima = graph.operands[v]
+    return 3 * graph.bytes[gradient] + graph.bytes[sizes] if len(graph.shapes[maxima]) > 1 else 4 * graph.bytes[indices]
 
 
 def _convolution(arguments: Sequence[Buffer], results: Sequence[Buffer]) -> int:
@@ -64,7 +87,8 @@ def _gradients(arguments: Sequence[Buffer], results: Sequence[Buffer]) -> int:
     rest = sum(buffer.bytes for buffer in results) - of_image
     if _last(image) or (filters.shape[1] > 1 and _last(filters)):  # saved filters of one channel are as they were
         first = _blocked_bytes(filters, image.shape[1], few=True) + _SCRATCH_BYTES - rest if of_image else 0
-        return max(first, _blocked_bytes(filters, image.shape[1], few=max(filters.shape[2:]) <= 3) + rest)
+        few = max(filters.shape[2:]) <= min(3, *image.shape[2:])
+        return max(first, _blocked_bytes(filters, image.shape[1], few=few) + rest)
     first = max(gradient.bytes + filters.bytes, of_image) - rest if of_image else 0
     if image.strides in (None, contiguous_strides(image.shape)):
         return max(first, gradient.bytes + image.bytes)

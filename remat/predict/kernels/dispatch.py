@@ -13,15 +13,13 @@ from remat.predict.kernels.library import (
     convolution_backward,
     library,
 )
-from remat.predict.kernels.lookups import lookup, overwrite, placed, put, scatter
+from remat.predict.kernels.lookups import diagonal, lookup, overwrite, placed, put, scatter
 from remat.predict.kernels.lowering import Lowering, Rule
 from remat.predict.kernels.pointwise import (
-    max_pool,
     mirrored,
     padded,
     patched,
     pointwise,
-    pool_indices,
     random,
     repeated,
     restrided,
@@ -30,6 +28,7 @@ from remat.predict.kernels.pointwise import (
     tuple_element,
     view,
 )
+from remat.predict.kernels.pooling import average_pool, average_pool_backward, max_pool, pool_indices
 from remat.predict.kernels.recorded_calls import Call
 from remat.predict.kernels.reductions import reduction
 from remat.predict.kernels.view_maps import SPLITS, VIEWS
@@ -37,6 +36,8 @@ from remat.predict.kernels.view_maps import SPLITS, VIEWS
 _OWN: dict[str, Rule] = {
     "getitem": tuple_element,
     "aten.bmm": batched_product,
+    "aten.avg_pool2d": average_pool,
+    "aten.avg_pool2d_backward": average_pool_backward,
     "aten.cat": concatenation,
     "aten.convolution": convolution,
     "aten.convolution_backward": convolution_backward,
@@ -50,6 +51,7 @@ _OWN: dict[str, Rule] = {
     "aten.index_put": put,
     "aten._unsafe_index_put": put,
     "aten._unsafe_masked_index_put_accumulate": put,
+    "aten.diagonal_scatter": diagonal,
     "aten.scatter": placed,
     "aten.scatter_add": scatter,
     "aten.copy_": overwrite,

@@ -34,6 +34,8 @@ from remat.predict.kernels.strides import (
     channels_last_chosen,
     channels_last_values,
     eager_strides,
+    same_layout,
+    turning_images,
 )
 from remat.predict.kernels.unfused import unfused_kernels
 from remat.predict.memory.order import Order
@@ -113,7 +115,8 @@ class Fuser:
         self._realizing |= np.array([rule is library for rule in self._rules], np.bool_)
         self._realizing &= ~np.array([op in rules.CALLED_BY_NAME for op in ops], np.bool_)
         self._ordering = np.array([op in rules.FIXED_LAYOUT for op in ops], np.bool_)
-        self._convolutions = np.array([op == "aten.convolution" for op in ops], np.bool_)
+        turning = turning_images(graph.meta.get("torch", ""))
+        self._convolutions = np.array([op in turning for op in ops], np.bool_)
         self._base: list[int] = graph.base.tolist()
 
     def kernels(self, saved: BoolArray) -> tuple[Kernel, ...]:
@@ -194,7 +197,7 @@ class Fuser:
         """
         if not turned or not self._last:
             return self._strides, self._strides
-        last = {v: channels_last(self._calls[v].shape) for v in self._last}
+        last = {v: strides for v in self._last if (strides := self._with_channels_last(v))}
         if backward:
             strides = eager_strides(self._calls, self._turned | {v: last.get(v, self._strides[v]) for v in given})
             return strides, strides
@@ -202,6 +205,11 @@ class Fuser:
         for v in np.flatnonzero(returned & ~self.graph.output).tolist():
             strides[v] = last.get(v, strides[v])
         return strides, self._strides
+
+    def _with_channels_last(self, v: int) -> Shape | None:
+        """Returns the strides that a value is saved with; None for an input in which nothing would move."""
+        strides = channels_last(shape := self._calls[v].shape)
+        return None if self.graph.input[v] and same_layout(shape, strides, self._strides[v]) else strides
 
     def _kernel(self, scheduled: ScheduledPass, group: LoopGroup, backward: bool) -> Kernel:
         """Counts what a kernel moves, each buffer once (`BaseSchedulerNode.get_read_write_buffers_sizes`)."""

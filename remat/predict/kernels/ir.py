@@ -137,6 +137,7 @@ class Loop:
         launched: it is a kernel at all, unlike a concatenation, whose parts are written in place.
         mutates: the buffer that it adds to, for a scatter.
         several: a call with several results.
+        arguments: of a call, what it sees of the tensors that it reads.
         reduction: how it reduces, such as "sum".
         across: it reduces dimensions that are not the innermost in memory.
         unsplit: how much the reduction keeps and reduces of which it is the first of two parts.
@@ -153,6 +154,7 @@ class Loop:
     launched: bool = True
     mutates: Buffer | None = None
     several: bool = False
+    arguments: tuple[Buffer, ...] = ()
     reduction: str = ""
     across: bool = False
     unsplit: tuple[int, int] | None = None

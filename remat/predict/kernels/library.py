@@ -9,6 +9,7 @@ from remat.predict.kernels.index import Shape, contiguous_strides
 from remat.predict.kernels.ir import Buffer, Loop, Reads, Seen
 from remat.predict.kernels.lowering import Lowering, Rule
 from remat.predict.kernels.recorded_calls import Call, Ref
+from remat.predict.kernels.reductions import reduced_over
 from remat.predict.kernels.stores import Draft, layout
 from remat.predict.kernels.strides import channels_last, in_order_of
 from remat.predict.kernels.view_maps import positive
@@ -18,7 +19,7 @@ def keeping_arguments(rule: Rule) -> Rule:
     """Has others read the arguments of a call for a GPU as they were, not in the layouts that the call asked for."""
 
     def lowered(low: Lowering, call: Call) -> Seen | None:
-        before = {u: low.seen[u] for u in call.refs() if u in low.seen} if low.stores.backend.gpu else {}
+        before = {u: low.seen[u] for u in call.refs() if u in low.seen}
         result = rule(low, call)
         low.seen.update(before)
         return result
@@ -34,7 +35,8 @@ def library(low: Lowering, call: Call) -> Seen | None:
 def called(low: Lowering, call: Call, arguments: Sequence[Seen]) -> Seen | None:
     """Makes a call with these arguments; its result, or None for a tuple, whose elements follow."""
     reads: Reads = {(low.stores.for_call(seen), ((), 0)): 1 for seen in arguments}
-    loop = Loop(frozenset({call.position}), reads, [], generated=False)
+    views = tuple(map(_as_seen, arguments))
+    loop = Loop(frozenset({call.position}), reads, [], generated=False, arguments=views)
     low.stores.loops.append(loop)
     if call.is_tuple:
         loop.several = True
@@ -46,6 +48,14 @@ def called(low: Lowering, call: Call, arguments: Sequence[Seen]) -> Seen | None:
         low.elements[call.position] = element
         return None
     return _result(low, call, loop)
+
+
+def _as_seen(seen: Seen) -> Buffer:
+    """Describes what a call sees of a tensor in memory, which may be a part of it or have another shape.
+
+    What no strides describe was copied in rows.
+    """
+    return Buffer(seen.box.value, seen.shape, seen.box.itemsize, layout(seen) or contiguous_strides(seen.shape))
 
 
 def _result(low: Lowering, call: Call, loop: Loop) -> Seen:
@@ -67,13 +77,33 @@ def product_and_bias(low: Lowering, call: Call) -> Seen:
 
 @keeping_arguments
 def batched_product(low: Lowering, call: Call) -> Seen | None:
-    """Lowers a product of matrices, each in rows or in columns; one that would be neither is stored in rows."""
+    """Lowers a product of matrices, each in rows or in columns; one that would be neither is stored in rows.
+
+    On CPUs a product by a single row or column is no call, but products of numbers, and their sums.
+    """
+    left, right = low.arguments(call)
+    if not low.stores.backend.gpu and 1 in (left.shape[1], right.shape[2]):
+        return _summed_products(low, call, left, right)
     for u in call.refs():
         seen = low.seen[u]
         buffer = seen.box.buffer
         if (buffer is None or buffer.strides is None) and not _either_last(seen.shape, low.stores.strides[u]):
             low.seen[u] = low.stores.exactly(seen, contiguous_strides(seen.shape))
     return library(low, call)
+
+
+def _summed_products(low: Lowering, call: Call, left: Seen, right: Seen) -> Seen:
+    shape = (*left.shape, right.shape[2])
+    (*of_left,), (batch, *of_right) = left.access[0], right.access[0]
+    draft = Draft(low.stores, {call.position})
+    for seen, sizes, dims in (
+        (left, (*left.shape, 1), (*of_left, ())),
+        (right, (right.shape[0], 1, *right.shape[1:]), (batch, (), *of_right)),
+    ):
+        low.stores.settle_rows(seen)
+        draft.take(low.stores.broadcast(Seen(seen.box, sizes, (dims, seen.access[1]), seen.stored), shape))
+    product = draft.done(call.position, shape, call.itemsize)
+    return reduced_over(low, call, product, [2], call.shape, call.itemsize)
 
 
 @keeping_arguments

@@ -72,17 +72,13 @@ def put(low: Lowering, call: Call) -> Seen:
     draft = Draft(low.stores, {call.position})
     for seen in others:
         draft.take(Seen(seen.box, shape, (_leading(seen, shape), seen.access[1]), seen.stored))
-    after = Buffer(call.position, call.shape, call.itemsize, target.fix())
     which: list[Any] = [*call.args[2 if call.op == "aten._unsafe_masked_index_put_accumulate" else 1]]
     kept = call.shape[len(which) :]
     lead = len(shape) - len(kept)
     places = _spread(shape)
     if None not in which and shape[lead:] == kept:
         places = _spread(shape[:lead]) + identity(call.shape)[len(which) :]
-    done = draft.done(call.position, shape, call.itemsize).box
-    written = (places, looked_up("put"))
-    low.stores.loops.append(Loop(done.ops, done.reads, [after], shape, (), done.indices, written, mutates=target))
-    return Seen.of_buffer(after)
+    return _written_into(low, call, target, draft, shape, (places, looked_up("put")))
 
 
 def placed(low: Lowering, call: Call) -> Seen:
@@ -93,12 +89,30 @@ def placed(low: Lowering, call: Call) -> Seen:
     for seen in (where, *values):
         dims = tuple(d if n != 1 else () for n, d in zip(where.shape, seen.access[0], strict=True))
         draft.take(Seen(seen.box, where.shape, (dims, seen.access[1]), seen.stored))
-    after = Buffer(call.position, call.shape, call.itemsize, target.fix())
     dim = positive(call.args[1], len(call.shape)) if call.shape else 0
     places = _replaced(strided(where.shape, contiguous_strides(call.shape)), [dim] if call.shape else [], where.shape)
-    done = draft.done(call.position, where.shape, call.itemsize).box
-    written = (places, looked_up("placed"))
-    low.stores.loops.append(Loop(done.ops, done.reads, [after], where.shape, (), done.indices, written, mutates=target))
+    return _written_into(low, call, target, draft, where.shape, (places, looked_up("placed")))
+
+
+def diagonal(low: Lowering, call: Call) -> Seen:
+    """Lowers diagonal_scatter, which writes a diagonal of a copy of the first argument: a loop over the diagonal."""
+    target = low.stores.store(low.stores.copy(low.first(call)).box)
+    source = low.arguments(call)[1]
+    offset = call.arg(2, "offset", 0)
+    one, two = (positive(dim, len(call.shape)) for dim in (call.arg(3, "dim1", 0), call.arg(4, "dim2", 1)))
+    strides = contiguous_strides(call.shape)
+    steps = (*(s for i, s in enumerate(strides) if i not in (one, two)), strides[one] + strides[two])
+    start = offset * strides[two] if offset >= 0 else -offset * strides[one]
+    draft = Draft(low.stores, {call.position})
+    draft.take(source)
+    return _written_into(low, call, target, draft, source.shape, (strided(source.shape, steps), start))
+
+
+def _written_into(low: Lowering, call: Call, target: Buffer, draft: Draft, shape: Shape, written: Access) -> Seen:
+    """Adds a loop over `shape` that writes an expression into places of a buffer; returns the buffer after it."""
+    after = Buffer(call.position, call.shape, call.itemsize, target.fix())
+    done = draft.done(call.position, shape, call.itemsize).box
+    low.stores.loops.append(Loop(done.ops, done.reads, [after], shape, (), done.indices, written, mutates=target))
     return Seen.of_buffer(after)
 
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import product
 from math import prod
 
 from remat.predict.kernels import rules
 from remat.predict.kernels.index import Access, Dims, Shape, contiguous_strides, identity, opaque, strided
-from remat.predict.kernels.ir import Box, Seen, merged
+from remat.predict.kernels.ir import Box, Seen
 from remat.predict.kernels.lowering import Lowering
 from remat.predict.kernels.recorded_calls import Call
 from remat.predict.kernels.stores import Draft
@@ -54,8 +53,8 @@ def view(low: Lowering, call: Call) -> Seen:
     if access is None:  # strides that are anything, or an operator of a graph made by hand
         unknown = tuple(opaque(n, call.position, i) for i, n in enumerate(call.shape))
         access = (identity(call.shape) if prod(call.shape) == prod(of.shape) else unknown, of.access[1])
-    if call.op in _RESHAPES and of.box.buffer is not None and of.plain:
-        of.box.buffer.fix()
+    if call.op in _RESHAPES:
+        low.stores.settle_rows(of)
     return low.stores.shown(of, call.shape, access)
 
 
@@ -144,41 +143,3 @@ def _rearranged(low: Lowering, call: Call, of: Seen, access: Access, by: Sequenc
 
 def _coordinate(shape: Shape, dim: int) -> Dims:
     return strided(shape, tuple(int(i == dim) for i in range(len(shape))))
-
-
-def pool_indices(low: Lowering, call: Call) -> Seen:
-    """Lowers places in windows to places in an image: arithmetic with the coordinates of the window."""
-    seen = pointwise(low, call)
-    _, kernel, sizes, stride, *_ = call.args
-    rank = len(kernel)
-    steps = [s * row for s, row in zip(stride, contiguous_strides(tuple(sizes)), strict=True)]
-    place = strided(call.shape, (*(0,) * (len(call.shape) - rank), *steps))
-    seen.box.indices = (*seen.box.indices, (place, 0))
-    return seen
-
-
-def max_pool(low: Lowering, call: Call) -> None:
-    """Lowers the maximum over windows, and its place, to two expressions that read each place of a window."""
-    image = low.first(call)
-    low.stores.hint(image)
-    _, kernel, stride, padding, dilation, *_ = call.args
-    dims, start = image.access
-    rank = len(kernel)
-    steps = [digits[-1][1] if digits else 0 for digits in dims[-rank:]]
-
-    def result(low: Lowering, one: Call) -> Seen:
-        window = tuple(k * s for k, s in zip(stride, steps, strict=True))
-        moved = (*dims[:-rank], *strided(one.shape[-rank:], window))
-        draft = Draft(low.stores, {one.position, call.position})
-        for place in product(*(range(k) for k in kernel)):
-            shift = sum((i * d - p) * s for i, d, p, s in zip(place, dilation, padding, steps, strict=True))
-            merged(draft.reads, low.stores.loads(Seen(image.box, one.shape, (moved, start + shift), image.stored)))
-        draft.note(image)
-        draft.indices.clear()
-        seen = draft.done(one.position, one.shape, one.itemsize)
-        # Each read comes with a comparison, and at the border with conditions on the coordinates.
-        if len(draft.reads) * (8 if any(padding) else 2) > low.stores.backend.max_ops:
-            low.stores.store(seen.box)
-        return seen
-
-    low.elements[call.position] = result

@@ -28,11 +28,11 @@ def reduction(low: Lowering, call: Call) -> Seen | None:
     if call.is_tuple:  # of `max` and `min`: the value and its place are a loop each
 
         def result(low: Lowering, one: Call) -> Seen:
-            return _element(_reduced(low, call, of, axes, one.shape, one.itemsize), one)
+            return _element(reduced_over(low, call, of, axes, one.shape, one.itemsize), one)
 
         low.elements[call.position] = result
         return None
-    total = _reduced(low, call, of, axes, call.shape, call.itemsize)
+    total = reduced_over(low, call, of, axes, call.shape, call.itemsize)
     return _over(low, call, (total,), call.shape) if call.op == "aten.mean" else total
 
 
@@ -44,7 +44,8 @@ def _over(low: Lowering, call: Call, of: Sequence[Seen], shape: Shape) -> Seen:
     return draft.done(call.position, shape, of[0].box.itemsize)
 
 
-def _reduced(low: Lowering, call: Call, of: Seen, axes: list[int], shape: Shape, itemsize: int) -> Seen:
+def reduced_over(low: Lowering, call: Call, of: Seen, axes: list[int], shape: Shape, itemsize: int) -> Seen:
+    """Reduces some dimensions of a value: in a loop of its own, or where they are short in an expression."""
     kept = [i for i in range(len(of.shape)) if i not in axes]
     sizes, reduced = tuple(of.shape[i] for i in kept), tuple(of.shape[i] for i in axes)
     alone = prod(sizes) == 1 and not low.stores.backend.gpu
@@ -139,11 +140,11 @@ def _variance(low: Lowering, call: Call, of: Seen, axes: list[int], with_mean: b
     shape, itemsize = keep if call.kwargs.get("keepdim") else dropped, of.box.itemsize
     count = prod(of.shape[i] for i in axes)
     if count <= low.stores.backend.two_step_variance and prod(dropped) != 1:
-        mean = _over(low, call, (_reduced(low, call, of, axes, keep, itemsize),), keep)
+        mean = _over(low, call, (reduced_over(low, call, of, axes, keep, itemsize),), keep)
         if with_mean:
             low.stores.store(mean.box)
         squares = _over(low, call, (of, mean), of.shape)
-        variance = _over(low, call, (_reduced(low, call, squares, axes, shape, itemsize),), shape)
+        variance = _over(low, call, (reduced_over(low, call, squares, axes, shape, itemsize),), shape)
         if shape != keep:
             dims = _without(mean.access[0], axes, shape)
             mean = low.stores.shown(mean, shape, (dims, 0))

@@ -58,12 +58,17 @@ class Stores:
         return box.buffer
 
     def settle(self, buffer: Buffer) -> None:
-        """Decides the layout of a buffer now: for GPUs by what its loop reads, for CPUs row-major."""
-        if buffer.strides is None and self.backend.gpu:
+        """Decides the layout of a buffer now, by what its loop reads."""
+        if buffer.strides is None:
             for loop in reversed(self.loops):
                 if buffer in loop.writes:
                     decide_layout(loop)
         buffer.fix()
+
+    def settle_rows(self, seen: Seen) -> None:
+        """Decides that a buffer is row-major, unless it has a layout already, as one does that is reshaped."""
+        if seen.plain and seen.box.buffer is not None:
+            seen.box.buffer.fix()
 
     def copy(self, seen: Seen, strides: Shape | None = None) -> Seen:
         """Adds a loop that stores what is seen: of a buffer, a copy, which computes no value."""

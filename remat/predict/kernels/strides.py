@@ -6,6 +6,7 @@ Inputs and tangents are taken for contiguous; whatever no rule covers is, too.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 
 from remat.predict.kernels.backends import KernelBackend
@@ -50,6 +51,26 @@ def in_order_of(shape: Shape, strides: Shape) -> Shape:
     return strides_in(sorted(range(len(shape)), key=lambda i: (strides[i], -i)), shape)
 
 
+def turning_images(torch: str) -> frozenset[str]:
+    """Names the operators for whose sake a compiler may keep the images of a pass with channels last.
+
+    Before torch 2.15 the gradients of convolutions are none of them, so that layouts in backward passes are eager's.
+
+    >>> sorted(turning_images("2.15.0+cpu") - turning_images("2.13.0+cpu"))
+    ['aten.convolution_backward']
+
+    Args:
+        torch: the version that captured the graph; one that cannot be read counts as 2.13.
+    """
+    version = re.match(r"(\d+)\.(\d+)", torch)
+    gradients_too = version is not None and (int(version[1]), int(version[2])) >= (2, 15)
+    return frozenset(_FILTERS) if gradients_too else frozenset({"aten.convolution"})
+
+
+_FILTERS = {"aten.convolution": (1, 8), "aten.convolution_backward": (2, 9)}
+"""At which places a call has its filters, and the number of groups."""
+
+
 def channels_last_chosen(backend: KernelBackend, convolutions: list[Call], calls: list[Call], count: int) -> bool:
     """Says if the compiler keeps the images of a pass with channels last (`GraphLowering.decide_layout_opt`).
 
@@ -57,14 +78,16 @@ def channels_last_chosen(backend: KernelBackend, convolutions: list[Call], calls
 
     Args:
         backend: whose kernels they are.
-        convolutions: in the pass.
+        convolutions: in the pass, as `turning_images` names them.
         calls: of the whole graph.
         count: how many values the pass computes.
     """
     if not convolutions or not backend.gpu:
         return bool(convolutions)
-    which: list[int] = [call.args[1].position for call in convolutions]
-    filters = [(calls[u].shape, int(call.args[8])) for u, call in zip(which, convolutions, strict=True)]
+    places = [_FILTERS[call.op] for call in convolutions]
+    which: list[int] = [call.args[at].position for call, (at, _) in zip(convolutions, places, strict=True)]
+    groups = [int(call.args[at]) for call, (_, at) in zip(convolutions, places, strict=True)]
+    filters = [(calls[u].shape, number) for u, number in zip(which, groups, strict=True)]
     return not (
         count >= 300 * len(filters)
         or any(groups > 1 and shape[1] > 1 for shape, groups in filters)
@@ -90,6 +113,15 @@ def channels_last_values(calls: list[Call], tangents: Sequence[bool]) -> frozens
     return frozenset(v for v in found if len(calls[v].shape) == 4)
 
 
+_LIKE_IMAGE = {
+    "aten.avg_pool2d": 0,
+    "aten.avg_pool2d_backward": 1,
+    "aten.adaptive_max_pool2d_backward": 1,
+    "aten.max_pool2d_with_indices_backward": 1,
+}
+"""Operators whose result has its channels last if an image has, by the position of that among the arguments."""
+
+
 def _strides(call: Call, calls: list[Call], found: list[Shape]) -> Shape:
     first = call.args[0] if call.args else None
     if call.op in VIEWS and isinstance(first, Ref):
@@ -102,7 +134,13 @@ def _strides(call: Call, calls: list[Call], found: list[Shape]) -> Shape:
         return channels_last(call.shape)
     if call.op in OPERATIONS:
         return _elementwise(call.shape, [(calls[u].shape, found[u]) for u in call.refs()])
-    return contiguous_strides(call.shape)
+    image = _LIKE_IMAGE.get(call.op)
+    return contiguous_strides(call.shape) if image is None else _as_image(call, call.args[image].position, calls, found)
+
+
+def _as_image(call: Call, image: int, calls: list[Call], found: list[Shape]) -> Shape:
+    last = found[image] == channels_last(calls[image].shape)
+    return channels_last(call.shape) if last else contiguous_strides(call.shape)
 
 
 def _of_view(call: Call, of: Call, strides: Shape) -> Shape:
@@ -133,9 +171,7 @@ def _of_element(call: Call, of: Call, calls: list[Call], found: list[Shape]) -> 
         dim = positive(of.arg(1, "dim", 0), len(calls[parent].shape))
         return found[parent][:dim] + found[parent][dim + 1 :]
     if of.op == "prims._low_memory_max_pool_with_offsets" and isinstance(of.args[0], Ref):
-        image = of.args[0].position
-        last = found[image] == channels_last(calls[image].shape)
-        return channels_last(call.shape) if last else contiguous_strides(call.shape)
+        return _as_image(call, of.args[0].position, calls, found)
     inside = len(call.shape) >= 3 if of.op.startswith(_HEADS_INSIDE) else len(call.shape) == 4
     if of.op.startswith((_HEADS_INSIDE, *_HEADS_INSIDE_ON_GPUS)) and inside:
         swapped = (call.shape[0], call.shape[2], call.shape[1], *call.shape[3:])

@@ -26,10 +26,12 @@ from remat.facts.columns import BoolArray, IntArray
 from remat.facts.graph import Graph, Region
 from remat.predict.memory.lifetimes import alive_bytes
 from remat.predict.memory.storages import Storages
-from remat.predict.memory.timeline import LiveTensor, Why
+from remat.predict.memory.timeline import LiveTensor, Why, listed_tensors
 from remat.problem.demands import unpriced
 from remat.problem.feasibility import forced
-from remat.words import human_bytes
+from remat.words import human_bytes, placed
+
+_SHOWN = 5
 
 
 @dataclass(frozen=True)
@@ -41,6 +43,7 @@ class WorkingSet:
         name, op: the operator during which they are alive; "" for the end of the backward pass.
         backward: it runs in the backward pass.
         tensors: the storages, the largest first.
+        place: where the value comes from (`remat.Graph.places`).
     """
 
     bytes: int
@@ -48,11 +51,13 @@ class WorkingSet:
     op: str
     backward: bool
     tensors: tuple[LiveTensor, ...]
+    place: str = ""
 
     def __str__(self) -> str:
-        where = f"while {self.name} ({self.op}) runs in the" if self.name else "at the end of the"
+        what = placed(self.name, self.op, self.place)
+        where = f"while {what} runs in the" if self.name else "at the end of the"
         head = f"every plan holds {human_bytes(self.bytes)} {where} {'backward' if self.backward else 'forward'} pass:"
-        return "\n".join([head, *(f"  {tensor}" for tensor in self.tensors)])
+        return "\n".join([head, *listed_tensors(self.tensors, _SHOWN)])
 
 
 def lower_bound(graph: Graph, *, holds_outputs: bool = True) -> WorkingSet:
@@ -76,10 +81,11 @@ def lower_bound(graph: Graph, *, holds_outputs: bool = True) -> WorkingSet:
         op=graph.ops[step % n] if step < 2 * n else "",
         backward=step >= n,
         tensors=tuple(
-            LiveTensor(graph.names[b], int(needed.size[i]), needed.why[i], int(needed.start[i]) >= n)
+            LiveTensor(graph.names[b], int(needed.size[i]), needed.why[i], int(needed.start[i]) >= n, graph.places[b])
             for i in largest
             for b in [int(needed.base[i])]
         ),
+        place=graph.places[step % n] if step < 2 * n else "",
     )
 
 

@@ -113,10 +113,12 @@ def timeline_of(graph: Graph, lives: Lifetimes, values: Sequence[int], forward_s
         ),
         peak_step=peak_step,
         peak_tensors=tuple(
-            LiveTensor(graph.names[int(lives.base[i])], int(lives.size[i]), WHYS[why[i]], bool(lives.backward[i]))
+            LiveTensor(graph.names[v], int(lives.size[i]), WHYS[why[i]], bool(lives.backward[i]), graph.places[v])
             for i in largest
             if lives.size[i]
+            for v in [int(lives.base[i])]
         ),
+        peak_place=graph.places[values[peak_step]] if steps else "",
     )
 
 

@@ -5,14 +5,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
 
 from remat.errors import RematError
 from remat.facts.columns import BoolArray, IntArray
-from remat.words import human_bytes
+from remat.words import human_bytes, placed
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -25,6 +25,9 @@ WHYS: tuple[Why, ...] = get_args(Why)
 
 _SHOWN = 8
 
+_WIDTH = 78
+"""Letters of a line that is indented by two: with the place of a value, it may become two lines."""
+
 
 @dataclass(frozen=True)
 class LiveTensor:
@@ -36,15 +39,27 @@ class LiveTensor:
         why: "output": the caller holds it; "saved": kept for the backward pass; "gradient": returned
             by the backward pass; "transient": something in the same pass still reads it.
         backward: it was allocated in the backward pass.
+        place: where the value comes from (`remat.Graph.places`).
     """
 
     name: str
     bytes: int
     why: Why
     backward: bool
+    place: str = ""
 
     def __str__(self) -> str:
-        return f"{human_bytes(self.bytes):>10}  {self.why:<9}  {self.name}"
+        line = f"{human_bytes(self.bytes):>10}  {self.why:<9}  "
+        whole = line + placed(self.name, self.place)
+        return whole if len(whole) <= _WIDTH else f"{line}{self.name}\n{'':8}{self.place}"
+
+
+def listed_tensors(tensors: Sequence[LiveTensor], most: int) -> list[str]:
+    """Writes a line for each of the first `most` tensors, and one for all others."""
+    lines = [f"  {tensor}" for tensor in tensors[:most]]
+    if rest := tensors[most:]:
+        lines.append(f"  {human_bytes(sum(tensor.bytes for tensor in rest)):>10}  in {len(rest)} more")
+    return lines
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,6 +78,7 @@ class Timeline:
         at_forward_end: bytes alive between the two passes: what is saved, and what the caller holds.
         peak_step: the first step with the most bytes alive; -1 if there are no steps.
         peak_tensors: the storages that are alive during it, the largest first.
+        peak_place: where the value of that step comes from (`remat.Graph.places`).
     """
 
     names: tuple[str, ...]
@@ -75,6 +91,7 @@ class Timeline:
     at_forward_end: int
     peak_step: int
     peak_tensors: tuple[LiveTensor, ...]
+    peak_place: str = ""
 
     def __len__(self) -> int:
         return len(self.names)
@@ -112,14 +129,12 @@ class Timeline:
         if self.peak_step < 0:
             return "\n".join(lines)
         where = "backward" if self.backward[self.peak_step] else "forward"
+        what = placed(self.names[self.peak_step], self.ops[self.peak_step], self.peak_place)
         lines.append(
-            f"peak: {human_bytes(self.peak_bytes)} at step {self.peak_step}, {self.names[self.peak_step]} "
-            f"({self.ops[self.peak_step]}) of the {where} pass, where {len(self.peak_tensors)} storages are alive:"
+            f"peak: {human_bytes(self.peak_bytes)} at step {self.peak_step}, {what} of the {where} pass, "
+            f"where {len(self.peak_tensors)} storages are alive:"
         )
-        lines += [f"  {tensor}" for tensor in self.peak_tensors[:_SHOWN]]
-        if rest := self.peak_tensors[_SHOWN:]:
-            lines.append(f"  {human_bytes(sum(tensor.bytes for tensor in rest)):>10}  in {len(rest)} more")
-        return "\n".join(lines)
+        return "\n".join([*lines, *listed_tensors(self.peak_tensors, _SHOWN)])
 
     def as_frame(self) -> pd.DataFrame:
         """Returns a row for each step: name, op, backward, during_bytes, after_bytes, the bytes of each of `WHYS`."""

@@ -132,4 +132,4 @@ def _plan(graph: Graph, nodes: list[fx.Node]) -> Plan:
 
 
 def _bound(graph: Graph, choice: Choice) -> Plan:
-    return choice.plan(graph).made_for(graph)
+    return choice.plan(graph)

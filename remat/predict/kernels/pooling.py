@@ -1,0 +1,105 @@
+"""Lowers pooling of images to expressions that read each place of a window, or calls a library for large windows."""
+
+from __future__ import annotations
+
+from itertools import product
+from math import prod
+
+from remat.predict.kernels.index import Dims, contiguous_strides, opaque, strided
+from remat.predict.kernels.ir import Seen, merged
+from remat.predict.kernels.library import library
+from remat.predict.kernels.lowering import Lowering
+from remat.predict.kernels.pointwise import pointwise
+from remat.predict.kernels.recorded_calls import Call
+from remat.predict.kernels.stores import Draft
+
+_LARGEST_WINDOW = 25
+"""Places of a window from which on averages are not written out (`lowering._avg_poolnd`, `avg_pool2d_backward`)."""
+
+
+def pool_indices(low: Lowering, call: Call) -> Seen:
+    """Lowers places in windows to places in an image: arithmetic with the coordinates of the window."""
+    seen = pointwise(low, call)
+    _, kernel, sizes, stride, *_ = call.args
+    rank = len(kernel)
+    steps = [s * row for s, row in zip(stride, contiguous_strides(tuple(sizes)), strict=True)]
+    place = strided(call.shape, (*(0,) * (len(call.shape) - rank), *steps))
+    seen.box.indices = (*seen.box.indices, (place, 0))
+    return seen
+
+
+def max_pool(low: Lowering, call: Call) -> None:
+    """Lowers the maximum over windows, and its place, to two expressions that read each place of a window."""
+    image = low.first(call)
+    low.stores.hint(image)
+    _, kernel, stride, padding, dilation, *_ = call.args
+
+    def result(low: Lowering, one: Call) -> Seen:
+        draft = _windows(low, one, image, (kernel, stride, padding, dilation))
+        draft.ops.add(call.position)
+        seen = draft.done(one.position, one.shape, one.itemsize)
+        # Each read comes with a comparison, and at the border with conditions on the coordinates.
+        if len(draft.reads) * (8 if any(padding) else 2) > low.stores.backend.max_ops:
+            low.stores.store(seen.box)
+        return seen
+
+    low.elements[call.position] = result
+
+
+def average_pool(low: Lowering, call: Call) -> Seen | None:
+    """Lowers the average over windows to an expression that reads each place of a window."""
+    kernel, stride, padding = _window(call, 1)
+    if prod(kernel) > _LARGEST_WINDOW:
+        return library(low, call)
+    image = low.first(call)
+    low.stores.hint(image)
+    return _windows(low, call, image, (kernel, stride, padding, [1] * len(kernel))).done(
+        call.position, call.shape, call.itemsize
+    )
+
+
+def average_pool_backward(low: Lowering, call: Call) -> Seen | None:
+    """Lowers its gradient to an expression that reads all windows that a place is in."""
+    kernel, stride, _ = _window(call, 2)
+    overlapping = [
+        max(1, *(h // s - max(0, (h - k) // s) for h in range(2 * k))) for k, s in zip(kernel, stride, strict=True)
+    ]
+    if prod(overlapping) > _LARGEST_WINDOW:
+        return library(low, call)
+    gradient = low.first(call)
+    low.stores.hint(gradient)
+    dims, start = gradient.access
+    draft = Draft(low.stores, {call.position})
+    for place in product(*map(range, overlapping)):
+        at: Dims = tuple(opaque(n, "window", i, call.position, *place) for i, n in enumerate(call.shape[-2:]))
+        draft.take(Seen(gradient.box, call.shape, ((*dims[:-2], *at), start), gradient.stored))
+    return draft.done(call.position, call.shape, call.itemsize)
+
+
+def _window(call: Call, first: int) -> tuple[list[int], list[int], list[int]]:
+    """Returns size, step and padding of the windows, from the argument `first` on."""
+    kernel = call.arg(first, "kernel_size")
+    stride, padding = call.arg(first + 1, "stride") or kernel, call.arg(first + 2, "padding") or [0]
+    return _pair(kernel), _pair(stride), _pair(padding)
+
+
+def _pair(one: list[int]) -> list[int]:
+    return one * 2 if len(one) == 1 else one
+
+
+def _windows(
+    low: Lowering, call: Call, image: Seen, window: tuple[list[int], list[int], list[int], list[int]]
+) -> Draft:
+    """Begins an expression that reads each place of the windows of an image; size, step, padding and dilation."""
+    kernel, stride, padding, dilation = window
+    dims, start = image.access
+    rank = len(kernel)
+    steps = [digits[-1][1] if digits else 0 for digits in dims[-rank:]]
+    moved = (*dims[:-rank], *strided(call.shape[-rank:], tuple(k * s for k, s in zip(stride, steps, strict=True))))
+    draft = Draft(low.stores, {call.position})
+    for place in product(*map(range, kernel)):
+        shift = sum((i * d - p) * s for i, d, p, s in zip(place, dilation, padding, steps, strict=True))
+        merged(draft.reads, low.stores.loads(Seen(image.box, call.shape, (moved, start + shift), image.stored)))
+    draft.note(image)
+    draft.indices.clear()
+    return draft
