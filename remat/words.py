@@ -58,13 +58,15 @@ def human_bytes(count: int) -> str:
 def human_price(price: int, unit: str) -> str:
     """Writes a price in its cost model's unit.
 
-    >>> human_price(2048, "bytes"), human_price(1_500_000, "ns"), human_price(1200, "flops")
-    ('2.0 KiB', '1.5 ms', '1,200 flops')
+    >>> human_price(2048, "bytes"), human_price(1_500_000, "ns"), human_price(699_700_000, "flops")
+    ('2.0 KiB', '1.5 ms', '699.7 MFLOP')
     """
     if unit == "bytes":
         return human_bytes(price)
     if unit == "ns":
         return _human(price, "ns", ("µs", "ms", "s"), 1000)
+    if unit == "flops":
+        return _human(price, "FLOP", ("kFLOP", "MFLOP", "GFLOP", "TFLOP", "PFLOP"), 1000)
     return f"{price:,} {unit}"
 
 
@@ -76,6 +78,16 @@ def _human(count: int, unit: str, larger: tuple[str, ...], step: int) -> str:
             break
         amount, unit = amount / step, name
     return f"{amount:.1f} {unit}" if unit in larger else f"{count} {unit}"
+
+
+def placed(name: str, *facts: str) -> str:
+    """Names a value, with what is known of it: where it comes from (`remat.Graph.places`), for one.
+
+    >>> placed("add_2", "layers.0, model.py:12"), placed("add_2", "aten.add.Tensor", ""), placed("add_2", "")
+    ('add_2 (layers.0, model.py:12)', 'add_2 (aten.add.Tensor)', 'add_2')
+    """
+    known = "; ".join(filter(None, facts))
+    return f"{name} ({known})" if known else name
 
 
 def near(name: str, known: Iterable[str]) -> str:

@@ -28,6 +28,9 @@ from remat import (
     forced,
 )
 
+_THREADS = 10_000
+"""More are a slip; OR-Tools counts to 2**31."""
+
 
 @dataclass(frozen=True)
 class CPSAT(Solver):
@@ -63,8 +66,10 @@ class CPSAT(Solver):
     count_sizes: bool = True
 
     def __post_init__(self) -> None:
-        if not isinstance(self.workers, int) or isinstance(self.workers, bool) or self.workers < 1:  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise InvalidOption(f"CPSAT.workers must be a positive number of threads, got {self.workers!r}")
+        if not isinstance(self.workers, int) or isinstance(self.workers, bool) or not 1 <= self.workers <= _THREADS:  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise InvalidOption(
+                f"CPSAT.workers must be a whole number of threads from 1 to {_THREADS:,}, got {self.workers!r}"
+            )
         for option in ("bound_first", "count_sizes"):
             if not isinstance(getattr(self, option), bool):
                 raise InvalidOption(f"CPSAT.{option} must be true or false, got {getattr(self, option)!r}")

@@ -82,10 +82,11 @@ class Choice(FrozenColumns):
         return int(problem.save_bytes[self.saved].sum())
 
     def plan(self, about: Problem | Graph) -> Plan:
-        """The same by name, in the order of the values."""
+        """The same by name, in the order of the values, with a note of the graph."""
         saved: list[int] = np.flatnonzero(self.saved).tolist()
         recomputed: list[int] = np.flatnonzero(self.recomputed).tolist()
-        return Plan(tuple([about.names[i] for i in saved]), tuple([about.names[i] for i in recomputed]))
+        names = about.names
+        return Plan(tuple([names[i] for i in saved]), tuple([names[i] for i in recomputed]), about.signature)
 
 
 def _named(label: str, names: tuple[str, ...], about: Problem | Graph) -> BoolArray:

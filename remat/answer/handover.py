@@ -16,6 +16,7 @@ from remat.errors import InvalidPlan
 from remat.facts.bans import cannot_be
 from remat.facts.columns import BoolArray, some
 from remat.facts.graph import Graph
+from remat.words import placed
 
 
 def handed_over(graph: Graph, plan: Plan) -> set[str]:
@@ -65,9 +66,10 @@ def _sizes(graph: Graph, views: set[int], available: set[int]) -> set[int]:
             seen.add(u)
             reason = graph.cannot_recompute.reason(u)
             if reason is not None:
+                needed = placed(repr(graph.names[u]), graph.places[u])
                 raise InvalidPlan(
                     f"the plan saves several values of one storage, which are views that the backward pass takes "
-                    f"again; one needs {graph.names[u]!r}, which {cannot_be('recomputed', reason)}: save that, too"
+                    f"again; one needs {needed}, which {cannot_be('recomputed', reason)}: save that, too"
                 )
             if graph.input[u]:
                 sizes.add(u)

@@ -83,7 +83,7 @@ def _value(text: str) -> Any:
     """Reads JSON where it is JSON, and else takes the text itself: `true`, `0.5`, `{"a": 1}`, `8GB`, `aggressive`."""
     try:
         return json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return text
 
 

@@ -8,12 +8,12 @@ import json
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, cast
 
 from remat.errors import InvalidOption, InvalidPlan
 from remat.facts.columns import name_column
 from remat.facts.given import checked_path
 from remat.facts.graph import Graph, checked_graph
+from remat.facts.json_file import read_document, write_document
 
 _FORMAT, _VERSION = "remat.plan", 1
 _SHOWN = 12
@@ -28,8 +28,8 @@ class Plan:
     Attributes:
         saved: names, in graph order.
         recomputed: names, in graph order.
-        graph: `Graph.signature` of the graph that the plan was made for, if known (`made_for`); the
-            decisions are what makes two plans equal.
+        graph: `Graph.signature` of the graph that the plan was made for, if known: plans of `solve`,
+            `choose` and searches have it. The decisions are what makes two plans equal.
     """
 
     saved: tuple[str, ...]
@@ -44,21 +44,26 @@ class Plan:
         """This plan, with the graph noted, so that a replay on another one is refused."""
         return replace(self, graph=checked_graph(graph).signature)
 
-    def check_made_for(self, graph: Graph) -> None:
+    def check_made_for(self, graph: Graph, remedy: str = "Solve the new graph") -> None:
         """Checks that `graph` is the one noted in this plan, if any is.
 
+        Args:
+            graph: what the plan is about to be used for.
+            remedy: what the message says to do.
+
         Raises:
-            InvalidPlan: it is another one; the message shows what changed.
+            InvalidPlan: it is another one; the message shows what changed, in the inputs before all.
         """
         if not self.graph or self.graph == checked_graph(graph).signature:
             return
         changes = list(difflib.unified_diff(self.graph, graph.signature, lineterm="", n=0))[2:]
         changes = [line for line in changes if not line.startswith("@@")]
-        rest = f"\n  ... and {len(changes) - _SHOWN} more lines" if len(changes) > _SHOWN else ""
-        listed = "\n  ".join(changes[:_SHOWN])
+        shown = ([line for line in changes if ": placeholder" in line] or changes)[:_SHOWN]
+        rest = f"\n  ... and {len(changes) - len(shown)} more lines" if len(changes) > len(shown) else ""
+        listed = "\n  ".join(shown)
         raise InvalidPlan(
             f"the plan was made for another graph ({len(changes)} lines differ; - then, + now):\n  {listed}{rest}\n"
-            f"Solve the new graph."
+            f"{remedy}."
         )
 
     @cached_property
@@ -70,7 +75,7 @@ class Plan:
         return f"<Plan {self.digest[:10]}: {len(self.saved)} saved, {len(self.recomputed)} recomputed>"
 
     def save(self, path: str | Path) -> None:
-        """Writes the plan as JSON."""
+        """Writes the plan as JSON, gzipped if the name ends in ".gz"."""
         document = {
             "format": _FORMAT,
             "version": _VERSION,
@@ -79,24 +84,20 @@ class Plan:
             "recomputed": self.recomputed,
             "graph": self.graph,
         }
-        checked_path(path).write_text(json.dumps(document, indent=1) + "\n")
+        write_document(document, checked_path(path), indent=1)
 
     @classmethod
     def load(cls, path: str | Path) -> Plan:
-        """Reads what `save` wrote.
+        """Reads what `save` wrote, gzipped or not.
 
         Raises:
             InvalidPlan: not a plan file, of a newer version, or altered since it was written.
         """
-        try:
-            document: Any = json.loads(checked_path(path).read_text())
-        except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
-            raise InvalidPlan(f"{path}: not JSON, or truncated ({error})") from None
-        if not isinstance(document, dict) or cast(dict[str, Any], document).get("format") != _FORMAT:
-            raise InvalidPlan(f'{path}: not a plan file (no "format": "{_FORMAT}"); write one with Plan.save')
-        fields = cast(dict[str, Any], document)
+        fields = read_document(checked_path(path), _FORMAT, InvalidPlan)
         if fields.get("version") != _VERSION:
             raise InvalidPlan(f"{path}: version {fields.get('version')!r}, but this remat reads {_VERSION}")
+        if "graph" not in fields:
+            raise InvalidPlan(f"{path}: written before plans noted the graph that they are for; solve that graph again")
         for key in ("saved", "recomputed", "graph"):
             if not isinstance(fields.get(key), list):
                 raise InvalidPlan(f'{path}: "{key}" must be a list of names, got {fields.get(key)!r}')

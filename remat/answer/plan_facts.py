@@ -84,8 +84,13 @@ def no_recompute_saved_bytes(graph: Graph) -> int:
     >>> no_recompute_saved_bytes(g.build())
     4
     """
+    storages = np.unique(graph.base[no_recompute_saved(graph) & ~graph.input[graph.base]])
+    return int(graph.activation_bytes[storages].sum())
+
+
+def no_recompute_saved(graph: Graph) -> BoolArray:
+    """(n,) what the forward pass hands over if none of its operators runs twice: see `no_recompute_saved_bytes`."""
     forward = graph.in_forward
     handed_over = graph.gradient & forward
     handed_over[graph.producers[forward[graph.producers] & ~forward[graph.consumers]]] = True
-    storages = np.unique(graph.base[handed_over & ~graph.input[graph.base]])
-    return int(graph.activation_bytes[storages].sum())
+    return handed_over

@@ -11,7 +11,10 @@ A notebook calls `remat.register(MySolver)`.
 
 from __future__ import annotations
 
+import warnings
+from functools import cache
 from importlib.metadata import EntryPoint, entry_points
+from importlib.util import find_spec
 from inspect import isabstract
 from typing import Any, TypeVar
 
@@ -40,6 +43,9 @@ many budgets of one graph.
 
 FALLBACK_SOLVER = "networkx"
 """A flow solver that is always installed, and takes prices of any size."""
+
+FALLBACK_SOLVERS = ("scipy", FALLBACK_SOLVER)
+"""What is asked, in this order, where the default solver is not installed: the plan is the same, and takes longer."""
 
 CLASSIC_CUTS = {
     "classic cut": "byte-traffic:mode=conservative",
@@ -117,6 +123,19 @@ def estimator_class(name: str) -> type[Estimator]:
     return _find("remat.estimators", "estimator", name)
 
 
+@cache
+def default_is_missing() -> bool:
+    """Says if the package of the default solver is not installed; and warns of it, once in a process."""
+    missing = solver_class(DEFAULT_SOLVER).missing()
+    if missing:
+        warnings.warn(
+            f"{', '.join(missing)} is not installed, so {' or '.join(FALLBACK_SOLVERS)} finds minimum cuts: the same "
+            f"plans and proofs, more slowly. pip install 'remat[{missing[0]}]'",
+            stacklevel=2,
+        )
+    return bool(missing)
+
+
 def usable_solvers() -> list[str]:
     """Names of the solvers that can be imported and miss no package."""
     return [name for name in solver_names() if _is_usable(name)]
@@ -190,6 +209,15 @@ def _installed(group: str) -> dict[str, EntryPoint]:
     return found
 
 
+def _hidden(entry: EntryPoint, error: Exception) -> str:
+    """Says which file is found in the place of the package that a plug-in is in, if its module is not there."""
+    top = entry.module.partition(".")[0]
+    if not isinstance(error, ModuleNotFoundError) or error.name != entry.module or (found := find_spec(top)) is None:
+        return ""
+    place = found.origin or next(iter(found.submodule_search_locations or ()), "")
+    return f"; {place} hides the package {top!r} that it is in: rename it, or run Python elsewhere"
+
+
 def _names(group: str) -> list[str]:
     return sorted({*_installed(group), *_registered[group]})
 
@@ -204,6 +232,9 @@ def _find(group: str, kind: str, name: str) -> Any:
         try:
             return _loaded.setdefault((group, name), installed[name].load())
         except (ImportError, AttributeError) as error:
-            raise NotInstalled(f"the {kind} {name!r} ({installed[name].value}) cannot be imported: {error}") from error
+            hidden = _hidden(installed[name], error)
+            raise NotInstalled(
+                f"the {kind} {name!r} ({installed[name].value}) cannot be imported: {error}{hidden}"
+            ) from error
     known = _names(group)
     raise UnknownName(f"no {kind} is named {name!r}{near(name, known) or ';'} there are: {', '.join(known)}")

@@ -36,6 +36,9 @@ FLAGS = (
 )
 """The yes/no facts that it holds of each value."""
 
+TEXTS = ("arguments", "modules", "sources")
+"""The texts that it holds of each value, which may be left out."""
+
 LARGEST_TOTAL = 2**62
 """Costs and sizes may add up to less than this, so that no int64 sum of them can wrap."""
 

@@ -1,6 +1,7 @@
 """Reads the corpus: joint graphs of published models, as files with an index.
 
-It lies in `experiments/instances` of remat's source repository; `python -m experiments.corpus` makes it.
+`python -m experiments.corpus` makes it, in `experiments/instances` of the repository. A link leads there from
+`remat/facts/instances`, which an installed package has as files.
 """
 
 from __future__ import annotations
@@ -19,9 +20,10 @@ from remat.words import near
 INDEX = "index.json"
 FORMAT = "remat.corpus"
 
-_FOLDER = Path(__file__).parents[2] / "experiments" / "instances"
+_FOLDER = Path(__file__).parent / "instances"
 _WHERE = (
-    "it lies in experiments/instances of remat's source repository: name that folder (--folder, or Corpus.open(folder))"
+    "it comes with remat; where its files are left out, take experiments/instances of the source repository, "
+    "and name that folder (--folder, or Corpus.open(folder))"
 )
 
 
@@ -68,7 +70,7 @@ class Corpus:
 
     @classmethod
     def open(cls, folder: str | Path | None = None) -> Corpus:
-        """Reads the index of a folder; without one, of the repository that this code lies in.
+        """Reads the index of a folder; without one, of the corpus that comes with remat.
 
         Raises:
             NotInstalled: there is no corpus; the message says where to get it.

@@ -22,6 +22,7 @@ from remat.facts.columns import (
     FLAGS,
     INTS,
     LARGEST_TOTAL,
+    TEXTS,
     BoolArray,
     FrozenColumns,
     IntArray,
@@ -33,6 +34,7 @@ from remat.facts.columns import (
 )
 from remat.facts.given import checked_path
 from remat.facts.graph_file import read_columns, write_columns
+from remat.facts.tensors import check_storages, check_tensors
 from remat.facts.uses import check_uses, operands_of
 
 _T = TypeVar("_T")
@@ -60,9 +62,9 @@ class Graph(FrozenColumns):
         names: unique name of each value.
         ops: the operator that computes it, e.g. "aten.mm.default", or "placeholder".
         dtypes: element type, e.g. "float32"; "" for what is not a tensor.
-        shapes: sizes of the tensor; () for scalars and what is not a tensor.
-        bytes: (n,) size of the value: elements x bytes per element.
-        storage: (n,) id of the storage it lives in; views share the id of their base.
+        shapes: sizes of the tensor; () for scalars, for what is not a tensor, and where they are not known.
+        bytes: (n,) size of the value: elements x bytes per element; below 2**50 where type and shape are known.
+        storage: (n,) id of the storage it lives in, not negative; views share the id of their base.
         flops: (n,) floating-point operations to compute it once.
         region: (n,) a `Region` each.
         input: primal inputs of the forward pass (parameters, buffers and RNG state included).
@@ -83,6 +85,10 @@ class Graph(FrozenColumns):
         meta: where the graph comes from: model, versions, date.
         arguments: how each operator was called, beyond its producers: "" where they are all its arguments,
             in the order of its uses; else JSON (`remat.pytorch.read.call_text`). Left out: "" everywhere.
+        modules: path of the module that made each value, as in "encoder.layers.3.fc1"; "" in the model itself, or
+            unknown. What autograd adds is where it comes from in the forward pass, an input where it is read first.
+            Left out: "" everywhere. These and `sources` do not count when graphs are compared.
+        sources: the line of the model that made it, as in "model.py:57"; "" if unknown.
     """
 
     names: tuple[str, ...]
@@ -112,6 +118,8 @@ class Graph(FrozenColumns):
     cannot_recompute: Bans
     meta: Mapping[str, str] = field(default_factory=dict[str, str])
     arguments: tuple[str, ...] = ()
+    modules: tuple[str, ...] = field(default=(), compare=False)
+    sources: tuple[str, ...] = field(default=(), compare=False)
 
     def __post_init__(self) -> None:
         for name in ("names", "ops", "dtypes"):
@@ -125,7 +133,8 @@ class Graph(FrozenColumns):
             object.__setattr__(self, name, bool_column(f"Graph.{name}", getattr(self, name), n, InvalidGraph))
         uses = bool_column("Graph.fusible_uses", self.fusible_uses, m, InvalidGraph)
         object.__setattr__(self, "fusible_uses", uses)
-        object.__setattr__(self, "arguments", tuple(self.arguments) or ("",) * n)
+        for name in TEXTS:
+            object.__setattr__(self, name, tuple(getattr(self, name)) or ("",) * n)
         _check(self)
 
     def __len__(self) -> int:
@@ -139,7 +148,7 @@ class Graph(FrozenColumns):
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Graph):
             return NotImplemented
-        return all(_same(getattr(self, f.name), getattr(other, f.name)) for f in fields(self))
+        return all(_same(getattr(self, f.name), getattr(other, f.name)) for f in fields(self) if f.compare)
 
     __hash__ = None  # type: ignore[assignment]  # arrays inside: equal, but not hashable
 
@@ -152,6 +161,16 @@ class Graph(FrozenColumns):
     def operands(self) -> tuple[tuple[int, ...], ...]:
         """Of each value, the positions of what it uses, in the order of its uses."""
         return operands_of(len(self), self.producers, self.consumers)
+
+    @cached_property
+    def places(self) -> tuple[str, ...]:
+        """Of each value, where it comes from: "layers.0.fc1, model.py:57", or "" if that is unknown.
+
+        It begins with "input of" for an input, and with "backward of" for what the backward pass alone needs.
+        """
+        of = np.select([self.input, ~self.in_forward], ["input of ", "backward of "], "").tolist()
+        known = (", ".join(filter(None, place)) for place in zip(self.modules, self.sources, strict=True))
+        return tuple([f"{what}{place}" if place else "" for what, place in zip(of, known, strict=True)])
 
     @cached_property
     def in_forward(self) -> BoolArray:
@@ -246,11 +265,12 @@ class Graph(FrozenColumns):
         """
         lines: list[str] = []
         plannable: list[int] = self.plannable.tolist()
+        names, sizes = self.names, self.bytes.tolist()
         for i in plannable:
             kind = f" {self.dtypes[i]}{list(self.shapes[i])}" if self.dtypes[i] else ""
-            used = ", ".join(self.names[u] for u in self.operands[i])
+            used = ", ".join([names[u] for u in self.operands[i]])
             of = f", of {used}" if used else ""
-            lines.append(f"{self.names[i]}: {self.ops[i]}{kind}, {self.bytes[i]} bytes{of}")
+            lines.append(f"{names[i]}: {self.ops[i]}{kind}, {sizes[i]} bytes{of}")
         return tuple(lines)
 
     def once(self, derive: Callable[[Graph], _T]) -> _T:
@@ -300,7 +320,7 @@ def _same(left: object, right: object) -> bool:
 
 def _check(graph: Graph) -> None:
     n = len(graph)
-    for label in ("ops", "dtypes", "shapes", "arguments", "cannot_save", "cannot_recompute"):
+    for label in ("ops", "dtypes", "shapes", *TEXTS, "cannot_save", "cannot_recompute"):
         if len(getattr(graph, label)) != n:
             raise InvalidGraph(f"Graph.{label} must have one entry a name ({n}), got {len(getattr(graph, label))}")
     if len(graph.index) != n:
@@ -320,6 +340,8 @@ def _check(graph: Graph) -> None:
         raise InvalidGraph(f"Graph.region must hold {[int(r) for r in Region]} (see remat.Region), got {bad}")
     _check_flags(graph)
     check_uses(graph.names, graph.producers, graph.consumers, "Graph", InvalidGraph)
+    check_tensors(graph.names, graph.dtypes, graph.shapes, graph.bytes)
+    check_storages(graph.names, graph.storage, graph.view, graph.producers, graph.consumers)
     _check_regions(graph)
 
 

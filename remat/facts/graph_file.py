@@ -6,21 +6,19 @@
      "cannot_save": {"<index>": "reason"}, "cannot_recompute": {"<index>": "reason"}}
 
 Flags are 0 and 1. Producers and consumers are positions in the columns of "values". Version 1 had no
-"arguments" among the values.
+"arguments" among the values. The columns "modules" and "sources" are there if anything is known.
 """
 
 from __future__ import annotations
 
-import gzip
-import json
-import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
 
 from remat.errors import InvalidGraph
 from remat.facts.bans import Bans
-from remat.facts.columns import FLAGS, INTS
+from remat.facts.columns import FLAGS, INTS, TEXTS
+from remat.facts.json_file import read_document, write_document
 
 FORMAT = "remat.graph"
 VERSION = 2
@@ -33,7 +31,7 @@ def write_columns(graph: Mapping[str, Any], path: Path) -> None:
         "op": graph["ops"],
         "dtype": graph["dtypes"],
         "shape": graph["shapes"],
-        "arguments": graph["arguments"],
+        **{label: graph[label] for label in TEXTS if label == "arguments" or any(graph[label])},
         **{label: graph[label].tolist() for label in INTS},
         **{label: graph[label].astype(int).tolist() for label in FLAGS},
     }
@@ -51,8 +49,7 @@ def write_columns(graph: Mapping[str, Any], path: Path) -> None:
         "cannot_save": graph["cannot_save"].as_dict(),
         "cannot_recompute": graph["cannot_recompute"].as_dict(),
     }
-    data = json.dumps(document, separators=(",", ":")).encode()
-    path.write_bytes(gzip.compress(data, mtime=0) if path.suffix == ".gz" else data)
+    write_document(document, path)
 
 
 def read_columns(path: Path) -> dict[str, Any]:
@@ -61,26 +58,11 @@ def read_columns(path: Path) -> dict[str, Any]:
     Raises:
         InvalidGraph: it is no graph file, or a column is missing. What the columns hold is checked by `remat.Graph`.
     """
-    document = _parse(path)
+    document = read_document(path, FORMAT, InvalidGraph)
     try:
         return _columns(document)
     except InvalidGraph as error:
         raise InvalidGraph(f"{path}: {error}") from None
-
-
-def _parse(path: Path) -> dict[str, Any]:
-    data = path.read_bytes()
-    try:
-        if data[:2] == b"\x1f\x8b":
-            data = gzip.decompress(data)
-        document = json.loads(data)
-    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-        raise InvalidGraph(f"{path}: the gzip data is damaged or truncated ({error})") from None
-    except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
-        raise InvalidGraph(f"{path}: not JSON, or truncated ({error})") from None
-    if not isinstance(document, dict) or cast(dict[str, Any], document).get("format") != FORMAT:
-        raise InvalidGraph(f'{path}: not a graph file (no "format": "{FORMAT}"); write one with Graph.save')
-    return cast(dict[str, Any], document)
 
 
 def _columns(document: dict[str, Any]) -> dict[str, Any]:
@@ -90,6 +72,7 @@ def _columns(document: dict[str, Any]) -> dict[str, Any]:
     values, uses = _table(document, "values"), _table(document, "uses")
     names = tuple(str(name) for name in _column(values, "values", "name"))
     n = len(names)
+    texts = [label for label in TEXTS if label in values or (label == "arguments" and version > 1)]
     return {
         "names": names,
         "ops": tuple(str(op) for op in _column(values, "values", "op")),
@@ -102,7 +85,7 @@ def _columns(document: dict[str, Any]) -> dict[str, Any]:
         "cannot_save": _bans(document, "cannot_save", n),
         "cannot_recompute": _bans(document, "cannot_recompute", n),
         "meta": {str(key): str(value) for key, value in _table(document, "meta").items()},
-        "arguments": tuple(str(call) for call in _column(values, "values", "arguments")) if version > 1 else ("",) * n,
+        **{label: tuple(map(str, _column(values, "values", label))) for label in texts},
     }
 
 

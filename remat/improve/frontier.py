@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +14,6 @@ from remat.answer.plan import Plan
 from remat.answer.plan_facts import PlanFacts
 from remat.answer.registry import (
     DEFAULT_ESTIMATOR,
-    DEFAULT_SOLVER,
     DEFAULT_TIME_MODEL,
     QUICK_BUDGET_SOLVER,
     costmodel_class,
@@ -25,6 +25,8 @@ from remat.errors import InvalidOption
 from remat.facts.columns import is_whole
 from remat.facts.graph import Graph
 from remat.improve.byte_budgets import evenly_spaced, read_budget
+from remat.improve.landmarks import landmarks
+from remat.improve.point import Point
 from remat.problem.costmodel import CostModel
 from remat.problem.demands import unpriced
 from remat.problem.estimator import Estimator
@@ -40,46 +42,6 @@ if TYPE_CHECKING:
 
 _SAMPLES = 64
 """Budgets at which a bound is drawn that is no straight line."""
-
-
-@dataclass(frozen=True)
-class Point:
-    """A plan on, or near, the frontier.
-
-    Attributes:
-        budget_bytes: the budget that it was found for; of a hull vertex, its own bytes.
-        saved_bytes: what the plan saves.
-        cost: what the plan costs, in the frontier's unit.
-        bound: no plan that saves up to `budget_bytes` costs less, and that is proven.
-        claimed_bound: the same, where the word of an exact solver is taken for it.
-        plan: what to save and recompute.
-        solver: who found it.
-        is_vertex: a vertex of the convex hull.
-    """
-
-    budget_bytes: int
-    saved_bytes: int
-    cost: int
-    bound: int
-    claimed_bound: int
-    plan: Plan
-    solver: str
-    is_vertex: bool = False
-
-    @property
-    def point(self) -> tuple[int, int]:
-        """(saved bytes, cost)."""
-        return self.saved_bytes, self.cost
-
-    @property
-    def gap(self) -> float:
-        """(cost - bound) / cost: how far from optimal the plan may be at most, and that is proven."""
-        return (self.cost - self.bound) / self.cost if self.cost else 0.0
-
-    @property
-    def is_proven(self) -> bool:
-        """No plan within the budget costs less."""
-        return self.cost == self.bound
 
 
 @dataclass(frozen=True, eq=False)
@@ -137,6 +99,20 @@ class Frontier:
                 f"got {budget_bytes!r}"
             )
         return min(fitting, key=lambda point: (point.cost, point.saved_bytes))
+
+    @cached_property
+    def landmarks(self) -> tuple[Point, ...]:
+        """PyTorch's default plan, and the one by which nothing runs twice; `Point.solver` says which is which.
+
+        Where no graph is known there are none. What the backward pass alone computes has a price here, too.
+        """
+        plans = landmarks(self.graph) if self.graph is not None else {}
+        found: list[Point] = []
+        for name, plan in plans.items():
+            saved_bytes, cost = self.price(plan)
+            bound = min(self.bound(saved_bytes) or 0, cost)  # it may break a ban of the cost model, and so cost less
+            found.append(Point(saved_bytes, saved_bytes, cost, bound, bound, plan, name))
+        return tuple(found)
 
     def refine(
         self,
@@ -209,7 +185,7 @@ class Frontier:
     def plot(
         self, path: str | Path | None = None, *, beside: Mapping[str, Iterable[tuple[int, int]]] | None = None
     ) -> Figure:
-        """Draws the points, the bound under them, and other points beside them.
+        """Draws the points, the bound under them, and beside them `landmarks` and other points.
 
         Args:
             path: writes the picture there, in the format of the suffix: .svg, .png, .pdf.
@@ -223,7 +199,9 @@ class Frontier:
 
         between = [point.point for point in self.points if not point.is_vertex]
         vertices = [point.point for point in self.vertices]
-        return draw(vertices, between, self._bound_line(), beside or {}, self.unit, path)
+        known = {point.solver: [point.point] for point in self.landmarks}
+        model = self.graph.meta.get("model", "") if self.graph is not None else ""
+        return draw(vertices, between, self._bound_line(), (known, beside or {}), self.unit, model, path)
 
     def _bound_line(self) -> list[tuple[int, int]]:
         """Lists (budget, proven bound): of each vertex, and of budgets between two where the hull is not exact."""
@@ -247,7 +225,7 @@ def frontier(
     *,
     estimator: str | Estimator = DEFAULT_ESTIMATOR,
     cost_model: str | CostModel | None = None,
-    solver: str | Solver = DEFAULT_SOLVER,
+    solver: str | Solver | None = None,
 ) -> Frontier:
     """Finds the exact lower convex hull of (saved bytes, cost), by minimum cuts.
 
@@ -255,7 +233,7 @@ def frontier(
         graph: a joint graph; or a problem, whose budget is ignored.
         estimator: of the recompute time that is traded against memory.
         cost_model: another trade-off than recompute time; its own budget, if any, is ignored.
-        solver: a flow solver.
+        solver: a flow solver; the default one when left out.
 
     Raises:
         Infeasible: the bans leave no plan.

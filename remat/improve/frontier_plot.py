@@ -9,20 +9,26 @@ import math
 from collections.abc import Iterable, Mapping
 from itertools import cycle
 from pathlib import Path
+from textwrap import wrap
 
 from remat.errors import InvalidOption
 from remat.pictures import Picture, write
 from remat.words import human_bytes, human_price
 
 _STYLES = (("s", "#c8501e"), ("^", "#2e8b57"), ("D", "#8a5fb0"), ("v", "#b8860b"))
+_TITLE = 70
+"""Signs in a line of the title."""
+
+_LANDMARKS = (("P", "#c8501e"), ("X", "#444444"))
 
 
 def draw(
     vertices: Iterable[tuple[int, int]],
     between: Iterable[tuple[int, int]],
     bound: Iterable[tuple[int, int]],
-    beside: Mapping[str, Iterable[tuple[int, int]]],
+    beside: tuple[Mapping[str, Iterable[tuple[int, int]]], Mapping[str, Iterable[tuple[int, int]]]],
     unit: str,
+    model: str,
     path: str | Path | None,
 ) -> Picture:
     """Draws points of (saved bytes, cost), and writes the picture if there is a path: see `Frontier.plot`.
@@ -31,12 +37,14 @@ def draw(
         vertices: of the hull.
         between: other plans of the frontier; there may be none.
         bound: what every plan costs at least, as a line. Below it is out of reach.
-        beside: label -> other plans to compare with.
+        beside: label -> other plans to compare with: those that every picture shows, and those that were asked for.
         unit: of the costs.
+        model: whose plans they are, for the title; it may be "".
         path: where to write the picture.
     """
     from matplotlib.ticker import MultipleLocator
 
+    price = "recompute time" if unit == "ns" else f"cost ({unit})"
     figure = Picture(figsize=(7, 4.5), layout="constrained")
     axes = figure.subplots()
     x, y = _columns(bound)
@@ -45,10 +53,15 @@ def draw(
     if between := list(between):
         axes.plot(*_columns(between), "o", ms=4, color="#5aa0d8", label="plans between them")
     axes.plot(*_columns(vertices), "o", ms=6, color="#1f5f99", label="hull vertices, optimal")
-    for (marker, color), (name, points) in zip(cycle(_STYLES), _checked(beside).items(), strict=False):
+    known, asked = beside
+    for (marker, color), (name, points) in zip(cycle(_STYLES), _checked(asked).items(), strict=False):
         axes.plot(*_columns(points), marker, ms=6, ls="", fillstyle="none", color=color, label=name)
+    for (marker, color), (name, points) in zip(_LANDMARKS, known.items(), strict=False):
+        axes.plot(*_columns(points), marker, ms=9, ls="", mew=1.8, fillstyle="none", color=color, label=name)
+    title = f"{model}: memory against {price}" if model else f"Memory against {price}"
+    axes.set_title("\n".join(wrap(title, _TITLE)), fontsize=11)
     axes.set_xlabel("saved activations")
-    axes.set_ylabel("recompute time" if unit == "ns" else f"cost ({unit})")
+    axes.set_ylabel(price)
     axes.xaxis.set_major_locator(MultipleLocator(_round_step(axes.get_xlim())))
     axes.xaxis.set_major_formatter(lambda value, _: human_bytes(int(value)))
     axes.yaxis.set_major_formatter(lambda value, _: human_price(int(value), unit))

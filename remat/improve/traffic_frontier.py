@@ -177,7 +177,7 @@ def _points(graph: Graph, front: Sequence[Candidate]) -> tuple[TrafficPoint, ...
     """Makes plans of candidates, and checks them."""
     points: list[TrafficPoint] = []
     for found in front:
-        plan = found.state.choice.plan(graph).made_for(graph)
+        plan = found.state.choice.plan(graph)
         check_plan(unpriced(graph), plan)
         points.append(TrafficPoint(found.saved_bytes, found.traffic_bytes, plan, found.source))
     return tuple(points)

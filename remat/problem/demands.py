@@ -54,4 +54,6 @@ def _demands(graph: Graph) -> Problem:
         cannot_recompute=graph.cannot_recompute.also(graph.input, "an input of the graph")
         .also(graph.must_save, "marked MUST_SAVE")
         .take(ours),
+        signature=graph.signature,
+        places=tuple([graph.places[i] for i in positions]),
     )

@@ -16,6 +16,7 @@ from remat.errors import Infeasible
 from remat.facts.bans import cannot_be
 from remat.facts.columns import BoolArray, some
 from remat.problem.problem import Problem
+from remat.words import placed
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,7 @@ def check_feasible(problem: Problem, known: Forced | None = None) -> None:
     if not len(victims):
         return
     path = _trace(problem, lost, int(victims[0]))
-    lines = "\n".join(f"  {name}: {'; '.join(why)}" for name, why in path)
+    lines = "\n".join(f"  {placed(name, problem.places[problem.index[name]])}: {'; '.join(why)}" for name, why in path)
     raise Infeasible(
         f"no plan can make {problem.names[victims[0]]!r} available in the backward pass. "
         f"These rules contradict each other:\n{lines}\nRelax one of them.",

@@ -54,6 +54,8 @@ class Problem(FrozenColumns):
         needed: (n,) values that must be available in the backward pass.
         cannot_save, cannot_recompute: what is forbidden, with reasons.
         budget_bytes: the most bytes that may be saved, or None.
+        signature: that of the graph which the problem is about, for its plans to carry; empty if there is none.
+        places: where each value comes from, for messages (`remat.Graph.places`). Left out: "" everywhere.
 
     Raises:
         InvalidProblem: lengths differ, a price is negative or not an integer, sums reach 2**62,
@@ -70,15 +72,22 @@ class Problem(FrozenColumns):
     cannot_save: Bans
     cannot_recompute: Bans
     budget_bytes: int | None = None
+    signature: tuple[str, ...] = ()
+    places: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "names", name_column("Problem.names", self.names, InvalidProblem))
+        for name in ("names", "signature"):
+            object.__setattr__(self, name, name_column(f"Problem.{name}", getattr(self, name), InvalidProblem))
         n, m = len(self.names), len(self.producers)
         for name in _COSTS:
             object.__setattr__(self, name, int_column(f"Problem.{name}", getattr(self, name), n, InvalidProblem))
         for name in ("producers", "consumers"):
             object.__setattr__(self, name, int_column(f"Problem.{name}", getattr(self, name), m, InvalidProblem))
         object.__setattr__(self, "needed", bool_column("Problem.needed", self.needed, n, InvalidProblem))
+        places = name_column("Problem.places", self.places, InvalidProblem) or ("",) * n
+        object.__setattr__(self, "places", places)
+        if len(places) != n:
+            raise InvalidProblem(f"Problem.places must have one entry a value ({n}), got {len(places)}")
         if len(self.index) != n:
             twice = next(name for i, name in enumerate(self.names) if self.index[name] != i)
             raise InvalidProblem(f"Problem.names must be unique, got {twice!r} twice")

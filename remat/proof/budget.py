@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from remat.answer.registry import DEFAULT_SOLVER, FALLBACK_SOLVER, find_solver, solver_class, usable_solvers
+from remat.answer.registry import (
+    DEFAULT_SOLVER,
+    FALLBACK_SOLVER,
+    default_is_missing,
+    find_solver,
+    solver_class,
+    usable_solvers,
+)
 from remat.answer.solver import Cut, FlowSolver, Solver
 from remat.errors import Infeasible, InvalidOption
 from remat.facts.bans import cannot_be
@@ -12,21 +19,21 @@ from remat.problem.feasibility import Forced
 from remat.problem.problem import Problem
 from remat.problem.weights import BY_BYTES
 from remat.proof.certify import proven_bound
-from remat.words import human_bytes
+from remat.words import human_bytes, placed
 
 _SHOWN = 5
 
 
 def flow_solver(solver: str | Solver | None = None) -> FlowSolver:
-    """A solver for minimum cuts: the one asked for, or else the default one where it is installed.
+    """A solver for minimum cuts: the one asked for, or else the default one, or where that is missing NetworkX's.
 
     Raises:
         InvalidOption: it is not a flow solver.
         UnknownName, NotInstalled: there is none of this name, or a package is missing.
     """
-    chosen = find_solver(DEFAULT_SOLVER if solver is None else solver)
-    if solver is None and chosen.missing():
-        chosen = find_solver(FALLBACK_SOLVER)
+    if solver is None:
+        solver = FALLBACK_SOLVER if default_is_missing() else DEFAULT_SOLVER
+    chosen = find_solver(solver)
     if not isinstance(chosen, FlowSolver):
         known = [name for name in usable_solvers() if issubclass(solver_class(name), FlowSolver)]
         raise InvalidOption(f"a minimum cut needs a flow solver ({', '.join(known)}), got {chosen.name!r}")
@@ -57,10 +64,11 @@ def _explained(problem: Problem, least: Cut) -> str:
     """Why nothing fits the budget, given the choice that saves the fewest bytes."""
     saved = np.flatnonzero(least.choice.saved & (problem.save_bytes > 0))
     largest = saved[np.argsort(-problem.save_bytes[saved], kind="stable")]
+    shown: list[int] = largest[:_SHOWN].tolist()
     lines = [
-        f"  {problem.names[v]}: {human_bytes(int(problem.save_bytes[v]))}"
+        f"  {placed(problem.names[v], problem.places[v])}: {human_bytes(int(problem.save_bytes[v]))}"
         + (f", {cannot_be('recomputed', reason)}" if (reason := problem.cannot_recompute.reason(v)) else "")
-        for v in largest[:_SHOWN].tolist()
+        for v in shown
     ]
     if len(largest) > _SHOWN:
         lines.append(f"  ... and {len(largest) - _SHOWN} more")

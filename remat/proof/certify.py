@@ -17,6 +17,7 @@ from remat.facts.columns import LARGEST_TOTAL, BoolArray, IntArray, is_frozen, n
 from remat.problem.feasibility import Forced, forced
 from remat.problem.problem import Problem
 from remat.problem.weights import BY_COST, Weights
+from remat.words import placed
 
 _SHOWN = 5
 
@@ -252,5 +253,5 @@ def _certify_without_plan(problem: Problem, solution: Solution) -> bool:
 
 def _named(problem: Problem, who: BoolArray) -> str:
     indices = np.flatnonzero(who).tolist()
-    names = ", ".join(repr(problem.names[i]) for i in indices[:_SHOWN])
+    names = ", ".join(placed(repr(problem.names[i]), problem.places[i]) for i in indices[:_SHOWN])
     return names + (f" and {len(indices) - _SHOWN} more" if len(indices) > _SHOWN else "")

@@ -6,7 +6,14 @@ import time
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from remat.answer.registry import DEFAULT_BUDGET_SOLVER, DEFAULT_SOLVER, find_solver
+from remat.answer.registry import (
+    DEFAULT_BUDGET_SOLVER,
+    DEFAULT_SOLVER,
+    FALLBACK_SOLVERS,
+    default_is_missing,
+    find_solver,
+    usable_solvers,
+)
 from remat.answer.solution import Reason, Solution, Termination
 from remat.answer.solver import Solver
 from remat.errors import CertificateRejected, Infeasible, LimitReached
@@ -31,7 +38,8 @@ def solve(
     Args:
         problem: what to solve.
         solver: a registered name (`remat solvers` lists them) or a configured instance; "ortools" when
-            left out, and "portfolio" for a problem with a byte budget.
+            left out, and "portfolio" for a problem with a byte budget. Where OR-Tools is not installed, SciPy's
+            or NetworkX's maximum flow takes the place of "ortools", and a warning says so once.
         time_limit_s: wall time in seconds; only for solvers that support it.
         throw: raise if there is no plan; if False, return a solution without one.
 
@@ -39,7 +47,7 @@ def solve(
 
     Returns:
         a solution whose plan is legal and costs what it says. `is_proven` tells whether its
-        optimality was verified, too.
+        optimality was verified, too. The plan knows the graph that it is for (`Plan.graph`).
 
     Raises:
         UnknownName, NotInstalled, UnsupportedProblem: the solver cannot be used for this.
@@ -50,7 +58,7 @@ def solve(
     """
     check_is_problem(problem)
     if solver is None:
-        solver = DEFAULT_SOLVER if problem.budget_bytes is None else DEFAULT_BUDGET_SOLVER
+        solver = _default_solver(problem)
     chosen, given = find_solver(solver), _copy(problem)
     chosen.accept(given, time_limit_s=time_limit_s)
     rules = forced(problem)
@@ -65,12 +73,29 @@ def solve(
     start = time.perf_counter()
     solution = chosen._solve(given, time_limit_s=time_limit_s)  # pyright: ignore[reportPrivateUsage]
     taken_s = time.perf_counter() - start
-    solution = replace(solution, is_proven=certify_for(problem, solution), solve_time_s=taken_s)
+    is_proven = certify_for(problem, solution)
+    plan = None if solution.plan is None else replace(solution.plan, graph=problem.signature)
+    solution = replace(solution, plan=plan, is_proven=is_proven, solve_time_s=taken_s)
     if solution.termination.reason is Reason.INFEASIBLE:
         raise CertificateRejected(f"{chosen.name} claims INFEASIBLE, but no rule stands in the way of a plan")
     if solution.plan is None and throw:
         raise LimitReached(_nothing_found(solution))
     return solution
+
+
+def _default_solver(problem: Problem) -> str:
+    if problem.budget_bytes is not None:
+        return DEFAULT_BUDGET_SOLVER
+    if not default_is_missing():
+        return DEFAULT_SOLVER
+    *first, last = (name for name in FALLBACK_SOLVERS if name in usable_solvers())
+    return next((name for name in first if _is_within(problem, find_solver(name).largest_capacity)), last)
+
+
+def _is_within(problem: Problem, largest: int | None) -> bool:
+    """Says if prices, and the bytes and values that break ties, add up to what a solver can count."""
+    totals = (problem.save_cost, problem.recompute_cost, problem.save_bytes)
+    return largest is None or sum(int(prices.sum()) for prices in totals) + len(problem) <= largest
 
 
 def _copy(problem: Problem) -> Problem:

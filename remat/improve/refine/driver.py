@@ -162,7 +162,8 @@ class _Run:
         goal = self.objective.beside(given)
         each_s = (time.monotonic() - before_s) / len(starts)
         short = shortened(self.graph) if self.objective.adds_up else unshortened(self.graph)
-        found = self._search(short, None if self.time_limit_s is None else self.begin_s + self.time_limit_s - each_s)
+        # Every start may lead to another plan, whose score on the whole graph takes as long as that of the start.
+        found = self._search(short, self._deadline_s(len(starts) * each_s))
         lifted = (self.space.state(short.lift(state.choice.saved)) for state in found.states)
         states = list({state.choice: state for state in (*starts, *lifted)}.values())  # the starts come first
         scores = {state.choice: score for state, score in zip(states, opinion(states), strict=True)}
@@ -196,14 +197,21 @@ class _Run:
             termination=found.termination,
         )
 
+    def _deadline_s(self, reserved_s: float) -> float | None:
+        return None if self.time_limit_s is None else self.begin_s + self.time_limit_s - reserved_s
+
     def _plan(self, state: State) -> Plan:
-        return state.choice.plan(self.graph).made_for(self.graph)
+        return state.choice.plan(self.graph)
 
     def _search(self, short: Shortened, deadline_s: float | None) -> _Found:
         """Descends from the good starts by classes of equal values, and from the best of these results value by value.
 
-        An oracle that is asked in the search is asked on the way from the best start only.
+        An oracle that is asked in the search is asked on the way from the best start only. Without time for any of
+        it, nothing is prepared either.
         """
+        late = Termination(Reason.FEASIBLE, limit="time", detail="the time limit stopped the search")
+        if deadline_s is not None and time.monotonic() > deadline_s:
+            return _Found(states=(), history=(), evaluated=0, asked=0, termination=late)
         space = Space(short.graph, short.project(self.keep), short.copies)
         near = Neighbourhood(space, colours(short.graph, _ROUNDS))
         one_by_one = Neighbourhood(space, np.arange(len(short.graph)))
@@ -224,7 +232,7 @@ class _Run:
                 best.run(near)
             best.run(one_by_one)
         except OutOfTime:
-            termination = Termination(Reason.FEASIBLE, limit="time", detail="the time limit stopped the search")
+            termination = late
         return _Found(
             states=tuple(descent.state for descent in results),
             history=tuple(step for descent in descents for step in descent.steps),

@@ -7,8 +7,9 @@ from remat.errors import InvalidOption
 from remat.improve.refine.memory_objectives import Peak, SavedBytes
 from remat.improve.refine.no_worse import NoWorse
 from remat.improve.refine.objectives import Objective, Time, Traffic
+from remat.words import near
 
-_OBJECTIVES: dict[str, type[Objective]] = {kind.name: kind for kind in (Traffic, Time, Peak, SavedBytes, NoWorse)}
+OBJECTIVES: dict[str, type[Objective]] = {kind.name: kind for kind in (Traffic, Time, Peak, SavedBytes, NoWorse)}
 
 
 def find_objective(objective: str | Objective) -> Objective:
@@ -23,9 +24,9 @@ def find_objective(objective: str | Objective) -> Objective:
     if isinstance(objective, Objective):
         return objective
     name, options = split_options(objective) if isinstance(objective, str) else ("", [])  # pyright: ignore[reportUnnecessaryIsInstance]
-    if name not in _OBJECTIVES:
+    if name not in OBJECTIVES:
         raise InvalidOption(
-            f"objective must be one of {', '.join(_OBJECTIVES)}, or an instance of "
-            f"remat.improve.refine.Objective, got {objective!r}"
+            f"objective must be one of {', '.join(OBJECTIVES)}, or an instance of "
+            f"remat.improve.refine.Objective, got {objective!r}{near(name, OBJECTIVES)}"
         )
-    return configured(_OBJECTIVES[name], options)
+    return configured(OBJECTIVES[name], options)

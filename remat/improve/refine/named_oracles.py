@@ -6,6 +6,9 @@ from importlib.util import find_spec
 
 from remat.errors import InvalidOption, NotInstalled
 from remat.improve.refine.oracles import Model, Oracle
+from remat.words import near
+
+_NAMES = (Model.name, "inductor", "device")
 
 
 def find_oracle(oracle: str | Oracle, device: str | None = None) -> Oracle:
@@ -23,8 +26,9 @@ def find_oracle(oracle: str | Oracle, device: str | None = None) -> Oracle:
         return oracle
     if oracle == Model.name:
         return Model()
-    if oracle not in ("inductor", "device"):
-        raise InvalidOption(f"oracle must be one of model, inductor, device, got {oracle!r}")
+    if oracle not in _NAMES:
+        hint = near(str(oracle), _NAMES)
+        raise InvalidOption(f"oracle must be one of {', '.join(_NAMES)}, got {oracle!r}{hint}")
     if find_spec("torch") is None:
         raise NotInstalled(f'oracle="{oracle}" needs torch: pip install \'remat[torch]\' (or take oracle="model")')
     from remat.pytorch.measure.torch_oracles import Device, Inductor

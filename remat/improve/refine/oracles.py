@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import ClassVar, TypeAlias
 
+from remat.answer.choice import Choice
 from remat.facts.graph import Graph
 from remat.improve.refine.objectives import Objective, Score
 from remat.improve.refine.states import State
@@ -44,6 +45,12 @@ class Model(Oracle):
     name: ClassVar[str] = "model"
 
     def on(self, graph: Graph, objective: Objective) -> Opinion:
-        """Scores by the objective's own prediction."""
-        score = objective.scorer(graph)
+        """Scores by the objective's own prediction, each choice once."""
+        scorer, known = objective.scorer(graph), dict[Choice, Score]()
+
+        def score(state: State) -> Score:
+            if state.choice not in known:
+                known[state.choice] = scorer(state)
+            return known[state.choice]
+
         return lambda states: [score(state) for state in states]

@@ -7,14 +7,13 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from remat.answer.choice import Choice
 from remat.answer.option_text import label
-from remat.answer.plan import Plan
 from remat.answer.registry import DEFAULT_STEP_MODEL, find_costmodel
 from remat.errors import InvalidOption
 from remat.facts.given import listed
 from remat.facts.graph import Graph
 from remat.improve.choose import choose
+from remat.improve.landmarks import no_recompute_plan
 from remat.predict.device_timeline import timeline
 from remat.predict.whole_step import Forecast, Surroundings
 from remat.problem.costmodel import CostModel
@@ -74,7 +73,7 @@ def forecast(
     inputs = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
     gpu = graph.meta.get("device") == "cuda"
     alive = [*parameters, *buffers, *inputs]
-    plans = {NOTHING_RECOMPUTED: nothing_recomputed(graph)}
+    plans = {NOTHING_RECOMPUTED: no_recompute_plan(graph)}
     for name, one in {PYTORCH: find_costmodel(DEFAULT_STEP_MODEL), **{label(one): one for one in models}}.items():
         on_device = bool(one.device_limits)
         solution = plan_on_device(graph, one, None, alive, optimizer=optimizer) if on_device else choose(graph, one)
@@ -103,12 +102,3 @@ def _check_found(model: Callable[..., Any], held: Sequence[Tensor], graph: Graph
             f"{read} bytes of parameters and buffers, and {found} were found. "
             f"Pass a module, such as one that computes the loss"
         )
-
-
-def nothing_recomputed(graph: Graph) -> Plan:
-    """The plan that saves what the backward pass reads, and runs every operator of the forward pass once."""
-    return (
-        Choice.from_saved(graph, graph.needed & ~graph.cannot_save.mask & ~graph.must_recompute)
-        .plan(graph)
-        .made_for(graph)
-    )

@@ -2,8 +2,9 @@
 
 `capture` runs Dynamo and AOTAutograd up to the partitioner; `extract` reads the joint graph there: what operators do
 (`operators`), which values share memory (`sharing`), what the forward pass overwrites (`mutated_inputs`), and how each
-operator was called (`call_text`, from which `sample_call` makes a call again). `split` hands a choice of saved values
-to torch's partitioner, and `interpreter` is TorchInductor's pipeline without its code.
+operator was called (`call_text`, from which `sample_call` makes a call again), and where in the model (`places`).
+`split` hands a choice of saved values to torch's partitioner, and `interpreter` is TorchInductor's pipeline without its
+code.
 
 This room imports `remat.facts` and `remat.pytorch.seam`. Begin with `capture`, then `extract`.
 """

@@ -15,7 +15,7 @@ from remat.pytorch.read.extract import extract
 from remat.pytorch.read.interpreter import run_uncompiled
 from remat.pytorch.read.other_device import for_device
 from remat.pytorch.read.split import split
-from remat.pytorch.seam.compilations import DYNAMO_SKIPS, name_of
+from remat.pytorch.seam.compilations import DYNAMO_SKIPS, name_of, without_log_of_errors
 from remat.pytorch.seam.fakes import in_their_mode
 from remat.pytorch.seam.restore import put_back
 from remat.pytorch.seam.torch_names import CustomPartitionerFn, torch_compile
@@ -70,7 +70,6 @@ def capture_all(model_or_fn: Callable[..., Any], /, *args: Any, device: Any = No
     graphs: list[Graph] = []
     meta = {
         "model": name_of(model_or_fn),
-        "torch": torch.__version__,
         "captured": datetime.datetime.now(datetime.UTC).date().isoformat(),
     }
 
@@ -118,14 +117,16 @@ def visit_joint_graphs(
     def call(*args: Any, **kwargs: Any) -> Any:
         return model_or_fn(*args, **kwargs)
 
-    # Dynamo keeps what it compiles with the code that it compiled, and after eight entries runs that
-    # code eagerly, without a word. `call` is new each time, so that a capture leaves nothing behind
-    # on the code that all modules share.
+    # Dynamo keeps what it compiles with the code that it compiled, and after eight entries, or where it found nothing
+    # to compile, runs that code eagerly, without a word. `call` and its code are new each time, so that a capture
+    # leaves nothing behind on the code that all modules share, nor for the next capture.
+    call.__code__ = call.__code__.replace()
     with (
         for_device(device, model_or_fn, args, kwargs) as (moved_args, moved_kwargs),
         in_their_mode(model_or_fn, moved_args, moved_kwargs),
         put_back(model_or_fn, moved_args, moved_kwargs),
         fresh_compilation(),
+        without_log_of_errors(),
         torch.enable_grad(),
     ):
         torch_compile(call, backend=backend)(*moved_args, **moved_kwargs)

@@ -21,6 +21,7 @@ from remat.facts.graph import Graph, Region
 from remat.pytorch.read.call_text import call_texts
 from remat.pytorch.read.mutated_inputs import backward_targets, overwritten_inputs, values_in_their_memory
 from remat.pytorch.read.operators import Operator, is_dropout_free
+from remat.pytorch.read.places import places_of
 from remat.pytorch.read.sharing import bases
 from remat.pytorch.seam.fakes import hint
 from remat.pytorch.seam.torch_names import formula_over_shapes
@@ -38,9 +39,9 @@ def extract(
         joint_graph: forward and backward in one graph, with fake tensors in `meta["val"]`.
         node_info: torch's classification of its nodes.
         num_fwd_outputs: how many of the outputs belong to the forward pass.
-        meta: where the graph comes from.
+        meta: where the graph comes from, besides from which torch.
     """
-    return _Reader(joint_graph, node_info, num_fwd_outputs).graph(dict(meta or {}))
+    return _Reader(joint_graph, node_info, num_fwd_outputs).graph({"torch": torch.__version__, **(meta or {})})
 
 
 class _Reader:
@@ -73,6 +74,7 @@ class _Reader:
         outputs = set(self.end.args[0][: self.num_fwd_outputs])
         gradients = set(self.end.args[0][self.num_fwd_outputs :])
         cannot_save, cannot_recompute = self._rules(base)
+        places = places_of(self.position)
         dtypes = tuple(map(_dtype, values))
         symbolic = {nodes[i] for i, dtype in enumerate(dtypes) if dtype == "symint"} if "symint" in dtypes else ()
         return Graph(
@@ -103,6 +105,8 @@ class _Reader:
             cannot_recompute=cannot_recompute,
             meta=meta,
             arguments=call_texts(nodes, self.sources, frozenset(symbolic)),
+            modules=tuple(module for module, _ in places),
+            sources=tuple(line for _, line in places),
         )
 
     def _flops(self, node: fx.Node, shape: tuple[int, ...]) -> int:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
+import warnings
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, overload
 
 from torch import fx
 
-from remat.answer.plan import Plan
 from remat.answer.solver import Solver
 from remat.errors import InvalidOption
 from remat.problem.costmodel import CostModel
@@ -19,6 +18,7 @@ from remat.pytorch.run.budgeted import compile_within
 from remat.pytorch.run.eager_warning import warn_if_skipped
 from remat.pytorch.run.on_device import check_device
 from remat.pytorch.run.partitioner import OnError, Partitioner
+from remat.pytorch.run.replay import Plans, has_symbols
 from remat.pytorch.run.report import Step, reporting
 from remat.pytorch.run.shared_budget import SharedBudget, has_budget
 from remat.pytorch.seam.inductor_lowering import compile_fx, mode_options
@@ -39,7 +39,7 @@ def compile(
     *,
     cost_model: str | CostModel | SharedBudget | None = None,
     solver: str | Solver | None = None,
-    plan: Plan | Sequence[Plan] = (),
+    plan: Plans | None = None,
     recompute_parameter_copies: bool = False,
     on_error: OnError = "raise",
     codegen: bool = True,
@@ -57,8 +57,9 @@ def compile(
             `torch.autograd.graph.region_activation_memory_budget`), `MemoryBudget` of that fraction. With a cost
             model, such a setting is ignored, with a warning.
         solver: a registered name or an instance; when left out, that of `remat.solve`.
-        plan: replay this plan, or these (one a graph), instead of solving. A plan that was made for
-            another graph is refused, with the difference.
+        plan: replay this plan, or these (one a graph and size), instead of solving; plans or their files. A graph
+            that none was made for is refused, with the difference. Dynamo makes no graphs for all sizes then
+            (`dynamic=False`), unless `dynamic` is given, or a plan is for such a graph.
         recompute_parameter_copies: save no copy of a parameter, such as those that autocast makes (see
             `remat.recompute_parameter_copies`).
         on_error: "raise", or "fallback" to PyTorch's own partitioner with a warning, if there is no
@@ -87,6 +88,8 @@ def compile(
     partitioner = Partitioner.of(
         prices, solver, plan=plan, recompute_parameter_copies=recompute_parameter_copies, on_error=on_error
     )
+    if partitioner.plans and not any(has_symbols(one.graph) for one in partitioner.plans):
+        torch_compile_kwargs.setdefault("dynamic", False)
     if shared is None and not partitioner.plans and has_budget(partitioner.cost_model):
         shared = SharedBudget.of_one(partitioner.cost_model)
     if shared is not None:
@@ -115,15 +118,16 @@ def backend(
     """Compiles as `torch.compile(model, backend="remat")` asks for.
 
     For whoever has no call of `remat.compile`: `options={"remat.cost_model": "memory-budget:budget=8GB"}`, or the
-    environment variable REMAT_COST_MODEL; and so REMAT_SOLVER, REMAT_ON_ERROR, and REMAT_PLAN, a file. Without any,
-    what is saved is chosen as by `remat.compile(model)`. A budget is one for each graph, not for the whole run.
+    environment variable REMAT_COST_MODEL; and so REMAT_SOLVER, REMAT_ON_ERROR, and REMAT_PLAN, a file, or
+    several with ":" between them (";" on Windows). Without any, what is saved is chosen as by `remat.compile(model)`.
+    A budget is one for each graph, not for the whole run.
 
     Args:
         graph_module: Dynamo's forward graph.
         example_inputs: its inputs.
         mode: as for `torch.compile` with its default backend.
         options: as well; and those of `remat.compile` by name, `remat.cost_model`, `remat.solver`, `remat.on_error`,
-            and `remat.plan`, a plan or a file. They come before what the environment says.
+            and `remat.plan`, plans or files. They come before what the environment says.
 
     Raises:
         InvalidOption: there is no such option, or it has no such value.
@@ -139,14 +143,24 @@ def _partitioner_of(options: Mapping[str, Any]) -> Partitioner:
     for name in options.keys() - known.keys():
         raise InvalidOption(f"options must name one of {', '.join(known)}, got {name!r}{near(name, known)}")
     asked: dict[str, Any] = {name: os.environ[variable] for name, variable in known.items() if os.environ.get(variable)}
+    if "remat.plan" in asked:
+        asked["remat.plan"] = asked["remat.plan"].split(os.pathsep)
+    _check_environment({*known.values(), "REMAT_LOG"})
     given = {**asked, **options}
-    plan = given.get("remat.plan", ())
     return Partitioner.of(
         given.get("remat.cost_model"),
         given.get("remat.solver"),
-        plan=Plan.load(plan) if isinstance(plan, str | Path) else plan,
+        plan=given.get("remat.plan"),
         on_error=given.get("remat.on_error", "raise"),
     )
+
+
+def _check_environment(known: Collection[str]) -> None:
+    """Warns of a variable that looks like one of ours."""
+    for name in sorted(os.environ):
+        if name.startswith("REMAT_") and name not in known:
+            told = f"{near(name, known) or ';'} there are: {', '.join(sorted(known))}"
+            warnings.warn(f"remat reads no environment variable {name}{told}", stacklevel=2)
 
 
 def _inductor_options(mode: str | None, options: Mapping[str, Any] | None) -> dict[str, Any]:

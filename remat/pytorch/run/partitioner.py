@@ -13,7 +13,7 @@ from torch import fx
 
 from remat.answer.handover import handed_over
 from remat.answer.option_text import label
-from remat.answer.plan import Plan, checked_plan
+from remat.answer.plan import Plan
 from remat.answer.registry import (
     DEFAULT_BUDGET_MODEL,
     DEFAULT_BUDGET_SOLVER,
@@ -28,7 +28,6 @@ from remat.answer.solver import Solver
 from remat.errors import Infeasible, InvalidOption, InvalidPlan, LimitReached, RematError
 from remat.facts.annotations import recompute_parameter_copies
 from remat.facts.bans import cannot_be
-from remat.facts.given import listed
 from remat.facts.graph import Graph
 from remat.problem.costmodel import CostModel
 from remat.problem.demands import unpriced
@@ -43,6 +42,7 @@ from remat.pytorch.run.calls import compilation
 from remat.pytorch.run.chosen import Chosen
 from remat.pytorch.run.order import Order
 from remat.pytorch.run.planned import Planned
+from remat.pytorch.run.replay import Plans, plan_for, plans_of
 from remat.pytorch.run.report import Log
 from remat.pytorch.seam.torch_names import CustomPartitionerFn
 from remat.pytorch.seam.torch_partitioner import torchs_budget, torchs_budget_setting, torchs_choice
@@ -88,15 +88,18 @@ class Partitioner(CustomPartitionerFn):
         cost_model: str | CostModel | None = None,
         solver: str | Solver | None = None,
         *,
-        plan: Plan | Sequence[Plan] = (),
+        plan: Plans | None = None,
         recompute_parameter_copies: bool = False,
         on_error: OnError = "raise",
     ) -> Partitioner:
         """Makes a partitioner from names or instances."""
+        plans = () if plan is None else plans_of(plan)
+        if plans and (cost_model is not None or solver is not None):
+            warnings.warn("a plan is given, so the cost model and the solver are ignored: leave out one", stacklevel=3)
         return cls(
             find_costmodel(DEFAULT_STEP_MODEL if cost_model is None else cost_model),
             None if solver is None else find_solver(solver),
-            tuple(map(checked_plan, [plan] if isinstance(plan, Plan) else listed("plan", plan, InvalidOption))),
+            plans,
             recompute_parameter_copies,
             on_error,
             follows_torch=cost_model is None,
@@ -123,11 +126,12 @@ class Partitioner(CustomPartitionerFn):
                 order.settled(graph, plan)
                 if isinstance(mine, Exception) or plan is not mine.plan:
                     mine = Chosen(plan, "another rank")
-                self.log.add(Planned(graph, mine, label(order.cost_model), time.perf_counter() - start))
+                self.log.add(Planned(graph, mine, self._told(order), time.perf_counter() - start))
             except RematError as error:
                 if self.on_error == "raise":
                     raise
-                self.log.note(f"a graph of {len(graph)} values runs PyTorch's own plan: {error}")
+                why = str(error).splitlines()[0].rstrip(":")
+                self.log.note(f"a graph of {len(graph)} values runs PyTorch's own plan: {why}")
                 warnings.warn(f"remat falls back to PyTorch's partitioner: {error}", stacklevel=2)
                 return torchs_choice(joint_graph, node_info)
             return [node for node in joint_graph.nodes if node.name in handed]
@@ -136,6 +140,9 @@ class Partitioner(CustomPartitionerFn):
         for graph in graphs:  # none, where torch found nothing to save
             check_nothing_runs_twice(graph, forward, backward)
         return forward, backward
+
+    def _told(self, order: Order) -> str:
+        return "a plan that was given" if self.plans else label(order.cost_model)
 
     def _cost_model(self) -> CostModel:
         """Finds the cost model for a graph: PyTorch's own memory budget counts if nobody has asked for another."""
@@ -159,8 +166,9 @@ class Partitioner(CustomPartitionerFn):
                 graph = extract(order.joint_graph, node_info, num_fwd_outputs, where(order.joint_graph))
             if self.recompute_parameter_copies:
                 graph = recompute_parameter_copies(graph)
+            self.log.begin(graph)
             try:
-                chosen = Chosen(_made_for(graph, self.plans), "replayed") if self.plans else order.plan(graph)
+                chosen = Chosen(plan_for(graph, self.plans), "replayed") if self.plans else order.plan(graph)
                 check_plan(unpriced(graph), chosen.plan)
             except Exception as error:  # whatever it is, the other ranks wait for this one
                 if isinstance(error, Infeasible | LimitReached) and order.take_smaller_sizes():
@@ -209,13 +217,3 @@ def check_nothing_runs_twice(graph: Graph, forward: fx.GraphModule, backward: fx
             reason = "draws from the random number generator, and torch did not keep the state for it"
         if reason is not None:
             raise InvalidPlan(f"{name!r} would run in both passes, but {cannot_be('recomputed', reason)}")
-
-
-def _made_for(graph: Graph, plans: tuple[Plan, ...]) -> Plan:
-    """Picks the plan that was made for `graph`."""
-    exact = [plan for plan in plans if plan.graph == graph.signature]
-    # A plan without a note of its graph is taken at its word: the check that follows decides.
-    unbound = [plan for plan in plans if not plan.graph]
-    plan = (exact + unbound + list(plans))[0]
-    plan.check_made_for(graph)
-    return plan

@@ -10,16 +10,18 @@ import io
 import itertools
 import logging
 import os
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 from torch import nn
 
+from remat.answer.saved_lines import SavedLine, saved_lines
 from remat.errors import InvalidOption
+from remat.facts.graph import Graph
 from remat.pytorch.run import ranks
 from remat.pytorch.run.chosen import Chosen
 from remat.pytorch.run.planned import Planned
@@ -32,6 +34,9 @@ _LOGGER = logging.getLogger("remat")
 _LOGGER.addHandler(logging.NullHandler())
 _RECENT = 64
 """How many graphs `remat.last_report()` remembers."""
+_SHOWN = 5
+"""How many lines of a model are named."""
+_STYLE: dict[str, Any] = {"box": None, "pad_edge": False, "header_style": "bold", "collapse_padding": True}
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,9 +75,10 @@ class Report:
             return (
                 "no graph was planned. Nothing was called with gradients yet; or torch.compile is switched off; or it "
                 "took what it had compiled before, for an equal model, or from its cache on disk "
-                "(TORCHINDUCTOR_FORCE_DISABLE_CACHES=1 has it compile again)"
+                "(TORCHINDUCTOR_FORCE_DISABLE_CACHES=1 has it compile again); or it compiles none of this model, as "
+                "where a bare nn.Sequential is compiled by its own .compile(): call remat.compile(model)"
             )
-        table = Table("graph", box=None, pad_edge=False, header_style="bold", collapse_padding=True)
+        table = Table("graph", **_STYLE)
         for heading in ("saved", "PyTorch's", "no recompute", "peak", "PyTorch's", "gap", "s"):
             table.add_column(heading, justify="right", no_wrap=True)
         table.add_column("chosen by", overflow="fold")
@@ -81,9 +87,7 @@ class Report:
             sizes = ("saved", "default_saved", "no_recompute_saved", "peak", "default_peak")
             cells = [_size(row[f"{size}_bytes"]) for size in sizes]
             table.add_row(str(number), *cells, _gap(planned.chosen), f"{planned.seconds:.2f}", planned.chosen.by)
-        text = io.StringIO()
-        Console(width=80, file=text).print(table)
-        return "\n".join([text.getvalue().rstrip(), *self._summary, *self.notes])
+        return "\n".join([*_printed(table), *self._summary, *self._lines, *self.notes])
 
     @property
     def _summary(self) -> Iterator[str]:
@@ -92,6 +96,25 @@ class Report:
             yield "each graph by itself: not how often it is called, nor what one makes for another"
         if self.held_bytes:
             yield f"within the budget, all calls together saved at most {human_bytes(self.held_bytes)} at once"
+
+    @property
+    def saved_lines(self) -> tuple[SavedLine, ...]:
+        """What all graphs save, by the line of the model that made it, the largest first; () where none is known."""
+        return saved_lines((planned.graph, planned.plan) for planned in self.graphs)
+
+    @property
+    def _lines(self) -> list[str]:
+        lines = self.saved_lines
+        if not lines:
+            return []
+        table = Table(*(Column(heading, justify="right") for heading in ("saved", "values")), "line", **_STYLE)
+        table.add_column("module", overflow="fold")
+        for line in lines[:_SHOWN]:
+            table.add_row(human_bytes(line.bytes), str(line.values), line.line or "unknown", line.modules_told)
+        if rest := lines[_SHOWN:]:
+            count = str(sum(line.values for line in rest))
+            table.add_row(human_bytes(sum(line.bytes for line in rest)), count, f"{len(rest)} more")
+        return _printed(table)
 
     def __repr__(self) -> str:
         return f"<Report of {len(self.graphs)} graphs>"
@@ -116,8 +139,13 @@ class Log:
 
     def __init__(self, most: int | None = None) -> None:
         self._planned: OrderedDict[tuple[int, str], Planned] = OrderedDict()
-        self._notes: list[str] = []
+        self._notes = deque[str](maxlen=most)
         self._most, self._number = most, next(self._numbers)
+
+    @staticmethod
+    def begin(graph: Graph) -> None:
+        """Logs that a plan is looked for, which takes seconds under a budget: whoever waits sees for what."""
+        _LOGGER.info("planning a graph of %s values", f"{len(graph):,}")
 
     def add(self, planned: Planned) -> None:
         """Notes a plan that a graph runs, here and for `remat.last_report()`, and logs it."""
@@ -135,7 +163,13 @@ class Log:
             self._planned.popitem(last=False)
 
     def note(self, text: str) -> None:
-        """Notes a graph that runs without a plan of ours, and why."""
+        """Notes a graph that runs without a plan of ours, and why, as `add` notes a plan."""
+        for log in (self, _recent):
+            log.keep_note(text)
+        _LOGGER.info("%s", text)
+
+    def keep_note(self, text: str) -> None:
+        """Keeps a note; of too many, forgets the first."""
         self._notes.append(text)
 
     def report(self, held_bytes: Callable[[], int] | None = None) -> Report:
@@ -195,6 +229,13 @@ def last_report() -> Report:
     For steps that were compiled by `torch.compile(model, backend="remat")`, or by somebody else's code.
     """
     return _recent.report()
+
+
+def _printed(table: Table) -> list[str]:
+    """Writes a table in lines of up to 80 letters."""
+    text = io.StringIO()
+    Console(width=80, file=text, markup=False).print(table)
+    return [line.rstrip() for line in text.getvalue().splitlines()]
 
 
 def _size(count: int | None) -> str:

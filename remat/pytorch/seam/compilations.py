@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import inspect
+import logging
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
+from traceback import StackSummary
 from typing import Any
 
 from torch import fx
@@ -62,6 +64,32 @@ def own_errors() -> Generator[None]:
         yield
     except wrapped as error:
         raise getattr(error, "inner_exception", error) from None
+
+
+@contextmanager
+def without_log_of_errors() -> Generator[None]:
+    """Keeps torch from logging the traceback of an operator that fails on fake tensors: an error follows."""
+    logger = logging.getLogger(internals("torch._subclasses.fake_tensor").__name__)
+    logger.addFilter(_is_no_error)
+    try:
+        yield
+    finally:
+        logger.removeFilter(_is_no_error)
+
+
+def _is_no_error(record: logging.LogRecord) -> bool:
+    return record.levelno < logging.ERROR
+
+
+def traced_error(error: BaseException) -> tuple[BaseException, StackSummary] | None:
+    """What failed while Dynamo traced a model, and the lines of the model that led there; None for other errors."""
+    dynamos: Any = internals("torch._dynamo.exc")
+    if not isinstance(error, dynamos.TorchDynamoException) or isinstance(error, dynamos.BackendCompilerFailed):
+        return None
+    stack = StackSummary.from_list(getattr(error, "real_stack", None) or [])
+    while isinstance(error, dynamos.TorchDynamoException) and (cause := error.__cause__ or error.__context__):
+        error = cause
+    return error, stack
 
 
 def in_backward() -> bool:

@@ -31,7 +31,7 @@ USED: dict[str, tuple[str, ...]] = {
     ),
     "torch._dynamo.config": ("accumulated_recompile_limit", "automatic_dynamic_shapes", "recompile_limit"),
     "torch._dynamo.external_utils": (),
-    "torch._dynamo.exc": ("BackendCompilerFailed",),
+    "torch._dynamo.exc": ("BackendCompilerFailed", "TorchDynamoException"),
     "torch._dynamo.utils": ("counters",),
     "torch._functorch.config": (
         "activation_memory_budget",
@@ -79,7 +79,7 @@ USED: dict[str, tuple[str, ...]] = {
         "GraphLowering.run",
         "SubgraphLowering",
     ),
-    "torch._inductor.inductor_prims": (),
+    "torch._inductor.inductor_prims": ("seeds",),
     "torch._inductor.ir": (
         "Buffer.get_defining_op",
         "ComputedBuffer",

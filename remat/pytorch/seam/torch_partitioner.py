@@ -49,8 +49,19 @@ def partition(
         finally:
             _budget.reset(token)
 
+    _unmark_seeds(joint_module.graph)
     with swapped(internals(_PARTITIONERS), _CHOOSER, choose):
         return torchs_partition(joint_module, joint_inputs, num_fwd_outputs=num_fwd_outputs, **kwargs)
+
+
+def _unmark_seeds(graph: fx.Graph) -> None:
+    """Takes marks of selective checkpointing off Inductor's seeds: all draws have theirs from one operator.
+
+    Up to torch 2.13 it carries none. In 2.15 it carries the mark of the first draw, and a generator that is asked twice
+    gives other seeds.
+    """
+    for seeds in graph.find_nodes(op="call_function", target=internals("torch._inductor.inductor_prims").seeds):
+        seeds.meta.pop("recompute", None)
 
 
 def torchs_budget() -> float:

@@ -1,0 +1,64 @@
+"""Adds up what plans save by the line of the model that made it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from remat.answer.choice import Choice
+from remat.answer.plan import Plan
+from remat.facts.graph import Graph
+from remat.words import human_bytes, placed
+
+_NUMBER = re.compile(r"\b[0-9]+\b")
+
+
+@dataclass(frozen=True)
+class SavedLine:
+    """Says how much of what is saved comes from one line of a model.
+
+    Attributes:
+        line: as in "model.py:57"; where only the module is known, its path; "" where nothing is.
+        modules: the paths of the modules that ran it, with "*" for the numbers of layers: "layers.*.fc1".
+        bytes: memory between the passes; values that share a storage count once.
+        values: how many storages that are.
+    """
+
+    line: str
+    modules: tuple[str, ...]
+    bytes: int
+    values: int
+
+    @property
+    def modules_told(self) -> str:
+        """The first of the modules, and how many more there are."""
+        return " and ".join([*self.modules[:1], *([f"{len(self.modules) - 1} more"] if len(self.modules) > 1 else [])])
+
+    def __str__(self) -> str:
+        return f"{human_bytes(self.bytes)} from {placed(self.line or 'an unknown line', self.modules_told)}"
+
+
+def saved_lines(planned: Iterable[tuple[Graph, Plan]]) -> tuple[SavedLine, ...]:
+    """Adds up what plans save by lines, the largest first; nothing where the graphs know no place.
+
+    Args:
+        planned: joint graphs, each with a plan for it.
+
+    Raises:
+        InvalidPlan: a plan names a value that its graph does not have.
+    """
+    sizes: dict[str, list[int]] = {}
+    modules: dict[str, dict[str, None]] = {}
+    for graph, plan in planned:
+        saved = Choice.from_plan(graph, plan).saved
+        owners: list[int] = np.unique(graph.base[saved & ~graph.input[graph.base]]).tolist()
+        for v in owners:
+            line = graph.sources[v] or graph.modules[v]
+            sizes.setdefault(line, []).append(int(graph.activation_bytes[v]))
+            if graph.sources[v] and graph.modules[v]:
+                modules.setdefault(line, {})[_NUMBER.sub("*", graph.modules[v])] = None
+    lines = [SavedLine(line, tuple(modules.get(line, ())), sum(of), len(of)) for line, of in sizes.items()]
+    return tuple(sorted(lines, key=lambda line: -line.bytes)) if any(sizes) else ()

@@ -1,0 +1,81 @@
+"""Checks what a graph says of its tensors: element types, shapes, sizes in bytes, and storages."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+
+import numpy as np
+
+from remat.errors import InvalidGraph
+from remat.facts.columns import BoolArray, IntArray, is_whole, some
+
+ELEMENT_BYTES = {
+    **dict.fromkeys(("float64", "int64", "uint64", "complex64", "symint"), 8),
+    **dict.fromkeys(("float32", "int32", "uint32", "complex32", "qint32"), 4),
+    **dict.fromkeys(("float16", "bfloat16", "int16", "uint16", "bits16"), 2),
+    **dict.fromkeys(("bool", "int8", "uint8", "qint8", "quint8", "quint4x2", "quint2x4"), 1),
+    **dict.fromkeys(("bits8", "bits1x8", "bits2x4", "bits4x2", "float4_e2m1fn_x2", "float8_e8m0fnu"), 1),
+    **dict.fromkeys(("float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz"), 1),
+    **dict.fromkeys((f"{kind}{bits}" for kind in ("int", "uint") for bits in range(1, 8)), 1),
+    "complex128": 16,
+}
+"""Bytes of an element, by type: those of torch, and a symbolic size."""
+
+LARGEST_TENSOR = 2**50
+"""Bytes that no tensor has: a thousand times the memory of the largest machines."""
+
+
+def check_tensors(
+    names: Sequence[str],
+    dtypes: Sequence[str],
+    shapes: Sequence[tuple[int, ...]],
+    sizes: IntArray,
+) -> None:
+    """Checks types, shapes and bytes; those of values without a type or without a shape say nothing of each other.
+
+    Args:
+        names, dtypes, shapes, sizes: of each value; the last are its bytes.
+
+    Raises:
+        InvalidGraph: a negative size, an unknown type, too many bytes, or bytes that are not those of the elements.
+    """
+    for name, dtype, shape, size in zip(names, dtypes, shapes, sizes.tolist(), strict=True):
+        _check(name, dtype, shape, size)
+
+
+def _check(name: str, dtype: str, shape: tuple[int, ...], size: int) -> None:
+    if not all(is_whole(extent) and extent >= 0 for extent in shape):
+        raise InvalidGraph(f"Graph.shapes[{name!r}] must hold whole numbers, none of them negative, got {list(shape)}")
+    if dtype and dtype not in ELEMENT_BYTES:
+        raise InvalidGraph(f"Graph.dtypes[{name!r}] must be a type of torch such as 'float32', or '', got {dtype!r}")
+    if not (dtype and shape):
+        return
+    if size >= LARGEST_TENSOR:
+        raise InvalidGraph(f"Graph.bytes[{name!r}] must be less than 2**50, more than any machine has, got {size}")
+    if size != (needed := prod(shape) * ELEMENT_BYTES[dtype]):
+        raise InvalidGraph(
+            f"Graph.bytes[{name!r}] must be {needed}, as {dtype}{list(shape)} has, got {size}; leave out the shape if "
+            f"it is not known"
+        )
+
+
+def check_storages(
+    names: Sequence[str], storage: IntArray, view: BoolArray, producers: IntArray, consumers: IntArray
+) -> None:
+    """Checks that each view lives in the storage of something that it uses.
+
+    Raises:
+        InvalidGraph: one does not, or a storage has a negative number.
+    """
+    if some(storage < 0):
+        i = int(storage.argmin())
+        raise InvalidGraph(f"Graph.storage[{names[i]!r}] must not be negative, got {int(storage[i])}")
+    shared = np.zeros(len(names), np.bool_)
+    shared[consumers[storage[producers] == storage[consumers]]] = True
+    if some(alone := view & ~shared):
+        i = int(alone.argmax())
+        raise InvalidGraph(
+            f"Graph.storage[{names[i]!r}] must be that of a value which {names[i]!r} uses, for it is a view, "
+            f"got {int(storage[i])}"
+        )

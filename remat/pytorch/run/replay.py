@@ -1,0 +1,92 @@
+"""Replays plans that were made before, each on the graph that it was made for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from remat.answer.plan import Plan, checked_plan
+from remat.errors import InvalidOption, InvalidPlan
+from remat.facts.given import listed
+from remat.facts.graph import Graph
+from remat.problem.demands import unpriced
+from remat.proof.certify import check_plan
+
+Plans = Plan | str | Path | Sequence[Plan | str | Path]
+"""Plans to replay, or their files."""
+
+
+def plans_of(given: Plans) -> tuple[Plan, ...]:
+    """Returns the plans that were given, read from their files where files were named.
+
+    Raises:
+        InvalidOption: there is something else among them.
+        InvalidPlan: see `Plan.load`.
+    """
+    if hasattr(given, "plan"):  # a solution
+        checked_plan(given)
+    several = [given] if isinstance(given, Plan | str | Path) else listed("plan", given, InvalidOption)
+    if not several or "" in several:
+        raise InvalidOption(f"plan must be a plan, a file or several of them, got {given!r}; leave it out to solve")
+    return tuple(Plan.load(one) if isinstance(one, str | Path) else checked_plan(one) for one in several)
+
+
+def plan_for(graph: Graph, plans: Sequence[Plan]) -> Plan:
+    """Picks the plan that was made for a graph, and checks it.
+
+    A plan without a note of its graph is taken at its word. Where several fit, the first legal one is taken: of equal
+    blocks that are compiled one by one, the first has an input that needs no gradient, and a plan of its own.
+
+    Args:
+        graph: the joint graph.
+        plans: one at least.
+
+    Raises:
+        InvalidPlan: there is none; the message says how the nearest one's graph differs, and what to do.
+    """
+    wrong: InvalidPlan | None = None
+    for plan in sorted(plans, key=lambda plan: plan.graph != graph.signature):
+        if plan.graph in (graph.signature, ()):
+            try:
+                check_plan(unpriced(graph), plan)
+            except InvalidPlan as error:
+                wrong = wrong or error
+            else:
+                return plan
+    if wrong is not None:
+        raise wrong
+    now = set(graph.signature)
+    nearest = min(plans, key=lambda plan: len(now.symmetric_difference(plan.graph)))
+    others = f"The other {len(plans) - 1} plans differ as much or more. " if len(plans) > 1 else ""
+    nearest.check_made_for(graph, others + _what_to_do(nearest.graph, graph.signature))
+    raise AssertionError  # no plan has this graph's signature
+
+
+def _inputs(signature: Sequence[str]) -> list[str]:
+    return [line for line in signature if ": placeholder" in line]
+
+
+def has_symbols(signature: Sequence[str]) -> bool:
+    """Whether a graph is one for all sizes: some of its inputs are symbols."""
+    return any(": placeholder symint" in line for line in signature)
+
+
+def _what_to_do(before: Sequence[str], after: Sequence[str]) -> str:
+    then, now = has_symbols(before), has_symbols(after)
+    if now and not then:
+        return (
+            "A second size came, and Dynamo made a graph for all sizes, with other values; the plan is for one size. "
+            "Compile with dynamic=False, with a plan for each size: plan=[a, b]"
+        )
+    if then and not now:
+        return "The plan is for symbolic sizes: compile with dynamic=True"
+    if _inputs(before) == _inputs(after):
+        return (
+            "The inputs are the same: the model has changed, or another part of it was captured (with the loss, or "
+            "without), or other inputs need gradients. Capture and solve what is trained"
+        )
+    return (
+        "For a batch of another size, such as the last one of an epoch: leave it out (DataLoader(drop_last=True)), or "
+        "give a plan for each size: plan=[a, b]. Without plan=, each graph is solved when it is compiled; with "
+        'on_error="fallback", a graph without a plan takes PyTorch\'s own, with a warning'
+    )
