@@ -8,13 +8,18 @@ This module imports matplotlib: import it where a picture is drawn, inside the c
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable
+from html import escape
 from io import BytesIO
 from pathlib import Path
+from typing import Any
 
 from remat.errors import InvalidOption, NotInstalled
 from remat.facts.given import checked_path
 
 try:
+    from matplotlib.artist import Artist
     from matplotlib.figure import Figure
 except ImportError as error:
     raise NotInstalled("pictures need matplotlib: pip install 'remat[plot]'") from error
@@ -25,6 +30,17 @@ class Picture(Figure):
 
     A notebook displays matplotlib's own figures only after pyplot has been set up, and prints their size before.
     """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.titles: dict[str, str] = {}
+
+    def entitle(self, artists: Iterable[Artist], text: str) -> None:
+        """Gives what is drawn a text that browsers show under the pointer, where the picture is an .svg."""
+        for artist in artists:
+            name = f"titled-{len(self.titles)}"
+            artist.set_gid(name)
+            self.titles[name] = text
 
     def _repr_png_(self) -> bytes:
         buffer = BytesIO()
@@ -42,3 +58,8 @@ def write(figure: Figure, path: str | Path) -> None:
     if path.suffix.removeprefix(".").lower() not in known:
         raise InvalidOption(f"{path}: the suffix must be one of {', '.join(sorted(known))}, got {path.suffix!r}")
     figure.savefig(path, dpi=150)
+    if path.suffix.lower() == ".svg" and isinstance(figure, Picture):
+        titled = re.compile('<g id="(titled-[0-9]+)">')  # matplotlib writes no titles itself
+        svg = path.read_text(encoding="utf-8")
+        svg = titled.sub(lambda group: f"{group[0]}<title>{escape(figure.titles[group[1]])}</title>", svg)
+        path.write_text(svg, encoding="utf-8")

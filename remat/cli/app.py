@@ -26,7 +26,9 @@ from remat.cli.solve_command import solve
 from remat.cli.timeline_command import timeline
 from remat.cli.traffic_command import traffic
 from remat.cli.traffic_frontier_command import traffic_frontier
-from remat.errors import Infeasible, LimitReached, RematError
+from remat.cli.users_code import users_traceback
+from remat.cli.wording import spoken
+from remat.errors import Infeasible, InvalidOption, LimitReached, RematError, UnknownName
 
 _HELP = """Which activations should a model save, and which should it recompute?
 
@@ -53,10 +55,13 @@ Every command takes --json: pure JSON on standard output.
 Exit codes:
   0  done
   1  an error, explained on standard error
-  2  wrong usage of a command or an option
+  2  wrong usage of a command or an option, or an unknown name
   3  infeasible: no plan keeps all the rules
   4  a limit was reached before there was any plan
 """
+
+
+_CODES = {UnknownName: 2, InvalidOption: 2, Infeasible: 3, LimitReached: 4}
 
 
 class _Group(TyperGroup):
@@ -69,18 +74,27 @@ class _Group(TyperGroup):
                 return super().invoke(ctx)
         except BrokenPipeError:
             raise  # typer ends quietly
+        except typer.BadParameter as error:
+            error.message = spoken(error.message)
+            raise
         except (RematError, OSError) as error:
             _fail(error)
+        except Exception as error:
+            shown = users_traceback(error)
+            if shown is None:
+                raise
+            typer.echo(shown, err=True)
+            raise typer.Exit(1) from None
 
 
 def _warn(message: Warning | str, *_: object, **__: object) -> None:
-    typer.echo(f"warning: {message}", err=True)
+    typer.echo(f"warning: {spoken(str(message))}", err=True)
 
 
 def _fail(error: RematError | OSError) -> NoReturn:
     message = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) and error.filename else str(error)
-    typer.echo(f"error: {message}", err=True)
-    raise typer.Exit(3 if isinstance(error, Infeasible) else 4 if isinstance(error, LimitReached) else 1)
+    typer.echo(f"error: {spoken(message)}", err=True)
+    raise typer.Exit(next((code for kind, code in _CODES.items() if isinstance(error, kind)), 1))
 
 
 app = typer.Typer(cls=_Group, no_args_is_help=True, help=_HELP, pretty_exceptions_show_locals=False)

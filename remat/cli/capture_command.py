@@ -10,7 +10,7 @@ import typer
 import remat
 from remat.cli.inputs import load_factory
 from remat.cli.options import DeviceName, Json
-from remat.cli.output import print_json
+from remat.cli.output import print_json, waiting
 
 
 def capture(
@@ -33,7 +33,8 @@ def capture(
       remat capture my_models:gpt2 --device a100 -o gpt2-a100.json.gz
     """
     model, args, kwargs = load_factory(factory)()
-    graph = remat.capture(model, *args, device=device, **kwargs)
+    with waiting("capturing", quiet=as_json):
+        graph = remat.capture(model, *args, device=device, **kwargs)
     graph.save(output)
     if not as_json:
         return typer.echo(f"{graph!r}\nwritten to {output}")

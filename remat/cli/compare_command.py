@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,16 +11,14 @@ from rich.text import Text
 
 import remat
 from remat.answer.registry import DEFAULT_COST_MODEL
-from remat.cli.inputs import cost_model_of, solver_of
-from remat.cli.options import PLUGIN, Json, TimeLimit
-from remat.cli.output import console, print_json, table
+from remat.cli.inputs import cost_models_of, solver_of
+from remat.cli.options import PLUGIN, Json, ModelOptions, TimeLimit
+from remat.cli.output import console, print_json, table, waiting
+from remat.cli.wording import spoken
 from remat.facts.graph import Graph
 
 if TYPE_CHECKING:
     from remat.views.comparison import Comparison
-
-_LEFT_OUT = {"values", "exact", "bound", "optimality", "posed in"}
-"""Columns that --json alone has: a terminal is narrow."""
 
 
 def compare(
@@ -28,6 +27,7 @@ def compare(
         list[str] | None,
         typer.Option("--cost-model", "-m", metavar=PLUGIN, help="Repeatable; the default is one."),
     ] = None,
+    model_options: ModelOptions = None,
     solvers: Annotated[
         list[str] | None, typer.Option("--solver", "-s", metavar=PLUGIN, help="Repeatable; the default is all.")
     ] = None,
@@ -40,23 +40,40 @@ def compare(
       remat compare gpt2.json.gz
       remat compare *.json.gz -m byte-traffic -m byte-traffic:mode=aggressive -s ortools -s networkx
     """
-    frame = remat.compare(
-        {str(path): Graph.load(path) for path in graphs},
-        [cost_model_of(text) for text in cost_models or [DEFAULT_COST_MODEL]],
-        [solver_of(text) for text in solvers] if solvers else None,
-        time_limit_s=time_limit,
-    )
+    values = {str(path): Graph.load(path) for path in graphs}
+    models = cost_models_of(cost_models or [DEFAULT_COST_MODEL], model_options)
+    chosen = [solver_of(text) for text in solvers] if solvers else None
+    with waiting("solving", quiet=as_json) as say:
+        frame = remat.compare(
+            values,
+            models,
+            chosen,
+            time_limit_s=time_limit,
+            progress=lambda done, known: say(f"{done} of {known[0]}"),
+        )
     return print_json(frame.records()) if as_json else _print(frame)
 
 
 def _print(comparison: Comparison) -> None:
-    """Prints a row for each combination; the best objective of each graph and cost model is bold."""
-    rows = [
-        {
-            title: Text(text, style="bold" if best and title == "objective" else "")
-            for title, text in row.items()
-            if title not in _LEFT_OUT
-        }
-        for row, best in zip(comparison.texts(), comparison.best(), strict=True)
-    ]
-    console().print(table(rows))
+    """Prints a table for each graph and cost model, and below it why a solver has no plan; the best is bold."""
+    out = console()
+    rows = zip(comparison.texts(), comparison.best(), strict=True)
+    for (graph, cost_model), group in groupby(rows, lambda row: (row[0]["graph"], row[0]["cost model"])):
+        listed = list(group)
+        out.print(Text(f"{graph}: {spoken(cost_model)}", style="bold"))
+        out.print(table((_row(row, best) for row, best in listed), "solver", "objective"))
+        for row, _ in listed:
+            if row.get("error"):
+                out.print(Text(f"{spoken(row['solver'])}: {spoken(row['error'])}"))
+        out.print()
+
+
+def _row(row: dict[str, str], best: bool) -> dict[str, object]:
+    return {
+        "solver": spoken(row["solver"]),
+        "objective": Text(row["objective"], style="bold" if best else ""),
+        "saved": row["saved memory"],
+        "recomputed": row["recomputed ops"],
+        "time": row["solved in"],
+        "proof": ", ".join(filter(None, (row["ended"], row["certified"]))),
+    }

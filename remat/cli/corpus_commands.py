@@ -13,9 +13,10 @@ import typer
 
 from remat.cli.options import Json
 from remat.cli.output import console, print_json, table
+from remat.errors import UnknownName
 from remat.facts.corpus import Corpus, Entry
 from remat.facts.graph import Graph, Region
-from remat.words import human_bytes
+from remat.words import human_bytes, near
 
 app = typer.Typer(
     no_args_is_help=True, help="Joint graphs of published models, ready to solve: list them, look at one, take one."
@@ -43,11 +44,13 @@ def listed(
     corpus = Corpus.open(folder)
     families = sorted({entry.family for entry in corpus.entries})
     if family is not None and family not in families:
-        raise typer.BadParameter(f"--family must be one of {', '.join(families)}, got {family!r}")
+        raise UnknownName(
+            f"no family is named {family!r}{near(family, families) or ';'} there are: {', '.join(families)}"
+        )
     entries = [entry for entry in corpus.entries if family in (None, entry.family)]
     if as_json:
         return print_json([asdict(entry) for entry in entries])
-    return console().print(table([_row(entry) for entry in entries]))
+    return console().print(table([_row(entry) for entry in entries], "name"))
 
 
 @app.command()

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.text import Text
 
 from remat.cli.options import Json
 from remat.cli.output import console, print_json, table
@@ -59,7 +60,10 @@ def _list(as_json: bool) -> None:
     if as_json:
         return print_json({"devices": {name: asdict(one) for name, one in known.items()}, "aliases": ALIASES})
     out = console()
-    out.print(table([_row(name, one) | {"source": one.source} for name, one in known.items()]))
+    out.print(table([_row(name, one) for name, one in known.items()], "device", "Tflop/s"))
+    for source in dict.fromkeys(one.source for one in known.values()):
+        names = ", ".join(name for name, one in known.items() if one.source == source)
+        out.print(Text(f"\n{names}: {source}"))
     return out.print(f"\nAlso: {', '.join(f'{alias} for {name}' for alias, name in ALIASES.items())}")
 
 

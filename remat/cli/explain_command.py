@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import Annotated
 
 import typer
 
 from remat.cli.inputs import cost_model_of, solver_if_named
 from remat.cli.options import CostModelName, GraphFile, Json, ModelOptions, SolverName, SolverOptions
-from remat.cli.output import print_json
+from remat.cli.output import as_told, print_json
 from remat.facts.graph import Graph
 from remat.views.explain import explain as explanation_of
 
@@ -30,4 +29,4 @@ def explain(
     """
     model, chosen = cost_model_of(cost_model, model_options), solver_if_named(solver, solver_options)
     found = explanation_of(Graph.load(graph), value, model, chosen)
-    return print_json(asdict(found)) if as_json else typer.echo(found)
+    return print_json(as_told(found)) if as_json else typer.echo(found)

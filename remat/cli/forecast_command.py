@@ -8,9 +8,9 @@ from typing import Annotated
 import typer
 
 import remat
-from remat.cli.inputs import cost_model_of, load_factory
-from remat.cli.options import PLUGIN, DeviceName, Json, OptimizerName
-from remat.cli.output import print_json
+from remat.cli.inputs import cost_models_of, load_factory
+from remat.cli.options import PLUGIN, DeviceName, Json, ModelOptions, OptimizerName
+from remat.cli.output import print_json, waiting
 
 
 def forecast(
@@ -19,6 +19,7 @@ def forecast(
     cost_models: Annotated[
         list[str] | None, typer.Option("--cost-model", "-m", metavar=PLUGIN, help="A plan of ours; repeatable.")
     ] = None,
+    model_options: ModelOptions = None,
     memory: Annotated[str | None, typer.Option(help="Of the device, such as 80GB.")] = None,
     device: DeviceName = None,
     as_json: Json = False,
@@ -35,10 +36,11 @@ def forecast(
     """
     from remat.pytorch.read.optimizer_memory import optimizer_from
 
-    models = [cost_model_of(text) for text in cost_models or ()]
+    models = cost_models_of(cost_models or (), model_options)
     make = optimizer_from(optimizer)
     model, args, kwargs = load_factory(factory)()
-    found = remat.forecast(model, *args, optimizer=make, cost_models=models, device=device, **kwargs)
+    with waiting("forecasting", quiet=as_json):
+        found = remat.forecast(model, *args, optimizer=make, cost_models=models, device=device, **kwargs)
     fitting = None if memory is None else found.fitting(memory)
     if not as_json:
         typer.echo(found)

@@ -11,9 +11,10 @@ import remat
 from remat.answer.registry import DEFAULT_ESTIMATOR, QUICK_BUDGET_SOLVER
 from remat.cli.inputs import solver_of
 from remat.cli.options import PLUGIN, Budgets, EstimatorName, GraphFile, Json, NewPictureIfNamed, TimeLimit
-from remat.cli.output import console, print_json, table
+from remat.cli.output import console, print_json, table, waiting
 from remat.facts.graph import Graph
-from remat.improve.frontier import Frontier, Point
+from remat.improve.frontier import Frontier
+from remat.improve.point import Point
 from remat.words import human_bytes, human_price
 
 _TABLE = 40
@@ -40,15 +41,17 @@ def frontier(
       remat frontier gpt2.json.gz -e roofline:device=h200 --refine 20 -o frontier.svg
       remat frontier gpt2.json.gz --refine 8 -s cpsat --time-limit 10
     """
-    curve = remat.frontier(Graph.load(graph), estimator=estimator)
-    if budgets:
-        curve = curve.refine(budgets, solver_of(solver), time_limit_s=time_limit)
+    values = Graph.load(graph)
+    with waiting("searching", quiet=as_json):
+        curve = remat.frontier(values, estimator=estimator)
+        if budgets:
+            curve = curve.refine(budgets, solver_of(solver), time_limit_s=time_limit)
     if output is not None:
         curve.plot(output)
     if as_json:
         return print_json(_document(graph, estimator, curve))
     out = console()
-    out.print(table([_row(curve, point) for point in curve.points[:_TABLE]]))
+    out.print(table([_row(curve, point) for point in (*curve.points[:_TABLE], *curve.landmarks)]))
     if len(curve.points) > _TABLE:
         out.print(f"... and {len(curve.points) - _TABLE} more; --json lists all")
     return out.print(f"written to {output}") if output is not None else None
@@ -65,6 +68,10 @@ def _row(curve: Frontier, point: Point) -> dict[str, str]:
 
 
 def _document(graph: Path, estimator: str, curve: Frontier) -> dict[str, Any]:
-    points = [{name: getattr(point, name) for name in _POINT} | {"plan": point.plan.digest} for point in curve.points]
+    points, landmarks = (
+        [{name: getattr(point, name) for name in _POINT} | {"plan": point.plan.digest} for point in some]
+        for some in (curve.points, curve.landmarks)
+    )
+    about = {"graph": str(graph), "estimator": estimator, "unit": curve.unit}
     exact = all(edge.is_exact for edge in curve.edges)
-    return {"graph": str(graph), "estimator": estimator, "unit": curve.unit, "is_exact": exact, "points": points}
+    return about | {"is_exact": exact, "points": points, "landmarks": landmarks}

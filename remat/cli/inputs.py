@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Sequence
 from functools import wraps
 from importlib.util import find_spec
+from inspect import signature
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -16,7 +17,8 @@ from remat.answer.option_text import configured, split_options
 from remat.answer.plan import Plan
 from remat.answer.registry import DEFAULT_COST_MODEL, costmodel_class, solver_class
 from remat.answer.solver import Solver
-from remat.errors import CaptureError, InvalidOption, NotInstalled
+from remat.cli.wording import spoken
+from remat.errors import CaptureError, InvalidOption, NotInstalled, UnknownName
 from remat.facts.given import model_and_arguments
 from remat.facts.graph import Graph
 from remat.improve.choose import choose
@@ -31,7 +33,7 @@ _Plugin = TypeVar("_Plugin", Solver, CostModel)
 def solver_of(text: str, options: Sequence[str] = ()) -> Solver:
     """Makes a solver from `NAME` or `NAME:key=value,key=value`, with further `key=value` options."""
     name, inline = split_options(text)
-    return _configured(solver_class(name), [*inline, *options])
+    return _configured(solver_class(name), inline, options, "-S")
 
 
 def solver_if_named(text: str | None, options: Sequence[str] | None = None) -> Solver | None:
@@ -47,7 +49,15 @@ def cost_model_of(text: str | None, options: Sequence[str] | None = None) -> Cos
     Without a name, it is the default one.
     """
     name, inline = split_options(text or DEFAULT_COST_MODEL)
-    return _configured(costmodel_class(name), [*inline, *(options or ())])
+    return _configured(costmodel_class(name), inline, options or (), "-O")
+
+
+def cost_models_of(texts: Sequence[str], options: Sequence[str] | None = None) -> list[CostModel]:
+    """Makes cost models as `cost_model_of` does; further options are those of the only one."""
+    if options and len(texts) != 1:
+        how = "write -m NAME:KEY=VALUE for each" if texts else "name it with -m"
+        raise typer.BadParameter(f"-O sets an option of one cost model: {how}")
+    return [cost_model_of(text, options) for text in texts]
 
 
 def chosen_plan(
@@ -55,7 +65,6 @@ def chosen_plan(
     plan: str,
     cost_model: str | None = None,
     solver: str | None = None,
-    *,
     model_options: Sequence[str] | None = None,
     solver_options: Sequence[str] | None = None,
 ) -> Plan:
@@ -91,6 +100,10 @@ def load_factory(text: str) -> Callable[..., tuple[Any, tuple[Any, ...], dict[st
     """Finds `MODULE:FACTORY`, whose results are read: (model, args) or (model, args, kwargs).
 
     The current directory is importable, as with `python -m`.
+
+    Raises:
+        CaptureError: there is no such module, or it cannot be called as it is called here.
+        UnknownName: the module has no such name.
     """
     module_name, _, name = text.partition(":")
     if not module_name or not name:
@@ -101,18 +114,29 @@ def load_factory(text: str) -> Callable[..., tuple[Any, tuple[Any, ...], dict[st
     except ImportError as error:
         raise CaptureError(f"cannot import {module_name!r}: {error}") from error
     if not hasattr(module, name):
-        raise CaptureError(f"{module_name} has no {name!r}{near(name, dir(module))}")
+        raise UnknownName(f"{module_name} has no {name!r}{near(name, dir(module))}")
     factory = getattr(module, name)
+    if not callable(factory):
+        raise CaptureError(f"{text} must be a function that returns (model, args[, kwargs]), got {factory!r}")
 
     @wraps(factory)
     def made(*given: Any) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
+        try:
+            signature(factory).bind(*given)
+        except TypeError as error:
+            how = "a batch size" if given else "no arguments"
+            raise CaptureError(f"{text} is called with {how}: {error}") from None
         return model_and_arguments(text, factory(*given))
 
     return made
 
 
-def _configured(plugin: type[_Plugin], pairs: Sequence[str]) -> _Plugin:
+def _configured(plugin: type[_Plugin], inline: Sequence[str], pairs: Sequence[str], flag: str) -> _Plugin:
+    """Makes a plug-in; an error names each option as it was typed: in its pair, or behind its flag."""
     try:
-        return configured(plugin, pairs)
+        return configured(plugin, [*inline, *pairs])
     except InvalidOption as error:
-        raise typer.BadParameter(str(error)) from error
+        message = spoken(str(error))
+        for key in {pair.partition("=")[0] for pair in pairs}:
+            message = message.replace(f"{plugin.name}: {key} ", f"{flag} {key} ")
+        raise InvalidOption(message) from error

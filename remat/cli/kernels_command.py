@@ -7,10 +7,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.text import Text
 
 from remat.cli.inputs import chosen_plan
-from remat.cli.options import CostModelName, DeviceName, GraphFile, Json, PlanFile, SolverName
-from remat.cli.output import console, counted, print_json, table
+from remat.cli.options import (
+    CostModelName,
+    DeviceName,
+    GraphFile,
+    Json,
+    ModelOptions,
+    PlanFile,
+    SolverName,
+    SolverOptions,
+)
+from remat.cli.output import console, counted, print_json, table, waiting
 from remat.facts.graph import Graph
 from remat.words import human_bytes
 
@@ -23,6 +33,8 @@ def kernels(
     plan: PlanFile = "solved",
     cost_model: CostModelName = None,
     solver: SolverName = None,
+    model_options: ModelOptions = None,
+    solver_options: SolverOptions = None,
     device: DeviceName = None,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Folder to write: Triton source, PTX and cubins.")
@@ -46,11 +58,12 @@ def kernels(
     if values.meta.get("device") != "cuda":
         typer.echo(
             "note: the graph was not captured for a GPU, where attention may be another operator, and random numbers "
-            f"are never drawn again from their seed: capture it with remat.capture(..., device={device!r})",
+            f"are never drawn again from their seed: capture it with `remat capture --device {device}`",
             err=True,
         )
-    chosen = chosen_plan(values, plan, cost_model, solver)
-    passes = list(compile_plan(values, chosen, device=device))
+    chosen = chosen_plan(values, plan, cost_model, solver, model_options, solver_options)
+    with waiting("compiling", quiet=as_json):
+        passes = list(compile_plan(values, chosen, device=device))
     if output is not None:
         for compiled in passes:
             compiled.write(output)
@@ -59,7 +72,11 @@ def kernels(
         return print_json(
             {"graph": str(graph), "device": device, "folder": folder, "passes": [_document(each) for each in passes]}
         )
-    console().print(table(row for compiled in passes for row in _rows(compiled)))
+    out = console()
+    for compiled in passes:
+        out.print(Text(f"{compiled.code.name} pass", style="bold"))
+        out.print(table(_rows(compiled)))
+        out.print()
     typer.echo(_summary(passes, device))
     return typer.echo(f"written to {output}") if output is not None else None
 
@@ -92,14 +109,13 @@ def _document(compiled: CompiledPass) -> dict[str, Any]:
 def _rows(compiled: CompiledPass) -> list[dict[str, object]]:
     return [
         {
-            "pass": compiled.code.name,
             "kernel": kernel.name,
             "launches": kernel.launches,
             "bytes": human_bytes(kernel.bytes),
-            "configurations": len(kernel.cubins),
+            "choices": len(kernel.cubins),
             "registers": kernel.registers,
-            "spilled bytes": kernel.spilled_bytes,
-            "shared memory": human_bytes(kernel.shared_bytes),
+            "spilled": kernel.spilled_bytes,
+            "shared": human_bytes(kernel.shared_bytes),
         }
         for kernel in compiled.kernels
     ]

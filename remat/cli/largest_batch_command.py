@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 import remat
 from remat.answer.option_text import label
-from remat.cli.inputs import cost_model_of, load_factory
-from remat.cli.options import PLUGIN, DeviceName, Json, OptimizerName
-from remat.cli.output import print_json
+from remat.cli.inputs import cost_models_of, load_factory
+from remat.cli.options import PLUGIN, DeviceName, Json, ModelOptions, OptimizerName
+from remat.cli.output import print_json, waiting
+from remat.cli.wording import spoken
 
 
 def largest_batch(
@@ -22,6 +23,7 @@ def largest_batch(
     cost_model: Annotated[
         str | None, typer.Option("--cost-model", "-m", metavar=PLUGIN, help="Our plan; PyTorch's when left out.")
     ] = None,
+    model_options: ModelOptions = None,
     device: DeviceName = None,
     as_json: Json = False,
 ) -> None:
@@ -36,12 +38,17 @@ def largest_batch(
     """
     from remat.pytorch.read.optimizer_memory import optimizer_from
 
-    model = None if cost_model is None else cost_model_of(cost_model)
-    batch = remat.largest_batch(
-        load_factory(factory), memory, optimizer=optimizer_from(optimizer), cost_model=model, device=device
-    )
+    model = next(iter(cost_models_of([] if cost_model is None else [cost_model], model_options)), None)
+    make, made = optimizer_from(optimizer), load_factory(factory)
+    with waiting("searching", quiet=as_json) as say:
+
+        def step(batch: int) -> tuple[Any, ...]:
+            say(f"a batch of {batch}")
+            return made(batch)
+
+        batch = remat.largest_batch(step, memory, optimizer=make, cost_model=model, device=device)
     plan = "PyTorch's plan" if model is None else label(model)
     if as_json:
         print_json({"batch": batch, "memory": memory, "plan": plan, "optimizer": optimizer})
     else:
-        typer.echo(f"largest batch that fits into {memory}: {batch} ({plan}, optimizer {optimizer})")
+        typer.echo(f"largest batch that fits into {memory}: {batch} ({spoken(plan)}, optimizer {optimizer})")

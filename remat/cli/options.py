@@ -54,7 +54,11 @@ SolverName = Annotated[
 EstimatorName = Annotated[str, typer.Option("--estimator", "-e", metavar=PLUGIN, help="See `remat estimators`.")]
 ModelOptions = Annotated[
     list[str] | None,
-    typer.Option("-O", metavar="KEY=VALUE", help="Option of the cost model; JSON or text. Repeatable."),
+    typer.Option(
+        "-O",
+        metavar="KEY=VALUE",
+        help="Option of the cost model; JSON or text. Repeatable. With several -m, write -m NAME:KEY=VALUE.",
+    ),
 ]
 SolverOptions = Annotated[
     list[str] | None, typer.Option("-S", metavar="KEY=VALUE", help="Option of the solver. Repeatable.")

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict
 from enum import Enum
 from typing import Any
 
 import typer
 from rich.console import Console
+from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
 
@@ -16,6 +19,11 @@ from rich.text import Text
 def print_json(document: Any) -> None:
     """Prints a document as JSON, as every command does under --json."""
     typer.echo(json.dumps(document, indent=1, default=_plain))
+
+
+def as_told(record: Any) -> dict[str, Any]:
+    """Lists the attributes of a dataclass for JSON, but not where a value comes from if that is unknown."""
+    return {key: value for key, value in asdict(record).items() if key != "place" or value}
 
 
 def _plain(value: object) -> object:
@@ -29,15 +37,30 @@ def console() -> Console:
     return terminal if terminal.is_terminal else Console(width=200)
 
 
-def table(rows: Iterable[Mapping[str, object]]) -> Table:
-    """Makes a table of rows that share their keys, which are the headings."""
+def table(rows: Iterable[Mapping[str, object]], *whole: str) -> Table:
+    """Makes a table of rows that share their keys, which are the headings; columns to keep on one line can be named."""
     built = Table(box=None, pad_edge=False, header_style="bold")
     for position, row in enumerate(rows):
         if position == 0:
             for heading in row:
-                built.add_column(heading, overflow="fold")
+                built.add_column(heading, overflow="fold", no_wrap=heading in whole)
         built.add_row(*(cell if isinstance(cell, Text) else Text(str(cell)) for cell in row.values()))
     return built
+
+
+@contextmanager
+def waiting(what: str, *, quiet: bool) -> Generator[Callable[[str], None]]:
+    """Shows on standard error, if that is a terminal, what takes time, and for how long; gives a way to say more.
+
+    Args:
+        what: is being done.
+        quiet: show nothing, as under --json.
+    """
+    columns = SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn()
+    err = Console(stderr=True)
+    with Progress(*columns, console=err, transient=True, disable=quiet or not err.is_terminal) as shown:
+        task = shown.add_task(what, total=None)
+        yield lambda news: shown.update(task, description=f"{what}: {news}")
 
 
 def counted(number: int, what: str) -> str:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import inspect
+import json
 from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, Field
 from typing import Any, get_args, get_type_hints
+
+from rich.text import Text
 
 from remat.answer.option_text import default_of, options_of
 from remat.answer.registry import (
@@ -34,12 +37,11 @@ def solvers(as_json: Json = False) -> None:
             "takes": ", ".join(feature.replace("_", " ") for feature in one["features"]),
             "most values": "" if one["max_values"] is None else f"{one['max_values']:,}",
             "installed": "yes" if one["installed"] else f"no: needs {', '.join(one['requires'])}",
-            "options": _option_words(one["options"]),
-            "": one["doc"],
         }
         for one in found
     ]
-    return console().print(table(rows))
+    console().print(table(rows, "solver"))
+    return _print_words(found)
 
 
 def costmodels(as_json: Json = False) -> None:
@@ -55,11 +57,8 @@ def costmodels(as_json: Json = False) -> None:
     if as_json:
         return print_json(found)
     out = console()
-    rows = [
-        {"cost model": one["name"], "unit": one["unit"], "options": _option_words(one["options"]), "doc": one["doc"]}
-        for one in found
-    ]
-    out.print(table(rows))
+    out.print(table({"cost model": one["name"], "unit": one["unit"]} for one in found))
+    _print_words(found)
     for one in found:
         if one["rules"]:
             out.print(f"\nRules of {one['name']}, as by default: what is not recomputed", style="bold")
@@ -82,11 +81,8 @@ def estimators(as_json: Json = False) -> None:
     ]
     if as_json:
         return print_json(found)
-    rows = [
-        {"estimator": one["name"], "unit": one["unit"], "options": _option_words(one["options"]), "": one["doc"]}
-        for one in found
-    ]
-    return console().print(table(rows))
+    console().print(table({"estimator": one["name"], "unit": one["unit"]} for one in found))
+    return _print_words(found)
 
 
 def _describe(plugin: type[Any]) -> dict[str, Any]:
@@ -112,9 +108,15 @@ def _describe_solver(solver: type[Solver]) -> dict[str, Any]:
     }
 
 
-def _option_words(options: Mapping[str, Mapping[str, Any]]) -> str:
-    """Writes options one a line: `mode=conservative|aggressive`, or with the default, `free_parameters=False`."""
-    return "\n".join(f"{name}={option['choices'] or option['default']}" for name, option in options.items())
+def _print_words(found: Iterable[Mapping[str, Any]]) -> None:
+    """Prints what each plug-in does, and its options: `mode=conservative|aggressive`, or with the default."""
+    out = console()
+    for one in found:
+        out.print(Text.assemble("\n", (one["name"], "bold"), f": {one['doc']}"))
+        for name, option in one["options"].items():
+            default = "VALUE" if option["required"] else option["default"]
+            text = default if isinstance(default, str) else json.dumps(default, default=str)
+            out.print(Text(f"  {name}={option['choices'] or text}"))
 
 
 def _option(option: Field[Any], hint: Any) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any, cast
@@ -11,20 +10,32 @@ import typer
 
 from remat.answer.plan import Plan
 from remat.cli.inputs import chosen_plan
-from remat.cli.options import DeviceName, GraphFile, Json, NewPlanFile, PlanFile, TimeLimit
-from remat.cli.output import print_json
+from remat.cli.options import (
+    CostModelName,
+    DeviceName,
+    GraphFile,
+    Json,
+    ModelOptions,
+    NewPlanFile,
+    PlanFile,
+    SolverName,
+    SolverOptions,
+    TimeLimit,
+)
+from remat.cli.output import print_json, waiting
 from remat.facts.graph import Graph
 from remat.improve.refine import Refined
 from remat.improve.refine import refine as improve
 from remat.words import parse_bytes
 
-_EVERY = 25
-"""Evaluations between two lines of progress."""
-
 
 def refine(  # noqa: PLR0913, PLR0917  # one for each option
     graph: GraphFile,
     plan: PlanFile = "solved",
+    cost_model: CostModelName = None,
+    solver: SolverName = None,
+    model_options: ModelOptions = None,
+    solver_options: SolverOptions = None,
     objective: Annotated[
         str, typer.Option(metavar="traffic|time|saved|peak|no-worse", help="What to lower.")
     ] = "traffic",
@@ -45,35 +56,33 @@ def refine(  # noqa: PLR0913, PLR0917  # one for each option
 
     \b
       remat refine gpt2.json.gz -o plan.json
+      remat refine gpt2.json.gz -m memory-budget -O budget=0.5 --objective no-worse
       remat refine gpt2.json.gz --plan plan.json --objective time --time-limit 60
       remat refine gpt2.json.gz --objective saved:extra_traffic=0.01 --device a100
       remat refine gpt2.json.gz --oracle inductor --extra 64MiB --start pytorch.json
       remat refine gpt2.json.gz --plan pytorch:0.5 --objective no-worse --oracle inductor
     """
     values = Graph.load(graph)
-    found = improve(
-        values,
-        chosen_plan(values, plan),
-        cast(Any, objective),
-        cast(Any, oracle),
-        extra_bytes=parse_bytes(extra, "--extra"),
-        starts=[Plan.load(path) for path in start or []],
-        time_limit_s=time_limit,
-        seed=seed,
-        progress=None if as_json or not sys.stderr.isatty() else _report,
-        device=device,
-    )
+    begun = chosen_plan(values, plan, cost_model, solver, model_options, solver_options)
+    with waiting("refining", quiet=as_json) as say:
+        found = improve(
+            values,
+            begun,
+            cast(Any, objective),
+            cast(Any, oracle),
+            extra_bytes=parse_bytes(extra, "--extra"),
+            starts=[Plan.load(path) for path in start or []],
+            time_limit_s=time_limit,
+            seed=seed,
+            progress=lambda evaluated, best: say(f"{evaluated} plans, the best: {best[0]:,}"),
+            device=device,
+        )
     if output is not None:
         found.plan.save(output)
     if as_json:
         return print_json(_document(graph, found))
     typer.echo(found)
     return typer.echo(f"written to {output}") if output is not None else None
-
-
-def _report(evaluated: int, best: tuple[int, ...]) -> None:
-    if evaluated % _EVERY == 0:
-        typer.echo(f"\r{evaluated} plans, the best: {best[0]:,}\033[K", err=True, nl=False)
 
 
 def _document(graph: Path, found: Refined) -> dict[str, Any]:

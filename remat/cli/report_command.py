@@ -10,7 +10,7 @@ import typer
 
 from remat.answer.registry import DEFAULT_ESTIMATOR
 from remat.cli.options import Budgets, EstimatorName, Json
-from remat.cli.output import counted, print_json
+from remat.cli.output import counted, print_json, waiting
 from remat.words import human_bytes
 
 if TYPE_CHECKING:
@@ -66,7 +66,8 @@ def write_report(
         raise typer.BadParameter(f"-o {output} must be in a folder that exists, got {output.parent}: make it first")
     if output.exists() and any(path.exists() and path.samefile(output) for path in results):
         raise typer.BadParameter(f"-o {output} is one of the RESULTS, and would be lost: name another file")
-    page = Page.of(results, title=title, estimator=estimator, refine=refine, readers=readers)
+    with waiting("reading", quiet=as_json):
+        page = Page.of(results, title=title, estimator=estimator, refine=refine, readers=readers)
     size_bytes = page.save(output)
     shown = [(file, len(file.section.figures), len(file.section.tables)) for file in page.files]
     if as_json:

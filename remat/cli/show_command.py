@@ -38,9 +38,7 @@ def show(
     """
     values, drawn = Graph.load(graph), None
     if plan is not None:
-        drawn = chosen_plan(
-            values, plan, cost_model, solver, model_options=model_options, solver_options=solver_options
-        )
+        drawn = chosen_plan(values, plan, cost_model, solver, model_options, solver_options)
     remat.show(values, drawn, output, around=around, hops=hops)
     if as_json:
         return print_json({"picture": str(output), "plan": drawn and drawn.digest})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from dataclasses import asdict
 from typing import Annotated, Any
@@ -26,14 +25,12 @@ from remat.cli.options import (
     SolverOptions,
     TimeLimit,
 )
-from remat.cli.output import console, counted, print_json, table
+from remat.cli.output import console, counted, print_json, table, waiting
+from remat.cli.wording import spoken
 from remat.facts.graph import Graph
 from remat.problem.problem import Problem
 from remat.views.compare import warm_up
 from remat.words import human_bytes, human_price
-
-_EVERY = 10
-"""Plans that are looked at between two lines of progress."""
 
 
 def solve(
@@ -63,24 +60,25 @@ def solve(
     start = time.perf_counter()
     problem = model.pose_without_peak(values)
     pose_time_s = time.perf_counter() - start
-    progress = None if as_json or not sys.stderr.isatty() else _report
-    solution = remat.choose(values, model, chosen, time_limit_s=time_limit, progress=progress)
+    with waiting("solving", quiet=as_json) as say:
+        solution = remat.choose(
+            values,
+            model,
+            chosen,
+            time_limit_s=time_limit,
+            progress=lambda count, last: say(f"{count} plans, the last with a peak of {human_bytes(last[0])}"),
+        )
     assert solution.plan is not None  # choose() raises where there is none
     facts = PlanFacts.of(values, solution.plan)
     solver = label(chosen) if chosen else solution.solver
     if output is not None:
-        solution.plan.made_for(values).save(output)
+        solution.plan.save(output)
     if as_json:
         about = {"graph": str(graph), "values": len(values), "cost_model": label(model), "unit": model.unit}
         found = _document(solution, pose_time_s) | {"digest": solution.plan.digest}
         return print_json(about | {"solver": solver} | found | asdict(facts))
-    heading = f"{graph.name}: {len(values):,} values, {label(model)}, {solver}"
+    heading = f"{graph.name}: {len(values):,} values, {spoken(label(model))}, {spoken(solver)}"
     return _print(values, problem, solution, facts, heading, model.unit, pose_time_s, top)
-
-
-def _report(looked_at: int, last: tuple[int, ...]) -> None:
-    if looked_at % _EVERY == 0:
-        typer.echo(f"\r{looked_at} plans, the last: a peak of {human_bytes(last[0])}\033[K", err=True, nl=False)
 
 
 def _document(solution: Solution, pose_time_s: float) -> dict[str, Any]:
@@ -145,10 +143,11 @@ def _summary(facts: PlanFacts, solution: Solution, unit: str, pose_time_s: float
 def _largest(graph: Graph, problem: Problem, facts: PlanFacts, unit: str) -> list[dict[str, str]]:
     positions = [problem.index[name] for name in facts.saved_activations]
     order = sorted(positions, key=lambda v: -int(problem.save_bytes[v]))
+    known = any(problem.places)  # both do not fit into 80 columns, and a name tells most of the operator
     return [
         {
             "saved activation": problem.names[v],
-            "operator": graph.ops[graph.index[problem.names[v]]],
+            **({"from": problem.places[v]} if known else {"operator": graph.ops[graph.index[problem.names[v]]]}),
             "memory": human_bytes(int(problem.save_bytes[v])),
             "price": human_price(int(problem.save_cost[v]), unit),
         }

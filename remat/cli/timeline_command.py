@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import Annotated
 
 import typer
 
 from remat.cli.inputs import chosen_plan
-from remat.cli.options import CostModelName, DeviceName, GraphFile, Json, NewPictureIfNamed, PlanFile, SolverName
-from remat.cli.output import print_json
+from remat.cli.options import (
+    CostModelName,
+    DeviceName,
+    GraphFile,
+    Json,
+    ModelOptions,
+    NewPictureIfNamed,
+    PlanFile,
+    SolverName,
+    SolverOptions,
+)
+from remat.cli.output import as_told, print_json
 from remat.facts.graph import Graph
 from remat.predict.buffers import records_calls, step_floor
 from remat.predict.device_timeline import timeline as simulated
@@ -22,6 +31,8 @@ def timeline(
     plan: PlanFile = "solved",
     cost_model: CostModelName = None,
     solver: SolverName = None,
+    model_options: ModelOptions = None,
+    solver_options: SolverOptions = None,
     output: NewPictureIfNamed = None,
     holds_outputs: Annotated[
         bool, typer.Option(help="The caller keeps the outputs of the forward pass until the backward pass ends.")
@@ -41,7 +52,7 @@ def timeline(
       remat timeline gpt2.json.gz --plan plan.json --device a100
     """
     values = Graph.load(graph)
-    chosen = chosen_plan(values, plan, cost_model, solver)
+    chosen = chosen_plan(values, plan, cost_model, solver, model_options, solver_options)
     found = simulated(values, chosen, holds_outputs=holds_outputs, device=device)
     bound = (step_floor if records_calls(values) else lower_bound)(values, holds_outputs=holds_outputs)
     if output is not None:
@@ -57,7 +68,7 @@ def timeline(
             **{name: getattr(found, name) for name in sizes},
             "lower_bound_bytes": bound.bytes,
             "peak_step": found.peak_step,
-            "peak_tensors": [asdict(tensor) for tensor in found.peak_tensors],
+            "peak_tensors": [as_told(tensor) for tensor in found.peak_tensors],
             "picture": None if output is None else str(output),
         }
     )

@@ -7,7 +7,16 @@ from typing import Annotated, Any
 import typer
 
 from remat.cli.inputs import chosen_plan
-from remat.cli.options import CostModelName, DeviceName, GraphFile, Json, PlanFile, SolverName
+from remat.cli.options import (
+    CostModelName,
+    DeviceName,
+    GraphFile,
+    Json,
+    ModelOptions,
+    PlanFile,
+    SolverName,
+    SolverOptions,
+)
 from remat.cli.output import print_json
 from remat.facts.graph import Graph
 from remat.predict.time import modelled_time
@@ -19,6 +28,8 @@ def traffic(
     plan: PlanFile = "solved",
     cost_model: CostModelName = None,
     solver: SolverName = None,
+    model_options: ModelOptions = None,
+    solver_options: SolverOptions = None,
     fused: Annotated[bool, typer.Option(help="As TorchInductor fuses; or every operator by itself.")] = True,
     device: DeviceName = None,
     as_json: Json = False,
@@ -35,7 +46,9 @@ def traffic(
       remat traffic gpt2.json.gz --plan plan.json --device h100
     """
     values = Graph.load(graph)
-    found = predict_traffic(values, chosen_plan(values, plan, cost_model, solver), fused=fused, device=device)
+    found = predict_traffic(
+        values, chosen_plan(values, plan, cost_model, solver, model_options, solver_options), fused=fused, device=device
+    )
     time = None if device in (None, "cuda") else modelled_time(values, found.kernels, device)
     if not as_json:
         return typer.echo("\n".join(map(str, (found, time) if time else (found,))))

@@ -10,7 +10,7 @@ import typer
 import remat
 from remat.answer.plan import Plan
 from remat.cli.options import DeviceName, GraphFile, Json
-from remat.cli.output import console, print_json, table
+from remat.cli.output import console, print_json, table, waiting
 from remat.facts.graph import Graph
 from remat.words import human_bytes
 
@@ -34,13 +34,9 @@ def traffic_frontier(
     """
     if plans is not None and plans.exists():
         raise typer.BadParameter(f"{plans} is there already", param_hint="--output")
-    curve = remat.traffic_frontier(
-        Graph.load(graph),
-        budgets,
-        starts=[Plan.load(path) for path in start or []],
-        oracle=cast(Any, oracle),
-        device=device,
-    )
+    values, starts = Graph.load(graph), [Plan.load(path) for path in start or []]
+    with waiting("searching", quiet=as_json):
+        curve = remat.traffic_frontier(values, budgets, starts=starts, oracle=cast(Any, oracle), device=device)
     if plans is not None:
         plans.mkdir(parents=True)
         for point in curve.points:

@@ -15,6 +15,7 @@ from remat.errors import InvalidOption, NotInstalled, RematError, UnsupportedPro
 from remat.facts.given import listed
 from remat.facts.graph import Graph, checked_graph
 from remat.improve.choose import choose
+from remat.improve.progress import Progress, check_progress
 from remat.problem.costmodel import CostModel
 from remat.problem.problem import Problem
 from remat.proof.solve import solve
@@ -29,6 +30,7 @@ def compare(
     solvers: str | Solver | Iterable[str | Solver] | None = None,
     *,
     time_limit_s: float | None = None,
+    progress: Progress | None = None,
 ) -> Comparison:
     """Poses every graph under every cost model, and lets every solver solve it.
 
@@ -37,6 +39,7 @@ def compare(
         cost_models: names or instances.
         solvers: names or instances; every installed one when left out.
         time_limit_s: for each solve, of the solvers that take a time limit.
+        progress: called with the number of rows that are done, and how many there will be.
 
     Returns:
         one row each, in the order given. A solver that refuses a problem or is not installed, and
@@ -51,6 +54,7 @@ def compare(
     chosen = [find_solver(solver) for solver in _several(solvers, Solver)]
     for solver in chosen:
         warm_up(solver)
+    check_progress(progress)
     rows: list[dict[str, Any]] = []
     for name, graph in named.items():
         for model in models:
@@ -63,7 +67,10 @@ def compare(
                 "unit": model.unit,
                 "pose_time_s": time.perf_counter() - start,
             }
-            rows += [about | _solved(graph, model, problem, solver, time_limit_s) for solver in chosen]
+            for solver in chosen:
+                rows.append(about | _solved(graph, model, problem, solver, time_limit_s))
+                if progress is not None:
+                    progress(len(rows), (len(named) * len(models) * len(chosen),))
     return Comparison.of(rows)
 
 

@@ -64,6 +64,7 @@ class Explanation:
 
     Attributes:
         name, op: the value and its operator.
+        place: where it comes from (`remat.Graph.places`); "" if that is unknown.
         decision: what the best plan does with it.
         bytes: its size. Saving it takes `save_bytes` of memory: none for an input, the whole
             storage for a view.
@@ -78,6 +79,7 @@ class Explanation:
 
     name: str
     op: str
+    place: str
     decision: Decision
     bytes: int
     save_bytes: int
@@ -93,6 +95,8 @@ class Explanation:
 
     def __str__(self) -> str:
         sentences = [f"{self.name} ({self.op}, {human_bytes(self.bytes)}) is {self.decision.value}."]
+        if self.place:
+            sentences.append(f"In the model: {self.place}.")
         if self.decision is not Decision.TANGENT:
             sentences.append(self._prices())
             if self.cannot_save is None:
@@ -151,6 +155,7 @@ def explain(
     return Explanation(
         name=name,
         op=graph.ops[i],
+        place=graph.places[i],
         decision=decision,
         bytes=int(graph.bytes[i]),
         save_bytes=int(graph.activation_bytes[i]),

@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from textwrap import wrap
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -18,11 +19,14 @@ from remat.errors import RematError, UnknownName
 from remat.facts.columns import BoolArray, IntArray
 from remat.facts.graph import Graph, Region, checked_graph
 from remat.views.layout import Layout, layered
-from remat.words import human_bytes, near
+from remat.words import human_bytes, near, placed
 
 if TYPE_CHECKING:
+    from matplotlib.artist import Artist
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
+    from remat.pictures import Picture
 
 LARGEST = 300
 """The most values in one picture: beyond, labels are too small to read."""
@@ -30,10 +34,13 @@ LARGEST = 300
 _FONT = 9
 _LETTER = 0.078
 """Width of a letter of the monospaced labels, in inches, at `_FONT` points."""
+_SMALL = 7
 _HEIGHT = 0.42
 _DROP = 0.78
 _GAP = 0.25
 _LEGEND_WIDTH = 3.0
+_TITLE = 40
+"""Signs in a line of the title, so that it is no wider than the legend."""
 
 _Point = tuple[float, float]
 
@@ -73,6 +80,9 @@ def show(
     Saved values are orange, recomputed ones white, what depends on gradients is red, inputs are
     grey, and what stays in the forward pass is green. Orange arrows carry saved values to where the
     backward pass reads them.
+
+    Below its name a value has its size and, if it is known, the line of the model that made it. In an .svg, the pointer
+    brings up the operator and the module, too.
 
     Args:
         graph: up to 300 values, or a larger one with `around`.
@@ -140,13 +150,13 @@ def _neighbourhood(graph: Graph, around: str | Iterable[str], hops: int) -> Bool
     return kept
 
 
-def _draw(figure: Figure, graph: Graph, plan: Plan | None, shown: IntArray) -> None:
+def _draw(figure: Picture, graph: Graph, plan: Plan | None, shown: IntArray) -> None:
     indices: list[int] = shown.tolist()
     position = {i: k for k, i in enumerate(indices)}
     uses = zip(graph.producers.tolist(), graph.consumers.tolist(), strict=True)
     edges = [(position[u], position[v]) for u, v in uses if u in position and v in position]
     labels = [_label(graph, i) for i in indices]
-    widths = [max(0.5, 0.2 + _LETTER * max(map(len, label))) for label in labels]
+    widths = [max(0.5, 0.2 + _LETTER * max(len(label[0]), _SMALL / _FONT * len(label[-1]))) for label in labels]
     every = styles(graph, plan)
     chosen = [every[i] for i in indices]
     rank = [float(style is TANGENTS) for style in chosen]
@@ -154,12 +164,14 @@ def _draw(figure: Figure, graph: Graph, plan: Plan | None, shown: IntArray) -> N
 
     axes = figure.add_axes((0.0, 0.0, 1.0, 1.0))
     axes.set_axis_off()
-    _frame(figure, axes, layout, widths, len(set(chosen)))
+    title = _title(graph, plan, len(indices))
+    _frame(figure, axes, layout, widths, len(set(chosen)) + title.count("\n") + 1)
     for (u, v), route in zip(edges, layout.routes, strict=True):
         _arrow(axes, route, carries=chosen[u] in _CROSSING and chosen[v] in _BACKWARD)
-    for k, (label, style) in enumerate(zip(labels, chosen, strict=True)):
-        _node(axes, (layout.x[k], layout.y[k]), widths[k], label, style)
-    _legend(axes, [style for style in _LEGEND if style in chosen])
+    for k, (i, label, style) in enumerate(zip(indices, labels, chosen, strict=True)):
+        drawn = _node(axes, (layout.x[k], layout.y[k]), widths[k], label, style)
+        figure.entitle(drawn, placed(graph.names[i], graph.ops[i], graph.places[i]))
+    _legend(axes, [style for style in _LEGEND if style in chosen], title)
 
 
 _LEGEND = (INPUT, FORWARD, PLAIN_FORWARD, SAVED, SAVED_INPUT, RECOMPUTED, DEFERRED, EITHER, TANGENTS)
@@ -167,10 +179,19 @@ _CROSSING = {SAVED, SAVED_INPUT}
 _BACKWARD = {RECOMPUTED, DEFERRED, TANGENTS}
 
 
+def _title(graph: Graph, plan: Plan | None, shown: int) -> str:
+    """Says what is drawn, in lines that the narrowest picture has room for."""
+    what = "joint graph" if plan is None else "joint graph and plan"
+    part = f", {shown} of {len(graph)} values" if shown < len(graph) else ""
+    model = graph.meta.get("model")
+    return "\n".join(wrap(f"{model}: {what}{part}" if model else f"{what}{part}".capitalize(), _TITLE))
+
+
 def _label(graph: Graph, i: int) -> tuple[str, ...]:
-    """Writes the name, and below it the size unless that is 0."""
-    size = int(graph.bytes[i])
-    return (graph.names[i], human_bytes(size)) if size else (graph.names[i],)
+    """Writes the name, and below it the size unless that is 0, and the line of the model if it is known."""
+    size = human_bytes(int(graph.bytes[i])) if graph.bytes[i] else ""
+    below = "  ".join(filter(None, (size, graph.sources[i])))
+    return (graph.names[i], below) if below else (graph.names[i],)
 
 
 def _frame(figure: Figure, axes: Axes, layout: Layout, widths: list[float], kinds: int) -> None:
@@ -227,7 +248,7 @@ def _through(route: tuple[_Point, ...]) -> tuple[list[_Point], list[_Point]]:
     return [*points, (x1, y1 - half)], [*slopes, down]
 
 
-def _node(axes: Axes, centre: tuple[float, float], width: float, label: tuple[str, ...], style: Style) -> None:
+def _node(axes: Axes, centre: tuple[float, float], width: float, label: tuple[str, ...], style: Style) -> list[Artist]:
     from matplotlib.patches import FancyBboxPatch
 
     x, y = centre
@@ -244,17 +265,22 @@ def _node(axes: Axes, centre: tuple[float, float], width: float, label: tuple[st
         zorder=2,
         label=label[0],
     )
-    axes.add_patch(box)
     first = y if len(label) == 1 else y - 0.075
-    axes.text(x, first, label[0], ha="center", va="center", fontsize=_FONT, family="monospace", zorder=3)
+    drawn: list[Artist] = [
+        axes.add_patch(box),
+        axes.text(x, first, label[0], ha="center", va="center", fontsize=_FONT, family="monospace", zorder=3),
+    ]
     if len(label) > 1:
-        axes.text(x, y + 0.1, label[1], ha="center", va="center", fontsize=_FONT - 2, color="#555555", zorder=3)
+        below = axes.text(x, y + 0.1, label[1], ha="center", va="center", fontsize=_SMALL, color="#555555", zorder=3)
+        drawn.append(below)
+    return drawn
 
 
-def _legend(axes: Axes, shown: list[Style]) -> None:
+def _legend(axes: Axes, shown: list[Style], title: str) -> None:
     from matplotlib.patches import Patch
 
     handles = [
         Patch(facecolor=s.fill, edgecolor=s.edge, linestyle=s.line, linewidth=s.width, label=s.text) for s in shown
     ]
-    axes.legend(handles=handles, loc="upper left", frameon=False, fontsize=_FONT, borderaxespad=0.6)
+    look: dict[str, Any] = {"frameon": False, "fontsize": _FONT, "borderaxespad": 0.6}
+    axes.legend(handles=handles, loc="upper left", title=title, title_fontsize=_FONT + 1, alignment="left", **look)

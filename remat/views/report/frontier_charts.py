@@ -7,17 +7,26 @@ from dataclasses import dataclass
 from typing import Any
 
 from remat.answer.plan_facts import PlanFacts
+from remat.answer.saved_lines import saved_lines
 from remat.errors import RematError
 from remat.improve.frontier import Frontier
+from remat.improve.point import Point
 from remat.views.report import plots
-from remat.views.report.colours import AMBER, BLUE, GREY
+from remat.views.report.colours import AMBER, BLUE, GREY, RED, VIOLET
+from remat.views.report.content import is_rows
 from remat.views.report.section import Figure, Part, Provenance, Row, Section, Table
 from remat.words import human_bytes, human_price
 
 _COLUMNS = ("budget_bytes", "saved_bytes", "cost", "bound", "claimed_bound", "is_vertex", "solver", "plan")
 _OPTIONAL = {"claimed_bound", "plan"}
+_LANDMARKS = (
+    {"symbol": "cross-open", "size": 13, "color": RED, "line": {"width": 2.5}},
+    {"symbol": "x-open", "size": 11, "color": VIOLET, "line": {"width": 2.5}},
+)
 _FACTS = ("saved_activations", "recomputed_ops")
 """What is known of a plan where its graph is."""
+_LINES = 3
+"""Of the lines of the model from which most is saved, how many are named."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +37,8 @@ class Curve:
         name: of the graph.
         estimator: what prices recomputing.
         unit: of the costs.
-        points: a row each, with `_COLUMNS`; of a graph with `_FACTS`, too.
+        points: a row each, with `_COLUMNS`; of a graph with `_FACTS` and "lines", too.
+        landmarks: plans to compare with, as rows of the same kind; `solver` says which they are.
         is_exact: the line through the vertices is a proven bound, too. Else only the bounds of the points are.
     """
 
@@ -37,18 +47,16 @@ class Curve:
     unit: str
     points: tuple[Row, ...]
     is_exact: bool
+    landmarks: tuple[Row, ...] = ()
 
     @classmethod
     def of(cls, frontier: Frontier, name: str, estimator: str) -> Curve:
         """Takes the points of a frontier."""
-        points: list[Row] = []
-        for point in frontier.points:
-            row = {column: getattr(point, column) for column in _COLUMNS} | {"plan": point.plan.digest}
-            if frontier.graph is not None:
-                facts = PlanFacts.of(frontier.graph, point.plan)
-                row |= {fact: len(getattr(facts, fact)) for fact in _FACTS}
-            points.append(row)
-        return cls(name, estimator, frontier.unit, tuple(points), all(edge.is_exact for edge in frontier.edges))
+        points, landmarks = (
+            tuple(_known(frontier, point) for point in some) for some in (frontier.points, frontier.landmarks)
+        )
+        is_exact = all(edge.is_exact for edge in frontier.edges)
+        return cls(name, estimator, frontier.unit, points, is_exact, landmarks)
 
     @classmethod
     def from_document(cls, document: Mapping[str, Any], path: str) -> Curve:
@@ -57,7 +65,10 @@ class Curve:
         Raises:
             RematError: a point lacks what a point has.
         """
-        for position, point in enumerate(document["points"]):
+        landmarks = document.get("landmarks", [])
+        if landmarks and not is_rows(landmarks):
+            raise RematError(f"{path}: landmarks of a frontier must be rows, as points are, got {landmarks!r:.40}")
+        for position, point in enumerate((*document["points"], *landmarks)):
             missing = [key for key in _COLUMNS if key not in point and key not in _OPTIONAL]
             wrong = [key for key in ("budget_bytes", "saved_bytes", "cost", "bound") if not _is_count(point.get(key))]
             if missing or wrong:
@@ -66,9 +77,12 @@ class Curve:
                     f"cost and bound, and is_vertex and solver; {', '.join(missing or wrong)} "
                     f"{'is missing' if missing else 'is no such number'}; write it with `remat frontier --json`"
                 )
-        points = tuple({key: point[key] for key in _COLUMNS if key in point} for point in document["points"])
+        points, beside = (
+            tuple({key: point[key] for key in _COLUMNS if key in point} for point in some)
+            for some in (document["points"], landmarks)
+        )
         name, estimator, unit = (str(document.get(key, "")) for key in ("graph", "estimator", "unit"))
-        return cls(name, estimator, unit, points, document.get("is_exact") is True)
+        return cls(name, estimator, unit, points, document.get("is_exact") is True, beside)
 
     @property
     def vertices(self) -> list[Row]:
@@ -85,9 +99,21 @@ class Curve:
         return sorted({(point["saved_bytes" if self.is_exact else "budget_bytes"], point["bound"]) for point in known})
 
 
+def _known(frontier: Frontier, point: Point) -> Row:
+    row = {column: getattr(point, column) for column in _COLUMNS} | {"plan": point.plan.digest}
+    if frontier.graph is None:
+        return row
+    facts = PlanFacts.of(frontier.graph, point.plan)
+    row |= {fact: len(getattr(facts, fact)) for fact in _FACTS}
+    return row | {"lines": saved_lines([(frontier.graph, point.plan)])[:_LINES]}
+
+
 def section(curve: Curve, provenance: Sequence[Provenance] = (), facts: str = "") -> Section:
     """Makes the plot and the table of one frontier."""
-    rows = [{key: value for key, value in _row(curve, point).items() if value is not None} for point in curve.points]
+    rows = [
+        {key: value for key, value in _row(curve, point).items() if value is not None}
+        for point in (*curve.landmarks, *curve.points)
+    ]
     part = Part(
         "Saved bytes against recompute cost",
         _words(curve),
@@ -129,8 +155,9 @@ def _words(curve: Curve) -> str:
 
 
 def _figure(curve: Curve) -> Figure:
-    byte_unit, byte_scale = plots.byte_unit(point["saved_bytes"] for point in curve.points)
-    unit, scale = plots.price_unit((point["cost"] for point in curve.points), curve.unit)
+    every = (*curve.points, *curve.landmarks)
+    byte_unit, byte_scale = plots.byte_unit(point["saved_bytes"] for point in every)
+    unit, scale = plots.price_unit((point["cost"] for point in every), curve.unit)
 
     def spread(points: Sequence[Row], name: str, **style: Any) -> plots.Trace:
         x, y = ([point[key] / size for point in points] for key, size in (("saved_bytes", byte_scale), ("cost", scale)))
@@ -153,6 +180,8 @@ def _figure(curve: Curve) -> Figure:
     traces = [floor]
     traces += [spread(between, "plans between them", marker=small)] if between else []
     traces += [spread(curve.vertices, "hull vertices, optimal", marker=large)] if curve.vertices else []
+    for mark, point in zip(_LANDMARKS, curve.landmarks, strict=False):
+        traces.append(spread([point], point["solver"], marker=mark))
     name = "recompute time" if curve.unit == "ns" else "recompute cost"
     title = f"{name} ({unit})"
     return plots.figure(
@@ -161,21 +190,24 @@ def _figure(curve: Curve) -> Figure:
         "and that is proven.",
         traces,
         x=plots.axis(f"saved activations ({byte_unit})"),
-        y=plots.axis(title, tickformat="~s" if scale == 1 else ""),
+        y=plots.axis(title, tickformat="~s" if scale == 1 and unit == curve.unit else ""),
     )
 
 
 def _hover(curve: Curve, point: Row) -> str:
     cost, bound = point["cost"], point["bound"]
     gap = (cost - bound) / cost if cost else 0.0
+    is_landmark = any(point is mark for mark in curve.landmarks)
+    by = point["solver"] if is_landmark else f"budget {human_bytes(point['budget_bytes'])}, by {point['solver']}"
     return plots.lines(
         f"saves {human_bytes(point['saved_bytes'])}",
         f"recompute {human_price(cost, curve.unit)}",
         f"at least {human_price(bound, curve.unit)}, {'proven optimal' if not gap else f'gap {gap:.2%}'}",
-        "hull vertex" if point["is_vertex"] else f"budget {human_bytes(point['budget_bytes'])}, by {point['solver']}",
+        "hull vertex" if point["is_vertex"] else by,
         f"{point['saved_activations']:,} activations saved" if "saved_activations" in point else "",
         f"{point['recomputed_ops']:,} operators run twice" if "recomputed_ops" in point else "",
         f"plan {str(point['plan'])[:12]}" if "plan" in point else "",
+        *point.get("lines", ()),
     )
 
 

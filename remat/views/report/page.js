@@ -34,6 +34,7 @@
     if (narrow) {
       for (const axis of [layout.xaxis, layout.yaxis]) {
         if (axis?.type === "category") axis.ticktext = axis.ticktext?.map(brief);
+        if (axis?.dtick === "D2") axis.dtick = 1; // there is room for powers of ten alone
         if (axis?.title?.text) axis.title.text = axis.title.text.replace(/(.{24,36}?) /g, "$1<br>");
       }
     }
@@ -103,6 +104,14 @@
 
   for (const button of document.querySelectorAll("th button")) button.addEventListener("click", () => sort(button));
   for (const input of document.querySelectorAll("input[data-filters]")) input.addEventListener("input", () => filter(input));
+  // The file that is read now: the last one whose top has gone by.
+  const links = [...document.querySelectorAll("nav a")];
+  const mark = () => {
+    const passed = links.filter((link) => document.querySelector(link.hash).getBoundingClientRect().top < innerHeight / 3);
+    for (const link of links) link.toggleAttribute("aria-current", link === (passed.at(-1) ?? links[0]));
+  };
+  window.addEventListener("scroll", mark, { passive: true });
+  mark();
   // A plot has the width of the window until it is told that of the paper.
   const resize = (size) => document.querySelectorAll(".plot").forEach((plot) => Plotly.relayout(plot, size));
   window.addEventListener("beforeprint", () => resize({ width: PAPER }));

@@ -23,6 +23,7 @@ _LEGEND = 80
 
 _HOVER = "%{text}<extra></extra>"
 _NS = (("s", 1e9), ("ms", 1e6), ("µs", 1e3), ("ns", 1))
+_FLOP = (("PFLOP", 1e15), ("TFLOP", 1e12), ("GFLOP", 1e9), ("MFLOP", 1e6), ("kFLOP", 1e3), ("FLOP", 1))
 
 
 def check_installed() -> None:
@@ -60,10 +61,8 @@ def byte_unit(counts: Iterable[float]) -> tuple[str, float]:
 
 
 def price_unit(prices: Iterable[float], unit: str) -> tuple[str, float]:
-    """Finds the unit for prices, and its size: of times and bytes the one that fits; any other unit stays."""
-    if unit == "ns":
-        return _unit(prices, _NS)
-    return byte_unit(prices) if unit == "bytes" else (unit, 1)
+    """Finds the unit for prices, and its size: of times, bytes and flops the one that fits; any other unit stays."""
+    return _unit(prices, units) if (units := {"ns": _NS, "bytes": _BYTES, "flops": _FLOP}.get(unit)) else (unit, 1)
 
 
 def _unit(numbers: Iterable[float], units: Sequence[tuple[str, float]]) -> tuple[str, float]:
@@ -74,7 +73,14 @@ def _unit(numbers: Iterable[float], units: Sequence[tuple[str, float]]) -> tuple
 def axis(title: str, **more: Any) -> Axis:
     """Makes an axis that starts at zero; its title names the unit."""
     words = {"text": title, "font": {"size": 13}, "standoff": 10}
-    return {"title": words, "automargin": True, "zeroline": False, "rangemode": "tozero", **more}
+    return {
+        "title": words,
+        "automargin": True,
+        "zeroline": False,
+        "rangemode": "tozero",
+        "ticklabelstandoff": 5,
+        **more,
+    }
 
 
 def log_axis(title: str, numbers: Sequence[float], **more: Any) -> Axis:
@@ -88,7 +94,9 @@ def points(
 ) -> Trace:
     """Draws points, or a line through them, each with its text; without texts the pointer does not find them."""
     found = {"hoverinfo": "skip"} if hover is None else {"text": list(hover), "hovertemplate": _HOVER}
-    drawn = {"x": list(x), "y": list(y), **found, **more}
+    # What is clipped at an axis loses half of each marker that lies on it.
+    whole = {"cliponaxis": False} if "markers" in mode else {}
+    drawn = {"x": list(x), "y": list(y), **found, **whole, **more}
     return {"type": "scatter", "mode": mode, "name": text(short(name, _LEGEND)), **drawn}
 
 
