@@ -33,12 +33,14 @@ from experiments.bench import (
     budgets,
     default_plan,
     gpu_plans_page,
+    newcomer,
     predictor_speed,
 )
 from experiments.corpus import readme
 from experiments.paper.measure_table import written
 from experiments.paper.row_file import Rows
 from experiments.paper.table import PaperTable
+from experiments.recipes import table as recipes
 from experiments.traffic_study import duplicate_table, traffic_report
 from remat.facts.corpus import Corpus
 
@@ -56,9 +58,11 @@ WRITERS: Mapping[str, Callable[[dict[str, Any]], str]] = {
     "forecast_error": forecast_error.markdown,
     "gpu_compared": gpu_compared.markdown,
     "gpu_plans": gpu_plans_page.markdown,
+    "newcomer": newcomer.markdown,
     "peak_budgets": peak_budgets.markdown,
     "peak_error": peak_error_page.markdown,
     "predictor_speed": predictor_speed.markdown,
+    "recipes": recipes.markdown,
     "traffic": lambda document: traffic_report.markdown(document["models"]),
     "traffic_error": traffic_error_report.markdown,
     "traffic_error_triton": traffic_error_report.markdown,

@@ -54,19 +54,22 @@ def main(
     time_limit: Annotated[float, typer.Option(help="seconds for cpsat at each budget")] = 20.0,
     repeats: Annotated[int, typer.Option(help="of each timing")] = 5,
     output: Annotated[Path, typer.Option(help="folder for JSON, tables and pictures")] = RESULTS,
+    draw: Annotated[bool, typer.Option("--draw", help="draw the pictures again, and measure nothing")] = False,
 ) -> None:
     """Measures and prints; writes budgets.json, budgets.md and a picture for each model."""
+    if draw:
+        for name in only or list(MODELS):
+            picture(name, *_captured(name), output)
+        return
     rows: list[dict[str, Any]] = []
     times: list[dict[str, Any]] = []
     for name in only or list(MODELS):
         with console.status(name):
             times.append({"model": name} | timed(MODELS[name], repeats))
-            torch.manual_seed(0)
-            model, args = MODELS[name]()
-            (found,) = torchs_plans(model, *args)
+            found = _captured(name)
             for estimator in ESTIMATORS:
                 rows += [{"model": name} | row for row in compared(*found, estimator, time_limit)]
-            picture(*found, output / f"frontier-{name.replace(', ', '-').replace(' ', '-').lower()}.svg")
+            picture(name, *found, output)
         show(f"{name}", [row for row in rows if row["model"] == name], _COLUMNS)
     show("One of PyTorch's budgets against the whole frontier", times, tuple(times[0]))
     summary = summarized(rows, times)
@@ -75,6 +78,14 @@ def main(
     (output / "budgets.json").write_text(json.dumps(document, indent=1) + "\n")
     (output / "budgets.md").write_text(markdown(document))
     console.print(json.dumps(summary, indent=1))
+
+
+def _captured(name: str) -> tuple[Graph, dict[float, Plan]]:
+    """The joint graph of a model, and PyTorch's plan at each budget."""
+    torch.manual_seed(0)
+    model, args = MODELS[name]()
+    ((graph, plans),) = torchs_plans(model, *args)
+    return replace(graph, meta=dict(graph.meta) | {"model": name}), plans
 
 
 def compared(graph: Graph, plans: dict[float, Plan], estimator: str, time_limit_s: float) -> list[dict[str, Any]]:
@@ -211,12 +222,13 @@ def summarized(rows: list[dict[str, Any]], times: list[dict[str, Any]]) -> dict[
     }
 
 
-def picture(graph: Graph, plans: dict[float, Plan], path: Path) -> None:
+def picture(name: str, graph: Graph, plans: dict[float, Plan], folder: Path) -> None:
     """Draws the frontier, with PyTorch's plans beside it."""
     curve = remat.frontier(graph)
     costs = [remat.Choice.from_plan(curve.problem, plan).cost(curve.problem) for plan in plans.values()]
     sizes = [PlanFacts.of(graph, plan).saved_bytes for plan in plans.values()]
-    path.parent.mkdir(exist_ok=True)
+    folder.mkdir(exist_ok=True)
+    path = folder / f"frontier-{name.replace(', ', '-').replace(' ', '-').lower()}.svg"
     curve.refine(24).plot(path, beside={"PyTorch, budgets 0.0 to 1.0": list(zip(sizes, costs, strict=True))})
 
 

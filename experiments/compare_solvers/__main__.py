@@ -36,7 +36,7 @@ from experiments.report.provenance import provenance
 from remat.answer.registry import solver_names, usable_solvers
 from remat.cli.inputs import cost_model_of, solver_of
 from remat.cli.output import table
-from remat.errors import RematError
+from remat.errors import InvalidOption, RematError, UnknownName
 from remat.facts.corpus import Corpus, Entry
 from remat.words import near
 
@@ -137,7 +137,7 @@ def main(  # noqa: PLR0913, PLR0917  # one for each option
                 store.export(path)
     except RematError as error:
         typer.echo(f"error: {error}", err=True)
-        raise typer.Exit(1) from None
+        raise typer.Exit(2 if isinstance(error, InvalidOption | UnknownName) else 1) from None
     except KeyboardInterrupt:
         goes_on += " without --again" if again else ""
         typer.echo(f"\nstopped: finished rows are kept, and {goes_on} goes on from here", err=True)

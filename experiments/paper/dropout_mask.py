@@ -34,7 +34,7 @@ def dropout(x: Tensor) -> Tensor:
 def saving_the_numbers(graph: remat.Graph) -> remat.Plan:
     """Makes the plan that hands the random numbers over: 4 bytes an element."""
     drawn = [graph.names[v] for v in np.flatnonzero(graph.random) if graph.dtypes[v] == "float32" and graph.shapes[v]]
-    return remat.Choice.from_saved(graph, np.isin(graph.names, drawn[-1:])).plan(graph).made_for(graph)
+    return remat.Choice.from_saved(graph, np.isin(graph.names, drawn[-1:])).plan(graph)
 
 
 def strategies(graph: remat.Graph) -> dict[str, Strategy]:

@@ -146,7 +146,7 @@ def solved(graph: remat.Graph, cost_model: remat.CostModel) -> remat.Plan:
     """Finds the optimal plan, for this graph alone."""
     plan = remat.solve(cost_model.pose(graph)).plan
     assert plan is not None  # solve() raises where there is none
-    return plan.made_for(graph)
+    return plan
 
 
 def handing(tangents: Tensor) -> Loss:

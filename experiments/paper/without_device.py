@@ -131,4 +131,4 @@ def as_marked(graph: Graph, plan: Plan) -> Plan:
 
     PyTorch's own plan recomputes those that are elements of tuples, such as of a pooling, whatever their mark.
     """
-    return Choice.from_saved(graph, Choice.from_plan(graph, plan).saved | graph.must_save).plan(graph).made_for(graph)
+    return Choice.from_saved(graph, Choice.from_plan(graph, plan).saved | graph.must_save).plan(graph)

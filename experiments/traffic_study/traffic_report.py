@@ -1,13 +1,11 @@
-"""Makes tables, claims and the picture of `experiments.traffic_study.compare_strategies`."""
+"""Makes tables and claims of `experiments.traffic_study.compare_strategies`."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 from experiments.report.markdown import bullets, cited, page, section, table
-from remat.pictures import write
 
 DEFAULT = "PyTorch"
 """The strategy with which all others are compared."""
@@ -15,24 +13,6 @@ DEFAULT = "PyTorch"
 REFINED = "refined, by inductor"
 TRANSFORMERS = ("GPT, attention written out", "GPT, fused attention", "BERT", "nn.TransformerEncoder")
 GOAL = 0.95
-
-_MARKERS = {
-    "autograd's saves": ("P", "#777777"),
-    DEFAULT: ("s", "#c8501e"),
-    "PyTorch, aggressive": ("s", "#e8a07e"),
-    "classic cut": ("^", "#2e8b57"),
-    "classic cut, aggressive": ("^", "#93c9a8"),
-    "multi-read cut": ("D", "#b8860b"),
-    "multi-read cut, aggressive": ("D", "#e0c070"),
-    "shared write": ("v", "#8a5fb0"),
-    "shared write, aggressive": ("v", "#c3a8da"),
-    "shared write, saving no more": ("<", "#8a5fb0"),
-    "shared write, saving no more, aggressive": ("<", "#c3a8da"),
-    "refined, by model": ("o", "#5aa0d8"),
-    REFINED: ("o", "#1f5f99"),
-}
-
-_ILLEGAL = "a plan that is not legal"
 
 
 def summary(models: dict[str, Any]) -> dict[str, Any]:
@@ -115,43 +95,3 @@ def _rows(rows: list[dict[str, Any]]) -> Iterator[tuple[str, ...]]:
 
 def _megabytes(count: int | None) -> str:
     return "" if count is None else f"{count / 1e6:.2f}"
-
-
-def picture(models: dict[str, Any], path: Path) -> None:
-    """Draws bytes moved against bytes saved: a panel for each model, one legend below them."""
-    from matplotlib.figure import Figure
-
-    columns = min(len(models), 3)
-    lines = -(-len(models) // columns)
-    figure = Figure(figsize=(4.2 * columns, 3.1 * lines + 1.4), layout="constrained")
-    panels = list(figure.subplots(lines, columns, squeeze=False).flat)
-    handles: dict[str, Any] = {}
-    for panel, (name, about) in zip(panels, models.items(), strict=False):
-        handles |= _panel(panel, about["rows"])
-        panel.set_title(name, fontsize=10)
-    for panel in panels[len(models) :]:
-        panel.set_visible(False)
-    for panel in panels[max(len(models) - columns, 0) : len(models)]:
-        panel.set_xlabel("saved activations (MB)")
-    figure.supylabel("moved in a step, by Inductor's count (MB)", fontsize=10)
-    ordered = {name: handles[name] for name in (*_MARKERS, _ILLEGAL) if name in handles}
-    figure.legend(ordered.values(), ordered.keys(), loc="outside lower center", ncols=min(columns + 1, 4), fontsize=9)
-    write(figure, path)
-
-
-def _panel(axes: Any, rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """Draws the strategies of one model, with thin lines at PyTorch's default; returns what the legend lists."""
-    default = next(row for row in rows if row["strategy"] == DEFAULT)
-    axes.axhline(default["bytes"] / 1e6, lw=0.8, color="#bbbbbb", zorder=0)
-    axes.axvline(default["saved_bytes"] / 1e6, lw=0.8, color="#bbbbbb", zorder=0)
-    axes.grid(alpha=0.3)
-    handles: dict[str, Any] = {}
-    for row in rows:
-        name, point = row["strategy"], ([row["saved_bytes"] / 1e6], [row["bytes"] / 1e6])
-        marker, color = _MARKERS[name]
-        # Many strategies agree: those that are drawn later are smaller, or hollow.
-        size, fill = (5, "full") if name == REFINED else (10 if name.startswith("refined") else 7, "none")
-        (handles[name],) = axes.plot(*point, marker, ms=size, color=color, ls="", fillstyle=fill, mew=1.4)
-        if not row["legal"]:
-            (handles[_ILLEGAL],) = axes.plot(*point, "x", ms=9, color="#b00020", ls="")
-    return handles
