@@ -180,7 +180,7 @@ from remat.pytorch import Partitioner
 from remat.pytorch.run.cache_key import key_of
 print(Partitioner.of(MemoryBudget(0.5) + (RecomputeTime(Roofline("h200")) + RecomputeTime()), "lagrangian").uuid())
 print(Partitioner.of(ByteTraffic(rules={"random": False, "not_fusible": True})).uuid())
-print(Partitioner.of(ByteTraffic(), plan=()).uuid())
+print(Partitioner.of(ByteTraffic()).uuid())
 print(key_of(frozenset({"random", "not_fusible", "view"})))
 print(Partitioner.of().uuid())
 """

@@ -336,3 +336,10 @@ def test_a_captured_graph_survives_its_file(tmp_path: object) -> None:
     path = f"{tmp_path}/graph.json.gz"
     graph.save(path)
     assert Graph.load(path) == graph
+
+
+def test_a_capture_that_found_nothing_spoils_no_later_one() -> None:
+    """Dynamo remembers code in which it found nothing, and never looks there again."""
+    with pytest.raises(CaptureError, match="Dynamo traced nothing of LSTM"):
+        remat.capture(nn.LSTM(8, 8), torch.ones(3, 2, 8))
+    assert "aten.addmm.default" in remat.capture(nn.Linear(8, 8), torch.ones(4, 8)).ops

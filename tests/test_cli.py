@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import json
+import os
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -11,13 +13,16 @@ from typing import Any, ClassVar
 
 import pytest
 from examples import chain, cosines, impossible
+from rich.console import Console
 from typer.main import get_command
 from typer.testing import CliRunner, Result
 
 import remat
 from remat import CostModel, Feature, Graph, Plan, Problem, Reason, Solution, Solver, Termination, Terms
-from remat.answer.registry import costmodel_names, solver_names
+from remat.answer.registry import costmodel_names, solver_names, usable_solvers
 from remat.cli.app import app
+from remat.cli.output import waiting
+from remat.cli.wording import spoken
 
 MIB = 2**20
 
@@ -126,7 +131,16 @@ def test_options_of_the_solver(paper: Path) -> None:
         (["-s", "ortools", "-S", "threads=4"], "ortools has no option 'threads'. There are: none"),
         (["-O", "mode=fast"], "must be one of conservative, aggressive, got 'fast'"),
         (["-O", "free_parameters=yes"], "must be true or false, got 'yes'"),
-        (["-O", "rules=none"], "rules must be a JSON object"),
+        (["-O", "rules=none"], "-O rules must be a JSON object"),
+        (["-m", "memory-budget", "-O", "budget=much"], "error: -O budget must be a fraction from 0.0 to 1.0"),
+        (["-m", "memory-budget:budget=much"], "error: memory-budget: budget must be a fraction from 0.0 to 1.0"),
+        (["-m", "memory-budget:budget=0.5,of=device"], 'size such as "80GB" where of=device, got 0.5'),
+        (["-s", "portfolio", "-S", "seconds=-1"], "error: -S seconds must be a number from 0 on, got -1"),
+        (["-m", "memory-budget", "-O", f"budget={10_000 * '9'}"], f"got '{59 * '9'}... (10,002 characters)"),
+        (
+            ["-s", "cpsat", "-S", f"workers={400 * '9'}"],
+            f"-S workers must be a whole number of threads from 1 to 10,000, got {60 * '9'}",
+        ),
         (["-O", "mode"], "expected KEY=VALUE, got 'mode'"),
         (["-m", "weighed"], "weighed needs a value for weight: weight=VALUE"),
         (["--time-limit", "0"], "--time-limit"),
@@ -145,22 +159,66 @@ def test_wrong_usage_is_explained_and_ends_with_2(
     [
         (["solve", "missing.json"], "missing.json: No such file"),
         (["solve", "."], ".: Is a directory"),
-        (["solve", "PAPER", "-s", "ortool"], "did you mean 'ortools'?"),
         (["solve", "PAPER", "-s", "ortools", "--time-limit", "3"], "does not support a time limit"),
         (["solve", "PAPER", "-o", "no/such/folder/plan.json"], "no/such/folder/plan.json: No such file"),
-        (["explain", "PAPER", "add33"], "did you mean 'add3'?"),
         (["compare", "missing.json"], "missing.json: No such file"),
-        (["show", "PAPER", "-o", "picture.bmp2"], "the suffix must be one of"),
         (["show", "PAPER", "-o", "p.svg", "--plan", "missing.json"], "missing.json: No such file"),
         (["capture", "no_such_module:f", "-o", "g.json"], "cannot import 'no_such_module'"),
-        (["capture", "json:dump_", "-o", "g.json"], "json has no 'dump_'; did you mean 'dump'?"),
+        (["capture", "os:path", "-o", "g.json"], "os:path must be a function that returns (model, args[, kwargs])"),
+        (["capture", "json:dump", "-o", "g.json"], "json:dump is called with no arguments: missing a required"),
+        (["solve", "DIGITS"], "not JSON, or truncated (Exceeds the limit"),
     ],
 )
 def test_errors_are_one_message_on_stderr_and_end_with_1(paper: Path, arguments: list[str], message: str) -> None:
-    result = run(*(str(paper) if argument == "PAPER" else argument for argument in arguments), code=1)
+    digits = paper.with_name("digits.json")
+    digits.write_text(10_000 * "9")
+    files = {"PAPER": str(paper), "DIGITS": str(digits)}
+    result = run(*(files.get(argument, argument) for argument in arguments), code=1)
     assert message in result.stderr
     assert result.stderr.startswith("error: ")
     assert (result.stdout, "Traceback" in result.stderr) == ("", False)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "meant"),
+    [
+        (["solve", "PAPER", "-m", "byte-trafic"], "byte-traffic"),
+        (["solve", "PAPER", "-s", "ortool"], "ortools"),
+        (["compare", "PAPER", "-s", "ortool"], "ortools"),
+        (["frontier", "PAPER", "-e", "rofline"], "roofline"),
+        (["traffic", "PAPER", "--device", "h1000"], "h100"),
+        (["refine", "PAPER", "--objective", "trafic"], "traffic"),
+        (["refine", "PAPER", "--oracle", "modell"], "model"),
+        (["forecast", "json:loads", "--optimizer", "adamx"], "adamax"),
+        (["corpus", "get", "resnet5", "-o", "g.json"], "resnet50"),
+        (["corpus", "list", "--family", "transformers"], "transformer"),
+        (["explain", "PAPER", "add33"], "add3"),
+        (["show", "PAPER", "-o", "p.svg", "--around", "add33"], "add3"),
+        (["capture", "json:dump_", "-o", "g.json"], "dump"),
+    ],
+)
+def test_wrong_names_end_alike_with_the_nearest_one(paper: Path, arguments: list[str], meant: str) -> None:
+    result = run(*(str(paper) if argument == "PAPER" else argument for argument in arguments), code=2)
+    assert result.stderr.startswith("error: ")
+    assert f"did you mean {meant!r}?" in result.stderr
+    assert result.stdout == ""
+
+
+def test_messages_of_the_library_are_said_in_words_of_the_shell() -> None:
+    said = {
+        "MemoryBudget(budget='8GB', of='device') is for remat.compile(model) and remat.forecast(model, x=[...])": (
+            "memory-budget:budget=8GB,of=device is for remat.compile in Python and `remat forecast`"
+        ),
+        "ByteTraffic(rules={'random': True, 'not_fusible': False}) + MultiRead()": (
+            'byte-traffic:rules={"random": true, "not_fusible": false} + multi-read'
+        ),
+        "RecomputeTime(estimator=Roofline(device='h200'))": "recompute-time:estimator=roofline:device=h200",
+        'take oracle="model", or objective="time"': "take --oracle model, or --objective time",
+        "g.json: Graph.bytes['x'] must not be negative": "g.json: bytes['x'] must not be negative",
+        "the file is there already": "the file is there already",
+        "take MemoryBudget(0.5), or MemoryBudget(half of it)": "take MemoryBudget(0.5), or MemoryBudget(half of it)",
+    }
+    assert {text: spoken(text) for text in said} == said
 
 
 def test_infeasible_ends_with_3_and_the_conflict(conflict: Path) -> None:
@@ -179,6 +237,46 @@ def test_compare_has_a_row_for_each_combination(paper: Path, tmp_path: Path) -> 
     assert len(rows) == 8
     assert {row["objective"] for row in rows if row["graph"] == str(paper)} == {8 * MIB}
     assert "flow = cut, verified" in run("compare", paper, "-s", "ortools").stdout
+
+
+def test_compare_fits_80_columns_with_every_solver_and_objective(paper: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("remat.cli.compare_command.console", lambda: Console(width=80))
+    monkeypatch.chdir(paper.parent)
+    lines = run("compare", paper.name, "-m", "byte-traffic", "-O", "mode=aggressive").stdout.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert lines[0] == "paper.json.gz: byte-traffic:mode=aggressive"
+    starts = [" ".join(line.split()[:2]) for line in lines]
+    assert {f"{name} 8.0" for name in usable_solvers()} <= set(starts)
+
+
+def test_an_option_is_that_of_the_only_cost_model(paper: Path) -> None:
+    rows = answer("compare", paper, "-s", "ortools", "-O", "mode=aggressive")
+    assert [row["cost_model"] for row in rows] == ["ByteTraffic(mode='aggressive')"]
+    several = ["-m", "byte-traffic", "-m", "multi-read", "-O", "mode=aggressive"]
+    assert "-m NAME:KEY=VALUE for each" in run("compare", paper, *several, code=2).stderr
+
+
+def test_whoever_takes_a_cost_model_takes_its_options() -> None:
+    options = {
+        name: {text for option in command.params for text in option.opts}
+        for name, command in get_command(app).commands.items()
+    }
+    takers = {name for name, texts in options.items() if "-m" in texts}
+    assert {"refine", "traffic", "timeline", "kernels", "forecast", "largest-batch", "compare"} <= takers
+    assert takers == {name for name, texts in options.items() if "-O" in texts}
+
+
+def test_progress_is_shown_on_a_terminal_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown: dict[tuple[bool, bool], str] = {}
+    for terminal in (True, False):
+        for quiet in (True, False):
+            err = Console(file=io.StringIO(), force_terminal=terminal, width=80)
+            monkeypatch.setattr("remat.cli.output.Console", lambda stderr, err=err: err)
+            with waiting("solving", quiet=quiet) as say:
+                say("1 of 2")
+            shown[terminal, quiet] = err.file.getvalue()
+    assert "solving: 1 of 2" in shown.pop((True, False))
+    assert set(shown.values()) == {""}
 
 
 def test_compare_runs_every_solver_and_shows_refusals(tmp_path: Path) -> None:
@@ -210,6 +308,68 @@ def test_show_draws_a_part_of_a_large_graph(tmp_path: Path) -> None:
     assert "can hold 300 values" in refused.stderr
     run("show", tmp_path / "chain.json", "-o", tmp_path / "p.svg", "--around", "cos_10", "--hops", "1")
     assert (tmp_path / "p.svg").exists()
+
+
+BROKEN = """
+import torch
+from torch import nn
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Linear(4, 8), nn.Linear(9, 2)
+
+    def forward(self, x):
+        return self.second(self.first(x))
+
+def shapes(): return Model(), (torch.randn(2, 4),)
+def raises(): return helper()
+def helper(): raise KeyError("no such head")
+def lines(): raise ValueError("\\n".join("abcdefgh"))
+"""
+
+
+@pytest.mark.parametrize(
+    ("factory", "shown"),
+    [
+        (
+            "shapes",
+            ["in forward", "return self.second(self.first(x))", "RuntimeError: a and b must have same reduction"],
+        ),
+        ("raises", ["in raises", "in helper", "KeyError: 'no such head'"]),
+        ("lines", ["in lines", "ValueError: a\nb\nc\nd\ne\n... and 3 lines more"]),
+    ],
+)
+def test_an_error_of_the_model_s_shows_the_user_s_lines_and_no_others(
+    factory: str, shown: list[str], tmp_path: Path
+) -> None:
+    pytest.importorskip("torch")
+    (tmp_path / "broken_models.py").write_text(BROKEN)
+    command = [sys.executable, "-m", "remat", "capture", f"broken_models:{factory}", "-o", "g.json"]
+    paths = os.pathsep.join([str(Path(remat.__file__).parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])])
+    done = subprocess.run(
+        command, check=False, capture_output=True, text=True, cwd=tmp_path, env=os.environ | {"PYTHONPATH": paths}
+    )
+    assert done.returncode == 1
+    assert done.stderr.startswith("error: the model or its factory failed\n")
+    assert [text for text in shown if text not in done.stderr] == []
+    assert {line.split('"')[1] for line in done.stderr.splitlines() if line.startswith("  File")} == {
+        str(tmp_path / "broken_models.py")
+    }
+    assert len(done.stderr.splitlines()) < 12
+
+
+def test_an_error_of_remat_keeps_its_traceback(
+    factories: list[Any], monkeypatch: pytest.MonkeyPatch, paper: Path
+) -> None:
+    def fails(*_: object, **__: object) -> Graph:
+        raise ZeroDivisionError("a bug")
+
+    monkeypatch.setitem(vars(remat), "capture", fails)
+    for call in (["capture", "factories_of_this_test:good", "-o", "graph.json"], ["solve", str(paper)]):
+        monkeypatch.setattr("remat.cli.solve_command.warm_up", fails)
+        with pytest.raises(ZeroDivisionError, match="a bug"):
+            CliRunner().invoke(app, call, catch_exceptions=False)
 
 
 FACTORIES = """
@@ -254,6 +414,7 @@ def test_capture_refuses_what_is_no_model_with_arguments(factories: list[Any], f
 
 def test_capture_needs_a_module_and_a_factory() -> None:
     assert "expected MODULE:FACTORY" in run("capture", "factories", "-o", "g.json", code=2).stderr
+    assert "xxx... (10,002 characters)" in run("capture", 10_000 * "x", "-o", "g.json", code=2).stderr
 
 
 def test_solvers_lists_what_is_registered() -> None:
@@ -333,7 +494,7 @@ def test_traffic_of_a_device_has_a_modelled_time(paper: Path) -> None:
     found = answer("traffic", paper, "--device", "h100")["modelled"]
     assert found["device"] == "NVIDIA H100 SXM"
     assert found["forward_ns"] > 4000 < found["backward_ns"]  # a launch is in both
-    assert "did you mean 'h100'" in run("traffic", paper, "--device", "h101", code=1).output
+    assert "did you mean 'h100'" in run("traffic", paper, "--device", "h101", code=2).output
 
 
 @pytest.mark.parametrize("command", ["traffic", "timeline"])

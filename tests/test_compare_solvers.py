@@ -690,10 +690,10 @@ def test_the_command_solves_writes_and_goes_on(tmp_path: Path) -> None:
     ("options", "code", "message"),
     [
         (("--instances", "small-bart"), 2, "did you mean 'small-bert'"),
-        (("--solvers", "ortool"), 1, "did you mean 'ortools'"),
+        (("--solvers", "ortool"), 2, "did you mean 'ortools'"),
         (("--cost-models", "byte-traffic:mode=loud"), 2, "must be one of conservative, aggressive"),
         (("--folder", "nowhere"), 1, "no corpus in nowhere"),
-        (("--backend", "pigeon"), 1, "--backend must be one of"),
+        (("--backend", "pigeon"), 2, "--backend must be one of"),
         (("--time-limit", "inf"), 2, "less than or equal to 1000000"),
     ],
 )

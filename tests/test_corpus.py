@@ -222,7 +222,7 @@ def test_get_copies_the_graph(tmp_path: Path) -> None:
 
 
 def test_unknown_names_and_missing_folders_are_explained(tmp_path: Path) -> None:
-    assert "did you mean 'resnet50'?" in run("show", "resnet-50", code=1).stderr
+    assert "did you mean 'resnet50'?" in run("show", "resnet-50", code=2).stderr
     assert "--folder" in run("list", "--folder", tmp_path, code=1).stderr
     with pytest.raises(UnknownName, match="remat corpus list"):
         CORPUS.graph("nothing like it")

@@ -11,6 +11,7 @@ import pytest
 import torch
 from depth import deep, deep_except
 from torch import fx
+from torch._functorch import partitioners
 
 import remat
 from costmodels import ByteTraffic, MultiRead
@@ -38,7 +39,8 @@ def price_differences(model: Any, args: tuple[Any, ...]) -> set[tuple[str, float
 
     def visit(joint_graph: fx.Graph, node_info: Any, num_fwd_outputs: int) -> None:
         theirs: dict[str, float] = {}
-        cut = nx.minimum_cut
+        place: Any = partitioners if hasattr(partitioners, "minimum_cut") else nx  # torch 2.15 has its own
+        cut = place.minimum_cut
 
         def spy(network: Any, *ends: Any) -> Any:
             theirs.update(
@@ -46,7 +48,7 @@ def price_differences(model: Any, args: tuple[Any, ...]) -> set[tuple[str, float
             )
             return cut(network, *ends)
 
-        with patch.object(nx, "minimum_cut", spy):
+        with patch.object(place, "minimum_cut", spy):
             torchs_choice(joint_graph, node_info)
         problem = OURS.pose(extract(joint_graph, node_info, num_fwd_outputs))
         ours = {problem.names[i]: int(problem.save_cost[i]) for i in np.flatnonzero(~problem.cannot_save.mask)}

@@ -241,7 +241,7 @@ def test_the_command_lists(folder: Path) -> None:
 
 def test_a_device_that_is_not_there_is_one_clear_error() -> None:
     result = CliRunner().invoke(app, ["device", "--device", "tpu"])
-    assert result.exit_code == 1
+    assert result.exit_code == 2
     assert 'device must be "cpu", "cuda", or None' in result.output
 
 

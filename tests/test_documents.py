@@ -6,16 +6,19 @@ import importlib
 import pkgutil
 import re
 import sys
+import tomllib
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
 import remat
+import remat.pytorch
 from remat.answer.registry import costmodel_names, estimator_names, solver_class, solver_names
 from remat.answer.solver import Feature
 
 ROOT = Path(__file__).parents[1]
-PAGES = sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md"))
+PAGES = sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").rglob("*.md"))
 DOCUMENTS = ["README.md", *PAGES]
 """What explains the library. CONTRIBUTING and CHANGELOG are for those who change it."""
 
@@ -29,8 +32,11 @@ def test_the_code_of_the_documents_runs(document: str, tmp_path: Path, monkeypat
     """The blocks of a page are one program; those of CONTRIBUTING are modules, tested below."""
     monkeypatch.chdir(tmp_path)
     namespace: dict[str, object] = {}
+    before = set(solver_names())
     for block in code_blocks(document):
         exec(compile(block, document, "exec"), namespace)
+    for name in set(solver_names()) - before:
+        remat.unregister(name)
 
 
 def test_the_readme_is_a_front_door() -> None:
@@ -152,10 +158,25 @@ def test_modules_commands_and_files_that_documents_name_exist(document: str) -> 
         assert (ROOT / path).exists() or (ROOT / f"{path}.py").exists(), path
 
 
+def test_every_extra_is_listed() -> None:
+    rows = [line for line in (ROOT / "docs/install.md").read_text().splitlines() if line.startswith("| `")]
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    assert {row.split("`")[1] for row in rows} == set(extras)
+
+
 def test_the_versions_agree() -> None:
     assert f'version = "{remat.__version__}"' in (ROOT / "pyproject.toml").read_text()
     assert f"## {remat.__version__}\n" in (ROOT / "CHANGELOG.md").read_text()
     assert f"version: {remat.__version__}\n" in (ROOT / "CITATION.cff").read_text()
+
+
+def test_the_versions_of_torch_agree() -> None:
+    """Those that `make versions` runs are those that users are promised."""
+    tried = re.findall(r"^TORCH \?= (.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)[0].split()
+    short = [version.removesuffix(".0") for version in tried]
+    for document in ("docs/running.md", "CONTRIBUTING.md"):
+        assert "{}, {} and {}".format(*short) in (ROOT / document).read_text()
+    assert f'"torch>={short[0]}"' in (ROOT / "pyproject.toml").read_text()
 
 
 def test_plugins_need_no_inner_module() -> None:
@@ -163,3 +184,22 @@ def test_plugins_need_no_inner_module() -> None:
         name for block in code_blocks("CONTRIBUTING.md") for name in re.findall(r"from (remat\S*) import", block)
     }
     assert modules == {"remat", "remat.testing"}
+
+
+REFERENCES = "\n".join((ROOT / page).read_text() for page in PAGES if page.startswith("docs/reference/"))
+
+
+def test_every_public_name_is_on_a_page_of_the_reference() -> None:
+    """What `remat` gives, and what the packages list in `__all__`; an `automodule` shows all of its package."""
+    whole = set(re.findall(r"automodule:: (\S+)", REFERENCES))
+    shown = set(re.findall(r"(?:auto\w+|py:class):: (\S+)", REFERENCES))
+    assert {"remat.errors", "remat.testing", "solvers", "costmodels"} <= whole
+    errors = {name for name in vars(remat.errors) if not name.startswith("_")}
+    modules = {name for name, thing in vars(remat).items() if isinstance(thing, ModuleType)}
+    public = {name for name in dir(remat) if not name.startswith("_")} | set(remat._LAZY)
+    wanted = {
+        f"remat.{name}"
+        for name in public - errors - modules - {"annotations", "Any", "import_module", "find_spec", "TYPE_CHECKING"}
+    }
+    wanted |= {f"remat.pytorch.{name}" for name in remat.pytorch.__all__ if not hasattr(remat, name)}
+    assert not wanted - shown

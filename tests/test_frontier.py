@@ -18,9 +18,12 @@ from hypothesis import strategies as st
 
 import remat
 from costmodels import MemoryBudget
-from remat import CertificateRejected, FlowSolver, Infeasible, InvalidOption, Problem, frontier, solve
+from remat import CertificateRejected, Corpus, FlowSolver, Infeasible, InvalidOption, Problem, frontier, solve
 from remat.answer.network import SOURCE, Network, Sides
+from remat.answer.plan_facts import no_recompute_saved, no_recompute_saved_bytes
 from remat.facts.columns import IntArray
+from remat.improve.byte_budgets import default_saved_bytes
+from remat.improve.landmarks import EAGER, landmarks
 from remat.problem.weights import BY_BYTES, BY_COST, Weights
 from remat.proof.certify import proven_bound
 from remat.proof.hull import Hull
@@ -347,6 +350,28 @@ def test_the_picture_is_written(tmp_path: Path) -> None:
     assert (axes.get_xlabel(), axes.get_ylabel()) == ("saved activations", "cost (cost)")
     drawn = [text.get_text() for text in axes.get_legend().get_texts()]
     assert drawn == ["proven bound", "plans between them", "hull vertices, optimal", "PyTorch"]
+
+
+def test_pytorchs_and_eagers_plan_stand_beside_every_frontier_of_a_graph() -> None:
+    graph = Corpus.open().graph("small-dropout-mlp")
+    curve = frontier(graph)
+    theirs, eager = curve.landmarks
+    assert (theirs.solver, eager.solver) == ("PyTorch's default", "nothing runs twice (eager)")
+    assert (theirs.saved_bytes, eager.saved_bytes) == (default_saved_bytes(graph), no_recompute_saved_bytes(graph))
+    for point in curve.landmarks:
+        assert curve.price(point.plan) == point.point
+        assert point.bound <= point.cost
+    axes = curve.plot().axes[0]
+    assert axes.get_title() == "dropout MLP: a small model of our own: memory against recompute time"
+    drawn = {line.get_label(): line.get_xydata().tolist() for line in axes.lines}
+    assert all(drawn[point.solver] == [list(point.point)] for point in curve.landmarks)
+
+
+def test_a_landmark_that_is_not_legal_is_left_out() -> None:
+    graph = Corpus.open().graph("small-dropout-mlp")
+    kept = no_recompute_saved(graph) & ~graph.input
+    graph = replace(graph, cannot_save=graph.cannot_save.also(kept, "for this test"))
+    assert EAGER not in landmarks(graph)
 
 
 def test_a_hull_is_asked_for_its_part_at_a_budget_only() -> None:

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import gzip
 import json
+import math
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from depth import drawn
 from hypothesis import given
+from hypothesis import strategies as st
 from test_graph import GRAPH
 
 from remat import Graph, InvalidGraph, InvalidPlan, Plan, Problem, solve
+from remat.facts.tensors import ELEMENT_BYTES
 from remat.testing import graphs, problems
 
 FEW = drawn(50)
@@ -26,6 +30,33 @@ def test_graph_round_trip(graph: Graph, suffix: str, tmp_path_factory: pytest.Te
     path = tmp_path_factory.mktemp("graphs") / f"graph{suffix}"
     graph.save(path)
     assert Graph.load(path) == graph
+
+
+@FEW
+@given(
+    graph=graphs(),
+    shape=st.lists(st.integers(0, 9), min_size=1, max_size=4),
+    dtype=st.sampled_from(sorted(ELEMENT_BYTES)),
+    wrong=st.integers(-3, 3),
+)
+def test_bytes_are_those_of_the_elements(graph: Graph, shape: list[int], dtype: str, wrong: int) -> None:
+    size = math.prod(shape) * ELEMENT_BYTES[dtype]
+    columns: dict[str, Any] = {
+        "dtypes": (dtype, *graph.dtypes[1:]),
+        "shapes": (tuple(shape), *graph.shapes[1:]),
+        "bytes": [max(0, size + wrong), *graph.bytes.tolist()[1:]],
+    }
+    if columns["bytes"][0] == size:
+        assert replace(graph, **columns).bytes[0] == size
+    else:
+        with pytest.raises(InvalidGraph, match=f"must be {size}, as"):
+            replace(graph, **columns)
+
+
+def test_every_type_of_torch_is_known_with_its_size() -> None:
+    torch = pytest.importorskip("torch")
+    types = {str(one).removeprefix("torch."): one.itemsize for one in vars(torch).values() if type(one) is torch.dtype}
+    assert {name: ELEMENT_BYTES.get(name) for name in types} == types
 
 
 @pytest.mark.parametrize("suffix", [".json", ".json.gz"])
@@ -54,6 +85,16 @@ def put(*keys: str, value: Any) -> Callable[[dict[str, Any]], None]:
         for key in keys[:-1]:
             document = document[key]
         document[keys[-1]] = value
+
+    return corrupt
+
+
+def tensor(dtype: str, shape: list[int], size: int) -> Callable[[dict[str, Any]], None]:
+    """Says that the first value is such a tensor."""
+
+    def corrupt(document: dict[str, Any]) -> None:
+        for column, entry in (("dtype", dtype), ("shape", shape), ("bytes", size)):
+            document["values"][column][0] = entry
 
     return corrupt
 
@@ -98,6 +139,12 @@ def drop(table: str, key: str) -> Callable[[dict[str, Any]], None]:
         (put("values", "region", value=[0, 0, 1, 0]), "tangent.*region.*TANGENTS"),
         (put("values", "shape", value=[1, 2, 3, 4]), '"values.shape".*lists of integers.* 1'),
         (put("values", "shape", value=[[2], ["2"], [], []]), '"values.shape".*lists of integers.*'),
+        (put("values", "shape", value=[[2], [-2, 3], [], []]), r"Graph.shapes\['y'\].*negative.*-2, 3"),
+        (put("values", "dtype", value=["float33", "", "", ""]), r"Graph.dtypes\['x'\].*'float32'.*'float33'"),
+        (tensor("float32", [3], 16), r"Graph.bytes\['x'\] must be 12, as float32\[3\] has, got 16"),
+        (tensor("float32", [2**50], 2**52), r"Graph.bytes\['x'\].*2\*\*50.*got 4503599627370496"),
+        (put("values", "storage", value=[0, -5, 2, 3]), r"Graph.storage\['y'\].*negative.*-5"),
+        (put("values", "view", value=[0, 1, 0, 0]), r"Graph.storage\['y'\].*which 'y' uses.*view.*got 1"),
         (put("cannot_save", value={"9": "why"}), "\"cannot_save\".*'9'.*4 values"),
         (put("cannot_save", value={"x": "why"}), "\"cannot_save\".*'x'.*4 values"),
         (put("cannot_recompute", value=None), '"cannot_recompute".*object.*NoneType'),
@@ -124,6 +171,7 @@ def good_bytes(folder: Path) -> bytes:
         (lambda data: data[:-20], r"not JSON, or truncated \("),
         (lambda data: b"", r"not JSON, or truncated \("),
         (lambda data: b"\xff\xfe\x00", r"not JSON, or truncated \("),
+        (lambda data: data.replace(b"[4, 4, 4, 4]", b"[%s, 4, 4, 4]" % (b"9" * 10_000)), r"not JSON, or .*limit"),
         (lambda data: b"[1, 2]", "not a graph file"),
         (lambda data: b"null", "not a graph file"),
         (lambda data: gzip.compress(data)[:-30], "the gzip data is damaged or truncated"),

@@ -101,12 +101,12 @@ def test_spilled_registers_are_said(code: tuple[PassCode, ...]) -> None:
 def test_errors_without_tracebacks(graph: Graph, plan: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file, other = tmp_path / "graph.json.gz", tmp_path / "other.json"
     graph.save(file)
-    assert "there are: cpu, cuda, a100" in run(file, "--device", "b9000", code=1).stderr
+    assert "there are: cpu, cuda, a100" in run(file, "--device", "b9000", code=2).stderr
     Plan(("nothing",), ()).save(other)
     assert "nothing" in run(file, "--plan", other, code=1).stderr
     cosines().save(file)
     assert "cannot be rebuilt" in run(file, code=1).stderr
-    assert "a GPU" in run(file, "--device", "cpu", code=1).stderr
+    assert "a GPU" in run(file, "--device", "cpu", code=2).stderr
 
     def missing(name: str) -> str:
         raise importlib.metadata.PackageNotFoundError(name)

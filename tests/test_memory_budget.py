@@ -250,7 +250,7 @@ def test_an_alternative_that_a_heuristic_missed() -> None:
     why = explain(g.build(), "m0", model, "knapsack-greedy")
     assert why.alternative is not None
     assert why.alternative.extra_cost == -3
-    assert re.search(r"3 flops less.*heuristic.*exact", str(why))
+    assert re.search(r"3 FLOP less.*heuristic.*exact", str(why))
     assert re.search(r"found.*\bm1, m2\b", str(why))
 
 

@@ -297,6 +297,23 @@ def test_the_time_limit_leaves_the_best_start() -> None:
     assert remat.refine(graph, saves_all(graph), Bytes(), time_limit_s=1e6).termination.limit is None
 
 
+def test_out_of_time_nothing_is_scored_but_the_starts_and_each_once() -> None:
+    graph, scored = deep(8), list[Choice]()
+
+    class Counting(Bytes):
+        def scorer(self, graph: Graph) -> Scorer:
+            score = super().scorer(graph)
+
+            def counted(state: State) -> Score:
+                scored.append(state.choice)
+                return score(state)
+
+            return counted
+
+    found = remat.refine(graph, saves_all(graph), Counting(), time_limit_s=1e-9)
+    assert len(scored) == len(set(scored)) == len(found.starts)
+
+
 def test_progress_counts_every_plan_evaluated() -> None:
     calls: list[tuple[int, Score]] = []
     found = remat.refine(deep(3), saves_all(deep(3)), Bytes(), progress=lambda n, best: calls.append((n, best)))

@@ -10,6 +10,7 @@ import pytest
 from report_samples import EVIL, RESULTS, drawn, evil_files, solver_runs, write_csv, write_json
 
 from experiments.report.result_readers import READERS
+from remat import Corpus
 from remat.views.report import Page
 
 
@@ -113,6 +114,47 @@ def test_numbers_sort_before_words_and_integers_beyond_floats_sort_exactly(tab: 
     whole = [f"{amount:,}" for amount in (-(2**60), 9.5, 10, 2**60, 2**60 + 1)]
     found = tab.js("[...document.querySelectorAll('td')].map((cell) => cell.textContent)")
     assert found == [*whole, "∞", "10", "b", "not a number", "\u2013"]
+
+
+@pytest.mark.parametrize("width", [400, 1400])
+def test_navigation_stays_in_view_and_says_what_is_read(tab: chromium.Tab, tmp_path: Path, width: int) -> None:
+    files = [write_json(tmp_path / f"{name}.json", solver_runs()) for name in "abc"]
+    Page.of(files).save(tmp_path / "page.html")
+    tab.resize(width)
+    tab.open(tmp_path / "page.html")
+    for file in ("a", "c", "b"):
+        at = tab.js(f"""(() => {{
+            const link = [...document.querySelectorAll('nav a')].find((link) => link.textContent === '{file}.json');
+            const there = document.querySelector(link.hash);
+            there.scrollIntoView();
+            window.dispatchEvent(new Event('scroll'));
+            const [nav, entry] = [document.querySelector('nav'), there].map((part) => part.getBoundingClientRect());
+            const read = [...document.querySelectorAll('nav a[aria-current]')].map((link) => link.textContent);
+            return [nav.top, nav.bottom, nav.right, entry.top, entry.left, read];
+        }})()""")
+        top, bottom, right, entry_top, entry_left, read = at
+        assert top >= 0
+        assert bottom <= 900
+        assert bottom <= entry_top or right <= entry_left  # above what is read, or beside it
+        assert read == [f"{file}.json"]
+
+
+@pytest.mark.parametrize("width", [400, 1400])
+def test_no_row_and_no_point_is_cut(tab: chromium.Tab, tmp_path: Path, width: int) -> None:
+    page = Page.of([Corpus.open().path("small-bert")], refine=16)
+    page.save(tmp_path / "page.html")
+    tab.resize(width)
+    tab.open(tmp_path / "page.html")
+    edges = tab.js("""(() => {
+        const box = document.querySelector('.scroll.tall');
+        const bottom = box.getBoundingClientRect().top + box.clientTop + box.clientHeight;
+        return [...box.querySelectorAll('tr')].map((row) => row.getBoundingClientRect().bottom - bottom);
+    })()""")
+    assert min(map(abs, edges)) < 1
+    assert max(edges) > 100  # there are more rows
+    cut = "[...document.querySelectorAll('.scatterlayer .point')].filter((at) => at.closest('[clip-path]')).length"
+    assert tab.js(cut) == 0
+    assert any(0 in trace["y"] for trace in page.files[0].section.figures[0].data if trace["mode"] == "markers")
 
 
 @pytest.mark.parametrize("width", [400, 1400])

@@ -39,6 +39,7 @@ from experiments.report.result_readers import READERS
 from remat.answer.registry import solver_names
 from remat.cli.app import app
 from remat.errors import InvalidOption, NotInstalled, RematError
+from remat.improve.landmarks import EAGER, PYTORCH
 from remat.views.report import (
     Options,
     Page,
@@ -79,7 +80,8 @@ def test_a_graph_becomes_its_frontier(tmp_path: Path, name: str) -> None:
     assert section.kind == "Frontier"
     (figure,) = section.figures
     names = [trace["name"] for trace in figure.data]
-    assert (names[0], names[-1]) == ("proven bound", "hull vertices, optimal")
+    assert (names[0], *names[-3:]) == ("proven bound", "hull vertices, optimal", PYTORCH, EAGER)
+    assert [row["found by"] for row in section.tables[0].rows[:2]] == [PYTORCH, EAGER]
     assert len(section.tables[0].rows) >= 2
 
 

@@ -12,6 +12,9 @@ import pandas as pd
 
 from experiments.accuracy.compiled_peaks import CompiledPeak, errors, once
 from experiments.bench.budget_kernels import change, is_better
+from experiments.recipes.beside import largest_difference
+from experiments.recipes.table import RECIPES
+from remat.words import human_bytes
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "experiments" / "results"
@@ -204,3 +207,20 @@ def test_a_budget_for_the_whole_run() -> None:
         ours, alone = (max(row[name][1:]) for name in ("held_bytes", "by_itself_bytes"))
         assert ours <= row["budget_bytes"]
         assert f"| {row['case']} | {row['budget_bytes']:,} | {ours:,} | {alone:,} |" in PAGE
+
+
+def test_recipes() -> None:
+    rows = json.loads((RESULTS / "recipes.json").read_text())["rows"]
+    assert rows.keys() == RECIPES.keys()
+    peaks: dict[str, float] = {}
+    for name, row in rows.items():
+        theirs, ours = row["TorchInductor"], row["remat"]
+        assert largest_difference(row) <= RECIPES[name].tolerance
+        sizes = (ours["default_saved_bytes"], ours["saved_bytes"], theirs["peak_bytes"], ours["peak_bytes"])
+        cells = [cell.strip() for cell in claimed("Recipes", f"`{name}`").strip("|").split("|")]
+        assert cells[1:] == [f"{largest_difference(row):.1e}", *map(human_bytes, sizes)]
+        peaks[name] = ours["peak_bytes"] / theirs["peak_bytes"]
+    best, worst = min(peaks, key=peaks.__getitem__), max(peaks, key=peaks.__getitem__)
+    assert (
+        f"best {peaks[best]:.2f} times TorchInductor's (`{best}`), worst {peaks[worst]:.2f} times (`{worst}`)" in PAGE
+    )

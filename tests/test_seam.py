@@ -20,6 +20,7 @@ import torch
 from depth import deep
 from torch import Tensor, fx, nn
 from torch._functorch import partitioners
+from torch.utils.checkpoint import CheckpointPolicy
 
 import remat
 from remat.pytorch.inductor.lowered_graphs import visited
@@ -43,7 +44,7 @@ def model() -> tuple[nn.Module, Tensor]:
     return nn.Sequential(nn.Linear(8, 32), nn.GELU(), nn.Linear(32, 8)), torch.ones(4, 8)
 
 
-def joint_module() -> tuple[fx.GraphModule, int]:
+def joint_module(*step: Any) -> tuple[fx.GraphModule, int]:
     """A joint graph of its own, and how many outputs are of the forward pass."""
     found: list[tuple[fx.GraphModule, int]] = []
 
@@ -52,8 +53,7 @@ def joint_module() -> tuple[fx.GraphModule, int]:
         copy.output(copy.graph_copy(joint_graph, {}))
         found.append((fx.GraphModule(joint_graph.owning_module, copy), num_fwd_outputs))
 
-    sample, x = model()
-    visit_joint_graphs(keep, sample, x)
+    visit_joint_graphs(keep, *(step or model()))
     return found[0]
 
 
@@ -67,7 +67,7 @@ def in_another_thread(call: Callable[[], Any]) -> Any:
     results: list[Any] = []
     thread = threading.Thread(target=lambda: results.append(call()), daemon=True)
     thread.start()
-    thread.join(timeout=60)
+    thread.join(timeout=300)  # a compiler in it may take a minute
     assert results, "the other thread failed, or waits"
     return results[0]
 
@@ -87,6 +87,17 @@ def test_a_partition_in_another_thread_gets_pytorchs_own_choice() -> None:
     partition(module, (), ours, num_fwd_outputs=outputs)
     assert threads == [threading.get_ident()]
     assert theirs == [handed_over_by_torch(again, outputs)]
+
+
+def test_seeds_of_inductor_are_of_no_checkpointed_region() -> None:
+    """torch 2.15 marks them as the first draw is marked, others do not: here they are marked whatever torch does."""
+    module, outputs = joint_module(lambda x: nn.functional.dropout(x, 0.5), torch.ones(4, requires_grad=True))
+    drawn = [node for node in module.graph.nodes if node.name.startswith("inductor")]
+    for node in drawn:
+        node.meta["recompute"] = CheckpointPolicy.MUST_RECOMPUTE
+    partition(module, (), lambda graph, info, _: list(info.inputs), num_fwd_outputs=outputs)
+    assert [node.name for node in drawn if "recompute" not in node.meta] == ["inductor_seeds_default"]
+    assert len(drawn) > 1
 
 
 class Interrupted(Exception):

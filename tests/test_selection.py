@@ -131,7 +131,7 @@ def test_more_values_than_a_solver_takes(solver: Solver) -> None:
     ("options", "message"),
     [
         (lambda: solvers.NetworkX(flow_func="magic"), "NetworkX.flow_func must be one of preflow_push, .*got 'magic'"),
-        (lambda: solvers.CPSAT(workers=0), "CPSAT.workers must be a positive number of threads, got 0"),
+        (lambda: solvers.CPSAT(workers=0), "CPSAT.workers must be a whole number of threads from 1 to 10,000, got 0"),
         (lambda: solvers.CPSAT(bound_first=1), "CPSAT.bound_first must be true or false, got 1"),
         (lambda: solvers.Portfolio(seconds=-1), "Portfolio.seconds must be a number from 0 on, got -1"),
         (lambda: solvers.Portfolio(tolerance="1%"), "Portfolio.tolerance must be a number from 0 on, got '1%'"),

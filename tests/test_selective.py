@@ -104,13 +104,13 @@ def under_budget(graph: Graph) -> Plan:
 def save_least(graph: Graph) -> Plan:
     plan = remat.solve(remat.unpriced(graph), "networkx").plan
     assert plan is not None
-    return plan.made_for(graph)
+    return plan
 
 
 def solved(graph: Graph, cost_model: CostModel, solver: str = "networkx") -> Plan:
     plan = remat.solve(cost_model.pose(graph), solver).plan
     assert plan is not None
-    return plan.made_for(graph)
+    return plan
 
 
 PLANS: dict[str, Callable[[Graph], Plan]] = {

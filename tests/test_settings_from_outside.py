@@ -36,7 +36,7 @@ def test_options_and_environment_say_what_to_choose_by(monkeypatch: pytest.Monke
     assert planned(options={"remat.cost_model": "byte-traffic"}).cost_model == "byte-traffic", "options come first"
     monkeypatch.delenv("REMAT_COST_MODEL")
     file = tmp_path / "plan.json"
-    fifth.plan.made_for(fifth.graph).save(file)
+    fifth.plan.save(file)
     monkeypatch.setenv("REMAT_PLAN", str(file))
     replayed = planned()
     assert (replayed.plan, replayed.chosen.by) == (fifth.plan, "replayed")
@@ -64,3 +64,9 @@ def test_compile_is_a_decorator() -> None:
     half(x).backward()
     assert half.report().graphs[0].cost_model == "memory-budget"
     assert plain(x).shape == ()
+
+
+def test_a_variable_that_looks_like_one_of_ours_is_warned_about(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("REMAT_COSTMODEL", "memory-budget")
+    with pytest.warns(UserWarning, match="no environment variable REMAT_COSTMODEL; did you mean 'REMAT_COST_MODEL'"):
+        planned()

@@ -12,7 +12,8 @@ from torch import nn
 import remat
 from costmodels import MultiRead
 from experiments.traffic_study.compare_strategies import StrategyRow, StrategySubject
-from experiments.traffic_study.traffic_report import DEFAULT, REFINED, TRANSFORMERS, markdown, picture, summary
+from experiments.traffic_study.traffic_picture import picture
+from experiments.traffic_study.traffic_report import DEFAULT, REFINED, TRANSFORMERS, markdown, summary
 from remat.answer.plan_facts import PlanFacts
 from remat.pytorch.inductor.scheduled import inductor_kernels
 from remat.pytorch.measure.torch_budgets import torchs_plans
@@ -61,7 +62,10 @@ def test_bold_is_the_least_of_the_legal_plans_that_save_no_more_than_pytorch(tmp
     models = finished(**{MLP: rows})
     assert [line.split(" | ")[1] for line in markdown(models).splitlines() if "**" in line] == ["classic cut"]
     picture(models, tmp_path / "traffic.svg")
-    assert (tmp_path / "traffic.svg").read_text().startswith("<?xml")
+    drawn = (tmp_path / "traffic.svg").read_text()
+    assert drawn.startswith("<?xml")
+    texts = [MLP, "classic cut", "-33.3%", "-66.7%, not legal", "-50.0%", "+1%"]
+    assert [text for text in texts if f"<!-- {text} -->" not in drawn] == []
 
 
 def test_a_row_has_inductors_count_and_what_is_really_saved() -> None:

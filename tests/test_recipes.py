@@ -1,0 +1,72 @@
+"""The recipes for other people's training loops: TorchInductor's losses, in less memory."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from depth import deep
+
+import remat
+from experiments.recipes.beside import largest_difference
+from experiments.recipes.table import RECIPES, ran
+from remat.pytorch import Partitioner
+from remat.pytorch.seam.torch_settings import every_joint_graph_partitioned, fresh_compilation
+from tests.test_whole_run import WIDTH, Model
+
+ROOT = Path(__file__).parents[1]
+QUICK = ("amp_accumulation", "accelerate_loop")
+
+
+@pytest.mark.parametrize("name", [name if name in QUICK else pytest.param(name, marks=deep) for name in RECIPES])
+def test_a_recipe_has_torch_inductors_losses_in_less_memory(name: str) -> None:
+    recipe = RECIPES[name]
+    if recipe.missing:
+        pytest.skip(recipe.missing)
+    found = ran(name)
+    theirs, ours = found["TorchInductor"], found["remat"]
+    assert (theirs["graphs"], ours["graphs"] > 0) == (0, True)
+    assert len(set(ours["losses"])) == len(ours["losses"]) >= 4, "it trains"
+    assert largest_difference(found) <= recipe.tolerance
+    assert ours["saved_bytes"] <= ours["default_saved_bytes"] / 2
+    assert ours["peak_bytes"] < theirs["peak_bytes"]
+
+
+def test_every_recipe_is_listed_explained_and_short() -> None:
+    written = {path.stem: path.read_text() for path in (ROOT / "experiments/recipes").glob("*.py")}
+    files = {name: text for name, text in written.items() if "\n    compare(train" in text}
+    assert files.keys() == RECIPES.keys()
+    page = (ROOT / "docs/recipes.md").read_text()
+    for name, text in files.items():
+        assert f"(../experiments/recipes/{name}.py)" in page
+        assert len(text.splitlines()) <= 60
+
+
+def test_a_module_compiled_in_place_keeps_the_names_of_its_parameters() -> None:
+    torch.compiler.reset()
+    model = Model()
+    before = [*model.state_dict()]
+    model.compile(backend="remat", options={"remat.cost_model": "memory-budget:budget=0.37"})
+    with fresh_compilation():
+        model(torch.randn(64, WIDTH)).sum().backward()
+    assert remat.last_report().graphs[-1].cost_model == "MemoryBudget(budget=0.37)", "it is compiled, and by ours"
+    assert [*model.state_dict()] == before
+    assert all(parameter.grad is not None for parameter in model.parameters())
+
+
+def test_accelerate_still_refuses_other_peoples_backends() -> None:
+    """If this fails, docs/recipes.md may name a simpler way."""
+    utils = pytest.importorskip("accelerate.utils", reason="needs accelerate: pip install 'remat[recipes]'")
+    with pytest.raises(ValueError, match="REMAT"):
+        utils.TorchDynamoPlugin(backend="remat")
+
+
+def test_where_only_inductor_may_be_said_a_partitioner_is_set_for_the_process() -> None:
+    torch.compiler.reset()
+    model, partitioner = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Tanh()), Partitioner.of("multi-read")
+    with torch._inductor.config.patch(custom_partitioner_fn=partitioner), every_joint_graph_partitioned():
+        torch.compile(model)(torch.randn(2, 4)).sum().backward()
+    (planned,) = partitioner.log.report().graphs
+    assert planned.cost_model == "multi-read"
+    assert remat.last_report().graphs[-1] is planned
