@@ -19,6 +19,7 @@ from remat.cli.frontier_command import frontier
 from remat.cli.kernels_command import kernels
 from remat.cli.largest_batch_command import largest_batch
 from remat.cli.plugin_commands import costmodels, estimators, solvers
+from remat.cli.pose_command import pose
 from remat.cli.refine_command import refine
 from remat.cli.report_command import report
 from remat.cli.show_command import show
@@ -38,6 +39,7 @@ _HELP = """Which activations should a model save, and which should it recompute?
   remat largest-batch my_models:gpt2 --memory 80GB
   remat solve gpt2.json.gz -o plan.json          the best plan, with its proof
   remat compare gpt2.json.gz -s ortools -s pulp  solvers side by side
+  remat pose gpt2.json.gz --format mps -o gpt2.mps  the problem, for other solvers
   remat explain gpt2.json.gz gelu_3              why is this value saved?
   remat frontier gpt2.json.gz -o frontier.svg    memory against time
   remat traffic-frontier gpt2.json.gz            memory against bytes moved
@@ -117,7 +119,7 @@ def options(
 
 
 _COMMANDS = (
-    *(capture, solve, compare, explain, show, forecast, largest_batch, frontier, traffic_frontier),
+    *(capture, solve, compare, pose, explain, show, forecast, largest_batch, frontier, traffic_frontier),
     *(timeline, traffic, kernels, refine, report, device),
 )
 for command in (*_COMMANDS, solvers, costmodels, estimators):

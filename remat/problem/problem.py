@@ -18,6 +18,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -36,8 +37,10 @@ from remat.facts.columns import (
     name_column,
     some,
 )
-from remat.facts.given import listed
+from remat.facts.given import checked_path, listed
+from remat.facts.json_file import write_document
 from remat.facts.uses import check_uses, operands_of
+from remat.problem.problem_file import problem_document, read_columns
 
 _COSTS = ("save_cost", "recompute_cost", "save_bytes")
 
@@ -189,6 +192,32 @@ class Problem(FrozenColumns):
     def operands(self) -> tuple[tuple[int, ...], ...]:
         """Of each value, the positions of what it uses, in the order of its uses."""
         return operands_of(len(self), self.producers, self.consumers)
+
+    def save(self, path: str | Path) -> None:
+        """Writes the problem as JSON, gzipped if the name ends in ".gz" (see `remat.problem.problem_file`).
+
+        The signature and the places are left out: they are for messages, and no answer depends on them.
+        """
+        write_document(problem_document(self), checked_path(path))
+
+    @classmethod
+    def load(cls, path: str | Path, budget: str | None = None) -> Problem:
+        """Reads a file that `save` wrote, or an instance of the benchmark, checking everything.
+
+        Args:
+            path: the file, gzipped or not.
+            budget: the name of one of its budgets, or "none"; may be left out where it has one at most.
+
+        Raises:
+            InvalidProblem: the file is truncated, not JSON, of a newer version, or breaks a rule.
+            InvalidOption: there is no budget of that name; or there are several, and none is named.
+            UnsupportedProblem: the budget is one of the peak.
+        """
+        columns = read_columns(checked_path(path), budget)
+        try:
+            return cls(**columns)
+        except InvalidProblem as error:
+            raise InvalidProblem(f"{path}: {error}") from None
 
 
 def _split_infinite(prices: Sequence[float], label: str, reasons: Mapping[int, str] | None) -> tuple[IntArray, Bans]:

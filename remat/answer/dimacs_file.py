@@ -1,0 +1,51 @@
+"""A problem without a budget as a maximum flow in the DIMACS format, which most maximum-flow codes read.
+
+It is the network of `remat.answer.network`, with vertices counted from 1: 1 is the source, 2 the sink. What every plan
+pays is not in it, but on a line of its own, and so are the two vertices of each value. Lines that begin with `c` are
+comments to a solver:
+
+    c base 120                every plan pays this; the least cost is this and the maximum flow
+    c value 7 9 31            value 7 is saved if the cut parts 9 from 31, and recomputed if both are on the sink's side
+    p max 64 210              vertices, arcs
+    n 1 s
+    n 2 t
+    a 9 31 4096               an arc with its capacity
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from remat.answer.network import SINK, SOURCE, Reduction
+from remat.errors import UnsupportedProblem
+from remat.problem.feasibility import check_feasible, forced
+from remat.problem.problem import Problem
+
+
+def write_dimacs(problem: Problem, path: Path) -> None:
+    """Writes a problem as a DIMACS maximum flow; the same one always gives the same bytes.
+
+    Raises:
+        UnsupportedProblem: the problem has a budget, which no cut can state.
+        Infeasible: the bans leave no plan.
+    """
+    if problem.budget_bytes is not None:
+        raise UnsupportedProblem(
+            f"a maximum flow cannot state a budget ({problem.budget_bytes} bytes); write MPS or JSON, or drop it"
+        )
+    rules = forced(problem)
+    check_feasible(problem, rules)
+    with path.open("w", encoding="ascii", newline="\n") as file:
+        file.writelines(f"{line}\n" for line in _lines(Reduction.of(problem, known=rules)))
+
+
+def _lines(reduction: Reduction) -> Iterator[str]:
+    network = reduction.network
+    yield f"c base {reduction.base}"
+    ends = zip((reduction.in_vertex + 1).tolist(), (reduction.out_vertex + 1).tolist(), strict=True)
+    yield from (f"c value {v} {inside} {outside}" for v, (inside, outside) in enumerate(ends))
+    yield f"p max {network.num_vertices} {len(network.tails)}"
+    yield from (f"n {SOURCE + 1} s", f"n {SINK + 1} t")
+    arcs = zip((network.tails + 1).tolist(), (network.heads + 1).tolist(), network.capacities.tolist(), strict=True)
+    yield from (f"a {tail} {head} {capacity}" for tail, head, capacity in arcs)

@@ -1,0 +1,55 @@
+"""States what a simulation of live bytes needs to know about a graph, in plain numbers: "memory" of a problem's file.
+
+    {"node": [...],                        the node of each value of the problem
+     "turn": 512,
+     "nodes": {"bytes": [...], "owner": [...], "maker": [...], "parent": [...], "computed": [0, 1, ...],
+               "register": [...], "call": [...], "forward": [...], "backward": [...], "output": [...],
+               "gradient": [...]},
+     "uses": {"producer": [...], "consumer": [...], "fused": [...]}}
+
+Nodes are the values of the joint graph, those of the tangents' closure included, in its order. docs/benchmark.md says
+how the peak of a plan follows; `remat.predict.memory` says why.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from remat.facts.columns import BoolArray
+from remat.facts.graph import Graph
+from remat.predict.memory.storages import Storages
+
+
+def stated_memory(graph: Graph) -> dict[str, Any]:
+    """The columns of a graph that decide what is alive when, whatever the plan."""
+    facts, n = Storages.of(graph), len(graph)
+    owns = graph.base == np.arange(n)
+    flags: dict[str, BoolArray] = {
+        "computed": facts.computed,
+        "register": facts.fusible,
+        "call": facts.calls,
+        "forward": graph.in_forward,
+        "backward": facts.live,
+        "output": graph.output,
+        "gradient": graph.gradient,
+    }
+    ends: list[tuple[int, int]] = list(zip(graph.producers.tolist(), graph.consumers.tolist(), strict=True))
+    fused = [set(readers) for readers in facts.fused_consumers]
+    return {
+        "node": graph.plannable.tolist(),
+        "turn": facts.turn,
+        "nodes": {
+            "bytes": np.where(owns, graph.bytes, 0).tolist(),
+            "owner": graph.base.tolist(),
+            "maker": facts.maker.tolist(),
+            "parent": facts.parent.tolist(),
+            **{label: flag.astype(int).tolist() for label, flag in flags.items()},
+        },
+        "uses": {
+            "producer": [u for u, _ in ends],
+            "consumer": [v for _, v in ends],
+            "fused": [int(v in fused[u]) for u, v in ends],
+        },
+    }

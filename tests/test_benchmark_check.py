@@ -1,0 +1,257 @@
+"""The benchmark's checker trusts nobody: it says what `check_plan` and the simulator say, and needs nothing of ours."""
+
+from __future__ import annotations
+
+import ast
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import numpy as np
+import pytest
+from depth import deep_except, drawn, examples
+from hypothesis import given
+from hypothesis import strategies as st
+
+from costmodels import RecomputeTime
+from experiments.benchmark import check
+from remat import Choice, Corpus, Graph, InvalidPlan, Problem, Simulator, check_plan
+from remat.predict.memory.stated import stated_memory
+from remat.problem.problem_file import Budget, problem_document
+from remat.testing import graphs, problems
+
+FOLDER = Path(check.__file__).parent
+CORPUS = Corpus.open()
+
+
+def schema(kind: str) -> jsonschema.Draft202012Validator:
+    document = json.loads((FOLDER / f"{kind}.schema.json").read_text())
+    jsonschema.Draft202012Validator.check_schema(document)
+    return jsonschema.Draft202012Validator(document)
+
+
+INSTANCE, SOLUTION = schema("instance"), schema("solution")
+
+
+def is_feasible(verdict: check.Verdict) -> bool:
+    return not any(line.startswith("rule") for line in verdict.complaints)
+
+
+def assert_agree(problem: Problem, instance: check.Instance, choice: Choice, budget: str = "saved") -> None:
+    """The checker and `check_plan` say the same of a plan that is written out."""
+    answer = {
+        "budget": budget if problem.budget_bytes is not None else "none",
+        "saved": np.flatnonzero(choice.saved).tolist(),
+        "recomputed": np.flatnonzero(choice.recomputed).tolist(),
+    }
+    verdict = check.check(instance, answer)
+    assert verdict.saved_bytes == choice.saved_bytes(problem)
+    if not verdict.complaints:
+        assert check_plan(problem, choice.plan(problem)) == verdict.objective
+        return
+    assert not is_feasible(verdict)
+    with pytest.raises(InvalidPlan) as refused:
+        check_plan(problem, choice.plan(problem))
+    assert str(refused.value).count("\n  ") == len(verdict.complaints)  # as many broken rules
+
+
+@drawn(600)
+@given(data=st.data(), problem=problems(feasible=None) | problems(feasible=None, budget=True))
+def test_it_agrees_with_check_plan_on_any_plan(data: st.DataObject, problem: Problem) -> None:
+    instance = check.Instance(problem_document(problem), "")
+    flags = st.lists(st.booleans(), min_size=len(problem), max_size=len(problem)).map(np.array)
+    saved, recomputed = data.draw(flags), data.draw(flags)
+    assert_agree(problem, instance, Choice(saved, recomputed))
+    follows = Choice.from_saved(problem, saved)
+    assert_agree(problem, instance, follows)
+    verdict = check.check(instance, {"budget": "none", "saved": np.flatnonzero(follows.saved).tolist()})
+    assert verdict.objective == follows.cost(problem)  # what is recomputed may be left out
+
+
+@drawn(600)
+@given(data=st.data(), graph=graphs())
+def test_it_agrees_with_the_simulator_on_any_graph(data: st.DataObject, graph: Graph) -> None:
+    problem = RecomputeTime().pose(graph)
+    instance = check.Instance(problem_document(problem, memory=stated_memory(graph)), "")
+    simulator = Simulator(graph)
+    for _ in range(3):
+        saved = np.array(data.draw(st.lists(st.booleans(), min_size=len(problem), max_size=len(problem))), np.bool_)
+        verdict = check.check(instance, {"budget": "none", "saved": np.flatnonzero(saved).tolist()})
+        assert verdict.peak == simulator.peak(graph.widened(saved))
+
+
+FEW = ["small-dropout-mlp", "qei-8", "qehvi-8", "vgg16", "small-lstm-cells", "small-gpt-fused-attention"]
+
+
+@pytest.mark.parametrize("name", deep_except(FEW, [entry.name for entry in CORPUS.entries]))
+def test_schema_and_checker_on_every_instance(name: str) -> None:
+    """Random plans, and corrupted ones: 10 of each on a few instances in the quick half, 60 on all in the deep one."""
+    graph = CORPUS.graph(name)
+    problem = RecomputeTime().pose(graph)
+    budgets = [Budget("saved", "saved", int(problem.save_bytes.sum()) // 3), Budget("peak-0.5", "peak", 0)]
+    document = problem_document(problem, name=name, unit="ns", budgets=budgets, memory=stated_memory(graph))
+    document = json.loads(json.dumps(document))
+    INSTANCE.validate(document)
+    instance, simulator = check.Instance(document, ""), Simulator(graph)
+    limited = problem.priced(
+        save_cost=problem.save_cost,
+        recompute_cost=problem.recompute_cost,
+        cannot_save=problem.cannot_save,
+        cannot_recompute=problem.cannot_recompute,
+        budget_bytes=budgets[0].bytes,
+    )
+    random = np.random.default_rng(len(problem))
+    stuck, free = problem.cannot_recompute.mask, ~problem.cannot_save.mask
+    for turn in range(examples(60)):
+        share = random.choice([0, 0.02, 0.3, 0.9, 1])
+        choice = Choice.from_saved(problem, ((random.random(len(problem)) < share) & free) | stuck)
+        assert_agree(limited, instance, choice)
+        if turn % 6 == 0:  # the simulations take longest
+            found = check.check(instance, {"budget": "none", "saved": np.flatnonzero(choice.saved).tolist()})
+            assert found.peak == simulator.peak(graph.widened(choice.saved))
+        saved, recomputed = choice.saved.copy(), choice.recomputed.copy()
+        for mask in (saved, recomputed):
+            mask[random.integers(len(problem), size=int(random.integers(0, 3)))] ^= True
+        assert_agree(limited, instance, Choice(saved, recomputed))
+
+
+def write(folder: Path, name: str, document: dict[str, Any]) -> Path:
+    (folder / name).write_text(json.dumps(document))
+    return folder / name
+
+
+def solved(folder: Path, **changed: Any) -> tuple[Path, Path]:
+    """An instance of three values with a right answer to it, changed."""
+    problem = Problem.of(
+        [4, 2, 9], edges=[(0, 1), (1, 2)], needed=[2], cannot_recompute={0: "an input"}, budget_bytes=5
+    )
+    instance = write(folder, "chain.json", problem_document(problem, name="chain", unit="ns"))
+    answer = {"budget": "saved", "saved": [1], "recomputed": [2], "objective": 2, "bound": 2, "status": "optimal"}
+    answer = {key: value for key, value in {**answer, **changed}.items() if value is not None}
+    digest = check.read(instance, "remat.problem")[1]
+    solution = {"format": "remat.solution", "version": 1, "instance": "chain", "sha256": digest, "answers": [answer]}
+    return instance, write(folder, "solution.json", solution)
+
+
+def run(*arguments: object, script: Path = FOLDER / "check.py") -> tuple[int, str]:
+    """The script by itself: no package can be imported that does not come with Python."""
+    command = [sys.executable, "-I", "-S", str(script), *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    return done.returncode, done.stdout + done.stderr
+
+
+def test_it_runs_by_itself(tmp_path: Path) -> None:
+    script = tmp_path / "check.py"
+    script.write_bytes((FOLDER / "check.py").read_bytes())
+    code, said = run(*solved(tmp_path), script=script)
+    assert (code, said) == (0, "chain saved: feasible, objective 2 ns, saves 2 bytes\n")
+    tree = ast.parse(script.read_text(), feature_version=(3, 8))
+    imported = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
+    assert imported <= sys.stdlib_module_names
+    annotated = [node for node in ast.walk(tree) if isinstance(node, ast.AnnAssign)]
+    assert not annotated  # Python 3.8 would evaluate them
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"saved": [1, 1]}, "rule 1: listed twice: 1 v1"),
+        ({"saved": [1, 2]}, "rule 2: both saved and recomputed: 2 v2"),
+        ({"recomputed": []}, "rule 3: needed, but neither saved nor recomputed: 2 v2"),
+        ({"saved": []}, "rule 4: recomputed from a value that is neither saved nor recomputed: 2 v2"),
+        ({"saved": [], "recomputed": [0, 1, 2]}, "rule 6: cannot be recomputed (an input), but is: 0 v0"),
+        ({"saved": [2], "recomputed": []}, "rule 7: saves 9 bytes, but the budget is 5"),
+        ({"objective": 3}, "claim 1: costs 2, but claims 3"),
+        ({"bound": 3}, "claim 2: costs 2, less than the bound 3 that it claims"),
+        ({"bound": 1}, 'claim 3: "optimal", but the bound that it claims is 1, and it costs 2'),
+    ],
+)
+def test_a_broken_rule_is_named(tmp_path: Path, changed: dict[str, Any], message: str) -> None:
+    code, said = run(*solved(tmp_path, **changed))
+    assert code == 1
+    assert f"  {message}\n" in said
+    assert ("NOT FEASIBLE" in said) == message.startswith("rule")
+
+
+def test_what_may_be_left_out(tmp_path: Path) -> None:
+    left_out = dict.fromkeys(("recomputed", "objective", "bound", "status"))
+    assert run(*solved(tmp_path, **left_out))[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"budget": "saved-0.5"}, "chain has no budget 'saved-0.5'; it has saved"),
+        ({"saved": [3]}, '"saved" must hold whole numbers from 0 to 2, got 3'),
+        ({"saved": [True]}, "got True"),
+        ({"saved": [1.0]}, "all numbers are whole, got 1.0"),
+        ({"status": "best"}, '"status" must be "optimal" or "feasible"'),
+        ({"saved": None}, 'an answer needs "saved"'),
+    ],
+)
+def test_what_is_no_answer_is_refused(tmp_path: Path, changed: dict[str, Any], message: str) -> None:
+    instance, solution = solved(tmp_path, **changed)
+    code, said = run(instance, solution)
+    assert code == 2
+    assert message in said
+    if changed.keys() != {"budget"} and changed != {"saved": [3]}:  # of these the schema knows too little
+        assert not SOLUTION.is_valid(json.loads(solution.read_text())) or changed == {"saved": [1.0]}
+
+
+def test_a_solution_of_another_instance_is_refused(tmp_path: Path) -> None:
+    instance, solution = solved(tmp_path)
+    instance.write_text(instance.read_text().replace('"unit": "ns"', '"unit": "us"'))
+    code, said = run(instance, solution)
+    assert code == 2
+    assert "the solution is for 'chain' with SHA-256" in said
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda d: d | {"version": 2}, 'needs "format": "remat.problem" and "version": 1'),
+        (
+            lambda d: d | {"uses": {"producer": [1], "consumer": [1]}},
+            "must go from earlier to later values, got 1 -> 1",
+        ),
+        (lambda d: d | {"values": d["values"] | {"needed": [0, 1]}}, '"needed" must be a list of 3'),
+        (
+            lambda d: d | {"values": d["values"] | {"save_cost": [-1, 0, 0]}},
+            '"save_cost" must hold whole numbers from 0',
+        ),
+        (lambda d: d | {"budgets": [{"name": "p", "of": "peak", "bytes": 1}]}, 'a budget of the peak needs "memory"'),
+    ],
+)
+def test_a_damaged_instance_is_refused(tmp_path: Path, damage: Any, message: str) -> None:
+    instance, solution = solved(tmp_path)
+    instance.write_text(json.dumps(damage(json.loads(instance.read_text()))))
+    code, said = run(instance, solution)
+    assert code == 2
+    assert message in said
+
+
+def test_the_schemas_refuse_what_is_no_instance_and_no_solution(tmp_path: Path) -> None:
+    instance, solution = (json.loads(path.read_text()) for path in solved(tmp_path))
+    INSTANCE.validate(instance)
+    SOLUTION.validate(solution)
+    for document, kind in ((instance, INSTANCE), (solution, SOLUTION)):
+        for key in document:
+            if key != "name":
+                assert not kind.is_valid({name: value for name, value in document.items() if name != key}), key
+        assert not kind.is_valid(document | {"more": 1})
+    assert not INSTANCE.is_valid(instance | {"budgets": [{"name": "none", "of": "saved", "bytes": 1}]})
+
+
+def test_a_budget_of_the_peak_is_kept_to_the_byte() -> None:
+    graph = CORPUS.graph("qehvi-8")
+    problem = RecomputeTime().pose(graph)
+    saved = ~problem.cannot_save.mask
+    peak = Simulator(graph).peak(graph.widened(saved))
+    answer = {"budget": "peak-0.5", "saved": np.flatnonzero(saved).tolist()}
+    for most in (peak, peak - 1):
+        document = problem_document(problem, budgets=[Budget("peak-0.5", "peak", most)], memory=stated_memory(graph))
+        complaints = check.check(check.Instance(document, ""), answer).complaints
+        assert (f"rule 8: the peak is {peak} bytes, but the budget is {most}" in complaints) == (most < peak)
