@@ -300,6 +300,19 @@ def test_flops_of_matrix_products_are_those_that_torch_counts() -> None:
     assert int(graph.flops[products].sum()) == counted.get_total_flops()
 
 
+def test_products_by_groups_are_products() -> None:
+    """As in a mixture of experts: each row meets the matrix of its own group, and torch has no formula for them."""
+    rows, experts, narrow, wide = 64, 4, 16, 32
+    tokens = torch.randn(rows, narrow, dtype=torch.bfloat16, requires_grad=True)
+    weights = torch.randn(experts, narrow, wide, dtype=torch.bfloat16, requires_grad=True)
+    ends = torch.tensor([8, 24, 40, 64], dtype=torch.int32)
+    graph = remat.capture(lambda x, w: F.grouped_mm(x.sin(), w, offs=ends), tokens, weights)
+    products = where(graph, "aten._grouped_mm.default")
+    assert len(products) == 3, "one forward, and a gradient of each factor"
+    assert graph.compute_bound[products].all()
+    assert graph.flops[products].tolist() == [2 * rows * narrow * wide] * 3
+
+
 def test_flops_depend_on_keyword_arguments() -> None:
     @torch.library.custom_op("remat_tests::repeated", mutates_args=())
     def repeated(x: Tensor, *, times: int) -> Tensor:

@@ -24,7 +24,7 @@ from experiments.corpus.__main__ import main
 from experiments.corpus.catalogue import recipes
 from experiments.corpus.corpus_index import entry_of
 from experiments.corpus.readme import markdown
-from experiments.models import published, workloads
+from experiments.models import diffusion, published, workloads
 from experiments.models.recipe import capture
 from remat import Graph, InvalidGraph, NotInstalled, UnknownName
 from remat.answer.plan_facts import PlanFacts
@@ -154,6 +154,8 @@ def test_making_all_again_goes_on_where_it_was_stopped(
         (published.mobilenet_v2, 3_504_872),
         (published.efficientnet_b0, 5_288_548),
         (published.regnetx, 9_190_136),
+        (diffusion.DiffusionUNet, 859_520_964),
+        (lambda: diffusion.DiT(28, 1152, 16), 674_834_720),  # published with 256 x 1152 fixed positions: 675,129,632
     ],
 )
 def test_nets_have_as_many_parameters_as_published(build: Callable[[], nn.Module], parameters: int) -> None:

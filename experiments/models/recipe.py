@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 
 import torch
 from torch import Tensor, nn
+from torch._inductor.decomposition import select_decomp_table
 from torch._subclasses import FakeTensorMode
+from torch.func import functional_call
+from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._pytree import tree_map
 
 import remat
 from remat import Graph
+from remat.pytorch import read_step
 
 Inputs = tuple[Callable[[], Tensor], ...]
 Sample = tuple[nn.Module, tuple[Tensor, ...]]
@@ -31,6 +36,9 @@ class Recipe:
         cite: where the model was published; "" for small ones of our own.
         package: whose code the model is; "" for our own.
         dtype: of the parameters.
+        device: to capture the step for, as in `remat.capture`; "" for the CPU.
+        within: what must hold while it is made and captured.
+        whole: whether forward pass, loss and backward pass are traced as one graph, by `make_fx`.
     """
 
     name: str
@@ -41,6 +49,9 @@ class Recipe:
     cite: str = ""
     package: str = ""
     dtype: torch.dtype = torch.float32
+    device: str = ""
+    within: Callable[[], AbstractContextManager[None]] = nullcontext
+    whole: bool = False
 
     @property
     def dtype_name(self) -> str:
@@ -72,8 +83,23 @@ def images(batch: int, size: int = 224) -> Inputs:
 def capture(recipe: Recipe) -> Graph:
     """Captures the joint graph of a recipe."""
     torch.manual_seed(0)
-    model, args = fake(*recipe.make())
-    return remat.capture(model, *args)
+    with recipe.within():
+        model, args = fake(*recipe.make())
+        return whole_step(model, args) if recipe.whole else remat.capture(model, *args, device=recipe.device or None)
+
+
+def whole_step(model: nn.Module, args: tuple[Tensor, ...]) -> Graph:
+    """Traces a step as graph-based trainers do: a function of parameters and inputs that returns loss and gradients."""
+    weights = dict(model.named_parameters())
+
+    def step(given: list[Tensor], *args: Tensor) -> tuple[Tensor, ...]:
+        loss = functional_call(model, dict(zip(weights, given, strict=True)), args)
+        return loss, *torch.autograd.grad(loss, given)
+
+    table = select_decomp_table()
+    kept = {op: formula for op, formula in table.items() if op is not torch.ops.aten.ones_like.default}
+    traced = make_fx(step, kept, tracing_mode="fake")(list(weights.values()), *args)
+    return read_step(traced, len(weights), type(model).__name__)
 
 
 def fake(model: nn.Module, args: tuple[Tensor, ...]) -> Sample:

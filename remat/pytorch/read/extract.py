@@ -20,7 +20,7 @@ from remat.facts.columns import BoolArray, IntArray, frozen
 from remat.facts.graph import Graph, Region
 from remat.pytorch.read.call_text import call_texts
 from remat.pytorch.read.mutated_inputs import backward_targets, overwritten_inputs, values_in_their_memory
-from remat.pytorch.read.operators import Operator, is_dropout_free
+from remat.pytorch.read.operators import COLLECTIVE, GROUPED, Operator, grouped_flops, is_dropout_free
 from remat.pytorch.read.places import places_of
 from remat.pytorch.read.sharing import bases
 from remat.pytorch.seam.fakes import hint
@@ -62,7 +62,7 @@ class _Reader:
         """Puts all the columns together."""
         nodes, ops = self.nodes, self.ops
         values = [node.meta.get("val") for node in nodes]
-        marked = _marks(nodes)
+        marked = _marks(nodes, ops)
         shapes = [_shape(value) for value in values]
         region = self._regions()
         base = bases(nodes, self.op_of)
@@ -119,6 +119,8 @@ class _Reader:
             return 2 * math.prod(shape) * _shape(left.meta["val"])[-1]
         formula = flop_registry.get(getattr(node.target, "overloadpacket", node.target))
         if formula is None:
+            if GROUPED in self.op_of[node].name:
+                return grouped_flops(*(_shape(factor.meta["val"]) for factor in node.args[:2]))  # type: ignore[union-attr]
             return math.prod(shape) if isinstance(value, torch.Tensor) else 0
         # A formula takes 50 us, and models repeat their layers.
         settings = [str(given) for given in (*node.args, *node.kwargs.items()) if not isinstance(given, fx.Node)]
@@ -155,7 +157,7 @@ class _Reader:
                 cannot_save[i] = unsaveable
             if op.seeded and not is_dropout_free(node) and not _restores_its_state(node):
                 cannot_recompute[i] = "draws from the random number generator, which moves on"
-            elif op.unrepeatable:
+            elif op.unrepeatable and not (op.unrepeatable == COLLECTIVE and _is_to_run_twice(node)):
                 cannot_recompute[i] = op.unrepeatable
             elif _drawn_by_shape_of_kernel(node, op):
                 cannot_recompute[i] = "a GPU's kernels draw other numbers from the seed where they have other loops"
@@ -230,9 +232,17 @@ def _ints(numbers: list[int]) -> IntArray:
     return frozen(np.array(numbers, np.int64))
 
 
-def _marks(nodes: list[fx.Node]) -> dict[CheckpointPolicy, BoolArray]:
-    """Says which nodes carry each of torch's marks: none, as a rule."""
+def _marks(nodes: list[fx.Node], ops: list[Operator]) -> dict[CheckpointPolicy, BoolArray]:
+    """Says which nodes carry each of torch's marks: none, as a rule.
+
+    MUST_SAVE on a collective is of torch's partitioner itself, lest it run twice: that is among the bans.
+    """
     marks = [node.meta.get("recompute") for node in nodes]
+    if (save := CheckpointPolicy.MUST_SAVE) in marks:
+        marks = [
+            None if mark is save and op.unrepeatable == COLLECTIVE else mark
+            for mark, op in zip(marks, ops, strict=True)
+        ]
     nowhere = _flags([False] * len(nodes))
     return {
         policy: _flags([mark is policy for mark in marks]) if policy in marks else nowhere
@@ -248,8 +258,13 @@ def _restores_its_state(node: fx.Node) -> bool:
     all that it contains as preferred, which counts. Inductor's own seeds need no such thing, and a generator of
     the user's own has another state.
     """
-    marked = node.meta.get("recompute") in (CheckpointPolicy.MUST_RECOMPUTE, CheckpointPolicy.PREFER_RECOMPUTE)
-    return marked and getattr(node.target, "namespace", "") == "aten" and node.kwargs.get("generator") is None
+    aten = getattr(node.target, "namespace", "") == "aten"
+    return _is_to_run_twice(node) and aten and node.kwargs.get("generator") is None
+
+
+def _is_to_run_twice(node: fx.Node) -> bool:
+    """Whether the model marks it: in a checkpointed region of the user's, torch runs even a collective again."""
+    return node.meta.get("recompute") in (CheckpointPolicy.MUST_RECOMPUTE, CheckpointPolicy.PREFER_RECOMPUTE)
 
 
 def _drawn_by_shape_of_kernel(node: fx.Node, op: Operator) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +22,17 @@ from remat.pytorch.seam.torch_partitioner import op_types
 
 _MAY_COPY = (torch.ops.aten.reshape.default, torch.ops.aten.contiguous.default, torch.ops.aten.flatten.using_ints)
 """Views according to their schemas, copies where the strides ask for one."""
+
+_UNDECLARED = ("aten._unsafe_view.default", "_c10d_functional.wait_tensor.default")
+"""Give back their argument, or a view of it, though their schemas do not say so."""
+
+GROUPED = "grouped_mm"
+"""In the name of a matrix product for each group of rows, as in a mixture of experts: torch has no formula for it."""
+
+COLLECTIVE = "a collective"
+
+_COLLECTIVES = ("_c10d_functional", "_c10d_functional_autograd", "c10d_functional")
+"""Namespaces. Of the second there are operators in the joint graphs of models that call them by name (torch 2.13)."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +91,10 @@ class Operator:
             gives=packet is not torch.ops.aten.cat,
             random=seeded or types.is_random(node) or (expands_seed and "seed" not in name),
             seeded=seeded,
-            compute_bound=types.is_compute_intensive(node) or _has_formula(target) or "attention" in name or custom,
+            compute_bound=types.is_compute_intensive(node)
+            or _has_formula(target)
+            or any(word in name for word in ("attention", GROUPED))
+            or custom,
             views=_views(target),
             mutates=is_mutable(target),
             unrepeatable=_unrepeatable(target),
@@ -94,6 +109,15 @@ def _has_formula(target: Any) -> bool:
     return getattr(target, "overloadpacket", target) in flop_registry
 
 
+def grouped_flops(left: tuple[int, ...], right: tuple[int, ...]) -> int:
+    """Counts the operations of a matrix product by groups, of factors of these shapes.
+
+    A factor of three dimensions has one matrix for each group, one of two dimensions has rows, or columns, of all
+    groups; each of these meets the numbers of its own group only.
+    """
+    return 2 * math.prod(right) * left[-2] if len(right) == 2 else 2 * math.prod(left) * right[-1]
+
+
 def is_dropout_free(node: fx.Node) -> bool:
     """Whether it is attention that could drop out, but was told not to: then it draws no random numbers."""
     given = argument_of(node.target, node.args, node.kwargs, "dropout_p")
@@ -102,8 +126,8 @@ def is_dropout_free(node: fx.Node) -> bool:
 
 def _views(target: Any) -> bool:
     """Whether an operator only looks at its first argument, by its schema."""
-    if target is torch.ops.aten._unsafe_view.default:
-        return True  # "unsafe" because the schema hides that it is a view
+    if str(target) in _UNDECLARED:
+        return True
     if not is_overload(target) or target in _MAY_COPY:
         return False
     aliases = [result.alias_info for result in schema_of(target).returns]
@@ -115,8 +139,8 @@ def _unrepeatable(target: Any) -> str | None:
     if isinstance(target, HigherOrderOperator):
         return "a higher-order operator: its body may draw random numbers or have effects"
     if is_overload(target):
-        if target.namespace in ("_c10d_functional", "c10d_functional"):
-            return "a collective"
+        if target.namespace in _COLLECTIVES:
+            return COLLECTIVE
         if is_mutable(target):
             return "mutates its arguments"
     return None

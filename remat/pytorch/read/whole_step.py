@@ -1,0 +1,73 @@
+"""Reads a training step that is one graph: forward pass, loss and backward pass, as `make_fx` traces it."""
+
+from __future__ import annotations
+
+import datetime
+from typing import Any
+
+import torch
+from torch import fx
+
+from remat.errors import CaptureError
+from remat.facts.graph import Graph
+from remat.pytorch.read.capture import where
+from remat.pytorch.read.extract import extract
+from remat.pytorch.read.split import split
+
+_SEED = torch.ops.aten.ones_like.default
+"""With this autograd begins at a loss."""
+
+_HOW = (
+    "return (loss, *gradients), with the gradients of torch.autograd.grad(loss, parameters), and leave "
+    "torch.ops.aten.ones_like.default out of make_fx's decomposition_table"
+)
+
+
+def read_step(traced: fx.GraphModule, parameters: int = 0, name: str = "step") -> Graph:
+    """Reads a graph that has a forward pass, its loss and the backward pass in one.
+
+    Graph-based trainers have such graphs, from `make_fx` over a function that calls `torch.autograd.grad`. What the
+    gradient of the loss begins with, a one, becomes the tangent of the joint graph: what depends on it is the backward
+    pass. From there on it is read as `remat.capture` reads a joint graph. Nothing runs.
+
+    Args:
+        traced: its outputs are the loss and the gradients, as tensors; it is left as it is.
+        parameters: how many of its first inputs live as long as the model.
+        name: of the model, for `Graph.meta`.
+
+    Raises:
+        CaptureError: the first output is no loss, or its gradient does not begin with `ones_like`.
+        UnsupportedTorch: the installed torch lacks what this relies on.
+    """
+    graph = fx.Graph()
+    graph.output(graph.graph_copy(traced.graph, {}))
+    graph.output_node().meta = dict(traced.graph.output_node().meta)
+    _give_tangent(graph)
+    joint = fx.GraphModule(traced, graph)
+    graphs: list[Graph] = []
+    meta = {"model": name, "captured": datetime.datetime.now(datetime.UTC).date().isoformat()}
+
+    def chooser(joint_graph: fx.Graph, node_info: Any, num_fwd_outputs: int) -> list[fx.Node]:
+        graphs.append(extract(joint_graph, node_info, num_fwd_outputs, meta | where(joint_graph)))
+        return list(node_info.inputs)
+
+    split(joint, (), chooser, num_fwd_outputs=1, static_lifetime_input_indices=list(range(parameters)))
+    return graphs[0]
+
+
+def _give_tangent(graph: fx.Graph) -> None:
+    """Puts an input in the place of the one that the gradient of the loss begins with."""
+    (outputs,) = graph.output_node().args
+    loss = outputs[0] if isinstance(outputs, (tuple, list)) else outputs
+    seeds = [user for user in loss.users if user.target is _SEED] if isinstance(loss, fx.Node) else []
+    if len(seeds) != 1:
+        raise CaptureError(
+            f"the first output of a step must be its loss, of which gradients are taken once, got {loss!r}, with "
+            f"{len(seeds)} calls of aten.ones_like, where autograd begins: {_HOW}"
+        )
+    *_, last = graph.find_nodes(op="placeholder")
+    with graph.inserting_after(last):
+        tangent = graph.placeholder("tangents_1")
+    tangent.meta = dict(seeds[0].meta)
+    seeds[0].replace_all_uses_with(tangent)
+    graph.erase_node(seeds[0])
