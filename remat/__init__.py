@@ -76,6 +76,7 @@ from remat.problem.costmodel import Terms as Terms
 from remat.problem.demands import unpriced as unpriced
 from remat.problem.estimator import Estimator as Estimator
 from remat.problem.feasibility import forced as forced
+from remat.problem.offload import Offload as Offload
 from remat.problem.problem import Problem as Problem
 from remat.problem.weights import Weights as Weights
 from remat.proof.certify import certify as certify

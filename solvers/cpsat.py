@@ -34,7 +34,9 @@ _THREADS = 10_000
 
 @dataclass(frozen=True)
 class CPSAT(Solver):
-    """`ortools.sat.python.cp_model`, over the literals "v is saved" and "v is recomputed".
+    """`ortools.sat.python.cp_model`, over the literals "v is saved", "v is recomputed" and "v is offloaded".
+
+    "Saved" is saved on the device there: the three exclude each other.
 
     Not over `b_v` and `a_v` of `remat.problem.problem`: saved bytes are `b_v - a_v` there, and a row of
     differences propagates next to nothing. Within a budget, a transformer of 300 values took 0.4 to
@@ -58,7 +60,7 @@ class CPSAT(Solver):
     """
 
     name: ClassVar[str] = "cpsat"
-    features: ClassVar[frozenset[Feature]] = frozenset({Feature.BUDGET, Feature.TIME_LIMIT})
+    features: ClassVar[frozenset[Feature]] = frozenset({Feature.BUDGET, Feature.OFFLOAD, Feature.TIME_LIMIT})
     requires: ClassVar[tuple[str, ...]] = ("ortools",)
 
     workers: int = 1
@@ -120,7 +122,7 @@ class CPSAT(Solver):
         bound = model.cost(response.inner_objective_lower_bound)
         if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
             return Solution(None, None, Termination(Reason.LIMIT, bound, limit="time"), certificate, self.name)
-        choice = Choice.from_saved(problem, model.saves(np.array(response.solution, np.int64)))
+        choice = Choice.from_saved(problem, *model.read(np.array(response.solution, np.int64)))
         plan, cost = choice.plan(problem), choice.cost(problem)
         reason = Reason.OPTIMAL if bound >= cost else Reason.FEASIBLE  # "optimal" may be within the tolerance, too
         limit = None if status == cp_model.OPTIMAL else "time"
@@ -145,10 +147,10 @@ class _Model:
     Attributes:
         program: a `CpModel`; its objective counts in units of `unit`, without `base`.
         unit: greatest common divisor of the prices.
-        base: cost of the values that every plan saves; they are not in the program.
+        base: cost of the values that every plan saves on the device; they are not in the program.
         always: (n,) these values.
-        saved, recomputed: the literals "v is saved" and "v is recomputed", by value; the first come first in
-            the program.
+        saved, recomputed, offloaded: the literals "v is saved on the device", "v is recomputed" and "v is offloaded",
+            by value, in this order in the program.
     """
 
     program: Any
@@ -157,6 +159,7 @@ class _Model:
     always: BoolArray
     saved: dict[int, Any]
     recomputed: dict[int, Any]
+    offloaded: dict[int, Any]
 
     @classmethod
     def of(cls, problem: Problem, count_sizes: bool) -> _Model:
@@ -165,28 +168,41 @@ class _Model:
 
         rules = forced(problem)
         program: Any = cp_model.CpModel()
-        always = rules.stuck & problem.needed
-        positions = np.flatnonzero(~problem.cannot_save.mask & ~always)
-        open_positions = np.flatnonzero(~rules.stuck)
-        saved = {v: program.new_bool_var("") for v in positions.tolist()}
-        recomputed = {v: program.new_bool_var("") for v in open_positions.tolist()}
-        _add_rules(program, problem, saved, recomputed)
+        can_save, offload = ~problem.cannot_save.mask, problem.offload
+        can_offload = np.zeros(len(problem), np.bool_) if offload is None else can_save & ~offload.banned.mask
+        always = rules.stuck & problem.needed & ~can_offload
+        positions, open_positions = np.flatnonzero(can_save & ~always), np.flatnonzero(~rules.stuck)
+        hosted_positions = np.flatnonzero(can_offload)
+        saved, recomputed, offloaded = (
+            {v: program.new_bool_var("") for v in kind.tolist()}
+            for kind in (positions, open_positions, hosted_positions)
+        )
+        _add_rules(program, problem, saved, recomputed, offloaded)
         budget = problem.budget_bytes
         if budget is not None:
             room = budget - int(problem.save_bytes[always].sum())
             _add_budget(program, saved, problem.save_bytes[positions], room, count_sizes)
 
-        prices = np.concatenate([problem.save_cost[positions], problem.recompute_cost[open_positions]])
-        unit = _unit(prices)
-        program.minimize(_counted(program, [*saved.values(), *recomputed.values()], prices // unit))
-        return cls(program, unit, int(problem.save_cost[always].sum()), always, saved, recomputed)
+        prices = [problem.save_cost[positions], problem.recompute_cost[open_positions]]
+        if offload is not None:
+            prices.append(offload.cost[hosted_positions])
+        every = np.concatenate(prices)
+        unit = _unit(every)
+        literals = [*saved.values(), *recomputed.values(), *offloaded.values()]
+        program.minimize(_counted(program, literals, every // unit))
+        return cls(program, unit, int(problem.save_cost[always].sum()), always, saved, recomputed, offloaded)
 
     def begin_at(self, problem: Problem, known: Solution) -> None:
         """Tells the program of a plan and a bound; it looks for nothing that costs more."""
         assert known.plan is not None
         assert known.objective is not None
         choice = Choice.from_plan(problem, known.plan)
-        for literals, mask in ((self.saved, choice.saved), (self.recomputed, choice.recomputed)):
+        hints = (
+            (self.saved, choice.on_device),
+            (self.recomputed, choice.recomputed),
+            (self.offloaded, choice.offloaded),
+        )
+        for literals, mask in hints:
             for v, literal in literals.items():
                 self.program.add_hint(literal, bool(mask[v]))
         least = max((known.bound or 0) - self.base, 0)
@@ -196,16 +212,21 @@ class _Model:
         """What an objective, or a bound on it, means as a price. No price is negative, whatever is known."""
         return self.base + self.unit * max(objective, 0)
 
-    def saves(self, values: IntArray) -> BoolArray:
-        """(n,) the saved values, from the values of the program's variables."""
-        mask = self.always.copy()
-        mask[list(self.saved)] = values[: len(self.saved)] > 0
-        return mask
+    def read(self, values: IntArray) -> tuple[BoolArray, BoolArray]:
+        """(n,) the saved and (n,) the offloaded values, from the values of the program's variables."""
+        kept, hosted = self.always.copy(), np.zeros_like(self.always)
+        kept[list(self.saved)] = values[: len(self.saved)] > 0
+        start = len(self.saved) + len(self.recomputed)
+        hosted[list(self.offloaded)] = values[start : start + len(self.offloaded)] > 0
+        hosted &= ~kept  # a clause asks for one of the two at least
+        return kept | hosted, hosted
 
 
-def _add_rules(program: Any, problem: Problem, saved: dict[int, Any], recomputed: dict[int, Any]) -> None:
+def _add_rules(
+    program: Any, problem: Problem, saved: dict[int, Any], recomputed: dict[int, Any], offloaded: dict[int, Any]
+) -> None:
     """Clauses: what is needed is available, and so is what a recomputed value uses."""
-    ways = [[kind[v] for kind in (saved, recomputed) if v in kind] for v in range(len(problem))]
+    ways = [[kind[v] for kind in (saved, recomputed, offloaded) if v in kind] for v in range(len(problem))]
     needed = problem.needed.tolist()
     for v, literals in enumerate(ways):
         if needed[v] and literals:

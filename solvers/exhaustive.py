@@ -7,42 +7,71 @@ from typing import ClassVar
 
 import numpy as np
 
-from remat import Choice, Enumeration, Feature, IntArray, Problem, Reason, Solution, Solver, Termination
+from remat import (
+    Choice,
+    Enumeration,
+    Feature,
+    IntArray,
+    Problem,
+    Reason,
+    Solution,
+    Solver,
+    Termination,
+    UnsupportedProblem,
+)
+
+_LARGEST_WITH_OFFLOADING = 10
+"""A million candidates."""
 
 
 @dataclass(frozen=True)
 class Exhaustive(Solver):
-    """Compares all 2^n choices of what to recompute.
+    """Compares all 2^n choices of what to recompute, each with all choices of what to offload, if anything can be.
 
-    What is recomputed decides the rest: whatever else is needed, or read by a recomputed value,
-    must be saved, and saving more only costs more.
+    What is recomputed decides what is saved: whatever else is needed, or read by a recomputed value,
+    must be, and saving more only costs more.
     """
 
     name: ClassVar[str] = "exhaustive"
-    features: ClassVar[frozenset[Feature]] = frozenset({Feature.BUDGET})
+    features: ClassVar[frozenset[Feature]] = frozenset({Feature.BUDGET, Feature.OFFLOAD})
     max_values: ClassVar[int | None] = 16
 
     def _solve(self, problem: Problem, *, time_limit_s: float | None) -> Solution:
         n = len(problem)
         recompute = np.arange(2**n, dtype=np.int64)  # bit v of a choice: v is recomputed
+        host = np.zeros_like(recompute)  # bit v: v is offloaded
+        if problem.offload is not None:
+            if n > _LARGEST_WITH_OFFLOADING:
+                raise UnsupportedProblem(
+                    f"solver {self.name!r} takes up to {_LARGEST_WITH_OFFLOADING} values with offloading, got {n}"
+                )
+            recompute, host = np.repeat(recompute, 2**n), np.tile(recompute, 2**n)
         available = recompute | _bits(problem.needed)
         for u, v in zip(problem.producers.tolist(), problem.consumers.tolist(), strict=True):
             available |= ((recompute >> v) & 1) << u
         save = available & ~recompute
 
         legal = (save & _bits(problem.cannot_save.mask) == 0) & (recompute & _bits(problem.cannot_recompute.mask) == 0)
-        saved_bytes = _weigh(save, problem.save_bytes)
+        legal &= host & ~save == 0
+        copies = np.zeros(n, np.int64)
+        if problem.offload is not None:
+            legal &= host & _bits(problem.offload.banned.mask) == 0
+            copies = problem.offload.cost
+        saved_bytes = _weigh(save & ~host, problem.save_bytes)
         if problem.budget_bytes is not None:
             legal &= saved_bytes <= problem.budget_bytes
         certificate = Enumeration(len(recompute))
         if not legal.any():
             return Solution(None, None, Termination(Reason.INFEASIBLE), certificate, self.name)
-        cost = _weigh(save, problem.save_cost) + _weigh(recompute, problem.recompute_cost)
+        cost = (
+            _weigh(save & ~host, problem.save_cost) + _weigh(recompute, problem.recompute_cost) + _weigh(host, copies)
+        )
         tensors = _weigh(save, np.ones(n, np.int64))
         later = np.flatnonzero(legal)
-        best = int(later[np.lexsort((recompute[later], tensors[later], saved_bytes[later], cost[later]))[0]])
-        chosen = ((save[best] >> np.arange(n)) & 1).astype(np.bool_)
-        plan = Choice.from_saved(problem, chosen).plan(problem)
+        keys = (host[later], recompute[later], tensors[later], saved_bytes[later], cost[later])
+        best = int(later[np.lexsort(keys)[0]])
+        chosen, hosted = (((bits[best] >> np.arange(n)) & 1).astype(np.bool_) for bits in (save, host))
+        plan = Choice.from_saved(problem, chosen, hosted).plan(problem)
         value = int(cost[best])
         return Solution(plan, value, Termination(Reason.OPTIMAL, value), certificate, self.name)
 

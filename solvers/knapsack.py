@@ -38,7 +38,7 @@ class Knapsack(Solver):
     """
 
     exact: ClassVar[bool] = False
-    features: ClassVar[frozenset[Feature]] = frozenset({Feature.BUDGET})
+    features: ClassVar[frozenset[Feature]] = frozenset({Feature.BUDGET, Feature.OFFLOAD})
 
     @abstractmethod
     def _pick(self, sizes: IntArray, values: IntArray, capacity: int) -> BoolArray:

@@ -50,7 +50,7 @@ class Lagrangian(Solver):
 
     name: ClassVar[str] = "lagrangian"
     exact: ClassVar[bool] = False
-    features: ClassVar[frozenset[Feature]] = frozenset({Feature.BUDGET})
+    features: ClassVar[frozenset[Feature]] = frozenset({Feature.BUDGET, Feature.OFFLOAD})
 
     def _solve(self, problem: Problem, *, time_limit_s: float | None) -> Solution:
         flow = flow_solver()
@@ -78,14 +78,14 @@ def _refilled(problem: Problem, start: Vertex, flow: FlowSolver) -> Vertex:
     """Spends what is left of the budget: what is saved already is free, and may stay."""
     assert problem.budget_bytes is not None
     best = start
+    must_fit = np.ones(len(problem), np.bool_) if problem.offload is None else problem.offload.banned.mask
     while True:
-        slack = problem.budget_bytes - best.saved_bytes
+        slack, kept = problem.budget_bytes - best.saved_bytes, best.choice.on_device
+        too_large = ~kept & must_fit & (problem.save_bytes > slack)
         paid = replace(
             problem,
-            save_bytes=np.where(best.choice.saved, 0, problem.save_bytes),
-            cannot_save=problem.cannot_save.also(
-                ~best.choice.saved & (problem.save_bytes > slack), "larger than what is left"
-            ),
+            save_bytes=np.where(kept, 0, problem.save_bytes),
+            cannot_save=problem.cannot_save.also(too_large, "larger than what is left"),
             budget_bytes=None,
         )
         found = _within(Hull(paid, flow), slack)
@@ -102,9 +102,10 @@ def _trimmed(problem: Problem, start: Vertex, flow: FlowSolver) -> Vertex | None
     """
     assert problem.budget_bytes is not None
     excess = start.saved_bytes - problem.budget_bytes
-    size = np.where(start.choice.saved, np.minimum(problem.save_bytes, excess), problem.save_bytes)
+    kept = start.choice.on_device
+    size = np.where(kept, np.minimum(problem.save_bytes, excess), problem.save_bytes)
     capped = replace(problem, save_bytes=size, budget_bytes=None)
-    hull, target = Hull(capped, flow), int(size[start.choice.saved].sum()) - excess
+    hull, target = Hull(capped, flow), int(size[kept].sum()) - excess
     if hull.smallest.saved_bytes > target:
         return None
     found = _within(hull, target)

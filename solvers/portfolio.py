@@ -44,7 +44,7 @@ class Portfolio(Solver):
 
     name: ClassVar[str] = "portfolio"
     exact: ClassVar[bool] = False
-    features: ClassVar[frozenset[Feature]] = frozenset({Feature.BUDGET, Feature.TIME_LIMIT})
+    features: ClassVar[frozenset[Feature]] = frozenset({Feature.BUDGET, Feature.OFFLOAD, Feature.TIME_LIMIT})
 
     tolerance: float = 0.001
     seconds: float = 9.5

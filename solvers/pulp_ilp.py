@@ -37,7 +37,8 @@ _BASE = 10**4
 
 @dataclass(frozen=True)
 class PuLP(Solver):
-    """The formulation of `remat.problem.problem` as a 0-1 program, in s = b - a, "saved", and a, "recomputed".
+    """The formulation of `remat.problem.problem` as a 0-1 program, in s = b - a - h, "saved on the device", a,
+    "recomputed", and h, "offloaded".
 
     In b and a themselves CBC 2.10.3 called plans optimal that were not: 350 for 349 on one of 12
     values without a use, and a program infeasible whose budget of 0 was met by recomputing all.
@@ -47,41 +48,46 @@ class PuLP(Solver):
     """
 
     name: ClassVar[str] = "pulp"
-    features: ClassVar[frozenset[Feature]] = frozenset({Feature.BUDGET, Feature.TIME_LIMIT})
+    features: ClassVar[frozenset[Feature]] = frozenset({Feature.BUDGET, Feature.OFFLOAD, Feature.TIME_LIMIT})
     requires: ClassVar[tuple[str, ...]] = ("pulp",)
     largest_capacity: ClassVar[int | None] = _LARGEST_PRICE
 
     def _solve(self, problem: Problem, *, time_limit_s: float | None) -> Solution:
         import pulp
 
-        save_cost, recompute_cost, unit = _scaled(problem)
+        save_cost, recompute_cost, copy_cost, unit = _scaled(problem)
         program: Any = pulp.LpProblem("remat", pulp.LpMinimize)
         n = len(problem)
         saved = [pulp.LpVariable(f"s{v}", cat=pulp.LpBinary) for v in range(n)]
         recomputed = [pulp.LpVariable(f"a{v}", cat=pulp.LpBinary) for v in range(n)]
         no_save, no_recompute = problem.cannot_save.mask, problem.cannot_recompute.mask
+        hosts = [] if problem.offload is None else np.flatnonzero(~problem.offload.banned.mask & ~no_save).tolist()
+        offloaded = {v: pulp.LpVariable(f"h{v}", cat=pulp.LpBinary) for v in hosts}
 
         prices: dict[Any, int] = {}
         for v, (save, recompute) in enumerate(zip(save_cost, recompute_cost, strict=True)):
             prices[saved[v]] = save
             prices[recomputed[v]] = recompute
+            if v in offloaded:
+                prices[offloaded[v]] = copy_cost[v]
+        available = [saved[v] + recomputed[v] + offloaded.get(v, 0) for v in range(n)]
         program += pulp.LpAffineExpression(prices)
         for v in range(n):
             if problem.needed[v]:
-                program += saved[v] + recomputed[v] == 1
+                program += available[v] == 1
             else:
-                program += saved[v] + recomputed[v] <= 1
+                program += available[v] <= 1
             if no_recompute[v]:
                 recomputed[v].upBound = 0
             if no_save[v]:
                 saved[v].upBound = 0
         for u, v in zip(problem.producers.tolist(), problem.consumers.tolist(), strict=True):
-            program += recomputed[v] <= saved[u] + recomputed[u]
+            program += recomputed[v] <= available[u]
         if problem.budget_bytes is not None:
             _add_budget(program, saved, problem.save_bytes.tolist(), problem.budget_bytes)
 
         log = _run_cbc(program, time_limit_s)
-        solution = _read(self.name, problem, program, saved, log, unit)
+        solution = _read(self.name, problem, program, saved, offloaded, log, unit)
         if solution.termination.limit is not None and time_limit_s is None:
             raise RematError(f"pulp: CBC stopped early, though no limit was set; its log:\n{log}")
         return solution
@@ -108,17 +114,21 @@ def _add_budget(program: Any, saved: list[Any], sizes: list[int], budget: int) -
         budget //= _BASE
 
 
-def _scaled(problem: Problem) -> tuple[list[int], list[int], int]:
+def _scaled(problem: Problem) -> tuple[list[int], list[int], list[int], int]:
     """Prices divided by their greatest common divisor, with it; refused if CBC cannot hold them."""
-    both = np.concatenate([problem.save_cost, problem.recompute_cost])
-    unit = max(int(np.gcd.reduce(both)), 1) if len(both) else 1
-    total = int(both.sum()) // unit
+    copies = np.zeros(0, np.int64) if problem.offload is None else problem.offload.cost
+    every = np.concatenate([problem.save_cost, problem.recompute_cost, copies])
+    unit = max(int(np.gcd.reduce(every)), 1) if len(every) else 1
+    total = int(every.sum()) // unit
     if total > _LARGEST_PRICE:
         raise UnsupportedProblem(
             f"solver 'pulp': the prices add up to {total} in units of {unit}, but CBC's input holds 13 digits; "
             f'use solver="ortools"'
         )
-    return (problem.save_cost // unit).tolist(), (problem.recompute_cost // unit).tolist(), unit
+    save, recompute, copies = (
+        (column // unit).tolist() for column in (problem.save_cost, problem.recompute_cost, copies)
+    )
+    return save, recompute, copies, unit
 
 
 def _run_cbc(program: Any, time_limit_s: float | None) -> str:
@@ -134,7 +144,9 @@ def _run_cbc(program: Any, time_limit_s: float | None) -> str:
         return log.read_text() if log.exists() else ""
 
 
-def _read(name: str, problem: Problem, program: Any, saved: list[Any], log: str, unit: int) -> Solution:
+def _read(
+    name: str, problem: Problem, program: Any, saved: list[Any], offloaded: dict[int, Any], log: str, unit: int
+) -> Solution:
     import pulp
 
     certificate = ClaimedBound("CBC")
@@ -147,7 +159,10 @@ def _read(name: str, problem: Problem, program: Any, saved: list[Any], log: str,
         return Solution(None, None, Termination(Reason.LIMIT, bound, limit="time"), certificate, name)
 
     # A variable that is in no row has no value.
-    choice = Choice.from_saved(problem, np.array([round(variable.value() or 0) for variable in saved], np.bool_))
+    kept = np.array([round(variable.value() or 0) for variable in saved], np.bool_)
+    hosted = np.zeros_like(kept)
+    hosted[list(offloaded)] = [round(variable.value() or 0) for variable in offloaded.values()]
+    choice = Choice.from_saved(problem, kept | hosted, hosted)
     plan, cost = choice.plan(problem), choice.cost(problem)
     if outcome == pulp.LpSolutionOptimal:
         return Solution(plan, cost, Termination(Reason.OPTIMAL, cost), certificate, name)

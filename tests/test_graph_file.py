@@ -214,7 +214,7 @@ def test_a_plan_s_digest_never_changes() -> None:
         (put("digest", value=None), "the digest does not match the content"),
         (put("saved", value="ab"), "\"saved\" must be a list of names, got 'ab'"),
         (lambda document: document.pop("recomputed"), '"recomputed" must be a list of names, got None'),
-        (put("version", value=2), "version 2, but this remat reads 1"),
+        (put("version", value=3), "version 3, but this remat reads 1 and 2"),
         (
             put("format", value="remat.graph"),
             'not a plan file \\(no "format": "remat.plan"\\); write one with Plan.save',

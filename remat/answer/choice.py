@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import cast
 
 import numpy as np
 
 from remat.answer.plan import Plan
 from remat.errors import InvalidPlan
-from remat.facts.columns import BoolArray, FrozenColumns, bool_column
+from remat.facts.columns import BoolArray, FrozenColumns, bool_column, some
 from remat.facts.graph import Graph
 from remat.facts.uses import spread
 from remat.problem.problem import Problem
@@ -22,10 +23,13 @@ from remat.problem.problem import Problem
 class Choice(FrozenColumns):
     """What the forward pass saves and what the backward pass recomputes; nothing else is available there.
 
+    What is saved stays on the device, or it is offloaded: it waits on the host, and is copied back.
+
     A choice says nothing about whether it is legal (see `remat.check_plan`). Equal choices have equal hashes.
 
     Attributes:
         saved, recomputed: (n,) masks over the values of a problem; or over those of a graph, where that is said.
+        offloaded: (n,) which of the saved ones wait on the host; none, if left out.
 
     Raises:
         InvalidPlan: the masks are no flags, or of different lengths.
@@ -33,14 +37,17 @@ class Choice(FrozenColumns):
 
     saved: BoolArray
     recomputed: BoolArray
+    offloaded: BoolArray = None  # type: ignore[assignment]  # an array of that length
 
     def __post_init__(self) -> None:
         n = np.size(self.saved)
-        for name in ("saved", "recomputed"):
+        if self.offloaded is None:  # pyright: ignore[reportUnnecessaryComparison]
+            object.__setattr__(self, "offloaded", np.zeros(n, np.bool_))
+        for name in ("saved", "recomputed", "offloaded"):
             object.__setattr__(self, name, bool_column(f"Choice.{name}", getattr(self, name), n, InvalidPlan))
 
     @classmethod
-    def from_saved(cls, about: Problem | Graph, saved: BoolArray) -> Choice:
+    def from_saved(cls, about: Problem | Graph, saved: BoolArray, offloaded: BoolArray | None = None) -> Choice:
         """The choice that follows from a set of saved values: whatever else is needed is recomputed.
 
         Saved values that the backward pass never reads are dropped. The choice may break bans.
@@ -48,10 +55,13 @@ class Choice(FrozenColumns):
         Args:
             about: a problem or a graph of n values.
             saved: (n,) which of them to save.
+            offloaded: (n,) which of those to offload; none, if left out.
         """
         saved = bool_column("saved", saved, len(about), InvalidPlan)
         available = spread(about.operands, about.needed, ~saved)
-        return cls(available & saved, available & ~saved)
+        kept = available & saved
+        hosted = None if offloaded is None else kept & bool_column("offloaded", offloaded, len(about), InvalidPlan)
+        return cls(kept, available & ~saved, cast(BoolArray, hosted))
 
     @classmethod
     def from_plan(cls, about: Problem | Graph, plan: Plan) -> Choice:
@@ -60,12 +70,14 @@ class Choice(FrozenColumns):
         Raises:
             InvalidPlan: a name is unknown, or appears twice.
         """
-        return cls(_named("saved", plan.saved, about), _named("recomputed", plan.recomputed, about))
+        labels = ("saved", "recomputed", "offloaded")
+        return cls(*(_named(label, getattr(plan, label), about) for label in labels))
 
     @cached_property
     def key(self) -> bytes:
         """The decisions in few bytes: equal for equal choices."""
-        return np.packbits([self.saved, self.recomputed]).tobytes()
+        masks = [self.saved, self.recomputed]
+        return np.packbits([*masks, self.offloaded] if some(self.offloaded) else masks).tobytes()
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Choice) and len(self.saved) == len(other.saved) and self.key == other.key
@@ -73,20 +85,33 @@ class Choice(FrozenColumns):
     def __hash__(self) -> int:
         return hash(self.key)
 
+    @cached_property
+    def on_device(self) -> BoolArray:
+        """(n,) the saved values that are not offloaded."""
+        return self.saved & ~self.offloaded if some(self.offloaded) else self.saved
+
     def cost(self, problem: Problem) -> int:
-        """What the choice costs, in the unit of the problem's prices."""
-        return int(problem.save_cost[self.saved].sum() + problem.recompute_cost[self.recomputed].sum())
+        """What the choice costs, in the unit of the problem's prices. What cannot be offloaded costs nothing there."""
+        copies = 0 if problem.offload is None else problem.offload.cost[self.offloaded].sum()
+        return int(problem.save_cost[self.on_device].sum() + problem.recompute_cost[self.recomputed].sum() + copies)
 
     def saved_bytes(self, problem: Problem) -> int:
-        """How many bytes the saved values take, each counted by itself."""
-        return int(problem.save_bytes[self.saved].sum())
+        """How many bytes the saved values take on the device, each counted by itself."""
+        return int(problem.save_bytes[self.on_device].sum())
+
+    def host_bytes(self, problem: Problem) -> int:
+        """How many bytes the offloaded values take on the host, each counted by itself."""
+        return int(problem.save_bytes[self.offloaded].sum())
 
     def plan(self, about: Problem | Graph) -> Plan:
         """The same by name, in the order of the values, with a note of the graph."""
-        saved: list[int] = np.flatnonzero(self.saved).tolist()
-        recomputed: list[int] = np.flatnonzero(self.recomputed).tolist()
         names = about.names
-        return Plan(tuple([names[i] for i in saved]), tuple([names[i] for i in recomputed]), about.signature)
+
+        def named(mask: BoolArray) -> tuple[str, ...]:
+            positions: list[int] = np.flatnonzero(mask).tolist()
+            return tuple([names[i] for i in positions])
+
+        return Plan(named(self.saved), named(self.recomputed), about.signature, named(self.offloaded))
 
 
 def _named(label: str, names: tuple[str, ...], about: Problem | Graph) -> BoolArray:

@@ -27,13 +27,14 @@ def write_dimacs(problem: Problem, path: Path) -> None:
     """Writes a problem as a DIMACS maximum flow; the same one always gives the same bytes.
 
     Raises:
-        UnsupportedProblem: the problem has a budget, which no cut can state.
+        UnsupportedProblem: the problem has a budget, which no cut can state, or values can be offloaded.
         Infeasible: the bans leave no plan.
     """
     if problem.budget_bytes is not None:
         raise UnsupportedProblem(
             f"a maximum flow cannot state a budget ({problem.budget_bytes} bytes); write MPS or JSON, or drop it"
         )
+    problem.require_two_choices("the DIMACS file")
     rules = forced(problem)
     check_feasible(problem, rules)
     with path.open("w", encoding="ascii", newline="\n") as file:

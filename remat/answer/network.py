@@ -13,6 +13,10 @@ Infinite arcs at the terminals are contracted, which changes no finite cut and r
 network: `in(v)` is the source where v cannot be recomputed, `out(v)` is the sink where v is needed.
 A value that the backward pass neither needs nor could recompute anything from, like most outputs of a model, has no
 arcs.
+
+Where v can be offloaded, too, saving it is the cheaper of the two: `in(v) -> out(v)` has the capacity
+min(save_cost, offload cost). With a price on memory, bytes on the device count in the first, and not in the
+second. So the third choice is made before the cut, and the cut and its proof stay what they are.
 """
 
 from __future__ import annotations
@@ -176,6 +180,8 @@ class Reduction:
         unit: what one unit of the network's capacity weighs.
         base: weight of the values that every plan saves; they are not in the network.
         in_vertex, out_vertex: (n,) the two vertices of each value.
+        offloaded: (n,) the values that are offloaded if they are saved: it weighs less, or as much and the
+            tiebreaks prefer it.
     """
 
     network: Network
@@ -183,6 +189,7 @@ class Reduction:
     base: int
     in_vertex: IntArray
     out_vertex: IntArray
+    offloaded: BoolArray
 
     @classmethod
     def of(cls, problem: Problem, weights: Weights = BY_COST, known: Forced | None = None) -> Reduction:
@@ -197,7 +204,8 @@ class Reduction:
             UnsupportedProblem: the weighed prices add up to 2**62 or more.
         """
         rules = known or forced(problem)
-        unit, save_weight, recompute_weight = _weighed(problem, weights)
+        terms = _Weighed.of(problem, weights)
+        unit, save_weight, recompute_weight = terms.unit, terms.save, terms.recompute
         n = len(problem)
         in_vertex = np.where(rules.stuck, SOURCE, np.arange(2, 2 + n))
         out_vertex = np.arange(2 + n, 2 + 2 * n)
@@ -218,10 +226,7 @@ class Reduction:
         save_price = np.where(unsaveable, infinity, save_weight)[split]
         can_save = ~unsaveable[split]
         unused, recomputed = np.zeros(len(u), np.int64), np.zeros(len(redo), np.int64)
-        if weights.cost:
-            saves, redoes = problem.save_bytes, recomputed
-        else:
-            saves, redoes = problem.save_cost, problem.recompute_cost[redo]
+        redoes = recomputed if weights.cost else problem.recompute_cost[redo]
         network = Network(
             num_vertices=2 + 2 * n,
             tails=np.concatenate([in_vertex[split], np.full(len(redo), SOURCE), out_vertex[u]]),
@@ -229,11 +234,12 @@ class Reduction:
             capacities=np.concatenate([save_price, recompute_weight[redo], np.full(len(u), infinity)]),
             infinity=infinity,
             tiebreaks=(
-                np.concatenate([np.where(can_save, saves[split], 0), redoes, unused]),
+                np.concatenate([np.where(can_save, terms.save_tie[split], 0), redoes, unused]),
                 np.concatenate([can_save.astype(np.int64), recomputed, unused]),
             ),
         )
-        return cls(network, unit, unit * int(save_weight[always].sum()), in_vertex, out_vertex)
+        base = unit * int(save_weight[always].sum())
+        return cls(network, unit, base, in_vertex, out_vertex, terms.offloaded)
 
     def choice(self, sink_side: BoolArray) -> Choice:
         """What a cut means, given (num_vertices,) its sink side.
@@ -241,7 +247,8 @@ class Reduction:
         The values whose in-out arc it cuts are saved; those with both vertices on the sink side are recomputed.
         """
         inside, outside = sink_side[self.in_vertex], sink_side[self.out_vertex]
-        return Choice(~inside & outside, inside & outside)
+        saved = ~inside & outside
+        return Choice(saved, inside & outside, saved & self.offloaded)
 
     def sink_side(self, choice: Choice) -> BoolArray:
         """(num_vertices,) the sink side of the cut that means this choice."""
@@ -252,12 +259,47 @@ class Reduction:
         return side
 
 
-def _weighed(problem: Problem, weights: Weights) -> tuple[int, IntArray, IntArray]:
-    """The unit, and in that unit (n,) what saving and what recomputing each value weighs."""
+@dataclass(frozen=True, eq=False)
+class _Weighed:
+    """What the choices weigh.
+
+    Attributes:
+        unit: what one unit of the columns weighs.
+        save: (n,) saving, on the device or on the host, whichever weighs less.
+        recompute: (n,) recomputing.
+        save_tie: (n,) the first tiebreak of saving: bytes on the device, or cost where bytes alone count.
+        offloaded: (n,) saving means offloading.
+    """
+
+    unit: int
+    save: IntArray
+    recompute: IntArray
+    save_tie: IntArray
+    offloaded: BoolArray
+
+    @classmethod
+    def of(cls, problem: Problem, weights: Weights) -> _Weighed:
+        unit, (save, recompute, *copies) = _in_units(problem, weights)
+        tie = problem.save_bytes if weights.cost else problem.save_cost
+        if problem.offload is None:
+            return cls(unit, save, recompute, tie, np.zeros(len(problem), np.bool_))
+        (host,) = copies
+        host_tie = 0 if weights.cost else problem.offload.cost
+        better = (host < save) | (host == save) & (host_tie < tie)
+        offloaded = better & ~problem.offload.banned.mask & ~problem.cannot_save.mask
+        return cls(unit, np.where(offloaded, host, save), recompute, np.where(offloaded, host_tie, tie), offloaded)
+
+
+def _in_units(problem: Problem, weights: Weights) -> tuple[int, tuple[IntArray, ...]]:
+    """The unit, and in that unit (n,) what saving, recomputing and, if that can be, offloading each value weighs."""
+    costs = [problem.save_cost, problem.recompute_cost]
+    if problem.offload is not None:
+        costs.append(problem.offload.cost)
     if weights == BY_COST:
-        return 1, problem.save_cost, problem.recompute_cost
-    costs, sizes = (problem.save_cost, problem.recompute_cost), (problem.save_bytes,)
-    cost_unit, byte_unit = (max(math.gcd(*map(int, map(np.gcd.reduce, columns))), 1) for columns in (costs, sizes))
+        return 1, tuple(costs)
+    cost_unit, byte_unit = (
+        max(math.gcd(*map(int, map(np.gcd.reduce, columns))), 1) for columns in (costs, [problem.save_bytes])
+    )
     unit = math.gcd(weights.cost * cost_unit, weights.byte * byte_unit)
     cost, byte = weights.cost * cost_unit // unit, weights.byte * byte_unit // unit
     total = cost * sum(int(column.sum()) for column in costs) // cost_unit
@@ -266,5 +308,5 @@ def _weighed(problem: Problem, weights: Weights) -> tuple[int, IntArray, IntArra
         raise UnsupportedProblem(
             f"costs and bytes weighed {weights.cost} : {weights.byte} add up to {total}, but must stay below 2**62"
         )
-    save = cost * (problem.save_cost // cost_unit) + byte * (problem.save_bytes // byte_unit)
-    return unit, save, cost * (problem.recompute_cost // cost_unit)
+    save, *others = (cost * (column // cost_unit) for column in costs)
+    return unit, (save + byte * (problem.save_bytes // byte_unit), *others)

@@ -8,6 +8,7 @@ import json
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from remat.errors import InvalidOption, InvalidPlan
 from remat.facts.columns import name_column
@@ -15,7 +16,9 @@ from remat.facts.given import checked_path
 from remat.facts.graph import Graph, checked_graph
 from remat.facts.json_file import read_document, write_document
 
-_FORMAT, _VERSION = "remat.plan", 1
+_FORMAT = "remat.plan"
+_VERSION, _WITH_OFFLOADED = 1, 2
+"""Of the files. A plan that offloads nothing is written as before there was a choice."""
 _SHOWN = 12
 
 
@@ -30,14 +33,16 @@ class Plan:
         recomputed: names, in graph order.
         graph: `Graph.signature` of the graph that the plan was made for, if known: plans of `solve`,
             `choose` and searches have it. The decisions are what makes two plans equal.
+        offloaded: names of those saved values that wait in the host's memory, in graph order.
     """
 
     saved: tuple[str, ...]
     recomputed: tuple[str, ...]
     graph: tuple[str, ...] = field(default=(), compare=False)
+    offloaded: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        for label in ("saved", "recomputed", "graph"):
+        for label in ("saved", "recomputed", "graph", "offloaded"):
             object.__setattr__(self, label, name_column(f"Plan.{label}", getattr(self, label), InvalidPlan))
 
     def made_for(self, graph: Graph) -> Plan:
@@ -69,21 +74,25 @@ class Plan:
     @cached_property
     def digest(self) -> str:
         """A stable hash of the decisions: the same on every machine, in whatever order they are listed."""
-        return hashlib.sha256(json.dumps([sorted(self.saved), sorted(self.recomputed)]).encode()).hexdigest()
+        decisions = [self.saved, self.recomputed, *([self.offloaded] if self.offloaded else [])]
+        return hashlib.sha256(json.dumps([sorted(names) for names in decisions]).encode()).hexdigest()
 
     def __repr__(self) -> str:
-        return f"<Plan {self.digest[:10]}: {len(self.saved)} saved, {len(self.recomputed)} recomputed>"
+        host = f" ({len(self.offloaded)} on the host)" if self.offloaded else ""
+        return f"<Plan {self.digest[:10]}: {len(self.saved)} saved{host}, {len(self.recomputed)} recomputed>"
 
     def save(self, path: str | Path) -> None:
         """Writes the plan as JSON, gzipped if the name ends in ".gz"."""
-        document = {
+        document: dict[str, Any] = {
             "format": _FORMAT,
-            "version": _VERSION,
+            "version": _WITH_OFFLOADED if self.offloaded else _VERSION,
             "digest": self.digest,
             "saved": self.saved,
             "recomputed": self.recomputed,
             "graph": self.graph,
         }
+        if self.offloaded:
+            document["offloaded"] = self.offloaded
         write_document(document, checked_path(path), indent=1)
 
     @classmethod
@@ -94,14 +103,19 @@ class Plan:
             InvalidPlan: not a plan file, of a newer version, or altered since it was written.
         """
         fields = read_document(checked_path(path), _FORMAT, InvalidPlan)
-        if fields.get("version") != _VERSION:
-            raise InvalidPlan(f"{path}: version {fields.get('version')!r}, but this remat reads {_VERSION}")
+        labels = ["saved", "recomputed", "graph"]
+        if fields.get("version") == _WITH_OFFLOADED:
+            labels.append("offloaded")
+        elif fields.get("version") != _VERSION:
+            raise InvalidPlan(
+                f"{path}: version {fields.get('version')!r}, but this remat reads {_VERSION} and {_WITH_OFFLOADED}"
+            )
         if "graph" not in fields:
             raise InvalidPlan(f"{path}: written before plans noted the graph that they are for; solve that graph again")
-        for key in ("saved", "recomputed", "graph"):
+        for key in labels:
             if not isinstance(fields.get(key), list):
                 raise InvalidPlan(f'{path}: "{key}" must be a list of names, got {fields.get(key)!r}')
-        plan = cls(*(tuple(map(str, fields[key])) for key in ("saved", "recomputed", "graph")))
+        plan = cls(*(tuple(map(str, fields[key])) for key in labels))
         if plan.digest != fields.get("digest"):
             raise InvalidPlan(f"{path}: the digest does not match the content; the file was altered")
         return plan

@@ -26,6 +26,7 @@ class Feature(Enum):
     """What a problem, or a caller, may ask of a solver. The value says it in words."""
 
     BUDGET = "a byte budget"
+    OFFLOAD = "offloading"
     TIME_LIMIT = "a time limit"
 
 
@@ -78,7 +79,11 @@ class Solver(ABC):
         self.check_installed()
         if time_limit_s is not None and not _is_positive(time_limit_s):
             raise InvalidOption(f"time_limit_s must be a positive number of seconds, got {time_limit_s!r}")
-        asked = {Feature.BUDGET: problem.budget_bytes is not None, Feature.TIME_LIMIT: time_limit_s is not None}
+        asked = {
+            Feature.BUDGET: problem.budget_bytes is not None,
+            Feature.OFFLOAD: problem.offload is not None,
+            Feature.TIME_LIMIT: time_limit_s is not None,
+        }
         for feature, wanted in asked.items():
             if wanted and feature not in self.features:
                 raise UnsupportedProblem(
@@ -123,6 +128,8 @@ class FlowSolver(Solver):
     plan. Ties are broken exactly, without scaling weights into the prices, by further flows over
     the set of minimum cuts (`Network.face`).
     """
+
+    features: ClassVar[frozenset[Feature]] = frozenset({Feature.OFFLOAD})
 
     @abstractmethod
     def _max_flow(self, network: Network) -> tuple[IntArray, Sides | None]:

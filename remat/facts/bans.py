@@ -23,8 +23,8 @@ from remat.facts.columns import (
 )
 
 
-def cannot_be(done: Literal["saved", "recomputed"], reason: str) -> str:
-    """Says why a value is never saved, or never recomputed: the one place where a message takes these words from."""
+def cannot_be(done: Literal["saved", "recomputed", "offloaded"], reason: str) -> str:
+    """Says why a value is never saved, recomputed or offloaded: here alone messages take these words from."""
     return f"cannot be {done} ({reason})"
 
 

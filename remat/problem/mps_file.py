@@ -26,7 +26,12 @@ from remat.problem.problem import Problem
 
 
 def write_mps(problem: Problem, path: Path) -> None:
-    """Writes a problem as free MPS; the same one always gives the same bytes."""
+    """Writes a problem as free MPS; the same one always gives the same bytes.
+
+    Raises:
+        UnsupportedProblem: values can be offloaded.
+    """
+    problem.require_two_choices("the MPS file")
     with path.open("w", encoding="ascii", newline="\n") as file:
         file.writelines(f"{line}\n" for line in _lines(problem))
 

@@ -10,6 +10,14 @@ in the backward pass", and `a_v`, "v is recomputed there". A value is saved wher
                 b_v  = a_v            where v cannot be saved
                 a_v  = 0              where v cannot be recomputed
                 sum save_bytes[v] * (b_v - a_v) <= budget_bytes     (only with a budget)
+
+Where there is a host to offload to, a third binary `h_v` says "v is saved, and waits there" (`remat.problem.offload`):
+
+    minimize    ... + sum (offload.cost[v] - save_cost[v]) * h_v
+    subject to  ...
+                h_v <= b_v - a_v      for every value v
+                h_v  = 0              where v cannot be offloaded
+                sum save_bytes[v] * (b_v - a_v - h_v) <= budget_bytes
 """
 
 from __future__ import annotations
@@ -24,7 +32,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from remat.errors import InvalidProblem
+from remat.errors import InvalidProblem, UnsupportedProblem
 from remat.facts.bans import Bans
 from remat.facts.columns import (
     LARGEST_TOTAL,
@@ -40,6 +48,7 @@ from remat.facts.columns import (
 from remat.facts.given import checked_path, listed
 from remat.facts.json_file import write_document
 from remat.facts.uses import check_uses, operands_of
+from remat.problem.offload import Offload
 from remat.problem.problem_file import problem_document, read_columns
 
 _COSTS = ("save_cost", "recompute_cost", "save_bytes")
@@ -56,7 +65,8 @@ class Problem(FrozenColumns):
         producers, consumers: (m,) the two ends of each use; producer < consumer.
         needed: (n,) values that must be available in the backward pass.
         cannot_save, cannot_recompute: what is forbidden, with reasons.
-        budget_bytes: the most bytes that may be saved, or None.
+        budget_bytes: the most bytes that may be saved, or None. What is offloaded does not count.
+        offload: what offloading costs; None if nothing can be offloaded.
         signature: that of the graph which the problem is about, for its plans to carry; empty if there is none.
         places: where each value comes from, for messages (`remat.Graph.places`). Left out: "" everywhere.
 
@@ -77,6 +87,7 @@ class Problem(FrozenColumns):
     budget_bytes: int | None = None
     signature: tuple[str, ...] = ()
     places: tuple[str, ...] = ()
+    offload: Offload | None = None
 
     def __post_init__(self) -> None:
         for name in ("names", "signature"):
@@ -105,6 +116,7 @@ class Problem(FrozenColumns):
         cannot_save: Bans,
         cannot_recompute: Bans,
         budget_bytes: int | None,
+        offload: Offload | None = None,
     ) -> Problem:
         """The same values and uses under other terms. Only those are checked: it takes half as long as a new one."""
         n = len(self)
@@ -114,6 +126,7 @@ class Problem(FrozenColumns):
             "cannot_save": cannot_save,
             "cannot_recompute": cannot_recompute,
             "budget_bytes": budget_bytes,
+            "offload": offload,
         }
         problem = object.__new__(type(self))  # `copy.copy` takes as long as the checks
         vars(problem).update(vars(self) | terms)
@@ -133,6 +146,7 @@ class Problem(FrozenColumns):
         cannot_save: Mapping[int, str] | None = None,
         cannot_recompute: Mapping[int, str] | None = None,
         budget_bytes: int | None = None,
+        offload_cost: Sequence[float] | None = None,
     ) -> Problem:
         """A problem from plain lists, with values known by position.
 
@@ -145,6 +159,7 @@ class Problem(FrozenColumns):
             names: "v0", "v1", ... when left out.
             cannot_save, cannot_recompute: position -> reason.
             budget_bytes: the most bytes that may be saved.
+            offload_cost: price of offloading each saved value; `inf` forbids. Nothing can be offloaded when left out.
 
         >>> chain = Problem.of([4, 2, 9], edges=[(0, 1), (1, 2)], needed=[2], cannot_recompute={0: "input"})
         >>> chain
@@ -158,6 +173,10 @@ class Problem(FrozenColumns):
         save, no_save = _split_infinite(save_cost, "save_cost", cannot_save)
         redo = [0] * n if recompute_cost is None else listed("recompute_cost", recompute_cost, InvalidProblem)
         recompute, no_recompute = _split_infinite(redo, "recompute_cost", cannot_recompute)
+        offload = None
+        if offload_cost is not None:
+            copies = listed("offload_cost", offload_cost, InvalidProblem)
+            offload = Offload(*_split_infinite(copies, "offload_cost", None))
         ends = _pairs(listed("edges", edges, InvalidProblem))
         need = np.zeros(n, np.bool_)
         for v in listed("needed", needed, InvalidProblem):
@@ -174,6 +193,7 @@ class Problem(FrozenColumns):
             cannot_save=no_save,
             cannot_recompute=no_recompute,
             budget_bytes=budget_bytes,
+            offload=offload,
         )
 
     def __len__(self) -> int:
@@ -181,7 +201,14 @@ class Problem(FrozenColumns):
 
     def __repr__(self) -> str:
         budget = "" if self.budget_bytes is None else f", budget {self.budget_bytes} bytes"
-        return f"<Problem: {len(self)} values, {len(self.producers)} uses, {int(self.needed.sum())} needed{budget}>"
+        host = "" if self.offload is None else f", {len(self) - int(self.offload.banned.mask.sum())} can be offloaded"
+        facts = f"{len(self)} values, {len(self.producers)} uses, {int(self.needed.sum())} needed"
+        return f"<Problem: {facts}{host}{budget}>"
+
+    def require_two_choices(self, what: str) -> None:
+        """Raises `UnsupportedProblem`, which begins with `what`, if values can be offloaded."""
+        if self.offload is not None:
+            raise UnsupportedProblem(f"{what} states two choices, save or recompute, but here values can be offloaded")
 
     @cached_property
     def index(self) -> dict[str, int]:
@@ -260,6 +287,11 @@ def _check_terms(problem: Problem) -> None:
                 f"Problem.{label}[{problem.names[i]!r}] must be a non-negative integer, got {int(column[i])}"
             )
     total = sum(float(getattr(problem, label).sum(dtype=np.float64)) for label in ("save_cost", "recompute_cost"))
+    offload = problem.offload
+    if offload is not None:
+        if type(offload) is not Offload or len(offload) != n:
+            raise InvalidProblem(f"Problem.offload must be remat.Offload of {n} values or None, got {offload!r}")
+        total += float(offload.cost.sum(dtype=np.float64))
     total = max(total, float(problem.save_bytes.sum(dtype=np.float64)))
     if total >= LARGEST_TOTAL:
         raise InvalidProblem(

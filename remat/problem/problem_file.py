@@ -68,7 +68,11 @@ def problem_document(
         about: where the problem comes from.
         budgets: limits to choose from; the one of the problem, if any, when left out.
         memory: what a simulation of the peak needs (`remat.predict.memory.stated`).
+
+    Raises:
+        UnsupportedProblem: values can be offloaded.
     """
+    problem.require_two_choices("version 1 of the file")
     if budgets is None:
         budgets = [] if problem.budget_bytes is None else [Budget("saved", "saved", problem.budget_bytes)]
     bans = {label: cast(Bans, getattr(problem, label)) for label in _BANS}

@@ -15,6 +15,7 @@ from remat.errors import CertificateRejected, InvalidPlan, InvalidProblem, Unsup
 from remat.facts.bans import Bans, cannot_be
 from remat.facts.columns import LARGEST_TOTAL, BoolArray, IntArray, is_frozen, name_column, some
 from remat.problem.feasibility import Forced, forced
+from remat.problem.offload import Offload
 from remat.problem.problem import Problem
 from remat.problem.weights import BY_COST, Weights
 from remat.words import placed
@@ -26,15 +27,16 @@ def check_plan(problem: Problem, plan: Plan) -> int:
     """Checks that a plan is legal and returns what it costs, in time linear in the graph.
 
     A plan is legal if everything needed is available, everything recomputed has its arguments
-    available, no ban is broken, and the saved bytes fit the budget. As values are in topological
-    order, that is enough for the backward pass to compute all it needs.
+    available, only what is saved is offloaded, no ban is broken, and the bytes saved on the device
+    fit the budget. As values are in topological order, that is enough for the backward pass to
+    compute all it needs.
 
     Raises:
         InvalidPlan: naming every broken rule, with up to five values each.
     """
     check_is_problem(problem)
     choice = Choice.from_plan(problem, checked_plan(plan))
-    saved, recomputed = choice.saved, choice.recomputed
+    saved, recomputed, offload = choice.saved, choice.recomputed, problem.offload
     available = saved | recomputed
     producers, consumers = problem.producers, problem.consumers
     starved = np.zeros(len(problem), np.bool_)
@@ -43,11 +45,15 @@ def check_plan(problem: Problem, plan: Plan) -> int:
         "both saved and recomputed": saved & recomputed,
         "needed by the backward pass, but neither saved nor recomputed": problem.needed & ~available,
         "recomputed from a value that is not available": starved,
+        "offloaded, but not saved": choice.offloaded & ~saved,
     }
     for reason, who in problem.cannot_save.by_reason(saved):
         broken[f"{cannot_be('saved', reason)}, but is"] = who
     for reason, who in problem.cannot_recompute.by_reason(recomputed):
         broken[f"{cannot_be('recomputed', reason)}, but is"] = who
+    no_host = Bans.none(len(problem)).also(np.ones(len(problem), np.bool_), "the problem has no host to offload to")
+    for reason, who in (no_host if offload is None else offload.banned).by_reason(choice.offloaded):
+        broken[f"{cannot_be('offloaded', reason)}, but is"] = who
     complaints = [f"{what}: {_named(problem, who)}" for what, who in broken.items() if some(who)]
     saved_bytes = choice.saved_bytes(problem)
     if problem.budget_bytes is not None and saved_bytes > problem.budget_bytes:
@@ -121,8 +127,15 @@ def _as_it_is(problem: Problem) -> Problem:
     bans: dict[str, Any] = {"cannot_save": problem.cannot_save, "cannot_recompute": problem.cannot_recompute}
     for label, column in bans.items():
         if type(column) is Bans:
-            bans[label] = Bans(np.array(column.codes), column.reasons)  # codes that are frozen would not be checked
-    return replace(problem, **bans)
+            bans[label] = _checked_again(column)
+    offload = problem.offload
+    if type(offload) is Offload and type(offload.banned) is Bans:
+        offload = replace(offload, banned=_checked_again(offload.banned))
+    return replace(problem, **bans, offload=offload)
+
+
+def _checked_again(bans: Bans) -> Bans:
+    return Bans(np.array(bans.codes), bans.reasons)  # codes that are frozen would not be checked
 
 
 def check_is_problem(problem: object) -> None:
@@ -209,7 +222,7 @@ def _check_exact(solution: object) -> None:
         if part is not None:
             _check_type(label, part, kind)
     if plan is not None:
-        for label in ("saved", "recomputed"):
+        for label in ("saved", "recomputed", "offloaded"):
             _check_type(f"Plan.{label}", getattr(plan, label), tuple)
             name_column(f"Plan.{label}", getattr(plan, label), InvalidPlan)
 

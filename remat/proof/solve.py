@@ -94,7 +94,8 @@ def _default_solver(problem: Problem) -> str:
 
 def _is_within(problem: Problem, largest: int | None) -> bool:
     """Says if prices, and the bytes and values that break ties, add up to what a solver can count."""
-    totals = (problem.save_cost, problem.recompute_cost, problem.save_bytes)
+    copies = () if problem.offload is None else (problem.offload.cost,)
+    totals = (problem.save_cost, problem.recompute_cost, problem.save_bytes, *copies)
     return largest is None or sum(int(prices.sum()) for prices in totals) + len(problem) <= largest
 
 
@@ -106,6 +107,9 @@ def _copy(problem: Problem) -> Problem:
     own = _twin(problem)
     vars(own).pop("index", None)  # a dictionary
     vars(own).update(cannot_save=_twin(own.cannot_save), cannot_recompute=_twin(own.cannot_recompute))
+    if own.offload is not None:
+        vars(own)["offload"] = offload = _twin(own.offload)
+        vars(offload)["banned"] = _twin(offload.banned)
     return own
 
 

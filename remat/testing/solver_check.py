@@ -26,12 +26,13 @@ def check_solver(solver: type[Solver] | Solver, *, max_examples: int = 100) -> N
     - Its plans are legal and cost what it says; its proofs hold (`remat.proof.certify`).
     - If it is `exact`, no plan is cheaper than its own; in any case a bound is a bound, and
       OPTIMAL is said of optimal plans only. INFEASIBLE is said where there is no plan.
+    - So it is with a host to offload to, if it declares that.
     - It takes what it declares (`features`, `largest_capacity`, `max_values`), refuses the rest
       with `UnsupportedProblem`, and returns the same plan for the same problem.
 
     Args:
         solver: a class, checked with its default options, or a configured instance.
-        max_examples: problems to draw, with a budget and without each.
+        max_examples: problems to draw, with a budget and without, with offloading and without, each.
 
     Raises:
         AssertionError: what is wrong, and with which problem, as code that rebuilds it.
@@ -40,8 +41,9 @@ def check_solver(solver: type[Solver] | Solver, *, max_examples: int = 100) -> N
     require_options(chosen)
     require(hashes(chosen), f"{chosen!r} must be hashable, by its options")
     size = min(chosen.max_values or 8, 8)
-    for budget in (False, True):
-        drawn = problems(min_values=min(2, size), max_values=size, budget=budget, feasible=None)
+    for offload, budget in product((False, True), repeat=2):
+        largest = size if not offload else min(size, 6)  # of three choices each, all plans are tried
+        drawn = problems(min_values=min(2, size), max_values=largest, budget=budget, offload=offload, feasible=None)
         for_all(drawn, max_examples, chosen, lambda problem: _check_answer(chosen, problem))
     if size >= 4:
         for_all(st.sampled_from(_crossings()), 24, chosen, lambda problem: _check_answer(chosen, problem))
@@ -52,9 +54,11 @@ def check_solver(solver: type[Solver] | Solver, *, max_examples: int = 100) -> N
 
 
 def _check_answer(solver: Solver, problem: Problem) -> None:
-    if problem.budget_bytes is not None and Feature.BUDGET not in solver.features:
-        require(_refuses(solver, problem), f"{solver!r} must refuse a budget with UnsupportedProblem")
-        return
+    asked = {Feature.BUDGET: problem.budget_bytes is not None, Feature.OFFLOAD: problem.offload is not None}
+    for feature, wanted in asked.items():
+        if wanted and feature not in solver.features:
+            require(_refuses(solver, problem), f"{solver!r} must refuse {feature.value} with UnsupportedProblem")
+            return
     best = _cheapest(problem)
     try:
         first, again = (solve(dataclasses.replace(problem), solver, throw=False) for _ in range(2))
@@ -109,15 +113,20 @@ def _check_claims(solver: Solver, problem: Problem, answer: Solution, best: int 
 def _cheapest(problem: Problem) -> int | None:
     """Finds the least cost of any plan, by looking at all of them; None if there is none."""
     costs: list[int] = []
+    can_offload = np.zeros(len(problem), np.bool_) if problem.offload is None else ~problem.offload.banned.mask
     options = [(False,) if banned else (False, True) for banned in problem.cannot_recompute.mask.tolist()]
     for flags in product(*options):
         recomputed = np.array(flags, np.bool_)
         saved = problem.needed.copy()
         saved[problem.producers[recomputed[problem.consumers]]] = True
-        choice = Choice(saved & ~recomputed, recomputed)
-        fits = problem.budget_bytes is None or choice.saved_bytes(problem) <= problem.budget_bytes
-        if fits and not (choice.saved & problem.cannot_save.mask).any():
-            costs.append(choice.cost(problem))
+        saved &= ~recomputed
+        if (saved & problem.cannot_save.mask).any():
+            continue
+        hosts = saved & can_offload
+        for hosted in product(*[(False, True) if host else (False,) for host in hosts.tolist()]):
+            choice = Choice(saved, recomputed, np.array(hosted, np.bool_))
+            if problem.budget_bytes is None or choice.saved_bytes(problem) <= problem.budget_bytes:
+                costs.append(choice.cost(problem))
     return min(costs, default=None)
 
 
@@ -131,7 +140,8 @@ def _refuses(solver: Solver, problem: Problem, time_limit_s: float | None = None
 
 def _is_large(solver: Solver, problem: Problem) -> bool:
     """Says if the prices, or the bytes that break ties, may be beyond `largest_capacity`."""
-    prices = np.concatenate([problem.save_cost, problem.recompute_cost])
+    copies = [] if problem.offload is None else [problem.offload.cost]
+    prices = np.concatenate([problem.save_cost, problem.recompute_cost, *copies])
     units = int(prices.sum()) // max(int(np.gcd.reduce(prices)), 1)
     return solver.largest_capacity is not None and max(units, int(problem.save_bytes.sum())) >= solver.largest_capacity
 

@@ -38,6 +38,7 @@ def problems(
     min_values: int = 2,
     max_values: int = 12,
     budget: bool = False,
+    offload: bool = False,
     feasible: bool | None = True,
     largest: int = LARGEST,
 ) -> Problem:
@@ -47,6 +48,7 @@ def problems(
         draw: supplied by Hypothesis.
         min_values, max_values: how many values.
         budget: with a byte budget.
+        offload: with a host to offload to.
         feasible: True draws only problems that have a plan, None draws any. A plan is made, not
             waited for: a ban that rules out every plan is lifted, a budget is raised.
         largest: the largest finite price or size. A problem's own largest is drawn first, so
@@ -57,6 +59,7 @@ def problems(
     columns = st.lists(st.tuples(price, price, st.sampled_from(_BANS), st.booleans()), min_size=n, max_size=n)
     rows = draw(columns)
     sizes = draw(st.none() | st.lists(price, min_size=n, max_size=n))
+    copies = draw(st.lists(st.one_of(st.none(), price, price, price), min_size=n, max_size=n)) if offload else None
     problem = Problem.of(
         [inf if "save" in ban else save for save, _, ban, _ in rows],
         edges=draw(dags(n)),
@@ -64,6 +67,7 @@ def problems(
         recompute_cost=[recompute for _, recompute, _, _ in rows],
         save_bytes=sizes,
         cannot_recompute={v: "random" for v, row in enumerate(rows) if "recompute" in row[2]},
+        offload_cost=None if copies is None else [inf if copy is None else copy for copy in copies],
     )
     if feasible:
         victims = forced(problem).lost & problem.needed

@@ -48,13 +48,18 @@ def _code(about: object) -> str:
         return f"{about!r} with {', '.join(f'{about.names[u]} -> {about.names[v]}' for u, v in uses)}"
     if not isinstance(about, Problem):
         return repr(about)
+    offload = ""
+    if about.offload is not None:
+        banned = about.offload.banned.mask.tolist()
+        costs = ["inf" if no else str(cost) for cost, no in zip(about.offload.cost.tolist(), banned, strict=True)]
+        offload = f", offload_cost=[{', '.join(costs)}]"
     return (
         f"Problem.of({about.save_cost.tolist()}, "
         f"edges={list(zip(about.producers.tolist(), about.consumers.tolist(), strict=True))}, "
         f"needed={np.flatnonzero(about.needed).tolist()}, "
         f"recompute_cost={about.recompute_cost.tolist()}, save_bytes={about.save_bytes.tolist()}, "
         f"cannot_save={about.cannot_save.as_dict()}, cannot_recompute={about.cannot_recompute.as_dict()}, "
-        f"budget_bytes={about.budget_bytes})"
+        f"budget_bytes={about.budget_bytes}{offload})"
     )
 
 

@@ -1,0 +1,197 @@
+"""The third choice: what is saved may wait on the host."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from math import inf
+from pathlib import Path
+
+import numpy as np
+import pytest
+from depth import drawn
+from helpers import EXACT, FLOW, each, largest_price, most_values
+from hypothesis import given
+from hypothesis import strategies as st
+
+from remat import (
+    Bans,
+    Feature,
+    Infeasible,
+    InvalidPlan,
+    InvalidProblem,
+    Offload,
+    Plan,
+    Problem,
+    Solver,
+    UnsupportedProblem,
+    check_plan,
+    solve,
+)
+from remat.answer.dimacs_file import write_dimacs
+from remat.problem.mps_file import write_mps
+from remat.proof.budget import flow_solver
+from remat.proof.hull import Hull
+from remat.testing import problems
+from solvers import Exhaustive
+
+TAKES = [solver for solver in EXACT if Feature.OFFLOAD in solver.features]
+WITHIN = [solver for solver in TAKES if Feature.BUDGET in solver.features]
+
+
+def chain(**said: object) -> Problem:
+    """x (an input) -> y -> z; the backward pass needs y and z."""
+    lists = {"save_cost": [0, 0, 0], "recompute_cost": [0, 9, 9], "save_bytes": [8, 8, 8], "offload_cost": [inf, 5, 20]}
+    return Problem.of(edges=[(0, 1), (1, 2)], needed=[1, 2], cannot_recompute={0: "an input"}, **(lists | said))  # type: ignore[arg-type]
+
+
+def test_every_solver_of_this_package_takes_the_third_choice() -> None:
+    assert TAKES == EXACT
+
+
+@each(TAKES)
+@drawn(300)
+@given(data=st.data())
+def test_agrees_with_enumeration(solver: Solver, data: st.DataObject) -> None:
+    most = min(most_values(solver, 7), 7)
+    problem = data.draw(problems(max_values=most, offload=True, largest=largest_price(solver, 3 * most)))
+    assert solve(problem, "exhaustive").objective == solve(problem, solver).objective
+
+
+@each(WITHIN)
+@drawn(300)
+@given(data=st.data())
+def test_agrees_with_enumeration_within_a_budget(solver: Solver, data: st.DataObject) -> None:
+    problem = data.draw(problems(max_values=7, budget=True, offload=True, largest=largest_price(solver, 21)))
+    assert solve(problem, "exhaustive").objective == solve(problem, solver).objective
+
+
+@drawn(50)
+@given(problems(min_values=12, max_values=40, offload=True, largest=2**20))
+def test_a_minimum_cut_costs_what_the_integer_program_does(problem: Problem) -> None:
+    solution = solve(problem, flow_solver())
+    assert solution.is_proven
+    assert solve(problem, "pulp").objective == solution.objective
+
+
+@each(FLOW)
+@drawn(200)
+@given(data=st.data())
+def test_every_flow_solver_finds_the_same_plan(solver: Solver, data: st.DataObject) -> None:
+    problem = data.draw(problems(max_values=12, offload=True, largest=largest_price(solver, 36)))
+    assert solve(problem, "networkx").plan == solve(problem, solver).plan
+
+
+@drawn(100)
+@given(problems(max_values=12) | problems(max_values=12, budget=True))
+def test_a_host_that_nothing_can_go_to_changes_nothing(problem: Problem) -> None:
+    nowhere = Bans.none(len(problem)).also(np.ones(len(problem), np.bool_), "too far")
+    hosted = replace(problem, offload=Offload(np.zeros(len(problem), np.int64), nowhere))
+    for solver in ("ortools",) if problem.budget_bytes is None else ("cpsat", "lagrangian", "pulp"):
+        first, second = solve(problem, solver), solve(hosted, solver)
+        assert (first.plan, first.termination) == (second.plan, second.termination)
+
+
+@drawn(60)
+@given(problems(max_values=7, offload=True, largest=100))
+def test_the_hull_lies_below_every_plan_and_its_corners_are_plans(problem: Problem) -> None:
+    hull = Hull(problem, flow_solver())
+    edges = hull.edges()
+    corners = {hull.smallest, hull.cheapest, *(end for edge in edges for end in (edge.left, edge.right))}
+    for corner in corners:
+        within = replace(problem, budget_bytes=corner.saved_bytes)
+        assert corner.cost == check_plan(within, corner.choice.plan(problem)) == solve(within, "exhaustive").objective
+    for edge in edges:
+        for budget in range(edge.left.saved_bytes, edge.right.saved_bytes, 1 + edge.right.saved_bytes // 10):
+            best = solve(replace(problem, budget_bytes=budget), "exhaustive").objective
+            assert best is not None
+            assert edge.bound(budget) <= best
+
+
+@pytest.mark.parametrize(
+    ("budget", "saved", "offloaded", "cost"),
+    [(16, ("y", "z"), (), 0), (8, ("y", "z"), ("y",), 5), (0, ("y",), ("y",), 14)],
+)
+def test_what_no_longer_fits_goes_where_it_costs_least(
+    budget: int, saved: tuple[str, ...], offloaded: tuple[str, ...], cost: int
+) -> None:
+    """With all of the device; with room for one, where offloading y is cheaper than z or recomputing; with none."""
+    problem = chain(names=("x", "y", "z"), budget_bytes=budget)
+    for solver in (*WITHIN, "portfolio"):
+        solution = solve(problem, solver)
+        assert solution.plan is not None
+        assert (solution.plan.saved, solution.plan.offloaded, solution.objective) == (saved, offloaded, cost)
+
+
+def test_a_plan_with_offloaded_values_travels(tmp_path: Path) -> None:
+    plan = Plan(("y", "z"), (), offloaded=("y",))
+    plan.save(tmp_path / "plan.json")
+    assert Plan.load(tmp_path / "plan.json") == plan
+    assert repr(plan).endswith("2 saved (1 on the host), 0 recomputed>")
+    assert plan.digest != Plan(("y", "z"), ()).digest
+
+
+def test_a_plan_of_two_choices_is_written_as_ever(tmp_path: Path) -> None:
+    Plan(("y",), ("z",)).save(tmp_path / "plan.json")
+    text = (tmp_path / "plan.json").read_text()
+    assert '"version": 1,' in text
+    assert "offloaded" not in text
+    assert Plan(("y",), ("z",)).digest == "d5e4df08d994bdb3d9b357500138caa251e1ed33883e7b04a3c5ae202e18a367"
+
+
+@pytest.mark.parametrize(
+    ("plan", "message"),
+    [
+        (Plan(("y",), ("z",), offloaded=("z",)), "offloaded, but not saved: 'z'"),
+        (Plan(("x", "y", "z"), (), offloaded=("x",)), r"cannot be offloaded \(its price is infinite\), but is: 'x'"),
+        (Plan(("y", "z"), ()), "saves 16 bytes, but the budget is 8"),
+        (Plan(("y", "z"), (), offloaded=("w",)), "Plan.offloaded names 'w', which is not a value"),
+    ],
+)
+def test_an_illegal_plan_is_refused(plan: Plan, message: str) -> None:
+    with pytest.raises(InvalidPlan, match=message):
+        check_plan(chain(names=("x", "y", "z"), budget_bytes=8), plan)
+
+
+def test_without_a_host_nothing_is_offloaded() -> None:
+    problem = chain(names=("x", "y", "z"), offload_cost=None)
+    with pytest.raises(
+        InvalidPlan, match=r"cannot be offloaded \(the problem has no host to offload to\), but is: 'y'"
+    ):
+        check_plan(problem, Plan(("y", "z"), (), offloaded=("y",)))
+
+
+def test_a_budget_that_offloading_cannot_meet_is_refused() -> None:
+    problem = chain(offload_cost=[0, inf, 0], recompute_cost=[0, inf, 9], budget_bytes=7)
+    with pytest.raises(Infeasible, match="every plan saves at least 8"):
+        solve(problem)
+
+
+@pytest.mark.parametrize(
+    ("cost", "message"),
+    [
+        ([1, 2], "Problem.offload must be remat.Offload of 3 values"),
+        ([1, 2, -3], "Offload.cost must not be negative, got -3"),
+        ([1, 2, 0.5], "whole numbers"),
+        ([2**62, 2**62, 0], r"Offload|add up to less than 2\*\*62"),
+    ],
+)
+def test_a_price_that_is_none_is_refused(cost: list[float], message: str) -> None:
+    with pytest.raises(InvalidProblem, match=message):
+        chain(offload_cost=cost)
+
+
+@pytest.mark.parametrize("write", [write_mps, write_dimacs, lambda problem, path: problem.save(path)])
+def test_files_of_two_choices_refuse_a_third(write: Callable[[Problem, Path], None], tmp_path: Path) -> None:
+    with pytest.raises(UnsupportedProblem, match="states two choices, save or recompute, but here values can be"):
+        write(chain(), tmp_path / "problem")
+
+
+def test_a_solver_says_what_it_does_not_take() -> None:
+    class Classic(Exhaustive):
+        features = frozenset({Feature.BUDGET})
+
+    with pytest.raises(UnsupportedProblem, match="does not support offloading"):
+        solve(chain(), Classic())
+    with pytest.raises(UnsupportedProblem, match="takes up to 10 values with offloading, got 11"):
+        solve(Problem.of([0] * 11, offload_cost=[0] * 11), "exhaustive")
