@@ -181,7 +181,7 @@ def test_a_price_that_is_none_is_refused(cost: list[float], message: str) -> Non
         chain(offload_cost=cost)
 
 
-@pytest.mark.parametrize("write", [write_mps, write_dimacs, lambda problem, path: problem.save(path)])
+@pytest.mark.parametrize("write", [write_mps, write_dimacs, Problem.save])
 def test_files_of_two_choices_refuse_a_third(write: Callable[[Problem, Path], None], tmp_path: Path) -> None:
     with pytest.raises(UnsupportedProblem, match="states two choices, save or recompute, but here values can be"):
         write(chain(), tmp_path / "problem")
