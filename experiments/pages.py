@@ -36,6 +36,8 @@ from experiments.bench import (
     newcomer,
     predictor_speed,
 )
+from experiments.benchmark.manifest import FOLDER
+from experiments.benchmark.page import markdown as benchmark_page
 from experiments.corpus import readme
 from experiments.paper.measure_table import written
 from experiments.paper.row_file import Rows
@@ -83,6 +85,7 @@ def pages(pictures: Path) -> Iterator[tuple[Path, str]]:
     for path in sorted((RESULTS / "paper").glob("*.json")):
         table: PaperTable = import_module(f"experiments.paper.{path.stem}").TABLE
         yield path.with_suffix(".md"), written(table, Rows.open(path, table.name), pictures)
+    yield RESULTS / "benchmark.md", benchmark_page(FOLDER)
     yield INSTANCES / "README.md", readme.markdown(Corpus.open(INSTANCES).entries)
 
 

@@ -1,0 +1,205 @@
+"""Makes and keeps the benchmark: `python -m experiments.benchmark run`, or one step of it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from experiments.benchmark import check, searching
+from experiments.benchmark.answers import Answer, Answers, Refused
+from experiments.benchmark.instances import Posed, found_budgets, peak_plans
+from experiments.benchmark.manifest import FOLDER, Manifest
+from experiments.benchmark.page import markdown
+from experiments.benchmark.release import write_release, wrong_files
+from remat import Corpus
+from remat.problem.problem_file import Budget
+from remat.words import near
+
+app = typer.Typer(no_args_is_help=True, help="Makes, answers, freezes and verifies the benchmark.")
+console = Console(soft_wrap=True)
+
+_Only = Annotated[list[str] | None, typer.Option(help="An instance; repeatable. All when left out.")]
+RESULTS = Path(__file__).parents[1] / "results"
+
+_Results = Annotated[Path, typer.Option(help="Folder for the page.")]
+_Folder = Annotated[Path, typer.Option(help="Of the release.")]
+
+
+@app.command()
+def pose(only: _Only = None, folder: _Folder = FOLDER) -> None:
+    """Freezes the budgets of instances that are new in the corpus, with the answers of the search for the peak."""
+    corpus, answers = Corpus.open(), Answers(folder / "answers")
+    entries = {entry.name: entry for entry in sorted(corpus.entries, key=lambda entry: entry.values)}
+    for name in _named(only, entries):
+        manifest = Manifest.open(folder)
+        if name in manifest.instances:
+            manifest.posed(corpus, name)
+            continue
+        start = time.perf_counter()
+        plain = Posed.of(corpus, name, ())
+        plans = peak_plans(plain.graph, plain.problem)
+        posed = Posed(name, plain.graph, plain.problem, found_budgets(plain.graph, plain.problem, plans))
+        seconds = time.perf_counter() - start
+        for found in searching.peak_answers(posed, plans, seconds):
+            answers.offer(posed, found)
+        manifest.with_instance(posed, entries[name].family).write()
+        console.print(f"{name}: {len(posed.problem)} values, {seconds:.0f} s")
+
+
+@app.command()
+def solve(
+    only: _Only = None,
+    budget: Annotated[list[str] | None, typer.Option(help="The name of a budget; repeatable.")] = None,
+    time_limit: Annotated[float, typer.Option(min=1e-9, help="Seconds for each row.")] = 60,
+    folder: _Folder = FOLDER,
+) -> None:
+    """Answers each row that is not proven yet and was not tried for as long: so a run that is stopped goes on."""
+    corpus, answers, manifest = Corpus.open(), Answers(folder / "answers"), Manifest.open(folder)
+    in_order = sorted(manifest.instances, key=lambda name: manifest.instances[name]["values"])
+    for name in _named(only, in_order):
+        due = [b for b in manifest.budgets(name) if not budget or b.name in budget]
+        due = [b for b in due if _is_due(answers.of(name).get(b.name), time_limit)]
+        if due:
+            _answer(manifest.posed(corpus, name), due, answers, time_limit)
+
+
+def _is_due(known: Answer | None, time_limit: float) -> bool:
+    return known is None or (known["status"] != "optimal" and ("proof" not in known or known["seconds"] < time_limit))
+
+
+def _answer(posed: Posed, budgets: Sequence[Budget], answers: Answers, time_limit: float) -> None:
+    for budget in budgets:
+        known = answers.of(posed.name).get(budget.name)
+        if not _is_due(known, time_limit):
+            continue  # another budget has answered it since
+        if budget.of == "saved":
+            found = searching.saved_answer(posed, budget, time_limit)
+        elif known is not None:
+            found = searching.peak_bound(posed, budget, known, time_limit)
+        else:
+            continue
+        answers.offer(posed, found)
+        best = answers.of(posed.name)[budget.name]
+        gap = (best["objective"] - best["bound"]) / max(best["objective"], 1)
+        console.print(f"{posed.name} {budget.name}: {best['objective']}, {best['status']}, gap {gap:.2%}")
+
+
+@app.command()
+def deepen(
+    only: _Only = None,
+    time_limit: Annotated[float, typer.Option(min=1e-9, help="Seconds for each budget of saved bytes.")] = 5,
+    folder: _Folder = FOLDER,
+) -> None:
+    """Looks longer for plans within budgets of the peak that are open."""
+    corpus, answers, manifest = Corpus.open(), Answers(folder / "answers"), Manifest.open(folder)
+    for name in _named(only, sorted(manifest.instances, key=lambda name: manifest.instances[name]["values"])):
+        budgets = [b for b in manifest.budgets(name) if b.of == "peak"]
+        if all(answers.of(name).get(b.name, {}).get("status") == "optimal" for b in budgets):
+            continue
+        posed, start = manifest.posed(corpus, name), time.perf_counter()
+        plans = list(searching.deeper_peak_plans(posed, time_limit))
+        seconds = time.perf_counter() - start
+        for budget in budgets:
+            fits = [plan for plan in plans if plan.peak_bytes <= budget.bytes]
+            if fits:
+                best = min(fits, key=lambda plan: plan.cost)
+                label = f"peak-search with portfolio, {time_limit:g} s a budget"
+                found = {**searching.answer(budget, best.choice, label, seconds), "bound": 0}
+                console.print(f"{name} {budget.name}: {'better' if answers.offer(posed, found) else 'no better'}")
+
+
+@app.command()
+def submit(solution: Path, folder: _Folder = FOLDER) -> None:
+    """Takes the answers of a solution file that cost less than the best known ones; its bounds are not taken."""
+    try:
+        document, _ = check.read(solution, "remat.solution")
+    except check.Unreadable as error:
+        raise typer.BadParameter(str(error)) from None
+    manifest, answers = Manifest.open(folder), Answers(folder / "answers")
+    name = str(document.get("instance"))
+    _named([name], manifest.instances)
+    posed = manifest.posed(Corpus.open(), name)
+    try:
+        check.check_solution(posed.checked, document)
+        for answer in document["answers"]:
+            if "solver" not in answer or "date" not in answer:
+                raise Refused(f'{answer["budget"]}: say in "solver" and "date" who found it, and when')
+            own = {key: value for key, value in answer.items() if key not in ("bound", "proof", "status")}
+            word = "is the best known now" if answers.offer(posed, own | {"bound": 0}) else "is no better"
+            console.print(f"{name} {answer['budget']}: {word}")
+    except (check.Unreadable, Refused) as error:
+        console.print(f"refused: {error}")
+        raise typer.Exit(1) from None
+
+
+@app.command()
+def release(folder: _Folder = FOLDER, results: _Results = RESULTS) -> None:
+    """Chooses the benchmark within the collection, and writes its instances, all rows, SHA256SUMS and the page."""
+    write_release(folder, Corpus.open())
+    (results / "benchmark.md").write_text(markdown(folder))
+    console.print(f"written to {folder}")
+
+
+@app.command()
+def run(
+    only: _Only = None,
+    time_limit: Annotated[float, typer.Option(min=1e-9, help="Seconds for each row.")] = 60,
+    folder: _Folder = FOLDER,
+    results: _Results = RESULTS,
+) -> None:
+    """All of it: poses what is new, answers what is not proven, and writes the release. What is done stays done."""
+    pose(only, folder)
+    solve(only, None, time_limit, folder)
+    release(folder, results)
+
+
+@app.command()
+def verify(
+    folder: _Folder = FOLDER,
+    quick: Annotated[bool, typer.Option("--quick", help="Only files that are there: no instance is made.")] = False,
+) -> None:
+    """Names each file that is not the one of the release, and each answer that `check.py` does not agree with."""
+    wrong = list(wrong_files(folder, None if quick else Corpus.open()))
+    for line in wrong:
+        console.print(line, style="red")
+    if wrong:
+        raise typer.Exit(1)
+    manifest, answers = Manifest.open(folder), Answers(folder / "answers")
+    for name in [] if quick else manifest.instances:
+        posed = manifest.posed(Corpus.open(), name)
+        for answer in answers.of(name).values():
+            for complaint in check.check(posed.checked, answer).complaints:
+                console.print(f"{name} {answer['budget']}: {complaint}", style="red")
+                wrong.append(complaint)
+    if wrong:
+        raise typer.Exit(1)
+    console.print(f"{folder.name}: {len(manifest.instances)} instances and their answers are as released")
+
+
+@app.command()
+def write(
+    output: Annotated[Path, typer.Option("--output", "-o", help="Folder for the instances, as JSON.")],
+    only: _Only = None,
+    folder: _Folder = FOLDER,
+) -> None:
+    """Writes instances of the collection, byte for byte as released."""
+    manifest = Manifest.open(folder)
+    output.mkdir(parents=True, exist_ok=True)
+    for name in _named(only, manifest.instances):
+        (output / f"{name}.json").write_bytes(manifest.posed(Corpus.open(), name).data)
+
+
+def _named(only: Sequence[str] | None, known: Sequence[str] | dict[str, object]) -> list[str]:
+    for name in only or ():
+        if name not in known:
+            raise typer.BadParameter(f"no instance is named {name!r}{near(name, known)}")
+    return list(only or known)
+
+
+if __name__ == "__main__":
+    app()

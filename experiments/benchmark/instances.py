@@ -1,0 +1,92 @@
+"""Poses the graphs of the corpus with the budgets of the benchmark.
+
+A budget of the peak depends on a search, which a later version of the library may do better. So budgets are found once,
+and then stand in the manifest of a release; with them, an instance follows from its graph byte for byte.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cached_property
+from typing import Any
+
+from costmodels import RecomputeTime
+from experiments.benchmark import check
+from remat import Corpus, Graph, Problem
+from remat.answer.registry import QUICK_BUDGET_SOLVER, find_solver
+from remat.improve.byte_budgets import saved_limit
+from remat.improve.peak_plans import PeakPlans
+from remat.predict.memory.stated import stated_memory
+from remat.problem.problem_file import Budget, problem_document
+
+FRACTIONS = ("0.1", "0.2", "0.3", "0.5", "0.7")
+
+
+@dataclass(frozen=True)
+class Posed:
+    """A graph with its problem, without a budget, and with the budgets to answer it for.
+
+    Attributes:
+        name: of the instance.
+        graph, problem: what is asked about, and the question.
+        budgets: ten of them.
+    """
+
+    name: str
+    graph: Graph
+    problem: Problem
+    budgets: tuple[Budget, ...]
+
+    @classmethod
+    def of(cls, corpus: Corpus, name: str, budgets: Sequence[Budget]) -> Posed:
+        """Poses a graph of the corpus with budgets that are known."""
+        graph = corpus.graph(name)
+        return cls(name, graph, RecomputeTime().pose(graph), tuple(budgets))
+
+    @cached_property
+    def data(self) -> bytes:
+        """The JSON of the instance."""
+        about = {
+            "model": f"{self.graph.meta['model']}; {self.graph.meta['sizes']}, {self.graph.meta['dtype']}",
+            "cite": self.graph.meta["cite"],
+            "cost_model": "recompute-time, by the roofline of an A100",
+        }
+        document = problem_document(
+            self.problem,
+            name=self.name,
+            unit=RecomputeTime().unit,
+            about=about,
+            budgets=self.budgets,
+            memory=stated_memory(self.graph),
+        )
+        return json.dumps(document, separators=(",", ":")).encode()
+
+    @cached_property
+    def sha256(self) -> str:
+        """Of `data`."""
+        return hashlib.sha256(self.data).hexdigest()
+
+    @cached_property
+    def checked(self) -> check.Instance:
+        """The instance as the checker reads it."""
+        document: dict[str, Any] = json.loads(self.data)
+        return check.Instance(document, self.sha256)
+
+
+def peak_plans(graph: Graph, problem: Problem) -> PeakPlans:
+    """The search whose plans make the budgets of the peak, and answer them to begin with."""
+    return PeakPlans(graph, problem, find_solver(QUICK_BUDGET_SOLVER))
+
+
+def found_budgets(graph: Graph, problem: Problem, plans: PeakPlans) -> tuple[Budget, ...]:
+    """The ten budgets of a graph, in bytes: see docs/benchmark.md."""
+    fractions = {name: Fraction(name) for name in FRACTIONS}
+    saved = [Budget(f"saved-{f}", "saved", saved_limit(graph, problem, share)) for f, share in fractions.items()]
+    least, most = plans.smallest.peak_bytes, plans.cheapest.peak_bytes
+    peak = [Budget(f"peak-{f}", "peak", max(math.floor(share * most), least)) for f, share in fractions.items()]
+    return (*saved, *peak)

@@ -1,0 +1,96 @@
+"""A release: which instances are the *benchmark*, sums of every file, and what says that they are still the same."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+
+from experiments.benchmark.answers import Answers, difficulty
+from experiments.benchmark.instances import Posed
+from experiments.benchmark.manifest import Manifest
+from experiments.benchmark.page import answer_rows, as_csv
+from remat import Corpus
+
+_SUBSET, _MOST_VALUES = 12, 8000
+
+
+def chosen_subset(manifest: Manifest, answers: Answers) -> set[str]:
+    """The *benchmark* within the *collection*: twelve instances of up to 8,000 values, by turns of each family.
+
+    Of a family come first those with most rows that are not easy, and of these the smaller ones.
+    """
+
+    def rank(name: str) -> tuple[int, int]:
+        known, entry = answers.of(name), manifest.instances[name]
+        easy = sum(difficulty(known.get(budget["name"])) == "easy" for budget in entry["budgets"])
+        return easy, entry["values"]
+
+    families: dict[str, list[str]] = {}
+    for name, entry in manifest.instances.items():
+        if entry["values"] <= _MOST_VALUES:
+            families.setdefault(entry["family"], []).append(name)
+    queues = [sorted(names, key=rank) for _, names in sorted(families.items())]
+    turns = [queue[turn] for turn in range(max(map(len, queues), default=0)) for queue in queues if turn < len(queue)]
+    return set(turns[:_SUBSET])
+
+
+def write_release(folder: Path, corpus: Corpus) -> None:
+    """Chooses the benchmark, writes its instances, and the sums of all instances, answers and other files."""
+    answers = Answers(folder / "answers")
+    manifest = Manifest.open(folder)
+    manifest = manifest.with_subset(chosen_subset(manifest, answers))
+    manifest.write()
+    (folder / "instances").mkdir(exist_ok=True)
+    for old in (folder / "instances").glob("*.json.gz"):
+        old.unlink()
+    for name, entry in manifest.instances.items():
+        if entry["benchmark"]:
+            data = manifest.posed(corpus, name).data
+            (folder / "instances" / f"{name}.json.gz").write_bytes(gzip.compress(data, mtime=0))
+    sums = {f"instances/{name}.json": entry["sha256"] for name, entry in manifest.instances.items()}
+    for path in sorted((folder / "answers").glob("*.json.gz")):
+        sums[f"answers/{path.stem}"] = _sha256(path)
+    (folder / "answers.csv").write_text(as_csv(answer_rows(folder)))
+    for name in ("LICENSE", "MANIFEST.json", "answers.csv"):
+        sums[name] = _sha256(folder / name)
+    (folder / "SHA256SUMS").write_text("".join(f"{digest}  {name}\n" for name, digest in sorted(sums.items())))
+
+
+def wrong_files(folder: Path, corpus: Corpus | None) -> Iterator[str]:
+    """Says of each file that SHA256SUMS lists and that is not the same: expected, and found.
+
+    Args:
+        folder: of the release.
+        corpus: instances that do not lie in the folder are made from its graphs; None leaves these out.
+    """
+    sums = dict(line.split("  ")[::-1] for line in (folder / "SHA256SUMS").read_text().splitlines())
+    found = {name: _found(folder, name) for name in sums}
+    if corpus is not None and found["MANIFEST.json"] == sums["MANIFEST.json"]:
+        manifest = Manifest.open(folder)
+        for name in [name for name, digest in found.items() if digest is None and name.startswith("instances/")]:
+            instance = name.removeprefix("instances/").removesuffix(".json")
+            found[name] = Posed.of(corpus, instance, manifest.budgets(instance)).sha256
+    for name, expected in sums.items():
+        if found[name] is None and not name.startswith("instances/"):
+            yield f"{name}: expected SHA-256 {expected}, but there is no such file"
+        elif found[name] not in (None, expected):
+            yield f"{name}: expected SHA-256 {expected}, found {found[name]}"
+
+
+def _found(folder: Path, name: str) -> str | None:
+    for path in (folder / name, folder / f"{name}.gz"):
+        if path.is_file():
+            try:
+                return _sha256(path)
+            except (OSError, EOFError, zlib.error) as damage:
+                return f"damaged gzip data ({damage})"
+    return None
+
+
+def _sha256(path: Path) -> str:
+    """Of a file; of what is compressed in it, if it is gzipped: other versions of gzip write other bytes."""
+    data = path.read_bytes()
+    return hashlib.sha256(gzip.decompress(data) if path.suffix == ".gz" else data).hexdigest()

@@ -1,0 +1,96 @@
+"""Looks for answers to the rows of the benchmark with the solvers of the library."""
+
+from __future__ import annotations
+
+import datetime
+import math
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+import remat
+from experiments.benchmark.answers import Answer
+from experiments.benchmark.instances import Posed
+from remat import Choice, Problem, Solution, solve
+from remat.improve.peak_plans import PeakPlan, PeakPlans
+from remat.improve.peak_search import relaxation
+from remat.problem.problem_file import Budget
+from solvers import Portfolio
+
+
+def saved_answer(posed: Posed, budget: Budget, time_limit_s: float) -> Answer:
+    """The default solver's answer to a budget of saved bytes."""
+    start = time.perf_counter()
+    solution = _solved(replace(posed.problem, budget_bytes=budget.bytes), time_limit_s)
+    assert solution.plan is not None  # the budget is at least what some plan saves
+    choice = Choice.from_plan(posed.problem, solution.plan)
+    return answer(budget, choice, "portfolio", time.perf_counter() - start, solution)
+
+
+def peak_answers(posed: Posed, plans: PeakPlans, seconds: float) -> Iterator[Answer]:
+    """The answers of a search that has been made to all budgets of the peak, without bounds.
+
+    Args:
+        posed: the instance.
+        plans: the search.
+        seconds: how long it took.
+    """
+    for budget in posed.budgets:
+        if budget.of == "peak" and (plan := plans.within(budget.bytes)) is not None:
+            yield answer(budget, plan.choice, "peak-search", seconds)
+
+
+def peak_bound(posed: Posed, budget: Budget, known: Answer, time_limit_s: float) -> Answer:
+    """What is known about a budget of the peak, with a bound: what every plan costs whose peak is within it.
+
+    At one step, what is saved and not yet read is alive beside what every plan needs there (`relaxation`). That is a
+    budget of bytes, so its bound, by the default solver, is one of the peak; and its plan may happen to fit.
+    """
+    start = time.perf_counter()
+    relaxed = relaxation(posed.graph, posed.problem, budget.bytes)
+    solution = _solved(relaxed, time_limit_s)
+    seconds = time.perf_counter() - start
+    if solution.plan is not None:
+        choice = Choice.from_plan(posed.problem, solution.plan)
+        if choice.cost(posed.problem) < known["objective"] and _peak(posed, choice) <= budget.bytes:
+            return answer(budget, choice, "peak-search", seconds, solution, "at one step: ")
+    return {**known, **_claims(seconds, solution, "at one step: ")}
+
+
+def deeper_peak_plans(posed: Posed, time_limit_s: float) -> Iterator[PeakPlan]:
+    """A search that takes longer: as the default one, with the best answers for budgets of saved bytes."""
+    plans = PeakPlans(posed.graph, posed.problem, Portfolio(), time_limit_s)
+    yield from plans.front
+
+
+def answer(
+    budget: Budget, choice: Choice, solver: str, seconds: float, solution: Solution | None = None, what: str = ""
+) -> Answer:
+    """An answer as solution.schema.json has it; what is recomputed follows, and is left out."""
+    found: Answer = {
+        "budget": budget.name,
+        "saved": np.flatnonzero(choice.saved).tolist(),
+        "solver": solver,
+        "version": remat.__version__,
+        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+    }
+    return found | _claims(seconds, solution, what)
+
+
+def _claims(seconds: float, solution: Solution | None, what: str = "") -> dict[str, Any]:
+    taken = {"seconds": math.ceil(seconds)}
+    if solution is None or solution.bound is None:
+        return taken | {"bound": 0}
+    return taken | {"bound": solution.bound, "proof": f"{what}{solution.certificate}"}
+
+
+def _solved(problem: Problem, time_limit_s: float) -> Solution:
+    solver = None if problem.budget_bytes is None else Portfolio()
+    return solve(problem, solver, time_limit_s=time_limit_s if solver else None)
+
+
+def _peak(posed: Posed, choice: Choice) -> int:
+    return remat.Simulator(posed.graph).peak(posed.graph.widened(choice.saved))

@@ -1,0 +1,303 @@
+"""The release of the benchmark is what its sums say, its answers hold, and only a better one replaces one of them."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from depth import deep_except, drawn
+from hypothesis import given
+from hypothesis import strategies as st
+from typer.testing import CliRunner
+
+from experiments.benchmark import check, searching
+from experiments.benchmark.__main__ import app
+from experiments.benchmark.answers import Answer, Answers, Refused, difficulty, merged, spread
+from experiments.benchmark.instances import Posed
+from experiments.benchmark.manifest import FOLDER, Manifest
+from experiments.benchmark.page import answer_rows, as_csv, markdown
+from experiments.benchmark.release import wrong_files
+from remat import Corpus, Reason, solve
+from remat.problem.problem_file import Budget
+
+CORPUS = Corpus.open()
+RELEASED = Manifest.open(FOLDER)
+SMALL = sorted(RELEASED.instances, key=lambda name: RELEASED.instances[name]["values"])[:9]
+
+
+def run(*arguments: object) -> tuple[int, str]:
+    done = CliRunner().invoke(app, [str(argument) for argument in arguments])
+    assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
+    return done.exit_code, done.output
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A release of two instances, made from nothing."""
+    folder = tmp_path_factory.mktemp("made") / "2000.1"
+    folder.mkdir()
+    shutil.copy(FOLDER / "LICENSE", folder)
+    names = ["--only", "small-dropout-mlp", "--only", "qei-8"]
+    code, said = run("run", *names, "--time-limit", 5, "--folder", folder, "--results", folder.parent)
+    assert code == 0, said
+    return folder
+
+
+@pytest.fixture
+def release(made: Path, tmp_path: Path) -> Path:
+    """The same, to be changed."""
+    return Path(shutil.copytree(made, tmp_path / "2000.1"))
+
+
+def test_one_command_makes_it_all(made: Path) -> None:
+    rows = answer_rows(made)
+    assert len(rows) == 20
+    assert {row["difficulty"] for row in rows if row["budget"].startswith("saved")} == {"easy"}
+    assert not list(wrong_files(made, CORPUS))
+    assert run("verify", "--folder", made)[0] == 0
+    assert (made.parent / "benchmark.md").read_text() == markdown(made)
+    assert sorted(path.name for path in (made / "instances").iterdir()) == [
+        "qei-8.json.gz",
+        "small-dropout-mlp.json.gz",
+    ]
+
+
+def test_what_is_done_stays_done(release: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A row that is proven, or was tried for as long, is not solved again; one that is missing is."""
+    asked: list[str] = []
+
+    def recorded(posed: Posed, budget: Budget, time_limit_s: float) -> Answer:
+        asked.append(f"{posed.name} {budget.name}")
+        return known[budget.name]
+
+    answers = Answers(release / "answers")
+    known = answers.of("qei-8")
+    monkeypatch.setattr(searching, "saved_answer", recorded)
+    assert run("solve", "--time-limit", 1, "--folder", release)[0] == 0
+    assert asked == []
+    path = answers.path("qei-8")
+    document = json.loads(gzip.decompress(path.read_bytes()))
+    document["answers"] = [one for one in document["answers"] if one["budget"] != "saved-0.3"]
+    path.write_bytes(gzip.compress(json.dumps(document).encode()))
+    assert run("solve", "--time-limit", 1, "--folder", release, "--only", "qei-8")[0] == 0
+    assert asked == ["qei-8 saved-0.3"]
+    assert answers.of("qei-8")["saved-0.3"] == known["saved-0.3"]
+
+
+@pytest.mark.parametrize(
+    "name", ["LICENSE", "MANIFEST.json", "answers.csv", "answers/qei-8.json.gz", "instances/qei-8.json.gz"]
+)
+@pytest.mark.parametrize("how", ["a letter", "a byte", "no file"])
+def test_what_was_altered_is_named(release: Path, name: str, how: str) -> None:
+    path = release / name
+    data = path.read_bytes()
+    if how == "no file":
+        path.unlink()
+        if name.startswith("instances/"):
+            assert run("verify", "--folder", release)[0] == 0  # it is made from its graph
+            return
+    elif how == "a byte":
+        path.write_bytes(data[:-9] + bytes([data[-9] ^ 1]) + data[-8:])  # of a gzipped file: its checksum
+    elif path.suffix == ".gz":
+        path.write_bytes(gzip.compress(gzip.decompress(data).replace(b'"qei-8"', b'"qei-9"')))
+    else:
+        path.write_bytes(data.replace(b"qei-8", b"qei-9").replace(b"CC BY", b"CC NO"))
+    code, said = run("verify", "--folder", release)
+    assert code == 1
+    sums = dict(line.split("  ")[::-1] for line in (release / "SHA256SUMS").read_text().splitlines())
+    listed = name.removesuffix(".gz")
+    lines = said.splitlines()
+    assert len(lines) == 1
+    assert lines[0].startswith(f"{listed}: expected SHA-256 {sums[listed]}, ")
+    assert ("but there is no such file" in said) == (how == "no file")
+
+
+def test_an_answer_that_does_not_hold_is_named(release: Path) -> None:
+    """The sums may be written anew; `check.py` is asked, too."""
+    path = Answers(release / "answers").path("qei-8")
+    document = json.loads(gzip.decompress(path.read_bytes()))
+    document["answers"][0]["saved"] = []
+    path.write_bytes(gzip.compress(json.dumps(document).encode()))
+    run("release", "--folder", release, "--results", release)
+    code, said = run("verify", "--folder", release)
+    assert code == 1
+    assert "qei-8 saved-0.1: rule " in said
+
+
+def test_a_release_never_changes(release: Path) -> None:
+    """Other budgets would be another instance of the same name."""
+    path = release / "MANIFEST.json"
+    document = json.loads(path.read_text())
+    document["instances"][0]["budgets"][0]["bytes"] += 1
+    path.write_text(json.dumps(document))
+    with pytest.raises(ValueError, match="A release never changes: restore the graph"):
+        Manifest.open(release).posed(CORPUS, document["instances"][0]["name"])
+
+
+def submission(folder: Path, **changed: Any) -> Path:
+    """Somebody's answer to qei-8: the best known one, changed."""
+    manifest = Manifest.open(folder)
+    answer = {
+        **Answers(folder / "answers").of("qei-8")["saved-0.5"],
+        "solver": "theirs",
+        "date": "2030-01-01",
+        **changed,
+    }
+    document = {
+        "format": "remat.solution",
+        "version": 1,
+        "instance": "qei-8",
+        "sha256": manifest.instances["qei-8"]["sha256"],
+        "answers": [{key: value for key, value in answer.items() if value is not None}],
+    }
+    (folder / "theirs.json").write_text(json.dumps(document))
+    return folder / "theirs.json"
+
+
+def worsened(folder: Path) -> dict[str, Answer]:
+    """Best known answers that cost more than they must: the one to a tenth fits each budget. No bound is known."""
+    answers = Answers(folder / "answers")
+    known = answers.of("qei-8")
+    document = json.loads(gzip.decompress(answers.path("qei-8").read_bytes()))
+    low = {key: value for key, value in known["saved-0.1"].items() if key != "proof"}
+    poor = [low | {"budget": name, "bound": 0, "status": "feasible"} for name in known if name.startswith("saved")]
+    document["answers"] = [*poor, *(answer for name, answer in known.items() if name.startswith("peak"))]
+    answers.path("qei-8").write_bytes(gzip.compress(json.dumps(document).encode()))
+    return answers.of("qei-8")
+
+
+def test_a_better_answer_replaces_a_row_and_its_bound_does_not(release: Path) -> None:
+    best = submission(release)
+    poor = worsened(release)
+    code, said = run("submit", best, "--folder", release)
+    assert (code, said) == (0, "qei-8 saved-0.5: is the best known now\n")
+    now = Answers(release / "answers").of("qei-8")
+    assert now["saved-0.5"]["objective"] < poor["saved-0.5"]["objective"]
+    assert (now["saved-0.5"]["solver"], now["saved-0.5"]["bound"]) == ("theirs", 0)
+    assert now["saved-0.7"]["saved"] == now["saved-0.5"]["saved"]  # it fits the larger budget, too
+    assert now["saved-0.3"] == poor["saved-0.3"]
+    assert difficulty(now["saved-0.5"]) == "open"
+    assert run("submit", best, "--folder", release)[1] == "qei-8 saved-0.5: is no better\n"
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"saved": []}, "rule "),
+        ({"objective": 1}, "claim 1"),
+        ({"solver": None}, 'say in "solver" and "date" who found it'),
+        ({"budget": "saved-0.6"}, "qei-8 has no budget 'saved-0.6'"),
+    ],
+)
+def test_what_does_not_hold_is_refused(release: Path, changed: dict[str, Any], message: str) -> None:
+    path, known = submission(release, **changed), worsened(release)
+    code, said = run("submit", path, "--folder", release)
+    assert code == 1
+    assert message in said
+    assert Answers(release / "answers").of("qei-8") == known
+
+
+def test_an_answer_below_a_proven_bound_stops_everything(release: Path) -> None:
+    """Either `check.py` or the bound is wrong, and nobody may go on."""
+    manifest = Manifest.open(release)
+    posed = manifest.posed(CORPUS, "qei-8")
+    known = Answers(release / "answers").of("qei-8")["saved-0.5"]
+    path = Answers(release / "answers").path("qei-8")
+    document = json.loads(gzip.decompress(path.read_bytes()))
+    for answer in document["answers"]:
+        if answer["budget"] == "saved-0.5":
+            answer.update(bound=known["objective"] + 1, objective=known["objective"] + 1)
+    path.write_bytes(gzip.compress(json.dumps(document).encode()))
+    with pytest.raises(Refused, match="which is less than the bound"):
+        Answers(release / "answers").offer(posed, known)
+
+
+claims = st.tuples(st.integers(0, 9), st.integers(0, 9), st.integers(0, 90)).map(
+    lambda drawn: {"objective": max(drawn[:2]), "bound": min(drawn[:2]), "seconds": drawn[2]}
+)
+
+
+def row(budget: str, claim: dict[str, int], optimum: int) -> Answer:
+    """An answer that does not contradict an optimum."""
+    objective, bound = max(claim["objective"], optimum), min(claim["bound"], optimum)
+    status = "optimal" if objective == bound else "feasible"
+    about = {"budget": budget, "saved": [objective], "solver": "portfolio", "proof": f"p{bound}", "status": status}
+    return {**claim, "objective": objective, "bound": bound, **about}
+
+
+@drawn(200)
+@given(old=claims, new=claims, optimum=st.integers(0, 9))
+def test_of_two_answers_the_better_plan_and_the_better_bound_stay(
+    old: dict[str, int], new: dict[str, int], optimum: int
+) -> None:
+    both = row("saved-0.5", old, optimum), row("saved-0.5", new, optimum)
+    best = merged(*both)
+    assert best["objective"] == best["saved"][0] == min(one["objective"] for one in both)
+    assert best["bound"] == max(one["bound"] for one in both)
+    assert best["proof"] == f"p{best['bound']}"
+    assert best["status"] == ("optimal" if best["objective"] == best["bound"] else "feasible")
+    assert best["seconds"] in (old["seconds"], new["seconds"])
+    assert merged(None, both[0]) == both[0]
+    assert merged(both[0], both[0]) == both[0]
+
+
+@drawn(200)
+@given(drawn_claims=st.lists(claims, min_size=5, max_size=5), sizes=st.lists(st.integers(0, 3), min_size=5, max_size=5))
+def test_what_follows_for_other_budgets_is_kept(drawn_claims: list[dict[str, int]], sizes: list[int]) -> None:
+    """More memory never costs more, nor has a higher bound."""
+    budgets = [Budget(f"saved-{i}", "saved", size) for i, size in enumerate(sizes)]
+    optimum = {budget.name: 9 - 3 * budget.bytes for budget in budgets}
+    answers = {b.name: row(b.name, claim, optimum[b.name]) for b, claim in zip(budgets, drawn_claims, strict=True)}
+    best = spread(budgets, answers)
+    for one in budgets:
+        for other in budgets:
+            if one.bytes <= other.bytes:
+                assert best[one.name]["objective"] >= best[other.name]["objective"]
+                assert best[one.name]["bound"] >= best[other.name]["bound"]
+        assert best[one.name]["bound"] <= optimum[one.name] <= best[one.name]["objective"]
+        assert best[one.name]["objective"] <= answers[one.name]["objective"]
+        assert best[one.name]["budget"] == one.name
+    assert spread(budgets, best) == best
+
+
+@pytest.mark.parametrize("name", deep_except(SMALL, RELEASED.instances))
+def test_the_released_instances_and_answers_hold(name: str) -> None:
+    """The graph gives the released instance byte for byte, and the checker agrees with every answer."""
+    posed = RELEASED.posed(CORPUS, name)
+    answers = Answers(FOLDER / "answers").of(name)
+    for answer in answers.values():
+        verdict = check.check(posed.checked, answer)
+        assert not verdict.complaints
+        assert verdict.objective == answer["objective"]
+    assert spread(posed.budgets, answers) == answers
+
+
+def test_what_is_committed_is_what_was_released() -> None:
+    assert not list(wrong_files(FOLDER, None))
+    assert (FOLDER / "answers.csv").read_text() == as_csv(answer_rows(FOLDER))
+    page = FOLDER.parents[1] / "results" / "benchmark.md"
+    assert page.read_text() == markdown(FOLDER)
+    assert {name for name, entry in RELEASED.instances.items() if entry["benchmark"]} == {
+        path.name.removesuffix(".json.gz") for path in (FOLDER / "instances").iterdir()
+    }
+
+
+@pytest.mark.parametrize("name", deep_except(SMALL[:4], SMALL))
+@pytest.mark.parametrize("solver", ["cpsat", "pulp", "portfolio", "lagrangian"])
+def test_two_solvers_never_disagree_on_a_certified_objective(name: str, solver: str) -> None:
+    posed, answers = RELEASED.posed(CORPUS, name), Answers(FOLDER / "answers").of(name)
+    for budget in posed.budgets:
+        if budget.of == "saved":
+            problem = replace(posed.problem, budget_bytes=budget.bytes)
+            limit = None if solver == "lagrangian" else 10
+            found = solve(problem, solver, time_limit_s=limit, throw=False)
+            known = answers[budget.name]
+            if known["status"] == "optimal" and found.termination.reason is Reason.OPTIMAL:
+                assert found.objective == known["objective"]
+            assert (found.bound or 0) <= known["objective"]
+            assert found.objective is None or found.objective >= known["bound"]
