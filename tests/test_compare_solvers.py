@@ -30,6 +30,7 @@ from costmodels import ByteTraffic, MemoryBudget
 from experiments.compare_solvers.__main__ import main
 from experiments.compare_solvers.agreement import disagreements, same_plans
 from experiments.compare_solvers.case import Named, SolverCase, cases_of, graph_of, unfinished
+from experiments.compare_solvers.gaps_over_time import gap_rows, gap_titles, gaps_over_time
 from experiments.compare_solvers.performance_profile import coverage, profile, ratios, seconds
 from experiments.compare_solvers.rows import COLUMNS, SolverRow, frame_of
 from experiments.compare_solvers.scheduling import check_code, run, workers
@@ -604,6 +605,24 @@ def test_a_gap_needs_a_bound() -> None:
     shown = solver_table(frame_of([row(**solver | {"solver": "a"}), row(**solver | {"solver": "b", "objective": 200})]))
     assert shown["gap, median"].isna().all()
     assert solver_table(frame_of([row(objective=0, bound=0)]))["gap, worst"].tolist() == [0]
+
+
+def test_a_solver_is_at_100_percent_until_it_answers() -> None:
+    rows = [
+        row(solver="quick", instance="one", objective=125, bound=None, solve_s=0.05, status="feasible"),
+        row(solver="quick", instance="two", objective=100, bound=100, solve_s=0.05),
+        row(solver="exact", instance="one", objective=100, bound=100, solve_s=0.5),
+        row(solver="exact", instance="two", objective=100, bound=100, solve_s=11.0),
+        row(solver="none", instance="one", objective=None, bound=None, solve_s=None, status="timeout"),
+        row(solver="picky", instance="one", objective=None, bound=None, solve_s=None, status="refused"),
+    ]
+    found = gaps_over_time(frame_of(rows))
+    assert gap_titles(found) == ["gap after", "0.01 s", "0.1 s", "1 s", "the end"]
+    assert gap_rows(found) == [
+        ("exact", "-", "-", "50.00%", "0.00%"),
+        ("quick", "-", "10.00%", "10.00%", "10.00%"),
+        ("none", "-", "-", "-", "-"),
+    ]
 
 
 def test_rows_of_another_file_are_not_compared() -> None:

@@ -8,7 +8,8 @@ import numpy as np
 import pandas as pd
 
 from experiments.compare_solvers.agreement import disagreements, same_plans
-from experiments.compare_solvers.performance_profile import WITHIN, best_bound, coverage, ratios, seconds, solved
+from experiments.compare_solvers.gaps_over_time import gap_rows, gap_titles, gaps, gaps_over_time
+from experiments.compare_solvers.performance_profile import WITHIN, coverage, ratios, seconds, solved
 from experiments.report.markdown import bullets, page, section, table
 
 _STATUS = ("optimal", "feasible", "refused", "timeout", "error")
@@ -23,12 +24,11 @@ def solver_table(frame: pd.DataFrame) -> pd.DataFrame:
         frame: rows of one cost model.
     """
     ratio, is_solved = ratios(seconds(frame)), solved(frame)
-    excess = (frame["objective"] - best_bound(frame)).astype("Float64")
-    gap = (excess / frame["objective"].where(frame["objective"] > 0)).mask((excess == 0).fillna(value=False), 0)
+    gap = gaps(frame)
     rows = []
     for solver, own in frame.groupby("solver"):
         solves = is_solved[own.index]
-        gaps = gap[own.index].dropna()
+        known = gap[own.index].dropna()
         rows.append(
             {
                 "solver": solver,
@@ -39,8 +39,8 @@ def solver_table(frame: pd.DataFrame) -> pd.DataFrame:
                 **_relative(ratio[solver] if solver in ratio else pd.Series(dtype=float)),
                 "slowest, s": own["solve_s"][solves].max(),
                 "grows as n^": exponent(own["values"][solves], own["solve_s"][solves]),
-                "gap, median": gaps.median() if len(gaps) else np.nan,
-                "gap, worst": gaps.max() if len(gaps) else np.nan,
+                "gap, median": known.median() if len(known) else np.nan,
+                "gap, worst": known.max() if len(known) else np.nan,
             }
         )
     shown = pd.DataFrame(rows)
@@ -111,7 +111,8 @@ _WORDS = (
     "say so. *Certified*: proven, and the proof verified without trusting the solver. *x fastest*: seconds of the "
     "solver alone, to those of the fastest, over the instances that it solved, of those that all solvers of the "
     "table were asked to solve; the geometric mean, and the worst. "
-    "*Gap*: of its plans to the best bound of any solver. *Grows as*: seconds fitted to a power of the number of "
+    "*Gap*: of its plans to the best bound of any solver. *Gap after*: the mean over all instances that the solver "
+    "takes, and 100% on each on which it has not answered yet. *Grows as*: seconds fitted to a power of the number of "
     "values. *Refused*: the solver does not take the problem, and says so. Without a budget, a solver that is not "
     "exact (`lagrangian`, the knapsacks) is one cut by the default flow solver; the pictures leave it out."
 )
@@ -119,8 +120,13 @@ _WORDS = (
 
 def _cost_model(name: str, rows: pd.DataFrame) -> str:
     """Makes the section of one cost model."""
-    shown, left_out = readable(solver_table(rows)), coverage(rows)
-    return section(f"`{name}`", f"({left_out})" if left_out else "", table(list(shown), shown.to_numpy().tolist()))
+    shown, left_out, over_time = readable(solver_table(rows)), coverage(rows), gaps_over_time(rows)
+    return section(
+        f"`{name}`",
+        f"({left_out})" if left_out else "",
+        table(list(shown), shown.to_numpy().tolist()),
+        table(gap_titles(over_time), gap_rows(over_time)),
+    )
 
 
 def claims(frame: pd.DataFrame) -> list[str]:
