@@ -10,10 +10,13 @@ import os
 import re
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import fx
+
+Place: TypeAlias = tuple[str, str]
+"""(module, line): "layers.0.fc1" and "model.py:57"; "" for the model itself, or unknown."""
 
 _FRAME = re.compile(r'^ *File "(.+)", line (\d+), in ', re.MULTILINE)
 _CELL = re.compile(r"\bipykernel_\d+\W\d+\.py$")
@@ -29,14 +32,14 @@ _ITEM = re.compile(r"(?:\b[LG]|\._modules)?\['?([^\]']*)'?\]")
 """A variable, a module by its name, or an item of a list."""
 
 
-def places_of(position: dict[fx.Node, int]) -> list[tuple[str, str]]:
-    """Finds (module, line) of each value: "layers.0.fc1" and "model.py:57"; "" for the model itself, or unknown.
+def places_of(position: dict[fx.Node, int]) -> list[Place]:
+    """Finds the place of each value.
 
     Args:
-        position: of each node of the joint graph, in order.
+        position: of each node of a graph, in order.
     """
     read_path, read_line = cache(module_path), cache(source_line)  # models repeat their layers
-    found: dict[fx.Node, tuple[str, str]] = {}
+    found: dict[fx.Node, Place] = {}
     for node in reversed(position):
         stack: dict[str, tuple[str, Any]] = node.meta.get("nn_module_stack") or node.meta.get("fwd_nn_module_stack", {})
         trace: str | None = node.meta.get("stack_trace")

@@ -6,6 +6,7 @@ import functools
 import os
 import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, overload
 
 from torch import fx
@@ -16,6 +17,7 @@ from remat.problem.costmodel import CostModel
 from remat.pytorch.read.interpreter import run_uncompiled
 from remat.pytorch.run.budgeted import compile_within
 from remat.pytorch.run.eager_warning import warn_if_skipped
+from remat.pytorch.run.kept import under_way
 from remat.pytorch.run.on_device import check_device
 from remat.pytorch.run.partitioner import OnError, Partitioner
 from remat.pytorch.run.replay import Plans, has_symbols
@@ -102,10 +104,32 @@ def compile(
         step = torch_compile(model, backend=uncompiled, **torch_compile_kwargs)
     else:
         options = _inductor_options(torch_compile_kwargs.pop("mode", None), torch_compile_kwargs.pop("options", None))
-        options["custom_partitioner_fn"] = partitioner
-        step = torch_compile(model, options=options, **torch_compile_kwargs)
+        step = torch_compile(model, backend=InductorBackend(partitioner), options=options, **torch_compile_kwargs)
     held_bytes = None if shared is None else shared.most_held_bytes
     return reporting(warn_if_skipped(step, model), model, partitioner.log, held_bytes)
+
+
+@dataclass(frozen=True)
+class InductorBackend:
+    """A backend for Dynamo: TorchInductor with our partitioner. What equal ones compile is the same.
+
+    Attributes:
+        partitioner: splits joint graphs.
+    """
+
+    __name__ = "remat"  # as it is registered: what torch knows by name, it treats as its own
+    partitioner: Partitioner
+
+    def __call__(
+        self, graph_module: fx.GraphModule, example_inputs: Sequence[Any], *, options: Mapping[str, Any] | None = None
+    ) -> Callable[..., Any]:
+        """Compiles a graph of Dynamo's; where torch has it in its cache, what was planned for it once is reported."""
+        patches = {**(options or {}), "custom_partitioner_fn": self.partitioner}
+        with under_way(graph_module) as graph:
+            compiled = compile_fx(graph_module, example_inputs, patches)
+        for planned in [] if graph.planned else graph.found_with(compiled):
+            self.partitioner.log.add(planned)
+        return compiled
 
 
 def backend(
@@ -133,9 +157,8 @@ def backend(
         InvalidOption: there is no such option, or it has no such value.
     """
     own = {name: value for name, value in (options or {}).items() if name.startswith("remat.")}
-    patches = _inductor_options(mode, {name: value for name, value in (options or {}).items() if name not in own})
-    patches["custom_partitioner_fn"] = _partitioner_of(own)
-    return compile_fx(graph_module, example_inputs, patches)
+    others = {name: value for name, value in (options or {}).items() if name not in own}
+    return InductorBackend(_partitioner_of(own))(graph_module, example_inputs, options=_inductor_options(mode, others))
 
 
 def _partitioner_of(options: Mapping[str, Any]) -> Partitioner:

@@ -40,6 +40,7 @@ from remat.pytorch.run import ranks
 from remat.pytorch.run.cache_key import key_of
 from remat.pytorch.run.calls import compilation
 from remat.pytorch.run.chosen import Chosen
+from remat.pytorch.run.kept import keep
 from remat.pytorch.run.order import Order
 from remat.pytorch.run.planned import Planned
 from remat.pytorch.run.replay import Plans, plan_for, plans_of
@@ -110,6 +111,7 @@ class Partitioner(CustomPartitionerFn):
     ) -> tuple[fx.GraphModule, fx.GraphModule]:
         """Splits a joint graph in two; called by torch."""
         graphs: list[Graph] = []
+        planned: list[Planned] = []
 
         def saved_nodes(joint_graph: fx.Graph, node_info: Any, num_fwd_outputs: int) -> list[fx.Node]:
             start = time.perf_counter()
@@ -126,7 +128,8 @@ class Partitioner(CustomPartitionerFn):
                 order.settled(graph, plan)
                 if isinstance(mine, Exception) or plan is not mine.plan:
                     mine = Chosen(plan, "another rank")
-                self.log.add(Planned(graph, mine, self._told(order), time.perf_counter() - start))
+                planned.append(Planned(graph, mine, self._told(order), time.perf_counter() - start))
+                self.log.add(planned[-1])
             except RematError as error:
                 if self.on_error == "raise":
                     raise
@@ -139,6 +142,7 @@ class Partitioner(CustomPartitionerFn):
         forward, backward = split(gm, joint_inputs, saved_nodes, **kwargs)
         for graph in graphs:  # none, where torch found nothing to save
             check_nothing_runs_twice(graph, forward, backward)
+        keep(planned, backward if joint_inputs else None)
         return forward, backward
 
     def _told(self, order: Order) -> str:

@@ -23,13 +23,15 @@ class Planned:
         graph: at the sizes that it was planned for.
         chosen: the plan, and who chose it.
         cost_model: under which cost model.
-        seconds: that reading the graph, choosing and checking took.
+        seconds: that reading the graph, choosing and checking took, in this run or an earlier one.
+        from_cache: planned in an earlier run, and found with the compiled graph in torch's cache on disk.
     """
 
     graph: Graph
     chosen: Chosen
     cost_model: str
     seconds: float
+    from_cache: bool = False
 
     @property
     def plan(self) -> Plan:
@@ -59,11 +61,13 @@ class Planned:
             "gap": self.chosen.gap,
             "is_proven": self.chosen.is_proven,
             "seconds": self.seconds,
+            "from_cache": self.from_cache,
         }
 
     def __str__(self) -> str:
         """For the log."""
+        when = "from torch's cache" if self.from_cache else f"{self.seconds:.2f} s"
         return (
             f"a graph of {len(self.graph)} values saves {human_bytes(self.facts.saved_bytes)}, recomputes "
-            f"{len(self.facts.recomputed_ops)} operators ({self.cost_model}, {self.chosen.by}, {self.seconds:.2f} s)"
+            f"{len(self.facts.recomputed_ops)} operators ({self.cost_model}, {self.chosen.by}, {when})"
         )

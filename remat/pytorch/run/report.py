@@ -47,7 +47,8 @@ class Report:
     keeps, in operators of the joint graph. Peaks are predicted, as by `remat.timeline`.
 
     Attributes:
-        graphs: in the order in which they were planned; of one that was planned again, the last plan.
+        graphs: in the order in which they were planned, or found in torch's cache on disk with the plan of an earlier
+            run; of one that was planned again, the last plan.
         held_bytes: the most that all calls saved at the same time, by their plans; None if there is no budget.
         notes: graphs without a plan of ours, each with the reason.
     """
@@ -62,7 +63,8 @@ class Report:
         The columns: values (of the graph); saved_bytes, default_saved_bytes, no_recompute_saved_bytes (kept between the
         passes by this plan, by PyTorch's default, and where nothing runs twice); peak_bytes, default_peak_bytes
         (predicted, of this plan and PyTorch's default); recomputed_ops; cost_model; chosen_by; gap (above the best at
-        most, as a part of the cost; missing if unknown); is_proven; seconds (that choosing took).
+        most, as a part of the cost; missing if unknown); is_proven; seconds (that choosing took); from_cache (in an
+        earlier run, for torch has kept the compiled graph).
         """
         import pandas as pd  # pyright: ignore[reportMissingTypeStubs]
 
@@ -74,8 +76,7 @@ class Report:
         if not self.graphs:
             return (
                 "no graph was planned. Nothing was called with gradients yet; or torch.compile is switched off; or it "
-                "took what it had compiled before, for an equal model, or from its cache on disk "
-                "(TORCHINDUCTOR_FORCE_DISABLE_CACHES=1 has it compile again); or it compiles none of this model, as "
+                "took what it had compiled before, for an equal model; or it compiles none of this model, as "
                 "where a bare nn.Sequential is compiled by its own .compile(): call remat.compile(model)"
             )
         table = Table("graph", **_STYLE)
@@ -86,14 +87,17 @@ class Report:
             row = planned.row
             sizes = ("saved", "default_saved", "no_recompute_saved", "peak", "default_peak")
             cells = [_size(row[f"{size}_bytes"]) for size in sizes]
-            table.add_row(str(number), *cells, _gap(planned.chosen), f"{planned.seconds:.2f}", planned.chosen.by)
+            seconds = "cached" if planned.from_cache else f"{planned.seconds:.2f}"
+            table.add_row(str(number), *cells, _gap(planned.chosen), seconds, planned.chosen.by)
         return "\n".join([*_printed(table), *self._summary, *self._lines, *self.notes])
 
     @property
     def _summary(self) -> Iterator[str]:
         yield f"by {', '.join(dict.fromkeys(planned.cost_model for planned in self.graphs))}; peaks are predicted"
+        if any(planned.from_cache for planned in self.graphs):
+            yield "cached: planned in an earlier run; torch had the graph in its cache on disk"
         if len(self.graphs) > 1:
-            yield "each graph by itself: not how often it is called, nor what one makes for another"
+            yield "each graph by itself: not how often it is called, nor what it makes for others"
         if self.held_bytes:
             yield f"within the budget, all calls together saved at most {human_bytes(self.held_bytes)} at once"
 
@@ -141,6 +145,10 @@ class Log:
         self._planned: OrderedDict[tuple[int, str], Planned] = OrderedDict()
         self._notes = deque[str](maxlen=most)
         self._most, self._number = most, next(self._numbers)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A copy is empty; so what torch hashes of a partitioner, for its caches, is the same for each graph."""
+        return Log, (self._most,)
 
     @staticmethod
     def begin(graph: Graph) -> None:

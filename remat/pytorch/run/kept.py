@@ -1,0 +1,86 @@
+"""Keeps what was planned with torch's compiled graphs, and reports it where torch has them in its cache on disk.
+
+There torch calls no partitioner. What was planned lies in the very entry that torch finds: it is that of the graph, the
+sizes, the settings and the version at hand, and goes wherever the entry goes. Only the lines of the model may have
+moved since. Dynamo's graph is the same, node for node, and says where they are now.
+"""
+
+from __future__ import annotations
+
+import pickle
+import zlib
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field, replace
+
+from torch import fx
+
+from remat.pytorch.read.places import Place, places_of
+from remat.pytorch.run.planned import Planned
+from remat.pytorch.seam.cache_note import found_note, keep_note
+
+
+@dataclass
+class UnderWay:
+    """A graph of Dynamo's while it is compiled.
+
+    Attributes:
+        places: of its nodes.
+        planned: what was planned for it: for its regions, and at last for all of it.
+    """
+
+    places: Sequence[Place]
+    planned: list[Planned] = field(default_factory=list[Planned])
+
+    def keep_with(self, backward: fx.GraphModule) -> None:
+        """Has all that was planned kept with what is compiled of a backward graph."""
+        fresh = [replace(planned, graph=replace(planned.graph)) for planned in self.planned]  # without what was derived
+        keep_note(backward, zlib.compress(pickle.dumps((self.places, fresh))))  # torch's entry is a pickle, too
+
+    def found_with(self, compiled: Callable[..., object]) -> list[Planned]:
+        """Reads what was kept with a compiled graph, if torch took that from its cache."""
+        note = found_note(compiled)
+        if note is None:
+            return []
+        before, kept = pickle.loads(zlib.decompress(note))
+        return [_moved(planned, before, self.places) for planned in kept]
+
+
+_under_way: ContextVar[UnderWay | None] = ContextVar("_under_way", default=None)
+
+
+@contextmanager
+def under_way(graph_module: fx.GraphModule) -> Generator[UnderWay]:
+    """Notes what is planned in the block, where a graph of Dynamo's is compiled."""
+    graph = UnderWay(places_of({node: i for i, node in enumerate(graph_module.graph.nodes)}))
+    token = _under_way.set(graph)
+    try:
+        yield graph
+    finally:
+        _under_way.reset(token)
+
+
+def keep(planned: Sequence[Planned], backward: fx.GraphModule | None) -> None:
+    """Keeps plans with the graph that is being compiled in this thread, if that is one of ours.
+
+    Args:
+        planned: what was planned.
+        backward: what to keep them with; None for a region inside the graph.
+    """
+    graph = _under_way.get()
+    if graph is not None:
+        graph.planned += planned
+        if backward is not None:
+            graph.keep_with(backward)
+
+
+def _moved(planned: Planned, before: Sequence[Place], after: Sequence[Place]) -> Planned:
+    """Puts the values of a graph where the model has them now; "" where one place has become two."""
+    now: dict[Place, Place] = {}
+    for old, new in zip(before, after, strict=True):
+        now[old] = new if now.get(old, new) == new else ("", "")
+    graph = planned.graph
+    places = [now.get(place, ("", "")) for place in zip(graph.modules, graph.sources, strict=True)]
+    modules, sources = zip(*places, strict=True)
+    return replace(planned, graph=replace(graph, modules=modules, sources=sources), from_cache=True)

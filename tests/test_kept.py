@@ -1,0 +1,177 @@
+"""What was planned is reported where torch has the compiled graphs in its cache on disk, too."""
+
+from __future__ import annotations
+
+import copy
+import os
+import pickle
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from depth import deep
+from examples import chain
+from torch import Tensor, fx, nn
+
+import remat
+from costmodels import MemoryBudget
+from remat.improve.choose import choose
+from remat.pytorch import Partitioner
+from remat.pytorch.read.places import Place
+from remat.pytorch.run.chosen import Chosen
+from remat.pytorch.run.kept import UnderWay, keep, under_way
+from remat.pytorch.run.planned import Planned
+
+
+def planned() -> Planned:
+    graph = chain(3)
+    rest = ("",) * (len(graph) - 4)
+    graph = replace(graph, modules=("", "a", "b", "b", *rest), sources=("", "m.py:1", "m.py:2", "m.py:3", *rest))
+    solution = choose(graph)
+    return Planned(graph, Chosen.of(solution), "byte-traffic", 0.5)
+
+
+BEFORE: list[Place] = [("a", "m.py:1"), ("b", "m.py:2"), ("b", "m.py:3")]
+
+
+class Cached:
+    """What `compile_fx` returns for a graph from the cache: it says which entry that came from."""
+
+    def __init__(self, backward: fx.GraphModule | None) -> None:
+        self.serialized_bw_module = self
+        self.args: tuple[Any, ...] = ({} if backward is None else vars(backward),)
+
+    def __call__(self) -> None: ...
+
+    def serialize(self) -> Cached:
+        return self
+
+
+def found(before: list[Place], after: list[Place]) -> Planned:
+    backward = fx.symbolic_trace(nn.Identity())
+    UnderWay(before, [planned()]).keep_with(backward)
+    (again,) = UnderWay(after).found_with(Cached(backward))
+    return again
+
+
+def test_a_plan_comes_back_as_it_was() -> None:
+    again = found(BEFORE, BEFORE)
+    assert again.graph == planned().graph
+    assert again.graph.places == planned().graph.places
+    assert (again.chosen, again.cost_model, again.seconds) == (planned().chosen, "byte-traffic", 0.5)
+    assert again.plan.graph == again.graph.signature
+    assert again.from_cache
+    assert not planned().from_cache
+
+
+def test_values_are_put_where_the_model_has_them_now() -> None:
+    moved = found(BEFORE, [("a", "m.py:11"), ("c", "m.py:12"), ("c", "m.py:13")]).graph
+    assert (moved.modules[:4], moved.sources[:4]) == (("", "a", "c", "c"), ("", "m.py:11", "m.py:12", "m.py:13"))
+    twice: list[Place] = [*BEFORE, ("a", "m.py:1")]
+    split = found(twice, [*BEFORE, ("a", "m.py:4")]).graph
+    assert split.sources[:4] == ("", "", "m.py:2", "m.py:3"), "one line has become two"
+
+
+def test_nothing_is_found_with_what_was_compiled_anew_or_needs_no_gradients() -> None:
+    for compiled in (torch.sin, Cached(None)):
+        assert UnderWay(BEFORE).found_with(compiled) == []
+
+
+def test_plans_of_regions_are_kept_with_the_graph_around_them() -> None:
+    backward = fx.symbolic_trace(nn.Identity())
+    keep([planned()], backward)
+    assert not hasattr(backward, "_remat_note"), "nobody compiles"
+    with under_way(backward) as graph:
+        keep([planned()], None)
+        keep([planned()], backward)
+    assert len(UnderWay(graph.places).found_with(Cached(backward))) == 2
+
+
+def test_what_was_planned_does_not_change_what_torch_looks_for() -> None:
+    """torch hashes a partitioner as it is pickled, and looks for the second graph when the first one is noted."""
+    partitioner = Partitioner.of(MemoryBudget(0.5))
+    before = pickle.dumps(partitioner)
+    partitioner.log.add(planned())
+    assert pickle.dumps(partitioner) == before
+    assert copy.deepcopy(partitioner).log.report().graphs == ()
+    assert len(partitioner.log.report().graphs) == 1
+
+
+COMPILE: Any = torch.compile
+
+
+@pytest.mark.parametrize("compiled", [remat.compile, partial(COMPILE, backend="remat")])
+def test_a_step_from_torchs_cache_reports_what_was_planned(compiled: Any) -> None:
+    once = time.time()  # no run before has had it in the cache
+
+    def model(x: Tensor) -> Tensor:
+        return (x.sin().exp() * once).sum()
+
+    reports: list[remat.pytorch.Report] = []
+    for _ in range(2):
+        torch.compiler.reset()
+        step = compiled(model)
+        step(torch.ones(8, requires_grad=True)).backward()
+        reports.append(step.report() if hasattr(step, "report") else remat.last_report())
+    first, second = (report.graphs[-1] for report in reports)
+    assert not first.from_cache
+    assert second.from_cache
+    assert first.row | {"from_cache": True} == second.row
+    assert first.graph.places == second.graph.places
+    assert "cached: planned in an earlier run" in str(reports[1])
+    assert max(map(len, str(reports[1]).splitlines())) <= 80
+
+
+SCRIPT = """
+import sys, torch
+from torch import nn
+import remat
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc1, self.norm, self.fc2 = nn.Linear(8, 24), nn.LayerNorm(24), nn.Linear(24, 8)
+
+    @torch.compiler.nested_compile_region
+    def inner(self, x):
+        return (x.sin() * x.cos()).exp()
+
+    def forward(self, x):
+        return self.inner(self.fc2(self.norm(self.inner(self.fc1(x)).tanh())))
+
+step = torch.compile(Model(), backend="remat") if sys.argv[1] == "backend" else remat.compile(Model())
+for size in (4, 6):
+    step(torch.ones(size, 8)).sum().backward()
+report = remat.last_report()
+print(report.as_frame().drop(columns="from_cache").to_csv(), report.saved_lines)
+print([planned.from_cache for planned in report.graphs])
+"""
+
+
+@deep
+def test_a_second_process_reports_what_the_first_one_planned(tmp_path: Path) -> None:
+    """Also for another size, and for regions of the graph."""
+    (tmp_path / "train.py").write_text(SCRIPT)
+    environment = os.environ | {"TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "cache"), "REMAT_LOG": "plans"}
+    said: list[str] = []
+    logged: list[list[str]] = []
+    for how in ("compile", "compile", "backend"):
+        command = [sys.executable, str(tmp_path / "train.py"), how]
+        ran = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
+        said.append(ran.stdout)
+        logged.append([line for line in ran.stderr.splitlines() if line.startswith("remat: a graph")])
+    assert len(logged[0]) > 3, "two sizes, each with a region"
+    assert not any("from torch's cache" in line for line in logged[0])
+    assert all("from torch's cache" in line for again in logged[1:] for line in again)
+    assert said[0].replace("False", "True") == said[1] == said[2]
+    (tmp_path / "train.py").write_text(SCRIPT.replace("import remat\n", "import remat\n# a comment\n"))
+    ran = subprocess.run([*command], capture_output=True, text=True, check=True, env=environment)
+    assert "train.py:17" in said[1]
+    assert "train.py:18" in ran.stdout
+    assert "False" not in ran.stdout.splitlines()[-1]
