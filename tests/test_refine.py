@@ -6,6 +6,7 @@ import contextlib
 import itertools
 import json
 import zlib
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar
@@ -30,6 +31,7 @@ from remat.facts.columns import BoolArray
 from remat.improve.refine import Objective, Peak, Time, Traffic
 from remat.improve.refine.equal_values import colours
 from remat.improve.refine.objectives import Score, Scorer
+from remat.improve.refine.oracles import Opinion, Oracle
 from remat.improve.refine.repeated_layers import shortened
 from remat.improve.refine.states import Space, State
 from remat.predict.memory import simulate
@@ -312,6 +314,51 @@ def test_out_of_time_nothing_is_scored_but_the_starts_and_each_once() -> None:
 
     found = remat.refine(graph, saves_all(graph), Counting(), time_limit_s=1e-9)
     assert len(scored) == len(set(scored)) == len(found.starts)
+
+
+class Clock:
+    """Stands in for `time.monotonic`, and runs only while somebody works."""
+
+    def __init__(self) -> None:
+        self.now_s = 100.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+class Slow(Oracle):
+    """Takes five seconds for a choice that it has not seen before."""
+
+    name: ClassVar[str] = "slow"
+
+    def __init__(self, clock: Clock) -> None:
+        self.clock, self.seen = clock, list[Choice]()
+
+    def on(self, graph: Graph, objective: Objective) -> Opinion:
+        score = objective.scorer(graph)
+
+        def opinion(states: Sequence[State]) -> list[Score]:
+            for state in states:
+                if state.choice not in self.seen:
+                    self.seen.append(state.choice)
+                    self.clock.now_s += 5
+            return [score(state) for state in states]
+
+        return opinion
+
+
+@pytest.mark.parametrize(("limit_s", "starts"), [(1, 1), (9, 1), (11, 2), (16, 3), (1000, 3)])
+def test_a_slow_oracle_keeps_the_time_limit(limit_s: float, starts: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    graph, clock = deep(8), Clock()
+    monkeypatch.setattr("time.monotonic", clock)
+    oracle = Slow(clock)
+    found = remat.refine(graph, saves_all(graph), Bytes(), oracle, time_limit_s=limit_s)
+    assert found.time_s == clock.now_s - 100 <= max(limit_s, 5)
+    assert len(found.starts) == starts
+    assert found.starts[0].name == "given"
+    assert found.after == min(start.score for start in found.starts if start.allowed) or limit_s == 1000
+    scored = [Bytes().scorer(graph)(Space(graph).state(choice.saved)) for choice in oracle.seen[1:starts]]
+    assert scored == sorted(scored), "in the order of promise"
 
 
 def test_progress_counts_every_plan_evaluated() -> None:

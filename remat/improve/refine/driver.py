@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -22,7 +22,7 @@ from remat.improve.refine.moves import Neighbourhood
 from remat.improve.refine.named_objectives import find_objective
 from remat.improve.refine.named_oracles import find_oracle
 from remat.improve.refine.objectives import Objective
-from remat.improve.refine.oracles import Model, Oracle
+from remat.improve.refine.oracles import Model, Opinion, Oracle
 from remat.improve.refine.repeated_layers import Shortened, shortened, unshortened
 from remat.improve.refine.result import Refined, Start
 from remat.improve.refine.starts import kept_values, starting_states
@@ -63,8 +63,8 @@ def refine(
         extra_bytes: how many bytes of activations the answer may save beyond what `plan` saves.
         starts: further plans to begin from, such as PyTorch's own choice
             (`remat.pytorch.measure.torch_budgets.torchs_plans(model, x, budgets=[1.0])`).
-        time_limit_s: wall time in seconds. What is being evaluated is finished, and the starts are always
-            evaluated.
+        time_limit_s: wall time in seconds. The given plan is always scored, the other starts in the order of promise
+            while there is time; what is being evaluated is finished, so that one score may take longer.
         seed: decides in which order equal candidates are tried; the same seed gives the same plan.
         progress: called with the number of plans evaluated so far and the best score.
         device: whose kernels are meant: "cpu", or a GPU by name, such as "a100", which need not be there; None for
@@ -129,6 +129,35 @@ class _Found:
     termination: Termination
 
 
+class _Clock:
+    """Has plans of the whole graph scored as long as there is time; the first one in any case.
+
+    Attributes:
+        longest_s: that one score took.
+    """
+
+    def __init__(self, opinion: Opinion, deadline_s: float | None) -> None:
+        self._opinion, self._deadline_s, self.longest_s = opinion, deadline_s, 0.0
+
+    @property
+    def has_time(self) -> bool:
+        """Whether another score may be had within the limit, if there is one."""
+        late_s = time.monotonic() + self.longest_s
+        return self._deadline_s is None or not self.longest_s or late_s <= self._deadline_s
+
+    def scored(self, states: Sequence[State]) -> Sequence[State]:
+        """Returns the first of some states: those that the oracle has scored, and so knows from now on."""
+        if self._deadline_s is None:
+            return states
+        for i, state in enumerate(states):
+            if not self.has_time:
+                return states[:i]
+            before_s = time.monotonic()
+            self._opinion([state])
+            self.longest_s = max(self.longest_s, time.monotonic() - before_s)
+        return states
+
+
 @dataclass(frozen=True, eq=False)
 class _Run:
     """Holds what one call of `refine` was asked for, and carries it out.
@@ -156,16 +185,15 @@ class _Run:
     def refined(self) -> Refined:
         """Searches, and compares what was found with the starts."""
         opinion = self.oracle.on(self.graph, self.objective)
-        starts = list(self.starts.values())
-        before_s = time.monotonic()
-        given, *_ = opinion(starts)
-        goal = self.objective.beside(given)
-        each_s = (time.monotonic() - before_s) / len(starts)
+        clock = _Clock(opinion, self._deadline_s(0))
+        starts = self._scored_starts(clock)
+        goal = self.objective.beside(opinion([starts["given"]])[0])
         short = shortened(self.graph) if self.objective.adds_up else unshortened(self.graph)
         # Every start may lead to another plan, whose score on the whole graph takes as long as that of the start.
-        found = self._search(short, self._deadline_s(len(starts) * each_s))
-        lifted = (self.space.state(short.lift(state.choice.saved)) for state in found.states)
-        states = list({state.choice: state for state in (*starts, *lifted)}.values())  # the starts come first
+        found = self._search(short, starts.values(), self._deadline_s(len(starts) * clock.longest_s))
+        lifted = [self.space.state(short.lift(state.choice.saved)) for state in found.states]
+        new = clock.scored(list({state.choice: state for state in lifted}.values()))
+        states = list({state.choice: state for state in (*starts.values(), *new)}.values())  # the starts come first
         scores = {state.choice: score for state, score in zip(states, opinion(states), strict=True)}
         allowed = {
             state.choice
@@ -183,11 +211,11 @@ class _Run:
             objective=self.objective.name,
             oracle=self.oracle.name,
             terms=self.oracle.terms(self.objective),
-            before=scores[self.starts["given"].choice],
+            before=scores[starts["given"].choice],
             after=scores[best.choice],
             starts=tuple(
                 Start(name, self._plan(start), scores[start.choice], start.saved_bytes, start.choice in allowed)
-                for name, start in self.starts.items()
+                for name, start in starts.items()
             ),
             history=found.history,
             evaluated=found.evaluated,
@@ -197,13 +225,24 @@ class _Run:
             termination=found.termination,
         )
 
+    def _scored_starts(self, clock: _Clock) -> dict[str, State]:
+        """Scores the given plan, and the other starts by their prediction, the best first, while there is time."""
+        given, *others = self.starts.values()
+        clock.scored([given])
+        if self.time_limit_s is not None and clock.has_time:
+            predicted = self.objective.scorer(self.graph)
+            goal = self.objective.beside(predicted(given))
+            others.sort(key=lambda state: (goal.excess(score := predicted(state)), score))
+        known = {state.choice for state in (given, *clock.scored(others))}
+        return {name: state for name, state in self.starts.items() if state.choice in known}
+
     def _deadline_s(self, reserved_s: float) -> float | None:
         return None if self.time_limit_s is None else self.begin_s + self.time_limit_s - reserved_s
 
     def _plan(self, state: State) -> Plan:
         return state.choice.plan(self.graph)
 
-    def _search(self, short: Shortened, deadline_s: float | None) -> _Found:
+    def _search(self, short: Shortened, starts: Iterable[State], deadline_s: float | None) -> _Found:
         """Descends from the good starts by classes of equal values, and from the best of these results value by value.
 
         An oracle that is asked in the search is asked on the way from the best start only. Without time for any of
@@ -215,7 +254,7 @@ class _Run:
         space = Space(short.graph, short.project(self.keep), short.copies)
         near = Neighbourhood(space, colours(short.graph, _ROUNDS))
         one_by_one = Neighbourhood(space, np.arange(len(short.graph)))
-        begun = [space.state(short.project(start.choice.saved)) for start in self.starts.values()]
+        begun = [space.state(short.project(start.choice.saved)) for start in starts]
         judge = self._judge(short.graph, begun[0], deadline_s)
         quick = Judge(judge.model)
         descents = [Descent(quick, state, self.seed) for state in {state.choice: state for state in begun}.values()]

@@ -36,7 +36,11 @@ class Oracle(ABC):
 
     @abstractmethod
     def on(self, graph: Graph, objective: Objective) -> Opinion:
-        """Returns its opinion about choices of one graph; what does not depend on the choice is done once."""
+        """Returns its opinion about choices of one graph.
+
+        What does not depend on the choice is done once, and so is what takes long about a choice that is asked about
+        again.
+        """
 
 
 class Model(Oracle):
