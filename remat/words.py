@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
+import textwrap
 from collections.abc import Iterable
 from fractions import Fraction
 
@@ -88,6 +89,31 @@ def placed(name: str, *facts: str) -> str:
     """
     known = "; ".join(filter(None, facts))
     return f"{name} ({known})" if known else name
+
+
+def cut(place: str, width: int) -> str:
+    """Shortens a place (`remat.Graph.places`): the path of its module loses its beginning, at a dot, until it fits.
+
+    >>> cut("backward of encoder.layers.3.mlp.fc1, model.py:57", 40), cut("encoder.layers.3", 8), cut("model.py:57", 4)
+    ('backward of …3.mlp.fc1, model.py:57', '…3', 'model.py:57')
+    """
+    path, comma, line = place.partition(", ")
+    what, of, module = path.rpartition(" of ")
+    while len(place) > width and "." in module and ":" not in module:
+        module = f"…{module.partition('.')[2]}"
+        place = f"{what}{of}{module}{comma}{line}"
+    return place
+
+
+def wrapped(head: str, text: str, width: int = 80, between: str = "  ") -> list[str]:
+    """Writes a text behind the head of a line if both fit, or else below it.
+
+    >>> wrapped("forward  8 B", "x, y -> z"), wrapped("forward  8 B", "x, y -> z", 16)
+    (['forward  8 B  x, y -> z'], ['forward  8 B', '    x, y -> z'])
+    """
+    if len(whole := f"{head}{between}{text}") <= width:
+        return [whole]
+    return [head, *textwrap.wrap(text, width, initial_indent="    ", subsequent_indent="    ", break_long_words=False)]
 
 
 def near(name: str, known: Iterable[str]) -> str:

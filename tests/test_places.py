@@ -26,6 +26,7 @@ from remat.answer.saved_lines import saved_lines
 from remat.cli.app import app
 from remat.pytorch.read.places import module_path, source_line
 from remat.pytorch.run import ranks
+from remat.pytorch.run.report import Report
 from remat.views.report import Page
 
 HERE = Path(__file__)
@@ -247,7 +248,7 @@ def test_a_timeline_says_where(tmp_path: Path) -> None:
     plan = remat.choose(graph).plan
     timeline = remat.timeline(graph, plan or pytest.fail("no plan"))
     assert timeline.peak_place == graph.places[graph.index[timeline.names[timeline.peak_step]]]
-    assert f"; {timeline.peak_place}) of the " in str(timeline)
+    assert f"  {timeline.peak_place}," in str(timeline).splitlines()
     assert all(tensor.place == graph.places[graph.index[tensor.name]] for tensor in timeline.peak_tensors)
     assert f"{timeline.peak_tensors[0].name} ({timeline.peak_tensors[0].place})" in str(timeline)
     assert json_of("timeline", str(path))["peak_tensors"][0]["place"] == timeline.peak_tensors[0].place
@@ -256,6 +257,40 @@ def test_a_timeline_says_where(tmp_path: Path) -> None:
     )
     assert str(long).splitlines()[1].strip() == long.place
     assert max(map(len, str(long).splitlines())) <= 80
+
+
+LONG = "transformer.encoder.of_the_model.with_long_names."
+
+
+@pytest.mark.parametrize("fused", [True, False])
+def test_kernels_of_a_plan_say_where_within_80_columns(fused: bool) -> None:
+    graph = captured()
+    deep = tuple(
+        "transformer.encoder.of_the_model.with_long_names." * 2 + path if path else "" for path in graph.modules
+    )
+    graph = replace(graph, modules=deep, names=tuple(f"{name}_with_a_long_name" for name in graph.names))
+    plan = remat.choose(graph).plan
+    assert plan is not None
+    traffic = remat.predict_traffic(graph, plan, fused=fused)
+    lines = str(traffic).splitlines()
+    assert max(map(len, lines)) <= 80
+    assert max(map(len, str(remat.timeline(graph, plan)).splitlines())) <= 80
+    ends = [graph.places[kernel.values[-1]].rpartition("with_long_names.")[2] for kernel in traffic.kernels]
+    assert all(any(line.endswith(end) for line in lines) for end in ends if end)
+    assert any(line.startswith("    …") for line in lines)
+
+
+def test_a_long_module_is_cut_at_a_dot(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.compiler.reset()
+    step = remat.compile(Net(), codegen=False)
+    step(torch.randn(4, 8)).backward()
+    (planned,) = step.report().graphs
+    deep = tuple(
+        "transformer.encoder.of_the_model.with_long_names." + path if path else "" for path in planned.graph.modules
+    )
+    told = str(Report((replace(planned, graph=replace(planned.graph, modules=deep)),))).splitlines()
+    assert max(map(len, told)) <= 80
+    assert any("…with_long_names.layers.*.norm and" in line for line in told)
 
 
 def test_refusals_say_where() -> None:

@@ -11,7 +11,7 @@ import numpy as np
 from remat.answer.choice import Choice
 from remat.answer.plan import Plan
 from remat.facts.graph import Graph
-from remat.words import human_bytes, placed
+from remat.words import cut, human_bytes, placed
 
 _NUMBER = re.compile(r"\b[0-9]+\b")
 
@@ -32,13 +32,13 @@ class SavedLine:
     bytes: int
     values: int
 
-    @property
-    def modules_told(self) -> str:
-        """The first of the modules, and how many more there are."""
-        return " and ".join([*self.modules[:1], *([f"{len(self.modules) - 1} more"] if len(self.modules) > 1 else [])])
+    def modules_told(self, width: int = 60) -> str:
+        """The first of the modules, cut to a width, and how many more there are."""
+        more = f" and {len(self.modules) - 1} more" if len(self.modules) > 1 else ""
+        return "".join(cut(module, width - len(more)) for module in self.modules[:1]) + more
 
     def __str__(self) -> str:
-        return f"{human_bytes(self.bytes)} from {placed(self.line or 'an unknown line', self.modules_told)}"
+        return f"{human_bytes(self.bytes)} from {placed(self.line or 'an unknown line', self.modules_told())}"
 
 
 def saved_lines(planned: Iterable[tuple[Graph, Plan]]) -> tuple[SavedLine, ...]:

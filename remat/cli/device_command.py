@@ -11,7 +11,7 @@ import typer
 from rich.text import Text
 
 from remat.cli.options import Json
-from remat.cli.output import console, print_json, table
+from remat.cli.output import console, print_json, table, waiting
 from remat.errors import NotInstalled
 from remat.predict.time.device import DeviceProfile, measured_file
 from remat.predict.time.known_devices import ALIASES, KNOWN, find_device
@@ -44,7 +44,8 @@ def device(
     from remat.pytorch.measure.timing import device_of
 
     file = output or measured_file(device_of(kind).type)
-    measured = measure_device(kind)
+    with waiting("measuring", quiet=as_json):
+        measured = measure_device(kind)
     file.parent.mkdir(parents=True, exist_ok=True)
     measured.save(file)
     if as_json:

@@ -8,7 +8,7 @@ import typer
 
 from remat.cli.inputs import cost_model_of, solver_if_named
 from remat.cli.options import CostModelName, GraphFile, Json, ModelOptions, SolverName, SolverOptions
-from remat.cli.output import as_told, print_json
+from remat.cli.output import as_told, print_json, waiting
 from remat.facts.graph import Graph
 from remat.views.explain import explain as explanation_of
 
@@ -28,5 +28,6 @@ def explain(
       remat explain gpt2.json.gz gelu_3
     """
     model, chosen = cost_model_of(cost_model, model_options), solver_if_named(solver, solver_options)
-    found = explanation_of(Graph.load(graph), value, model, chosen)
+    with waiting("solving", quiet=as_json):
+        found = explanation_of(Graph.load(graph), value, model, chosen)
     return print_json(as_told(found)) if as_json else typer.echo(found)

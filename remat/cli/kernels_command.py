@@ -22,7 +22,7 @@ from remat.cli.options import (
 )
 from remat.cli.output import console, counted, print_json, table, waiting
 from remat.facts.graph import Graph
-from remat.words import human_bytes
+from remat.words import cut, human_bytes
 
 if TYPE_CHECKING:
     from remat.pytorch.inductor.cubins import CompiledPass
@@ -61,8 +61,8 @@ def kernels(
             f"are never drawn again from their seed: capture it with `remat capture --device {device}`",
             err=True,
         )
-    chosen = chosen_plan(values, plan, cost_model, solver, model_options, solver_options)
-    with waiting("compiling", quiet=as_json):
+    with waiting("solving and compiling", quiet=as_json):
+        chosen = chosen_plan(values, plan, cost_model, solver, model_options, solver_options)
         passes = list(compile_plan(values, chosen, device=device))
     if output is not None:
         for compiled in passes:
@@ -70,18 +70,35 @@ def kernels(
     if as_json:
         folder = None if output is None else str(output)
         return print_json(
-            {"graph": str(graph), "device": device, "folder": folder, "passes": [_document(each) for each in passes]}
+            {
+                "graph": str(graph),
+                "device": device,
+                "folder": folder,
+                "passes": [_document(each, values) for each in passes],
+            }
         )
     out = console()
     for compiled in passes:
         out.print(Text(f"{compiled.code.name} pass", style="bold"))
-        out.print(table(_rows(compiled)))
+        out.print(table(_rows(compiled, values)))
         out.print()
     typer.echo(_summary(passes, device))
     return typer.echo(f"written to {output}") if output is not None else None
 
 
-def _document(compiled: CompiledPass) -> dict[str, Any]:
+def _places(compiled: CompiledPass, graph: Graph) -> dict[str, str]:
+    """Finds where the last value that each kernel writes comes from, as far as that is known."""
+    written = {
+        name: kernel.writes[-1][0]
+        for kernel, names in zip(compiled.code.kernels, compiled.code.launched, strict=True)
+        for name in names
+        if kernel.writes
+    }
+    return {name: graph.places[graph.index[value]] for name, value in written.items() if value in graph.index}
+
+
+def _document(compiled: CompiledPass, graph: Graph) -> dict[str, Any]:
+    places = _places(compiled, graph)
     return {
         "pass": compiled.code.name,
         "calls": compiled.calls,
@@ -91,6 +108,7 @@ def _document(compiled: CompiledPass) -> dict[str, Any]:
                 "name": kernel.name,
                 "launches": kernel.launches,
                 "bytes": kernel.bytes,
+                **({"place": place} if (place := places.get(kernel.name)) else {}),
                 "configurations": [
                     {
                         **cubin.configuration,
@@ -106,10 +124,11 @@ def _document(compiled: CompiledPass) -> dict[str, Any]:
     }
 
 
-def _rows(compiled: CompiledPass) -> list[dict[str, object]]:
+def _rows(compiled: CompiledPass, graph: Graph) -> list[dict[str, object]]:
+    places = _places(compiled, graph)
     return [
         {
-            "kernel": kernel.name,
+            "kernel": "\n  ".join(filter(None, [kernel.name, cut(places.get(kernel.name, ""), 30)])),
             "launches": kernel.launches,
             "bytes": human_bytes(kernel.bytes),
             "choices": len(kernel.cubins),

@@ -9,7 +9,7 @@ import typer
 import remat
 from remat.cli.inputs import chosen_plan
 from remat.cli.options import PLAN, CostModelName, GraphFile, Json, ModelOptions, NewPicture, SolverName, SolverOptions
-from remat.cli.output import print_json
+from remat.cli.output import print_json, waiting
 from remat.facts.graph import Graph
 
 
@@ -37,9 +37,10 @@ def show(
       remat show gpt2.json.gz -o gelu.svg --plan plan.json --around gelu_3 --hops 3
     """
     values, drawn = Graph.load(graph), None
-    if plan is not None:
-        drawn = chosen_plan(values, plan, cost_model, solver, model_options, solver_options)
-    remat.show(values, drawn, output, around=around, hops=hops)
+    with waiting("solving and drawing", quiet=as_json):
+        if plan is not None:
+            drawn = chosen_plan(values, plan, cost_model, solver, model_options, solver_options)
+        remat.show(values, drawn, output, around=around, hops=hops)
     if as_json:
         return print_json({"picture": str(output), "plan": drawn and drawn.digest})
     return typer.echo(f"written to {output}")

@@ -18,7 +18,7 @@ from remat.cli.options import (
     SolverName,
     SolverOptions,
 )
-from remat.cli.output import as_told, print_json
+from remat.cli.output import as_told, print_json, waiting
 from remat.facts.graph import Graph
 from remat.predict.buffers import records_calls, step_floor
 from remat.predict.device_timeline import timeline as simulated
@@ -52,9 +52,10 @@ def timeline(
       remat timeline gpt2.json.gz --plan plan.json --device a100
     """
     values = Graph.load(graph)
-    chosen = chosen_plan(values, plan, cost_model, solver, model_options, solver_options)
-    found = simulated(values, chosen, holds_outputs=holds_outputs, device=device)
-    bound = (step_floor if records_calls(values) else lower_bound)(values, holds_outputs=holds_outputs)
+    with waiting("solving", quiet=as_json):
+        chosen = chosen_plan(values, plan, cost_model, solver, model_options, solver_options)
+        found = simulated(values, chosen, holds_outputs=holds_outputs, device=device)
+        bound = (step_floor if records_calls(values) else lower_bound)(values, holds_outputs=holds_outputs)
     if output is not None:
         found.show(output)
     if not as_json:

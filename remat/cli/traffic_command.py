@@ -17,7 +17,7 @@ from remat.cli.options import (
     SolverName,
     SolverOptions,
 )
-from remat.cli.output import print_json
+from remat.cli.output import print_json, waiting
 from remat.facts.graph import Graph
 from remat.predict.time import modelled_time
 from remat.predict.traffic import predict_traffic
@@ -46,9 +46,9 @@ def traffic(
       remat traffic gpt2.json.gz --plan plan.json --device h100
     """
     values = Graph.load(graph)
-    found = predict_traffic(
-        values, chosen_plan(values, plan, cost_model, solver, model_options, solver_options), fused=fused, device=device
-    )
+    with waiting("solving", quiet=as_json):
+        chosen = chosen_plan(values, plan, cost_model, solver, model_options, solver_options)
+        found = predict_traffic(values, chosen, fused=fused, device=device)
     time = None if device in (None, "cuda") else modelled_time(values, found.kernels, device)
     if not as_json:
         return typer.echo("\n".join(map(str, (found, time) if time else (found,))))

@@ -40,7 +40,8 @@ def timeline(graph: Graph, plan: Plan, *, holds_outputs: bool = True, device: st
     >>> print(timeline(g.build(), Plan(("inner",), ("sin",)), device="a100"))
     forward pass: 1 steps, peak 8 B, 8 B at its end, 4 B of them saved
     backward pass: 1 steps, peak 8 B
-    peak: 8 B at step 0, y (cos) of the forward pass, where 2 storages are alive:
+    peak: 8 B at step 0, y (cos) of the forward pass,
+      where 2 storages are alive:
              4 B  saved      inner
              4 B  output     y
     """

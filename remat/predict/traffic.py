@@ -11,9 +11,9 @@ from remat.errors import InvalidOption
 from remat.facts.graph import Graph
 from remat.predict.kernels import Kernel, backend_for, kernels
 from remat.predict.time.known_devices import backend_of
-from remat.words import human_bytes
+from remat.words import cut, human_bytes, wrapped
 
-_SHOWN = 4
+_SHOWN, _WIDTH = 4, 80
 _WHOSE = {"cpu": "kernels for CPUs", "triton": "Triton kernels", "": "kernels without fusion"}
 
 
@@ -24,12 +24,14 @@ class PredictedTraffic:
     Attributes:
         kernels: the forward pass's, then the backward pass's, in the order in which they run.
         names: of the values of the graph, for tables.
+        places: where they come from (`remat.Graph.places`), for tables.
         backend: of TorchInductor, whose kernels they are: "cpu", or "triton" for GPUs. "" without fusion.
     """
 
     kernels: tuple[Kernel, ...]
     names: tuple[str, ...] = field(default=(), repr=False)
     backend: str = ""
+    places: tuple[str, ...] = field(default=(), repr=False)
 
     @property
     def reads(self) -> int:
@@ -62,19 +64,22 @@ class PredictedTraffic:
         return self.read_bytes + self.written_bytes
 
     def __str__(self) -> str:
-        """Writes a line for each kernel, and the sums."""
-        lines = [
-            f"{'backward' if k.backward else 'forward':<8}  {'kernel' if k.generated else 'call':<6}  "
-            f"{human_bytes(k.read_bytes):>10} read  {human_bytes(k.written_bytes):>10} written  "
-            f"{self._listed(k.reads)} -> {self._listed(k.writes)}"
-            for k in self.kernels
-        ]
+        """Writes a line or two for each kernel, with the place of what it computes last, and the sums."""
+        lines = list[str]()
+        for k in self.kernels:
+            head = (
+                f"{'backward' if k.backward else 'forward':<8}  {'kernel' if k.generated else 'call':<6}  "
+                f"{human_bytes(k.read_bytes):>10} read  {human_bytes(k.written_bytes):>10} written"
+            )
+            lines += wrapped(head, f"{self._listed(k.reads)} -> {self._listed(k.writes)}")
+            if self.places and (place := self.places[k.values[-1]]):
+                lines.append(f"    {cut(place, _WIDTH - 4)}")
         counts = Counter(k.backward for k in self.kernels)
-        lines.append(
+        lines += [
             f"{len(self.kernels)} {_WHOSE[self.backend]} ({counts[False]} forward, {counts[True]} backward): "
-            f"{human_bytes(self.read_bytes)} read, {human_bytes(self.written_bytes)} written, "
-            f"{self.reads} reads and {self.writes} writes of tensors"
-        )
+            f"{human_bytes(self.read_bytes)} read,",
+            f"{human_bytes(self.written_bytes)} written, {self.reads} reads and {self.writes} writes of tensors",
+        ]
         return "\n".join(lines)
 
     def _listed(self, values: Iterable[int]) -> str:
@@ -120,4 +125,4 @@ def predict_traffic(
             raise InvalidOption(f"backend={backend!r} is not the one for device={device!r}: leave one of them out")
         backend = backend_of(device)
     found = kernels(graph, plan, fused=fused, backend=backend)
-    return PredictedTraffic(found, graph.names, backend_for(graph, backend).name if fused else "")
+    return PredictedTraffic(found, graph.names, backend_for(graph, backend).name if fused else "", graph.places)

@@ -36,7 +36,8 @@ def simulate(graph: Graph, plan: Plan, *, holds_outputs: bool = True) -> Timelin
     >>> print(simulate(g.build(), Plan(("mm",), ())))
     forward pass: 2 steps, peak 5 B, 5 B at its end, 4 B of them saved
     backward pass: 1 steps, peak 9 B
-    peak: 9 B at step 2, dx (mul) of the backward pass, where 3 storages are alive:
+    peak: 9 B at step 2, dx (mul) of the backward pass,
+      where 3 storages are alive:
              4 B  saved      mm
              4 B  gradient   dx
              1 B  output     sum

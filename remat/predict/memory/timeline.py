@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
 
 from remat.errors import RematError
 from remat.facts.columns import BoolArray, IntArray
-from remat.words import human_bytes, placed
+from remat.words import cut, human_bytes, placed, wrapped
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -51,7 +51,7 @@ class LiveTensor:
     def __str__(self) -> str:
         line = f"{human_bytes(self.bytes):>10}  {self.why:<9}  "
         whole = line + placed(self.name, self.place)
-        return whole if len(whole) <= _WIDTH else f"{line}{self.name}\n{'':8}{self.place}"
+        return whole if len(whole) <= _WIDTH else f"{line}{self.name}\n{'':8}{cut(self.place, _WIDTH - 8)}"
 
 
 def listed_tensors(tensors: Sequence[LiveTensor], most: int) -> list[str]:
@@ -129,11 +129,11 @@ class Timeline:
         if self.peak_step < 0:
             return "\n".join(lines)
         where = "backward" if self.backward[self.peak_step] else "forward"
-        what = placed(self.names[self.peak_step], self.ops[self.peak_step], self.peak_place)
-        lines.append(
-            f"peak: {human_bytes(self.peak_bytes)} at step {self.peak_step}, {what} of the {where} pass, "
-            f"where {len(self.peak_tensors)} storages are alive:"
-        )
+        what = placed(self.names[self.peak_step], self.ops[self.peak_step])
+        peak = f"peak: {human_bytes(self.peak_bytes)} at step {self.peak_step},"
+        lines += wrapped(peak, f"{what} of the {where} pass,", between=" ")
+        lines += [f"  {cut(self.peak_place, _WIDTH)},"] if self.peak_place else []
+        lines.append(f"  where {len(self.peak_tensors)} storages are alive:")
         return "\n".join([*lines, *listed_tensors(self.peak_tensors, _SHOWN)])
 
     def as_frame(self) -> pd.DataFrame:

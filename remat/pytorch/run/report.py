@@ -113,8 +113,9 @@ class Report:
             return []
         table = Table(*(Column(heading, justify="right") for heading in ("saved", "values")), "line", **_STYLE)
         table.add_column("module", overflow="fold")
+        room = 60 - max(len(line.line) for line in lines[:_SHOWN])
         for line in lines[:_SHOWN]:
-            table.add_row(human_bytes(line.bytes), str(line.values), line.line or "unknown", line.modules_told)
+            table.add_row(human_bytes(line.bytes), str(line.values), line.line or "unknown", line.modules_told(room))
         if rest := lines[_SHOWN:]:
             count = str(sum(line.values for line in rest))
             table.add_row(human_bytes(sum(line.bytes for line in rest)), count, f"{len(rest)} more")
