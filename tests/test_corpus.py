@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import torch
 import typer
+from depth import deep_except
 from torch import nn
 from typer.testing import CliRunner, Result
 
@@ -34,7 +35,8 @@ from remat.facts.corpus import INDEX, Corpus
 CORPUS = Corpus.open()
 NAMES = [entry.name for entry in CORPUS.entries]
 SMALLEST = min(CORPUS.entries, key=lambda entry: entry.values).name
-each_instance = pytest.mark.parametrize("name", NAMES)
+LARGE = [entry.name for entry in CORPUS.entries if entry.values > 50_000]
+each_instance = pytest.mark.parametrize("name", deep_except([name for name in NAMES if name not in LARGE], NAMES))
 
 
 @cache
@@ -63,6 +65,7 @@ def test_provenance_is_complete(name: str) -> None:
     assert bool(meta["cite"]) == (meta["family"] != "small")
     fused = any("scaled_dot_product" in op for op in graph_of(name).ops)
     assert fused == ("as one operator" in meta["model"] or "fused attention" in meta["model"])
+    assert meta["device"].startswith("cuda" if recipe.device else "cpu")
     assert (meta["model"], meta["dtype"], meta["cite"]) == (recipe.model, recipe.dtype_name, recipe.cite)
     if recipe.family != "small":  # those say a file, by the name that it had when they were captured
         assert meta["sizes"] == recipe.sizes
@@ -79,7 +82,7 @@ def test_sizes_span_two_orders_of_magnitude_in_few_megabytes() -> None:
     values = [entry.values for entry in CORPUS.entries]
     assert min(values) < 200
     assert max(values) > 20_000
-    assert sum(entry.file_bytes for entry in CORPUS.entries) < 8 * 2**20
+    assert sum(entry.file_bytes for entry in CORPUS.entries) < 4 * 2**20
 
 
 def test_the_page_is_that_of_the_index() -> None:

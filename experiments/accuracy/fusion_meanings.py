@@ -121,11 +121,14 @@ def rows(names: list[str]) -> Iterator[dict[str, Any]]:
 
 
 def main() -> None:
-    """Measures the named instances, or all where none is named, and writes the table."""
+    """Measures the named instances, or all where none is named, and writes their rows into the table."""
     every = sorted(path.name.removesuffix(".json.gz") for path in (EXPERIMENTS / "instances").glob("*.json.gz"))
     frame = pd.DataFrame(rows(sys.argv[1:] or every))
-    if not sys.argv[1:]:
-        frame.to_csv(EXPERIMENTS / "results" / "fusion_meanings.csv", index=False, float_format="%.4f")
+    table = EXPERIMENTS / "results" / "fusion_meanings.csv"
+    if sys.argv[1:]:
+        written = pd.read_csv(table)
+        frame = pd.concat([written[~written.instance.isin(sys.argv[1:])], frame]).sort_values("instance", kind="stable")
+    frame.to_csv(table, index=False, float_format="%.4f")
     print(frame.to_string(index=False, float_format="{:.1%}".format))
     for name in ("lists", "memory", "time"):
         for column in (name, f"{name}_bytes"):

@@ -98,7 +98,7 @@ def origin(recipe: Recipe) -> dict[str, str]:
         "dtype": recipe.dtype_name,
         "cite": recipe.cite,
         "code": f"{recipe.package} {_version(recipe.package)}" if recipe.package else "experiments",
-        "device": "cpu, fake tensors",
+        "device": "cuda" if recipe.device else "cpu, fake tensors",
         "python": platform.python_version(),
         "commit": provenance()["commit"],
         "command": f"python -m experiments.corpus --only {recipe.name}",

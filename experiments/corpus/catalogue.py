@@ -7,11 +7,13 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import chain
+from typing import Any
 
 import torch
 from torch import nn
 
-from experiments.models import published, workloads
+from experiments.models import published, setups, workloads
+from experiments.models.diffusion import DiffusionUNet, DiT
 from experiments.models.hugging_face import hugging_face
 from experiments.models.recipe import Inputs, Recipe, floats, images, on_meta, tokens
 from experiments.models.workloads import KERNEL_ZOO
@@ -25,7 +27,7 @@ def recipes() -> dict[str, Recipe]:
         ValueError: two recipes have one name.
     """
     found: dict[str, Recipe] = {}
-    for recipe in chain(_small(), _gpts(), _convolutional(), _recurrent(), _acquisition(), hugging_face()):
+    for recipe in chain(_small(), _gpts(), _convolutional(), _recurrent(), _acquisition(), hugging_face(), _today()):
         if recipe.name in found:
             raise ValueError(f"two recipes are named {recipe.name!r}; rename one")
         found[recipe.name] = recipe
@@ -151,3 +153,54 @@ def _acquisition() -> list[Recipe]:
         recipe("qehvi", hypervolume, daulton, q=4, objectives=2, cells=32),
         recipe("qehvi", hypervolume, daulton, q=8, objectives=4, cells=32),
     ]
+
+
+def _today() -> list[Recipe]:
+    """Models as they are trained today, of our own code: under autocast, for a GPU, as one graph."""
+    second = "Radford et al. 2019, Language models are unsupervised multitask learners"
+
+    def recipe(
+        name: str,
+        family: str,
+        model: str,
+        sizes: str,
+        cite: str,
+        make: tuple[Callable[[], nn.Module], Inputs],
+        **how: Any,
+    ) -> Recipe:
+        return Recipe(name, family, model, sizes, partial(on_meta, *make), cite, **how)
+
+    def cast(build: Callable[[], nn.Module]) -> Callable[[], nn.Module]:
+        return lambda: setups.Autocast(build())
+
+    medium = partial(GPT2, **asdict(_Sizes(24, 1024, 16, 1024, fused=True)))
+    words = "24 layers, width 1024, 16 heads, dropout 0.0, batch 8, 1024 tokens"
+    latents, steps = floats(8, 4, 64, 64), tokens(8)
+    patches, labels = floats(32, 4, 32, 32), tokens(32)
+    gpt = "GPT-2 medium, attention as one operator"
+    return [
+        recipe(
+            "gpt2-medium-autocast", "transformer", f"{gpt}, bfloat16 autocast", words, second,
+            (cast(medium), (tokens(8, 1024),)),
+        ),
+        recipe(
+            "gpt2-medium-step", "transformer", f"{gpt}, forward pass, loss and backward pass traced as one graph",
+            words, second, (medium, (tokens(8, 1024),)), whole=True,
+        ),
+        recipe(
+            "resnet50-a100", "convolution", "ResNet-50, bfloat16 autocast, for an A100",
+            "batch 256, images of 224 x 224", "He et al. 2016, Deep residual learning",
+            (cast(published.resnet50), images(256)), device="a100",
+        ),
+        recipe(
+            "stable-diffusion-unet", "diffusion",
+            "U-Net of Stable Diffusion 1, attention as one operator, bfloat16 autocast",
+            "batch 8, latents of 64 x 64, 77 words", "Rombach et al. 2022, Latent diffusion models",
+            (cast(DiffusionUNet), (latents, steps, floats(8, 77, 768), latents)),
+        ),
+        recipe(
+            "dit-xl-2", "diffusion", "DiT-XL/2, attention as one operator, bfloat16 autocast",
+            "28 layers, width 1152, 16 heads, batch 32, latents of 32 x 32", "Peebles and Xie 2023, DiT",
+            (cast(partial(DiT, 28, 1152, 16)), (patches, labels, labels, patches)),
+        ),
+    ]  # fmt: skip

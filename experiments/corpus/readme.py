@@ -34,14 +34,21 @@ graph = Corpus.open().graph("resnet50")
 ## How they were made
 
 By `remat.capture` on fake tensors, which have sizes but no contents: so the sizes are those at which people train, and
-the weights do not matter. All were captured for the CPU, in training mode, with static shapes; `remat corpus show NAME`
-says with which versions, when, and by which command. Graphs for a GPU differ in details, above all where attention is
-one operator. Losses are part of the graph; optimizers are not. Batch sizes are ours.
+the weights do not matter. All were captured in training mode, with static shapes, for the CPU; those whose names end in
+`-a100` or `-h100` for that GPU, on a machine without one. `remat corpus show NAME` says with which versions, when, and
+by which command. Graphs for a GPU differ in details, above all where attention is one operator. Losses are part of the
+graph; optimizers are not. Batch sizes are ours.
 
 - `small-*`, `gpt*`, `lstm-*`: models of this repository (`workloads.py` and `zoo.py` in `experiments/models`); `gpt*`
   has an output layer of its own, where the published models reuse the embedding. A path that a graph names is one of
   the commit at which it was captured.
 - Convolutional nets and acquisition functions: written out in `published.py`, there, at the published widths.
+- U-Net and transformer of diffusion models: written out in `diffusion.py`, there, with as many parameters as published.
+- Autocast, adapters (LoRA) and shards: set up by `setups.py`. A *sharded* parameter is gathered from eight ranks where
+  it is used, and its gradient is reduced and scattered, by functional collectives of a group that is not there: fully
+  sharded training that gathers each parameter by itself.
+- `gpt2-medium-step` was traced by `make_fx` over forward pass, loss and `torch.autograd.grad`, and read by
+  `remat.pytorch.read_step`: the passes of TorchInductor over joint graphs have not seen it.
 - `hf-*`: the configurations of the `transformers` package (Apache-2.0; `pip install 'remat[corpus]'`), without weights.
 
 *Saved* is what the forward pass hands to the backward pass if no operator runs twice, about what autograd keeps;

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any
@@ -11,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from experiments.models import setups
 from experiments.models.recipe import Inputs, Recipe, images, on_meta, tokens
 from remat import NotInstalled
 
@@ -61,6 +63,10 @@ class Labelled(nn.Module):
         return F.cross_entropy(self.classifier(pixel_values=image).logits, label)
 
 
+def _as_it_is(model: nn.Module) -> nn.Module:
+    return model
+
+
 @dataclass(frozen=True)
 class _Model:
     """Names a model of the package and its sizes.
@@ -71,6 +77,8 @@ class _Model:
         inputs: of the head.
         classes: names of the model and of its configuration; of `options` the latter is made.
         attention: which of the package's implementations.
+        adapted: changes the model to how it is trained.
+        device, within: of its `Recipe`.
     """
 
     name: str
@@ -84,6 +92,9 @@ class _Model:
     attention: str | None = "eager"
     family: str = "transformer"
     dtype: torch.dtype = torch.float32
+    adapted: Callable[[nn.Module], nn.Module] = _as_it_is
+    device: str = ""
+    within: Callable[[], AbstractContextManager[None]] = nullcontext
 
     @property
     def recipe(self) -> Recipe:
@@ -98,6 +109,8 @@ class _Model:
             cite=self.cite,
             package="transformers",
             dtype=self.dtype,
+            device=self.device,
+            within=self.within,
         )
 
     def _build(self) -> nn.Module:
@@ -109,12 +122,12 @@ class _Model:
         settings = getattr(package, config)(**self.options)
         if self.attention is not None:
             settings._attn_implementation = self.attention
-        return self.head(getattr(package, model)(settings))
+        return self.adapted(self.head(getattr(package, model)(settings)))
 
 
 def hugging_face() -> list[Recipe]:
     """Makes recipes that need the package only when they are called."""
-    return [model.recipe for model in (*_ENCODERS, *_DECODERS, *_VISION)]
+    return [model.recipe for model in (*_ENCODERS, *_DECODERS, *_VISION, *_AS_TRAINED)]
 
 
 # On the CPU, attention with dropout is never one operator: torch writes it out.
@@ -173,6 +186,41 @@ _DECODERS = (
         "mamba-130m", "Mamba 130M, 6 of its 24 layers, the scan written out", "batch 8, 64 tokens",
         "Gu and Dao 2023, Mamba", NextToken, (tokens(8, 64),), "MambaForCausalLM MambaConfig",
         {"num_hidden_layers": 6}, attention=None, family="recurrent",
+    ),
+)  # fmt: skip
+
+_HERD = "Grattafiori et al. 2024, The Llama 3 herd of models"
+_GROUPED = "RMSNorm, SwiGLU, grouped queries"
+_LLAMA_CLASSES = "LlamaForCausalLM LlamaConfig"
+_LLAMA_70B = _LLAMA | {"hidden_size": 8192, "intermediate_size": 28672, "num_hidden_layers": 20}
+_LLAMA_70B |= {"num_attention_heads": 64}
+_MIXTRAL = {"num_hidden_layers": 8, "experts_implementation": "grouped_mm"}
+
+
+def _llama(name: str, model: str, length: int, **how: Any) -> _Model:
+    """Describes Llama 3 8B in bfloat16, of one sequence, attention as one operator."""
+    sizes = f"batch 1, {length} tokens"
+    return _Model(
+        name, model, sizes, how.pop("cite", _HERD), NextToken, (tokens(1, length),), _LLAMA_CLASSES, _LLAMA,
+        attention="sdpa", dtype=torch.bfloat16, **how,
+    )  # fmt: skip
+
+
+_AS_TRAINED = (
+    _llama("llama3-8b-h100", f"Llama 3 8B: {_GROUPED}", 8192, device="h100"),
+    _llama(
+        "llama3-8b-sharded", f"Llama 3 8B, each parameter sharded over {setups.RANKS} ranks and gathered where used",
+        8192, cite="Zhang et al. 2024, SimpleFSDP", adapted=setups.sharded, within=setups.ranks,
+    ),
+    _Model(
+        "llama3-70b", f"Llama 3 70B, 20 of its 80 layers: {_GROUPED}", "batch 1, 8192 tokens", _HERD, NextToken,
+        (tokens(1, 8192),), _LLAMA_CLASSES, _LLAMA_70B, attention="sdpa", dtype=torch.bfloat16,
+    ),
+    _Model(
+        "mixtral-8x7b",
+        "Mixtral 8x7B, 8 of its 32 layers: of 8 experts each token goes to 2, by grouped matrix products",
+        "batch 1, 4096 tokens", "Jiang et al. 2024, Mixtral of experts", NextToken, (tokens(1, 4096),),
+        "MixtralForCausalLM MixtralConfig", _MIXTRAL, attention="sdpa", dtype=torch.bfloat16,
     ),
 )  # fmt: skip
 

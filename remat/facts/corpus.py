@@ -33,7 +33,7 @@ class Entry:
 
     Attributes:
         name: by which it is asked for; its file is `<name>.json.gz`.
-        family: "transformer", "convolution", "recurrent", "acquisition" or "small".
+        family: "transformer", "convolution", "diffusion", "recurrent", "acquisition" or "small".
         model: what was captured.
         sizes: at which sizes.
         dtype: of its parameters.
