@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -42,10 +43,10 @@ def pose(only: _Only = None, folder: _Folder = FOLDER) -> None:
             continue
         start = time.perf_counter()
         plain = Posed.of(corpus, name, ())
-        plans = peak_plans(plain.graph, plain.problem)
-        posed = Posed(name, plain.graph, plain.problem, found_budgets(plain.graph, plain.problem, plans))
-        seconds = time.perf_counter() - start
-        for found in searching.peak_answers(posed, plans, seconds):
+        most, plans = peak_plans(plain.graph, plain.problem)
+        budgets = found_budgets(plain.graph, plain.problem, most, plans[0].peak_bytes)
+        posed, seconds = replace(plain, budgets=budgets), time.perf_counter() - start
+        for found in searching.peak_answers(posed, plans, "peak-search", seconds):
             answers.offer(posed, found)
         manifest.with_instance(posed, entries[name].family).write()
         console.print(f"{name}: {len(posed.problem)} values, {seconds:.0f} s")
@@ -102,15 +103,11 @@ def deepen(
         if all(answers.of(name).get(b.name, {}).get("status") == "optimal" for b in budgets):
             continue
         posed, start = manifest.posed(corpus, name), time.perf_counter()
-        plans = list(searching.deeper_peak_plans(posed, time_limit))
-        seconds = time.perf_counter() - start
-        for budget in budgets:
-            fits = [plan for plan in plans if plan.peak_bytes <= budget.bytes]
-            if fits:
-                best = min(fits, key=lambda plan: plan.cost)
-                label = f"peak-search with portfolio, {time_limit:g} s a budget"
-                found = {**searching.answer(budget, best.choice, label, seconds), "bound": 0}
-                console.print(f"{name} {budget.name}: {'better' if answers.offer(posed, found) else 'no better'}")
+        plans = searching.deeper_peak_plans(posed, time_limit)
+        seconds, label = time.perf_counter() - start, f"peak-search with portfolio, {time_limit:g} s a budget"
+        for found in searching.peak_answers(posed, plans, label, seconds):
+            word = "better" if answers.offer(posed, found) else "no better"
+            console.print(f"{name} {found['budget']}: {word}")
 
 
 @app.command()
@@ -178,7 +175,8 @@ def verify(
                 wrong.append(complaint)
     if wrong:
         raise typer.Exit(1)
-    console.print(f"{folder.name}: {len(manifest.instances)} instances and their answers are as released")
+    what = "files" if quick else f"{len(manifest.instances)} instances and their answers"
+    console.print(f"{folder.name}: the {what} are as released")
 
 
 @app.command()

@@ -240,8 +240,7 @@ def steps_of(memory, saved):
         if memory.decidable[x] and memory.computed[x] and not saved[x] and wanted[x] != never:
             when = x if x >= memory.turn else wanted[x]
             for u in memory.arguments[x]:
-                if memory.computed[u]:
-                    wanted[u] = min(wanted[u], when)
+                wanted[u] = min(wanted[u], when)
     read = [memory.decidable[x] and wanted[x] != never for x in range(size)]
     kept = [read[x] and saved[x] for x in range(size)]
     again = [read[x] and not saved[x] and bool(memory.computed[x]) for x in range(size)]

@@ -20,9 +20,12 @@ from experiments.benchmark import check
 from remat import Corpus, Graph, Problem
 from remat.answer.registry import QUICK_BUDGET_SOLVER, find_solver
 from remat.improve.byte_budgets import saved_limit
-from remat.improve.peak_plans import PeakPlans
+from remat.improve.peak_plans import PeakPlan, PeakPlans
 from remat.predict.memory.stated import stated_memory
 from remat.problem.problem_file import Budget, problem_document
+
+LARGE = 25_000
+"""Values from which on a search changes no single values of plans: that would take hours."""
 
 FRACTIONS = ("0.1", "0.2", "0.3", "0.5", "0.7")
 
@@ -78,15 +81,26 @@ class Posed:
         return check.Instance(document, self.sha256)
 
 
-def peak_plans(graph: Graph, problem: Problem) -> PeakPlans:
-    """The search whose plans make the budgets of the peak, and answer them to begin with."""
-    return PeakPlans(graph, problem, find_solver(QUICK_BUDGET_SOLVER))
+def peak_plans(graph: Graph, problem: Problem) -> tuple[int, tuple[PeakPlan, ...]]:
+    """The search that makes the budgets of the peak, and answers them to begin with.
+
+    Returns:
+        the peak of the plan that costs least; and the plans found, from the smallest peak to the lowest cost. For
+        graphs of more than `LARGE` values they are those of the first part of the search.
+    """
+    plans = PeakPlans(graph, problem, find_solver(QUICK_BUDGET_SOLVER))
+    return plans.cheapest.peak_bytes, plans.front if len(graph) <= LARGE else plans.unmoved
 
 
-def found_budgets(graph: Graph, problem: Problem, plans: PeakPlans) -> tuple[Budget, ...]:
-    """The ten budgets of a graph, in bytes: see docs/benchmark.md."""
+def found_budgets(graph: Graph, problem: Problem, most: int, least: int) -> tuple[Budget, ...]:
+    """The ten budgets of a graph, in bytes: see docs/benchmark.md.
+
+    Args:
+        graph, problem: what is asked about.
+        most: the peak of the plan that costs least.
+        least: the smallest peak that was found.
+    """
     fractions = {name: Fraction(name) for name in FRACTIONS}
     saved = [Budget(f"saved-{f}", "saved", saved_limit(graph, problem, share)) for f, share in fractions.items()]
-    least, most = plans.smallest.peak_bytes, plans.cheapest.peak_bytes
     peak = [Budget(f"peak-{f}", "peak", max(math.floor(share * most), least)) for f, share in fractions.items()]
     return (*saved, *peak)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -30,17 +30,19 @@ def saved_answer(posed: Posed, budget: Budget, time_limit_s: float) -> Answer:
     return answer(budget, choice, "portfolio", time.perf_counter() - start, solution)
 
 
-def peak_answers(posed: Posed, plans: PeakPlans, seconds: float) -> Iterator[Answer]:
-    """The answers of a search that has been made to all budgets of the peak, without bounds.
+def peak_answers(posed: Posed, plans: Sequence[PeakPlan], solver: str, seconds: float) -> Iterator[Answer]:
+    """The cheapest of some plans for each budget of the peak, without a bound.
 
     Args:
         posed: the instance.
-        plans: the search.
+        plans: what was found.
+        solver: who found it.
         seconds: how long it took.
     """
     for budget in posed.budgets:
-        if budget.of == "peak" and (plan := plans.within(budget.bytes)) is not None:
-            yield answer(budget, plan.choice, "peak-search", seconds)
+        fits = [plan for plan in plans if plan.peak_bytes <= budget.bytes]
+        if budget.of == "peak" and fits:
+            yield answer(budget, min(fits, key=lambda plan: plan.cost).choice, solver, seconds)
 
 
 def peak_bound(posed: Posed, budget: Budget, known: Answer, time_limit_s: float) -> Answer:
@@ -60,10 +62,9 @@ def peak_bound(posed: Posed, budget: Budget, known: Answer, time_limit_s: float)
     return {**known, **_claims(seconds, solution, "at one step: ")}
 
 
-def deeper_peak_plans(posed: Posed, time_limit_s: float) -> Iterator[PeakPlan]:
+def deeper_peak_plans(posed: Posed, time_limit_s: float) -> Sequence[PeakPlan]:
     """A search that takes longer: as the default one, with the best answers for budgets of saved bytes."""
-    plans = PeakPlans(posed.graph, posed.problem, Portfolio(), time_limit_s)
-    yield from plans.front
+    return PeakPlans(posed.graph, posed.problem, Portfolio(), time_limit_s).front
 
 
 def answer(
