@@ -203,7 +203,7 @@ class Lazy(FlowSolver):
 
 
 def test_a_cut_that_its_flow_does_not_prove_is_no_vertex() -> None:
-    with pytest.raises(CertificateRejected, match=r"lazy returns a cut that weighs .* as a minimum cut of 0; its flow"):
+    with pytest.raises(CertificateRejected, match=r"lazy returns a cut that weighs .* as a minimum cut of 0$"):
         frontier(layers(12), solver=Lazy())
 
 

@@ -15,6 +15,7 @@ from remat.answer.plan import Plan
 from remat.errors import InvalidPlan
 from remat.facts.columns import BoolArray, FrozenColumns, bool_column, some
 from remat.facts.graph import Graph
+from remat.facts.later import Later
 from remat.facts.uses import spread
 from remat.problem.problem import Problem
 
@@ -111,7 +112,7 @@ class Choice(FrozenColumns):
             positions: list[int] = np.flatnonzero(mask).tolist()
             return tuple([names[i] for i in positions])
 
-        return Plan(named(self.saved), named(self.recomputed), about.signature, named(self.offloaded))
+        return Plan(named(self.saved), named(self.recomputed), Later(lambda: about.signature), named(self.offloaded))
 
 
 def _named(label: str, names: tuple[str, ...], about: Problem | Graph) -> BoolArray:

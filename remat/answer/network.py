@@ -29,7 +29,7 @@ import numpy as np
 
 from remat.answer.choice import Choice
 from remat.errors import UnsupportedProblem
-from remat.facts.columns import LARGEST_TOTAL, BoolArray, IntArray
+from remat.facts.columns import LARGEST_TOTAL, BoolArray, IntArray, frozen, own_array
 from remat.problem.feasibility import Forced, forced
 from remat.problem.problem import Problem
 from remat.problem.weights import BY_COST, Weights
@@ -203,43 +203,7 @@ class Reduction:
         Raises:
             UnsupportedProblem: the weighed prices add up to 2**62 or more.
         """
-        rules = known or forced(problem)
-        terms = _Weighed.of(problem, weights)
-        unit, save_weight, recompute_weight = terms.unit, terms.save, terms.recompute
-        n = len(problem)
-        in_vertex = np.where(rules.stuck, SOURCE, np.arange(2, 2 + n))
-        out_vertex = np.arange(2 + n, 2 + 2 * n)
-        out_vertex[problem.needed] = SINK
-        out_vertex[rules.lost] = SOURCE
-
-        always = rules.stuck & problem.needed
-        use = (out_vertex[problem.producers] != SINK) & (in_vertex[problem.consumers] != SOURCE)
-        wanted = problem.needed.copy()
-        wanted[problem.producers[use]] = True
-        use &= wanted[problem.consumers]
-        u, v = problem.producers[use], problem.consumers[use]
-        split = (wanted & ~(always | rules.lost)).nonzero()[0]
-        redo = (wanted & ~rules.stuck & (problem.recompute_cost > 0)).nonzero()[0]
-
-        infinity = int(save_weight.sum() + recompute_weight.sum()) + 1
-        unsaveable = problem.cannot_save.mask
-        save_price = np.where(unsaveable, infinity, save_weight)[split]
-        can_save = ~unsaveable[split]
-        unused, recomputed = np.zeros(len(u), np.int64), np.zeros(len(redo), np.int64)
-        redoes = recomputed if weights.cost else problem.recompute_cost[redo]
-        network = Network(
-            num_vertices=2 + 2 * n,
-            tails=np.concatenate([in_vertex[split], np.full(len(redo), SOURCE), out_vertex[u]]),
-            heads=np.concatenate([out_vertex[split], in_vertex[redo], in_vertex[v]]),
-            capacities=np.concatenate([save_price, recompute_weight[redo], np.full(len(u), infinity)]),
-            infinity=infinity,
-            tiebreaks=(
-                np.concatenate([np.where(can_save, terms.save_tie[split], 0), redoes, unused]),
-                np.concatenate([can_save.astype(np.int64), recomputed, unused]),
-            ),
-        )
-        base = unit * int(save_weight[always].sum())
-        return cls(network, unit, base, in_vertex, out_vertex, terms.offloaded)
+        return Arcs.of(problem, known).weighed(weights)
 
     def choice(self, sink_side: BoolArray) -> Choice:
         """What a cut means, given (num_vertices,) its sink side.
@@ -257,6 +221,88 @@ class Reduction:
         side[self.in_vertex[choice.recomputed]] = True
         side[SINK] = True
         return side
+
+
+@dataclass(frozen=True, eq=False)
+class Arcs:
+    """The network of a feasible problem but for its capacities: the same one, whatever costs and bytes weigh.
+
+    Attributes:
+        problem: what it is the network of.
+        in_vertex, out_vertex: (n,) the two vertices of each value.
+        always: (n,) values that every plan saves; they are not in the network.
+        split, redo: positions of the values with an arc of their own for saving, and for recomputing.
+        tails, heads: (k,) of the arcs: of `split`, of `redo`, then of the uses.
+    """
+
+    problem: Problem
+    in_vertex: IntArray
+    out_vertex: IntArray
+    always: BoolArray
+    split: IntArray
+    redo: IntArray
+    tails: IntArray
+    heads: IntArray
+
+    @classmethod
+    def of(cls, problem: Problem, known: Forced | None = None) -> Arcs:
+        """Builds the arcs, in time linear in the graph; `known` is `forced(problem)`, to save time."""
+        rules = known or forced(problem)
+        n = len(problem)
+        in_vertex = np.where(rules.stuck, SOURCE, np.arange(2, 2 + n))
+        out_vertex = np.arange(2 + n, 2 + 2 * n)
+        out_vertex[problem.needed] = SINK
+        out_vertex[rules.lost] = SOURCE
+
+        always = rules.stuck & problem.needed
+        use = (out_vertex[problem.producers] != SINK) & (in_vertex[problem.consumers] != SOURCE)
+        wanted = problem.needed.copy()
+        wanted[problem.producers[use]] = True
+        use &= wanted[problem.consumers]
+        split = (wanted & ~(always | rules.lost)).nonzero()[0]
+        redo = (wanted & ~rules.stuck & (problem.recompute_cost > 0)).nonzero()[0]
+        return cls(
+            problem,
+            in_vertex,
+            out_vertex,
+            always,
+            split,
+            redo,
+            tails=frozen(
+                np.concatenate([in_vertex[split], np.full(len(redo), SOURCE), out_vertex[problem.producers[use]]])
+            ),
+            heads=frozen(np.concatenate([out_vertex[split], in_vertex[redo], in_vertex[problem.consumers[use]]])),
+        )
+
+    def weighed(self, weights: Weights) -> Reduction:
+        """The network under a price on saved bytes, in arrays of its own: whoever gets it cannot change another one.
+
+        Raises:
+            UnsupportedProblem: the weighed prices add up to 2**62 or more.
+        """
+        problem, split, redo = self.problem, self.split, self.redo
+        terms = _Weighed.of(problem, weights)
+        unit, save_weight, recompute_weight = terms.unit, terms.save, terms.recompute
+        infinity = int(save_weight.sum() + recompute_weight.sum()) + 1
+        can_save = ~problem.cannot_save.mask[split]
+        uses = np.zeros(len(self.tails) - len(split) - len(redo), np.int64)
+        recomputed = np.zeros(len(redo), np.int64)
+        redoes = recomputed if weights.cost else problem.recompute_cost[redo]
+        network = Network(
+            num_vertices=2 + 2 * len(problem),
+            tails=own_array(self.tails),
+            heads=own_array(self.heads),
+            capacities=np.concatenate(
+                [np.where(can_save, save_weight[split], infinity), recompute_weight[redo], uses + infinity]
+            ),
+            infinity=infinity,
+            tiebreaks=(
+                np.concatenate([np.where(can_save, terms.save_tie[split], 0), redoes, uses]),
+                np.concatenate([can_save.astype(np.int64), recomputed, uses]),
+            ),
+        )
+        base = unit * int(save_weight[self.always].sum())
+        return Reduction(network, unit, base, self.in_vertex, self.out_vertex, terms.offloaded)
 
 
 @dataclass(frozen=True, eq=False)

@@ -15,6 +15,7 @@ from remat.facts.columns import name_column
 from remat.facts.given import checked_path
 from remat.facts.graph import Graph, checked_graph
 from remat.facts.json_file import read_document, write_document
+from remat.facts.later import Late, Later, is_later
 
 _FORMAT = "remat.plan"
 _VERSION, _WITH_OFFLOADED = 1, 2
@@ -38,16 +39,18 @@ class Plan:
 
     saved: tuple[str, ...]
     recomputed: tuple[str, ...]
-    graph: tuple[str, ...] = field(default=(), compare=False)
+    graph: Late[tuple[str, ...]] = field(default=Late(()), compare=False)
     offloaded: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         for label in ("saved", "recomputed", "graph", "offloaded"):
-            object.__setattr__(self, label, name_column(f"Plan.{label}", getattr(self, label), InvalidPlan))
+            if not is_later(self, label):
+                object.__setattr__(self, label, name_column(f"Plan.{label}", getattr(self, label), InvalidPlan))
 
     def made_for(self, graph: Graph) -> Plan:
         """This plan, with the graph noted, so that a replay on another one is refused."""
-        return replace(self, graph=checked_graph(graph).signature)
+        checked_graph(graph)
+        return replace(self, graph=Later(lambda: graph.signature))
 
     def check_made_for(self, graph: Graph, remedy: str = "Solve the new graph") -> None:
         """Checks that `graph` is the one noted in this plan, if any is.

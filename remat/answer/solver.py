@@ -13,7 +13,7 @@ from typing import ClassVar
 import numpy as np
 
 from remat.answer.choice import Choice
-from remat.answer.network import SINK, SOURCE, Network, Reduction, Sides
+from remat.answer.network import SINK, SOURCE, Arcs, Network, Reduction, Sides
 from remat.answer.solution import FlowCertificate, Reason, Solution, Termination
 from remat.errors import InvalidOption, NotInstalled, UnsupportedProblem
 from remat.facts.columns import BoolArray, IntArray, some
@@ -120,6 +120,26 @@ class Cut:
     certificate: FlowCertificate
 
 
+@dataclass(frozen=True, eq=False)
+class MaxFlow:
+    """A maximum flow of a problem's network, and so what every choice weighs at least.
+
+    Attributes:
+        reduction: of the problem, under some weights.
+        certificate: the flow, as a proof.
+        fitted, flow: the network in a unit in which the solver can count, and its flow in that unit.
+        sides: what all minimum cuts agree on.
+        weight: of the minimum cuts.
+    """
+
+    reduction: Reduction
+    certificate: FlowCertificate
+    fitted: Network
+    flow: IntArray
+    sides: Sides
+    weight: int
+
+
 class FlowSolver(Solver):
     """A solver that finds a maximum flow; the plan and its proof follow from the flow.
 
@@ -155,25 +175,41 @@ class FlowSolver(Solver):
         Raises:
             UnsupportedProblem: the weighed prices are too large for this solver, or for any.
         """
-        reduction = Reduction.of(problem, weights, known)
-        flow, sink_side = self._minimum_cut(reduction.network, "prices")
-        weight = reduction.base + reduction.unit * flow_value(reduction.network, flow)
-        return Cut(reduction.choice(sink_side), weight, FlowCertificate(flow, weights))
+        found = self.max_flow(Arcs.of(problem, known), weights)
+        return Cut(self.cut(found), found.weight, found.certificate)
 
-    def _minimum_cut(self, network: Network, what: str) -> tuple[IntArray, BoolArray]:
-        """A maximum flow, and the sink side of the minimum cut that the tiebreaks prefer."""
-        fitted, unit = network.fitted(self.largest_capacity, what)
-        flow, known = self._max_flow(fitted)
-        sides = known or residual_sides(fitted, flow)
-        if not network.tiebreaks or fitted.is_decided(sides):
-            return flow * unit, sides.sink
-        face, vertex = fitted.face(flow, sides)
+    def max_flow(self, arcs: Arcs, weights: Weights) -> MaxFlow:
+        """What every choice weighs at least, with the flow that proves it; `cut` finds a choice that weighs so much.
+
+        Raises:
+            UnsupportedProblem: the weighed prices are too large for this solver, or for any.
+        """
+        reduction = arcs.weighed(weights)
+        fitted, unit = reduction.network.fitted(self.largest_capacity)
+        flow, sides = self._max_flow(fitted)
+        weight = reduction.base + reduction.unit * unit * flow_value(fitted, flow)
+        certificate = FlowCertificate(flow * unit, weights)
+        return MaxFlow(reduction, certificate, fitted, flow, sides or residual_sides(fitted, flow), weight)
+
+    def cut(self, found: MaxFlow) -> Choice:
+        """The choice of the minimum cut that the tiebreaks prefer.
+
+        Raises:
+            UnsupportedProblem: what breaks ties adds up to more than this solver counts to.
+        """
+        return found.reduction.choice(self._preferred(found.fitted, found.flow, found.sides))
+
+    def _preferred(self, network: Network, flow: IntArray, sides: Sides) -> BoolArray:
+        """The sink side of the minimum cut that the tiebreaks prefer, given a maximum flow."""
+        if not network.tiebreaks or network.is_decided(sides):
+            return sides.sink
+        face, vertex = network.face(flow, sides)
         if not some(face.heads == SINK):  # what is undecided leads nowhere
-            return flow * unit, sides.sink
-        _, chosen = self._minimum_cut(
-            face.folded(self.largest_capacity), "bytes or values that break ties between optimal plans"
-        )
-        return flow * unit, chosen[vertex]
+            return sides.sink
+        what = "bytes or values that break ties between optimal plans"
+        fitted, _ = face.folded(self.largest_capacity).fitted(self.largest_capacity, what)
+        flow, known = self._max_flow(fitted)
+        return self._preferred(fitted, flow, known or residual_sides(fitted, flow))[vertex]
 
 
 def flow_value(network: Network, flow: IntArray) -> int:

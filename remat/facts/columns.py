@@ -113,6 +113,9 @@ def own_array(column: NDArray[_Scalar]) -> NDArray[_Scalar]:
 class FrozenColumns:
     """What holds frozen columns, and freezes them again when it is unpickled or copied in depth: numpy does not."""
 
+    def __getstate__(self) -> dict[str, Any]:
+        return dict(vars(self))  # a copy: what is computed meanwhile (`remat.facts.later`) is kept with the original
+
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update({name: _frozen_again(value) for name, value in state.items()})
 

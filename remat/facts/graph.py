@@ -34,6 +34,7 @@ from remat.facts.columns import (
 )
 from remat.facts.given import checked_path
 from remat.facts.graph_file import read_columns, write_columns
+from remat.facts.later import Late, is_later
 from remat.facts.tensors import check_storages, check_tensors
 from remat.facts.uses import check_uses, operands_of
 
@@ -118,8 +119,8 @@ class Graph(FrozenColumns):
     cannot_recompute: Bans
     meta: Mapping[str, str] = field(default_factory=dict[str, str])
     arguments: tuple[str, ...] = ()
-    modules: tuple[str, ...] = field(default=(), compare=False)
-    sources: tuple[str, ...] = field(default=(), compare=False)
+    modules: Late[tuple[str, ...]] = field(default=Late(()), compare=False)
+    sources: Late[tuple[str, ...]] = field(default=Late(()), compare=False)
 
     def __post_init__(self) -> None:
         for name in ("names", "ops", "dtypes"):
@@ -134,7 +135,8 @@ class Graph(FrozenColumns):
         uses = bool_column("Graph.fusible_uses", self.fusible_uses, m, InvalidGraph)
         object.__setattr__(self, "fusible_uses", uses)
         for name in TEXTS:
-            object.__setattr__(self, name, tuple(getattr(self, name)) or ("",) * n)
+            if not is_later(self, name):
+                object.__setattr__(self, name, tuple(getattr(self, name)) or ("",) * n)
         _check(self)
 
     def __len__(self) -> int:
@@ -321,7 +323,7 @@ def _same(left: object, right: object) -> bool:
 def _check(graph: Graph) -> None:
     n = len(graph)
     for label in ("ops", "dtypes", "shapes", *TEXTS, "cannot_save", "cannot_recompute"):
-        if len(getattr(graph, label)) != n:
+        if not is_later(graph, label) and len(getattr(graph, label)) != n:
             raise InvalidGraph(f"Graph.{label} must have one entry a name ({n}), got {len(getattr(graph, label))}")
     if len(graph.index) != n:
         twice = next(name for i, name in enumerate(graph.names) if graph.index[name] != i)

@@ -13,11 +13,10 @@ from remat.facts.columns import BoolArray, IntArray, some
 
 def operands_of(length: int, producers: IntArray, consumers: IntArray) -> tuple[tuple[int, ...], ...]:
     """Lists, for each of `length` values, the positions of what it uses, in the order of its uses."""
-    operands: list[list[int]] = [[] for _ in range(length)]
-    ends: tuple[list[int], list[int]] = (producers.tolist(), consumers.tolist())
-    for u, v in zip(*ends, strict=True):
-        operands[v].append(u)
-    return tuple(map(tuple, operands))
+    order = consumers.argsort(kind="stable")
+    used = tuple(producers[order].tolist())
+    ends: list[int] = np.bincount(consumers, minlength=length).cumsum().tolist()
+    return tuple([used[start:end] for start, end in zip([0, *ends], ends, strict=False)])
 
 
 def spread(operands: Sequence[Sequence[int]], marked: BoolArray, through: BoolArray) -> BoolArray:

@@ -9,6 +9,7 @@ import numpy as np
 
 from remat.facts.columns import frozen, some
 from remat.facts.graph import Graph, checked_graph
+from remat.facts.later import Later
 from remat.problem.feasibility import forced
 from remat.problem.problem import Problem
 
@@ -54,6 +55,6 @@ def _demands(graph: Graph) -> Problem:
         cannot_recompute=graph.cannot_recompute.also(graph.input, "an input of the graph")
         .also(graph.must_save, "marked MUST_SAVE")
         .take(ours),
-        signature=graph.signature,
-        places=tuple([graph.places[i] for i in positions]),
+        signature=Later(lambda: graph.signature),
+        places=Later(lambda: tuple([graph.places[i] for i in positions])),
     )

@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -47,6 +47,7 @@ from remat.facts.columns import (
 )
 from remat.facts.given import checked_path, listed
 from remat.facts.json_file import write_document
+from remat.facts.later import Late, is_later
 from remat.facts.uses import check_uses, operands_of
 from remat.problem.offload import Offload
 from remat.problem.problem_file import problem_document, read_columns
@@ -85,23 +86,24 @@ class Problem(FrozenColumns):
     cannot_save: Bans
     cannot_recompute: Bans
     budget_bytes: int | None = None
-    signature: tuple[str, ...] = ()
-    places: tuple[str, ...] = ()
+    signature: Late[tuple[str, ...]] = field(default=Late(()))
+    places: Late[tuple[str, ...]] = field(default=Late(()))
     offload: Offload | None = None
 
     def __post_init__(self) -> None:
-        for name in ("names", "signature"):
-            object.__setattr__(self, name, name_column(f"Problem.{name}", getattr(self, name), InvalidProblem))
+        for name in ("names", "signature", "places"):
+            if not is_later(self, name):
+                object.__setattr__(self, name, name_column(f"Problem.{name}", getattr(self, name), InvalidProblem))
         n, m = len(self.names), len(self.producers)
         for name in _COSTS:
             object.__setattr__(self, name, int_column(f"Problem.{name}", getattr(self, name), n, InvalidProblem))
         for name in ("producers", "consumers"):
             object.__setattr__(self, name, int_column(f"Problem.{name}", getattr(self, name), m, InvalidProblem))
         object.__setattr__(self, "needed", bool_column("Problem.needed", self.needed, n, InvalidProblem))
-        places = name_column("Problem.places", self.places, InvalidProblem) or ("",) * n
-        object.__setattr__(self, "places", places)
-        if len(places) != n:
-            raise InvalidProblem(f"Problem.places must have one entry a value ({n}), got {len(places)}")
+        if not is_later(self, "places"):
+            object.__setattr__(self, "places", self.places or ("",) * n)
+            if len(self.places) != n:
+                raise InvalidProblem(f"Problem.places must have one entry a value ({n}), got {len(self.places)}")
         if len(self.index) != n:
             twice = next(name for i, name in enumerate(self.names) if self.index[name] != i)
             raise InvalidProblem(f"Problem.names must be unique, got {twice!r} twice")

@@ -75,9 +75,12 @@ class Weights:
 
     def ever_coarser(self) -> Iterator[Weights]:
         """These, then about the same ratio in ever fewer bits; in the end bytes are free."""
-        yield self
+        last = self
+        yield last
         if self.cost and self.byte:
-            yield from dict.fromkeys(coarse for bits in _COARSER_BITS if (coarse := self.coarser(bits)) != self)
+            for bits in _COARSER_BITS:
+                if (coarser := self.coarser(bits)) != last:
+                    yield (last := coarser)
             yield BY_COST
 
 

@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 
 from remat.answer.choice import Choice
-from remat.answer.network import SINK, SOURCE, Network, Reduction
+from remat.answer.network import SINK, SOURCE, Arcs, Network
 from remat.answer.plan import Plan, checked_plan
 from remat.answer.solution import FlowCertificate, Reason, Solution, Termination
 from remat.errors import CertificateRejected, InvalidPlan, InvalidProblem, UnsupportedProblem
 from remat.facts.bans import Bans, cannot_be
 from remat.facts.columns import LARGEST_TOTAL, BoolArray, IntArray, is_frozen, name_column, some
-from remat.problem.feasibility import Forced, forced
+from remat.problem.feasibility import forced
 from remat.problem.offload import Offload
 from remat.problem.problem import Problem
 from remat.problem.weights import BY_COST, Weights
@@ -176,13 +176,13 @@ def proven_bound(problem: Problem, certificate: FlowCertificate) -> int | None:
     return weights.bound(least, problem.budget_bytes)
 
 
-def proven_weight(problem: Problem, certificate: FlowCertificate, known: Forced | None = None) -> int:
+def proven_weight(problem: Problem, certificate: FlowCertificate, known: Arcs | None = None) -> int:
     """What every choice weighs at least, whatever the budget, shown by a flow.
 
     Args:
         problem: a feasible problem.
         certificate: the flow, and what its weights are.
-        known: `forced(problem)`, to save time.
+        known: `Arcs.of(problem)`, to save time.
 
     Raises:
         CertificateRejected: the flow is not feasible, or it, or its weights, are not our own.
@@ -193,7 +193,7 @@ def proven_weight(problem: Problem, certificate: FlowCertificate, known: Forced 
         raise CertificateRejected(f"a flow's weights must be remat.problem.weights.Weights, got {weights!r}")
     if min(weights.cost, weights.byte) < 0:
         raise CertificateRejected(f"a flow's weights must not be negative, got {weights!r}")
-    reduction = Reduction.of(problem, weights, known)
+    reduction = (known or Arcs.of(problem)).weighed(weights)
     least = reduction.base + reduction.unit * check_flow(reduction.network, flow)
     if not is_frozen(flow):
         raise CertificateRejected("a flow that can be written to proves nothing; FlowCertificate(flow) keeps a copy")

@@ -12,10 +12,11 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from remat.answer.choice import Choice
+from remat.answer.network import Arcs
 from remat.answer.solution import FlowCertificate
-from remat.answer.solver import Cut, FlowSolver
+from remat.answer.solver import FlowSolver, MaxFlow
 from remat.errors import CertificateRejected, UnsupportedProblem
-from remat.problem.feasibility import Forced, check_feasible, forced
+from remat.problem.feasibility import check_feasible, forced
 from remat.problem.problem import Problem
 from remat.problem.weights import BY_BYTES, BY_COST, Weights
 from remat.proof.certify import proven_weight
@@ -87,21 +88,24 @@ class Hull:
     solver: FlowSolver
 
     def __post_init__(self) -> None:
-        check_feasible(self.problem, self._rules)
+        _ = self._arcs
 
     @cached_property
-    def _rules(self) -> Forced:
-        return forced(self.problem)
+    def _arcs(self) -> Arcs:
+        """The network of all cuts, which differ by their weights alone."""
+        rules = forced(self.problem)
+        check_feasible(self.problem, rules)
+        return Arcs.of(self.problem, rules)
 
     @cached_property
     def smallest(self) -> Vertex:
         """The choice that saves the fewest bytes, and of those costs least."""
-        return self._vertex(self._cut(BY_BYTES))
+        return self._vertex(self._flow(BY_BYTES))
 
     @cached_property
     def cheapest(self) -> Vertex:
         """The choice that costs least, and of those saves the fewest bytes."""
-        return self._vertex(self._cut(BY_COST))
+        return self._vertex(self._flow(BY_COST))
 
     def edges(self) -> list[Edge]:
         """All edges, from the fewest bytes to the lowest cost; none if one choice is best in both."""
@@ -133,29 +137,36 @@ class Hull:
         """A vertex below the chord, or the proof that the chord is an edge; None if it has no length."""
         if left.saved_bytes >= right.saved_bytes:
             return None
-        cut = self._cut(Weights.along(left.point, right.point))
-        middle, weights = self._vertex(cut), cut.certificate.weights
-        is_below = cut.weight < min(weights.weigh(*left.point), weights.weigh(*right.point))
-        if is_below and left.saved_bytes < middle.saved_bytes < right.saved_bytes:
-            return middle
-        return Edge(left, right, cut.certificate, cut.weight)
+        for weights in Weights.along(left.point, right.point).ever_coarser():
+            with suppress(UnsupportedProblem):  # then under coarser ones: the solver cannot count so far
+                return self._between(left, right, weights)
+        return self._between(left, right, BY_COST)
 
-    def _cut(self, weights: Weights) -> Cut:
-        """A minimum cut, under coarser weights where the solver cannot count so far."""
-        *finer, coarsest = weights.ever_coarser()
-        for tried in finer:
-            with suppress(UnsupportedProblem):
-                return self.solver.minimum_cut(self.problem, tried, self._rules)
-        return self.solver.minimum_cut(self.problem, coarsest, self._rules)
+    def _between(self, left: Vertex, right: Vertex, weights: Weights) -> Vertex | Edge:
+        flow = self._flow(weights)
+        # That nothing weighs less than the chord is what the flow says. It takes no cut, and here most tie.
+        if flow.weight < min(weights.weigh(*left.point), weights.weigh(*right.point)):
+            middle = self._vertex(flow)
+            if left.saved_bytes < middle.saved_bytes < right.saved_bytes:
+                return middle
+        return Edge(left, right, flow.certificate, flow.weight)
 
-    def _vertex(self, cut: Cut) -> Vertex:
-        """A cut as a point, if its flow proves that nothing weighs less."""
-        vertex = Vertex.of(self.problem, cut.choice)
-        proven = proven_weight(self.problem, cut.certificate, self._rules)
-        weight = cut.certificate.weights.weigh(*vertex.point)
-        if not weight == proven == cut.weight:
+    def _flow(self, weights: Weights) -> MaxFlow:
+        """A maximum flow, if it proves what it claims."""
+        flow = self.solver.max_flow(self._arcs, weights)
+        proven = proven_weight(self.problem, flow.certificate, self._arcs)
+        if flow.weight != proven:
             raise CertificateRejected(
-                f"{self.solver.name} returns a cut that weighs {weight}, as a minimum cut of {cut.weight}; "
-                f"its flow proves {proven}"
+                f"{self.solver.name} returns a flow that proves {proven}, as a proof of {flow.weight}"
+            )
+        return flow
+
+    def _vertex(self, flow: MaxFlow) -> Vertex:
+        """A minimum cut as a point, if it weighs what the flow proves."""
+        vertex = Vertex.of(self.problem, self.solver.cut(flow))
+        weight = flow.certificate.weights.weigh(*vertex.point)
+        if weight != flow.weight:
+            raise CertificateRejected(
+                f"{self.solver.name} returns a cut that weighs {weight}, as a minimum cut of {flow.weight}"
             )
         return vertex

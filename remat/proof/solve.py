@@ -18,6 +18,7 @@ from remat.answer.solution import Reason, Solution, Termination
 from remat.answer.solver import Solver
 from remat.errors import CertificateRejected, Infeasible, LimitReached
 from remat.facts.columns import is_frozen, own_array
+from remat.facts.later import Later
 from remat.problem.feasibility import check_feasible, forced
 from remat.problem.problem import Problem
 from remat.proof.budget import check_budget
@@ -74,7 +75,7 @@ def solve(
     solution = chosen._solve(given, time_limit_s=time_limit_s)  # pyright: ignore[reportPrivateUsage]
     taken_s = time.perf_counter() - start
     is_proven = certify_for(problem, solution)
-    plan = None if solution.plan is None else replace(solution.plan, graph=problem.signature)
+    plan = None if solution.plan is None else replace(solution.plan, graph=Later(lambda: problem.signature))
     solution = replace(solution, plan=plan, is_proven=is_proven, solve_time_s=taken_s)
     if solution.termination.reason is Reason.INFEASIBLE:
         raise CertificateRejected(f"{chosen.name} claims INFEASIBLE, but no rule stands in the way of a plan")

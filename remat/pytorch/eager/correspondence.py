@@ -21,7 +21,7 @@ from torch import Tensor, fx
 
 from remat.pytorch.eager.expansion import Expansion
 from remat.pytorch.eager.recording import Content, EagerCall
-from remat.pytorch.read.operators import Operator
+from remat.pytorch.read.operators import Operators
 from remat.pytorch.read.sharing import bases
 from remat.pytorch.seam.fakes import hint
 from remat.pytorch.seam.torch_names import is_mutable, tree_flatten, tree_leaves
@@ -71,9 +71,7 @@ class _Pieces:
 
     @classmethod
     def of(cls, nodes: Sequence[fx.Node]) -> _Pieces:
-        known: dict[Any, Operator] = {}
-        ops = {node: known.get(node.target) or known.setdefault(node.target, Operator.of(node)) for node in nodes}
-        return cls(nodes, bases(nodes, ops))
+        return cls(nodes, bases(nodes, Operators.of(nodes)))
 
     @property
     def computed(self) -> Iterable[fx.Node]:

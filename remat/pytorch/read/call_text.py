@@ -56,19 +56,18 @@ def call_texts(
     texts: list[str] = []
     for node, of in zip(nodes, sources, strict=True):
         args, kwargs = node.args, node.kwargs
-        if symbolic and not symbolic.isdisjoint(of):
-            texts.append(_text(args, kwargs, of))
-        elif not kwargs and len(args) == len(of) and [*args] == of:
+        if len(of) != 1 or not args or args[0] is not of[0] or of[0] in symbolic:
+            is_plain = not kwargs and [*args] == of and symbolic.isdisjoint(of)
+            texts.append("" if is_plain else _text(args, kwargs, of))
+        elif len(args) == 1 and not kwargs:
             texts.append("")
-        elif len(of) == 1 and args and args[0] is of[0]:
+        else:
             # A list is the only other argument of most views, and its own repr is the quickest.
             key = repr(args[1]) if len(args) == 2 and not kwargs else f"*{args[1:]!r}{kwargs!r}"
             text = known.get(key)
             if text is None:
                 text = known[key] = _text(args, kwargs, of)
             texts.append(text)
-        else:
-            texts.append(_text(args, kwargs, of) if args or kwargs else "")
     return tuple(texts)
 
 

@@ -14,12 +14,12 @@ nothing else.
 from __future__ import annotations
 
 import operator
-from collections.abc import Container, Mapping
+from collections.abc import Container, Iterable, Sequence
 
 import torch
 from torch import fx
 
-from remat.pytorch.read.operators import Operator
+from remat.pytorch.read.operators import Operator, Operators
 from remat.pytorch.read.sharing import bases
 from remat.pytorch.seam.torch_names import HigherOrderOperator
 
@@ -27,31 +27,27 @@ _IN_PLACE = ("_scatter", "index_put", "_c10d_functional")
 """Inductor turns these into their in-place forms, beside what wraps custom operators (`fx_passes.reinplace`)."""
 
 
-def overwritten_inputs(
-    joint_graph: fx.Graph, ops: Mapping[fx.Node, Operator], tangents: Container[fx.Node]
-) -> set[fx.Node]:
+def overwritten_inputs(joint_graph: fx.Graph, writers: Iterable[fx.Node], tangents: Container[fx.Node]) -> set[fx.Node]:
     """Finds the placeholders that the forward pass writes to, inside the graph or right after it.
 
     Args:
         joint_graph: the graph.
-        ops: what each node's operator does.
+        writers: its nodes that write to an argument.
         tangents: the nodes of the tangents' closure; what those write is the backward's affair.
     """
     *nodes, end = joint_graph.nodes
-    written = {target for node in nodes if node not in tangents for target in _target(node, ops)}
+    written = {target for node in writers if node not in tangents for target in _target(node)}
     by_epilogue = [
         description.mutated_input
         for description in end.meta.get("desc", ())
         if type(description).__name__ == "InputMutationAOTOutput"
     ]
-    return written | {
-        node for node in nodes if node.op == "placeholder" and by_epilogue and node.meta.get("desc") in by_epilogue
-    }
+    if not by_epilogue:
+        return written
+    return written | {node for node in nodes if node.op == "placeholder" and node.meta.get("desc") in by_epilogue}
 
 
-def values_in_their_memory(
-    joint_graph: fx.Graph, ops: Mapping[fx.Node, Operator], tangents: Container[fx.Node]
-) -> set[fx.Node]:
+def values_in_their_memory(joint_graph: fx.Graph, tangents: Container[fx.Node]) -> set[fx.Node]:
     """Finds the values that Inductor may compute in the memory of an overwritten input. Arguments as above.
 
     They are what is copied into an input in the end, and what that was made of by operators that have an
@@ -67,22 +63,20 @@ def values_in_their_memory(
         if node.target is operator.getitem or isinstance(node.target, HigherOrderOperator):
             found.add(node)
             stack += node.all_input_nodes
-        elif ops[node].views or any(name in ops[node].name for name in _IN_PLACE):
+        elif (op := Operator.of(node)).views or any(name in op.name for name in _IN_PLACE):
             found.add(node)
             stack += node.all_input_nodes[:1]
     return found
 
 
-def backward_targets(
-    joint_graph: fx.Graph, ops: Mapping[fx.Node, Operator], tangents: Container[fx.Node]
-) -> set[fx.Node]:
+def backward_targets(writers: Iterable[fx.Node], tangents: Container[fx.Node]) -> set[fx.Node]:
     """Finds the values that the backward pass writes to. Arguments as above."""
-    return {target for node in joint_graph.nodes if node in tangents for target in _target(node, ops)}
+    return {target for node in writers if node in tangents for target in _target(node)}
 
 
-def _target(node: fx.Node, ops: Mapping[fx.Node, Operator]) -> list[fx.Node]:
+def _target(node: fx.Node) -> list[fx.Node]:
     """Lists what a node writes to: nothing, or one value."""
-    return node.all_input_nodes[:1] if node.op == "call_function" and ops[node].mutates else []
+    return node.all_input_nodes[:1] if Operator.of(node).mutates else []
 
 
 def keep_old_values(joint_module: fx.GraphModule) -> None:
@@ -95,19 +89,18 @@ def keep_old_values(joint_module: fx.GraphModule) -> None:
     """
     graph = joint_module.graph
     *nodes, end = graph.nodes
-    ops = {node: Operator.of(node) for node in nodes}
-    tangents = _tangents_closure(nodes, ops)
-    overwritten = overwritten_inputs(graph, ops, tangents)
+    ops = Operators.of(nodes)
+    tangents = _tangents_closure(nodes)
+    writers = [node for node, op in zip(nodes, ops, strict=True) if op.mutates]
+    overwritten = overwritten_inputs(graph, writers, tangents)
     if not overwritten:
         return
-    theirs = values_in_their_memory(graph, ops, tangents)
+    theirs = values_in_their_memory(graph, tangents)
     base = bases(nodes, ops)
     for node in nodes:
         if base[node] not in overwritten | theirs or node in tangents:
             continue
-        readers = [
-            user for user in node.users if user in tangents and user is not end and node not in _target(user, ops)
-        ]
+        readers = [user for user in node.users if user in tangents and user is not end and node not in _target(user)]
         if not readers:
             continue
         with graph.inserting_after(node):
@@ -120,13 +113,13 @@ def keep_old_values(joint_module: fx.GraphModule) -> None:
     joint_module.recompile()
 
 
-def _tangents_closure(nodes: list[fx.Node], ops: Mapping[fx.Node, Operator]) -> set[fx.Node]:
+def _tangents_closure(nodes: Sequence[fx.Node]) -> set[fx.Node]:
     """Finds, as torch's partitioner will, what uses a tangent, or is a write that the backward pass makes."""
     closure: set[fx.Node] = set()
     for node in nodes:
         is_tangent = node.op == "placeholder" and "tangents" in str(node.target)
         tag = node.meta.get("partitioner_tag")
-        is_write = tag == "must_be_in_backward" or (tag == "is_backward" and ops[node].mutates)
+        is_write = tag == "must_be_in_backward" or (tag == "is_backward" and Operator.of(node).mutates)
         if is_tangent or is_write or any(argument in closure for argument in node.all_input_nodes):
             closure.add(node)
     return closure

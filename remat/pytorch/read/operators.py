@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import fx
 from torch.utils.flop_counter import flop_registry
 
+from remat.facts.columns import BoolArray, IntArray, frozen
 from remat.pytorch.seam.torch_names import (
     HigherOrderOperator,
     argument_of,
@@ -48,6 +51,7 @@ class Operator:
         seeded: draws from the global random number generator.
         compute_bound: its time is arithmetic, not memory.
         views: its results live in the storage of its first argument.
+        fresh: its result, if it is a tensor, lives in a storage of its own.
         mutates: writes to its first argument.
         unrepeatable: why it must not run twice, or None.
     """
@@ -60,6 +64,7 @@ class Operator:
     seeded: bool = False
     compute_bound: bool = False
     views: bool = False
+    fresh: bool = False
     mutates: bool = False
     unrepeatable: str | None = None
 
@@ -96,12 +101,53 @@ class Operator:
             or any(word in name for word in ("attention", GROUPED))
             or custom,
             views=_views(target),
+            fresh=_fresh(target),
             mutates=is_mutable(target),
             unrepeatable=_unrepeatable(target),
         )
 
 
 _known: dict[Any, Operator] = {}
+
+
+@dataclass(frozen=True, eq=False)
+class Operators:
+    """Says what the operators of n nodes do: models repeat theirs, so a fact is read once for each different one.
+
+    Attributes:
+        different: the operators, each once.
+        targets: what their nodes call; None where they call nothing.
+        number: (n,) position in `different` of each node's operator.
+    """
+
+    different: Sequence[Operator]
+    targets: Sequence[Any]
+    number: IntArray
+
+    @classmethod
+    def of(cls, nodes: Sequence[fx.Node]) -> Operators:
+        """Reads the operators of nodes."""
+        position: dict[Any, int] = {}
+        number: list[int] = []
+        different: list[Operator] = []
+        for node in nodes:
+            key = node.target if node.op == "call_function" else node.op
+            found = position.get(key)
+            if found is None:
+                found = position[key] = len(different)
+                different.append(Operator.of(node))
+            number.append(found)
+        targets = [None if isinstance(key, str) else key for key in position]
+        return cls(different, targets, frozen(np.array(number, np.int64)))
+
+    def are(self, flags: Sequence[bool]) -> BoolArray:
+        """(n,) a flag of each node, given one of each different operator."""
+        return frozen(np.array(flags, np.bool_)[self.number])
+
+    def __iter__(self) -> Iterator[Operator]:
+        """Goes over the operators, node by node."""
+        numbers: list[int] = self.number.tolist()
+        return iter([self.different[i] for i in numbers])
 
 
 def _has_formula(target: Any) -> bool:
@@ -132,6 +178,14 @@ def _views(target: Any) -> bool:
         return False
     aliases = [result.alias_info for result in schema_of(target).returns]
     return bool(aliases) and all(alias is not None and not alias.is_write for alias in aliases)
+
+
+def _fresh(target: Any) -> bool:
+    """Whether an operator makes a new tensor, by its schema."""
+    if not is_overload(target) or _views(target):
+        return False
+    returns = schema_of(target).returns
+    return len(returns) == 1 and returns[0].alias_info is None
 
 
 def _unrepeatable(target: Any) -> str | None:

@@ -8,12 +8,16 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeAlias
 
+import numpy as np
 import torch
 from torch import fx
+
+from remat.facts.columns import IntArray
 
 Place: TypeAlias = tuple[str, str]
 """(module, line): "layers.0.fc1" and "model.py:57"; "" for the model itself, or unknown."""
@@ -32,23 +36,49 @@ _ITEM = re.compile(r"(?:\b[LG]|\._modules)?\['?([^\]']*)'?\]")
 """A variable, a module by its name, or an item of a list."""
 
 
-def places_of(position: dict[fx.Node, int]) -> list[Place]:
+Note: TypeAlias = tuple[Mapping[str, tuple[str, Any]], str | None]
+"""Dynamo's own: the modules around an operator, from the outermost, and the stack of Python."""
+
+
+def notes_of(nodes: Iterable[fx.Node]) -> list[Note]:
+    """Finds what is noted of each node. That keeps no node alive."""
+    notes: list[Note] = []
+    for node in nodes:
+        meta = node.meta
+        notes.append((meta.get("nn_module_stack") or meta.get("fwd_nn_module_stack") or {}, meta.get("stack_trace")))
+    return notes
+
+
+def places_of(notes: Sequence[Note], producers: IntArray, consumers: IntArray) -> list[Place]:
     """Finds the place of each value.
 
     Args:
-        position: of each node of a graph, in order.
+        notes: of n values, in order.
+        producers, consumers: the uses, as in `remat.Graph`.
     """
     read_path, read_line = cache(module_path), cache(source_line)  # models repeat their layers
-    found: dict[fx.Node, Place] = {}
-    for node in reversed(position):
-        stack: dict[str, tuple[str, Any]] = node.meta.get("nn_module_stack") or node.meta.get("fwd_nn_module_stack", {})
-        trace: str | None = node.meta.get("stack_trace")
-        if stack or trace is not None:
-            found[node] = read_path([*stack.values()][-1][0]) if stack else "", read_line(trace or "")
-        else:
-            readers: list[fx.Node] = sorted((user for user in node.users if user in found), key=position.__getitem__)
-            found[node] = next((found[reader] for reader in readers if any(found[reader])), ("", ""))
-    return [found[node] for node in position]
+    places: list[Place | None] = [
+        (read_path([*stack.values()][-1][0]) if stack else "", read_line(trace or ""))
+        if stack or trace is not None
+        else None
+        for stack, trace in notes
+    ]
+    readers: dict[int, list[int]] = {v: [] for v, place in enumerate(places) if place is None}
+    for u, v in sorted(zip(producers.tolist(), consumers.tolist(), strict=True)):
+        if u in readers:
+            readers[u].append(v)
+    for u in reversed(readers):  # what reads a value comes after it
+        known = (places[v] or ("", "") for v in readers[u])
+        places[u] = next((place for place in known if any(place)), ("", ""))
+    return [place or ("", "") for place in places]
+
+
+def places_in(nodes: Sequence[fx.Node]) -> list[Place]:
+    """Finds the place of each node of a graph, given in order."""
+    position = {node: i for i, node in enumerate(nodes)}
+    uses = [(position[argument], i) for i, node in enumerate(nodes) for argument in node.all_input_nodes]
+    ends = np.array(uses, np.int64).reshape(-1, 2)
+    return places_of(notes_of(nodes), ends[:, 0], ends[:, 1])
 
 
 def module_path(path: str) -> str:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 
 from torch import fx
 
-from remat.pytorch.read.places import Place, places_of
+from remat.pytorch.read.places import Place, places_in
 from remat.pytorch.run.planned import Planned
 from remat.pytorch.seam.cache_note import found_note, keep_note
 
@@ -53,7 +53,7 @@ _under_way: ContextVar[UnderWay | None] = ContextVar("_under_way", default=None)
 @contextmanager
 def under_way(graph_module: fx.GraphModule) -> Generator[UnderWay]:
     """Notes what is planned in the block, where a graph of Dynamo's is compiled."""
-    graph = UnderWay(places_of({node: i for i, node in enumerate(graph_module.graph.nodes)}))
+    graph = UnderWay(places_in([*graph_module.graph.nodes]))
     token = _under_way.set(graph)
     try:
         yield graph

@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -39,6 +40,9 @@ formula_over_shapes: Any = shape_wrapper
 fork_rng: Any = torch.random.fork_rng
 assume_constant_result: Any = torch.compiler.assume_constant_result
 scoped_library: Any = torch.library._scoped_library
+has_symbolic_shape: Any = attrgetter("_has_symbolic_sizes_strides")
+torch_functions_disabled: Any = torch._C.DisableTorchFunctionSubclass
+"""Within it, what is asked of a fake tensor takes half as long: that it overrides no function is not asked again."""
 
 __all__ = [
     "CustomGraphPass",
@@ -55,6 +59,7 @@ __all__ = [
     "fork_rng",
     "formula_over_shapes",
     "get_layout_constraint_tag",
+    "has_symbolic_shape",
     "is_builtin",
     "is_mutable",
     "is_overload",
@@ -62,8 +67,10 @@ __all__ = [
     "schema_of",
     "scoped_library",
     "selective_checkpoint_contexts",
+    "storage_number",
     "storage_of",
     "torch_compile",
+    "torch_functions_disabled",
     "tree_flatten",
     "tree_leaves",
     "tree_map",
@@ -104,3 +111,11 @@ def storage_of(tensor: Tensor) -> int:
         NotImplementedError: the tensor has no storage.
     """
     return tensor.untyped_storage()._cdata
+
+
+def storage_number(value: object) -> int | None:
+    """Numbers the storage that a value lives in, as `storage_of` does; None for what has none."""
+    try:
+        return value.untyped_storage()._cdata if isinstance(value, Tensor) else None
+    except NotImplementedError:
+        return None

@@ -1,0 +1,56 @@
+"""Fields that are computed when they are first read: what takes longer to write down than a plan takes to find."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Generic, TypeVar
+
+T = TypeVar("T")
+
+
+class Later(Generic[T]):
+    """Stands for a value until somebody asks for it. Pickled, or copied in depth, it is the value."""
+
+    def __init__(self, value: Callable[[], T]) -> None:
+        self.value = value
+
+    def __reduce__(self) -> tuple[Callable[[T], T], tuple[T]]:
+        return _same, (self.value(),)
+
+
+def _same(value: T) -> T:
+    return value
+
+
+class Late(Generic[T]):
+    """A dataclass's field that may be given as `Later`, and then is computed when it is first read.
+
+    >>> from dataclasses import dataclass
+    >>> @dataclass(frozen=True)
+    ... class Page:
+    ...     text: Late[str] = Late("")
+    >>> Page(Later(lambda: "written now")).text
+    'written now'
+    """
+
+    def __init__(self, default: T) -> None:
+        self._default = default
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    def __get__(self, thing: Any, owner: type | None = None) -> T:
+        if thing is None:  # a dataclass asks for the default
+            return self._default
+        fields: dict[str, Any] = vars(thing)
+        if is_later(thing, self._name):
+            fields[self._name] = fields[self._name].value()
+        return fields[self._name]
+
+    def __set__(self, thing: Any, value: T | Later[T] | Late[T]) -> None:
+        vars(thing)[self._name] = self._default if isinstance(value, Late) else value
+
+
+def is_later(thing: object, field: str) -> bool:
+    """Whether nobody has asked yet for a field."""
+    return type(vars(thing)[field]) is Later

@@ -1,0 +1,101 @@
+"""Counts the floating-point operations of a joint graph's calls, by torch's formulas."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import fx
+from torch.fx.node import map_arg
+from torch.utils.flop_counter import flop_registry
+
+from remat.facts.columns import IntArray, frozen
+from remat.pytorch.read.operators import GROUPED, Operators, grouped_flops
+from remat.pytorch.read.values import Values, shape_of
+from remat.pytorch.seam.fakes import hint
+from remat.pytorch.seam.torch_names import formula_over_shapes
+
+
+def flops_of(nodes: Sequence[fx.Node], ops: Operators, values: Values) -> IntArray:
+    """(n,) operations of each call: by torch's formula where it has one, one an element otherwise."""
+    calls = ops.are([target is not None for target in ops.targets])
+    counted = ops.are(
+        [
+            target in _LEFT_FACTOR or _formula(target) is not None or GROUPED in op.name
+            for target, op in zip(ops.targets, ops.different, strict=True)
+        ]
+    )
+    flops = np.where(calls, values.elements, 0)
+    known: dict[tuple[Any, ...], int] = {}
+    positions: list[int] = np.flatnonzero(counted).tolist()
+    for i in positions:
+        flops[i] = _flops(nodes[i], values.shapes[i], known)
+    return frozen(flops)
+
+
+def _formula(target: Any) -> Any:
+    return flop_registry.get(getattr(target, "overloadpacket", target))
+
+
+def _flops(node: fx.Node, shape: tuple[int, ...], known: dict[tuple[Any, ...], int]) -> int:
+    target: Any = node.target
+    if target in _LEFT_FACTOR:
+        left: Any = node.args[_LEFT_FACTOR[target]]
+        return 2 * math.prod(shape) * shape_of(left.meta["val"])[-1]
+    if (formula := _formula(target)) is None:
+        left, right = (shape_of(factor.meta["val"]) for factor in node.args[:2])  # type: ignore[union-attr]
+        return grouped_flops(left, right)
+    # A formula takes 50 us, and models repeat their layers.
+    settings = [str(given) for given in (*node.args, *node.kwargs.items()) if not isinstance(given, fx.Node)]
+    call = (target, shape, *settings, *(shape_of(source.meta.get("val")) for source in node.all_input_nodes))
+    if call not in known:
+        known[call] = hint(_by_formula(formula, node, node.meta.get("val")))
+    return known[call]
+
+
+_aten: Any = torch.ops.aten
+_LEFT_FACTOR: dict[Any, int] = {
+    _aten.mm.default: 0,
+    _aten.bmm.default: 0,
+    _aten.addmm.default: 1,
+    _aten.baddbmm.default: 1,
+}
+"""Matrix products, and which argument is the left factor. What torch's formula takes 20 us for is one line here."""
+
+
+class _Shape(tuple[Any, ...]):
+    """A shape that torch's formulas read as any other, but that their wrappers need not take apart and rebuild."""
+
+
+_OVER_SHAPES = getattr(formula_over_shapes(math.prod), "__code__", None)
+"""Of the wrapper that torch puts around a formula over shapes: it maps trees, which takes 50 us a matrix product."""
+
+
+def _by_formula(formula: Any, node: fx.Node, value: object) -> Any:
+    """Counts the floating-point operations of a call by torch's formula."""
+
+    def shape(argument: fx.Node) -> Any:
+        given = argument.meta["val"]
+        return _Shape(given.shape) if isinstance(given, torch.Tensor) else given
+
+    if getattr(formula, "__code__", formula) is _OVER_SHAPES and isinstance(value, torch.Tensor):
+        args, kwargs = map_arg((node.args, node.kwargs), shape)
+        return formula.__wrapped__(*args, **kwargs, out_shape=_Shape(value.shape))
+    args, kwargs = map_arg((node.args, node.kwargs), lambda argument: argument.meta["val"])
+    try:
+        return formula(*args, **kwargs, out_val=value)
+    except AssertionError:  # torch 2.11 has no formula for attention of grouped queries: repeat keys and values
+        args, kwargs = map_arg((node.args, node.kwargs), shape)
+        return formula.__wrapped__(*_repeated_heads(args), **kwargs)
+
+
+def _repeated_heads(args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Gives queries, keys and values, of (batch, heads, length, width), as many heads each as the queries have."""
+    heads = max((shape[1] for shape in args if isinstance(shape, _Shape) and len(shape) == 4), default=0)
+    return tuple(
+        _Shape((shape[0], heads, *shape[2:])) if isinstance(shape, _Shape) and len(shape) == 4 else shape
+        for shape in args
+    )
