@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, cast
 
 T = TypeVar("T")
 
@@ -42,10 +42,11 @@ class Late(Generic[T]):
     def __get__(self, thing: Any, owner: type | None = None) -> T:
         if thing is None:  # a dataclass asks for the default
             return self._default
-        fields: dict[str, Any] = vars(thing)
-        if is_later(thing, self._name):
-            fields[self._name] = fields[self._name].value()
-        return fields[self._name]
+        if not is_later(thing, self._name):
+            return cast(T, vars(thing)[self._name])
+        value = cast(Later[T], vars(thing)[self._name]).value()
+        vars(thing)[self._name] = value
+        return value
 
     def __set__(self, thing: Any, value: T | Later[T] | Late[T]) -> None:
         vars(thing)[self._name] = self._default if isinstance(value, Late) else value
