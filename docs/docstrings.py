@@ -11,6 +11,8 @@ _ARRAYS = {
     for kind, alias in (("int64", "IntArray"), ("bool", "BoolArray"))
 }
 
+_LATE = re.compile(r"~?(?:remat\.facts\.later\.)?\bLate\[(tuple\[[^\]]*\])\]")
+
 
 def _before_napoleon(app: Sphinx, what: str, name: str, thing: object, options: object, lines: list[str]) -> None:
     """What is indented below a paragraph is code; what stands before a colon is no type."""
@@ -30,7 +32,8 @@ def _after_napoleon(app: Sphinx, what: str, name: str, thing: object, options: o
 def _signature(
     app: Sphinx, what: str, name: str, thing: object, options: object, signature: str | None, result: str | None
 ) -> tuple[str | None, str | None]:
-    """Numpy's types of arrays under the names that the code gives them."""
+    """Numpy's types of arrays under the names that the code gives them; what is read later, as what is read."""
+    signature, result = (text and _LATE.sub(r"\1", text) for text in (signature, result))
     for array, alias in _ARRAYS.items():
         signature, result = (text and array.sub(alias, text) for text in (signature, result))
     return signature, result

@@ -36,6 +36,9 @@ class Late(Generic[T]):
     def __init__(self, default: T) -> None:
         self._default = default
 
+    def __repr__(self) -> str:
+        return repr(self._default)
+
     def __set_name__(self, owner: type, name: str) -> None:
         self._name = name
 
