@@ -173,19 +173,25 @@ def _today() -> list[Recipe]:
     def cast(build: Callable[[], nn.Module]) -> Callable[[], nn.Module]:
         return lambda: setups.Autocast(build())
 
-    medium = partial(GPT2, **asdict(_Sizes(24, 1024, 16, 1024, fused=True)))
-    words = "24 layers, width 1024, 16 heads, dropout 0.0, batch 8, 1024 tokens"
+    def medium(dropout: float) -> Callable[[], nn.Module]:
+        return partial(GPT2, **asdict(_Sizes(24, 1024, 16, 1024, dropout, fused=True)))
+
+    words = "24 layers, width 1024, 16 heads, dropout {}, batch 8, 1024 tokens"
     latents, steps = floats(8, 4, 64, 64), tokens(8)
     patches, labels = floats(32, 4, 32, 32), tokens(32)
     gpt = "GPT-2 medium, attention as one operator"
     return [
         recipe(
-            "gpt2-medium-autocast", "transformer", f"{gpt}, bfloat16 autocast", words, second,
-            (cast(medium), (tokens(8, 1024),)),
+            "gpt2-medium-autocast", "transformer", f"{gpt}, bfloat16 autocast", words.format(0.0), second,
+            (cast(medium(0.0)), (tokens(8, 1024),)),
+        ),
+        recipe(
+            "gpt2-medium-h100", "transformer", f"{gpt}, bfloat16 autocast, for an H100", words.format(0.1), second,
+            (cast(medium(0.1)), (tokens(8, 1024),)), device="h100",
         ),
         recipe(
             "gpt2-medium-step", "transformer", f"{gpt}, forward pass, loss and backward pass traced as one graph",
-            words, second, (medium, (tokens(8, 1024),)), whole=True,
+            words.format(0.0), second, (medium(0.0), (tokens(8, 1024),)), whole=True,
         ),
         recipe(
             "resnet50-a100", "convolution", "ResNet-50, bfloat16 autocast, for an A100",

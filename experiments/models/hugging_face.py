@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from importlib import import_module
 from typing import Any
 
@@ -195,18 +196,27 @@ _LLAMA_CLASSES = "LlamaForCausalLM LlamaConfig"
 _LLAMA_70B = _LLAMA | {"hidden_size": 8192, "intermediate_size": 28672, "num_hidden_layers": 20}
 _LLAMA_70B |= {"num_attention_heads": 64}
 _MIXTRAL = {"num_hidden_layers": 8, "experts_implementation": "grouped_mm"}
+_MAMBA2 = {"hidden_size": 768, "num_hidden_layers": 12, "num_heads": 24, "n_groups": 1, "vocab_size": 50288}
+_MAMBA2 |= {"tie_word_embeddings": True}
+_ADAPTERS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 
 
-def _llama(name: str, model: str, length: int, **how: Any) -> _Model:
+def _llama(name: str, model: str, length: int, layers: int = 32, **how: Any) -> _Model:
     """Describes Llama 3 8B in bfloat16, of one sequence, attention as one operator."""
     sizes = f"batch 1, {length} tokens"
     return _Model(
-        name, model, sizes, how.pop("cite", _HERD), NextToken, (tokens(1, length),), _LLAMA_CLASSES, _LLAMA,
-        attention="sdpa", dtype=torch.bfloat16, **how,
+        name, model, sizes, how.pop("cite", _HERD), NextToken, (tokens(1, length),), _LLAMA_CLASSES,
+        _LLAMA | {"num_hidden_layers": layers}, attention="sdpa", dtype=torch.bfloat16, **how,
     )  # fmt: skip
 
 
 _AS_TRAINED = (
+    _llama("llama3-8b-32k", f"Llama 3 8B, 4 of its 32 layers: {_GROUPED}", 32768, layers=4),
+    _llama(
+        "llama3-8b-lora", "Llama 3 8B, 4 of its 32 layers, frozen, adapters of rank 16 at all linear layers of these",
+        8192, layers=4, cite="Hu et al. 2021, LoRA",
+        adapted=partial(setups.with_adapters, layers=_ADAPTERS, rank=16, alpha=32.0, dropout=0.05),
+    ),
     _llama("llama3-8b-h100", f"Llama 3 8B: {_GROUPED}", 8192, device="h100"),
     _llama(
         "llama3-8b-sharded", f"Llama 3 8B, each parameter sharded over {setups.RANKS} ranks and gathered where used",
@@ -221,6 +231,11 @@ _AS_TRAINED = (
         "Mixtral 8x7B, 8 of its 32 layers: of 8 experts each token goes to 2, by grouped matrix products",
         "batch 1, 4096 tokens", "Jiang et al. 2024, Mixtral of experts", NextToken, (tokens(1, 4096),),
         "MixtralForCausalLM MixtralConfig", _MIXTRAL, attention="sdpa", dtype=torch.bfloat16,
+    ),
+    _Model(
+        "mamba2-130m", "Mamba-2 130M, 12 of its 24 layers, the scan in chunks of 256 written out, bfloat16 autocast",
+        "batch 8, 2048 tokens", "Dao and Gu 2024, Mamba-2", NextToken, (tokens(8, 2048),),
+        "Mamba2ForCausalLM Mamba2Config", _MAMBA2, attention=None, family="recurrent", adapted=setups.Autocast,
     ),
 )  # fmt: skip
 
