@@ -241,6 +241,15 @@ def test_where_the_inputs_are_the_same_nobody_is_told_to_change_the_batch() -> N
     assert "drop_last" not in str(refused.value)
 
 
+@pytest.mark.parametrize("now", [True, False])
+def test_a_replay_where_other_inputs_need_gradients_says_so(now: bool) -> None:
+    model = Model()
+    graph = remat.capture(model, batch(64).requires_grad_(not now))
+    step = remat.compile(model, plan=remat.solve(ByteTraffic().pose(graph)).plan, codegen=False)
+    with pytest.raises(Exception, match="other inputs need gradients now \\(requires_grad"):
+        step(batch(64).requires_grad_(now))
+
+
 def test_a_report_of_a_replay_names_no_cost_model_and_one_given_beside_is_warned_about() -> None:
     model = Model()
     plan = plan_of(model, 64)

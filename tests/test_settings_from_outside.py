@@ -50,6 +50,32 @@ def test_wrong_settings_are_refused_by_name() -> None:
         backend(graph_module, [], options={"remat.cost_model": "no-such-model"})
 
 
+def test_a_call_that_asks_for_nothing_takes_what_the_environment_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("REMAT_COST_MODEL", "memory-budget:budget=0.2")
+
+    def cost_model(**kwargs: Any) -> str:
+        torch.compiler.reset()
+        step = remat.compile(Model(), codegen=False, **kwargs)
+        step(torch.randn(64, WIDTH)).sum().backward()
+        return step.report().graphs[0].cost_model
+
+    assert cost_model() == "MemoryBudget(budget=0.2)"
+    assert cost_model(cost_model="byte-traffic") == "byte-traffic"
+    assert "MemoryBudget" not in cost_model(solver="networkx")
+
+
+def test_options_in_the_wrong_place_are_refused_with_the_right_spelling() -> None:
+    graph_module = torch.fx.symbolic_trace(torch.nn.Linear(2, 2))
+    with pytest.raises(remat.InvalidOption, match=r"got 'cost_model'; did you mean 'remat.cost_model'\?"):
+        backend(graph_module, [], options={"cost_model": "byte-traffic"})
+    for name in ("remat.cost_model", "cost_model"):
+        with pytest.raises(remat.InvalidOption, match=r"remat.compile\(model, cost_model=...\), not among the options"):
+            remat.compile(torch.sin, options={name: "byte-traffic"})
+    with pytest.raises(remat.InvalidOption, match=r"got 'max_fusion_sice'; did you mean 'max_fusion_size'\?"):
+        remat.compile(torch.sin, options={"max_fusion_sice": 8})
+    remat.compile(torch.sin, options={"max-fusion-size": 8, "guard_filter_fn": None})
+
+
 def test_compile_is_a_decorator() -> None:
     @remat.compile(cost_model=MemoryBudget(0.5), codegen=False)
     def half(x: Tensor) -> Tensor:

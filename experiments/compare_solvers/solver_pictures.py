@@ -39,14 +39,14 @@ _BEHIND = {"facecolor": "white", "alpha": 0.85, "linewidth": 0}
 
 
 def looks(solvers: Iterable[str]) -> dict[str, dict[str, Any]]:
-    """Chooses each solver's colour and marker, as reports do; its variants by options differ in their lines."""
+    """Chooses each solver's colour and marker, as reports do; those of one colour differ in their lines."""
     found: dict[str, dict[str, Any]] = {}
     variants: Counter[str] = Counter()
     for solver in sorted(set(solvers)):
         name = solver.partition(":")[0]
-        line = _LINES[variants[name] % len(_LINES)]
+        line = _LINES[variants[colour(name)] % len(_LINES)]
         found[solver] = {"color": colour(name), "marker": _MARKERS.get(marker(name), "o"), "ls": line}
-        variants[name] += 1
+        variants[colour(name)] += 1
     return found
 
 
@@ -59,7 +59,11 @@ def scaling(frame: pd.DataFrame, path: Path) -> None:
     """Draws seconds against values, a panel for each cost model; hollow where the limit came before a solution."""
     styles = looks(frame["solver"])
     figure = _panels(
-        drawn(frame), partial(_draw_scaling, styles), "values of the graph", "time of the solver alone (s)"
+        drawn(frame),
+        partial(_draw_scaling, styles),
+        "Time of each solver, by the size of the graph",
+        "values of the graph",
+        "time of the solver alone (s)",
     )
     stopped = Line2D([], [], ls="", marker="o", color="#555555", fillstyle="none", label="hollow: stopped, not solved")
     _legend(figure, frame, styles, [stopped])
@@ -98,6 +102,7 @@ def profiles(frame: pd.DataFrame, path: Path) -> None:
     figure = _panels(
         drawn(frame),
         partial(_draw_profile, styles),
+        "How many instances each solver solves, within a factor of the fastest",
         "time of the solver, to that of the fastest: at most",
         f"instances solved (to {WITHIN:.1%})",
     )
@@ -120,17 +125,20 @@ def _draw_profile(styles: dict[str, dict[str, Any]], axes: Any, rows: pd.DataFra
     axes.yaxis.set_major_formatter(lambda share, _: f"{share:.0%}")
 
 
-def _panels(frame: pd.DataFrame, draw: Callable[[Any, pd.DataFrame], None], xlabel: str, ylabel: str) -> Figure:
+def _panels(
+    frame: pd.DataFrame, draw: Callable[[Any, pd.DataFrame], None], title: str, xlabel: str, ylabel: str
+) -> Figure:
     """Makes a figure with a panel for each cost model."""
     models = list(dict.fromkeys(frame["cost_model"]))
     columns = max(min(len(models), _BESIDE), 1)
     lines = max(-(-len(models) // columns), 1)
-    figure = Figure(figsize=(5.0 * columns, 3.6 * lines + 0.8), layout="constrained")
+    figure = Figure(figsize=(5.0 * columns, 3.6 * lines + 1.1), layout="constrained")
+    figure.suptitle(title, fontsize=12)
     panels = list(figure.subplots(lines, columns, squeeze=False).flat)
     for position, (axes, model) in enumerate(zip(panels, models, strict=False)):
         draw(axes, frame[frame["cost_model"] == model])
-        title = model if len(model) <= _LONGEST_TITLE else model.replace(":", ":\n", 1)
-        axes.set_title(title, fontsize=9.5, family="monospace")
+        name = model if len(model) <= _LONGEST_TITLE else model.replace(":", ":\n", 1)
+        axes.set_title(name, fontsize=9.5, family="monospace")
         axes.grid(alpha=0.3, which="major")
         axes.set_xlabel(xlabel)
         if position % columns == 0:

@@ -8,6 +8,7 @@ from enum import Enum
 import numpy as np
 
 from remat.answer.choice import Choice
+from remat.answer.option_text import label
 from remat.answer.plan import Plan
 from remat.answer.plan_facts import computed_by_forward
 from remat.answer.registry import DEFAULT_COST_MODEL, find_costmodel
@@ -66,6 +67,7 @@ class Explanation:
         name, op: the value and its operator.
         place: where it comes from (`remat.Graph.places`); "" if that is unknown.
         decision: what the best plan does with it.
+        cost_model: by whose prices it is the best.
         bytes: its size. Saving it takes `save_bytes` of memory: none for an input, the whole
             storage for a view.
         save_cost, recompute_cost, unit: its prices; 0 for a tangent.
@@ -92,6 +94,7 @@ class Explanation:
     cannot_save: str | None
     cannot_recompute: str | None
     alternative: Alternative | None
+    cost_model: str = ""
 
     def __str__(self) -> str:
         sentences = [f"{self.name} ({self.op}, {human_bytes(self.bytes)}) is {self.decision.value}."]
@@ -122,7 +125,7 @@ class Explanation:
             redo = "recomputing it is free"
         if self.cannot_recompute is not None:
             redo = f"it {cannot_be('recomputed', self.cannot_recompute)}"
-        return f"{save}; {redo}."
+        return f"{save}; {redo}{f' (by {self.cost_model})' if self.cost_model else ''}."
 
 
 def explain(
@@ -168,6 +171,7 @@ def explain(
         cannot_save=None if v is None else problem.cannot_save.reason(v),
         cannot_recompute=None if v is None else _why_not_recomputed(problem, v),
         alternative=None if v is None else _alternative(problem, v, decision, best, solver),
+        cost_model=label(model),
     )
 
 

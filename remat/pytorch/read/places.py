@@ -23,8 +23,8 @@ Place: TypeAlias = tuple[str, str]
 """(module, line): "layers.0.fc1" and "model.py:57"; "" for the model itself, or unknown."""
 
 _FRAME = re.compile(r'^ *File "(.+)", line (\d+), in ', re.MULTILINE)
-_CELL = re.compile(r"\bipykernel_\d+\W\d+\.py$")
-"""What Jupyter calls the file of a notebook's cell: another number in each."""
+_CELL = re.compile(r"\bipykernel_\d+\W\d+\.py$|\bipython-input-[\w-]+(?:\.py|>)$")
+"""What Jupyter, IPython and Colab call the file of a cell: another number in each."""
 _NOT_THE_MODELS = tuple(f"{folder}{os.sep}" for folder in (Path(torch.__file__).parent, Path(__file__).parents[1]))
 """Folders whose lines say nothing about a model: that of torch, and that of `remat.pytorch`, which calls it."""
 

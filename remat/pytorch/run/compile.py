@@ -23,7 +23,7 @@ from remat.pytorch.run.partitioner import OnError, Partitioner
 from remat.pytorch.run.replay import Plans, has_symbols
 from remat.pytorch.run.report import Step, reporting
 from remat.pytorch.run.shared_budget import SharedBudget, has_budget
-from remat.pytorch.seam.inductor_lowering import compile_fx, mode_options
+from remat.pytorch.seam.inductor_lowering import all_options, compile_fx, mode_options
 from remat.pytorch.seam.torch_names import torch_compile
 from remat.words import near
 
@@ -57,7 +57,8 @@ def compile(
             exactly (`costmodels.ByteTraffic(prices="pytorch")`); or, where PyTorch has a memory budget of its own for
             a graph (`torch._functorch.config.activation_memory_budget`, or
             `torch.autograd.graph.region_activation_memory_budget`), `MemoryBudget` of that fraction. With a cost
-            model, such a setting is ignored, with a warning.
+            model, such a setting is ignored, with a warning. A call that gives neither `cost_model`, `solver`, `plan`
+            nor `on_error` takes what the environment says (see `remat.pytorch.backend`) before these defaults.
         solver: a registered name or an instance; when left out, that of `remat.solve`.
         plan: replay this plan, or these (one a graph and size), instead of solving; plans or their files. A graph
             that none was made for is refused, with the difference. Dynamo makes no graphs for all sizes then
@@ -81,6 +82,10 @@ def compile(
         return functools.partial(compile, **given, **torch_compile_kwargs)
     if not callable(model):  # pyright: ignore[reportUnnecessaryComparison]
         raise InvalidOption(f"model must be a module or a function, got {model!r}")
+    if cost_model is None and solver is None and plan is None and on_error == "raise":
+        asked = _from_environment()
+        cost_model, solver, plan = asked.get("cost_model"), asked.get("solver"), asked.get("plan")
+        on_error = asked.get("on_error", on_error)
     if "backend" in torch_compile_kwargs or "custom_partitioner_fn" in (torch_compile_kwargs.get("options") or {}):
         raise InvalidOption(
             "remat.compile is TorchInductor with a plan of ours: it takes no backend= or custom_partitioner_fn"
@@ -156,26 +161,36 @@ def backend(
     Raises:
         InvalidOption: there is no such option, or it has no such value.
     """
-    own = {name: value for name, value in (options or {}).items() if name.startswith("remat.")}
+    own = {name: value for name, value in (options or {}).items() if name.startswith("remat.") or name in _OPTIONS}
     others = {name: value for name, value in (options or {}).items() if name not in own}
     return InductorBackend(_partitioner_of(own))(graph_module, example_inputs, options=_inductor_options(mode, others))
 
 
+_OPTIONS = ("cost_model", "solver", "on_error", "plan")
+"""What the backend takes as "remat.cost_model" and so on, and the environment as REMAT_COST_MODEL."""
+
+
 def _partitioner_of(options: Mapping[str, Any]) -> Partitioner:
-    known = {f"remat.{name}": f"REMAT_{name.upper()}" for name in ("cost_model", "solver", "on_error", "plan")}
-    for name in options.keys() - known.keys():
+    known = [f"remat.{name}" for name in _OPTIONS]
+    for name in sorted(options.keys() - set(known)):
         raise InvalidOption(f"options must name one of {', '.join(known)}, got {name!r}{near(name, known)}")
-    asked: dict[str, Any] = {name: os.environ[variable] for name, variable in known.items() if os.environ.get(variable)}
-    if "remat.plan" in asked:
-        asked["remat.plan"] = asked["remat.plan"].split(os.pathsep)
-    _check_environment({*known.values(), "REMAT_LOG"})
-    given = {**asked, **options}
+    given = {**_from_environment(), **{name.removeprefix("remat."): value for name, value in options.items()}}
     return Partitioner.of(
-        given.get("remat.cost_model"),
-        given.get("remat.solver"),
-        plan=given.get("remat.plan"),
-        on_error=given.get("remat.on_error", "raise"),
+        given.get("cost_model"),
+        given.get("solver"),
+        plan=given.get("plan"),
+        on_error=given.get("on_error", "raise"),
     )
+
+
+def _from_environment() -> dict[str, Any]:
+    """Reads the options that environment variables give."""
+    variables = {name: f"REMAT_{name.upper()}" for name in _OPTIONS}
+    asked: dict[str, Any] = {name: os.environ[of] for name, of in variables.items() if os.environ.get(of)}
+    if "plan" in asked:
+        asked["plan"] = asked["plan"].split(os.pathsep)
+    _check_environment({*variables.values(), "REMAT_LOG"})
+    return asked
 
 
 def _check_environment(known: Collection[str]) -> None:
@@ -187,6 +202,27 @@ def _check_environment(known: Collection[str]) -> None:
 
 
 def _inductor_options(mode: str | None, options: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Joins `mode` and `options` into one dictionary, as torch.compile would."""
+    """Joins `mode` and `options` into one dictionary, as torch.compile would.
+
+    Raises:
+        InvalidOption: TorchInductor has no such option.
+    """
     from_mode = {} if mode is None or mode == "default" else mode_options(mode)
-    return {**from_mode, **(options or {})}
+    known = {*all_options(), *_TORCHS}
+    for name in options or {}:
+        if (own := name.removeprefix("remat.")) in _OPTIONS:
+            raise InvalidOption(
+                f"remat.compile takes {own}= itself: remat.compile(model, {own}=...), not among the options, "
+                f"got {name!r}; "
+                f'they are for torch.compile(model, backend="remat", options={{"remat.{own}": ...}})'
+            )
+        if name.replace("-", "_") not in known:
+            raise InvalidOption(
+                f"options must name settings of TorchInductor, got {name!r}{near(name, known)}; "
+                f"torch._inductor.list_options() lists them"
+            )
+    return {**from_mode, **{name.replace("-", "_"): value for name, value in (options or {}).items()}}
+
+
+_TORCHS = ("guard_filter_fn", "use_aoti")
+"""Options that torch.compile takes for itself."""

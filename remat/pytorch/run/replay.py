@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from remat.answer.plan import Plan, checked_plan
@@ -58,7 +59,7 @@ def plan_for(graph: Graph, plans: Sequence[Plan]) -> Plan:
     now = set(graph.signature)
     nearest = min(plans, key=lambda plan: len(now.symmetric_difference(plan.graph)))
     others = f"The other {len(plans) - 1} plans differ as much or more. " if len(plans) > 1 else ""
-    nearest.check_made_for(graph, others + _what_to_do(nearest.graph, graph.signature))
+    nearest.check_made_for(graph, others + _what_to_do(nearest.graph, graph))
     raise AssertionError  # no plan has this graph's signature
 
 
@@ -71,7 +72,13 @@ def has_symbols(signature: Sequence[str]) -> bool:
     return any(": placeholder symint" in line for line in signature)
 
 
-def _what_to_do(before: Sequence[str], after: Sequence[str]) -> str:
+def _operators(signature: Iterable[str]) -> Counter[str]:
+    """Counts what is computed, without the names, which differ where one more operator comes before."""
+    return Counter(line.partition(": ")[2].partition(", of ")[0] for line in signature)
+
+
+def _what_to_do(before: Sequence[str], graph: Graph) -> str:
+    after = graph.signature
     then, now = has_symbols(before), has_symbols(after)
     if now and not then:
         return (
@@ -81,6 +88,12 @@ def _what_to_do(before: Sequence[str], after: Sequence[str]) -> str:
     if then and not now:
         return "The plan is for symbolic sizes: compile with dynamic=True"
     if _inputs(before) == _inputs(after):
+        forward = [line for line, v in zip(after, graph.plannable.tolist(), strict=True) if graph.in_forward[v]]
+        if _operators(forward) <= _operators(before) != _operators(after):
+            return (
+                "The inputs are the same, and so is the forward pass: other inputs need gradients now (requires_grad, "
+                "of the batch or of parameters). Capture and solve with those that are trained"
+            )
         return (
             "The inputs are the same: the model has changed, or another part of it was captured (with the loss, or "
             "without), or other inputs need gradients. Capture and solve what is trained"

@@ -10,6 +10,7 @@ import io
 import itertools
 import logging
 import os
+import warnings
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -20,7 +21,6 @@ from rich.table import Column, Table
 from torch import nn
 
 from remat.answer.saved_lines import SavedLine, saved_lines
-from remat.errors import InvalidOption
 from remat.facts.graph import Graph
 from remat.pytorch.run import ranks
 from remat.pytorch.run.chosen import Chosen
@@ -216,13 +216,14 @@ def reporting(
 def log_what_is_asked_for(asked: str) -> None:
     """Reads the environment variable REMAT_LOG: with "plans", each plan is a line on standard error.
 
-    Raises:
-        InvalidOption: it has another word.
+    Warns of any other word.
     """
     if not asked:
         return
     if asked != "plans":
-        raise InvalidOption(f'the environment variable REMAT_LOG must be "plans", or not set, got {asked!r}')
+        told = f'the environment variable REMAT_LOG must be "plans", or not set, got {asked!r}: nothing is logged'
+        warnings.warn(told, stacklevel=2)
+        return
     handler = logging.StreamHandler()
     handler.setFormatter(logging.Formatter("remat: %(message)s"))
     _LOGGER.addHandler(handler)

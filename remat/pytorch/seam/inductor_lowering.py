@@ -45,6 +45,12 @@ def mode_options(mode: str) -> dict[str, Any]:
 
 
 @cache
+def all_options() -> frozenset[str]:
+    """Lists the names of Inductor's settings."""
+    return frozenset(internals("torch._inductor").list_options())
+
+
+@cache
 def decompositions() -> Any:
     """Lists what Inductor makes of each operator that it does not compile as it is."""
     # Some decompositions look the lowerings up as an attribute of their package.

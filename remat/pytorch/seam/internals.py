@@ -50,7 +50,7 @@ USED: dict[str, tuple[str, ...]] = {
         "min_cut_rematerialization_partition(joint_module, num_fwd_outputs, static_lifetime_input_indices)",
     ),
     "torch._guards": ("CompileContext.current_compile_id", "detect_fake_mode"),
-    "torch._inductor": ("list_mode_options",),
+    "torch._inductor": ("list_mode_options", "list_options"),
     "torch._inductor.async_compile": ("AsyncCompile.cpp_pybinding(argtypes, source_code)",),
     "torch._inductor.codecache": ("PyCodeCache.load(source_code)",),
     "torch._inductor.codegen.wrapper": (
