@@ -78,8 +78,10 @@ def _answer(posed: Posed, budgets: Sequence[Budget], answers: Answers, time_limi
         known = answers.of(posed.name).get(budget.name)
         if not _is_due(known, time_limit):
             continue  # another budget has answered it since
-        if budget.of == "saved":
+        if budget.of == "saved" and known is None:
             found = searching.saved_answer(posed, budget, time_limit)
+        elif budget.of == "saved" and known is not None:
+            found = searching.resumed_answer(posed, budget, known, time_limit)
         elif known is not None:
             found = searching.peak_bound(posed, budget, known, time_limit)
         else:

@@ -26,6 +26,9 @@ EASY_SECONDS = 60
 DEFAULTS = ("portfolio", "peak-search")
 """What the library takes if nobody asks for another: for budgets of saved bytes, and of the peak."""
 
+RESUMED = "cpsat from the best known answer"
+"""Who goes on where a search has ended: no default."""
+
 
 class Refused(Exception):
     """An answer breaks a rule, or claims what is not so."""
@@ -37,7 +40,8 @@ def difficulty(answer: Mapping[str, Any] | None) -> Literal["easy", "hard", "ope
         return "not reached"
     if answer.get("status") != "optimal":
         return "open"
-    return "easy" if answer["solver"] in DEFAULTS and answer["seconds"] <= EASY_SECONDS else "hard"
+    is_default = answer["solver"] in DEFAULTS and not answer.get("proof", "").startswith(RESUMED)
+    return "easy" if is_default and answer["seconds"] <= EASY_SECONDS else "hard"
 
 
 @dataclass(frozen=True)

@@ -14,11 +14,11 @@ from experiments.benchmark.manifest import Manifest
 from experiments.benchmark.page import answer_rows, as_csv
 from remat import Corpus
 
-_SUBSET, _MOST_VALUES = 12, 8000
+_SUBSET, _FEWEST, _MOST = 12, 200, 8000
 
 
 def chosen_subset(manifest: Manifest, answers: Answers) -> set[str]:
-    """The *benchmark* within the *collection*: twelve instances of up to 8,000 values, by turns of each family.
+    """The *benchmark* within the *collection*: twelve instances of 200 to 8,000 values, by turns of each family.
 
     Of a family come first those with most rows that are not easy, and of these the smaller ones.
     """
@@ -30,7 +30,7 @@ def chosen_subset(manifest: Manifest, answers: Answers) -> set[str]:
 
     families: dict[str, list[str]] = {}
     for name, entry in manifest.instances.items():
-        if entry["values"] <= _MOST_VALUES:
+        if _FEWEST <= entry["values"] <= _MOST:
             families.setdefault(entry["family"], []).append(name)
     queues = [sorted(names, key=rank) for _, names in sorted(families.items())]
     turns = [queue[turn] for turn in range(max(map(len, queues), default=0)) for queue in queues if turn < len(queue)]

@@ -12,13 +12,15 @@ from typing import Any
 import numpy as np
 
 import remat
-from experiments.benchmark.answers import Answer
+from experiments.benchmark.answers import RESUMED, Answer, merged
 from experiments.benchmark.instances import Posed
-from remat import Choice, Problem, Solution, solve
+from remat import Choice, ClaimedBound, Problem, Reason, Solution, Termination, solve
 from remat.improve.peak_plans import PeakPlan, PeakPlans
 from remat.improve.peak_search import relaxation
 from remat.problem.problem_file import Budget
-from solvers import Portfolio
+from solvers import CPSAT, Portfolio
+
+_TURNS = (CPSAT(bound_first=True), CPSAT(), CPSAT(count_sizes=False))
 
 
 def saved_answer(posed: Posed, budget: Budget, time_limit_s: float) -> Answer:
@@ -28,6 +30,32 @@ def saved_answer(posed: Posed, budget: Budget, time_limit_s: float) -> Answer:
     assert solution.plan is not None  # the budget is at least what some plan saves
     choice = Choice.from_plan(posed.problem, solution.plan)
     return answer(budget, choice, "portfolio", time.perf_counter() - start, solution)
+
+
+def resumed_answer(posed: Posed, budget: Budget, known: Answer, time_limit_s: float) -> Answer:
+    """What is known about a budget of saved bytes, after CP-SAT has gone on from there in three ways."""
+    problem, best = replace(posed.problem, budget_bytes=budget.bytes), known
+    start = time.perf_counter()
+    for turn, search in enumerate(_TURNS, start=1):
+        left_s = time_limit_s * turn / len(_TURNS) - (time.perf_counter() - start)
+        more = search.search(problem, _as_solution(posed, best), time_limit_s=max(left_s, 0))
+        if more.plan is None:
+            found = {**best, **_claims(0, more, f"{RESUMED}: ")}
+        else:
+            found = answer(budget, Choice.from_plan(problem, more.plan), RESUMED, 0, more, f"{RESUMED}: ")
+            found["objective"] = more.objective
+        best = merged(best, found)
+        if best["status"] == "optimal":
+            break
+    return {**best, "seconds": math.ceil(time.perf_counter() - start)}
+
+
+def _as_solution(posed: Posed, known: Answer) -> Solution:
+    saved = np.zeros(len(posed.problem), np.bool_)
+    saved[known["saved"]] = True
+    plan = Choice.from_saved(posed.problem, saved).plan(posed.problem)
+    claim = Termination(Reason.FEASIBLE, known["bound"])
+    return Solution(plan, known["objective"], claim, ClaimedBound("CP-SAT"), "cpsat")
 
 
 def peak_answers(posed: Posed, plans: Sequence[PeakPlan], solver: str, seconds: float) -> Iterator[Answer]:
