@@ -48,7 +48,7 @@ def pose(only: _Only = None, folder: _Folder = FOLDER) -> None:
         posed, seconds = replace(plain, budgets=budgets), time.perf_counter() - start
         for found in searching.peak_answers(posed, plans, "peak-search", seconds):
             answers.offer(posed, found)
-        manifest.with_instance(posed, entries[name].family).write()
+        Manifest.open(folder).with_instance(posed, entries[name].family).write()  # another run may have written since
         console.print(f"{name}: {len(posed.problem)} values, {seconds:.0f} s")
 
 
