@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from experiments.models import published, setups, workloads
+from experiments.models.deepnet import DeepEncoder
 from experiments.models.diffusion import DiffusionUNet, DiT
 from experiments.models.hugging_face import hugging_face
 from experiments.models.recipe import Inputs, Recipe, floats, images, on_meta, tokens
@@ -192,6 +193,12 @@ def _today() -> list[Recipe]:
         recipe(
             "gpt2-medium-step", "transformer", f"{gpt}, forward pass, loss and backward pass traced as one graph",
             words.format(0.0), second, (medium(0.0), (tokens(8, 1024),)), whole=True,
+        ),
+        recipe(
+            "deepnet-500", "transformer", "DeepNet, an encoder: forward, loss and backward traced as one graph",
+            "500 layers, width 512, 8 heads, batch 8, 256 tokens",
+            "Wang et al. 2022, DeepNet: Scaling Transformers to 1,000 Layers",
+            (partial(DeepEncoder, 500, 512, 8, 32768, 256), (tokens(8, 256), tokens(8, 256))), whole=True,
         ),
         recipe(
             "resnet50-a100", "convolution", "ResNet-50, bfloat16 autocast, for an A100",
