@@ -20,6 +20,7 @@ from remat.cli.options import (
     PlanFile,
     SolverName,
     SolverOptions,
+    TimeLimit,
 )
 from remat.cli.output import print_json, waiting
 from remat.facts.graph import Graph
@@ -46,15 +47,14 @@ def refine(  # noqa: PLR0913, PLR0917  # one for each option
     ] = "0B",
     start: Annotated[list[Path] | None, typer.Option(help="A further plan to begin from. Repeatable.")] = None,
     device: DeviceName = None,
-    time_limit: Annotated[
-        float | None,
-        typer.Option(metavar="S", min=1e-9, help="Seconds; the given plan is scored, however long it takes."),
-    ] = None,
+    time_limit: TimeLimit = None,
     seed: Annotated[int, typer.Option(min=0, help="The same seed gives the same plan.")] = 0,
     output: NewPlanFile = None,
     as_json: Json = False,
 ) -> None:
     """Improve a plan by local moves, under an objective that no cut can state.
+
+    Within a --time-limit, starts are scored while there is time; the given plan is, however long that takes.
 
     \b
       remat refine gpt2.json.gz -o plan.json
