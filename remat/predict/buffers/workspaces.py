@@ -15,6 +15,7 @@ from remat.facts.graph import Graph
 from remat.predict.kernels.index import Shape, contiguous_strides
 from remat.predict.kernels.ir import Buffer
 from remat.predict.kernels.loop_groups import LoopGroup
+from remat.predict.kernels.strides import channels_last, same_layout
 
 _BLOCK = 16
 """Channels are padded to a multiple of these."""
@@ -86,9 +87,10 @@ def _gradients(arguments: Sequence[Buffer], results: Sequence[Buffer]) -> int:
     of_image = image.bytes if any(buffer.shape == image.shape for buffer in results) else 0
     rest = sum(buffer.bytes for buffer in results) - of_image
     if _last(image) or (filters.shape[1] > 1 and _last(filters)):  # saved filters of one channel are as they were
+        turned = sum(buffer.bytes for buffer in (gradient, image) if not _may_be_last(buffer))
         first = _blocked_bytes(filters, image.shape[1], few=True) + _SCRATCH_BYTES - rest if of_image else 0
         few = max(filters.shape[2:]) <= min(3, *image.shape[2:])
-        return max(first, _blocked_bytes(filters, image.shape[1], few=few) + rest)
+        return turned + max(first, _blocked_bytes(filters, image.shape[1], few=few) + rest)
     first = max(gradient.bytes + filters.bytes, of_image) - rest if of_image else 0
     if image.strides in (None, contiguous_strides(image.shape)):
         return max(first, gradient.bytes + image.bytes)
@@ -106,6 +108,12 @@ def _blocked_bytes(filters: Buffer, channels: int, *, few: bool) -> int:
 
 def _padded(channels: int) -> int:
     return -(-channels // _BLOCK) * _BLOCK
+
+
+def _may_be_last(buffer: Buffer) -> bool:
+    """Says if nothing moves where channels are to be the innermost dimension (`is_contiguous(memory_format=...)`)."""
+    strides = buffer.strides or contiguous_strides(buffer.shape)
+    return len(buffer.shape) != 4 or same_layout(buffer.shape, strides, channels_last(buffer.shape))
 
 
 def _last(buffer: Buffer) -> bool:

@@ -1,14 +1,17 @@
 """Names the backends of TorchInductor whose kernels are predicted, with the thresholds in which they differ.
 
-Read in torch 2.13 (`torch/_inductor/ir.py`, `config.py`). What both have in common is in `rules`.
+Read in torch 2.11, 2.12 and 2.13 (`torch/_inductor/ir.py`, `config.py`, `lowering.py`). What both have in common is in
+`rules`.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import re
+from dataclasses import dataclass, replace
 
 from remat.errors import InvalidOption
 from remat.facts.graph import Graph
+from remat.predict.kernels.rules import UNROLLED
 from remat.words import near
 
 
@@ -28,6 +31,8 @@ class KernelBackend:
         max_ops: what several operators read is stored beyond so many operations (`realize_cpu_opcount_threshold`,
             `realize_opcount_threshold`).
         two_step_variance: up to so many elements, a variance takes the mean first (`use_two_step_variance`).
+        eager_gradients: gradients of convolutions ask for the layouts of eager (`constrain_to_fx_strides`), and not for
+            those that suit the library (`convolution_backward_lowering`).
     """
 
     name: str
@@ -36,6 +41,20 @@ class KernelBackend:
     max_reads: int
     max_ops: int
     two_step_variance: int
+    eager_gradients: bool = False
+
+    def of_torch(self, torch: str) -> KernelBackend:
+        """Returns the same as it was in a version of torch (`release`)."""
+        if release(torch) >= (2, 13):
+            return self
+        return replace(
+            self,
+            heavy=self.heavy & _aten("exp sigmoid softplus silu"),
+            max_reads=TRITON.max_reads,
+            max_ops=TRITON.max_ops,
+            two_step_variance=self.two_step_variance if release(torch) >= (2, 12) else UNROLLED - 1,
+            eager_gradients=True,
+        )
 
 
 CPU = KernelBackend(
@@ -51,13 +70,23 @@ BACKENDS = {backend.name: backend for backend in (CPU, TRITON)}
 
 
 def backend_for(graph: Graph, name: str | None) -> KernelBackend:
-    """Returns a backend by name; without a name, that of the device on which the graph was captured.
+    """Returns a backend by name, of the torch that captured the graph; without a name, that of the graph's device.
 
     Raises:
         InvalidOption: there is no such backend.
     """
     if name is None:
-        return TRITON if graph.meta.get("device") == "cuda" else CPU
+        name = TRITON.name if graph.meta.get("device") == "cuda" else CPU.name
     if not isinstance(name, str) or name not in BACKENDS:  # pyright: ignore[reportUnnecessaryIsInstance]
         raise InvalidOption(f"backend must be one of {', '.join(BACKENDS)}, got {name!r}{near(name, BACKENDS)}")
-    return BACKENDS[name]
+    return BACKENDS[name].of_torch(graph.meta.get("torch", ""))
+
+
+def release(torch: str) -> tuple[int, int]:
+    """Reads the first two numbers of a version of torch; one that cannot be read counts as 2.13.
+
+    >>> release("2.15.0+cpu")
+    (2, 15)
+    """
+    version = re.match(r"(\d+)\.(\d+)", torch)
+    return (int(version[1]), int(version[2])) if version else (2, 13)

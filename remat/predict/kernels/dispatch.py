@@ -28,7 +28,7 @@ from remat.predict.kernels.pointwise import (
     tuple_element,
     view,
 )
-from remat.predict.kernels.pooling import average_pool, average_pool_backward, max_pool, pool_indices
+from remat.predict.kernels.pooling import average_pool, average_pool_backward, max_pool, max_pool_backward, pool_indices
 from remat.predict.kernels.recorded_calls import Call
 from remat.predict.kernels.reductions import reduction
 from remat.predict.kernels.view_maps import SPLITS, VIEWS
@@ -38,6 +38,7 @@ _OWN: dict[str, Rule] = {
     "aten.bmm": batched_product,
     "aten.avg_pool2d": average_pool,
     "aten.avg_pool2d_backward": average_pool_backward,
+    "aten.max_pool2d_with_indices_backward": max_pool_backward,
     "aten.cat": concatenation,
     "aten.convolution": convolution,
     "aten.convolution_backward": convolution_backward,

@@ -152,12 +152,15 @@ def convolution_backward(low: Lowering, call: Call) -> Seen | None:
     In a pass without convolutions, where layouts are not the compiler's to choose, they first take eager's.
 
     As `convolution_backward_lowering` of torch 2.13. Filters of one channel each, the depthwise ones, have a layout
-    with channels last in which columns are the innermost all the same, and images are copied into it.
+    with channels last in which columns are the innermost all the same, and images are copied into it. Before
+    torch 2.13, arguments take eager's layouts, and no others.
     """
     gradient, image, filters = list(call.refs())[:3]
-    if not low.uses.convolves:
+    if not low.uses.convolves or low.stores.backend.eager_gradients:
         for u in (gradient, image, filters):
             low.seen[u] = low.stores.in_order(low.seen[u], low.stores.strides[u])
+    if low.stores.backend.eager_gradients:
+        return library(low, call)
     for u in (image, filters, gradient):
         low.stores.store(low.seen[u].box)
     of_image, of_filters = call.args[10][:2]

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import product
 from math import prod
 
 from remat.predict.kernels.index import Dims, contiguous_strides, opaque, strided
-from remat.predict.kernels.ir import Seen, merged
+from remat.predict.kernels.ir import Buffer, Loop, Seen, merged
 from remat.predict.kernels.library import library
+from remat.predict.kernels.loops import decide_layout
 from remat.predict.kernels.lowering import Lowering
 from remat.predict.kernels.pointwise import pointwise
 from remat.predict.kernels.recorded_calls import Call
-from remat.predict.kernels.stores import Draft
+from remat.predict.kernels.stores import Draft, layout
+from remat.predict.kernels.strides import channels_last
 
 _LARGEST_WINDOW = 25
 """Places of a window from which on averages are not written out (`lowering._avg_poolnd`, `avg_pool2d_backward`)."""
@@ -38,8 +41,11 @@ def max_pool(low: Lowering, call: Call) -> None:
         draft = _windows(low, one, image, (kernel, stride, padding, dilation))
         draft.ops.add(call.position)
         seen = draft.done(one.position, one.shape, one.itemsize)
-        # Each read comes with a comparison, and at the border with conditions on the coordinates.
-        if len(draft.reads) * (8 if any(padding) else 2) > low.stores.backend.max_ops:
+        # Each read comes with a comparison, and at the border with conditions on the coordinates. To know which
+        # place it is takes twelve operations more for each but the first (`ir.get_reduction_combine_fn`).
+        places = len(draft.reads)
+        compared = 12 * (places - 1) if one.args[1] else 0
+        if places * (8 if any(padding) else 2) + compared > low.stores.backend.max_ops:
             low.stores.store(seen.box)
         return seen
 
@@ -60,19 +66,49 @@ def average_pool(low: Lowering, call: Call) -> Seen | None:
 
 def average_pool_backward(low: Lowering, call: Call) -> Seen | None:
     """Lowers its gradient to an expression that reads all windows that a place is in."""
+    return _gathered(low, call, [low.first(call)])
+
+
+def max_pool_backward(low: Lowering, call: Call) -> Seen | None:
+    """Lowers the maximum's gradient to an expression that reads the windows that a place is in, and their choices.
+
+    In graphs of torch before 2.13; since then they have a scatter for it (`torch._decomp`).
+    """
+    gradient, image, chosen = (low.seen[u] for u in call.refs())
+    if any(step != 1 for step in call.args[5]):
+        return library(low, call)
+    found = _gathered(low, call, [gradient, chosen])
+    if found is not None and any(map(_has_channels_last, (image, gradient))):
+        return low.stores.in_order(found, channels_last(call.shape))
+    return found
+
+
+def _has_channels_last(seen: Seen) -> bool:
+    """Says if a value is stored with its channels last, or would be if it were stored now."""
+    box = seen.box
+    buffer = box.buffer
+    if buffer is None and seen.plain:
+        buffer = Buffer(box.value, box.shape, box.itemsize)
+        decide_layout(Loop(box.ops, box.reads, [buffer], box.shape))
+        return buffer.strides == channels_last(seen.shape)
+    return buffer is not None and buffer.strides is not None and layout(seen) == channels_last(seen.shape)
+
+
+def _gathered(low: Lowering, call: Call, of: Sequence[Seen]) -> Seen | None:
+    """Makes an expression that reads values at all windows that a place is in: the gradient first."""
     kernel, stride, _ = _window(call, 2)
     overlapping = [
         max(1, *(h // s - max(0, (h - k) // s) for h in range(2 * k))) for k, s in zip(kernel, stride, strict=True)
     ]
     if prod(overlapping) > _LARGEST_WINDOW:
         return library(low, call)
-    gradient = low.first(call)
-    low.stores.hint(gradient)
-    dims, start = gradient.access
+    low.stores.hint(of[0])
     draft = Draft(low.stores, {call.position})
     for place in product(*map(range, overlapping)):
         at: Dims = tuple(opaque(n, "window", i, call.position, *place) for i, n in enumerate(call.shape[-2:]))
-        draft.take(Seen(gradient.box, call.shape, ((*dims[:-2], *at), start), gradient.stored))
+        for seen in of:
+            dims, start = seen.access
+            draft.take(Seen(seen.box, call.shape, ((*dims[:-2], *at), start), seen.stored))
     return draft.done(call.position, call.shape, call.itemsize)
 
 

@@ -6,10 +6,9 @@ Inputs and tangents are taken for contiguous; whatever no rule covers is, too.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 
-from remat.predict.kernels.backends import KernelBackend
+from remat.predict.kernels.backends import KernelBackend, release
 from remat.predict.kernels.index import Shape, broadcasts, contiguous_strides, strided, strides_in, strides_of
 from remat.predict.kernels.recorded_calls import Call, Ref
 from remat.predict.kernels.rules import OPERATIONS
@@ -60,11 +59,9 @@ def turning_images(torch: str) -> frozenset[str]:
     ['aten.convolution_backward']
 
     Args:
-        torch: the version that captured the graph; one that cannot be read counts as 2.13.
+        torch: the version that captured the graph.
     """
-    version = re.match(r"(\d+)\.(\d+)", torch)
-    gradients_too = version is not None and (int(version[1]), int(version[2])) >= (2, 15)
-    return frozenset(_FILTERS) if gradients_too else frozenset({"aten.convolution"})
+    return frozenset(_FILTERS) if release(torch) >= (2, 15) else frozenset({"aten.convolution"})
 
 
 _FILTERS = {"aten.convolution": (1, 8), "aten.convolution_backward": (2, 9)}
