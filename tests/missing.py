@@ -10,11 +10,12 @@ from importlib.metadata import PackageNotFoundError, version
 MISSING: dict[str, dict[str, str]] = {
     "2.11": {
         "test_what_inductor_computes_in_an_input_is_not_saved_there[writes_into_a_cache]": (
-            "Inductor of torch 2.11 writes the zeros before it has read what they replace, without a gradient, too"
+            "Inductor of torch 2.11 writes the zeros in the kernel of the softmax, before the next product has read "
+            "what they replace; without a gradient, too"
         ),
         "test_operators_of_other_models_have_inductors_kernels_too[repeat]": (
-            "before torch 2.13 an expression of more than 30 operations is stored; a sum of six terms is predicted to have "
-            "those of one, and has 37"
+            "Inductor of torch 2.11 stores an expression of more than 30 operations. A sum of six terms has 37, but is "
+            "predicted to have those of one term"
         ),
         "test_a_step_allocates_what_is_predicted[LayerNorm-GeLU MLP-save least]": (
             "`torch._inductor.memory` of torch 2.11 adds up the graph's own order to less than the others, and takes it"

@@ -307,14 +307,17 @@ def test_kernels_are_those_of_inductors_own_scheduler(name: str, mode: str) -> N
 
 
 def test_gradients_of_convolutions_turn_images_by_the_rules_of_the_torch_that_captured_them() -> None:
-    """Since 2.15 a backward pass without convolutions keeps images with channels last, and so copies one less."""
+    """Since 2.15 a backward pass without convolutions keeps images with channels last, and so copies one less.
+
+    Before 2.13 gradients ask for eager's layouts, which these have.
+    """
     graph = remat.capture(Convolutions(), torch.randn(2, 3, 10, 10), torch.randint(8, (2,)))
     plan = remat.solve(ByteTraffic(mode="aggressive").pose(graph)).plan
     assert plan is not None
     assert graph.meta["torch"] == torch.__version__
     of = {v: kernels(replace(graph, meta=graph.meta | {"torch": v}), plan) for v in ("2.11.0", "2.13.0", "2.15.0")}
-    assert of["2.11.0"] == of["2.13.0"]
-    assert len(of["2.15.0"]) == len(of["2.13.0"]) - 1
+    assert len(of["2.11.0"]) == len(of["2.15.0"]) == len(of["2.13.0"]) - 1
+    assert sum(k.bytes for k in of["2.11.0"]) < sum(k.bytes for k in of["2.15.0"])
 
 
 class Parametrized(nn.Module):
@@ -354,6 +357,12 @@ def shifted(w: Tensor, x: Tensor) -> Tensor:
     return F.pad((x * w).roll(1, 0), (1, 2)).exp().sum()
 
 
+def reused(w: Tensor, x: Tensor) -> Tensor:
+    """Two loops read a costly operator: from torch 2.13 on it is not computed twice."""
+    y = (x * w).tanh()
+    return (y * 2).sum(0).exp().sum() + y.sum(1).exp().sum()
+
+
 HELD_OUT: dict[str, tuple[Callable[[], nn.Module], Callable[[], tuple[Tensor, ...]]]] = {
     "separable": (Separable, lambda: (torch.randn(4, 3, 10, 10),)),
     "unbind": (lambda: Parametrized(attended, 32, 96), lambda: (torch.randn(2, 16, 32),)),
@@ -362,6 +371,8 @@ HELD_OUT: dict[str, tuple[Callable[[], nn.Module], Callable[[], tuple[Tensor, ..
     "repeat": (lambda: Parametrized(lambda w, x: (x * w).repeat(2, 3).tanh().sum(), 8), lambda: (torch.randn(4, 8),)),
     "top": (lambda: Parametrized(lambda w, x: (x * w).topk(3).values.exp().sum(), 8), lambda: (torch.randn(4, 8),)),
     "max": (lambda: Parametrized(lambda w, x: (x * w).max(1)[0].exp().sum(), 8), lambda: (torch.randn(4, 8),)),
+    "many": (lambda: Parametrized(lambda w, *x: sum(x, w).exp().sum(), 8), lambda: (*torch.randn(10, 4, 8),)),
+    "reused": (lambda: Parametrized(reused, 8), lambda: (torch.randn(4, 8),)),
 }
 
 
@@ -379,6 +390,37 @@ def test_operators_of_other_models_have_inductors_kernels_too(name: str) -> None
         assert plan is not None
         expected = [(k.backward, k.generated, k.bytes) for k in scheduled.kernels(plan)]
         assert sorted((k.backward, k.generated, k.bytes) for k in kernels(graph, plan)) == sorted(expected)
+
+
+@pytest.mark.parametrize(("torch_version", "expected"), [("2.11.0", [431504, 520656]), ("2.13.0", [495632, 597712])])
+def test_rules_are_those_of_the_torch_that_captured_the_graph(torch_version: str, expected: list[int]) -> None:
+    """The bytes that the test above finds on each: before 2.13, short variances and gradients take fewer kernels."""
+    build, inputs = HELD_OUT["separable"]
+    graph = remat.capture(build(), *inputs())
+    problems = [ByteTraffic(mode=mode).pose(graph) for mode in ("conservative", "aggressive")]
+    plans = [remat.solve(problem).plan for problem in problems]
+    graph = replace(graph, meta=graph.meta | {"torch": torch_version})
+    assert [sum(k.bytes for k in kernels(graph, plan)) for plan in plans if plan is not None] == expected
+
+
+def test_the_gradient_of_a_maximum_over_windows_is_a_kernel() -> None:
+    """Before torch 2.13 always; since then a scatter takes its place, unless algorithms are to be deterministic."""
+    from remat.pytorch.inductor.scheduled import inductor_kernels
+
+    model, args = Convolutions(), MODELS["convolutions"][1]()
+    torch.use_deterministic_algorithms(True)
+    try:
+        graph = remat.capture(model, *args)
+        plan = remat.solve(ByteTraffic(mode="aggressive").pose(graph)).plan
+        assert plan is not None
+        theirs = inductor_kernels(model, *args, plans=plan)
+    finally:
+        torch.use_deterministic_algorithms(False)
+    name = "max_pool2d_with_indices_backward"
+    expected = [(k.generated, k.bytes) for k in theirs if name in k.operators and name in dict(k.writes)]
+    found = [(k.generated, k.bytes) for k in kernels(graph, plan) if graph.index[name] in k.writes]
+    assert found == expected
+    assert [generated for generated, _ in found] == [True]
 
 
 def test_elements_of_a_tuple_are_written_each_by_itself() -> None:

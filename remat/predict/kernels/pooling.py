@@ -72,7 +72,7 @@ def average_pool_backward(low: Lowering, call: Call) -> Seen | None:
 def max_pool_backward(low: Lowering, call: Call) -> Seen | None:
     """Lowers the maximum's gradient to an expression that reads the windows that a place is in, and their choices.
 
-    In graphs of torch before 2.13; since then they have a scatter for it (`torch._decomp`).
+    Since torch 2.13 graphs have a scatter for it (`torch._decomp`), unless algorithms are to be deterministic.
     """
     gradient, image, chosen = (low.seen[u] for u in call.refs())
     if any(step != 1 for step in call.args[5]):
