@@ -18,7 +18,12 @@ MISSING: dict[str, dict[str, str]] = {
             "predicted to have those of one term"
         ),
         "test_a_step_allocates_what_is_predicted[LayerNorm-GeLU MLP-save least]": (
-            "`torch._inductor.memory` of torch 2.11 adds up the graph's own order to less than the others, and takes it"
+            "Inductor of torch 2.11 keeps the graph's own order, which by its sum of live memory takes 1 KiB less "
+            "than others; predicted is another order, whose peak is 5% lower"
+        ),
+        "test_inductor_expects_the_same_peaks_of_a_small_model": (
+            "`estimate_peak_memory` of torch 2.11 takes what a pass returns off before the pass begins, and so expects "
+            "less; the measured peak is the predicted one"
         ),
     }
 }

@@ -33,7 +33,8 @@ A value that reads nothing, such as a constant, is computed wherever it is neede
 PyTorch would give it. One of which a view was taken is row-major. Images around convolutions have their channels last.
 Any other value is laid out as the loop that writes it reads. A call that cannot take a layout gets a copy: of matrices
 that are neither in rows nor in columns, of images whose channels are not last, and of what a convolution's gradients
-want in another order. Before torch 2.15, a pass that has gradients of convolutions only has images in eager's layout.
+want in another order. Before torch 2.15, a pass that has gradients of convolutions only has images in eager's layout;
+before 2.13, such gradients take no other.
 
 **What each operator becomes** (`dispatch` chooses among these). In `reductions`, sums of fewer than 8 elements are
 unrolled, variances of up to 1,024 elements take two loops, and means take a division more. In `lookups`, embedding,
