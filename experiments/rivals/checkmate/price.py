@@ -51,8 +51,8 @@ def compared(graph: Graph, time_limit_s: float) -> dict[str, Any]:
             found["twice"] = ours  # it costs no more than the one, and no less than the other
         else:
             found["twice"] = least_cost(instance, budget, rules="twice", time_limit_s=time_limit_s)
-        told = {rules: _told(one) for rules, one in found.items()}
-        budgets.append({"share": share, "budget_bytes": budget, "search": searched and searched.cost, **told})
+        models = {rules: told(one) for rules, one in found.items()}
+        budgets.append({"share": share, "budget_bytes": budget, "search": searched and searched.cost, **models})
     return {
         "groups": len(instance),
         "step_ns": sum(instance.costs),
@@ -79,7 +79,7 @@ def lowest(instance: Instance, most_bytes: int, rules: Rules, time_limit_s: floa
     return {"percent": high, "proven": proven}
 
 
-def _told(found: Found) -> dict[str, Any]:
+def told(found: Found) -> dict[str, Any]:
     """JSON knows no infinity: a proof that there is no schedule has no bound."""
     return {
         "cost": found.cost,
