@@ -43,6 +43,7 @@ from experiments.paper.measure_table import written
 from experiments.paper.row_file import Rows
 from experiments.paper.table import PaperTable
 from experiments.recipes import table as recipes
+from experiments.rivals import page as rivals
 from experiments.traffic_study import duplicate_table, traffic_report
 from remat.facts.corpus import Corpus
 
@@ -65,6 +66,7 @@ WRITERS: Mapping[str, Callable[[dict[str, Any]], str]] = {
     "peak_error": peak_error_page.markdown,
     "predictor_speed": predictor_speed.markdown,
     "recipes": recipes.markdown,
+    "rivals": rivals.markdown,
     "traffic": lambda document: traffic_report.markdown(document["models"]),
     "traffic_error": traffic_error_report.markdown,
     "traffic_error_triton": traffic_error_report.markdown,

@@ -14,6 +14,7 @@ from experiments.accuracy.compiled_peaks import CompiledPeak, errors, once
 from experiments.bench.budget_kernels import change, is_better
 from experiments.recipes.beside import largest_difference
 from experiments.recipes.table import RECIPES
+from experiments.rivals.page import summary
 from remat.words import human_bytes
 
 ROOT = Path(__file__).parents[1]
@@ -224,3 +225,42 @@ def test_recipes() -> None:
     assert (
         f"best {peaks[best]:.2f} times TorchInductor's (`{best}`), worst {peaks[worst]:.2f} times (`{worst}`)" in PAGE
     )
+
+
+def test_rivals() -> None:
+    rivals = json.loads((RESULTS / "rivals.json").read_text())["rivals"]
+    stated = " ".join(PAGE.split("## Rivals\n")[1].split("\n## ")[0].split())
+    graphs, found = rivals["price"]["rows"], summary(rivals["price"]["rows"])
+    assert f"reaches {found['reached']} of the {found['pairs']} budgets" in stated
+    assert f"any number of recomputations {found['reached_by_checkmate']}." in stated
+    ours, free = ([graph["lowest"][rules]["percent"] for graph in graphs] for rules in ("ours", "checkmate"))
+    assert f"{min(ours)}% to {max(ours)}% of that without recomputation, and {min(free)}% to {max(free)}%" in stated
+    assert all(one["proven"] for graph in graphs for one in graph["lowest"].values())
+    (name, most), *_ = found["more"].items()
+    equal = found["both_proven"] - len(found["more"])
+    assert f"in {found['both_proven']} pairs, ours costs as much in {equal}, and more in {len(found['more'])}" in stated
+    assert f"by {most:.0%} at most ({name})" in stated
+    assert f"a plan in {found['found_by_search']} of the {found['reached']}, and the best one in" in stated
+    assert f"the best one in {found['best_by_search']}." in stated
+
+    rows = [row for row in rivals["moccasin"]["rows"] if "ours" in row]
+    assert all(row[rules]["proven"] for row in rows for rules in ("ours", "checkmate"))
+    both = [row for row in rows if row["ours"]["cost"] is not None]
+    same = sum(row["ours"]["cost"] == row["checkmate"]["cost"] for row in both)
+    assert f"at {same} of {len(rows)} budgets" in stated
+    (more,) = (row for row in both if row["ours"]["cost"] > row["checkmate"]["cost"])
+    times = more["ours"]["cost"] / more["checkmate"]["cost"]
+    assert f"{times:.1f} times as much at one ({more['graph']} at {more['share']})" in stated
+    (none,) = (row for row in rows if row["checkmate"]["cost"] is None)
+    assert f"neither has a schedule ({none['graph']} at {none['share']})" in stated
+
+    theirs = rivals["pytorch"]["rows"]
+    assert all(row["extra_flops"] == row["bound_flops"] for row in theirs)
+    assert f"at all {len(theirs)}" in stated
+    rows = rivals["jax"]["rows"]
+    less = {row["case"]: 1 - row["ours_flops"] / row["extra_flops"] for row in rows if row["extra_flops"]}
+    fewer = sum(share > 0 for share in less.values())
+    assert f"Of JAX's {len(rows)} cases, ours computes less again in {fewer}, and as much in" in stated
+    assert f"as much in {len(rows) - fewer}: {less['nothing_saveable, blocks']:.0%} less" in stated
+    saved = [row["saved_bytes"] for row in (rivals["thunder"]["rows"][1], theirs[0])]
+    assert "saves {:,} bytes on a CPU, PyTorch's default {:,}, and".format(*saved) in stated

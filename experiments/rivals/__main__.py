@@ -7,7 +7,7 @@ reason. MOCCASIN's instances are read from a folder of yours (--moccasin), a che
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -41,12 +41,20 @@ def main(
         if only and name not in only:
             continue
         with console.status(name):
-            rivals[name] = {"provenance": provenance(gpu=False)} | measure()
+            rivals[name] = {"provenance": _origin({"DATA": moccasin, "RESULTS": output})} | measure()
         document = {"rivals": rivals}
         output.mkdir(exist_ok=True)
         path.write_text(json.dumps(document, indent=1) + "\n")
         path.with_suffix(".md").write_text(markdown(document))
         console.print(name, rivals[name], markup=False)
+
+
+def _origin(folders: Mapping[str, Path | None]) -> dict[str, str]:
+    """Says where a result comes from; where the folders of this machine are is nobody's business."""
+    origin = provenance(gpu=False)
+    for name, folder in folders.items():
+        origin["command"] = origin["command"].replace(f" {folder}", f" {name}")
+    return origin
 
 
 def measures(moccasin: Path | None, time_limit_s: float) -> dict[str, Callable[[], dict[str, Any]]]:

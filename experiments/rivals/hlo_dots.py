@@ -1,33 +1,37 @@
-"""Counts the arithmetic of matrix products in a compiled program of XLA, given as HLO text."""
+"""Counts the arithmetic of matrix products in a program of XLA, given as HLO text."""
 
 from __future__ import annotations
 
 import re
+from functools import cache
 from math import prod
 
+_COMPUTATION = re.compile(r"^(ENTRY )?%?([\w.-]+) .*\{\n((?:.*\n)*?)\}", re.MULTILINE)
 _DEFINED = re.compile(r"%?([\w.-]+) = \w+\[([\d,]*)\]")
-_DOT = re.compile(r"= \w+\[([\d,]*)\]\S* dot\((.*?)\).*?lhs_contracting_dims=\{([\d,]*)\}")
-_SHAPED = re.compile(r"\w+\[([\d,]*)\]\S* %?[\w.-]+")
-_ELSEWHERE = re.compile(r"custom_call_target=\"([^\"]*(?:matmul|gemm|dot)[^\"]*)\"", re.IGNORECASE)
+_DOT = re.compile(r"= \w+\[([\d,]*)\]\S* dot\((?:\w+\[[^ ]* )?%?([\w.-]+).*?lhs_contracting_dims=\{([\d,]*)\}")
+_CALLED = re.compile(r"(?:to_apply|calls)=%?([\w.-]+)")
+_UNKNOWN = re.compile(r" while\(| conditional\(|custom_call_target=\"[^\"]*(?:matmul|gemm|dot)[^\"]*\"", re.IGNORECASE)
 
 
 def dot_flops(hlo: str) -> int:
-    """Sums two operations for each multiplication of all `dot` instructions; each counts once, loops or not.
+    """Sums two operations for each multiplication of all `dot` instructions, as often as they are called.
 
     Raises:
-        ValueError: the program calls a library for matrix products, which this cannot count; or has a loop.
+        ValueError: a product may be in a loop or a branch, or be a call of a library without shapes to count.
     """
-    if found := _ELSEWHERE.search(hlo):
-        raise ValueError(f"the program computes products by a call of {found[1]}, which has no shapes to count")
-    if re.search(r"\) while\(|\]\S* while\(", hlo):
-        raise ValueError("the program has a loop; unroll it, so that each product is written once")
-    shape_of = {name: _numbers(shape) for name, shape in _DEFINED.findall(hlo)}
-    flops = 0
-    for result, operands, contracted in _DOT.findall(hlo):
-        shaped = _SHAPED.match(operands)
-        left = _numbers(shaped[1]) if shaped else shape_of[operands.split(",")[0].strip().lstrip("%")]
-        flops += 2 * prod(_numbers(result)) * prod(left[axis] for axis in _numbers(contracted))
-    return flops
+    if found := _UNKNOWN.search(hlo):
+        raise ValueError(f"products cannot be counted in a program with {found[0].strip()!r}")
+    bodies = {name: body for _, name, body in _COMPUTATION.findall(hlo)}
+
+    @cache
+    def flops(name: str) -> int:
+        shapes = {value: _numbers(shape) for value, shape in _DEFINED.findall(bodies[name])}
+        total = sum(flops(called) for called in _CALLED.findall(bodies[name]))
+        for result, left, contracted in _DOT.findall(bodies[name]):
+            total += 2 * prod(_numbers(result)) * prod(shapes[left][axis] for axis in _numbers(contracted))
+        return total
+
+    return sum(flops(name) for entry, name, _ in _COMPUTATION.findall(hlo) if entry)
 
 
 def _numbers(text: str) -> list[int]:
