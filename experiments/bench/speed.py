@@ -8,6 +8,7 @@ PyTorch is beside: a machine that others share says little else. `--only capture
 
 from __future__ import annotations
 
+import gc
 import json
 import statistics
 import subprocess
@@ -23,6 +24,7 @@ from rich.table import Table
 
 import remat
 from costmodels import ByteTraffic
+from experiments.bench.stack import at_depth, depths
 from experiments.report.provenance import provenance
 
 RESULTS = Path(__file__).parents[1] / "results"
@@ -57,7 +59,10 @@ def main(
 
 
 def captured(layers: int, repeats: int) -> list[dict[str, Any]]:
-    """Times PyTorch's choice and ours, in turns, on the joint graph of a deep transformer: processor time."""
+    """Times PyTorch's choice and ours, in turns, on the joint graph of a deep transformer: processor time.
+
+    Each at depths of the stack that are spread evenly (`experiments.bench.stack`).
+    """
     from experiments.models import zoo
     from remat.pytorch.read.capture import visit_joint_graphs
     from remat.pytorch.read.extract import extract
@@ -78,9 +83,10 @@ def captured(layers: int, repeats: int) -> list[dict[str, Any]]:
             ),
         }
         seconds: dict[str, list[float]] = {name: [] for name in steps}
-        for _ in range(repeats):
+        for depth in depths(repeats):
             for name, step in steps.items():
-                seconds[name].append(_time(step, time.thread_time))
+                gc.collect()  # of the others' garbage, of which a whole collection takes half a second
+                seconds[name].append(_time(lambda: at_depth(depth, step), time.thread_time))  # noqa: B023
         reference = seconds["PyTorch: choose_saved_values_set"]
         for name, times in seconds.items():
             rows.append(
