@@ -190,6 +190,10 @@ def test_what_may_be_left_out(tmp_path: Path) -> None:
         ({"saved": [1.0]}, "all numbers are whole, got 1.0"),
         ({"status": "best"}, '"status" must be "optimal" or "feasible"'),
         ({"saved": None}, 'an answer needs "saved"'),
+        ({"recomputd": [2]}, "an answer has no 'recomputd'; it has budget, saved, recomputed"),
+        ({"seconds": "long"}, "\"seconds\" must hold whole numbers from 0 to 4611686018427387903, got 'long'"),
+        ({"date": "soon"}, '"date" must be such as "2026-01-31", got \'soon\''),
+        ({"solver": 7}, '"solver" must be a text, got 7'),
     ],
 )
 def test_what_is_no_answer_is_refused(tmp_path: Path, changed: dict[str, Any], message: str) -> None:
@@ -223,6 +227,14 @@ def test_a_solution_of_another_instance_is_refused(tmp_path: Path) -> None:
             '"save_cost" must hold whole numbers from 0',
         ),
         (lambda d: d | {"budgets": [{"name": "p", "of": "peak", "bytes": 1}]}, 'a budget of the peak needs "memory"'),
+        (lambda d: d | {"budgets": ["saved"]}, '"budgets" must be a list of objects'),
+        (lambda d: d | {"budgets": None}, '"budgets" must be a list of objects'),
+        (lambda d: d | {"budgets": [{"name": "none", "of": "saved", "bytes": 1}]}, "not a budget"),
+        (
+            lambda d: d | {"budgets": [{"name": "p", "of": "saved", "bytes": 2**62}]},
+            '"p" must hold whole numbers from 0',
+        ),
+        (lambda d: d | {"values": d["values"] | {"name": ["a", "a", "b"]}}, "names a value twice"),
     ],
 )
 def test_a_damaged_instance_is_refused(tmp_path: Path, damage: Any, message: str) -> None:

@@ -23,7 +23,7 @@ from experiments.benchmark.answers import Answer, Answers, Refused, difficulty, 
 from experiments.benchmark.instances import Posed
 from experiments.benchmark.manifest import FOLDER, Manifest
 from experiments.benchmark.page import answer_rows, as_csv, markdown
-from experiments.benchmark.release import wrong_files
+from experiments.benchmark.release import chosen_subset, wrong_files
 from remat import Corpus, Reason, solve
 from remat.problem.problem_file import Budget
 
@@ -205,7 +205,7 @@ def test_a_better_answer_replaces_a_row_and_its_bound_does_not(release: Path) ->
     best = submission(release)
     poor = worsened(release)
     code, said = run("submit", best, "--folder", release)
-    assert (code, said) == (0, "qehvi-4 saved-0.5: is the best known now\n")
+    assert (code, said) == (0, "qehvi-4 saved-0.5: is the best known now; `release` writes the sums and the page\n")
     now = Answers(release / "answers").of("qehvi-4")
     assert now["saved-0.5"]["objective"] < poor["saved-0.5"]["objective"]
     assert (now["saved-0.5"]["solver"], now["saved-0.5"]["bound"]) == ("theirs", 0)
@@ -222,6 +222,7 @@ def test_a_better_answer_replaces_a_row_and_its_bound_does_not(release: Path) ->
         ({"objective": 1}, "claim 1"),
         ({"solver": None}, 'say in "solver" and "date" who found it'),
         ({"budget": "saved-0.6"}, "qehvi-4 has no budget 'saved-0.6'"),
+        ({"budget": "none"}, "qehvi-4 none: the release has no row for it"),
     ],
 )
 def test_what_does_not_hold_is_refused(release: Path, changed: dict[str, Any], message: str) -> None:
@@ -245,6 +246,22 @@ def test_an_answer_below_a_proven_bound_stops_everything(release: Path) -> None:
     path.write_bytes(gzip.compress(json.dumps(document).encode()))
     with pytest.raises(Refused, match="which is less than the bound"):
         Answers(release / "answers").offer(posed, known)
+
+
+def test_the_benchmark_is_chosen_once(release: Path) -> None:
+    """Else a better answer, which makes a row easy, would change a release."""
+    manifest = Manifest.open(release)
+    for frozen in ({"small-dropout-mlp"}, {"qehvi-4"}):
+        assert chosen_subset(manifest.with_subset(frozen), Answers(release / "answers")) == frozen
+    assert chosen_subset(manifest.with_subset(set()), Answers(release / "answers")) == {"qehvi-4"}
+
+
+def test_a_bound_of_zero_that_was_searched_for_says_so() -> None:
+    """Else it is searched for again by every run."""
+    plan = {"budget": "peak-0.1", "saved": [1], "objective": 5, "bound": 0, "solver": "s", "seconds": 1}
+    found = {**plan, "seconds": 9, "proof": "at one step"}
+    assert merged(plan, found) == found | {"status": "feasible"}
+    assert merged(found, plan) == found | {"status": "feasible"}
 
 
 claims = st.tuples(st.integers(0, 9), st.integers(0, 9), st.integers(0, 90)).map(

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
 
+import numpy as np
 import pandas as pd
 import pytest
 from examples import chain, cosines, impossible, linear_dropout
@@ -19,6 +21,15 @@ from remat.words import human_bytes, human_price
 from solvers import Exhaustive, NetworkX, ORTools, PuLP
 
 MIB = 2**20
+
+
+@dataclass(frozen=True)
+class Table(ByteTraffic):
+    """Has an option that is an array, which equals nothing by one answer."""
+
+    name: ClassVar[str] = "table"
+
+    rows: Any = None
 
 
 def test_one_row_for_each_graph_cost_model_and_solver_in_order() -> None:
@@ -172,6 +183,8 @@ def test_prices_read_in_their_own_unit() -> None:
 
 def test_labels_show_what_differs_from_the_defaults() -> None:
     assert label(ByteTraffic()) == "byte-traffic"
+    assert label(Table()) == "table"
+    assert label(Table(rows=np.arange(2))) == "Table(rows=array([0, 1]))"
     assert (
         label(ByteTraffic() + ByteTraffic(free_parameters=True)) == "byte-traffic + ByteTraffic(free_parameters=True)"
     )

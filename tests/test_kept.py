@@ -8,6 +8,7 @@ import pickle
 import subprocess
 import sys
 import time
+import zlib
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -21,12 +22,14 @@ from torch import Tensor, fx, nn
 
 import remat
 from costmodels import MemoryBudget
+from remat import Plan
 from remat.improve.choose import choose
 from remat.pytorch import Partitioner
 from remat.pytorch.read.places import Place
 from remat.pytorch.run.chosen import Chosen
 from remat.pytorch.run.kept import UnderWay, keep, under_way
 from remat.pytorch.run.planned import Planned
+from remat.pytorch.seam.cache_note import keep_note
 from remat.pytorch.seam.torch_names import torch_compile
 
 
@@ -59,6 +62,30 @@ def found(before: list[Place], after: list[Place]) -> Planned:
     UnderWay(before, [planned()]).keep_with(backward)
     (again,) = UnderWay(after).found_with(Cached(backward))
     return again
+
+
+@pytest.mark.parametrize("note", [b"", b"no note of ours", zlib.compress(pickle.dumps(1))])
+def test_a_note_that_cannot_be_read_is_no_note(note: bytes) -> None:
+    backward = fx.symbolic_trace(nn.Identity())
+    keep_note(backward, note)
+    assert UnderWay(BEFORE).found_with(Cached(backward)) == []
+
+
+def test_a_note_of_another_graph_is_no_note() -> None:
+    backward = fx.symbolic_trace(nn.Identity())
+    UnderWay(BEFORE, [planned()]).keep_with(backward)
+    assert UnderWay(BEFORE[1:]).found_with(Cached(backward)) == []
+
+
+def test_what_cannot_be_pickled_is_not_kept() -> None:
+    class Mine(Plan):
+        """A class that no other process knows."""
+
+    mine = planned()
+    own = Mine(mine.plan.saved, mine.plan.recomputed)
+    backward = fx.symbolic_trace(nn.Identity())
+    UnderWay(BEFORE, [replace(mine, chosen=Chosen(own, "me"))]).keep_with(backward)
+    assert UnderWay(BEFORE).found_with(Cached(backward)) == []
 
 
 def test_a_plan_comes_back_as_it_was() -> None:

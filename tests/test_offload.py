@@ -14,21 +14,30 @@ from helpers import EXACT, FLOW, each, largest_price, most_values
 from hypothesis import given
 from hypothesis import strategies as st
 
+from costmodels import MemoryBudget
 from remat import (
     Bans,
+    Corpus,
     Feature,
     Infeasible,
     InvalidPlan,
     InvalidProblem,
     Offload,
     Plan,
+    PlanFacts,
     Problem,
     Solver,
     UnsupportedProblem,
     check_plan,
+    predict_traffic,
+    show,
     solve,
+    timeline,
 )
 from remat.answer.dimacs_file import write_dimacs
+from remat.answer.handover import handed_over
+from remat.improve.peak_search import fit_peak
+from remat.improve.together import Part, side_by_side
 from remat.problem.mps_file import write_mps
 from remat.proof.budget import flow_solver
 from remat.proof.hull import Hull
@@ -185,6 +194,23 @@ def test_a_price_that_is_none_is_refused(cost: list[float], message: str) -> Non
 def test_files_of_two_choices_refuse_a_third(write: Callable[[Problem, Path], None], tmp_path: Path) -> None:
     with pytest.raises(UnsupportedProblem, match="states two choices, save or recompute, but here values can be"):
         write(chain(), tmp_path / "problem")
+
+
+def test_graphs_have_no_host_yet() -> None:
+    """Nothing that runs, simulates or shows a plan takes an offloaded value for one on the device."""
+    graph = Corpus.open().graph("small-dropout-mlp")
+    problem = MemoryBudget(0.5).pose(graph)
+    problem = replace(problem, offload=Offload(np.zeros(len(problem), np.int64), Bans.none(len(problem))))
+    plan = solve(problem).plan
+    assert plan is not None
+    assert plan.offloaded
+    for use in (show, timeline, predict_traffic, PlanFacts.of, handed_over):
+        with pytest.raises(InvalidPlan, match="what runs, is simulated or shown has everything on the device"):
+            use(graph, plan)
+    with pytest.raises(UnsupportedProblem, match="a limit on peak memory states two choices"):
+        fit_peak(graph, replace(problem, budget_bytes=None), (2**30,))
+    with pytest.raises(UnsupportedProblem, match="a budget of several graphs states two choices"):
+        side_by_side([Part(graph, problem, 2)])
 
 
 def test_a_solver_says_what_it_does_not_take() -> None:

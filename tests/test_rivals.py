@@ -6,8 +6,10 @@ import json
 from pathlib import Path
 
 import pytest
+import typer
 
 from experiments.pages import RESULTS
+from experiments.rivals import __main__ as command
 from experiments.rivals.checkmate.instance import replay
 from experiments.rivals.checkmate.published import read, rows
 from experiments.rivals.environments import run_in
@@ -103,6 +105,18 @@ def test_published_graphs_are_read_and_solved(tmp_path: Path) -> None:
     assert [row["checkmate"]["cost"] for row in found] == [None, None, None, None]
     assert all(row["checkmate"]["proven"] for row in found)
     assert ["ours" in row for row in found] == [True, True, False, False]
+
+
+def test_what_was_measured_before_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = [{"rows": [{"graph": "a"}]}, {"skipped": "no folder was given (--moccasin)"}]
+    monkeypatch.setattr(command, "measures", lambda *_: {"moccasin": lambda: found.pop(0)})
+    monkeypatch.setattr(command, "markdown", lambda _: "")
+    for _ in range(2):
+        command.main(only=None, moccasin=None, time_limit=1.0, output=tmp_path)
+        rows = json.loads((tmp_path / "rivals.json").read_text())["rivals"]["moccasin"]["rows"]
+        assert rows == [{"graph": "a"}]
+    with pytest.raises(typer.BadParameter, match="'mocassin'; there are: moccasin"):
+        command.main(only=["mocassin"], moccasin=None, time_limit=1.0, output=tmp_path)
 
 
 def test_what_was_not_measured_is_said() -> None:

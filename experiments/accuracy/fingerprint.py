@@ -31,7 +31,6 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import astuple
 from multiprocessing import get_context
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any, cast
 
 import remat
@@ -112,14 +111,13 @@ def of_commands(name: str) -> Digests:
     graph, found = INSTANCES / f"{name}.json.gz", Digests()
     plan = remat.choose(remat.Graph.load(graph)).plan
     assert plan is not None
-    with TemporaryDirectory() as cache:
-        environment = {**os.environ, "PYTHONPATH": str(ROOT), "REMAT_CACHE": cache}
-        for label, words in COMMANDS.items():
-            argv = [word.format(graph=graph, value=plan.saved[-1]) for word in words]
-            command = [sys.executable, "-c", _START, *argv, "--json"]
-            run = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
-            shown = _untimed(json.loads(run.stdout)) if run.returncode == 0 else run.stderr
-            found[f"{name} | remat {label}"] = f"{run.returncode} {digest(shown)}"
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    for label, words in COMMANDS.items():
+        argv = [word.format(graph=graph, value=plan.saved[-1]) for word in words]
+        command = [sys.executable, "-c", _START, *argv, "--json"]
+        run = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+        shown = _untimed(json.loads(run.stdout)) if run.returncode == 0 else run.stderr
+        found[f"{name} | remat {label}"] = f"{run.returncode} {digest(shown)}"
     return found
 
 

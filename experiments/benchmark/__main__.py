@@ -129,7 +129,8 @@ def submit(solution: Path, folder: _Folder = FOLDER) -> None:
             if "solver" not in answer or "date" not in answer:
                 raise Refused(f'{answer["budget"]}: say in "solver" and "date" who found it, and when')
             own = {key: value for key, value in answer.items() if key not in ("bound", "proof", "status")}
-            word = "is the best known now" if answers.offer(posed, own | {"bound": 0}) else "is no better"
+            better = answers.offer(posed, own | {"bound": 0})
+            word = "is the best known now; `release` writes the sums and the page" if better else "is no better"
             console.print(f"{name} {answer['budget']}: {word}")
     except (check.Unreadable, Refused) as error:
         console.print(f"refused: {error}")

@@ -68,6 +68,8 @@ class Answers:
             Refused: `check.py` does not agree, or it contradicts what is known.
         """
         verdict = check.check(posed.checked, answer)
+        if answer["budget"] not in [budget.name for budget in posed.budgets]:
+            raise Refused(f"{posed.name} {answer['budget']}: the release has no row for it")
         if verdict.complaints:
             raise Refused(f"{posed.name} {answer['budget']}: {'; '.join(verdict.complaints)}")
         known = self.of(posed.name)
@@ -101,7 +103,7 @@ def merged(old: Answer | None, new: Answer) -> Answer:
     """
     both = [answer for answer in (old, new) if answer is not None]
     plan = min(both, key=lambda answer: answer["objective"])
-    proof = max(both, key=lambda answer: answer.get("bound", -1))
+    proof = max(both, key=lambda answer: (answer.get("bound", -1), "proof" in answer))
     bound = proof.get("bound", 0)
     if bound > plan["objective"]:
         raise Refused(

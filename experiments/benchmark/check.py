@@ -17,10 +17,12 @@ from __future__ import annotations
 import gzip
 import hashlib
 import json
+import re
 import sys
 import zlib
 
 SHOWN = 5
+LARGEST = 2**62 - 1
 
 
 class Unreadable(Exception):
@@ -58,13 +60,13 @@ def table(document, key):
     return found
 
 
-def column(document, key, length=None, least=0, most=None):
+def column(document, key, length=None, least=0, most=LARGEST):
     """A list of whole numbers from `least` to `most`."""
     found = document.get(key)
     if not isinstance(found, list) or (length is not None and len(found) != length):
         raise Unreadable(f'"{key}" must be a list' + ("" if length is None else f" of {length}"))
     for number in found:
-        if type(number) is not int or number < least or (most is not None and number > most):
+        if type(number) is not int or not least <= number <= most:
             raise Unreadable(f'"{key}" must hold whole numbers from {least} to {most}, got {number!r}')
     return found
 
@@ -93,6 +95,8 @@ class Instance:
             if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
                 raise Unreadable(f'"{label}" must be a list of texts')
         n = self.n = len(self.names)
+        if len(set(self.names)) < n:
+            raise Unreadable('"values.name" names a value twice')
         self.save_cost, self.recompute_cost, self.save_bytes = (
             column(values, key, n) for key in ("save_cost", "recompute_cost", "save_bytes")
         )
@@ -105,11 +109,14 @@ class Instance:
         for u, v in self.uses:
             self.arguments[v].append(u)
         self.memory = Memory(table(document, "memory"), n) if "memory" in document else None
-        self.budgets = {}
-        for budget in document.get("budgets") or []:
+        self.budgets, budgets = {}, document.get("budgets")
+        if not isinstance(budgets, list) or not all(isinstance(budget, dict) for budget in budgets):
+            raise Unreadable('"budgets" must be a list of objects')
+        for budget in budgets:
             name, of, size = (budget.get(key) for key in ("name", "of", "bytes"))
-            if not isinstance(name, str) or of not in ("saved", "peak") or type(size) is not int or size < 0:
+            if not isinstance(name, str) or name == "none" or of not in ("saved", "peak"):
                 raise Unreadable(f"not a budget: {budget!r}")
+            column({name: [size]}, name)
             if of == "peak" and self.memory is None:
                 raise Unreadable('a budget of the peak needs "memory"')
             self.budgets[name] = of, size
@@ -334,6 +341,22 @@ def kernel_ends(memory, order, at, place, written):
 # ---- an answer ----
 
 
+KNOWN = (
+    "budget",
+    "saved",
+    "recomputed",
+    "objective",
+    "bound",
+    "status",
+    "proof",
+    "solver",
+    "version",
+    "date",
+    "seconds",
+)
+DATE = re.compile(r"\d{4}-\d\d-\d\d$")
+
+
 class Verdict:
     """What is found out about an answer: `complaints` is empty if it is feasible and its claims are right."""
 
@@ -342,10 +365,24 @@ class Verdict:
         self.objective, self.saved_bytes, self.peak = objective, saved_bytes, peak
 
 
-def check(instance, answer):
-    """The verdict on one answer of a solution."""
+def check_fields(answer):
+    """Refuses what is no answer: unknown fields, and fields that hold something else than they should."""
     if not isinstance(answer, dict) or not isinstance(answer.get("budget"), str):
         raise Unreadable('an answer needs a "budget" by name')
+    for key in answer:
+        if key not in KNOWN:
+            raise Unreadable("an answer has no {!r}; it has {}".format(key, ", ".join(KNOWN)))
+    for key in ("proof", "solver", "version", "date"):
+        if not isinstance(answer.get(key, ""), str):
+            raise Unreadable(f'"{key}" must be a text, got {answer[key]!r}')
+    if not DATE.match(answer.get("date", "2026-01-01")):
+        raise Unreadable('"date" must be such as "2026-01-31", got {!r}'.format(answer["date"]))
+    column({"seconds": [answer.get("seconds", 0)]}, "seconds")
+
+
+def check(instance, answer):
+    """The verdict on one answer of a solution."""
+    check_fields(answer)
     budget = answer["budget"]
     if budget != "none" and budget not in instance.budgets:
         raise Unreadable(
@@ -396,7 +433,7 @@ def wrong_claims(answer, objective):
 
 def check_solution(instance, solution):
     """The verdicts on all answers of a solution."""
-    if solution.get("sha256") != instance.digest:
+    if solution.get("sha256") != instance.digest or solution.get("instance") != instance.name:
         raise Unreadable(
             "the solution is for {!r} with SHA-256 {}, but this is {!r} with {}".format(
                 solution.get("instance"), solution.get("sha256"), instance.name, instance.digest

@@ -63,8 +63,9 @@ def markdown(folder: Path) -> str:
         bullets(_counts(rows, of) for of in ("saved", "peak")),
         section(
             "Rows",
-            "*easy*: the default solver proved the optimum within a minute. *hard*: it took longer, or another "
-            "solver. A percentage: the row is open, and that part of the objective is above the best known bound. "
+            "*easy*: the default solver proved the optimum within a minute. *hard*: it took longer, another solver, "
+            "or CP-SAT from the best known answer on. A percentage: the row is open, and that part of the objective is "
+            "above the best known bound. "
             "Names in bold are the *benchmark*, the others the rest of the *collection*.",
             table(["instance", "values", *budgets], lines),
         ),

@@ -20,8 +20,11 @@ _SUBSET, _FEWEST, _MOST = 12, 200, 8000
 def chosen_subset(manifest: Manifest, answers: Answers) -> set[str]:
     """The *benchmark* within the *collection*: twelve instances of 200 to 8,000 values, by turns of each family.
 
-    Of a family come first those with most rows that are not easy, and of these the smaller ones.
+    Of a family come first those with most rows that are not easy, and of these the smaller ones. Chosen once, it stays:
+    better answers change no release.
     """
+    if frozen := {name for name, entry in manifest.instances.items() if entry["benchmark"]}:
+        return frozen
 
     def rank(name: str) -> tuple[int, int]:
         known, entry = answers.of(name), manifest.instances[name]

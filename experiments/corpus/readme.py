@@ -47,8 +47,8 @@ graph; optimizers are not. Batch sizes are ours.
 - Autocast, adapters (LoRA) and shards: set up by `setups.py`. A *sharded* parameter is gathered from eight ranks where
   it is used, and its gradient is reduced and scattered, by functional collectives of a group that is not there: fully
   sharded training that gathers each parameter by itself.
-- `gpt2-medium-step` was traced by `make_fx` over forward pass, loss and `torch.autograd.grad`, and read by
-  `remat.pytorch.read_step`: the passes of TorchInductor over joint graphs have not seen it.
+- `gpt2-medium-step` and `deepnet-500` were traced by `make_fx` over forward pass, loss and `torch.autograd.grad`, and
+  read by `remat.pytorch.read_step`: the passes of TorchInductor over joint graphs have not seen them.
 - `hf-*`: the configurations of the `transformers` package (Apache-2.0; `pip install 'remat[corpus]'`), without weights.
 
 *Saved* is what the forward pass hands to the backward pass if no operator runs twice, about what autograd keeps;

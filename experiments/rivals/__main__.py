@@ -37,12 +37,18 @@ def main(
     """Measures, keeps what --only leaves out as it was, and writes rivals.json and rivals.md after each rival."""
     path = output / "rivals.json"
     rivals: dict[str, Any] = json.loads(path.read_text())["rivals"] if path.exists() else {}
-    for name, measure in measures(moccasin, time_limit).items():
-        if only and name not in only:
-            continue
+    known = measures(moccasin, time_limit)
+    if unknown := set(only or ()) - known.keys():
+        raise typer.BadParameter(f"--only names no rival: {min(unknown)!r}; there are: {', '.join(known)}")
+    for name in only or known:
+        origin = _origin({"DATA": moccasin, "RESULTS": output})
         with console.status(name):
-            rivals[name] = {"provenance": _origin({"DATA": moccasin, "RESULTS": output})} | measure()
-        document = {"rivals": rivals}
+            found = known[name]()
+        if "skipped" in found and "rows" in rivals.get(name, {}):
+            console.print(f"{name}: {found['skipped']}; what was measured before stays")
+            continue
+        rivals[name] = {"provenance": origin} | found
+        document = {"provenance": origin, "rivals": rivals}
         output.mkdir(exist_ok=True)
         path.write_text(json.dumps(document, indent=1) + "\n")
         path.with_suffix(".md").write_text(markdown(document))

@@ -28,14 +28,12 @@ def run_in(name: str, requirements: list[str], module: str, *arguments: str, fol
     """
     python = folder / name / "bin" / "python"
     done = folder / name / "installed.json"
-    steps = (
-        []
-        if done.exists()
-        else [
-            [sys.executable, "-m", "venv", "--clear", str(folder / name)],
-            [str(python), "-m", "pip", "install", "--quiet", *requirements],
-        ]
-    )
+    steps = [
+        [sys.executable, "-m", "venv", "--clear", str(folder / name)],
+        [str(python), "-m", "pip", "install", "--quiet", *requirements],
+    ]
+    if done.exists() and json.loads(done.read_text()) == requirements:
+        steps = []
     for step in steps:
         if reason := _failure(_run(step)):
             return {"skipped": f"pip does not install {', '.join(requirements)}: {reason}"}

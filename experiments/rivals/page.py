@@ -99,7 +99,8 @@ def _price(rival: dict[str, Any]) -> list[str]:
         f"values any number of times, and {found['reached']} by our model. Where both optima are proven "
         f"({found['both_proven']} pairs), ours costs as much in {found['both_proven'] - len(found['more'])}, and more "
         f"in {len(found['more'])}: {more}.",
-        f'Our search (`MemoryBudget(of="peak")`, by simulated values) finds a plan in {found["found_by_search"]} of '
+        'Our search (that of `MemoryBudget(of="peak")`, by simulated values, with `cpsat` for `lagrangian`) '
+        f"finds a plan in {found['found_by_search']} of "
         f"the {found['reached']}, in {found['best_by_search']} the best one.",
     )
     lowest = [

@@ -69,8 +69,14 @@ class Choice(FrozenColumns):
         """The choice that a plan names, over the values of a problem or of a graph.
 
         Raises:
-            InvalidPlan: a name is unknown, or appears twice.
+            InvalidPlan: a name is unknown, or appears twice; or values are offloaded, and `about` is a graph: what is
+                to run, to be simulated or shown has everything on the device.
         """
+        if plan.offloaded and isinstance(about, Graph):
+            raise InvalidPlan(
+                f"the plan offloads {plan.offloaded[0]!r}, but what runs, is simulated or shown has everything on the "
+                f"device; only a problem with a host knows such plans (Problem.offload)"
+            )
         labels = ("saved", "recomputed", "offloaded")
         return cls(*(_named(label, getattr(plan, label), about) for label in labels))
 

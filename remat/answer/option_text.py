@@ -46,9 +46,16 @@ def label(plugin: Solver | CostModel) -> str:
     changed = [
         f"{option.name}={getattr(plugin, option.name)!r}"
         for option in fields(plugin)
-        if option.init and getattr(plugin, option.name) != default_of(option)
+        if option.init and _differ(getattr(plugin, option.name), default_of(option))
     ]
     return f"{type(plugin).__name__}({', '.join(changed)})" if changed else plugin.name
+
+
+def _differ(value: Any, default: Any) -> bool:
+    try:
+        return bool(value != default)
+    except ValueError:  # arrays have no one answer
+        return repr(value) != repr(default)
 
 
 def configured(plugin: type[_T], pairs: Sequence[str]) -> _T:

@@ -54,7 +54,11 @@ def pose(
     else:
         about = {"graph": graph.name, "cost_model": label(model)}
         document = problem_document(
-            problem, name=graph.name.split(".")[0], unit=model.unit, about=about, memory=stated_memory(values)
+            problem,
+            name=graph.name.removesuffix(".gz").removesuffix(".json"),
+            unit=model.unit,
+            about=about,
+            memory=stated_memory(values),
         )
         write_document(document, output)
     if as_json:

@@ -54,7 +54,8 @@ def refine(  # noqa: PLR0913, PLR0917  # one for each option
 ) -> None:
     """Improve a plan by local moves, under an objective that no cut can state.
 
-    Within a --time-limit, starts are scored while there is time; the given plan is, however long that takes.
+    Within a --time-limit, starts are scored while there is time; the given plan is, however long that takes. Where that
+    plan must be solved for first, this comes on top.
 
     \b
       remat refine gpt2.json.gz -o plan.json

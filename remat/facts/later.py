@@ -45,10 +45,10 @@ class Late(Generic[T]):
     def __get__(self, thing: Any, owner: type | None = None) -> T:
         if thing is None:  # a dataclass asks for the default
             return self._default
-        if not is_later(thing, self._name):
-            return cast(T, vars(thing)[self._name])
-        value = cast(Later[T], vars(thing)[self._name]).value()
-        vars(thing)[self._name] = value
+        held = cast(T | Later[T], vars(thing)[self._name])  # once: another thread may put the value there meanwhile
+        if type(held) is not Later:
+            return cast(T, held)
+        vars(thing)[self._name] = value = cast(Later[T], held).value()
         return value
 
     def __set__(self, thing: Any, value: T | Later[T] | Late[T]) -> None:

@@ -120,7 +120,8 @@ def fit_peak(
         Infeasible: the bans leave no plan; or the message names the operator that needs more, whatever the
             plan, and its tensors.
         LimitReached: the search found no plan that fits, though there may be one.
-        UnsupportedProblem: the problem has a budget, too; or `solver` takes none, or no time limit.
+        UnsupportedProblem: the problem has a budget, too, or a host to offload to; or `solver` takes no budget, or no
+            time limit.
         InvalidOption: a limit is neither a whole number nor a `Fraction`; or `progress` is no function.
     """
     if problem.budget_bytes is not None:
@@ -128,6 +129,7 @@ def fit_peak(
             f"a limit on peak memory cannot be combined with a budget of saved bytes ({problem.budget_bytes}); "
             f"keep one of them"
         )
+    problem.require_two_choices("a limit on peak memory")
     check_progress(progress)
     start, chosen = time.perf_counter(), find_solver(solver)
     chosen.accept(replace(problem, budget_bytes=0), time_limit_s=time_limit_s)

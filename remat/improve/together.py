@@ -137,6 +137,8 @@ def side_by_side(parts: Sequence[Part]) -> Problem:
     """Poses one problem of several, without a budget: each counts as often as it is called."""
     starts = np.cumsum([0, *(len(part.problem) for part in parts)])
     problems = [part.problem for part in parts]
+    for problem in problems:
+        problem.require_two_choices("a budget of several graphs")
     costs: dict[str, Any] = {
         label: np.concatenate([getattr(part.problem, label) * part.times for part in parts])
         for label in ("save_cost", "recompute_cost", "save_bytes")

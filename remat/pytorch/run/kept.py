@@ -7,6 +7,7 @@ moved since. Dynamo's graph is the same, node for node, and says where they are 
 
 from __future__ import annotations
 
+import logging
 import pickle
 import zlib
 from collections.abc import Callable, Generator, Sequence
@@ -19,6 +20,8 @@ from torch import fx
 from remat.pytorch.read.places import Place, places_in
 from remat.pytorch.run.planned import Planned
 from remat.pytorch.seam.cache_note import found_note, keep_note
+
+_LOGGER = logging.getLogger("remat")
 
 
 @dataclass
@@ -36,15 +39,26 @@ class UnderWay:
     def keep_with(self, backward: fx.GraphModule) -> None:
         """Has all that was planned kept with what is compiled of a backward graph."""
         fresh = [replace(planned, graph=replace(planned.graph)) for planned in self.planned]  # without what was derived
-        keep_note(backward, zlib.compress(pickle.dumps((self.places, fresh))))  # torch's entry is a pickle, too
+        with _no_harm():
+            keep_note(backward, zlib.compress(pickle.dumps((self.places, fresh))))  # torch's entry is a pickle, too
 
     def found_with(self, compiled: Callable[..., object]) -> list[Planned]:
         """Reads what was kept with a compiled graph, if torch took that from its cache."""
-        note = found_note(compiled)
-        if note is None:
-            return []
-        before, kept = pickle.loads(zlib.decompress(note))
-        return [_moved(planned, before, self.places) for planned in kept]
+        with _no_harm():
+            note = found_note(compiled)
+            if note is not None:
+                before, kept = pickle.loads(zlib.decompress(note))
+                return [_moved(planned, before, self.places) for planned in kept]
+        return []
+
+
+@contextmanager
+def _no_harm() -> Generator[None]:
+    """A report that lacks a graph is better than a step that does not compile."""
+    try:
+        yield
+    except Exception:  # whatever a plug-in's class, or a torch to come, has in store
+        _LOGGER.debug("a plan is not kept with torch's compiled graph, or not found there", exc_info=True)
 
 
 _under_way: ContextVar[UnderWay | None] = ContextVar("_under_way", default=None)

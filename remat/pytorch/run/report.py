@@ -10,6 +10,7 @@ import io
 import itertools
 import logging
 import os
+import textwrap
 import warnings
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator
@@ -34,6 +35,7 @@ _LOGGER = logging.getLogger("remat")
 _LOGGER.addHandler(logging.NullHandler())
 _RECENT = 64
 """How many graphs `remat.last_report()` remembers."""
+_WIDTH = 80
 _SHOWN = 5
 """How many lines of a model are named."""
 _STYLE: dict[str, Any] = {"box": None, "pad_edge": False, "header_style": "bold", "collapse_padding": True}
@@ -89,7 +91,7 @@ class Report:
             cells = [_size(row[f"{size}_bytes"]) for size in sizes]
             seconds = "cached" if planned.from_cache else f"{planned.seconds:.2f}"
             table.add_row(str(number), *cells, _gap(planned.chosen), seconds, planned.chosen.by)
-        return "\n".join([*_printed(table), *self._summary, *self._lines, *self.notes])
+        return "\n".join([*_printed(table), *self._summary, *self._lines, *map(_folded, self.notes)])
 
     @property
     def _summary(self) -> Iterator[str]:
@@ -228,6 +230,7 @@ def log_what_is_asked_for(asked: str) -> None:
     handler.setFormatter(logging.Formatter("remat: %(message)s"))
     _LOGGER.addHandler(handler)
     _LOGGER.setLevel(logging.INFO)
+    _LOGGER.propagate = False  # else a program with a log of its own prints each line twice
 
 
 log_what_is_asked_for(os.environ.get("REMAT_LOG", ""))
@@ -241,10 +244,14 @@ def last_report() -> Report:
     return _recent.report()
 
 
+def _folded(note: str) -> str:
+    return textwrap.fill(note, _WIDTH, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
+
+
 def _printed(table: Table) -> list[str]:
     """Writes a table in lines of up to 80 letters."""
     text = io.StringIO()
-    Console(width=80, file=text, markup=False).print(table)
+    Console(width=_WIDTH, file=text, markup=False).print(table)
     return [line.rstrip() for line in text.getvalue().splitlines()]
 
 
