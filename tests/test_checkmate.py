@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from costmodels import RecomputeTime
 from experiments.rivals.checkmate.coarse import coarse
 from experiments.rivals.checkmate.instance import Instance, InvalidSchedule, Replayed, replay, schedule_of
-from experiments.rivals.checkmate.solve import least_cost
+from experiments.rivals.checkmate.solve import Backend, least_cost
 from remat import Choice, Corpus, Graph, InvalidOption
 from remat.answer.registry import find_solver
 from remat.improve.peak_plans import PeakPlans
@@ -90,6 +90,13 @@ def ours_by_trying(graph: Graph, instance: Instance, budget_bytes: int) -> float
 def budgets(graph: Graph) -> list[int]:
     peak = Simulator(graph).peak(graph.in_forward)
     return [peak * share // 8 for share in (8, 7, 6, 5, 4)]
+
+
+@pytest.mark.parametrize("backend", ["cpsat", "pulp"])
+def test_a_step_that_computes_nothing_costs_nothing(backend: Backend) -> None:
+    nothing = Instance((), (), (), (), (None, None), 0, frozenset(), frozenset(), frozenset())
+    found = least_cost(nothing, 0, backend=backend)
+    assert (found.cost, found.is_proven) == (0, True)
 
 
 @drawn(150)

@@ -16,7 +16,6 @@ Our own model is the same program with more rows, so that both can be proven.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import reduce
 from math import gcd
 from typing import Literal
 
@@ -55,7 +54,7 @@ class Program:
             for u in operands:
                 self._readers[u].append(v)
         self._declare()
-        unit = reduce(gcd, instance.sizes) or 1
+        unit = gcd(*instance.sizes) or 1
         for t in self._stages:
             self._add_order(t)
             self._add_memory(t, [size // unit for size in instance.sizes], budget_bytes // unit)
