@@ -91,7 +91,8 @@ class Report:
             cells = [_size(row[f"{size}_bytes"]) for size in sizes]
             seconds = "cached" if planned.from_cache else f"{planned.seconds:.2f}"
             table.add_row(str(number), *cells, _gap(planned.chosen), seconds, planned.chosen.by)
-        return "\n".join([*_printed(table), *self._summary, *self._lines, *map(_folded, self.notes)])
+        told = [_folded(text) for text in self._summary]
+        return "\n".join([*_printed(table), *told, *self._lines, *map(_folded, self.notes)])
 
     @property
     def _summary(self) -> Iterator[str]:
@@ -244,8 +245,8 @@ def last_report() -> Report:
     return _recent.report()
 
 
-def _folded(note: str) -> str:
-    return textwrap.fill(note, _WIDTH, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
+def _folded(text: str) -> str:
+    return textwrap.fill(text, _WIDTH, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
 
 
 def _printed(table: Table) -> list[str]:
