@@ -78,14 +78,13 @@ def _answer(posed: Posed, budgets: Sequence[Budget], answers: Answers, time_limi
         known = answers.of(posed.name).get(budget.name)
         if not _is_due(known, time_limit):
             continue  # another budget has answered it since
-        if budget.of == "saved" and known is None:
+        if known is None:
+            if budget.of == "peak":
+                continue  # `pose` found none
             found = searching.saved_answer(posed, budget, time_limit)
-        elif budget.of == "saved" and known is not None:
-            found = searching.resumed_answer(posed, budget, known, time_limit)
-        elif known is not None:
-            found = searching.peak_bound(posed, budget, known, time_limit)
         else:
-            continue
+            search = searching.resumed_answer if budget.of == "saved" else searching.peak_bound
+            found = search(posed, budget, known, time_limit)
         answers.offer(posed, found)
         best = answers.of(posed.name)[budget.name]
         gap = (best["objective"] - best["bound"]) / max(best["objective"], 1)

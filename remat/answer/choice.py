@@ -106,10 +106,6 @@ class Choice(FrozenColumns):
         """How many bytes the saved values take on the device, each counted by itself."""
         return int(problem.save_bytes[self.on_device].sum())
 
-    def host_bytes(self, problem: Problem) -> int:
-        """How many bytes the offloaded values take on the host, each counted by itself."""
-        return int(problem.save_bytes[self.offloaded].sum())
-
     def plan(self, about: Problem | Graph) -> Plan:
         """The same by name, in the order of the values, with a note of the graph."""
         names = about.names

@@ -34,10 +34,3 @@ class Offload(FrozenColumns):
 
     def __len__(self) -> int:
         return len(self.cost)
-
-    def __add__(self, other: Offload) -> Offload:
-        return Offload(self.cost + other.cost, self.banned | other.banned)
-
-    def take(self, indices: IntArray) -> Offload:
-        """What is said of some values, in the given order."""
-        return Offload(self.cost[indices], self.banned.take(indices))

@@ -51,8 +51,8 @@ def check_plan(problem: Problem, plan: Plan) -> int:
         broken[f"{cannot_be('saved', reason)}, but is"] = who
     for reason, who in problem.cannot_recompute.by_reason(recomputed):
         broken[f"{cannot_be('recomputed', reason)}, but is"] = who
-    no_host = Bans.none(len(problem)).also(np.ones(len(problem), np.bool_), "the problem has no host to offload to")
-    for reason, who in (no_host if offload is None else offload.banned).by_reason(choice.offloaded):
+    no_host = [("the problem has no host to offload to", choice.offloaded)]
+    for reason, who in no_host if offload is None else offload.banned.by_reason(choice.offloaded):
         broken[f"{cannot_be('offloaded', reason)}, but is"] = who
     complaints = [f"{what}: {_named(problem, who)}" for what, who in broken.items() if some(who)]
     saved_bytes = choice.saved_bytes(problem)
