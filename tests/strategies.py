@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from remat import Bans, CostModel, Graph, Region, Terms
+from remat import Bans, CostModel, Graph, Offload, Problem, Region, Terms, cannot_offload
 
 
 @dataclass(frozen=True)
@@ -36,3 +36,15 @@ class Dice(CostModel):
         random = np.random.default_rng(self.seed)
         save, recompute = random.integers(0, 100, (2, len(graph))) ** 3
         return replace(Terms.nothing(graph), save_cost=save, recompute_cost=recompute)
+
+
+@dataclass(frozen=True)
+class DiceWithHost(Dice):
+    """Random prices, and for every other value that can be offloaded copies that cost nothing."""
+
+    name: ClassVar[str] = "dice-with-host"
+
+    def pose_without_peak(self, graph: Graph) -> Problem:
+        problem = super().pose_without_peak(graph)
+        copies = np.random.default_rng([self.seed]).integers(0, 2, len(problem)) * 100**3
+        return replace(problem, offload=Offload(copies, cannot_offload(graph).take(graph.plannable)))

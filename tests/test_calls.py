@@ -16,6 +16,7 @@ import remat
 from experiments.models.zoo import gpt2
 from remat import Graph, GraphBuilder, InvalidGraph
 from remat.pytorch.read.call_text import CannotRebuild, call_of, call_texts
+from remat.pytorch.read.operators import Operators
 from remat.pytorch.read.sample_call import difference, rebuild
 
 CPU = torch.device("cpu")
@@ -84,7 +85,11 @@ def traced(*args: Any, **kwargs: Any) -> tuple[str, ...]:
     nodes = {name: graph.placeholder(name) for name in "xy"}
     args, kwargs = fx.node.map_aggregate((args, kwargs), lambda a: nodes.get(a, a) if isinstance(a, str) else a)
     call = graph.call_function(operator.add, args, kwargs)
-    return call_texts([*nodes.values(), call], [[], [], call.all_input_nodes], frozenset())
+    return texts_of([*nodes.values(), call])
+
+
+def texts_of(nodes: list[fx.Node]) -> tuple[str, ...]:
+    return call_texts(nodes, [node.all_input_nodes for node in nodes], Operators.of(nodes), frozenset()).value()
 
 
 @pytest.mark.parametrize(
@@ -126,7 +131,7 @@ def test_equal_constants_of_other_types_are_told_apart() -> None:
     graph = fx.Graph()
     x = graph.placeholder("x")
     calls = [graph.call_function(operator.add, (x, constant)) for constant in (1, 1.0, True, "1", 0.0, -0.0)]
-    texts = call_texts(calls, [[x]] * len(calls), frozenset())
+    texts = texts_of(calls)
     assert [json.loads(text)[1] for text in texts] == [1, 1.0, True, "1", 0.0, 0.0]
     assert len(set(texts)) == len(calls)
 

@@ -22,6 +22,7 @@ from remat import Graph, GraphBuilder, InvalidGraph, InvalidOption, InvalidPlan,
 from remat.facts.columns import BoolArray
 from remat.predict.kernels import Fuser, Kernel, kernels
 from remat.predict.kernels.index import contiguous_strides, identity, reshaped, strided, through
+from remat.predict.kernels.stores import Stores
 from remat.testing.strategies import graphs
 
 BYTES = 64
@@ -392,15 +393,60 @@ def test_operators_of_other_models_have_inductors_kernels_too(name: str) -> None
         assert sorted((k.backward, k.generated, k.bytes) for k in kernels(graph, plan)) == sorted(expected)
 
 
-@pytest.mark.parametrize(("torch_version", "expected"), [("2.11.0", [431504, 520656]), ("2.13.0", [495632, 597712])])
-def test_rules_are_those_of_the_torch_that_captured_the_graph(torch_version: str, expected: list[int]) -> None:
-    """The bytes that the test above finds on each: before 2.13, short variances and gradients take fewer kernels."""
-    build, inputs = HELD_OUT["separable"]
+@pytest.mark.parametrize(
+    ("name", "torch_version", "expected"),
+    [
+        ("separable", "2.11.0", [431504, 520656]),  # short variances and gradients take fewer kernels
+        ("separable", "2.13.0", [495632, 597712]),
+        ("repeat", "2.11.0", [2888, 360]),  # a sum of six terms is stored, unless they are one and the same
+        ("repeat", "2.13.0", [2632, 360]),
+    ],
+)
+def test_rules_are_those_of_the_torch_that_captured_the_graph(
+    name: str, torch_version: str, expected: list[int]
+) -> None:
+    """The bytes that the test above finds on each."""
+    build, inputs = HELD_OUT[name]
     graph = remat.capture(build(), *inputs())
     problems = [ByteTraffic(mode=mode).pose(graph) for mode in ("conservative", "aggressive")]
     plans = [remat.solve(problem).plan for problem in problems]
     graph = replace(graph, meta=graph.meta | {"torch": torch_version})
     assert [sum(k.bytes for k in kernels(graph, plan)) for plan in plans if plan is not None] == expected
+
+
+@pytest.mark.parametrize("width", [256, 1032])
+def test_an_expression_has_as_many_operations_as_inductor_counts(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A number counts once, however often it is needed. The wider variance is Welford's."""
+    from torch._inductor import ir
+
+    from remat.pytorch.inductor.scheduled import Scheduled
+
+    torch.manual_seed(0)
+    graph = remat.capture(nn.Sequential(nn.Linear(4, width), nn.GELU(), nn.LayerNorm(width)), torch.randn(16, 4))
+    plan = remat.solve(ByteTraffic(mode="aggressive").pose(graph)).plan
+    assert plan is not None
+    theirs: dict[frozenset[str], int] = {}
+    ours: dict[frozenset[str], int] = {}
+    decide, limit = ir.StorageBox.has_exceeded_max_reads, Stores.limit
+
+    def noted(box: Any) -> bool:
+        if isinstance(box.data, ir.Pointwise):
+            theirs[frozenset(node.name for node in box.data.origins)] = box.data.inner_fn_opcount().num_ops
+        return decide(box)
+
+    def limited(stores: Stores, seen: Any) -> None:
+        operations, numbers = stores.weight(seen.box.ops)
+        if seen.inlined:
+            ours[frozenset(graph.names[v] for v in seen.box.ops)] = len(seen.box.reads) + operations + len(numbers)
+        limit(stores, seen)
+
+    monkeypatch.setattr(ir.StorageBox, "has_exceeded_max_reads", noted)
+    monkeypatch.setattr(Stores, "limit", limited)
+    Scheduled(graph).kernels(plan)
+    kernels(graph, plan)
+    both = ours.keys() & theirs.keys()
+    assert max(map(len, both)) > 16
+    assert {ops: ours[ops] for ops in both} == {ops: theirs[ops] for ops in both}
 
 
 def test_the_gradient_of_a_maximum_over_windows_is_a_kernel() -> None:

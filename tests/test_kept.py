@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 import zlib
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -19,6 +20,7 @@ import torch
 from depth import deep
 from examples import chain
 from torch import Tensor, fx, nn
+from torch.utils.checkpoint import checkpoint
 
 import remat
 from costmodels import MemoryBudget
@@ -131,12 +133,20 @@ def test_what_was_planned_does_not_change_what_torch_looks_for() -> None:
     assert len(partitioner.log.report().graphs) == 1
 
 
+def plainly(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+    return function(x)
+
+
+@pytest.mark.parametrize("called", [plainly, partial(checkpoint, use_reentrant=False)])
 @pytest.mark.parametrize("compiled", [remat.compile, partial(torch_compile, backend="remat")])
-def test_a_step_from_torchs_cache_reports_what_was_planned(compiled: Any) -> None:
+def test_a_step_from_torchs_cache_reports_what_was_planned(compiled: Any, called: Any) -> None:
     once = time.time()  # no run before has had it in the cache
 
+    def region(x: Tensor) -> Tensor:
+        return x.sin().exp() * once
+
     def model(x: Tensor) -> Tensor:
-        return (x.sin().exp() * once).sum()
+        return called(region, x).sum()
 
     reports: list[remat.pytorch.Report] = []
     for _ in range(2):
@@ -149,6 +159,7 @@ def test_a_step_from_torchs_cache_reports_what_was_planned(compiled: Any) -> Non
     assert second.from_cache
     assert first.row | {"from_cache": True} == second.row
     assert first.graph.places == second.graph.places
+    assert all(second.graph.places)
     assert "cached: planned in an earlier run" in str(reports[1])
     assert max(map(len, str(reports[1]).splitlines())) <= 80
 

@@ -31,12 +31,20 @@ def test_a_plan_is_solved_for_before_its_graph_is_written_down() -> None:
     problem = ByteTraffic().pose(graph)
     plan = remat.solve(problem).plan
     assert plan is not None
-    unread = [(graph, "modules"), (graph, "sources"), (problem, "signature"), (problem, "places"), (plan, "graph")]
+    unread = [
+        (graph, "arguments"),
+        (graph, "modules"),
+        (graph, "sources"),
+        (problem, "signature"),
+        (problem, "places"),
+        (plan, "graph"),
+    ]
     assert all(is_later(thing, field) for thing, field in unread)
     assert "signature" not in vars(graph)
     assert plan.graph == problem.signature == graph.signature
     assert len(problem.places) == len(problem)
     assert any(graph.modules)
+    assert any(graph.arguments)
     assert not any(is_later(thing, field) for thing, field in unread if field != "sources")
 
 
@@ -68,7 +76,9 @@ def test_what_is_read_later_keeps_no_fx_graph_alive() -> None:
     gc.collect()
     graph, joint_graph = found
     assert is_later(graph, "modules")
+    assert is_later(graph, "arguments")
     assert joint_graph() is None
+    assert any(graph.arguments)
 
 
 @dataclass(frozen=True)

@@ -36,6 +36,9 @@ FLAGS = (
 )
 """The yes/no facts that it holds of each value."""
 
+LATER_FLAGS = ("noncontiguous",)
+"""Those that a file may leave out."""
+
 TEXTS = ("arguments", "modules", "sources")
 """The texts that it holds of each value, which may be left out."""
 

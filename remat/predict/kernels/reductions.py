@@ -9,7 +9,7 @@ from math import prod
 
 from remat.predict.kernels import rules
 from remat.predict.kernels.index import Access, Digits, Dims, Shape, identity, led_to, reshaped, through, uneven
-from remat.predict.kernels.ir import Buffer, Loop, Reads, Seen, merged
+from remat.predict.kernels.ir import Buffer, Loop, Read, Reads, Seen, merged
 from remat.predict.kernels.lowering import Lowering
 from remat.predict.kernels.recorded_calls import Call
 from remat.predict.kernels.splits import split_reduction
@@ -33,7 +33,10 @@ def reduction(low: Lowering, call: Call) -> Seen | None:
         low.elements[call.position] = result
         return None
     total = reduced_over(low, call, of, axes, call.shape, call.itemsize)
-    return _over(low, call, (total,), call.shape) if call.op == "aten.mean" else total
+    if call.op != "aten.mean":
+        return total
+    low.stores.weigh(call.position, 2)  # a count, and a division by it
+    return _over(low, call, (total,), call.shape)
 
 
 def _over(low: Lowering, call: Call, of: Sequence[Seen], shape: Shape) -> Seen:
@@ -118,12 +121,16 @@ def _unrolled(low: Lowering, call: Call, of: Seen, axes: list[int], shape: Shape
     dims, start = of.access
     thin: Dims = tuple(() if i in axes else digits for i, digits in enumerate(dims))
     draft = Draft(low.stores, {call.position})
-    for place in product(*(range(of.shape[axis]) for axis in axes)):
+    places = [*product(*(range(of.shape[axis]) for axis in axes))]
+    terms: set[frozenset[Read]] = set()  # equal ones are computed once
+    for place in places:
         shift = sum(at(dims[axis], i) for axis, i in zip(axes, place, strict=True))
-        for (buffer, (seen, first)), times in low.stores.loads(
-            Seen(of.box, of.shape, (thin, start + shift), of.stored)
-        ).items():
+        loads = low.stores.loads(Seen(of.box, of.shape, (thin, start + shift), of.stored))
+        terms.add(frozenset(loads))
+        for (buffer, (seen, first)), times in loads.items():
             merged(draft.reads, {(buffer, (_without(seen, axes, shape), first)): times})
+    operations, _ = low.stores.weight(of.box.ops if of.inlined else ())
+    low.stores.weigh(call.position, (len(terms) - 1) * operations + len(places) - 1)
     draft.note(Seen(of.box, of.shape, (thin, start), of.stored))
     draft.indices = {(_without(seen, axes, shape), first): None for seen, first in draft.indices}
     return draft.done(call.position, shape, itemsize)
@@ -140,6 +147,7 @@ def _variance(low: Lowering, call: Call, of: Seen, axes: list[int], with_mean: b
     shape, itemsize = keep if call.kwargs.get("keepdim") else dropped, of.box.itemsize
     count = prod(of.shape[i] for i in axes)
     if count <= low.stores.backend.two_step_variance and prod(dropped) != 1:
+        low.stores.weigh(call.position, 2)
         mean = _over(low, call, (reduced_over(low, call, of, axes, keep, itemsize),), keep)
         if with_mean:
             low.stores.store(mean.box)
@@ -154,6 +162,8 @@ def _variance(low: Lowering, call: Call, of: Seen, axes: list[int], with_mean: b
         both = [Buffer(call.position, shape, itemsize) for _ in range(2)]
         _reduce(low, loop, both, "var")
         mean, squared = map(Seen.of_buffer, both)
+        correction = call.kwargs.get("correction")  # the sum is divided by max(0, count - correction)
+        low.stores.weigh(call.position, 3, {0, count, 1 if correction is None else correction})
         variance = _over(low, call, (squared,), shape)
     if not with_mean:
         return variance

@@ -85,5 +85,10 @@ ROUNDS = 10
 
 
 def operations(call: Call) -> int:
-    """Counts the operations that a value adds to an expression; a number among its arguments is one."""
-    return OPERATIONS.get(call.op, 1) + sum(isinstance(argument, (int, float)) for argument in call.args)
+    """Counts the operations that a value adds to an expression: none of its numbers, none of a reduction's."""
+    return OPERATIONS.get(call.op, 0 if call.op in REDUCTIONS else 1)
+
+
+def numbers(call: Call) -> set[float]:
+    """Returns the numbers among the arguments of a value: an expression has each of them once."""
+    return {argument for argument in call.args if type(argument) in (int, float)}

@@ -105,7 +105,7 @@ def _reordered(one: SimdGroup, other: SimdGroup) -> int:
             continue
         passed = (left in one.writes) != (right in other.writes)
         if left[2] == right[2] and by_stride(left[1]) == by_stride(right[1]):
-            size = one.deps[left] // buffer.itemsize
+            size = one.deps[left] // max(buffer.itemsize, 1)  # 0 where a graph by hand has no type
             if best is None or (passed, size) > best[0]:
                 best = (passed, size), left, right
         elif passed:

@@ -5,7 +5,7 @@ This follows `StorageBox` and `ExternKernel` of torch 2.13 (`torch/_inductor/ir.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from math import prod
 
@@ -32,6 +32,7 @@ class Stores:
     def __init__(self, calls: Sequence[Call], strides: Sequence[Shape], backend: KernelBackend) -> None:
         self.calls, self.strides, self.backend = calls, strides, backend
         self.loops: list[Loop] = []
+        self._weights: dict[int, tuple[int, set[float]]] = {}
 
     def loads(self, seen: Seen) -> Reads:
         """Returns what reading a value reads from memory: its buffer, or whatever its expression reads."""
@@ -136,10 +137,23 @@ class Stores:
             self.store(box)
 
     def has_many(self, box: Box, threshold: int) -> bool:
-        """Says if an expression has more operations than a threshold; a read counts as one."""
-        if 3 * len(box.ops) + len(box.reads) <= threshold:
-            return False
-        return len(box.reads) + sum(rules.operations(self.calls[v]) for v in box.ops) > threshold
+        """Says if an expression has more operations than a threshold; a read counts as one, and so does a number."""
+        operations, numbers = self.weight(box.ops)
+        return len(box.reads) + operations + len(numbers) > threshold
+
+    def weigh(self, value: int, operations: int, numbers: Iterable[float] = ()) -> None:
+        """Says what a reduction adds to an expression, which differs with how it is lowered."""
+        before, others = self._weights.get(value, (0, set()))
+        self._weights[value] = before + operations, others.union(numbers)
+
+    def weight(self, ops: Iterable[int]) -> tuple[int, set[float]]:
+        """Counts the operations of an expression that computes these values, and returns its numbers."""
+        operations, numbers = 0, set[float]()
+        for v in ops:
+            more, others = self._weights.get(v, (0, ()))
+            operations += rules.operations(self.calls[v]) + more
+            numbers |= rules.numbers(self.calls[v]).union(others)
+        return operations, numbers
 
     def shown(self, of: Seen, shape: Shape, access: Access) -> Seen:
         """Returns a view of a value; one of a buffer settles the strides of that."""

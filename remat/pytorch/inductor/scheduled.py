@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import fx
 
+from remat.answer.choice import Choice
 from remat.answer.handover import handed_over
 from remat.answer.plan import Plan
 from remat.errors import CaptureError, InvalidOption
@@ -149,7 +150,8 @@ class Scheduled:
                     strides = self._lowered(module, strides, visit, backward=bool(backward))
 
     def split(self, plan: Plan) -> tuple[fx.GraphModule, fx.GraphModule]:
-        """Splits the joint graph as a plan says, which is not checked (see `remat.check_plan`)."""
+        """Splits the joint graph as a plan says, which is not checked (see `remat.check_plan`); it offloads nothing."""
+        Choice.from_plan(self.graph, plan)
         handed = handed_over(self.graph, plan)
 
         def saved(joint_graph: fx.Graph, node_info: Any, num_fwd_outputs: int) -> list[fx.Node]:

@@ -20,7 +20,7 @@ Strides are not recorded: see `remat.pytorch.read.sample_call`.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Any, cast
 
@@ -28,7 +28,10 @@ import torch
 from torch import fx
 
 from remat.errors import CannotRebuild, InvalidGraph
+from remat.facts.later import Later
+from remat.pytorch.read.operators import Operators
 from remat.pytorch.seam.fakes import hint
+from remat.pytorch.seam.torch_names import call_of_node
 
 _NAMED: dict[type, str] = {
     torch.dtype: "dtype",
@@ -39,39 +42,45 @@ _NAMED: dict[type, str] = {
 
 
 def call_texts(
-    nodes: Sequence[fx.Node], sources: Sequence[list[fx.Node]], symbolic: AbstractSet[fx.Node]
-) -> tuple[str, ...]:
-    """Writes every node's call as text.
+    nodes: Sequence[fx.Node], sources: Sequence[Collection[fx.Node]], ops: Operators, symbolic: AbstractSet[fx.Node]
+) -> Later[tuple[str, ...]]:
+    """Writes every node's call as text, most of them when they are asked for: a plan needs none.
 
-    Most calls have one producer, their first argument, and models repeat their layers: what else such a
-    call says is encoded once, and found again by its repr (which no two different constants share). That
-    makes about 1 us a node, a tenth of reading all the facts.
+    Most calls have one producer, their first argument, and constants, which are kept until then; no node is. Models
+    repeat their layers: what such a call says is encoded once, and found again by its repr (which no two different
+    constants share).
 
     Args:
         nodes: of the joint graph.
-        sources: `all_input_nodes` of each.
+        sources: what each of them uses, each once and in order.
+        ops: their operators.
         symbolic: the nodes that are symbolic integers.
     """
     known: dict[str, str] = {}
-    texts: list[str] = []
-    for node, of in zip(nodes, sources, strict=True):
-        args, kwargs = node.args, node.kwargs
-        if len(of) != 1 or not args or args[0] is not of[0] or of[0] in symbolic:
-            is_plain = not kwargs and [*args] == of and symbolic.isdisjoint(of)
-            texts.append("" if is_plain else _text(args, kwargs, of))
-        elif len(args) == 1 and not kwargs:
-            texts.append("")
+
+    def after_first(rest: tuple[Any, ...], kwargs: Mapping[str, Any], of: Sequence[fx.Node]) -> str:
+        # A list is the only other argument of most views, and its own repr is the quickest.
+        key = repr(rest[0]) if len(rest) == 1 and not kwargs else f"*{rest!r}{kwargs!r}"
+        return known.get(key) or known.setdefault(key, _text(({"v": 0}, *rest), kwargs, of))
+
+    calls: list[str | tuple[Any, ...]] = []
+    flat = ops.are([op.flat for op in ops.different]).tolist()
+    for node, of, is_flat in zip(nodes, sources, flat, strict=True):
+        args, kwargs = call_of_node(node)
+        if symbolic and not symbolic.isdisjoint(of):  # a list of sizes may hold one
+            calls.append(_text(args, kwargs, [*of]))
+        elif is_flat and len(of) == 1 and args and type(args[0]) is fx.Node and fx.Node not in map(type, args[1:]):
+            calls.append(after_first(args[1:], kwargs, [*of]) if kwargs else args[1:] or "")
         else:
-            # A list is the only other argument of most views, and its own repr is the quickest.
-            key = repr(args[1]) if len(args) == 2 and not kwargs else f"*{args[1:]!r}{kwargs!r}"
-            text = known.get(key)
-            if text is None:
-                text = known[key] = _text(args, kwargs, of)
-            texts.append(text)
-    return tuple(texts)
+            calls.append("" if args == (*of,) and not kwargs else _text(args, kwargs, [*of]))
+
+    def written(call: str | tuple[Any, ...]) -> str:
+        return call if isinstance(call, str) else after_first(call, {}, ())
+
+    return Later(lambda: tuple(map(written, calls)))
 
 
-def _text(args: Sequence[Any], kwargs: Mapping[str, Any], sources: list[fx.Node]) -> str:
+def _text(args: Sequence[Any], kwargs: Mapping[str, Any], sources: Sequence[fx.Node]) -> str:
     def described(argument: Any) -> Any:
         if isinstance(argument, fx.Node):
             return _producer(argument, sources.index(argument))

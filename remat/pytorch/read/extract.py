@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from functools import cache
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -20,9 +21,10 @@ from remat.pytorch.read.call_text import call_texts
 from remat.pytorch.read.flops import flops_of
 from remat.pytorch.read.mutated_inputs import backward_targets, overwritten_inputs, values_in_their_memory
 from remat.pytorch.read.operators import COLLECTIVE, Operator, Operators, is_dropout_free
-from remat.pytorch.read.places import notes_of, places_of
+from remat.pytorch.read.places import Notes, places_of
 from remat.pytorch.read.sharing import bases
 from remat.pytorch.read.values import Values
+from remat.pytorch.seam.torch_names import inputs_of
 
 
 def extract(
@@ -45,7 +47,8 @@ class _Reader:
     def __init__(self, joint_graph: fx.Graph, node_info: Any, num_fwd_outputs: int) -> None:
         *self.nodes, self.end = joint_graph.nodes
         self.joint_graph = joint_graph
-        self.sources = [node.all_input_nodes for node in self.nodes]
+        self.metas = [node.meta for node in self.nodes]
+        self.sources = [*map(inputs_of, self.nodes)]
         self.info = node_info
         self.num_fwd_outputs = num_fwd_outputs
         self.position = {node: i for i, node in enumerate(self.nodes)}
@@ -54,19 +57,19 @@ class _Reader:
     def graph(self, meta: dict[str, str]) -> Graph:
         """Puts all the columns together."""
         nodes, ops, kinds = self.nodes, self.ops, self.ops.different
-        values = Values.of(node.meta.get("val") for node in nodes)
+        values = Values.of([meta.get("val") for meta in self.metas])
         marked = self._marks()
         region = self._regions()
         base = bases(nodes, ops)
-        storage = _ints([self.position[owner] for owner in base.values()])
+        storage = _ints([*map(self.position.__getitem__, base.values())])
         producers, consumers, fusible, fusible_uses = self._uses()
         view = np.zeros(len(nodes), np.bool_)
         view[consumers[storage[producers] == storage[consumers]]] = True
         returned = self.end.args[0]
         cannot_save, cannot_recompute = self._rules(base, values)
-        notes = notes_of(nodes)
+        notes = Notes.of(self.metas)
         places = cache(lambda: [*zip(*places_of(notes, producers, consumers), strict=True)])
-        symbolic = {node for node, dtype in zip(nodes, values.dtypes, strict=True) if dtype == "symint"}
+        symbolic = {nodes[i] for i, dtype in enumerate(values.dtypes) if dtype == "symint"}
         return Graph(
             names=tuple([node.name for node in nodes]),
             ops=tuple([op.name for op in ops]),
@@ -74,7 +77,7 @@ class _Reader:
             shapes=values.shapes,
             bytes=values.bytes,
             storage=storage,
-            flops=flops_of(nodes, ops, values),
+            flops=flops_of(nodes, self.position, ops, values),
             region=region,
             input=frozen(ops.are([op.name == "placeholder" for op in kinds]) & (region != int(Region.TANGENTS))),
             parameter=self._these(self.info.static_lifetime_input_nodes),
@@ -94,15 +97,17 @@ class _Reader:
             cannot_save=cannot_save,
             cannot_recompute=cannot_recompute,
             meta=meta,
-            arguments=call_texts(nodes, self.sources, symbolic),
+            arguments=call_texts(nodes, self.sources, ops, symbolic),
             modules=Later(lambda: places()[0]),
             sources=Later(lambda: places()[1]),
+            noncontiguous=values.noncontiguous,
         )
 
     def _these(self, some: Iterable[Any]) -> BoolArray:
         """Marks some of the nodes."""
         marked = np.zeros(len(self.nodes), np.bool_)
-        marked[[self.position[node] for node in some if isinstance(node, fx.Node) and node in self.position]] = True
+        here = [self.position.get(node) for node in some if isinstance(node, fx.Node)]
+        marked[[i for i in here if i is not None]] = True
         return frozen(marked)
 
     def _marks(self) -> dict[CheckpointPolicy, BoolArray]:
@@ -110,7 +115,8 @@ class _Reader:
 
         MUST_SAVE on a collective is of torch's partitioner itself, lest it run twice: that is among the bans.
         """
-        marks = {node: node.meta["recompute"] for node in self.nodes if "recompute" in node.meta}
+        marked = [(node, meta) for node, meta in zip(self.nodes, self.metas, strict=True) if "recompute" in meta]
+        marks = {node: meta["recompute"] for node, meta in marked}
         marks = {
             node: mark
             for node, mark in marks.items()
@@ -136,12 +142,12 @@ class _Reader:
         """Lists producers and consumers, and says which values are fusible, and which uses."""
         ops = self.ops
         position = self.position
-        producers = _ints([position[argument] for sources in self.sources for argument in sources])
-        consumers = frozen(np.repeat(np.arange(len(self.nodes)), [len(sources) for sources in self.sources]))
+        producers = _ints([*map(position.__getitem__, chain.from_iterable(self.sources))])
+        consumers = frozen(np.repeat(np.arange(len(self.nodes)), [*map(len, self.sources)]))
         elements = ops.are([target is operator.getitem for target in ops.targets])
         maker = np.arange(len(self.nodes))  # of an element of a tuple, what makes the tuple is what fuses
         for i in np.flatnonzero(elements):
-            maker[i] = maker[position[self.sources[i][0]]]
+            maker[i] = maker[position[next(iter(self.sources[i]))]]
         fusible = frozen(ops.are([op.fusible for op in ops.different])[maker])
         takes_any, gives = (ops.are([getattr(op, fact) for op in ops.different]) for fact in ("takes_any", "gives"))
         fusible_uses = takes_any[consumers] | (fusible[producers] & gives[producers] & fusible[consumers])
@@ -151,10 +157,12 @@ class _Reader:
         """Says what can never be saved, and never be recomputed, whatever it costs."""
         nodes, tangents = self.nodes, self.info.tangents_closure
         n = len(nodes)
-        cannot_save = Bans.of(n, {i: why for i, why in enumerate(values.unsaveable) if why})
-        whys = {node: why for node, op in self._each(_may_be_unrepeatable) if (why := _unrepeatable(node, op))}
+        cannot_save = Bans.of(n, values.unsaveable)
+        whys = {
+            node: why for node, op in self.ops.which(nodes, _may_be_unrepeatable) if (why := _unrepeatable(node, op))
+        }
         cannot_recompute = Bans.of(n, {self.position[node]: why for node, why in whys.items()})
-        writers = [node for node, _ in self._each(lambda op: op.mutates)]
+        writers = [node for node, _ in self.ops.which(nodes, lambda op: op.mutates)]
         inputs = overwritten_inputs(self.joint_graph, writers, tangents)
         if not inputs:
             return cannot_save, cannot_recompute
@@ -169,11 +177,6 @@ class _Reader:
             cannot_save.also(overwritten & ~handle, why),
             cannot_recompute.also(overwritten, why).also(stale, "reads what the forward pass overwrites"),
         )
-
-    def _each(self, which: Callable[[Operator], bool]) -> Iterator[tuple[fx.Node, Operator]]:
-        """Goes over the nodes of some operators."""
-        for i in np.flatnonzero(self.ops.are([which(op) for op in self.ops.different])):
-            yield self.nodes[i], self.ops.different[self.ops.number[i]]
 
 
 def _ints(numbers: list[int]) -> IntArray:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+import operator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -54,6 +55,7 @@ class Operator:
         fresh: its result, if it is a tensor, lives in a storage of its own.
         mutates: writes to its first argument.
         unrepeatable: why it must not run twice, or None.
+        flat: no list among its arguments holds tensors.
     """
 
     name: str
@@ -67,6 +69,7 @@ class Operator:
     fresh: bool = False
     mutates: bool = False
     unrepeatable: str | None = None
+    flat: bool = False
 
     @classmethod
     def of(cls, node: fx.Node) -> Operator:
@@ -104,6 +107,7 @@ class Operator:
             fresh=_fresh(target),
             mutates=is_mutable(target),
             unrepeatable=_unrepeatable(target),
+            flat=_flat(target),
         )
 
 
@@ -130,19 +134,28 @@ class Operators:
         position: dict[Any, int] = {}
         number: list[int] = []
         different: list[Operator] = []
+        targets: list[Any] = []
         for node in nodes:
-            key = node.target if node.op == "call_function" else node.op
+            # Not by the operators themselves, whose hash is Python.
+            key = id(node.target) if node.op == "call_function" else node.op
             found = position.get(key)
             if found is None:
                 found = position[key] = len(different)
                 different.append(Operator.of(node))
+                targets.append(node.target if node.op == "call_function" else None)
             number.append(found)
-        targets = [None if isinstance(key, str) else key for key in position]
         return cls(different, targets, frozen(np.array(number, np.int64)))
 
     def are(self, flags: Sequence[bool]) -> BoolArray:
         """(n,) a flag of each node, given one of each different operator."""
         return frozen(np.array(flags, np.bool_)[self.number])
+
+    def which(self, nodes: Sequence[fx.Node], fact: Callable[[Operator], bool]) -> Iterator[tuple[fx.Node, Operator]]:
+        """Goes over the nodes whose operators a fact holds of, given all nodes."""
+        numbers: list[int] = self.number.tolist()
+        positions: list[int] = np.flatnonzero(self.are([fact(op) for op in self.different])).tolist()
+        for i in positions:
+            yield nodes[i], self.different[numbers[i]]
 
     def __iter__(self) -> Iterator[Operator]:
         """Goes over the operators, node by node."""
@@ -186,6 +199,13 @@ def _fresh(target: Any) -> bool:
         return False
     returns = schema_of(target).returns
     return len(returns) == 1 and returns[0].alias_info is None
+
+
+def _flat(target: Any) -> bool:
+    """Whether none of an operator's arguments is a list of tensors, by its schema."""
+    if not is_overload(target):
+        return target is operator.getitem
+    return not any("List" in str(given.type) and "Tensor" in str(given.type) for given in schema_of(target).arguments)
 
 
 def _unrepeatable(target: Any) -> str | None:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -36,20 +37,28 @@ _ITEM = re.compile(r"(?:\b[LG]|\._modules)?\['?([^\]']*)'?\]")
 """A variable, a module by its name, or an item of a list."""
 
 
-Note: TypeAlias = tuple[Mapping[str, tuple[str, Any]], str | None]
-"""Dynamo's own: the modules around an operator, from the outermost, and the stack of Python."""
+@dataclass(frozen=True)
+class Notes:
+    """What is noted of each node. It keeps no node alive.
+
+    Attributes:
+        stacks: Dynamo's own: the modules around an operator, from the outermost; or None.
+        traces: the stack of Python, or None.
+    """
+
+    stacks: Sequence[Mapping[str, tuple[str, Any]] | None]
+    traces: Sequence[str | None]
+
+    @classmethod
+    def of(cls, metas: Sequence[Mapping[str, Any]]) -> Notes:
+        """Takes the notes out of the `meta` of nodes."""
+        return cls(
+            [meta.get("nn_module_stack") or meta.get("fwd_nn_module_stack") for meta in metas],
+            [meta.get("stack_trace") for meta in metas],
+        )
 
 
-def notes_of(nodes: Iterable[fx.Node]) -> list[Note]:
-    """Finds what is noted of each node. That keeps no node alive."""
-    notes: list[Note] = []
-    for node in nodes:
-        meta = node.meta
-        notes.append((meta.get("nn_module_stack") or meta.get("fwd_nn_module_stack") or {}, meta.get("stack_trace")))
-    return notes
-
-
-def places_of(notes: Sequence[Note], producers: IntArray, consumers: IntArray) -> list[Place]:
+def places_of(notes: Notes, producers: IntArray, consumers: IntArray) -> list[Place]:
     """Finds the place of each value.
 
     Args:
@@ -61,7 +70,7 @@ def places_of(notes: Sequence[Note], producers: IntArray, consumers: IntArray) -
         (read_path([*stack.values()][-1][0]) if stack else "", read_line(trace or ""))
         if stack or trace is not None
         else None
-        for stack, trace in notes
+        for stack, trace in zip(notes.stacks, notes.traces, strict=True)
     ]
     readers: dict[int, list[int]] = {v: [] for v, place in enumerate(places) if place is None}
     for u, v in sorted(zip(producers.tolist(), consumers.tolist(), strict=True)):
@@ -78,7 +87,7 @@ def places_in(nodes: Sequence[fx.Node]) -> list[Place]:
     position = {node: i for i, node in enumerate(nodes)}
     uses = [(position[argument], i) for i, node in enumerate(nodes) for argument in node.all_input_nodes]
     ends = np.array(uses, np.int64).reshape(-1, 2)
-    return places_of(notes_of(nodes), ends[:, 0], ends[:, 1])
+    return places_of(Notes.of([node.meta for node in nodes]), ends[:, 0], ends[:, 1])
 
 
 def module_path(path: str) -> str:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from torch import fx
 
-from remat.pytorch.read.operators import Operator
-from remat.pytorch.seam.torch_names import HigherOrderOperator, storage_number
+from remat.pytorch.read.operators import Operators
+from remat.pytorch.seam.torch_names import HigherOrderOperator, inputs_of, storage_number
 
 
-def bases(nodes: Sequence[fx.Node], ops: Iterable[Operator]) -> dict[fx.Node, fx.Node]:
+def bases(nodes: Sequence[fx.Node], ops: Operators) -> dict[fx.Node, fx.Node]:
     """Finds, for each value, the first value of the storage that it lives in: itself, unless it is a view.
 
     Schemas come first: the passes over joint graphs leave views whose fake tensors have a storage of
@@ -22,21 +22,17 @@ def bases(nodes: Sequence[fx.Node], ops: Iterable[Operator]) -> dict[fx.Node, fx
         nodes: in order, each after what it uses.
         ops: their operators.
     """
-    base: dict[fx.Node, fx.Node] = {}
+    base = dict(zip(nodes, nodes, strict=True))
     owners: dict[int, fx.Node] = {}
-    for node, op in zip(nodes, ops, strict=True):
-        base[node] = node
-        if op.fresh:
-            continue
-        sources = node.all_input_nodes
+    for node, op in ops.which(nodes, lambda op: not op.fresh):
         if op.views or node.target is operator.getitem:
-            source = sources[0] if sources else node
+            source: fx.Node = next(iter(inputs_of(node)), node)
             if op.views or base[source] is not source:
                 base[node] = base[source]
                 continue
             if isinstance(source.target, HigherOrderOperator):
                 continue  # calls of one body (`nested_compile_region`) share their fake results, and no memory
-        for source in sources:  # which the operator may hand on, or view
+        for source in inputs_of(node):  # which the operator may hand on, or view
             _owner(base[source], owners)
         base[node] = _owner(node, owners)
     return base

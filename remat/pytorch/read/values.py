@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 import torch
 
-from remat.facts.columns import IntArray, frozen
+from remat.facts.columns import BoolArray, IntArray, frozen
 from remat.pytorch.seam.fakes import hint
-from remat.pytorch.seam.torch_names import has_symbolic_shape, torch_functions_disabled
+from remat.pytorch.seam.torch_names import FakeTensor, has_symbolic_shape, torch_functions_disabled
 
 _SYMBOL_BYTES = 8
 """A symbolic integer crosses to the backward pass as a Python number."""
@@ -24,49 +24,71 @@ class Values:
 
     Attributes:
         dtypes, shapes, bytes: as in `remat.Graph`.
+        noncontiguous: (n,) as in `remat.Graph`.
         elements: (n,) how many a tensor has; 0 for what is none.
-        unsaveable: why a value cannot cross from the forward to the backward pass, or None.
+        unsaveable: why values cannot cross from the forward to the backward pass, of those that cannot.
     """
 
     dtypes: tuple[str, ...]
     shapes: tuple[tuple[int, ...], ...]
     bytes: IntArray
+    noncontiguous: BoolArray
     elements: IntArray
-    unsaveable: Sequence[str | None]
+    unsaveable: Mapping[int, str]
 
     @classmethod
     def of(cls, values: Iterable[object]) -> Values:
         """Reads values, fake tensors most of them; models repeat their layers, so few are of a kind of their own."""
-        known: dict[tuple[torch.Size, torch.dtype], _Kind] = {}
-        kinds: list[_Kind] = []
+        known: dict[object, int] = {}
+        different: list[_Kind] = []
+        number: list[int] = []  # position in `different` of each value's kind
         with torch_functions_disabled():
             for value in values:
-                if not isinstance(value, torch.Tensor):
-                    kinds.append(_other(value))
+                # A comparison of types takes a quarter of `isinstance`, which asks what torch says of its classes.
+                tensor = value if type(value) is FakeTensor or isinstance(value, torch.Tensor) else None
+                if tensor is None or has_symbolic_shape(tensor):  # and so has no hash
+                    number.append(len(different))
+                    different.append(_other(value) if tensor is None else _tensor(tensor, _is_noncontiguous(tensor)))
                     continue
-                key = value.shape, value.dtype
-                if has_symbolic_shape(value):  # and so has no hash
-                    kind = _tensor(value)
-                elif (kind := known.get(key)) is None:
-                    kind = known[key] = _tensor(value)
-                kinds.append(kind)
-        dtypes, shapes, sizes, elements, unsaveable = zip(*kinds, strict=True) if kinds else [()] * 5
-        ints = [frozen(np.array(column, np.int64)) for column in (sizes, elements)]
-        return cls(dtypes, shapes, ints[0], ints[1], unsaveable)
+                key = tensor.shape, tensor.dtype, tensor.layout is torch.strided and not tensor.is_contiguous()
+                kind = known.get(key)
+                if kind is None:
+                    kind = known[key] = len(different)
+                    different.append(_tensor(tensor, key[2]))
+                number.append(kind)
+        dtypes, shapes, sizes, noncontiguous, elements, unsaveable = (
+            zip(*different, strict=True) if different else [()] * 6
+        )
+        return cls(
+            tuple([dtypes[i] for i in number]),
+            tuple([shapes[i] for i in number]),
+            frozen(np.array(sizes, np.int64)[number]),
+            frozen(np.array(noncontiguous, np.bool_)[number]),
+            frozen(np.array(elements, np.int64)[number]),
+            {i: why for i, kind in enumerate(number) if (why := unsaveable[kind])},
+        )
 
 
 class _Kind(NamedTuple):
     dtype: str = ""
     shape: tuple[int, ...] = ()
     bytes: int = 0
+    noncontiguous: bool = False
     elements: int = 0
     unsaveable: str | None = None
 
 
-def _tensor(value: torch.Tensor) -> _Kind:
+def _tensor(value: torch.Tensor, noncontiguous: bool) -> _Kind:
     shape = shape_of(value)
     elements = math.prod(shape)
-    return _Kind(str(value.dtype).removeprefix("torch."), shape, elements * value.itemsize, elements)
+    dtype = str(value.dtype).removeprefix("torch.")
+    return _Kind(dtype, shape, elements * value.itemsize, noncontiguous, elements)
+
+
+def _is_noncontiguous(value: torch.Tensor) -> bool:
+    """Asks at the sizes that the graph is read for: asked about symbols, torch would guard on its answer."""
+    strides = [hint(stride) for stride in value.stride()]
+    return not torch.empty_strided(shape_of(value), strides, device="meta").is_contiguous()
 
 
 def _other(value: object) -> _Kind:
