@@ -14,6 +14,7 @@ import pytest
 
 import remat
 import remat.pytorch
+from experiments import cover
 from remat.answer.registry import costmodel_names, estimator_names, solver_class, solver_names
 from remat.answer.solver import Feature
 
@@ -43,6 +44,17 @@ def test_the_readme_is_a_front_door() -> None:
     """At most 900 words, as `wc -w` counts, and thirty lines of use."""
     assert len((ROOT / "README.md").read_text().split()) <= 900
     assert len(code_blocks("README.md")[0].splitlines()) <= 30
+
+
+def test_the_picture_of_the_readme_is_what_its_command_draws(tmp_path: Path) -> None:
+    """But for the date, and the names of its parts."""
+    cover.draw(tmp_path / "again.svg")
+    again, committed = (
+        re.sub(r'<dc:date>.*|#\w+|id="\w+"', "", path.read_text()) for path in (tmp_path / "again.svg", cover.PATH)
+    )
+    assert again == committed
+    for document in ("README.md", "docs/index.md"):
+        assert cover.PATH.relative_to(ROOT).as_posix() in (ROOT / document).read_text()
 
 
 def table(heading: str, document: str = "README.md") -> list[list[str]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import remat
 from costmodels import MemoryBudget
 from remat.pytorch.run.compile import backend
 from remat.pytorch.run.planned import Planned
+from remat.pytorch.run.report import Report
 from remat.pytorch.seam.torch_settings import fresh_compilation
 from tests.test_whole_run import WIDTH, Model
 
@@ -33,7 +35,9 @@ def test_options_and_environment_say_what_to_choose_by(monkeypatch: pytest.Monke
     fifth = planned()
     assert fifth.cost_model == "MemoryBudget(budget=0.2)"
     assert fifth.facts.saved_bytes < half.facts.saved_bytes
-    assert planned(options={"remat.cost_model": "byte-traffic"}).cost_model == "byte-traffic", "options come first"
+    for value in ("memory-budget:budget=0.2", "no-such-model"):
+        monkeypatch.setenv("REMAT_COST_MODEL", value)
+        assert planned(options={"remat.cost_model": "byte-traffic"}).cost_model == "byte-traffic", "options come first"
     monkeypatch.delenv("REMAT_COST_MODEL")
     file = tmp_path / "plan.json"
     fifth.plan.save(file)
@@ -62,6 +66,48 @@ def test_a_call_that_asks_for_nothing_takes_what_the_environment_says(monkeypatc
     assert cost_model() == "MemoryBudget(budget=0.2)"
     assert cost_model(cost_model="byte-traffic") == "byte-traffic"
     assert "MemoryBudget" not in cost_model(solver="networkx")
+
+
+def test_either_word_about_errors_in_a_call_comes_before_the_environment(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    file = tmp_path / "plan.json"
+    remat.Plan((), (), ("of another graph",)).save(file)
+    monkeypatch.setenv("REMAT_PLAN", str(file))
+    monkeypatch.setenv("REMAT_ON_ERROR", "fallback")
+
+    def report(**kwargs: Any) -> Report:
+        torch.compiler.reset()
+        step = remat.compile(Model(), codegen=False, **kwargs)
+        step(torch.randn(64, WIDTH)).sum().backward()
+        return step.report()
+
+    with pytest.warns(UserWarning, match="falls back to PyTorch's partitioner"):
+        assert report().graphs == ()
+    for on_error in ("raise", "fallback"):
+        assert report(on_error=on_error).graphs[0].chosen.by == "ortools"
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "told"),
+    [
+        ("REMAT_COST_MODEL", "memory-budgets", "no cost model is named 'memory-budgets'; did you mean"),
+        ("REMAT_COST_MODEL", "memory-budget:budget=lots", "budget .* got 'lots'"),
+        ("REMAT_SOLVER", "ortols", "no solver is named 'ortols'; did you mean 'ortools'"),
+        ("REMAT_ON_ERROR", "ignore", "on_error must be one of raise, fallback, got 'ignore'"),
+        ("REMAT_PLAN", f"plan.json{os.pathsep}", f"a file must be named before and after each '{os.pathsep}', got"),
+        ("REMAT_PLAN", "no-such-plan.json", "No such file or directory: 'no-such-plan.json'"),
+    ],
+)
+def test_a_wrong_value_in_the_environment_is_refused_by_the_name_of_its_variable(
+    monkeypatch: pytest.MonkeyPatch, variable: str, value: str, told: str
+) -> None:
+    monkeypatch.setenv(variable, value)
+    with pytest.raises(remat.InvalidOption, match=f"^the environment variable {variable}: .*{told}"):
+        remat.compile(torch.sin)
+    graph_module = torch.fx.symbolic_trace(torch.nn.Linear(2, 2))
+    with pytest.raises(remat.InvalidOption, match=f"^the environment variable {variable}: "):
+        backend(graph_module, [])
 
 
 def test_options_in_the_wrong_place_are_refused_with_the_right_spelling() -> None:

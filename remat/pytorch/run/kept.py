@@ -29,7 +29,7 @@ class UnderWay:
     """A graph of Dynamo's while it is compiled.
 
     Attributes:
-        places: of its nodes.
+        places: of its nodes, and of those in its regions.
         planned: what was planned for it: for its regions, and at last for all of it.
     """
 
@@ -67,7 +67,8 @@ _under_way: ContextVar[UnderWay | None] = ContextVar("_under_way", default=None)
 @contextmanager
 def under_way(graph_module: fx.GraphModule) -> Generator[UnderWay]:
     """Notes what is planned in the block, where a graph of Dynamo's is compiled."""
-    graph = UnderWay(places_in([*graph_module.graph.nodes]))
+    regions = [module.graph for module in graph_module.modules() if isinstance(module, fx.GraphModule)]
+    graph = UnderWay([place for region in regions for place in places_in([*region.nodes])])
     token = _under_way.set(graph)
     try:
         yield graph

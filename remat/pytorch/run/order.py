@@ -12,6 +12,7 @@ from remat.facts.graph import Graph
 from remat.improve.choose import choose
 from remat.improve.together import part_of
 from remat.problem.costmodel import CostModel
+from remat.proof.solve import solve
 from remat.pytorch.run.calls import Compilation
 from remat.pytorch.run.chosen import Chosen
 from remat.pytorch.run.on_device import check_device
@@ -68,6 +69,8 @@ class Order:
         if self.compilation is not None and self.compilation.budget.limit_bytes is not None:
             part = part_of(graph, self.cost_model)
             return Chosen(part.least.plan(part.problem), "least saved")
+        if self.cost_model.offload_device is not None:  # copies run in the stream of the kernels: nothing hides them
+            return Chosen.of(solve(self.cost_model.pose(graph), self.solver))
         return Chosen.of(choose(graph, self.cost_model, self.solver))
 
     def settled(self, graph: Graph, plan: Plan) -> None:

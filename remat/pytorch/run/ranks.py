@@ -13,6 +13,7 @@ import torch.distributed as dist
 
 from remat.answer.plan import Plan
 from remat.facts.graph import Graph
+from remat.problem.offload import cannot_offload
 from remat.pytorch.seam.fakes import real_tensors
 
 
@@ -59,7 +60,7 @@ def key_of_graph(graph: Graph) -> str:
 
 def _key(graph: Graph) -> str:
     digest = hashlib.sha256("\n".join(graph.signature).encode())
-    bans = (graph.cannot_save.mask, graph.cannot_recompute.mask)
+    bans = (graph.cannot_save.mask, graph.cannot_recompute.mask, cannot_offload(graph).mask)
     marks = (graph.must_save, graph.must_recompute, graph.prefer_save, graph.prefer_recompute)
     for column in (graph.needed, *bans, *marks):
         digest.update(column.tobytes())

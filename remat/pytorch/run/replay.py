@@ -49,7 +49,7 @@ def plan_for(graph: Graph, plans: Sequence[Plan]) -> Plan:
     for plan in sorted(plans, key=lambda plan: plan.graph != graph.signature):
         if plan.graph in (graph.signature, ()):
             try:
-                check_plan(unpriced(graph), plan)
+                check_plan(unpriced(graph, offload=True), plan)
             except InvalidPlan as error:
                 wrong = wrong or error
             else:

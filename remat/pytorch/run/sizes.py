@@ -97,8 +97,10 @@ def keep_within(
 
 
 def counted_storages(graph: Graph, plan: Plan, made_before: Collection[str]) -> list[int]:
-    """Lists the storages that a plan saves, and of its inputs those that are activations of the run."""
-    owners = {int(graph.base[graph.index[name]]) for name in plan.saved}
+    """Lists the storages that a plan saves on the device, and of its inputs those that are activations of the run."""
+    owners = {int(graph.base[graph.index[name]]) for name in plan.saved} - {
+        graph.index[name] for name in plan.offloaded
+    }
     return [owner for owner in sorted(owners) if not graph.input[owner] or graph.names[owner] in made_before]
 
 
