@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from pathlib import Path
 from typing import ClassVar, Literal, get_args
 
 from costmodels.recompute_time import RecomputeTime
 from remat import DEFAULT_ESTIMATOR, CostModel, DeviceLimit, Estimator, Graph, InvalidOption, Terms, find_estimator
 from remat.facts.columns import is_whole
 from remat.improve.byte_budgets import read_amount, saved_limit
+from remat.predict.offloading.clock import copy_ns, linked
+from remat.predict.time import DeviceProfile
+from remat.problem.offload import Offload, cannot_offload
 
 Of = Literal["saved", "peak", "device"]
 
@@ -31,6 +35,10 @@ class MemoryBudget(CostModel):
     - the paper and the post have no budget. What they call memory saved is against autograd's own saves,
       which are mostly more than PyTorch's default.
 
+    Offloaded values wait in the memory of the host, and count nothing. `pose` states copies that nothing hides, and so
+    `remat.compile` chooses: there copies run in the stream of the kernels. `remat.choose` has copies run beside
+    kernels, until there are too many to hide: it simulates both (`remat.predict.offloading`).
+
     Attributes:
         budget: a size ("8GB", "512MiB"), a whole number of bytes from 1024 on, or a fraction from 0.0 to
             1.0, also as "50%". 1.0 is what PyTorch's default plan saves, 0.5 half of that. Where something
@@ -43,6 +51,8 @@ class MemoryBudget(CostModel):
         optimizer: whose memory counts, where it is that of a device: one of torch.optim by name, also with options
             ("sgd:momentum=0.9"), a callable such as `torch.optim.SGD`, or "none". What is left out is AdamW: few
             optimizers keep more.
+        offload: True if saved activations may wait on the host; or its device, if the estimator knows none that has a
+            host: a known name such as "h100", a file, or a profile.
     """
 
     name: ClassVar[str] = "memory-budget"
@@ -51,6 +61,7 @@ class MemoryBudget(CostModel):
     of: Of = "saved"
     estimator: str | Estimator = DEFAULT_ESTIMATOR
     optimizer: object = "adamw"
+    offload: bool | str | Path | DeviceProfile = False
 
     def __post_init__(self) -> None:
         find_estimator(self.estimator)  # an unknown name is refused where it is typed
@@ -69,6 +80,8 @@ class MemoryBudget(CostModel):
                 f"MemoryBudget.optimizer must make an optimizer of parameters, as torch.optim.AdamW does, or be the "
                 f'name of one, such as "adamw", or "none", got {self.optimizer!r}'
             )
+        if self.offload_device is not None and self.of != "saved":
+            raise InvalidOption(f'MemoryBudget.offload is for of="saved": what is offloaded, got of={self.of!r}')
 
     @property
     def unit(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]  # the estimator's
@@ -80,12 +93,34 @@ class MemoryBudget(CostModel):
         return find_estimator(self.estimator).data()
 
     def terms(self, graph: Graph) -> Terms:
-        """Those of `RecomputeTime`, and the budget, unless it is one of the peak."""
+        """Those of `RecomputeTime`, and the budget, unless it is one of the peak; and the price of copies."""
         terms = RecomputeTime(self.estimator).terms(graph)
         if self.limits_peak:
             return terms
         problem = RecomputeTime(self.estimator).pose(graph)
+        if (device := self.offload_device) is not None:
+            offload = Offload(2 * copy_ns(graph, device), cannot_offload(graph))
+            terms = replace(terms, offload=offload)
+            problem = replace(problem, offload=offload.take(graph.plannable))
         return replace(terms, budget_bytes=saved_limit(graph, problem, self.amount))
+
+    @property
+    def offload_device(self) -> DeviceProfile | None:
+        """The device that offloads to its host; None if nothing is offloaded.
+
+        Raises:
+            InvalidOption: it has no host; or the estimator knows no device, or counts no nanoseconds.
+        """
+        if self.offload is False:
+            return None
+        estimator = find_estimator(self.estimator)
+        device = getattr(estimator, "device", None) if self.offload is True else self.offload
+        if device is None or estimator.unit != "ns":
+            raise InvalidOption(
+                f"MemoryBudget.offload weighs copies against times on a device: name one, such as 'h100', and an "
+                f"estimator in ns, got {self.offload!r} and {estimator!r}"
+            )
+        return linked(device)
 
     @property
     def amount(self) -> int | Fraction:

@@ -34,6 +34,7 @@ from experiments.bench import (
     default_plan,
     gpu_plans_page,
     newcomer,
+    offloading,
     predictor_speed,
 )
 from experiments.benchmark.manifest import FOLDER
@@ -62,6 +63,7 @@ WRITERS: Mapping[str, Callable[[dict[str, Any]], str]] = {
     "gpu_compared": gpu_compared.markdown,
     "gpu_plans": gpu_plans_page.markdown,
     "newcomer": newcomer.markdown,
+    "offloading": offloading.markdown,
     "peak_budgets": peak_budgets.markdown,
     "peak_error": peak_error_page.markdown,
     "predictor_speed": predictor_speed.markdown,

@@ -69,6 +69,7 @@ from remat.improve.traffic_frontier import traffic_frontier as traffic_frontier
 from remat.predict.device_timeline import timeline as timeline
 from remat.predict.memory import Simulator as Simulator
 from remat.predict.memory import Timeline as Timeline
+from remat.predict.offloading.timeline import offload_timeline as offload_timeline
 from remat.predict.traffic import predict_traffic as predict_traffic
 from remat.problem.costmodel import CostModel as CostModel
 from remat.problem.costmodel import DeviceLimit as DeviceLimit
@@ -77,6 +78,7 @@ from remat.problem.demands import unpriced as unpriced
 from remat.problem.estimator import Estimator as Estimator
 from remat.problem.feasibility import forced as forced
 from remat.problem.offload import Offload as Offload
+from remat.problem.offload import cannot_offload as cannot_offload
 from remat.problem.problem import Problem as Problem
 from remat.problem.weights import Weights as Weights
 from remat.proof.certify import certify as certify

@@ -332,10 +332,7 @@ def lines(): raise ValueError("\\n".join("abcdefgh"))
 @pytest.mark.parametrize(
     ("factory", "shown"),
     [
-        (
-            "shapes",
-            ["in forward", "return self.second(self.first(x))", "RuntimeError: a and b must have same reduction"],
-        ),
+        ("shapes", ["in forward", "return self.second(self.first(x))", "RuntimeError: "]),
         ("raises", ["in raises", "in helper", "KeyError: 'no such head'"]),
         ("lines", ["in lines", "ValueError: a\nb\nc\nd\ne\n... and 3 lines more"]),
     ],

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from costmodels import MemoryBudget
 from remat import (
     Bans,
+    Choice,
     Corpus,
     Feature,
     Infeasible,
@@ -24,7 +25,6 @@ from remat import (
     InvalidProblem,
     Offload,
     Plan,
-    PlanFacts,
     Problem,
     Solver,
     UnsupportedProblem,
@@ -35,9 +35,8 @@ from remat import (
     timeline,
 )
 from remat.answer.dimacs_file import write_dimacs
-from remat.answer.handover import handed_over
 from remat.improve.peak_search import fit_peak
-from remat.improve.together import Part, side_by_side
+from remat.improve.together import Part, side_by_side, split
 from remat.problem.mps_file import write_mps
 from remat.proof.budget import flow_solver
 from remat.proof.hull import Hull
@@ -46,6 +45,9 @@ from solvers import Exhaustive
 
 TAKES = [solver for solver in EXACT if Feature.OFFLOAD in solver.features]
 WITHIN = [solver for solver in TAKES if Feature.BUDGET in solver.features]
+
+
+GRAPH = Corpus.open().graph("small-dropout-mlp")
 
 
 def chain(**said: object) -> Problem:
@@ -197,20 +199,31 @@ def test_files_of_two_choices_refuse_a_third(write: Callable[[Problem, Path], No
 
 
 def test_graphs_have_no_host_yet() -> None:
-    """Nothing that runs, simulates or shows a plan takes an offloaded value for one on the device."""
-    graph = Corpus.open().graph("small-dropout-mlp")
+    """Nothing that simulates or shows a plan takes an offloaded value for one on the device."""
+    graph = GRAPH
     problem = MemoryBudget(0.5).pose(graph)
     problem = replace(problem, offload=Offload(np.zeros(len(problem), np.int64), Bans.none(len(problem))))
     plan = solve(problem).plan
     assert plan is not None
     assert plan.offloaded
-    for use in (show, timeline, predict_traffic, PlanFacts.of, handed_over):
-        with pytest.raises(InvalidPlan, match="what runs, is simulated or shown has everything on the device"):
+    for use in (show, timeline, predict_traffic):
+        with pytest.raises(InvalidPlan, match="what is simulated or shown has everything on the device"):
             use(graph, plan)
     with pytest.raises(UnsupportedProblem, match="a limit on peak memory states two choices"):
         fit_peak(graph, replace(problem, budget_bytes=None), (2**30,))
-    with pytest.raises(UnsupportedProblem, match="a budget of several graphs states two choices"):
-        side_by_side([Part(graph, problem, 2)])
+
+
+def test_several_graphs_share_a_budget_and_a_host() -> None:
+    host = chain(offload_cost=[inf, 5, 20], budget_bytes=None)
+    both = side_by_side([Part(GRAPH, host, 2), Part(GRAPH, host)])
+    assert both.offload is not None
+    assert both.offload.cost.tolist() == [0, 10, 40, 0, 5, 20]
+    assert both.offload.banned.mask.tolist() == [True, False, False] * 2
+    choice = Choice(*np.array([[True] * 6, [False] * 6, [False, True, True, False, False, True]]))
+    assert [mine.offloaded.tolist() for _, mine in split([Part(GRAPH, host, 2), Part(GRAPH, host)], choice)] == [
+        [False, True, True],
+        [False, False, True],
+    ]
 
 
 def test_a_solver_says_what_it_does_not_take() -> None:

@@ -65,17 +65,20 @@ class Choice(FrozenColumns):
         return cls(kept, available & ~saved, cast(BoolArray, hosted))
 
     @classmethod
-    def from_plan(cls, about: Problem | Graph, plan: Plan) -> Choice:
+    def from_plan(cls, about: Problem | Graph, plan: Plan, *, offload: bool = False) -> Choice:
         """The choice that a plan names, over the values of a problem or of a graph.
 
+        Args:
+            about: a problem or a graph of n values.
+            plan: for it.
+            offload: of a graph, whether the caller knows what to do with offloaded values. A problem always does.
+
         Raises:
-            InvalidPlan: a name is unknown, or appears twice; or values are offloaded, and `about` is a graph: what is
-                to run, to be simulated or shown has everything on the device.
+            InvalidPlan: a name is unknown, or appears twice; or values are offloaded, and the caller takes none.
         """
-        if plan.offloaded and isinstance(about, Graph):
+        if plan.offloaded and isinstance(about, Graph) and not offload:
             raise InvalidPlan(
-                f"the plan offloads {plan.offloaded[0]!r}, but what runs, is simulated or shown has everything on the "
-                f"device; only a problem with a host knows such plans (Problem.offload)"
+                f"the plan offloads {plan.offloaded[0]!r}, but what is simulated or shown has everything on the device"
             )
         labels = ("saved", "recomputed", "offloaded")
         return cls(*(_named(label, getattr(plan, label), about) for label in labels))

@@ -22,12 +22,13 @@ from remat.words import placed
 def handed_over(graph: Graph, plan: Plan) -> set[str]:
     """The names of the values that the backward pass is given, for a plan that was checked.
 
-    That is what the plan saves, but for `owners_alone`; and the sizes that the views need which it takes again.
+    That is what the plan saves, on the device or offloaded, but for `owners_alone`; and the sizes that the views need
+    which it takes again.
 
     Raises:
         InvalidPlan: a view depends on more than its owner, which cannot be had in the backward pass.
     """
-    choice = Choice.from_plan(graph, plan)
+    choice = Choice.from_plan(graph, plan, offload=True)
     handed = owners_alone(graph, choice.saved)
     views = set(np.flatnonzero(choice.saved & ~handed).tolist())
     values = set(np.flatnonzero(handed).tolist())

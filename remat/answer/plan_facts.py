@@ -20,10 +20,12 @@ class PlanFacts:
     Names are in graph order.
 
     Attributes:
-        saved_activations: saved values that take memory of their own until the backward pass.
+        saved_activations: saved values that take memory of the device until the backward pass.
         saved_inputs: saved inputs and views of inputs. They are alive anyway: no memory.
         saved_bytes: memory of the saved activations. Values that share a storage count once, and
             a view counts as the whole storage that it keeps alive.
+        offloaded: saved values that wait on the host, and views of them.
+        offloaded_bytes: memory of the host that they take, each storage once.
         recomputed_ops: operators that run a second time, in the backward pass.
         recomputed_views: views that are taken again, for free.
         deferred_ops: operators that run in the backward pass alone, since nothing that the forward
@@ -34,6 +36,8 @@ class PlanFacts:
     saved_activations: tuple[str, ...]
     saved_inputs: tuple[str, ...]
     saved_bytes: int
+    offloaded: tuple[str, ...]
+    offloaded_bytes: int
     recomputed_ops: tuple[str, ...]
     recomputed_views: tuple[str, ...]
     deferred_ops: tuple[str, ...]
@@ -45,15 +49,16 @@ class PlanFacts:
         Raises:
             InvalidPlan: the plan names a value that the graph does not have.
         """
-        choice = Choice.from_plan(graph, plan)
-        saved, recomputed = choice.saved, choice.recomputed
-        activation = saved & ~graph.input[graph.base]
-        storages = np.unique(graph.base[activation])
+        choice = Choice.from_plan(graph, plan, offload=True)
+        saved, recomputed, hosted = choice.saved, choice.recomputed, choice.offloaded[graph.base]
+        activation = saved & ~graph.input[graph.base] & ~hosted
         ops, forward = recomputed & ~graph.view, computed_by_forward(graph, saved)
         return cls(
             saved_activations=_names(graph, activation),
-            saved_inputs=_names(graph, saved & ~activation),
-            saved_bytes=int(graph.activation_bytes[storages].sum()),
+            saved_inputs=_names(graph, saved & graph.input[graph.base]),
+            saved_bytes=_bytes(graph, activation),
+            offloaded=_names(graph, saved & hosted),
+            offloaded_bytes=_bytes(graph, saved & hosted),
             recomputed_ops=_names(graph, ops & forward),
             recomputed_views=_names(graph, recomputed & graph.view),
             deferred_ops=_names(graph, ops & ~forward),
@@ -67,6 +72,10 @@ def computed_by_forward(graph: Graph, saved: BoolArray) -> BoolArray:
 
 def _names(graph: Graph, mask: BoolArray) -> tuple[str, ...]:
     return tuple(graph.names[i] for i in np.flatnonzero(mask).tolist())
+
+
+def _bytes(graph: Graph, activation: BoolArray) -> int:
+    return int(graph.activation_bytes[np.unique(graph.base[activation])].sum())
 
 
 def no_recompute_saved_bytes(graph: Graph) -> int:
@@ -84,8 +93,7 @@ def no_recompute_saved_bytes(graph: Graph) -> int:
     >>> no_recompute_saved_bytes(g.build())
     4
     """
-    storages = np.unique(graph.base[no_recompute_saved(graph) & ~graph.input[graph.base]])
-    return int(graph.activation_bytes[storages].sum())
+    return _bytes(graph, no_recompute_saved(graph) & ~graph.input[graph.base])
 
 
 def no_recompute_saved(graph: Graph) -> BoolArray:

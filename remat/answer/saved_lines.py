@@ -42,7 +42,7 @@ class SavedLine:
 
 
 def saved_lines(planned: Iterable[tuple[Graph, Plan]]) -> tuple[SavedLine, ...]:
-    """Adds up what plans save by lines, the largest first; nothing where the graphs know no place.
+    """Adds up what plans save on the device by lines, the largest first; nothing where the graphs know no place.
 
     Args:
         planned: joint graphs, each with a plan for it.
@@ -53,8 +53,9 @@ def saved_lines(planned: Iterable[tuple[Graph, Plan]]) -> tuple[SavedLine, ...]:
     sizes: dict[str, list[int]] = {}
     modules: dict[str, dict[str, None]] = {}
     for graph, plan in planned:
-        saved = Choice.from_plan(graph, plan).saved
-        owners: list[int] = np.unique(graph.base[saved & ~graph.input[graph.base]]).tolist()
+        choice = Choice.from_plan(graph, plan, offload=True)
+        elsewhere = (graph.input | choice.offloaded)[graph.base]
+        owners: list[int] = np.unique(graph.base[choice.saved & ~elsewhere]).tolist()
         for v in owners:
             line = graph.sources[v] or graph.modules[v]
             sizes.setdefault(line, []).append(int(graph.activation_bytes[v]))

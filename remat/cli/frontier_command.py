@@ -31,6 +31,12 @@ def frontier(
         str, typer.Option("--solver", "-s", metavar=PLUGIN, help="Who solves them: takes a byte budget.")
     ] = QUICK_BUDGET_SOLVER,
     time_limit: TimeLimit = None,
+    offload: Annotated[
+        str | None,
+        typer.Option(
+            metavar="<device>", help="Values may wait on the host of this device, e.g. h100 (remat device --list)."
+        ),
+    ] = None,
     output: NewPictureIfNamed = None,
     as_json: Json = False,
 ) -> None:
@@ -40,10 +46,11 @@ def frontier(
       remat frontier gpt2.json.gz
       remat frontier gpt2.json.gz -e roofline:device=h200 --refine 20 -o frontier.svg
       remat frontier gpt2.json.gz --refine 8 -s cpsat --time-limit 10
+      remat frontier gpt2.json.gz -e roofline:device=h100 --offload h100
     """
     values = Graph.load(graph)
     with waiting("searching", quiet=as_json):
-        curve = remat.frontier(values, estimator=estimator)
+        curve = remat.frontier(values, estimator=estimator, offload=False if offload is None else offload)
         if budgets:
             curve = curve.refine(budgets, solver_of(solver), time_limit_s=time_limit)
     if output is not None:
@@ -60,7 +67,7 @@ def frontier(
 def _row(curve: Frontier, point: Point) -> dict[str, str]:
     return {
         "saved": human_bytes(point.saved_bytes),
-        "recompute": human_price(point.cost, curve.unit),
+        "recompute" if curve.clock is None else "added": human_price(point.cost, curve.unit),
         "at least": human_price(point.bound, curve.unit),
         "gap": "proven" if point.is_proven else f"{point.gap:.2%}",
         "by": "hull vertex" if point.is_vertex else point.solver,

@@ -22,6 +22,7 @@ from remat.facts.columns import (
     FLAGS,
     INTS,
     LARGEST_TOTAL,
+    LATER_FLAGS,
     TEXTS,
     BoolArray,
     FrozenColumns,
@@ -88,8 +89,10 @@ class Graph(FrozenColumns):
             in the order of its uses; else JSON (`remat.pytorch.read.call_text`). Left out: "" everywhere.
         modules: path of the module that made each value, as in "encoder.layers.3.fc1"; "" in the model itself, or
             unknown. What autograd adds is where it comes from in the forward pass, an input where it is read first.
-            Left out: "" everywhere. These and `sources` do not count when graphs are compared.
+            Left out: "" everywhere. These, `sources` and `noncontiguous` do not count when graphs are compared.
         sources: the line of the model that made it, as in "model.py:57"; "" if unknown.
+        noncontiguous: tensors whose elements do not lie in memory in the order of their indices, such as images with
+            channels last. Left out: none.
     """
 
     names: tuple[str, ...]
@@ -118,9 +121,10 @@ class Graph(FrozenColumns):
     cannot_save: Bans
     cannot_recompute: Bans
     meta: Mapping[str, str] = field(default_factory=dict[str, str])
-    arguments: tuple[str, ...] = ()
+    arguments: Late[tuple[str, ...]] = field(default=Late(()))
     modules: Late[tuple[str, ...]] = field(default=Late(()), compare=False)
     sources: Late[tuple[str, ...]] = field(default=Late(()), compare=False)
+    noncontiguous: BoolArray = field(default=None, compare=False)  # type: ignore[assignment]  # an array of that length
 
     def __post_init__(self) -> None:
         for name in ("names", "ops", "dtypes"):
@@ -130,7 +134,9 @@ class Graph(FrozenColumns):
             object.__setattr__(self, name, int_column(f"Graph.{name}", getattr(self, name), n, InvalidGraph))
         for name in ("producers", "consumers"):
             object.__setattr__(self, name, int_column(f"Graph.{name}", getattr(self, name), m, InvalidGraph))
-        for name in FLAGS:
+        if self.noncontiguous is None:  # pyright: ignore[reportUnnecessaryComparison]
+            object.__setattr__(self, "noncontiguous", np.zeros(n, np.bool_))
+        for name in (*FLAGS, *LATER_FLAGS):
             object.__setattr__(self, name, bool_column(f"Graph.{name}", getattr(self, name), n, InvalidGraph))
         uses = bool_column("Graph.fusible_uses", self.fusible_uses, m, InvalidGraph)
         object.__setattr__(self, "fusible_uses", uses)

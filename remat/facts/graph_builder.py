@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,7 +37,9 @@ class GraphBuilder:
     """
 
     def __init__(self) -> None:
-        self._names: list[str] = []
+        self._position: dict[str, int] = {}
+        self._numbers: Counter[str] = Counter()
+        """How often an operator's name is taken, at least."""
         self._ops: list[str] = []
         self._bytes: list[int] = []
         self._flops: list[int] = []
@@ -116,7 +119,7 @@ class GraphBuilder:
         }
         marks = {mark for mark, on in told.items() if on}
         label = self._add(name or self._fresh(op), op, bytes, used, marks, _Facts(flops, dtype, shape, call))
-        i = len(self._names) - 1
+        i = len(self._position) - 1
         if view:
             self._storage[i] = self._storage[used[0]]
         if cannot_save is not None:
@@ -135,14 +138,14 @@ class GraphBuilder:
 
     def build(self) -> Graph:
         """The finished graph."""
-        n = len(self._names)
+        n = len(self._position)
         uses = [(u, v) for v, arguments in enumerate(self._arguments) for u in arguments]
         flags: dict[str, Any] = {flag: self._flag(flag) for flag in FLAGS}
         fusible = flags["fusible"]
         producers = np.array([u for u, _ in uses], np.int64)
         consumers = np.array([v for _, v in uses], np.int64)
         return Graph(
-            names=tuple(self._names),
+            names=tuple(self._position),
             ops=tuple(self._ops),
             dtypes=tuple(self._dtypes),
             shapes=tuple(self._shapes),
@@ -160,7 +163,7 @@ class GraphBuilder:
         )
 
     def _regions(self) -> list[Region]:
-        n = len(self._names)
+        n = len(self._position)
         region = [Region.EITHER] * n
         for i, arguments in enumerate(self._arguments):
             if i in self._marks["tangent"] or any(region[u] is Region.TANGENTS for u in arguments):
@@ -175,10 +178,9 @@ class GraphBuilder:
     def _add(self, name: str, op: str, bytes: int, arguments: tuple[int, ...], marks: set[str], facts: _Facts) -> str:
         if not isinstance(name, str) or not isinstance(op, str):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise InvalidGraph(f"GraphBuilder: names and operators are text, got {name!r} and {op!r}")
-        if name in self._names:
+        if name in self._position:
             raise InvalidGraph(f"GraphBuilder: the name {name!r} is taken; give another with name=")
-        i = len(self._names)
-        self._names.append(name)
+        i = self._position[name] = len(self._position)
         self._ops.append(op)
         self._bytes.append(bytes)
         self._flops.append(facts.flops)
@@ -192,17 +194,18 @@ class GraphBuilder:
         return name
 
     def _fresh(self, op: str) -> str:
-        taken = set(self._names)
-        return next(name for k in range(len(taken) + 1) if (name := f"{op}_{k}" if k else op) not in taken)
+        while (name := f"{op}_{k}" if (k := self._numbers[op]) else op) in self._position:
+            self._numbers[op] += 1
+        return name
 
     def _find(self, name: str) -> int:
         try:
-            return self._names.index(name)
-        except ValueError:
-            known = ", ".join(self._names) or "none yet"
+            return self._position[name]
+        except (KeyError, TypeError):
+            known = ", ".join(self._position) or "none yet"
             raise InvalidGraph(f"GraphBuilder: no value named {name!r}; there are: {known}") from None
 
     def _flag(self, mark: str) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-        flags = np.zeros(len(self._names), np.bool_)
+        flags = np.zeros(len(self._position), np.bool_)
         flags[list(self._marks[mark])] = True
         return flags

@@ -6,7 +6,8 @@
      "cannot_save": {"<index>": "reason"}, "cannot_recompute": {"<index>": "reason"}}
 
 Flags are 0 and 1. Producers and consumers are positions in the columns of "values". Version 1 had no
-"arguments" among the values. The columns "modules" and "sources" are there if anything is known.
+"arguments" among the values. The columns "modules" and "sources" are there if anything is known, and "noncontiguous" if
+any value is.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import Any, cast
 
 from remat.errors import InvalidGraph
 from remat.facts.bans import Bans
-from remat.facts.columns import FLAGS, INTS, TEXTS
+from remat.facts.columns import FLAGS, INTS, LATER_FLAGS, TEXTS, some
 from remat.facts.json_file import read_document, write_document
 
 FORMAT = "remat.graph"
@@ -34,6 +35,7 @@ def write_columns(graph: Mapping[str, Any], path: Path) -> None:
         **{label: graph[label] for label in TEXTS if label == "arguments" or any(graph[label])},
         **{label: graph[label].tolist() for label in INTS},
         **{label: graph[label].astype(int).tolist() for label in FLAGS},
+        **{label: graph[label].astype(int).tolist() for label in LATER_FLAGS if some(graph[label])},
     }
     uses = {
         "producer": graph["producers"].tolist(),
@@ -73,12 +75,13 @@ def _columns(document: dict[str, Any]) -> dict[str, Any]:
     names = tuple(str(name) for name in _column(values, "values", "name"))
     n = len(names)
     texts = [label for label in TEXTS if label in values or (label == "arguments" and version > 1)]
+    flags = [*FLAGS, *(label for label in LATER_FLAGS if label in values)]
     return {
         "names": names,
         "ops": tuple(str(op) for op in _column(values, "values", "op")),
         "dtypes": tuple(str(dtype) for dtype in _column(values, "values", "dtype")),
         "shapes": tuple(_shape(shape) for shape in _column(values, "values", "shape")),
-        **{label: _column(values, "values", label) for label in (*INTS, *FLAGS)},
+        **{label: _column(values, "values", label) for label in (*INTS, *flags)},
         "producers": _column(uses, "uses", "producer"),
         "consumers": _column(uses, "uses", "consumer"),
         "fusible_uses": _column(uses, "uses", "fusible"),

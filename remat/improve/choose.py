@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from typing import Any
 
 from remat.answer.choice import Choice
 from remat.answer.registry import DEFAULT_COST_MODEL, QUICK_BUDGET_SOLVER, find_costmodel
@@ -10,10 +11,12 @@ from remat.answer.solution import Solution
 from remat.answer.solver import Solver
 from remat.errors import UnsupportedProblem
 from remat.facts.graph import Graph
+from remat.improve.offload_search import fit_offload
 from remat.improve.peak_rise import peak_rise
 from remat.improve.peak_search import fit_peak
 from remat.improve.progress import Progress, check_progress
 from remat.improve.together import Part
+from remat.predict.offloading import StepClock
 from remat.problem.costmodel import CostModel
 from remat.proof.solve import solve
 
@@ -29,9 +32,9 @@ def choose(
 ) -> Solution:
     """Poses the problem of a graph under a cost model, and returns the best plan.
 
-    A budget of saved memory that makes the peak higher is warned about (`remat.improve.peak_rise`). A cost model that
-    limits peak memory, which no `Problem` can state, is searched for
-    (`remat.improve.peak_search`).
+    A budget of saved memory that makes the peak higher is warned about (`remat.improve.peak_rise`). Two things no
+    `Problem` can state, and a plan is searched for: a limit on peak memory (`remat.improve.peak_search`), and what
+    copies to a host add to the step (`remat.improve.offload_search`).
 
     Args:
         graph: the joint graph.
@@ -51,6 +54,10 @@ def choose(
     model = find_costmodel(cost_model)
     if not model.limits_peak:
         posed = model.pose(graph)
+        device: Any = model.offload_device
+        if device is not None:
+            search_with, clock = QUICK_BUDGET_SOLVER if solver is None else solver, StepClock.of(graph, device)
+            return fit_offload(posed, clock, search_with, time_limit_s=time_limit_s, throw=throw)
         solution = solve(posed, solver, time_limit_s=time_limit_s, throw=throw)
         if model.saved_limits and solution.plan is not None:
             rise = peak_rise([Part(graph, posed)], [Choice.from_plan(posed, solution.plan)])

@@ -13,6 +13,7 @@ from remat.answer.choice import Choice
 from remat.answer.plan import Plan
 from remat.answer.plan_facts import PlanFacts
 from remat.answer.registry import (
+    DEFAULT_BUDGET_MODEL,
     DEFAULT_ESTIMATOR,
     DEFAULT_TIME_MODEL,
     QUICK_BUDGET_SOLVER,
@@ -24,14 +25,17 @@ from remat.answer.solver import Solver
 from remat.errors import InvalidOption
 from remat.facts.columns import is_whole
 from remat.facts.graph import Graph
-from remat.improve.byte_budgets import evenly_spaced, read_budget
+from remat.improve.byte_budgets import default_saved_bytes, evenly_spaced, read_budget
 from remat.improve.landmarks import landmarks
+from remat.improve.offload_search import fit_offload
 from remat.improve.point import Point
+from remat.predict.offloading import StepClock, simulated
+from remat.predict.time import DeviceProfile
 from remat.problem.costmodel import CostModel
 from remat.problem.demands import unpriced
 from remat.problem.estimator import Estimator
 from remat.problem.problem import Problem
-from remat.proof.budget import flow_solver
+from remat.proof.budget import flow_solver, least_bytes
 from remat.proof.certify import check_plan
 from remat.proof.hull import Edge, Hull, Vertex
 from remat.proof.solve import solve
@@ -39,6 +43,9 @@ from remat.proof.solve import solve
 if TYPE_CHECKING:
     import pandas as pd  # pyright: ignore[reportMissingTypeStubs]  # pandas ships none
     from matplotlib.figure import Figure
+
+_BUDGETS = 8
+"""At which plans that offload are looked for: from the fewest bytes to what PyTorch's default plan saves."""
 
 _SAMPLES = 64
 """Budgets at which a bound is drawn that is no straight line."""
@@ -59,6 +66,8 @@ class Frontier:
         points: in the order of their saved bytes. Without a refinement, the vertices.
         edges: of the hull, from the fewest bytes to the lowest cost, with their proofs.
         graph: what the problem is about, if it was not given as a problem.
+        clock: of a device that offloads to its host. Then costs are what plans add to a step by simulation, each point
+            has a budget of its own with a bound, and there are no edges (`remat.improve.offload_search`).
     """
 
     problem: Problem
@@ -66,6 +75,7 @@ class Frontier:
     points: tuple[Point, ...]
     edges: tuple[Edge, ...]
     graph: Graph | None = None
+    clock: StepClock | None = None
 
     @property
     def vertices(self) -> tuple[Point, ...]:
@@ -78,7 +88,11 @@ class Frontier:
         Args:
             budget_bytes: bytes, or a size such as "8GB".
         """
-        limit, vertices = read_budget(budget_bytes), self.vertices
+        limit = read_budget(budget_bytes)
+        if self.clock is not None:
+            fewer = self.points[0].saved_bytes > limit
+            return None if fewer else max((p.bound for p in self.points if p.budget_bytes >= limit), default=0)
+        vertices = self.vertices
         if limit < vertices[0].saved_bytes:
             return None
         # What holds for a larger budget holds for this one.
@@ -151,6 +165,8 @@ class Frontier:
 
     def _solved(self, budget_bytes: int, solver: Solver, time_limit_s: float | None) -> Point:
         problem = replace(self.problem, budget_bytes=budget_bytes)
+        if self.clock is not None:
+            return _offloaded(problem, self.clock, solver, time_limit_s)
         solution = solve(problem, solver, time_limit_s=time_limit_s)
         assert solution.plan is not None  # solve() raises where there is none
         saved_bytes, cost = self.price(solution.plan)
@@ -167,6 +183,9 @@ class Frontier:
         Raises:
             InvalidPlan: it is not legal.
         """
+        if self.clock is not None:
+            line = simulated(self.clock, plan)
+            return line.saved_bytes, line.added_ns
         if self.graph is None:
             cost = check_plan(self.problem, plan)
             return Choice.from_plan(self.problem, plan).saved_bytes(self.problem), cost
@@ -205,6 +224,8 @@ class Frontier:
 
     def _bound_line(self) -> list[tuple[int, int]]:
         """Lists (budget, proven bound): of each vertex, and of budgets between two where the hull is not exact."""
+        if self.clock is not None:
+            return sorted((point.budget_bytes, point.bound) for point in self.points)
         corners = {vertex.saved_bytes: vertex.bound for vertex in self.vertices}
         for edge in self.edges:
             if not edge.is_exact:
@@ -226,20 +247,29 @@ def frontier(
     estimator: str | Estimator = DEFAULT_ESTIMATOR,
     cost_model: str | CostModel | None = None,
     solver: str | Solver | None = None,
+    offload: bool | str | Path | DeviceProfile = False,
 ) -> Frontier:
     """Finds the exact lower convex hull of (saved bytes, cost), by minimum cuts.
+
+    Where values may wait on a host, what their copies add to a step is no sum, so that there is no hull: the best plans
+    that are found at 8 budgets, with a bound at each. `Frontier.refine` looks at further ones.
 
     Args:
         graph: a joint graph; or a problem, whose budget is ignored.
         estimator: of the recompute time that is traded against memory.
         cost_model: another trade-off than recompute time; its own budget, if any, is ignored.
-        solver: a flow solver; the default one when left out.
+        solver: a flow solver; the default one when left out. With `offload`, one that takes byte budgets.
+        offload: True if activations may wait on the host of the estimator's device; or that device: a known name such
+            as "h100", a file, or a profile.
 
     Raises:
         Infeasible: the bans leave no plan.
-        InvalidOption: the solver is no flow solver; or a problem, which has its prices, and a cost model.
+        InvalidOption: the solver is no flow solver; or a problem, which has its prices, and a cost model or a device;
+            or a device without a host.
         CertificateRejected: a flow does not prove its cut. That is a bug in the solver.
     """
+    if offload is not False:
+        return _with_host(graph, estimator, cost_model, solver, offload)
     problem, unit = _posed(graph, estimator, cost_model)
     flow = flow_solver(solver)
     hull = Hull(problem, flow)
@@ -265,6 +295,38 @@ def _posed(
     if cost_model is not None:
         raise InvalidOption(f"cost_model is for a graph: a problem has its prices, got {cost_model!r}")
     return replace(graph, budget_bytes=None), "cost"
+
+
+def _with_host(
+    graph: Graph | Problem,
+    estimator: str | Estimator,
+    cost_model: str | CostModel | None,
+    solver: str | Solver | None,
+    offload: bool | str | Path | DeviceProfile,
+) -> Frontier:
+    """Finds the best plans at some budgets where values may wait on a host."""
+    if not isinstance(graph, Graph) or cost_model is not None:
+        raise InvalidOption(
+            "offload is for a remat.Graph and an estimator: a problem, or another cost model, says in Problem.offload "
+            "what copies cost"
+        )
+    budgeted: Any = costmodel_class(DEFAULT_BUDGET_MODEL)
+    model = budgeted("1024 B", estimator=estimator, offload=offload)
+    clock = StepClock.of(graph, model.offload_device)
+    problem = replace(model.pose(graph), budget_bytes=None)
+    least, most = least_bytes(problem).weight, default_saved_bytes(graph)
+    empty = Frontier(problem, model.unit, (), (), graph, clock)
+    return empty.refine(
+        evenly_spaced(least, max(most, least), _BUDGETS), QUICK_BUDGET_SOLVER if solver is None else solver
+    )
+
+
+def _offloaded(problem: Problem, clock: StepClock, solver: Solver, time_limit_s: float | None) -> Point:
+    solution = fit_offload(problem, clock, solver, time_limit_s=time_limit_s)
+    assert solution.plan is not None  # fit_offload() raises where there is none
+    saved_bytes = Choice.from_plan(problem, solution.plan).saved_bytes(problem)
+    cost, bound = solution.objective or 0, solution.bound or 0
+    return Point(problem.budget_bytes or 0, saved_bytes, cost, bound, bound, solution.plan, solution.solver)
 
 
 def _point(problem: Problem, vertex: Vertex, bound: int, solver: str) -> Point:

@@ -25,6 +25,7 @@ from remat.facts.graph import Graph
 from remat.improve.byte_budgets import evenly_spaced
 from remat.predict.buffers import memory_of
 from remat.problem.costmodel import CostModel
+from remat.problem.offload import Offload
 from remat.problem.problem import Problem
 from remat.problem.weights import BY_COST, Weights
 from remat.proof.budget import flow_solver, least_bytes
@@ -137,8 +138,7 @@ def side_by_side(parts: Sequence[Part]) -> Problem:
     """Poses one problem of several, without a budget: each counts as often as it is called."""
     starts = np.cumsum([0, *(len(part.problem) for part in parts)])
     problems = [part.problem for part in parts]
-    for problem in problems:
-        problem.require_two_choices("a budget of several graphs")
+    hosts = [(part.times, problem.offload) for part, problem in zip(parts, problems, strict=True)]
     costs: dict[str, Any] = {
         label: np.concatenate([getattr(part.problem, label) * part.times for part in parts])
         for label in ("save_cost", "recompute_cost", "save_bytes")
@@ -153,9 +153,18 @@ def side_by_side(parts: Sequence[Part]) -> Problem:
         needed=np.concatenate([one.needed for one in problems]),
         cannot_save=_joined([one.cannot_save for one in problems]),
         cannot_recompute=_joined([one.cannot_recompute for one in problems]),
+        offload=_hosts([(times, one) for times, one in hosts if one is not None]),
         **costs,
         **uses,
     )
+
+
+def _hosts(hosts: Sequence[tuple[int, Offload]]) -> Offload | None:
+    """What offloading costs in all parts; they have one cost model, so that all have a host, or none."""
+    if not hosts:
+        return None
+    costs = [times * offload.cost for times, offload in hosts]
+    return Offload(np.concatenate(costs), _joined([offload.banned for _, offload in hosts]))
 
 
 def _joined(bans: Sequence[Bans]) -> Bans:
@@ -169,7 +178,7 @@ def split(parts: Sequence[Part], choice: Choice) -> Iterator[tuple[Part, Choice]
     start = 0
     for part in parts:
         end = start + len(part.problem)
-        yield part, Choice(choice.saved[start:end], choice.recomputed[start:end])
+        yield part, Choice(choice.saved[start:end], choice.recomputed[start:end], choice.offloaded[start:end])
         start = end
 
 

@@ -14,6 +14,7 @@ from remat.facts.bans import Bans
 from remat.facts.columns import LARGEST_TOTAL, IntArray, frozen
 from remat.facts.graph import Graph, checked_graph
 from remat.problem.demands import unpriced
+from remat.problem.offload import Offload
 from remat.problem.problem import Problem
 
 
@@ -27,6 +28,7 @@ class Terms:
         save_cost, recompute_cost: (n,) non-negative integer prices in one unit.
         cannot_save, cannot_recompute: bans with reasons.
         budget_bytes: the most bytes that may be saved, or None.
+        offload: what offloading costs, and what cannot be offloaded; None if nothing can.
     """
 
     save_cost: IntArray
@@ -34,6 +36,7 @@ class Terms:
     cannot_save: Bans
     cannot_recompute: Bans
     budget_bytes: int | None = None
+    offload: Offload | None = None
 
     @classmethod
     def nothing(cls, graph: Graph) -> Terms:
@@ -50,12 +53,14 @@ class Terms:
             if total >= LARGEST_TOTAL:
                 raise InvalidProblem(f"Terms.{label} must add up to less than 2**62, got about {total:.2e}")
         budgets = [budget for budget in (self.budget_bytes, other.budget_bytes) if budget is not None]
+        hosts = [offload for offload in (self.offload, other.offload) if offload is not None]
         return Terms(
             self.save_cost + other.save_cost,
             self.recompute_cost + other.recompute_cost,
             self.cannot_save | other.cannot_save,
             self.cannot_recompute | other.cannot_recompute,
             min(budgets, default=None),
+            hosts[0] + hosts[1] if len(hosts) > 1 else next(iter(hosts), None),
         )
 
 
@@ -73,6 +78,9 @@ def _checked(terms: Terms, length: int, what: str) -> Terms:
         bans: Any = getattr(terms, label)
         if type(bans) is not Bans or len(bans) != length:
             raise InvalidProblem(f"{what} must have remat.Bans of {length} values as {label}, got {bans!r}")
+    offload: Any = terms.offload
+    if offload is not None and (type(offload) is not Offload or len(offload) != length):
+        raise InvalidProblem(f"{what} must have remat.Offload of {length} values or None as offload, got {offload!r}")
     return terms
 
 
@@ -141,6 +149,15 @@ class CostModel(ABC):
         return ()
 
     @property
+    def offload_device(self) -> object:
+        """The device whose copies to its host run beside its kernels; None if nothing is offloaded.
+
+        `terms` has the price of copies that nothing hides. What a plan costs, where they do, is simulated: see
+        `remat.improve.offload_search`.
+        """
+        return None
+
+    @property
     def limits_peak(self) -> bool:
         """Whether there are any `peak_limits` or `device_limits`."""
         return bool(self.peak_limits or self.device_limits)
@@ -176,6 +193,7 @@ class CostModel(ABC):
             cannot_save=facts.cannot_save | terms.cannot_save.take(ours).without(keep),
             cannot_recompute=facts.cannot_recompute | terms.cannot_recompute.take(ours).without(redo),
             budget_bytes=terms.budget_bytes,
+            offload=None if terms.offload is None else terms.offload.take(ours),
         )
 
     def __add__(self, other: CostModel) -> CostModel:
@@ -220,6 +238,11 @@ class Sum(CostModel):
     def device_limits(self) -> tuple[DeviceLimit, ...]:
         """Those of all parts; the tightest counts."""
         return tuple(limit for part in self.parts for limit in part.device_limits)
+
+    @property
+    def offload_device(self) -> object:
+        """That of the first part that has one."""
+        return next((part.offload_device for part in self.parts if part.offload_device is not None), None)
 
     def terms(self, graph: Graph) -> Terms:
         """The terms of all parts, added."""

@@ -5,18 +5,26 @@ Every cost model starts from this problem, and every plan for the graph is check
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from remat.facts.columns import frozen, some
 from remat.facts.graph import Graph, checked_graph
 from remat.facts.later import Later
 from remat.problem.feasibility import forced
+from remat.problem.offload import Offload, cannot_offload
 from remat.problem.problem import Problem
 
 
-def unpriced(graph: Graph) -> Problem:
-    """The problem of a graph at no price: bans and needs alone. It is computed once for each graph."""
-    return checked_graph(graph).once(_unpriced)
+def unpriced(graph: Graph, *, offload: bool = False) -> Problem:
+    """The problem of a graph at no price: bans and needs alone. It is computed once for each graph.
+
+    Args:
+        graph: of n values.
+        offload: with a host to offload to, at no price: there every plan that can run is legal.
+    """
+    return checked_graph(graph).once(_with_host if offload else _unpriced)
 
 
 def _unpriced(graph: Graph) -> Problem:
@@ -34,6 +42,11 @@ def _unpriced(graph: Graph) -> Problem:
         cannot_recompute=demands.cannot_recompute.also(keep, "marked PREFER_SAVE"),
         budget_bytes=None,
     )
+
+
+def _with_host(graph: Graph) -> Problem:
+    problem = unpriced(graph)
+    return replace(problem, offload=Offload(problem.save_cost, cannot_offload(graph).take(graph.plannable)))
 
 
 def _demands(graph: Graph) -> Problem:

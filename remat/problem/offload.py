@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+
 from remat.errors import InvalidProblem
 from remat.facts.bans import Bans
 from remat.facts.columns import FrozenColumns, IntArray, int_column, some
+from remat.facts.graph import Graph
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,3 +37,36 @@ class Offload(FrozenColumns):
 
     def __len__(self) -> int:
         return len(self.cost)
+
+    def __add__(self, other: Offload) -> Offload:
+        """Both prices, and all bans."""
+        return Offload(self.cost + other.cost, self.banned | other.banned)
+
+    def take(self, positions: IntArray) -> Offload:
+        """(k,) what is said of the values at k positions."""
+        return Offload(self.cost[positions], self.banned.take(positions))
+
+
+def cannot_offload(graph: Graph) -> Bans:
+    """What of a graph can never be offloaded, whatever it costs: what a plan that offloads it would break.
+
+    That is what cannot be saved; what the device would hold all the same, for somebody else has it, too; and what
+    torch refuses to offload (`can_offload` in `torch._functorch`, 2.13).
+
+    Returns:
+        bans over all n values of the graph; of those that a plan decides about, `.take(graph.plannable)`.
+    """
+    returned = np.zeros(len(graph), np.bool_)
+    returned[graph.base[graph.output]] = True
+    tensor = (graph.bytes > 0) & np.fromiter((dtype != "symint" for dtype in graph.dtypes), np.bool_, len(graph))
+    bans = graph.cannot_save.also(graph.in_tangents, "only the backward pass computes it")
+    for mask, reason in (
+        (graph.input[graph.base], "an input's memory, which the caller holds"),
+        (returned[graph.base], "memory of an output, which the caller holds"),
+        (graph.base != np.arange(len(graph)), "a view: what owns its memory can be"),
+        (graph.tuple_element, "an element of a tuple, which torch does not offload"),
+        (~tensor, "no tensor with a size"),
+        (graph.noncontiguous, "not contiguous, so torch does not offload it"),
+    ):
+        bans = bans.also(mask, reason)
+    return bans

@@ -13,17 +13,18 @@ from remat.problem.demands import unpriced
 from remat.proof.certify import check_plan
 
 
-def checked_saves(graph: Graph, plan: object, label: str = "plan") -> BoolArray:
+def checked_saves(graph: Graph, plan: object, label: str = "plan", *, offload: bool = False) -> BoolArray:
     """(n,) what a plan saves, if it is a legal one for this graph.
 
     Raises:
-        InvalidPlan: the plan names unknown values, is not legal, or was made for another graph.
+        InvalidPlan: the plan names unknown values, is not legal, or was made for another graph; or it offloads values,
+            and not `offload`.
         InvalidOption: it is no plan; the message begins with `label`.
     """
     plan = checked_plan(plan, label)
     plan.check_made_for(graph)
-    choice = Choice.from_plan(graph, plan)
-    check_plan(unpriced(graph), plan)
+    choice = Choice.from_plan(graph, plan, offload=offload)
+    check_plan(unpriced(graph, offload=offload), plan)
     return choice.saved
 
 

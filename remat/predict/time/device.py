@@ -39,6 +39,9 @@ class DeviceProfile:
         source: where the figures are from.
         flops_fraction, bytes_fraction: how much of the two ceilings large, well-shaped kernels reach;
             1 where the ceilings were measured rather than promised.
+        host_bytes_per_s: what copies between the device and pinned memory of the host reach, in each of the two
+            directions, while the other one is as busy; 0 where there is no host to copy to, as on a CPU.
+        host_latency_ns: the least that one copy takes, however small.
 
     Raises:
         InvalidOption: a figure is missing, not positive or not finite.
@@ -51,6 +54,8 @@ class DeviceProfile:
     source: str
     flops_fraction: float = 1.0
     bytes_fraction: float = 1.0
+    host_bytes_per_s: float = 0.0
+    host_latency_ns: float = 0.0
 
     def __post_init__(self) -> None:
         for label in ("name", "source"):
@@ -61,8 +66,10 @@ class DeviceProfile:
             raise InvalidOption(f'DeviceProfile.flops_per_s must map element types, "float32" at least, got {rates!r}')
         rates = {dtype: _positive(f"flops_per_s[{dtype!r}]", rate) for dtype, rate in self.flops_per_s.items()}
         object.__setattr__(self, "flops_per_s", rates)
-        for label in ("bytes_per_s", "launch_ns", "flops_fraction", "bytes_fraction"):
-            figure = _positive(label, getattr(self, label), or_zero=label == "launch_ns")
+        for label in ("bytes_per_s", "flops_fraction", "bytes_fraction"):
+            object.__setattr__(self, label, _positive(label, getattr(self, label)))
+        for label in ("launch_ns", "host_bytes_per_s", "host_latency_ns"):
+            figure = _positive(label, getattr(self, label), or_zero=True)
             object.__setattr__(self, label, figure)
         for label in ("flops_fraction", "bytes_fraction"):
             if getattr(self, label) > 1:

@@ -1,9 +1,9 @@
 """Finds a device by its name, and lists those that have one: their vendors' figures, dense, and what kernels reach.
 
-The fractions, and the least time of a kernel, stand in no data sheet. They are round figures: about 70 %
-of the arithmetic that is promised for matrix products with tensor cores, about 90 % of the memory
-bandwidth for large copies, and a few microseconds until a kernel that PyTorch launches has run.
-`remat device` measures all three on the device at hand.
+The fractions, and the least times of a kernel and of a copy to the host, stand in no data sheet. They are round
+figures: about 70 % of the arithmetic that is promised for matrix products with tensor cores, about 90 % of the memory
+bandwidth for large copies, about 80 % of the link to the host, a few microseconds until a kernel that PyTorch launches
+has run, and ten until a copy has. `remat device` measures all of them on the device at hand.
 """
 
 from __future__ import annotations
@@ -16,11 +16,24 @@ from remat.words import near
 
 _ROUND = "; launch time and fractions: round figures, not the vendor's"
 
+_PCIE_4, _PCIE_5 = 32e9, 64e9
+"""Bytes a second that 16 lanes carry in each direction."""
 
-def _gpu(name: str, flops_per_s: dict[str, float], bytes_per_s: float, source: str) -> DeviceProfile:
+
+def _gpu(
+    name: str, flops_per_s: dict[str, float], bytes_per_s: float, link_bytes_per_s: float, source: str
+) -> DeviceProfile:
     """Completes a vendor's figures with the round ones."""
     return DeviceProfile(
-        name, flops_per_s, bytes_per_s, 4000.0, source + _ROUND, flops_fraction=0.7, bytes_fraction=0.9
+        name,
+        flops_per_s,
+        bytes_per_s,
+        4000.0,
+        source + _ROUND,
+        flops_fraction=0.7,
+        bytes_fraction=0.9,
+        host_bytes_per_s=0.8 * link_bytes_per_s,
+        host_latency_ns=10_000.0,
     )
 
 
@@ -31,6 +44,7 @@ KNOWN: dict[str, DeviceProfile] = {
         flops_per_s={"float64": 67e12, "float32": 67e12, "bfloat16": 989.5e12, "float16": 989.5e12}
         | dict.fromkeys(("float8_e4m3fn", "float8_e5m2"), 1979e12),
         bytes_per_s=4.8e12,
+        link_bytes_per_s=_PCIE_5,
         source="NVIDIA H200 Tensor Core GPU data sheet; its figures with sparsity halved",
     ),
     "h100": _gpu(
@@ -38,18 +52,21 @@ KNOWN: dict[str, DeviceProfile] = {
         flops_per_s={"float64": 67e12, "float32": 67e12, "bfloat16": 989.5e12, "float16": 989.5e12}
         | dict.fromkeys(("float8_e4m3fn", "float8_e5m2"), 1979e12),
         bytes_per_s=3.35e12,
+        link_bytes_per_s=_PCIE_5,
         source="NVIDIA H100 Tensor Core GPU data sheet; its figures with sparsity halved",
     ),
     "a100-80gb": _gpu(
         name="NVIDIA A100 SXM 80GB",
         flops_per_s={"float64": 19.5e12, "float32": 19.5e12, "bfloat16": 312e12, "float16": 312e12},
         bytes_per_s=2.039e12,
+        link_bytes_per_s=_PCIE_4,
         source="NVIDIA A100 Tensor Core GPU data sheet",
     ),
     "a100-40gb": _gpu(
         name="NVIDIA A100 SXM 40GB",
         flops_per_s={"float64": 19.5e12, "float32": 19.5e12, "bfloat16": 312e12, "float16": 312e12},
         bytes_per_s=1.555e12,
+        link_bytes_per_s=_PCIE_4,
         source="NVIDIA A100 Tensor Core GPU data sheet",
     ),
     "rtx-4090": _gpu(
@@ -58,6 +75,7 @@ KNOWN: dict[str, DeviceProfile] = {
         flops_per_s={"float64": 1.29e12, "float32": 82.6e12, "bfloat16": 165.2e12, "float16": 165.2e12}
         | dict.fromkeys(("float8_e4m3fn", "float8_e5m2"), 330.3e12),
         bytes_per_s=1.008e12,
+        link_bytes_per_s=_PCIE_4,
         source="NVIDIA Ada GPU Architecture white paper, appendix A",
     ),
     "cpu": DeviceProfile(

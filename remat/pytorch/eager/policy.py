@@ -11,6 +11,7 @@ from typing import Any
 from torch.utils.checkpoint import CheckpointPolicy
 
 from remat.errors import InvalidPlan
+from remat.pytorch.eager.hosted import Hosted
 from remat.pytorch.eager.recording import every_cast
 from remat.pytorch.seam.torch_names import selective_checkpoint_contexts
 from remat.words import human_bytes
@@ -18,14 +19,16 @@ from remat.words import human_bytes
 
 @dataclass(frozen=True)
 class KeptCall:
-    """An operator whose results are kept for the backward pass, all of them.
+    """An operator whose results are kept for the backward pass, all of them: on the device, or on the host.
 
     Attributes:
         position: which of the region's operators it is.
         op: its name, e.g. "aten.native_layer_norm.default".
         values: those of the plan's saved values that it computes, or that are views of what it computes.
-        bytes: memory of all its results.
+        bytes: memory of the device that its results take.
         along_bytes: the part of it that the plan did not ask for.
+        hosted: which of its results wait on the host.
+        host_bytes: memory of the host that those take.
     """
 
     position: int
@@ -33,6 +36,13 @@ class KeptCall:
     values: tuple[str, ...]
     bytes: int
     along_bytes: int
+    hosted: tuple[int, ...] = ()
+    host_bytes: int = 0
+
+    def __str__(self) -> str:
+        host = f", {human_bytes(self.host_bytes)} on the host" if self.hosted else ""
+        along = f", {human_bytes(self.along_bytes)} saved along" if self.along_bytes else ""
+        return f"{self.op} ({', '.join(self.values)}): {human_bytes(self.bytes)}{host}{along}"
 
 
 @dataclass(frozen=True)
@@ -61,8 +71,13 @@ class SelectivePolicy:
 
     @property
     def kept_bytes(self) -> int:
-        """Memory that is kept between the passes, apart from the region's inputs."""
+        """Memory of the device that is kept between the passes, apart from the region's inputs."""
         return sum(call.bytes for call in self.kept)
+
+    @property
+    def host_bytes(self) -> int:
+        """Memory of the host that is kept between the passes."""
+        return sum(call.host_bytes for call in self.kept)
 
     @property
     def along_bytes(self) -> int:
@@ -80,19 +95,20 @@ class SelectivePolicy:
             InvalidPlan: from the checkpointed call, when it runs another operator than the model did
                 when the policy was made.
         """
-        decide = _Decisions(self.operators, frozenset(call.position for call in self.kept))
+        kept = frozenset(call.position for call in self.kept if not call.hosted)
+        decide = _Decisions(self.operators, kept)
         forward, again = selective_checkpoint_contexts(decide)
-        return _Pass(forward, decide.start_forward), _Pass(again, decide.start_again)
+        hosted = Hosted({call.position: call.hosted for call in self.kept if call.hosted}, kept)
+        return _Pass(forward, decide.start_forward, hosted.forward), _Pass(again, decide.start_again, hosted.again)
 
     def report(self) -> str:
         """Says what is kept, what comes along, and what could not be expressed, with reasons."""
         lines = [
             f"keeps {human_bytes(self.kept_bytes)} from {len(self.kept)} of {len(self.operators)} operators"
             + (f", {human_bytes(self.along_bytes)} of it saved along" if self.along_bytes else "")
+            + (f", and {human_bytes(self.host_bytes)} on the host" if self.host_bytes else "")
         ]
-        for call in self.kept:
-            along = f", {human_bytes(call.along_bytes)} saved along" if call.along_bytes else ""
-            lines.append(f"  {call.op} ({', '.join(call.values)}): {human_bytes(call.bytes)}{along}")
+        lines += [f"  {call}" for call in self.kept]
         lines += _section("left out, so recomputed", (f"{name}: {why}" for name, why in self.left_out))
         lines += _section("run again, though nothing that the plan recomputes needs them", self.idle)
         lines += _section("take effect a second time when they run again", self.writes_again)
@@ -132,14 +148,21 @@ class _Decisions:
 class _Pass(AbstractContextManager[Any]):
     """The context of the forward pass, or of a recomputation, of which there may be several (`retain_graph=True`)."""
 
-    def __init__(self, torchs: AbstractContextManager[Any], start: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        torchs: AbstractContextManager[Any],
+        start: Callable[[], None],
+        below: Callable[[], AbstractContextManager[Any]],
+    ) -> None:
         self._torchs = torchs
         self._start = start
+        self._below = below
         self._open = ExitStack()
 
     def __enter__(self) -> Any:
         self._start()
         self._open.enter_context(every_cast())
+        self._open.enter_context(self._below())
         return self._open.enter_context(self._torchs)
 
     def __exit__(self, *error: Any) -> Any:

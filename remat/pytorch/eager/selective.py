@@ -23,7 +23,8 @@ def selective_policy(model_or_fn: Callable[..., Any], plan: Plan, /, *args: Any,
 
     The model is captured again, and run once eagerly; the plan's values are then looked up in what
     eager ran (see `remat.pytorch.eager.correspondence`). Eager keeps whole results of whole operators, and
-    never views or what is written in place: what that rules out is in `left_out`, and recomputed.
+    never views or what is written in place: what that rules out is in `left_out`, and recomputed. What the plan
+    offloads is copied to the host when it is computed, and back where it would be computed again.
     The model, its arguments and random number generators are left as they were.
 
     Args:
@@ -93,7 +94,7 @@ class Observed:
 
     def policy(self, plan: Plan) -> SelectivePolicy:
         """Exports a plan for this graph."""
-        checked_saves(self.graph, plan)
+        checked_saves(self.graph, plan, offload=True)
         return _Export(self.graph, plan, self.recording, self.found).policy()
 
 
@@ -172,8 +173,12 @@ class _Export:
         # Of equal calls, the plan asked for the memory of one.
         first = [self.found.returned[self._base(name)][0] for name in values]
         asked = {content[0] for at, content in first if at == position}
-        along = sum(size for storage, size in sizes.items() if storage not in asked)
-        return KeptCall(position, str(call.op), tuple(values), sum(sizes.values()), along)
+        away_of = [self.found.returned[name] for name in values if name in self.plan.offloaded]
+        away = {content[0] for places in away_of for _, content in places}
+        along = sum(size for storage, size in sizes.items() if storage not in asked | away)
+        hosted = tuple(i for i, result in enumerate(call.results) if result and result.content[0] in away)
+        host = sum(size for storage, size in sizes.items() if storage in away)
+        return KeptCall(position, str(call.op), tuple(values), sum(sizes.values()) - host, along, hosted, host)
 
     def _idle(self, again: Iterable[int]) -> tuple[str, ...]:
         computes: dict[int, set[str]] = {}

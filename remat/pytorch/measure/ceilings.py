@@ -12,13 +12,14 @@ from remat.pytorch.measure.timing import Stopwatch, device_name, device_of, undi
 
 _DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 _COPIED_BYTES = {"cpu": 256 * 2**20, "cuda": 2**30}
+_HOST_BYTES = 2**28
 _LARGEST = 8192
 _LONG_NS = 100e6
 _LAUNCHES = 1000
 
 
 def measure_device(kind: str | None = None) -> DeviceProfile:
-    """Measures matrix products of each element type, copies, and the least time of a kernel: 10 to 20 s.
+    """Measures matrix products of each type, copies, the link to a host, and the least time of a kernel: 10 to 20 s.
 
     Args:
         kind: "cpu", "cuda", or None for CUDA where there is any.
@@ -40,6 +41,7 @@ def measure_device(kind: str | None = None) -> DeviceProfile:
             bytes_per_s=round(_bytes_per_s(stopwatch)),
             launch_ns=round(_launch_ns(stopwatch)),
             source=f"measured by `remat device` on {today} with torch {torch.__version__}",
+            **_host_link(stopwatch),
         )
 
 
@@ -88,6 +90,32 @@ def _bytes_per_s(stopwatch: Stopwatch) -> float:
     source = torch.ones(_COPIED_BYTES[stopwatch.device.type], dtype=torch.int8, device=stopwatch.device)
     target = torch.empty_like(source)
     return 2e9 * source.numel() / stopwatch.best_ns(lambda: target.copy_(source), runs=10)
+
+
+def _host_link(stopwatch: Stopwatch) -> dict[str, float]:
+    """Measures copies from and to pinned memory, both at once, on streams of their own; nothing on a CPU."""
+    if stopwatch.device.type != "cuda":
+        return {}
+    streams = torch.cuda.Stream(), torch.cuda.Stream()
+
+    def ns(count: int) -> float:
+        ends = [
+            (torch.empty(count, dtype=torch.int8, pin_memory=True), torch.empty(count, dtype=torch.int8, device="cuda"))
+            for _ in streams
+        ]
+        pairs = ends[0], ends[1][::-1]
+
+        def copy_both_ways() -> None:
+            here = torch.cuda.current_stream()
+            for stream, (target, source) in zip(streams, pairs, strict=True):
+                stream.wait_stream(here)
+                with torch.cuda.stream(stream):
+                    target.copy_(source, non_blocking=True)
+                here.wait_stream(stream)
+
+        return stopwatch.best_ns(copy_both_ways, runs=10)
+
+    return {"host_bytes_per_s": round(1e9 * _HOST_BYTES / ns(_HOST_BYTES)), "host_latency_ns": round(ns(16))}
 
 
 def _launch_ns(stopwatch: Stopwatch) -> float:

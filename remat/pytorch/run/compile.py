@@ -11,16 +11,18 @@ from typing import Any, overload
 
 from torch import fx
 
+from remat.answer.plan import Plan
+from remat.answer.registry import find_costmodel, find_solver
 from remat.answer.solver import Solver
-from remat.errors import InvalidOption
+from remat.errors import InvalidOption, RematError
 from remat.problem.costmodel import CostModel
 from remat.pytorch.read.interpreter import run_uncompiled
 from remat.pytorch.run.budgeted import compile_within
 from remat.pytorch.run.eager_warning import warn_if_skipped
 from remat.pytorch.run.kept import under_way
 from remat.pytorch.run.on_device import check_device
-from remat.pytorch.run.partitioner import OnError, Partitioner
-from remat.pytorch.run.replay import Plans, has_symbols
+from remat.pytorch.run.partitioner import OnError, Partitioner, checked_on_error
+from remat.pytorch.run.replay import Plans, has_symbols, plans_of
 from remat.pytorch.run.report import Step, reporting
 from remat.pytorch.run.shared_budget import SharedBudget, has_budget
 from remat.pytorch.seam.inductor_lowering import all_options, compile_fx, mode_options
@@ -43,7 +45,7 @@ def compile(
     solver: str | Solver | None = None,
     plan: Plans | None = None,
     recompute_parameter_copies: bool = False,
-    on_error: OnError = "raise",
+    on_error: OnError | None = None,
     codegen: bool = True,
     **torch_compile_kwargs: Any,
 ) -> Step | Callable[[Callable[..., Any]], Step]:
@@ -65,8 +67,8 @@ def compile(
             (`dynamic=False`), unless `dynamic` is given, or a plan is for such a graph.
         recompute_parameter_copies: save no copy of a parameter, such as those that autocast makes (see
             `remat.recompute_parameter_copies`).
-        on_error: "raise", or "fallback" to PyTorch's own partitioner with a warning, if there is no
-            plan that passes the checks.
+        on_error: "raise" (the default), or "fallback" to PyTorch's own partitioner with a warning, if there is
+            no plan that passes the checks.
         codegen: if False, the two graphs run operator by operator and draw eager's random numbers:
             what is wrong then is not Inductor's kernels.
         torch_compile_kwargs: passed on to `torch.compile`; `backend` is ours.
@@ -82,10 +84,10 @@ def compile(
         return functools.partial(compile, **given, **torch_compile_kwargs)
     if not callable(model):  # pyright: ignore[reportUnnecessaryComparison]
         raise InvalidOption(f"model must be a module or a function, got {model!r}")
-    if cost_model is None and solver is None and plan is None and on_error == "raise":
+    if cost_model is None and solver is None and plan is None and on_error is None:
         asked = _from_environment()
         cost_model, solver, plan = asked.get("cost_model"), asked.get("solver"), asked.get("plan")
-        on_error = asked.get("on_error", on_error)
+        on_error = asked.get("on_error")
     if "backend" in torch_compile_kwargs or "custom_partitioner_fn" in (torch_compile_kwargs.get("options") or {}):
         raise InvalidOption(
             "remat.compile is TorchInductor with a plan of ours: it takes no backend= or custom_partitioner_fn"
@@ -93,7 +95,11 @@ def compile(
     shared = cost_model if isinstance(cost_model, SharedBudget) else None
     prices = cost_model.cost_model if isinstance(cost_model, SharedBudget) else cost_model
     partitioner = Partitioner.of(
-        prices, solver, plan=plan, recompute_parameter_copies=recompute_parameter_copies, on_error=on_error
+        prices,
+        solver,
+        plan=plan,
+        recompute_parameter_copies=recompute_parameter_copies,
+        on_error="raise" if on_error is None else on_error,
     )
     if partitioner.plans and not any(has_symbols(one.graph) for one in partitioner.plans):
         torch_compile_kwargs.setdefault("dynamic", False)
@@ -166,30 +172,45 @@ def backend(
     return InductorBackend(_partitioner_of(own))(graph_module, example_inputs, options=_inductor_options(mode, others))
 
 
-_OPTIONS = ("cost_model", "solver", "on_error", "plan")
-"""What the backend takes as "remat.cost_model" and so on, and the environment as REMAT_COST_MODEL."""
+def _plans_in(text: str) -> tuple[Plan, ...]:
+    files = text.split(os.pathsep)
+    if "" in files:
+        raise InvalidOption(f"a file must be named before and after each {os.pathsep!r}, got {text!r}")
+    return plans_of(files)
+
+
+_OPTIONS: dict[str, Callable[[str], Any]] = {
+    "cost_model": find_costmodel,
+    "solver": find_solver,
+    "on_error": checked_on_error,
+    "plan": _plans_in,
+}
+"""What the backend takes as "remat.cost_model" and so on, and what reads REMAT_COST_MODEL in the environment."""
 
 
 def _partitioner_of(options: Mapping[str, Any]) -> Partitioner:
     known = [f"remat.{name}" for name in _OPTIONS]
     for name in sorted(options.keys() - set(known)):
         raise InvalidOption(f"options must name one of {', '.join(known)}, got {name!r}{near(name, known)}")
-    given = {**_from_environment(), **{name.removeprefix("remat."): value for name, value in options.items()}}
-    return Partitioner.of(
-        given.get("cost_model"),
-        given.get("solver"),
-        plan=given.get("plan"),
-        on_error=given.get("on_error", "raise"),
-    )
+    given = {name.removeprefix("remat."): value for name, value in options.items()}
+    return Partitioner.of(**_from_environment(_OPTIONS.keys() - given), **given)
 
 
-def _from_environment() -> dict[str, Any]:
-    """Reads the options that environment variables give."""
+def _from_environment(wanted: Collection[str] = _OPTIONS) -> dict[str, Any]:
+    """Reads the options that environment variables give, of those that are wanted.
+
+    Raises:
+        InvalidOption: a variable has a wrong value.
+    """
     variables = {name: f"REMAT_{name.upper()}" for name in _OPTIONS}
-    asked: dict[str, Any] = {name: os.environ[of] for name, of in variables.items() if os.environ.get(of)}
-    if "plan" in asked:
-        asked["plan"] = asked["plan"].split(os.pathsep)
     _check_environment({*variables.values(), "REMAT_LOG"})
+    asked: dict[str, Any] = {}
+    for name, read in _OPTIONS.items():
+        if name in wanted and (text := os.environ.get(variables[name])):
+            try:
+                asked[name] = read(text)
+            except (RematError, OSError) as error:
+                raise InvalidOption(f"the environment variable {variables[name]}: {error}") from error
     return asked
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 from uuid import uuid4
@@ -45,6 +46,7 @@ from remat.pytorch.run.order import Order
 from remat.pytorch.run.planned import Planned
 from remat.pytorch.run.replay import Plans, plan_for, plans_of
 from remat.pytorch.run.report import Log
+from remat.pytorch.seam.offloading import copies_of, copy_on_cpu, offloading
 from remat.pytorch.seam.torch_names import CustomPartitionerFn
 from remat.pytorch.seam.torch_partitioner import torchs_budget, torchs_budget_setting, torchs_choice
 
@@ -80,8 +82,7 @@ class Partitioner(CustomPartitionerFn):
     log: Log = field(default_factory=Log, compare=False, repr=False)
 
     def __post_init__(self) -> None:
-        if self.on_error not in get_args(OnError):
-            raise InvalidOption(f"on_error must be one of {', '.join(get_args(OnError))}, got {self.on_error!r}")
+        checked_on_error(self.on_error)
 
     @classmethod
     def of(
@@ -125,6 +126,11 @@ class Partitioner(CustomPartitionerFn):
             try:
                 plan = self._plan(graph, mine if isinstance(mine, Exception) else mine.plan)
                 handed = handed_over(graph, plan)
+                if plan.offloaded and not joint_inputs:
+                    raise InvalidPlan(
+                        f"the plan offloads {plan.offloaded[0]!r} in the body of a nested_compile_region, where "
+                        f"nothing is offloaded: what it saves, the graph around it keeps"
+                    )
                 order.settled(graph, plan)
                 if isinstance(mine, Exception) or plan is not mine.plan:
                     mine = Chosen(plan, "another rank")
@@ -137,11 +143,18 @@ class Partitioner(CustomPartitionerFn):
                 self.log.note(f"a graph of {len(graph)} values runs PyTorch's own plan: {why}")
                 warnings.warn(f"remat falls back to PyTorch's partitioner: {error}", stacklevel=2)
                 return torchs_choice(joint_graph, node_info)
+            if plan.offloaded:
+                hosted = set(plan.offloaded)
+                settings.enter_context(offloading([node for node in joint_graph.nodes if node.name in hosted]))
             return [node for node in joint_graph.nodes if node.name in handed]
 
-        forward, backward = split(gm, joint_inputs, saved_nodes, **kwargs)
+        with ExitStack() as settings:
+            forward, backward = split(gm, joint_inputs, saved_nodes, **kwargs)
         for graph in graphs:  # none, where torch found nothing to save
             check_nothing_runs_twice(graph, forward, backward)
+        for plan in [mine.plan for mine in planned if mine.plan.offloaded]:
+            check_offloaded(plan, forward, backward, kwargs["num_fwd_outputs"])
+            copy_on_cpu(forward, backward)
         keep(planned, backward if joint_inputs else None)
         return forward, backward
 
@@ -173,7 +186,7 @@ class Partitioner(CustomPartitionerFn):
             self.log.begin(graph)
             try:
                 chosen = Chosen(plan_for(graph, self.plans), "replayed") if self.plans else order.plan(graph)
-                check_plan(unpriced(graph), chosen.plan)
+                check_plan(unpriced(graph, offload=True), chosen.plan)
             except Exception as error:  # whatever it is, the other ranks wait for this one
                 if isinstance(error, Infeasible | LimitReached) and order.take_smaller_sizes():
                     continue
@@ -186,7 +199,7 @@ class Partitioner(CustomPartitionerFn):
         if isinstance(plan, Exception):
             raise plan
         if plan is not mine:  # whoever made the plan, this rank's own graph decides whether it is legal
-            check_plan(unpriced(graph), plan)
+            check_plan(unpriced(graph, offload=True), plan)
         return plan
 
     def uuid(self) -> str:
@@ -207,6 +220,17 @@ class Partitioner(CustomPartitionerFn):
         )
 
 
+def checked_on_error(on_error: Any) -> OnError:
+    """Returns the same word, if it is one of the two.
+
+    Raises:
+        InvalidOption: it is not.
+    """
+    if on_error not in get_args(OnError):
+        raise InvalidOption(f"on_error must be one of {', '.join(get_args(OnError))}, got {on_error!r}")
+    return on_error
+
+
 def check_nothing_runs_twice(graph: Graph, forward: fx.GraphModule, backward: fx.GraphModule) -> None:
     """Checks torch's extraction against the facts: what must not run twice is in one graph only.
 
@@ -221,3 +245,20 @@ def check_nothing_runs_twice(graph: Graph, forward: fx.GraphModule, backward: fx
             reason = "draws from the random number generator, and torch did not keep the state for it"
         if reason is not None:
             raise InvalidPlan(f"{name!r} would run in both passes, but {cannot_be('recomputed', reason)}")
+
+
+def check_offloaded(plan: Plan, forward: fx.GraphModule, backward: fx.GraphModule, num_fwd_outputs: int) -> None:
+    """Checks torch's extraction against the plan: what is offloaded is copied away, and copied back.
+
+    What the backward pass does not read, torch saves nowhere.
+
+    Raises:
+        InvalidPlan: a value would stay on the device.
+    """
+    outputs: tuple[Any, ...] = forward.graph.output_node().args[0]  # type: ignore[assignment]
+    saved = {node.name for node in outputs[num_fwd_outputs:] if isinstance(node, fx.Node)}
+    computed = {node.name for node in backward.graph.nodes if node.op == "call_function"}
+    for name in plan.offloaded:
+        away, back = copies_of(name)
+        if name in saved or (away in saved) != (back in computed):
+            raise InvalidPlan(f"{name!r} is offloaded by the plan, but torch keeps it on the device")

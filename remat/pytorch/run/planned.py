@@ -48,10 +48,11 @@ class Planned:
         """The columns of `Report.as_frame` about this graph."""
         default = default_plan(self.graph)
         plans = {"": self.plan, "default_": default}
-        peaks = {f"{who}peak_bytes": plan and timeline(self.graph, plan).peak_bytes for who, plan in plans.items()}
+        peaks = {f"{who}peak_bytes": plan and self._peak_bytes(plan) for who, plan in plans.items()}
         return {
             "values": len(self.graph),
             "saved_bytes": self.facts.saved_bytes,
+            "offloaded_bytes": self.facts.offloaded_bytes,
             "default_saved_bytes": default and PlanFacts.of(self.graph, default).saved_bytes,
             "no_recompute_saved_bytes": no_recompute_saved_bytes(self.graph),
             **peaks,
@@ -64,10 +65,14 @@ class Planned:
             "from_cache": self.from_cache,
         }
 
+    def _peak_bytes(self, plan: Plan) -> int | None:
+        return None if plan.offloaded else timeline(self.graph, plan).peak_bytes
+
     def __str__(self) -> str:
         """For the log."""
+        hosted = f" and offloads {human_bytes(self.facts.offloaded_bytes)}" if self.plan.offloaded else ""
         when = "from torch's cache" if self.from_cache else f"{self.seconds:.2f} s"
         return (
-            f"a graph of {len(self.graph)} values saves {human_bytes(self.facts.saved_bytes)}, recomputes "
+            f"a graph of {len(self.graph)} values saves {human_bytes(self.facts.saved_bytes)}{hosted}, recomputes "
             f"{len(self.facts.recomputed_ops)} operators ({self.cost_model}, {self.chosen.by}, {when})"
         )

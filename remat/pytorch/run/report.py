@@ -63,8 +63,9 @@ class Report:
         """Returns a row for each graph.
 
         The columns: values (of the graph); saved_bytes, default_saved_bytes, no_recompute_saved_bytes (kept between the
-        passes by this plan, by PyTorch's default, and where nothing runs twice); peak_bytes, default_peak_bytes
-        (predicted, of this plan and PyTorch's default); recomputed_ops; cost_model; chosen_by; gap (above the best at
+        passes by this plan, by PyTorch's default, and where nothing runs twice); offloaded_bytes (kept on the host
+        meanwhile, and not among saved_bytes); peak_bytes, default_peak_bytes (predicted, of this plan and PyTorch's
+        default; missing where the plan offloads); recomputed_ops; cost_model; chosen_by; gap (above the best at
         most, as a part of the cost; missing if unknown); is_proven; seconds (that choosing took); from_cache (in an
         earlier run, for torch has kept the compiled graph).
         """
@@ -82,13 +83,15 @@ class Report:
                 "where a bare nn.Sequential is compiled by its own .compile(): call remat.compile(model)"
             )
         table = Table("graph", **_STYLE)
-        for heading in ("saved", "PyTorch's", "no recompute", "peak", "PyTorch's", "gap", "s"):
+        offloads = any(planned.plan.offloaded for planned in self.graphs)
+        hosted = {"host": "offloaded"} if offloads else {}
+        sizes = {"saved": "saved", **hosted, "PyTorch's": "default_saved", "no recompute": "no_recompute_saved"}
+        for heading in (*sizes, "peak", "PyTorch's", "gap", "s"):
             table.add_column(heading, justify="right", no_wrap=True)
         table.add_column("chosen by", overflow="fold")
         for number, planned in enumerate(self.graphs, 1):
             row = planned.row
-            sizes = ("saved", "default_saved", "no_recompute_saved", "peak", "default_peak")
-            cells = [_size(row[f"{size}_bytes"]) for size in sizes]
+            cells = [_size(row[f"{size}_bytes"]) for size in (*sizes.values(), "peak", "default_peak")]
             seconds = "cached" if planned.from_cache else f"{planned.seconds:.2f}"
             table.add_row(str(number), *cells, _gap(planned.chosen), seconds, planned.chosen.by)
         told = [_folded(text) for text in self._summary]

@@ -40,6 +40,10 @@ formula_over_shapes: Any = shape_wrapper
 fork_rng: Any = torch.random.fork_rng
 assume_constant_result: Any = torch.compiler.assume_constant_result
 scoped_library: Any = torch.library._scoped_library
+inputs_of: Any = attrgetter("_input_nodes")
+"""What a node uses, each once and in order: the keys of a dictionary, which `all_input_nodes` copies into a list."""
+call_of_node: Any = attrgetter("_args", "_kwargs")
+"""The arguments of a node, which `args` and `kwargs` return after a call of Python each."""
 has_symbolic_shape: Any = attrgetter("_has_symbolic_sizes_strides")
 torch_functions_disabled: Any = torch._C.DisableTorchFunctionSubclass
 """Within it, what is asked of a fake tensor takes half as long: that it overrides no function is not asked again."""
@@ -55,11 +59,13 @@ __all__ = [
     "TorchDispatchMode",
     "argument_of",
     "assume_constant_result",
+    "call_of_node",
     "enable_python_dispatcher",
     "fork_rng",
     "formula_over_shapes",
     "get_layout_constraint_tag",
     "has_symbolic_shape",
+    "inputs_of",
     "is_builtin",
     "is_mutable",
     "is_overload",

@@ -1,0 +1,190 @@
+"""Measures what offloading buys on the sheet of an H100: `python -m experiments.bench.offloading`.
+
+Ten graphs of the corpus that know their modules; budgets of 0.5, 0.2 and 0 of what PyTorch's default plan saves.
+Beside ours, with its bound: recomputing alone, offloading all that may be, and offloading the first modules whole (a
+module is a layer or a block, up to the first number in its path) until the rest fits; the last two recompute what takes
+no time alone. All times are by one simulated timeline (`remat.predict.offloading`), none is measured. A row that there
+is stays.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import statistics
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+from rich.console import Console
+
+import remat
+from costmodels import MemoryBudget, RecomputeTime
+from experiments.report.markdown import bullets, cited, page, section, table
+from experiments.report.provenance import provenance
+from remat import Choice, Corpus, Graph, Plan, cannot_offload
+from remat.predict.offloading import OffloadTimeline, StepClock, simulated
+
+RESULTS = Path(__file__).parents[1] / "results"
+DEVICE = "h100"
+SHARES = (0.5, 0.2, 0.0)
+INSTANCES = (
+    "gpt2-medium-autocast",
+    "gpt2-medium-h100",
+    "hf-llama3-8b-32k",
+    "hf-llama3-8b-lora",
+    "hf-llama3-8b-h100",
+    "hf-llama3-70b",
+    "hf-mixtral-8x7b",
+    "hf-mamba2-130m",
+    "dit-xl-2",
+    "resnet50-a100",
+)
+
+console = Console()
+
+
+def main(
+    only: Annotated[list[str] | None, typer.Option(help="an instance; repeatable")] = None,
+    output: Annotated[Path, typer.Option(help="folder for offloading.json and .md")] = RESULTS,
+) -> None:
+    """Simulates, and writes offloading.json and offloading.md after each instance."""
+    file = output / "offloading.json"
+    rows: list[dict[str, Any]] = json.loads(file.read_text())["rows"] if file.exists() else []
+    for name in only or INSTANCES:
+        shares = [
+            share for share in SHARES if not any((name, share) == (row["instance"], row["share"]) for row in rows)
+        ]
+        if shares:
+            rows = sorted([*rows, *compared(name, shares)], key=lambda row: (row["instance"], -row["share"]))
+            document = {"provenance": provenance(gpu=False), "rows": rows}
+            file.write_text(json.dumps(document, indent=1) + "\n")
+            (output / "offloading.md").write_text(markdown(document))
+
+
+def compared(name: str, shares: list[float]) -> list[dict[str, Any]]:
+    """Chooses by each way at each budget. Times are what is added to a step that recomputes and copies nothing."""
+    graph = Corpus.open().graph(name)
+    clock = StepClock.of(graph, DEVICE)
+    all_away = simulated(clock, offloaded(graph, graph.names))
+    rows: list[dict[str, Any]] = []
+    for share in shares:
+        model = MemoryBudget(share, estimator=f"roofline:device={DEVICE}", offload=DEVICE)
+        problem = model.pose(graph)
+        found = remat.choose(graph, model)
+        alone = remat.solve(replace(problem, offload=None), "lagrangian", throw=False).plan
+        assert found.plan is not None
+        ours, modules = simulated(clock, found.plan), by_module(graph, clock, problem.budget_bytes or 0)
+        rows.append(
+            {
+                "instance": name,
+                "share": share,
+                "budget_bytes": problem.budget_bytes,
+                "compute_ns": clock.compute_ns,
+                "ours_ns": ours.added_ns,
+                "bound_ns": found.bound,
+                "ours_host_bytes": ours.host_bytes,
+                "ours_exposed_ns": ours.exposed_ns,
+                "recompute_ns": None if alone is None else simulated(clock, alone).added_ns,
+                "module_ns": None if modules is None else modules.added_ns,
+                "everything_ns": all_away.added_ns,
+                "everything_saved_bytes": all_away.saved_bytes,
+                "seconds": round(found.solve_time_s, 1),
+            }
+        )
+        console.print(rows[-1], markup=False)
+    return rows
+
+
+def offloaded(graph: Graph, names: tuple[str, ...]) -> Plan:
+    """Recomputes only what takes no time, and offloads what may be of the values `names`."""
+    plan = remat.solve(RecomputeTime(f"roofline:device={DEVICE}").pose(graph)).plan
+    assert plan is not None
+    saved = Choice.from_plan(graph, plan).saved
+    return Choice.from_saved(graph, saved, saved & np.isin(graph.names, names) & ~cannot_offload(graph).mask).plan(
+        graph
+    )
+
+
+def by_module(graph: Graph, clock: StepClock, budget_bytes: int) -> OffloadTimeline | None:
+    """Offloads the first modules whole, as many as it takes; None if all are not enough."""
+    blocks = [re.split(r"(?<=\\.\\d)(?=\\.)|(?<=\\.\\d\\d)(?=\\.)", module)[0] for module in graph.modules]
+    order = list(dict.fromkeys(blocks))
+    fewest, most = 0, len(order)
+
+    def first(count: int) -> OffloadTimeline:
+        chosen = set(order[:count])
+        names = tuple(name for name, block in zip(graph.names, blocks, strict=True) if block in chosen)
+        return simulated(clock, offloaded(graph, names))
+
+    if first(most).saved_bytes > budget_bytes:
+        return None
+    while fewest < most:
+        count = (fewest + most) // 2
+        fewest, most = (fewest, count) if first(count).saved_bytes <= budget_bytes else (count + 1, most)
+    return first(most)
+
+
+def markdown(document: dict[str, Any]) -> str:
+    """Makes the page for people who read the repository."""
+    rows = document["rows"]
+    ways = ("recompute_ns", "module_ns", "everything_ns")
+    gaps = [(row["ours_ns"] - row["bound_ns"]) / (row["compute_ns"] + row["ours_ns"]) for row in rows]
+    fitting = [row for row in rows if row["everything_saved_bytes"] <= row["budget_bytes"]]
+    never_above = all(row["ours_ns"] <= row[way] for row in rows for way in ways[:2] if row[way] is not None) and all(
+        row["ours_ns"] <= row["everything_ns"] for row in fitting
+    )
+    less = [1 - row["ours_ns"] / row["recompute_ns"] for row in rows if row["recompute_ns"]]
+    return page(
+        "Offloading on the sheet of an H100",
+        f"{cited(document['provenance'], 'experiments.bench.offloading')}. Simulated by one timeline for all ways, on "
+        "the figures of a data sheet: nothing here was measured. Times are what a plan adds to a step that neither "
+        "recomputes nor copies; the budget is of what is saved on the device, as a share of PyTorch's default.",
+        bullets(
+            [
+                f"ours is {'never' if never_above else 'SOMETIMES'} above another way within the budget, in "
+                f"{len(rows)} rows of {len({row['instance'] for row in rows})} models",
+                f"what is added is less than by recomputing alone by {statistics.median(less):.0%} in the median, "
+                f"by {min(less):.0%} to {max(less):.0%}",
+                f"above the bound by {statistics.median(gaps):.1%} of the step in the median, {max(gaps):.1%} at most",
+                f"offloading everything fits the budget in {len(fitting)} rows",
+            ]
+        ),
+        section(
+            "All rows, in ms",
+            table(
+                [
+                    "instance",
+                    "share",
+                    "compute",
+                    "ours",
+                    "at least",
+                    "recompute only",
+                    "first modules",
+                    "everything",
+                    "on the host (GiB)",
+                    "seconds",
+                ],
+                [
+                    [
+                        row["instance"],
+                        f"{row['share']:.1f}",
+                        *(
+                            "does not fit" if row[key] is None else f"{row[key] / 1e6:.1f}"
+                            for key in ("compute_ns", "ours_ns", "bound_ns", *ways[:2])
+                        ),
+                        f"{row['everything_ns'] / 1e6:.1f}" + ("" if row in fitting else " (does not fit)"),
+                        f"{row['ours_host_bytes'] / 2**30:.1f}",
+                        row["seconds"],
+                    ]
+                    for row in rows
+                ],
+            ),
+        ),
+    )
+
+
+if __name__ == "__main__":
+    typer.run(main)

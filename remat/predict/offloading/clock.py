@@ -1,0 +1,137 @@
+"""Says how long each part of a training step takes on a device, whatever the plan: see `remat.predict.offloading`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from remat.answer.choice import Choice
+from remat.answer.plan import Plan
+from remat.answer.plan_facts import no_recompute_saved
+from remat.errors import InvalidOption, InvalidPlan
+from remat.facts.columns import IntArray
+from remat.facts.graph import Graph, Region, checked_graph
+from remat.predict.kernels import kernels
+from remat.predict.memory.storages import Storages
+from remat.predict.time.device import DeviceProfile
+from remat.predict.time.known_devices import find_device
+from remat.predict.time.modelled_step import modelled_time
+from remat.predict.time.roofline import Roofline
+from remat.problem.demands import unpriced
+from remat.proof.budget import least_bytes
+from remat.proof.certify import check_plan
+
+
+@dataclass(frozen=True, eq=False)
+class StepClock:
+    """The times of a step of n values on a device, in whole nanoseconds. No plan is in them.
+
+    Attributes:
+        graph: the joint graph.
+        device: with a link to the host.
+        forward_ns, backward_ns: (n,) of each kernel, at the last value that it computes; the backward pass's at the
+            last one that depends on a gradient. 0 elsewhere.
+        again_ns: (n,) of computing a value once more, by the roofline model.
+        copy_ns: (n,) of copying the value's storage to the host, or back.
+        written_ns: (n,) when the forward pass has written the value.
+        facts: what a simulation of memory knows about the graph.
+    """
+
+    graph: Graph
+    device: DeviceProfile
+    forward_ns: IntArray
+    backward_ns: IntArray
+    again_ns: IntArray
+    copy_ns: IntArray
+    written_ns: IntArray
+    facts: Storages
+
+    @classmethod
+    def of(cls, graph: Graph, device: str | Path | DeviceProfile) -> StepClock:
+        """Models the times of a graph on a device.
+
+        Args:
+            graph: the joint graph; its kernels are predicted as those of a GPU.
+            device: a known name, a file, "here", or a profile.
+
+        Raises:
+            InvalidOption: the device has no link to a host.
+            UnknownName: there is no such device.
+            Infeasible: the graph has no plan.
+        """
+        profile = linked(device)
+        found = kernels(graph, _plain_plan(checked_graph(graph)), backend="triton")
+        times = modelled_time(graph, found, profile).kernels
+        n, facts = len(graph), Storages.of(graph)
+        per_pass, written_at = np.zeros((2, n), np.int64), np.arange(n)
+        always = (graph.region == Region.FORWARD) & facts.computed, facts.live  # whatever the plan
+        carried = [0, 0]
+        for kernel, time in zip(found, times, strict=True):
+            which = int(kernel.backward)
+            if which and kernel.values and (graph.region[list(kernel.values)] == Region.FORWARD).all():
+                continue  # it recomputes what the graph's annotations demand, which has its own price
+            carried[which] += round(time.ns)
+            if own := [v for v in kernel.values if always[which][v]]:  # a copy into another layout computes nothing
+                per_pass[which, own[-1]] += carried[which]
+                carried[which] = 0
+                if not which:
+                    written_at[own] = own[-1]
+        return cls(
+            graph,
+            profile,
+            per_pass[0],
+            per_pass[1],
+            np.where(graph.region == Region.FORWARD, Roofline(profile).recompute_cost(graph), 0),
+            copy_ns(graph, profile),
+            per_pass[0].cumsum()[written_at],
+            facts,
+        )
+
+    @property
+    def forward_end_ns(self) -> int:
+        """When the last kernel of the forward pass has run."""
+        return int(self.forward_ns.sum())
+
+    @property
+    def compute_ns(self) -> int:
+        """All kernels of both passes, if nothing runs twice and nothing is copied."""
+        return self.forward_end_ns + int(self.backward_ns.sum())
+
+
+def copy_ns(graph: Graph, device: DeviceProfile) -> IntArray:
+    """(n,) how long copying the storage of each value to the host takes, or back, in whole nanoseconds.
+
+    Args:
+        graph: the joint graph.
+        device: with a link to the host.
+    """
+    return np.ceil(1e9 * graph.storage_bytes / device.host_bytes_per_s + device.host_latency_ns).astype(np.int64)
+
+
+def _plain_plan(graph: Graph) -> Plan:
+    """A plan under which nothing runs twice; or if that is not legal, the one that saves the fewest bytes."""
+    saved = no_recompute_saved(graph) & ~graph.cannot_save.mask & ~graph.must_recompute
+    plan = Choice.from_saved(graph, saved).plan(graph)
+    try:
+        check_plan(unpriced(graph), plan)
+    except InvalidPlan:
+        plan = least_bytes(unpriced(graph)).choice.plan(unpriced(graph))
+    return plan
+
+
+def linked(device: str | Path | DeviceProfile) -> DeviceProfile:
+    """Finds the profile of a device that has a host to copy to.
+
+    Raises:
+        InvalidOption: it has none.
+        UnknownName: there is no such device.
+    """
+    profile = find_device(device)
+    if not profile.host_bytes_per_s:
+        raise InvalidOption(
+            f'device "{profile.name}" has no link to a host (DeviceProfile.host_bytes_per_s is 0), so that nothing can '
+            f"be offloaded from it; name a GPU, such as 'h100'"
+        )
+    return profile

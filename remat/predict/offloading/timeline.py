@@ -1,0 +1,329 @@
+"""Simulates kernels and copies side by side, over both passes: see `remat.predict.offloading` for the model."""
+
+# pandas ships partial types.
+# pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from remat.answer.choice import Choice
+from remat.answer.plan import Plan, checked_plan
+from remat.errors import InvalidOption
+from remat.facts.columns import BoolArray, IntArray, frozen
+from remat.facts.graph import Graph
+from remat.predict.memory import Simulator
+from remat.predict.memory.order import Order
+from remat.predict.offloading.clock import StepClock
+from remat.predict.time.device import DeviceProfile
+from remat.problem.demands import unpriced
+from remat.proof.certify import check_plan
+from remat.words import human_bytes
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.figure import Figure
+
+
+@dataclass(frozen=True, eq=False)
+class Copies:
+    """The k copies of one direction, in the order in which they run.
+
+    Attributes:
+        values: (k,) positions in the graph of what is copied.
+        start_ns, end_ns: (k,) from when to when, since the step began.
+    """
+
+    values: IntArray
+    start_ns: IntArray
+    end_ns: IntArray
+
+
+@dataclass(frozen=True, eq=False)
+class OffloadTimeline:
+    """A training step under a plan that offloads: T steps of compute, and copies beside them.
+
+    Attributes:
+        names: the value that each step computes.
+        backward: (T,) the step belongs to the backward pass.
+        start_ns, end_ns: (T,) from when to when it runs, since the training step began; values of one kernel run at
+            once, with the last of them.
+        device_bytes: (T,) alive on the device while the step runs, what it reads and writes included; inputs and
+            parameters are not counted (`remat.predict.memory`).
+        out, back: the copies to the host, and those back.
+        saved_bytes, host_bytes: kept on the device, and on the host, between the two passes.
+        forward_ns: when the forward pass is over, its copies included.
+        ns: when all is over.
+        recomputed_ns: compute that the plan adds.
+        exposed_ns: what the copies add to the compute.
+    """
+
+    names: tuple[str, ...]
+    backward: BoolArray
+    start_ns: IntArray
+    end_ns: IntArray
+    device_bytes: IntArray
+    out: Copies
+    back: Copies
+    saved_bytes: int
+    host_bytes: int
+    forward_ns: int
+    ns: int
+    recomputed_ns: int
+    exposed_ns: int
+
+    @property
+    def copied_ns(self) -> int:
+        """All copies, hidden or not."""
+        return sum(int((copies.end_ns - copies.start_ns).sum()) for copies in (self.out, self.back))
+
+    @property
+    def hidden_ns(self) -> int:
+        """What copies run behind compute, or behind each other."""
+        return self.copied_ns - self.exposed_ns
+
+    @property
+    def added_ns(self) -> int:
+        """What the plan adds to a step in which nothing runs twice and nothing is copied."""
+        return self.recomputed_ns + self.exposed_ns
+
+    @property
+    def peak_bytes(self) -> int:
+        """The most bytes that are alive on the device at once."""
+        return int(self.device_bytes.max(initial=0))
+
+    def __str__(self) -> str:
+        ms = {what: f"{ns / 1e6:.4g} ms" for what, ns in vars(self).items() if what.endswith("ns") and not np.ndim(ns)}
+        return (
+            f"{ms['ns']}: {ms['recomputed_ns']} of it recompute, {ms['exposed_ns']} wait for copies\n"
+            f"{len(self.out.values)} values, {human_bytes(self.host_bytes)}, wait on the host: their copies take "
+            f"{self.copied_ns / 1e6:.4g} ms, {self.hidden_ns / 1e6:.4g} ms hidden\n"
+            f"{human_bytes(self.saved_bytes)} saved on the device, which holds {human_bytes(self.peak_bytes)} at most"
+        )
+
+    def as_frame(self) -> pd.DataFrame:
+        """Returns a row for each step of compute: name, backward, start_ns, end_ns, device_bytes."""
+        import pandas as pd
+
+        columns = ("backward", "start_ns", "end_ns", "device_bytes")
+        return pd.DataFrame({"name": self.names, **{column: getattr(self, column) for column in columns}})
+
+    def show(self, path: str | Path | None = None) -> Figure:
+        """Draws compute, copies out and copies in over time, and what the device holds.
+
+        Args:
+            path: writes the picture there, in the format of the suffix: .svg, .png, .pdf.
+
+        Raises:
+            NotInstalled: matplotlib is missing.
+            InvalidOption: matplotlib knows no format of that suffix.
+        """
+        from remat.predict.offloading.timeline_plot import draw
+
+        return draw(self, path)
+
+
+def offload_timeline(
+    graph: Graph, plan: Plan, device: str | Path | DeviceProfile, *, prefetch_ns: int | None = None
+) -> OffloadTimeline:
+    """Simulates a training step under a plan that keeps values on the host, on one device.
+
+    Args:
+        graph: the joint graph.
+        plan: a legal plan for it; it may offload.
+        device: a known name such as "h100", a file, "here", or a profile; with a link to the host.
+        prefetch_ns: how long before a kernel the copies that it needs may begin, by the compute between; None for the
+            whole backward pass.
+
+    Raises:
+        InvalidPlan: the plan names unknown values, is not legal, or was made for another graph.
+        InvalidOption: the device has no link to a host; or the prefetch distance is negative.
+        UnknownName: there is no such device.
+    """
+    if prefetch_ns is not None and prefetch_ns < 0:
+        raise InvalidOption(f"prefetch_ns must not be negative, got {prefetch_ns!r}")
+    return simulated(StepClock.of(graph, device), plan, prefetch_ns)
+
+
+def simulated(clock: StepClock, plan: Plan, prefetch_ns: int | None = None) -> OffloadTimeline:
+    """Simulates one of many plans of a graph, whose times are known: see `offload_timeline`."""
+    graph = clock.graph
+    checked_plan(plan).check_made_for(graph)
+    check_plan(unpriced(graph, offload=True), plan)
+    choice = Choice.from_plan(graph, plan, offload=True)
+    return Simulated.of(clock, choice.saved, choice.offloaded, prefetch_ns).timeline
+
+
+@dataclass(frozen=True, eq=False)
+class Simulated:
+    """A timeline, and what delayed it most.
+
+    No plan takes less time than the delays that these two name, wherever they come from
+    (`remat.improve.offload_search`).
+
+    Attributes:
+        timeline: the result.
+        late_out_ns: the copies of all that is written from this time on have to run after it, and the forward pass
+            ends with the last of them; None if it ends with its last kernel.
+        late_in_at: the copies of all that the backward pass needs up to this position of the graph have to run before
+            its compute from there on; None if no copy delays the end of the step.
+    """
+
+    timeline: OffloadTimeline
+    late_out_ns: int | None
+    late_in_at: int | None
+
+    @classmethod
+    def of(cls, clock: StepClock, saved: BoolArray, offloaded: BoolArray, prefetch_ns: int | None = None) -> Simulated:
+        """Simulates a plan.
+
+        Args:
+            clock: the times of the graph's parts.
+            saved: (n,) what is saved, on the device or the host.
+            offloaded: (n,) what of it is on the host.
+            prefetch_ns: see `offload_timeline`.
+        """
+        graph, facts = clock.graph, clock.facts
+        order = Order.of(facts, saved)
+        away = np.flatnonzero(offloaded & order.saved)
+        out = _copies_out(clock, away)
+        forward_ns = max(clock.forward_end_ns, int(out.end_ns.max(initial=0)))
+        backward = order.backward
+        took = np.where(facts.live[backward], clock.backward_ns[backward], clock.again_ns[backward])
+        needed = _needed_at(graph, order)[away] - len(order.forward)
+        reload = _Reload.of(took, needed, clock.copy_ns[away], prefetch_ns)
+        back = Copies(away[reload.order], forward_ns + reload.start_ns, forward_ns + reload.end_ns)
+        start = np.concatenate([_starts(clock.forward_ns[order.forward]), forward_ns + reload.step_ns[:-1]])
+        duration = np.concatenate([clock.forward_ns[order.forward], took])
+        ns = forward_ns + int(reload.step_ns[-1])
+        recomputed = int(clock.again_ns[order.recomputed].sum())
+        base = Simulator(graph).timeline(saved)
+        leaves, returns = _absence(graph, order, out, back, start, start + duration)
+        # A storage of which a view, too, is kept on the device never leaves it.
+        alone = ~np.isin(graph.base[out.values], graph.base[order.saved & ~offloaded])
+        size = np.where(alone, graph.storage_bytes[out.values], 0)
+        change = np.zeros(len(start) + 1, np.int64)
+        np.subtract.at(change, leaves, size)
+        np.add.at(change, returns, size)
+        idle = np.flatnonzero(out.start_ns == clock.written_ns[out.values])
+        line = OffloadTimeline(
+            names=base.names,
+            backward=base.backward,
+            start_ns=frozen(start),
+            end_ns=frozen(start + duration),
+            device_bytes=frozen(base.during_bytes + change[:-1].cumsum()),
+            out=out,
+            back=back,
+            saved_bytes=base.saved_bytes - int(size.sum()),
+            host_bytes=int(graph.storage_bytes[away].sum()),
+            forward_ns=forward_ns,
+            ns=ns,
+            recomputed_ns=recomputed,
+            exposed_ns=ns - clock.compute_ns - recomputed,
+        )
+        return cls(
+            line,
+            int(clock.written_ns[out.values[idle[-1]]]) if forward_ns > clock.forward_end_ns else None,
+            _position(facts.live, facts.turn, backward, reload.latest),
+        )
+
+
+def _copies_out(clock: StepClock, values: IntArray) -> Copies:
+    """Runs copies one after the other, each when its value is written or later."""
+    order = values[np.lexsort((values, clock.written_ns[values]))]
+    took, ready = clock.copy_ns[order], clock.written_ns[order]
+    before = _starts(took)
+    start = np.maximum.accumulate(ready - before) + before if len(order) else before
+    return Copies(frozen(order), frozen(start), frozen(start + took))
+
+
+@dataclass(frozen=True, eq=False)
+class _Reload:
+    """The backward pass: steps that wait for copies.
+
+    Attributes:
+        order: (k,) of the copies.
+        start_ns, end_ns: (k,) of each, as late as delays nothing.
+        step_ns: (T + 1,) when each step begins; and when all is over.
+        latest: the step whose wait counts to the end; None if none does.
+    """
+
+    order: IntArray
+    start_ns: IntArray
+    end_ns: IntArray
+    step_ns: IntArray
+    latest: int | None
+
+    @classmethod
+    def of(cls, took: IntArray, needed: IntArray, copy_ns: IntArray, prefetch_ns: int | None) -> _Reload:
+        order = np.argsort(needed, kind="stable")
+        before = np.append(0, took.cumsum())  # the end is a step, too
+        waits: list[int] = []  # steps that wait, and how late everything is from there on
+        late: list[int] = []
+        end = 0
+        for i in order.tolist():
+            step, issued = int(needed[i]), 0
+            if prefetch_ns is not None:
+                at = int((before < before[step] - prefetch_ns).sum())
+                known = bisect_right(waits, at)
+                issued = int(before[at]) + (late[known - 1] if known else 0)
+            end = max(end, issued) + int(copy_ns[i])
+            delay = end - int(before[step])
+            if delay > (late[-1] if late else 0):
+                waits.append(step)
+                late.append(delay)
+        delays = np.zeros(len(before), np.int64)
+        delays[waits] = late
+        step_ns = before + np.maximum.accumulate(delays)
+        last, ends = None, np.zeros(len(order), np.int64)
+        for place in range(len(order) - 1, -1, -1):
+            due = int(step_ns[needed[order[place]]])
+            last = due if last is None else min(due, last)
+            ends[place] = last
+            last -= int(copy_ns[order[place]])
+        return cls(order, ends - copy_ns[order], ends, step_ns, waits[-1] if waits else None)
+
+
+def _needed_at(graph: Graph, order: Order) -> IntArray:
+    """(n,) the first step of the backward pass that reads a value, over both passes; its end if it is returned."""
+    steps = len(order.forward) + len(order.backward)
+    needed = np.full(len(graph), steps)
+    at = order.backward_at[graph.consumers]
+    read = at >= 0
+    np.minimum.at(needed, graph.producers[read], at[read])
+    return needed
+
+
+def _absence(
+    graph: Graph, order: Order, out: Copies, back: Copies, start: IntArray, end: IntArray
+) -> tuple[IntArray, IntArray]:
+    """(k,) the first step at which each copied value is not on the device, and (k,) the first at which it is again."""
+    n = len(graph)
+    read_until = np.zeros(n, np.int64)
+    at = order.forward_at[graph.consumers]
+    read = at >= 0
+    np.maximum.at(read_until, graph.base[graph.producers[read]], end[at[read]])
+    free_ns = np.maximum(out.end_ns, read_until[graph.base[out.values]])
+    returned_ns = np.zeros(n, np.int64)
+    returned_ns[back.values] = back.start_ns
+    leaves = np.searchsorted(start, free_ns, side="left")
+    returns = np.searchsorted(end, returned_ns[out.values], side="right")
+    return leaves, np.maximum(leaves, returns)
+
+
+def _position(live: BoolArray, turn: int, backward: IntArray, step: int | None) -> int | None:
+    """The position of the graph at which a step of the backward pass is asked for."""
+    if step is None:
+        return None
+    own = np.flatnonzero(live[backward[step:]] | (backward[step:] >= turn))
+    return int(backward[step + own[0]]) if len(own) else len(live)
+
+
+def _starts(took: IntArray) -> IntArray:
+    """When each of some things in a row begins."""
+    return took.cumsum() - took

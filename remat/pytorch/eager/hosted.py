@@ -1,0 +1,83 @@
+"""What waits on the host between the two runs of a checkpointed region.
+
+Torch keeps what a policy has it keep in a store of its own, which no hook on saved tensors sees. So what is offloaded
+is kept here: a mode below torch's copies the results of some operators to the host when they run, and back where they
+would run again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Mapping
+from itertools import count
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from remat.pytorch.seam.torch_names import TorchDispatchMode, never_asked_about, tree_flatten, tree_unflatten
+
+
+class Hosted:
+    """What one checkpointed call has on the host.
+
+    Args:
+        results: position of an operator in the region -> which of its results are offloaded. Its others are kept.
+        kept: positions of the operators whose results torch keeps: they do not run again.
+    """
+
+    def __init__(self, results: Mapping[int, Container[int]], kept: Container[int]) -> None:
+        self._results, self._kept = results, kept
+        self._held: dict[int, tuple[list[tuple[Any, torch.device | None]], Any]] = {}
+
+    def forward(self) -> TorchDispatchMode:
+        """A mode that copies to the host, for the forward pass."""
+        return _Mode(self)
+
+    def again(self) -> TorchDispatchMode:
+        """A mode that copies back, for a recomputation."""
+        return _Mode(self, self._kept)
+
+    def result(self, position: int, func: Any, args: Any, kwargs: Any) -> Any:
+        """Runs an operator, or brings back what it returned in the forward pass."""
+        if position in self._held:
+            leaves, structure = self._held[position]
+            return tree_unflatten([_back(leaf, device) for leaf, device in leaves], structure)
+        result = func(*args, **kwargs)
+        if position in self._results:
+            leaves, structure = tree_flatten(result)
+            hosted = self._results[position]
+            self._held[position] = [_away(leaf, i in hosted) for i, leaf in enumerate(leaves)], structure
+        return result
+
+
+class _Mode(TorchDispatchMode):
+    supports_higher_order_operators = True
+
+    def __init__(self, hosted: Hosted, skipped: Container[int] = ()) -> None:
+        super().__init__()  # pyright: ignore[reportUnknownMemberType]  # an argument without a type
+        self._hosted = hosted
+        self._positions = (position for position in count() if position not in skipped)
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        del types
+        if func in never_asked_about:
+            return func(*args, **(kwargs or {}))
+        return self._hosted.result(next(self._positions), func, args, kwargs or {})
+
+
+def _away(leaf: Any, hosted: bool) -> tuple[Any, torch.device | None]:
+    """What is held of a result, and where it came from if that is a copy: in memory that a GPU copies from quickly."""
+    if not isinstance(leaf, Tensor):
+        return leaf, None
+    if not hosted:
+        return leaf.detach(), None
+    held = torch.empty_like(leaf, device="cpu", pin_memory=leaf.is_cuda)
+    return held.copy_(leaf, non_blocking=True), leaf.device
+
+
+def _back(held: Any, device: torch.device | None) -> Any:
+    if device is None:
+        return held.detach() if isinstance(held, Tensor) else held
+    return torch.empty_like(held, device=device, pin_memory=False).copy_(held, non_blocking=True)

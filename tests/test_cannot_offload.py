@@ -1,0 +1,117 @@
+"""What can be offloaded: never what torch refuses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch._functorch._activation_offloading.activation_offloading import can_offload
+
+from experiments.models.cases import CASES
+from experiments.models.model_case import ModelCase
+from remat import Corpus, Graph, GraphBuilder, cannot_offload, capture
+from remat.pytorch.read.capture import visit_joint_graphs
+from remat.pytorch.read.extract import extract
+
+OURS_ALONE = {"an input's memory, which the caller holds", "memory of an output, which the caller holds"}
+"""Where torch would offload, and the device would hold the memory all the same."""
+
+
+def reasons(graph: Graph) -> dict[str, str | None]:
+    bans = cannot_offload(graph)
+    return {name: bans.reason(i) for i, name in enumerate(graph.names)}
+
+
+def beside_torch(model: Callable[..., Any], *args: Any, **kwargs: Any) -> list[tuple[str, str | None, bool]]:
+    """Of each value that could be saved: its name, our reason, and whether torch takes it."""
+    found: list[tuple[str, str | None, bool]] = []
+
+    def visit(joint_graph: Any, node_info: Any, num_fwd_outputs: int) -> None:
+        graph = extract(joint_graph, node_info, num_fwd_outputs)
+        ours = reasons(graph)
+        outputs = joint_graph.output_node().args[0][:num_fwd_outputs]
+        *nodes, _ = joint_graph.nodes
+        for i, node in enumerate(nodes):
+            if not (graph.in_tangents[i] or graph.cannot_save.mask[i]):
+                theirs = can_offload(node, set(nodes), set(outputs), node_info.static_lifetime_input_nodes)
+                found.append((node.name, ours[node.name], theirs))
+
+    visit_joint_graphs(visit, model, *args, **kwargs)
+    return found
+
+
+@pytest.mark.parametrize("case", [pytest.param(case, id=name) for name, case in CASES.items()])
+def test_what_can_be_offloaded_torch_takes(case: ModelCase) -> None:
+    torch.manual_seed(0)
+    found = beside_torch(case.build(), *case.inputs())
+    for name, ours, theirs in found:
+        assert theirs or ours, f"torch refuses {name}"
+        if theirs and ours:
+            assert ours in OURS_ALONE or ours.startswith(("a view", "no tensor")), f"{name}: {ours}"
+
+
+def test_what_is_not_contiguous_is_read_from_the_strides(tmp_path: Path) -> None:
+    images = torch.randn(2, 3, 8, 8, requires_grad=True).to(memory_format=torch.channels_last)
+    graph = capture(lambda x: x.exp().tanh().contiguous().exp().sum(), images)
+    strided = [name for name, flag in zip(graph.names, graph.noncontiguous, strict=True) if flag]
+    assert {"exp", "tanh"} <= set(strided)
+    assert "clone" not in strided
+    assert reasons(graph)["exp"] == "not contiguous, so torch does not offload it"
+    assert reasons(graph)["clone"] is None
+    graph.save(tmp_path / "graph.json")
+    assert Graph.load(tmp_path / "graph.json").noncontiguous.tolist() == graph.noncontiguous.tolist()
+
+
+def test_strides_of_symbolic_sizes_are_read_and_guarded_by_nothing() -> None:
+    class Turned(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return (x.t().exp().tanh() + x.exp().tanh().t()).sum()
+
+    x = torch.randn(5, 7, requires_grad=True)
+    torch._dynamo.mark_dynamic(x, 0)
+    graph = capture(Turned(), x)
+    assert any(dtype == "symint" for dtype in graph.dtypes)
+    assert graph.noncontiguous.any()
+
+
+def test_a_file_that_does_not_say_takes_values_for_contiguous(tmp_path: Path) -> None:
+    graph = Corpus.open().graph("small-dropout-mlp")
+    assert not graph.noncontiguous.any()
+    graph.save(tmp_path / "graph.json")
+    assert "noncontiguous" not in (tmp_path / "graph.json").read_text()
+
+
+def test_each_reason_is_told() -> None:
+    g = GraphBuilder()
+    x, w, size = g.input("x", bytes=4), g.input("w", bytes=4, parameter=True), g.input("s", bytes=8, dtype="symint")
+    view = g.op("view", x, view=True, name="view of an input")
+    y = g.op("mm", view, w, size, name="y", bytes=4)
+    g.op("view", y, view=True, name="view")
+    double = g.op("add", size, size, name="double", bytes=8, dtype="symint")
+    several = g.op("several", y, double, name="tuple", bytes=0, cannot_save="a tuple")
+    g.op("getitem", several, name="element", bytes=4)
+    out = g.op("exp", y, name="out", bytes=4)
+    returned = g.op("view", out, name="returned", view=True)
+    g.output(returned)
+    dy = g.tangent("dy", bytes=4)
+    g.gradient(g.op("mul", dy, y, out, view, "view", "element", double, name="dx"))
+    holder = "which the caller holds"
+    assert reasons(g.build()) == {
+        "x": f"an input's memory, {holder}",
+        "w": f"an input's memory, {holder}",
+        "s": f"an input's memory, {holder}",
+        "view of an input": f"an input's memory, {holder}",
+        "y": None,
+        "view": "a view: what owns its memory can be",
+        "double": "no tensor with a size",
+        "tuple": "a tuple",
+        "element": "an element of a tuple, which torch does not offload",
+        "out": f"memory of an output, {holder}",
+        "returned": f"memory of an output, {holder}",
+        "dy": "only the backward pass computes it",
+        "dx": "only the backward pass computes it",
+    }

@@ -1,0 +1,252 @@
+"""Copies to the host beside kernels: the simulated timeline of a step, and the search for what to offload."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import product
+
+import numpy as np
+import pytest
+import torch
+from depth import drawn
+from helpers import every_plan
+from hypothesis import given
+from hypothesis import strategies as st
+
+from costmodels import ByteTraffic, MemoryBudget
+from remat import (
+    Choice,
+    Corpus,
+    Graph,
+    GraphBuilder,
+    Infeasible,
+    InvalidOption,
+    Plan,
+    Problem,
+    UnsupportedProblem,
+    check_plan,
+    choose,
+    compile,
+    frontier,
+)
+from remat.improve.offload_search import Delays, fit_offload
+from remat.predict.offloading import OffloadTimeline, StepClock, offload_timeline
+from remat.predict.offloading.timeline import Simulated
+from remat.predict.time import DeviceProfile
+from remat.testing import graphs
+
+TOY = DeviceProfile("toy", {"float32": 1e9}, 1e9, 1000.0, source="made up", host_bytes_per_s=1e8, host_latency_ns=50.0)
+"""A byte takes a nanosecond to read or write, and ten to copy."""
+
+
+def two_calls() -> Graph:
+    """x -> a -> b -> the loss, with calls of libraries alone; the backward pass reads b, then a."""
+    g = GraphBuilder()
+    x = g.input("x", bytes=100)
+    a = g.op("mm", x, name="a", bytes=100, compute_bound=True)
+    b = g.op("mm", a, name="b", bytes=100, compute_bound=True)
+    g.output(g.op("sum", b, name="loss", bytes=4, fusible=False))
+    db = g.op("mm", g.tangent("dloss", bytes=4), b, name="db", bytes=100, compute_bound=True)
+    g.gradient(g.op("mm", db, a, name="da", bytes=100, compute_bound=True))
+    return g.build()
+
+
+def check_consistent(line: OffloadTimeline, clock: StepClock) -> None:
+    """What holds of any timeline: nothing runs twice at once, and nothing before what it waits for."""
+    for start, end in ((line.start_ns, line.end_ns), *((c.start_ns, c.end_ns) for c in (line.out, line.back))):
+        assert (start <= end).all()
+        assert (start[1:] >= end[:-1]).all()
+    assert (line.out.start_ns >= clock.written_ns[line.out.values]).all()
+    assert line.forward_ns == max(clock.forward_end_ns, line.out.end_ns.max(initial=0))
+    assert (line.back.start_ns >= line.forward_ns).all()
+    place = {name: step for step, name in enumerate(line.names) if line.backward[step]}
+    reads = {v: [w for u, w in zip(*uses(clock.graph), strict=True) if u == v] for v in line.back.values.tolist()}
+    for v, end in zip(line.back.values.tolist(), line.back.end_ns.tolist(), strict=True):
+        readers = [place[clock.graph.names[w]] for w in reads[v] if clock.graph.names[w] in place]
+        assert all(line.start_ns[step] >= end for step in readers)
+    assert 0 <= line.exposed_ns <= line.copied_ns
+    assert line.ns == clock.compute_ns + line.recomputed_ns + line.exposed_ns
+    assert line.ns == max(line.forward_ns, line.end_ns.max(initial=0), line.back.end_ns.max(initial=0))
+    assert (line.device_bytes >= 0).all()
+
+
+def legal(problem: Problem) -> list[Choice]:
+    """All plans that offload nothing, whatever they save."""
+    plans = every_plan(replace(problem, budget_bytes=None, offload=None))
+    return [
+        Choice(*(np.isin(np.arange(len(problem)), list(which)) for which in (p.saved, p.recomputed))) for p in plans
+    ]
+
+
+def uses(graph: Graph) -> tuple[list[int], list[int]]:
+    return graph.producers.tolist(), graph.consumers.tolist()
+
+
+def test_a_timeline_by_hand() -> None:
+    """Each matrix product reads and writes: a 200 ns (and 1,000 until it has run), b as long, the sum 104 ns."""
+    graph = two_calls()
+    plain = offload_timeline(graph, Plan(("a", "b"), ()), TOY)
+    assert (plain.forward_ns, plain.exposed_ns, plain.recomputed_ns) == (3504, 0, 0)
+    assert plain.ns == 3504 + 1204 + 1300
+    away = offload_timeline(graph, Plan(("a", "b"), (), offloaded=("a",)), TOY)
+    assert away.out.start_ns.tolist() == [1200]  # written; 100 bytes take 1,000 ns, and 50
+    assert away.out.end_ns.tolist() == [2250]
+    assert away.back.end_ns.tolist() == [3504 + 1204]  # as late as delays nothing
+    assert (away.exposed_ns, away.hidden_ns, away.saved_bytes, away.host_bytes) == (0, 2100, 100, 100)
+    both = offload_timeline(graph, Plan(("a", "b"), (), offloaded=("a", "b")), TOY)
+    assert both.out.start_ns.tolist() == [1200, 2400]
+    assert both.forward_ns == 3504  # 2400 + 1050 is earlier
+    assert both.back.end_ns.tolist() == [3504 + 1050, 3504 + 1050 + 1204]
+    assert both.exposed_ns == 1050  # what reads b waits for its copy; that of a hides
+    assert plain.device_bytes.tolist() == [100, 200, 204, 304, 304]
+    assert both.device_bytes.tolist() == [100, 200, 104, 304, 304]  # a is away when the loss is computed
+
+
+def test_a_short_prefetch_distance_exposes_more() -> None:
+    plan = Plan(("a", "b"), (), offloaded=("a",))
+    assert offload_timeline(two_calls(), plan, TOY, prefetch_ns=1204).exposed_ns == 0
+    assert offload_timeline(two_calls(), plan, TOY, prefetch_ns=0).exposed_ns == 1050
+    with pytest.raises(InvalidOption, match="prefetch_ns must not be negative, got -1"):
+        offload_timeline(two_calls(), plan, TOY, prefetch_ns=-1)
+
+
+def test_a_device_without_a_host_is_refused() -> None:
+    graph = two_calls()
+    for ask in (
+        lambda: offload_timeline(graph, Plan(("a", "b"), ()), "cpu"),
+        lambda: frontier(graph, offload="cpu"),
+        lambda: MemoryBudget(0.5, offload="cpu"),
+        lambda: MemoryBudget(0.5, estimator="roofline:device=cpu", offload=True),
+    ):
+        with pytest.raises(InvalidOption, match=r"no link to a host .* name a GPU, such as 'h100'"):
+            ask()
+
+
+@pytest.mark.parametrize(
+    ("said", "message"),
+    [
+        ({"estimator": "flops", "offload": True}, "name one, such as 'h100', and an estimator in ns, got True and "),
+        ({"estimator": "flops", "offload": "h100"}, "and an estimator in ns, got 'h100'"),
+        ({"of": "peak", "offload": True}, 'MemoryBudget.offload is for of="saved"'),
+    ],
+)
+def test_budgets_that_cannot_offload_are_refused(said: dict[str, object], message: str) -> None:
+    with pytest.raises(InvalidOption, match=message):
+        MemoryBudget(0.5, **said)  # type: ignore[arg-type]
+
+
+@drawn(60)
+@given(graphs(max_values=10), st.data())
+def test_timelines_are_consistent_and_no_shorter_than_what_the_bound_counts(graph: Graph, data: st.DataObject) -> None:
+    clock = StepClock.of(graph, TOY)
+    problem = MemoryBudget(0.0, offload=TOY).pose(graph)
+    choice = data.draw(st.sampled_from(legal(problem)))
+    may = choice.saved & ~problem.offload.banned.mask  # type: ignore[union-attr]
+    flags = data.draw(st.lists(st.booleans(), min_size=len(problem), max_size=len(problem)))
+    saved, offloaded = graph.widened(choice.saved), graph.widened(may & np.array(flags))
+    prefetch = data.draw(st.one_of(st.none(), st.integers(0, 5000)))
+    seen = Simulated.of(clock, saved, offloaded, prefetch)
+    check_consistent(seen.timeline, clock)
+    assert seen.timeline.ns >= Simulated.of(clock, saved, offloaded).timeline.ns
+    line = seen.timeline
+    again = {name for name, later in zip(line.names, line.backward, strict=True) if later}
+    redone = np.isin(graph.names, list(again)) & ~graph.in_tangents
+    moved = np.isin(np.arange(len(graph)), line.out.values)
+    forward, backward = Delays.of(clock).seen(seen).of_plan(redone, moved)
+    assert forward.max() == line.forward_ns
+    assert backward.max() <= line.ns - line.forward_ns
+
+
+@drawn(25)
+@given(graphs(max_values=7), st.integers(0, 40))
+def test_no_plan_adds_less_than_the_bound(graph: Graph, budget: int) -> None:
+    clock = StepClock.of(graph, TOY)
+    model = MemoryBudget(0.0, estimator="roofline", offload=TOY)
+    problem = replace(model.pose(graph), budget_bytes=budget)
+    host = problem.offload
+    assert host is not None
+    least = None
+    for choice in legal(problem):
+        may = np.flatnonzero(choice.saved & ~host.banned.mask).tolist()
+        for away in product((False, True), repeat=len(may)):
+            offloaded = np.zeros(len(problem), np.bool_)
+            offloaded[may] = away
+            plan = Choice(choice.saved, choice.recomputed, offloaded)
+            if plan.saved_bytes(problem) > budget:
+                continue
+            again = np.zeros(len(graph), np.int64)
+            again[graph.plannable] = problem.recompute_cost
+            line = Simulated.of(
+                replace(clock, again_ns=again), graph.widened(plan.saved), graph.widened(offloaded)
+            ).timeline
+            least = line.added_ns if least is None else min(least, line.added_ns)
+    if least is None:
+        with pytest.raises(Infeasible):
+            fit_offload(problem, clock)
+        return
+    found = fit_offload(problem, clock)
+    assert found.plan is not None
+    assert (found.bound or 0) <= least <= (found.objective or 0)
+    check_plan(problem, found.plan)
+    assert found.is_proven == (found.objective == found.bound)
+
+
+def test_offloading_beats_recomputing_alone_and_copies_that_nothing_hides() -> None:
+    graph = Corpus.open().graph("small-gpt-fused-attention")
+    model = MemoryBudget(0.3, estimator="roofline:device=h100", offload=True)
+    found, alone = choose(graph, model), choose(graph, replace(model, offload=False))
+    assert found.plan is not None
+    assert found.plan.offloaded
+    assert (found.bound or 0) <= (found.objective or 0) < (alone.objective or 0)
+    line = offload_timeline(graph, found.plan, "h100")
+    assert line.added_ns == found.objective
+    assert Choice.from_plan(model.pose(graph), found.plan).saved_bytes(model.pose(graph)) == line.saved_bytes
+    assert "wait on the host" in str(line)
+    assert len(line.as_frame()) == len(line.names)
+
+
+def test_the_frontier_with_a_host_lies_below_the_one_without(tmp_path: object) -> None:
+    graph = Corpus.open().graph("small-layernorm-gelu-mlp")
+    curve = frontier(graph, estimator="roofline:device=h100", offload=True)
+    without = frontier(graph, estimator="roofline:device=h100").refine(
+        [p.budget_bytes for p in curve.points if p.saved_bytes]
+    )
+    for point in curve.points:
+        assert point.bound <= point.cost
+        assert (curve.bound(point.budget_bytes) or 0) <= point.cost
+        if point.budget_bytes >= without.points[0].saved_bytes:
+            assert point.cost <= without.at(point.budget_bytes).cost
+    assert curve.at(curve.points[-1].budget_bytes).cost == min(point.cost for point in curve.points)
+    assert any(point.plan.offloaded for point in curve.points)
+    assert len(curve.refine(2).points) == len(curve.points) + 2
+    assert curve.landmarks
+    curve.plot(f"{tmp_path}/curve.svg")
+    offload_timeline(graph, curve.points[0].plan, "h100").show(f"{tmp_path}/line.svg")
+
+
+def test_the_search_says_what_it_takes() -> None:
+    graph = two_calls()
+    clock = StepClock.of(graph, TOY)
+    for model in (MemoryBudget(0.5), ByteTraffic()):
+        with pytest.raises(UnsupportedProblem, match=r"takes problems with Problem\.offload"):
+            fit_offload(model.pose(graph), clock)
+    with pytest.raises(InvalidOption, match=r"offload is for a remat\.Graph and an estimator"):
+        frontier(graph, cost_model="byte-traffic", offload=True)
+
+
+def test_a_budget_with_a_host_runs() -> None:
+    """Choosing, compiling and the report, as a user would: gradients are those of eager mode."""
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(*(torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.GELU()) for _ in range(4)))
+    x = torch.randn(256, 64)
+    model(x).sum().backward()
+    expected = [parameter.grad.clone() for parameter in model.parameters() if parameter.grad is not None]
+    model.zero_grad()
+    fast = replace(TOY, host_bytes_per_s=1e15, host_latency_ns=0)  # nothing hides copies there
+    step = compile(model, cost_model=MemoryBudget("64KiB", offload=fast), codegen=False)
+    step(x).sum().backward()
+    for parameter, gradient in zip(model.parameters(), expected, strict=True):
+        torch.testing.assert_close(parameter.grad, gradient)
+    (row,) = step.report().as_frame().to_dict("records")
+    assert row["offloaded_bytes"] > 0
+    assert row["saved_bytes"] <= 64 * 1024

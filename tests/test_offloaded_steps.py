@@ -1,0 +1,223 @@
+"""Steps that offload: gradients equal eager's, and the device keeps what the plan says, never more."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from depth import deep, drawn
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from strategies import DiceWithHost
+from torch import Tensor, fx, nn
+from torch._functorch import config as functorch_config
+from torch._functorch._activation_offloading import activation_offloading
+from torch.autograd.graph import saved_tensors_hooks
+
+import remat
+from experiments.models.cases import CASES
+from experiments.models.model_case import ModelCase
+from experiments.models.training import train
+from remat import Plan, PlanFacts
+from remat.answer.handover import handed_over
+from remat.pytorch import virtual_gpu
+from remat.pytorch.inductor.to_fx import JointGraph
+from remat.pytorch.run.partitioner import Partitioner, check_offloaded
+from remat.pytorch.seam import offloading
+from remat.pytorch.seam.torch_partitioner import partition
+
+QUICK = ("pointwise chain", "dropout", "symbolic batch", "batch normalization", "attention with dropout")
+"""Cases of which the quick half compiles one random plan to the end."""
+
+
+@pytest.fixture
+def copies(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Tensor]]:
+    """What was copied to the host or back, which on a CPU are other buffers."""
+    made: list[Tensor] = []
+    copy = offloading.another_buffer
+
+    def another_buffer(tensor: Tensor) -> Tensor:
+        made.append(copy(tensor))
+        return made[-1]
+
+    monkeypatch.setattr(offloading, "another_buffer", another_buffer)
+    yield made
+    made.clear()
+
+
+def assert_equal_to_eager(case: ModelCase, seed: int, **options: Any) -> None:
+    torch.compiler.reset()
+    model = DiceWithHost(seed)
+    expected = train(case, lambda model: model)
+    ours = train(case, lambda m: remat.compile(m, cost_model=model, dynamic=case.dynamic, **options))
+    torch.testing.assert_close(ours, expected, rtol=case.tolerance, atol=case.tolerance)
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=list(CASES))
+@settings(drawn(6), suppress_health_check=list(HealthCheck))
+@given(seed=st.integers(0, 2**32 - 1))
+def test_random_plans_without_code_generation(case: ModelCase, seed: int) -> None:
+    assert_equal_to_eager(case, seed, codegen=False)
+
+
+@pytest.mark.parametrize(
+    "case", [pytest.param(case, id=name, marks=() if name in QUICK else deep) for name, case in CASES.items()]
+)
+@settings(max_examples=1, suppress_health_check=list(HealthCheck))
+@given(seed=st.integers(0, 2**32 - 1))
+def test_random_plans_through_inductor(case: ModelCase, seed: int) -> None:
+    assert_equal_to_eager(case, seed, options={"fallback_random": True})  # eager's random numbers
+
+
+def kept(step: Callable[..., Any], model: nn.Module, batch: tuple[Tensor, ...]) -> tuple[Any, dict[int, int]]:
+    """The result, and the bytes of each storage that autograd keeps and nobody else does, by address."""
+    alive = {tensor.untyped_storage().data_ptr() for tensor in (*model.parameters(), *model.buffers(), *batch)}
+    found: dict[int, int] = {}
+
+    def pack(tensor: Tensor) -> Tensor:
+        found[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+        return tensor
+
+    with saved_tensors_hooks(pack, lambda tensor: tensor):
+        result = step(*batch)
+    return result, {address: size for address, size in found.items() if address not in alive}
+
+
+@pytest.mark.parametrize("codegen", [False, True])
+@pytest.mark.parametrize("name", ["pointwise chain", "normalizations by hand", "encoder layer"])
+def test_the_device_keeps_what_the_plan_says(name: str, codegen: bool, copies: list[Tensor]) -> None:
+    torch.compiler.reset()
+    torch.manual_seed(0)
+    model, batch = CASES[name].build(), CASES[name].inputs()
+    step = remat.compile(model, cost_model=DiceWithHost(3), codegen=codegen)
+    step(*batch)
+    copies.clear()
+    result, found = kept(step, model, batch)
+    host = {copy.untyped_storage().data_ptr() for copy in copies}
+    (planned,) = step.report().graphs
+    assert planned.facts.offloaded
+    assert sum(size for at, size in found.items() if at not in host) == planned.facts.saved_bytes
+    assert sum(size for at, size in found.items() if at in host) == planned.facts.offloaded_bytes
+    torch.nn.functional.mse_loss(result, torch.zeros_like(result)).backward()
+    assert len(copies) == 2 * len(planned.plan.offloaded)
+
+
+class Chain(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(8, 32), nn.Tanh(), nn.Linear(32, 32), nn.Tanh(), nn.Linear(32, 8))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layers(x)
+
+
+def three_way(model: nn.Module, x: Tensor) -> tuple[remat.Graph, Plan]:
+    """A graph, and a plan that saves both results of tanh, one of them on the host."""
+    graph = remat.capture(model, x)
+    saved = [name in ("tanh", "tanh_1") or bool(input) for name, input in zip(graph.names, graph.input, strict=True)]
+    choice = remat.Choice.from_saved(graph, torch.tensor(saved).numpy())
+    return graph, replace(choice.plan(graph), offloaded=("tanh",))
+
+
+@pytest.mark.parametrize("codegen", [False, True])
+def test_a_plan_runs_from_its_file(tmp_path: Path, codegen: bool, copies: list[Tensor]) -> None:
+    torch.compiler.reset()
+    model, x = Chain(), torch.randn(4, 8)
+    _, plan = three_way(model, x)
+    plan.save(tmp_path / "plan.json")
+    step = remat.compile(model, plan=tmp_path / "plan.json", codegen=codegen)
+    step(x).sum().backward()
+    ours = [parameter.grad for parameter in model.parameters()]
+    model.zero_grad()
+    model(x).sum().backward()
+    torch.testing.assert_close(ours, [parameter.grad for parameter in model.parameters()])
+    assert [tuple(copy.shape) for copy in copies] == [(4, 32), (4, 32)]
+
+
+def test_the_report_tells_device_and_host_apart() -> None:
+    torch.compiler.reset()
+    model, x = Chain(), torch.randn(4, 8)
+    graph, plan = three_way(model, x)
+    facts = PlanFacts.of(graph, plan)
+    assert (facts.saved_activations, facts.saved_bytes) == (("tanh_1",), 512)
+    assert (facts.offloaded, facts.offloaded_bytes) == (("tanh",), 512)
+    step = remat.compile(model, plan=plan, codegen=False)
+    step(x).sum().backward()
+    report = step.report()
+    assert report.as_frame()[["saved_bytes", "offloaded_bytes"]].to_numpy().tolist() == [[512, 512]]
+    assert [line.bytes for line in report.saved_lines] == [512]
+    heading, row = (line.split() for line in str(report).splitlines()[:2])
+    assert heading[:3] == ["graph", "saved", "host"]
+    assert row[:5] == ["1", "512", "B", "512", "B"]
+    assert "saves 512 B and offloads 512 B" in str(report.graphs[0])
+    on_device = remat.compile(model, codegen=False)
+    on_device(x).sum().backward()
+    assert "host" not in str(on_device.report())
+
+
+def test_what_torch_does_not_offload_never_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.compiler.reset()
+    model, x = Chain(), torch.randn(4, 8)
+    _, plan = three_way(model, x)
+    monkeypatch.setattr(activation_offloading, "can_offload", lambda *_: False)
+    step = remat.compile(model, plan=plan, codegen=False)
+    with pytest.raises(Exception, match="'tanh' is offloaded by the plan, but torch keeps it on the device"):
+        step(x)
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [("primals_3", "an input's memory"), ("addmm_2", "memory of an output"), ("tanh_1", "but not saved")],
+)
+def test_an_illegal_plan_is_refused_before_it_runs(name: str, reason: str) -> None:
+    torch.compiler.reset()
+    model, x = Chain(), torch.randn(4, 8)
+    _, plan = three_way(model, x)
+    saved = tuple(n for n in (*plan.saved, name) if n != "tanh_1")
+    step = remat.compile(model, plan=replace(plan, saved=tuple(dict.fromkeys(saved)), offloaded=(name,)), codegen=False)
+    with pytest.raises(Exception, match=reason):
+        step(x)
+
+
+@pytest.mark.parametrize("beside", [False, True])
+def test_on_a_gpu_torch_copies_in_both_graphs_whatever_its_setting_for_streams(beside: bool) -> None:
+    """As far as the graphs go: no GPU is needed to extract them, and none runs them here."""
+    graph, plan = three_way(Chain(), torch.randn(4, 8))
+    handed = handed_over(graph, plan)
+
+    def saved(joint_graph: fx.Graph, *_: object) -> list[fx.Node]:
+        return [node for node in joint_graph.nodes if node.name in handed]
+
+    with virtual_gpu("h100"), functorch_config.patch(activation_offload_separate_stream=beside):
+        joint = JointGraph.of(graph, torch.device("cuda:0"))
+        tanh = [node for node in joint.module.graph.nodes if node.name == "tanh"]
+        with offloading.offloading(tanh), joint.fake_mode:
+            passes = partition(joint.module, (), saved, num_fwd_outputs=joint.num_fwd_outputs)
+    check_offloaded(plan, *passes, joint.num_fwd_outputs)
+    offloading.copy_on_cpu(*passes)
+    for module in passes:
+        targets = [str(node.target) for node in module.graph.nodes]
+        assert targets.count("prims.device_put.default") == 1
+        assert not any(target.startswith(("ao.", "remat.", "streams.")) for target in targets)
+    assert [n.meta["val"].device.type for n in passes[1].graph.nodes if n.op == "placeholder"].count("cpu") == 1
+
+
+def test_a_plan_that_offloads_has_a_cache_key_of_its_own() -> None:
+    _, plan = three_way(Chain(), torch.randn(4, 8))
+    assert Partitioner.of(plan=plan).uuid() != Partitioner.of(plan=replace(plan, offloaded=())).uuid()
+
+
+def test_nothing_is_offloaded_inside_a_region_that_is_compiled_once() -> None:
+    torch.compiler.reset()
+
+    @torch.compiler.nested_compile_region
+    def block(x: Tensor) -> Tensor:
+        return x.exp().tanh().sin()
+
+    step = remat.compile(lambda x: block(block(x)).sum(), cost_model=DiceWithHost(0), codegen=False)
+    with pytest.raises(Exception, match="in the body of a nested_compile_region, where nothing is offloaded"):
+        step(torch.randn(4, requires_grad=True))
