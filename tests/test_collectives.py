@@ -25,14 +25,17 @@ def one_rank() -> Generator[None]:
 
 
 class Sharded(nn.Module):
-    """Two layers of one weight, which is cast and gathered for each; each layer in a checkpointed region or not."""
+    """Layers of one weight, which is cast and gathered for each; each layer in a checkpointed region or not."""
 
-    def __init__(self, checkpointed: bool, gather: Callable[[Tensor], Tensor] = setups.gathered) -> None:
+    def __init__(
+        self, checkpointed: bool, gather: Callable[[Tensor], Tensor] = setups.gathered, layers: int = 2
+    ) -> None:
         super().__init__()
         self.weight, self.checkpointed, self.gather = nn.Parameter(torch.randn(64, 64) / 8), checkpointed, gather
+        self.layers = layers
 
     def forward(self, x: Tensor) -> Tensor:
-        for _ in range(2):
+        for _ in range(self.layers):
             x = checkpoint(self.layer, x, use_reentrant=False) if self.checkpointed else self.layer(x)
         return x
 
@@ -47,9 +50,9 @@ def by_name(shard: Tensor) -> Tensor:
     return wait_tensor(gather(shard, 1, dist.group.WORLD.group_name))
 
 
-def captured(checkpointed: bool, gather: Callable[[Tensor], Tensor] = setups.gathered) -> Graph:
+def captured(checkpointed: bool, gather: Callable[[Tensor], Tensor] = setups.gathered, layers: int = 2) -> Graph:
     torch.manual_seed(0)
-    return remat.capture(Sharded(checkpointed, gather), torch.randn(8, 64))
+    return remat.capture(Sharded(checkpointed, gather, layers), torch.randn(8, 64))
 
 
 def positions(graph: Graph, word: str) -> list[int]:
@@ -78,7 +81,8 @@ def test_a_collective_is_banned_from_running_twice_and_carries_no_mark_of_the_us
 
 
 def test_a_checkpointed_region_may_gather_again() -> None:
-    graph = captured(checkpointed=True)
+    """One region: what two of them share torch merges, and keeps. On 2.15 that is the gather."""
+    graph = captured(checkpointed=True, layers=1)
     gathers = positions(graph, "all_gather")
     assert not graph.cannot_recompute.mask[gathers].any()
     assert graph.cannot_recompute.mask[positions(graph, "reduce_scatter")].all()
