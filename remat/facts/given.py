@@ -37,10 +37,9 @@ def model_and_arguments(label: str, made: Any) -> tuple[Any, tuple[Any, ...], di
         CaptureError: it is something else.
     """
     parts = list(cast(tuple[Any, ...], made)) if type(made) is tuple else [made]
-    if len(parts) == 2:
-        parts.append({})
-    if len(parts) == 3 and isinstance(parts[1], (tuple, list)) and isinstance(parts[2], dict):
-        return parts[0], tuple(cast(Sequence[Any], parts[1])), cast(dict[str, Any], parts[2])
+    whole = [*parts, {}] if len(parts) == 2 else parts
+    if len(whole) == 3 and isinstance(whole[1], (tuple, list)) and isinstance(whole[2], dict):
+        return whole[0], tuple(cast(Sequence[Any], whole[1])), cast(dict[str, Any], whole[2])
     got = ", ".join(type(part).__name__ for part in parts)
     raise CaptureError(
         f"{label} must return (model, tuple of args) or (model, tuple of args, dict of kwargs), got ({got})"
