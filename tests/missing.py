@@ -18,6 +18,13 @@ MISSING: dict[str, dict[str, str]] = {
             "less; the measured peak is the predicted one"
         ),
         "test_the_budget_of_a_region_becomes_ours": "torch 2.11 has no `region_activation_memory_budget`",
+        "test_random_plans_through_inductor[dropout]": (
+            "`reorder_for_peak_memory` of torch 2.11 may swap two draws of random numbers, which are then not eager's; "
+            "without it gradients are"
+        ),
+        "test_the_device_keeps_what_the_plan_says[encoder layer-True]": (
+            "Inductor of torch 2.11 writes one of three packed projections by itself: 2 KiB less than the plan says"
+        ),
     }
 }
 """By the version of torch, without its last number: names of tests, and why they fail."""
