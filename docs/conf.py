@@ -40,7 +40,10 @@ nitpick_ignore_regex = [
     ("py:class", r"(numpy|torch|pandas|pd|collections|contextlib|fractions|hypothesis|pathlib)\..*"),
     ("py:class", r"Path|Progress|Figure|Axes|Styler|Dtype|Mode|Prices|Comparison|(Mapping|tuple)\[.*"),
     ("py:class", r".*\b(Late|Later|Arcs|MaxFlow)"),
-    ("py:class", r".*\b(_\w+|Rule|Edge|Start|State|Objective|Planned|Piece|Log|Storages|local_search\.Step|report\.Step)"),
+    (
+        "py:class",
+        r".*\b(_\w+|Rule|Edge|Start|State|Objective|Planned|Piece|Log|Storages|local_search\.Step|report\.Step)",
+    ),
 ]
 suppress_warnings = ["ref.python"]  # a name in backticks that several classes have, such as `bytes`
 myst_heading_anchors = 4

@@ -32,7 +32,6 @@ from remat import (
     predict_traffic,
     show,
     solve,
-    timeline,
 )
 from remat.answer.dimacs_file import write_dimacs
 from remat.improve.peak_search import fit_peak
@@ -198,15 +197,15 @@ def test_files_of_two_choices_refuse_a_third(write: Callable[[Problem, Path], No
         write(chain(), tmp_path / "problem")
 
 
-def test_graphs_have_no_host_yet() -> None:
-    """Nothing that simulates or shows a plan takes an offloaded value for one on the device."""
+def test_what_knows_no_host_refuses_it() -> None:
+    """Nothing that shows a plan takes an offloaded value for one on the device."""
     graph = GRAPH
     problem = MemoryBudget(0.5).pose(graph)
     problem = replace(problem, offload=Offload(np.zeros(len(problem), np.int64), Bans.none(len(problem))))
     plan = solve(problem).plan
     assert plan is not None
     assert plan.offloaded
-    for use in (show, timeline, predict_traffic):
+    for use in (show, predict_traffic):
         with pytest.raises(InvalidPlan, match="what is simulated or shown has everything on the device"):
             use(graph, plan)
     with pytest.raises(UnsupportedProblem, match="a limit on peak memory states two choices"):

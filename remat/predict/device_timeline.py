@@ -12,7 +12,7 @@ from remat.predict.buffers import StepMemory, records_calls
 from remat.predict.memory.simulator import simulate
 from remat.predict.memory.timeline import Timeline
 from remat.predict.time.known_devices import backend_of
-from remat.proof.arguments import checked_saves
+from remat.proof.arguments import checked_choice
 
 
 def timeline(graph: Graph, plan: Plan, *, holds_outputs: bool = True, device: str | None = None) -> Timeline:
@@ -20,7 +20,8 @@ def timeline(graph: Graph, plan: Plan, *, holds_outputs: bool = True, device: st
 
     Args:
         graph: the joint graph.
-        plan: a legal plan for it.
+        plan: a legal plan for it. What it offloads is copied between kernels, as compiled steps do; the bytes are those
+            of the device alone. For copies beside kernels, on a clock, see `remat.offload_timeline`.
         holds_outputs: the caller keeps the outputs of the forward pass until the end of the backward.
         device: whose kernels they are: "cpu", or a GPU such as "a100" or "h100". None for the device on which the graph
             was captured; then one that was written by hand, without the calls of its operators, is simulated value by
@@ -45,8 +46,8 @@ def timeline(graph: Graph, plan: Plan, *, holds_outputs: bool = True, device: st
              4 B  saved      inner
              4 B  output     y
     """
-    saved = checked_saves(checked_graph(graph), plan)
+    choice = checked_choice(checked_graph(graph), plan)
     if device is None and not records_calls(graph):
         return simulate(graph, plan, holds_outputs=holds_outputs)
     backend = None if device is None else backend_of(device)
-    return StepMemory(graph, backend, holds_outputs=holds_outputs).timeline(saved)
+    return StepMemory(graph, backend, holds_outputs=holds_outputs).timeline(choice.saved, choice.offloaded)

@@ -13,8 +13,8 @@ from remat.problem.demands import unpriced
 from remat.proof.certify import check_plan
 
 
-def checked_saves(graph: Graph, plan: object, label: str = "plan", *, offload: bool = False) -> BoolArray:
-    """(n,) what a plan saves, if it is a legal one for this graph.
+def checked_choice(graph: Graph, plan: object, label: str = "plan", *, offload: bool = True) -> Choice:
+    """Returns what a plan decides about the values of a graph, if it is a legal one for it.
 
     Raises:
         InvalidPlan: the plan names unknown values, is not legal, or was made for another graph; or it offloads values,
@@ -25,7 +25,7 @@ def checked_saves(graph: Graph, plan: object, label: str = "plan", *, offload: b
     plan.check_made_for(graph)
     choice = Choice.from_plan(graph, plan, offload=offload)
     check_plan(unpriced(graph, offload=offload), plan)
-    return choice.saved
+    return choice
 
 
 def checked_mask(graph: Graph, saved: BoolArray) -> BoolArray:

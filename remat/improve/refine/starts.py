@@ -14,7 +14,7 @@ from remat.facts.columns import BoolArray
 from remat.facts.graph import Graph
 from remat.improve.refine.objectives import Objective
 from remat.improve.refine.states import Space, State
-from remat.proof.arguments import checked_saves
+from remat.proof.arguments import checked_choice
 from remat.proof.budget import flow_solver
 
 
@@ -30,7 +30,7 @@ def starting_points(graph: Graph, plan: Plan, others: Iterable[Plan]) -> dict[st
     found: dict[str, BoolArray] = {}
     for name, label, start in [("given", "plan", plan), *((f"starts[{i}]",) * 2 + (p,) for i, p in enumerate(others))]:
         try:
-            found[name] = checked_saves(graph, start, label)
+            found[name] = checked_choice(graph, start, label, offload=False).saved
         except InvalidPlan as error:
             raise InvalidPlan(f"{label}: {error}") from error
     for name, model in CLASSIC_CUTS.items():

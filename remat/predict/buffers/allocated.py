@@ -199,15 +199,16 @@ class AllocatedPass:
 
     def _call(self, group: LoopGroup, at: int) -> None:
         loop = group.nests[0].loop
-        if loop.mutates is not None:
+        if loop.mutates is not None or loop.copy == "to the host":
             return
         for buffer in loop.writes:
             memory = self.memory(buffer)
-            if self._op(buffer) in _WRITTEN_BY_CALLS:
+            op = loop.copy or self._op(buffer)
+            if op in _WRITTEN_BY_CALLS or (op == "back" and self._facts.gpu):
                 self._allocate(memory, at, None)
             else:
                 self.start.setdefault(memory, len(self.steps))
-                if self._op(buffer) != _CONVOLUTION:
+                if op != _CONVOLUTION:
                     self._unaligned.add(memory)
 
     def _allocate(self, buffer: Buffer, at: int, over: Buffer | None) -> None:

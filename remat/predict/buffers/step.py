@@ -55,25 +55,26 @@ class StepMemory:
         visible[graph.base[graph.input | graph.output]] = True
         self._hidden: list[bool] = (~visible[graph.base]).tolist()
 
-    def peak(self, saved: BoolArray) -> int:
+    def peak(self, saved: BoolArray, offloaded: BoolArray | None = None) -> int:
         """Returns the most bytes that are alive at once.
 
         Args:
             saved: (n,) what is saved; what else the backward pass needs, it recomputes. Whether that is legal is not
                 asked (see `remat.check_plan`).
+            offloaded: (n,) which of it waits on the host; none, if left out.
 
         Raises:
             InvalidPlan: not one flag a value, or a value of the tangents' closure is saved.
             InvalidGraph: the call of an operator is not recorded, but it takes the call to know what it does.
         """
-        return self.timeline(saved).peak_bytes
+        return self.timeline(saved, offloaded).peak_bytes
 
-    def timeline(self, saved: BoolArray) -> Timeline:
+    def timeline(self, saved: BoolArray, offloaded: BoolArray | None = None) -> Timeline:
         """Returns the whole timeline of a plan: a step is what is launched at once.
 
         Args and errors are those of `peak`.
         """
-        first, second = self._fuser.passes(saved)
+        first, second = self._fuser.passes(saved, offloaded)
         forward, backward = self._allocated(first, frees=False), self._allocated(second, frees=True)
         joined = _Joined(len(forward.steps), len(forward.steps) + len(backward.steps))
         joined.add(forward, backward=False)
@@ -83,7 +84,8 @@ class StepMemory:
         for step, groups in enumerate(steps if not self._fuser.backend.gpu else ()):
             joined.work(step, workspace_bytes(self.graph, groups), groups)
         values = [max(max(nest.loop.values, default=0) for g in groups for nest in g.nests) for groups in steps]
-        return timeline_of(self.graph, joined.lifetimes(), values, joined.forward_steps)
+        copies = {step: copy for step, groups in enumerate(steps) if (copy := groups[0].nests[0].loop.copy)}
+        return timeline_of(self.graph, joined.lifetimes(), values, joined.forward_steps, copies)
 
     def _allocated(self, scheduled: ScheduledPass, *, frees: bool) -> AllocatedPass:
         graph = self.graph

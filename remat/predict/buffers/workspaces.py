@@ -34,7 +34,7 @@ _SCRATCH_BYTES = 12 << 10
 def workspace_bytes(graph: Graph, groups: Sequence[LoopGroup]) -> int:
     """Returns the bytes that a step takes besides; 0 for kernels, and for calls of which nothing is known."""
     loop = groups[0].nests[0].loop
-    if loop.generated:
+    if loop.generated or loop.copy:
         return 0
     v = min(loop.values)
     op = graph.ops[v]

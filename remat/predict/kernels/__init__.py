@@ -49,6 +49,9 @@ fuse if they lie within 64 of each other and are at most 16. In both cases they 
 reduction after its elementwise producer. Only when no such pair is left do producers and consumers share their outer
 loops alone. A fusion never makes a cycle, and a kernel never has more than 64 loops.
 
+**What is offloaded** (`host_copies`) is copied to the host behind its last reader in the forward pass, and back before
+the first in the backward pass, by calls in the stream of the kernels.
+
 **What counts** (`kernel`, `fuser`). A kernel reads or writes a buffer once: the whole of it, or as much as its loop can
 reach if it has only one. A buffer that only its own kernel reads is never written.
 

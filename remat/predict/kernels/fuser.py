@@ -17,10 +17,11 @@ from remat.predict.kernels import rules
 from remat.predict.kernels.backends import backend_for
 from remat.predict.kernels.cpu_schedule import CpuScheduler
 from remat.predict.kernels.dispatch import rules_of
+from remat.predict.kernels.host_copies import HostCopies
 from remat.predict.kernels.index import Shape
 from remat.predict.kernels.ir import Buffer, Loop
 from remat.predict.kernels.kernel import Kernel
-from remat.predict.kernels.library import called, library, product_and_bias
+from remat.predict.kernels.library import called, copied, library, product_and_bias
 from remat.predict.kernels.loop_groups import LoopGroup
 from remat.predict.kernels.lowering import Lowering, Uses
 from remat.predict.kernels.passes import Rewrites, Rewritten
@@ -40,7 +41,7 @@ from remat.predict.kernels.strides import (
 from remat.predict.kernels.unfused import unfused_kernels
 from remat.predict.memory.order import Order
 from remat.predict.memory.storages import Storages
-from remat.proof.arguments import checked_mask, checked_saves
+from remat.proof.arguments import checked_choice, checked_mask
 
 _SCHEDULERS = {"cpu": CpuScheduler, "triton": SimdScheduler}
 
@@ -50,7 +51,7 @@ def kernels(graph: Graph, plan: Plan, *, fused: bool = True, backend: str | None
 
     Arguments and errors are those of `remat.predict_traffic`.
     """
-    saved = checked_saves(checked_graph(graph), plan)
+    saved = checked_choice(checked_graph(graph), plan, offload=False).saved
     if not fused:
         return tuple(unfused_kernels(graph, Order.of(Storages.of(graph), saved)))
     return Fuser(graph, backend).kernels(saved)
@@ -119,21 +120,22 @@ class Fuser:
         self._convolutions = np.array([op in turning for op in ops], np.bool_)
         self._base: list[int] = graph.base.tolist()
 
-    def kernels(self, saved: BoolArray) -> tuple[Kernel, ...]:
+    def kernels(self, saved: BoolArray, offloaded: BoolArray | None = None) -> tuple[Kernel, ...]:
         """Predicts the kernels of both passes, in the order in which they run.
 
         Args:
             saved: (n,) what is saved; what else the backward pass needs, it recomputes. Whether that is
                 legal is not asked (see `remat.check_plan`).
+            offloaded: (n,) which of it waits on the host; none, if left out.
 
         Raises:
             InvalidPlan: not one flag a value, or a value of the tangents' closure is saved.
             InvalidGraph: the call of an operator is not recorded, but it takes the call to know what it does.
         """
-        passes = enumerate(self.passes(saved))
+        passes = enumerate(self.passes(saved, offloaded))
         return tuple(self._kernel(scheduled, group, bool(i)) for i, scheduled in passes for group in scheduled.launched)
 
-    def passes(self, saved: BoolArray) -> tuple[ScheduledPass, ScheduledPass]:
+    def passes(self, saved: BoolArray, offloaded: BoolArray | None = None) -> tuple[ScheduledPass, ScheduledPass]:
         """Schedules the forward and the backward pass.
 
         Args and errors are those of `kernels`.
@@ -143,10 +145,11 @@ class Fuser:
         handed = owners_alone(graph, order.saved)
         if handed is not order.saved:
             order = Order.of(self._facts, handed)
+        hosted = np.zeros(len(graph), np.bool_) if offloaded is None else offloaded & order.saved
         turned = self._turns_images(order.forward)
         return (
-            self._pass(order.forward, graph.output | order.saved, turned, backward=False),
-            self._pass(order.backward, graph.gradient, turned, backward=True),
+            self._pass(order.forward, graph.output | order.saved, turned, hosted, backward=False),
+            self._pass(order.backward, graph.gradient, turned, hosted, backward=True),
         )
 
     def _turns_images(self, values: IntArray) -> bool:
@@ -155,24 +158,30 @@ class Fuser:
         convolutions = [self._calls[v] for v in found]
         return channels_last_chosen(self.backend, convolutions, self._calls, len(values))
 
-    def _pass(self, values: IntArray, returned: BoolArray, turned: bool, *, backward: bool) -> ScheduledPass:
+    def _pass(
+        self, values: IntArray, returned: BoolArray, turned: bool, hosted: BoolArray, *, backward: bool
+    ) -> ScheduledPass:
         graph, n = self.graph, len(self.graph)
         done = Rewritten.of(self._rewrites, values, graph.producers, graph.consumers, returned)
         inside = np.zeros(n, np.bool_)
         inside[values] = True
         u, v = graph.producers, graph.consumers
         given: list[int] = np.unique(u[inside[v] & ~inside[u]]).tolist()  # what the pass reads and does not compute
-        strides, given_strides = self._layouts(given, returned, turned, backward)
+        strides, given_strides = self._layouts(given, returned, turned, hosted, backward)
         realized, ordered = np.zeros(n, np.bool_), np.zeros(n, np.bool_)
         products = np.isin(done.readers, [*done.unfused])
         realized[done.producers[self._realizing[done.readers] | products]] = True
         ordered[done.producers[self._ordering[done.readers] | products]] = True
         readers = np.bincount(done.producers, minlength=n) + done.returned
         convolves = self._turns_images(values) if backward else turned
-        uses = Uses(readers.tolist(), done.returned.tolist(), realized.tolist(), ordered.tolist(), convolves, done.uses)
+        kept = done.returned & ~hosted
+        uses = Uses(readers.tolist(), kept.tolist(), realized.tolist(), ordered.tolist(), convolves, done.uses)
         low = Lowering(Stores(self._calls, strides, self.backend), uses, self._rules)
-        handed = low.given(given, given_strides)
+        handed, on_host = low.given(given, given_strides), dict[int, Buffer]()
+        copies = HostCopies(graph, values, hosted, backward=backward)
         for v in done.values:
+            for u in copies.before(v):
+                on_host[u] = copied(low, u, copies.to)
             if v in done.copies:
                 low.seen[v] = low.seen[done.copies[v]]  # an earlier pass of the compiler removes the copy
             elif v in done.products:
@@ -183,21 +192,23 @@ class Fuser:
                 low.settle(v, product_and_bias(low, self._calls[v]))
             else:
                 low.run(v)
+        for u in copies.left():
+            on_host[u] = copied(low, u, copies.to)
         scheduler = _SCHEDULERS[self.backend.name](low.finish())
-        kept = {v: buffer for v, seen in low.seen.items() if returned[v] and (buffer := seen.box.buffer) is not None}
-        return ScheduledPass(scheduler, tuple(scheduler.groups()), handed, kept)
+        found = {v: buffer for v, seen in low.seen.items() if returned[v] and (buffer := seen.box.buffer) is not None}
+        return ScheduledPass(scheduler, tuple(scheduler.groups()), handed, found if backward else found | on_host)
 
     def _layouts(
-        self, given: list[int], returned: BoolArray, turned: bool, backward: bool
+        self, given: list[int], returned: BoolArray, turned: bool, hosted: BoolArray, backward: bool
     ) -> tuple[list[Shape], list[Shape]]:
         """Finds the strides that eager would give each value in a pass, and those of what the pass is handed.
 
         Where the forward pass turns images, it saves them with their channels last, and eager's strides in the
-        backward pass follow from these.
+        backward pass follow from these. What is offloaded is copied in rows.
         """
         if not turned or not self._last:
             return self._strides, self._strides
-        last = {v: strides for v in self._last if (strides := self._with_channels_last(v))}
+        last = {v: strides for v in self._last if not hosted[v] and (strides := self._with_channels_last(v))}
         if backward:
             strides = eager_strides(self._calls, self._turned | {v: last.get(v, self._strides[v]) for v in given})
             return strides, strides

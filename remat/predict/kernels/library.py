@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 from remat.predict.kernels.index import Shape, contiguous_strides
 from remat.predict.kernels.ir import Buffer, Loop, Reads, Seen
@@ -48,6 +48,20 @@ def called(low: Lowering, call: Call, arguments: Sequence[Seen]) -> Seen | None:
         low.elements[call.position] = element
         return None
     return _result(low, call, loop)
+
+
+def copied(low: Lowering, v: int, to: Literal["to the host", "back"]) -> Buffer:
+    """Makes a call that copies a value to the host, or back, where its readers in this pass read it from then on."""
+    seen = low.seen[v]
+    copy = Buffer(v, seen.shape, seen.box.itemsize, low.stores.strides[v], output=to == "to the host")
+    reads: Reads = {(low.stores.for_call(seen), ((), 0)): 1}
+    views, several = (_as_seen(seen),), not low.stores.backend.gpu  # on CPUs it is an operator with a list of results
+    low.stores.loops.append(
+        Loop(frozenset({v}), reads, [copy], generated=False, several=several, arguments=views, copy=to)
+    )
+    if to == "back":
+        low.seen[v] = Seen.of_buffer(copy)
+    return copy
 
 
 def _as_seen(seen: Seen) -> Buffer:

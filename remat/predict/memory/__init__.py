@@ -14,11 +14,13 @@ What leads to no gradient is not computed, and what is saved without being read 
 
 **What takes memory.** A storage takes memory once, however many views look at it. It is allocated at the step of its
 base, and freed after the last step of the pass that reads it, or a view of it. Saved storages live until the backward
-pass has read them for the last time: Inductor's graphs own their inputs, and drop them then. Gradients live to the end.
-Forward outputs belong to the caller, who is assumed to hold them until the end of the backward pass, unless
-`holds_outputs=False`. What is alive anyway, or belongs to somebody else, is not counted: inputs, parameters, constants,
-tangents, and views of them. The results of an operator with several (`getitem`) are allocated when it runs. While a
-step runs, what it reads and what it writes are both alive; it is not assumed that it writes over an input that dies.
+pass has read them for the last time: Inductor's graphs own their inputs, and drop them then. Gradients live to the
+end. Forward outputs belong to the caller, who is assumed to hold them until the end of the backward pass, unless
+`holds_outputs=False`. What is alive anyway, or belongs to somebody else, is not counted: inputs, parameters,
+constants, tangents, and views of them. What is offloaded leaves the device once the forward pass has read it for the
+last time, and is a new storage from the first step of the backward pass that reads it; the host is not counted. The
+results of an operator with several (`getitem`) are allocated when it runs. While a step runs, what it reads and what
+it writes are both alive; it is not assumed that it writes over an input that dies.
 
 **What takes none.** A fusible value lives in registers if all its uses in the pass can be fused and it is neither saved
 nor returned (`registers` says what can be fused). It belongs to the kernels of all its consumers, so what it reads

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from remat.facts.columns import BoolArray, IntArray
+from remat.facts.columns import BoolArray, IntArray, some
 from remat.predict.memory.order import Order
 from remat.predict.memory.storages import Storages
 
@@ -16,7 +16,8 @@ class Lifetimes:
     """The k storages that take memory, over T steps.
 
     A storage of the forward pass whose base is recomputed, and which is saved through a view, is
-    there twice in the backward pass: the two are storages of their own here.
+    there twice in the backward pass: the two are storages of their own here. So are the two of what is offloaded,
+    before and after it waits on the host.
 
     Attributes:
         base: (k,) the value that owns the storage.
@@ -37,11 +38,20 @@ class Lifetimes:
     gradient: BoolArray
 
     @classmethod
-    def of(cls, facts: Storages, order: Order, holds_outputs: bool) -> Lifetimes:
-        """Finds the lifetimes under a plan, in time linear in the graph."""
+    def of(cls, facts: Storages, order: Order, holds_outputs: bool, offloaded: BoolArray | None = None) -> Lifetimes:
+        """Finds the lifetimes under a plan, in time linear in the graph.
+
+        Args:
+            facts: of the graph.
+            order: of both passes.
+            holds_outputs: the caller keeps the outputs of the forward pass until the end of the backward.
+            offloaded: (n,) what of the saved values waits on the host; none, if left out.
+        """
         n, graph = len(facts), facts.graph
         steps = len(order.forward) + len(order.backward)
-        place = _backward_storage(facts, order)
+        away = np.zeros(n, np.bool_) if offloaded is None else offloaded[graph.base] & order.saved
+        kept = order.saved & ~away
+        place = _backward_storage(facts, order, kept)
         written = _written(facts, order, place)
         start, end = np.full(2 * n, steps), np.full(2 * n, -1)
         for values, at, where in (
@@ -54,12 +64,16 @@ class Lifetimes:
             inside = at[facts.readers] >= 0
             u, v = facts.producers[inside], facts.readers[inside]
             np.maximum.at(end, where[u], _ran(facts, values, at, written[where])[v])
+            if where is place and some(away):
+                np.minimum.at(start, place[u[away[u]]], at[v[away[u]]])
         outputs = graph.base[graph.output]  # they and the gradients outlive their last reader
         end[outputs] = steps if holds_outputs else np.maximum(end[outputs], len(order.forward) - 1)
         end[place[graph.gradient]] = steps
+        returned = place[graph.gradient & away]  # what nothing reads comes back at the end
+        start[returned] = np.minimum(start[returned], steps - 1)
         owner = np.arange(2 * n) % n
         found = np.flatnonzero(written & (start < steps) & ~facts.foreign[owner])
-        held = {"output": outputs, "saved": graph.base[order.saved], "gradient": place[graph.gradient]}
+        held = {"output": outputs, "saved": graph.base[kept], "gradient": place[graph.gradient]}
         marks = {name: np.isin(found, storages) for name, storages in held.items()}
         return cls(owner[found], found >= n, start[found], end[found], facts.size[owner[found]], **marks)
 
@@ -78,14 +92,14 @@ def alive_bytes(start: IntArray, end: IntArray, size: IntArray, steps: int) -> I
     return change.cumsum()[:steps]
 
 
-def _backward_storage(facts: Storages, order: Order) -> IntArray:
+def _backward_storage(facts: Storages, order: Order, kept: BoolArray) -> IntArray:
     """(n,) the storage of each value in the backward pass.
 
-    That is the position of its base if the forward pass saved it; n more if the backward pass computed
-    it anew. A view lives where its parent does.
+    That is the position of its base if the forward pass saved it, and the device `kept` it; n more if the backward pass
+    computed it anew, or copied it back. A view lives where its parent does.
     """
     base = facts.graph.base
-    place = np.where(order.saved, base, base + len(facts))
+    place = np.where(kept, base, base + len(facts))
     parent: list[int] = facts.parent.tolist()
     follows = order.recomputed | (facts.live & ~facts.tangents[base])
     for v in np.flatnonzero(follows & (facts.parent >= 0)).tolist():
@@ -98,7 +112,7 @@ def _written(facts: Storages, order: Order, place: IntArray) -> BoolArray:
     n, graph = len(facts), facts.graph
     written = np.zeros(2 * n, np.bool_)
     written[graph.base[graph.output | order.saved]] = True
-    written[place[graph.gradient]] = True
+    written[place[graph.gradient | order.saved]] = True
     owners = np.flatnonzero(~facts.fusible)
     written[owners] = written[owners + n] = True
     written[np.flatnonzero(facts.foreign)] = written[np.flatnonzero(facts.foreign) + n] = True

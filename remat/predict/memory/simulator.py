@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 import numpy as np
 
@@ -13,7 +14,7 @@ from remat.predict.memory.lifetimes import Lifetimes, alive_bytes
 from remat.predict.memory.order import Order
 from remat.predict.memory.storages import Storages
 from remat.predict.memory.timeline import WHYS, LiveTensor, Timeline
-from remat.proof.arguments import checked_mask, checked_saves
+from remat.proof.arguments import checked_choice, checked_mask
 
 
 def simulate(graph: Graph, plan: Plan, *, holds_outputs: bool = True) -> Timeline:
@@ -42,8 +43,8 @@ def simulate(graph: Graph, plan: Plan, *, holds_outputs: bool = True) -> Timelin
              4 B  gradient   dx
              1 B  output     sum
     """
-    saved = checked_saves(checked_graph(graph), plan)
-    return Simulator(graph, holds_outputs=holds_outputs).timeline(saved)
+    choice = checked_choice(checked_graph(graph), plan)
+    return Simulator(graph, holds_outputs=holds_outputs).timeline(choice.saved, choice.offloaded)
 
 
 class Simulator:
@@ -59,31 +60,39 @@ class Simulator:
         self.holds_outputs = holds_outputs
         self._facts = Storages.of(graph)
 
-    def peak(self, saved: BoolArray) -> int:
+    def peak(self, saved: BoolArray, offloaded: BoolArray | None = None) -> int:
         """Returns the most bytes that are alive at once.
 
         Args:
             saved: (n,) what is saved; what else the backward pass needs, it recomputes. Whether that is
                 legal is not asked (see `remat.check_plan`).
+            offloaded: (n,) which of it waits on the host; none, if left out.
 
         Raises:
             InvalidPlan: not one flag a value, or a value of the tangents' closure is saved.
         """
         order = Order.of(self._facts, checked_mask(self.graph, saved))
-        return int(_during(Lifetimes.of(self._facts, order, self.holds_outputs), _steps(order)).max(initial=0))
+        lives = Lifetimes.of(self._facts, order, self.holds_outputs, offloaded)
+        return int(_during(lives, len(order.forward) + len(order.backward)).max(initial=0))
 
-    def timeline(self, saved: BoolArray) -> Timeline:
+    def timeline(self, saved: BoolArray, offloaded: BoolArray | None = None) -> Timeline:
         """Returns the whole timeline of a plan.
 
         Args and errors are those of `peak`.
         """
         order = Order.of(self._facts, checked_mask(self.graph, saved))
-        lives = Lifetimes.of(self._facts, order, self.holds_outputs)
+        lives = Lifetimes.of(self._facts, order, self.holds_outputs, offloaded)
         values: list[int] = np.concatenate([order.forward, order.backward]).tolist()
         return timeline_of(self.graph, lives, values, len(order.forward))
 
 
-def timeline_of(graph: Graph, lives: Lifetimes, values: Sequence[int], forward_steps: int) -> Timeline:
+def timeline_of(
+    graph: Graph,
+    lives: Lifetimes,
+    values: Sequence[int],
+    forward_steps: int,
+    copies: Mapping[int, str] = MappingProxyType({}),
+) -> Timeline:
     """Adds up the storages that are alive at each step.
 
     Args:
@@ -91,6 +100,7 @@ def timeline_of(graph: Graph, lives: Lifetimes, values: Sequence[int], forward_s
         lives: from when to when each storage is alive.
         values: the value that names each step.
         forward_steps: how many of them are of the forward pass; they come first.
+        copies: the steps that copy a value to the host or back, each with where to.
     """
     steps = len(values)
     during = _during(lives, steps)
@@ -103,7 +113,7 @@ def timeline_of(graph: Graph, lives: Lifetimes, values: Sequence[int], forward_s
     largest = alive[np.lexsort((lives.start[alive], -lives.size[alive]))].tolist()
     return Timeline(
         names=tuple(graph.names[v] for v in values),
-        ops=tuple(graph.ops[v] for v in values),
+        ops=tuple(f"copied {copies[i]}" if i in copies else graph.ops[v] for i, v in enumerate(values)),
         backward=frozen(np.arange(steps) >= forward_steps),
         during_bytes=frozen(during),
         after_bytes=frozen(after),
@@ -121,10 +131,6 @@ def timeline_of(graph: Graph, lives: Lifetimes, values: Sequence[int], forward_s
         ),
         peak_place=graph.places[values[peak_step]] if steps else "",
     )
-
-
-def _steps(order: Order) -> int:
-    return len(order.forward) + len(order.backward)
 
 
 def _during(lives: Lifetimes, steps: int, which: BoolArray | slice = slice(None)) -> IntArray:

@@ -69,7 +69,8 @@ class Timeline:
     A step computes one value: those of the forward pass first, in order, then those of the backward.
 
     Attributes:
-        names, ops: the value that each step computes, and its operator.
+        names, ops: the value that each step computes, and its operator; or the value that a compiled step copies, and
+            "copied to the host" or "copied back".
         backward: (T,) the step belongs to the backward pass.
         during_bytes: (T,) alive while the step runs, what it reads and what it writes included.
         after_bytes: (T,) alive once it has run and what nobody needs any longer is freed.

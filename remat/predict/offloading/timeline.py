@@ -17,7 +17,7 @@ from remat.answer.plan import Plan, checked_plan
 from remat.errors import InvalidOption
 from remat.facts.columns import BoolArray, IntArray, frozen
 from remat.facts.graph import Graph
-from remat.predict.memory import Simulator
+from remat.predict.memory.lifetimes import Lifetimes, alive_bytes
 from remat.predict.memory.order import Order
 from remat.predict.offloading.clock import StepClock
 from remat.predict.time.device import DeviceProfile
@@ -202,24 +202,18 @@ class Simulated:
         duration = np.concatenate([clock.forward_ns[order.forward], took])
         ns = forward_ns + int(reload.step_ns[-1])
         recomputed = int(clock.again_ns[order.recomputed].sum())
-        base = Simulator(graph).timeline(saved)
-        leaves, returns = _absence(graph, order, out, back, start, start + duration)
-        # A storage of which a view, too, is kept on the device never leaves it.
-        alone = ~np.isin(graph.base[out.values], graph.base[order.saved & ~offloaded])
-        size = np.where(alone, graph.storage_bytes[out.values], 0)
-        change = np.zeros(len(start) + 1, np.int64)
-        np.subtract.at(change, leaves, size)
-        np.add.at(change, returns, size)
+        lives = Lifetimes.of(facts, order, True, offloaded)
+        steps: list[int] = np.concatenate([order.forward, backward]).tolist()
         idle = np.flatnonzero(out.start_ns == clock.written_ns[out.values])
         line = OffloadTimeline(
-            names=base.names,
-            backward=base.backward,
+            names=tuple(graph.names[v] for v in steps),
+            backward=frozen(np.arange(len(steps)) >= len(order.forward)),
             start_ns=frozen(start),
             end_ns=frozen(start + duration),
-            device_bytes=frozen(base.during_bytes + change[:-1].cumsum()),
+            device_bytes=frozen(_device_bytes(graph, lives, out, back, start, start + duration)),
             out=out,
             back=back,
-            saved_bytes=base.saved_bytes - int(size.sum()),
+            saved_bytes=int(lives.size[lives.saved].sum()),
             host_bytes=int(graph.storage_bytes[away].sum()),
             forward_ns=forward_ns,
             ns=ns,
@@ -299,21 +293,18 @@ def _needed_at(graph: Graph, order: Order) -> IntArray:
     return needed
 
 
-def _absence(
-    graph: Graph, order: Order, out: Copies, back: Copies, start: IntArray, end: IntArray
-) -> tuple[IntArray, IntArray]:
-    """(k,) the first step at which each copied value is not on the device, and (k,) the first at which it is again."""
+def _device_bytes(
+    graph: Graph, lives: Lifetimes, out: Copies, back: Copies, start: IntArray, end: IntArray
+) -> IntArray:
+    """(T,) what the device holds, if a storage is there until it is copied away, and from when its copy back begins."""
     n = len(graph)
-    read_until = np.zeros(n, np.int64)
-    at = order.forward_at[graph.consumers]
-    read = at >= 0
-    np.maximum.at(read_until, graph.base[graph.producers[read]], end[at[read]])
-    free_ns = np.maximum(out.end_ns, read_until[graph.base[out.values]])
-    returned_ns = np.zeros(n, np.int64)
-    returned_ns[back.values] = back.start_ns
-    leaves = np.searchsorted(start, free_ns, side="left")
-    returns = np.searchsorted(end, returned_ns[out.values], side="right")
-    return leaves, np.maximum(leaves, returns)
+    first, last = lives.start.copy(), lives.end.copy()
+    rows = np.full(2 * n, -1)
+    rows[lives.base + n * lives.backward] = np.arange(len(first))
+    before, after = rows[out.values], rows[back.values + n]
+    last[before] = np.maximum(last[before], np.searchsorted(start, out.end_ns, side="left") - 1)
+    first[after] = np.minimum(first[after], np.searchsorted(end, back.start_ns, side="right"))
+    return alive_bytes(first, last, lives.size, len(start))
 
 
 def _position(live: BoolArray, turn: int, backward: IntArray, step: int | None) -> int | None:

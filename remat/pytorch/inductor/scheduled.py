@@ -17,7 +17,7 @@ from remat.answer.plan import Plan
 from remat.errors import CaptureError, InvalidOption
 from remat.facts.columns import is_whole
 from remat.facts.graph import Graph, checked_graph
-from remat.proof.arguments import checked_saves
+from remat.proof.arguments import checked_choice
 from remat.pytorch.inductor.lowered_graphs import lower, visit_lowerings
 from remat.pytorch.inductor.to_fx import JointGraph
 from remat.pytorch.inductor.traffic_count import InductorKernel, scheduled_kernels
@@ -140,7 +140,7 @@ class Scheduled:
             InvalidPlan: the plan names unknown values, is not legal, or was made for another graph.
             InvalidOption: it is no plan.
         """
-        checked_saves(self.graph, plan)
+        checked_choice(self.graph, plan, offload=False)
         if all(node.op != "call_function" for node in self._joint.module.graph.nodes):
             return  # torch's partitioner takes no graph without operators
         strides: dict[str, tuple[int, ...] | None] = {}

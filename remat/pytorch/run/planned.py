@@ -48,7 +48,7 @@ class Planned:
         """The columns of `Report.as_frame` about this graph."""
         default = default_plan(self.graph)
         plans = {"": self.plan, "default_": default}
-        peaks = {f"{who}peak_bytes": plan and self._peak_bytes(plan) for who, plan in plans.items()}
+        peaks = {f"{who}peak_bytes": plan and timeline(self.graph, plan).peak_bytes for who, plan in plans.items()}
         return {
             "values": len(self.graph),
             "saved_bytes": self.facts.saved_bytes,
@@ -64,9 +64,6 @@ class Planned:
             "seconds": self.seconds,
             "from_cache": self.from_cache,
         }
-
-    def _peak_bytes(self, plan: Plan) -> int | None:
-        return None if plan.offloaded else timeline(self.graph, plan).peak_bytes
 
     def __str__(self) -> str:
         """For the log."""

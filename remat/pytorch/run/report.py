@@ -64,10 +64,10 @@ class Report:
 
         The columns: values (of the graph); saved_bytes, default_saved_bytes, no_recompute_saved_bytes (kept between the
         passes by this plan, by PyTorch's default, and where nothing runs twice); offloaded_bytes (kept on the host
-        meanwhile, and not among saved_bytes); peak_bytes, default_peak_bytes (predicted, of this plan and PyTorch's
-        default; missing where the plan offloads); recomputed_ops; cost_model; chosen_by; gap (above the best at
-        most, as a part of the cost; missing if unknown); is_proven; seconds (that choosing took); from_cache (in an
-        earlier run, for torch has kept the compiled graph).
+        meanwhile, and not among saved_bytes); peak_bytes, default_peak_bytes (predicted, of the device under this plan
+        and PyTorch's default); recomputed_ops; cost_model; chosen_by; gap (above the best at most, as a part of the
+        cost; missing if unknown); is_proven; seconds (that choosing took); from_cache (in an earlier run, for torch has
+        kept the compiled graph).
         """
         import pandas as pd  # pyright: ignore[reportMissingTypeStubs]
 

@@ -1,0 +1,192 @@
+"""What the device holds under plans that offload: by value, kernel by kernel, and in compiled steps."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import numpy as np
+import pytest
+import torch
+from depth import deep, drawn
+from hypothesis import given
+from hypothesis import strategies as st
+from strategies import Dice, DiceWithHost, SaveEverything
+from torch import Tensor
+
+import remat
+from experiments.accuracy.compiled_peaks import measured
+from experiments.models.cases import CASES
+from experiments.models.workloads import KERNEL_ZOO
+from remat import Graph, GraphBuilder, Offload, Plan, PlanFacts, Problem, cannot_offload, solve, timeline
+from remat.facts.columns import BoolArray
+from remat.predict.buffers import StepMemory
+from remat.predict.kernels.host_copies import HostCopies
+from remat.predict.memory import Simulator
+from remat.predict.memory.order import Order
+from remat.predict.memory.storages import Storages
+from remat.predict.offloading import StepClock
+from remat.predict.offloading.timeline import Simulated
+from remat.predict.time import DeviceProfile
+from remat.pytorch.seam import offloading
+from remat.testing import graphs
+
+
+@dataclass(frozen=True)
+class SaveOnHost(SaveEverything):
+    """What autograd keeps, and all of it on the host that can be."""
+
+    name: ClassVar[str] = "save-on-host"
+
+    def pose_without_peak(self, graph: Graph) -> Problem:
+        problem = super().pose_without_peak(graph)
+        copies = np.zeros(len(problem), np.int64)
+        return replace(problem, offload=Offload(copies, cannot_offload(graph).take(graph.plannable)))
+
+
+@pytest.fixture
+def host(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A host whose memory torch's allocator does not hand out."""
+    memory: dict[int, ctypes.Array[ctypes.c_char]] = {}
+    on_device = offloading.another_buffer
+
+    def another_buffer(tensor: Tensor) -> Tensor:
+        if tensor.data_ptr() in memory:
+            return on_device(tensor)
+        size = tensor.untyped_storage().nbytes()
+        block = ctypes.create_string_buffer(size + 63)  # aligned as torch's own is
+        skip = -ctypes.addressof(block) % 64
+        flat = torch.frombuffer(block, dtype=torch.uint8, count=size, offset=skip).view(tensor.dtype)
+        copy = flat.as_strided(tensor.shape, tensor.stride()).copy_(tensor)
+        memory[copy.data_ptr()] = block
+        return copy
+
+    monkeypatch.setattr(offloading, "another_buffer", another_buffer)
+    yield
+    memory.clear()
+
+
+@pytest.mark.parametrize("model", [SaveOnHost(), pytest.param(DiceWithHost(3), marks=deep)], ids=lambda m: m.name)
+@pytest.mark.parametrize(
+    "name",
+    [
+        "pointwise chain",
+        "LayerNorm-GeLU MLP",  # copies back are moved far before what reads them
+        pytest.param("dropout MLP", marks=deep),
+        pytest.param("MLP-Mixer", marks=deep),
+        pytest.param("GPT, fused attention", marks=deep),
+    ],
+)
+@pytest.mark.usefixtures("host")
+def test_a_step_allocates_what_is_predicted(name: str, model: remat.CostModel) -> None:
+    torch.manual_seed(0)
+    zoo = {**KERNEL_ZOO, **{case: lambda case=case: (CASES[case].build(), CASES[case].inputs()) for case in CASES}}
+    graph, plan, bytes_ = measured((*zoo[name](), None), model, kernels=False)
+    line = timeline(graph, plan)
+    assert plan.offloaded
+    assert line.peak_bytes == pytest.approx(bytes_, rel=0.001)
+    assert line.saved_bytes == PlanFacts.of(graph, plan).saved_bytes
+
+
+def test_the_peak_is_in_the_report() -> None:
+    torch.compiler.reset()
+    case = CASES["pointwise chain"]
+    model, batch = case.build(), case.inputs()
+    step = remat.compile(model, cost_model=SaveOnHost(), codegen=False)
+    step(*batch).sum().backward()
+    (planned,) = step.report().graphs
+    assert planned.plan.offloaded
+    assert planned.row["peak_bytes"] == timeline(planned.graph, planned.plan).peak_bytes > 0
+    on_device = replace(planned.plan, offloaded=())
+    assert timeline(planned.graph, planned.plan).at_forward_end < timeline(planned.graph, on_device).at_forward_end
+
+
+def three_calls() -> Graph:
+    """x -> a -> b -> the loss, by calls of libraries; the backward pass reads b, then a."""
+    g = GraphBuilder()
+    a = g.op("mm", g.input("x", bytes=100), name="a", bytes=100, compute_bound=True)
+    b = g.op("mm", a, name="b", bytes=100, compute_bound=True)
+    g.output(g.op("sum", b, name="loss", bytes=4, fusible=False))
+    db = g.op("mm", g.tangent("dloss", bytes=4), b, name="db", bytes=100, compute_bound=True)
+    g.gradient(g.op("mm", db, a, name="da", bytes=100, compute_bound=True))
+    return g.build()
+
+
+def test_by_hand() -> None:
+    graph = three_calls()
+    plain, away = (timeline(graph, Plan(("a", "b"), (), offloaded=names)) for names in ((), ("a",)))
+    assert plain.during_bytes.tolist() == [100, 200, 204, 304, 304]
+    assert away.during_bytes.tolist() == [100, 200, 104, 204, 304]  # b has read a; db does not; da does
+    assert (away.saved_bytes, away.at_forward_end) == (100, 104)
+    assert [tensor.why for tensor in away.peak_tensors if tensor.name == "a"] == ["transient"]
+
+
+def test_compiled_steps_name_their_copies() -> None:
+    case = CASES["pointwise chain"]
+    graph = remat.capture(case.build(), *case.inputs())
+    plan = solve(SaveOnHost().pose(graph)).plan
+    assert plan is not None
+    for device in ("cpu", "h100"):
+        line = timeline(graph, plan, device=device)
+        out, back = (
+            {i for i, op in enumerate(line.ops) if op == copied} for copied in ("copied to the host", "copied back")
+        )
+        assert len(out) == len(back) == len(plan.offloaded)
+        assert max(out) < line.forward_steps <= min(back)
+        assert {line.names[i] for i in out} == {line.names[i] for i in back} == set(plan.offloaded)
+
+
+def test_a_copy_is_due_behind_the_last_reader_and_before_the_first() -> None:
+    graph = three_calls()
+    at = graph.index
+    hosted = np.isin(graph.names, ["a", "b"])
+    forward, backward = (np.array([at[name] for name in names]) for names in (("a", "b", "loss"), ("db", "da")))
+    out = HostCopies(graph, forward, hosted, backward=False)
+    assert [out.before(at[name]) for name in ("a", "b", "loss")] == [[], [], [at["a"]]]
+    assert out.left() == [at["b"]]
+    back = HostCopies(graph, backward, hosted, backward=True)
+    assert [back.before(at[name]) for name in ("db", "da")] == [[at["b"]], [at["a"]]]
+    assert back.left() == []
+
+
+def drawn_choice(graph: Graph, seed: int) -> tuple[BoolArray, BoolArray]:
+    """What a random legal plan saves, and some of what it could offload."""
+    plan = solve(Dice(seed).pose(graph)).plan
+    assert plan is not None
+    may = ~cannot_offload(graph).mask & (np.random.default_rng(seed).random(len(graph)) < 0.5)
+    saved = np.isin(graph.names, plan.saved)
+    return saved, saved & may
+
+
+TOY = DeviceProfile("toy", {"float32": 1e9}, 1e9, 1000.0, source="made up", host_bytes_per_s=1e8, host_latency_ns=50.0)
+
+
+@drawn(100)
+@given(graphs(max_values=14, facts=False), st.integers(0, 2**32 - 1))
+def test_offloading_takes_bytes_off_the_device_and_adds_none(graph: Graph, seed: int) -> None:
+    """Copies between kernels are the least, copies beside them keep more, and no copies the most, at every moment."""
+    saved, offloaded = drawn_choice(graph, seed)
+    simulator = Simulator(graph)
+    plain, away = simulator.timeline(saved), simulator.timeline(saved, offloaded)
+    beside = Simulated.of(StepClock.of(graph, TOY), saved, offloaded).timeline
+    assert (away.during_bytes <= beside.device_bytes).all()
+    assert (beside.device_bytes <= plain.during_bytes).all()
+    hosted = offloaded & Order.of(Storages.of(graph), saved).saved
+    assert plain.saved_bytes - away.saved_bytes == graph.storage_bytes[hosted].sum()
+    assert away.saved_bytes == beside.saved_bytes
+    assert simulator.peak(saved, offloaded) == away.peak_bytes
+    nothing = np.zeros(len(graph), np.bool_)
+    assert np.array_equal(simulator.timeline(saved, nothing).during_bytes, plain.during_bytes)
+
+
+@pytest.mark.parametrize("backend", ["cpu", "triton"])
+def test_a_compiled_step_that_offloads_nothing_is_the_same(backend: str) -> None:
+    case = CASES["encoder layer"]
+    graph = remat.capture(case.build(), *case.inputs())
+    saved, _ = drawn_choice(graph, 1)
+    memory = StepMemory(graph, backend)
+    with_host, without = memory.timeline(saved, np.zeros(len(graph), np.bool_)), memory.timeline(saved)
+    assert with_host.names == without.names
+    assert np.array_equal(with_host.during_bytes, without.during_bytes)
