@@ -37,7 +37,7 @@ def model_and_arguments(label: str, made: Any) -> tuple[Any, tuple[Any, ...], di
         CaptureError: it is something else.
     """
     parts = list(cast(tuple[Any, ...], made)) if type(made) is tuple else [made]
-    whole = [*parts, {}] if len(parts) == 2 else parts
+    whole: list[Any] = [*parts, {}] if len(parts) == 2 else parts
     if len(whole) == 3 and isinstance(whole[1], (tuple, list)) and isinstance(whole[2], dict):
         return whole[0], tuple(cast(Sequence[Any], whole[1])), cast(dict[str, Any], whole[2])
     got = ", ".join(type(part).__name__ for part in parts)
