@@ -60,7 +60,7 @@ class CPSAT(Solver):
     """
 
     name: ClassVar[str] = "cpsat"
-    features: ClassVar[frozenset[Feature]] = frozenset({Feature.BUDGET, Feature.OFFLOAD, Feature.TIME_LIMIT})
+    features: ClassVar[frozenset[Feature]] = frozenset(Feature)
     requires: ClassVar[tuple[str, ...]] = ("ortools",)
 
     workers: int = 1
@@ -91,8 +91,8 @@ class CPSAT(Solver):
 
         Args:
             problem: what to solve.
-            known: a plan to start from, and a bound. The answer has no plan if the search finds none that
-                costs less, and proves none to be as good.
+            known: a plan to start from, if there is one, and a bound. The answer has no plan if the search finds none
+                that costs less, and proves none to be as good.
             tolerance: how much of the bound a plan may cost above it; then the search ends.
             time_limit_s: wall time in seconds, the making of the program included.
         """
@@ -100,7 +100,7 @@ class CPSAT(Solver):
 
         start = time.perf_counter()
         model = _Model.of(problem, self.count_sizes)
-        if known is not None:
+        if known is not None and known.plan is not None:
             model.begin_at(problem, known)
         backend: Any = cp_model.CpSolver()
         self._configure(backend.parameters)
@@ -182,6 +182,8 @@ class _Model:
         if budget is not None:
             room = budget - int(problem.save_bytes[always].sum())
             _add_budget(program, saved, problem.save_bytes[positions], room, count_sizes)
+        for _, amounts, most in problem.host_budgets:
+            _add_budget(program, offloaded, amounts[hosted_positions], most, count_sizes)
 
         prices = [problem.save_cost[positions], problem.recompute_cost[open_positions]]
         if offload is not None:

@@ -44,7 +44,7 @@ class Portfolio(Solver):
 
     name: ClassVar[str] = "portfolio"
     exact: ClassVar[bool] = False
-    features: ClassVar[frozenset[Feature]] = frozenset({Feature.BUDGET, Feature.OFFLOAD, Feature.TIME_LIMIT})
+    features: ClassVar[frozenset[Feature]] = frozenset(Feature)
 
     tolerance: float = 0.001
     seconds: float = 9.5
@@ -60,12 +60,14 @@ class Portfolio(Solver):
         if not missing:
             import_module("ortools.sat.python.cp_model")  # the first time it takes a second, which is not searched
         start = time.perf_counter()
-        priced = solve(problem, Lagrangian())
+        priced = solve(problem, Lagrangian(), throw=False)
         found = replace(priced, solver=self.name)
         if missing and not found.is_optimal:
             why = f"by lagrangian alone: {', '.join(missing)} is not installed; pip install 'remat[ortools]'"
             _tell(found, why)
             return replace(found, termination=replace(found.termination, detail=why))
+        if found.termination.reason is Reason.GAVE_UP:
+            found = replace(found, termination=Termination(Reason.LIMIT, found.bound, limit="time"))
         limit_s, enough = (self.seconds, self.tolerance) if time_limit_s is None else (time_limit_s, 0.0)
         end = start
         for turn, (search, share) in enumerate(_TURNS):
@@ -83,23 +85,26 @@ def _searched(problem: Problem, found: Solution, search: CPSAT, tolerance: float
     if left_s <= 0 or _is_within(found, tolerance):
         return found
     more = search.search(problem, found, tolerance=tolerance, time_limit_s=left_s)
+    if found.plan is None and more.termination.reason is Reason.INFEASIBLE:
+        return replace(more, solver=found.solver)
     best = min(found, more, key=lambda one: math.inf if one.objective is None else one.objective)
     # Of two equal bounds, the one that a flow proves is worth more than a claim.
     proof = max(found, more, key=lambda one: one.bound or 0)
     reason = Reason.OPTIMAL if best.objective == proof.bound else Reason.FEASIBLE
-    claim = Termination(reason, proof.bound)
+    claim = Termination(reason, proof.bound) if best.plan else Termination(Reason.LIMIT, proof.bound, limit="time")
     return replace(best, termination=claim, certificate=proof.certificate, solver=found.solver)
 
 
 def _tell(found: Solution, why: str) -> None:
     """Warns of a gap that matters: where a plan is compiled, nobody looks at `Solution.gap`."""
-    if not _is_within(found, _MATTERS):
-        most = f"{100 * (found.objective or 0) / found.bound - 100:.0f}% more than" if found.bound else "more than"
+    if found.objective is not None and not _is_within(found, _MATTERS):
+        most = f"{100 * found.objective / found.bound - 100:.0f}% more than" if found.bound else "more than"
         warnings.warn(f"within the budget, the plan may cost up to {most} the best one: {why}", stacklevel=2)
 
 
 def _is_within(found: Solution, tolerance: float) -> bool:
-    """Whether a plan costs at most so much of its bound above it."""
-    assert found.objective is not None
+    """Whether a plan costs at most so much of its bound above it; or no plan keeps the budgets of the host."""
+    if found.objective is None:
+        return found.termination.reason is Reason.INFEASIBLE
     assert found.bound is not None
     return found.objective - found.bound <= found.bound * tolerance

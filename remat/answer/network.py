@@ -346,13 +346,17 @@ def _in_units(problem: Problem, weights: Weights) -> tuple[int, tuple[IntArray, 
     cost_unit, byte_unit = (
         max(math.gcd(*map(int, map(np.gcd.reduce, columns))), 1) for columns in (costs, [problem.save_bytes])
     )
-    unit = math.gcd(weights.cost * cost_unit, weights.byte * byte_unit)
-    cost, byte = weights.cost * cost_unit // unit, weights.byte * byte_unit // unit
-    total = cost * sum(int(column.sum()) for column in costs) // cost_unit
-    total += byte * int(problem.save_bytes.sum()) // byte_unit
+    # What each column of costs counts, and what each value's bytes count in it.
+    copied = weights.cost + weights.host_cost
+    prices = [(weights.cost, weights.byte), (weights.cost, 0), (copied, weights.host_byte)][: len(costs)]
+    unit = math.gcd(*(cost * cost_unit for cost, _ in prices), *(byte * byte_unit for _, byte in prices))
+    whole = [(cost * cost_unit // unit, byte * byte_unit // unit) for cost, byte in prices]
+    units = [column // cost_unit for column in costs]
+    sizes = problem.save_bytes // byte_unit
+    parts = zip(whole, units, strict=True)
+    total = sum(cost * int(column.sum()) + byte * int(sizes.sum()) for (cost, byte), column in parts)
     if total >= LARGEST_TOTAL:
         raise UnsupportedProblem(
             f"costs and bytes weighed {weights.cost} : {weights.byte} add up to {total}, but must stay below 2**62"
         )
-    save, *others = (cost * (column // cost_unit) for column in costs)
-    return unit, (save + byte * (problem.save_bytes // byte_unit), *others)
+    return unit, tuple(cost * column + byte * sizes for (cost, byte), column in zip(whole, units, strict=True))

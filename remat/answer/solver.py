@@ -27,6 +27,7 @@ class Feature(Enum):
 
     BUDGET = "a byte budget"
     OFFLOAD = "offloading"
+    HOST_BUDGET = "a budget of what is offloaded"
     TIME_LIMIT = "a time limit"
 
 
@@ -82,6 +83,7 @@ class Solver(ABC):
         asked = {
             Feature.BUDGET: problem.budget_bytes is not None,
             Feature.OFFLOAD: problem.offload is not None,
+            Feature.HOST_BUDGET: bool(problem.host_budgets),
             Feature.TIME_LIMIT: time_limit_s is not None,
         }
         for feature, wanted in asked.items():

@@ -55,12 +55,17 @@ class Part:
 
     @property
     def least(self) -> Choice:
-        """The choice that saves the fewest bytes."""
-        return least_bytes(self.problem).choice
+        """The choice that saves the fewest bytes; where the host has a budget, it offloads nothing."""
+        return least_bytes(self._alone).choice
 
     def at(self, price: Weights) -> Choice:
-        """The choice that is best where a saved byte has a price."""
-        return flow_solver().minimum_cut(self.problem, price.coarser(_BITS)).choice
+        """The choice that is best where a saved byte has a price; where the host has a budget, it offloads nothing."""
+        return flow_solver().minimum_cut(self._alone, price.coarser(_BITS)).choice
+
+    @property
+    def _alone(self) -> Problem:
+        """The problem, without what others may have taken of the host's budget."""
+        return replace(self.problem, offload=None) if self.problem.host_budgets else self.problem
 
 
 def part_of(graph: Graph, cost_model: CostModel, made_before: Collection[str] = ()) -> Part:
@@ -130,7 +135,9 @@ def plans_together(
     solution = solve(replace(union, budget_bytes=budget), solver)
     assert solution.plan is not None  # solve() raises where there is none
     plans = [mine.plan(part.problem) for part, mine in split(parts, Choice.from_plan(union, solution.plan))]
-    edge = Hull(union, flow_solver()).edge_at(budget) if budget is not None else None
+    edge = None
+    if budget is not None and not union.host_budgets:
+        edge = Hull(union, flow_solver()).edge_at(budget)
     return plans, BY_COST if edge is None else edge.certificate.weights, solution.gap
 
 
@@ -164,7 +171,9 @@ def _hosts(hosts: Sequence[tuple[int, Offload]]) -> Offload | None:
     if not hosts:
         return None
     costs = [times * offload.cost for times, offload in hosts]
-    return Offload(np.concatenate(costs), _joined([offload.banned for _, offload in hosts]))
+    first = hosts[0][1]  # the host's memory and link are there once for all
+    banned = _joined([offload.banned for _, offload in hosts])
+    return replace(first, cost=np.concatenate(costs), banned=banned)
 
 
 def _joined(bans: Sequence[Bans]) -> Bans:

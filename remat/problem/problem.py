@@ -18,13 +18,15 @@ Where there is a host to offload to, a third binary `h_v` says "v is saved, and 
                 h_v <= b_v - a_v      for every value v
                 h_v  = 0              where v cannot be offloaded
                 sum save_bytes[v] * (b_v - a_v - h_v) <= budget_bytes
+                sum save_bytes[v] * h_v               <= offload.budget_bytes     (only with such a budget)
+                sum offload.cost[v] * h_v             <= offload.budget_cost      (only with such a budget)
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -49,7 +51,7 @@ from remat.facts.given import checked_path, listed
 from remat.facts.json_file import write_document
 from remat.facts.later import Late, is_later
 from remat.facts.uses import check_uses, operands_of
-from remat.problem.offload import Offload
+from remat.problem.offload import HostBudget, Offload, checked_budget
 from remat.problem.problem_file import problem_document, read_columns
 
 _COSTS = ("save_cost", "recompute_cost", "save_bytes")
@@ -204,6 +206,7 @@ class Problem(FrozenColumns):
     def __repr__(self) -> str:
         budget = "" if self.budget_bytes is None else f", budget {self.budget_bytes} bytes"
         host = "" if self.offload is None else f", {len(self) - int(self.offload.banned.mask.sum())} can be offloaded"
+        host += "".join(f" ({budget.what} up to {budget.most})" for budget in self.host_budgets)
         facts = f"{len(self)} values, {len(self.producers)} uses, {int(self.needed.sum())} needed"
         return f"<Problem: {facts}{host}{budget}>"
 
@@ -211,6 +214,23 @@ class Problem(FrozenColumns):
         """Raises `UnsupportedProblem`, which begins with `what`, if values can be offloaded."""
         if self.offload is not None:
             raise UnsupportedProblem(f"{what} states two choices, save or recompute, but here values can be offloaded")
+
+    @property
+    def host_budgets(self) -> tuple[HostBudget, ...]:
+        """What limits all that is offloaded together; empty without such a budget, and without a host."""
+        offload = self.offload
+        if offload is None:
+            return ()
+        budgets = (("bytes", self.save_bytes, offload.budget_bytes), ("cost", offload.cost, offload.budget_cost))
+        return tuple(HostBudget(what, amounts, most) for what, amounts, most in budgets if most is not None)
+
+    @property
+    def without_host_budgets(self) -> Problem:
+        """The problem in which as much may be offloaded as one likes: no plan of this one costs more there."""
+        if not self.host_budgets:
+            return self
+        assert self.offload is not None
+        return replace(self, offload=replace(self.offload, budget_bytes=None, budget_cost=None))
 
     @cached_property
     def index(self) -> dict[str, int]:
@@ -299,9 +319,4 @@ def _check_terms(problem: Problem) -> None:
         raise InvalidProblem(
             f"Problem: the prices must add up to less than 2**62, got about {total:.2e}; use a coarser unit"
         )
-    # An integer of numpy would wrap, one of a class of its own compare as it likes: checked is the plain one.
-    budget = problem.budget_bytes
-    budget = int(budget) if budget is not None and is_whole(budget) else budget
-    if budget is not None and (type(budget) is not int or budget < 0):
-        raise InvalidProblem(f"Problem.budget_bytes must be a non-negative integer or None, got {budget!r}")
-    object.__setattr__(problem, "budget_bytes", budget)
+    object.__setattr__(problem, "budget_bytes", checked_budget("Problem.budget_bytes", problem.budget_bytes))

@@ -39,7 +39,7 @@ def solve(
     Args:
         problem: what to solve.
         solver: a registered name (`remat solvers` lists them) or a configured instance; "ortools" when
-            left out, and "portfolio" for a problem with a byte budget. Where OR-Tools is not installed, SciPy's
+            left out, and "portfolio" for a problem with a budget. Where OR-Tools is not installed, SciPy's
             or NetworkX's maximum flow takes the place of "ortools", and a warning says so once.
         time_limit_s: wall time in seconds; only for solvers that support it.
         throw: raise if there is no plan; if False, return a solution without one.
@@ -78,14 +78,17 @@ def solve(
     plan = None if solution.plan is None else replace(solution.plan, graph=Later(lambda: problem.signature))
     solution = replace(solution, plan=plan, is_proven=is_proven, solve_time_s=taken_s)
     if solution.termination.reason is Reason.INFEASIBLE:
-        raise CertificateRejected(f"{chosen.name} claims INFEASIBLE, but no rule stands in the way of a plan")
+        if not problem.host_budgets:
+            raise CertificateRejected(f"{chosen.name} claims INFEASIBLE, but no rule stands in the way of a plan")
+        if throw:
+            raise Infeasible(_nothing_fits(problem, chosen.name))
     if solution.plan is None and throw:
         raise LimitReached(_nothing_found(solution))
     return solution
 
 
 def _default_solver(problem: Problem) -> str:
-    if problem.budget_bytes is not None:
+    if problem.budget_bytes is not None or problem.host_budgets:
         return DEFAULT_BUDGET_SOLVER
     if not default_is_missing():
         return DEFAULT_SOLVER
@@ -121,9 +124,17 @@ def _twin(thing: _T) -> _T:
     return twin
 
 
+def _nothing_fits(problem: Problem, solver: str) -> str:
+    host = " and ".join(f"{what} {most}" for what, _, most in problem.host_budgets)
+    return (
+        f"no plan fits the budget of {problem.budget_bytes} bytes and has offloaded values of {host} at most, "
+        f"says {solver}. Raise one of these budgets, or lift a ban on recomputing."
+    )
+
+
 def _nothing_found(solution: Solution) -> str:
     if solution.termination.reason is Reason.GAVE_UP:
-        return f"{solution.solver} is a heuristic, and found no plan, though there is one; take an exact solver"
+        return f"{solution.solver} is a heuristic, and found no plan, though there may be one; take an exact solver"
     return (
         f"{solution.solver} found no plan within its {solution.termination.limit} limit; "
         f"raise it, or choose a faster solver"

@@ -26,7 +26,7 @@ def check_solver(solver: type[Solver] | Solver, *, max_examples: int = 100) -> N
     - Its plans are legal and cost what it says; its proofs hold (`remat.proof.certify`).
     - If it is `exact`, no plan is cheaper than its own; in any case a bound is a bound, and
       OPTIMAL is said of optimal plans only. INFEASIBLE is said where there is no plan.
-    - So it is with a host to offload to, if it declares that.
+    - So it is with a host to offload to, and with budgets of what is offloaded, if it declares that.
     - It takes what it declares (`features`, `largest_capacity`, `max_values`), refuses the rest
       with `UnsupportedProblem`, and returns the same plan for the same problem.
 
@@ -41,9 +41,16 @@ def check_solver(solver: type[Solver] | Solver, *, max_examples: int = 100) -> N
     require_options(chosen)
     require(hashes(chosen), f"{chosen!r} must be hashable, by its options")
     size = min(chosen.max_values or 8, 8)
-    for offload, budget in product((False, True), repeat=2):
+    for (offload, host), budget in product(((False, False), (True, False), (True, True)), (False, True)):
         largest = size if not offload else min(size, 6)  # of three choices each, all plans are tried
-        drawn = problems(min_values=min(2, size), max_values=largest, budget=budget, offload=offload, feasible=None)
+        drawn = problems(
+            min_values=min(2, size),
+            max_values=largest,
+            budget=budget,
+            offload=offload,
+            host_budgets=host,
+            feasible=None,
+        )
         for_all(drawn, max_examples, chosen, lambda problem: _check_answer(chosen, problem))
     if size >= 4:
         for_all(st.sampled_from(_crossings()), 24, chosen, lambda problem: _check_answer(chosen, problem))
@@ -54,7 +61,11 @@ def check_solver(solver: type[Solver] | Solver, *, max_examples: int = 100) -> N
 
 
 def _check_answer(solver: Solver, problem: Problem) -> None:
-    asked = {Feature.BUDGET: problem.budget_bytes is not None, Feature.OFFLOAD: problem.offload is not None}
+    asked = {
+        Feature.BUDGET: problem.budget_bytes is not None,
+        Feature.OFFLOAD: problem.offload is not None,
+        Feature.HOST_BUDGET: bool(problem.host_budgets),
+    }
     for feature, wanted in asked.items():
         if wanted and feature not in solver.features:
             require(_refuses(solver, problem), f"{solver!r} must refuse {feature.value} with UnsupportedProblem")
@@ -98,7 +109,7 @@ def _check_claims(solver: Solver, problem: Problem, answer: Solution, best: int 
     claim, bound, cost = answer.termination.reason, answer.bound, answer.objective
     what = f"{solver!r} claims {claim.name} at cost {cost} with the bound {bound}, but"
     if best is None:
-        require(claim in (Reason.INFEASIBLE, Reason.LIMIT), f"{what} there is no plan")
+        require(claim in (Reason.INFEASIBLE, Reason.LIMIT, Reason.GAVE_UP), f"{what} there is no plan")
         return
     require(claim is not Reason.INFEASIBLE, f"{what} a plan costs {best}")
     require(bound is None or bound <= best, f"{what} a plan costs {best}")
@@ -125,7 +136,7 @@ def _cheapest(problem: Problem) -> int | None:
         hosts = saved & can_offload
         for hosted in product(*[(False, True) if host else (False,) for host in hosts.tolist()]):
             choice = Choice(saved, recomputed, np.array(hosted, np.bool_))
-            if problem.budget_bytes is None or choice.saved_bytes(problem) <= problem.budget_bytes:
+            if choice.keeps_budgets(problem):
                 costs.append(choice.cost(problem))
     return min(costs, default=None)
 
