@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import pytest
+from depth import drawn
 from examples import chain, cosines, impossible, linear_dropout
+from helpers import every_plan
+from hypothesis import given
+from hypothesis import strategies as st
+from strategies import DiceWithHost
 
 import remat
-from remat import GraphBuilder, Infeasible, UnknownName
+from remat import Graph, GraphBuilder, Infeasible, UnknownName
+from remat.testing import graphs
 from remat.views.explain import Decision
 
 MIB = 2**20
@@ -118,6 +125,59 @@ def test_the_alternative_is_the_optimum_without_the_decision() -> None:
         fast = remat.explain(graph, name)
         assert slow.decision is fast.decision
         assert (slow.alternative and slow.alternative.extra_cost) == (fast.alternative and fast.alternative.extra_cost)
+
+
+@drawn(60)
+@given(graphs(max_values=8, facts=False), st.integers(0, 2**32 - 1), st.data())
+def test_each_way_to_decide_has_its_price(graph: Graph, seed: int, data: st.DataObject) -> None:
+    """Where values can be offloaded: saved on the device, saved on the host, or not saved at all."""
+    model = DiceWithHost(seed)
+    problem = model.pose(graph)
+    host = problem.offload
+    assert host is not None
+    name = data.draw(st.sampled_from(problem.names))
+    v = problem.index[name]
+    saved_cost, copies = problem.save_cost.tolist(), host.cost.tolist()
+    may = (~host.banned.mask).tolist()
+    least = dict[str, int]()
+    for plan in every_plan(replace(problem, offload=None)):
+        rest = plan.cost - sum(max(saved_cost[u] - copies[u], 0) for u in plan.saved if may[u] and u != v)
+        said = {"keeps it on the device": rest} if v in plan.saved else {"does not save it": rest}
+        if v in plan.saved and may[v]:
+            said["offloads it"] = rest - saved_cost[v] + copies[v]
+        if v not in plan.recomputed:
+            said["does not recompute it"] = min(said.values())
+        for what, cost in said.items():
+            least[what] = min(cost, least.get(what, cost))
+    best = min(least.values())
+    why = remat.explain(graph, name, model)
+    for other in filter(None, (why.alternative, *why.others)):
+        expected = least.get("keeps it on the device" if other.question == "saves it" else other.question)
+        assert other.extra_cost == (None if expected is None else expected - best)
+    told = {"does not save it", "keeps it on the device", "offloads it"}
+    now = {Decision.SAVED: "keeps it on the device", Decision.OFFLOADED: "offloads it"}.get(why.decision)
+    if may[v] and now:
+        assert {other.question for other in filter(None, (why.alternative, *why.others))} == told - {now}
+
+
+def test_an_offloaded_value() -> None:
+    graph = cosines()
+    for seed in range(50):
+        model = DiceWithHost(seed)
+        plan = remat.solve(model.pose(graph)).plan
+        assert plan is not None
+        if plan.offloaded:
+            break
+    why = remat.explain(graph, plan.offloaded[0], model)
+    assert why.decision is Decision.OFFLOADED
+    assert (why.offload_cost, why.cannot_offload) == (0, None)
+    assert "offloaded: saved, and on the host until the backward pass needs it." in str(why)
+    assert "offloading it costs 0 pips for two copies" in str(why)
+    stays = next(other for other in why.others if other.question == "keeps it on the device")
+    assert plan.offloaded[0] in stays.keeps
+    an_input = remat.explain(graph, graph.names[0], model)
+    assert an_input.cannot_offload == "an input's memory, which the caller holds"
+    assert "cannot be offloaded (an input's memory, which the caller holds)" in str(an_input)
 
 
 def test_a_claim_is_not_called_a_bound() -> None:

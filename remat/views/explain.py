@@ -1,4 +1,4 @@
-"""Explains why a value is saved, recomputed, or neither: `remat.explain`."""
+"""Explains why a value is saved, recomputed, offloaded, or none of these: `remat.explain`."""
 
 from __future__ import annotations
 
@@ -30,6 +30,7 @@ class Decision(Enum):
     """Says what a plan does with a value, in words that continue "... is"."""
 
     SAVED = "saved"
+    OFFLOADED = "offloaded: saved, and on the host until the backward pass needs it"
     RECOMPUTED = "recomputed in the backward pass"
     DEFERRED = "computed in the backward pass, which alone needs it"
     ABSENT = "neither saved nor recomputed"
@@ -45,9 +46,12 @@ class Alternative:
         extra_cost: its price above that of the best plan of all; None if there is no such plan. Negative
             if the solver is a heuristic, and had missed this one.
         proven: both prices were verified as optimal.
-        saves, drops: names that are saved in this plan only, and in the best plan only.
+        saves: names that this plan keeps on the device, and the best plan does not save.
+        drops: names that are saved in the best plan only.
         recomputes: names that this plan recomputes and the best plan does not.
         conflict: the rules that leave no such plan, in the words of `remat.Infeasible`.
+        offloads: names that are offloaded in this plan only.
+        keeps: names that this plan keeps on the device, and the best plan offloads.
     """
 
     question: str
@@ -57,6 +61,8 @@ class Alternative:
     drops: tuple[str, ...]
     recomputes: tuple[str, ...]
     conflict: str = ""
+    offloads: tuple[str, ...] = ()
+    keeps: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -77,6 +83,9 @@ class Explanation:
         cannot_save, cannot_recompute: why not, or None where that is allowed.
         alternative: the best plan that decides otherwise; None for a tangent, and for a value
             that cannot be saved and need not be.
+        offload_cost: price of its copies to the host and back; None where nothing can be offloaded.
+        cannot_offload: why not, or None where that is allowed.
+        others: where values can be offloaded, the best plan for each further way to decide.
     """
 
     name: str
@@ -95,6 +104,9 @@ class Explanation:
     cannot_recompute: str | None
     alternative: Alternative | None
     cost_model: str = ""
+    offload_cost: int | None = None
+    cannot_offload: str | None = None
+    others: tuple[Alternative, ...] = ()
 
     def __str__(self) -> str:
         sentences = [f"{self.name} ({self.op}, {human_bytes(self.bytes)}) is {self.decision.value}."]
@@ -112,20 +124,25 @@ class Explanation:
             sentences.append("The backward pass returns it.")
         if not self.readers and not self.gradient:
             sentences.append("Nothing in the backward pass reads it.")
-        if self.alternative is not None:
-            sentences += _words(self.name, self.alternative, self.unit)
+        for alternative in filter(None, (self.alternative, *self.others)):
+            sentences += _words(self.name, alternative, self.unit)
         return "\n".join(sentences)
 
     def _prices(self) -> str:
         save = f"Saving it costs {human_price(self.save_cost, self.unit)} and takes {human_bytes(self.save_bytes)}"
         if self.cannot_save is not None:
             save = f"It {cannot_be('saved', self.cannot_save)}"
+        host = ""
+        if self.offload_cost is not None and self.cannot_save is None:
+            host = f"; offloading it costs {human_price(self.offload_cost, self.unit)} for two copies"
+            if self.cannot_offload is not None:
+                host = f"; it {cannot_be('offloaded', self.cannot_offload)}"
         redo = f"recomputing it costs {human_price(self.recompute_cost, self.unit)}"
         if self.recompute_cost == 0:
             redo = "recomputing it is free"
         if self.cannot_recompute is not None:
             redo = f"it {cannot_be('recomputed', self.cannot_recompute)}"
-        return f"{save}; {redo}{f' (by {self.cost_model})' if self.cost_model else ''}."
+        return f"{save}{host}; {redo}{f' (by {self.cost_model})' if self.cost_model else ''}."
 
 
 def explain(
@@ -136,7 +153,8 @@ def explain(
 ) -> Explanation:
     """Explains what the best plan does with a value, and what deciding otherwise would cost.
 
-    The alternative is not a guess: the problem is solved again with one more rule.
+    The alternative is not a guess: the problem is solved again with one more rule. Copies to a host have the price that
+    the problem states: for `MemoryBudget(offload=...)` their whole time, as nothing hides it.
 
     Args:
         graph: the joint graph.
@@ -155,6 +173,7 @@ def explain(
     plan = _plan(best)
     i, v = graph.index[name], problem.index.get(name)
     decision = _decision(graph, i, plan)
+    alternatives = [] if v is None else _alternatives(problem, v, decision, best, solver)
     return Explanation(
         name=name,
         op=graph.ops[i],
@@ -170,8 +189,11 @@ def explain(
         gradient=bool(graph.gradient[i]),
         cannot_save=None if v is None else problem.cannot_save.reason(v),
         cannot_recompute=None if v is None else _why_not_recomputed(problem, v),
-        alternative=None if v is None else _alternative(problem, v, decision, best, solver),
+        alternative=alternatives[0] if alternatives else None,
         cost_model=label(model),
+        offload_cost=None if v is None or problem.offload is None else int(problem.offload.cost[v]),
+        cannot_offload=None if v is None or problem.offload is None else problem.offload.banned.reason(v),
+        others=tuple(alternatives[1:]),
     )
 
 
@@ -180,9 +202,9 @@ def _decision(graph: Graph, i: int, plan: Plan) -> Decision:
     if graph.region[i] == Region.TANGENTS:
         return Decision.TANGENT
     if name in plan.saved:
-        return Decision.SAVED
+        return Decision.OFFLOADED if graph.names[graph.base[i]] in plan.offloaded else Decision.SAVED
     if name in plan.recomputed:
-        twice = computed_by_forward(graph, Choice.from_plan(graph, plan).saved)[i]
+        twice = computed_by_forward(graph, Choice.from_plan(graph, plan, offload=True).saved)[i]
         return Decision.RECOMPUTED if twice else Decision.DEFERRED
     return Decision.ABSENT
 
@@ -215,37 +237,54 @@ def _why_not_recomputed(problem: Problem, v: int) -> str | None:
     return f"uses {lost!r}, which can be neither saved nor recomputed"
 
 
-def _alternative(
+def _alternatives(
     problem: Problem, v: int, decision: Decision, best: Solution, solver: str | Solver | None
-) -> Alternative | None:
-    """Solves the problem again, with the decision about value v forbidden."""
+) -> list[Alternative]:
+    """Solves the problem again, with the decision about value v forbidden; and for each place where v can be saved."""
     only = np.zeros(len(problem), np.bool_)
     only[v] = True
-    if decision is Decision.SAVED:
+    found: list[Alternative] = []
+    if decision in (Decision.SAVED, Decision.OFFLOADED):
         bans = problem.cannot_save.also(only, "asked: what if it were not saved?")
-        return _solved("does not save it", replace(problem, cannot_save=bans), best, solver)
+        found.append(_solved("does not save it", replace(problem, cannot_save=bans), best, solver))
     bans = problem.cannot_recompute.also(only, "asked: what if it were not recomputed?")
-    if decision in (Decision.RECOMPUTED, Decision.DEFERRED):
-        return _solved("does not recompute it", replace(problem, cannot_recompute=bans), best, solver)
-    if problem.cannot_save.mask[v]:
-        return None
     saved = replace(problem, cannot_recompute=bans, needed=problem.needed | only)
-    return _solved("saves it", saved, best, solver)
+    host = problem.offload
+    if host is None or host.banned.mask[v] or problem.cannot_save.mask[v]:
+        if decision in (Decision.RECOMPUTED, Decision.DEFERRED):
+            found.append(_solved("does not recompute it", replace(problem, cannot_recompute=bans), best, solver))
+        elif decision is Decision.ABSENT and not problem.cannot_save.mask[v]:
+            found.append(_solved("saves it", saved, best, solver))
+        return found
+    stays = replace(saved, offload=replace(host, banned=host.banned.also(only, "asked: what if it stayed?")))
+    if decision is not Decision.SAVED:
+        found.append(_solved("keeps it on the device", stays, best, solver))
+    if decision is not Decision.OFFLOADED:  # as if the device kept it at the price of the copies, and no bytes
+        cost, size = np.where(only, host.cost, problem.save_cost), np.where(only, 0, problem.save_bytes)
+        away = replace(stays, save_cost=cost, save_bytes=size)
+        found.append(_solved("offloads it", away, best, solver, (problem.names[v],)))
+    return found
 
 
-def _solved(question: str, problem: Problem, best: Solution, solver: str | Solver | None) -> Alternative:
+def _solved(
+    question: str, problem: Problem, best: Solution, solver: str | Solver | None, offloads: tuple[str, ...] = ()
+) -> Alternative:
+    """Solves a problem; the names of `offloads` are those that it saves as if they were offloaded."""
     try:
         other = solve(problem, solver)
     except Infeasible as error:
         return Alternative(question, None, best.is_proven, (), (), (), str(error))
     ours, theirs = _plan(best), _plan(other)
+    hosted = theirs.offloaded + offloads
     return Alternative(
         question=question,
         extra_cost=(other.objective or 0) - (best.objective or 0),
         proven=best.is_proven and other.is_proven,
-        saves=_without(theirs.saved, ours.saved),
+        saves=_without(theirs.saved, ours.saved + hosted),
         drops=_without(ours.saved, theirs.saved),
         recomputes=_without(theirs.recomputed, ours.recomputed),
+        offloads=_without(hosted, ours.offloaded),
+        keeps=tuple(name for name in _without(ours.offloaded, hosted) if name in theirs.saved),
     )
 
 
@@ -271,7 +310,13 @@ def _words(name: str, other: Alternative, unit: str) -> list[str]:
     else:
         least = "at least " if other.proven else ""
         sentence = f"{plan} costs {least}{human_price(other.extra_cost, unit)} more."
-    steps = (("save", other.saves), ("no longer save", other.drops), ("recompute", other.recomputes))
+    steps = (
+        ("save", other.saves),
+        ("no longer save", other.drops),
+        ("offload", other.offloads),
+        ("keep on the device", other.keeps),
+        ("recompute", other.recomputes),
+    )
     changes = [f"{verb} {_listed(others)}" for verb, names in steps if (others := _without(names, (name,)))]
     which = "The best such plan" if other.proven else "The one that was found"
     return [sentence, f"{which} would {'; '.join(changes)}."] if changes else [sentence]
