@@ -53,6 +53,8 @@ class MemoryBudget(CostModel):
             optimizers keep more.
         offload: True if saved activations may wait on the host; or its device, if the estimator knows none that has a
             host: a known name such as "h100", a file, or a profile.
+        host_budget: the most that may wait on the host at once: a size ("64GB") or a whole number of bytes; None for
+            all that the device offloads.
     """
 
     name: ClassVar[str] = "memory-budget"
@@ -62,6 +64,7 @@ class MemoryBudget(CostModel):
     estimator: str | Estimator = DEFAULT_ESTIMATOR
     optimizer: object = "adamw"
     offload: bool | str | Path | DeviceProfile = False
+    host_budget: int | str | None = None
 
     def __post_init__(self) -> None:
         find_estimator(self.estimator)  # an unknown name is refused where it is typed
@@ -80,6 +83,7 @@ class MemoryBudget(CostModel):
                 f"MemoryBudget.optimizer must make an optimizer of parameters, as torch.optim.AdamW does, or be the "
                 f'name of one, such as "adamw", or "none", got {self.optimizer!r}'
             )
+        _ = self._host_bytes
         if self.offload_device is not None and self.of != "saved":
             raise InvalidOption(f'MemoryBudget.offload is for of="saved": what is offloaded, got of={self.of!r}')
 
@@ -99,9 +103,10 @@ class MemoryBudget(CostModel):
             return terms
         problem = RecomputeTime(self.estimator).pose(graph)
         if (device := self.offload_device) is not None:
-            offload = Offload(2 * copy_ns(graph, device), cannot_offload(graph))
+            offload = Offload(2 * copy_ns(graph, device), cannot_offload(graph), self._host_bytes)
             terms = replace(terms, offload=offload)
-            problem = replace(problem, offload=offload.take(graph.plannable))
+            if offload.budget_bytes is None:  # else what is least surely fits without the host
+                problem = replace(problem, offload=offload.take(graph.plannable))
         return replace(terms, budget_bytes=saved_limit(graph, problem, self.amount))
 
     @property
@@ -121,6 +126,23 @@ class MemoryBudget(CostModel):
                 f"estimator in ns, got {self.offload!r} and {estimator!r}"
             )
         return linked(device)
+
+    @property
+    def _host_bytes(self) -> int | None:
+        """The memory of the host, read.
+
+        Raises:
+            InvalidOption: it is no number of bytes; or nothing is offloaded.
+        """
+        if self.host_budget is None:
+            return None
+        amount = read_amount(self.host_budget, "MemoryBudget.host_budget")
+        if isinstance(amount, Fraction) or self.offload is False:
+            raise InvalidOption(
+                f'MemoryBudget.host_budget must be a size such as "64GB" beside MemoryBudget.offload, got '
+                f"{self.host_budget!r} and offload={self.offload!r}"
+            )
+        return amount
 
     @property
     def amount(self) -> int | Fraction:

@@ -8,6 +8,7 @@ for which it is least; and no plan takes less time than that. So it is a game be
 averaged:
 
 1. The plans that are best for the present average are cut: the two next to the budget, and a flow is a bound.
+   Where the host has a budget, too, they are some that keep both on average (`remat.proof.prices`).
 2. They are simulated. What delays them most joins the times.
 3. The average is chosen anew: that under which the best mixture of all plans so far takes most.
 
@@ -35,10 +36,10 @@ from remat.facts.columns import BoolArray, IntArray, frozen, some
 from remat.improve.byte_budgets import evenly_spaced
 from remat.predict.offloading.clock import StepClock
 from remat.predict.offloading.timeline import Simulated
-from remat.problem.offload import Offload
 from remat.problem.problem import Problem
 from remat.proof.budget import flow_solver
-from remat.proof.hull import Hull, Vertex
+from remat.proof.hull import Hull
+from remat.proof.prices import best_prices
 from remat.proof.solve import solve
 
 NAME = "offload-search"
@@ -163,7 +164,7 @@ class Delays:
             recompute_cost=frozen(problem.recompute_cost * (shares[1] @ again)[ours]),
             # What only leads to no gradient torch drops: it takes no time.
             needed=frozen(problem.needed & (self.clock.facts.wanted_at <= len(self.clock.graph))[ours]),
-            offload=Offload(frozen(copies[ours]), offload.banned),
+            offload=replace(offload, cost=frozen(copies[ours])),
         )
         return prices, sum(int(share @ always) for share, always in zip(shares, self.always_ns, strict=True))
 
@@ -179,10 +180,10 @@ def fit_offload(
     """Finds the plan within a budget that adds least to the step on a device with a host.
 
     Args:
-        problem: of the clock's graph: its costs and bans, its budget, and what can be offloaded. `offload.cost` is of
-            copies that nothing hides.
+        problem: of the clock's graph: its costs and bans, its budget, and what can be offloaded, within how many bytes
+            of the host. `offload.cost` is of copies that nothing hides.
         clock: the times of the step.
-        solver: takes byte budgets and offloading.
+        solver: takes byte budgets and offloading; and a budget of the host, if there is one.
         time_limit_s: for each problem that `solver` solves, if it takes a limit.
         throw: raise if there is no plan; if False, return a solution without one.
 
@@ -192,11 +193,17 @@ def fit_offload(
 
     Raises:
         Infeasible, LimitReached: see `remat.solve`.
-        UnsupportedProblem: that, too; or saving costs something beside memory, or nothing can be offloaded.
+        UnsupportedProblem: that, too; or saving costs something beside memory, or nothing can be offloaded, or the cost
+            of that has a budget.
     """
     if problem.offload is None or some(problem.save_cost > 0):
         raise UnsupportedProblem(
             "a search for what to offload takes problems with Problem.offload, in which saving on the device is free"
+        )
+    if problem.offload.budget_cost is not None:
+        raise UnsupportedProblem(
+            "a search for what to offload simulates what copies cost, and has no Offload.budget_cost; limit the memory "
+            "of the host, by Offload.budget_bytes"
         )
     again_ns = np.zeros(len(clock.graph), np.int64)
     again_ns[clock.graph.plannable] = problem.recompute_cost
@@ -235,8 +242,6 @@ class _Search:
 
     def __init__(self, problem: Problem, clock: StepClock) -> None:
         self.problem, self.clock, self.delays = problem, clock, Delays.of(clock)
-        budget = problem.budget_bytes
-        self.budget_bytes = int(problem.save_bytes.sum()) if budget is None else budget
         self.best: tuple[int, int, Choice] | None = None
         self.bound, self.certificate, self.prices = 0, None, problem
         self.mixtures: list[_Mixture] = []
@@ -254,18 +259,17 @@ class _Search:
         """Cuts under the prices that are worst for what is known; returns whether the bound has come up to these."""
         shares, value_ns = self._worst_average()
         prices, always = self.delays.priced(self.problem, shares)
-        left, right, weight, certificate = _at_budget(prices, self.budget_bytes)
+        weight, certificate, mixture = _at_budgets(prices)
         least = -(-(always + weight) // _SHARES) - self.clock.compute_ns
         if least >= self.bound or self.certificate is None:
             self.bound, self.certificate, self.prices = max(least, self.bound), certificate, prices
-        for vertex in (left, right):
-            if vertex.saved_bytes <= self.budget_bytes:
-                self.look_at(vertex.choice)
+        for _, choice in mixture:
+            if choice.keeps_budgets(self.problem):
+                self.look_at(choice)
             else:
-                self._simulated(vertex.choice)
-        if left.saved_bytes < self.budget_bytes < right.saved_bytes:
-            part = (self.budget_bytes - left.saved_bytes) / (right.saved_bytes - left.saved_bytes)
-            self.mixtures.append(((1 - part, left.choice), (part, right.choice)))
+                self._simulated(choice)
+        if len(mixture) > 1 and min(part for part, _ in mixture) > 0:
+            self.mixtures.append(mixture)
         return value_ns - self.clock.compute_ns - least <= _CLOSE * self.clock.compute_ns
 
     def _simulated(self, choice: Choice) -> Simulated:
@@ -341,12 +345,17 @@ def _whole(shares: NDArray[np.float64]) -> IntArray:
     return np.array(np.diff(ends, prepend=0.0), np.int64)
 
 
-def _at_budget(problem: Problem, budget_bytes: int) -> tuple[Vertex, Vertex, int, FlowCertificate]:
-    """The two vertices next to a budget, and what all plans within it cost at least, with the proof."""
+def _at_budgets(problem: Problem) -> tuple[int, FlowCertificate, _Mixture]:
+    """What all plans within the budgets cost at least, with the proof, and a mixture of plans that costs so much."""
     solver = flow_solver()
-    hull = Hull(replace(problem, budget_bytes=None), solver)
-    edge = hull.edge_at(budget_bytes)
-    if edge is not None:
-        return edge.left, edge.right, edge.bound(budget_bytes), edge.certificate
-    cut = solver.minimum_cut(replace(problem, budget_bytes=None))
-    return hull.cheapest, hull.cheapest, cut.weight, cut.certificate
+    if problem.host_budgets:
+        priced = best_prices(problem, solver)
+        return priced.bound or 0, priced.certificate, priced.mixture
+    hull, budget = Hull(replace(problem, budget_bytes=None), solver), problem.budget_bytes
+    edge = None if budget is None else hull.edge_at(budget)
+    if edge is None or budget is None:
+        flow = solver.minimum_cut(hull.problem)
+        return flow.weight, flow.certificate, ((1.0, hull.cheapest.choice),)
+    left, right = edge.left, edge.right
+    part = (budget - left.saved_bytes) / (right.saved_bytes - left.saved_bytes)
+    return edge.bound(budget), edge.certificate, ((1 - part, left.choice), (part, right.choice))
