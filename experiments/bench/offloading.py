@@ -1,6 +1,7 @@
 """Measures what offloading buys on the sheet of an H100: `python -m experiments.bench.offloading`.
 
-Ten graphs of the corpus that know their modules; budgets of 0.5, 0.2 and 0 of what PyTorch's default plan saves.
+Ten graphs of the corpus that know their modules, and the ten small models of `experiments.models.workloads.KERNEL_ZOO`;
+budgets of 0.5, 0.2 and 0 of what PyTorch's default plan saves.
 Beside ours, with its bound: recomputing alone, offloading all that may be, and offloading the first modules whole (a
 module is a layer or a block, up to the first number in its path) until the rest fits; the last two recompute what takes
 no time alone. All times are by one simulated timeline (`remat.predict.offloading`), none is measured. A row that there
@@ -17,11 +18,13 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
+import torch
 import typer
 from rich.console import Console
 
 import remat
 from costmodels import MemoryBudget, RecomputeTime
+from experiments.models.workloads import KERNEL_ZOO
 from experiments.report.markdown import bullets, cited, page, section, table
 from experiments.report.provenance import provenance
 from remat import Choice, Corpus, Graph, Plan, cannot_offload
@@ -53,7 +56,7 @@ def main(
     """Simulates, and writes offloading.json and offloading.md after each instance."""
     file = output / "offloading.json"
     rows: list[dict[str, Any]] = json.loads(file.read_text())["rows"] if file.exists() else []
-    for name in only or INSTANCES:
+    for name in only or (*INSTANCES, *KERNEL_ZOO):
         shares = [
             share for share in SHARES if not any((name, share) == (row["instance"], row["share"]) for row in rows)
         ]
@@ -66,7 +69,7 @@ def main(
 
 def compared(name: str, shares: list[float]) -> list[dict[str, Any]]:
     """Chooses by each way at each budget. Times are what is added to a step that recomputes and copies nothing."""
-    graph = Corpus.open().graph(name)
+    graph = graph_of(name)
     clock = StepClock.of(graph, DEVICE)
     all_away = simulated(clock, offloaded(graph, graph.names))
     rows: list[dict[str, Any]] = []
@@ -96,6 +99,15 @@ def compared(name: str, shares: list[float]) -> list[dict[str, Any]]:
         )
         console.print(rows[-1], markup=False)
     return rows
+
+
+def graph_of(name: str) -> Graph:
+    """Reads a graph of the corpus, or captures a small model."""
+    if name not in KERNEL_ZOO:
+        return Corpus.open().graph(name)
+    torch.manual_seed(0)
+    model, args = KERNEL_ZOO[name]()
+    return remat.capture(model, *args)
 
 
 def offloaded(graph: Graph, names: tuple[str, ...]) -> Plan:
@@ -172,10 +184,10 @@ def markdown(document: dict[str, Any]) -> str:
                         row["instance"],
                         f"{row['share']:.1f}",
                         *(
-                            "does not fit" if row[key] is None else f"{row[key] / 1e6:.1f}"
+                            "does not fit" if row[key] is None else _ms(row[key])
                             for key in ("compute_ns", "ours_ns", "bound_ns", *ways[:2])
                         ),
-                        f"{row['everything_ns'] / 1e6:.1f}" + ("" if row in fitting else " (does not fit)"),
+                        _ms(row["everything_ns"]) + ("" if row in fitting else " (does not fit)"),
                         f"{row['ours_host_bytes'] / 2**30:.1f}",
                         row["seconds"],
                     ]
@@ -184,6 +196,10 @@ def markdown(document: dict[str, Any]) -> str:
             ),
         ),
     )
+
+
+def _ms(ns: int) -> str:
+    return f"{ns / 1e6:.1f}" if ns >= 1e6 else f"{ns / 1e6:.3f}"
 
 
 if __name__ == "__main__":
