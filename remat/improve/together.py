@@ -56,16 +56,16 @@ class Part:
     @property
     def least(self) -> Choice:
         """The choice that saves the fewest bytes; where the host has a budget, it offloads nothing."""
-        return least_bytes(self._alone).choice
+        return least_bytes(_alone(self.problem)).choice
 
     def at(self, price: Weights) -> Choice:
         """The choice that is best where a saved byte has a price; where the host has a budget, it offloads nothing."""
-        return flow_solver().minimum_cut(self._alone, price.coarser(_BITS)).choice
+        return flow_solver().minimum_cut(_alone(self.problem), price.coarser(_BITS)).choice
 
-    @property
-    def _alone(self) -> Problem:
-        """The problem, without what others may have taken of the host's budget."""
-        return replace(self.problem, offload=None) if self.problem.host_budgets else self.problem
+
+def _alone(problem: Problem) -> Problem:
+    """A problem without a host whose budget others may have taken."""
+    return replace(problem, offload=None) if problem.host_budgets else problem
 
 
 def part_of(graph: Graph, cost_model: CostModel, made_before: Collection[str] = ()) -> Part:
@@ -87,7 +87,7 @@ def part_of(graph: Graph, cost_model: CostModel, made_before: Collection[str] = 
     if fractions and problem.budget_bytes is not None:
         owned = made & (graph.base == np.arange(len(graph)))
         budget = problem.budget_bytes + math.floor(min(fractions) * int(graph.bytes[owned].sum()))
-        problem = replace(problem, budget_bytes=max(budget, least_bytes(problem).weight))
+        problem = replace(problem, budget_bytes=max(budget, least_bytes(_alone(problem)).weight))
     return Part(graph, problem)
 
 
@@ -105,7 +105,7 @@ def budget_of(parts: Sequence[Part], cost_model: CostModel, beside_bytes: int = 
     fixed = [limit for limit in cost_model.saved_limits if isinstance(limit, int)]
     added = sum(budgets) + (math.floor(min(fractions) * beside_bytes) if fractions else 0)
     room = max(min([added, *fixed]) - beside_bytes, 0)
-    return room if fixed else max(room, sum(part.times * least_bytes(part.problem).weight for part in parts))
+    return room if fixed else max(room, sum(part.times * least_bytes(_alone(part.problem)).weight for part in parts))
 
 
 def plans_together(

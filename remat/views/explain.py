@@ -256,12 +256,17 @@ def _alternatives(
         elif decision is Decision.ABSENT and not problem.cannot_save.mask[v]:
             found.append(_solved("saves it", saved, best, solver))
         return found
-    stays = replace(saved, offload=replace(host, banned=host.banned.also(only, "asked: what if it stayed?")))
+    others = replace(host, banned=host.banned.also(only, "asked: what if it stayed?"))
+    stays = replace(saved, offload=others)
     if decision is not Decision.SAVED:
         found.append(_solved("keeps it on the device", stays, best, solver))
-    if decision is not Decision.OFFLOADED:  # as if the device kept it at the price of the copies, and no bytes
+    rest = {f"budget_{what}": most - int(amounts[v]) for what, amounts, most in problem.host_budgets}
+    if decision is not Decision.OFFLOADED and min(rest.values(), default=0) < 0:
+        conflict = "it alone is more than the budget of the host"
+        found.append(Alternative("offloads it", None, best.is_proven, (), (), (), conflict))
+    elif decision is not Decision.OFFLOADED:  # as if the device kept it at the price of the copies, and no bytes
         cost, size = np.where(only, host.cost, problem.save_cost), np.where(only, 0, problem.save_bytes)
-        away = replace(stays, save_cost=cost, save_bytes=size)
+        away = replace(stays, save_cost=cost, save_bytes=size, offload=replace(others, **rest))
         found.append(_solved("offloads it", away, best, solver, (problem.names[v],)))
     return found
 
