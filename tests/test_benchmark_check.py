@@ -7,6 +7,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import jsonschema
@@ -255,6 +256,20 @@ def test_the_schemas_refuse_what_is_no_instance_and_no_solution(tmp_path: Path) 
                 assert not kind.is_valid({name: value for name, value in document.items() if name != key}), key
         assert not kind.is_valid(document | {"more": 1})
     assert not INSTANCE.is_valid(instance | {"budgets": [{"name": "none", "of": "saved", "bytes": 1}]})
+
+
+@drawn(50)
+@given(problem=problems(feasible=None, offload=True) | problems(feasible=None, offload=True, host_budgets=True))
+def test_the_schema_knows_the_third_choice_and_the_checker_refuses_it(problem: Problem) -> None:
+    document = problem_document(problem)
+    INSTANCE.validate(document)
+    assert not INSTANCE.is_valid(document | {"version": 1})
+    assert not INSTANCE.is_valid({key: value for key, value in document.items() if key != "host_budgets"})
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "problem.json"
+        problem.save(path)
+        with pytest.raises(check.Unreadable, match='and "version": 1'):
+            check.read(path, "remat.problem")
 
 
 def test_a_budget_of_the_peak_is_kept_to_the_byte() -> None:

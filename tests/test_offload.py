@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from math import inf
 from pathlib import Path
@@ -36,7 +35,6 @@ from remat import (
 from remat.answer.dimacs_file import write_dimacs
 from remat.improve.peak_search import fit_peak
 from remat.improve.together import Part, side_by_side, split
-from remat.problem.mps_file import write_mps
 from remat.proof.budget import flow_solver
 from remat.proof.hull import Hull
 from remat.testing import problems
@@ -191,10 +189,9 @@ def test_a_price_that_is_none_is_refused(cost: list[float], message: str) -> Non
         chain(offload_cost=cost)
 
 
-@pytest.mark.parametrize("write", [write_mps, write_dimacs, Problem.save])
-def test_files_of_two_choices_refuse_a_third(write: Callable[[Problem, Path], None], tmp_path: Path) -> None:
+def test_a_maximum_flow_in_a_file_states_two_choices(tmp_path: Path) -> None:
     with pytest.raises(UnsupportedProblem, match="states two choices, save or recompute, but here values can be"):
-        write(chain(), tmp_path / "problem")
+        write_dimacs(chain(), tmp_path / "problem")
 
 
 def test_what_knows_no_host_refuses_it() -> None:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import math
 import subprocess
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import networkx
+import numpy as np
 import pulp
 import pytest
 from depth import drawn
@@ -19,7 +21,18 @@ from typer.testing import CliRunner
 
 from costmodels import ByteTraffic, MemoryBudget
 from experiments.benchmark import check
-from remat import Corpus, InvalidOption, InvalidProblem, Problem, UnsupportedProblem, solve
+from remat import (
+    Bans,
+    Choice,
+    Corpus,
+    InvalidOption,
+    InvalidProblem,
+    Offload,
+    Problem,
+    UnsupportedProblem,
+    check_plan,
+    solve,
+)
 from remat.answer.dimacs_file import write_dimacs
 from remat.cli.app import app
 from remat.problem.mps_file import write_mps
@@ -36,10 +49,26 @@ def assert_same(one: Problem, other: Problem) -> None:
         assert getattr(one, column).tolist() == getattr(other, column).tolist()
     assert (one.cannot_save, one.cannot_recompute) == (other.cannot_save, other.cannot_recompute)
     assert one.budget_bytes == other.budget_bytes
+    assert (one.offload is None) == (other.offload is None)
+    if one.offload is not None and other.offload is not None:
+        assert one.offload.cost.tolist() == other.offload.cost.tolist()
+        assert one.offload.banned == other.offload.banned
+        assert (one.offload.budget_bytes, one.offload.budget_cost) == (
+            other.offload.budget_bytes,
+            other.offload.budget_cost,
+        )
+
+
+ANY = (
+    problems(feasible=None)
+    | problems(feasible=None, budget=True)
+    | problems(feasible=None, budget=True, offload=True)
+    | problems(feasible=None, offload=True, host_budgets=True)
+)
 
 
 @drawn(100)
-@given(problem=problems(feasible=None) | problems(feasible=None, budget=True))
+@given(problem=ANY)
 @pytest.mark.parametrize("suffix", [".json", ".json.gz"])
 def test_json_is_read_back_equal(problem: Problem, suffix: str, tmp_path_factory: pytest.TempPathFactory) -> None:
     path = tmp_path_factory.mktemp("posed") / f"problem{suffix}"
@@ -50,6 +79,9 @@ def test_json_is_read_back_equal(problem: Problem, suffix: str, tmp_path_factory
 
 CHAIN = Problem.of([4, 2, 9], edges=[(0, 1), (1, 2)], needed=[2], cannot_recompute={0: "input"}, budget_bytes=9)
 BUDGETS = [Budget("saved-0.3", "saved", 7), Budget("saved-0.5", "saved", 8), Budget("peak-0.5", "peak", 9)]
+
+
+HOSTED = problem_document(replace(CHAIN, offload=Offload(np.array([1, 2, 3]), Bans.none(3))))
 
 
 def written(folder: Path, **changed: Any) -> Path:
@@ -76,7 +108,11 @@ def test_a_budget_is_chosen_by_name(tmp_path: Path) -> None:
     ("changed", "message"),
     [
         ({"format": "remat.graph"}, "not a problem file"),
-        ({"version": 2}, "version 2, but this remat reads 1"),
+        ({"version": 3}, "version 3, but this remat reads 1 and 2"),
+        ({"version": 2}, '"host_budgets" must be an object, got NoneType'),
+        ({"version": 2, "host_budgets": {}}, '"values.cannot_offload" must be a list, got NoneType'),
+        (HOSTED | {"host_budgets": {"byte": 7}}, '"host_budgets" may have "bytes" and "cost", got byte'),
+        (HOSTED | {"host_budgets": {"bytes": -7}}, "Offload.budget_bytes must be a non-negative integer or None"),
         ({"values": []}, '"values" must be an object, got list'),
         ({"uses": {"producer": [0]}}, '"uses.consumer" must be a list, got NoneType'),
         ({"uses": {"producer": [1], "consumer": [0]}}, "topological order"),
@@ -152,10 +188,12 @@ def test_mps_states_every_number_of_the_problem(problem: Problem, tmp_path_facto
     assert (problem.budget_bytes or 0) - unit < (found.budget_bytes or 0) <= (problem.budget_bytes or 0)
 
 
-def by_cbc(path: Path) -> dict[str, float] | None:
+def by_cbc(path: Path, *options: str) -> dict[str, float] | None:
     """CBC reads the file itself."""
     cbc, output = pulp.PULP_CBC_CMD().path, path.with_suffix(".sol")
-    subprocess.run([cbc, path, "ratio", "0", "allow", "0", "solve", "solu", output], capture_output=True, check=True)
+    subprocess.run(
+        [cbc, path, *options, "ratio", "0", "allow", "0", "solve", "solu", output], capture_output=True, check=True
+    )
     status, *rows = output.read_text().splitlines()
     if not status.startswith("Optimal"):
         return None
@@ -199,6 +237,28 @@ def test_solvers_of_integer_programs_find_our_optimum(
     }
     verdict = check.check(check.Instance(document, digest), answer)
     assert not verdict.complaints
+
+
+@drawn(30)
+@given(problem=problems(budget=True, offload=True, host_budgets=True, largest=1000))
+@each_backend
+def test_solvers_of_integer_programs_offload_within_the_budgets_of_the_host(
+    problem: Problem, backend: Any, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """CBC without its preprocessing, which has called plans optimal that were not (`solvers.pulp_ilp`)."""
+    path = tmp_path_factory.mktemp("posed") / "problem.mps"
+    write_mps(problem, path)
+    optimum = solve(problem, "cpsat", throw=False)
+    found = by_cbc(path, "preprocess", "off") if backend is by_cbc else backend(path)
+    if optimum.plan is None or found is None:
+        assert optimum.plan is found is None
+        return
+    said = np.zeros((3, len(problem)), np.bool_)
+    for name, value in found.items():
+        said["srh".index(name[0]), int(name[1:])] = round(value)
+    saved, recomputed, hosted = said
+    plan = Choice(saved | hosted, recomputed, hosted).plan(problem)
+    assert check_plan(problem, plan) == optimum.objective
 
 
 @each_backend

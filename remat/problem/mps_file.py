@@ -9,7 +9,10 @@ with `b_v = s<v> + r<v>`:
                 BUDGET: sum save_bytes[v] * s<v> <= budget_bytes
     bounds      s<v> = 0 where v cannot be saved, r<v> = 0 where it cannot be recomputed
 
-Prices are written in full. The budget is written in units of the largest number of bytes that divides every size, and
+Of what can be offloaded, a column `h<v>` is 1 where v is, and `s<v>` where it is saved on the device. In the rows n, a
+and u, `h<v>` counts as `s<v>` does. It costs offload.cost[v], and the rows HOST0, HOST1 are the budgets of the host.
+
+Prices are written in full. A budget is written in units of the largest number that divides all that it counts, and
 rounded down. Solvers of integer programs compute in doubles, and keep a row to a part in a million or so: whether a
 plan keeps its budget to the byte is for a check in integers to say. The word FREE tells CBC that names and numbers are
 not at fixed columns.
@@ -18,20 +21,17 @@ not at fixed columns.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
+from remat.facts.columns import IntArray
 from remat.problem.problem import Problem
 
 
 def write_mps(problem: Problem, path: Path) -> None:
-    """Writes a problem as free MPS; the same one always gives the same bytes.
-
-    Raises:
-        UnsupportedProblem: values can be offloaded.
-    """
-    problem.require_two_choices("the MPS file")
+    """Writes a problem as free MPS; the same one always gives the same bytes."""
     with path.open("w", encoding="ascii", newline="\n") as file:
         file.writelines(f"{line}\n" for line in _lines(problem))
 
@@ -41,35 +41,63 @@ def _lines(problem: Problem) -> Iterator[str]:
     rows = [("E n" if must else "L a") + str(v) for v, must in enumerate(needed)]
     row_of = [row[2:] for row in rows]
     uses: list[tuple[int, int]] = list(zip(problem.producers.tolist(), problem.consumers.tolist(), strict=True))
-    unit = max(int(np.gcd.reduce(problem.save_bytes)), 1) if len(problem) else 1
-    budget = None if problem.budget_bytes is None else problem.budget_bytes // unit
+    budgets = [] if problem.budget_bytes is None else [_Budget.of("BUDGET", problem.save_bytes, problem.budget_bytes)]
+    hosts = [_Budget.of(f"HOST{i}", of, most) for i, (_, of, most) in enumerate(problem.host_budgets)]
+    hosted = _hosted(problem)
+    unit = _unit(problem.save_bytes)
     yield f"* {len(problem)} values, {len(uses)} uses; BUDGET counts units of {unit} bytes"
     yield from ("NAME remat FREE", "ROWS", " N COST", *(f" {row}" for row in rows))
     yield from (f" L u{k}" for k in range(len(uses)))
-    if budget is not None:
-        yield " L BUDGET"
+    yield from (f" L {row.name}" for row in (*budgets, *hosts))
     yield from ("COLUMNS", " MARKER 'MARKER' 'INTORG'")
     made: list[list[int]] = [[] for _ in needed]
     read: list[list[int]] = [[] for _ in needed]
     for k, (u, v) in enumerate(uses):
         made[u].append(k)
         read[v].append(k)
-    sizes: list[int] = (problem.save_bytes // unit).tolist()
     costs: tuple[list[int], list[int]] = problem.save_cost.tolist(), problem.recompute_cost.tolist()
     for v, (save, recompute) in enumerate(zip(*costs, strict=True)):
-        used = [f"u{k} -1" for k in made[v]]
-        size = [f"BUDGET {sizes[v]}"] if budget is not None else []
-        yield from (f" s{v} {entry}" for entry in (f"COST {save}", f"{row_of[v]} 1", *used, *size))
-        yield from (
-            f" r{v} {entry}" for entry in (f"COST {recompute}", f"{row_of[v]} 1", *used, *(f"u{k} 1" for k in read[v]))
-        )
+        kept = [f"{row_of[v]} 1", *(f"u{k} -1" for k in made[v])]
+        yield from (f" s{v} {entry}" for entry in (f"COST {save}", *kept, *(row.entry(v) for row in budgets)))
+        yield from (f" r{v} {entry}" for entry in (f"COST {recompute}", *kept, *(f"u{k} 1" for k in read[v])))
+        if v in hosted:
+            yield from (f" h{v} {entry}" for entry in (f"COST {hosted[v]}", *kept, *(row.entry(v) for row in hosts)))
     yield from (" MARKER 'MARKER' 'INTEND'", "RHS")
     yield from (f" RHS {row_of[v]} 1" for v in range(len(needed)))
-    if budget is not None:
-        yield f" RHS BUDGET {budget}"
+    yield from (f" RHS {row.name} {row.most}" for row in (*budgets, *hosts))
     yield "BOUNDS"
     for label, ban in (("s", problem.cannot_save), ("r", problem.cannot_recompute)):
         yield from (
             f" {'FX' if no else 'UP'} BND {label}{v} {0 if no else 1}" for v, no in enumerate(ban.mask.tolist())
         )
+    yield from (f" UP BND h{v} 1" for v in hosted)
     yield "ENDATA"
+
+
+@dataclass(frozen=True)
+class _Budget:
+    """A row of what values add up to, in its unit."""
+
+    name: str
+    amounts: list[int]
+    most: int
+
+    @classmethod
+    def of(cls, name: str, amounts: IntArray, most: int) -> _Budget:
+        unit = _unit(amounts)
+        return cls(name, (amounts // unit).tolist(), most // unit)
+
+    def entry(self, v: int) -> str:
+        return f"{self.name} {self.amounts[v]}"
+
+
+def _unit(amounts: IntArray) -> int:
+    return max(int(np.gcd.reduce(amounts)), 1) if len(amounts) else 1
+
+
+def _hosted(problem: Problem) -> dict[int, int]:
+    """What can be offloaded, by position, with its price."""
+    if problem.offload is None:
+        return {}
+    can = ~problem.offload.banned.mask & ~problem.cannot_save.mask
+    return {v: int(problem.offload.cost[v]) for v in np.flatnonzero(can).tolist()}

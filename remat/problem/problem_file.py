@@ -9,6 +9,9 @@
 
 docs/benchmark.md says what each field means. A ban is 0 for none, or the number of its reason, counted from 1. The
 instances of the benchmark have "memory", too (`remat.predict.memory.stated`), and budgets of the peak.
+
+Where values can be offloaded, the version is 2. Then "values" has "offload_cost" and "cannot_offload", too, and there
+is an object "host_budgets" with a number as "bytes", as "cost", as both or as none (`remat.Problem.host_budgets`).
 """
 
 from __future__ import annotations
@@ -22,7 +25,9 @@ import numpy as np
 
 from remat.errors import InvalidOption, InvalidProblem, UnsupportedProblem
 from remat.facts.bans import Bans
+from remat.facts.columns import int_column
 from remat.facts.json_file import read_document
+from remat.problem.offload import Offload
 from remat.words import near
 
 if TYPE_CHECKING:
@@ -30,6 +35,7 @@ if TYPE_CHECKING:
 
 FORMAT = "remat.problem"
 VERSION = 1
+VERSION_WITH_HOST = 2
 
 _NUMBERS = ("save_cost", "recompute_cost", "save_bytes", "needed")
 _BANS = ("cannot_save", "cannot_recompute")
@@ -68,14 +74,15 @@ def problem_document(
         about: where the problem comes from.
         budgets: limits to choose from; the one of the problem, if any, when left out.
         memory: what a simulation of the peak needs (`remat.predict.memory.stated`).
-
-    Raises:
-        UnsupportedProblem: values can be offloaded.
     """
-    problem.require_two_choices("version 1 of the file")
+    offload = problem.offload
     if budgets is None:
         budgets = [] if problem.budget_bytes is None else [Budget("saved", "saved", problem.budget_bytes)]
     bans = {label: cast(Bans, getattr(problem, label)) for label in _BANS}
+    host: dict[str, Any] = {}
+    if offload is not None:
+        bans["cannot_offload"] = offload.banned
+        host = {"host_budgets": {what: most for what, _, most in problem.host_budgets}}
     reasons = list(dict.fromkeys(reason for ban in bans.values() for reason, _ in ban.by_reason(ban.mask)))
     codes = {
         label: [0, *(reasons.index(r) + 1 if r in reasons else 0 for r in ban.reasons)] for label, ban in bans.items()
@@ -84,10 +91,11 @@ def problem_document(
         "name": list(problem.names),
         **{label: getattr(problem, label).astype(int).tolist() for label in _NUMBERS},
         **{label: np.array(codes[label])[ban.codes].tolist() for label, ban in bans.items()},
+        **({} if offload is None else {"offload_cost": offload.cost.tolist()}),
     }
     return {
         "format": FORMAT,
-        "version": VERSION,
+        "version": VERSION if offload is None else VERSION_WITH_HOST,
         "name": name,
         "about": dict(about or {}),
         "unit": unit,
@@ -95,6 +103,7 @@ def problem_document(
         "values": values,
         "uses": {"producer": problem.producers.tolist(), "consumer": problem.consumers.tolist()},
         "budgets": [asdict(budget) for budget in budgets],
+        **host,
         **({} if memory is None else {"memory": memory}),
     }
 
@@ -119,17 +128,33 @@ def read_columns(path: Path, budget: str | None) -> dict[str, Any]:
 
 
 def _columns(document: Mapping[str, Any]) -> dict[str, Any]:
-    if document.get("version") != VERSION:
-        raise InvalidProblem(f"version {document.get('version')!r}, but this remat reads {VERSION}; upgrade remat")
+    version = document.get("version")
+    if version not in (VERSION, VERSION_WITH_HOST):
+        raise InvalidProblem(
+            f"version {version!r}, but this remat reads {VERSION} and {VERSION_WITH_HOST}; upgrade remat"
+        )
     values, uses = _table(document, "values"), _table(document, "uses")
-    reasons = _column(document, "reasons")
+    reasons = tuple(_column(document, "reasons"))
     return {
+        "offload": _offload(document, values, reasons) if version == VERSION_WITH_HOST else None,
         "names": tuple(_column(values, "name", "values")),
         **{label: _column(values, label, "values") for label in _NUMBERS},
         "producers": _column(uses, "producer", "uses"),
         "consumers": _column(uses, "consumer", "uses"),
-        **{label: Bans(np.array(_column(values, label, "values")), tuple(reasons)) for label in _BANS},
+        **{label: _bans(values, label, reasons) for label in _BANS},
     }
+
+
+def _offload(document: Mapping[str, Any], values: Mapping[str, Any], reasons: tuple[str, ...]) -> Offload:
+    budgets, banned = _table(document, "host_budgets"), _bans(values, "cannot_offload", reasons)
+    if unknown := budgets.keys() - {"bytes", "cost"}:
+        raise InvalidProblem(f'"host_budgets" may have "bytes" and "cost", got {", ".join(sorted(unknown))}')
+    costs = int_column("values.offload_cost", _column(values, "offload_cost", "values"), len(banned), InvalidProblem)
+    return Offload(costs, banned, budgets.get("bytes"), budgets.get("cost"))
+
+
+def _bans(values: Mapping[str, Any], label: str, reasons: tuple[str, ...]) -> Bans:
+    return Bans(np.array(_column(values, label, "values")), reasons)
 
 
 def _budget_bytes(document: Mapping[str, Any], name: str | None) -> int | None:
