@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
+from itertools import product
 
 import numpy as np
 import pytest
 from depth import drawn
-from helpers import EXACT, SOLVERS, each, largest_price
+from helpers import EXACT, SOLVERS, each, every_plan, largest_price
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy.optimize import linprog
 
 from remat import (
     Bans,
@@ -106,6 +109,35 @@ def test_prices_of_one_budget_are_those_of_the_hull(problem: Problem) -> None:
     assert known - 1 - known // 10**6 <= bound <= known + 1 + known // 10**6
 
 
+def rows_of(problem: Problem) -> Iterator[list[int]]:
+    """Of all plans the cost, the bytes on the device, and the bytes and the cost on the host."""
+    offload = problem.offload
+    assert offload is not None
+    for plan in every_plan(replace(problem, offload=None, budget_bytes=None)):
+        may = [v for v in plan.saved if not offload.banned.mask[v]]
+        for flags in product((False, True), repeat=len(may)):
+            away = np.array([v for v, goes in zip(may, flags, strict=True) if goes], np.int64)
+            copies, size = int(offload.cost[away].sum()), int(problem.save_bytes[away].sum())
+            yield [plan.cost - int(problem.save_cost[away].sum()) + copies, plan.saved_bytes - size, size, copies]
+
+
+@drawn(100)
+@given(problems(max_values=5, budget=True, offload=True, host_budgets=True, largest=10**6))
+def test_no_prices_prove_more(problem: Problem) -> None:
+    """By the linear program over all plans, written down."""
+    assert problem.offload is not None
+    rows = np.array(list(rows_of(problem)), np.float64)
+    budgets = (problem.budget_bytes, problem.offload.budget_bytes, problem.offload.budget_cost)
+    limited = [i for i, most in enumerate(budgets) if most is not None]
+    most = np.array([budgets[i] for i in limited], np.float64)
+    ones = np.ones((1, len(rows)))
+    best = linprog(rows[:, 0], rows[:, 1:][:, limited].T, most, ones, np.ones(1), method="highs")
+    assert best.status == 0
+    bound = best_prices(problem, flow_solver()).bound
+    assert bound is not None
+    assert best.fun - 1e-6 * (1 + best.fun) <= bound <= best.fun + 1 + 1e-6 * best.fun
+
+
 @drawn(300)
 @given(problems(max_values=8, offload=True, host_budgets=True), st.data())
 def test_exactly_the_plans_that_break_a_budget_are_refused(problem: Problem, data: st.DataObject) -> None:
@@ -116,7 +148,7 @@ def test_exactly_the_plans_that_break_a_budget_are_refused(problem: Problem, dat
     choice = Choice.from_saved(problem, saved, ~offload.banned.mask & np.array(data.draw(flags)))
     plan = choice.plan(problem)
     try:
-        cost = check_plan(problem.without_host_budgets, plan)
+        cost = check_plan(hosted(problem, None), plan)
     except InvalidPlan:
         return
     if choice.keeps_budgets(problem):

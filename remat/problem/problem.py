@@ -26,7 +26,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -223,14 +223,6 @@ class Problem(FrozenColumns):
             return ()
         budgets = (("bytes", self.save_bytes, offload.budget_bytes), ("cost", offload.cost, offload.budget_cost))
         return tuple(HostBudget(what, amounts, most) for what, amounts, most in budgets if most is not None)
-
-    @property
-    def without_host_budgets(self) -> Problem:
-        """The problem in which as much may be offloaded as one likes: no plan of this one costs more there."""
-        if not self.host_budgets:
-            return self
-        assert self.offload is not None
-        return replace(self, offload=replace(self.offload, budget_bytes=None, budget_cost=None))
 
     @cached_property
     def index(self) -> dict[str, int]:
