@@ -134,6 +134,7 @@ def test_options_of_the_solver(paper: Path) -> None:
         (["-O", "rules=none"], "-O rules must be a JSON object"),
         (["-m", "memory-budget", "-O", "budget=much"], "error: -O budget must be a fraction from 0.0 to 1.0"),
         (["-m", "memory-budget:budget=much"], "error: memory-budget: budget must be a fraction from 0.0 to 1.0"),
+        (["-m", "memory-budget:budget=0.5,offload=maybe"], "no device is named 'maybe'"),
         (["-m", "memory-budget:budget=0.5,of=device"], 'size such as "80GB" where of=device, got 0.5'),
         (["-s", "portfolio", "-S", "seconds=-1"], "error: -S seconds must be a number from 0 on, got -1"),
         (["-m", "memory-budget", "-O", f"budget={10_000 * '9'}"], f"got '{59 * '9'}... (10,002 characters)"),

@@ -97,7 +97,8 @@ def _value(text: str) -> Any:
 def _check(label: str, value: Any, option: Field[Any]) -> None:
     """Refuses text where the default says that something else is meant: "yes" is true, in Python."""
     default = default_of(option)
-    if isinstance(default, bool) and not isinstance(value, bool):
+    takes_text = "str" in str(option.type).split(" | ")
+    if isinstance(default, bool) and not isinstance(value, bool) and not takes_text:
         raise InvalidOption(f"{label} must be true or false, got {value!r}")
     if isinstance(default, Mapping) and not isinstance(value, Mapping):
         raise InvalidOption(f'{label} must be a JSON object such as {{"name": false}}, got {value!r}')
