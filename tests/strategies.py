@@ -48,3 +48,15 @@ class DiceWithHost(Dice):
         problem = super().pose_without_peak(graph)
         copies = np.random.default_rng([self.seed]).integers(0, 2, len(problem)) * 100**3
         return replace(problem, offload=Offload(copies, cannot_offload(graph).take(graph.plannable)))
+
+
+@dataclass(frozen=True)
+class SaveOnHost(SaveEverything):
+    """What autograd keeps, and all of it on the host that can be."""
+
+    name: ClassVar[str] = "save-on-host"
+
+    def pose_without_peak(self, graph: Graph) -> Problem:
+        problem = super().pose_without_peak(graph)
+        copies = np.zeros(len(problem), np.int64)
+        return replace(problem, offload=Offload(copies, cannot_offload(graph).take(graph.plannable)))

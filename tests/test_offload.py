@@ -28,8 +28,7 @@ from remat import (
     Solver,
     UnsupportedProblem,
     check_plan,
-    predict_traffic,
-    show,
+    refine,
     solve,
 )
 from remat.answer.dimacs_file import write_dimacs
@@ -195,16 +194,15 @@ def test_a_maximum_flow_in_a_file_states_two_choices(tmp_path: Path) -> None:
 
 
 def test_what_knows_no_host_refuses_it() -> None:
-    """Nothing that shows a plan takes an offloaded value for one on the device."""
+    """Nothing takes an offloaded value for one on the device."""
     graph = GRAPH
     problem = MemoryBudget(0.5).pose(graph)
     problem = replace(problem, offload=Offload(np.zeros(len(problem), np.int64), Bans.none(len(problem))))
     plan = solve(problem).plan
     assert plan is not None
     assert plan.offloaded
-    for use in (show, predict_traffic):
-        with pytest.raises(InvalidPlan, match="what is simulated or shown has everything on the device"):
-            use(graph, plan)
+    with pytest.raises(InvalidPlan, match=r"the plan offloads '.*', but here what is saved stays on the device"):
+        refine(graph, plan)
     with pytest.raises(UnsupportedProblem, match="a limit on peak memory states two choices"):
         fit_peak(graph, replace(problem, budget_bytes=None), (2**30,))
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from typing import ClassVar
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,14 +12,14 @@ import torch
 from depth import deep, drawn
 from hypothesis import given
 from hypothesis import strategies as st
-from strategies import Dice, DiceWithHost, SaveEverything
+from strategies import Dice, DiceWithHost, SaveOnHost
 from torch import Tensor
 
 import remat
 from experiments.accuracy.compiled_peaks import measured
 from experiments.models.cases import CASES
 from experiments.models.workloads import KERNEL_ZOO
-from remat import Graph, GraphBuilder, Offload, Plan, PlanFacts, Problem, cannot_offload, solve, timeline
+from remat import Graph, GraphBuilder, Plan, PlanFacts, cannot_offload, solve, timeline
 from remat.facts.columns import BoolArray
 from remat.predict.buffers import StepMemory
 from remat.predict.kernels.host_copies import HostCopies
@@ -32,18 +31,6 @@ from remat.predict.offloading.timeline import Simulated
 from remat.predict.time import DeviceProfile
 from remat.pytorch.seam import offloading
 from remat.testing import graphs
-
-
-@dataclass(frozen=True)
-class SaveOnHost(SaveEverything):
-    """What autograd keeps, and all of it on the host that can be."""
-
-    name: ClassVar[str] = "save-on-host"
-
-    def pose_without_peak(self, graph: Graph) -> Problem:
-        problem = super().pose_without_peak(graph)
-        copies = np.zeros(len(problem), np.int64)
-        return replace(problem, offload=Offload(copies, cannot_offload(graph).take(graph.plannable)))
 
 
 @pytest.fixture
@@ -120,7 +107,8 @@ def test_by_hand() -> None:
     assert plain.during_bytes.tolist() == [100, 200, 204, 304, 304]
     assert away.during_bytes.tolist() == [100, 200, 104, 204, 304]  # b has read a; db does not; da does
     assert (away.saved_bytes, away.at_forward_end) == (100, 104)
-    assert [tensor.why for tensor in away.peak_tensors if tensor.name == "a"] == ["transient"]
+    assert [tensor.why for tensor in away.peak_tensors if tensor.name == "a"] == ["offloaded"]
+    assert away.by_why["offloaded"].tolist() == [100, 100, 0, 0, 100]
 
 
 def test_compiled_steps_name_their_copies() -> None:

@@ -11,13 +11,25 @@ from examples import chain, cosines, linear_dropout
 from hypothesis import given
 from hypothesis import strategies as st
 from matplotlib.colors import to_hex
-from matplotlib.patches import FancyBboxPatch
+from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
 
 import remat
 from remat import Graph, InvalidPlan, Plan, RematError, UnknownName
 from remat.testing import dags, graphs
 from remat.views.layout import layered
-from remat.views.show import DEFERRED, EITHER, FORWARD, INPUT, LARGEST, RECOMPUTED, SAVED, SAVED_INPUT, TANGENTS, styles
+from remat.views.show import (
+    DEFERRED,
+    EITHER,
+    FORWARD,
+    INPUT,
+    LARGEST,
+    OFFLOADED,
+    RECOMPUTED,
+    SAVED,
+    SAVED_INPUT,
+    TANGENTS,
+    styles,
+)
 
 PLAN = Plan(("add3",), ("cos1", "sin2", "sin1"))
 
@@ -49,6 +61,18 @@ def test_saved_inputs_and_their_views_look_different_from_saved_activations() ->
     graph = linear_dropout()
     drawn = dict(zip(graph.names, styles(graph, Plan(("x", "t", "mask"), ())), strict=True))
     assert (drawn["x"], drawn["t"], drawn["mask"]) == (SAVED_INPUT, SAVED_INPUT, SAVED)
+
+
+def test_what_waits_on_the_host_has_a_colour_of_its_own() -> None:
+    graph, plan = cosines(), Plan(PLAN.saved, PLAN.recomputed, offloaded=("add3",))
+    drawn = dict(zip(graph.names, styles(graph, plan), strict=True))
+    assert drawn["add3"] == OFFLOADED
+    assert {name for name, style in drawn.items() if style == OFFLOADED} == {"add3"}
+    picture = remat.show(graph, plan)
+    assert OFFLOADED.text in legend(picture)
+    arrows = [patch for patch in picture.axes[0].patches if isinstance(patch, FancyArrowPatch)]
+    thick = {to_hex(arrow.get_edgecolor()) for arrow in arrows if arrow.get_linewidth() > 1}
+    assert "#6d4fc0" in thick
 
 
 def test_the_legend_names_exactly_what_is_drawn() -> None:

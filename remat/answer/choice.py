@@ -78,7 +78,8 @@ class Choice(FrozenColumns):
         """
         if plan.offloaded and isinstance(about, Graph) and not offload:
             raise InvalidPlan(
-                f"the plan offloads {plan.offloaded[0]!r}, but what is simulated or shown has everything on the device"
+                f"the plan offloads {plan.offloaded[0]!r}, but here what is saved stays on the device: take a plan "
+                f"that offloads nothing"
             )
         labels = ("saved", "recomputed", "offloaded")
         return cls(*(_named(label, getattr(plan, label), about) for label in labels))

@@ -80,5 +80,6 @@ def _document(graph: Path, estimator: str, curve: Frontier) -> dict[str, Any]:
         for some in (curve.points, curve.landmarks)
     )
     about = {"graph": str(graph), "estimator": estimator, "unit": curve.unit}
-    exact = all(edge.is_exact for edge in curve.edges)
+    about |= {"offload": curve.clock.device.name} if curve.clock else {}
+    exact = curve.clock is None and all(edge.is_exact for edge in curve.edges)
     return about | {"is_exact": exact, "points": points, "landmarks": landmarks}

@@ -129,12 +129,14 @@ def _summary(facts: PlanFacts, solution: Solution, unit: str, pose_time_s: float
     saved = f"{counted(len(facts.saved_activations), 'activation')}, {human_bytes(facts.saved_bytes)}"
     if facts.saved_inputs:
         saved += f"; and {counted(len(facts.saved_inputs), 'input')}, alive anyway"
+    hosted = f"{counted(len(facts.offloaded), 'activation')}, {human_bytes(facts.offloaded_bytes)} on the host"
     views = f", and {counted(len(facts.recomputed_views), 'view')}" if facts.recomputed_views else ""
     return [
         ("objective", human_price(solution.objective or 0, unit)),
         ("bound", bound + gap),
         ("proof", ended + evidence),
         ("saved", saved),
+        *([("offloaded", hosted)] if facts.offloaded else []),
         ("recomputed", f"{counted(len(facts.recomputed_ops), 'operator')}{views}"),
         ("time", f"posed in {1000 * pose_time_s:.2f} ms, solved in {1000 * solution.solve_time_s:.2f} ms"),
     ]

@@ -42,8 +42,8 @@ def timeline(
 ) -> None:
     """Simulate live memory over the forward and the backward pass of a plan.
 
-    Prints the peak and what is alive then, and the bound below which no plan gets. A step is a kernel or a call
-    of TorchInductor's code for the --device; without one, for that on which the graph was captured.
+    Prints the peak and what is alive then, and the bound below which no plan without a host gets. A step is a kernel
+    or a call of TorchInductor's code for the --device; without one, for that on which the graph was captured.
 
     \b
       remat timeline gpt2.json.gz --plan plan.json -o gpt2.svg
@@ -60,14 +60,15 @@ def timeline(
         found.show(output)
     if not as_json:
         typer.echo(found)
-        typer.echo(f"no plan has a smaller peak than {human_bytes(bound.bytes)}")
+        which = "no plan that offloads nothing" if chosen.offloaded else "no plan"
+        typer.echo(f"{which} has a smaller peak than {human_bytes(bound.bytes)}")
         return typer.echo(f"written to {output}") if output is not None else None
     sizes = ("forward_peak_bytes", "backward_peak_bytes", "peak_bytes", "saved_bytes", "at_forward_end")
     return print_json(
         {
             "graph": str(graph),
             **{name: getattr(found, name) for name in sizes},
-            "lower_bound_bytes": bound.bytes,
+            "lower_bound_bytes": None if chosen.offloaded else bound.bytes,
             "peak_step": found.peak_step,
             "peak_tensors": [as_told(tensor) for tensor in found.peak_tensors],
             "picture": None if output is None else str(output),

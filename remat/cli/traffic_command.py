@@ -51,7 +51,8 @@ def traffic(
         found = predict_traffic(values, chosen, fused=fused, device=device)
     time = None if device in (None, "cuda") else modelled_time(values, found.kernels, device)
     if not as_json:
-        return typer.echo("\n".join(map(str, (found, time) if time else (found,))))
+        alone = "\n(kernels alone, without the copies)" if found.offloaded_bytes else ""
+        return typer.echo("\n".join(map(str, (found, f"{time}{alone}") if time else (found,))))
     kernels: list[dict[str, Any]] = [
         {
             "backward": kernel.backward,
@@ -63,7 +64,8 @@ def traffic(
         for kernel in found.kernels
     ]
     sums: dict[str, Any] = {
-        name: getattr(found, name) for name in ("reads", "writes", "read_bytes", "written_bytes", "bytes")
+        name: getattr(found, name)
+        for name in ("reads", "writes", "read_bytes", "written_bytes", "bytes", "offloaded_bytes")
     }
     if time:
         sums["modelled"] = {"device": time.device, "forward_ns": time.forward_ns, "backward_ns": time.backward_ns}

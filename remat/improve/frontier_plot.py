@@ -34,7 +34,8 @@ def draw(
     """Draws points of (saved bytes, cost), and writes the picture if there is a path: see `Frontier.plot`.
 
     Args:
-        vertices: of the hull.
+        vertices: of the hull; none where values may be offloaded. Then the costs are added time, and a bound at one
+            budget holds at smaller ones.
         between: other plans of the frontier; there may be none.
         bound: what every plan costs at least, as a line. Below it is out of reach.
         beside: label -> other plans to compare with: those that every picture shows, and those that were asked for.
@@ -44,15 +45,18 @@ def draw(
     """
     from matplotlib.ticker import MultipleLocator
 
-    price = "recompute time" if unit == "ns" else f"cost ({unit})"
+    vertices = list(vertices)
+    time = "recompute time" if vertices else "added time"
+    price = time if unit == "ns" else f"cost ({unit})"
     figure = Picture(figsize=(7, 4.5), layout="constrained")
     axes = figure.subplots()
     x, y = _columns(bound)
-    axes.plot(x, y, "-", lw=1, color="#777777", label="proven bound")
-    axes.fill_between(x, y, color="#eeeeee", zorder=0)
+    axes.plot(x, y, "-", lw=1, color="#777777", label="proven bound", drawstyle="default" if vertices else "steps-pre")
+    axes.fill_between(x, y, color="#eeeeee", zorder=0, step=None if vertices else "pre")
     if between := list(between):
-        axes.plot(*_columns(between), "o", ms=4, color="#5aa0d8", label="plans between them")
-    axes.plot(*_columns(vertices), "o", ms=6, color="#1f5f99", label="hull vertices, optimal")
+        axes.plot(*_columns(between), "o", ms=4, color="#5aa0d8", label="plans between them" if vertices else "plans")
+    if vertices:
+        axes.plot(*_columns(vertices), "o", ms=6, color="#1f5f99", label="hull vertices, optimal")
     known, asked = beside
     for (marker, color), (name, points) in zip(cycle(_STYLES), _checked(asked).items(), strict=False):
         axes.plot(*_columns(points), marker, ms=6, ls="", fillstyle="none", color=color, label=name)

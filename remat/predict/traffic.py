@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from remat.answer.plan import Plan
+from remat.answer.plan_facts import PlanFacts
 from remat.errors import InvalidOption
 from remat.facts.graph import Graph
 from remat.predict.kernels import Kernel, backend_for, kernels
@@ -26,12 +27,14 @@ class PredictedTraffic:
         names: of the values of the graph, for tables.
         places: where they come from (`remat.Graph.places`), for tables.
         backend: of TorchInductor, whose kernels they are: "cpu", or "triton" for GPUs. "" without fusion.
+        offloaded_bytes: what is copied to the host, and as much back. No kernel does, and no sum here counts it.
     """
 
     kernels: tuple[Kernel, ...]
     names: tuple[str, ...] = field(default=(), repr=False)
     backend: str = ""
     places: tuple[str, ...] = field(default=(), repr=False)
+    offloaded_bytes: int = 0
 
     @property
     def reads(self) -> int:
@@ -80,6 +83,8 @@ class PredictedTraffic:
             f"{human_bytes(self.read_bytes)} read,",
             f"{human_bytes(self.written_bytes)} written, {self.reads} reads and {self.writes} writes of tensors",
         ]
+        if self.offloaded_bytes:
+            lines.append(f"besides, {human_bytes(self.offloaded_bytes)} are copied to the host, and as much back")
         return "\n".join(lines)
 
     def _listed(self, values: Iterable[int]) -> str:
@@ -125,4 +130,5 @@ def predict_traffic(
             raise InvalidOption(f"backend={backend!r} is not the one for device={device!r}: leave one of them out")
         backend = backend_of(device)
     found = kernels(graph, plan, fused=fused, backend=backend)
-    return PredictedTraffic(found, graph.names, backend_for(graph, backend).name if fused else "", graph.places)
+    name = backend_for(graph, backend).name if fused else ""
+    return PredictedTraffic(found, graph.names, name, graph.places, PlanFacts.of(graph, plan).offloaded_bytes)

@@ -59,6 +59,7 @@ class Style:
 INPUT = Style("input", "#e4e4e4", "#9a9a9a")
 FORWARD = Style("forward pass only", "#dcedd3", "#8fb57d")
 SAVED = Style("saved", "#ffa940", "#b35f00", width=2.2)
+OFFLOADED = Style("offloaded: waits on the host", "#c9b6f2", "#5a3da8", width=2.2)
 SAVED_INPUT = Style("saved input: takes no memory", "#ffdfb5", "#b35f00", width=1.4)
 RECOMPUTED = Style("recomputed in the backward pass", "#ffffff", "#333333", width=1.4)
 DEFERRED = Style("computed in the backward pass alone", "#ffffff", "#8a8a8a", line="--")
@@ -77,16 +78,16 @@ def show(
 ) -> Figure:
     """Draws a joint graph from top to bottom, each value in the colour of what the plan does with it.
 
-    Saved values are orange, recomputed ones white, what depends on gradients is red, inputs are
-    grey, and what stays in the forward pass is green. Orange arrows carry saved values to where the
-    backward pass reads them.
+    Saved values are orange, those of them that wait on the host are violet, recomputed ones white, what depends on
+    gradients is red, inputs are grey, and what stays in the forward pass is green. Orange and violet arrows carry saved
+    values to where the backward pass reads them.
 
     Below its name a value has its size and, if it is known, the line of the model that made it. In an .svg, the pointer
     brings up the operator and the module, too.
 
     Args:
         graph: up to 300 values, or a larger one with `around`.
-        plan: what to save and recompute; without, values are coloured by where they belong.
+        plan: what to save, offload and recompute; without, values are coloured by where they belong.
         path: writes the picture there, in the format of the suffix: .svg, .png, .pdf.
         around: draw only these values and their neighbourhood.
         hops: how many uses away the neighbourhood ends.
@@ -124,12 +125,13 @@ def styles(graph: Graph, plan: Plan | None) -> list[Style]:
     if plan is None:
         by_region = {Region.FORWARD: PLAIN_FORWARD, Region.TANGENTS: TANGENTS, Region.EITHER: EITHER}
         return [INPUT if graph.input[i] else by_region[Region(region[i])] for i in range(len(graph))]
-    choice = Choice.from_plan(graph, plan)
+    choice = Choice.from_plan(graph, plan, offload=True)
     saved, recomputed = choice.saved, choice.recomputed
     forward = region == Region.FORWARD
     choices = (
         (region == Region.TANGENTS, TANGENTS),
         (saved & graph.input[graph.base], SAVED_INPUT),
+        (saved & choice.offloaded[graph.base], OFFLOADED),
         (saved, SAVED),
         (recomputed & forward, RECOMPUTED),
         (recomputed, DEFERRED),
@@ -167,15 +169,16 @@ def _draw(figure: Picture, graph: Graph, plan: Plan | None, shown: IntArray) -> 
     title = _title(graph, plan, len(indices))
     _frame(figure, axes, layout, widths, len(set(chosen)) + title.count("\n") + 1)
     for (u, v), route in zip(edges, layout.routes, strict=True):
-        _arrow(axes, route, carries=chosen[u] in _CROSSING and chosen[v] in _BACKWARD)
+        _arrow(axes, route, _CROSSING.get(chosen[u], "") if chosen[v] in _BACKWARD else "")
     for k, (i, label, style) in enumerate(zip(indices, labels, chosen, strict=True)):
         drawn = _node(axes, (layout.x[k], layout.y[k]), widths[k], label, style)
         figure.entitle(drawn, placed(graph.names[i], graph.ops[i], graph.places[i]))
     _legend(axes, [style for style in _LEGEND if style in chosen], title)
 
 
-_LEGEND = (INPUT, FORWARD, PLAIN_FORWARD, SAVED, SAVED_INPUT, RECOMPUTED, DEFERRED, EITHER, TANGENTS)
-_CROSSING = {SAVED, SAVED_INPUT}
+_LEGEND = (INPUT, FORWARD, PLAIN_FORWARD, SAVED, OFFLOADED, SAVED_INPUT, RECOMPUTED, DEFERRED, EITHER, TANGENTS)
+_CROSSING = {SAVED: "#e07b00", SAVED_INPUT: "#e07b00", OFFLOADED: "#6d4fc0"}
+"""Of what is saved, the colour of its arrows into the backward pass."""
 _BACKWARD = {RECOMPUTED, DEFERRED, TANGENTS}
 
 
@@ -208,8 +211,11 @@ def _frame(figure: Figure, axes: Axes, layout: Layout, widths: list[float], kind
     axes.set_ylim(bottom, top)
 
 
-def _arrow(axes: Axes, route: tuple[_Point, ...], *, carries: bool) -> None:
-    """Draws a smooth curve through the bends of an edge (Catmull and Rom), vertical at both ends."""
+def _arrow(axes: Axes, route: tuple[_Point, ...], carries: str) -> None:
+    """Draws a smooth curve through the bends of an edge (Catmull and Rom), vertical at both ends.
+
+    One that carries a saved value to the backward pass has the colour `carries`; any other one, "", is grey and thin.
+    """
     from matplotlib.patches import FancyArrowPatch
     from matplotlib.path import Path as Curve
 
@@ -218,7 +224,7 @@ def _arrow(axes: Axes, route: tuple[_Point, ...], *, carries: bool) -> None:
     for a, b, leave, enter in zip(points, points[1:], slopes, slopes[1:], strict=False):
         vertices += [(a[0] + leave[0] / 3, a[1] + leave[1] / 3), (b[0] - enter[0] / 3, b[1] - enter[1] / 3), b]
         codes += [Curve.CURVE4] * 3
-    colour, width, order = ("#e07b00", 1.8, 1.5) if carries else ("#7a7a7a", 0.9, 1.0)
+    colour, width, order = (carries, 1.8, 1.5) if carries else ("#7a7a7a", 0.9, 1.0)
     axes.add_patch(
         FancyArrowPatch(
             path=Curve(vertices, codes),

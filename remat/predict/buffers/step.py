@@ -107,6 +107,11 @@ class StepMemory:
                 joined.hold(buffer, "saved", until)
             if self.graph.output[v]:
                 joined.hold(buffer, "output", joined.steps if self.holds_outputs else joined.forward_steps - 1)
+        for found in (forward, backward):
+            for loop in found.scheduled.loops:
+                if loop.copy:
+                    ((read, _),) = loop.reads
+                    joined.held["offloaded"].add(found.memory(loop.writes[0] if loop.copy == "back" else read))
         for returned in backward.scheduled.returned.values():
             buffer = backward.memory(returned)
             joined.hold(came_from.get(buffer, buffer), "gradient", joined.steps)
@@ -134,7 +139,9 @@ class _Joined:
     forward_steps: int
     steps: int
     rows: dict[Buffer, list[int]] = field(default_factory=dict[Buffer, list[int]])
-    held: dict[str, set[Buffer]] = field(default_factory=lambda: {"output": set(), "saved": set(), "gradient": set()})
+    held: dict[str, set[Buffer]] = field(
+        default_factory=lambda: {kind: set() for kind in ("output", "saved", "gradient", "offloaded")}
+    )
 
     def add(self, found: AllocatedPass, *, backward: bool) -> None:
         """Adds what a pass allocates; what it returns lives to its end at least."""

@@ -49,12 +49,14 @@ _SCHEDULERS = {"cpu": CpuScheduler, "triton": SimdScheduler}
 def kernels(graph: Graph, plan: Plan, *, fused: bool = True, backend: str | None = None) -> tuple[Kernel, ...]:
     """Predicts the kernels of the forward and of the backward pass under a plan, in the order in which they run.
 
+    Copies to the host and back are none, but kernels fuse around them.
+
     Arguments and errors are those of `remat.predict_traffic`.
     """
-    saved = checked_choice(checked_graph(graph), plan, offload=False).saved
+    choice = checked_choice(checked_graph(graph), plan)
     if not fused:
-        return tuple(unfused_kernels(graph, Order.of(Storages.of(graph), saved)))
-    return Fuser(graph, backend).kernels(saved)
+        return tuple(unfused_kernels(graph, Order.of(Storages.of(graph), choice.saved)))
+    return Fuser(graph, backend).kernels(choice.saved, choice.offloaded)
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,10 +82,11 @@ class ScheduledPass:
 
     @property
     def launched(self) -> Iterator[LoopGroup]:
-        """Yields those that are kernels: concatenations are none, and empty tensors take none."""
+        """Yields those that are kernels: concatenations and copies to the host are none, empty tensors take none."""
         for group in self.groups:
             does = not group.written or any(buffer.bytes for buffer in group.written)
-            if group.nests[0].loop.launched and does:
+            loop = group.nests[0].loop
+            if loop.launched and not loop.copy and does:
                 yield group
 
 

@@ -25,7 +25,8 @@ class Lifetimes:
         start: (k,) the step that allocates it.
         end: (k,) the last step that needs it; T for what is still held after the last step.
         size: (k,) bytes.
-        output, saved, gradient: (k,) holds an output, a saved value, a gradient.
+        output, saved, gradient, offloaded: (k,) holds an output, a value saved on the device, a gradient, an offloaded
+            value.
     """
 
     base: IntArray
@@ -36,6 +37,7 @@ class Lifetimes:
     output: BoolArray
     saved: BoolArray
     gradient: BoolArray
+    offloaded: BoolArray
 
     @classmethod
     def of(cls, facts: Storages, order: Order, holds_outputs: bool, offloaded: BoolArray | None = None) -> Lifetimes:
@@ -73,7 +75,13 @@ class Lifetimes:
         start[returned] = np.minimum(start[returned], steps - 1)
         owner = np.arange(2 * n) % n
         found = np.flatnonzero(written & (start < steps) & ~facts.foreign[owner])
-        held = {"output": outputs, "saved": graph.base[kept], "gradient": place[graph.gradient]}
+        hosted = np.concatenate([graph.base[away], place[away]])
+        held = {
+            "output": outputs,
+            "saved": graph.base[kept],
+            "gradient": place[graph.gradient],
+            "offloaded": hosted,
+        }
         marks = {name: np.isin(found, storages) for name, storages in held.items()}
         return cls(owner[found], found >= n, start[found], end[found], facts.size[owner[found]], **marks)
 

@@ -107,7 +107,7 @@ def timeline_of(
     freed = np.zeros(steps + 1, np.int64)
     np.add.at(freed, lives.end, lives.size)
     after = during - freed[:steps]
-    why = np.select([lives.output, lives.saved, lives.gradient], [0, 1, 2], 3)  # as in `WHYS`
+    why = np.select([lives.output, lives.saved, lives.gradient, lives.offloaded], [0, 1, 2, 3], 4)  # as in `WHYS`
     peak_step = int(during.argmax()) if steps else -1
     alive = np.flatnonzero((lives.start <= peak_step) & (peak_step <= lives.end))
     largest = alive[np.lexsort((lives.start[alive], -lives.size[alive]))].tolist()

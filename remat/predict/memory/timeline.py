@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
 
-Why: TypeAlias = Literal["output", "saved", "gradient", "transient"]
+Why: TypeAlias = Literal["output", "saved", "gradient", "offloaded", "transient"]
 """Why a storage is alive; where several reasons hold, the first one here counts: saving an output is free."""
 
 WHYS: tuple[Why, ...] = get_args(Why)
@@ -37,7 +37,8 @@ class LiveTensor:
         name: the value that owns it; its views are alive with it.
         bytes: its size.
         why: "output": the caller holds it; "saved": kept for the backward pass; "gradient": returned
-            by the backward pass; "transient": something in the same pass still reads it.
+            by the backward pass; "offloaded": it is going to wait on the host, or is back; "transient": something in
+            the same pass still reads it.
         backward: it was allocated in the backward pass.
         place: where the value comes from (`remat.Graph.places`).
     """

@@ -40,6 +40,7 @@ class Curve:
         points: a row each, with `_COLUMNS`; of a graph with `_FACTS` and "lines", too.
         landmarks: plans to compare with, as rows of the same kind; `solver` says which they are.
         is_exact: the line through the vertices is a proven bound, too. Else only the bounds of the points are.
+        host: the device that may offload to its host; "" if nothing is offloaded.
     """
 
     name: str
@@ -48,6 +49,7 @@ class Curve:
     points: tuple[Row, ...]
     is_exact: bool
     landmarks: tuple[Row, ...] = ()
+    host: str = ""
 
     @classmethod
     def of(cls, frontier: Frontier, name: str, estimator: str) -> Curve:
@@ -55,8 +57,9 @@ class Curve:
         points, landmarks = (
             tuple(_known(frontier, point) for point in some) for some in (frontier.points, frontier.landmarks)
         )
-        is_exact = all(edge.is_exact for edge in frontier.edges)
-        return cls(name, estimator, frontier.unit, points, is_exact, landmarks)
+        is_exact = frontier.clock is None and all(edge.is_exact for edge in frontier.edges)
+        host = frontier.clock.device.name if frontier.clock else ""
+        return cls(name, estimator, frontier.unit, points, is_exact, landmarks, host)
 
     @classmethod
     def from_document(cls, document: Mapping[str, Any], path: str) -> Curve:
@@ -81,8 +84,15 @@ class Curve:
             tuple({key: point[key] for key in _COLUMNS if key in point} for point in some)
             for some in (document["points"], landmarks)
         )
-        name, estimator, unit = (str(document.get(key, "")) for key in ("graph", "estimator", "unit"))
-        return cls(name, estimator, unit, points, document.get("is_exact") is True, beside)
+        name, estimator, unit, host = (str(document.get(key, "")) for key in ("graph", "estimator", "unit", "offload"))
+        return cls(name, estimator, unit, points, document.get("is_exact") is True, beside, host)
+
+    @property
+    def priced(self) -> str:
+        """What its costs are."""
+        if self.host:
+            return "added time"
+        return "recompute time" if self.unit == "ns" else "recompute cost"
 
     @property
     def vertices(self) -> list[Row]:
@@ -115,12 +125,17 @@ def section(curve: Curve, provenance: Sequence[Provenance] = (), facts: str = ""
         for point in (*curve.landmarks, *curve.points)
     ]
     part = Part(
-        "Saved bytes against recompute cost",
+        f"Saved bytes against {curve.priced if curve.host else 'recompute cost'}",
         _words(curve),
         (_figure(curve),) if curve.points else (),
         (Table("Plans on, and near, the frontier", rows),),
     )
     text = f"{facts} The costs are estimates, by {curve.estimator or 'an unnamed estimator'}; nothing was run."
+    if curve.host:
+        text += (
+            f" Values may wait on the host of {curve.host}: added is the time of what runs twice, and what copies add "
+            f"beside kernels, on a simulated timeline. What is on the host is not among the saved bytes."
+        )
     return Section("Frontier", text.strip(), (part,), tuple(provenance))
 
 
@@ -147,10 +162,9 @@ def _words(curve: Curve) -> str:
     span = " to ".join(
         f"{human_bytes(end['saved_bytes'])} at {human_price(end['cost'], curve.unit)}" for end in (ends[0], ends[-1])
     )
-    return (
-        f"From {span}. {len(curve.points)} plans, {len(curve.vertices)} of them vertices of the convex hull; "
-        f"{proven} are proven optimal for their budget. "
-        + ("No plan is below the line." if curve.is_exact else "No plan is below the steps.")
+    hull = "" if curve.host else f", {len(curve.vertices)} of them vertices of the convex hull"
+    return f"From {span}. {len(curve.points)} plans{hull}; {proven} are proven optimal for their budget. " + (
+        "No plan is below the line." if curve.is_exact else "No plan is below the steps."
     )
 
 
@@ -178,11 +192,12 @@ def _figure(curve: Curve) -> Figure:
     small = {"symbol": "diamond", "size": 7, "color": AMBER}
     large = {"symbol": "circle", "size": 9, "color": BLUE}
     traces = [floor]
-    traces += [spread(between, "plans between them", marker=small)] if between else []
+    named = "plans between them" if curve.vertices else "plans"
+    traces += [spread(between, named, marker=small)] if between else []
     traces += [spread(curve.vertices, "hull vertices, optimal", marker=large)] if curve.vertices else []
     for mark, point in zip(_LANDMARKS, curve.landmarks, strict=False):
         traces.append(spread([point], point["solver"], marker=mark))
-    name = "recompute time" if curve.unit == "ns" else "recompute cost"
+    name = curve.priced
     title = f"{name} ({unit})"
     return plots.figure(
         f"{curve.name or 'frontier'}: saved activations against {name}",
@@ -201,7 +216,7 @@ def _hover(curve: Curve, point: Row) -> str:
     by = point["solver"] if is_landmark else f"budget {human_bytes(point['budget_bytes'])}, by {point['solver']}"
     return plots.lines(
         f"saves {human_bytes(point['saved_bytes'])}",
-        f"recompute {human_price(cost, curve.unit)}",
+        f"{'adds' if curve.host else 'recompute'} {human_price(cost, curve.unit)}",
         f"at least {human_price(bound, curve.unit)}, {'proven optimal' if not gap else f'gap {gap:.2%}'}",
         "hull vertex" if point["is_vertex"] else by,
         f"{point['saved_activations']:,} activations saved" if "saved_activations" in point else "",

@@ -1,0 +1,136 @@
+"""The commands and pages that take plans take those that offload, and say what is on the host."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from costmodels import MemoryBudget
+from remat import Choice, Corpus, Frontier, Graph, Plan, PlanFacts, cannot_offload, explain, frontier, predict_traffic
+from remat import timeline as timeline_of
+from remat.answer.plan_facts import no_recompute_saved
+from remat.cli.app import app
+from remat.views.report import frontier_charts
+
+
+def run(*arguments: object, code: int = 0) -> Result:
+    result = CliRunner().invoke(app, [str(argument) for argument in arguments], env={"COLUMNS": "300"})
+    assert result.exit_code == code, result.output
+    return result
+
+
+def answer(*arguments: object) -> Any:
+    return json.loads(run(*arguments, "--json").stdout)
+
+
+@pytest.fixture(scope="module")
+def graph() -> Graph:
+    return Corpus.open().graph("small-dropout-mlp")
+
+
+@pytest.fixture(scope="module")
+def plan(graph: Graph) -> Plan:
+    """What autograd keeps; on the host, if it can be."""
+    saved = no_recompute_saved(graph) & ~graph.cannot_save.mask
+    return Choice.from_saved(graph, saved, ~cannot_offload(graph).mask).plan(graph)
+
+
+@pytest.fixture
+def files(graph: Graph, plan: Plan, tmp_path: Path) -> tuple[Path, Path]:
+    graph.save(tmp_path / "graph.json.gz")
+    plan.save(tmp_path / "plan.json")
+    return tmp_path / "graph.json.gz", tmp_path / "plan.json"
+
+
+def test_a_timeline(files: tuple[Path, Path], graph: Graph, plan: Plan) -> None:
+    file, plan_file = files
+    found = answer("timeline", file, "--plan", plan_file)
+    line = timeline_of(graph, plan)
+    assert (found["peak_bytes"], found["saved_bytes"]) == (line.peak_bytes, line.saved_bytes)
+    assert found["lower_bound_bytes"] is None
+    assert "no plan that offloads nothing has a smaller peak" in run("timeline", file, "--plan", plan_file).stdout
+
+
+def test_traffic(files: tuple[Path, Path], graph: Graph, plan: Plan) -> None:
+    file, plan_file = files
+    found = answer("traffic", file, "--plan", plan_file)
+    assert found["bytes"] == predict_traffic(graph, plan).bytes
+    assert found["offloaded_bytes"] == PlanFacts.of(graph, plan).offloaded_bytes > 0
+    printed = run("traffic", file, "--plan", plan_file, "--device", "h100").stdout
+    assert "are copied to the host, and as much back" in printed
+    assert "(kernels alone, without the copies)" in printed
+
+
+def test_a_picture(files: tuple[Path, Path], plan: Plan, tmp_path: Path) -> None:
+    file, plan_file = files
+    picture = tmp_path / "picture.svg"
+    assert answer("show", file, "-o", picture, "--plan", plan_file)["plan"] == plan.digest
+    assert "waits on the host" in picture.read_text()
+
+
+def test_an_explanation(files: tuple[Path, Path], graph: Graph, plan: Plan) -> None:
+    file, _ = files
+    model = "memory-budget:budget=0.0,estimator=roofline:device=h100"
+    found = answer("explain", file, plan.offloaded[0], "-m", model, "-O", "offload=h100")
+    copies = found["offload_cost"]
+    assert copies > 0
+    assert {"offloads it"} <= {other["question"] for other in (found["alternative"], *found["others"])}
+    ours = explain(graph, plan.offloaded[0], MemoryBudget(0.0, estimator="roofline:device=h100", offload="h100"))
+    assert (ours.offload_cost, ours.decision.name.lower()) == (copies, found["decision"])
+
+
+def test_a_solution_says_what_is_on_the_host(files: tuple[Path, Path]) -> None:
+    file, _ = files
+    budget = ("-m", "memory-budget", "-O", "budget=0.3", "-O", "estimator=roofline:device=h100", "-O", "offload=h100")
+    found = answer("solve", file, *budget)
+    assert len(found["offloaded"]) == 1
+    assert "1 activation, " in (printed := run("solve", file, *budget).stdout)
+    assert " on the host" in printed
+
+
+def test_a_budget_of_the_peak_takes_no_host(files: tuple[Path, Path]) -> None:
+    file, _ = files
+    model = "memory-budget:budget=0.5,of=peak,offload=h100,estimator=roofline:device=h100"
+    assert "offload is for of=saved: what is offloaded, got of=peak" in run("solve", file, "-m", model, code=2).stderr
+
+
+def test_a_device_without_a_host_is_refused(files: tuple[Path, Path]) -> None:
+    file, _ = files
+    model = "memory-budget:estimator=roofline:device=h100,offload=cpu"
+    assert "no link to a host" in run("solve", file, "-m", model, code=2).stderr
+
+
+@pytest.fixture(scope="module")
+def curve(graph: Graph) -> Frontier:
+    return frontier(graph, estimator="roofline:device=h100", offload="h100")
+
+
+def test_the_picture_of_a_frontier_has_steps_and_no_vertices(curve: Frontier) -> None:
+    axes = curve.plot().axes[0]
+    assert axes.get_ylabel() == "added time"
+    drawn = {line.get_label(): line for line in axes.lines}
+    assert drawn["proven bound"].get_drawstyle() == "steps-pre"
+    assert len(drawn["plans"].get_xdata()) == len(curve.points)
+    assert "hull vertices, optimal" not in drawn
+
+
+def test_the_page_of_a_frontier_says_whose_host_it_is(
+    files: tuple[Path, Path], curve: Frontier, tmp_path: Path
+) -> None:
+    file, _ = files
+    printed = answer("frontier", file, "-e", "roofline:device=h100", "--offload", "h100")
+    assert (printed["offload"], printed["is_exact"]) == ("NVIDIA H100 SXM", False)
+    read_back = frontier_charts.Curve.from_document(printed, "f")
+    ours = frontier_charts.Curve.of(curve, "g", "roofline:device=h100")
+    assert read_back.host == ours.host == "NVIDIA H100 SXM"
+    assert read_back.bound() == ours.bound()
+    section = frontier_charts.section(read_back)
+    assert "on the host of NVIDIA H100 SXM" in section.text
+    (figure,) = section.figures
+    assert "added time" in figure.title
+    assert [trace["name"] for trace in figure.data][:2] == ["proven bound", "plans"]
+    assert "convex hull" not in section.parts[0].text
