@@ -137,8 +137,8 @@ def offload_timeline(
         graph: the joint graph.
         plan: a legal plan for it; it may offload.
         device: a known name such as "h100", a file, "here", or a profile; with a link to the host.
-        prefetch_ns: how long before a kernel the copies that it needs may begin, by the compute between; None for the
-            whole backward pass.
+        prefetch_ns: how long before a kernel the copies that it needs may begin, by the compute between, in whole
+            kernels: they begin with one. None for the whole backward pass.
 
     Raises:
         InvalidPlan: the plan names unknown values, is not legal, or was made for another graph.
