@@ -367,6 +367,17 @@ def test_pytorchs_and_eagers_plan_stand_beside_every_frontier_of_a_graph() -> No
     assert all(drawn[point.solver] == [list(point.point)] for point in curve.landmarks)
 
 
+@pytest.mark.parametrize("name", ["small-gpt-fused-attention", "small-resnet"])
+def test_where_nothing_runs_twice_no_time_is_added(name: str) -> None:
+    """Attention, and the search for maxima, make what the backward pass alone reads: it is kept, not made again."""
+    graph = Corpus.open().graph(name)
+    estimator = "roofline:device=h100"
+    for curve in (frontier(graph, estimator=estimator), frontier(graph, estimator=estimator, offload="h100")):
+        (eager,) = [point for point in curve.landmarks if point.solver == EAGER]
+        assert eager.cost == 0
+        assert not any(graph.compute_bound[graph.index[name]] for name in eager.plan.recomputed)
+
+
 def test_a_landmark_that_is_not_legal_is_left_out() -> None:
     graph = Corpus.open().graph("small-dropout-mlp")
     kept = no_recompute_saved(graph) & ~graph.input

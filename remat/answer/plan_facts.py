@@ -98,7 +98,9 @@ def no_recompute_saved_bytes(graph: Graph) -> int:
 
 def no_recompute_saved(graph: Graph) -> BoolArray:
     """(n,) what the forward pass hands over if none of its operators runs twice: see `no_recompute_saved_bytes`."""
-    forward = graph.in_forward
+    forward = graph.in_forward.copy()
+    # What has run has made its whole tuple, whoever reads the elements: attention, its sums of exponentials.
+    forward[graph.consumers[graph.tuple_element[graph.consumers] & forward[graph.producers]]] = True
     handed_over = graph.gradient & forward
     handed_over[graph.producers[forward[graph.producers] & ~forward[graph.consumers]]] = True
     return handed_over
