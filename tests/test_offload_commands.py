@@ -134,3 +134,10 @@ def test_the_page_of_a_frontier_says_whose_host_it_is(
     assert "added time" in figure.title
     assert [trace["name"] for trace in figure.data][:2] == ["proven bound", "plans"]
     assert "convex hull" not in section.parts[0].text
+
+
+def test_a_plan_that_several_budgets_have_is_one_row(files: tuple[Path, Path], curve: Frontier) -> None:
+    printed = run("frontier", files[0], "-e", "roofline:device=h100", "--offload", "h100").stdout.splitlines()
+    several = {point.point for point in curve.points}
+    assert len(several) < len(curve.points)
+    assert len(printed) == 1 + len(several) + len(curve.landmarks)

@@ -58,9 +58,11 @@ def frontier(
     if as_json:
         return print_json(_document(graph, estimator, curve))
     out = console()
-    out.print(table([_row(curve, point) for point in (*curve.points[:_TABLE], *curve.landmarks)]))
-    if len(curve.points) > _TABLE:
-        out.print(f"... and {len(curve.points) - _TABLE} more; --json lists all")
+    # Several budgets may have one plan: the smallest says most about it.
+    points = [*{point.point: point for point in reversed(curve.points)}.values()][::-1]
+    out.print(table([_row(curve, point) for point in (*points[:_TABLE], *curve.landmarks)]))
+    if len(points) > _TABLE:
+        out.print(f"... and {len(points) - _TABLE} more; --json lists all")
     return out.print(f"written to {output}") if output is not None else None
 
 
