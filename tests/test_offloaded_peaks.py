@@ -151,6 +151,21 @@ def drawn_choice(graph: Graph, seed: int) -> tuple[BoolArray, BoolArray]:
 TOY = DeviceProfile("toy", {"float32": 1e9}, 1e9, 1000.0, source="made up", host_bytes_per_s=1e8, host_latency_ns=50.0)
 
 
+def test_what_is_returned_and_read_by_nothing_is_on_the_device_once() -> None:
+    """The backward pass has no step; what it returns comes back when all has run."""
+    g = GraphBuilder()
+    a = g.op("mm", g.input("x", bytes=4), name="a", bytes=4, compute_bound=True)
+    g.output(g.op("sum", a, name="loss", bytes=1, fusible=False))
+    g.tangent("dloss", bytes=1)
+    g.gradient(a)
+    graph = g.build()
+    saved = np.isin(graph.names, ["a"])
+    assert Simulator(graph).timeline(saved, saved).during_bytes.tolist() == [4, 5]
+    beside = Simulated.of(StepClock.of(graph, TOY), saved, saved).timeline
+    assert beside.device_bytes.tolist() == [4, 5]
+    assert beside.saved_bytes == 0
+
+
 @drawn(100)
 @given(graphs(max_values=14, facts=False), st.integers(0, 2**32 - 1))
 def test_offloading_takes_bytes_off_the_device_and_adds_none(graph: Graph, seed: int) -> None:

@@ -71,8 +71,8 @@ class Lifetimes:
         outputs = graph.base[graph.output]  # they and the gradients outlive their last reader
         end[outputs] = steps if holds_outputs else np.maximum(end[outputs], len(order.forward) - 1)
         end[place[graph.gradient]] = steps
-        returned = place[graph.gradient & away]  # what nothing reads comes back at the end
-        start[returned] = np.minimum(start[returned], steps - 1)
+        returned = place[graph.gradient & away]  # what nothing reads comes back at the end of the backward pass
+        start[returned] = np.minimum(start[returned], max(steps - 1, len(order.forward)))
         owner = np.arange(2 * n) % n
         found = np.flatnonzero(written & (start < steps) & ~facts.foreign[owner])
         hosted = np.concatenate([graph.base[away], place[away]])

@@ -303,7 +303,9 @@ def _device_bytes(
     rows[lives.base + n * lives.backward] = np.arange(len(first))
     before, after = rows[out.values], rows[back.values + n]
     last[before] = np.maximum(last[before], np.searchsorted(start, out.end_ns, side="left") - 1)
-    first[after] = np.minimum(first[after], np.searchsorted(end, back.start_ns, side="right"))
+    there = after >= 0  # not what comes back when all has run
+    returns = np.searchsorted(end, back.start_ns[there], side="right")
+    first[after[there]] = np.minimum(first[after[there]], returns)
     return alive_bytes(first, last, lives.size, len(start))
 
 
