@@ -32,7 +32,7 @@ _PIVOTS = 1000
 _SMALL = 1e-9
 """Of all costs, or of all bytes: what is less counts as none."""
 
-_FINES = (1.0, 1e3, 1e6)
+_FINES = (1.0, 1e3, 1e6, 1e9)
 """What breaking a budget by all there is costs, as a multiple of all costs: more, until that does not pay."""
 
 _Reals = NDArray[np.floating[Any]]
