@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 import tempfile
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import count
 from math import ceil
@@ -85,12 +86,18 @@ class PuLP(Solver):
             program += recomputed[v] <= available[u]
         _add_budgets(program, problem, saved, offloaded)
 
+        def read(log: str) -> Solution:
+            return _read(self.name, problem, program, saved, offloaded, log, unit)
+
         # With such a row more, the preprocessing of CBC 2.10.3 has called 2,207 optimal where a plan costs 2,087.
         options = ["preprocess off"] if problem.host_budgets else []
-        log = _run_cbc(program, time_limit_s, options)
-        solution = _read(self.name, problem, program, saved, offloaded, log, unit)
-        if solution.termination.limit is not None and time_limit_s is None:
-            raise RematError(f"pulp: CBC stopped early, though no limit was set; its log:\n{log}")
+        solution, log = _attempt(program, time_limit_s, options, read)
+        if solution is None and options:
+            # Without it, CBC crashes on some problems that have no plan. With it, it says that they have none.
+            again, _ = _attempt(program, time_limit_s, [], read)
+            solution = again if again is not None and again.termination.reason is Reason.INFEASIBLE else None
+        if solution is None:
+            raise RematError(f"pulp: CBC crashed, or stopped early, though no limit was set; it said:\n{log}")
         return solution
 
 
@@ -140,6 +147,20 @@ def _scaled(problem: Problem) -> tuple[list[int], list[int], list[int], int]:
     return save, recompute, copies, unit
 
 
+def _attempt(
+    program: Any, time_limit_s: float | None, options: list[str], read: Callable[[str], Solution]
+) -> tuple[Solution | None, str]:
+    """Returns no solution if CBC crashed, or stopped early without a limit; and what it said."""
+    import pulp
+
+    try:
+        log = _run_cbc(program, time_limit_s, options)
+    except pulp.PulpSolverError as error:
+        return None, str(error)
+    found = read(log)
+    return None if found.termination.limit is not None and time_limit_s is None else found, log
+
+
 def _run_cbc(program: Any, time_limit_s: float | None, options: list[str]) -> str:
     """Runs CBC to optimality or to the limit, and returns its log."""
     import pulp
@@ -163,7 +184,7 @@ def _read(
     certificate = ClaimedBound("CBC")
     # `status` says Optimal even after a time limit (PuLP 3.3); only `sol_status` tells them apart.
     outcome = program.sol_status
-    if outcome == pulp.LpSolutionInfeasible:
+    if program.status == pulp.LpStatusInfeasible:
         return Solution(None, None, Termination(Reason.INFEASIBLE), certificate, name)
     if outcome not in (pulp.LpSolutionOptimal, pulp.LpSolutionIntegerFeasible):
         bound = _logged_bound(log, unit)

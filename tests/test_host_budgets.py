@@ -274,3 +274,40 @@ def test_graphs_side_by_side_share_the_host() -> None:
         ("cost", [10, 14, 5, 7], 6),
     ]
     assert not Part(None, about).least.offloaded.any()  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("problem", "limit"),
+    [
+        (
+            Problem.of(
+                [5],
+                needed=[0],
+                recompute_cost=[9],
+                save_bytes=[11],
+                cannot_recompute={0: "input"},
+                budget_bytes=10,
+                offload_cost=[17],
+            ),
+            {"budget_cost": 2},
+        ),
+        (
+            Problem.of(
+                [0, 654],
+                edges=[(0, 1)],
+                needed=[0],
+                recompute_cost=[322, 542],
+                save_bytes=[207, 489],
+                cannot_recompute={0: "input"},
+                budget_bytes=92,
+                offload_cost=[881, 729],
+            ),
+            {"budget_bytes": 152},
+        ),
+    ],
+    ids=["stops early", "crashes"],
+)
+def test_what_cbc_cannot_say_without_preprocessing_has_no_plan(problem: Problem, limit: dict[str, int]) -> None:
+    assert problem.offload is not None
+    limited = replace(problem, offload=replace(problem.offload, **limit))
+    assert solve(limited, "pulp", throw=False).termination.reason is Reason.INFEASIBLE

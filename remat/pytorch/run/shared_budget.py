@@ -49,6 +49,7 @@ class Piece:
         part: its problem.
         plan: what it runs.
         saved_bytes: by the plan, with what other graphs made for it.
+        hosted_bytes: what the plan offloads.
         is_careful: it saves the least it can, until it is known what else is alive.
         may_take_all: nothing else shares the budget, as far as is known.
     """
@@ -57,6 +58,7 @@ class Piece:
     part: Part
     plan: Plan
     saved_bytes: int
+    hosted_bytes: int
     is_careful: bool
     may_take_all: bool
 
@@ -156,10 +158,14 @@ class SharedBudget:
     def compiled(self, graph: Graph, plan: Plan, made_before: Collection[str], *, others: bool) -> Piece:
         """Notes what a graph runs."""
         key, part = ranks.key_of_graph(graph), part_of(graph, self.cost_model, made_before)
-        saved_bytes = Choice.from_plan(part.problem, plan).saved_bytes(part.problem)
+        choice = Choice.from_plan(part.problem, plan)
+        saved_bytes, hosted_bytes = (
+            choice.saved_bytes(part.problem),
+            int(part.problem.save_bytes[choice.offloaded].sum()),
+        )
         is_careful = key not in self._plans and self._price is None and (others or self.limit_bytes is None)
         may_take_all = key not in self._plans and not others
-        self._pieces[key] = Piece(key, part, plan, saved_bytes, is_careful, may_take_all)
+        self._pieces[key] = Piece(key, part, plan, saved_bytes, hosted_bytes, is_careful, may_take_all)
         if may_take_all:
             self._tell_of_the_peak([part], [plan])
         return self._pieces[key]
@@ -182,16 +188,20 @@ class SharedBudget:
                 f"counts one, and is not kept: run the backward pass of each call before the next call",
                 stacklevel=4,
             )
-        if limit is None or self._has_warned or self.cost_model.limits_peak:
+        if self._has_warned or self.cost_model.limits_peak:
             return
-        if (held := self.held_bytes) > limit:
-            self._has_warned = True
-            warnings.warn(
-                f"the budget of {limit} bytes ({human_bytes(limit)}) is exceeded in this step: {calls} calls of "
-                f"{len(alive)} graphs, alive at the same time, save {held} bytes ({human_bytes(held)}). "
-                f"{self._next}",
-                stacklevel=4,
-            )
+        held = "save", limit, self.held_bytes
+        hosted = "offload", self._host_limit, self._hosted(self._calls.together)
+        for what, most, found in (held, hosted):
+            if most is not None and found > most:
+                self._has_warned = True
+                warnings.warn(
+                    f"the budget of {most} bytes ({human_bytes(most)}) is exceeded in this step: {calls} calls of "
+                    f"{len(alive)} graphs, alive at the same time, {what} {found} bytes ({human_bytes(found)}). "
+                    f"{self._next}",
+                    stacklevel=4,
+                )
+                return
 
     @property
     def _next(self) -> str:
@@ -220,8 +230,10 @@ class SharedBudget:
             return
         self._waited = 0
         limit, several = self.limit_bytes, ranks.several_ranks()
-        over = (
-            limit is not None and not several and any(self._held(together) + seen[together] > limit for together in new)
+        over = not several and any(
+            (limit is not None and self._held(together) + seen[together] > limit)
+            or (self._host_limit is not None and self._hosted(together) > self._host_limit)
+            for together in new
         )
         careful = any(
             self._pieces[key].is_careful
@@ -266,6 +278,17 @@ class SharedBudget:
         if rise is not None:
             self._has_told_of_the_peak = True
             warnings.warn(str(rise), stacklevel=2)
+
+    @property
+    def _host_limit(self) -> int | None:
+        """The most that may wait on the host; None if all may."""
+        offloads = [piece.part.problem.offload for piece in self._pieces.values()]
+        return min(
+            (one.budget_bytes for one in offloads if one is not None and one.budget_bytes is not None), default=None
+        )
+
+    def _hosted(self, together: Together) -> int:
+        return sum(self._pieces[key].hosted_bytes * times for key, times in together)
 
     def _held(self, together: Together) -> int:
         return sum(self._pieces[key].saved_bytes * times for key, times in together)
