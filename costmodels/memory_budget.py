@@ -14,6 +14,7 @@ from remat.improve.byte_budgets import read_amount, saved_limit
 from remat.predict.offloading.clock import copy_ns, linked
 from remat.predict.time import DeviceProfile
 from remat.problem.offload import Offload, cannot_offload
+from remat.words import parse_bytes
 
 Of = Literal["saved", "peak", "device"]
 
@@ -136,13 +137,19 @@ class MemoryBudget(CostModel):
         """
         if self.host_budget is None:
             return None
-        amount = read_amount(self.host_budget, "MemoryBudget.host_budget")
-        if isinstance(amount, Fraction) or self.offload is False:
+        if self.offload is False:
             raise InvalidOption(
-                f'MemoryBudget.host_budget must be a size such as "64GB" beside MemoryBudget.offload, got '
-                f"{self.host_budget!r} and offload={self.offload!r}"
+                f"MemoryBudget.host_budget is for what MemoryBudget.offload puts on the host: say offload, too, got "
+                f"{self.host_budget!r} and offload=False"
             )
-        return amount
+        if isinstance(self.host_budget, str):
+            return parse_bytes(self.host_budget, "MemoryBudget.host_budget")
+        if not is_whole(self.host_budget) or self.host_budget < 0:
+            raise InvalidOption(
+                f'MemoryBudget.host_budget must be a size such as "64GB" or a whole number of bytes from 0 on, got '
+                f"{self.host_budget!r}"
+            )
+        return int(self.host_budget)
 
     @property
     def amount(self) -> int | Fraction:

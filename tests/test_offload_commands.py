@@ -14,6 +14,7 @@ from remat import Choice, Corpus, Frontier, Graph, Plan, PlanFacts, cannot_offlo
 from remat import timeline as timeline_of
 from remat.answer.plan_facts import no_recompute_saved
 from remat.cli.app import app
+from remat.views.explain import UNHIDDEN
 from remat.views.report import frontier_charts
 
 
@@ -141,3 +142,15 @@ def test_a_plan_that_several_budgets_have_is_one_row(files: tuple[Path, Path], c
     several = {point.point for point in curve.points}
     assert len(several) < len(curve.points)
     assert len(printed) == 1 + len(several) + len(curve.landmarks)
+
+
+def test_answers_to_a_stated_problem_say_that_nothing_hides_copies(files: tuple[Path, Path]) -> None:
+    model = "memory-budget:budget=0.25,offload=h100,estimator=roofline:device=h100"
+    assert UNHIDDEN in run("explain", files[0], "addmm", "-m", model).stdout
+    assert UNHIDDEN in run("compare", files[0], "-m", model, "-s", "lagrangian").stdout
+    assert UNHIDDEN not in run("explain", files[0], "addmm").stdout
+
+
+def test_a_cost_model_without_a_plan_to_draw_is_refused(files: tuple[Path, Path], tmp_path: Path) -> None:
+    result = run("show", files[0], "-o", tmp_path / "graph.svg", "-m", "byte-traffic", code=2)
+    assert "add --plan solved" in result.stderr

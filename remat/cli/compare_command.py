@@ -16,6 +16,7 @@ from remat.cli.options import PLUGIN, Json, ModelOptions, TimeLimit
 from remat.cli.output import console, print_json, table, waiting
 from remat.cli.wording import spoken
 from remat.facts.graph import Graph
+from remat.views.explain import UNHIDDEN
 
 if TYPE_CHECKING:
     from remat.views.comparison import Comparison
@@ -51,7 +52,10 @@ def compare(
             time_limit_s=time_limit,
             progress=lambda done, known: say(f"{done} of {known[0]}"),
         )
-    return print_json(frame.records()) if as_json else _print(frame)
+    if as_json:
+        return print_json(frame.records())
+    _print(frame)
+    return console().print(UNHIDDEN) if any(model.offload_device is not None for model in models) else None
 
 
 def _print(comparison: Comparison) -> None:

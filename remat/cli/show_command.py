@@ -36,6 +36,8 @@ def show(
       remat show small.json -o small.svg --plan solved
       remat show gpt2.json.gz -o gelu.svg --plan plan.json --around gelu_3 --hops 3
     """
+    if plan is None and (cost_model or solver or model_options or solver_options):
+        raise typer.BadParameter("-m and -s, -O and -S decide what to solve: add --plan solved")
     values, drawn = Graph.load(graph), None
     with waiting("solving and drawing", quiet=as_json):
         if plan is not None:

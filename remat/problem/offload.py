@@ -10,7 +10,7 @@ import numpy as np
 from remat.errors import InvalidProblem
 from remat.facts.bans import Bans
 from remat.facts.columns import FrozenColumns, IntArray, int_column, is_whole, some
-from remat.facts.graph import Graph
+from remat.facts.graph import Graph, checked_graph
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,6 +53,8 @@ class Offload(FrozenColumns):
         """
         if self.budget_cost is not None or other.budget_cost is not None:
             raise InvalidProblem("Offload.budget_cost is for one price of copies; set it on the sum of the prices")
+        if len(self) != len(other):
+            raise InvalidProblem(f"Offload adds up of as many values: {len(self)}, got {len(other)}")
         budgets = [one.budget_bytes for one in (self, other) if one.budget_bytes is not None]
         return Offload(self.cost + other.cost, self.banned | other.banned, min(budgets, default=None))
 
@@ -96,7 +98,7 @@ def cannot_offload(graph: Graph) -> Bans:
     Returns:
         bans over all n values of the graph; of those that a plan decides about, `.take(graph.plannable)`.
     """
-    returned = np.zeros(len(graph), np.bool_)
+    returned = np.zeros(len(checked_graph(graph)), np.bool_)
     returned[graph.base[graph.output]] = True
     tensor = (graph.bytes > 0) & np.fromiter((dtype != "symint" for dtype in graph.dtypes), np.bool_, len(graph))
     bans = graph.cannot_save.also(graph.in_tangents, "only the backward pass computes it")

@@ -59,8 +59,10 @@ class Weights:
     def __str__(self) -> str:
         if not self.cost:
             return "bytes only"
-        host = f", {self.host_byte}/{self.cost} per byte and {self.host_cost}/{self.cost} per cost of the host"
-        return f"{self.byte}/{self.cost} per byte" + (host if self.host_byte or self.host_cost else "")
+        prices = ((self.byte, "byte"), (self.host_byte, "byte on the host"), (self.host_cost, "cost of copies"))
+        if not (self.host_byte or self.host_cost):
+            return f"{self.byte}/{self.cost} per byte"
+        return ", ".join(f"{price / self.cost:.4g} per {what}" for price, what in prices if price)
 
     def weigh(self, saved_bytes: int, cost: int) -> int:
         """One integer for a point (bytes, cost)."""

@@ -125,11 +125,11 @@ def _twin(thing: _T) -> _T:
 
 
 def _nothing_fits(problem: Problem, solver: str) -> str:
-    host = " and ".join(f"{what} {most}" for what, _, most in problem.host_budgets)
-    return (
-        f"no plan fits the budget of {problem.budget_bytes} bytes and has offloaded values of {host} at most, "
-        f"says {solver}. Raise one of these budgets, or lift a ban on recomputing."
-    )
+    device = [] if problem.budget_bytes is None else [f"saves at most {problem.budget_bytes} bytes"]
+    units = {"bytes": "bytes", "cost": "for the copies"}
+    host = [f"offloads at most {most} {units[what]}" for what, _, most in problem.host_budgets]
+    what = " and ".join(device + host)
+    return f"no plan {what}, says {solver}. Raise one of these budgets, or lift a ban on recomputing."
 
 
 def _nothing_found(solution: Solution) -> str:

@@ -26,6 +26,10 @@ from remat.words import human_bytes, human_price, near
 _SHOWN = 6
 
 
+UNHIDDEN = "Copies count as if nothing hides them; a plan by `remat solve` has them run beside kernels, and may differ."
+"""What an answer to a stated problem must say, where `remat.choose` simulates copies."""
+
+
 class Decision(Enum):
     """Says what a plan does with a value, in words that continue "... is"."""
 
@@ -124,6 +128,8 @@ class Explanation:
             sentences.append("The backward pass returns it.")
         if not self.readers and not self.gradient:
             sentences.append("Nothing in the backward pass reads it.")
+        if self.offload_cost is not None:
+            sentences.append(UNHIDDEN)
         for alternative in filter(None, (self.alternative, *self.others)):
             sentences += _words(self.name, alternative, self.unit)
         return "\n".join(sentences)

@@ -15,7 +15,7 @@ import numpy as np
 from remat.answer.choice import Choice
 from remat.answer.plan import Plan, checked_plan
 from remat.errors import InvalidOption
-from remat.facts.columns import BoolArray, IntArray, frozen
+from remat.facts.columns import BoolArray, IntArray, frozen, is_whole
 from remat.facts.graph import Graph
 from remat.predict.memory.lifetimes import Lifetimes, alive_bytes
 from remat.predict.memory.order import Order
@@ -142,11 +142,13 @@ def offload_timeline(
 
     Raises:
         InvalidPlan: the plan names unknown values, is not legal, or was made for another graph.
-        InvalidOption: the device has no link to a host; or the prefetch distance is negative.
+        InvalidOption: the device has no link to a host; or the prefetch distance is no whole number from 0 on.
         UnknownName: there is no such device.
     """
-    if prefetch_ns is not None and prefetch_ns < 0:
-        raise InvalidOption(f"prefetch_ns must not be negative, got {prefetch_ns!r}")
+    if prefetch_ns is not None and (not is_whole(prefetch_ns) or prefetch_ns < 0):
+        raise InvalidOption(
+            f"prefetch_ns must be a whole number of nanoseconds from 0 on, or None, got {prefetch_ns!r}"
+        )
     return simulated(StepClock.of(graph, device), plan, prefetch_ns)
 
 
