@@ -48,7 +48,9 @@ def main(
     document: dict[str, Any] = {"provenance": provenance(gpu=False)}
     if only:
         before = json.loads(output.read_text())
-        document["provenance"]["others"] = before.pop("provenance")
+        last = before.pop("provenance")
+        others = last.pop("others", {})
+        document["provenance"]["others"] = {name: others.get(name, last) for name in tables if name not in only}
         document |= before
     for name, measure in tables.items():
         if not only or name in only:
