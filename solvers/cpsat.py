@@ -27,6 +27,7 @@ from remat import (
     UnsupportedProblem,
     forced,
 )
+from remat.facts.columns import common_divisor
 
 _THREADS = 10_000
 """More are a slip; OR-Tools counts to 2**31."""
@@ -189,7 +190,7 @@ class _Model:
         if offload is not None:
             prices.append(offload.cost[hosted_positions])
         every = np.concatenate(prices)
-        unit = _unit(every)
+        unit = common_divisor(every)
         literals = [*saved.values(), *recomputed.values(), *offloaded.values()]
         program.minimize(_counted(program, literals, every // unit))
         return cls(program, unit, int(problem.save_cost[always].sum()), always, saved, recomputed, offloaded)
@@ -241,11 +242,11 @@ def _add_rules(
 def _add_budget(program: Any, saved: dict[int, Any], sizes: IntArray, room: int, count_sizes: bool) -> None:
     from ortools.sat.python import cp_model
 
-    literals, units = [*saved.values()], sizes // _unit(sizes)
+    literals, units = [*saved.values()], sizes // common_divisor(sizes)
     if int(sizes.sum()) > room:
         plain = cp_model.LinearExpr.weighted_sum
         used = _counted(program, literals, units) if count_sizes else plain(literals, units.tolist())
-        program.add(used <= room // _unit(sizes))
+        program.add(used <= room // common_divisor(sizes))
 
 
 def _counted(program: Any, literals: list[Any], weights: IntArray) -> Any:
@@ -262,7 +263,3 @@ def _counted(program: Any, literals: list[Any], weights: IntArray) -> Any:
             alike = [count]
         terms += alike
     return cp_model.LinearExpr.weighted_sum(terms, distinct.tolist())
-
-
-def _unit(column: IntArray) -> int:
-    return max(int(np.gcd.reduce(column)), 1) if len(column) else 1

@@ -28,6 +28,7 @@ from remat import (
     Termination,
     UnsupportedProblem,
 )
+from remat.facts.columns import common_divisor
 
 _LARGEST_PRICE = 10**13 - 1
 """PuLP 3.3 writes coefficients with 13 digits to the file that CBC reads."""
@@ -125,7 +126,7 @@ def _scaled(problem: Problem) -> tuple[list[int], list[int], list[int], int]:
     """Prices divided by their greatest common divisor, with it; refused if CBC cannot hold them."""
     copies = np.zeros(0, np.int64) if problem.offload is None else problem.offload.cost
     every = np.concatenate([problem.save_cost, problem.recompute_cost, copies])
-    unit = max(int(np.gcd.reduce(every)), 1) if len(every) else 1
+    unit = common_divisor(every)
     total = int(every.sum()) // unit
     if total > _LARGEST_PRICE:
         raise UnsupportedProblem(

@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
+from commands import answer, run
 from examples import chain, cosines, impossible
 from rich.console import Console
 from typer.main import get_command
-from typer.testing import CliRunner, Result
+from typer.testing import CliRunner
 
 import remat
 from remat import CostModel, Feature, Graph, Plan, Problem, Reason, Solution, Solver, Termination, Terms
@@ -25,17 +26,6 @@ from remat.cli.output import waiting
 from remat.cli.wording import spoken
 
 MIB = 2**20
-
-
-def run(*arguments: object, code: int = 0) -> Result:
-    result = CliRunner().invoke(app, [str(argument) for argument in arguments], env={"COLUMNS": "300"})
-    assert result.exit_code == code, result.output
-    return result
-
-
-def answer(*arguments: object) -> Any:
-    """What `--json` prints; fails if there is anything else on standard output."""
-    return json.loads(run(*arguments, "--json").stdout)
 
 
 @pytest.fixture

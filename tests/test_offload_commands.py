@@ -2,30 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import Any
 
 import pytest
-from typer.testing import CliRunner, Result
+from commands import answer, run
 
 from costmodels import MemoryBudget
 from remat import Choice, Corpus, Frontier, Graph, Plan, PlanFacts, cannot_offload, explain, frontier, predict_traffic
 from remat import timeline as timeline_of
 from remat.answer.plan_facts import no_recompute_saved
-from remat.cli.app import app
 from remat.views.explain import UNHIDDEN
 from remat.views.report import frontier_charts
-
-
-def run(*arguments: object, code: int = 0) -> Result:
-    result = CliRunner().invoke(app, [str(argument) for argument in arguments], env={"COLUMNS": "300"})
-    assert result.exit_code == code, result.output
-    return result
-
-
-def answer(*arguments: object) -> Any:
-    return json.loads(run(*arguments, "--json").stdout)
 
 
 @pytest.fixture(scope="module")

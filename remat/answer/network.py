@@ -29,7 +29,7 @@ import numpy as np
 
 from remat.answer.choice import Choice
 from remat.errors import UnsupportedProblem
-from remat.facts.columns import LARGEST_TOTAL, BoolArray, IntArray, frozen, own_array
+from remat.facts.columns import LARGEST_TOTAL, BoolArray, IntArray, common_divisor, frozen, own_array
 from remat.problem.feasibility import Forced, forced
 from remat.problem.problem import Problem
 from remat.problem.weights import BY_COST, Weights
@@ -74,7 +74,7 @@ class Network:
         if largest is None or self.infinity <= largest:
             return self, 1
         finite = self.capacities < self.infinity
-        unit = max(int(np.gcd.reduce(self.capacities[finite])), 1)
+        unit = common_divisor(self.capacities[finite])
         capacities = self.capacities // unit
         infinity = int(capacities[finite].sum()) + 1
         if infinity > largest:

@@ -80,14 +80,9 @@ class Solver(ABC):
         self.check_installed()
         if time_limit_s is not None and not _is_positive(time_limit_s):
             raise InvalidOption(f"time_limit_s must be a positive number of seconds, got {time_limit_s!r}")
-        asked = {
-            Feature.BUDGET: problem.budget_bytes is not None,
-            Feature.OFFLOAD: problem.offload is not None,
-            Feature.HOST_BUDGET: bool(problem.host_budgets),
-            Feature.TIME_LIMIT: time_limit_s is not None,
-        }
-        for feature, wanted in asked.items():
-            if wanted and feature not in self.features:
+        limit = [] if time_limit_s is None else [Feature.TIME_LIMIT]
+        for feature in (*features_of(problem), *limit):
+            if feature not in self.features:
                 raise UnsupportedProblem(
                     f"solver {self.name!r} does not support {feature.value}; `remat solvers` lists those that do"
                 )
@@ -95,6 +90,16 @@ class Solver(ABC):
             raise UnsupportedProblem(
                 f"solver {self.name!r} takes up to {self.max_values} values, got {len(problem)}; choose another"
             )
+
+
+def features_of(problem: Problem) -> tuple[Feature, ...]:
+    """Lists what a solver must support to take a problem."""
+    asked = {
+        Feature.BUDGET: problem.budget_bytes is not None,
+        Feature.OFFLOAD: problem.offload is not None,
+        Feature.HOST_BUDGET: bool(problem.host_budgets),
+    }
+    return tuple(feature for feature, wanted in asked.items() if wanted)
 
 
 def _is_positive(number: object) -> bool:

@@ -132,6 +132,11 @@ def some(mask: BoolArray) -> bool:
     return bool(np.count_nonzero(mask))
 
 
+def common_divisor(column: IntArray) -> int:
+    """The greatest number that divides all of a column; 1 if it is empty, or all zero."""
+    return max(int(np.gcd.reduce(column)), 1)
+
+
 def is_whole(number: object) -> bool:
     """A whole number, of Python or of numpy; True and False are none."""
     return type(number) is int or (isinstance(number, int | np.integer) and not isinstance(number, bool))

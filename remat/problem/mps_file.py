@@ -26,7 +26,7 @@ from pathlib import Path
 
 import numpy as np
 
-from remat.facts.columns import IntArray
+from remat.facts.columns import IntArray, common_divisor
 from remat.problem.problem import Problem
 
 
@@ -44,7 +44,7 @@ def _lines(problem: Problem) -> Iterator[str]:
     budgets = [] if problem.budget_bytes is None else [_Budget.of("BUDGET", problem.save_bytes, problem.budget_bytes)]
     hosts = [_Budget.of(f"HOST{i}", of, most) for i, (_, of, most) in enumerate(problem.host_budgets)]
     hosted = _hosted(problem)
-    unit = _unit(problem.save_bytes)
+    unit = common_divisor(problem.save_bytes)
     yield f"* {len(problem)} values, {len(uses)} uses; BUDGET counts units of {unit} bytes"
     yield from ("NAME remat FREE", "ROWS", " N COST", *(f" {row}" for row in rows))
     yield from (f" L u{k}" for k in range(len(uses)))
@@ -84,15 +84,11 @@ class _Budget:
 
     @classmethod
     def of(cls, name: str, amounts: IntArray, most: int) -> _Budget:
-        unit = _unit(amounts)
+        unit = common_divisor(amounts)
         return cls(name, (amounts // unit).tolist(), most // unit)
 
     def entry(self, v: int) -> str:
         return f"{self.name} {self.amounts[v]}"
-
-
-def _unit(amounts: IntArray) -> int:
-    return max(int(np.gcd.reduce(amounts)), 1) if len(amounts) else 1
 
 
 def _hosted(problem: Problem) -> dict[int, int]:

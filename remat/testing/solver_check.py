@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from remat.answer.choice import Choice
 from remat.answer.registry import FALLBACK_SOLVER
 from remat.answer.solution import Reason, Solution
-from remat.answer.solver import Feature, Solver
+from remat.answer.solver import Feature, Solver, features_of
 from remat.errors import Infeasible, UnsupportedProblem
+from remat.facts.columns import common_divisor
 from remat.problem.problem import Problem
 from remat.proof.solve import solve
 from remat.testing.strategies import problems
@@ -61,13 +62,8 @@ def check_solver(solver: type[Solver] | Solver, *, max_examples: int = 100) -> N
 
 
 def _check_answer(solver: Solver, problem: Problem) -> None:
-    asked = {
-        Feature.BUDGET: problem.budget_bytes is not None,
-        Feature.OFFLOAD: problem.offload is not None,
-        Feature.HOST_BUDGET: bool(problem.host_budgets),
-    }
-    for feature, wanted in asked.items():
-        if wanted and feature not in solver.features:
+    for feature in features_of(problem):
+        if feature not in solver.features:
             require(_refuses(solver, problem), f"{solver!r} must refuse {feature.value} with UnsupportedProblem")
             return
     best = _cheapest(problem)
@@ -153,7 +149,7 @@ def _is_large(solver: Solver, problem: Problem) -> bool:
     """Says if the prices, or the bytes that break ties, may be beyond `largest_capacity`."""
     copies = [] if problem.offload is None else [problem.offload.cost]
     prices = np.concatenate([problem.save_cost, problem.recompute_cost, *copies])
-    units = int(prices.sum()) // max(int(np.gcd.reduce(prices)), 1)
+    units = int(prices.sum()) // common_divisor(prices)
     return solver.largest_capacity is not None and max(units, int(problem.save_bytes.sum())) >= solver.largest_capacity
 
 

@@ -12,6 +12,7 @@ import numpy as np
 
 from remat.facts.columns import BoolArray, IntArray
 from remat.facts.graph import Graph
+from remat.predict.memory.order import first_readers
 
 
 class HostCopies:
@@ -33,7 +34,7 @@ class HostCopies:
         place[values] = np.arange(len(values))
         # The elements of a tuple follow it at once, wherever they were in the graph.
         self._place: list[int] = np.where(graph.tuple_element, -1, place).tolist()
-        due = _first_readers(graph, place) if backward else _last_readers(graph, place) + 1
+        due = first_readers(graph, place, len(graph) + 1) if backward else _last_readers(graph, place) + 1
         found = np.flatnonzero(hosted & (due <= len(values)))
         # Behind one reader, the value that was returned last is copied first.
         order = np.lexsort((found if backward else -found, due[found]))[::-1]
@@ -52,14 +53,6 @@ class HostCopies:
         while self._waiting and self._waiting[-1][0] <= place:
             taken.append(self._waiting.pop()[1])
         return taken
-
-
-def _first_readers(graph: Graph, place: IntArray) -> IntArray:
-    """(n,) the place of the first operator of the pass that reads a value; beyond the end for none."""
-    first = np.full(len(graph), len(graph) + 1)
-    inside = place[graph.consumers] >= 0
-    np.minimum.at(first, graph.producers[inside], place[graph.consumers[inside]])
-    return first
 
 
 def _last_readers(graph: Graph, place: IntArray) -> IntArray:

@@ -8,6 +8,7 @@ import numpy as np
 
 from remat.answer.plan_facts import computed_by_forward
 from remat.facts.columns import BoolArray, IntArray
+from remat.facts.graph import Graph
 from remat.predict.memory.storages import Storages
 
 
@@ -67,3 +68,11 @@ def _asked_at(facts: Storages, saved: BoolArray) -> IntArray:
             if asked[u] > when:  # noqa: PLR1730  # the inner loop of a search: a call of `min` takes longer
                 asked[u] = when
     return np.array(asked, np.int64)
+
+
+def first_readers(graph: Graph, at: IntArray, never: int) -> IntArray:
+    """(n,) when each value is read for the first time, given when each is computed, or -1; `never` for no reader."""
+    first = np.full(len(graph), never)
+    reads = at[graph.consumers] >= 0
+    np.minimum.at(first, graph.producers[reads], at[graph.consumers[reads]])
+    return first

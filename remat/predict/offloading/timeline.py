@@ -12,17 +12,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from remat.answer.choice import Choice
-from remat.answer.plan import Plan, checked_plan
+from remat.answer.plan import Plan
 from remat.errors import InvalidOption
 from remat.facts.columns import BoolArray, IntArray, frozen, is_whole
 from remat.facts.graph import Graph
 from remat.predict.memory.lifetimes import Lifetimes, alive_bytes
-from remat.predict.memory.order import Order
+from remat.predict.memory.order import Order, first_readers
 from remat.predict.offloading.clock import StepClock
 from remat.predict.time.device import DeviceProfile
-from remat.problem.demands import unpriced
-from remat.proof.certify import check_plan
+from remat.proof.arguments import checked_choice
 from remat.words import human_bytes
 
 if TYPE_CHECKING:
@@ -154,10 +152,7 @@ def offload_timeline(
 
 def simulated(clock: StepClock, plan: Plan, prefetch_ns: int | None = None) -> OffloadTimeline:
     """Simulates one of many plans of a graph, whose times are known: see `offload_timeline`."""
-    graph = clock.graph
-    checked_plan(plan).check_made_for(graph)
-    check_plan(unpriced(graph, offload=True), plan)
-    choice = Choice.from_plan(graph, plan, offload=True)
+    choice = checked_choice(clock.graph, plan)
     return Simulated.of(clock, choice.saved, choice.offloaded, prefetch_ns).timeline
 
 
@@ -197,7 +192,7 @@ class Simulated:
         forward_ns = max(clock.forward_end_ns, int(out.end_ns.max(initial=0)))
         backward = order.backward
         took = np.where(facts.live[backward], clock.backward_ns[backward], clock.again_ns[backward])
-        needed = _needed_at(graph, order)[away] - len(order.forward)
+        needed = first_readers(graph, order.backward_at, len(order.forward) + len(backward))[away] - len(order.forward)
         reload = _Reload.of(took, needed, clock.copy_ns[away], prefetch_ns)
         back = Copies(away[reload.order], forward_ns + reload.start_ns, forward_ns + reload.end_ns)
         start = np.concatenate([_starts(clock.forward_ns[order.forward]), forward_ns + reload.step_ns[:-1]])
@@ -283,16 +278,6 @@ class _Reload:
             ends[place] = last
             last -= int(copy_ns[order[place]])
         return cls(order, ends - copy_ns[order], ends, step_ns, waits[-1] if waits else None)
-
-
-def _needed_at(graph: Graph, order: Order) -> IntArray:
-    """(n,) the first step of the backward pass that reads a value, over both passes; its end if it is returned."""
-    steps = len(order.forward) + len(order.backward)
-    needed = np.full(len(graph), steps)
-    at = order.backward_at[graph.consumers]
-    read = at >= 0
-    np.minimum.at(needed, graph.producers[read], at[read])
-    return needed
 
 
 def _device_bytes(

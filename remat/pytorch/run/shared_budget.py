@@ -159,10 +159,8 @@ class SharedBudget:
         """Notes what a graph runs."""
         key, part = ranks.key_of_graph(graph), part_of(graph, self.cost_model, made_before)
         choice = Choice.from_plan(part.problem, plan)
-        saved_bytes, hosted_bytes = (
-            choice.saved_bytes(part.problem),
-            int(part.problem.save_bytes[choice.offloaded].sum()),
-        )
+        saved_bytes = choice.saved_bytes(part.problem)
+        hosted_bytes = int(part.problem.save_bytes[choice.offloaded].sum())
         is_careful = key not in self._plans and self._price is None and (others or self.limit_bytes is None)
         may_take_all = key not in self._plans and not others
         self._pieces[key] = Piece(key, part, plan, saved_bytes, hosted_bytes, is_careful, may_take_all)
@@ -180,7 +178,7 @@ class SharedBudget:
         self._pieces.setdefault(piece.key, piece)
         self._calls.began(piece.key, handed)
         alive = dict(self._calls.together)
-        limit, calls = self.limit_bytes, sum(alive.values())
+        calls = sum(alive.values())
         if self.cost_model.device_limits and calls > 1 and not self._has_warned:
             self._has_warned = True
             warnings.warn(
@@ -190,18 +188,15 @@ class SharedBudget:
             )
         if self._has_warned or self.cost_model.limits_peak:
             return
-        held = "save", limit, self.held_bytes
-        hosted = "offload", self._host_limit, self._hosted(self._calls.together)
-        for what, most, found in (held, hosted):
-            if most is not None and found > most:
-                self._has_warned = True
-                warnings.warn(
-                    f"the budget of {most} bytes ({human_bytes(most)}) is exceeded in this step: {calls} calls of "
-                    f"{len(alive)} graphs, alive at the same time, {what} {found} bytes ({human_bytes(found)}). "
-                    f"{self._next}",
-                    stacklevel=4,
-                )
-                return
+        if exceeded := self._exceeded(self._calls.together, self._calls.handed_bytes):
+            self._has_warned = True
+            what, most, found = exceeded
+            warnings.warn(
+                f"the budget of {most} bytes ({human_bytes(most)}) is exceeded in this step: {calls} calls of "
+                f"{len(alive)} graphs, alive at the same time, {what} {found} bytes ({human_bytes(found)}). "
+                f"{self._next}",
+                stacklevel=4,
+            )
 
     @property
     def _next(self) -> str:
@@ -230,11 +225,7 @@ class SharedBudget:
             return
         self._waited = 0
         limit, several = self.limit_bytes, ranks.several_ranks()
-        over = not several and any(
-            (limit is not None and self._held(together) + seen[together] > limit)
-            or (self._host_limit is not None and self._hosted(together) > self._host_limit)
-            for together in new
-        )
+        over = not several and any(self._exceeded(together, seen[together]) for together in new)
         careful = any(
             self._pieces[key].is_careful
             for together in new
@@ -279,16 +270,14 @@ class SharedBudget:
             self._has_told_of_the_peak = True
             warnings.warn(str(rise), stacklevel=2)
 
-    @property
-    def _host_limit(self) -> int | None:
-        """The most that may wait on the host; None if all may."""
-        offloads = [piece.part.problem.offload for piece in self._pieces.values()]
-        return min(
-            (one.budget_bytes for one in offloads if one is not None and one.budget_bytes is not None), default=None
-        )
-
-    def _hosted(self, together: Together) -> int:
-        return sum(self._pieces[key].hosted_bytes * times for key, times in together)
+    def _exceeded(self, together: Together, beside_bytes: int) -> tuple[str, int, int] | None:
+        """What calls do too much of, save or offload; with the budget, and how much. None if they keep the budgets."""
+        limit, offloads = self.limit_bytes, [piece.part.problem.offload for piece in self._pieces.values()]
+        if limit is not None and (held := self._held(together) + beside_bytes) > limit:
+            return "save", limit, held
+        hosts = [one.budget_bytes for one in offloads if one is not None and one.budget_bytes is not None]
+        hosted = sum(self._pieces[key].hosted_bytes * times for key, times in together)
+        return ("offload", min(hosts), hosted) if hosts and hosted > min(hosts) else None
 
     def _held(self, together: Together) -> int:
         return sum(self._pieces[key].saved_bytes * times for key, times in together)

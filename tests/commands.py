@@ -1,0 +1,22 @@
+"""Runs the commands of `remat` as a shell does, in this process."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from typer.testing import CliRunner, Result
+
+from remat.cli.app import app
+
+
+def run(*arguments: object, code: int = 0) -> Result:
+    """Runs one, on a wide terminal, and checks its exit code."""
+    result = CliRunner().invoke(app, [str(argument) for argument in arguments], env={"COLUMNS": "300"})
+    assert result.exit_code == code, result.output
+    return result
+
+
+def answer(*arguments: object) -> Any:
+    """What `--json` prints; fails if there is anything else on standard output."""
+    return json.loads(run(*arguments, "--json").stdout)
