@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import gzip
 import json
 import subprocess
 import sys
@@ -194,7 +195,11 @@ def test_what_may_be_left_out(tmp_path: Path) -> None:
         ({"recomputd": [2]}, "an answer has no 'recomputd'; it has budget, saved, recomputed"),
         ({"seconds": "long"}, "\"seconds\" must hold whole numbers from 0 to 4611686018427387903, got 'long'"),
         ({"date": "soon"}, '"date" must be such as "2026-01-31", got \'soon\''),
-        ({"solver": 7}, '"solver" must be a text, got 7'),
+        ({"solver": 7}, '"solver" must be a line of text, got 7'),
+        ({"solver": "a\nchain saved: feasible"}, '"solver" must be a line of text, got'),
+        ({"date": "2026-1-31"}, '"date" must be such as "2026-01-31"'),
+        ({"date": "\u0662\u0660\u0662\u0666-01-31"}, '"date" must be such as "2026-01-31"'),
+        ({"bound": 10**80}, "got " + "1" + 59 * "0" + "...\n"),
     ],
 )
 def test_what_is_no_answer_is_refused(tmp_path: Path, changed: dict[str, Any], message: str) -> None:
@@ -204,6 +209,66 @@ def test_what_is_no_answer_is_refused(tmp_path: Path, changed: dict[str, Any], m
     assert message in said
     if changed.keys() != {"budget"} and changed != {"saved": [3]}:  # of these the schema knows too little
         assert not SOLUTION.is_valid(json.loads(solution.read_text())) or changed == {"saved": [1.0]}
+
+
+def test_a_day_that_is_none_is_refused(tmp_path: Path) -> None:
+    code, said = run(*solved(tmp_path, date="2026-02-30"))
+    assert (code, said) == (2, 'error: "date" must be such as "2026-01-31", got \'2026-02-30\'\n')
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda d: {**d, "answers": []}, 'a list of "answers", of one at least'),
+        (lambda d: {**d, "answers": 2 * d["answers"]}, 'one answer to a budget, but two to "saved"'),
+        (lambda d: {**d, "version": True}, '"version": 1'),
+        (lambda d: {**d, "more": 1}, "a solution has no 'more'; it has format, version, instance"),
+        (lambda d: {**d, "answers": [{**d["answers"][0], "status": None}]}, '"status" must be'),
+    ],
+)
+def test_what_is_no_solution_is_refused(tmp_path: Path, damage: Any, message: str) -> None:
+    instance, solution = solved(tmp_path)
+    document = damage(json.loads(solution.read_text()))
+    solution.write_text(json.dumps(document))
+    code, said = run(instance, solution)
+    assert code == 2
+    assert message in said
+    assert not SOLUTION.is_valid(document) or "two to" in message
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda data: b"\xef\xbb\xbf" + data, "Unexpected UTF-8 BOM"),
+        (lambda data: data.decode().encode("utf-16"), "can't decode byte"),
+        (lambda data: data.replace(b'"saved": [1]', b'"saved": [1], "saved": [1]'), "the field 'saved' twice"),
+        (lambda data: gzip.compress(data)[:-9], "Compressed file ended"),
+        (lambda data: gzip.compress(data)[:-8] + bytes(8), "CRC check failed"),
+        (lambda data: data[:-1], "Expecting"),
+        (lambda data: 10**5 * b"[", "recursion"),
+        (lambda data: data.replace(b'"objective": 2', b'"objective": NaN'), "all numbers are whole, got NaN"),
+    ],
+)
+def test_a_damaged_file_is_refused(tmp_path: Path, damage: Any, message: str) -> None:
+    instance, solution = solved(tmp_path)
+    solution.write_bytes(damage(solution.read_bytes()))
+    code, said = run(instance, solution)
+    assert code == 2
+    assert message in said
+    assert said.startswith(f"error: {solution}: ")
+    assert said.count("\n") == 1
+
+
+def test_what_is_printed_is_a_line(tmp_path: Path) -> None:
+    """A name may be any text; one with a line of its own would speak for the checker."""
+    instance, solution = solved(tmp_path)
+    name = "\ud800\nchain saved: feasible"
+    write(tmp_path, "chain.json", json.loads(instance.read_text()) | {"name": name})
+    digest = check.read(instance, "remat.problem")[1]
+    write(tmp_path, "solution.json", json.loads(solution.read_text()) | {"instance": name, "sha256": digest})
+    code, said = run(instance, solution)
+    assert (code, said.count("\n")) == (0, 1)
+    assert said.startswith(r"\ud800\nchain saved: feasible saved: feasible")
 
 
 def test_a_solution_of_another_instance_is_refused(tmp_path: Path) -> None:
@@ -236,6 +301,14 @@ def test_a_solution_of_another_instance_is_refused(tmp_path: Path) -> None:
             '"p" must hold whole numbers from 0',
         ),
         (lambda d: d | {"values": d["values"] | {"name": ["a", "a", "b"]}}, "names a value twice"),
+        (lambda d: d | {"values": d["values"] | {"save_cost": 3 * [2**61]}}, '"save_cost" must add up to'),
+        (
+            lambda d: d | {"values": d["values"] | {"cost": [1, 2, 3]}},
+            "\"values\" has no 'cost'; it has name, save_cost",
+        ),
+        (lambda d: d | {"budgets": 2 * d["budgets"]}, 'two budgets have the name "saved"'),
+        (lambda d: {key: d[key] for key in d if key != "about"}, 'an instance needs "about"'),
+        (lambda d: d | {"about": {"model": 1}}, '"about" must be an object of texts'),
     ],
 )
 def test_a_damaged_instance_is_refused(tmp_path: Path, damage: Any, message: str) -> None:
@@ -244,6 +317,16 @@ def test_a_damaged_instance_is_refused(tmp_path: Path, damage: Any, message: str
     code, said = run(instance, solution)
     assert code == 2
     assert message in said
+
+
+@pytest.mark.parametrize(("key", "value"), [("owner", 1), ("maker", 1), ("parent", 0)])
+def test_memory_out_of_order_is_refused(key: str, value: int) -> None:
+    """Else where a node lives would depend on who is asked first."""
+    graph = CORPUS.graph("qei-8")
+    document = problem_document(RecomputeTime().pose(graph), memory=stated_memory(graph))
+    document["memory"]["nodes"][key][0] = value
+    with pytest.raises(check.Unreadable, match=f"node 0 has .*{key} {value}"):
+        check.Instance(document, "")
 
 
 def test_the_schemas_refuse_what_is_no_instance_and_no_solution(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import hashlib
 import json
 import shutil
 import subprocess
@@ -153,10 +154,47 @@ def test_an_answer_that_does_not_hold_is_named(release: Path) -> None:
     document = json.loads(gzip.decompress(path.read_bytes()))
     document["answers"][0]["saved"] = []
     path.write_bytes(gzip.compress(json.dumps(document).encode()))
-    run("release", "--folder", release, "--results", release)
+    run("release", "--folder", release, "--results", release.parent)
     code, said = run("verify", "--folder", release)
     assert code == 1
     assert "qehvi-4 saved-0.1: rule " in said
+
+
+def test_a_file_that_is_not_listed_is_named(release: Path) -> None:
+    """One that is not compressed would hide what lies beside it."""
+    path = Answers(release / "answers").path("qehvi-4")
+    path.with_suffix("").write_bytes(gzip.decompress(path.read_bytes()))
+    path.write_bytes(gzip.compress(b"{}"))
+    (release / "instances" / "old.json.gz").write_bytes(b"")
+    lines = run("verify", "--quick", "--folder", release)[1].splitlines()
+    assert len(lines) == 2
+    assert lines[0].startswith("answers/qehvi-4.json: expected SHA-256 ")
+    assert lines[1] == "instances/old.json.gz: SHA256SUMS does not list it"
+
+
+@pytest.mark.parametrize("text", [None, "no sum\n"])
+def test_sums_that_cannot_be_read_are_no_sums(release: Path, text: str | None) -> None:
+    (release / "SHA256SUMS").unlink()
+    if text:
+        (release / "SHA256SUMS").write_text(text)
+    code, said = run("verify", "--folder", release)
+    assert code == 1
+    assert "MANIFEST.json: SHA256SUMS does not list it" in said
+
+
+def test_an_instance_that_its_graph_does_not_give_is_named(release: Path) -> None:
+    """Even if manifest and sums were written anew."""
+    path = release / "MANIFEST.json"
+    document = json.loads(path.read_text())
+    (entry,) = [entry for entry in document["instances"] if entry["name"] == "small-dropout-mlp"]
+    sums = (release / "SHA256SUMS").read_text().replace(entry["sha256"], "0" * 64)
+    old = hashlib.sha256(path.read_bytes()).hexdigest()
+    entry["sha256"] = "0" * 64
+    path.write_text(json.dumps(document))
+    (release / "SHA256SUMS").write_text(sums.replace(old, hashlib.sha256(path.read_bytes()).hexdigest()))
+    code, said = run("verify", "--folder", release)
+    assert code == 1
+    assert f"small-dropout-mlp.json: expected SHA-256 {'0' * 64}, found " in said
 
 
 def test_a_release_never_changes(release: Path) -> None:
@@ -213,6 +251,26 @@ def test_a_better_answer_replaces_a_row_and_its_bound_does_not(release: Path) ->
     assert now["saved-0.3"] == poor["saved-0.3"]
     assert difficulty(now["saved-0.5"]) == "open"
     assert run("submit", best, "--folder", release)[1] == "qehvi-4 saved-0.5: is no better\n"
+
+
+def test_an_answer_that_costs_as_much_changes_nothing(release: Path) -> None:
+    """Else a longer time would be taken from it, and the row not be tried again."""
+    worsened(release)
+    assert run("submit", submission(release), "--folder", release)[0] == 0
+    before = Answers(release / "answers").of("qehvi-4")
+    path = submission(release, seconds=10**9, solver="another")
+    assert run("submit", path, "--folder", release) == (0, "qehvi-4 saved-0.5: is no better\n")
+    assert Answers(release / "answers").of("qehvi-4") == before
+
+
+def test_if_one_answer_is_refused_none_is_taken(release: Path) -> None:
+    path, known = submission(release), worsened(release)
+    document = json.loads(path.read_text())
+    document["answers"].append({**document["answers"][0], "budget": "saved-0.1"})
+    path.write_text(json.dumps(document))
+    code, said = run("submit", path, "--folder", release)
+    assert (code, "qehvi-4 saved-0.1: rule 7" in said) == (1, True)
+    assert Answers(release / "answers").of("qehvi-4") == known
 
 
 @pytest.mark.parametrize(

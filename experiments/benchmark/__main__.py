@@ -113,7 +113,10 @@ def deepen(
 
 @app.command()
 def submit(solution: Path, folder: _Folder = FOLDER) -> None:
-    """Takes the answers of a solution file that cost less than the best known ones; its bounds are not taken."""
+    """Takes the answers of a solution file that cost less than the best known ones; its bounds are not taken.
+
+    If one is refused, none is taken.
+    """
     try:
         document, _ = check.read(solution, "remat.solution")
     except check.Unreadable as error:
@@ -123,14 +126,19 @@ def submit(solution: Path, folder: _Folder = FOLDER) -> None:
     _named([name], manifest.instances)
     posed = manifest.posed(Corpus.open(), name)
     try:
-        check.check_solution(posed.checked, document)
-        for answer in document["answers"]:
+        verdicts = check.check_solution(posed.checked, document)
+        for answer, verdict in zip(document["answers"], verdicts, strict=True):
             if "solver" not in answer or "date" not in answer:
                 raise Refused(f'{answer["budget"]}: say in "solver" and "date" who found it, and when')
+            answers.require(posed, verdict)
+        for answer, verdict in zip(document["answers"], verdicts, strict=True):
+            old = answers.of(name).get(verdict.budget)
             own = {key: value for key, value in answer.items() if key not in ("bound", "proof", "status")}
-            better = answers.offer(posed, own | {"bound": 0})
-            word = "is the best known now; `release` writes the sums and the page" if better else "is no better"
-            console.print(f"{name} {answer['budget']}: {word}")
+            # One that costs as much is no better, however long it says that it took.
+            better = old is None or verdict.objective < old["objective"]
+            taken = better and answers.offer(posed, own | {"bound": 0})
+            word = "is the best known now; `release` writes the sums and the page" if taken else "is no better"
+            console.print(f"{name} {verdict.budget}: {word}")
     except (check.Unreadable, Refused) as error:
         console.print(f"refused: {error}")
         raise typer.Exit(1) from None
@@ -170,7 +178,12 @@ def verify(
         raise typer.Exit(1)
     manifest, answers = Manifest.open(folder), Answers(folder / "answers")
     for name in [] if quick else manifest.instances:
-        posed = manifest.posed(Corpus.open(), name)
+        try:
+            posed = manifest.posed(Corpus.open(), name)
+        except ValueError as error:
+            console.print(str(error), style="red")
+            wrong.append(name)
+            continue
         for answer in answers.of(name).values():
             for complaint in check.check(posed.checked, answer).complaints:
                 console.print(f"{name} {answer['budget']}: {complaint}", style="red")

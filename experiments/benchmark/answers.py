@@ -68,10 +68,7 @@ class Answers:
             Refused: `check.py` does not agree, or it contradicts what is known.
         """
         verdict = check.check(posed.checked, answer)
-        if answer["budget"] not in [budget.name for budget in posed.budgets]:
-            raise Refused(f"{posed.name} {answer['budget']}: the release has no row for it")
-        if verdict.complaints:
-            raise Refused(f"{posed.name} {answer['budget']}: {'; '.join(verdict.complaints)}")
+        self.require(posed, verdict)
         known = self.of(posed.name)
         old = known.get(answer["budget"])
         new = {**answer, "objective": verdict.objective}
@@ -80,6 +77,18 @@ class Answers:
             return False
         self._write(posed, best)
         return True
+
+    @staticmethod
+    def require(posed: Posed, verdict: check.Verdict) -> None:
+        """Requires that an answer holds, and that the release has a row for it.
+
+        Raises:
+            Refused: it does not, or has none.
+        """
+        if verdict.budget not in [budget.name for budget in posed.budgets]:
+            raise Refused(f"{posed.name} {verdict.budget}: the release has no row for it")
+        if verdict.complaints:
+            raise Refused(f"{posed.name} {verdict.budget}: {'; '.join(verdict.complaints)}")
 
     def _write(self, posed: Posed, answers: Mapping[str, Answer]) -> None:
         document = {

@@ -14,6 +14,7 @@ be read or the solution is for another instance.
 
 from __future__ import annotations
 
+import datetime
 import gzip
 import hashlib
 import json
@@ -21,8 +22,9 @@ import re
 import sys
 import zlib
 
-SHOWN = 5
+SHOWN, LONGEST = 5, 60
 LARGEST = 2**62 - 1
+BUDGET, DATE = re.compile("[a-z0-9.-]+"), re.compile("[0-9]{4}-[0-9]{2}-[0-9]{2}")
 
 
 class Unreadable(Exception):
@@ -39,10 +41,13 @@ def read(path, kind):
             data = file.read()
         if data[:2] == b"\x1f\x8b":
             data = gzip.decompress(data)
-        document = json.loads(data, parse_float=refuse_number, parse_constant=refuse_number)
+        document = json.loads(
+            data.decode(), parse_float=refuse_number, parse_constant=refuse_number, object_pairs_hook=once
+        )
     except (OSError, EOFError, zlib.error, ValueError, RecursionError) as error:
         raise Unreadable(f"{path}: {error}") from None
-    if not isinstance(document, dict) or document.get("format") != kind or document.get("version") != 1:
+    head = [document.get(key) for key in ("format", "version")] if isinstance(document, dict) else []
+    if head != [kind, 1] or head[1] is True:
         raise Unreadable(f'{path}: needs "format": "{kind}" and "version": 1')
     return document, hashlib.sha256(data).hexdigest()
 
@@ -52,11 +57,39 @@ def refuse_number(text):
     raise ValueError("all numbers are whole, got " + text)
 
 
-def table(document, key):
-    """An object within an object."""
+def once(pairs):
+    """What `json` calls for an object: the last of two fields of one name would count, and people see the first."""
+    found = {}
+    for name, value in pairs:
+        if name in found:
+            raise ValueError(f"an object has the field {name!r} twice")
+        found[name] = value
+    return found
+
+
+def check_fields(found, what, required, optional=()):
+    """Refuses an object with unknown fields, or without one that is required."""
+    for key in required:
+        if key not in found:
+            raise Unreadable(f'{what} needs "{key}"')
+    for key in found:
+        if key not in required and key not in optional:
+            raise Unreadable("{} has no {!r}; it has {}".format(what, key, ", ".join((*required, *optional))))
+
+
+def table(document, key, fields):
+    """An object within an object, with these fields."""
     found = document.get(key)
     if not isinstance(found, dict):
         raise Unreadable(f'"{key}" must be an object')
+    check_fields(found, f'"{key}"', fields)
+    return found
+
+
+def texts(found, label):
+    """A list of texts."""
+    if not isinstance(found, list) or not all(isinstance(text, str) for text in found):
+        raise Unreadable(f'"{label}" must be a list of texts')
     return found
 
 
@@ -67,13 +100,22 @@ def column(document, key, length=None, least=0, most=LARGEST):
         raise Unreadable(f'"{key}" must be a list' + ("" if length is None else f" of {length}"))
     for number in found:
         if type(number) is not int or not least <= number <= most:
-            raise Unreadable(f'"{key}" must hold whole numbers from {least} to {most}, got {number!r}')
+            got = repr(number)
+            got = got if len(got) <= LONGEST else got[:LONGEST] + "..."
+            raise Unreadable(f'"{key}" must hold whole numbers from {least} to {most}, got {got}')
     return found
 
 
-def uses(document, n):
+def amounts(document, key, length=None):
+    """A list of costs, or of bytes, whose sum is as limited as each of them."""
+    found = column(document, key, length)
+    if sum(found) > LARGEST:
+        raise Unreadable(f'"{key}" must add up to {LARGEST} at most, got {sum(found)}')
+    return found
+
+
+def uses(found, n):
     """Pairs (producer, consumer): what is read, and who reads it, which comes later."""
-    found = table(document, "uses")
     producers = column(found, "producer", None, 0, n - 1)
     consumers = column(found, "consumer", len(producers), 0, n - 1)
     for u, v in zip(producers, consumers):
@@ -86,60 +128,77 @@ class Instance:
     """An instance, with its columns checked."""
 
     def __init__(self, document, digest):
-        self.digest, self.name, self.unit = digest, document.get("name"), document.get("unit")
+        required = ("format", "version", "name", "about", "unit", "reasons", "values", "uses", "budgets")
+        check_fields(document, "an instance", required, ("memory",))
+        self.digest, self.name, self.unit = digest, document["name"], document["unit"]
         if not isinstance(self.name, str) or not isinstance(self.unit, str):
-            raise Unreadable('an instance needs a "name" and a "unit"')
-        values, self.reasons = table(document, "values"), document.get("reasons")
-        self.names = values.get("name")
-        for label, texts in (("reasons", self.reasons), ("values.name", self.names)):
-            if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
-                raise Unreadable(f'"{label}" must be a list of texts')
+            raise Unreadable('"name" and "unit" must be texts')
+        about = document["about"]
+        if not isinstance(about, dict) or not all(isinstance(text, str) for text in about.values()):
+            raise Unreadable('"about" must be an object of texts')
+        costs, bans = ("save_cost", "recompute_cost", "save_bytes"), ("cannot_save", "cannot_recompute")
+        values = table(document, "values", ("name", *costs, "needed", *bans))
+        self.reasons, self.names = texts(document["reasons"], "reasons"), texts(values["name"], "values.name")
         n = self.n = len(self.names)
         if len(set(self.names)) < n:
             raise Unreadable('"values.name" names a value twice')
-        self.save_cost, self.recompute_cost, self.save_bytes = (
-            column(values, key, n) for key in ("save_cost", "recompute_cost", "save_bytes")
-        )
+        self.save_cost, self.recompute_cost, self.save_bytes = (amounts(values, key, n) for key in costs)
         self.needed = column(values, "needed", n, 0, 1)
-        self.cannot_save, self.cannot_recompute = (
-            column(values, key, n, 0, len(self.reasons)) for key in ("cannot_save", "cannot_recompute")
-        )
-        self.uses = uses(document, n)
+        self.cannot_save, self.cannot_recompute = (column(values, key, n, 0, len(self.reasons)) for key in bans)
+        self.uses = uses(table(document, "uses", ("producer", "consumer")), n)
         self.arguments = [[] for _ in range(n)]
         for u, v in self.uses:
             self.arguments[v].append(u)
-        self.memory = Memory(table(document, "memory"), n) if "memory" in document else None
-        self.budgets, budgets = {}, document.get("budgets")
-        if not isinstance(budgets, list) or not all(isinstance(budget, dict) for budget in budgets):
-            raise Unreadable('"budgets" must be a list of objects')
-        for budget in budgets:
-            name, of, size = (budget.get(key) for key in ("name", "of", "bytes"))
-            if not isinstance(name, str) or name == "none" or of not in ("saved", "peak"):
-                raise Unreadable(f"not a budget: {budget!r}")
-            column({name: [size]}, name)
-            if of == "peak" and self.memory is None:
-                raise Unreadable('a budget of the peak needs "memory"')
-            self.budgets[name] = of, size
+        self.memory = None
+        if "memory" in document:
+            self.memory = Memory(table(document, "memory", ("node", "turn", "nodes", "uses")), n)
+        self.budgets = budgets_of(document["budgets"], self.memory)
+
+
+def budgets_of(budgets, memory):
+    """By name, what each budget is of, and how many bytes it is."""
+    if not isinstance(budgets, list) or not all(isinstance(budget, dict) for budget in budgets):
+        raise Unreadable('"budgets" must be a list of objects')
+    found = {}
+    for budget in budgets:
+        check_fields(budget, "a budget", ("name", "of", "bytes"))
+        name, of, size = (budget[key] for key in ("name", "of", "bytes"))
+        if not isinstance(name, str) or not BUDGET.fullmatch(name) or name == "none" or of not in ("saved", "peak"):
+            raise Unreadable(f"not a budget: {budget!r}")
+        if name in found:
+            raise Unreadable(f'two budgets have the name "{name}"')
+        column({name: [size]}, name)
+        if of == "peak" and memory is None:
+            raise Unreadable('a budget of the peak needs "memory"')
+        found[name] = of, size
+    return found
 
 
 class Memory:
     """What the peak of a plan follows from."""
 
     def __init__(self, document, n):
-        nodes = table(document, "nodes")
-        size = self.size = len(column(nodes, "bytes"))
+        flags = ("computed", "register", "call", "forward", "backward", "output", "gradient")
+        nodes = table(document, "nodes", ("bytes", "owner", "maker", "parent", *flags))
+        self.bytes = amounts(nodes, "bytes")
+        size = self.size = len(self.bytes)
         self.node = column(document, "node", n, 0, size - 1)
         if any(u >= v for u, v in zip(self.node, self.node[1:])):
             raise Unreadable('"node" must rise')
         self.turn = column({"turn": [document.get("turn")]}, "turn", 1, 0, size)[0]
-        self.bytes = nodes["bytes"]
         self.owner, self.maker = (column(nodes, key, size, 0, size - 1) for key in ("owner", "maker"))
         self.parent = column(nodes, "parent", size, -1, size - 1)
-        flags = ("computed", "register", "call", "forward", "backward", "output", "gradient")
+        for x, (owner, maker, parent) in enumerate(zip(self.owner, self.maker, self.parent)):
+            if owner > x or self.owner[owner] != owner or maker > x or parent >= x:
+                raise Unreadable(
+                    f"node {x} has owner {owner}, maker {maker} and parent {parent}: an owner owns itself, and is no "
+                    "later than what it owns; a maker is no later than what it makes; a parent is earlier than its view"
+                )
         for key in flags:
             setattr(self, key, column(nodes, key, size, 0, 1))
-        self.uses = uses(document, size)
-        fused = column(table(document, "uses"), "fused", len(self.uses), 0, 1)
+        ends = table(document, "uses", ("producer", "consumer", "fused"))
+        self.uses = uses(ends, size)
+        fused = column(ends, "fused", len(self.uses), 0, 1)
         self.arguments, self.fused = [[] for _ in range(size)], [[] for _ in range(size)]
         self.barred = []
         for (u, v), joined in zip(self.uses, fused):
@@ -154,13 +213,6 @@ class Memory:
 
 
 # ---- the plan ----
-
-
-def positions(answer, key, n):
-    """The values that an answer lists; None if it does not."""
-    if key not in answer:
-        return None
-    return column(answer, key, None, 0, n - 1)
 
 
 def followed(instance, saved):
@@ -341,20 +393,7 @@ def kernel_ends(memory, order, at, place, written):
 # ---- an answer ----
 
 
-KNOWN = (
-    "budget",
-    "saved",
-    "recomputed",
-    "objective",
-    "bound",
-    "status",
-    "proof",
-    "solver",
-    "version",
-    "date",
-    "seconds",
-)
-DATE = re.compile(r"\d{4}-\d\d-\d\d$")
+CLAIMED = ("recomputed", "objective", "bound", "status", "proof", "solver", "version", "date", "seconds")
 
 
 class Verdict:
@@ -365,34 +404,42 @@ class Verdict:
         self.objective, self.saved_bytes, self.peak = objective, saved_bytes, peak
 
 
-def check_fields(answer):
+def check_answer(answer):
     """Refuses what is no answer: unknown fields, and fields that hold something else than they should."""
     if not isinstance(answer, dict) or not isinstance(answer.get("budget"), str):
         raise Unreadable('an answer needs a "budget" by name')
-    for key in answer:
-        if key not in KNOWN:
-            raise Unreadable("an answer has no {!r}; it has {}".format(key, ", ".join(KNOWN)))
+    check_fields(answer, "an answer", ("budget", "saved"), CLAIMED)
     for key in ("proof", "solver", "version", "date"):
-        if not isinstance(answer.get(key, ""), str):
-            raise Unreadable(f'"{key}" must be a text, got {answer[key]!r}')
-    if not DATE.match(answer.get("date", "2026-01-01")):
+        if not isinstance(answer.get(key, ""), str) or not answer.get(key, "").isprintable():
+            raise Unreadable(f'"{key}" must be a line of text, got {answer[key]!r}')
+    if "date" in answer and not is_date(answer["date"]):
         raise Unreadable('"date" must be such as "2026-01-31", got {!r}'.format(answer["date"]))
-    column({"seconds": [answer.get("seconds", 0)]}, "seconds")
+    if answer.get("status", "feasible") not in ("optimal", "feasible"):
+        raise Unreadable('"status" must be "optimal" or "feasible", got {!r}'.format(answer["status"]))
+    for key in ("objective", "bound", "seconds"):
+        column({key: [answer.get(key, 0)]}, key)
+
+
+def is_date(text):
+    """Whether a text is a day."""
+    try:
+        return bool(DATE.fullmatch(text) and datetime.date.fromisoformat(text))
+    except ValueError:
+        return False
 
 
 def check(instance, answer):
     """The verdict on one answer of a solution."""
-    check_fields(answer)
+    check_answer(answer)
     budget = answer["budget"]
     if budget != "none" and budget not in instance.budgets:
         raise Unreadable(
             "{} has no budget {!r}; it has {}".format(instance.name, budget, ", ".join(instance.budgets) or "none")
         )
-    saved = positions(answer, "saved", instance.n)
-    if saved is None:
-        raise Unreadable('an answer needs "saved"')
-    recomputed = positions(answer, "recomputed", instance.n)
-    if recomputed is None:
+    saved = column(answer, "saved", None, 0, instance.n - 1)
+    if "recomputed" in answer:
+        recomputed = column(answer, "recomputed", None, 0, instance.n - 1)
+    else:
         recomputed = followed(instance, saved)
     complaints = broken_rules(instance, saved, recomputed)
     objective = sum(instance.save_cost[v] for v in set(saved))
@@ -415,12 +462,7 @@ def check(instance, answer):
 
 def wrong_claims(answer, objective):
     """What an answer says about itself and is not so. A bound is a claim: nothing here can prove it."""
-    for key in ("objective", "bound"):
-        if key in answer:
-            column({key: [answer[key]]}, key, 1)
     claimed, bound, status = (answer.get(key) for key in ("objective", "bound", "status"))
-    if status not in (None, "optimal", "feasible"):
-        raise Unreadable(f'"status" must be "optimal" or "feasible", got {status!r}')
     wrong = []
     if claimed is not None and claimed != objective:
         wrong.append(f"claim 1: costs {objective}, but claims {claimed}")
@@ -433,16 +475,27 @@ def wrong_claims(answer, objective):
 
 def check_solution(instance, solution):
     """The verdicts on all answers of a solution."""
-    if solution.get("sha256") != instance.digest or solution.get("instance") != instance.name:
+    check_fields(solution, "a solution", ("format", "version", "instance", "sha256", "answers"))
+    if solution["sha256"] != instance.digest or solution["instance"] != instance.name:
         raise Unreadable(
             "the solution is for {!r} with SHA-256 {}, but this is {!r} with {}".format(
-                solution.get("instance"), solution.get("sha256"), instance.name, instance.digest
+                solution["instance"], solution["sha256"], instance.name, instance.digest
             )
         )
-    answers = solution.get("answers")
-    if not isinstance(answers, list):
-        raise Unreadable('a solution needs a list of "answers"')
-    return [check(instance, answer) for answer in answers]
+    if not isinstance(solution["answers"], list) or not solution["answers"]:
+        raise Unreadable('a solution needs a list of "answers", of one at least')
+    verdicts = {}
+    for answer in solution["answers"]:
+        found = check(instance, answer)
+        if found.budget in verdicts:
+            raise Unreadable(f'a solution has one answer to a budget, but two to "{found.budget}"')
+        verdicts[found.budget] = found
+    return list(verdicts.values())
+
+
+def say(line, file=None):
+    """Prints a line; what would be more than one, or is no character, is printed as its code."""
+    print(line if line.isprintable() else ascii(line)[1:-1], file=file)
 
 
 def main(arguments):
@@ -454,19 +507,20 @@ def main(arguments):
         instance = Instance(*read(arguments[0], "remat.problem"))
         verdicts = check_solution(instance, read(arguments[1], "remat.solution")[0])
     except Unreadable as error:
-        print(f"error: {error}", file=sys.stderr)
+        say(f"error: {error}", sys.stderr)
         return 2
     for found in verdicts:
         peak = "" if found.peak is None else f", peak {found.peak} bytes"
         word = "NOT FEASIBLE" if any(line.startswith("rule") for line in found.complaints) else "feasible"
-        print(
+        say(
             f"{instance.name} {found.budget}: {word}, objective {found.objective} {instance.unit}, "
             f"saves {found.saved_bytes} bytes{peak}"
         )
         for line in found.complaints:
-            print("  " + line)
+            say("  " + line)
     return int(any(found.complaints for found in verdicts))
 
 
 if __name__ == "__main__":
+    sys.stdout.reconfigure(errors="backslashreplace")
     sys.exit(main(sys.argv[1:]))

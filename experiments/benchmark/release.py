@@ -16,6 +16,8 @@ from remat import Corpus
 
 _SUBSET, _FEWEST, _MOST = 12, 200, 8000
 
+_SUMS = "SHA256SUMS"
+
 
 def chosen_subset(manifest: Manifest, answers: Answers) -> set[str]:
     """The *benchmark* within the *collection*: twelve instances of 200 to 8,000 values, by turns of each family.
@@ -59,38 +61,48 @@ def write_release(folder: Path, corpus: Corpus) -> None:
     (folder / "answers.csv").write_text(as_csv(answer_rows(folder)))
     for name in ("LICENSE", "MANIFEST.json", "answers.csv"):
         sums[name] = _sha256(folder / name)
-    (folder / "SHA256SUMS").write_text("".join(f"{digest}  {name}\n" for name, digest in sorted(sums.items())))
+    (folder / _SUMS).write_text("".join(f"{digest}  {name}\n" for name, digest in sorted(sums.items())))
 
 
 def wrong_files(folder: Path, corpus: Corpus | None) -> Iterator[str]:
-    """Says of each file that SHA256SUMS lists and that is not the same: expected, and found.
+    """Says of each file that is not what SHA256SUMS lists: expected, and found; or that it is not listed.
 
     Args:
         folder: of the release.
         corpus: instances that do not lie in the folder are made from its graphs; None leaves these out.
     """
-    sums = dict(line.split("  ")[::-1] for line in (folder / "SHA256SUMS").read_text().splitlines())
-    found = {name: _found(folder, name) for name in sums}
-    if corpus is not None and found["MANIFEST.json"] == sums["MANIFEST.json"]:
-        manifest = Manifest.open(folder)
-        for name in [name for name, digest in found.items() if digest is None and name.startswith("instances/")]:
-            instance = name.removeprefix("instances/").removesuffix(".json")
-            found[name] = Posed.of(corpus, instance, manifest.budgets(instance)).sha256
-    for name, expected in sums.items():
-        if found[name] is None and not name.startswith("instances/"):
+    sums, missing = _sums(folder), dict(_sums(folder))
+    for path in sorted(path for path in folder.rglob("*") if path.is_file() and path != folder / _SUMS):
+        file = path.relative_to(folder).as_posix()
+        name = file.removesuffix(".gz")
+        if name not in sums:
+            yield f"{file}: SHA256SUMS does not list it"
+        elif (found := _found(path)) != sums[name]:
+            yield f"{name}: expected SHA-256 {sums[name]}, found {found}"
+        missing.pop(name, None)
+    is_manifest = _found(folder / "MANIFEST.json") == sums.get("MANIFEST.json")
+    for name, expected in missing.items():
+        if not name.startswith("instances/"):
             yield f"{name}: expected SHA-256 {expected}, but there is no such file"
-        elif found[name] not in (None, expected):
-            yield f"{name}: expected SHA-256 {expected}, found {found[name]}"
+        elif corpus is not None and is_manifest:
+            instance = name.removeprefix("instances/").removesuffix(".json")
+            found = Posed.of(corpus, instance, Manifest.open(folder).budgets(instance)).sha256
+            if found != expected:
+                yield f"{name}: expected SHA-256 {expected}, found {found}"
 
 
-def _found(folder: Path, name: str) -> str | None:
-    for path in (folder / name, folder / f"{name}.gz"):
-        if path.is_file():
-            try:
-                return _sha256(path)
-            except (OSError, EOFError, zlib.error) as damage:
-                return f"damaged gzip data ({damage})"
-    return None
+def _sums(folder: Path) -> dict[str, str]:
+    """The sum of each file. What is no line of a sum and a name makes a name that no file has."""
+    path = folder / _SUMS
+    lines = path.read_text().splitlines() if path.is_file() else []
+    return {name: digest for digest, _, name in (line.partition("  ") for line in lines)}
+
+
+def _found(path: Path) -> str:
+    try:
+        return _sha256(path)
+    except (OSError, EOFError, zlib.error) as damage:
+        return f"damaged gzip data ({damage})"
 
 
 def _sha256(path: Path) -> str:
