@@ -25,7 +25,7 @@ from experiments.benchmark.instances import Posed
 from experiments.benchmark.manifest import FOLDER, Manifest
 from experiments.benchmark.page import answer_rows, as_csv, markdown
 from experiments.benchmark.release import chosen_subset, wrong_files
-from remat import Corpus, Reason, solve
+from remat import Corpus, Graph, InvalidGraph, Reason, solve
 from remat.problem.problem_file import Budget
 
 CORPUS = Corpus.open()
@@ -172,14 +172,42 @@ def test_a_file_that_is_not_listed_is_named(release: Path) -> None:
     assert lines[1] == "instances/old.json.gz: SHA256SUMS does not list it"
 
 
-@pytest.mark.parametrize("text", [None, "no sum\n"])
-def test_sums_that_cannot_be_read_are_no_sums(release: Path, text: str | None) -> None:
+@pytest.mark.parametrize("data", [None, b"no sum\n", b"\xff\xfe"])
+def test_sums_that_cannot_be_read_are_no_sums(release: Path, data: bytes | None) -> None:
     (release / "SHA256SUMS").unlink()
-    if text:
-        (release / "SHA256SUMS").write_text(text)
+    if data:
+        (release / "SHA256SUMS").write_bytes(data)
     code, said = run("verify", "--folder", release)
     assert code == 1
     assert "MANIFEST.json: SHA256SUMS does not list it" in said
+
+
+@pytest.mark.parametrize("name", ["qehvi-4", "small-dropout-mlp"])
+def test_a_damaged_graph_is_named(release: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """One of the benchmark, whose instance lies there, and one that is made from its graph."""
+    graph = Corpus.graph
+
+    def damaged(corpus: Corpus, asked: str) -> Graph:
+        if asked == name:
+            raise InvalidGraph(f"{name}.json.gz: not the file that index.json describes")
+        return graph(corpus, asked)
+
+    monkeypatch.setattr(Corpus, "graph", damaged)
+    code, said = run("verify", "--folder", release)
+    assert code == 1
+    assert f"{name}.json.gz: not the file that index.json describes" in said
+
+
+def test_the_sums_are_those_of_the_usual_tool(release: Path) -> None:
+    """As the page says: what is gzipped is unpacked first."""
+    page = (FOLDER.parents[2] / "docs" / "benchmark.md").read_text()
+    (command,) = [line for line in page.splitlines() if "sha256sum -c" in line]
+    for damaged in (False, True):
+        if damaged:
+            path = Answers(release / "answers").path("qehvi-4")
+            path.write_bytes(gzip.compress(b"{}"))
+        done = subprocess.run(["bash", "-c", command], cwd=release, capture_output=True, text=True, check=False)
+        assert (done.returncode != 0, "answers/qehvi-4.json: FAILED" in done.stdout) == (damaged, damaged), done
 
 
 def test_an_instance_that_its_graph_does_not_give_is_named(release: Path) -> None:

@@ -12,12 +12,14 @@ import typer
 from rich.console import Console
 
 from experiments.benchmark import check, searching
+from experiments.benchmark.annealing import VISITS, Annealer
 from experiments.benchmark.answers import Answer, Answers, Refused
 from experiments.benchmark.instances import Posed, found_budgets, peak_plans
 from experiments.benchmark.manifest import FOLDER, Manifest
 from experiments.benchmark.page import markdown
 from experiments.benchmark.release import write_release, wrong_files
 from remat import Corpus
+from remat.errors import InvalidGraph
 from remat.problem.problem_file import Budget
 from remat.words import near
 
@@ -112,6 +114,28 @@ def deepen(
 
 
 @app.command()
+def anneal(
+    only: _Only = None,
+    steps: Annotated[
+        int | None, typer.Option(min=0, help="Plans to look at for each row; fewer for larger graphs when left out.")
+    ] = None,
+    seed: Annotated[int, typer.Option(min=1, help="Of the chances: the same seed and steps find the same plans.")] = 1,
+    folder: _Folder = FOLDER,
+) -> None:
+    """Looks for better answers to budgets of the peak by a program of its own, in C, from the best known ones."""
+    try:
+        annealer = Annealer()
+    except FileNotFoundError as error:
+        raise typer.BadParameter(str(error)) from None
+    corpus, answers, manifest = Corpus.open(), Answers(folder / "answers"), Manifest.open(folder)
+    for name in _named(only, sorted(manifest.instances, key=lambda name: manifest.instances[name]["values"])):
+        posed = manifest.posed(corpus, name)
+        count = VISITS // len(posed.graph) if steps is None else steps
+        for found in searching.annealed_answers(posed, answers, annealer, count, seed):
+            console.print(f"{name} {found['budget']}: {found['objective']}")
+
+
+@app.command()
 def submit(solution: Path, folder: _Folder = FOLDER) -> None:
     """Takes the answers of a solution file that cost less than the best known ones; its bounds are not taken.
 
@@ -180,7 +204,7 @@ def verify(
     for name in [] if quick else manifest.instances:
         try:
             posed = manifest.posed(Corpus.open(), name)
-        except ValueError as error:
+        except (ValueError, InvalidGraph) as error:
             console.print(str(error), style="red")
             wrong.append(name)
             continue

@@ -57,7 +57,7 @@ def markdown(folder: Path) -> str:
     return page(
         f"The benchmark {folder.name}: best known answers",
         "What is asked, and how to answer it, stands in [the benchmark](../../docs/benchmark.md). `python -m "
-        "experiments.benchmark run` found these answers, and `check.py` agrees with each of them. "
+        "experiments.benchmark run` and `anneal` found these answers, and `check.py` agrees with each of them. "
         f"`experiments/benchmark/{folder.name}/answers.csv` has all rows, with objectives, bounds, how they are known, "
         "and who found them when, in how many seconds.",
         bullets(_counts(rows, of) for of in ("saved", "peak")),

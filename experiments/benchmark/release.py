@@ -13,6 +13,7 @@ from experiments.benchmark.instances import Posed
 from experiments.benchmark.manifest import Manifest
 from experiments.benchmark.page import answer_rows, as_csv
 from remat import Corpus
+from remat.errors import InvalidGraph
 
 _SUBSET, _FEWEST, _MOST = 12, 200, 8000
 
@@ -84,18 +85,26 @@ def wrong_files(folder: Path, corpus: Corpus | None) -> Iterator[str]:
     for name, expected in missing.items():
         if not name.startswith("instances/"):
             yield f"{name}: expected SHA-256 {expected}, but there is no such file"
-        elif corpus is not None and is_manifest:
-            instance = name.removeprefix("instances/").removesuffix(".json")
-            found = Posed.of(corpus, instance, Manifest.open(folder).budgets(instance)).sha256
-            if found != expected:
-                yield f"{name}: expected SHA-256 {expected}, found {found}"
+        elif corpus is not None and is_manifest and (found := _made(folder, corpus, name)) != expected:
+            yield f"{name}: expected SHA-256 {expected}, found {found}"
 
 
 def _sums(folder: Path) -> dict[str, str]:
-    """The sum of each file. What is no line of a sum and a name makes a name that no file has."""
+    """The sum of each file. A line that is no sum and name is taken for the name of a file, which there is not."""
     path = folder / _SUMS
-    lines = path.read_text().splitlines() if path.is_file() else []
-    return {name: digest for digest, _, name in (line.partition("  ") for line in lines)}
+    lines = path.read_text(errors="replace").splitlines() if path.is_file() else []
+    return {name or digest: digest for digest, _, name in (line.partition("  ") for line in lines)}
+
+
+def _made(folder: Path, corpus: Corpus, name: str) -> str:
+    """The sum of an instance that is made from its graph, or why there is none."""
+    manifest, instance = Manifest.open(folder), name.removeprefix("instances/").removesuffix(".json")
+    if instance not in manifest.instances:
+        return "no such instance in MANIFEST.json"
+    try:
+        return Posed.of(corpus, instance, manifest.budgets(instance)).sha256
+    except InvalidGraph as error:
+        return f"no graph to make it from ({error})"
 
 
 def _found(path: Path) -> str:

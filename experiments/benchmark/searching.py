@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 
 import remat
-from experiments.benchmark.answers import RESUMED, Answer, merged
+from experiments.benchmark.annealing import Annealer
+from experiments.benchmark.answers import RESUMED, Answer, Answers, merged
 from experiments.benchmark.instances import Posed
 from remat import Choice, ClaimedBound, Problem, Reason, Solution, Termination, solve
 from remat.improve.peak_plans import PeakPlan, PeakPlans
@@ -95,18 +96,38 @@ def deeper_peak_plans(posed: Posed, time_limit_s: float) -> Sequence[PeakPlan]:
     return PeakPlans(posed.graph, posed.problem, Portfolio(), time_limit_s).front
 
 
+def annealed_answers(posed: Posed, answers: Answers, annealer: Annealer, steps: int, seed: int) -> Iterator[Answer]:
+    """Offers cheaper plans for each budget of the peak, the smallest first, and yields those that were taken."""
+    done = set[int]()
+    for budget in sorted(posed.budgets, key=lambda budget: budget.bytes):
+        known = answers.of(posed.name).get(budget.name)
+        if budget.of != "peak" or known is None or budget.bytes in done:
+            continue
+        done.add(budget.bytes)
+        start = time.perf_counter()
+        cost, _, saved = annealer.improved(posed.checked, budget.bytes, known["saved"], steps, seed)
+        if cost < known["objective"]:
+            claims = _claims(time.perf_counter() - start, None)
+            found = {**_named(budget, saved, f"anneal, {steps} steps, seed {seed}"), "objective": cost, **claims}
+            answers.offer(posed, found)
+            yield found
+
+
 def answer(
     budget: Budget, choice: Choice, solver: str, seconds: float, solution: Solution | None = None, what: str = ""
 ) -> Answer:
     """An answer as solution.schema.json has it; what is recomputed follows, and is left out."""
-    found: Answer = {
+    return _named(budget, np.flatnonzero(choice.saved).tolist(), solver) | _claims(seconds, solution, what)
+
+
+def _named(budget: Budget, saved: list[int], solver: str) -> Answer:
+    return {
         "budget": budget.name,
-        "saved": np.flatnonzero(choice.saved).tolist(),
+        "saved": saved,
         "solver": solver,
         "version": remat.__version__,
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
     }
-    return found | _claims(seconds, solution, what)
 
 
 def _claims(seconds: float, solution: Solution | None, what: str = "") -> dict[str, Any]:
