@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ctypes
+import itertools
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -29,6 +31,8 @@ from remat.predict.memory.storages import Storages
 from remat.predict.offloading import StepClock
 from remat.predict.offloading.timeline import Simulated
 from remat.predict.time import DeviceProfile
+from remat.pytorch.inductor.scheduled import Scheduled
+from remat.pytorch.inductor.triton_code import triton_code
 from remat.pytorch.seam import offloading
 from remat.testing import graphs
 
@@ -39,9 +43,9 @@ def host(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     memory: dict[int, ctypes.Array[ctypes.c_char]] = {}
     on_device = offloading.another_buffer
 
-    def another_buffer(tensor: Tensor) -> Tensor:
+    def another_buffer(tensor: Tensor, device: torch.device) -> Tensor:
         if tensor.data_ptr() in memory:
-            return on_device(tensor)
+            return on_device(tensor, device)
         size = tensor.untyped_storage().nbytes()
         block = ctypes.create_string_buffer(size + 63)  # aligned as torch's own is
         skip = -ctypes.addressof(block) % 64
@@ -124,6 +128,24 @@ def test_compiled_steps_name_their_copies() -> None:
         assert len(out) == len(back) == len(plan.offloaded)
         assert max(out) < line.forward_steps <= min(back)
         assert {line.names[i] for i in out} == {line.names[i] for i in back} == set(plan.offloaded)
+
+
+def test_the_code_for_an_h100_copies_back_in_the_order_that_is_predicted() -> None:
+    """Each value comes back right before it is read, so that the peak falls."""
+    torch.manual_seed(0)
+    model, args = KERNEL_ZOO["LayerNorm-GeLU MLP"]()
+    graph = remat.capture(model, *args, device="h100")
+    plan = solve(SaveOnHost().pose(graph)).plan
+    assert plan is not None
+    line, on_device = (timeline(graph, one, device="h100") for one in (plan, replace(plan, offloaded=())))
+    _, backward = triton_code(Scheduled(graph, device="h100"), plan)
+    copied = re.findall(r"remat\.to_device\.default\(cpu_offload_(\w+),", backward.text)
+    steps = itertools.groupby(zip(line.names, line.ops, strict=True), lambda step: step[1] == "copied back")
+    for together in [{name for name, _ in group} for is_copy, group in steps if is_copy]:
+        found, copied = copied[: len(together)], copied[len(together) :]
+        assert set(found) == together
+    assert copied == []
+    assert line.peak_bytes < 0.5 * on_device.peak_bytes
 
 
 def test_a_copy_is_due_behind_the_last_reader_and_before_the_first() -> None:

@@ -42,8 +42,8 @@ def copies(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Tensor]]:
     made: list[Tensor] = []
     copy = offloading.another_buffer
 
-    def another_buffer(tensor: Tensor) -> Tensor:
-        made.append(copy(tensor))
+    def another_buffer(tensor: Tensor, device: torch.device) -> Tensor:
+        made.append(copy(tensor, device))
         return made[-1]
 
     monkeypatch.setattr(offloading, "another_buffer", another_buffer)
@@ -140,6 +140,17 @@ def test_a_plan_runs_from_its_file(tmp_path: Path, codegen: bool, copies: list[T
     assert [tuple(copy.shape) for copy in copies] == [(4, 32), (4, 32)]
 
 
+def test_a_hook_that_loses_what_is_on_the_host_is_named() -> None:
+    torch.compiler.reset()
+    model, x = Chain(), torch.randn(4, 8)
+    _, plan = three_way(model, x)
+    step = remat.compile(model, plan=plan, codegen=False)
+    with saved_tensors_hooks(lambda tensor: tensor.clone(), lambda tensor: tensor):
+        result = step(x)
+    with pytest.raises(RuntimeError, match="a hook on saved tensors, such as save_on_cpu, gave back another tensor"):
+        result.sum().backward()
+
+
 def test_the_report_tells_device_and_host_apart() -> None:
     torch.compiler.reset()
     model, x = Chain(), torch.randn(4, 8)
@@ -200,12 +211,13 @@ def test_on_a_gpu_torch_copies_in_both_graphs_whatever_its_setting_for_streams(b
         with offloading.offloading(tanh), joint.fake_mode:
             passes = partition(joint.module, (), saved, num_fwd_outputs=joint.num_fwd_outputs)
     check_offloaded(plan, *passes, joint.num_fwd_outputs)
-    offloading.copy_on_cpu(*passes)
-    for module in passes:
+    offloading.copy_with_handles(plan.offloaded, *passes)
+    for module, copies in zip(passes, ("remat.to_host.default", "remat.to_device.default"), strict=True):
         targets = [str(node.target) for node in module.graph.nodes]
-        assert targets.count("prims.device_put.default") == 1
-        assert not any(target.startswith(("ao.", "remat.", "streams.")) for target in targets)
-    assert [n.meta["val"].device.type for n in passes[1].graph.nodes if n.op == "placeholder"].count("cpu") == 1
+        assert targets.count(copies) == 1
+        assert not any(target.startswith(("ao.", "prims.device_put", "streams.")) for target in targets)
+    handed = [node.meta["val"] for node in passes[1].graph.nodes if node.op == "placeholder"]
+    assert [tuple(value.shape) for value in handed if value.device.type == "cpu"] == [(0, 4, 32)]
 
 
 def test_a_plan_that_offloads_has_a_cache_key_of_its_own() -> None:

@@ -17,8 +17,8 @@ which they apply, each with the module that holds it:
 - *Between the passes* (`step`). What the forward pass returns for the backward pass is held until that has read it for
   the last time: saved inputs of which the pass made a copy in another layout, as the filters of convolutions, too.
 - *Copies to the host* (`remat.predict.kernels.host_copies`). Each copy is a call, which Inductor may move like any
-  other: by its sum, in which the host counts as the device does, a copy back takes as much as it frees, so that it may
-  be long before it is read. On the device a value is there until it is copied, and from when it is copied back.
+  other: by its sum, in which what is on the host has no bytes. So a value is copied back as late as it can be. On the
+  device it is there until it is copied, and from when it is copied back.
 - *Calls* (`workspaces`). A library may take memory while it runs. What is known of it is stated there.
 
 Not counted are parameters, arguments and tangents; and what a library does not take from torch's allocator.

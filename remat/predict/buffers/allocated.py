@@ -204,7 +204,7 @@ class AllocatedPass:
         for buffer in loop.writes:
             memory = self.memory(buffer)
             op = loop.copy or self._op(buffer)
-            if op in _WRITTEN_BY_CALLS or (op == "back" and self._facts.gpu):
+            if op in _WRITTEN_BY_CALLS:
                 self._allocate(memory, at, None)
             else:
                 self.start.setdefault(memory, len(self.steps))

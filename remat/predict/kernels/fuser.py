@@ -180,7 +180,7 @@ class Fuser:
         kept = done.returned & ~hosted
         uses = Uses(readers.tolist(), kept.tolist(), realized.tolist(), ordered.tolist(), convolves, done.uses)
         low = Lowering(Stores(self._calls, strides, self.backend), uses, self._rules)
-        handed, on_host = low.given(given, given_strides), dict[int, Buffer]()
+        handed, on_host = low.given(given, given_strides, hosted), dict[int, Buffer]()
         copies = HostCopies(graph, values, hosted, backward=backward)
         for v in done.values:
             for u in copies.before(v):

@@ -51,14 +51,17 @@ def called(low: Lowering, call: Call, arguments: Sequence[Seen]) -> Seen | None:
 
 
 def copied(low: Lowering, v: int, to: Literal["to the host", "back"]) -> Buffer:
-    """Makes a call that copies a value to the host, or back, where its readers in this pass read it from then on."""
+    """Makes a call that copies a value to the host, or back, where its readers in this pass read it from then on.
+
+    To the compiler, what is on the host has no elements.
+    """
     seen = low.seen[v]
-    copy = Buffer(v, seen.shape, seen.box.itemsize, low.stores.strides[v], output=to == "to the host")
+    call = low.stores.calls[v]
+    shape = call.shape if to == "back" else (0, *call.shape)
+    copy = Buffer(v, shape, call.itemsize, low.stores.strides[v] if to == "back" else None, output=to == "to the host")
     reads: Reads = {(low.stores.for_call(seen), ((), 0)): 1}
-    views, several = (_as_seen(seen),), not low.stores.backend.gpu  # on CPUs it is an operator with a list of results
-    low.stores.loops.append(
-        Loop(frozenset({v}), reads, [copy], generated=False, several=several, arguments=views, copy=to)
-    )
+    views = (_as_seen(seen),)
+    low.stores.loops.append(Loop(frozenset({v}), reads, [copy], generated=False, several=True, arguments=views, copy=to))
     if to == "back":
         low.seen[v] = Seen.of_buffer(copy)
     return copy

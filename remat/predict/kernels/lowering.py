@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from remat.errors import InvalidGraph
+from remat.facts.columns import BoolArray
 from remat.predict.kernels.index import Digits, Shape, opaque, uneven
 from remat.predict.kernels.ir import Buffer, Loop, Seen
 from remat.predict.kernels.loops import step_of
@@ -61,12 +62,16 @@ class Lowering:
         self.seen: dict[int, Seen] = {}
         self.elements: dict[int, Elements] = {}
 
-    def given(self, values: Iterable[int], strides: Sequence[Shape]) -> dict[int, Buffer]:
-        """Takes the values that the pass is handed, with their strides; returns their buffers."""
+    def given(self, values: Iterable[int], strides: Sequence[Shape], hosted: BoolArray) -> dict[int, Buffer]:
+        """Takes the values that the pass is handed, with their strides; returns their buffers.
+
+        What is on the host has no elements until it is copied back.
+        """
         handed: dict[int, Buffer] = {}
         for v in values:
             call = self.stores.calls[v]
-            handed[v] = Buffer(v, call.shape, call.itemsize, strides[v])
+            on_host = Buffer(v, (0, *call.shape), call.itemsize)
+            handed[v] = on_host if hosted[v] else Buffer(v, call.shape, call.itemsize, strides[v])
             seen = Seen.of_buffer(handed[v])
             self.seen[v] = self.stores.exactly(seen, self.stores.strides[v]) if self.uses.returned[v] else seen
         return handed

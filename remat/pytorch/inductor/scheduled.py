@@ -21,6 +21,7 @@ from remat.proof.arguments import checked_choice
 from remat.pytorch.inductor.lowered_graphs import lower, visit_lowerings
 from remat.pytorch.inductor.to_fx import JointGraph
 from remat.pytorch.inductor.traffic_count import InductorKernel, scheduled_kernels
+from remat.pytorch.seam.offloading import copy_with_handles, offloading
 from remat.pytorch.seam.torch_partitioner import partition
 from remat.pytorch.seam.virtual_gpu import captured_for, device_of
 
@@ -140,7 +141,7 @@ class Scheduled:
             InvalidPlan: the plan names unknown values, is not legal, or was made for another graph.
             InvalidOption: it is no plan.
         """
-        checked_choice(self.graph, plan, offload=False)
+        checked_choice(self.graph, plan)
         if all(node.op != "call_function" for node in self._joint.module.graph.nodes):
             return  # torch's partitioner takes no graph without operators
         strides: dict[str, tuple[int, ...] | None] = {}
@@ -150,21 +151,24 @@ class Scheduled:
                     strides = self._lowered(module, strides, visit, backward=bool(backward))
 
     def split(self, plan: Plan) -> tuple[fx.GraphModule, fx.GraphModule]:
-        """Splits the joint graph as a plan says, which is not checked (see `remat.check_plan`); it offloads nothing."""
-        Choice.from_plan(self.graph, plan)
+        """Splits the joint graph as a plan says, which is not checked (see `remat.check_plan`)."""
+        Choice.from_plan(self.graph, plan, offload=True)
         handed = handed_over(self.graph, plan)
+        hosted = [node for node in self._joint.module.graph.nodes if node.name in plan.offloaded]
 
         def saved(joint_graph: fx.Graph, node_info: Any, num_fwd_outputs: int) -> list[fx.Node]:
             del node_info, num_fwd_outputs
             return [node for node in joint_graph.nodes if node.name in handed]
 
-        forward, backward = partition(
-            self._joint.module,
-            (),
-            saved,
-            num_fwd_outputs=self._joint.num_fwd_outputs,
-            static_lifetime_input_indices=list(self._joint.parameters),
-        )
+        with offloading(hosted):
+            forward, backward = partition(
+                self._joint.module,
+                (),
+                saved,
+                num_fwd_outputs=self._joint.num_fwd_outputs,
+                static_lifetime_input_indices=list(self._joint.parameters),
+            )
+            copy_with_handles(plan.offloaded, forward, backward)
         visible = [i for i, node in enumerate(outputs_of(forward)) if node is not None]
         forward.graph.output_node().meta["user_visible_output_idxs"] = visible[: self._joint.num_fwd_outputs]
         backward.graph.output_node().meta["user_visible_output_idxs"] = []

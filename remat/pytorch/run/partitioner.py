@@ -46,7 +46,7 @@ from remat.pytorch.run.order import Order
 from remat.pytorch.run.planned import Planned
 from remat.pytorch.run.replay import Plans, plan_for, plans_of
 from remat.pytorch.run.report import Log
-from remat.pytorch.seam.offloading import copies_of, copy_on_cpu, offloading
+from remat.pytorch.seam.offloading import copies_of, copy_with_handles, offloading
 from remat.pytorch.seam.torch_names import CustomPartitionerFn
 from remat.pytorch.seam.torch_partitioner import torchs_budget, torchs_budget_setting, torchs_choice
 
@@ -154,7 +154,7 @@ class Partitioner(CustomPartitionerFn):
             check_nothing_runs_twice(graph, forward, backward)
         for plan in [mine.plan for mine in planned if mine.plan.offloaded]:
             check_offloaded(plan, forward, backward, kwargs["num_fwd_outputs"])
-            copy_on_cpu(forward, backward)
+            copy_with_handles(plan.offloaded, forward, backward)
         keep(planned, backward if joint_inputs else None)
         return forward, backward
 
