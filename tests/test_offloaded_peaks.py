@@ -139,7 +139,7 @@ def test_the_code_for_an_h100_copies_back_in_the_order_that_is_predicted() -> No
     assert plan is not None
     line, on_device = (timeline(graph, one, device="h100") for one in (plan, replace(plan, offloaded=())))
     _, backward = triton_code(Scheduled(graph, device="h100"), plan)
-    copied = re.findall(r"remat\.to_device\.default\(cpu_offload_(\w+),", backward.text)
+    copied = re.findall(r"remat\.to_device\.default\((\w+),", backward.text)
     steps = itertools.groupby(zip(line.names, line.ops, strict=True), lambda step: step[1] == "copied back")
     for together in [{name for name, _ in group} for is_copy, group in steps if is_copy]:
         found, copied = copied[: len(together)], copied[len(together) :]

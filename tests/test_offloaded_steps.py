@@ -12,10 +12,8 @@ import torch
 from depth import deep, drawn
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from strategies import DiceWithHost
-from torch import Tensor, fx, nn
-from torch._functorch import config as functorch_config
-from torch._functorch._activation_offloading import activation_offloading
+from strategies import DiceWithHost, SaveOnHost
+from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 
 import remat
@@ -24,13 +22,10 @@ from experiments.models.cases import CASES
 from experiments.models.model_case import ModelCase
 from experiments.models.training import train
 from remat import Plan, PlanFacts
-from remat.answer.handover import handed_over
 from remat.predict.time.known_devices import find_device
-from remat.pytorch import virtual_gpu
-from remat.pytorch.inductor.to_fx import JointGraph
-from remat.pytorch.run.partitioner import Partitioner, check_offloaded
+from remat.pytorch.inductor.scheduled import Scheduled
+from remat.pytorch.run.partitioner import Partitioner
 from remat.pytorch.seam import offloading
-from remat.pytorch.seam.torch_partitioner import partition
 
 QUICK = ("pointwise chain", "dropout", "symbolic batch", "batch normalization", "attention with dropout")
 """Cases of which the quick half compiles one random plan to the end."""
@@ -140,6 +135,26 @@ def test_a_plan_runs_from_its_file(tmp_path: Path, codegen: bool, copies: list[T
     assert [tuple(copy.shape) for copy in copies] == [(4, 32), (4, 32)]
 
 
+@pytest.mark.parametrize("codegen", [False, True])
+def test_results_of_attention_wait_on_the_host(codegen: bool, copies: list[Tensor]) -> None:
+    torch.compiler.reset()
+
+    def attention(x: Tensor) -> Tensor:
+        q, k, v = (x.sin(), x.cos(), x.tanh())
+        return torch.nn.functional.scaled_dot_product_attention(q, k, v).exp()
+
+    x = torch.randn(2, 2, 16, 8, requires_grad=True)
+    step = remat.compile(attention, cost_model=SaveOnHost(), codegen=codegen)
+    step(x).sum().backward()
+    (planned,) = step.report().graphs
+    elements = [name for name in planned.plan.offloaded if name.startswith("getitem")]
+    assert elements
+    assert len(copies) == 2 * len(planned.plan.offloaded)
+    ours, x.grad = x.grad, None
+    attention(x).sum().backward()
+    torch.testing.assert_close(ours, x.grad)
+
+
 def test_a_hook_that_loses_what_is_on_the_host_is_named() -> None:
     torch.compiler.reset()
     model, x = Chain(), torch.randn(4, 8)
@@ -172,16 +187,6 @@ def test_the_report_tells_device_and_host_apart() -> None:
     assert "host" not in str(on_device.report())
 
 
-def test_what_torch_does_not_offload_never_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    torch.compiler.reset()
-    model, x = Chain(), torch.randn(4, 8)
-    _, plan = three_way(model, x)
-    monkeypatch.setattr(activation_offloading, "can_offload", lambda *_: False)
-    step = remat.compile(model, plan=plan, codegen=False)
-    with pytest.raises(Exception, match="'tanh' is offloaded by the plan, but torch keeps it on the device"):
-        step(x)
-
-
 @pytest.mark.parametrize(
     ("name", "reason"),
     [("primals_3", "an input's memory"), ("addmm_2", "memory of an output"), ("tanh_1", "but not saved")],
@@ -196,28 +201,16 @@ def test_an_illegal_plan_is_refused_before_it_runs(name: str, reason: str) -> No
         step(x)
 
 
-@pytest.mark.parametrize("beside", [False, True])
-def test_on_a_gpu_torch_copies_in_both_graphs_whatever_its_setting_for_streams(beside: bool) -> None:
+def test_on_a_gpu_both_graphs_copy() -> None:
     """As far as the graphs go: no GPU is needed to extract them, and none runs them here."""
     graph, plan = three_way(Chain(), torch.randn(4, 8))
-    handed = handed_over(graph, plan)
-
-    def saved(joint_graph: fx.Graph, *_: object) -> list[fx.Node]:
-        return [node for node in joint_graph.nodes if node.name in handed]
-
-    with virtual_gpu("h100"), functorch_config.patch(activation_offload_separate_stream=beside):
-        joint = JointGraph.of(graph, torch.device("cuda:0"))
-        tanh = [node for node in joint.module.graph.nodes if node.name == "tanh"]
-        with offloading.offloading(tanh), joint.fake_mode:
-            passes = partition(joint.module, (), saved, num_fwd_outputs=joint.num_fwd_outputs)
-    check_offloaded(plan, *passes, joint.num_fwd_outputs)
-    offloading.copy_with_handles(plan.offloaded, *passes)
-    for module, copies in zip(passes, ("remat.to_host.default", "remat.to_device.default"), strict=True):
-        targets = [str(node.target) for node in module.graph.nodes]
-        assert targets.count(copies) == 1
-        assert not any(target.startswith(("ao.", "prims.device_put", "streams.")) for target in targets)
-    handed = [node.meta["val"] for node in passes[1].graph.nodes if node.op == "placeholder"]
+    forward, backward = Scheduled(graph, device="h100").split(plan)
+    for module, copies in ((forward, "remat.to_host.default"), (backward, "remat.to_device.default")):
+        assert [str(node.target) for node in module.graph.nodes].count(copies) == 1
+    handed = [node.meta["val"] for node in backward.graph.nodes if node.op == "placeholder"]
     assert [tuple(value.shape) for value in handed if value.device.type == "cpu"] == [(0, 4, 32)]
+    (back,) = backward.graph.find_nodes(op="call_function", target=torch.ops.remat.to_device.default)
+    assert (back.meta["val"].device.type, tuple(back.meta["val"].shape)) == ("cuda", (4, 32))
 
 
 def test_a_plan_that_offloads_has_a_cache_key_of_its_own() -> None:

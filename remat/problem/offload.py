@@ -93,7 +93,7 @@ def cannot_offload(graph: Graph) -> Bans:
     """What of a graph can never be offloaded, whatever it costs: what a plan that offloads it would break.
 
     That is what cannot be saved; what the device would hold all the same, for somebody else has it, too; and what
-    torch refuses to offload (`can_offload` in `torch._functorch`, 2.13).
+    would come back otherwise than it went, for copies are made in rows.
 
     Returns:
         bans over all n values of the graph; of those that a plan decides about, `.take(graph.plannable)`.
@@ -106,9 +106,8 @@ def cannot_offload(graph: Graph) -> Bans:
         (graph.input[graph.base], "an input's memory, which the caller holds"),
         (returned[graph.base], "memory of an output, which the caller holds"),
         (graph.base != np.arange(len(graph)), "a view: what owns its memory can be"),
-        (graph.tuple_element, "an element of a tuple, which torch does not offload"),
         (~tensor, "no tensor with a size"),
-        (graph.noncontiguous, "not contiguous, so torch does not offload it"),
+        (graph.noncontiguous, "not contiguous: it would come back in rows"),
     ):
         bans = bans.also(mask, reason)
     return bans

@@ -61,7 +61,9 @@ def copied(low: Lowering, v: int, to: Literal["to the host", "back"]) -> Buffer:
     copy = Buffer(v, shape, call.itemsize, low.stores.strides[v] if to == "back" else None, output=to == "to the host")
     reads: Reads = {(low.stores.for_call(seen), ((), 0)): 1}
     views = (_as_seen(seen),)
-    low.stores.loops.append(Loop(frozenset({v}), reads, [copy], generated=False, several=True, arguments=views, copy=to))
+    low.stores.loops.append(
+        Loop(frozenset({v}), reads, [copy], generated=False, several=True, arguments=views, copy=to)
+    )
     if to == "back":
         low.seen[v] = Seen.of_buffer(copy)
     return copy

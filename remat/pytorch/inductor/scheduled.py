@@ -21,7 +21,7 @@ from remat.proof.arguments import checked_choice
 from remat.pytorch.inductor.lowered_graphs import lower, visit_lowerings
 from remat.pytorch.inductor.to_fx import JointGraph
 from remat.pytorch.inductor.traffic_count import InductorKernel, scheduled_kernels
-from remat.pytorch.seam.offloading import copy_with_handles, offloading
+from remat.pytorch.run.offloading import add_copies
 from remat.pytorch.seam.torch_partitioner import partition
 from remat.pytorch.seam.virtual_gpu import captured_for, device_of
 
@@ -154,21 +154,19 @@ class Scheduled:
         """Splits the joint graph as a plan says, which is not checked (see `remat.check_plan`)."""
         Choice.from_plan(self.graph, plan, offload=True)
         handed = handed_over(self.graph, plan)
-        hosted = [node for node in self._joint.module.graph.nodes if node.name in plan.offloaded]
 
         def saved(joint_graph: fx.Graph, node_info: Any, num_fwd_outputs: int) -> list[fx.Node]:
             del node_info, num_fwd_outputs
             return [node for node in joint_graph.nodes if node.name in handed]
 
-        with offloading(hosted):
-            forward, backward = partition(
-                self._joint.module,
-                (),
-                saved,
-                num_fwd_outputs=self._joint.num_fwd_outputs,
-                static_lifetime_input_indices=list(self._joint.parameters),
-            )
-            copy_with_handles(plan.offloaded, forward, backward)
+        forward, backward = partition(
+            self._joint.module,
+            (),
+            saved,
+            num_fwd_outputs=self._joint.num_fwd_outputs,
+            static_lifetime_input_indices=list(self._joint.parameters),
+        )
+        add_copies(self.graph, plan, forward, backward, self._joint.num_fwd_outputs)
         visible = [i for i, node in enumerate(outputs_of(forward)) if node is not None]
         forward.graph.output_node().meta["user_visible_output_idxs"] = visible[: self._joint.num_fwd_outputs]
         backward.graph.output_node().meta["user_visible_output_idxs"] = []

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 from uuid import uuid4
@@ -42,11 +41,11 @@ from remat.pytorch.run.cache_key import key_of
 from remat.pytorch.run.calls import compilation
 from remat.pytorch.run.chosen import Chosen
 from remat.pytorch.run.kept import keep
+from remat.pytorch.run.offloading import add_copies
 from remat.pytorch.run.order import Order
 from remat.pytorch.run.planned import Planned
 from remat.pytorch.run.replay import Plans, plan_for, plans_of
 from remat.pytorch.run.report import Log
-from remat.pytorch.seam.offloading import copies_of, copy_with_handles, offloading
 from remat.pytorch.seam.torch_names import CustomPartitionerFn
 from remat.pytorch.seam.torch_partitioner import torchs_budget, torchs_budget_setting, torchs_choice
 
@@ -143,18 +142,13 @@ class Partitioner(CustomPartitionerFn):
                 self.log.note(f"a graph of {len(graph)} values runs PyTorch's own plan: {why}")
                 warnings.warn(f"remat falls back to PyTorch's partitioner: {error}", stacklevel=2)
                 return torchs_choice(joint_graph, node_info)
-            if plan.offloaded:
-                hosted = set(plan.offloaded)
-                settings.enter_context(offloading([node for node in joint_graph.nodes if node.name in hosted]))
             return [node for node in joint_graph.nodes if node.name in handed]
 
-        with ExitStack() as settings:
-            forward, backward = split(gm, joint_inputs, saved_nodes, **kwargs)
+        forward, backward = split(gm, joint_inputs, saved_nodes, **kwargs)
         for graph in graphs:  # none, where torch found nothing to save
             check_nothing_runs_twice(graph, forward, backward)
-        for plan in [mine.plan for mine in planned if mine.plan.offloaded]:
-            check_offloaded(plan, forward, backward, kwargs["num_fwd_outputs"])
-            copy_with_handles(plan.offloaded, forward, backward)
+        for mine in planned:
+            add_copies(mine.graph, mine.plan, forward, backward, kwargs["num_fwd_outputs"])
         keep(planned, backward if joint_inputs else None)
         return forward, backward
 
@@ -245,20 +239,3 @@ def check_nothing_runs_twice(graph: Graph, forward: fx.GraphModule, backward: fx
             reason = "draws from the random number generator, and torch did not keep the state for it"
         if reason is not None:
             raise InvalidPlan(f"{name!r} would run in both passes, but {cannot_be('recomputed', reason)}")
-
-
-def check_offloaded(plan: Plan, forward: fx.GraphModule, backward: fx.GraphModule, num_fwd_outputs: int) -> None:
-    """Checks torch's extraction against the plan: what is offloaded is copied away, and copied back.
-
-    What the backward pass does not read, torch saves nowhere.
-
-    Raises:
-        InvalidPlan: a value would stay on the device.
-    """
-    outputs: tuple[Any, ...] = forward.graph.output_node().args[0]  # type: ignore[assignment]
-    saved = {node.name for node in outputs[num_fwd_outputs:] if isinstance(node, fx.Node)}
-    computed = {node.name for node in backward.graph.nodes if node.op == "call_function"}
-    for name in plan.offloaded:
-        away, back = copies_of(name)
-        if name in saved or (away in saved) != (back in computed):
-            raise InvalidPlan(f"{name!r} is offloaded by the plan, but torch keeps it on the device")
