@@ -1,7 +1,6 @@
 """Says where a pass copies what is offloaded: to the host behind its last reader, and back before the first.
 
-As `offload_activation_fw` and `reload_activation_bw` of torch 2.13 (`torch/_functorch/_activation_offloading`), which
-add the copies to the graphs of both passes, in the stream of the kernels.
+`remat.pytorch.run.offloading` adds the copies to the graphs of both passes by this, and they are predicted by it.
 """
 
 from __future__ import annotations
@@ -36,8 +35,7 @@ class HostCopies:
         self._place: list[int] = np.where(graph.tuple_element, -1, place).tolist()
         due = first_readers(graph, place, len(graph) + 1) if backward else _last_readers(graph, place) + 1
         found = np.flatnonzero(hosted & (due <= len(values)))
-        # Behind one reader, the value that was returned last is copied first.
-        order = np.lexsort((found if backward else -found, due[found]))[::-1]
+        order = np.lexsort((found, due[found]))[::-1]
         self._waiting: list[tuple[int, int]] = list(zip(due[found][order].tolist(), found[order].tolist(), strict=True))
 
     def before(self, v: int) -> list[int]:

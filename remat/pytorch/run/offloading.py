@@ -52,7 +52,7 @@ def add_copies(
     for name, place in _places(graph, backward, hosted, backward=True):
         handle, readers = inputs[name], list(inputs[name].users)
         device = handle.meta["val"].device
-        handle.meta = {**handle.meta, "val": handles[name].meta["val"]}
+        handle.meta = {"val": handles[name].meta["val"]}
         with backward.graph.inserting_before(place):
             value = _call(backward, torch.ops.remat.to_device.default, handle, device)
         for reader in readers:
