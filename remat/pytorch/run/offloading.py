@@ -14,13 +14,13 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-import torch
 from torch import fx
 
 from remat.answer.plan import Plan
 from remat.facts.columns import BoolArray
 from remat.facts.graph import Graph
 from remat.predict.kernels.host_copies import HostCopies
+from remat.pytorch.seam.offloading import TO_DEVICE, TO_HOST
 
 
 def add_copies(
@@ -45,7 +45,7 @@ def add_copies(
     handles: dict[str, fx.Node] = {}
     for name, place in _places(graph, forward, hosted, backward=False):
         with forward.graph.inserting_before(place):
-            handles[name] = _call(forward, torch.ops.remat.to_host.default, offloaded[name])
+            handles[name] = _call(forward, TO_HOST, offloaded[name])
     new = [handles.get(getattr(node, "name", ""), node) for node in outputs[num_fwd_outputs:]]
     forward.graph.output_node().args = ((*outputs[:num_fwd_outputs], *new),)
     inputs = {node.name: node for node in backward.graph.find_nodes(op="placeholder")}
@@ -54,7 +54,7 @@ def add_copies(
         device = handle.meta["val"].device
         handle.meta = {"val": handles[name].meta["val"]}
         with backward.graph.inserting_before(place):
-            value = _call(backward, torch.ops.remat.to_device.default, handle, device)
+            value = _call(backward, TO_DEVICE, handle, device)
         for reader in readers:
             reader.replace_input_with(handle, value)
     for module in (forward, backward):

@@ -60,3 +60,9 @@ _library.custom_op("remat::to_host", _to_host, schema="(Tensor x) -> Tensor", **
 _library.custom_op(
     "remat::to_device", _to_device, schema="(Tensor handle, Device device) -> Tensor", **_any_layout
 ).register_fake(_fake_to_device)
+
+TO_HOST: Any = torch.ops.remat.to_host.default
+"""Copies a tensor to the host, and returns the handle of the copy."""
+
+TO_DEVICE: Any = torch.ops.remat.to_device.default
+"""Copies back to a device what is behind a handle."""
