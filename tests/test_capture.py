@@ -18,6 +18,7 @@ from experiments.models import zoo
 from remat import CaptureError, Graph, Region
 from remat.answer.plan_facts import PlanFacts
 from remat.pytorch import capture_all
+from remat.pytorch.read.values import Values
 
 N = 512
 B = N * N * 4
@@ -356,3 +357,11 @@ def test_a_capture_that_found_nothing_spoils_no_later_one() -> None:
     with pytest.raises(CaptureError, match="Dynamo traced nothing of LSTM"):
         remat.capture(nn.LSTM(8, 8), torch.ones(3, 2, 8))
     assert "aten.addmm.default" in remat.capture(nn.Linear(8, 8), torch.ones(4, 8)).ops
+
+
+@pytest.mark.filterwarnings("ignore:Sparse CSR")
+def test_a_sparse_tensor_does_not_lie_in_memory_in_another_order() -> None:
+    """Of a compressed one, torch raises when it is asked; of the other it says no."""
+    eye = torch.eye(2)
+    values = Values.of([eye, eye.to_sparse(), eye.to_sparse_csr(), eye[:, :1].expand(2, 2)])
+    assert values.noncontiguous.tolist() == [False, False, False, True]

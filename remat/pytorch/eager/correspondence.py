@@ -21,6 +21,7 @@ from torch import Tensor, fx
 
 from remat.pytorch.eager.expansion import Expansion
 from remat.pytorch.eager.recording import Content, EagerCall
+from remat.pytorch.read.inputs import Inputs
 from remat.pytorch.read.operators import Operators
 from remat.pytorch.read.sharing import bases
 from remat.pytorch.seam.fakes import hint
@@ -71,7 +72,8 @@ class _Pieces:
 
     @classmethod
     def of(cls, nodes: Sequence[fx.Node]) -> _Pieces:
-        return cls(nodes, bases(nodes, Operators.of(nodes)))
+        base = bases(nodes, Inputs.of(nodes), Operators.of(nodes))
+        return cls(nodes, dict(zip(nodes, map(nodes.__getitem__, base), strict=True)))
 
     @property
     def computed(self) -> Iterable[fx.Node]:

@@ -20,12 +20,13 @@ Strides are not recorded: see `remat.pytorch.read.sample_call`.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Any, cast
 
 import torch
 from torch import fx
+from torch.fx.node import map_arg
 
 from remat.errors import CannotRebuild, InvalidGraph
 from remat.facts.later import Later
@@ -39,16 +40,17 @@ _NAMED: dict[type, str] = {
     torch.memory_format: "memory_format",
     torch.device: "device",
 }
+_FIRST = {"v": 0}
 
 
 def call_texts(
     nodes: Sequence[fx.Node], sources: Sequence[Collection[fx.Node]], ops: Operators, symbolic: AbstractSet[fx.Node]
 ) -> Later[tuple[str, ...]]:
-    """Writes every node's call as text, most of them when they are asked for: a plan needs none.
+    """Writes every node's call as text when they are asked for: a plan needs none.
 
-    Most calls have one producer, their first argument, and constants, which are kept until then; no node is. Models
-    repeat their layers: what such a call says is encoded once, and found again by its repr (which no two different
-    constants share).
+    Until then no node is kept: of most calls a tuple, the constants after the first argument, and () if all arguments
+    are producers; of others a list or dictionary, with what is written in the place of each node. Models repeat their
+    layers: a call is encoded once, and found again by its repr (which no two different constants share).
 
     Args:
         nodes: of the joint graph.
@@ -56,38 +58,33 @@ def call_texts(
         ops: their operators.
         symbolic: the nodes that are symbolic integers.
     """
-    known: dict[str, str] = {}
-
-    def after_first(rest: tuple[Any, ...], kwargs: Mapping[str, Any], of: Sequence[fx.Node]) -> str:
-        # A list is the only other argument of most views, and its own repr is the quickest.
-        key = repr(rest[0]) if len(rest) == 1 and not kwargs else f"*{rest!r}{kwargs!r}"
-        return known.get(key) or known.setdefault(key, _text(({"v": 0}, *rest), kwargs, of))
-
-    calls: list[str | tuple[Any, ...]] = []
-    flat = ops.are([op.flat for op in ops.different]).tolist()
-    for node, of, is_flat in zip(nodes, sources, flat, strict=True):
-        args, kwargs = call_of_node(node)
+    calls: list[Any] = []
+    unary = ops.are([op.unary for op in ops.different]).tolist()
+    written: Iterable[tuple[tuple[Any, ...], Mapping[str, Any]]] = map(call_of_node, nodes)
+    for (args, kwargs), of, is_unary in zip(written, sources, unary, strict=True):
         if symbolic and not symbolic.isdisjoint(of):  # a list of sizes may hold one
-            calls.append(_text(args, kwargs, [*of]))
-        elif is_flat and len(of) == 1 and args and type(args[0]) is fx.Node and fx.Node not in map(type, args[1:]):
-            calls.append(after_first(args[1:], kwargs, [*of]) if kwargs else args[1:] or "")
+            calls.append(_without_nodes(args, kwargs, of))
+        elif is_unary and args and len(of) == 1:  # all else are constants
+            rest = args[1:]
+            calls.append({"args": (_FIRST, *rest), "kwargs": kwargs} if kwargs else rest)
         else:
-            calls.append("" if args == (*of,) and not kwargs else _text(args, kwargs, [*of]))
-
-    def written(call: str | tuple[Any, ...]) -> str:
-        return call if isinstance(call, str) else after_first(call, {}, ())
-
-    return Later(lambda: tuple(map(written, calls)))
+            calls.append(() if args == (*of,) and not kwargs else _without_nodes(args, kwargs, of))
+    return Later(lambda: _texts(calls))
 
 
-def _text(args: Sequence[Any], kwargs: Mapping[str, Any], sources: Sequence[fx.Node]) -> str:
-    def described(argument: Any) -> Any:
-        if isinstance(argument, fx.Node):
-            return _producer(argument, sources.index(argument))
-        return _special(argument)
+def _texts(calls: Sequence[Any]) -> tuple[str, ...]:
+    known = {"()": ""}
+    keys = [*map(repr, calls)]
+    for key, call in zip(keys, calls, strict=True):
+        if key not in known:
+            whole: Any = (_FIRST, *call) if type(call) is tuple else call
+            known[key] = json.dumps(whole, separators=(",", ":"), default=_special)
+    return tuple([known[key] for key in keys])
 
-    call = {"args": args, "kwargs": kwargs} if kwargs else args
-    return json.dumps(call, separators=(",", ":"), default=described)
+
+def _without_nodes(args: Sequence[Any], kwargs: Mapping[str, Any], sources: Iterable[fx.Node]) -> Any:
+    producers = {node: _producer(node, k) for k, node in enumerate(sources)}
+    return map_arg({"args": args, "kwargs": kwargs} if kwargs else [*args], producers.__getitem__)
 
 
 def _producer(node: fx.Node, position: int) -> dict[str, int]:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
-from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -19,12 +18,12 @@ from remat.facts.graph import Graph, Region
 from remat.facts.later import Later
 from remat.pytorch.read.call_text import call_texts
 from remat.pytorch.read.flops import flops_of
+from remat.pytorch.read.inputs import Inputs
 from remat.pytorch.read.mutated_inputs import backward_targets, overwritten_inputs, values_in_their_memory
 from remat.pytorch.read.operators import COLLECTIVE, Operator, Operators, is_dropout_free
 from remat.pytorch.read.places import Notes, places_of
 from remat.pytorch.read.sharing import bases
 from remat.pytorch.read.values import Values
-from remat.pytorch.seam.torch_names import inputs_of
 
 
 def extract(
@@ -48,10 +47,9 @@ class _Reader:
         *self.nodes, self.end = joint_graph.nodes
         self.joint_graph = joint_graph
         self.metas = [node.meta for node in self.nodes]
-        self.sources = [*map(inputs_of, self.nodes)]
+        self.inputs = Inputs.of(self.nodes)
         self.info = node_info
         self.num_fwd_outputs = num_fwd_outputs
-        self.position = {node: i for i, node in enumerate(self.nodes)}
         self.ops = Operators.of(self.nodes)
 
     def graph(self, meta: dict[str, str]) -> Graph:
@@ -60,9 +58,10 @@ class _Reader:
         values = Values.of([meta.get("val") for meta in self.metas])
         marked = self._marks()
         region = self._regions()
-        base = bases(nodes, ops)
-        storage = _ints([*map(self.position.__getitem__, base.values())])
-        producers, consumers, fusible, fusible_uses = self._uses()
+        producers, consumers = self.inputs.producers, self.inputs.consumers
+        base = bases(nodes, self.inputs, ops)
+        storage = frozen(np.array(base, np.int64))
+        fusible, fusible_uses = self._fusible()
         view = np.zeros(len(nodes), np.bool_)
         view[consumers[storage[producers] == storage[consumers]]] = True
         returned = self.end.args[0]
@@ -77,7 +76,7 @@ class _Reader:
             shapes=values.shapes,
             bytes=values.bytes,
             storage=storage,
-            flops=flops_of(nodes, self.position, ops, values),
+            flops=flops_of(nodes, self.inputs.position, ops, values),
             region=region,
             input=frozen(ops.are([op.name == "placeholder" for op in kinds]) & (region != int(Region.TANGENTS))),
             parameter=self._these(self.info.static_lifetime_input_nodes),
@@ -97,7 +96,7 @@ class _Reader:
             cannot_save=cannot_save,
             cannot_recompute=cannot_recompute,
             meta=meta,
-            arguments=call_texts(nodes, self.sources, ops, symbolic),
+            arguments=call_texts(nodes, self.inputs.sources, ops, symbolic),
             modules=Later(lambda: places()[0]),
             sources=Later(lambda: places()[1]),
             noncontiguous=values.noncontiguous,
@@ -106,8 +105,7 @@ class _Reader:
     def _these(self, some: Iterable[Any]) -> BoolArray:
         """Marks some of the nodes."""
         marked = np.zeros(len(self.nodes), np.bool_)
-        here = [self.position.get(node) for node in some if isinstance(node, fx.Node)]
-        marked[[i for i in here if i is not None]] = True
+        marked[[i for i in map(self.inputs.position.get, some) if i is not None]] = True
         return frozen(marked)
 
     def _marks(self) -> dict[CheckpointPolicy, BoolArray]:
@@ -115,8 +113,7 @@ class _Reader:
 
         MUST_SAVE on a collective is of torch's partitioner itself, lest it run twice: that is among the bans.
         """
-        marked = [(node, meta) for node, meta in zip(self.nodes, self.metas, strict=True) if "recompute" in meta]
-        marks = {node: meta["recompute"] for node, meta in marked}
+        marks = {self.nodes[i]: meta["recompute"] for i, meta in enumerate(self.metas) if "recompute" in meta}
         marks = {
             node: mark
             for node, mark in marks.items()
@@ -138,36 +135,32 @@ class _Reader:
         region[self._these(self.info.tangents_closure)] = int(Region.TANGENTS)
         return frozen(region)
 
-    def _uses(self) -> tuple[IntArray, IntArray, BoolArray, BoolArray]:
-        """Lists producers and consumers, and says which values are fusible, and which uses."""
-        ops = self.ops
-        position = self.position
-        producers = _ints([*map(position.__getitem__, chain.from_iterable(self.sources))])
-        consumers = frozen(np.repeat(np.arange(len(self.nodes)), [*map(len, self.sources)]))
+    def _fusible(self) -> tuple[BoolArray, BoolArray]:
+        """Says which values are fusible, and which uses."""
+        ops, producers, consumers = self.ops, self.inputs.producers, self.inputs.consumers
         elements = ops.are([target is operator.getitem for target in ops.targets])
         maker = np.arange(len(self.nodes))  # of an element of a tuple, what makes the tuple is what fuses
+        first = self.inputs.first()
         for i in np.flatnonzero(elements):
-            maker[i] = maker[position[next(iter(self.sources[i]))]]
+            maker[i] = maker[first[i]]
         fusible = frozen(ops.are([op.fusible for op in ops.different])[maker])
         takes_any, gives = (ops.are([getattr(op, fact) for op in ops.different]) for fact in ("takes_any", "gives"))
         fusible_uses = takes_any[consumers] | (fusible[producers] & gives[producers] & fusible[consumers])
-        return producers, consumers, fusible, frozen(fusible_uses)
+        return fusible, frozen(fusible_uses)
 
-    def _rules(self, base: Mapping[fx.Node, fx.Node], values: Values) -> tuple[Bans, Bans]:
+    def _rules(self, base: Sequence[int], values: Values) -> tuple[Bans, Bans]:
         """Says what can never be saved, and never be recomputed, whatever it costs."""
         nodes, tangents = self.nodes, self.info.tangents_closure
         n = len(nodes)
         cannot_save = Bans.of(n, values.unsaveable)
-        whys = {
-            node: why for node, op in self.ops.which(nodes, _may_be_unrepeatable) if (why := _unrepeatable(node, op))
-        }
-        cannot_recompute = Bans.of(n, {self.position[node]: why for node, why in whys.items()})
-        writers = [node for node, _ in self.ops.which(nodes, lambda op: op.mutates)]
+        whys = {i: why for i, op in self.ops.which(_may_be_unrepeatable) if (why := _unrepeatable(nodes[i], op))}
+        cannot_recompute = Bans.of(n, whys)
+        writers = [nodes[i] for i, _ in self.ops.which(lambda op: op.mutates)]
         inputs = overwritten_inputs(self.joint_graph, writers, tangents)
         if not inputs:
             return cannot_save, cannot_recompute
         theirs = inputs | values_in_their_memory(self.joint_graph, tangents)
-        overwritten = self._these(node for node in nodes if base[node] in theirs)
+        overwritten = self._these(node for node, first in zip(nodes, base, strict=True) if nodes[first] in theirs)
         # The backward gets what it writes to as a handle: the value behind it is not the one that the forward read.
         handles = inputs & backward_targets(writers, tangents)
         readers = {reader for node in handles for reader in node.users if reader not in tangents}
@@ -177,10 +170,6 @@ class _Reader:
             cannot_save.also(overwritten & ~handle, why),
             cannot_recompute.also(overwritten, why).also(stale, "reads what the forward pass overwrites"),
         )
-
-
-def _ints(numbers: list[int]) -> IntArray:
-    return frozen(np.array(numbers, np.int64))
 
 
 def _may_be_unrepeatable(op: Operator) -> bool:

@@ -19,6 +19,7 @@ from collections.abc import Container, Iterable, Sequence
 import torch
 from torch import fx
 
+from remat.pytorch.read.inputs import Inputs
 from remat.pytorch.read.operators import Operator, Operators
 from remat.pytorch.read.sharing import bases
 from remat.pytorch.seam.torch_names import HigherOrderOperator
@@ -96,16 +97,16 @@ def keep_old_values(joint_module: fx.GraphModule) -> None:
     if not overwritten:
         return
     theirs = values_in_their_memory(graph, tangents)
-    base = bases(nodes, ops)
-    for node in nodes:
-        if base[node] not in overwritten | theirs or node in tangents:
+    base = bases(nodes, Inputs.of(nodes), ops)
+    for node, first in zip(nodes, map(nodes.__getitem__, base), strict=True):
+        if first not in overwritten | theirs or node in tangents:
             continue
         readers = [user for user in node.users if user in tangents and user is not end and node not in _target(user)]
         if not readers:
             continue
         with graph.inserting_after(node):
             # Inductor drops a clone of what is no input.
-            copies = torch.ops.aten.lift_fresh_copy if base[node] in theirs else torch.ops.aten.clone
+            copies = torch.ops.aten.lift_fresh_copy if first in theirs else torch.ops.aten.clone
             copy = graph.call_function(copies.default, (node,))
         copy.meta["val"] = node.meta["val"].clone()
         for reader in readers:

@@ -55,7 +55,7 @@ class Operator:
         fresh: its result, if it is a tensor, lives in a storage of its own.
         mutates: writes to its first argument.
         unrepeatable: why it must not run twice, or None.
-        flat: no list among its arguments holds tensors.
+        unary: its first argument is the only one that holds tensors.
     """
 
     name: str
@@ -69,7 +69,7 @@ class Operator:
     fresh: bool = False
     mutates: bool = False
     unrepeatable: str | None = None
-    flat: bool = False
+    unary: bool = False
 
     @classmethod
     def of(cls, node: fx.Node) -> Operator:
@@ -107,7 +107,7 @@ class Operator:
             fresh=_fresh(target),
             mutates=is_mutable(target),
             unrepeatable=_unrepeatable(target),
-            flat=_flat(target),
+            unary=_unary(target),
         )
 
 
@@ -150,12 +150,12 @@ class Operators:
         """(n,) a flag of each node, given one of each different operator."""
         return frozen(np.array(flags, np.bool_)[self.number])
 
-    def which(self, nodes: Sequence[fx.Node], fact: Callable[[Operator], bool]) -> Iterator[tuple[fx.Node, Operator]]:
-        """Goes over the nodes whose operators a fact holds of, given all nodes."""
+    def which(self, fact: Callable[[Operator], bool]) -> Iterator[tuple[int, Operator]]:
+        """Goes over the positions of the nodes whose operators a fact holds of."""
         numbers: list[int] = self.number.tolist()
         positions: list[int] = np.flatnonzero(self.are([fact(op) for op in self.different])).tolist()
         for i in positions:
-            yield nodes[i], self.different[numbers[i]]
+            yield i, self.different[numbers[i]]
 
     def __iter__(self) -> Iterator[Operator]:
         """Goes over the operators, node by node."""
@@ -201,11 +201,12 @@ def _fresh(target: Any) -> bool:
     return len(returns) == 1 and returns[0].alias_info is None
 
 
-def _flat(target: Any) -> bool:
-    """Whether none of an operator's arguments is a list of tensors, by its schema."""
+def _unary(target: Any) -> bool:
+    """Whether an operator takes one tensor, its first argument, by its schema."""
     if not is_overload(target):
         return target is operator.getitem
-    return not any("List" in str(given.type) and "Tensor" in str(given.type) for given in schema_of(target).arguments)
+    first, *others = [str(given.type) for given in schema_of(target).arguments] or [""]
+    return first == "Tensor" and not any("Tensor" in other for other in others)
 
 
 def _unrepeatable(target: Any) -> str | None:

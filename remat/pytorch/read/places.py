@@ -14,11 +14,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any, TypeAlias
 
-import numpy as np
 import torch
 from torch import fx
 
 from remat.facts.columns import IntArray
+from remat.pytorch.read.inputs import Inputs
 
 Place: TypeAlias = tuple[str, str]
 """(module, line): "layers.0.fc1" and "model.py:57"; "" for the model itself, or unknown."""
@@ -46,16 +46,17 @@ class Notes:
         traces: the stack of Python, or None.
     """
 
-    stacks: Sequence[Mapping[str, tuple[str, Any]] | None]
-    traces: Sequence[str | None]
+    stacks: list[Mapping[str, tuple[str, Any]] | None]
+    traces: list[str | None]
 
     @classmethod
     def of(cls, metas: Sequence[Mapping[str, Any]]) -> Notes:
         """Takes the notes out of the `meta` of nodes."""
-        return cls(
-            [meta.get("nn_module_stack") or meta.get("fwd_nn_module_stack") for meta in metas],
-            [meta.get("stack_trace") for meta in metas],
-        )
+        notes = cls([], [])
+        for meta in metas:
+            notes.stacks.append(meta.get("nn_module_stack") or meta.get("fwd_nn_module_stack"))
+            notes.traces.append(meta.get("stack_trace"))
+        return notes
 
 
 def places_of(notes: Notes, producers: IntArray, consumers: IntArray) -> list[Place]:
@@ -84,10 +85,8 @@ def places_of(notes: Notes, producers: IntArray, consumers: IntArray) -> list[Pl
 
 def places_in(nodes: Sequence[fx.Node]) -> list[Place]:
     """Finds the place of each node of a graph, given in order."""
-    position = {node: i for i, node in enumerate(nodes)}
-    uses = [(position[argument], i) for i, node in enumerate(nodes) for argument in node.all_input_nodes]
-    ends = np.array(uses, np.int64).reshape(-1, 2)
-    return places_of(Notes.of([node.meta for node in nodes]), ends[:, 0], ends[:, 1])
+    inputs = Inputs.of(nodes)
+    return places_of(Notes.of([node.meta for node in nodes]), inputs.producers, inputs.consumers)
 
 
 def module_path(path: str) -> str:

@@ -7,11 +7,12 @@ from collections.abc import Sequence
 
 from torch import fx
 
+from remat.pytorch.read.inputs import Inputs
 from remat.pytorch.read.operators import Operators
-from remat.pytorch.seam.torch_names import HigherOrderOperator, inputs_of, storage_number
+from remat.pytorch.seam.torch_names import HigherOrderOperator, storage_number
 
 
-def bases(nodes: Sequence[fx.Node], ops: Operators) -> dict[fx.Node, fx.Node]:
+def bases(nodes: Sequence[fx.Node], inputs: Inputs, ops: Operators) -> list[int]:
     """Finds, for each value, the first value of the storage that it lives in: itself, unless it is a view.
 
     Schemas come first: the passes over joint graphs leave views whose fake tensors have a storage of
@@ -20,25 +21,30 @@ def bases(nodes: Sequence[fx.Node], ops: Operators) -> dict[fx.Node, fx.Node]:
 
     Args:
         nodes: in order, each after what it uses.
+        inputs: what they use.
         ops: their operators.
+
+    Returns:
+        The position of that value, of each node.
     """
-    base = dict(zip(nodes, nodes, strict=True))
-    owners: dict[int, fx.Node] = {}
-    for node, op in ops.which(nodes, lambda op: not op.fresh):
-        if op.views or node.target is operator.getitem:
-            source: fx.Node = next(iter(inputs_of(node)), node)
-            if op.views or base[source] is not source:
-                base[node] = base[source]
+    base = [*range(len(nodes))]
+    first: list[int] = inputs.first().tolist()
+    owners: dict[int, int] = {}
+
+    def owner(value: int) -> int:
+        """Finds the first value that was met in the storage of a fake tensor."""
+        storage = storage_number(nodes[value].meta.get("val"))
+        return value if storage is None else owners.setdefault(storage, value)
+
+    for value, op in ops.which(lambda op: not op.fresh):
+        if op.views or nodes[value].target is operator.getitem:
+            source = first[value]
+            if op.views or base[source] != source:
+                base[value] = base[source]
                 continue
-            if isinstance(source.target, HigherOrderOperator):
+            if isinstance(nodes[source].target, HigherOrderOperator):
                 continue  # calls of one body (`nested_compile_region`) share their fake results, and no memory
-        for source in inputs_of(node):  # which the operator may hand on, or view
-            _owner(base[source], owners)
-        base[node] = _owner(node, owners)
+        for source in inputs.sources[value]:  # which the operator may hand on, or view
+            owner(base[inputs.position[source]])
+        base[value] = owner(value)
     return base
-
-
-def _owner(node: fx.Node, owners: dict[int, fx.Node]) -> fx.Node:
-    """Finds the first value that was met in the storage of a fake tensor."""
-    storage = storage_number(node.meta.get("val"))
-    return node if storage is None else owners.setdefault(storage, node)

@@ -50,11 +50,15 @@ class Values:
                     number.append(len(different))
                     different.append(_other(value) if tensor is None else _tensor(tensor, _is_noncontiguous(tensor)))
                     continue
-                key = tensor.shape, tensor.dtype, tensor.layout is torch.strided and not tensor.is_contiguous()
+                try:
+                    noncontiguous = not tensor.is_contiguous() and tensor.layout is torch.strided
+                except RuntimeError:  # torch does not say so of compressed sparse tensors
+                    noncontiguous = False
+                key = tensor.shape, tensor.dtype, noncontiguous
                 kind = known.get(key)
                 if kind is None:
                     kind = known[key] = len(different)
-                    different.append(_tensor(tensor, key[2]))
+                    different.append(_tensor(tensor, noncontiguous))
                 number.append(kind)
         dtypes, shapes, sizes, noncontiguous, elements, unsaveable = (
             zip(*different, strict=True) if different else [()] * 6

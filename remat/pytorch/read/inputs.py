@@ -1,0 +1,44 @@
+"""Finds what each node of a graph uses, as positions."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+
+import numpy as np
+from torch import fx
+
+from remat.facts.columns import IntArray, frozen
+from remat.pytorch.seam.torch_names import inputs_of
+
+
+@dataclass(frozen=True, eq=False)
+class Inputs:
+    """Says what n nodes use.
+
+    Attributes:
+        position: of each node.
+        sources: what each of them uses, each once and in order.
+        producers, consumers: the uses, as in `remat.Graph`.
+    """
+
+    position: Mapping[fx.Node, int]
+    sources: Sequence[Collection[fx.Node]]
+    producers: IntArray
+    consumers: IntArray
+
+    @classmethod
+    def of(cls, nodes: Sequence[fx.Node]) -> Inputs:
+        """Reads the inputs of nodes, which are given in order and with all that they use."""
+        position = {node: i for i, node in enumerate(nodes)}
+        sources = [*map(inputs_of, nodes)]
+        producers = [*map(position.__getitem__, chain.from_iterable(sources))]
+        consumers = np.repeat(np.arange(len(nodes)), [*map(len, sources)])
+        return cls(position, sources, frozen(np.array(producers, np.int64)), frozen(consumers))
+
+    def first(self) -> IntArray:
+        """(n,) the first node that each one uses: itself where it uses none."""
+        first = np.arange(len(self.sources))
+        first[self.consumers[::-1]] = self.producers[::-1]  # the last one written is the first use
+        return first
