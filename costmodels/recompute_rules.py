@@ -13,6 +13,7 @@ fusion aware"; "post" is He, "Min-cut optimal(*) recomputation"; "torch" is
 from __future__ import annotations
 
 import heapq
+from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -73,12 +74,13 @@ def _materialized_in_backward(graph: Graph, _banned: BoolArray) -> BoolArray:
     materialized = np.zeros(len(graph), np.bool_)
     outside = ~_forward_uses(graph)
     materialized[graph.producers[outside & ~graph.fusible_uses]] = True
-    views = graph.view[graph.consumers]
-    through = list(zip(graph.producers[views].tolist(), graph.consumers[views].tolist(), strict=True))
-    for base, view in sorted(through, key=lambda use: use[1], reverse=True):
-        if materialized[view]:
-            materialized[base] = True
-    return materialized
+    of_views = np.flatnonzero(graph.view[graph.consumers])
+    last_first = of_views[graph.consumers[of_views].argsort()[::-1]]
+    found: list[bool] = materialized.tolist()
+    for base, view in zip(graph.producers[last_first].tolist(), graph.consumers[last_first].tolist(), strict=True):
+        if found[view]:
+            found[base] = True
+    return np.array(found, np.bool_)
 
 
 def _used_far_apart(graph: Graph, _banned: BoolArray) -> BoolArray:
@@ -128,15 +130,15 @@ def _long_fusible_chain(graph: Graph, earlier: BoolArray) -> BoolArray:
     if int(in_forward.sum()) <= LONGEST_CHAIN:
         return np.zeros(len(graph), np.bool_)
     position = (np.cumsum(in_forward) - 1).tolist()
-    chained = _forward_uses(graph) & graph.fusible_uses
-    users: list[list[int]] = [[] for _ in range(len(graph))]
+    chained = _forward_uses(graph) & graph.fusible_uses & ~earlier[graph.consumers]
+    users: defaultdict[int, list[int]] = defaultdict(list)
     producers: list[int] = graph.producers[chained].tolist()
     consumers: list[int] = graph.consumers[chained].tolist()
     for u, v in zip(producers, consumers, strict=True):
         users[u].append(v)
     banned: list[bool] = earlier.tolist()
     visited = [False] * len(graph)
-    for start in np.flatnonzero(in_forward).tolist():
+    for start in sorted(users):
         chain = [start]
         while chain:
             current = heapq.heappop(chain)
@@ -146,7 +148,7 @@ def _long_fusible_chain(graph: Graph, earlier: BoolArray) -> BoolArray:
             if position[current] > position[start] + LONGEST_CHAIN and not chain:
                 banned[current] = True
                 break
-            for user in users[current]:
+            for user in users.get(current, ()):
                 if not banned[user]:
                     heapq.heappush(chain, user)
     return np.array(banned, np.bool_)
