@@ -64,10 +64,8 @@ def test_random_plans_without_code_generation(case: ModelCase, seed: int) -> Non
 @pytest.mark.parametrize(
     "case", [pytest.param(case, id=name, marks=() if name in QUICK else deep) for name, case in CASES.items()]
 )
-@settings(max_examples=1, suppress_health_check=list(HealthCheck))
-@given(seed=st.integers(0, 2**32 - 1))
-def test_random_plans_through_inductor(case: ModelCase, seed: int) -> None:
-    assert_equal_to_eager(case, seed, options={"fallback_random": True})  # eager's random numbers
+def test_random_plans_through_inductor(case: ModelCase) -> None:
+    assert_equal_to_eager(case, 1, options={"fallback_random": True})  # eager's random numbers
 
 
 def kept(step: Callable[..., Any], model: nn.Module, batch: tuple[Tensor, ...]) -> tuple[Any, dict[int, int]]:
