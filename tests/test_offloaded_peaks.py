@@ -24,7 +24,7 @@ from experiments.models.workloads import KERNEL_ZOO
 from remat import Graph, GraphBuilder, Plan, PlanFacts, cannot_offload, solve, timeline
 from remat.facts.columns import BoolArray
 from remat.predict.buffers import StepMemory
-from remat.predict.kernels.host_copies import HostCopies
+from remat.predict.kernels.host_copies import Copy, HostCopies
 from remat.predict.memory import Simulator
 from remat.predict.memory.order import Order
 from remat.predict.memory.storages import Storages
@@ -41,20 +41,20 @@ from remat.testing import graphs
 def host(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A host whose memory torch's allocator does not hand out."""
     memory: dict[int, ctypes.Array[ctypes.c_char]] = {}
-    on_device = offloading.another_buffer
+    on_device = offloading.place_for
 
-    def another_buffer(tensor: Tensor, device: torch.device) -> Tensor:
+    def place_for(tensor: Tensor, device: torch.device) -> Tensor:
         if tensor.data_ptr() in memory:
             return on_device(tensor, device)
         size = tensor.untyped_storage().nbytes()
         block = ctypes.create_string_buffer(size + 63)  # aligned as torch's own is
         skip = -ctypes.addressof(block) % 64
         flat = torch.frombuffer(block, dtype=torch.uint8, count=size, offset=skip).view(tensor.dtype)
-        copy = flat.as_strided(tensor.shape, tensor.stride()).copy_(tensor)
-        memory[copy.data_ptr()] = block
-        return copy
+        place = flat.as_strided(tensor.shape, torch.empty(tensor.shape, device="meta").stride())
+        memory[place.data_ptr()] = block
+        return place
 
-    monkeypatch.setattr(offloading, "another_buffer", another_buffer)
+    monkeypatch.setattr(offloading, "place_for", place_for)
     yield
     memory.clear()
 
@@ -64,20 +64,22 @@ def host(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     "name",
     [
         "pointwise chain",
-        "LayerNorm-GeLU MLP",  # copies back are moved far before what reads them
+        "LayerNorm-GeLU MLP",
         pytest.param("dropout MLP", marks=deep),
         pytest.param("MLP-Mixer", marks=deep),
         pytest.param("GPT, fused attention", marks=deep),
     ],
 )
+@pytest.mark.parametrize("copy_stream", [False, True])
 @pytest.mark.usefixtures("host")
-def test_a_step_allocates_what_is_predicted(name: str, model: remat.CostModel) -> None:
+def test_a_step_allocates_what_is_predicted(name: str, model: remat.CostModel, copy_stream: bool) -> None:
     torch.manual_seed(0)
     zoo = {**KERNEL_ZOO, **{case: lambda case=case: (CASES[case].build(), CASES[case].inputs()) for case in CASES}}
-    graph, plan, bytes_ = measured((*zoo[name](), None), model, kernels=False)
-    line = timeline(graph, plan)
+    graph, plan, bytes_ = measured((*zoo[name](), None), model, kernels=False, copy_stream=copy_stream)
+    line = timeline(graph, plan, copy_stream=copy_stream)
     assert plan.offloaded
-    assert line.peak_bytes == pytest.approx(bytes_, rel=0.001)
+    too_high = 0.07 if copy_stream and name.startswith("GPT") else 0.001  # a loop that writes over what it reads
+    assert 0.999 * bytes_ <= line.peak_bytes <= (1 + too_high) * bytes_
     assert line.saved_bytes == PlanFacts.of(graph, plan).saved_bytes
 
 
@@ -153,12 +155,64 @@ def test_a_copy_is_due_behind_the_last_reader_and_before_the_first() -> None:
     at = graph.index
     hosted = np.isin(graph.names, ["a", "b"])
     forward, backward = (np.array([at[name] for name in names]) for names in (("a", "b", "loss"), ("db", "da")))
-    out = HostCopies(graph, forward, hosted, backward=False)
-    assert [out.before(at[name]) for name in ("a", "b", "loss")] == [[], [], [at["a"]]]
-    assert out.left() == [at["b"]]
-    back = HostCopies(graph, backward, hosted, backward=True)
-    assert [back.before(at[name]) for name in ("db", "da")] == [[at["b"]], [at["a"]]]
+    out = HostCopies(graph, forward, hosted, backward=False, beside=False)
+    assert [out.before(at[name]) for name in ("a", "b", "loss")] == [[], [], [Copy("copied to the host", at["a"])]]
+    assert out.left() == [Copy("copied to the host", at["b"])]
+    back = HostCopies(graph, backward, hosted, backward=True, beside=False)
+    assert [back.before(at[name]) for name in ("db", "da")] == [[Copy("copied back", at[v])] for v in ("b", "a")]
     assert back.left() == []
+
+
+def test_beside_the_kernels_a_copy_ends_where_the_next_begins() -> None:
+    graph = three_calls()
+    at = graph.index
+    a, b = at["a"], at["b"]
+    hosted = np.isin(graph.names, ["a", "b"])
+    forward, backward = (np.array([at[name] for name in names]) for names in (("a", "b", "loss"), ("db", "da")))
+    out = HostCopies(graph, forward, hosted, backward=False, beside=True)
+    assert [out.before(v) for v in forward.tolist()] == [[], [], [Copy("copy to the host begins", a)]]
+    # The last readers of both, b and the loss, wait for two products: they are of one stage.
+    assert out.left() == [
+        Copy("copy to the host begins", b),
+        Copy("copy to the host ends", a),
+        Copy("copy to the host ends", b),
+    ]
+    back = HostCopies(graph, backward, hosted, backward=True, beside=True)
+    assert [back.before(v) for v in backward.tolist()] == [
+        [Copy("copy back begins", b), Copy("copy back ends", b), Copy("copy back begins", a, behind=b)],
+        [Copy("copy back ends", a)],
+    ]
+    assert back.left() == []
+
+
+def test_a_copy_to_the_host_ends_when_one_of_the_next_stage_has_begun() -> None:
+    g = GraphBuilder()
+    a = g.op("exp", g.input("x", bytes=100), name="a", bytes=100)
+    b = g.op("mm", a, name="b", bytes=100, compute_bound=True)
+    c = g.op("exp", b, name="c", bytes=100)
+    g.output(g.op("mm", c, name="y", bytes=100, compute_bound=True))
+    late = g.op("exp", a, name="late", bytes=100)  # it runs last in the order of the graph, and waits for nothing
+    g.gradient(g.op("mm", g.tangent("dy", bytes=100), a, b, c, late, name="dx", bytes=100, compute_bound=True))
+    graph = g.build()
+    at = graph.index
+    values = np.array([at[name] for name in ("a", "b", "c", "y", "late")])
+    out = HostCopies(graph, values, np.isin(graph.names, ["a", "b", "c", "late"]), backward=False, beside=True)
+    begins, ends = "copy to the host begins", "copy to the host ends"
+    assert [[(copy.step, graph.names[copy.value]) for copy in out.before(v)] for v in values.tolist()] == [
+        [],
+        [],
+        [],
+        [(begins, "b")],
+        [(begins, "c")],
+    ]
+    assert [(copy.step, graph.names[copy.value], copy.behind) for copy in out.left()] == [
+        (begins, "late", None),
+        (begins, "a", None),
+        (ends, "late", at["b"]),
+        (ends, "a", at["b"]),
+        (ends, "b", at["c"]),
+        (ends, "c", None),
+    ]
 
 
 def drawn_choice(graph: Graph, seed: int) -> tuple[BoolArray, BoolArray]:

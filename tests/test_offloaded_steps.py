@@ -35,13 +35,13 @@ QUICK = ("pointwise chain", "dropout", "symbolic batch", "batch normalization", 
 def copies(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Tensor]]:
     """What was copied to the host or back, which on a CPU are other buffers."""
     made: list[Tensor] = []
-    copy = offloading.another_buffer
+    place = offloading.place_for
 
-    def another_buffer(tensor: Tensor, device: torch.device) -> Tensor:
-        made.append(copy(tensor, device))
+    def place_for(tensor: Tensor, device: torch.device) -> Tensor:
+        made.append(place(tensor, device))
         return made[-1]
 
-    monkeypatch.setattr(offloading, "another_buffer", another_buffer)
+    monkeypatch.setattr(offloading, "place_for", place_for)
     yield made
     made.clear()
 
@@ -66,6 +66,68 @@ def test_random_plans_without_code_generation(case: ModelCase, seed: int) -> Non
 )
 def test_random_plans_through_inductor(case: ModelCase) -> None:
     assert_equal_to_eager(case, 1, options={"fallback_random": True})  # eager's random numbers
+
+
+@pytest.fixture(params=["at once", "at the last moment"])
+def beside(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Tensor]]:
+    """Copies beside the kernels, as soon and as late as they can be; what they are of."""
+    under_way: dict[int, tuple[Tensor, Tensor]] = {}
+    made: list[Tensor] = []
+
+    def begin(copy: Tensor, source: Tensor) -> None:
+        assert copy.untyped_storage().data_ptr() not in under_way
+        made.append(source)
+        if request.param == "at once":
+            copy.copy_(source)
+        elif copy.is_floating_point():
+            copy.fill_(torch.nan)  # whoever reads it too soon reads that
+        under_way[copy.untyped_storage().data_ptr()] = copy, source
+
+    def end(copy: Tensor, device: torch.device) -> None:
+        del device
+        copy, source = under_way.pop(copy.untyped_storage().data_ptr())
+        copy.copy_(source)  # by now, others may have written over it: that would be seen
+
+    monkeypatch.setattr(offloading, "begin", begin)
+    monkeypatch.setattr(offloading, "end", end)
+    yield made
+    assert not under_way
+    made.clear()
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=list(CASES))
+def test_copies_beside_the_kernels_without_code_generation(case: ModelCase, beside: list[Tensor]) -> None:
+    assert_equal_to_eager(case, 1, codegen=False, copy_stream=True)
+
+
+@pytest.mark.parametrize(
+    "case", [pytest.param(case, id=name, marks=() if name in QUICK else deep) for name, case in CASES.items()]
+)
+def test_copies_beside_the_kernels_through_inductor(case: ModelCase, beside: list[Tensor]) -> None:
+    assert_equal_to_eager(case, 1, options={"fallback_random": True}, copy_stream=True)
+
+
+@pytest.mark.parametrize("codegen", [False, True])
+def test_what_is_returned_as_it_was_saved_comes_back(codegen: bool) -> None:
+    class SavedIsGradient(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor) -> Tensor:
+            saved = x.sin()
+            ctx.save_for_backward(saved)
+            return saved.cos()
+
+        @staticmethod
+        def backward(ctx: Any, *gradients: Tensor) -> Any:
+            return ctx.saved_tensors[0]
+
+    torch.compiler.reset()
+    x = torch.randn(8, 4, requires_grad=True)
+    for copy_stream in (False, True):
+        step = remat.compile(SavedIsGradient.apply, cost_model=SaveOnHost(), codegen=codegen, copy_stream=copy_stream)
+        x.grad = None
+        step(x).sum().backward()
+        assert step.report().graphs[0].plan.offloaded
+        torch.testing.assert_close(x.grad, x.sin())
 
 
 def kept(step: Callable[..., Any], model: nn.Module, batch: tuple[Tensor, ...]) -> tuple[Any, dict[int, int]]:

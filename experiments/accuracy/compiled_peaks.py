@@ -79,7 +79,9 @@ def makers() -> Iterator[tuple[str, str, Callable[[], Made]]]:
         yield "case", name, lambda case=case: (case.build(), case.inputs(), case.dynamic)
 
 
-def measured(made: Made, cost_model: remat.CostModel, *, kernels: bool) -> tuple[remat.Graph, remat.Plan, int]:
+def measured(
+    made: Made, cost_model: remat.CostModel, *, kernels: bool, copy_stream: bool = False
+) -> tuple[remat.Graph, remat.Plan, int]:
     """Compiles a model under the plan that a cost model leads to, and traces its third step.
 
     Raises:
@@ -92,7 +94,7 @@ def measured(made: Made, cost_model: remat.CostModel, *, kernels: bool) -> tuple
     chosen = remat.choose(graphs[0], cost_model).plan
     assert chosen is not None  # choose() raises where there is none
     torch.compiler.reset()
-    step = remat.compile(model, plan=chosen, dynamic=dynamic)
+    step = remat.compile(model, plan=chosen, dynamic=dynamic, copy_stream=copy_stream)
 
     def differentiable(outputs: Any) -> list[Tensor]:
         return [leaf for leaf in tree_leaves(outputs) if isinstance(leaf, Tensor) and leaf.requires_grad]

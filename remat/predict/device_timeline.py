@@ -15,7 +15,9 @@ from remat.predict.time.known_devices import backend_of
 from remat.proof.arguments import checked_choice
 
 
-def timeline(graph: Graph, plan: Plan, *, holds_outputs: bool = True, device: str | None = None) -> Timeline:
+def timeline(
+    graph: Graph, plan: Plan, *, holds_outputs: bool = True, device: str | None = None, copy_stream: bool = False
+) -> Timeline:
     """Predicts live bytes over the steps of a compiled training step under a plan: its kernels, and calls of libraries.
 
     Args:
@@ -26,6 +28,7 @@ def timeline(graph: Graph, plan: Plan, *, holds_outputs: bool = True, device: st
         device: whose kernels they are: "cpu", or a GPU such as "a100" or "h100". None for the device on which the graph
             was captured; then one that was written by hand, without the calls of its operators, is simulated value by
             value (`remat.predict.memory`).
+        copy_stream: what is offloaded is copied in a stream of its own (see `remat.compile`).
 
     Raises:
         InvalidPlan: the plan names unknown values, is not legal, or was made for another graph.
@@ -50,4 +53,5 @@ def timeline(graph: Graph, plan: Plan, *, holds_outputs: bool = True, device: st
     if device is None and not records_calls(graph):
         return simulate(graph, plan, holds_outputs=holds_outputs)
     backend = None if device is None else backend_of(device)
-    return StepMemory(graph, backend, holds_outputs=holds_outputs).timeline(choice.saved, choice.offloaded)
+    memory = StepMemory(graph, backend, holds_outputs=holds_outputs, copy_stream=copy_stream)
+    return memory.timeline(choice.saved, choice.offloaded)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from math import prod
 
 from remat.predict.buffers.orders import chosen_order
 from remat.predict.buffers.planned import Planned, Unit
@@ -81,7 +82,10 @@ class AllocatedPass:
         self._handed = set(handed.values())
         donated = {buffer for v, buffer in handed.items() if v in facts.donated}
         written = {buffer for unit in self._order for buffer in unit.defines}
-        self._may_be_written_over = (donated | written) - set(self._inside) - set(self._inside.values())
+        fetched = {
+            loop.writes[0] for loop in scheduled.loops if loop.copy == "copy back ends"
+        }  # what it began with, too
+        self._may_be_written_over = (donated | written) - {*self._inside, *self._inside.values(), *fetched}
         self._run()
 
     def memory(self, buffer: Buffer) -> Buffer:
@@ -199,8 +203,12 @@ class AllocatedPass:
 
     def _call(self, group: LoopGroup, at: int) -> None:
         loop = group.nests[0].loop
-        if loop.mutates is not None or loop.copy == "to the host":
+        if loop.mutates is not None or "to the host" in loop.copy:
             return
+        if loop.copy == "copy back ends":  # what was allocated when it began is there still
+            ((arrived, _),) = loop.reads
+            self.end[arrived] = len(self.steps) - 1
+            self._gone.add(arrived)
         for buffer in loop.writes:
             memory = self.memory(buffer)
             op = loop.copy or self._op(buffer)
@@ -208,6 +216,8 @@ class AllocatedPass:
                 self._allocate(memory, at, None)
             else:
                 self.start.setdefault(memory, len(self.steps))
+                if loop.copy == "copy back begins":
+                    self.size[memory] = prod(buffer.shape[1:]) * buffer.itemsize
                 if op != _CONVOLUTION:
                     self._unaligned.add(memory)
 

@@ -42,15 +42,18 @@ class StepMemory:
         graph: the joint graph.
         backend: whose kernels they are, "cpu" or "triton"; None for that of the graph's device.
         holds_outputs: the caller keeps the outputs of the forward pass until the end of the backward.
+        copy_stream: what is offloaded is copied in a stream of its own (see `remat.compile`).
 
     Raises:
         InvalidGraph: a call recorded in the graph cannot be read.
         InvalidOption: no graph, or no such backend.
     """
 
-    def __init__(self, graph: Graph, backend: str | None = None, *, holds_outputs: bool = True) -> None:
+    def __init__(
+        self, graph: Graph, backend: str | None = None, *, holds_outputs: bool = True, copy_stream: bool = False
+    ) -> None:
         self.graph, self.holds_outputs = graph, holds_outputs
-        self._fuser = Fuser(graph, backend)
+        self._fuser = Fuser(graph, backend, copy_stream=copy_stream)
         visible = np.zeros(len(graph), np.bool_)
         visible[graph.base[graph.input | graph.output]] = True
         self._hidden: list[bool] = (~visible[graph.base]).tolist()
@@ -109,9 +112,10 @@ class StepMemory:
                 joined.hold(buffer, "output", joined.steps if self.holds_outputs else joined.forward_steps - 1)
         for found in (forward, backward):
             for loop in found.scheduled.loops:
-                if loop.copy:
-                    ((read, _),) = loop.reads
-                    joined.held["offloaded"].add(found.memory(loop.writes[0] if loop.copy == "back" else read))
+                if "to the host" in loop.copy:
+                    joined.held["offloaded"].update(found.memory(read) for read, _ in loop.reads)
+                elif loop.copy:
+                    joined.held["offloaded"].add(found.memory(loop.writes[0]))
         for returned in backward.scheduled.returned.values():
             buffer = backward.memory(returned)
             joined.hold(came_from.get(buffer, buffer), "gradient", joined.steps)

@@ -98,14 +98,15 @@ class Fuser:
     Attributes:
         graph: the joint graph.
         backend: whose kernels they are, "cpu" or "triton"; None for that of the graph's device.
+        copy_stream: what is offloaded is copied beside the kernels.
 
     Raises:
         InvalidGraph: a call recorded in the graph cannot be read.
         InvalidOption: no graph, or no such backend.
     """
 
-    def __init__(self, graph: Graph, backend: str | None = None) -> None:
-        self.graph = checked_graph(graph)
+    def __init__(self, graph: Graph, backend: str | None = None, *, copy_stream: bool = False) -> None:
+        self.graph, self.copy_stream = checked_graph(graph), copy_stream
         self.backend = backend_for(graph, backend)
         self._facts = Storages.of(graph)
         self._calls = calls_of(graph)
@@ -180,11 +181,11 @@ class Fuser:
         kept = done.returned & ~hosted
         uses = Uses(readers.tolist(), kept.tolist(), realized.tolist(), ordered.tolist(), convolves, done.uses)
         low = Lowering(Stores(self._calls, strides, self.backend), uses, self._rules)
-        handed, on_host = low.given(given, given_strides, hosted), dict[int, Buffer]()
-        copies = HostCopies(graph, values, hosted, backward=backward)
+        handed, moved = low.given(given, given_strides, hosted), dict[int, Buffer]()
+        copies = HostCopies(graph, values, hosted, backward=backward, beside=self.copy_stream)
         for v in done.values:
-            for u in copies.before(v):
-                on_host[u] = copied(low, u, copies.to)
+            for copy in copies.before(v):
+                copied(low, copy, moved)
             if v in done.copies:
                 low.seen[v] = low.seen[done.copies[v]]  # an earlier pass of the compiler removes the copy
             elif v in done.products:
@@ -195,11 +196,11 @@ class Fuser:
                 low.settle(v, product_and_bias(low, self._calls[v]))
             else:
                 low.run(v)
-        for u in copies.left():
-            on_host[u] = copied(low, u, copies.to)
+        for copy in copies.left():
+            copied(low, copy, moved)
         scheduler = _SCHEDULERS[self.backend.name](low.finish())
         found = {v: buffer for v, seen in low.seen.items() if returned[v] and (buffer := seen.box.buffer) is not None}
-        return ScheduledPass(scheduler, tuple(scheduler.groups()), handed, found if backward else found | on_host)
+        return ScheduledPass(scheduler, tuple(scheduler.groups()), handed, found if backward else found | moved)
 
     def _layouts(
         self, given: list[int], returned: BoolArray, turned: bool, hosted: BoolArray, backward: bool

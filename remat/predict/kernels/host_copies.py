@@ -1,17 +1,51 @@
 """Says where a pass copies what is offloaded: to the host behind its last reader, and back before the first.
 
 `remat.pytorch.run.offloading` adds the copies to the graphs of both passes by this, and they are predicted by it.
+
+Copies are made between the kernels, or beside them, in a stream of their own. Then a copy begins in one place and ends
+in another. Matrix products and the like cut a pass into stages: those of the forward pass by how many a value waits
+for, those of the backward pass by how many have run. What is copied to the host in one stage stays on the device until
+the first copy of the next has begun; what is read in one stage begins to come back when the first value of the one
+before has come. So copies have the time of a product, or more, and only the values of two stages are on their way. For
+those of the last stage of the forward pass the kernels wait.
 """
 
 from __future__ import annotations
 
-from typing import Literal
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Literal, TypeAlias
 
 import numpy as np
 
 from remat.facts.columns import BoolArray, IntArray
 from remat.facts.graph import Graph
 from remat.predict.memory.order import first_readers
+
+CopyStep: TypeAlias = Literal[
+    "copied to the host",
+    "copied back",
+    "copy to the host begins",
+    "copy to the host ends",
+    "copy back begins",
+    "copy back ends",
+]
+
+
+@dataclass(frozen=True)
+class Copy:
+    """A copy of an offloaded value; or, beside the kernels, its begin or its end.
+
+    Attributes:
+        step: which of these it is.
+        value: position of the value.
+        behind: position of another one, whose copy to the host has begun before, or whose copy back has ended; None for
+            none.
+    """
+
+    step: CopyStep
+    value: int
+    behind: int | None = None
 
 
 class HostCopies:
@@ -22,35 +56,86 @@ class HostCopies:
         values: what the pass computes, in order.
         hosted: (n,) what is offloaded.
         backward: it is the pass that copies back.
-
-    Attributes:
-        to: where it copies to.
+        beside: copies are made beside the kernels.
     """
 
-    def __init__(self, graph: Graph, values: IntArray, hosted: BoolArray, *, backward: bool) -> None:
-        self.to: Literal["to the host", "back"] = "back" if backward else "to the host"
+    def __init__(self, graph: Graph, values: IntArray, hosted: BoolArray, *, backward: bool, beside: bool) -> None:
         place = np.full(len(graph), -1)
         place[values] = np.arange(len(values))
         # The elements of a tuple follow it at once, wherever they were in the graph.
         self._place: list[int] = np.where(graph.tuple_element, -1, place).tolist()
-        due = first_readers(graph, place, len(graph) + 1) if backward else _last_readers(graph, place) + 1
+        due = _first_readers(graph, place, len(values)) if backward else _last_readers(graph, place) + 1
         found = np.flatnonzero(hosted & (due <= len(values)))
-        order = np.lexsort((found, due[found]))[::-1]
-        self._waiting: list[tuple[int, int]] = list(zip(due[found][order].tolist(), found[order].tolist(), strict=True))
+        found = found[np.argsort(due[found], kind="stable")].tolist()
+        if not beside:
+            step: CopyStep = "copied back" if backward else "copied to the host"
+            copies = [(int(due[v]), Copy(step, v)) for v in found]
+        elif backward:
+            products = np.append(0, graph.compute_bound[values].cumsum())
+            copies = _begun_before(_staged(found, due, products[due[found]]))
+        else:
+            copies = _ended_later(_staged(found, due, _products_behind(graph, values)[due[found] - 1]), len(values))
+        self._waiting = copies[::-1]
 
-    def before(self, v: int) -> list[int]:
-        """Takes off the values that are copied before the pass computes v."""
+    def before(self, v: int) -> list[Copy]:
+        """Takes off the copies that are made before the pass computes v."""
         return self._taken(self._place[v])
 
-    def left(self) -> list[int]:
-        """Takes off the values that are copied when the pass has computed all."""
+    def left(self) -> list[Copy]:
+        """Takes off the copies that are made when the pass has computed all."""
         return self._taken(len(self._place))
 
-    def _taken(self, place: int) -> list[int]:
-        taken = list[int]()
+    def _taken(self, place: int) -> list[Copy]:
+        taken = list[Copy]()
         while self._waiting and self._waiting[-1][0] <= place:
             taken.append(self._waiting.pop()[1])
         return taken
+
+
+_Stage: TypeAlias = list[tuple[int, int]]
+"""The values that are due in one stage, in order, each behind its place."""
+
+
+def _staged(found: list[int], due: IntArray, stage: IntArray) -> list[_Stage]:
+    stages: dict[int, _Stage] = {}
+    for v, number in zip(found, stage.tolist(), strict=True):
+        stages.setdefault(number, []).append((int(due[v]), v))
+    return [stages[number] for number in sorted(stages)]
+
+
+def _products_behind(graph: Graph, values: IntArray) -> IntArray:
+    """(k,) how many matrix products and the like the values of a pass wait for, one behind the other."""
+    behind = [0] * len(graph)
+    positions: list[int] = values.tolist()
+    for v in positions:
+        behind[v] = max([0, *(behind[u] for u in graph.operands[v])]) + int(graph.compute_bound[v])
+    return np.array(behind, np.int64)[values]
+
+
+def _ended_later(stages: list[_Stage], end: int) -> list[tuple[int, Copy]]:
+    """Copies to the host that end when one of the next stage has begun; the last ones, where the pass does."""
+    copies = [(place, Copy("copy to the host begins", v)) for stage in stages for place, v in stage]
+    for stage, following in pairwise(stages):
+        first, other = following[0]
+        copies += [(max(place, first), Copy("copy to the host ends", v, behind=other)) for place, v in stage]
+    copies += [(end, Copy("copy to the host ends", v)) for stage in stages[-1:] for _, v in stage]
+    return sorted(copies, key=lambda copy: copy[0])
+
+
+def _begun_before(stages: list[_Stage]) -> list[tuple[int, Copy]]:
+    """Copies back that begin when the first one of the stage before has come; the first ones, with the pass."""
+    copies = [(0, Copy("copy back begins", v)) for stage in stages[:1] for _, v in stage]
+    copies += [(place, Copy("copy back ends", v)) for stage in stages for place, v in stage]
+    for stage, following in pairwise(stages):
+        first, other = stage[0]
+        copies += [(first, Copy("copy back begins", v, behind=other)) for _, v in following]
+    return sorted(copies, key=lambda copy: copy[0])
+
+
+def _first_readers(graph: Graph, place: IntArray, end: int) -> IntArray:
+    """(n,) the place of the first operator of the pass that reads a value; its end, for what it returns as it came."""
+    first = first_readers(graph, place, end + 1)
+    return np.where(graph.gradient, np.minimum(first, end), first)
 
 
 def _last_readers(graph: Graph, place: IntArray) -> IntArray:

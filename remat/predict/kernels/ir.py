@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from math import prod
 from typing import Literal
 
+from remat.predict.kernels.host_copies import CopyStep
 from remat.predict.kernels.index import Access, Shape, contiguous_strides, identity
 
 
@@ -142,7 +143,7 @@ class Loop:
         reduction: how it reduces, such as "sum".
         across: it reduces dimensions that are not the innermost in memory.
         unsplit: how much the reduction keeps and reduces of which it is the first of two parts.
-        copy: a call that copies an offloaded value to the host, or back.
+        copy: a call that copies an offloaded value to the host, or back, or which of these begins or ends; "" for none.
     """
 
     values: frozenset[int]
@@ -160,4 +161,4 @@ class Loop:
     reduction: str = ""
     across: bool = False
     unsplit: tuple[int, int] | None = None
-    copy: Literal["", "to the host", "back"] = ""
+    copy: CopyStep | Literal[""] = ""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal, cast
+from typing import Any, cast
 
+from remat.predict.kernels.host_copies import Copy
 from remat.predict.kernels.index import Shape, contiguous_strides
 from remat.predict.kernels.ir import Buffer, Loop, Reads, Seen
 from remat.predict.kernels.lowering import Lowering, Rule
@@ -50,23 +51,33 @@ def called(low: Lowering, call: Call, arguments: Sequence[Seen]) -> Seen | None:
     return _result(low, call, loop)
 
 
-def copied(low: Lowering, v: int, to: Literal["to the host", "back"]) -> Buffer:
-    """Makes a call that copies a value to the host, or back, where its readers in this pass read it from then on.
+def copied(low: Lowering, copy: Copy, found: dict[int, Buffer]) -> None:
+    """Makes a call that copies a value to the host, or back; or that begins this, or ends it.
 
-    To the compiler, what is on the host has no elements.
+    To the compiler, what is on the host has no elements, nor has what is on its way back.
+
+    Args:
+        low: of one pass.
+        copy: what is copied. When it is back, others read it from then on.
+        found: what the last such call of each value wrote, by value.
     """
-    seen = low.seen[v]
-    call = low.stores.calls[v]
-    shape = call.shape if to == "back" else (0, *call.shape)
-    copy = Buffer(v, shape, call.itemsize, low.stores.strides[v] if to == "back" else None, output=to == "to the host")
-    reads: Reads = {(low.stores.for_call(seen), ((), 0)): 1}
-    views = (_as_seen(seen),)
-    low.stores.loops.append(
-        Loop(frozenset({v}), reads, [copy], generated=False, several=True, arguments=views, copy=to)
-    )
-    if to == "back":
-        low.seen[v] = Seen.of_buffer(copy)
-    return copy
+    v, seen = copy.value, low.seen[copy.value]
+    call, comes = low.stores.calls[v], copy.step in ("copied back", "copy back ends")
+    written = Buffer(v, call.shape, call.itemsize, low.stores.strides[v])
+    if not comes:
+        is_last = copy.step in ("copied to the host", "copy to the host ends")
+        written = Buffer(v, (0, *call.shape), call.itemsize, output=is_last)
+    reads = [low.stores.for_call(seen)] if copy.step != "copy back ends" else []
+    if copy.step.endswith("ends"):
+        reads.append(found[v])
+    if copy.behind is not None:
+        u = copy.behind
+        reads.append(low.stores.for_call(low.seen[u]) if copy.step == "copy back begins" else found[u])
+    accesses: Reads = {(buffer, ((), 0)): 1 for buffer in reads}
+    low.stores.loops.append(Loop(frozenset({v}), accesses, [written], generated=False, several=True, copy=copy.step))
+    found[v] = written
+    if comes:
+        low.seen[v] = Seen.of_buffer(written)
 
 
 def _as_seen(seen: Seen) -> Buffer:

@@ -100,7 +100,7 @@ def timeline_of(
         lives: from when to when each storage is alive.
         values: the value that names each step.
         forward_steps: how many of them are of the forward pass; they come first.
-        copies: the steps that copy a value to the host or back, each with where to.
+        copies: the steps that copy a value to the host or back, each with how they are called.
     """
     steps = len(values)
     during = _during(lives, steps)
@@ -113,7 +113,7 @@ def timeline_of(
     largest = alive[np.lexsort((lives.start[alive], -lives.size[alive]))].tolist()
     return Timeline(
         names=tuple(graph.names[v] for v in values),
-        ops=tuple(f"copied {copies[i]}" if i in copies else graph.ops[v] for i, v in enumerate(values)),
+        ops=tuple(copies.get(i, graph.ops[v]) for i, v in enumerate(values)),
         backward=frozen(np.arange(steps) >= forward_steps),
         during_bytes=frozen(during),
         after_bytes=frozen(after),

@@ -71,7 +71,7 @@ class Timeline:
 
     Attributes:
         names, ops: the value that each step computes, and its operator; or the value that a compiled step copies, and
-            "copied to the host" or "copied back".
+            "copied to the host" or "copied back"; with a stream of copies, which of these "begins" or "ends".
         backward: (T,) the step belongs to the backward pass.
         during_bytes: (T,) alive while the step runs, what it reads and what it writes included.
         after_bytes: (T,) alive once it has run and what nobody needs any longer is freed.

@@ -77,6 +77,7 @@ class Scheduled:
         *,
         device: str | torch.device | None = None,
         strides: Mapping[str, tuple[int, ...]] | None = None,
+        copy_stream: bool = False,
     ) -> None:
         """Makes the joint graph again.
 
@@ -86,6 +87,7 @@ class Scheduled:
                 there: "a100", "a100-40gb", "h100", "h200". None for the one that the graph was captured for.
             strides: of inputs and tangents, by name, where they are known: a part of a graph takes those of
                 the whole (`Scheduled.strides`). What is not named is contiguous.
+            copy_stream: what is offloaded is copied in a stream of its own (see `remat.compile`).
 
         Raises:
             CannotRebuild: the graph has an operator that is not installed here, a higher-order one, or an
@@ -95,7 +97,7 @@ class Scheduled:
             NotInstalled: the device is a GPU, and neither a driver nor Triton is there.
             UnsupportedTorch: the installed torch lacks what counting relies on, or Triton does not fit it.
         """
-        self.graph = checked_graph(graph)
+        self.graph, self.copy_stream = checked_graph(graph), copy_stream
         self._device, self._for_device = device_of(captured_for(graph.meta) if device is None else device)
         with self._for_device():
             self._joint = JointGraph.of(graph, self._device, _fitting(graph, strides or {}))
@@ -166,7 +168,7 @@ class Scheduled:
             num_fwd_outputs=self._joint.num_fwd_outputs,
             static_lifetime_input_indices=list(self._joint.parameters),
         )
-        add_copies(self.graph, plan, forward, backward, self._joint.num_fwd_outputs)
+        add_copies(self.graph, plan, forward, backward, self._joint.num_fwd_outputs, beside=self.copy_stream)
         visible = [i for i, node in enumerate(outputs_of(forward)) if node is not None]
         forward.graph.output_node().meta["user_visible_output_idxs"] = visible[: self._joint.num_fwd_outputs]
         backward.graph.output_node().meta["user_visible_output_idxs"] = []

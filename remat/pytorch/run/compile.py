@@ -46,6 +46,7 @@ def compile(
     plan: Plans | None = None,
     recompute_parameter_copies: bool = False,
     on_error: OnError | None = None,
+    copy_stream: bool = False,
     codegen: bool = True,
     **torch_compile_kwargs: Any,
 ) -> Step | Callable[[Callable[..., Any]], Step]:
@@ -69,6 +70,9 @@ def compile(
             `remat.recompute_parameter_copies`).
         on_error: "raise" (the default), or "fallback" to PyTorch's own partitioner with a warning, if there is
             no plan that passes the checks.
+        copy_stream: if True, what a plan offloads is copied in a stream of its own, beside the kernels: it stays on the
+            device a little longer, and comes back a little earlier. No GPU has run that yet. If False, kernels wait for
+            each copy.
         codegen: if False, the two graphs run operator by operator and draw eager's random numbers:
             what is wrong then is not Inductor's kernels.
         torch_compile_kwargs: passed on to `torch.compile`; `backend` is ours.
@@ -100,6 +104,7 @@ def compile(
         plan=plan,
         recompute_parameter_copies=recompute_parameter_copies,
         on_error="raise" if on_error is None else on_error,
+        copy_stream=copy_stream,
     )
     if partitioner.plans and not any(has_symbols(one.graph) for one in partitioner.plans):
         torch_compile_kwargs.setdefault("dynamic", False)

@@ -15,16 +15,23 @@ from typing import Any
 
 import numpy as np
 from torch import fx
+from torch.fx.node import map_arg
 
 from remat.answer.plan import Plan
 from remat.facts.columns import BoolArray
 from remat.facts.graph import Graph
-from remat.predict.kernels.host_copies import HostCopies
-from remat.pytorch.seam.offloading import TO_DEVICE, TO_HOST
+from remat.predict.kernels.host_copies import Copy, HostCopies
+from remat.pytorch.seam.offloading import FETCH, FETCHED, SEND, SENT, TO_DEVICE, TO_HOST
 
 
 def add_copies(
-    graph: Graph, plan: Plan, forward: fx.GraphModule, backward: fx.GraphModule, num_fwd_outputs: int
+    graph: Graph,
+    plan: Plan,
+    forward: fx.GraphModule,
+    backward: fx.GraphModule,
+    num_fwd_outputs: int,
+    *,
+    beside: bool = False,
 ) -> None:
     """Has the forward pass hand over handles of what is offloaded, and the backward pass copy back what it is handed.
 
@@ -35,6 +42,7 @@ def add_copies(
         plan: a legal plan for it.
         forward, backward: the graphs of the passes, which are changed.
         num_fwd_outputs: how many outputs of the forward graph are the model's; the others are handed over.
+        beside: copies are made beside the kernels.
     """
     outputs: Any = forward.graph.output_node().args[0]
     handed = {node.name: node for node in outputs[num_fwd_outputs:] if isinstance(node, fx.Node)}
@@ -42,43 +50,65 @@ def add_copies(
     if not offloaded:
         return
     hosted = np.isin(graph.names, [*offloaded])
-    handles: dict[str, fx.Node] = {}
-    for name, place in _places(graph, forward, hosted, backward=False):
+    handles: dict[int, fx.Node] = {}
+    for copy, place in _places(graph, forward, hosted, backward=False, beside=beside):
+        v, value = copy.value, offloaded[graph.names[copy.value]]
+        others = [] if copy.behind is None else [handles[copy.behind]]
         with forward.graph.inserting_before(place):
-            handles[name] = _call(forward, TO_HOST, offloaded[name])
-    new = [handles.get(getattr(node, "name", ""), node) for node in outputs[num_fwd_outputs:]]
+            if copy.step == "copy to the host ends":
+                handles[v] = _call(forward, SENT, handles[v], value, others)
+            else:
+                handles[v] = _call(forward, SEND if beside else TO_HOST, value)
+    moved = {offloaded[graph.names[v]]: handle for v, handle in handles.items()}
+    new = [moved.get(node, node) for node in outputs[num_fwd_outputs:]]
     forward.graph.output_node().args = ((*outputs[:num_fwd_outputs], *new),)
     inputs = {node.name: node for node in backward.graph.find_nodes(op="placeholder")}
-    for name, place in _places(graph, backward, hosted, backward=True):
-        handle, readers = inputs[name], list(inputs[name].users)
-        device = handle.meta["val"].device
-        handle.meta = {"val": handles[name].meta["val"]}
+    values: dict[int, fx.Node] = {}
+    readers: dict[int, list[fx.Node]] = {}
+    for copy, place in _places(graph, backward, hosted, backward=True, beside=beside):
+        v, handle = copy.value, inputs[graph.names[copy.value]]
+        others = [] if copy.behind is None else [values[copy.behind]]
         with backward.graph.inserting_before(place):
-            value = _call(backward, TO_DEVICE, handle, device)
-        for reader in readers:
-            reader.replace_input_with(handle, value)
+            if copy.step == "copy back ends":
+                value = _call(backward, FETCHED, values[v])
+            else:
+                device, readers[v] = handle.meta["val"].device, list(handle.users)
+                handle.meta = {"val": handles[v].meta["val"]}
+                value = (
+                    _call(backward, FETCH, handle, device, others)
+                    if beside
+                    else _call(backward, TO_DEVICE, handle, device)
+                )
+        values[v] = value
+        if copy.step != "copy back begins":
+            for reader in readers[v]:
+                reader.replace_input_with(handle, value)
     for module in (forward, backward):
         module.recompile()
 
 
 def _places(
-    graph: Graph, module: fx.GraphModule, hosted: BoolArray, *, backward: bool
-) -> Iterator[tuple[str, fx.Node]]:
-    """Yields the values that a pass copies, in order, each with the node before which it does."""
+    graph: Graph, module: fx.GraphModule, hosted: BoolArray, *, backward: bool, beside: bool
+) -> Iterator[tuple[Copy, fx.Node]]:
+    """Yields the copies of a pass, in order, each with the node before which it is made."""
     nodes = {
         graph.index[node.name]: node
         for node in module.graph.nodes
         if node.op == "call_function" and node.name in graph.index
     }
-    copies = HostCopies(graph, np.array([*nodes]), hosted, backward=backward)
+    copies = HostCopies(graph, np.array([*nodes], np.int64), hosted, backward=backward, beside=beside)
     for v, node in nodes.items():
-        for u in copies.before(v):
-            yield graph.names[u], node
-    for u in copies.left():
-        yield graph.names[u], module.graph.output_node()
+        for copy in copies.before(v):
+            yield copy, node
+    for copy in copies.left():
+        yield copy, module.graph.output_node()
 
 
 def _call(module: fx.GraphModule, operator: Any, *args: Any) -> fx.Node:
     node = module.graph.call_function(operator, args)
-    node.meta["val"] = operator(*(arg.meta["val"] if isinstance(arg, fx.Node) else arg for arg in args))
+    node.meta["val"] = operator(*map_arg(args, _value))
     return node
+
+
+def _value(node: fx.Node) -> Any:
+    return node.meta["val"]

@@ -69,6 +69,7 @@ class Partitioner(CustomPartitionerFn):
         on_error: what to do when there is no plan that passes the checks: "raise", or "fallback" to
             PyTorch's own partitioner, with a warning.
         follows_torch: PyTorch's own memory budget, where there is one, takes the place of the cost model.
+        copy_stream: what is offloaded is copied in a stream of its own (see `remat.compile`).
         log: what was planned, for the report.
     """
 
@@ -78,6 +79,7 @@ class Partitioner(CustomPartitionerFn):
     recompute_parameter_copies: bool = False
     on_error: OnError = "raise"
     follows_torch: bool = False
+    copy_stream: bool = False
     log: Log = field(default_factory=Log, compare=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -92,6 +94,7 @@ class Partitioner(CustomPartitionerFn):
         plan: Plans | None = None,
         recompute_parameter_copies: bool = False,
         on_error: OnError = "raise",
+        copy_stream: bool = False,
     ) -> Partitioner:
         """Makes a partitioner from names or instances."""
         plans = () if plan is None else plans_of(plan)
@@ -104,6 +107,7 @@ class Partitioner(CustomPartitionerFn):
             recompute_parameter_copies,
             on_error,
             follows_torch=cost_model is None,
+            copy_stream=copy_stream,
         )
 
     def __call__(
@@ -133,7 +137,8 @@ class Partitioner(CustomPartitionerFn):
                 order.settled(graph, plan)
                 if isinstance(mine, Exception) or plan is not mine.plan:
                     mine = Chosen(plan, "another rank")
-                planned.append(Planned(graph, mine, self._told(order), time.perf_counter() - start))
+                took = time.perf_counter() - start
+                planned.append(Planned(graph, mine, self._told(order), took, copy_stream=self.copy_stream))
                 self.log.add(planned[-1])
             except RematError as error:
                 if self.on_error == "raise":
@@ -148,7 +153,7 @@ class Partitioner(CustomPartitionerFn):
         for graph in graphs:  # none, where torch found nothing to save
             check_nothing_runs_twice(graph, forward, backward)
         for mine in planned:
-            add_copies(mine.graph, mine.plan, forward, backward, kwargs["num_fwd_outputs"])
+            add_copies(mine.graph, mine.plan, forward, backward, kwargs["num_fwd_outputs"], beside=self.copy_stream)
         keep(planned, backward if joint_inputs else None)
         return forward, backward
 
@@ -209,9 +214,8 @@ class Partitioner(CustomPartitionerFn):
         plans = [(plan.digest, plan.graph) for plan in self.plans]
         defaults = (DEFAULT_SOLVER, DEFAULT_BUDGET_SOLVER, QUICK_BUDGET_SOLVER)
         solvers = [self.solver] if self.solver else [find_solver(name) for name in defaults]
-        return key_of(
-            self.cost_model, solvers, plans, self.recompute_parameter_copies, self.on_error, self.follows_torch
-        )
+        settings = self.recompute_parameter_copies, self.on_error, self.follows_torch, self.copy_stream
+        return key_of(self.cost_model, solvers, plans, *settings)
 
 
 def checked_on_error(on_error: Any) -> OnError:

@@ -25,6 +25,7 @@ class Planned:
         cost_model: under which cost model.
         seconds: that reading the graph, choosing and checking took, in this run or an earlier one.
         from_cache: planned in an earlier run, and found with the compiled graph in torch's cache on disk.
+        copy_stream: what is offloaded is copied in a stream of its own.
     """
 
     graph: Graph
@@ -32,6 +33,7 @@ class Planned:
     cost_model: str
     seconds: float
     from_cache: bool = False
+    copy_stream: bool = False
 
     @property
     def plan(self) -> Plan:
@@ -48,7 +50,10 @@ class Planned:
         """The columns of `Report.as_frame` about this graph."""
         default = default_plan(self.graph)
         plans = {"": self.plan, "default_": default}
-        peaks = {f"{who}peak_bytes": plan and timeline(self.graph, plan).peak_bytes for who, plan in plans.items()}
+        peaks = {
+            f"{who}peak_bytes": plan and timeline(self.graph, plan, copy_stream=self.copy_stream).peak_bytes
+            for who, plan in plans.items()
+        }
         return {
             "values": len(self.graph),
             "saved_bytes": self.facts.saved_bytes,

@@ -6,15 +6,24 @@ it takes one that needs little memory, and counts the host's memory for the devi
 host's tensor would take as much as it frees, and could run long before its value is read; a copy to the host could wait
 until the end of the pass. A handle takes nothing.
 
-On a CPU the host is another buffer. On a GPU it is pinned memory, and copies are made in the stream of the kernels.
+On a CPU the host is another buffer. On a GPU it is pinned memory.
+
+A copy is made between the kernels (`TO_HOST`, `TO_DEVICE`), or beside them, in a stream of copies: `SEND` and `FETCH`
+begin it, once the kernels before them have run, and the kernels behind `SENT` and `FETCHED` wait for its end. Of a copy
+to the host, `SENT` takes the value, too, so that nobody writes over it before. Of a copy back, `FETCH` returns a handle
+on the device, with its memory, so that nobody reads it before. All of them take what they must run behind as arguments:
+to the compiler they are calls without effects.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
+
+HOST = torch.device("cpu")
 
 
 def handle_of(copy: Tensor) -> Tensor:
@@ -22,18 +31,8 @@ def handle_of(copy: Tensor) -> Tensor:
     return copy.unsqueeze(0)[:0]
 
 
-def another_buffer(tensor: Tensor, device: torch.device) -> Tensor:
-    """Copies a tensor to a device, or from one to pinned memory of the host; in rows."""
-    pinned = tensor.is_cuda and device.type == "cpu"
-    copy = torch.empty(tensor.shape, dtype=tensor.dtype, device=device, pin_memory=pinned)
-    return copy.copy_(tensor, non_blocking=True)
-
-
-def _to_host(x: Tensor) -> Tensor:
-    return handle_of(another_buffer(x, torch.device("cpu")))  # looked up when it runs
-
-
-def _to_device(handle: Tensor, device: torch.device) -> Tensor:
+def behind(handle: Tensor) -> Tensor:
+    """Returns the tensor behind a handle."""
     shape = handle.shape[1:]
     if handle.untyped_storage().nbytes() < shape.numel() * handle.itemsize:
         raise RuntimeError(
@@ -41,28 +40,123 @@ def _to_device(handle: Tensor, device: torch.device) -> Tensor:
             "back another tensor; take the hook off, or offload nothing"
         )
     in_rows = torch.empty(shape, dtype=handle.dtype, device="meta").stride()
-    return another_buffer(handle.as_strided(shape, in_rows), device)
+    return handle.as_strided(shape, in_rows)
 
 
-def _fake_to_host(x: Tensor) -> Tensor:
-    return handle_of(torch.empty(x.shape, dtype=x.dtype, device="cpu"))
+def place_for(tensor: Tensor, device: torch.device) -> Tensor:
+    """Allocates what a tensor is copied to, in rows: on a device, or in pinned memory of the host of one."""
+    pinned = tensor.is_cuda and device.type == "cpu"
+    return torch.empty(tensor.shape, dtype=tensor.dtype, device=device, pin_memory=pinned)
 
 
-def _fake_to_device(handle: Tensor, device: torch.device) -> Tensor:
-    return torch.empty(handle.shape[1:], dtype=handle.dtype, device=device)
+_streams: dict[torch.device, torch.cuda.Stream] = {}
+_ends: dict[int, Any] = {}
+"""When the copy to an address is there."""
 
 
-_library: Any = torch.library
-_any_layout: Any = {"mutates_args": (), "tags": (torch.Tag.flexible_layout,)}
-_library.custom_op("remat::to_host", _to_host, schema="(Tensor x) -> Tensor", **_any_layout).register_fake(
-    _fake_to_host
-)
-_library.custom_op(
-    "remat::to_device", _to_device, schema="(Tensor handle, Device device) -> Tensor", **_any_layout
-).register_fake(_fake_to_device)
+def begin(copy: Tensor, source: Tensor) -> None:
+    """Copies beside the kernels, as soon as those have run that were launched before; on a CPU, at once."""
+    device = copy.device if copy.is_cuda else source.device
+    if not (copy.is_cuda or source.is_cuda):
+        copy.copy_(source)
+        return
+    stream = _streams.setdefault(device, torch.cuda.Stream(device))
+    stream.wait_stream(torch.cuda.current_stream(device))
+    with torch.cuda.stream(stream):
+        copy.copy_(source, non_blocking=True)
+        _ends[copy.untyped_storage().data_ptr()] = stream.record_event()
 
-TO_HOST: Any = torch.ops.remat.to_host.default
+
+def end(copy: Tensor, device: torch.device) -> None:
+    """Has the kernels that a device is given from now on wait for a copy that was begun."""
+    event = _ends.pop(copy.untyped_storage().data_ptr(), None)
+    if event is not None:
+        torch.cuda.current_stream(device).wait_event(event)
+
+
+def _to_host(x: Tensor) -> Tensor:
+    return handle_of(place_for(x, HOST).copy_(x, non_blocking=True))
+
+
+def _to_device(handle: Tensor, device: torch.device) -> Tensor:
+    copy = behind(handle)
+    return place_for(copy, device).copy_(copy, non_blocking=True)
+
+
+def _send(x: Tensor) -> Tensor:
+    copy = place_for(x, HOST)
+    begin(copy, x)
+    return handle_of(copy)
+
+
+def _sent(handle: Tensor, x: Tensor, after: Sequence[Tensor]) -> Tensor:
+    del after
+    end(behind(handle), x.device)
+    return handle[:]
+
+
+def _fetch(handle: Tensor, device: torch.device, after: Sequence[Tensor]) -> Tensor:
+    del after
+    source = behind(handle)
+    copy = place_for(source, device)
+    begin(copy, source)
+    return handle_of(copy)
+
+
+def _fetched(handle: Tensor) -> Tensor:
+    copy = behind(handle)
+    end(copy, copy.device)
+    return copy
+
+
+def _fake_handle(x: Tensor, *_: object) -> Tensor:
+    return handle_of(torch.empty(x.shape, dtype=x.dtype, device=HOST))
+
+
+def _fake_sent(handle: Tensor, *_: object) -> Tensor:
+    return torch.empty_like(handle)
+
+
+def _fake_value(handle: Tensor, device: torch.device | None = None) -> Tensor:
+    return torch.empty(handle.shape[1:], dtype=handle.dtype, device=handle.device if device is None else device)
+
+
+def _fake_on_its_way(handle: Tensor, device: torch.device, after: Sequence[Tensor]) -> Tensor:
+    del after
+    return handle_of(torch.empty(handle.shape[1:], dtype=handle.dtype, device=device))
+
+
+_library: Any = torch.library.Library("remat", "FRAGMENT")
+
+
+def _operator(schema: str, runs: Callable[..., Tensor], fake: Callable[..., Tensor]) -> Any:
+    """Defines an operator that takes tensors in any layout."""
+    name = schema.partition("(")[0]
+    library: Any = torch.library
+    _library.define(schema, tags=(torch.Tag.flexible_layout,))
+    _library.impl(name, runs, "CompositeExplicitAutograd")
+    library.register_fake(f"remat::{name}", fake, lib=_library)
+    return getattr(torch.ops.remat, name).default
+
+
+TO_HOST = _operator("to_host(Tensor x) -> Tensor", _to_host, _fake_handle)
 """Copies a tensor to the host, and returns the handle of the copy."""
 
-TO_DEVICE: Any = torch.ops.remat.to_device.default
+TO_DEVICE = _operator("to_device(Tensor handle, Device device) -> Tensor", _to_device, _fake_value)
 """Copies back to a device what is behind a handle."""
+
+SEND = _operator("send(Tensor x) -> Tensor", _send, _fake_handle)
+"""Begins to copy a tensor to the host."""
+
+SENT = _operator(
+    "sent(Tensor(a) handle, Tensor x, Tensor[] after) -> Tensor(a)",
+    _sent,
+    _fake_sent,
+)
+"""Ends it, behind other calls; returns the handle of the copy."""
+
+FETCH = _operator("fetch(Tensor handle, Device device, Tensor[] after) -> Tensor", _fetch, _fake_on_its_way)
+"""Begins to copy back what is behind a handle, behind other calls; returns a handle on the device."""
+
+FETCHED = _operator("fetched(Tensor(a) handle) -> Tensor(a)", _fetched, _fake_value)
+"""Ends it, and returns the tensor."""
