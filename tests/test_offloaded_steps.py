@@ -107,6 +107,20 @@ def test_copies_beside_the_kernels_through_inductor(case: ModelCase, beside: lis
     assert_equal_to_eager(case, 1, options={"fallback_random": True}, copy_stream=True)
 
 
+def test_nothing_writes_over_what_is_still_to_be_copied(beside: list[Tensor]) -> None:
+    """In a chain of layers of one width, memory is taken again as soon as nobody reads it."""
+    torch.compiler.reset()
+    torch.manual_seed(0)
+    model = nn.Sequential(*(nn.Sequential(nn.Linear(32, 32), nn.Tanh()) for _ in range(6)))
+    x = torch.randn(64, 32)
+    model(x).sum().backward()
+    expected = [parameter.grad for parameter in model.parameters()]
+    model.zero_grad()
+    remat.compile(model, cost_model=SaveOnHost(), copy_stream=True)(x).sum().backward()
+    torch.testing.assert_close([parameter.grad for parameter in model.parameters()], expected)
+    assert len(beside) >= 10
+
+
 @pytest.mark.parametrize("codegen", [False, True])
 def test_what_is_returned_as_it_was_saved_comes_back(codegen: bool) -> None:
     class SavedIsGradient(torch.autograd.Function):
