@@ -264,7 +264,8 @@ def test_the_search_says_what_it_takes() -> None:
         frontier(graph, cost_model="byte-traffic", offload=True)
 
 
-def test_a_budget_with_a_host_runs() -> None:
+@pytest.mark.parametrize("copy_stream", [False, True])
+def test_a_budget_with_a_host_runs(copy_stream: bool) -> None:
     """Choosing, compiling and the report, as a user would: gradients are those of eager mode."""
     torch.manual_seed(0)
     model = torch.nn.Sequential(*(torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.GELU()) for _ in range(4)))
@@ -273,10 +274,11 @@ def test_a_budget_with_a_host_runs() -> None:
     expected = [parameter.grad.clone() for parameter in model.parameters() if parameter.grad is not None]
     model.zero_grad()
     fast = replace(TOY, host_bytes_per_s=1e15, host_latency_ns=0)  # nothing hides copies there
-    step = compile(model, cost_model=MemoryBudget("64KiB", offload=fast), codegen=False)
+    step = compile(model, cost_model=MemoryBudget("64KiB", offload=fast), codegen=False, copy_stream=copy_stream)
     step(x).sum().backward()
     for parameter, gradient in zip(model.parameters(), expected, strict=True):
         torch.testing.assert_close(parameter.grad, gradient)
     (row,) = step.report().as_frame().to_dict("records")
     assert row["offloaded_bytes"] > 0
+    assert (row["chosen_by"] == "offload-search") == copy_stream
     assert row["saved_bytes"] <= 64 * 1024

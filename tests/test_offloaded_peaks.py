@@ -203,14 +203,13 @@ def test_a_copy_to_the_host_ends_when_one_of_the_next_stage_has_begun() -> None:
         [],
         [],
         [(begins, "b")],
-        [(begins, "c")],
+        [(begins, "c"), (ends, "b")],
     ]
     assert [(copy.step, graph.names[copy.value], copy.behind) for copy in out.left()] == [
-        (begins, "late", None),
         (begins, "a", None),
-        (ends, "late", at["b"]),
+        (begins, "late", None),
         (ends, "a", at["b"]),
-        (ends, "b", at["c"]),
+        (ends, "late", at["b"]),
         (ends, "c", None),
     ]
 

@@ -70,7 +70,7 @@ class Compilation:
     made_before: frozenset[int]
     piece: Piece | None = field(default=None)
 
-    def plan(self, graph: Graph, joint_graph: fx.Graph, solver: Solver | None) -> Chosen:
+    def plan(self, graph: Graph, joint_graph: fx.Graph, solver: Solver | None, *, copy_stream: bool) -> Chosen:
         """Chooses a plan for the graph (see `SharedBudget.plan_for`).
 
         Raises:
@@ -83,7 +83,8 @@ class Compilation:
             larger = max(int(planned) - sum(tensor.nbytes for tensor in self.given), 0)
             found = plan_on_device(graph, model, solver, [*self.owned, *self.given], larger_bytes=larger)
             return Chosen.of(found)
-        return self.budget.plan_for(graph, solver, self.made_before_of(joint_graph), others=self.others)
+        made_before = self.made_before_of(joint_graph)
+        return self.budget.plan_for(graph, solver, made_before, others=self.others, copy_stream=copy_stream)
 
     def settle(self, graph: Graph, plan: Plan, joint_graph: fx.Graph) -> bool:
         """Notes what the graph runs, and says whether larger sizes of it may save up to the whole budget."""

@@ -71,8 +71,8 @@ def compile(
         on_error: "raise" (the default), or "fallback" to PyTorch's own partitioner with a warning, if there is
             no plan that passes the checks.
         copy_stream: if True, what a plan offloads is copied in a stream of its own, beside the kernels: it stays on the
-            device a little longer, and comes back a little earlier. No GPU has run that yet. If False, kernels wait for
-            each copy.
+            device a little longer, and comes back a little earlier. A budget is then one for copies that kernels hide.
+            No GPU has run that yet. If False, kernels wait for each copy.
         codegen: if False, the two graphs run operator by operator and draw eager's random numbers:
             what is wrong then is not Inductor's kernels.
         torch_compile_kwargs: passed on to `torch.compile`; `backend` is ours.

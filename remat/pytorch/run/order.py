@@ -28,6 +28,7 @@ class Order:
         joint_graph: of torch.
         compilation: what it is a part of, if its graph shares a budget with others.
         is_region: the graph is the body of a `nested_compile_region`: what it saves, the graph around it saves.
+        copy_stream: copies of what is offloaded run beside kernels.
     """
 
     def __init__(
@@ -38,9 +39,10 @@ class Order:
         compilation: Compilation | None,
         *,
         is_region: bool,
+        copy_stream: bool,
     ) -> None:
         self.cost_model, self.solver, self.joint_graph = cost_model, solver, joint_graph
-        self.compilation, self.is_region = compilation, is_region
+        self.compilation, self.is_region, self.copy_stream = compilation, is_region, copy_stream
         seen = {} if compilation is None else compilation.sizes_seen(joint_graph)
         self._tried = sizes_to_plan_for(joint_graph, cost_model, seen)
 
@@ -65,11 +67,11 @@ class Order:
         if self.is_region:
             check_device(self.cost_model, is_alone=False)
         if self.compilation is not None and not self.is_region:
-            return self.compilation.plan(graph, self.joint_graph, self.solver)
+            return self.compilation.plan(graph, self.joint_graph, self.solver, copy_stream=self.copy_stream)
         if self.compilation is not None and self.compilation.budget.limit_bytes is not None:
             part = part_of(graph, self.cost_model)
             return Chosen(part.least.plan(part.problem), "least saved")
-        if self.cost_model.offload_device is not None:  # copies run in the stream of the kernels: nothing hides them
+        if self.cost_model.offload_device is not None and not self.copy_stream:  # nothing hides the copies
             return Chosen.of(solve(self.cost_model.pose(graph), self.solver))
         return Chosen.of(choose(graph, self.cost_model, self.solver))
 

@@ -119,7 +119,14 @@ class Partitioner(CustomPartitionerFn):
 
         def saved_nodes(joint_graph: fx.Graph, node_info: Any, num_fwd_outputs: int) -> list[fx.Node]:
             start = time.perf_counter()
-            order = Order(self._cost_model(), self.solver, joint_graph, compilation(), is_region=not joint_inputs)
+            order = Order(
+                self._cost_model(),
+                self.solver,
+                joint_graph,
+                compilation(),
+                is_region=not joint_inputs,
+                copy_stream=self.copy_stream,
+            )
             try:
                 graph, mine = self._planned(order, node_info, num_fwd_outputs)
             except Exception as error:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from remat.answer.choice import Choice
 from remat.answer.plan import Plan
@@ -19,9 +20,11 @@ from remat.answer.solver import Solver
 from remat.errors import InvalidOption, RematError
 from remat.facts.graph import Graph
 from remat.improve.choose import choose
+from remat.improve.offload_search import fit_offload
 from remat.improve.peak_rise import peak_rise
 from remat.improve.peak_search import fit_peak
 from remat.improve.together import Part, part_of, plans_together
+from remat.predict.offloading import StepClock
 from remat.problem.costmodel import CostModel
 from remat.problem.weights import Weights
 from remat.proof.solve import solve
@@ -115,7 +118,9 @@ class SharedBudget:
         """What the calls save that are alive now, by their plans."""
         return self._held(self._calls.together) + self._calls.handed_bytes
 
-    def plan_for(self, graph: Graph, solver: Solver | None, made_before: Collection[str], *, others: bool) -> Chosen:
+    def plan_for(
+        self, graph: Graph, solver: Solver | None, made_before: Collection[str], *, others: bool, copy_stream: bool
+    ) -> Chosen:
         """Chooses a plan when a graph is compiled.
 
         Args:
@@ -123,6 +128,8 @@ class SharedBudget:
             solver: for budgets; None for that of `remat.solve`.
             made_before: its inputs that are activations of the run.
             others: other graphs may follow in the same step.
+            copy_stream: copies of what is offloaded run beside kernels, which hide them, as far as the graph knows; of
+                graphs that are planned together no copy is hidden.
 
         Raises:
             Infeasible, LimitReached: see `remat.choose`.
@@ -132,7 +139,7 @@ class SharedBudget:
         self._solver = solver
         part, limit = part_of(graph, self.cost_model, made_before), self.limit_bytes
         if limit is None:  # a fraction: of this graph's, as of all others'
-            return self._within(part, None)
+            return self._within(part, None, copy_stream)
         room = max(limit - self.held_bytes, 0)
         if self._price is not None and not self.cost_model.limits_peak:
             choice = part.at(self._price)
@@ -140,16 +147,20 @@ class SharedBudget:
                 return Chosen(choice.plan(part.problem), "price of memory")
         if not others:
             try:
-                return self._within(part, room)
+                return self._within(part, room, copy_stream)
             except RematError:
                 if room == limit:  # nothing else is alive
                     raise
         return Chosen(part.least.plan(part.problem), "least saved")
 
-    def _within(self, part: Part, room: int | None) -> Chosen:
+    def _within(self, part: Part, room: int | None, copy_stream: bool) -> Chosen:
         """Finds the best plan in a number of bytes; None for the graph's own part of the budget."""
         if not self.cost_model.limits_peak:
             problem = part.problem if room is None else replace(part.problem, budget_bytes=room)
+            device: Any = self.cost_model.offload_device
+            if device is not None and copy_stream:
+                clock = StepClock.of(part.graph, device)
+                return Chosen.of(fit_offload(problem, clock, self._solver or QUICK_BUDGET_SOLVER))
             return Chosen.of(solve(problem, self._solver))
         if room is None:
             return Chosen.of(choose(part.graph, self.cost_model, self._solver))
