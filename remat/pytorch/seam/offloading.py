@@ -50,28 +50,32 @@ def place_for(tensor: Tensor, device: torch.device) -> Tensor:
 
 
 _streams: dict[torch.device, torch.cuda.Stream] = {}
-_ends: dict[int, Any] = {}
-"""When the copy to an address is there."""
+_under_way: dict[int, tuple[Any, Tensor, Tensor]] = {}
+"""By the address of a copy that was begun: the event of its end; itself and its source, so that nobody takes their
+memory before, not even where a pass is broken off."""
 
 
 def begin(copy: Tensor, source: Tensor) -> None:
     """Copies beside the kernels, as soon as those have run that were launched before; on a CPU, at once."""
-    device = copy.device if copy.is_cuda else source.device
     if not (copy.is_cuda or source.is_cuda):
         copy.copy_(source)
         return
-    stream = _streams.setdefault(device, torch.cuda.Stream(device))
+    for address in [address for address, (event, *_) in list(_under_way.items()) if event.query()]:
+        _under_way.pop(address, None)
+    device = copy.device if copy.is_cuda else source.device
+    if device not in _streams:
+        _streams[device] = torch.cuda.Stream(device)
+    stream = _streams[device]
     stream.wait_stream(torch.cuda.current_stream(device))
     with torch.cuda.stream(stream):
         copy.copy_(source, non_blocking=True)
-        _ends[copy.untyped_storage().data_ptr()] = stream.record_event()
+        _under_way[copy.untyped_storage().data_ptr()] = stream.record_event(), copy, source
 
 
 def end(copy: Tensor, device: torch.device) -> None:
-    """Has the kernels that a device is given from now on wait for a copy that was begun."""
-    event = _ends.pop(copy.untyped_storage().data_ptr(), None)
-    if event is not None:
-        torch.cuda.current_stream(device).wait_event(event)
+    """Has the kernels that a device is given from now on wait for a copy that was begun, if it is not there yet."""
+    if found := _under_way.pop(copy.untyped_storage().data_ptr(), None):
+        torch.cuda.current_stream(device).wait_event(found[0])
 
 
 def _to_host(x: Tensor) -> Tensor:
@@ -130,10 +134,10 @@ _library: Any = torch.library.Library("remat", "FRAGMENT")
 
 
 def _operator(schema: str, runs: Callable[..., Tensor], fake: Callable[..., Tensor]) -> Any:
-    """Defines an operator that takes tensors in any layout."""
+    """Defines an operator that takes tensors in any layout, and is no part of a CUDA graph: it would not run again."""
     name = schema.partition("(")[0]
     library: Any = torch.library
-    _library.define(schema, tags=(torch.Tag.flexible_layout,))
+    _library.define(schema, tags=(torch.Tag.flexible_layout, torch.Tag.cudagraph_unsafe))
     _library.impl(name, runs, "CompositeExplicitAutograd")
     library.register_fake(f"remat::{name}", fake, lib=_library)
     return getattr(torch.ops.remat, name).default
