@@ -88,7 +88,10 @@ class PuLP(Solver):
         _add_budgets(program, problem, saved, offloaded)
 
         def read(log: str) -> Solution:
-            return _read(self.name, problem, program, saved, offloaded, log, unit)
+            # Whether there is a plan was decided before, but for budgets of the host. A time limit that falls into its
+            # preprocessing has CBC say that there is none.
+            may_have_none = time_limit_s is None or bool(problem.host_budgets)
+            return _read(self.name, problem, program, saved, offloaded, log, unit, may_have_none=may_have_none)
 
         return _answer(program, time_limit_s, read, unprocessed=bool(problem.host_budgets))
 
@@ -186,14 +189,22 @@ def _run_cbc(program: Any, time_limit_s: float | None, options: list[str]) -> st
 
 
 def _read(
-    name: str, problem: Problem, program: Any, saved: list[Any], offloaded: dict[int, Any], log: str, unit: int
+    name: str,
+    problem: Problem,
+    program: Any,
+    saved: list[Any],
+    offloaded: dict[int, Any],
+    log: str,
+    unit: int,
+    *,
+    may_have_none: bool,
 ) -> Solution:
     import pulp
 
     certificate = ClaimedBound("CBC")
     # `status` says Optimal even after a time limit (PuLP 3.3); only `sol_status` tells them apart.
     outcome = program.sol_status
-    if program.status == pulp.LpStatusInfeasible:
+    if program.status == pulp.LpStatusInfeasible and may_have_none:
         return Solution(None, None, Termination(Reason.INFEASIBLE), certificate, name)
     if outcome not in (pulp.LpSolutionOptimal, pulp.LpSolutionIntegerFeasible):
         bound = _logged_bound(log, unit)

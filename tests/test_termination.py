@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import time
+from typing import Any
 
+import pulp
 import pytest
 from helpers import SOLVERS, each
 from numpy.random import default_rng
 
 from remat import Feature, LimitReached, Problem, Reason, Solver, UnsupportedProblem, solve
+from solvers import pulp_ilp
 
 LIMITED = [solver for solver in SOLVERS if Feature.TIME_LIMIT in solver.features]
 UNLIMITED = [solver for solver in SOLVERS if Feature.TIME_LIMIT not in solver.features]
@@ -90,3 +93,14 @@ def test_optimal_means_that_bound_and_objective_meet(solver: Solver) -> None:
     assert solution.termination.reason is Reason.OPTIMAL
     assert solution.solver == solver.name
     assert solution.solve_time_s > 0
+
+
+def test_a_limit_in_cbcs_preprocessing_is_no_proof_that_there_is_no_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+    def stopped(program: Any, time_limit_s: float | None, options: list[str]) -> str:
+        del time_limit_s, options
+        program.status, program.sol_status = pulp.LpStatusInfeasible, pulp.LpSolutionInfeasible
+        return "Pre-processing says infeasible or unbounded"
+
+    monkeypatch.setattr(pulp_ilp, "_run_cbc", stopped)
+    solution = solve(knapsack(40), "pulp", time_limit_s=0.01, throw=False)
+    assert (solution.plan, solution.termination.reason, solution.termination.limit) == (None, Reason.LIMIT, "time")
