@@ -30,7 +30,7 @@ from costmodels import MemoryBudget, RecomputeTime
 from experiments.models.workloads import KERNEL_ZOO
 from experiments.report.markdown import bullets, cited, page, section, table
 from experiments.report.provenance import provenance
-from remat import Choice, Corpus, Graph, Plan, cannot_offload
+from remat import Choice, Corpus, Graph, Plan, Timeline, cannot_offload
 from remat.predict.offloading import OffloadTimeline, StepClock, simulated
 
 RESULTS = Path(__file__).parents[1] / "results"
@@ -49,6 +49,7 @@ INSTANCES = (
     "resnet50-a100",
 )
 PEAKS = ("saved_bytes", "offloaded_saved_bytes", "peak_bytes", "offloaded_peak_bytes", "stream_peak_bytes")
+WAYS = ("to the host", "back")
 
 console = Console()
 
@@ -85,7 +86,21 @@ def peaks(name: str) -> dict[str, Any]:
     beside = remat.timeline(graph, away, device=DEVICE, copy_stream=True)
     found = [line.saved_bytes for line in lines] + [line.peak_bytes for line in (*lines, beside)]
     console.print(name, *found)
-    return {"model": name, **dict(zip(PEAKS, found, strict=True))}
+    waits = {way: waited_for(graph, beside, f"copy {way}") for way in WAYS}
+    return {"model": name, **dict(zip(PEAKS, found, strict=True)), "copies": len(away.offloaded), **waits}
+
+
+def waited_for(graph: Graph, line: Timeline, copy: str) -> int:
+    """Counts the copies that kernels wait for: no matrix product or the like runs between their begin and their end."""
+    products, begun, found = 0, dict[str, int](), 0
+    for name, op in zip(line.names, line.ops, strict=True):
+        if op == f"{copy} begins":
+            begun[name] = products
+        elif op == f"{copy} ends":
+            found += begun[name] == products
+        else:
+            products += int(graph.compute_bound[graph.index[name]])
+    return found
 
 
 def compared(name: str, shares: list[float]) -> list[dict[str, Any]]:
@@ -224,7 +239,8 @@ def markdown(document: dict[str, Any]) -> str:
             "Predicted peaks of compiled steps",
             "Nothing runs twice: what is saved stays on the device, or all of it is offloaded that may be. "
             f"The peak falls by {statistics.median(falls):.0%} in the median, by {min(falls):.0%} to {max(falls):.0%}; "
-            f"with a stream of copies by {statistics.median(beside):.0%}, by {min(beside):.0%} to {max(beside):.0%}.",
+            f"with a stream of copies by {statistics.median(beside):.0%}, by {min(beside):.0%} to {max(beside):.0%}. "
+            "Kernels wait for those of its copies between whose begin and end no matrix product or the like runs.",
             table(
                 [
                     "model",
@@ -233,8 +249,18 @@ def markdown(document: dict[str, Any]) -> str:
                     "peak (MB)",
                     "peak, offloaded",
                     "with a stream of copies",
+                    "copies each way",
+                    *(f"waited for, {way}" for way in WAYS),
                 ],
-                [[row["model"], *(f"{row[key] / 1e6:.2f}" for key in PEAKS)] for row in document["peaks"]],
+                [
+                    [
+                        row["model"],
+                        *(f"{row[key] / 1e6:.2f}" for key in PEAKS),
+                        row["copies"],
+                        *(row[way] for way in WAYS),
+                    ]
+                    for row in document["peaks"]
+                ],
             ),
         ),
     )

@@ -82,9 +82,8 @@ class AllocatedPass:
         self._handed = set(handed.values())
         donated = {buffer for v, buffer in handed.items() if v in facts.donated}
         written = {buffer for unit in self._order for buffer in unit.defines}
-        fetched = {
-            loop.writes[0] for loop in scheduled.loops if loop.copy == "copy back ends"
-        }  # what it began with, too
+        # It is memory of what the copy began with, too, so that Inductor does not write over it.
+        fetched = {loop.writes[0] for loop in scheduled.loops if loop.copy == "copy back ends"}
         self._may_be_written_over = (donated | written) - {*self._inside, *self._inside.values(), *fetched}
         self._run()
 

@@ -6,8 +6,9 @@ Copies are made between the kernels, or beside them, in a stream of their own. T
 in another. Matrix products and the like cut a pass into stages: those of the forward pass by how many a value waits
 for, those of the backward pass by how many have run. What is copied to the host in one stage stays on the device until
 the first copy of the next has begun; what is read in one stage begins to come back when the first value of the one
-before has come. So copies have the time of a product, or more, and only the values of two stages are on their way. For
-those of the last stage of the forward pass the kernels wait.
+before has come. So most copies have the time of a product, or more, and only the values of two stages are on their way.
+For those of the last stage of the forward pass the kernels wait; and for those of values that the backward pass alone
+reads, where they come late in the order of the graph, and so behind what their copies end behind.
 """
 
 from __future__ import annotations

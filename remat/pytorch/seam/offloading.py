@@ -134,7 +134,10 @@ _library: Any = torch.library.Library("remat", "FRAGMENT")
 
 
 def _operator(schema: str, runs: Callable[..., Tensor], fake: Callable[..., Tensor]) -> Any:
-    """Defines an operator that takes tensors in any layout, and is no part of a CUDA graph: it would not run again."""
+    """Defines an operator that takes tensors in any layout, and is no part of a CUDA graph: it would not run again.
+
+    Those that return memory of an argument say so, as torch asks for; compiled autograd refuses them for that.
+    """
     name = schema.partition("(")[0]
     library: Any = torch.library
     _library.define(schema, tags=(torch.Tag.flexible_layout, torch.Tag.cudagraph_unsafe))
