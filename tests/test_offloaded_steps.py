@@ -27,7 +27,10 @@ from remat.pytorch.inductor.scheduled import Scheduled
 from remat.pytorch.run.partitioner import Partitioner
 from remat.pytorch.seam import offloading
 
-QUICK = ("pointwise chain", "dropout", "symbolic batch", "batch normalization", "attention with dropout")
+QUICK = (
+    *("pointwise chain", "dropout", "symbolic batch", "batch normalization", "attention with dropout"),
+    "overwritten buffer, old value read",
+)
 """Cases of which the quick half compiles one random plan to the end."""
 
 

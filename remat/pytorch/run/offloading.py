@@ -11,9 +11,11 @@ writes for an H100).
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import takewhile
 from typing import Any
 
 import numpy as np
+import torch
 from torch import fx
 from torch.fx.node import map_arg
 
@@ -91,17 +93,19 @@ def _places(
     graph: Graph, module: fx.GraphModule, hosted: BoolArray, *, backward: bool, beside: bool
 ) -> Iterator[tuple[Copy, fx.Node]]:
     """Yields the copies of a pass, in order, each with the node before which it is made."""
+    # In the end a pass writes over its inputs. Inductor may take an input for its clone, so all is copied before.
+    end = next(iter(module.graph.find_nodes(op="call_function", target=torch.ops.aten.copy_.default)), None)
+    end = module.graph.output_node() if end is None else end
+    computed = takewhile(lambda node: node is not end, module.graph.nodes)
     nodes = {
-        graph.index[node.name]: node
-        for node in module.graph.nodes
-        if node.op == "call_function" and node.name in graph.index
+        graph.index[node.name]: node for node in computed if node.op == "call_function" and node.name in graph.index
     }
     copies = HostCopies(graph, np.array([*nodes], np.int64), hosted, backward=backward, beside=beside)
     for v, node in nodes.items():
         for copy in copies.before(v):
             yield copy, node
     for copy in copies.left():
-        yield copy, module.graph.output_node()
+        yield copy, end
 
 
 def _call(module: fx.GraphModule, operator: Any, *args: Any) -> fx.Node:
