@@ -11,7 +11,6 @@ writes for an H100).
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import takewhile
 from typing import Any
 
 import numpy as np
@@ -52,12 +51,20 @@ def add_copies(
     if not offloaded:
         return
     hosted = np.isin(graph.names, [*offloaded])
+    # A pass may write over its inputs, and Inductor may take an input for its clone: so all is copied before.
+    copies = forward.graph.find_nodes(op="call_function", target=torch.ops.aten.copy_.default)
+    end: fx.Node = next(iter(copies), forward.graph.output_node())
     handles: dict[int, fx.Node] = {}
     for copy, place in _places(graph, forward, hosted, backward=False, beside=beside):
         v, value = copy.value, offloaded[graph.names[copy.value]]
         others = [] if copy.behind is None else [handles[copy.behind]]
-        with forward.graph.inserting_before(place):
-            if copy.step == "copy to the host ends":
+        ends = copy.step == "copy to the host ends"
+        if end < place and (handles[v] if ends else value) < end:
+            others, before = [node for node in others if node < end], end
+        else:
+            before = place
+        with forward.graph.inserting_before(before):
+            if ends:
                 handles[v] = _call(forward, SENT, handles[v], value, others)
             else:
                 handles[v] = _call(forward, SEND if beside else TO_HOST, value)
@@ -93,19 +100,17 @@ def _places(
     graph: Graph, module: fx.GraphModule, hosted: BoolArray, *, backward: bool, beside: bool
 ) -> Iterator[tuple[Copy, fx.Node]]:
     """Yields the copies of a pass, in order, each with the node before which it is made."""
-    # In the end a pass writes over its inputs. Inductor may take an input for its clone, so all is copied before.
-    end = next(iter(module.graph.find_nodes(op="call_function", target=torch.ops.aten.copy_.default)), None)
-    end = module.graph.output_node() if end is None else end
-    computed = takewhile(lambda node: node is not end, module.graph.nodes)
     nodes = {
-        graph.index[node.name]: node for node in computed if node.op == "call_function" and node.name in graph.index
+        graph.index[node.name]: node
+        for node in module.graph.nodes
+        if node.op == "call_function" and node.name in graph.index
     }
     copies = HostCopies(graph, np.array([*nodes], np.int64), hosted, backward=backward, beside=beside)
     for v, node in nodes.items():
         for copy in copies.before(v):
             yield copy, node
     for copy in copies.left():
-        yield copy, end
+        yield copy, module.graph.output_node()
 
 
 def _call(module: fx.GraphModule, operator: Any, *args: Any) -> fx.Node:
