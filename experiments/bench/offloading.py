@@ -184,10 +184,6 @@ def markdown(document: dict[str, Any]) -> str:
     never_above = all(row["ours_ns"] <= row[way] for row in rows for way in ways[:2] if row[way] is not None) and all(
         row["ours_ns"] <= row["everything_ns"] for row in fitting
     )
-    falls, beside = (
-        [1 - row[peak] / row["peak_bytes"] for row in document["peaks"]] or [0.0]
-        for peak in ("offloaded_peak_bytes", "stream_peak_bytes")
-    )
     less = [1 - row["ours_ns"] / row["recompute_ns"] for row in rows if row["recompute_ns"]]
     return page(
         "Offloading on the sheet of an H100",
@@ -235,33 +231,28 @@ def markdown(document: dict[str, Any]) -> str:
                 ],
             ),
         ),
-        section(
-            "Predicted peaks of compiled steps",
-            "Nothing runs twice: what is saved stays on the device, or all of it is offloaded that may be. "
-            f"The peak falls by {statistics.median(falls):.0%} in the median, by {min(falls):.0%} to {max(falls):.0%}; "
-            f"with a stream of copies by {statistics.median(beside):.0%}, by {min(beside):.0%} to {max(beside):.0%}. "
-            "Kernels wait for those of its copies between whose begin and end no matrix product or the like runs.",
-            table(
-                [
-                    "model",
-                    "saved (MB)",
-                    "still on the device",
-                    "peak (MB)",
-                    "peak, offloaded",
-                    "with a stream of copies",
-                    "copies each way",
-                    *(f"waited for, {way}" for way in WAYS),
-                ],
-                [
-                    [
-                        row["model"],
-                        *(f"{row[key] / 1e6:.2f}" for key in PEAKS),
-                        row["copies"],
-                        *(row[way] for way in WAYS),
-                    ]
-                    for row in document["peaks"]
-                ],
-            ),
+        _peaks_section(document["peaks"]),
+    )
+
+
+def _peaks_section(rows: list[dict[str, Any]]) -> str:
+    falls, beside = (
+        [1 - row[peak] / row["peak_bytes"] for row in rows] or [0.0]
+        for peak in ("offloaded_peak_bytes", "stream_peak_bytes")
+    )
+    heads = ("saved (MB)", "still on the device", "peak (MB)", "peak, offloaded", "with a stream of copies")
+    return section(
+        "Predicted peaks of compiled steps",
+        "Nothing runs twice: what is saved stays on the device, or all of it is offloaded that may be. "
+        f"The peak falls by {statistics.median(falls):.0%} in the median, by {min(falls):.0%} to {max(falls):.0%}; "
+        f"with a stream of copies by {statistics.median(beside):.0%}, by {min(beside):.0%} to {max(beside):.0%}. "
+        "Kernels wait for those of its copies between whose begin and end no matrix product or the like runs.",
+        table(
+            ["model", *heads, "copies each way", *(f"waited for, {way}" for way in WAYS)],
+            [
+                [row["model"], *(f"{row[key] / 1e6:.2f}" for key in PEAKS), row["copies"], *(row[way] for way in WAYS)]
+                for row in rows
+            ],
         ),
     )
 

@@ -10,8 +10,8 @@ writes for an H100).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -21,8 +21,11 @@ from torch.fx.node import map_arg
 from remat.answer.plan import Plan
 from remat.facts.columns import BoolArray
 from remat.facts.graph import Graph
-from remat.predict.kernels.host_copies import Copy, HostCopies
+from remat.predict.kernels.host_copies import Copy, CopyStep, HostCopies
 from remat.pytorch.seam.offloading import FETCH, FETCHED, SEND, SENT, TO_DEVICE, TO_HOST
+
+_Place: TypeAlias = tuple[CopyStep, str, str | None, fx.Node]
+"""What is done to copy a value, its name, that of the value behind whose copy it is done, and before which node."""
 
 
 def add_copies(
@@ -51,66 +54,81 @@ def add_copies(
     if not offloaded:
         return
     hosted = np.isin(graph.names, [*offloaded])
-    # A pass may write over its inputs, and Inductor may take an input for its clone: so all is copied before.
-    copies = forward.graph.find_nodes(op="call_function", target=torch.ops.aten.copy_.default)
-    end: fx.Node = next(iter(copies), forward.graph.output_node())
-    handles: dict[int, fx.Node] = {}
-    for copy, place in _places(graph, forward, hosted, backward=False, beside=beside):
-        v, value = copy.value, offloaded[graph.names[copy.value]]
-        others = [] if copy.behind is None else [handles[copy.behind]]
-        ends = copy.step == "copy to the host ends"
-        if end < place and (handles[v] if ends else value) < end:
-            others, before = [node for node in others if node < end], end
-        else:
-            before = place
-        with forward.graph.inserting_before(before):
-            if ends:
-                handles[v] = _call(forward, SENT, handles[v], value, others)
-            else:
-                handles[v] = _call(forward, SEND if beside else TO_HOST, value)
-    moved = {offloaded[graph.names[v]]: handle for v, handle in handles.items()}
+    handles = _copied_to_host(forward, offloaded, _places(graph, forward, hosted, backward=False, beside=beside))
+    moved = {offloaded[name]: handle for name, handle in handles.items()}
     new = [moved.get(node, node) for node in outputs[num_fwd_outputs:]]
     forward.graph.output_node().args = ((*outputs[:num_fwd_outputs], *new),)
-    inputs = {node.name: node for node in backward.graph.find_nodes(op="placeholder")}
-    values: dict[int, fx.Node] = {}
-    readers: dict[int, list[fx.Node]] = {}
-    for copy, place in _places(graph, backward, hosted, backward=True, beside=beside):
-        v, handle = copy.value, inputs[graph.names[copy.value]]
-        others = [] if copy.behind is None else [values[copy.behind]]
-        with backward.graph.inserting_before(place):
-            if copy.step == "copy back ends":
-                value = _call(backward, FETCHED, values[v])
-            else:
-                device, readers[v] = handle.meta["val"].device, list(handle.users)
-                handle.meta = {"val": handles[v].meta["val"]}
-                value = (
-                    _call(backward, FETCH, handle, device, others)
-                    if beside
-                    else _call(backward, TO_DEVICE, handle, device)
-                )
-        values[v] = value
-        if copy.step != "copy back begins":
-            for reader in readers[v]:
-                reader.replace_input_with(handle, value)
+    _copy_back(backward, handles, _places(graph, backward, hosted, backward=True, beside=beside))
     for module in (forward, backward):
         module.recompile()
 
 
+def _copied_to_host(
+    forward: fx.GraphModule, offloaded: Mapping[str, fx.Node], places: Iterable[_Place]
+) -> dict[str, fx.Node]:
+    """Adds the copies of the forward pass, and returns the handles by name.
+
+    A pass may write over its inputs, and Inductor may take an input for its clone: so all is copied before.
+    """
+    overwrites = forward.graph.find_nodes(op="call_function", target=torch.ops.aten.copy_.default)
+    end: fx.Node = next(iter(overwrites), forward.graph.output_node())
+    handles: dict[str, fx.Node] = {}
+    for step, name, behind, place in places:
+        value, ends = offloaded[name], step == "copy to the host ends"
+        others = [] if behind is None else [handles[behind]]
+        is_late = end < place and (handles[name] if ends else value) < end
+        if is_late:
+            others = [node for node in others if node < end]
+        with forward.graph.inserting_before(end if is_late else place):
+            if ends:
+                handles[name] = _call(forward, SENT, handles[name], value, others)
+            else:
+                copies = TO_HOST if step == "copied to the host" else SEND
+                handles[name] = _call(forward, copies, value)
+    return handles
+
+
+def _copy_back(backward: fx.GraphModule, handles: Mapping[str, fx.Node], places: Iterable[_Place]) -> None:
+    """Adds the copies of the backward pass, and has what read the values read those."""
+    inputs = {node.name: node for node in backward.graph.find_nodes(op="placeholder")}
+    readers = {name: [*inputs[name].users] for name in handles}
+    devices = {name: inputs[name].meta["val"].device for name in handles}
+    values: dict[str, fx.Node] = {}
+    for name, handle in handles.items():
+        inputs[name].meta = {"val": handle.meta["val"]}
+    for step, name, behind, place in places:
+        others = [] if behind is None else [values[behind]]
+        with backward.graph.inserting_before(place):
+            if step == "copy back ends":
+                values[name] = _call(backward, FETCHED, values[name])
+            elif step == "copy back begins":
+                values[name] = _call(backward, FETCH, inputs[name], devices[name], others)
+            else:
+                values[name] = _call(backward, TO_DEVICE, inputs[name], devices[name])
+        if step != "copy back begins":
+            for reader in readers[name]:
+                reader.replace_input_with(inputs[name], values[name])
+
+
 def _places(
     graph: Graph, module: fx.GraphModule, hosted: BoolArray, *, backward: bool, beside: bool
-) -> Iterator[tuple[Copy, fx.Node]]:
-    """Yields the copies of a pass, in order, each with the node before which it is made."""
+) -> Iterator[_Place]:
+    """Yields the copies of a pass, in order."""
     nodes = {
         graph.index[node.name]: node
         for node in module.graph.nodes
         if node.op == "call_function" and node.name in graph.index
     }
     copies = HostCopies(graph, np.array([*nodes], np.int64), hosted, backward=backward, beside=beside)
+
+    def named(copy: Copy, place: fx.Node) -> _Place:
+        return copy.step, graph.names[copy.value], None if copy.behind is None else graph.names[copy.behind], place
+
     for v, node in nodes.items():
         for copy in copies.before(v):
-            yield copy, node
+            yield named(copy, node)
     for copy in copies.left():
-        yield copy, module.graph.output_node()
+        yield named(copy, module.graph.output_node())
 
 
 def _call(module: fx.GraphModule, operator: Any, *args: Any) -> fx.Node:
