@@ -20,6 +20,7 @@ from remat import (
     Graph,
     GraphBuilder,
     Infeasible,
+    InvalidGraph,
     InvalidOption,
     Plan,
     Problem,
@@ -181,11 +182,8 @@ def test_no_plan_adds_less_than_the_bound(graph: Graph, budget: int, host_budget
             plan = Choice(choice.saved, choice.recomputed, offloaded)
             if not plan.keeps_budgets(problem):
                 continue
-            again = np.zeros(len(graph), np.int64)
-            again[graph.plannable] = problem.recompute_cost
-            line = Simulated.of(
-                replace(clock, again_ns=again), graph.widened(plan.saved), graph.widened(offloaded)
-            ).timeline
+            priced = clock.priced(problem.recompute_cost)
+            line = Simulated.of(priced, graph.widened(plan.saved), graph.widened(offloaded)).timeline
             least = line.added_ns if least is None else min(least, line.added_ns)
     if least is None:
         with pytest.raises(Infeasible):
@@ -252,6 +250,22 @@ def test_the_frontier_with_a_host_lies_below_the_one_without(tmp_path: object) -
     assert curve.landmarks
     curve.plot(f"{tmp_path}/curve.svg")
     offload_timeline(graph, curve.points[0].plan, "h100").show(f"{tmp_path}/line.svg")
+
+
+def test_a_frontier_prices_its_own_plans_as_they_were_found() -> None:
+    """Whatever the estimator; the landmarks are priced so, too."""
+    graph = Corpus.open().graph("small-dropout-mlp")
+    curve = frontier(graph, estimator="roofline:device=a100", offload="h100")
+    assert [curve.price(point.plan) for point in curve.points] == [point.point for point in curve.points]
+
+
+@pytest.mark.parametrize("link", [{"host_bytes_per_s": 1e-30}, {"host_latency_ns": 1e299}])
+def test_copies_that_take_longer_than_can_be_counted_are_refused(link: dict[str, float]) -> None:
+    slow = replace(TOY, **link)
+    with pytest.raises(InvalidGraph, match=r"copies between toy and its host: the prices .* less than 2\*\*62"):
+        choose(two_calls(), MemoryBudget(0.5, offload=slow))
+    with pytest.raises(InvalidGraph, match="copies between toy and its host"):
+        offload_timeline(two_calls(), Plan(("a", "b"), ()), slow)
 
 
 def test_the_search_says_what_it_takes() -> None:

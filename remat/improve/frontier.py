@@ -312,8 +312,8 @@ def _with_host(
         )
     budgeted: Any = costmodel_class(DEFAULT_BUDGET_MODEL)
     model = budgeted("1024 B", estimator=estimator, offload=offload)
-    clock = StepClock.of(graph, model.offload_device)
     problem = replace(model.pose(graph), budget_bytes=None)
+    clock = StepClock.of(graph, model.offload_device).priced(problem.recompute_cost)
     least, most = least_bytes(problem).weight, default_saved_bytes(graph)
     empty = Frontier(problem, model.unit, (), (), graph, clock)
     return empty.refine(

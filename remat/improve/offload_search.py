@@ -205,14 +205,11 @@ def fit_offload(
             "a search for what to offload simulates what copies cost, and has no Offload.budget_cost; limit the memory "
             "of the host, by Offload.budget_bytes"
         )
-    again_ns = np.zeros(len(clock.graph), np.int64)
-    again_ns[clock.graph.plannable] = problem.recompute_cost
-    clock = replace(clock, again_ns=again_ns)
     start, chosen = time.perf_counter(), find_solver(solver)
     first = solve(problem, chosen, time_limit_s=time_limit_s, throw=throw)
     if first.plan is None:
         return first
-    search = _Search(problem, clock)
+    search = _Search(problem, clock.priced(problem.recompute_cost))
     search.look_at(Choice.from_plan(problem, first.plan))
 
     def try_under(prices: Problem) -> BoolArray:

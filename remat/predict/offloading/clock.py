@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +19,7 @@ from remat.predict.time.device import DeviceProfile
 from remat.predict.time.known_devices import find_device
 from remat.predict.time.modelled_step import modelled_time
 from remat.predict.time.roofline import Roofline
+from remat.predict.time.work import whole_prices
 from remat.problem.demands import unpriced
 from remat.proof.budget import least_bytes
 from remat.proof.certify import check_plan
@@ -33,7 +34,7 @@ class StepClock:
         device: with a link to the host.
         forward_ns, backward_ns: (n,) of each kernel, at the last value that it computes; the backward pass's at the
             last one that depends on a gradient. 0 elsewhere.
-        again_ns: (n,) of computing a value once more, by the roofline model.
+        again_ns: (n,) of computing a value once more, by the roofline model, or by an estimator (`priced`).
         copy_ns: (n,) of copying the value's storage to the host, or back.
         written_ns: (n,) when the forward pass has written the value.
         facts: what a simulation of memory knows about the graph.
@@ -89,6 +90,16 @@ class StepClock:
             facts,
         )
 
+    def priced(self, recompute_cost: IntArray) -> StepClock:
+        """The same step, where computing values once more takes what an estimator says.
+
+        Args:
+            recompute_cost: (k,) `Problem.recompute_cost`, of the values that a plan decides about.
+        """
+        again_ns = np.zeros(len(self.graph), np.int64)
+        again_ns[self.graph.plannable] = recompute_cost
+        return replace(self, again_ns=again_ns)
+
     @property
     def forward_end_ns(self) -> int:
         """When the last kernel of the forward pass has run."""
@@ -106,8 +117,12 @@ def copy_ns(graph: Graph, device: DeviceProfile) -> IntArray:
     Args:
         graph: the joint graph.
         device: with a link to the host.
+
+    Raises:
+        InvalidGraph: they add up to 2**62 or more.
     """
-    return np.ceil(1e9 * graph.storage_bytes / device.host_bytes_per_s + device.host_latency_ns).astype(np.int64)
+    ns = np.array(1e9 * graph.storage_bytes / device.host_bytes_per_s + device.host_latency_ns, np.float64)
+    return whole_prices(f"copies between {device.name} and its host", ns)
 
 
 def _plain_plan(graph: Graph) -> Plan:
