@@ -94,8 +94,10 @@ class MemoryBudget(CostModel):
         return find_estimator(self.estimator).unit
 
     def data(self) -> str:
-        """What the estimator depends on."""
-        return find_estimator(self.estimator).data()
+        """What the estimator depends on, and the figures of a device that offloads."""
+        return "\n".join(
+            [find_estimator(self.estimator).data(), *([repr(self.offload_device)] if self.offload else [])]
+        )
 
     def terms(self, graph: Graph) -> Terms:
         """Those of `RecomputeTime`, and the budget, unless it is one of the peak; and the price of copies."""
@@ -121,7 +123,7 @@ class MemoryBudget(CostModel):
             return None
         estimator = find_estimator(self.estimator)
         device = getattr(estimator, "device", None) if self.offload is True else self.offload
-        if device is None or estimator.unit != "ns":
+        if not isinstance(device, str | Path | DeviceProfile) or estimator.unit != "ns":
             raise InvalidOption(
                 f"MemoryBudget.offload weighs copies against times on a device: name one, such as 'h100', and an "
                 f"estimator in ns, got {self.offload!r} and {estimator!r}"

@@ -53,6 +53,15 @@ def test_the_cache_key_changes_with_what_an_estimator_reads(make: Any, tmp_path:
     assert keys[0] == keys[2] != keys[1]
 
 
+def test_the_cache_key_changes_with_the_device_that_offloads(tmp_path: Path) -> None:
+    device = find_device("a100")
+    keys: list[str] = []
+    for host_bytes_per_s in (1e9, 2e9, 1e9):
+        dataclasses.replace(device, host_bytes_per_s=host_bytes_per_s).save(tmp_path / "device.json")
+        keys.append(key(MemoryBudget(offload=tmp_path / "device.json")))
+    assert keys[0] == keys[2] != keys[1]
+
+
 MEASURED = {"said": "once"}
 
 

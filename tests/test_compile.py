@@ -293,6 +293,14 @@ def test_a_fallback_is_never_silent_because_it_was_cached() -> None:
             gradients(step, model, x)
 
 
+@pytest.mark.parametrize("flag", ["copy_stream", "codegen", "recompute_parameter_copies"])
+def test_a_flag_is_true_or_false(flag: str) -> None:
+    """The text "no" would be true."""
+    said: dict[str, Any] = {flag: "no"}
+    with pytest.raises(remat.InvalidOption, match=f"{flag} must be True or False, got 'no'"):
+        remat.compile(torch.sin, **said)
+
+
 def test_on_error_is_one_of_two_words() -> None:
     with pytest.raises(remat.InvalidOption, match="on_error must be one of raise, fallback, got 'ignore'"):
         remat.compile(torch.sin, on_error="ignore")  # type: ignore[arg-type]

@@ -130,6 +130,7 @@ def test_a_device_without_a_host_is_refused() -> None:
     [
         ({"estimator": "flops", "offload": True}, "name one, such as 'h100', and an estimator in ns, got True and "),
         ({"estimator": "flops", "offload": "h100"}, "and an estimator in ns, got 'h100'"),
+        ({"offload": 1}, "MemoryBudget.offload weighs copies against times on a device: .* got 1 and "),
         ({"of": "peak", "offload": True}, 'MemoryBudget.offload is for of="saved"'),
         ({"host_budget": "64GB"}, "MemoryBudget.host_budget is for what MemoryBudget.offload puts on the host"),
         ({"host_budget": 0.5, "offload": "h100"}, 'MemoryBudget.host_budget must be a size such as "64GB"'),

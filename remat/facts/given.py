@@ -30,6 +30,17 @@ def listed(label: str, given: Iterable[_T], error: type[RematError]) -> list[_T]
     return list(given)
 
 
+def checked_flag(label: str, flag: object) -> bool:
+    """Returns the same flag. Any other object is true or false, too: "no" would be true.
+
+    Raises:
+        InvalidOption: it is neither True nor False; the message begins with `label`.
+    """
+    if not isinstance(flag, bool):
+        raise InvalidOption(f"{label} must be True or False, got {flag!r}")
+    return flag
+
+
 def model_and_arguments(label: str, made: Any) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
     """Reads what a factory returned: a model, arguments, and keyword arguments if there are any.
 

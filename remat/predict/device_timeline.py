@@ -7,6 +7,7 @@ buffers are those that TorchInductor's code for one backend allocates.
 from __future__ import annotations
 
 from remat.answer.plan import Plan
+from remat.facts.given import checked_flag
 from remat.facts.graph import Graph, checked_graph
 from remat.predict.buffers import StepMemory, records_calls
 from remat.predict.memory.simulator import simulate
@@ -33,7 +34,7 @@ def timeline(
     Raises:
         InvalidPlan: the plan names unknown values, is not legal, or was made for another graph.
         InvalidGraph: a call recorded in the graph cannot be read, or is missing.
-        InvalidOption: no graph, or no plan.
+        InvalidOption: no graph, or no plan; or a flag is neither True nor False.
         UnknownName: there is no such device.
 
     >>> from remat import GraphBuilder
@@ -49,6 +50,8 @@ def timeline(
              4 B  saved      inner
              4 B  output     y
     """
+    checked_flag("holds_outputs", holds_outputs)
+    checked_flag("copy_stream", copy_stream)
     choice = checked_choice(checked_graph(graph), plan)
     if device is None and not records_calls(graph):
         return simulate(graph, plan, holds_outputs=holds_outputs)

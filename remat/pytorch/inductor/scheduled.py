@@ -16,6 +16,7 @@ from remat.answer.handover import handed_over
 from remat.answer.plan import Plan
 from remat.errors import CaptureError, InvalidOption
 from remat.facts.columns import is_whole
+from remat.facts.given import checked_flag
 from remat.facts.graph import Graph, checked_graph
 from remat.proof.arguments import checked_choice
 from remat.pytorch.inductor.lowered_graphs import lower, visit_lowerings
@@ -97,7 +98,7 @@ class Scheduled:
             NotInstalled: the device is a GPU, and neither a driver nor Triton is there.
             UnsupportedTorch: the installed torch lacks what counting relies on, or Triton does not fit it.
         """
-        self.graph, self.copy_stream = checked_graph(graph), copy_stream
+        self.graph, self.copy_stream = checked_graph(graph), checked_flag("copy_stream", copy_stream)
         self._device, self._for_device = device_of(captured_for(graph.meta) if device is None else device)
         with self._for_device():
             self._joint = JointGraph.of(graph, self._device, _fitting(graph, strides or {}))

@@ -15,6 +15,7 @@ from remat.answer.plan import Plan
 from remat.answer.registry import find_costmodel, find_solver
 from remat.answer.solver import Solver
 from remat.errors import InvalidOption, RematError
+from remat.facts.given import checked_flag
 from remat.problem.costmodel import CostModel
 from remat.pytorch.read.interpreter import run_uncompiled
 from remat.pytorch.run.budgeted import compile_within
@@ -88,6 +89,7 @@ def compile(
         return functools.partial(compile, **given, **torch_compile_kwargs)
     if not callable(model):  # pyright: ignore[reportUnnecessaryComparison]
         raise InvalidOption(f"model must be a module or a function, got {model!r}")
+    checked_flag("codegen", codegen)
     if cost_model is None and solver is None and plan is None and on_error is None:
         asked = _from_environment()
         cost_model, solver, plan = asked.get("cost_model"), asked.get("solver"), asked.get("plan")

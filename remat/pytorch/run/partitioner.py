@@ -28,6 +28,7 @@ from remat.answer.solver import Solver
 from remat.errors import Infeasible, InvalidOption, InvalidPlan, LimitReached, RematError
 from remat.facts.annotations import recompute_parameter_copies
 from remat.facts.bans import cannot_be
+from remat.facts.given import checked_flag
 from remat.facts.graph import Graph
 from remat.problem.costmodel import CostModel
 from remat.problem.demands import unpriced
@@ -84,6 +85,8 @@ class Partitioner(CustomPartitionerFn):
 
     def __post_init__(self) -> None:
         checked_on_error(self.on_error)
+        checked_flag("recompute_parameter_copies", self.recompute_parameter_copies)
+        checked_flag("copy_stream", self.copy_stream)
 
     @classmethod
     def of(
