@@ -53,7 +53,8 @@ class MemoryBudget(CostModel):
             ("sgd:momentum=0.9"), a callable such as `torch.optim.SGD`, or "none". What is left out is AdamW: few
             optimizers keep more.
         offload: True if saved activations may wait on the host; or its device, if the estimator knows none that has a
-            host: a known name such as "h100", a file, or a profile.
+            host: a known name such as "h100", a file, or a profile. What is recomputed takes what the estimator says,
+            whatever the device.
         host_budget: the most that may wait on the host at once: a size ("64GB") or a whole number of bytes; None for
             all that the device offloads.
     """

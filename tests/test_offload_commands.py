@@ -124,6 +124,12 @@ def test_the_page_of_a_frontier_says_whose_host_it_is(
     assert "convex hull" not in section.parts[0].text
 
 
+def test_a_solver_that_is_named_solves_a_frontier_with_a_host(files: tuple[Path, Path]) -> None:
+    said = ("frontier", files[0], "-e", "roofline:device=h100", "--offload", "h100", "-s")
+    assert "does not support a byte budget" in run(*said, "ortools", code=1).stderr
+    assert "no solver is named 'dinic'" in run(*said, "dinic", code=2).stderr
+
+
 def test_a_plan_that_several_budgets_have_is_one_row(files: tuple[Path, Path], curve: Frontier) -> None:
     printed = run("frontier", files[0], "-e", "roofline:device=h100", "--offload", "h100").stdout.splitlines()
     several = {point.point for point in curve.points}

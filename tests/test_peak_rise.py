@@ -2,6 +2,7 @@
 
 import re
 import warnings
+from typing import Any
 
 import pytest
 import torch
@@ -18,10 +19,10 @@ RISES = "small-dropout-mlp"
 FALLS = "small-evonorm"
 
 
-def peak_of_budget(graph: Graph, budget: float | int) -> tuple[int, list[str]]:
+def peak_of_budget(graph: Graph, budget: float | int, **host: Any) -> tuple[int, list[str]]:
     with warnings.catch_warnings(record=True) as heard:
         warnings.simplefilter("always")
-        plan = remat.choose(graph, MemoryBudget(budget)).plan
+        plan = remat.choose(graph, MemoryBudget(budget, **host)).plan
     assert plan is not None
     return remat.timeline(graph, plan).peak_bytes, [str(warning.message) for warning in heard]
 
@@ -43,17 +44,38 @@ def test_a_budget_warns_just_where_its_peak_is_above_that_of_the_default(name: s
         assert peak_of_budget(graph, int(found[1]))[0] <= default
 
 
+@pytest.mark.parametrize("host", [{}, {"host_budget": "1MB"}], ids=["any host", "a small host"])
+@pytest.mark.parametrize("share", [0.5, 0.0])
+@pytest.mark.parametrize("name", [RISES, FALLS, "small-gpt-fused-attention"])
+def test_a_budget_with_a_host_warns_where_its_peak_is_higher(name: str, share: float, host: dict[str, str]) -> None:
+    graph = Corpus.open().graph(name)
+    plan = default_plan(graph)
+    assert plan is not None
+    default = remat.timeline(graph, plan).peak_bytes
+    peak, told = peak_of_budget(graph, share, estimator="roofline:device=h100", offload=True, **host)
+    assert bool(told) == (peak > default)
+    for message in told:
+        found = re.search(r"The smallest budget without a host found that does not is (\d+) bytes", message)
+        if found is None:
+            assert "No budget without a host was found that does not" in message
+            continue
+        assert peak_of_budget(graph, int(found[1]), estimator="roofline:device=h100")[0] <= default
+
+
 def test_both_happen() -> None:
     (told,) = peak_of_budget(Corpus.open().graph("vgg16"), 0.1)[1]
     assert "from 3.0 GiB, that of PyTorch's default plan, to 3.6 GiB" in told
     assert not peak_of_budget(Corpus.open().graph(FALLS), 0.5)[1]
 
 
+@pytest.mark.parametrize("offload", [False, "h100"])
 @pytest.mark.parametrize(("blocks", "times"), [(1, 1), (2, 0)], ids=["one graph", "two graphs"])
-def test_a_compiled_model_warns_where_the_peak_of_all_its_graphs_is_higher(blocks: int, times: int) -> None:
+def test_a_compiled_model_warns_where_the_peak_of_all_its_graphs_is_higher(
+    blocks: int, times: int, offload: bool | str
+) -> None:
     """Each of the two graphs by itself has a higher peak, and both of them together do not."""
     torch.compiler.reset()
-    step = remat.compile(Model(blocks, breaks=blocks > 1), cost_model=MemoryBudget(0.2), codegen=False)
+    step = remat.compile(Model(blocks, breaks=blocks > 1), cost_model=MemoryBudget(0.2, offload=offload), codegen=False)
     with warnings.catch_warnings(record=True) as heard:
         warnings.simplefilter("always")
         for _ in range(3):

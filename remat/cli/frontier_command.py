@@ -48,11 +48,14 @@ def frontier(
       remat frontier gpt2.json.gz --refine 8 -s cpsat --time-limit 10
       remat frontier gpt2.json.gz -e roofline:device=h100 --offload h100
     """
-    values = Graph.load(graph)
+    values, chosen = Graph.load(graph), solver_of(solver)
     with waiting("searching", quiet=as_json):
-        curve = remat.frontier(values, estimator=estimator, offload=False if offload is None else offload)
+        if offload is None:
+            curve = remat.frontier(values, estimator=estimator)
+        else:
+            curve = remat.frontier(values, estimator=estimator, solver=chosen, offload=offload)
         if budgets:
-            curve = curve.refine(budgets, solver_of(solver), time_limit_s=time_limit)
+            curve = curve.refine(budgets, chosen, time_limit_s=time_limit)
     if output is not None:
         curve.plot(output)
     if as_json:

@@ -57,8 +57,9 @@ def choose(
         device: Any = model.offload_device
         if device is not None:
             search_with, clock = QUICK_BUDGET_SOLVER if solver is None else solver, StepClock.of(graph, device)
-            return fit_offload(posed, clock, search_with, time_limit_s=time_limit_s, throw=throw)
-        solution = solve(posed, solver, time_limit_s=time_limit_s, throw=throw)
+            solution = fit_offload(posed, clock, search_with, time_limit_s=time_limit_s, throw=throw)
+        else:
+            solution = solve(posed, solver, time_limit_s=time_limit_s, throw=throw)
         if model.saved_limits and solution.plan is not None:
             rise = peak_rise([Part(graph, posed)], [Choice.from_plan(posed, solution.plan)])
             if rise is not None:

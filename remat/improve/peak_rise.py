@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from remat.answer.choice import Choice
 from remat.improve.byte_budgets import default_plan, evenly_spaced
@@ -28,21 +28,25 @@ class PeakRise:
     Attributes:
         peak_bytes: of the plan within the budget.
         default_saved_bytes, default_peak_bytes: of PyTorch's default plan.
-        other_bytes: the smallest budget found whose plan has no higher peak than the default; None if none was.
+        other_bytes: the smallest budget found whose plan, without a host, has no higher peak than the default; None if
+            none was.
+        has_host: values could be offloaded.
     """
 
     peak_bytes: int
     default_saved_bytes: int
     default_peak_bytes: int
     other_bytes: int | None
+    has_host: bool
 
     def __str__(self) -> str:
         """For the warning."""
         budget = self.other_bytes
-        other = "No budget was found that does not"
+        alone = " without a host" if self.has_host else ""
+        other = f"No budget{alone} was found that does not"
         if budget is not None:
             share = f"{budget / max(self.default_saved_bytes, 1):.0%} of what the default saves"
-            other = f"The smallest budget found that does not is {budget} bytes, {share}"
+            other = f"The smallest budget{alone} found that does not is {budget} bytes, {share}"
         return (
             f"this budget of saved memory raises the predicted peak from {human_bytes(self.default_peak_bytes)}, that "
             f"of PyTorch's default plan, to {human_bytes(self.peak_bytes)}: what is recomputed takes memory, too. "
@@ -53,8 +57,9 @@ class PeakRise:
 def peak_rise(parts: Sequence[Part], choices: Sequence[Choice]) -> PeakRise | None:
     """Compares choices within a budget with PyTorch's default plans; None if the peak is no higher.
 
-    Peaks are those of `remat.timeline`: of the compiled step, if a graph knows its calls. Other budgets are those of
-    vertices of the frontier of saved bytes and cost, whose plans are the best for what they save.
+    Peaks are those of `remat.timeline`: of the compiled step, if a graph knows its calls, with copies to a host between
+    its kernels. Other budgets are those of vertices of the frontier of saved bytes and cost, whose plans are the best
+    for what they save; they offload nothing.
 
     Args:
         parts: graphs whose saved values are alive at the same time; often one.
@@ -68,14 +73,15 @@ def peak_rise(parts: Sequence[Part], choices: Sequence[Choice]) -> PeakRise | No
     now, before = peaks.of(choices), peaks.of(default)
     if now <= before:
         return None
-    hull = Hull(side_by_side(parts), flow_solver())
+    union = side_by_side(parts)
+    hull = Hull(replace(union, offload=None), flow_solver())
 
     def fits(vertex: Vertex) -> bool:
         return peaks.of([choice for _, choice in split(parts, vertex.choice)]) <= before
 
     found = _first([hull.smallest, *(edge.right for edge in hull.edges())], fits)
     other = None if found is None else found.saved_bytes
-    return PeakRise(now, peaks.saved_bytes(default), before, other)
+    return PeakRise(now, peaks.saved_bytes(default), before, other, union.offload is not None)
 
 
 def _first(vertices: Sequence[Vertex], fits: Callable[[Vertex], bool]) -> Vertex | None:

@@ -243,7 +243,9 @@ class PeakTogether:
         """Returns the peak in bytes: in one call of a part, beside what all other calls save."""
         total = self.saved_bytes(choices)
         return max(
-            memory.peak(part.graph.widened(mine.saved)) + total - mine.saved_bytes(part.problem)
+            memory.peak(part.graph.widened(mine.saved), part.graph.widened(mine.offloaded))
+            + total
+            - mine.saved_bytes(part.problem)
             for part, memory, mine in zip(self.parts, self._memory, choices, strict=True)
         )
 

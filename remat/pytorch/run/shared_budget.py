@@ -273,7 +273,7 @@ class SharedBudget:
 
     def _tell_of_the_peak(self, parts: Sequence[Part], plans: Sequence[Plan]) -> None:
         """Warns once where a budget of saved memory makes the peak higher than PyTorch's default plans have it."""
-        if self._has_told_of_the_peak or self.cost_model.limits_peak or self.cost_model.offload_device is not None:
+        if self._has_told_of_the_peak or self.cost_model.limits_peak:
             return
         choices = [Choice.from_plan(part.problem, plan) for part, plan in zip(parts, plans, strict=True)]
         rise = peak_rise(parts, choices)
