@@ -15,13 +15,15 @@ from hypothesis import strategies as st
 from strategies import DiceWithHost, SaveOnHost
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
+from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
 
 import remat
 from costmodels import MemoryBudget
 from experiments.models.cases import CASES
 from experiments.models.model_case import ModelCase
 from experiments.models.training import train
-from remat import Plan, PlanFacts
+from remat import CostModel, Plan, PlanFacts
 from remat.predict.time.known_devices import find_device
 from remat.pytorch.inductor.scheduled import Scheduled
 from remat.pytorch.run.partitioner import Partitioner
@@ -122,6 +124,29 @@ def test_nothing_writes_over_what_is_still_to_be_copied(beside: list[Tensor]) ->
     remat.compile(model, cost_model=SaveOnHost(), copy_stream=True)(x).sum().backward()
     torch.testing.assert_close([parameter.grad for parameter in model.parameters()], expected)
     assert len(beside) >= 10
+
+
+class DrawsAgain(nn.Module):
+    """What a checkpoint draws again, torch draws by an operator of its own, which the graph does not know."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(8, 8), nn.Linear(8, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        for draws in (functional.dropout, lambda y: (torch.rand_like(y) * y).sin()):
+            x = checkpoint(draws, self.first(x).tanh(), use_reentrant=False)
+        return self.last(x).exp()
+
+
+@pytest.mark.parametrize("copy_stream", [False, True])
+@pytest.mark.parametrize("model", [SaveOnHost(), *map(DiceWithHost, range(4))], ids=str)
+def test_what_draws_again_reads_copies(model: CostModel, copy_stream: bool, beside: list[Tensor]) -> None:
+    case = ModelCase("draws again", DrawsAgain, lambda: (torch.randn(4, 8, requires_grad=True),))
+    torch.compiler.reset()
+    expected = train(case, lambda model: model)
+    ours = train(case, lambda m: remat.compile(m, cost_model=model, codegen=False, copy_stream=copy_stream))
+    torch.testing.assert_close(ours, expected)
 
 
 @pytest.mark.parametrize("codegen", [False, True])

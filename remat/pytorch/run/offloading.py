@@ -10,7 +10,7 @@ writes for an H100).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -58,7 +58,7 @@ def add_copies(
     moved = {offloaded[name]: handle for name, handle in handles.items()}
     new = [moved.get(node, node) for node in outputs[num_fwd_outputs:]]
     forward.graph.output_node().args = ((*outputs[:num_fwd_outputs], *new),)
-    _copy_back(backward, handles, _places(graph, backward, hosted, backward=True, beside=beside))
+    _copy_back(backward, handles, [*_places(graph, backward, hosted, backward=True, beside=beside)])
     for module in (forward, backward):
         module.recompile()
 
@@ -88,15 +88,27 @@ def _copied_to_host(
     return handles
 
 
-def _copy_back(backward: fx.GraphModule, handles: Mapping[str, fx.Node], places: Iterable[_Place]) -> None:
-    """Adds the copies of the backward pass, and has what read the values read those."""
+def _copy_back(backward: fx.GraphModule, handles: Mapping[str, fx.Node], places: Sequence[_Place]) -> None:
+    """Adds the copies of the backward pass, and has what read the values read those.
+
+    Torch puts operators of its own in the place of draws that run again. No place is known for these: what they read
+    first is copied back between the kernels.
+    """
     inputs = {node.name: node for node in backward.graph.find_nodes(op="placeholder")}
     readers = {name: [*inputs[name].users] for name in handles}
     devices = {name: inputs[name].meta["val"].device for name in handles}
     values: dict[str, fx.Node] = {}
     for name, handle in handles.items():
         inputs[name].meta = {"val": handle.meta["val"]}
+    due = {name: place for step, name, _, place in places if step != "copy back begins"}
+    first = {name: min(found) for name, found in readers.items() if found}
+    unknown = {name: reader for name, reader in first.items() if name not in due or reader < due[name]}
+    for name, reader in unknown.items():
+        with backward.graph.inserting_before(reader):
+            values[name] = _call(backward, TO_DEVICE, inputs[name], devices[name])
     for step, name, behind, place in places:
+        if name in unknown:
+            continue
         others = [] if behind is None else [values[behind]]
         with backward.graph.inserting_before(place):
             if step == "copy back ends":
@@ -105,9 +117,9 @@ def _copy_back(backward: fx.GraphModule, handles: Mapping[str, fx.Node], places:
                 values[name] = _call(backward, FETCH, inputs[name], devices[name], others)
             else:
                 values[name] = _call(backward, TO_DEVICE, inputs[name], devices[name])
-        if step != "copy back begins":
-            for reader in readers[name]:
-                reader.replace_input_with(inputs[name], values[name])
+    for name, value in values.items():
+        for reader in readers[name]:
+            reader.replace_input_with(inputs[name], value)
 
 
 def _places(
