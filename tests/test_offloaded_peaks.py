@@ -21,7 +21,7 @@ import remat
 from experiments.accuracy.compiled_peaks import measured
 from experiments.models.cases import CASES
 from experiments.models.workloads import KERNEL_ZOO
-from remat import Graph, GraphBuilder, Plan, PlanFacts, cannot_offload, solve, timeline
+from remat import Graph, GraphBuilder, InvalidOption, Plan, PlanFacts, cannot_offload, solve, timeline
 from remat.facts.columns import BoolArray
 from remat.predict.buffers import StepMemory
 from remat.predict.kernels.host_copies import Copy, HostCopies
@@ -224,6 +224,14 @@ def drawn_choice(graph: Graph, seed: int) -> tuple[BoolArray, BoolArray]:
 
 
 TOY = DeviceProfile("toy", {"float32": 1e9}, 1e9, 1000.0, source="made up", host_bytes_per_s=1e8, host_latency_ns=50.0)
+
+
+def test_value_by_value_there_is_no_stream_of_copies() -> None:
+    """It would be left out, and the peak too small."""
+    graph, plan = three_calls(), Plan(("a", "b"), (), offloaded=("a", "b"))
+    with pytest.raises(InvalidOption, match=r"copy_stream=True is for predicted kernels, .* name a device"):
+        timeline(graph, plan, copy_stream=True)
+    assert timeline(graph, plan, device="h100", copy_stream=True).peak_bytes
 
 
 def test_what_is_returned_and_read_by_nothing_is_on_the_device_once() -> None:

@@ -7,6 +7,7 @@ buffers are those that TorchInductor's code for one backend allocates.
 from __future__ import annotations
 
 from remat.answer.plan import Plan
+from remat.errors import InvalidOption
 from remat.facts.given import checked_flag
 from remat.facts.graph import Graph, checked_graph
 from remat.predict.buffers import StepMemory, records_calls
@@ -34,7 +35,7 @@ def timeline(
     Raises:
         InvalidPlan: the plan names unknown values, is not legal, or was made for another graph.
         InvalidGraph: a call recorded in the graph cannot be read, or is missing.
-        InvalidOption: no graph, or no plan; or a flag is neither True nor False.
+        InvalidOption: no graph, or no plan; a flag is neither True nor False; or `copy_stream`, value by value.
         UnknownName: there is no such device.
 
     >>> from remat import GraphBuilder
@@ -54,6 +55,11 @@ def timeline(
     checked_flag("copy_stream", copy_stream)
     choice = checked_choice(checked_graph(graph), plan)
     if device is None and not records_calls(graph):
+        if copy_stream:
+            raise InvalidOption(
+                "copy_stream=True is for predicted kernels, and this graph was written without the calls of its "
+                "operators: name a device, such as 'h100'"
+            )
         return simulate(graph, plan, holds_outputs=holds_outputs)
     backend = None if device is None else backend_of(device)
     memory = StepMemory(graph, backend, holds_outputs=holds_outputs, copy_stream=copy_stream)
