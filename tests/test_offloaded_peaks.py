@@ -24,7 +24,7 @@ from experiments.models.workloads import KERNEL_ZOO
 from remat import Graph, GraphBuilder, InvalidOption, Plan, PlanFacts, cannot_offload, solve, timeline
 from remat.facts.columns import BoolArray
 from remat.predict.buffers import StepMemory
-from remat.predict.kernels.host_copies import Copy, HostCopies
+from remat.predict.kernels.host_copies import Copy, HostCopies, early_places
 from remat.predict.memory import Simulator
 from remat.predict.memory.order import Order
 from remat.predict.memory.storages import Storages
@@ -191,27 +191,62 @@ def test_a_copy_to_the_host_ends_when_one_of_the_next_stage_has_begun() -> None:
     b = g.op("mm", a, name="b", bytes=100, compute_bound=True)
     c = g.op("exp", b, name="c", bytes=100)
     g.output(g.op("mm", c, name="y", bytes=100, compute_bound=True))
-    late = g.op("exp", a, name="late", bytes=100)  # it runs last in the order of the graph, and waits for nothing
+    late = g.op("exp", a, name="late", bytes=100)  # the last in the order of the graph
     g.gradient(g.op("mm", g.tangent("dy", bytes=100), a, b, c, late, name="dx", bytes=100, compute_bound=True))
     graph = g.build()
     at = graph.index
     values = np.array([at[name] for name in ("a", "b", "c", "y", "late")])
+    assert early_places(graph, values).tolist() == [0, 1, 2, 3, 0]
+    values = np.array([at[name] for name in ("a", "late", "b", "c", "y")])
     out = HostCopies(graph, values, np.isin(graph.names, ["a", "b", "c", "late"]), backward=False, beside=True)
     begins, ends = "copy to the host begins", "copy to the host ends"
-    assert [[(copy.step, graph.names[copy.value]) for copy in out.before(v)] for v in values.tolist()] == [
+    assert [[(copy.step, graph.names[copy.value], copy.behind) for copy in out.before(v)] for v in values.tolist()] == [
         [],
         [],
-        [],
-        [(begins, "b")],
-        [(begins, "c"), (ends, "b")],
+        [(begins, "late", None)],
+        [(begins, "a", None), (ends, "late", at["a"])],
+        [(begins, "b", None)],
     ]
     assert [(copy.step, graph.names[copy.value], copy.behind) for copy in out.left()] == [
-        (begins, "a", None),
-        (begins, "late", None),
-        (ends, "a", at["b"]),
-        (ends, "late", at["b"]),
+        (begins, "c", None),
+        (ends, "a", at["c"]),
+        (ends, "b", at["c"]),
         (ends, "c", None),
     ]
+
+
+@given(graphs(max_values=24))
+def test_early_places_are_behind_what_is_read(graph: Graph) -> None:
+    values = np.flatnonzero(~graph.in_tangents & ~graph.input)
+    places = early_places(graph, values)
+    own = np.arange(len(values))
+    stays = graph.in_forward | graph.random | graph.cannot_recompute.mask
+    assert (places <= own).all()
+    assert (places[stays[values]] == own[stays[values]]).all()
+    computed = set(graph.names[v] for v in np.flatnonzero(graph.input))
+    for v in values[np.argsort(places, kind="stable")].tolist():
+        assert computed >= {graph.names[u] for u in graph.operands[v]}
+        computed.add(graph.names[v])
+
+
+@pytest.mark.parametrize("name", ["LayerNorm-GeLU MLP", pytest.param("GPT, attention written out", marks=deep)])
+def test_the_code_for_an_h100_sends_between_the_products_that_are_predicted(name: str) -> None:
+    torch.manual_seed(0)
+    model, args = KERNEL_ZOO[name]()
+    graph = remat.capture(model, *args, device="h100")
+    plan = solve(SaveOnHost().pose(graph)).plan
+    assert plan is not None
+    forward, _ = triton_code(Scheduled(graph, device="h100", copy_stream=True), plan)
+    line = timeline(graph, plan, device="h100", copy_stream=True)
+    called = {"copy to the host begins": "send", "copy to the host ends": "sent"}
+    steps = list(zip(line.names, line.ops, strict=True))[: line.forward_steps]
+    predicted = [
+        called.get(op, "product") for name, op in steps if op in called or graph.compute_bound[graph.index[name]]
+    ]
+    found = re.findall(r"remat\.(send|sent)\.default\(|extern_kernels\.\w+\(", forward.text)
+    assert predicted == [call or "product" for call in found]
+    last = predicted[-predicted[::-1].index("product") :]
+    assert 0 < last.count("sent") < predicted.count("sent") / 2  # in the order of the graph, half of all come last
 
 
 def drawn_choice(graph: Graph, seed: int) -> tuple[BoolArray, BoolArray]:

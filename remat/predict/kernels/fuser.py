@@ -17,7 +17,7 @@ from remat.predict.kernels import rules
 from remat.predict.kernels.backends import backend_for
 from remat.predict.kernels.cpu_schedule import CpuScheduler
 from remat.predict.kernels.dispatch import rules_of
-from remat.predict.kernels.host_copies import HostCopies
+from remat.predict.kernels.host_copies import HostCopies, early_places
 from remat.predict.kernels.index import Shape
 from remat.predict.kernels.ir import Buffer, Loop
 from remat.predict.kernels.kernel import Kernel
@@ -151,8 +151,11 @@ class Fuser:
             order = Order.of(self._facts, handed)
         hosted = np.zeros(len(graph), np.bool_) if offloaded is None else offloaded & order.saved
         turned = self._turns_images(order.forward)
+        forward = order.forward
+        if self.copy_stream and hosted.any():
+            forward = forward[np.argsort(early_places(graph, forward), kind="stable")]
         return (
-            self._pass(order.forward, graph.output | order.saved, turned, hosted, backward=False),
+            self._pass(forward, graph.output | order.saved, turned, hosted, backward=False),
             self._pass(order.backward, graph.gradient, turned, hosted, backward=True),
         )
 

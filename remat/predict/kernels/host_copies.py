@@ -7,8 +7,8 @@ in another. Matrix products and the like cut a pass into stages: those of the fo
 for, those of the backward pass by how many have run. What is copied to the host in one stage stays on the device until
 the first copy of the next has begun; what is read in one stage begins to come back when the first value of the one
 before has come. So most copies have the time of a product, or more, and only the values of two stages are on their way.
-For those of the last stage of the forward pass the kernels wait; and for those of values that the backward pass alone
-reads, where they come late in the order of the graph, and so behind what their copies end behind.
+For those of the last stage of the forward pass the kernels wait. What the backward pass alone needs comes late in the
+order of the graph: it is computed behind what it reads (`early_places`), so that its copy is not among these.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Literal, TypeAlias
 import numpy as np
 
 from remat.facts.columns import BoolArray, IntArray
-from remat.facts.graph import Graph
+from remat.facts.graph import Graph, Region
 from remat.predict.memory.order import first_readers
 
 CopyStep: TypeAlias = Literal[
@@ -91,6 +91,25 @@ class HostCopies:
         while self._waiting and self._waiting[-1][0] <= place:
             taken.append(self._waiting.pop()[1])
         return taken
+
+
+def early_places(graph: Graph, values: IntArray) -> IntArray:
+    """(k,) behind which place of a forward pass each value is computed, so that copies beside the kernels begin early.
+
+    Its own, but for what the backward pass alone needs: that of the last value that it reads. Such values come late in
+    the order of the graph, with the gradients that read them.
+
+    Args:
+        graph: the joint graph.
+        values: (k,) what the pass computes, in order.
+    """
+    at: list[int] = np.where(graph.input, -1, len(graph)).tolist()
+    moves: list[bool] = ((graph.region == Region.EITHER) & ~graph.random & ~graph.cannot_recompute.mask).tolist()
+    positions: list[int] = values.tolist()
+    for place, v in enumerate(positions):
+        read = max((at[u] for u in graph.operands[v]), default=-1)
+        at[v] = read if moves[v] and 0 <= read < place else place
+    return np.array(at, np.int64)[values]
 
 
 _Stage: TypeAlias = list[tuple[int, int]]

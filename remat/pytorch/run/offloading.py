@@ -21,7 +21,7 @@ from torch.fx.node import map_arg
 from remat.answer.plan import Plan
 from remat.facts.columns import BoolArray
 from remat.facts.graph import Graph
-from remat.predict.kernels.host_copies import Copy, CopyStep, HostCopies
+from remat.predict.kernels.host_copies import Copy, CopyStep, HostCopies, early_places
 from remat.pytorch.seam.offloading import FETCH, FETCHED, SEND, SENT, TO_DEVICE, TO_HOST
 
 _Place: TypeAlias = tuple[CopyStep, str, str | None, fx.Node]
@@ -54,6 +54,8 @@ def add_copies(
     if not offloaded:
         return
     hosted = np.isin(graph.names, [*offloaded])
+    if beside:
+        _compute_early(graph, forward)
     handles = _copied_to_host(forward, offloaded, _places(graph, forward, hosted, backward=False, beside=beside))
     moved = {offloaded[name]: handle for name, handle in handles.items()}
     new = [moved.get(node, node) for node in outputs[num_fwd_outputs:]]
@@ -61,6 +63,18 @@ def add_copies(
     _copy_back(backward, handles, [*_places(graph, backward, hosted, backward=True, beside=beside)])
     for module in (forward, backward):
         module.recompile()
+
+
+def _compute_early(graph: Graph, forward: fx.GraphModule) -> None:
+    """Moves what the backward pass alone needs behind what it reads."""
+    nodes = _calls(graph, forward)
+    calls = [*nodes.values()]
+    last = [*calls]  # of those that were moved behind each call
+    places: list[int] = early_places(graph, np.array([*nodes], np.int64)).tolist()
+    for place, node in zip(places, calls, strict=True):
+        if node is not calls[place]:
+            last[place].append(node)
+            last[place] = node
 
 
 def _copied_to_host(
@@ -126,11 +140,7 @@ def _places(
     graph: Graph, module: fx.GraphModule, hosted: BoolArray, *, backward: bool, beside: bool
 ) -> Iterator[_Place]:
     """Yields the copies of a pass, in order."""
-    nodes = {
-        graph.index[node.name]: node
-        for node in module.graph.nodes
-        if node.op == "call_function" and node.name in graph.index
-    }
+    nodes = _calls(graph, module)
     copies = HostCopies(graph, np.array([*nodes], np.int64), hosted, backward=backward, beside=beside)
 
     def named(copy: Copy, place: fx.Node) -> _Place:
@@ -141,6 +151,12 @@ def _places(
             yield named(copy, node)
     for copy in copies.left():
         yield named(copy, module.graph.output_node())
+
+
+def _calls(graph: Graph, module: fx.GraphModule) -> dict[int, fx.Node]:
+    """Finds what a pass computes, in order, by position in the joint graph."""
+    calls = (node for node in module.graph.nodes if node.op == "call_function")
+    return {graph.index[node.name]: node for node in calls if node.name in graph.index}
 
 
 def _call(module: fx.GraphModule, operator: Any, *args: Any) -> fx.Node:
