@@ -223,7 +223,7 @@ def test_early_places_are_behind_what_is_read(graph: Graph) -> None:
     stays = graph.in_forward | graph.random | graph.cannot_recompute.mask
     assert (places <= own).all()
     assert (places[stays[values]] == own[stays[values]]).all()
-    computed = set(graph.names[v] for v in np.flatnonzero(graph.input))
+    computed = {graph.names[v] for v in np.flatnonzero(graph.input)}
     for v in values[np.argsort(places, kind="stable")].tolist():
         assert computed >= {graph.names[u] for u in graph.operands[v]}
         computed.add(graph.names[v])
