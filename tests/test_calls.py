@@ -105,12 +105,13 @@ def texts_of(nodes: list[fx.Node]) -> tuple[str, ...]:
         ("x", 1),
         ("x", 1.0),
         (["x", "y"], 0),
+        (["x"], 0),
         ("x", [None, "y"], [1, [2, "x"]]),
         ("x", torch.bfloat16, torch.strided, torch.channels_last, CPU),
         ("x", 1 + 2j, slice(0, None, 2)),
     ],
 )
-@pytest.mark.parametrize("kwargs", [{}, {"dtype": torch.int8, "other": "y", "sizes": [1, 2]}])
+@pytest.mark.parametrize("kwargs", [{}, {"alpha": "x"}, {"dtype": torch.int8, "other": "y", "sizes": [1, 2]}])
 def test_a_call_comes_back_as_it_was(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     *_, text = traced(*args, **kwargs)
     order = list(dict.fromkeys(name for name in _flat((args, kwargs)) if name in ("x", "y")))

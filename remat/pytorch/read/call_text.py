@@ -41,6 +41,7 @@ _NAMED: dict[type, str] = {
     torch.device: "device",
 }
 _FIRST = {"v": 0}
+_NUMBERS = (float, int)
 
 
 def call_texts(
@@ -64,12 +65,16 @@ def call_texts(
     for (args, kwargs), of, is_unary in zip(written, sources, unary, strict=True):
         if symbolic and not symbolic.isdisjoint(of):  # a list of sizes may hold one
             calls.append(_without_nodes(args, kwargs, of))
-        elif is_unary and args and len(of) == 1:  # all else are constants
+        elif len(of) == 1 and args and (is_unary or (not kwargs and _is_value_and_number(args))):  # all else: constants
             rest = args[1:]
             calls.append({"args": (_FIRST, *rest), "kwargs": kwargs} if kwargs else rest)
         else:
             calls.append(() if args == (*of,) and not kwargs else _without_nodes(args, kwargs, of))
     return Later(lambda: _texts(calls))
+
+
+def _is_value_and_number(args: Sequence[Any]) -> bool:
+    return len(args) == 2 and type(args[0]) is fx.Node and type(args[1]) in _NUMBERS
 
 
 def _texts(calls: Sequence[Any]) -> tuple[str, ...]:

@@ -21,7 +21,7 @@ from remat.pytorch.read.flops import flops_of
 from remat.pytorch.read.inputs import Inputs
 from remat.pytorch.read.mutated_inputs import backward_targets, overwritten_inputs, values_in_their_memory
 from remat.pytorch.read.operators import COLLECTIVE, Operator, Operators, is_dropout_free
-from remat.pytorch.read.places import Notes, places_of
+from remat.pytorch.read.places import Notes, noted, places_of
 from remat.pytorch.read.sharing import bases
 from remat.pytorch.read.values import Values
 
@@ -55,7 +55,7 @@ class _Reader:
     def graph(self, meta: dict[str, str]) -> Graph:
         """Puts all the columns together."""
         nodes, ops, kinds = self.nodes, self.ops, self.ops.different
-        values = Values.of([meta.get("val") for meta in self.metas])
+        values = Values.of(noted(self.metas, "val"))
         marked = self._marks()
         region = self._regions()
         producers, consumers = self.inputs.producers, self.inputs.consumers

@@ -31,11 +31,11 @@ class Inputs:
     @classmethod
     def of(cls, nodes: Sequence[fx.Node]) -> Inputs:
         """Reads the inputs of nodes, which are given in order and with all that they use."""
-        position = {node: i for i, node in enumerate(nodes)}
+        position = dict(zip(nodes, range(len(nodes)), strict=True))
         sources = [*map(inputs_of, nodes)]
-        producers = [*map(position.__getitem__, chain.from_iterable(sources))]
-        consumers = np.repeat(np.arange(len(nodes)), [*map(len, sources)])
-        return cls(position, sources, frozen(np.array(producers, np.int64)), frozen(consumers))
+        uses = np.fromiter(map(len, sources), np.int64, len(nodes))
+        producers = np.fromiter(map(position.__getitem__, chain.from_iterable(sources)), np.int64, uses.sum())
+        return cls(position, sources, frozen(producers), frozen(np.repeat(np.arange(len(nodes)), uses)))
 
     def first(self) -> IntArray:
         """(n,) the first node that each one uses: itself where it uses none."""

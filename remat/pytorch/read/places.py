@@ -11,6 +11,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from itertools import repeat
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -20,6 +21,7 @@ from torch import fx
 from remat.facts.columns import IntArray
 from remat.pytorch.read.inputs import Inputs
 
+_Stack: TypeAlias = Mapping[str, tuple[str, Any]]
 Place: TypeAlias = tuple[str, str]
 """(module, line): "layers.0.fc1" and "model.py:57"; "" for the model itself, or unknown."""
 
@@ -43,20 +45,23 @@ class Notes:
 
     Attributes:
         stacks: Dynamo's own: the modules around an operator, from the outermost; or None.
+        forward_stacks: of what autograd added, those around the operator of the forward pass; or None.
         traces: the stack of Python, or None.
     """
 
-    stacks: list[Mapping[str, tuple[str, Any]] | None]
-    traces: list[str | None]
+    stacks: Sequence[_Stack | None]
+    forward_stacks: Sequence[_Stack | None]
+    traces: Sequence[str | None]
 
     @classmethod
-    def of(cls, metas: Sequence[Mapping[str, Any]]) -> Notes:
+    def of(cls, metas: Sequence[dict[str, Any]]) -> Notes:
         """Takes the notes out of the `meta` of nodes."""
-        notes = cls([], [])
-        for meta in metas:
-            notes.stacks.append(meta.get("nn_module_stack") or meta.get("fwd_nn_module_stack"))
-            notes.traces.append(meta.get("stack_trace"))
-        return notes
+        return cls(*(noted(metas, key) for key in ("nn_module_stack", "fwd_nn_module_stack", "stack_trace")))
+
+
+def noted(metas: Sequence[dict[str, Any]], key: str) -> Sequence[Any]:
+    """Takes one note out of the `meta` of each node: None where it has none."""
+    return [*map(dict[str, Any].get, metas, repeat(key))]
 
 
 def places_of(notes: Notes, producers: IntArray, consumers: IntArray) -> list[Place]:
@@ -66,12 +71,13 @@ def places_of(notes: Notes, producers: IntArray, consumers: IntArray) -> list[Pl
         notes: of n values, in order.
         producers, consumers: the uses, as in `remat.Graph`.
     """
+    stacks = [own or forward for own, forward in zip(notes.stacks, notes.forward_stacks, strict=True)]
     read_path, read_line = cache(module_path), cache(source_line)  # models repeat their layers
     places: list[Place | None] = [
         (read_path([*stack.values()][-1][0]) if stack else "", read_line(trace or ""))
         if stack or trace is not None
         else None
-        for stack, trace in zip(notes.stacks, notes.traces, strict=True)
+        for stack, trace in zip(stacks, notes.traces, strict=True)
     ]
     readers: dict[int, list[int]] = {v: [] for v, place in enumerate(places) if place is None}
     for u, v in sorted(zip(producers.tolist(), consumers.tolist(), strict=True)):

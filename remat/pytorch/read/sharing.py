@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Sequence
 
+import numpy as np
 from torch import fx
 
 from remat.pytorch.read.inputs import Inputs
@@ -29,6 +30,8 @@ def bases(nodes: Sequence[fx.Node], inputs: Inputs, ops: Operators) -> list[int]
     """
     base = [*range(len(nodes))]
     first: list[int] = inputs.first().tolist()
+    looks: list[bool] = ops.are([op.views for op in ops.different]).tolist()
+    open_: list[int] = np.flatnonzero(~ops.are([op.fresh for op in ops.different])).tolist()
     owners: dict[int, int] = {}
 
     def owner(value: int) -> int:
@@ -36,10 +39,13 @@ def bases(nodes: Sequence[fx.Node], inputs: Inputs, ops: Operators) -> list[int]
         storage = storage_number(nodes[value].meta.get("val"))
         return value if storage is None else owners.setdefault(storage, value)
 
-    for value, op in ops.which(lambda op: not op.fresh):
-        if op.views or nodes[value].target is operator.getitem:
-            source = first[value]
-            if op.views or base[source] != source:
+    for value in open_:
+        source = first[value]
+        if looks[value]:
+            base[value] = base[source]
+            continue
+        if nodes[value].target is operator.getitem:
+            if base[source] != source:
                 base[value] = base[source]
                 continue
             if isinstance(nodes[source].target, HigherOrderOperator):
