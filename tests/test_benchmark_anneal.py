@@ -92,6 +92,18 @@ def test_a_better_answer_is_taken(tmp_path: Path) -> None:
     assert done.output == f"qehvi-4 peak-0.7: {now['objective']}\n"
 
 
+def test_the_one_command_anneals_where_it_is_asked_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("experiments.benchmark.__main__.VISITS", 10**6)
+    folder = tmp_path / "2000.1"
+    folder.mkdir()
+    shutil.copy(FOLDER / "LICENSE", folder)
+    given = ["--only", "qehvi-4", "--time-limit", "5", "--folder", str(folder), "--results", str(tmp_path)]
+    done = CliRunner().invoke(app, ["run", "--anneal", *given])
+    assert done.exception is None
+    finders = {answer["solver"].partition(",")[0] for answer in Answers(folder / "answers").of("qehvi-4").values()}
+    assert "anneal" in finders
+
+
 def test_without_a_compiler_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CC", "no-such-compiler")
     done = CliRunner().invoke(app, ["anneal", "--only", "qehvi-4"])

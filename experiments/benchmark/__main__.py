@@ -180,12 +180,15 @@ def release(folder: _Folder = FOLDER, results: _Results = RESULTS) -> None:
 def run(
     only: _Only = None,
     time_limit: Annotated[float, typer.Option(min=1e-9, help="Seconds for each row.")] = 60,
+    with_anneal: Annotated[bool, typer.Option("--anneal", help="Run `anneal`, too: it takes a C compiler.")] = False,
     folder: _Folder = FOLDER,
     results: _Results = RESULTS,
 ) -> None:
     """All of it: poses what is new, answers what is not proven, and writes the release. What is done stays done."""
     pose(only, folder)
     solve(only, None, time_limit, folder)
+    if with_anneal:
+        anneal(only, None, 1, folder)
     release(folder, results)
 
 
