@@ -46,7 +46,7 @@ def main(
         "captured": lambda: captured(layers, repeats),
     }
     document: dict[str, Any] = {"provenance": provenance(gpu=False)}
-    if only:
+    if only and output.exists():
         before = json.loads(output.read_text())
         last = before.pop("provenance")
         others = last.pop("others", {})
