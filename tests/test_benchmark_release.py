@@ -68,6 +68,12 @@ def test_one_command_makes_it_all(made: Path) -> None:
     assert written == ["qehvi-4.json.gz"]  # the other has fewer than 200 values
 
 
+def test_the_search_that_found_the_answers_finds_them_again(made: Path) -> None:
+    code, said = run("peaks", "--only", "small-dropout-mlp", "--folder", made)
+    assert code == 0, said
+    assert said.splitlines()[-1] == "1 budgets: median 1.0000, mean 1.0000, worst 1.0000"
+
+
 def test_what_is_done_stays_done(release: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A row that is proven, or was tried for as long, is not solved again; one that is missing is."""
     asked: list[str] = []

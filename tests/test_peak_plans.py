@@ -20,6 +20,7 @@ from remat import Graph, GraphBuilder, InvalidOption, check_plan, choose
 from remat.answer.plan_facts import PlanFacts
 from remat.answer.registry import find_estimator, find_solver
 from remat.improve import peak_search
+from remat.improve.moments import Clock
 from remat.improve.peak_plans import PeakPlans
 from remat.improve.peak_search import fit_peak
 from remat.predict.memory import Simulator, lower_bound, simulate
@@ -83,6 +84,35 @@ def test_plans_are_legal_simulated_and_unbeaten(graph: Graph) -> None:
         assert low.cost > high.cost
         assert plans.within(high.peak_bytes - 1) in (low, plans.cheapest)
     assert plans.within(plans.smallest.peak_bytes - 1) is None
+
+
+@drawn(50)
+@given(graphs(facts=False))
+def test_moments_are_in_order_and_hold_the_peak_whatever_is_saved(graph: Graph) -> None:
+    simulator, n = Simulator(graph), len(graph)
+    clock = Clock(simulator, RecomputeTime("flops").pose(graph))
+    for saved in (np.zeros(n, np.bool_), graph.in_forward):
+        moments = clock.moments(saved)
+        assert moments.alive_bytes.max() == simulator.peak(saved)
+        assert (n <= moments.asked).all()
+        assert (moments.asked <= moments.read).all()
+        assert (moments.read <= 2 * n).all()
+
+
+def test_memory_is_dear_while_most_is_alive() -> None:
+    """Both values are as large and as long in the backward pass, but one is made after the peak."""
+    g = GraphBuilder()
+    early = g.op("mm", g.input("x", bytes=1), name="early", bytes=10, flops=5, compute_bound=True)
+    wide = g.op("mm", early, name="wide", bytes=90, flops=1, compute_bound=True)
+    late = g.op("mm", wide, name="late", bytes=10, flops=5, compute_bound=True)
+    g.output(g.op("mm", late, name="loss", bytes=1, compute_bound=True))
+    g.gradient(g.op("mm", g.tangent("d"), early, late, name="dx", bytes=1, compute_bound=True))
+    graph = g.build()
+    problem = RecomputeTime("flops").pose(graph)
+    clock = Clock(Simulator(graph), problem)
+    priced = clock.priced(clock.moments(graph.in_forward), byte=1, focus=20)
+    paid = dict(zip(problem.names, priced.save_cost.tolist(), strict=True))
+    assert paid["early"] > 10 * paid["late"] > 0
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -133,6 +134,23 @@ def anneal(
         count = VISITS // len(posed.graph) if steps is None else steps
         for found in searching.annealed_answers(posed, answers, annealer, count, seed):
             console.print(f"{name} {found['budget']}: {found['objective']}")
+
+
+@app.command()
+def peaks(only: _Only = None, folder: _Folder = FOLDER) -> None:
+    """Says what the library's own search for the peak pays, over the best known answers; it changes none."""
+    corpus, answers, manifest = Corpus.open(), Answers(folder / "answers"), Manifest.open(folder)
+    ratios: list[float] = []
+    for name in _named(only, sorted(manifest.instances, key=lambda name: manifest.instances[name]["values"])):
+        posed, known, start = manifest.posed(corpus, name), answers.of(name), time.perf_counter()
+        _, plans = peak_plans(posed.graph, posed.problem)
+        seconds, found = time.perf_counter() - start, searching.peak_ratios(posed, plans, known)
+        ratios += found.values()
+        rows = ", ".join(f"{budget} {ratio:.4f}" for budget, ratio in found.items())
+        console.print(f"{name}: {seconds:.1f} s, {rows}")
+    if ratios:
+        middle, mean, worst = statistics.median(ratios), statistics.fmean(ratios), max(ratios)
+        console.print(f"{len(ratios)} budgets: median {middle:.4f}, mean {mean:.4f}, worst {worst:.4f}")
 
 
 @app.command()

@@ -74,6 +74,19 @@ def peak_answers(posed: Posed, plans: Sequence[PeakPlan], solver: str, seconds: 
             yield answer(budget, min(fits, key=lambda plan: plan.cost).choice, solver, seconds)
 
 
+def peak_ratios(posed: Posed, plans: Sequence[PeakPlan], known: dict[str, Answer]) -> dict[str, float]:
+    """What the cheapest of some plans costs, as a part of the best known answer, for budgets that differ in bytes.
+
+    It is infinite where none of them is within the budget.
+    """
+    ratios = dict[str, float]()
+    for limit_bytes, budget in {b.bytes: b.name for b in reversed(posed.budgets) if b.of == "peak"}.items():
+        if budget in known:
+            cost = min((plan.cost for plan in plans if plan.peak_bytes <= limit_bytes), default=math.inf)
+            ratios[budget] = max(cost, 1) / max(known[budget]["objective"], 1)
+    return dict(sorted(ratios.items()))
+
+
 def peak_bound(posed: Posed, budget: Budget, known: Answer, time_limit_s: float) -> Answer:
     """What is known about a budget of the peak, with a bound: what every plan costs whose peak is within it.
 

@@ -4,18 +4,18 @@ What is looked at depends on no budget. So whatever the budgets, a larger one ne
 nor one with a smaller peak; and many budgets of one problem are answered by one search.
 
 The search takes the vertices of the frontier of saved bytes and cost, and plans for budgets of saved bytes
-between them, closer where peaks and costs lie far apart. Then it changes single values: of the plan with the
-smallest peak, what is alive there; of all plans, what is costly to recompute, as far as the next plan's peak.
+between them, closer where peaks and costs lie far apart. Of the plan with the smallest peak it changes single values
+that are alive there. Then it takes minimum cuts at prices of memory by the time at which it is taken
+(`remat.improve.moments`): such plans save much that is not alive at the peak. And where two neighbours lie far apart,
+it joins one up to some value with the other from there on, and saves what is costly to recompute, up to the next peak.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from fractions import Fraction
 from functools import cached_property
-from itertools import pairwise
+from itertools import chain, pairwise
 
 import numpy as np
 
@@ -24,6 +24,7 @@ from remat.answer.solver import Solver
 from remat.facts.columns import BoolArray, some
 from remat.facts.graph import Graph
 from remat.improve.byte_budgets import default_plan, evenly_spaced
+from remat.improve.moments import Clock
 from remat.improve.progress import Progress
 from remat.predict.memory import Simulator
 from remat.problem.problem import Problem
@@ -34,14 +35,23 @@ from remat.proof.solve import solve
 _SAMPLES = 8
 """Budgets of saved bytes to look at, evenly spaced, besides the vertices."""
 
-_BETWEEN = 20
+_BETWEEN = 10
 """Further ones, each between the two neighbours that span the largest rectangle of peak and cost."""
 
 _MOVES = 200
 """Values to try to save or drop at once, near the smallest peak: 2 to 5 ms each with 2,500 values."""
 
-_ROUNDS, _SAVES = 3, 200
-"""How often, and how many values to try to save: half over all plans evenly, half where the next costs far less."""
+_PRICES, _WIDER = 32, 4
+"""Prices of a byte to cut at: from the least of the slopes between plans to the largest, and further by this factor."""
+
+_FOCUS = (24, 12, 6, 3)
+"""How sharply a price falls where less is alive than at the peak (`Clock.priced`): each finds other plans."""
+
+_ROUNDS, _GAPS = 2, 30
+"""How often to look between neighbours, and between how many of them, the largest rectangles first."""
+
+_PIECES, _SAVES = 6, 8
+"""Into how many pieces two neighbours are cut to be joined, and how many times to try to save more in the lower one."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,6 +93,7 @@ class PeakPlans:
         self._progress, self._looked_at = progress, 0
         self._simulator = Simulator(graph)
         self._hull = Hull(problem, flow_solver())
+        self._clock = Clock(self._simulator, problem)
 
     def within(self, limit_bytes: int) -> PeakPlan | None:
         """Returns the cheapest plan found with a peak of at most `limit_bytes`, if any."""
@@ -138,8 +149,11 @@ class PeakPlans:
         plans = _unbeaten([*self.unmoved, *self._between_budgets([*self.unmoved])])
         plans = _unbeaten([*plans, *self._with_less_peak(plans[0])])
         plans = _unbeaten([*plans, *self._saving_more(plans[0], plans[0].peak_bytes, _MOVES)])
+        plans = _unbeaten([*plans, *self._at_prices(self.unmoved)])
         for _ in range(_ROUNDS):
-            plans = _unbeaten([*plans, *self._between_peaks(plans)])
+            for between in (self._joined, self._filled):
+                gaps = sorted(pairwise(plans), key=_rectangle, reverse=True)[:_GAPS]
+                plans = _unbeaten([*plans, *chain.from_iterable(between(low, high) for low, high in gaps)])
         return tuple(plans)
 
     def _vertices(self) -> list[PeakPlan]:
@@ -156,7 +170,7 @@ class PeakPlans:
         tried, found = set[int](), list[PeakPlan]()
         for _ in range(_BETWEEN):
             budgets = {
-                (low.cost - high.cost) * (high.peak_bytes - low.peak_bytes): budget
+                _rectangle((low, high)): budget
                 for low, high in pairwise(plans)
                 if (budget := sum(plan.choice.saved_bytes(self.problem) for plan in (low, high)) // 2) not in tried
             }
@@ -181,23 +195,50 @@ class PeakPlans:
                 return found
             plan = better
 
-    def _between_peaks(self, plans: list[PeakPlan]) -> list[PeakPlan]:
-        """Finds plans that save more than each of `plans`, up to the peak of the next one."""
-        found: list[PeakPlan] = []
-        for plan, after in pairwise(plans):
-            share = Fraction(1, len(plans) - 1) + Fraction(plan.cost - after.cost, plans[0].cost - plans[-1].cost)
-            found += self._saving_more(plan, after.peak_bytes - 1, math.ceil(_SAVES * share / 2))
-        return found
+    def _at_prices(self, plans: Sequence[PeakPlan]) -> Iterator[PeakPlan]:
+        """Cuts at prices of memory, from low to high: each is highest at the moments when the last plan takes most."""
+        slopes = [(low.cost - high.cost) / (high.peak_bytes - low.peak_bytes) for low, high in pairwise(plans)]
+        if not slopes:
+            return
+        plan = plans[-1]
+        for byte in np.geomspace(min(slopes) / _WIDER, max(slopes) * _WIDER, _PRICES).tolist():
+            for focus in _FOCUS:
+                moments = self._clock.moments(self.graph.widened(plan.choice.saved))
+                cut = self._hull.solver.minimum_cut(self._clock.priced(moments, byte, focus))
+                yield (plan := self._simulated(cut.choice))
+
+    def _joined(self, low: PeakPlan, high: PeakPlan) -> list[PeakPlan]:
+        """Joins two plans: one up to some value, the other from there on."""
+        saved = low.choice.saved, high.choice.saved
+        differ, position = np.flatnonzero(saved[0] != saved[1]), np.arange(len(self.problem))
+        places = np.unique(differ[evenly_spaced(0, len(differ) - 1, _PIECES + 1)[1:-1]]).tolist()
+        found = [self._legal(np.where(position < at, *both)) for at in places for both in (saved, saved[::-1])]
+        return [plan for plan in found if plan is not None]
+
+    def _filled(self, low: PeakPlan, high: PeakPlan) -> list[PeakPlan]:
+        """Finds plans that save more than the one, up to the peak of the other."""
+        return self._saving_more(low, high.peak_bytes - 1, _SAVES)
 
     def _saving_more(self, plan: PeakPlan, limit_bytes: int, moves: int) -> list[PeakPlan]:
-        """Saves what is recomputed, the costliest first, where the peak stays within the limit."""
+        """Saves what is recomputed, the costliest first, where the peak stays within the limit: ever more at once."""
         found: list[PeakPlan] = []
         recomputed = plan.choice.recomputed
         costliest = np.argsort(-np.where(recomputed, self.problem.recompute_cost, -1), kind="stable")
-        for v in costliest[: min(moves, int(recomputed.sum()))].tolist():
-            other = self._changed(plan, v) if plan.choice.recomputed[v] else None
+        at, count, most = 0, 1, int(recomputed.sum())
+        for _ in range(moves):
+            values = costliest[at : min(at + count, most)]
+            if not len(values):
+                break
+            wanted = plan.choice.saved.copy()
+            wanted[values] |= plan.choice.recomputed[values]
+            other = self._legal(wanted)
             if other is not None and other.peak_bytes <= limit_bytes and other.cost < plan.cost:
                 found.append(plan := other)
+                at, count = at + count, 2 * count
+            elif count > 1:
+                count //= 2
+            else:
+                at += 1
         return found
 
     def _changed(self, plan: PeakPlan, v: int) -> PeakPlan | None:
@@ -236,6 +277,11 @@ def _by_size(plan: PeakPlan) -> int:
 
 def _by_peak(plan: PeakPlan) -> tuple[int, int]:
     return plan.peak_bytes, plan.cost
+
+
+def _rectangle(neighbours: tuple[PeakPlan, PeakPlan]) -> int:
+    low, high = neighbours
+    return (low.cost - high.cost) * (high.peak_bytes - low.peak_bytes)
 
 
 def _unbeaten(plans: Iterable[PeakPlan]) -> list[PeakPlan]:

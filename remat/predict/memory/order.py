@@ -21,6 +21,7 @@ class Order:
         recomputed: (n,) what the backward pass computes from outside the tangents' closure.
         forward, backward: the values that each pass computes, in order.
         forward_at, backward_at: (n,) the step, over both passes, that computes a value; -1 for none.
+        asked_at: (n,) the position at which the backward pass first needs a value: n for its end, n + 1 for never.
     """
 
     saved: BoolArray
@@ -29,6 +30,7 @@ class Order:
     backward: IntArray
     forward_at: IntArray
     backward_at: IntArray
+    asked_at: IntArray
 
     @classmethod
     def of(cls, facts: Storages, saved: BoolArray) -> Order:
@@ -46,7 +48,7 @@ class Order:
         forward_at, backward_at = np.full(n, -1), np.full(n, -1)
         forward_at[forward] = np.arange(len(forward))
         backward_at[backward] = np.arange(len(forward), len(forward) + len(backward))
-        return cls(kept, recomputed, forward, backward, forward_at, backward_at)
+        return cls(kept, recomputed, forward, backward, forward_at, backward_at, asked_at)
 
 
 def _asked_at(facts: Storages, saved: BoolArray) -> IntArray:

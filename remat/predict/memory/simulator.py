@@ -53,12 +53,13 @@ class Simulator:
     Attributes:
         graph: the joint graph.
         holds_outputs: the caller keeps the outputs of the forward pass until the end of the backward.
+        facts: what does not depend on the plan.
     """
 
     def __init__(self, graph: Graph, *, holds_outputs: bool = True) -> None:
         self.graph = checked_graph(graph)
         self.holds_outputs = holds_outputs
-        self._facts = Storages.of(graph)
+        self.facts = Storages.of(graph)
 
     def peak(self, saved: BoolArray, offloaded: BoolArray | None = None) -> int:
         """Returns the most bytes that are alive at once.
@@ -71,17 +72,24 @@ class Simulator:
         Raises:
             InvalidPlan: not one flag a value, or a value of the tangents' closure is saved.
         """
-        order = Order.of(self._facts, checked_mask(self.graph, saved))
-        lives = Lifetimes.of(self._facts, order, self.holds_outputs, offloaded)
-        return int(_during(lives, len(order.forward) + len(order.backward)).max(initial=0))
+        return int(self.alive(saved, offloaded)[1].max(initial=0))
+
+    def alive(self, saved: BoolArray, offloaded: BoolArray | None = None) -> tuple[Order, IntArray]:
+        """Returns the steps of both passes, and the bytes that are alive during each.
+
+        Args and errors are those of `peak`.
+        """
+        order = Order.of(self.facts, checked_mask(self.graph, saved))
+        lives = Lifetimes.of(self.facts, order, self.holds_outputs, offloaded)
+        return order, _during(lives, len(order.forward) + len(order.backward))
 
     def timeline(self, saved: BoolArray, offloaded: BoolArray | None = None) -> Timeline:
         """Returns the whole timeline of a plan.
 
         Args and errors are those of `peak`.
         """
-        order = Order.of(self._facts, checked_mask(self.graph, saved))
-        lives = Lifetimes.of(self._facts, order, self.holds_outputs, offloaded)
+        order = Order.of(self.facts, checked_mask(self.graph, saved))
+        lives = Lifetimes.of(self.facts, order, self.holds_outputs, offloaded)
         values: list[int] = np.concatenate([order.forward, order.backward]).tolist()
         return timeline_of(self.graph, lives, values, len(order.forward))
 
