@@ -96,9 +96,8 @@ class MemoryBudget(CostModel):
 
     def data(self) -> str:
         """What the estimator depends on, and the figures of a device that offloads."""
-        return "\n".join(
-            [find_estimator(self.estimator).data(), *([repr(self.offload_device)] if self.offload else [])]
-        )
+        figures = find_estimator(self.estimator).data()
+        return f"{figures}\n{self.offload_device!r}" if self.offload else figures
 
     def terms(self, graph: Graph) -> Terms:
         """Those of `RecomputeTime`, and the budget, unless it is one of the peak; and the price of copies."""

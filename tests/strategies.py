@@ -6,8 +6,11 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
+import torch
 
-from remat import Bans, CostModel, Graph, Offload, Problem, Region, Terms, cannot_offload
+import remat
+from experiments.models.workloads import KERNEL_ZOO
+from remat import Bans, CostModel, Graph, Offload, Plan, Problem, Region, Terms, cannot_offload, solve
 
 
 @dataclass(frozen=True)
@@ -60,3 +63,13 @@ class SaveOnHost(SaveEverything):
         problem = super().pose_without_peak(graph)
         copies = np.zeros(len(problem), np.int64)
         return replace(problem, offload=Offload(copies, cannot_offload(graph).take(graph.plannable)))
+
+
+def all_on_host(name: str) -> tuple[Graph, Plan]:
+    """A model of the zoo, captured for an H100, and the plan of `SaveOnHost`."""
+    torch.manual_seed(0)
+    model, args = KERNEL_ZOO[name]()
+    graph = remat.capture(model, *args, device="h100")
+    plan = solve(SaveOnHost().pose(graph)).plan
+    assert plan is not None
+    return graph, plan

@@ -14,7 +14,7 @@ import torch
 from depth import deep, drawn
 from hypothesis import given
 from hypothesis import strategies as st
-from strategies import Dice, DiceWithHost, SaveOnHost
+from strategies import Dice, DiceWithHost, SaveOnHost, all_on_host
 from torch import Tensor
 
 import remat
@@ -134,11 +134,7 @@ def test_compiled_steps_name_their_copies() -> None:
 
 def test_the_code_for_an_h100_copies_back_in_the_order_that_is_predicted() -> None:
     """Each value comes back right before it is read, so that the peak falls."""
-    torch.manual_seed(0)
-    model, args = KERNEL_ZOO["LayerNorm-GeLU MLP"]()
-    graph = remat.capture(model, *args, device="h100")
-    plan = solve(SaveOnHost().pose(graph)).plan
-    assert plan is not None
+    graph, plan = all_on_host("LayerNorm-GeLU MLP")
     line, on_device = (timeline(graph, one, device="h100") for one in (plan, replace(plan, offloaded=())))
     _, backward = triton_code(Scheduled(graph, device="h100"), plan)
     copied = re.findall(r"remat\.to_device\.default\((\w+),", backward.text)
@@ -231,11 +227,7 @@ def test_early_places_are_behind_what_is_read(graph: Graph) -> None:
 
 @pytest.mark.parametrize("name", ["LayerNorm-GeLU MLP", pytest.param("GPT, attention written out", marks=deep)])
 def test_the_code_for_an_h100_sends_between_the_products_that_are_predicted(name: str) -> None:
-    torch.manual_seed(0)
-    model, args = KERNEL_ZOO[name]()
-    graph = remat.capture(model, *args, device="h100")
-    plan = solve(SaveOnHost().pose(graph)).plan
-    assert plan is not None
+    graph, plan = all_on_host(name)
     forward, _ = triton_code(Scheduled(graph, device="h100", copy_stream=True), plan)
     line = timeline(graph, plan, device="h100", copy_stream=True)
     called = {"copy to the host begins": "send", "copy to the host ends": "sent"}

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 from depth import deep
-from strategies import DiceWithHost, SaveOnHost
+from strategies import DiceWithHost, SaveOnHost, all_on_host
 
 import remat
 from experiments.models.cases import CASES
@@ -37,11 +37,7 @@ def test_inductor_counts_as_many_bytes(name: str, model: CostModel) -> None:
 
 @pytest.mark.parametrize("name", ["LayerNorm-GeLU MLP", pytest.param("GPT, fused attention", marks=deep)])
 def test_an_h100_has_the_kernels_that_are_predicted(name: str) -> None:
-    torch.manual_seed(0)
-    module, args = KERNEL_ZOO[name]()
-    graph = remat.capture(module, *args, device="h100")
-    plan = solve(SaveOnHost().pose(graph)).plan
-    assert plan is not None
+    graph, plan = all_on_host(name)
     assert plan.offloaded
     counted = Scheduled(graph, device="h100").kernels(plan)
     found = predict_traffic(graph, plan, device="h100")

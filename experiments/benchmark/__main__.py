@@ -64,8 +64,7 @@ def solve(
 ) -> None:
     """Answers each row that is not proven yet and was not tried for as long: so a run that is stopped goes on."""
     corpus, answers, manifest = Corpus.open(), Answers(folder / "answers"), Manifest.open(folder)
-    in_order = sorted(manifest.instances, key=lambda name: manifest.instances[name]["values"])
-    for name in _named(only, in_order):
+    for name in _by_size(only, manifest):
         due = [b for b in manifest.budgets(name) if not budget or b.name in budget]
         due = [b for b in due if _is_due(answers.of(name).get(b.name), time_limit)]
         if due:
@@ -102,7 +101,7 @@ def deepen(
 ) -> None:
     """Looks longer for plans within budgets of the peak that are open."""
     corpus, answers, manifest = Corpus.open(), Answers(folder / "answers"), Manifest.open(folder)
-    for name in _named(only, sorted(manifest.instances, key=lambda name: manifest.instances[name]["values"])):
+    for name in _by_size(only, manifest):
         budgets = [b for b in manifest.budgets(name) if b.of == "peak"]
         if all(answers.of(name).get(b.name, {}).get("status") == "optimal" for b in budgets):
             continue
@@ -129,7 +128,7 @@ def anneal(
     except FileNotFoundError as error:
         raise typer.BadParameter(str(error)) from None
     corpus, answers, manifest = Corpus.open(), Answers(folder / "answers"), Manifest.open(folder)
-    for name in _named(only, sorted(manifest.instances, key=lambda name: manifest.instances[name]["values"])):
+    for name in _by_size(only, manifest):
         posed = manifest.posed(corpus, name)
         count = VISITS // len(posed.graph) if steps is None else steps
         for found in searching.annealed_answers(posed, answers, annealer, count, seed):
@@ -141,7 +140,7 @@ def peaks(only: _Only = None, folder: _Folder = FOLDER) -> None:
     """Says what the library's own search for the peak pays, over the best known answers; it changes none."""
     corpus, answers, manifest = Corpus.open(), Answers(folder / "answers"), Manifest.open(folder)
     ratios: list[float] = []
-    for name in _named(only, sorted(manifest.instances, key=lambda name: manifest.instances[name]["values"])):
+    for name in _by_size(only, manifest):
         posed, known, start = manifest.posed(corpus, name), answers.of(name), time.perf_counter()
         _, plans = peak_plans(posed.graph, posed.problem)
         seconds, found = time.perf_counter() - start, searching.peak_ratios(posed, plans, known)
@@ -250,6 +249,10 @@ def write(
     output.mkdir(parents=True, exist_ok=True)
     for name in _named(only, manifest.instances):
         (output / f"{name}.json").write_bytes(manifest.posed(Corpus.open(), name).data)
+
+
+def _by_size(only: Sequence[str] | None, manifest: Manifest) -> list[str]:
+    return _named(only, sorted(manifest.instances, key=lambda name: manifest.instances[name]["values"]))
 
 
 def _named(only: Sequence[str] | None, known: Sequence[str] | dict[str, object]) -> list[str]:

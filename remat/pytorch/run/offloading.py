@@ -117,12 +117,8 @@ def _copy_back(backward: fx.GraphModule, handles: Mapping[str, fx.Node], places:
     due = {name: place for step, name, _, place in places if step != "copy back begins"}
     first = {name: min(found) for name, found in readers.items() if found}
     unknown = {name: reader for name, reader in first.items() if name not in due or reader < due[name]}
-    for name, reader in unknown.items():
-        with backward.graph.inserting_before(reader):
-            values[name] = _call(backward, TO_DEVICE, inputs[name], devices[name])
-    for step, name, behind, place in places:
-        if name in unknown:
-            continue
+    early: list[_Place] = [("copied back", name, None, reader) for name, reader in unknown.items()]
+    for step, name, behind, place in (*early, *(place for place in places if place[1] not in unknown)):
         others = [] if behind is None else [values[behind]]
         with backward.graph.inserting_before(place):
             if step == "copy back ends":
