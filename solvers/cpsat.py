@@ -16,6 +16,7 @@ from remat import (
     Choice,
     ClaimedBound,
     Feature,
+    Graph,
     IntArray,
     InvalidOption,
     Problem,
@@ -28,6 +29,8 @@ from remat import (
     forced,
 )
 from remat.facts.columns import common_divisor
+from solvers.cpsat_backend import counted, new_backend
+from solvers.cpsat_peak import cheapest_within_peak
 
 _THREADS = 10_000
 """More are a slip; OR-Tools counts to 2**31."""
@@ -80,6 +83,12 @@ class CPSAT(Solver):
     def _solve(self, problem: Problem, *, time_limit_s: float | None) -> Solution:
         return self.search(problem, time_limit_s=time_limit_s)
 
+    def within_peak(
+        self, graph: Graph, problem: Problem, limit_bytes: int, known: Choice | None, *, time_limit_s: float | None
+    ) -> Solution | None:
+        """The cheapest plan within a limit of the simulated peak: see `solvers.cpsat_peak`."""
+        return cheapest_within_peak(graph, problem, limit_bytes, known, time_limit_s=time_limit_s, workers=self.workers)
+
     def search(
         self,
         problem: Problem,
@@ -103,8 +112,8 @@ class CPSAT(Solver):
         model = _Model.of(problem, self.count_sizes)
         if known is not None and known.plan is not None:
             model.begin_at(problem, known)
-        backend: Any = cp_model.CpSolver()
-        self._configure(backend.parameters)
+        backend = new_backend(self.workers)
+        backend.parameters.optimize_with_lb_tree_search = self.bound_first
         if known is not None and known.bound is not None:
             backend.parameters.absolute_gap_limit = known.bound * tolerance // model.unit
         if time_limit_s is not None:
@@ -128,17 +137,6 @@ class CPSAT(Solver):
         reason = Reason.OPTIMAL if bound >= cost else Reason.FEASIBLE  # "optimal" may be within the tolerance, too
         limit = None if status == cp_model.OPTIMAL else "time"
         return Solution(plan, cost, Termination(reason, bound, limit=limit), certificate, self.name)
-
-    def _configure(self, parameters: Any) -> None:
-        parameters.num_workers = self.workers
-        parameters.optimize_with_lb_tree_search = self.bound_first
-        # Every row in the relaxation: 0.03 to 0.45 s for the same transformer, or as fast as eight workers.
-        parameters.linearization_level = 2
-        # The gap is computed in doubles, in which costs past 2^53 that differ may have none.
-        parameters.absolute_gap_limit = parameters.relative_gap_limit = 0
-        # This presolve rule adds coefficients up in 32 bits, and has called a plan optimal that was not, where they
-        # pass 2^31 (OR-Tools 9.15, google/or-tools#5293): two gigabytes of activations are enough.
-        parameters.presolve_inclusion_work_limit = 0
 
 
 @dataclass(frozen=True, eq=False)
@@ -192,7 +190,7 @@ class _Model:
         every = np.concatenate(prices)
         unit = common_divisor(every)
         literals = [*saved.values(), *recomputed.values(), *offloaded.values()]
-        program.minimize(_counted(program, literals, every // unit))
+        program.minimize(counted(program, literals, every // unit))
         return cls(program, unit, int(problem.save_cost[always].sum()), always, saved, recomputed, offloaded)
 
     def begin_at(self, problem: Problem, known: Solution) -> None:
@@ -245,21 +243,5 @@ def _add_budget(program: Any, saved: dict[int, Any], sizes: IntArray, room: int,
     literals, units = [*saved.values()], sizes // common_divisor(sizes)
     if int(sizes.sum()) > room:
         plain = cp_model.LinearExpr.weighted_sum
-        used = _counted(program, literals, units) if count_sizes else plain(literals, units.tolist())
+        used = counted(program, literals, units) if count_sizes else plain(literals, units.tolist())
         program.add(used <= room // common_divisor(sizes))
-
-
-def _counted(program: Any, literals: list[Any], weights: IntArray) -> Any:
-    """The sum of literals by their weights, with one variable for how many of equal weight are true."""
-    from ortools.sat.python import cp_model
-
-    terms: list[Any] = []
-    distinct = np.unique(weights[weights > 0])
-    for weight in distinct.tolist():
-        alike = [literals[i] for i in np.flatnonzero(weights == weight).tolist()]
-        if len(alike) > 1:
-            count = program.new_int_var(0, len(alike), "")
-            program.add(cp_model.LinearExpr.sum(alike) == count)
-            alike = [count]
-        terms += alike
-    return cp_model.LinearExpr.weighted_sum(terms, distinct.tolist())

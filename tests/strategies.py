@@ -1,4 +1,4 @@
-"""Ways to decide that are not meant to be good: the ends of the scale, and what lies between."""
+"""Ways to decide that are not meant to be good: the ends of the scale, and what lies between; and what to decide."""
 
 from __future__ import annotations
 
@@ -7,10 +7,28 @@ from typing import ClassVar
 
 import numpy as np
 import torch
+from hypothesis import assume
+from hypothesis import strategies as st
 
 import remat
 from experiments.models.workloads import KERNEL_ZOO
-from remat import Bans, CostModel, Graph, Offload, Plan, Problem, Region, Terms, cannot_offload, solve
+from remat import (
+    Bans,
+    CostModel,
+    Graph,
+    GraphBuilder,
+    InvalidPlan,
+    Offload,
+    Plan,
+    Problem,
+    Region,
+    Terms,
+    cannot_offload,
+    check_plan,
+    solve,
+)
+from remat.facts.columns import BoolArray
+from remat.testing import graphs
 
 
 @dataclass(frozen=True)
@@ -73,3 +91,52 @@ def all_on_host(name: str) -> tuple[Graph, Plan]:
     plan = solve(SaveOnHost().pose(graph)).plan
     assert plan is not None
     return graph, plan
+
+
+_KINDS: tuple[dict[str, bool], ...] = ({}, {}, {"compute_bound": True}, {"fusible": False}, {"view": True})
+
+
+@st.composite
+def training_steps(draw: st.DrawFn, *, most: int = 3) -> Graph:
+    """Small graphs where the backward pass reads the forward pass all along, and each value takes memory."""
+    g = GraphBuilder()
+    early = [g.input("x", bytes=5)]
+
+    def op(first: str, others: list[str]) -> str:
+        arguments = [first, *draw(st.lists(st.sampled_from(others), max_size=2))]
+        return g.op("op", *arguments, bytes=draw(st.integers(1, 9)), **draw(st.sampled_from(_KINDS)))
+
+    for _ in range(draw(st.integers(2, most))):
+        early.append(op(early[-1], early))
+    g.output(early[-1], *(name for name in early[1:-1] if draw(st.integers(0, 3)) == 0))
+    late = [g.tangent("dy", bytes=5)]
+    for _ in range(draw(st.integers(0, 2))):
+        early.append(op(draw(st.sampled_from(early[1:])), early))
+    for _ in range(draw(st.integers(2, most + 1))):
+        late.append(op(late[-1], early[1:] + late))
+    g.gradient(late[-1], *(name for name in early[1:] + late[1:-1] if draw(st.integers(0, 7)) == 0))
+    return g.build()
+
+
+@st.composite
+def planned(draw: st.DrawFn) -> tuple[Graph, BoolArray]:
+    """A graph, and what some legal plan saves."""
+    graph = draw(graphs(max_values=14) | training_steps(most=5))
+    wanted = np.array(draw(st.lists(st.booleans(), min_size=len(graph), max_size=len(graph))))
+    masks = legal_masks(graph, [wanted])
+    assume(masks)
+    return graph, masks[0]
+
+
+def legal_masks(graph: Graph, masks: list[BoolArray]) -> list[BoolArray]:
+    """What the plans save that come closest to the masks and are legal."""
+    problem, found = remat.unpriced(graph), []
+    for mask in masks:
+        wanted = (mask[graph.plannable] | problem.cannot_recompute.mask) & ~problem.cannot_save.mask
+        choice = remat.Choice.from_saved(problem, wanted)
+        try:
+            check_plan(problem, choice.plan(problem))
+        except InvalidPlan:
+            continue
+        found.append(graph.widened(choice.saved))
+    return found

@@ -325,6 +325,24 @@ def test_what_does_not_hold_is_refused(release: Path, changed: dict[str, Any], m
     assert Answers(release / "answers").of("qehvi-4") == known
 
 
+def test_a_budget_of_the_peak_is_proven_from_a_poor_answer(release: Path) -> None:
+    """What CP-SAT proves is hard, not easy; and what is proven is not looked at again."""
+    answers = Answers(release / "answers")
+    known = answers.of("qehvi-4")
+    answers.path("qehvi-4").unlink()
+    posed = Manifest.open(release).posed(Corpus.open(), "qehvi-4")
+    (roomy,) = [budget for budget in posed.budgets if budget.name == "peak-0.7"]
+    poor = {"budget": roomy.name, "saved": known["peak-0.1"]["saved"], "bound": 0, "solver": "theirs", "seconds": 1}
+    answers.offer(posed, poor)
+    code, output = run("prove", "--only", "qehvi-4", "--folder", release)
+    now = answers.of("qehvi-4")[roomy.name]
+    assert (code, now["objective"], now["bound"], now["status"]) == (0, 624, 624, "optimal")
+    assert now["proof"].startswith("bound claimed by CP-SAT")
+    assert difficulty(now) == "hard"
+    assert output == "qehvi-4 peak-0.7: 624, optimal, none below 624\n"
+    assert run("prove", "--only", "qehvi-4", "--folder", release) == (0, "")
+
+
 def test_an_answer_below_a_proven_bound_stops_everything(release: Path) -> None:
     """Either `check.py` or the bound is wrong, and nobody may go on."""
     manifest = Manifest.open(release)

@@ -14,9 +14,9 @@ import pytest
 import torch
 from depth import deep_except
 from examples import cosines
-from hypothesis import assume, given
+from hypothesis import given
 from hypothesis import strategies as st
-from strategies import Dice, SaveEverything
+from strategies import Dice, SaveEverything, legal_masks, planned, training_steps
 from torch import fx
 from typer.testing import CliRunner
 
@@ -25,7 +25,7 @@ from costmodels import MemoryBudget
 from experiments.accuracy import peak_error
 from experiments.demo import SaveLeast
 from experiments.models.cases import CASES
-from remat import CostModel, Graph, GraphBuilder, InvalidPlan, Plan, Region, RematError, check_plan
+from remat import CostModel, Graph, GraphBuilder, InvalidPlan, Plan, Region, RematError
 from remat.answer.plan_facts import PlanFacts
 from remat.cli.app import app
 from remat.facts.columns import BoolArray
@@ -187,55 +187,6 @@ class Interpreter:
         self.references[home] -= 1
         if not self.references[home] and home in self.allocated:
             self.live -= self.allocated.pop(home)
-
-
-_KINDS: tuple[dict[str, bool], ...] = ({}, {}, {"compute_bound": True}, {"fusible": False}, {"view": True})
-
-
-@st.composite
-def training_steps(draw: st.DrawFn, *, most: int = 3) -> Graph:
-    """Small graphs where the backward pass reads the forward pass all along, and each value takes memory."""
-    g = GraphBuilder()
-    early = [g.input("x", bytes=5)]
-
-    def op(first: str, others: list[str]) -> str:
-        arguments = [first, *draw(st.lists(st.sampled_from(others), max_size=2))]
-        return g.op("op", *arguments, bytes=draw(st.integers(1, 9)), **draw(st.sampled_from(_KINDS)))
-
-    for _ in range(draw(st.integers(2, most))):
-        early.append(op(early[-1], early))
-    g.output(early[-1], *(name for name in early[1:-1] if draw(st.integers(0, 3)) == 0))
-    late = [g.tangent("dy", bytes=5)]
-    for _ in range(draw(st.integers(0, 2))):
-        early.append(op(draw(st.sampled_from(early[1:])), early))
-    for _ in range(draw(st.integers(2, most + 1))):
-        late.append(op(late[-1], early[1:] + late))
-    g.gradient(late[-1], *(name for name in early[1:] + late[1:-1] if draw(st.integers(0, 7)) == 0))
-    return g.build()
-
-
-@st.composite
-def planned(draw: st.DrawFn) -> tuple[Graph, BoolArray]:
-    """A graph, and what some legal plan saves."""
-    graph = draw(graphs(max_values=14) | training_steps(most=5))
-    wanted = np.array(draw(st.lists(st.booleans(), min_size=len(graph), max_size=len(graph))))
-    masks = legal_masks(graph, [wanted])
-    assume(masks)
-    return graph, masks[0]
-
-
-def legal_masks(graph: Graph, masks: list[BoolArray]) -> list[BoolArray]:
-    """What the plans save that come closest to the masks and are legal."""
-    problem, found = remat.unpriced(graph), []
-    for mask in masks:
-        wanted = (mask[graph.plannable] | problem.cannot_recompute.mask) & ~problem.cannot_save.mask
-        choice = remat.Choice.from_saved(problem, wanted)
-        try:
-            check_plan(problem, choice.plan(problem))
-        except InvalidPlan:
-            continue
-        found.append(graph.widened(choice.saved))
-    return found
 
 
 def assert_equal_to_interpreter(graph: Graph, saved: BoolArray, holds_outputs: bool) -> Timeline:

@@ -51,10 +51,14 @@ def resumed_answer(posed: Posed, budget: Budget, known: Answer, time_limit_s: fl
     return {**best, "seconds": math.ceil(time.perf_counter() - start)}
 
 
-def _as_solution(posed: Posed, known: Answer) -> Solution:
+def _choice(posed: Posed, known: Answer) -> Choice:
     saved = np.zeros(len(posed.problem), np.bool_)
     saved[known["saved"]] = True
-    plan = Choice.from_saved(posed.problem, saved).plan(posed.problem)
+    return Choice.from_saved(posed.problem, saved)
+
+
+def _as_solution(posed: Posed, known: Answer) -> Solution:
+    plan = _choice(posed, known).plan(posed.problem)
     claim = Termination(Reason.FEASIBLE, known["bound"])
     return Solution(plan, known["objective"], claim, ClaimedBound("CP-SAT"), "cpsat")
 
@@ -102,6 +106,19 @@ def peak_bound(posed: Posed, budget: Budget, known: Answer, time_limit_s: float)
         if choice.cost(posed.problem) < known["objective"] and _peak(posed, choice) <= budget.bytes:
             return answer(budget, choice, "peak-search", seconds, solution, "at one step: ")
     return {**known, **_claims(seconds, solution, "at one step: ")}
+
+
+def peak_proof(posed: Posed, budget: Budget, known: Answer, time_limit_s: float) -> Answer | None:
+    """What is known about a budget of the peak, after CP-SAT has looked for what is cheaper; None if it cannot."""
+    start, before = time.perf_counter(), _choice(posed, known)
+    solution = CPSAT().within_peak(posed.graph, posed.problem, budget.bytes, before, time_limit_s=time_limit_s)
+    if solution is None or solution.plan is None:
+        return None
+    seconds = time.perf_counter() - start
+    if solution.objective == known["objective"]:
+        return {**known, **_claims(seconds, solution)}
+    choice = Choice.from_plan(posed.problem, solution.plan)
+    return answer(budget, choice, RESUMED, seconds, solution)
 
 
 def deeper_peak_plans(posed: Posed, time_limit_s: float) -> Sequence[PeakPlan]:

@@ -69,7 +69,7 @@ def lower_bound(graph: Graph, *, holds_outputs: bool = True) -> WorkingSet:
     """
     n = len(graph)
     facts = Storages.of(graph)
-    needed = _Necessary.of(facts, holds_outputs)
+    needed = Necessary.of(facts, holds_outputs)
     at = needed.alive_bytes(n)
     runs = np.concatenate([(graph.region == Region.FORWARD) & facts.computed, facts.live, [True]])
     step = int(np.where(runs, at, -1).argmax())
@@ -118,11 +118,11 @@ class AlwaysAlive:
         for u, v in zip(reversed(producers), reversed(readers), strict=True):
             # What comes after the turn runs in its place; what comes before it, when it is wanted.
             first[u] = min(first[u], v if v >= facts.turn else first[v])
-        return cls(_Necessary.of(facts, holds_outputs=True).alive_bytes(n), held, np.array(first, np.int64))
+        return cls(Necessary.of(facts, holds_outputs=True).alive_bytes(n), held, np.array(first, np.int64))
 
 
 @dataclass(frozen=True, eq=False)
-class _Necessary:
+class Necessary:
     """Lifetimes that every plan contains, over 2n + 1 steps: each pass in graph order, and the end."""
 
     base: IntArray
@@ -132,7 +132,8 @@ class _Necessary:
     why: tuple[Why, ...]
 
     @classmethod
-    def of(cls, facts: Storages, holds_outputs: bool) -> _Necessary:
+    def of(cls, facts: Storages, holds_outputs: bool) -> Necessary:
+        """Reads a graph, in time linear in its size."""
         spans = _spans(facts, holds_outputs)
         merged: list[tuple[int, int, int, Why]] = []
         for base, start, end, why in sorted(spans, key=lambda span: span[:3]):
@@ -197,7 +198,7 @@ def _crossing_spans(facts: Storages, must_save: BoolArray) -> list[tuple[int, in
     u, v = facts.producers[reads], facts.readers[reads]
     first, last = np.full(n, 2 * n), np.full(n, -1)
     np.minimum.at(first, u, v + n)
-    np.maximum.at(last, u, _ran(facts)[v] + n)
+    np.maximum.at(last, u, kernel_ends(facts)[v] + n)
     first[must_save] = n
     last[must_save & graph.gradient] = 2 * n
     written = ~facts.fusible[graph.base] | must_save
@@ -218,7 +219,7 @@ def _tangent_spans(facts: Storages) -> list[tuple[int, int, int, Why]]:
     np.maximum.at(end, graph.base[live], live + n)
     reads = facts.live[facts.readers] & facts.tangents[facts.producers]
     u, v = facts.producers[reads], facts.readers[reads]
-    np.maximum.at(end, graph.base[u], _ran(facts)[v] + n)
+    np.maximum.at(end, graph.base[u], kernel_ends(facts)[v] + n)
     returned = graph.gradient & facts.tangents
     end[graph.base[returned]] = 2 * n
     gradients = set(graph.base[returned].tolist())
@@ -240,7 +241,7 @@ def _written_by_tangents(facts: Storages) -> BoolArray:
     return written
 
 
-def _ran(facts: Storages) -> IntArray:
+def kernel_ends(facts: Storages) -> IntArray:
     """(n,) the last value of the kernel that computes a value of the tangents' closure: see `remat.predict.memory`."""
     graph = facts.graph
     alone = ~_written_by_tangents(facts)[graph.base] & facts.tangents[graph.base] & ~facts.foreign

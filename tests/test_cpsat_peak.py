@@ -1,0 +1,99 @@
+"""The exact search within a limit of the peak: its program holds for every plan, its optimum is that of all plans."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import numpy as np
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from ortools.sat.python import cp_model
+from strategies import Dice, legal_masks, planned, training_steps
+
+from costmodels import RecomputeTime
+from remat import Choice, Corpus, Graph, GraphBuilder, Problem, Reason
+from remat.facts.columns import BoolArray
+from remat.improve.peak_plans import PeakPlans
+from remat.improve.peak_search import fit_peak
+from remat.predict.memory import Simulator
+from remat.testing import graphs
+from solvers import CPSAT, Lagrangian
+from solvers.cpsat_peak import cheapest_within_peak
+from solvers.peak_program import BETWEEN, PeakProgram, keeps_all, moment_of
+
+
+def posed(graph: Graph, limit_bytes: int, seed: int = 0) -> tuple[Problem, PeakProgram]:
+    problem = Dice(seed).pose(graph)
+    assume(keeps_all(graph, problem))
+    return problem, PeakProgram(graph, problem, limit_bytes)
+
+
+@given(planned())
+def test_every_plan_satisfies_the_clauses_of_all_its_moments(drawn: tuple[Graph, BoolArray]) -> None:
+    graph, saved = drawn
+    simulator = Simulator(graph)
+    order, alive = simulator.alive(saved)
+    _, program = posed(graph, int(alive.max(initial=0)))
+    program.add(BETWEEN)
+    for step in range(len(alive)):
+        program.add(moment_of(simulator.facts, order, step))
+    for v in np.flatnonzero(simulator.facts.computed[graph.plannable]).tolist():
+        node = graph.plannable[v]
+        program.program.add(program.saved[node] == bool(order.saved[node]))
+    backend = cp_model.CpSolver()
+    assert backend.solve(program.program) == cp_model.OPTIMAL, backend.status_name()
+
+
+@given(graphs(max_values=8) | training_steps(), st.data())
+def test_the_optimum_is_that_of_all_plans(graph: Graph, data: st.DataObject) -> None:
+    simulator = Simulator(graph)
+    problem, _ = posed(graph, 0, seed=1)
+    masks = [graph.widened(np.array(c, np.bool_)) for c in product((False, True), repeat=len(graph.plannable))]
+    costs = [
+        (Choice.from_saved(problem, mask[graph.plannable]).cost(problem), simulator.peak(mask))
+        for mask in legal_masks(graph, masks)
+    ]
+    limit_bytes = data.draw(st.sampled_from(sorted({peak for _, peak in costs} | {0})))
+    least = min((cost for cost, peak in costs if peak <= limit_bytes), default=None)
+    chosen = fit_peak(graph, problem, (limit_bytes,), "cpsat", throw=False)
+    found = cheapest_within_peak(graph, problem, limit_bytes)
+    assert found is not None
+    assert found.objective == chosen.objective == least
+    if least is None:
+        assert found.termination.reason is chosen.termination.reason is Reason.INFEASIBLE
+        return
+    assert found.plan is not None
+    assert found.termination.reason is chosen.termination.reason is Reason.OPTIMAL
+    assert found.termination.bound == least
+    choice = Choice.from_plan(problem, found.plan)
+    assert simulator.peak(graph.widened(choice.saved)) <= limit_bytes
+    again = cheapest_within_peak(graph, problem, limit_bytes, choice)
+    assert again is not None
+    assert (again.objective, again.termination.reason) == (least, Reason.OPTIMAL)
+
+
+def test_what_the_search_misses_is_found_and_proven() -> None:
+    graph = Corpus.open().graph("qehvi-4")
+    problem = RecomputeTime().pose(graph)
+    searched = PeakPlans(graph, problem, Lagrangian()).within(84_691_538)
+    assert searched is not None
+    exact = CPSAT().within_peak(graph, problem, 84_691_538, searched.choice, time_limit_s=None)
+    assert exact is not None
+    assert exact.termination.reason is Reason.OPTIMAL
+    assert exact.objective == exact.bound == 624 < searched.cost
+    hurried = CPSAT().within_peak(graph, problem, 84_691_538, searched.choice, time_limit_s=1e-9)
+    assert hurried is not None
+    assert hurried.plan == searched.choice.plan(problem)
+    assert (hurried.termination.reason, hurried.termination.limit) == (Reason.FEASIBLE, "time")
+    assert Lagrangian().within_peak(graph, problem, 84_691_538, searched.choice, time_limit_s=None) is None
+
+
+def test_what_torch_drops_is_not_stated() -> None:
+    g = GraphBuilder()
+    y = g.op("mm", g.input("x", bytes=4), compute_bound=True, bytes=4)
+    g.output(g.op("sum", y, bytes=1, fusible=False))
+    d = g.tangent("dz", bytes=1)
+    g.op("mul", d, y, name="unused", bytes=4)
+    g.gradient(g.op("neg", d, name="dx", bytes=4))
+    graph = g.build()
+    assert cheapest_within_peak(graph, RecomputeTime().pose(graph), 1 << 20) is None
