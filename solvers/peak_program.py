@@ -113,7 +113,9 @@ class PeakProgram:
         mixed[base[barred]] = True
         self._sure: BoolArray = (~facts.fusible | sure | graph.gradient)[base]
         self._sure_forward: BoolArray = (~facts.fusible | sure_forward | graph.output)[base]
-        self._in_registers: BoolArray = facts.fusible & owner & ~mixed & ~graph.gradient & ~graph.output
+        returned = np.zeros(n, np.bool_)
+        returned[base[graph.gradient | graph.output]] = True
+        self._in_registers: BoolArray = facts.fusible & owner & ~mixed & ~returned
         # Written if these run: a view's reader, with the views between.
         self._written_by: dict[int, list[tuple[int, ...]]] = {}
         for u, w in zip(barred.tolist(), barred_by.tolist(), strict=True):
@@ -155,6 +157,9 @@ class PeakProgram:
     def _read_uses(self) -> None:
         facts = self._facts
         self._values: list[int] = [v for v in self._graph.plannable.tolist() if facts.computed[v]]
+        self._in_storage: dict[int, list[int]] = {}
+        for v in self._values:
+            self._in_storage.setdefault(int(self._graph.base[v]), []).append(v)
         self._operands = {v: facts.arguments[v] for v in self._values}
         self._readers: dict[int, list[int]] = {v: [] for v in self._values}
         for v, operands in self._operands.items():
@@ -285,8 +290,8 @@ class PeakProgram:
                 if w >= at:
                     self.program.add_implication(self._forward[w], need[v])
                     continue
-                if self._in_registers[w]:  # and so are its operands needed, unless it is saved
-                    self._clause([need[w]], self.saved[w], need[v])
+                if self._in_registers[w]:  # and so are its operands needed, unless it is saved, or a view of it
+                    self._clause([need[w]], *(self.saved[x] for x in self._in_storage[w]), need[v])
                 if w in near:
                     self.program.add_implication(near[w], need[v])
             self.program.add_implication(self.saved[v], here[v])

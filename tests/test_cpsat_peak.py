@@ -5,13 +5,14 @@ from __future__ import annotations
 from itertools import product
 
 import numpy as np
+import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from ortools.sat.python import cp_model
 from strategies import Dice, legal_masks, planned, training_steps
 
 from costmodels import RecomputeTime
-from remat import Choice, Corpus, Graph, GraphBuilder, Problem, Reason
+from remat import Choice, Corpus, Graph, GraphBuilder, Reason
 from remat.facts.columns import BoolArray
 from remat.improve.peak_plans import PeakPlans
 from remat.improve.peak_search import fit_peak
@@ -22,18 +23,11 @@ from solvers.cpsat_peak import cheapest_within_peak
 from solvers.peak_program import BETWEEN, PeakProgram, keeps_all, moment_of
 
 
-def posed(graph: Graph, limit_bytes: int, seed: int = 0) -> tuple[Problem, PeakProgram]:
-    problem = Dice(seed).pose(graph)
-    assume(keeps_all(graph, problem))
-    return problem, PeakProgram(graph, problem, limit_bytes)
-
-
-@given(planned())
-def test_every_plan_satisfies_the_clauses_of_all_its_moments(drawn: tuple[Graph, BoolArray]) -> None:
-    graph, saved = drawn
+def check_clauses(graph: Graph, saved: BoolArray) -> None:
+    """Checks that a plan satisfies the clauses of all its moments, where its own peak is the limit."""
     simulator = Simulator(graph)
     order, alive = simulator.alive(saved)
-    _, program = posed(graph, int(alive.max(initial=0)))
+    program = PeakProgram(graph, Dice(0).pose(graph), int(alive.max(initial=0)))
     program.add(BETWEEN)
     for step in range(len(alive)):
         program.add(moment_of(simulator.facts, order, step))
@@ -44,10 +38,45 @@ def test_every_plan_satisfies_the_clauses_of_all_its_moments(drawn: tuple[Graph,
     assert backend.solve(program.program) == cp_model.OPTIMAL, backend.status_name()
 
 
+@given(planned())
+def test_every_plan_satisfies_the_clauses_of_all_its_moments(drawn: tuple[Graph, BoolArray]) -> None:
+    graph, saved = drawn
+    assume(keeps_all(graph, Dice(0).pose(graph)))
+    check_clauses(graph, saved)
+
+
+@pytest.mark.parametrize("where", ["saved", "output", "gradient"])
+def test_a_value_is_in_memory_if_a_view_of_it_is_saved_or_returned(where: str) -> None:
+    g = GraphBuilder()
+    x = g.input("x", bytes=1)
+    if where == "gradient":
+        g.output(g.op("neg", x, bytes=1))
+        dy = g.tangent("dy", bytes=1)
+    q = g.op("neg", x, name="q", bytes=5)
+    w = g.op("mul", g.op("mm", x, bytes=10, compute_bound=True), q, name="w", bytes=1)
+    if where == "gradient":
+        late = g.op("mm", g.op("mul", dy, w, bytes=1), bytes=10, compute_bound=True)
+        view = g.op("view", w, name="view", bytes=1, view=True)
+        g.gradient(view, g.op("mul", late, w, q, bytes=1))
+    else:
+        c = g.op("mm", x, bytes=10, compute_bound=True)
+        view = g.op("view", w, name="view", bytes=1, view=True)
+        g.output(g.op("mul", c, view, bytes=1) if where == "saved" else g.op("neg", c, bytes=1))
+        if where == "output":
+            g.output(view)
+        dy = g.tangent("dy", bytes=1)
+        g.gradient(g.op("mul", dy, q, *([view] if where == "saved" else []), bytes=1))
+    graph = g.build()
+    masks = [graph.widened(np.array(c, np.bool_)) for c in product((False, True), repeat=len(graph.plannable))]
+    for saved in legal_masks(graph, masks):
+        check_clauses(graph, saved)
+
+
 @given(graphs(max_values=8) | training_steps(), st.data())
 def test_the_optimum_is_that_of_all_plans(graph: Graph, data: st.DataObject) -> None:
     simulator = Simulator(graph)
-    problem, _ = posed(graph, 0, seed=1)
+    problem = Dice(1).pose(graph)
+    assume(keeps_all(graph, problem))
     masks = [graph.widened(np.array(c, np.bool_)) for c in product((False, True), repeat=len(graph.plannable))]
     costs = [
         (Choice.from_saved(problem, mask[graph.plannable]).cost(problem), simulator.peak(mask))
