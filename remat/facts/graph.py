@@ -331,7 +331,7 @@ def _check(graph: Graph) -> None:
     for label in ("ops", "dtypes", "shapes", *TEXTS, "cannot_save", "cannot_recompute"):
         if not is_later(graph, label) and len(getattr(graph, label)) != n:
             raise InvalidGraph(f"Graph.{label} must have one entry a name ({n}), got {len(getattr(graph, label))}")
-    if len(graph.index) != n:
+    if len(set(graph.names)) != n:
         twice = next(name for i, name in enumerate(graph.names) if graph.index[name] != i)
         raise InvalidGraph(f"Graph.names must be unique, got {twice!r} twice")
     for label in ("bytes", "flops"):

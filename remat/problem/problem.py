@@ -227,7 +227,7 @@ class Problem(FrozenColumns):
     @cached_property
     def index(self) -> dict[str, int]:
         """Position of each name."""
-        return {name: i for i, name in enumerate(self.names)}
+        return dict(zip(self.names, range(len(self)), strict=True))
 
     @cached_property
     def operands(self) -> tuple[tuple[int, ...], ...]:

@@ -30,10 +30,12 @@ def flops_of(nodes: Sequence[fx.Node], position: Mapping[fx.Node, int], ops: Ope
     )
     flops = np.where(calls, values.elements, 0)
     known: dict[tuple[Any, ...], int] = {}
+    factors = [_LEFT_FACTOR.get(target) for target in ops.targets]
+    numbers: list[int] = ops.number.tolist()
     positions: list[int] = np.flatnonzero(counted).tolist()
     for i in positions:
         # What torch's formula of a matrix product takes 20 us for is one line here.
-        if (factor := _LEFT_FACTOR.get(ops.targets[ops.number[i]])) is None:
+        if (factor := factors[numbers[i]]) is None:
             flops[i] = _flops(nodes[i], values.shapes[i], known)
         else:
             left: Any = nodes[i].args[factor]

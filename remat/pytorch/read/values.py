@@ -63,13 +63,15 @@ class Values:
         dtypes, shapes, sizes, noncontiguous, elements, unsaveable = (
             zip(*different, strict=True) if different else [()] * 6
         )
+        kinds = np.array(number, np.int64)
+        banned: list[int] = np.flatnonzero(np.array(unsaveable, np.bool_)[kinds]).tolist()
         return cls(
             tuple([dtypes[i] for i in number]),
             tuple([shapes[i] for i in number]),
-            frozen(np.array(sizes, np.int64)[number]),
-            frozen(np.array(noncontiguous, np.bool_)[number]),
-            frozen(np.array(elements, np.int64)[number]),
-            {i: why for i, kind in enumerate(number) if (why := unsaveable[kind])},
+            frozen(np.array(sizes, np.int64)[kinds]),
+            frozen(np.array(noncontiguous, np.bool_)[kinds]),
+            frozen(np.array(elements, np.int64)[kinds]),
+            {i: unsaveable[number[i]] for i in banned},
         )
 
 
