@@ -116,7 +116,7 @@ def _first_unfusible(n: int, u: IntArray, v: IntArray, fusible: BoolArray) -> In
     fused_uses: list[bool] = fusible[order].tolist()
     for producer, consumer, fused in zip(producers, consumers, fused_uses, strict=True):
         reached = first[consumer] if fused else consumer
-        if reached < first[producer]:  # noqa: PLR1730 (`min` takes twice as long)
+        if reached < first[producer]:  # noqa: PLR1730  # `min` takes twice as long
             first[producer] = reached
     return np.array(first, np.int64)
 
