@@ -23,7 +23,7 @@ import numpy as np
 
 from remat import BoolArray, Graph, IntArray, Problem, Region
 from remat.facts.columns import common_divisor
-from remat.predict.memory.bound import Necessary, kernel_ends
+from remat.predict.memory.bound import Necessary, first_read, kernel_ends
 from remat.predict.memory.order import Order
 from remat.predict.memory.storages import Storages
 from solvers.cpsat_backend import counted
@@ -165,11 +165,7 @@ class PeakProgram:
         for v, operands in self._operands.items():
             for u in operands:
                 self._readers[u].append(v)
-        earliest: list[int] = facts.wanted_at.tolist()
-        for v in reversed(self._values):
-            for u in self._operands[v]:
-                earliest[u] = min(earliest[u], v if v >= facts.turn else earliest[v])
-        self._earliest = earliest
+        self._earliest: list[int] = first_read(facts).tolist()
 
     def _forward_runs(self) -> dict[int, Any]:
         """Of each value, whether the forward pass computes it: for the outputs, or for what is saved."""

@@ -12,6 +12,7 @@ from depth import deeper, drawn, examples
 from examples import linear_dropout
 from hypothesis import given
 from hypothesis import strategies as st
+from strategies import Dice, planned
 
 from costmodels import ByteTraffic, MemoryBudget, RecomputeTime
 from remat import (
@@ -34,10 +35,11 @@ from remat import (
 )
 from remat.answer.choice import Choice
 from remat.answer.plan_facts import PlanFacts
+from remat.facts.columns import BoolArray
 from remat.facts.corpus import Corpus
 from remat.improve.byte_budgets import default_saved_bytes
 from remat.improve.peak_search import relaxation
-from remat.predict.memory import lower_bound, simulate
+from remat.predict.memory import Simulator, lower_bound, simulate
 from remat.testing import check_cost_model, graphs
 from remat.words import parse_bytes
 
@@ -296,6 +298,31 @@ def test_the_bound_on_time_holds_for_every_plan_that_fits(graph: Graph, data: st
         plan = Plan(*(tuple(names[v] for v in sorted(which)) for which in choice[2:]))
         if simulate(graph, plan).peak_bytes <= limit:
             assert bound <= choice.cost
+
+
+def check_relaxation(graph: Graph, saved: BoolArray) -> None:
+    """Checks that a plan keeps within the bytes that are left to all plans whose peak is not above its own."""
+    relaxed = relaxation(graph, Dice(1).pose(graph), Simulator(graph).peak(saved))
+    assert Choice.from_saved(relaxed, saved[graph.plannable]).keeps_budgets(relaxed)
+
+
+@given(planned())
+def test_every_plan_solves_the_relaxation_of_its_peak(drawn: tuple[Graph, BoolArray]) -> None:
+    check_relaxation(*drawn)
+
+
+def test_what_a_view_of_an_input_reads_is_read() -> None:
+    g = GraphBuilder()
+    x = g.input("x", bytes=8)
+    shape = g.op("size", x, bytes=5)
+    g.output(g.op("mm", shape, bytes=1, compute_bound=True))
+    w = g.op("exp", g.op("view", x, shape, view=True), bytes=1, cannot_save="it is wanted later")
+    d = g.op("mul", g.tangent("d", bytes=1), w, bytes=1)
+    for _ in range(2):
+        d = g.op("mm", d, bytes=9, compute_bound=True)
+    g.gradient(d)
+    graph = g.build()
+    check_relaxation(graph, np.isin(graph.names, ["x", "size"]))
 
 
 def test_fractions_of_the_peak() -> None:

@@ -111,14 +111,19 @@ class AlwaysAlive:
         n, graph = len(facts), facts.graph
         held = np.zeros(n, np.bool_)
         held[graph.base[(graph.output & ~facts.foreign) | _must_save(facts)]] = True
-        first: list[int] = facts.wanted_at.tolist()
-        outside = ~facts.tangents[facts.readers]
-        producers: list[int] = facts.producers[outside].tolist()
-        readers: list[int] = facts.readers[outside].tolist()
-        for u, v in zip(reversed(producers), reversed(readers), strict=True):
-            # What comes after the turn runs in its place; what comes before it, when it is wanted.
-            first[u] = min(first[u], v if v >= facts.turn else first[v])
-        return cls(Necessary.of(facts, holds_outputs=True).alive_bytes(n), held, np.array(first, np.int64))
+        return cls(Necessary.of(facts, holds_outputs=True).alive_bytes(n), held, first_read(facts))
+
+
+def first_read(facts: Storages) -> IntArray:
+    """(n,) the earliest position at which the backward pass can read a value, under any plan; n + 1 for never."""
+    first: list[int] = facts.wanted_at.tolist()
+    outside: list[int] = np.flatnonzero(~facts.tangents)[::-1].tolist()
+    for v in outside:
+        # What comes after the turn runs in its place; what comes before it, when it is wanted.
+        when = v if v >= facts.turn else first[v]
+        for u in facts.arguments[v]:
+            first[u] = min(first[u], when)
+    return np.array(first, np.int64)
 
 
 @dataclass(frozen=True, eq=False)
