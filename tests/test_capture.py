@@ -99,6 +99,25 @@ def test_no_op_expands_are_views_of_their_base() -> None:
         assert graph.view[i]
 
 
+def test_what_an_operator_returns_shares_no_memory_with_what_it_does_not_use() -> None:
+    """The fake results are views, and those of the tuple are not views of the tuple; the schema has no aliases."""
+
+    @torch.library.custom_op("remat_tests::halves", mutates_args=())
+    def halves(x: Tensor) -> tuple[Tensor, Tensor]:
+        return x[: N // 2].clone(), x[N // 2 :].clone()
+
+    halves.register_fake(lambda x: (x[: N // 2], x[N // 2 :]))
+    halves.register_autograd(lambda _, upper, lower: torch.cat([upper, lower]))
+
+    def f(x: Tensor) -> Tensor:
+        upper, lower = halves(x.sin())
+        return upper.exp() * lower.exp()
+
+    graph = remat.capture(f, tensor())
+    for i in where(graph, "getitem"):
+        assert graph.base[i] == i
+
+
 def _flat(built: tuple[nn.Module, tuple[Tensor, ...]]) -> list[object]:
     return [built[0], *built[1]]
 

@@ -41,6 +41,8 @@ from remat.facts.uses import check_uses, operands_of
 
 _T = TypeVar("_T")
 
+_GIVEN = ("placeholder", "get_attr")
+
 
 class Region(IntEnum):
     """Where a value can, or must, be computed."""
@@ -222,6 +224,11 @@ class Graph(FrozenColumns):
         return frozen(np.fromiter((op == "getitem" for op in self.ops), np.bool_, len(self)))
 
     @cached_property
+    def given(self) -> BoolArray:
+        """(n,) values that no operator computes: inputs of the forward pass, tangents, constants."""
+        return frozen(self.input | np.fromiter((op in _GIVEN for op in self.ops), np.bool_, len(self)))
+
+    @cached_property
     def storage_bytes(self) -> IntArray:
         """(n,) bytes of the storage behind each value; a view keeps the whole of it alive."""
         return frozen(self.bytes[self.base])
@@ -349,7 +356,7 @@ def _check(graph: Graph) -> None:
     _check_flags(graph)
     check_uses(graph.names, graph.producers, graph.consumers, "Graph", InvalidGraph)
     check_tensors(graph.names, graph.dtypes, graph.shapes, graph.bytes)
-    check_storages(graph.names, graph.storage, graph.view, graph.producers, graph.consumers)
+    check_storages(graph.names, graph.storage, graph.base, graph.view, graph.given, graph.producers, graph.consumers)
     _check_regions(graph)
 
 
@@ -376,9 +383,13 @@ def _check_regions(graph: Graph) -> None:
         if some(bad):
             producer, consumer = graph.names[int(u[bad][0])], graph.names[int(v[bad][0])]
             raise InvalidGraph(f"Graph: {consumer!r} (which uses {producer!r}) {because}")
-    wrong = (graph.input | graph.output) & tangents
-    if some(wrong):
+    if some(wrong := graph.input & tangents):
         raise InvalidGraph(
-            f"Graph.region[{graph.names[int(wrong.argmax())]!r}] must not be TANGENTS: it is an input or output of the "
-            f"forward"
+            f"Graph.region[{_first(graph, wrong)!r}] must not be TANGENTS: it is an input of the forward"
         )
+    if some(wrong := graph.output & ~forward):
+        raise InvalidGraph(f"Graph.region[{_first(graph, wrong)!r}] must be FORWARD: it is an output of the forward")
+
+
+def _first(graph: Graph, where: BoolArray) -> str:
+    return graph.names[int(where.argmax())]

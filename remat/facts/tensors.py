@@ -62,22 +62,38 @@ def _check(name: str, dtype: str, shape: tuple[int, ...], size: int) -> None:
         )
 
 
-def check_storages(
-    names: Sequence[str], storage: IntArray, view: BoolArray, producers: IntArray, consumers: IntArray
+def check_storages(  # columns of a graph
+    names: Sequence[str],
+    storage: IntArray,
+    base: IntArray,
+    view: BoolArray,
+    given: BoolArray,
+    producers: IntArray,
+    consumers: IntArray,
 ) -> None:
-    """Checks that each view lives in the storage of something that it uses.
+    """Checks that what shares a storage with earlier values lives in that of something that it uses.
+
+    What is given, and not computed, may share one with what is given, too: a parameter with another, for one.
+
+    Args:
+        names, storage, view: of each value.
+        base: the first value of each value's storage.
+        given: what no operator computes.
+        producers, consumers: the two ends of each use.
 
     Raises:
-        InvalidGraph: one does not, or a storage has a negative number.
+        InvalidGraph: something does not, or a storage has a negative number.
     """
     if some(storage < 0):
         i = int(storage.argmin())
         raise InvalidGraph(f"Graph.storage[{names[i]!r}] must not be negative, got {int(storage[i])}")
-    shared = np.zeros(len(names), np.bool_)
-    shared[consumers[storage[producers] == storage[consumers]]] = True
-    if some(alone := view & ~shared):
+    shares = (base != np.arange(len(names))) & ~(given & given[base])
+    alone = view | shares
+    alone[consumers[storage[producers] == storage[consumers]]] = False
+    if some(alone):
         i = int(alone.argmax())
+        why = "it is a view" if view[i] else f"it shares that of {names[int(base[i])]!r}"
         raise InvalidGraph(
-            f"Graph.storage[{names[i]!r}] must be that of a value which {names[i]!r} uses, for it is a view, "
+            f"Graph.storage[{names[i]!r}] must be that of a value which {names[i]!r} uses, for {why}, "
             f"got {int(storage[i])}"
         )

@@ -103,7 +103,7 @@ class _Layout:
     @classmethod
     def of(cls, graph: Graph) -> _Layout | None:
         tokens = colours(graph, 0)
-        given = _given(graph)
+        given = graph.given
         body = np.flatnonzero(~given)
         late = np.flatnonzero((graph.region != int(Region.FORWARD)) & ~given)
         if not len(late):
@@ -207,22 +207,17 @@ def _taken(column: Bans | tuple[Any, ...] | NDArray[Any], kept: IntArray) -> obj
     return tuple(column[i] for i in positions) if isinstance(column, tuple) else column[kept]
 
 
-def _given(graph: Graph) -> BoolArray:
-    """Marks what no operator computes: (n,)."""
-    return np.fromiter((op in ("placeholder", "get_attr") for op in graph.ops), np.bool_, len(graph))
-
-
 def _read_by_none_left(graph: Graph, removed: BoolArray) -> BoolArray:
     """Marks inputs and constants that only removed layers read: (n,)."""
     read, left = np.zeros(len(graph), np.bool_), np.zeros(len(graph), np.bool_)
     read[graph.producers] = True
     left[graph.producers[~removed[graph.consumers]]] = True
-    return _given(graph) & read & ~left
+    return graph.given & read & ~left
 
 
 def _check_uses(graph: Graph, layout: _Layout) -> None:
     """Raises `_Irregular` unless each layer uses what the layer before it uses, one layer on."""
-    given: list[bool] = _given(graph).tolist()
+    given: list[bool] = graph.given.tolist()
     layer: list[int] = layout.layer.tolist()
     place: list[int] = layout.place.tolist()
     rows: list[list[int]] = layout.at.tolist()

@@ -19,9 +19,6 @@ from remat.predict.memory.lifetimes import Lifetimes
 from remat.predict.memory.simulator import Simulator, timeline_of
 from remat.predict.memory.timeline import Timeline
 
-_GIVEN = ("placeholder", "get_attr")
-"""Operators that compute nothing: inputs of the forward pass, tangents, constants."""
-
 
 def records_calls(graph: Graph) -> bool:
     """Says if a graph knows the calls of its operators, as one does that was captured."""
@@ -92,7 +89,7 @@ class StepMemory:
 
     def _allocated(self, scheduled: ScheduledPass, *, frees: bool) -> AllocatedPass:
         graph = self.graph
-        given = [v for v in scheduled.handed if frees and not graph.input[v] and graph.ops[v] not in _GIVEN]
+        given = [v for v in scheduled.handed if frees and not graph.given[v]]
         donated = [v for v in given if self._hidden[v]]
         gpu = self._fuser.backend.gpu
         return AllocatedPass(scheduled, PassFacts(given, donated, graph.ops, graph.dtypes, gpu))

@@ -11,9 +11,6 @@ from remat.facts.graph import Graph, Region
 from remat.facts.uses import spread
 from remat.predict.memory.registers import fusion
 
-_GIVEN = ("placeholder", "get_attr")
-"""Operators that compute nothing: inputs of the forward pass, tangents, constants."""
-
 
 @dataclass(frozen=True, eq=False)
 class Storages:
@@ -62,7 +59,7 @@ class Storages:
     def of(cls, graph: Graph) -> Storages:
         """Reads a graph, in time linear in its size."""
         n = len(graph)
-        given = graph.input | np.fromiter((op in _GIVEN for op in graph.ops), np.bool_, n)
+        given = graph.given
         foreign, tangents = given[graph.base], graph.region == Region.TANGENTS
         arguments: list[list[int]] = [[] for _ in range(n)]
         fused_consumers: list[list[int]] = [[] for _ in range(n)]

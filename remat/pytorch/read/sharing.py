@@ -50,7 +50,10 @@ def bases(nodes: Sequence[fx.Node], inputs: Inputs, ops: Operators) -> list[int]
                 continue
             if isinstance(nodes[source].target, HigherOrderOperator):
                 continue  # calls of one body (`nested_compile_region`) share their fake results, and no memory
-        for source in inputs.sources[value]:  # which the operator may hand on, or view
-            owner(base[inputs.position[source]])
-        base[value] = owner(value)
+        handed = [base[inputs.position[source]] for source in inputs.sources[value]]  # on, or viewed, perhaps
+        for source in handed:
+            owner(source)
+        found = owner(value)
+        if found in handed or nodes[value].op != "call_function":
+            base[value] = found
     return base
