@@ -40,7 +40,7 @@ def handed_over(graph: Graph, plan: Plan) -> set[str]:
 def owners_alone(graph: Graph, saved: BoolArray) -> BoolArray:
     """(n,) what is handed over for what is saved: of several values of one storage that would be donated, its owner."""
     base = graph.base
-    donated = saved & ~graph.once(_visible)
+    donated = saved & ~graph.once(visible)
     count = np.bincount(base[donated], minlength=len(graph))
     views = donated & (count[base] > 1) & (base != np.arange(len(graph)))
     if not some(views):
@@ -50,7 +50,7 @@ def owners_alone(graph: Graph, saved: BoolArray) -> BoolArray:
     return handed
 
 
-def _visible(graph: Graph) -> BoolArray:
+def visible(graph: Graph) -> BoolArray:
     """(n,) values in storages that somebody else can see, which are never donated: of inputs and outputs."""
     visible = np.zeros(len(graph), np.bool_)
     visible[graph.base[graph.input | graph.output]] = True

@@ -104,3 +104,9 @@ def no_recompute_saved(graph: Graph) -> BoolArray:
     handed_over = graph.gradient & forward
     handed_over[graph.producers[forward[graph.producers] & ~forward[graph.consumers]]] = True
     return handed_over
+
+
+def no_recompute_plan(graph: Graph) -> Plan:
+    """Finds the plan under which no operator of the forward pass runs twice, but where it must: near to eager mode."""
+    saved = no_recompute_saved(graph) & ~graph.cannot_save.mask & ~graph.must_recompute
+    return Choice.from_saved(graph, saved).plan(graph)

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from remat.errors import InvalidGraph, InvalidOption
 from remat.facts.bans import Bans
@@ -40,6 +41,7 @@ from remat.facts.tensors import check_storages, check_tensors
 from remat.facts.uses import check_uses, operands_of
 
 _T = TypeVar("_T")
+_Scalar = TypeVar("_Scalar", bound=np.generic)
 
 _GIVEN = ("placeholder", "get_attr")
 
@@ -200,10 +202,10 @@ class Graph(FrozenColumns):
         """
         return frozen(np.flatnonzero(~self.in_tangents))
 
-    def widened(self, mask: BoolArray) -> BoolArray:
-        """(n,) a mask over the values of a problem, as one over all values of this graph."""
-        wide = np.zeros(len(self), np.bool_)
-        wide[self.plannable] = mask
+    def widened(self, column: NDArray[_Scalar]) -> NDArray[_Scalar]:
+        """(n,) a mask, or prices, over the values of a problem, as over all values of this graph; the others get 0."""
+        wide = np.zeros(len(self), column.dtype)
+        wide[self.plannable] = column
         return frozen(wide)
 
     @cached_property

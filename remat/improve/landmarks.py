@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from remat.answer.choice import Choice
 from remat.answer.plan import Plan
-from remat.answer.plan_facts import no_recompute_saved
+from remat.answer.plan_facts import no_recompute_plan
 from remat.errors import InvalidPlan
 from remat.facts.graph import Graph
 from remat.improve.byte_budgets import default_plan
@@ -16,18 +15,12 @@ EAGER = "nothing runs twice (eager)"
 
 
 def landmarks(graph: Graph) -> dict[str, Plan]:
-    """Finds both without PyTorch: see `default_plan`, and `no_recompute_saved`, which is near to eager mode.
+    """Finds both without PyTorch: see `default_plan` and `no_recompute_plan`.
 
     One that is missing is not legal: what it would save cannot be saved, or the user's demands forbid it.
     """
     found = {PYTORCH: default_plan(graph), EAGER: no_recompute_plan(graph)}
     return {name: plan for name, plan in found.items() if plan is not None and _is_legal(graph, plan)}
-
-
-def no_recompute_plan(graph: Graph) -> Plan:
-    """Finds the plan under which no operator of the forward pass runs twice, but where it must: near to eager mode."""
-    saved = no_recompute_saved(graph) & ~graph.cannot_save.mask & ~graph.must_recompute
-    return Choice.from_saved(graph, saved).plan(graph)
 
 
 def _is_legal(graph: Graph, plan: Plan) -> bool:

@@ -74,7 +74,7 @@ def step_bounds(graph: Graph, problem: Problem, limit_bytes: int) -> Iterator[Pr
         needed = np.zeros(len(graph), np.bool_)
         needed[graph.producers[read]] = True
         size = np.where(moment.known[graph.base], 0, sizes)
-        again = np.where(graph.view | _is_op(graph, "aten.clone"), 0, _widened(graph, problem.recompute_cost))
+        again = np.where(graph.view | _is_op(graph, "aten.clone"), 0, graph.widened(problem.recompute_cost))
         ours = graph.plannable
         yield replace(
             problem,
@@ -85,13 +85,6 @@ def step_bounds(graph: Graph, problem: Problem, limit_bytes: int) -> Iterator[Pr
             cannot_save=_no_memory(graph).take(ours),
             budget_bytes=max(limit_bytes - moment.bytes, 0),
         )
-
-
-def _widened(graph: Graph, column: IntArray) -> IntArray:
-    """(n,) a column of a problem, over all values of its graph."""
-    wide = np.zeros(len(graph), np.int64)
-    wide[graph.plannable] = column
-    return wide
 
 
 def _sizes(facts: Storages) -> IntArray:

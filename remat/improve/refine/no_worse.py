@@ -7,8 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
-import numpy as np
-
 from remat.answer.choice import Choice
 from remat.answer.registry import (
     DEFAULT_BUDGET_SOLVER,
@@ -87,8 +85,7 @@ class NoWorse(KernelObjective):
         return lambda launches, state: (*moved(launches, state), time(state))
 
     def _time(self, graph: Graph) -> Callable[[State], int]:
-        again = np.zeros(len(graph), np.int64)
-        again[graph.plannable] = self._timed(graph).recompute_cost
+        again = graph.widened(self._timed(graph).recompute_cost)
         return lambda state: int(again[state.choice.recomputed].sum())
 
     def _timed(self, graph: Graph) -> Problem:

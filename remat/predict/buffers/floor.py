@@ -14,11 +14,9 @@ import numpy as np
 
 from remat.facts.columns import BoolArray
 from remat.facts.graph import Graph, Region
-from remat.predict.memory.bound import WorkingSet
+from remat.predict.memory.bound import WorkingSet, always_saved
 from remat.predict.memory.storages import Storages
 from remat.predict.memory.timeline import LiveTensor, Why
-from remat.problem.demands import unpriced
-from remat.problem.feasibility import forced
 
 _LEAST = 16
 """The fewest rows and columns of a matrix that is surely multiplied by a call."""
@@ -32,12 +30,10 @@ def step_floor(graph: Graph, *, holds_outputs: bool = True) -> WorkingSet:
         holds_outputs: as for `remat.predict.memory.simulator`.
     """
     facts, n = Storages.of(graph), len(graph)
-    problem = unpriced(graph)
-    stuck = graph.widened(problem.needed & forced(problem).stuck) & (facts.wanted_at <= n)
     outputs = graph.output if holds_outputs else np.zeros(n, np.bool_)
     moments = [
         ("", "", True, _bytes(facts, {"gradient": graph.gradient, "output": outputs})),
-        ("", "", False, _bytes(facts, {"saved": stuck, "output": graph.output})),
+        ("", "", False, _bytes(facts, {"saved": always_saved(facts), "output": graph.output})),
     ]
     for v in np.flatnonzero(surely_called(facts)).tolist():
         backward = graph.region[v] == Region.TANGENTS

@@ -7,6 +7,7 @@ from typing import Literal
 
 import numpy as np
 
+from remat.answer.handover import visible
 from remat.facts.columns import BoolArray
 from remat.facts.graph import Graph
 from remat.predict.buffers.allocated import AllocatedPass, PassFacts
@@ -51,9 +52,6 @@ class StepMemory:
     ) -> None:
         self.graph, self.holds_outputs = graph, holds_outputs
         self._fuser = Fuser(graph, backend, copy_stream=copy_stream)
-        visible = np.zeros(len(graph), np.bool_)
-        visible[graph.base[graph.input | graph.output]] = True
-        self._hidden: list[bool] = (~visible[graph.base]).tolist()
 
     def peak(self, saved: BoolArray, offloaded: BoolArray | None = None) -> int:
         """Returns the most bytes that are alive at once.
@@ -89,10 +87,10 @@ class StepMemory:
 
     def _allocated(self, scheduled: ScheduledPass, *, frees: bool) -> AllocatedPass:
         graph = self.graph
-        given = [v for v in scheduled.handed if frees and not graph.given[v]]
-        donated = [v for v in given if self._hidden[v]]
+        made = [v for v in scheduled.handed if frees and not graph.given[v]]
+        donated = [v for v in made if not graph.once(visible)[v]]
         gpu = self._fuser.backend.gpu
-        return AllocatedPass(scheduled, PassFacts(given, donated, graph.ops, graph.dtypes, gpu))
+        return AllocatedPass(scheduled, PassFacts(made, donated, graph.ops, graph.dtypes, gpu))
 
     def _hand_over(self, joined: _Joined, forward: AllocatedPass, backward: AllocatedPass) -> None:
         """Extends what the forward pass returns to its last reader, or for as long as somebody holds it."""

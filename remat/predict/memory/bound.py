@@ -110,7 +110,7 @@ class AlwaysAlive:
         """Reads a graph, in time linear in its size."""
         n, graph = len(facts), facts.graph
         held = np.zeros(n, np.bool_)
-        held[graph.base[(graph.output & ~facts.foreign) | _must_save(facts)]] = True
+        held[graph.base[(graph.output & ~facts.foreign) | always_saved(facts)]] = True
         return cls(Necessary.of(facts, holds_outputs=True).alive_bytes(n), held, first_read(facts))
 
 
@@ -159,14 +159,14 @@ class Necessary:
 def _spans(facts: Storages, holds_outputs: bool) -> list[tuple[int, int, int, Why]]:
     """(base, first step, last step, why): a storage may have several, which may overlap."""
     n, graph = len(facts), facts.graph
-    must_save = _must_save(facts)
+    must_save = always_saved(facts)
     forward, crossing = _forward_spans(facts, must_save, holds_outputs), _crossing_spans(facts, must_save)
     returned = graph.gradient & ~facts.tangents & ~facts.foreign
     at_end: list[tuple[int, int, int, Why]] = [(b, 2 * n, 2 * n, "gradient") for b in graph.base[returned].tolist()]
     return forward + crossing + _tangent_spans(facts) + at_end
 
 
-def _must_save(facts: Storages) -> BoolArray:
+def always_saved(facts: Storages) -> BoolArray:
     """(n,) values that every legal plan saves."""
     problem = unpriced(facts.graph)
     saved = facts.graph.widened(problem.needed & forced(problem).stuck)

@@ -7,9 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
-from remat.answer.choice import Choice
 from remat.answer.plan import Plan
-from remat.answer.plan_facts import no_recompute_saved
+from remat.answer.plan_facts import no_recompute_plan
 from remat.errors import InvalidOption, InvalidPlan
 from remat.facts.columns import IntArray
 from remat.facts.graph import Graph, Region, checked_graph
@@ -96,9 +95,7 @@ class StepClock:
         Args:
             recompute_cost: (k,) `Problem.recompute_cost`, of the values that a plan decides about.
         """
-        again_ns = np.zeros(len(self.graph), np.int64)
-        again_ns[self.graph.plannable] = recompute_cost
-        return replace(self, again_ns=again_ns)
+        return replace(self, again_ns=self.graph.widened(recompute_cost))
 
     @property
     def forward_end_ns(self) -> int:
@@ -127,8 +124,7 @@ def copy_ns(graph: Graph, device: DeviceProfile) -> IntArray:
 
 def _plain_plan(graph: Graph) -> Plan:
     """A plan under which nothing runs twice; or if that is not legal, the one that saves the fewest bytes."""
-    saved = no_recompute_saved(graph) & ~graph.cannot_save.mask & ~graph.must_recompute
-    plan = Choice.from_saved(graph, saved).plan(graph)
+    plan = no_recompute_plan(graph)
     try:
         check_plan(unpriced(graph), plan)
     except InvalidPlan:

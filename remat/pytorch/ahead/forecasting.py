@@ -8,12 +8,12 @@ from typing import Any
 from torch import Tensor, nn
 
 from remat.answer.option_text import label
+from remat.answer.plan_facts import no_recompute_plan
 from remat.answer.registry import DEFAULT_STEP_MODEL, find_costmodel
 from remat.errors import InvalidOption
 from remat.facts.given import listed
 from remat.facts.graph import Graph
 from remat.improve.choose import choose
-from remat.improve.landmarks import no_recompute_plan
 from remat.predict.device_timeline import timeline
 from remat.predict.whole_step import Forecast, Surroundings
 from remat.problem.costmodel import CostModel
