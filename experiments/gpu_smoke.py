@@ -14,7 +14,6 @@ were another draw, the two would differ. The row says which of the two it was co
 
 from __future__ import annotations
 
-import json
 import time
 import warnings
 from collections.abc import Callable, Mapping
@@ -36,11 +35,11 @@ from experiments.models.cases import CASES
 from experiments.models.model_case import ModelCase
 from experiments.models.training import draws_random_numbers, train
 from experiments.report.provenance import provenance
+from experiments.report.result_files import RESULTS, write_results
 from remat.pytorch.measure.step_strategies import Strategy, usual_strategies
 from remat.pytorch.measure.training_step import measure
 from remat.words import human_bytes
 
-RESULTS = Path(__file__).parent / "results"
 MODELS: dict[str, remat.CostModel] = {
     "aggressive": ByteTraffic(mode="aggressive"),
     "save least": SaveLeast(),
@@ -100,8 +99,7 @@ def main(
         "measures": measures,
         "not_reached": not_reached,
     }
-    output.parent.mkdir(parents=True, exist_ok=True)
-    output.write_text(json.dumps(report, indent=1) + "\n")
+    write_results(output, report)
     _show(rows, measures, not_reached)
     console.print(f"written to {output}")
     if any(row.verdict != "equal" for row in rows) or any(_failed(row) for each in measures.values() for row in each):

@@ -44,11 +44,11 @@ from experiments.paper.measure_table import written
 from experiments.paper.row_file import Rows
 from experiments.paper.table import PaperTable
 from experiments.recipes import table as recipes
+from experiments.report.result_files import RESULTS
 from experiments.rivals import page as rivals
 from experiments.traffic_study import duplicate_table, traffic_report
 from remat.facts.corpus import Corpus
 
-RESULTS = Path(__file__).parent / "results"
 INSTANCES = Path(__file__).parent / "instances"
 
 WRITERS: Mapping[str, Callable[[dict[str, Any]], str]] = {

@@ -36,13 +36,13 @@ from experiments.models.held_out import HELD_OUT
 from experiments.models.workloads import KERNEL_ZOO
 from experiments.report.markdown import bullets, cited, page, section, table
 from experiments.report.provenance import provenance
+from experiments.report.result_files import RESULTS, write_results
 from remat.predict.memory import simulate
 from remat.pytorch import capture_all
 from remat.pytorch.measure.peak import peak_bytes
 from remat.pytorch.seam.fakes import owned
 from remat.pytorch.seam.no_kernels import no_cpu_kernels
 
-RESULTS = Path(__file__).parents[1] / "results"
 PLANS: dict[str, remat.CostModel] = {"default": ByteTraffic(), "save least": SaveLeast()}
 Made = tuple[nn.Module, tuple[Tensor, ...], bool | None]
 """A model, what it is called with, and whether its sizes are symbolic."""
@@ -231,8 +231,7 @@ def main() -> None:
     rows, failed = predicted(folder)
     failed += [f"{file.stem}: the process ended" for file in folder.glob("*.begun")]
     document = {"provenance": provenance(gpu=False), "rows": [asdict(row) for row in rows], "failed": failed}
-    (RESULTS / "compiled_peaks.json").write_text(json.dumps(document, indent=1) + "\n")
-    (RESULTS / "compiled_peaks.md").write_text(text := markdown(document))
+    write_results(RESULTS / "compiled_peaks.json", document, text := markdown(document))
     print(text.split("\n## ")[0])
 
 

@@ -25,6 +25,7 @@ from costmodels import ByteTraffic
 from experiments.models.workloads import KERNEL_ZOO
 from experiments.report import markdown as blocks
 from experiments.report.provenance import provenance
+from experiments.report.result_files import write_results
 from remat.pytorch import virtual_gpu
 from remat.pytorch.inductor.scheduled import Scheduled
 from remat.pytorch.inductor.triton_code import PassCode, triton_code
@@ -161,8 +162,7 @@ def main() -> None:
             kept.write_text(json.dumps(row_of(model, device, plan, known)))
         rows.append(json.loads(kept.read_text()))
     document = {"provenance": provenance(gpu=False), "rows": rows}
-    RESULTS.write_text(json.dumps(document, indent=1) + "\n")
-    RESULTS.with_suffix(".md").write_text(markdown(document))
+    write_results(RESULTS, document, markdown(document))
 
 
 if __name__ == "__main__":

@@ -30,12 +30,12 @@ from experiments.models.published import resnet50
 from experiments.models.workloads import KERNEL_ZOO, Sample
 from experiments.report.markdown import bullets, cited, page, section, table
 from experiments.report.provenance import provenance
+from experiments.report.result_files import RESULTS, write_results
 from remat.predict.whole_step import Forecast
 from remat.pytorch.ahead.forecasting import PYTORCH
 from remat.pytorch.measure.peak import peak_bytes
 from remat.pytorch.measure.training_step import mean_square
 
-RESULTS = Path(__file__).parents[1] / "results"
 STEPS = ("first", "later")
 BUDGET = "a budget of the device"
 
@@ -89,8 +89,7 @@ def main(
             rows[name] = compared(make)
             console.print(name, rows[name], markup=False, highlight=False)
             document = {"provenance": provenance(gpu=False), "summary": summary(rows), "rows": rows}
-            path.write_text(json.dumps(document, indent=1) + "\n")
-            path.with_suffix(".md").write_text(markdown(document))
+            write_results(path, document, markdown(document))
 
 
 def compared(make: Callable[[], Sample]) -> dict[str, Any]:

@@ -19,9 +19,9 @@ import remat
 from experiments.accuracy import gpu_truth
 from experiments.report.markdown import bullets, cited, page, section, table
 from experiments.report.provenance import provenance
+from experiments.report.result_files import RESULTS, write_results
 from remat.predict.time import modelled_time
 
-RESULTS = Path(__file__).parents[1] / "results"
 GPU = "h100"
 TIMED = "large"
 """The group whose steps were timed with nothing else on the GPU."""
@@ -154,8 +154,7 @@ def main(
 ) -> None:
     """Joins two folders, and writes gpu_compared.json and .md."""
     document = compared(real, virtual)
-    (output / "gpu_compared.json").write_text(json.dumps(document, indent=1) + "\n")
-    (output / "gpu_compared.md").write_text(text := markdown(document))
+    write_results(output / "gpu_compared.json", document, text := markdown(document))
     typer.echo(text.split("\n## Every plan")[0])
 
 

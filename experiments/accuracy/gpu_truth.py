@@ -42,7 +42,6 @@ from remat.pytorch.inductor.scheduled import Scheduled
 from remat.pytorch.measure.torch_budgets import torchs_plans_of
 from remat.pytorch.measure.training_step import measure
 
-RESULTS = Path(__file__).parents[1] / "results"
 console = Console()
 
 

@@ -23,9 +23,10 @@ import torch
 
 import remat
 from costmodels import MemoryBudget
-from experiments.accuracy.compiled_peaks import RESULTS, file_name, makers, measured
+from experiments.accuracy.compiled_peaks import file_name, makers, measured
 from experiments.report.markdown import bullets, cited, page, section, table
 from experiments.report.provenance import provenance
+from experiments.report.result_files import RESULTS, write_results
 
 BUDGET = MemoryBudget(0.5, of="peak")
 GROUPS = ("zoo", "held out")
@@ -85,8 +86,7 @@ def main() -> None:
         "rows": rows,
         "failed": [r["failed"] for r in kept if "failed" in r],
     }
-    (RESULTS / "peak_budgets.json").write_text(json.dumps(document, indent=1) + "\n")
-    (RESULTS / "peak_budgets.md").write_text(text := markdown(document))
+    write_results(RESULTS / "peak_budgets.json", document, text := markdown(document))
     print(text.split("\n## ")[0])
 
 

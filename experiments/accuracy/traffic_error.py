@@ -18,7 +18,6 @@ those, two plans are compared.
 
 from __future__ import annotations
 
-import json
 import statistics
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -40,11 +39,11 @@ from experiments.accuracy.traffic_error_report import markdown
 from experiments.models.held_out import HELD_OUT, MENDED
 from experiments.models.workloads import KERNEL_ZOO, Sample
 from experiments.report.provenance import provenance
+from experiments.report.result_files import RESULTS, write_results
 from remat.facts.corpus import Corpus
 from remat.predict.kernels.backends import BACKENDS
 from remat.words import near
 
-RESULTS = Path(__file__).parents[1] / "results"
 console = Console()
 
 
@@ -158,10 +157,8 @@ def main(
             )
     if len(failed) == len(wanted):
         raise typer.BadParameter(f"all models failed: {failed}")
-    output.mkdir(parents=True, exist_ok=True)
     file = output / ("traffic_error.json" if backend == "cpu" else f"traffic_error_{backend}.json")
-    file.write_text(json.dumps(report, indent=1) + "\n")
-    file.with_suffix(".md").write_text(text := markdown(report))
+    write_results(file, report, text := markdown(report))
     console.print(text.split("\n## Every plan")[0], markup=False)
     console.print(f"written to {file} and .md")
 

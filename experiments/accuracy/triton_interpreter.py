@@ -21,6 +21,7 @@ from typing import Any
 from experiments.models.tiny_workloads import TINY_ZOO
 from experiments.report import markdown as blocks
 from experiments.report.provenance import provenance
+from experiments.report.result_files import write_results
 
 RESULTS = Path(__file__).parents[1] / "results" / "triton_interpreter.json"
 
@@ -148,8 +149,7 @@ def main() -> None:
                     kept.add("wrong", row, model, precision)
                 wrong.append(row)
     document = {"provenance": provenance(gpu=False), "rows": rows, "wrong_kernels": wrong}
-    arguments.output.write_text(json.dumps(document, indent=1) + "\n")
-    arguments.output.with_suffix(".md").write_text(markdown(document))
+    write_results(arguments.output, document, markdown(document))
 
 
 class _Kept:

@@ -11,7 +11,6 @@ so that nothing is compiled to kernels: what is saved is the same. Run with
 from __future__ import annotations
 
 import argparse
-import json
 import warnings
 from collections.abc import Callable
 from functools import partial
@@ -24,6 +23,7 @@ from torch import nn
 import remat
 from costmodels import MemoryBudget
 from experiments.report.provenance import provenance
+from experiments.report.result_files import write_results
 from remat.pytorch import Partitioner
 from remat.pytorch.measure.saved import saved_activations
 from remat.pytorch.read.interpreter import run_uncompiled
@@ -102,7 +102,7 @@ def main() -> None:
         for share in SHARES:
             rows.append(row(case, share, **settings))
             print(rows[-1], flush=True)
-    output.write_text(json.dumps({"provenance": provenance(gpu=False), "rows": rows}, indent=1) + "\n")
+    write_results(output, {"provenance": provenance(gpu=False), "rows": rows})
 
 
 if __name__ == "__main__":

@@ -22,10 +22,10 @@ import remat
 from costmodels import MemoryBudget
 from experiments.report.markdown import bullets, cited, page, section, table
 from experiments.report.provenance import provenance
+from experiments.report.result_files import RESULTS, write_results
 from remat import Corpus, Graph
 from solvers import Portfolio
 
-RESULTS = Path(__file__).parents[1] / "results"
 SHARES = (0.5, 0.3, 0.1)
 ESTIMATOR = "roofline:device=h200"
 ENOUGH = 0.001
@@ -56,8 +56,7 @@ def main(
             console.print(f"{name} at {share}: {above(row):.2%} above the bound, {row['seconds']} s", markup=False)
             rows = sorted([*kept, row], key=lambda row: (names_order(corpus, row), -row["share"]))
             document = {"provenance": provenance(gpu=False), "rows": rows}
-            file.write_text(json.dumps(document, indent=1) + "\n")
-            (output / "budget_gap.md").write_text(markdown(document))
+            write_results(file, document, markdown(document))
 
 
 def names_order(corpus: Corpus, row: dict[str, Any]) -> int:

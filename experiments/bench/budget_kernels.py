@@ -32,12 +32,12 @@ from experiments.models.held_out import transformers
 from experiments.models.workloads import Sample
 from experiments.report.markdown import bullets, cited, page, section, table
 from experiments.report.provenance import provenance
+from experiments.report.result_files import RESULTS, write_results
 from remat import Choice, Corpus, Graph, Plan
 from remat.answer.plan_facts import PlanFacts
 from remat.pytorch.inductor.scheduled import Scheduled
 from remat.pytorch.measure.torch_budgets import TENTHS, torchs_plans_of
 
-RESULTS = Path(__file__).parents[1] / "results"
 BUDGETS = TENTHS[1:-1]
 SECONDS = 15.0
 FACTS = ("saved_bytes", "recompute_ns", "traffic_bytes", "kernels")
@@ -61,8 +61,7 @@ def main(
             continue
         rows += [{"instance": name} | row for row in compared(graph(), seconds)]
         document = {"provenance": provenance(gpu=False), "seconds": seconds, "rows": rows}
-        file.write_text(json.dumps(document, indent=1) + "\n")
-        (output / "budget_kernels.md").write_text(markdown(document))
+        write_results(file, document, markdown(document))
         console.print(name, *summarized(rows), sep="\n  ", markup=False)
 
 

@@ -31,6 +31,7 @@ from experiments.models.held_out import HELD_OUT
 from experiments.models.workloads import KERNEL_ZOO, Sample
 from experiments.report.markdown import cited, page, section, table
 from experiments.report.provenance import provenance
+from experiments.report.result_files import RESULTS, write_results
 from remat import Choice, CostModel, Graph, Plan
 from remat.answer.plan_facts import PlanFacts
 from remat.answer.registry import DEFAULT_STEP_MODEL, find_costmodel
@@ -40,7 +41,6 @@ from remat.pytorch.seam.no_kernels import no_cpu_kernels
 from remat.pytorch.seam.torch_names import torch_compile
 from remat.pytorch.seam.torch_settings import partitioner_settings
 
-RESULTS = Path(__file__).parents[1] / "results"
 BUDGETS = (1.0, 0.5, 0.2)
 MODELS = {name: make for name, make in (KERNEL_ZOO | HELD_OUT).items() if name in KERNEL_ZOO or name.startswith("HF ")}
 FACTS = {
@@ -68,8 +68,7 @@ def main(
             continue
         rows += [{"model": name} | row for row in measured(MODELS[name])]
         document = {"provenance": provenance(gpu=False), "rows": rows}
-        file.write_text(json.dumps(document, indent=1) + "\n")
-        (output / "budget_steps.md").write_text(markdown(document))
+        write_results(file, document, markdown(document))
         console.print(name, *rows[-len(BUDGETS) :], sep="\n  ", markup=False)
 
 

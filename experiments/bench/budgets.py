@@ -26,6 +26,7 @@ from costmodels import MemoryBudget, RecomputeTime
 from experiments.models import workloads
 from experiments.report.markdown import bullets, cell, cited, page, section, table
 from experiments.report.provenance import provenance
+from experiments.report.result_files import RESULTS, write_results
 from remat import Graph, InvalidPlan, Plan, Problem
 from remat.answer.plan_facts import PlanFacts
 from remat.predict.memory import Simulator
@@ -33,7 +34,6 @@ from remat.pytorch.measure.torch_budgets import torchs_choice_at, torchs_plans
 from remat.pytorch.read.capture import visit_joint_graphs
 from remat.pytorch.read.extract import extract
 
-RESULTS = Path(__file__).parents[1] / "results"
 MODELS: dict[str, Callable[[], workloads.Sample]] = {
     "transformer": workloads.transformer,
     "transformer, dropout": lambda: workloads.transformer(dropout=0.1),
@@ -85,9 +85,7 @@ def main(
 
 def written(document: dict[str, Any], output: Path) -> None:
     """Writes budgets.json and budgets.md, and prints the summary."""
-    output.mkdir(exist_ok=True)
-    (output / "budgets.json").write_text(json.dumps(document, indent=1) + "\n")
-    (output / "budgets.md").write_text(markdown(document))
+    write_results(output / "budgets.json", document, markdown(document))
     show("One of PyTorch's budgets against the whole frontier", document["times"], tuple(document["times"][0]))
     console.print(json.dumps(document["summary"], indent=1))
 

@@ -27,6 +27,7 @@ from experiments.models.held_out import HELD_OUT
 from experiments.models.workloads import KERNEL_ZOO, Sample
 from experiments.report.markdown import bullets, cited, page, section, table
 from experiments.report.provenance import provenance
+from experiments.report.result_files import RESULTS, write_results
 from remat import Graph, Plan
 from remat.answer.handover import handed_over
 from remat.answer.plan_facts import PlanFacts
@@ -37,7 +38,6 @@ from remat.pytorch.measure.saved import saved_activations
 from remat.pytorch.measure.torch_budgets import torchs_plans, torchs_plans_of
 from remat.pytorch.seam.restore import put_back
 
-RESULTS = Path(__file__).parents[1] / "results"
 INSTANCES = Path(__file__).parents[1] / "instances"
 FIGURES = ("saved_bytes", "moved_bytes", "kernels", "peak_bytes")
 COUNTED = ("inductor_saved_bytes", "inductor_moved_bytes", "inductor_kernels")
@@ -66,8 +66,7 @@ def main(
                 rows[name] = {"error": str(error).splitlines()[0]}
             console.print(name, rows[name], markup=False, highlight=False)
             document = {"provenance": provenance(gpu=False), "summary": summary(rows), "rows": rows}
-            path.write_text(json.dumps(document, indent=1) + "\n")
-            path.with_suffix(".md").write_text(markdown(document))
+            write_results(path, document, markdown(document))
 
 
 def subjects() -> Iterator[tuple[str, Callable[[], dict[str, Any]]]]:

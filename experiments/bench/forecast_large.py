@@ -7,7 +7,6 @@ saves, and what it took: seconds of this process, and the most memory that it he
 
 from __future__ import annotations
 
-import json
 import resource
 import time
 from pathlib import Path
@@ -22,9 +21,9 @@ from costmodels import MemoryBudget
 from experiments.models.hugging_face import NextToken
 from experiments.models.workloads import Sample
 from experiments.report.provenance import provenance
+from experiments.report.result_files import RESULTS, write_results
 from remat.predict.whole_step import Forecast
 
-RESULTS = Path(__file__).parents[1] / "results"
 LAYERS, WORDS = 80, 4096
 
 
@@ -76,7 +75,7 @@ def main(
         "state_bytes": found.optimizer.state_bytes,
         "plans": plans,
     }
-    output.write_text(json.dumps(document, indent=1) + "\n")
+    write_results(output, document)
 
 
 if __name__ == "__main__":

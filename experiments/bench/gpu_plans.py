@@ -30,6 +30,7 @@ from costmodels import ByteTraffic
 from experiments.bench.budgets import illegal
 from experiments.bench.gpu_plans_page import markdown, summarized
 from experiments.report.provenance import provenance
+from experiments.report.result_files import RESULTS, write_results
 from experiments.traffic_study.traffic_floor import memory_floor
 from remat import Choice, Corpus, Graph, Plan
 from remat.answer.plan_facts import PlanFacts
@@ -41,7 +42,6 @@ from remat.improve.refine.states import Space, State
 from remat.pytorch.inductor.scheduled import Scheduled
 from remat.pytorch.measure.torch_budgets import TENTHS, torchs_plans_of
 
-RESULTS = Path(__file__).parents[1] / "results"
 ZOO = (
     "small-dropout-mlp",
     "small-layernorm-gelu-mlp",
@@ -151,9 +151,7 @@ def write(models: Sequence[dict[str, Any]], output: Path) -> None:
         "summary": summarized(models),
         "models": models,
     }
-    output.mkdir(parents=True, exist_ok=True)
-    (output / "gpu_plans.json").write_text(json.dumps(document, indent=1) + "\n")
-    (output / "gpu_plans.md").write_text(markdown(document))
+    write_results(output / "gpu_plans.json", document, markdown(document))
 
 
 def _least(found: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:

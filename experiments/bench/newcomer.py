@@ -8,7 +8,6 @@ machine decide how long it takes, so this is a measurement and no test.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import subprocess
 import sys
@@ -20,6 +19,7 @@ from typing import Any
 
 from experiments.report.markdown import cited, page, section, table
 from experiments.report.provenance import provenance
+from experiments.report.result_files import write_results
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "experiments" / "results"
@@ -56,8 +56,7 @@ def main() -> None:
         report, seconds["the script, to its report"] = _timed(lambda: _run([python, str(script)], place))
     lines = len([line for line in SCRIPT.splitlines() if line])
     document = {"provenance": provenance(gpu=False), "seconds": seconds, "lines": lines, "report": report}
-    (RESULTS / "newcomer.json").write_text(json.dumps(document, indent=1) + "\n")
-    (RESULTS / "newcomer.md").write_text(text := markdown(document))
+    write_results(RESULTS / "newcomer.json", document, text := markdown(document))
     print(text)
 
 

@@ -30,10 +30,10 @@ from costmodels import MemoryBudget, RecomputeTime
 from experiments.models.workloads import KERNEL_ZOO
 from experiments.report.markdown import bullets, cited, page, section, table
 from experiments.report.provenance import provenance
+from experiments.report.result_files import RESULTS, write_results
 from remat import Choice, Corpus, Graph, Plan, Timeline, cannot_offload
 from remat.predict.offloading import OffloadTimeline, StepClock, simulated
 
-RESULTS = Path(__file__).parents[1] / "results"
 DEVICE = "h100"
 SHARES = (0.5, 0.2, 0.0)
 INSTANCES = (
@@ -64,8 +64,7 @@ def main(
 
     def write(**new: list[dict[str, Any]]) -> None:
         found.update(new, provenance=provenance(gpu=False))
-        file.write_text(json.dumps(found, indent=1) + "\n")
-        (output / "offloading.md").write_text(markdown(found))
+        write_results(file, found, markdown(found))
 
     for name in only or (*INSTANCES, *KERNEL_ZOO):
         there = {row["share"] for row in found["rows"] if row["instance"] == name}

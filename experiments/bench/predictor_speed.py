@@ -9,7 +9,6 @@ processor times of the process, ratios are of medians; the bytes and kernels of 
 
 from __future__ import annotations
 
-import json
 import statistics
 import time
 import warnings
@@ -27,13 +26,13 @@ from experiments.accuracy.kernel_truth import PlanSelection, different_plans
 from experiments.models.workloads import transformer
 from experiments.report.markdown import cited, page, table
 from experiments.report.provenance import provenance
+from experiments.report.result_files import RESULTS, write_results
 from remat.predict.kernels import Fuser
 from remat.pytorch.inductor.scheduled import Scheduled
 from remat.pytorch.measure.torch_budgets import torchs_plans
 
 T = TypeVar("T")
 
-RESULTS = Path(__file__).parents[1] / "results"
 console = Console()
 
 
@@ -85,9 +84,7 @@ def main(
         "summary": summary(rows) | {"reading_s": fuser_s, "inductor_reading_s": scheduled_s},
         "rows": [asdict(row) for row in rows],
     }
-    output.mkdir(parents=True, exist_ok=True)
-    (output / "predictor_speed.json").write_text(json.dumps(report, indent=1) + "\n")
-    (output / "predictor_speed.md").write_text(text := markdown(report))
+    write_results(output / "predictor_speed.json", report, text := markdown(report))
     console.print(text, markup=False)
 
 

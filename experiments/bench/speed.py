@@ -26,8 +26,8 @@ import remat
 from costmodels import ByteTraffic
 from experiments.bench.stack import at_depth, depths
 from experiments.report.provenance import provenance
+from experiments.report.result_files import RESULTS, write_results
 
-RESULTS = Path(__file__).parents[1] / "results"
 console = Console(width=max(Console().width, 130))
 
 
@@ -55,8 +55,7 @@ def main(
     for name, measure in tables.items():
         if not only or name in only:
             document[name] = measure()
-    output.parent.mkdir(exist_ok=True)
-    output.write_text(json.dumps(document, indent=1) + "\n")
+    write_results(output, document)
     console.print(f"written to {output}")
 
 

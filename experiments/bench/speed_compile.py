@@ -36,10 +36,10 @@ from experiments.models.cases import CASES
 from experiments.models.model_case import ModelCase
 from experiments.models.training import train
 from experiments.report.provenance import provenance
+from experiments.report.result_files import RESULTS, write_results
 from remat.pytorch.read import split
 from remat.pytorch.seam.torch_partitioner import Chooser, partition, torchs_choice
 
-RESULTS = Path(__file__).parents[1] / "results"
 MODELS = {
     **CASES,
     "GPT-2, default size": ModelCase("GPT-2, default size", zoo.GPT2, lambda: (torch.randint(512, (4, 64)),)),
@@ -70,9 +70,8 @@ def main(
     show(f"First step of a transformer of {layers} layers, no code generated", rows["without_codegen"])
     show(f"First step of a transformer of {codegen_layers} layers", rows["with_codegen"])
     show("Choosing what to save, inside TorchInductor", rows["choosing"])
-    output.parent.mkdir(exist_ok=True)
     report = {"provenance": provenance(), "seeds": "0, for weights and inputs", "device": "cpu", **rows}
-    output.write_text(json.dumps(report, indent=1) + "\n")
+    write_results(output, report)
     console.print(f"written to {output}")
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import functools
 import gc
-import json
 import warnings
 from pathlib import Path
 from typing import Annotated, Any
@@ -20,10 +19,11 @@ import typer
 from rich.progress import track
 
 from experiments.bench.speed import show
-from experiments.bench.speed_compile import RESULTS, totals
+from experiments.bench.speed_compile import totals
 from experiments.bench.speed_compile_case import WHO, first_step
 from experiments.bench.stack import at_depth, depths
 from experiments.report.provenance import provenance
+from experiments.report.result_files import RESULTS, write_results
 
 
 def main(
@@ -44,7 +44,7 @@ def main(
         "device": "cpu",
         "without_codegen": rows,
     }
-    output.write_text(json.dumps(report, indent=1) + "\n")
+    write_results(output, report)
     print(f"written to {output}")
 
 

@@ -33,6 +33,7 @@ from experiments.compare_solvers.rows import SolverRow
 from experiments.compare_solvers.scheduling import BACKENDS, run, workers
 from experiments.compare_solvers.store import Store, check_export, check_folder
 from experiments.report.provenance import provenance
+from experiments.report.result_files import RESULTS
 from remat.answer.registry import solver_names, usable_solvers
 from remat.cli.inputs import cost_model_of, solver_of
 from remat.cli.output import table
@@ -40,7 +41,6 @@ from remat.errors import InvalidOption, RematError, UnknownName
 from remat.facts.corpus import Corpus, Entry
 from remat.words import near
 
-RESULTS = Path(__file__).parents[1] / "results"
 COST_MODELS = (
     "byte-traffic",
     "byte-traffic:mode=aggressive",

@@ -17,9 +17,8 @@ import typer
 from experiments.recipes.beside import largest_difference
 from experiments.report.markdown import bullets, cited, page, table
 from experiments.report.provenance import provenance
+from experiments.report.result_files import RESULTS, write_results
 from remat.words import human_bytes
-
-RESULTS = Path(__file__).parents[1] / "results"
 
 
 @dataclass(frozen=True)
@@ -68,8 +67,7 @@ def main(
         rows[name] = row
         print(name, row)
         document = {"provenance": provenance(gpu=False), "rows": rows}
-        path.write_text(json.dumps(document, indent=1) + "\n")
-        path.with_suffix(".md").write_text(markdown(document))
+        write_results(path, document, markdown(document))
 
 
 def ran(name: str) -> dict[str, Any]:

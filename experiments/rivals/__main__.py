@@ -16,12 +16,12 @@ import typer
 from rich.console import Console
 
 from experiments.report.provenance import provenance
+from experiments.report.result_files import RESULTS, write_results
 from experiments.rivals import same_gpt
 from experiments.rivals.checkmate import price, published
 from experiments.rivals.environments import run_in
 from experiments.rivals.page import markdown
 
-RESULTS = Path(__file__).parents[1] / "results"
 JAX = ["jax[cpu]==0.10.2"]
 THUNDER = ["lightning-thunder==0.2.6", "torch==2.13.0"]
 
@@ -49,9 +49,7 @@ def main(
             continue
         rivals[name] = {"provenance": origin} | found
         document = {"provenance": origin, "rivals": rivals}
-        output.mkdir(exist_ok=True)
-        path.write_text(json.dumps(document, indent=1) + "\n")
-        path.with_suffix(".md").write_text(markdown(document))
+        write_results(path, document, markdown(document))
         console.print(name, rivals[name], markup=False)
 
 

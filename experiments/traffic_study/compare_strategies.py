@@ -31,6 +31,7 @@ from costmodels import ByteTraffic, MultiRead
 from experiments.bench.budgets import illegal
 from experiments.models.workloads import KERNEL_ZOO
 from experiments.report.provenance import provenance
+from experiments.report.result_files import RESULTS, write_results
 from experiments.traffic_study.shared_write import SharedWrite
 from experiments.traffic_study.traffic_picture import picture
 from experiments.traffic_study.traffic_report import DEFAULT, markdown, summary
@@ -44,7 +45,6 @@ from remat.pytorch.measure.step_strategies import NOTHING_RECOMPUTED, usual_stra
 from remat.pytorch.measure.torch_budgets import torchs_plans
 from remat.pytorch.seam.restore import put_back
 
-RESULTS = Path(__file__).parents[1] / "results"
 MODES = {"": "conservative", ", aggressive": "aggressive"}
 console = Console(width=max(Console().width, 160))
 
@@ -111,9 +111,7 @@ def main(
 
 
 def _write(path: Path, models: dict[str, Any]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps({"summary": summary(models), "models": models}, indent=1) + "\n")
-    path.with_suffix(".md").write_text(markdown(models))
+    write_results(path, {"summary": summary(models), "models": models}, markdown(models))
     picture(models, path.with_suffix(".svg"))
 
 

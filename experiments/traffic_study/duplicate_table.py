@@ -8,7 +8,6 @@ code generation; nothing is compiled, and nothing runs on what is counted.
 
 from __future__ import annotations
 
-import json
 import time
 import warnings
 from collections.abc import Mapping, Sequence
@@ -25,12 +24,12 @@ from torch._inductor.compile_fx import compile_fx
 from experiments.models.workloads import KERNEL_ZOO, Sample
 from experiments.report.markdown import cited, page, table
 from experiments.report.provenance import provenance
+from experiments.report.result_files import RESULTS, write_results
 from remat.pytorch.inductor.duplicate import DuplicateAcrossKernels
 from remat.pytorch.inductor.lowered_graphs import visited
 from remat.pytorch.inductor.traffic_count import InductorKernel, scheduled_kernels
 from remat.pytorch.seam.restore import put_back
 
-RESULTS = Path(__file__).parents[1] / "results"
 console = Console()
 
 
@@ -73,9 +72,7 @@ def main(
             status.update(name)
             rows.append({"model": name, **compared(*_seeded(name))})
             console.print(_line(rows[-1]), markup=False)
-    output.mkdir(parents=True, exist_ok=True)
-    (output / "duplicate.json").write_text(json.dumps(report, indent=1) + "\n")
-    (output / "duplicate.md").write_text(markdown(report))
+    write_results(output / "duplicate.json", report, markdown(report))
     console.print(f"written to {output / 'duplicate.json'} and .md")
 
 
