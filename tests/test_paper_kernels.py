@@ -19,6 +19,7 @@ from typer.testing import CliRunner
 
 import remat
 from costmodels import ByteTraffic
+from experiments.accuracy.peak_error import solved
 from experiments.demo import SaveLeast
 from experiments.paper import autocast, cosines, dropout_mask, encoder, evonorm, gelu, steps
 from experiments.paper.measure_table import command
@@ -107,8 +108,8 @@ def test_the_mask_takes_a_byte_an_element_where_the_random_numbers_take_four() -
     graph = remat.capture(dropout_mask.dropout, x)
     plans = {
         "numbers": dropout_mask.saving_the_numbers(graph),
-        "mask": steps.solved(graph, ByteTraffic()),
-        "seed": steps.solved(graph, SaveLeast()),
+        "mask": solved(graph, ByteTraffic()),
+        "seed": solved(graph, SaveLeast()),
     }
     saved = {name: PlanFacts.of(graph, plan).saved_bytes / SIZE for name, plan in plans.items()}
     assert saved == {"numbers": 4, "mask": 1, "seed": 8 / SIZE}

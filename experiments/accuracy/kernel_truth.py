@@ -21,7 +21,7 @@ import torch
 
 import remat
 from costmodels import ByteTraffic
-from experiments.accuracy.peak_error import SaveEverything
+from experiments.accuracy.peak_error import SaveEverything, solved
 from experiments.demo import SaveLeast
 from experiments.models.workloads import Sample
 from remat.errors import CannotRebuild
@@ -233,24 +233,18 @@ def different_plans(
 def _plans(
     graph: remat.Graph, torchs: dict[float, remat.Plan], selection: PlanSelection
 ) -> Iterator[tuple[str, remat.Plan]]:
-    yield "autograd's saves", _solved(graph, SaveEverything())
+    yield "autograd's saves", solved(graph, SaveEverything())
     for budget, plan in torchs.items():
         yield ("PyTorch" if budget == 1 else f"PyTorch, budget {budget}"), plan
-    yield "conservative", _solved(graph, ByteTraffic())
-    yield "aggressive", _solved(graph, ByteTraffic(mode="aggressive"))
-    yield "save least", _solved(graph, SaveLeast())
+    yield "conservative", solved(graph, ByteTraffic())
+    yield "aggressive", solved(graph, ByteTraffic(mode="aggressive"))
+    yield "save least", solved(graph, SaveLeast())
     if selection.on_the_frontier:
         vertices = [point for point in remat.frontier(graph).points if point.is_vertex]
         for i in np.unique(np.linspace(0, len(vertices) - 1, selection.on_the_frontier).astype(int)).tolist():
             yield f"frontier, {vertices[i].saved_bytes} bytes", vertices[i].plan
     for seed in range(4 * selection.plans):
-        yield f"random {seed}", _solved(graph, Dice(seed, recompute=2 ** (seed % 5)))
-
-
-def _solved(graph: remat.Graph, cost_model: remat.CostModel) -> remat.Plan:
-    plan = remat.solve(cost_model.pose(graph)).plan
-    assert plan is not None  # solve() raises where there is none
-    return plan
+        yield f"random {seed}", solved(graph, Dice(seed, recompute=2 ** (seed % 5)))
 
 
 def _is_legal(graph: remat.Graph, plan: remat.Plan) -> bool:

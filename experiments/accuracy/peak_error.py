@@ -13,7 +13,6 @@ what was held before, against the simulated peak of the step. On CUDA that is
 
 from __future__ import annotations
 
-import json
 import statistics
 import warnings
 from collections.abc import Callable, Iterator
@@ -35,12 +34,12 @@ from experiments.demo import SaveLeast
 from experiments.models import zoo
 from experiments.models.cases import CASES
 from experiments.report.provenance import provenance
+from experiments.report.result_files import RESULTS, write_results
 from remat.predict.memory import Simulator, lower_bound, simulate
 from remat.pytorch import capture_all
 from remat.pytorch.measure.peak import peak_bytes
 from remat.pytorch.seam.fakes import owned
 
-RESULTS = Path(__file__).parents[1] / "results"
 console = Console()
 
 
@@ -144,9 +143,7 @@ def main(
         "runs": [asdict(run) for run in runs],
         "failed": failed,
     }
-    output.mkdir(parents=True, exist_ok=True)
-    (output / "peak_error.json").write_text(json.dumps(report, indent=1) + "\n")
-    (output / "peak_error.md").write_text(text := markdown(report))
+    write_results(output / "peak_error.json", report, text := markdown(report))
     console.print(text.split("\n## ")[0], markup=False)
     console.print(f"written to {output / 'peak_error.json'} and .md")
 
@@ -186,7 +183,7 @@ class PeakSubject:
 
     def compare(self, plan_name: str, cost_model: remat.CostModel) -> list[PeakRow]:
         """Compares the simulated peaks with Inductor's: two rows for each joint graph."""
-        plans = tuple(_plan(graph, cost_model) for graph in self.graphs)
+        plans = tuple(solved(graph, cost_model) for graph in self.graphs)
         if plans not in self.asked:
             self.asked[plans] = self._ask(plans)
         found: list[PeakRow] = []
@@ -213,7 +210,7 @@ class PeakSubject:
     def measure(self, plan_name: str, cost_model: remat.CostModel, device: str) -> Run:
         """Runs the step twice, as the first call compiles. Tangents are made before, as the simulation assumes."""
         (graph,) = self.graphs
-        plan = _plan(graph, cost_model)
+        plan = solved(graph, cost_model)
         torch.compiler.reset()
         step = remat.compile(self.model, plan=plan)
 
@@ -239,7 +236,8 @@ class PeakSubject:
         return Run(self.name, plan_name, simulated, measured, lower_bound(graph).bytes)
 
 
-def _plan(graph: remat.Graph, cost_model: remat.CostModel) -> remat.Plan:
+def solved(graph: remat.Graph, cost_model: remat.CostModel) -> remat.Plan:
+    """Finds the optimal plan, for this graph alone."""
     plan = remat.solve(cost_model.pose(graph)).plan
     assert plan is not None  # solve() raises where there is none
     return plan

@@ -11,7 +11,6 @@ import platform
 import time
 from collections import Counter
 from dataclasses import replace
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Annotated
 
@@ -23,7 +22,7 @@ from experiments.corpus.catalogue import recipes
 from experiments.corpus.corpus_index import entry_of, write_index
 from experiments.corpus.readme import markdown
 from experiments.models.recipe import Recipe, capture
-from experiments.report.provenance import provenance
+from experiments.report.provenance import provenance, version_of
 from remat import Graph, InvalidGraph
 from remat.words import near
 
@@ -97,7 +96,7 @@ def origin(recipe: Recipe) -> dict[str, str]:
         "sizes": recipe.sizes,
         "dtype": recipe.dtype_name,
         "cite": recipe.cite,
-        "code": f"{recipe.package} {_version(recipe.package)}" if recipe.package else "experiments",
+        "code": f"{recipe.package} {version_of(recipe.package)}" if recipe.package else "experiments",
         "device": "cuda" if recipe.device else "cpu, fake tensors",
         "python": platform.python_version(),
         "commit": provenance()["commit"],
@@ -108,13 +107,6 @@ def origin(recipe: Recipe) -> dict[str, str]:
 
 def _provenance() -> dict[str, str]:
     return provenance() | {"command": "python -m experiments.corpus"}
-
-
-def _version(package: str) -> str:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return "not installed"
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 import remat
 from costmodels import ByteTraffic
+from experiments.accuracy.peak_error import solved
 from experiments.models.zoo import gpt2
 from experiments.paper import steps
 from experiments.paper.measure_table import command
@@ -60,7 +61,7 @@ def parameter_copy_bytes(graph: remat.Graph, plan: remat.Plan) -> int:
 def chosen(strategy: str, backend: str, graph: remat.Graph, plans: Mapping[str, remat.Plan]) -> tuple[Strategy, int]:
     """Finds a strategy, and the bytes of parameter copies that its plan keeps, from those of `steps.plans`."""
     if strategy == NONE_KEPT:
-        plan = steps.solved(remat.recompute_parameter_copies(graph), ByteTraffic())
+        plan = solved(remat.recompute_parameter_copies(graph), ByteTraffic())
         options: dict[str, Any] = {"cost_model": ByteTraffic(), "recompute_parameter_copies": True}
     else:
         plan = plans[strategy]
@@ -100,7 +101,7 @@ def measure(
 def _without_device(strategy: str, backend: str, precision: str, sizes: Mapping[str, int]) -> Figures:
     model, args = transformer(precision, "cpu", sizes)
     graph, plans = steps.plans(model, args, device=VIRTUAL)
-    plans[NONE_KEPT] = steps.solved(remat.recompute_parameter_copies(graph), ByteTraffic())
+    plans[NONE_KEPT] = solved(remat.recompute_parameter_copies(graph), ByteTraffic())
     schedule = scheduled if backend == INDUCTOR else operator_by_operator
     found: dict[str, UnlaunchedStep] = {name: schedule(graph, plans[name]) for name in (NOTHING, strategy)}
     step, base = found[strategy], found[NOTHING]

@@ -13,6 +13,7 @@ import typer
 from torch import Tensor
 
 import remat
+from experiments.accuracy.peak_error import solved
 from experiments.demo import SaveLeast
 from experiments.paper import steps
 from experiments.paper.measure_table import command
@@ -81,7 +82,7 @@ def measure(strategy: str, setting: Setting, *, elements: int | None = None) -> 
 def _without_device(strategy: str, elements: int) -> Figures:
     x = fakes(lambda: torch.randn(elements, requires_grad=True))
     graph, plans = steps.plans(dropout, (x,), device=VIRTUAL)
-    plans |= {NUMBERS: saving_the_numbers(graph), SEED: steps.solved(graph, SaveLeast())}
+    plans |= {NUMBERS: saving_the_numbers(graph), SEED: solved(graph, SaveLeast())}
     step, worst = scheduled(graph, plans[strategy]), scheduled(graph, plans[NUMBERS])
     held, most = (2 * x.nbytes + found.saved_bytes for found in (step, worst))
     percents = {"memory_percent": 100 * (1 - held / most), "time_percent": 100 * (1 - step.time.ns / worst.time.ns)}

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 import remat
 from costmodels import ByteTraffic
+from experiments.accuracy.peak_error import solved
 from experiments.paper import steps
 from experiments.paper.measure_table import command
 from experiments.paper.steps import EAGER, NOTHING, OURS, PYTORCH
@@ -85,7 +86,7 @@ def _without_device(strategy: str, sizes: EncoderSizes) -> Figures:
         raise Unavailable("eager mode is not scheduled by TorchInductor")
     model, x = encoder(sizes, "cpu")
     graph, plans = steps.plans(model, (x,), device=VIRTUAL)
-    plan = steps.solved(graph, ByteTraffic(mode="aggressive")) if strategy == AGGRESSIVE else plans[strategy]
+    plan = solved(graph, ByteTraffic(mode="aggressive")) if strategy == AGGRESSIVE else plans[strategy]
     step = scheduled(graph, plan)
     at_rest = 2 * x.nbytes + sum(tensor.nbytes for tensor in (*model.parameters(), *model.buffers()))
     return {
@@ -96,12 +97,6 @@ def _without_device(strategy: str, sizes: EncoderSizes) -> Figures:
         "accesses": step.accesses,
         **step.figures,
     }
-
-
-def torchscript(setting: Setting) -> Figures:
-    """Refuses: TorchScript, which the post compares with, is gone."""
-    del setting
-    raise Unavailable("TorchScript with NVFuser is no longer a part of PyTorch")
 
 
 NOTES = """
@@ -144,7 +139,7 @@ TABLE = PaperTable(
         TableCase(EAGER, partial(measure, EAGER)),
         TableCase(
             "TorchScript",
-            torchscript,
+            steps.torchscript,
             {"memory_percent": "minimum cut: 11 less than this", "time_percent": "minimum cut: 3 less than this"},
         ),
         TableCase(NOTHING, partial(measure, NOTHING)),

@@ -15,7 +15,7 @@ from experiments.models.workloads import EvoNorm
 from experiments.paper import steps
 from experiments.paper.measure_table import command
 from experiments.paper.steps import EAGER, EVERYTHING, NOTHING, OURS, PYTORCH
-from experiments.paper.table import VIRTUAL, Figures, PaperTable, Setting, TableCase, Unavailable
+from experiments.paper.table import VIRTUAL, Figures, PaperTable, Setting, TableCase
 from experiments.paper.without_device import FIGURES, fakes, operator_by_operator, scheduled
 
 Shape = tuple[int, int, int, int]
@@ -71,17 +71,11 @@ def _without_device(strategy: str, shape: Shape) -> Figures:
     }
 
 
-def torchscript(setting: Setting) -> Figures:
-    """Refuses: TorchScript, which the post compares with, is gone."""
-    del setting
-    raise Unavailable("TorchScript with NVFuser is no longer a part of PyTorch")
-
-
 def _cases(shape: Shape, published: dict[str, float]) -> list[TableCase]:
     """Lists cases in the order of the post, then those it lacks; `published` gives a step's time by strategy."""
     eager_us = published[EAGER]
     measures = {name: partial(measure, name, shape) for name in (EAGER, EVERYTHING, OURS)}
-    measures |= {"TorchScript": torchscript, NOTHING: partial(measure, NOTHING, shape)}
+    measures |= {"TorchScript": steps.torchscript, NOTHING: partial(measure, NOTHING, shape)}
     measures[PYTORCH] = partial(measure, PYTORCH, shape)
     return [
         TableCase(

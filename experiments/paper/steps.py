@@ -16,9 +16,9 @@ from torch.utils.checkpoint import checkpoint
 
 import remat
 from costmodels import ByteTraffic
-from experiments.accuracy.peak_error import SaveEverything
+from experiments.accuracy.peak_error import SaveEverything, solved
 from experiments.demo import SaveLeast
-from experiments.paper.table import Setting, WrongStep
+from experiments.paper.table import Figures, Setting, Unavailable, WrongStep
 from remat.pytorch.measure.step_strategies import NOTHING_RECOMPUTED, Strategy, usual_strategies
 from remat.pytorch.measure.torch_budgets import torchs_plans
 from remat.pytorch.measure.training_step import Loss, mean_square, measure
@@ -142,13 +142,6 @@ def plans(
     }
 
 
-def solved(graph: remat.Graph, cost_model: remat.CostModel) -> remat.Plan:
-    """Finds the optimal plan, for this graph alone."""
-    plan = remat.solve(cost_model.pose(graph)).plan
-    assert plan is not None  # solve() raises where there is none
-    return plan
-
-
 def handing(tangents: Tensor) -> Loss:
     """Makes a loss of which nothing is computed: its gradient is given.
 
@@ -218,3 +211,9 @@ def kernels_us(events: Iterable[Any]) -> float:
         and not event.is_user_annotation
         and not event.key.endswith((" Sync", " Wait Event"))
     )
+
+
+def torchscript(setting: Setting) -> Figures:
+    """Refuses: TorchScript, which the post compares with, is gone."""
+    del setting
+    raise Unavailable("TorchScript with NVFuser is no longer a part of PyTorch")

@@ -10,9 +10,8 @@ from torch._subclasses import FakeTensorMode
 
 from costmodels import ByteTraffic
 from experiments.accuracy.inductor_peak import planned_peak
-from experiments.accuracy.peak_error import SaveEverything
+from experiments.accuracy.peak_error import SaveEverything, solved
 from experiments.paper.methods import AGGRESSIVE, FULL, MIN_CUT, NO, OURS, cut
-from experiments.paper.steps import solved
 from experiments.paper.table import VIRTUAL, Figures
 from remat import Choice, CostModel, Graph, Plan, predict_traffic, timeline
 from remat.answer.plan_facts import PlanFacts

@@ -20,7 +20,7 @@ def provenance(*, gpu: bool = True) -> dict[str, str]:
         "command": " ".join(["python", "-m", _module(), *sys.argv[1:]]),
         "machine": f"{platform.machine()}, {_cores()} cores" + (f", {_device()}" if gpu else ""),
         "python": platform.python_version(),
-        **{package: _version(package) for package in _PACKAGES},
+        **{package: version_of(package) for package in _PACKAGES},
     }
 
 
@@ -56,7 +56,8 @@ def _device() -> str:
     return torch.cuda.get_device_name() if torch.cuda.is_available() else "no GPU"
 
 
-def _version(package: str) -> str:
+def version_of(package: str) -> str:
+    """Says which version of a package is installed, if any is."""
     try:
         return version(package)
     except PackageNotFoundError:

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils.parametrizations import spectral_norm
 
+from experiments.models.held_out.sequences import floats
 from experiments.models.workloads import Sample
 
 
@@ -207,10 +208,6 @@ def _graph(model: Callable[[], nn.Module]) -> Callable[[], Sample]:
     return lambda: (model(), (torch.randn(512, 128), *torch.randint(512, (2, 2048)).unbind()))
 
 
-def _floats(model: Callable[[], nn.Module], *shapes: tuple[int, ...]) -> Callable[[], Sample]:
-    return lambda: (model(), tuple(torch.rand(shape) for shape in shapes))
-
-
 MODELS: dict[str, Callable[[], Sample]] = {
     "DLRM: embedding bags, pairs of products": lambda: (
         Clicks(64),
@@ -218,18 +215,18 @@ MODELS: dict[str, Callable[[], Sample]] = {
     ),
     "graph network: index_add": _graph(lambda: Messages(128)),
     "graph attention: scatter_reduce, scatter_add": _graph(lambda: NeighbourAttention(128)),
-    "sort, cummax, median": _floats(lambda: Sorted(256), (256, 256), (256, 256)),
+    "sort, cummax, median": floats(lambda: Sorted(256), (256, 256), (256, 256)),
     "PointNet: batch norm, max over points": lambda: (
         Points(64),
         (torch.randn(16, 128, 3), torch.rand(16, 128) < 0.9, torch.randint(10, (16,))),
     ),
-    "VAE: random draws, softplus": _floats(lambda: Variational(784, 64), (256, 784)),
-    "contrastive: normalize, logsumexp": _floats(lambda: Contrast(256), (256, 256), (256, 256)),
-    "cdist, hinge, cosine similarity": _floats(lambda: Distances(256), (256, 256), (256, 256)),
-    "neural ODE: Runge-Kutta, tanh": _floats(lambda: RungeKutta(128), (512, 128), (512, 128)),
-    "mixture density: softplus, logsumexp": _floats(lambda: Mixture(128, 32), (1024, 128), (1024,)),
-    "radiance field: sin, cos, cumprod": _floats(lambda: Radiance(128), (64, 32, 3), (64, 3)),
-    "buckets, one-hot, prod": _floats(lambda: Buckets(8, 64), (512, 8), (512,)),
-    "spectral norm, hinge": _floats(lambda: Critic(256), (512, 256), (512, 256)),
+    "VAE: random draws, softplus": floats(lambda: Variational(784, 64), (256, 784)),
+    "contrastive: normalize, logsumexp": floats(lambda: Contrast(256), (256, 256), (256, 256)),
+    "cdist, hinge, cosine similarity": floats(lambda: Distances(256), (256, 256), (256, 256)),
+    "neural ODE: Runge-Kutta, tanh": floats(lambda: RungeKutta(128), (512, 128), (512, 128)),
+    "mixture density: softplus, logsumexp": floats(lambda: Mixture(128, 32), (1024, 128), (1024,)),
+    "radiance field: sin, cos, cumprod": floats(lambda: Radiance(128), (64, 32, 3), (64, 3)),
+    "buckets, one-hot, prod": floats(lambda: Buckets(8, 64), (512, 8), (512,)),
+    "spectral norm, hinge": floats(lambda: Critic(256), (512, 256), (512, 256)),
 }
 """Makers of the models, by what these contain."""

@@ -236,7 +236,8 @@ def _words(*layers: Callable[[], nn.Module], smoothing: float = 0.0) -> Callable
     return make
 
 
-def _floats(model: Callable[[], nn.Module], *shapes: tuple[int, ...]) -> Callable[[], Sample]:
+def floats(model: Callable[[], nn.Module], *shapes: tuple[int, ...]) -> Callable[[], Sample]:
+    """Makes a model, and tensors of these shapes to call it with."""
     return lambda: (model(), tuple(torch.rand(shape) for shape in shapes))
 
 
@@ -245,14 +246,14 @@ _WHOLE = (_BATCH, _LENGTH, _WIDTH)
 MODELS: dict[str, Callable[[], Sample]] = {
     "conv1d, weight norm, GLU": _words(GatedConvolutions),
     "WaveNet: dilated conv1d, tanh times sigmoid": _words(Dilated),
-    "GRU cells, Huber loss": _floats(lambda: Gru(_WIDTH), (128, 6, _WIDTH)),
+    "GRU cells, Huber loss": floats(lambda: Gru(_WIDTH), (128, 6, _WIDTH)),
     "RMSNorm, rotary, SwiGLU, grouped queries": _words(Rotary),
     "SDPA under masks": _words(Masked),
     "ALiBi, soft cap, einsum": _words(Alibi),
     "linear attention: cumsum, ELU": _words(LinearAttention),
     "linear recurrence: softplus, logcumsumexp": _words(LogSpace),
     "mixture of experts: top-k, scatter": _words(Experts),
-    "diffusion transformer: modulated layer norm": _floats(Modulated, _WHOLE, _WHOLE, (_BATCH,)),
+    "diffusion transformer: modulated layer norm": floats(Modulated, _WHOLE, _WHOLE, (_BATCH,)),
     "FNet: Fourier transform": _words(Fourier),
     "bfloat16 by autocast": _words(Half),
     "label smoothing, CELU": _words(lambda: nn.Linear(_WIDTH, _WIDTH), nn.CELU, smoothing=0.1),
