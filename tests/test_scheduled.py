@@ -16,6 +16,7 @@ from strategies import Dice, SaveEverything
 from torch import Tensor, nn
 
 import remat
+from experiments.accuracy.peak_error import solved
 from experiments.demo import SaveLeast
 from experiments.models import workloads, zoo
 from experiments.models.cases import CASES
@@ -24,12 +25,6 @@ from remat.errors import CannotRebuild, UnknownName
 from remat.pytorch import capture_all
 from remat.pytorch.inductor.scheduled import Scheduled, inductor_kernels
 from remat.pytorch.inductor.traffic_count import InductorKernel, counted
-
-
-def plan_of(graph: Graph, cost_model: remat.CostModel) -> Plan:
-    plan = remat.solve(cost_model.pose(graph)).plan
-    assert plan is not None
-    return plan
 
 
 def small_gpt() -> workloads.Sample:
@@ -74,7 +69,7 @@ def test_a_graph_from_a_file_has_the_kernels_of_its_model(name: str, tmp_path: P
     torch.manual_seed(0)
     model, args = COUNTED[name]()
     graphs = capture_all(model, *args)
-    plans = [plan_of(graph, SaveLeast()) for graph in graphs]
+    plans = [solved(graph, SaveLeast()) for graph in graphs]
     live = inductor_kernels(model, *args, plans=plans)
     found: list[Any] = []
     for graph, plan in zip(graphs, plans, strict=True):
@@ -87,7 +82,7 @@ def test_a_graph_from_a_file_has_the_kernels_of_its_model(name: str, tmp_path: P
 def test_counting_ahead_equals_a_real_compilation() -> None:
     torch.manual_seed(0)
     model, args = case("pointwise chain")()
-    plan = plan_of(remat.capture(model, *args), Dice(3))
+    plan = solved(remat.capture(model, *args), Dice(3))
     ahead = inductor_kernels(model, *args, plans=plan)
     torch.compiler.reset()
     with counted() as compiled:
@@ -99,7 +94,7 @@ def test_one_scheduled_answers_for_many_plans() -> None:
     """What an earlier plan did to the graph never shows in a later answer."""
     torch.manual_seed(0)
     graph = remat.capture(*_with_args(workloads.perceptron(layers=1, dropout=0.1)))
-    plans = [plan_of(graph, cost_model) for cost_model in (SaveEverything(), SaveLeast(), Dice(0))]
+    plans = [solved(graph, cost_model) for cost_model in (SaveEverything(), SaveLeast(), Dice(0))]
     shared = Scheduled(graph)
     first = [shared.kernels(plan) for plan in plans]
     assert [shared.kernels(plan) for plan in reversed(plans)] == first[::-1]
@@ -110,7 +105,7 @@ def test_one_scheduled_answers_for_many_plans() -> None:
 def test_bytes_are_those_of_what_is_read_and_written() -> None:
     torch.manual_seed(0)
     graph = remat.capture(*_with_args(small_gpt()))
-    kernels = Scheduled(graph).kernels(plan_of(graph, SaveEverything()))
+    kernels = Scheduled(graph).kernels(solved(graph, SaveEverything()))
     for kernel in kernels:
         assert kernel.bytes == sum(size for _, size in (*kernel.reads, *kernel.writes))
     forward = [kernel for kernel in kernels if not kernel.backward]
@@ -147,10 +142,10 @@ def test_a_part_of_a_graph_has_the_kernels_of_the_whole() -> None:
     whole = Scheduled(graph)
     layer = _between(graph, ("permute_1", "add_5"), ("mul_30", "view_2"))  # from one linear layer to the next
     part = cut_out(graph, layer)
-    plan = plan_of(graph, SaveEverything())
+    plan = solved(graph, SaveEverything())
     problem = remat.unpriced(part)
     inside = remat.Choice.from_saved(problem, np.array([name in plan.saved for name in problem.names])).plan(problem)
-    found = Scheduled(part, strides=whole.strides).kernels(inside)
+    found = Scheduled(part).kernels(inside)
     kept = {graph.names[v] for v in np.flatnonzero(layer)}
     theirs = [kernel for kernel in whole.kernels(plan) if kernel.operators and kept.issuperset(kernel.operators)]
     assert len(theirs) >= 6
@@ -170,7 +165,7 @@ def test_plans_are_checked_first() -> None:
     torch.manual_seed(0)
     graph = remat.capture(*_with_args(case("pointwise chain")()))
     scheduled = Scheduled(graph)
-    plan = plan_of(graph, SaveEverything())
+    plan = solved(graph, SaveEverything())
     with pytest.raises(InvalidPlan, match="the plan is not legal"):
         scheduled.kernels(Plan(plan.saved[1:], plan.recomputed))
     with pytest.raises(InvalidPlan, match="made for another graph"):
@@ -186,20 +181,11 @@ def test_a_model_is_refused_as_a_graph_is() -> None:
         inductor_kernels(model.requires_grad_(False), *args, plans=Plan((), ()))
 
 
-def test_devices_and_strides_are_checked() -> None:
+def test_devices_are_checked() -> None:
     torch.manual_seed(0)
     graph = remat.capture(*_with_args(case("pointwise chain")()))
     with pytest.raises(UnknownName, match="no device is named 'gpu9'"):
         Scheduled(graph, device="gpu9")
-    with pytest.raises(
-        InvalidOption, match=r"strides\['tangents_1'\] must have a whole number a size of \(4, 16\), got \(1,\)"
-    ):
-        Scheduled(graph, strides={"tangents_1": (1,)})
-    for strides in (3, {"tangents_1": 3}, {"tangents_1": ("a", "b")}, {"tangents_1": (-1, 4)}):
-        with pytest.raises(InvalidOption, match="Scheduled: strides"):
-            Scheduled(graph, strides=strides)  # type: ignore[arg-type]
-    transposed = Scheduled(graph, strides={"tangents_1": (1, 4), "elsewhere": (1, 2, 3)})
-    assert transposed.strides["tangents_1"] == (1, 4)
 
 
 @pytest.mark.parametrize("given", [None, "x", 3])

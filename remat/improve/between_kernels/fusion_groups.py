@@ -63,7 +63,6 @@ class Pass:
         graph: all of its values, and perhaps others, whatever their region. A value that is in no group is in
             memory from the start, as inputs are.
         groups: see `Group`.
-        results: positions of what must be in memory in the end; the graph's outputs when left out.
 
     Raises:
         InvalidGraph: a group names a value that is none, two groups write one value, or a group reads
@@ -72,7 +71,6 @@ class Pass:
 
     graph: Graph
     groups: tuple[Group, ...]
-    results: frozenset[int] | None = None
 
     def __post_init__(self) -> None:
         n, writer = len(self.graph), dict[int, int]()
@@ -92,14 +90,7 @@ class Pass:
         _ = self.traffic  # finds what is read, but never written
 
     @classmethod
-    def of_accesses(
-        cls,
-        graph: Graph,
-        kernels: Sequence[tuple[Iterable[int], Iterable[int], bool]],
-        *,
-        in_memory: Iterable[int] = (),
-        results: Iterable[int] | None = None,
-    ) -> Pass:
+    def of_accesses(cls, graph: Graph, kernels: Sequence[tuple[Iterable[int], Iterable[int], bool]]) -> Pass:
         """Makes a pass of what each kernel reads, writes, and whether it is generated.
 
         A kernel computes what it writes, and all that is in the way from there to what other kernels write: that
@@ -110,17 +101,14 @@ class Pass:
         Args:
             graph: the values.
             kernels: (reads, writes, generated) of each, in order; inputs may be named.
-            in_memory: what is there from the start, beside inputs.
-            results: what must be in memory in the end; the graph's outputs when left out.
         """
         arguments = (v for v, op in enumerate(graph.ops) if op == "placeholder")  # tangents are no inputs of a graph
-        given = frozenset(in_memory).union(arguments, np.flatnonzero(graph.input).tolist())
-        empty = cls(graph, (), None if results is None else frozenset(results))
-        returned = empty.roots if empty.results is None else [empty.bases[v] for v in empty.results]
+        given = frozenset(arguments).union(np.flatnonzero(graph.input).tolist())
+        empty = cls(graph, ())
         reads = frozenset(empty.bases[v] for read, _, _ in kernels for v in read)
         written = [frozenset(writes) - given for _, writes, _ in kernels]
         known = frozenset[int]().union(*written)
-        loose = sorted((reads | frozenset(returned)) - known - given)
+        loose = sorted((reads | frozenset(empty.roots)) - known - given)
         stop = given | known | frozenset(loose)
         groups, seen = list[Group](), set[int]()
         for (_, _, generated), writes in zip(kernels, written, strict=True):
@@ -128,7 +116,7 @@ class Pass:
             seen |= writes
             groups.append(Group.of(empty._inside(fresh, stop), fresh, generated=generated))
         groups += [Group.of(empty._inside(frozenset([v]), stop), [v], generated=False) for v in loose]
-        return cls(graph, tuple(groups), empty.results)
+        return cls(graph, tuple(groups))
 
     def _inside(self, writes: frozenset[int], stop: frozenset[int]) -> set[int]:
         """Walks back from what a kernel writes to what is in memory, and returns what lies between."""
@@ -161,8 +149,8 @@ class Pass:
         """The values that must be written: results, and what nobody uses (an effect, such as a copy into an input)."""
         used = np.zeros(len(self.graph), np.bool_)
         used[self.graph.producers] = True
-        results = np.flatnonzero(self.graph.output).tolist() if self.results is None else sorted(self.results)
-        return tuple(dict.fromkeys(self.bases[v] for v in (*results, *np.flatnonzero(~used).tolist())))
+        positions = (*np.flatnonzero(self.graph.output).tolist(), *np.flatnonzero(~used).tolist())
+        return tuple(dict.fromkeys(self.bases[v] for v in positions))
 
     @cached_property
     def traffic(self) -> PassTraffic:
@@ -209,7 +197,7 @@ class Pass:
     def with_more(self, k: int, values: Iterable[int]) -> Pass:
         """Returns the same pass, where group `k` computes `values` itself, too."""
         grown = replace(self.groups[k], values=self.groups[k].values | frozenset(values))
-        return Pass(self.graph, (*self.groups[:k], grown, *self.groups[k + 1 :]), self.results)
+        return Pass(self.graph, (*self.groups[:k], grown, *self.groups[k + 1 :]))
 
 
 def _frozen(sets: list[set[int]]) -> tuple[frozenset[int], ...]:

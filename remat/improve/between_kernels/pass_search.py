@@ -6,10 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from remat.answer.registry import DEFAULT_PAIR_MODEL, find_costmodel
-from remat.answer.solver import Solver
 from remat.improve.between_kernels.fusion_groups import Group, Pass
 from remat.improve.between_kernels.pairs import pair, touches
-from remat.problem.costmodel import CostModel
 from remat.problem.problem import Problem
 from remat.proof.solve import solve
 
@@ -32,12 +30,7 @@ class Recomputed:
     solved: int
 
 
-def recompute_across(
-    whole: Pass,
-    *,
-    cost_model: str | CostModel = DEFAULT_PAIR_MODEL,
-    solver: str | Solver | None = None,
-) -> Recomputed:
+def recompute_across(whole: Pass) -> Recomputed:
     """Finds, for each fusion group of a pass, what it should compute again instead of reading it.
 
     The groups are visited as readers B in the order in which they run; for each, those that it reads from, the
@@ -51,10 +44,8 @@ def recompute_across(
 
     Args:
         whole: the pass.
-        cost_model: a registered name or an instance.
-        solver: a registered name or an instance; when left out, that of `remat.solve`.
     """
-    search = _Search(whole, find_costmodel(cost_model), solver)
+    search = _Search(whole)
     while search.pairs() or search.values():
         pass
     now = search.now
@@ -65,8 +56,8 @@ def recompute_across(
 class _Search:
     """Holds a pass that grows, and what was asked about it already."""
 
-    def __init__(self, whole: Pass, model: CostModel, solver: str | Solver | None) -> None:
-        self.now, self.model, self.solver = whole, model, solver
+    def __init__(self, whole: Pass) -> None:
+        self.now, self.model = whole, find_costmodel(DEFAULT_PAIR_MODEL)
         self.solved = 0
         # A pair whose groups have not changed since gives the same answer.
         self.known: set[tuple[object, ...]] = set()
@@ -110,7 +101,7 @@ class _Search:
 
     def _choice(self, a: int, b: int) -> frozenset[int]:
         """Finds what B should compute again of A's values."""
-        plan = solve(self._posed(a, b), self.solver).plan
+        plan = solve(self._posed(a, b)).plan
         assert plan is not None  # saving all that B reads is legal
         return frozenset(self.now.graph.index[name] for name in plan.recomputed) & self.now.groups[a].values
 

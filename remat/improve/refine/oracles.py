@@ -8,7 +8,7 @@ from typing import ClassVar, TypeAlias
 
 from remat.answer.choice import Choice
 from remat.facts.graph import Graph
-from remat.improve.refine.objectives import Objective, Score
+from remat.improve.refine.objectives import Objective, Score, Scorer
 from remat.improve.refine.states import State
 
 Opinion: TypeAlias = Callable[[Sequence[State]], list[Score]]
@@ -50,11 +50,17 @@ class Model(Oracle):
 
     def on(self, graph: Graph, objective: Objective) -> Opinion:
         """Scores by the objective's own prediction, each choice once."""
-        scorer, known = objective.scorer(graph), dict[Choice, Score]()
+        return each_once(objective.scorer(graph))
 
-        def score(state: State) -> Score:
+
+def each_once(scorer: Scorer) -> Opinion:
+    """Makes an opinion of a scorer, which is asked about each choice once."""
+    known: dict[Choice, Score] = {}
+
+    def scores(states: Sequence[State]) -> list[Score]:
+        for state in states:
             if state.choice not in known:
                 known[state.choice] = scorer(state)
-            return known[state.choice]
+        return [known[state.choice] for state in states]
 
-        return lambda states: [score(state) for state in states]
+    return scores

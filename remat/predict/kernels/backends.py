@@ -11,12 +11,8 @@ from dataclasses import dataclass, replace
 
 from remat.errors import InvalidOption
 from remat.facts.graph import Graph
-from remat.predict.kernels.rules import UNROLLED
+from remat.predict.kernels.rules import UNROLLED, aten
 from remat.words import near
-
-
-def _aten(names: str) -> frozenset[str]:
-    return frozenset(f"aten.{name}" for name in names.split())
 
 
 @dataclass(frozen=True)
@@ -49,7 +45,7 @@ class KernelBackend:
             return self
         return replace(
             self,
-            heavy=self.heavy & _aten("exp sigmoid softplus silu"),
+            heavy=self.heavy & aten("exp sigmoid softplus silu"),
             max_reads=TRITON.max_reads,
             max_ops=TRITON.max_ops,
             two_step_variance=self.two_step_variance if release(torch) >= (2, 12) else UNROLLED - 1,
@@ -60,7 +56,7 @@ class KernelBackend:
 CPU = KernelBackend(
     name="cpu",
     gpu=False,
-    heavy=_aten("exp log log10 log1p log2 sigmoid tanh softplus silu"),
+    heavy=aten("exp log log10 log1p log2 sigmoid tanh softplus silu"),
     max_reads=12,
     max_ops=50,
     two_step_variance=1024,

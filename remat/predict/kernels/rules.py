@@ -9,23 +9,24 @@ from __future__ import annotations
 from remat.predict.kernels.recorded_calls import Call
 
 
-def _aten(names: str) -> frozenset[str]:
+def aten(names: str) -> frozenset[str]:
+    """Names operators of `torch.ops.aten`, listed with spaces between."""
     return frozenset(f"aten.{name}" for name in names.split())
 
 
-CONSTANTS = _aten(
+CONSTANTS = aten(
     "full full_like scalar_tensor zeros zeros_like ones ones_like empty empty_like new_zeros new_ones new_full "
     "new_empty empty_strided"
 )
 """Operators that read nothing, whatever their arguments."""
 
-COUNTS = _aten("arange") | {"prims.iota"}
+COUNTS = aten("arange") | {"prims.iota"}
 """Operators whose elements are their own coordinates."""
 
 OPERATIONS: dict[str, int] = {
-    **dict.fromkeys(CONSTANTS | COUNTS | _aten("clone copy"), 0),
+    **dict.fromkeys(CONSTANTS | COUNTS | aten("clone copy"), 0),
     **dict.fromkeys(
-        _aten(
+        aten(
             "abs acos acosh add asin asinh atan atan2 atanh bitwise_and bitwise_left_shift bitwise_not bitwise_or "
             "bitwise_right_shift bitwise_xor ceil clamp_max clamp_min copysign cos cosh div eq erf erfc erfinv exp "
             "exp2 expm1 floor floor_divide fmod ge gt hypot isinf isnan le lgamma log log10 log1p log2 logical_and "
@@ -35,28 +36,28 @@ OPERATIONS: dict[str, int] = {
         | {"prims.convert_element_type", "prims.fma"},
         1,
     ),
-    **dict.fromkeys(_aten("addcdiv addcmul clamp hardtanh leaky_relu lerp masked_fill remainder rsub"), 2),
-    **dict.fromkeys(_aten("elu gelu sigmoid_backward silu softplus tanh_backward threshold_backward"), 4),
+    **dict.fromkeys(aten("addcdiv addcmul clamp hardtanh leaky_relu lerp masked_fill remainder rsub"), 2),
+    **dict.fromkeys(aten("elu gelu sigmoid_backward silu softplus tanh_backward threshold_backward"), 4),
     "prims._low_memory_max_pool_offsets_to_indices": 6,
 }
 """The pointwise operators, and how many operations each adds to an expression, numbers among its arguments apart."""
 
-ELEMENTWISE = frozenset(OPERATIONS) - CONSTANTS - COUNTS - _aten("copy floor_divide _to_copy")
+ELEMENTWISE = frozenset(OPERATIONS) - CONSTANTS - COUNTS - aten("copy floor_divide _to_copy")
 """Those that torch marks as pointwise."""
 
-REDUCTIONS = _aten("sum mean amax amin prod any all argmax argmin max min var var_mean")
+REDUCTIONS = aten("sum mean amax amin prod any all argmax argmin max min var var_mean")
 """Operators that reduce dimensions."""
 
-NEEDS_REALIZED = _aten(
+NEEDS_REALIZED = aten(
     "as_strided avg_pool2d avg_pool2d_backward bmm convolution convolution_backward max_pool2d_with_indices "
     "max_pool2d_with_indices_backward max_pool3d_with_indices mm upsample_nearest2d _int_mm"
 )
 """Readers for which a value with several readers is stored early (`lowering.needs_realized_inputs`)."""
 
-CALLED_BY_NAME = _aten("addmm") | {"placeholder"}
+CALLED_BY_NAME = aten("addmm") | {"placeholder"}
 """Calls that are no fallbacks, and leave storing their arguments to the call."""
 
-FIXED_LAYOUT = _aten("mm _int_mm convolution_backward")
+FIXED_LAYOUT = aten("mm _int_mm convolution_backward")
 """Readers for which it is stored in eager's order of strides, too (`GraphLowering.run_node`)."""
 
 CHEAP_READS = 4

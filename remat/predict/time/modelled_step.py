@@ -5,33 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 
 from remat.facts.graph import Graph, checked_graph
+from remat.predict.kernels.kernel import Kernel
 from remat.predict.time.device import DeviceProfile
 from remat.predict.time.known_devices import find_device
 from remat.predict.time.roofline import DEFAULT_DEVICE, flops_per_s
-
-
-class Launched(Protocol):
-    """Says what is asked of a kernel: `remat.predict.kernels.Kernel` has it."""
-
-    @property
-    def backward(self) -> bool:
-        """Whether it runs in the backward pass."""
-        ...
-
-    @property
-    def values(self) -> tuple[int, ...]:
-        """Positions in the graph of what it computes."""
-        ...
-
-    @property
-    def bytes(self) -> int:
-        """What it reads and writes together."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -92,7 +73,7 @@ class ModelledTime:
 
 
 def modelled_time(
-    graph: Graph, kernels: Iterable[Launched], device: str | Path | DeviceProfile = DEFAULT_DEVICE
+    graph: Graph, kernels: Iterable[Kernel], device: str | Path | DeviceProfile = DEFAULT_DEVICE
 ) -> ModelledTime:
     """Models the time of a step from its kernels, one after the other, by the roofline model.
 

@@ -15,7 +15,6 @@ from remat.answer.choice import Choice
 from remat.answer.handover import handed_over
 from remat.answer.plan import Plan
 from remat.errors import CaptureError, InvalidOption
-from remat.facts.columns import is_whole
 from remat.facts.given import checked_flag
 from remat.facts.graph import Graph, checked_graph
 from remat.proof.arguments import checked_choice
@@ -23,7 +22,6 @@ from remat.pytorch.inductor.lowered_graphs import lower, visit_lowerings
 from remat.pytorch.inductor.to_fx import JointGraph
 from remat.pytorch.inductor.traffic_count import InductorKernel, scheduled_kernels
 from remat.pytorch.run.offloading import add_copies
-from remat.pytorch.seam.torch_partitioner import partition
 from remat.pytorch.seam.virtual_gpu import captured_for, device_of
 
 PassVisitor: TypeAlias = Callable[[Any, Mapping[str, str], Sequence[str]], None]
@@ -77,7 +75,6 @@ class Scheduled:
         graph: Graph,
         *,
         device: str | torch.device | None = None,
-        strides: Mapping[str, tuple[int, ...]] | None = None,
         copy_stream: bool = False,
     ) -> None:
         """Makes the joint graph again.
@@ -86,14 +83,12 @@ class Scheduled:
             graph: as `remat.capture` makes it, or a part of one; whatever device it was captured for.
             device: where its tensors are said to be: a device of torch, or the name of a GPU that need not be
                 there: "a100", "a100-40gb", "h100", "h200". None for the one that the graph was captured for.
-            strides: of inputs and tangents, by name, where they are known: a part of a graph takes those of
-                the whole (`Scheduled.strides`). What is not named is contiguous.
             copy_stream: what is offloaded is copied in a stream of its own (see `remat.compile`).
 
         Raises:
             CannotRebuild: the graph has an operator that is not installed here, a higher-order one, or an
                 argument of which only the type is known.
-            InvalidOption: no graph; strides do not fit a shape; or Inductor is set to decide by timing.
+            InvalidOption: no graph; or Inductor is set to decide by timing.
             UnknownName: there is no such device.
             NotInstalled: the device is a GPU, and neither a driver nor Triton is there.
             UnsupportedTorch: the installed torch lacks what counting relies on, or Triton does not fit it.
@@ -101,12 +96,7 @@ class Scheduled:
         self.graph, self.copy_stream = checked_graph(graph), checked_flag("copy_stream", copy_stream)
         self._device, self._for_device = device_of(captured_for(graph.meta) if device is None else device)
         with self._for_device():
-            self._joint = JointGraph.of(graph, self._device, _fitting(graph, strides or {}))
-
-    @property
-    def strides(self) -> dict[str, tuple[int, ...]]:
-        """Says the strides of every tensor of the joint graph, by name."""
-        return self._joint.strides
+            self._joint = JointGraph.of(graph, self._device)
 
     def joint(self) -> fx.GraphModule:
         """Copies the joint graph, so that it can run: inputs and tangents in, outputs and gradients out.
@@ -162,13 +152,7 @@ class Scheduled:
             del node_info, num_fwd_outputs
             return [node for node in joint_graph.nodes if node.name in handed]
 
-        forward, backward = partition(
-            self._joint.module,
-            (),
-            saved,
-            num_fwd_outputs=self._joint.num_fwd_outputs,
-            static_lifetime_input_indices=list(self._joint.parameters),
-        )
+        forward, backward = self._joint.partitioned(saved)
         add_copies(self.graph, plan, forward, backward, self._joint.num_fwd_outputs, beside=self.copy_stream)
         visible = [i for i, node in enumerate(outputs_of(forward)) if node is not None]
         forward.graph.output_node().meta["user_visible_output_idxs"] = visible[: self._joint.num_fwd_outputs]
@@ -218,24 +202,6 @@ def _uncollected() -> Generator[None]:
     finally:
         if enabled:
             gc.enable()
-
-
-def _fitting(graph: Graph, strides: Mapping[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
-    """Keeps the strides of values of the graph: those of the rest of the whole are no concern of a part."""
-    if not isinstance(strides, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]  # users are untyped
-        raise InvalidOption(f"Scheduled: strides must be a dict of names, got {strides!r}")
-    found: dict[str, tuple[int, ...]] = {}
-    for name, given in strides.items():
-        if name not in graph.index:
-            continue
-        shape = graph.shapes[graph.index[name]]
-        listed = isinstance(given, Sequence)  # pyright: ignore[reportUnnecessaryIsInstance]
-        numbers = listed and all(is_whole(step) and step >= 0 for step in given)
-        if not numbers or len(given) != len(shape):
-            wanted = f"must have a whole number a size of {shape}"
-            raise InvalidOption(f"Scheduled: strides[{name!r}] {wanted}, got {given!r}")
-        found[name] = tuple(given)
-    return found
 
 
 def outputs_of(module: fx.GraphModule) -> Sequence[Any]:

@@ -9,9 +9,7 @@ outputs come once each, in the order of the graph.
 from __future__ import annotations
 
 import operator
-from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -32,6 +30,7 @@ from remat.pytorch.seam.torch_names import (
     get_layout_constraint_tag,
     is_overload,
 )
+from remat.pytorch.seam.torch_partitioner import Chooser, partition
 
 _LARGEST_CONSTANT_BYTES = 1 << 20
 """Constants of a graph are real tensors to Inductor; large ones are refused, as nothing is to be allocated."""
@@ -42,45 +41,46 @@ class JointGraph:
     """A joint graph that torch's partitioner takes.
 
     Attributes:
-        graph: the columns behind it.
         module: FX nodes with the names of the graph's values; symbolic integers are left out.
         fake_mode: of the fake tensors in `meta["val"]`.
         num_fwd_outputs: how many of the outputs belong to the forward pass; they come first.
         parameters: positions, among the inputs of the forward pass, of those that live as long as the model.
     """
 
-    graph: Graph
     module: fx.GraphModule
     fake_mode: FakeTensorMode
     num_fwd_outputs: int
     parameters: tuple[int, ...]
 
     @classmethod
-    def of(cls, graph: Graph, device: torch.device, strides: Mapping[str, tuple[int, ...]] | None = None) -> JointGraph:
+    def of(cls, graph: Graph, device: torch.device) -> JointGraph:
         """Makes the joint graph of a `Graph` again.
 
         Args:
             graph: with the arguments of its calls, as `remat.capture` writes them.
             device: where its tensors are said to be.
-            strides: of inputs and tangents, by name, where they are known.
 
         Raises:
             CannotRebuild: an operator is not installed here or higher-order, an argument is of a kind of which
                 only the type is known, or what comes out is not what the graph says.
             InvalidGraph: `Graph.arguments` holds no call.
         """
-        return _Builder(graph, device, dict(strides or {})).built()
+        return _Builder(graph, device).built()
 
-    @cached_property
-    def strides(self) -> dict[str, tuple[int, ...]]:
-        """Says the stride of every tensor, by name."""
-        values = {node.name: node.meta.get("val") for node in self.module.graph.nodes}
-        return {name: value.stride() for name, value in values.items() if isinstance(value, torch.Tensor)}
+    def partitioned(self, chooser: Chooser) -> tuple[fx.GraphModule, fx.GraphModule]:
+        """Splits it into its forward and backward graphs, as torch's partitioner does with our choice."""
+        return partition(
+            self.module,
+            (),
+            chooser,
+            num_fwd_outputs=self.num_fwd_outputs,
+            static_lifetime_input_indices=list(self.parameters),
+        )
 
 
 class _Builder:
-    def __init__(self, graph: Graph, device: torch.device, strides: dict[str, tuple[int, ...]]) -> None:
-        self.graph, self.device, self.strides = graph, device, strides
+    def __init__(self, graph: Graph, device: torch.device) -> None:
+        self.graph, self.device = graph, device
         self.fx_graph, self.root = fx.Graph(), torch.nn.Module()
         self.fake_mode = FakeTensorMode(allow_non_fake_inputs=True, shape_env=ShapeEnv())
         self.nodes: list[fx.Node | None] = []
@@ -97,7 +97,6 @@ class _Builder:
         self._compute(outputs)
         inputs = [v for v in np.flatnonzero(graph.input).tolist() if self.nodes[v] is not None]
         return JointGraph(
-            graph,
             fx.GraphModule(self.root, self.fx_graph),
             self.fake_mode,
             len(outputs),
@@ -178,22 +177,20 @@ class _Builder:
                     node.meta["val"] = self._result(value, node)
 
     def _input(self, value: int, free: list[fx.Node]) -> torch.Tensor:
-        """Makes an input: as it is known to be, like the first output that it may be the tangent of, or contiguous."""
+        """Makes an input: like the first output that it may be the tangent of, or contiguous."""
         graph = self.graph
         name, shape = graph.names[value], graph.shapes[value]
         dtype = getattr(torch, graph.dtypes[value], None)
         if not isinstance(dtype, torch.dtype):
             raise CannotRebuild(f"{name!r} is an input, but no tensor")
         made = torch.empty(shape, dtype=dtype, device=self.device)
-        strides = self.strides.get(name)
         for output in free:
             like = output.meta["val"]
             if like.shape == made.shape and like.dtype == dtype:
                 free.remove(output)
                 # Where autograd's tangent could not be laid out so, AOTAutograd copies it.
-                strides = strides or torch.empty_like(like).stride()
-                break
-        return made if strides is None else torch.empty_strided(shape, strides, dtype=dtype, device=self.device)
+                return torch.empty_strided(shape, torch.empty_like(like).stride(), dtype=dtype, device=self.device)
+        return made
 
     def _result(self, value: int, node: fx.Node) -> Any:
         args, kwargs = map_arg((node.args, node.kwargs), lambda argument: argument.meta["val"])

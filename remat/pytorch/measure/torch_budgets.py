@@ -16,7 +16,7 @@ from remat.improve.refine.states import Space
 from remat.pytorch.inductor.to_fx import JointGraph
 from remat.pytorch.read.capture import visit_joint_graphs
 from remat.pytorch.read.extract import extract
-from remat.pytorch.seam.torch_partitioner import partition, torchs_choice
+from remat.pytorch.seam.torch_partitioner import torchs_choice
 from remat.pytorch.seam.torch_settings import partitioner_settings
 from remat.pytorch.seam.virtual_gpu import device_of
 
@@ -28,8 +28,6 @@ def torchs_plans(
     /,
     *args: Any,
     budgets: Iterable[float] = TENTHS,
-    solver: str = "dp",
-    estimator: str = "flops",
     **kwargs: Any,
 ) -> list[tuple[Graph, dict[float, Plan]]]:
     """Asks PyTorch for its choice at each memory budget, for each joint graph of a model.
@@ -41,7 +39,6 @@ def torchs_plans(
         model: a module or function, called once.
         args, kwargs: its arguments.
         budgets: from 0 to 1, of `torch._functorch.config.activation_memory_budget`.
-        solver, estimator: torch's `activation_memory_budget_solver` and `..._runtime_estimator`.
 
     Raises:
         CaptureError: see `remat.capture`.
@@ -51,10 +48,7 @@ def torchs_plans(
 
     def read(joint_graph: fx.Graph, node_info: Any, num_fwd_outputs: int) -> None:
         graph = extract(joint_graph, node_info, num_fwd_outputs)
-        chosen = {
-            budget: _plan(graph, torchs_choice_at(joint_graph, node_info, budget, solver, estimator))
-            for budget in wanted
-        }
+        chosen = {budget: _plan(graph, torchs_choice_at(joint_graph, node_info, budget)) for budget in wanted}
         found.append((graph, chosen))
 
     visit_joint_graphs(read, model, *args, **kwargs)
@@ -65,8 +59,6 @@ def torchs_plans_of(
     graph: Graph,
     budgets: Iterable[float] = TENTHS,
     *,
-    solver: str = "dp",
-    estimator: str = "flops",
     device: str | torch.device = "cpu",
     legal: bool = False,
 ) -> dict[float, Plan]:
@@ -76,7 +68,7 @@ def torchs_plans_of(
 
     Args:
         graph: as `remat.capture` makes it, or from a file.
-        budgets, solver, estimator: as above.
+        budgets: as above.
         legal: save what PyTorch recomputes and may not, too: random numbers, mostly a few bytes of seeds.
         device: where its tensors are said to be, as in `remat.pytorch.inductor.scheduled.Scheduled`.
 
@@ -92,35 +84,26 @@ def torchs_plans_of(
         del num_fwd_outputs
         chosen: list[fx.Node] = []
         for budget in budgets:
-            chosen = torchs_choice_at(joint_graph, node_info, budget, solver, estimator)
+            chosen = torchs_choice_at(joint_graph, node_info, budget)
             found[budget] = _plan(graph, chosen)
         return chosen
 
     with for_device():
-        joint = JointGraph.of(checked_graph(graph), where)
-        partition(
-            joint.module,
-            (),
-            read,
-            num_fwd_outputs=joint.num_fwd_outputs,
-            static_lifetime_input_indices=list(joint.parameters),
-        )
+        JointGraph.of(checked_graph(graph), where).partitioned(read)
     if not legal:
         return found
     space = Space(graph)
     return {
-        budget: _bound(graph, space.state(Choice.from_plan(graph, plan).saved).choice) for budget, plan in found.items()
+        budget: space.state(Choice.from_plan(graph, plan).saved).choice.plan(graph) for budget, plan in found.items()
     }
 
 
-def torchs_choice_at(
-    joint_graph: fx.Graph, node_info: Any, budget: float, solver: str = "dp", estimator: str = "flops"
-) -> list[fx.Node]:
-    """Asks PyTorch what it would save of a joint graph at one memory budget."""
+def torchs_choice_at(joint_graph: fx.Graph, node_info: Any, budget: float) -> list[fx.Node]:
+    """Asks PyTorch what it would save of a joint graph at one memory budget, with its default solver and estimator."""
     with partitioner_settings(
         activation_memory_budget=budget,
-        activation_memory_budget_solver=solver,
-        activation_memory_budget_runtime_estimator=estimator,
+        activation_memory_budget_solver="dp",
+        activation_memory_budget_runtime_estimator="flops",
     ):
         return torchs_choice(joint_graph, node_info)
 
@@ -128,8 +111,4 @@ def torchs_choice_at(
 def _plan(graph: Graph, nodes: list[fx.Node]) -> Plan:
     names = {node.name for node in nodes}
     saved = np.array([name in names for name in graph.names], np.bool_)
-    return _bound(graph, Choice.from_saved(graph, saved))
-
-
-def _bound(graph: Graph, choice: Choice) -> Plan:
-    return choice.plan(graph)
+    return Choice.from_saved(graph, saved).plan(graph)

@@ -14,7 +14,7 @@ from remat.answer.plan import Plan
 from remat.errors import InvalidOption
 from remat.facts.graph import Graph
 from remat.improve.refine.objectives import KernelObjective, Launch, Objective, Score, Time
-from remat.improve.refine.oracles import Opinion, Oracle
+from remat.improve.refine.oracles import Opinion, Oracle, each_once
 from remat.improve.refine.states import State
 from remat.pytorch.inductor.scheduled import Scheduled, outputs_of
 from remat.pytorch.measure.timing import Stopwatch, device_of
@@ -44,15 +44,13 @@ class Inductor(Oracle):
     def on(self, graph: Graph, objective: Objective) -> Opinion:
         """Judges by the joint graph, made again from the columns of `graph`."""
         cost = _by_bytes(objective).cost(graph)
-        scheduled, known = Scheduled(graph, device=self.device), dict[Choice, Score]()
+        scheduled = Scheduled(graph, device=self.device)
 
         def score(state: State) -> Score:
-            if state.choice not in known:
-                launches = [Launch((), kernel.bytes) for kernel in scheduled.kernels(state.choice.plan(graph))]
-                known[state.choice] = cost(launches, state)
-            return known[state.choice]
+            launches = [Launch((), kernel.bytes) for kernel in scheduled.kernels(state.choice.plan(graph))]
+            return cost(launches, state)
 
-        return lambda states: [score(state) for state in states]
+        return each_once(score)
 
 
 class Device(Oracle):

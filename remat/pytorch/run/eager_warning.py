@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from remat.pytorch.run.calls import compiled_node
 from remat.pytorch.seam.compilations import DYNAMO_SKIPS, graphs_compiled, name_of
 from remat.pytorch.seam.fakes import owned
-from remat.pytorch.seam.torch_names import storage_of, tree_leaves
+from remat.pytorch.seam.torch_names import storage_number, tree_leaves
 
 
 def warn_if_skipped(compiled: Callable[..., Any], model: Callable[..., Any]) -> Callable[..., Any]:
@@ -65,17 +65,6 @@ def warn_if_skipped(compiled: Callable[..., Any], model: Callable[..., Any]) -> 
 
 def _made(result: Any, model: Callable[..., Any], args: Any) -> list[Tensor]:
     """Lists the tensors that a call made and that need gradients: not what it was given, nor views of that."""
-    known = {_storage(tensor) for tensor in owned(model, args)} | {None}
+    known = {storage_number(tensor) for tensor in owned(model, args)} | {None}
     results = [leaf for leaf in tree_leaves(result) if isinstance(leaf, Tensor) and leaf.grad_fn is not None]
-    return [tensor for tensor in results if _storage(tensor) not in known]
-
-
-def _storage(tensor: Tensor) -> int | None:
-    """Tells storages apart; None where there is none, as of a sparse tensor, or under a transform of `torch.func`.
-
-    Not by address: a subclass that wraps tensors, such as DTensor, has a storage without one.
-    """
-    try:
-        return storage_of(tensor)
-    except NotImplementedError:
-        return None
+    return [tensor for tensor in results if storage_number(tensor) not in known]

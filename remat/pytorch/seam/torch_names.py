@@ -120,7 +120,7 @@ def storage_of(tensor: Tensor) -> int:
 
 
 def storage_number(value: object) -> int | None:
-    """Numbers the storage that a value lives in, as `storage_of` does; None for what has none."""
+    """Numbers the storage that a value lives in, as `storage_of` does; None if it has none, as a sparse tensor."""
     try:
         return value.untyped_storage()._cdata if isinstance(value, Tensor) else None
     except NotImplementedError:

@@ -57,9 +57,6 @@ def nothing_cached() -> Generator[None]:
     Kernels that are compiled already are found again. With torch's own `force_disable_caches` each graph would begin in
     an empty folder, where a C++ compiler makes its precompiled headers first: 10 s of a processor for every graph.
     """
-    inductor, functorch = internals("torch._inductor.config"), internals("torch._functorch.config")
-    with (
-        inductor.patch(fx_graph_cache=False, fx_graph_remote_cache=False),
-        functorch.patch(enable_autograd_cache=False, enable_remote_autograd_cache=False),
-    ):
+    inductor = internals("torch._inductor.config")
+    with inductor.patch(fx_graph_cache=False, fx_graph_remote_cache=False), every_joint_graph_partitioned():
         yield
