@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 
 from experiments.benchmark import check, searching
 from experiments.benchmark.__main__ import app
-from experiments.benchmark.answers import Answer, Answers, Refused, difficulty, merged, spread
+from experiments.benchmark.answers import RESUMED, Answer, Answers, Refused, difficulty, merged, spread
 from experiments.benchmark.instances import Posed
 from experiments.benchmark.manifest import FOLDER, Manifest
 from experiments.benchmark.page import answer_rows, as_csv, markdown
@@ -325,22 +325,41 @@ def test_what_does_not_hold_is_refused(release: Path, changed: dict[str, Any], m
     assert Answers(release / "answers").of("qehvi-4") == known
 
 
-def test_a_budget_of_the_peak_is_proven_from_a_poor_answer(release: Path) -> None:
-    """What CP-SAT proves is hard, not easy; and what is proven is not looked at again."""
+@pytest.mark.parametrize(("fits", "solver"), [("peak-0.1", "theirs"), ("peak-0.7", "peak-search")])
+def test_a_budget_of_the_peak_is_proven_from_what_is_known(release: Path, fits: str, solver: str) -> None:
+    """What CP-SAT proves is hard, not easy, whoever found it; and what is proven is not looked at again."""
     answers = Answers(release / "answers")
     known = answers.of("qehvi-4")
     answers.path("qehvi-4").unlink()
     posed = Manifest.open(release).posed(Corpus.open(), "qehvi-4")
     (roomy,) = [budget for budget in posed.budgets if budget.name == "peak-0.7"]
-    poor = {"budget": roomy.name, "saved": known["peak-0.1"]["saved"], "bound": 0, "solver": "theirs", "seconds": 1}
-    answers.offer(posed, poor)
+    answer = {"budget": roomy.name, "saved": known[fits]["saved"], "bound": 0, "solver": solver, "seconds": 1}
+    answers.offer(posed, answer)
     code, output = run("prove", "--only", "qehvi-4", "--folder", release)
     now = answers.of("qehvi-4")[roomy.name]
     assert (code, now["objective"], now["bound"], now["status"]) == (0, 624, 624, "optimal")
-    assert now["proof"].startswith("bound claimed by CP-SAT")
+    assert now["proof"].endswith("bound claimed by CP-SAT, of memory at some moments")
     assert difficulty(now) == "hard"
     assert output == "qehvi-4 peak-0.7: 624, optimal, none below 624\n"
     assert run("prove", "--only", "qehvi-4", "--folder", release) == (0, "")
+
+
+def test_a_budget_of_the_peak_is_searched_again_for_longer_only(release: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[float] = []
+    monkeypatch.setattr(searching, "peak_proof", lambda posed, budget, known, limit: asked.append(limit))
+    answers = Answers(release / "answers")
+    document = json.loads(gzip.decompress(answers.path("qehvi-4").read_bytes()))
+    for proof, limits, expected in (("at one step: flow", (6, 7), [6, 7]), (f"{RESUMED}: CP-SAT", (6, 7, 9), [9])):
+        document["answers"] = [
+            answer | ({"bound": 0, "status": "feasible", "seconds": 7, "proof": proof} if fits == "peak-0.7" else {})
+            for answer in document["answers"]
+            if (fits := answer["budget"]).startswith("saved") or fits == "peak-0.7"
+        ]
+        answers.path("qehvi-4").write_bytes(gzip.compress(json.dumps(document).encode()))
+        for limit in limits:
+            assert run("prove", "--time-limit", limit, "--only", "qehvi-4", "--folder", release)[0] == 0
+        assert asked == expected
+        asked.clear()
 
 
 def test_an_answer_below_a_proven_bound_stops_everything(release: Path) -> None:

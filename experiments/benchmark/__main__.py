@@ -14,7 +14,7 @@ from rich.console import Console
 
 from experiments.benchmark import check, searching
 from experiments.benchmark.annealing import VISITS, Annealer
-from experiments.benchmark.answers import Answer, Answers, Refused
+from experiments.benchmark.answers import RESUMED, Answer, Answers, Refused
 from experiments.benchmark.instances import Posed, found_budgets, peak_plans
 from experiments.benchmark.manifest import FOLDER, Manifest
 from experiments.benchmark.page import markdown
@@ -71,8 +71,12 @@ def solve(
             _answer(manifest.posed(corpus, name), due, answers, time_limit)
 
 
-def _is_due(known: Answer | None, time_limit: float) -> bool:
-    return known is None or (known["status"] != "optimal" and ("proof" not in known or known["seconds"] < time_limit))
+def _is_due(known: Answer | None, time_limit: float, search: str = "") -> bool:
+    """Whether a row is not proven, and its bound is not one of a search that took as long; of any, if left out."""
+    if known is None:
+        return True
+    is_tried = "proof" in known and known["proof"].startswith(search) and known["seconds"] >= time_limit
+    return known["status"] != "optimal" and not is_tried
 
 
 def _answer(posed: Posed, budgets: Sequence[Budget], answers: Answers, time_limit: float) -> None:
@@ -141,13 +145,16 @@ def prove(
     time_limit: Annotated[float, typer.Option(min=1e-9, help="Seconds for each row.")] = 60,
     folder: _Folder = FOLDER,
 ) -> None:
-    """Looks for cheaper answers within budgets of the peak that are open, until none is left, by CP-SAT."""
+    """Looks for cheaper answers within budgets of the peak that are open, until none is left, by CP-SAT.
+
+    What it has tried for as long is left out.
+    """
     corpus, answers, manifest = Corpus.open(), Answers(folder / "answers"), Manifest.open(folder)
     for name in _by_size(only, manifest):
         posed = manifest.posed(corpus, name)
         for budget in sorted({b.bytes: b for b in posed.budgets if b.of == "peak"}.values(), key=lambda b: b.bytes):
             known = answers.of(name).get(budget.name)
-            if known is None or known["status"] == "optimal":
+            if known is None or not _is_due(known, time_limit, RESUMED):
                 continue
             found = searching.peak_proof(posed, budget, known, time_limit)
             if found is not None and answers.offer(posed, found):

@@ -116,9 +116,9 @@ def peak_proof(posed: Posed, budget: Budget, known: Answer, time_limit_s: float)
         return None
     seconds = time.perf_counter() - start
     if solution.objective == known["objective"]:
-        return {**known, **_claims(seconds, solution)}
+        return {**known, **_claims(seconds, solution, f"{RESUMED}: ")}
     choice = Choice.from_plan(posed.problem, solution.plan)
-    return answer(budget, choice, RESUMED, seconds, solution)
+    return answer(budget, choice, RESUMED, seconds, solution, f"{RESUMED}: ")
 
 
 def deeper_peak_plans(posed: Posed, time_limit_s: float) -> Sequence[PeakPlan]:
