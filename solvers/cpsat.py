@@ -124,7 +124,7 @@ class CPSAT(Solver):
                 f"solver 'cpsat': CP-SAT refuses the problem ({model.program.validate()[:200]}); use coarser units"
             )
         if status not in (cp_model.OPTIMAL, cp_model.INFEASIBLE) and time_limit_s is None:
-            raise RematError(f"cpsat: CP-SAT ended with {backend.status_name()}, though no limit was set")
+            raise RematError(f"cpsat: CP-SAT ended with {backend.status_name(status)}, though no limit was set")
         certificate = ClaimedBound("CP-SAT")
         if status == cp_model.INFEASIBLE:
             return Solution(None, None, Termination(Reason.INFEASIBLE), certificate, self.name)

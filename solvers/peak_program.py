@@ -81,6 +81,9 @@ class PeakProgram:
         graph: the joint graph.
         problem: its costs and bans, without a budget.
         limit_bytes: of the peak.
+
+    Attributes:
+        limit_bytes: of memory at the moments that are added next.
     """
 
     def __init__(self, graph: Graph, problem: Problem, limit_bytes: int) -> None:
@@ -91,7 +94,7 @@ class PeakProgram:
         self.program: Any = cp_model.CpModel()
         self._false: Any = self.program.new_constant(0)
         self._true: Any = self.program.new_constant(1)
-        self._graph, self._facts, self._limit_bytes = graph, facts, limit_bytes
+        self._graph, self._facts, self.limit_bytes = graph, facts, limit_bytes
         self._needed = Necessary.of(facts, holds_outputs=True)
         self._read_registers()
         self._read_uses()
@@ -340,7 +343,7 @@ class PeakProgram:
                 owned[owner] = [self._literal()]
                 self._any(literals, owned[owner][0])
         sizes = facts.size[list(owned)]
-        room = self._limit_bytes - int(needed.size[spans].sum())
+        room = self.limit_bytes - int(needed.size[spans].sum())
         divisor = common_divisor(sizes)
         used = counted(self.program, [literal for (literal,) in owned.values()], sizes // divisor)
         self.program.add(used <= room // divisor)
