@@ -97,8 +97,7 @@ class Solver(ABC):
             UnsupportedProblem: a feature is missing, or the problem is too large.
         """
         self.check_installed()
-        if time_limit_s is not None and not _is_positive(time_limit_s):
-            raise InvalidOption(f"time_limit_s must be a positive number of seconds, got {time_limit_s!r}")
+        check_time_limit(time_limit_s)
         limit = [] if time_limit_s is None else [Feature.TIME_LIMIT]
         for feature in (*features_of(problem), *limit):
             if feature not in self.features:
@@ -121,8 +120,11 @@ def features_of(problem: Problem) -> tuple[Feature, ...]:
     return tuple(feature for feature, wanted in asked.items() if wanted)
 
 
-def _is_positive(number: object) -> bool:
-    return isinstance(number, int | float | np.number) and not isinstance(number, bool) and bool(number > 0)
+def check_time_limit(time_limit_s: object) -> None:
+    """Raises `InvalidOption` for a time limit that is neither None nor a positive number."""
+    is_number = isinstance(time_limit_s, int | float | np.number) and not isinstance(time_limit_s, bool)
+    if time_limit_s is not None and not (is_number and time_limit_s > 0):  # type: ignore[operator]
+        raise InvalidOption(f"time_limit_s must be a positive number of seconds, got {time_limit_s!r}")
 
 
 def _remedy(packages: tuple[str, ...]) -> str:

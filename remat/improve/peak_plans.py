@@ -99,7 +99,9 @@ class PeakPlans:
         """Returns the cheapest plan found with a peak of at most `limit_bytes`, if any."""
         if self.cheapest.peak_bytes <= limit_bytes:
             return self.cheapest
-        return max((p for p in self.front if p.peak_bytes <= limit_bytes), key=_by_size, default=None)
+        return max(
+            (p for p in self.front if p.peak_bytes <= limit_bytes), key=lambda plan: plan.peak_bytes, default=None
+        )
 
     @cached_property
     def cheapest(self) -> PeakPlan:
@@ -269,10 +271,6 @@ class PeakPlans:
         if self._progress is not None:
             self._progress(self._looked_at, (plan.peak_bytes, plan.cost))
         return plan
-
-
-def _by_size(plan: PeakPlan) -> int:
-    return plan.peak_bytes
 
 
 def _by_peak(plan: PeakPlan) -> tuple[int, int]:

@@ -125,7 +125,7 @@ class StepPlans:
         """
         front = self._plans.front
         low, high = 0, len(front)
-        at = bisect_right(front, limit_bytes, key=_peak) - 1
+        at = bisect_right(front, limit_bytes, key=lambda plan: plan.peak_bytes) - 1
         while low < high:
             at = min(max(at, low), high - 1)
             low, high = (at + 1, high) if self._compiled(front[at]).peak_bytes <= limit_bytes else (low, at)
@@ -137,10 +137,6 @@ class StepPlans:
             peak_bytes = self._memory.peak(self._plans.graph.widened(plan.choice.saved))
             self._known[key] = self._plans.noted(plan.choice, peak_bytes)
         return self._known[key]
-
-
-def _peak(plan: PeakPlan) -> int:
-    return plan.peak_bytes
 
 
 def _by_cost(plan: PeakPlan) -> tuple[int, int]:

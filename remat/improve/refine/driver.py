@@ -11,6 +11,7 @@ import numpy as np
 
 from remat.answer.plan import Plan
 from remat.answer.solution import Reason, Termination
+from remat.answer.solver import check_time_limit
 from remat.errors import InvalidOption
 from remat.facts.columns import BoolArray, is_whole
 from remat.facts.graph import Graph, checked_graph
@@ -105,9 +106,7 @@ def refine(
 def _check_numbers(extra_bytes: object, time_limit_s: object, seed: object) -> None:
     if not is_whole(extra_bytes) or extra_bytes < 0:  # type: ignore[operator]
         raise InvalidOption(f"extra_bytes must be a whole number of bytes, not negative, got {extra_bytes!r}")
-    limited = isinstance(time_limit_s, int | float | np.number) and not isinstance(time_limit_s, bool)
-    if time_limit_s is not None and not (limited and time_limit_s > 0):  # type: ignore[operator]
-        raise InvalidOption(f"time_limit_s must be a positive number of seconds, got {time_limit_s!r}")
+    check_time_limit(time_limit_s)
     if not is_whole(seed) or seed < 0:  # type: ignore[operator]
         raise InvalidOption(f"seed must be a whole number, not negative, got {seed!r}")
 
