@@ -12,7 +12,6 @@ from typing import Any
 
 from remat.answer.plan import Plan
 from remat.pytorch.inductor.lowered_graphs import visit_lowerings
-from remat.pytorch.inductor.traffic_count import operators
 from remat.pytorch.seam.inductor_nodes import memory_planner, ordered_set
 
 
@@ -28,14 +27,11 @@ class InductorPeak:
         backward: the graph is a backward pass.
         in_order_bytes: with its kernels in the order of the graph.
         bytes: in the order that Inductor chooses, after trying a few to lower this very number.
-        kernels: for each kernel, in the order of the graph: the FX nodes that it computes, and the
-            bytes that are alive while it runs.
     """
 
     backward: bool
     in_order_bytes: int
     bytes: int
-    kernels: tuple[tuple[tuple[str, ...], int], ...]
 
 
 def inductor_peaks(
@@ -73,7 +69,7 @@ def planned_peak(lowering: Any, alive_anyway: Collection[str] = ()) -> int:
         lowering: while Inductor works on it, after scheduling.
         alive_anyway: as of `inductor_peaks`.
     """
-    return _estimator(lowering, frozenset(alive_anyway))(lowering.scheduler.nodes)[0]
+    return _estimator(lowering, frozenset(alive_anyway))(lowering.scheduler.nodes)
 
 
 def _estimate(lowering: Any, alive_anyway: frozenset[str]) -> InductorPeak:
@@ -82,25 +78,24 @@ def _estimate(lowering: Any, alive_anyway: frozenset[str]) -> InductorPeak:
     given = ordered_set(name for name in inputs if name not in alive_anyway)
     tables = scheduler.name_to_buf, scheduler.name_to_fused_node
     estimate = _estimator(lowering, alive_anyway)
-    in_order, alive = estimate(scheduler.nodes)
-    best, _ = estimate(memory.reorder_for_peak_memory(scheduler.nodes, *tables, given, outputs))
-    kernels = tuple(zip(map(operators, scheduler.nodes), alive[: len(scheduler.nodes)], strict=True))
-    return InductorPeak(bool(lowering.is_backward), in_order, best, kernels)
+    in_order = estimate(scheduler.nodes)
+    best = estimate(memory.reorder_for_peak_memory(scheduler.nodes, *tables, given, outputs))
+    return InductorPeak(bool(lowering.is_backward), in_order, best)
 
 
-def _estimator(lowering: Any, alive_anyway: frozenset[str]) -> Callable[[list[Any]], tuple[int, list[int]]]:
-    """Makes a function of kernels in some order: the peak, and what is alive while each of them runs."""
+def _estimator(lowering: Any, alive_anyway: frozenset[str]) -> Callable[[list[Any]], int]:
+    """Makes a function of kernels in some order: the peak."""
     memory, scheduler = memory_planner(), lowering.scheduler
     inputs, outputs = ordered_set(lowering.graph_inputs), ordered_set(lowering.get_output_names())
     given = ordered_set(name for name in inputs if name not in alive_anyway)
 
-    def estimate(nodes: list[Any]) -> tuple[int, list[int]]:
+    def estimate(nodes: list[Any]) -> int:
         tables = scheduler.name_to_buf, scheduler.name_to_fused_node
         _, freeable = memory.prepare_planning_info(nodes, *tables, given, outputs)
         for buffer in scheduler.name_to_buf.values():  # what stays inside one kernel
             planned = buffer.mpi_buffer
             if not planned.succ_nodes and buffer.get_name() not in outputs:
                 planned.size_alloc = planned.size_free = 0
-        return memory.estimate_peak_memory(nodes, freeable, outputs)
+        return memory.estimate_peak_memory(nodes, freeable, outputs)[0]
 
     return estimate

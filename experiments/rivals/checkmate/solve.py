@@ -21,16 +21,13 @@ class Found:
     """What a solver has found.
 
     Attributes:
-        runs: the schedule; None if there is none, or none was found in time.
-        cost: of what it computes more than once, as replayed.
-        peak_bytes: as replayed; at most the budget.
+        cost: of what the schedule computes more than once, as replayed; None if there is none, or none was found in
+            time.
         bound: no schedule of these stages costs less, says the solver; infinite if there is none.
         seconds: for writing and solving the program.
     """
 
-    runs: tuple[int, ...] | None
     cost: int | None
-    peak_bytes: int | None
     bound: float
     seconds: float
 
@@ -65,12 +62,11 @@ def least_cost(
     values, bound = _BACKENDS[backend](program, time_limit_s)
     seconds = time.perf_counter() - began
     if values is None:
-        return Found(None, None, None, bound, seconds)
-    runs = program.schedule(values)
-    replayed = replay(instance, runs)
+        return Found(None, bound, seconds)
+    replayed = replay(instance, program.schedule(values))
     if replayed.peak_bytes > budget_bytes:
         raise InvalidSchedule(f"{backend}: a peak of {replayed.peak_bytes} bytes, for a budget of {budget_bytes}")
-    return Found(runs, replayed.cost, replayed.peak_bytes, bound, seconds)
+    return Found(replayed.cost, bound, seconds)
 
 
 def _cpsat(program: Program, time_limit_s: float | None) -> tuple[list[int] | None, float]:

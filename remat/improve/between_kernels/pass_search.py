@@ -20,14 +20,12 @@ class Recomputed:
         groups: the fusion groups, each with what it computes again.
         again: of each group, the values of other groups that it computes again.
         bytes_before, bytes: predicted traffic of the pass, reads and writes of all groups.
-        solved: how many pairs were posed and solved.
     """
 
     groups: tuple[Group, ...]
     again: tuple[frozenset[int], ...]
     bytes_before: int
     bytes: int
-    solved: int
 
 
 def recompute_across(whole: Pass) -> Recomputed:
@@ -50,7 +48,7 @@ def recompute_across(whole: Pass) -> Recomputed:
         pass
     now = search.now
     again = tuple(done - before.values for done, before in zip(now.traffic.computes, whole.groups, strict=True))
-    return Recomputed(now.groups, again, whole.traffic.bytes, now.traffic.bytes, search.solved)
+    return Recomputed(now.groups, again, whole.traffic.bytes, now.traffic.bytes)
 
 
 class _Search:
@@ -58,7 +56,6 @@ class _Search:
 
     def __init__(self, whole: Pass) -> None:
         self.now, self.model = whole, find_costmodel(DEFAULT_PAIR_MODEL)
-        self.solved = 0
         # A pair whose groups have not changed since gives the same answer.
         self.known: set[tuple[object, ...]] = set()
 
@@ -71,7 +68,6 @@ class _Search:
                 key = (a, b, traffic.computes[a], traffic.computes[b], traffic.reads[a], traffic.reads[b])
                 if key not in self.known and touches(self.now, a, b):
                     self.known.add(key)
-                    self.solved += 1
                     self._try([(b, self._choice(a, b))])
         return self.now is not before
 

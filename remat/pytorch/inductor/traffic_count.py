@@ -74,20 +74,16 @@ def scheduled_kernels(lowering: Any) -> list[InductorKernel]:
     return [_kernel(node, lowering) for node in launched(lowering)]
 
 
-def operators(node: Any) -> tuple[str, ...]:
-    """Names the FX nodes that one of the scheduler's nodes computes, in Inductor's order."""
-    return tuple(dict.fromkeys(origin.name for part in node.get_nodes() for origin in part.node.get_origins()))
-
-
 def _kernel(node: Any, lowering: Any) -> InductorKernel:
     accessed: dict[str, int] = node.get_read_write_buffer_accesses(include_reads=True, include_writes=True)
     written = {access.name for access in node.read_writes.writes}
+    origins = (origin for part in node.get_nodes() for origin in part.node.get_origins())
     named = [(name, _origin(name, lowering), bytes_) for name, bytes_ in accessed.items()]
     return InductorKernel(
         name=node.get_name(),
         backward=bool(lowering.is_backward),
         generated=is_generated(node),
-        operators=operators(node),
+        operators=tuple(dict.fromkeys(origin.name for origin in origins)),
         bytes=sum(accessed.values()),
         reads=tuple((origin, bytes_) for name, origin, bytes_ in named if name not in written),
         writes=tuple((origin, bytes_) for name, origin, bytes_ in named if name in written),
