@@ -76,7 +76,7 @@ def _cell(row: Mapping[str, Any]) -> str:
     if row["difficulty"] != "open":
         return str(row["difficulty"])
     gap = (row["objective"] - row["bound"]) / row["objective"]
-    return "< 0.01 %" if gap < 1e-4 else f"{100 * gap:.2f} %"
+    return "<0.01%" if gap < 1e-4 else f"{100 * gap:.2f}%"
 
 
 def _counts(rows: list[dict[str, Any]], of: str) -> str:
