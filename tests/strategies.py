@@ -119,9 +119,37 @@ def training_steps(draw: st.DrawFn, *, most: int = 3) -> Graph:
 
 
 @st.composite
+def late_views(draw: st.DrawFn) -> Graph:
+    """Small graphs where a call comes between what fits in a register and its view, which is read or returned."""
+    g = GraphBuilder()
+
+    def op(*arguments: str, **kind: bool) -> str:
+        return g.op("op", *arguments, bytes=draw(st.integers(1, 10)), **kind)
+
+    def some(names: list[str]) -> set[str]:
+        return draw(st.sets(st.sampled_from(names)))
+
+    x = g.input("x", bytes=1)
+    if in_backward := draw(st.booleans()):  # the call
+        g.output(op(x))
+    q = op(x)
+    w = op(op(x, compute_bound=True), q)
+    early = [q, w, op(draw(st.sampled_from([q, w])))]
+    last = g.tangent("dy", bytes=1) if in_backward else draw(st.sampled_from([x, *early]))
+    last = op(op(last, *some(early)), compute_bound=True)
+    early.append(op(w, view=True))
+    last = op(last, *some(early))
+    if not in_backward:
+        g.output(last, *some(early))
+        last = op(g.tangent("dy", bytes=1), *some(early))
+    g.gradient(last, *some(early))
+    return g.build()
+
+
+@st.composite
 def planned(draw: st.DrawFn) -> tuple[Graph, BoolArray]:
     """A graph, and what some legal plan saves."""
-    graph = draw(graphs(max_values=14) | training_steps(most=5))
+    graph = draw(graphs(max_values=14) | training_steps(most=5) | late_views())
     wanted = np.array(draw(st.lists(st.booleans(), min_size=len(graph), max_size=len(graph))))
     masks = legal_masks(graph, [wanted])
     assume(masks)

@@ -16,7 +16,7 @@ from depth import deep_except
 from examples import cosines
 from hypothesis import given
 from hypothesis import strategies as st
-from strategies import Dice, SaveEverything, legal_masks, planned, training_steps
+from strategies import Dice, SaveEverything, late_views, legal_masks, planned, training_steps
 from torch import fx
 from typer.testing import CliRunner
 
@@ -218,7 +218,7 @@ def test_captured_models_agree_with_the_interpreter_under_any_plan(name: str) ->
         assert timeline.peak_bytes >= lower_bound(graph).bytes
 
 
-@given(graphs(max_values=8) | training_steps(), st.booleans())
+@given(graphs(max_values=8) | training_steps() | late_views(), st.booleans())
 def test_no_legal_plan_has_a_smaller_peak_than_the_lower_bound(graph: Graph, holds_outputs: bool) -> None:
     bound = lower_bound(graph, holds_outputs=holds_outputs)
     simulator = Simulator(graph, holds_outputs=holds_outputs)
