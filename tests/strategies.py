@@ -126,8 +126,8 @@ def late_views(draw: st.DrawFn) -> Graph:
     def op(*arguments: str, **kind: bool) -> str:
         return g.op("op", *arguments, bytes=draw(st.integers(1, 10)), **kind)
 
-    def some(names: list[str]) -> set[str]:
-        return draw(st.sets(st.sampled_from(names)))
+    def some(names: list[str]) -> list[str]:
+        return draw(st.lists(st.sampled_from(names), unique=True))
 
     x = g.input("x", bytes=1)
     if in_backward := draw(st.booleans()):  # the call
