@@ -24,7 +24,6 @@ from experiments.accuracy import (
     peak_budgets,
     peak_error_page,
     traffic_error_report,
-    triton_interpreter,
 )
 from experiments.bench import (
     budget_gap,
@@ -33,7 +32,6 @@ from experiments.bench import (
     budgets,
     default_plan,
     gpu_plans_page,
-    newcomer,
     offloading,
     predictor_speed,
 )
@@ -62,7 +60,6 @@ WRITERS: Mapping[str, Callable[[dict[str, Any]], str]] = {
     "forecast_error": forecast_error.markdown,
     "gpu_compared": gpu_compared.markdown,
     "gpu_plans": gpu_plans_page.markdown,
-    "newcomer": newcomer.markdown,
     "offloading": offloading.markdown,
     "peak_budgets": peak_budgets.markdown,
     "peak_error": peak_error_page.markdown,
@@ -73,7 +70,6 @@ WRITERS: Mapping[str, Callable[[dict[str, Any]], str]] = {
     "traffic_error": traffic_error_report.markdown,
     "traffic_error_triton": traffic_error_report.markdown,
     "triton_code": compiled_zoo.markdown,
-    "triton_interpreter": triton_interpreter.markdown,
 }
 """The functions that make a page of a document, by the name of its file."""
 
