@@ -12,7 +12,6 @@ from remat import Choice, Corpus, Frontier, Graph, Plan, PlanFacts, cannot_offlo
 from remat import timeline as timeline_of
 from remat.answer.plan_facts import no_recompute_saved
 from remat.views.explain import UNHIDDEN
-from remat.views.report import frontier_charts
 
 
 @pytest.fixture(scope="module")
@@ -106,22 +105,9 @@ def test_the_picture_of_a_frontier_has_steps_and_no_vertices(curve: Frontier) ->
     assert "hull vertices, optimal" not in drawn
 
 
-def test_the_page_of_a_frontier_says_whose_host_it_is(
-    files: tuple[Path, Path], curve: Frontier, tmp_path: Path
-) -> None:
-    file, _ = files
-    printed = answer("frontier", file, "-e", "roofline:device=h100", "--offload", "h100")
+def test_a_printed_frontier_says_whose_host_it_is(files: tuple[Path, Path]) -> None:
+    printed = answer("frontier", files[0], "-e", "roofline:device=h100", "--offload", "h100")
     assert (printed["offload"], printed["is_exact"]) == ("NVIDIA H100 SXM", False)
-    read_back = frontier_charts.Curve.from_document(printed, "f")
-    ours = frontier_charts.Curve.of(curve, "g", "roofline:device=h100")
-    assert read_back.host == ours.host == "NVIDIA H100 SXM"
-    assert read_back.bound() == ours.bound()
-    section = frontier_charts.section(read_back)
-    assert "on the host of NVIDIA H100 SXM" in section.text
-    (figure,) = section.figures
-    assert "added time" in figure.title
-    assert [trace["name"] for trace in figure.data][:2] == ["proven bound", "plans"]
-    assert "convex hull" not in section.parts[0].text
 
 
 def test_a_solver_that_is_named_solves_a_frontier_with_a_host(files: tuple[Path, Path]) -> None:

@@ -27,7 +27,6 @@ from remat.cli.app import app
 from remat.pytorch.read.places import module_path, source_line
 from remat.pytorch.run import ranks
 from remat.pytorch.run.report import Report
-from remat.views.report import Page
 
 HERE = Path(__file__)
 
@@ -365,11 +364,3 @@ def test_a_picture_says_where(tmp_path: Path) -> None:
         assert f"<title>{name} ({op}; {place})</title>" in svg
     remat.show(chain(1), path=path)
     assert "<title>cos (cos)</title>" in path.read_text()
-
-
-def test_a_page_says_where_in_the_text_under_the_pointer(tmp_path: Path) -> None:
-    path = tmp_path / "net.json.gz"
-    captured().save(path)
-    ((figure,),) = [part.figures for part in Page.of([path]).files[0].section.parts]
-    hovers = [text for trace in figure.data for text in trace.get("text", ())]
-    assert any(f" from {UP} (layers.*.norm and " in text for text in hovers)

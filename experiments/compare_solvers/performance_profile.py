@@ -15,7 +15,11 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from remat.views.report.solver_rows import WITHIN
+WITHIN = 0.001
+"""An instance is solved by a plan that costs at most so much more, as a share, than the best bound of any solver.
+
+Under a budget heuristics prove little by themselves, though their plans may be as good as those of exact solvers.
+"""
 
 
 def best_bound(frame: pd.DataFrame) -> pd.Series:

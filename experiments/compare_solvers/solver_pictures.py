@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
@@ -16,19 +16,8 @@ from matplotlib.ticker import LogLocator, NullFormatter
 
 from experiments.compare_solvers.performance_profile import WITHIN, coverage, profile, ratios, seconds, solved
 from remat.pictures import write
-from remat.views.report.colours import colour, marker
 
-_MARKERS = {
-    "circle": "o",
-    "square": "s",
-    "diamond": "D",
-    "triangle-up": "^",
-    "triangle-down": "v",
-    "pentagon": "p",
-    "star": "*",
-    "hexagon": "h",
-    "cross": "P",
-}
+_MARKERS = "osD^vp*hP"
 _LINES = ("-", "--", ":", "-.")
 _BESIDE = 2
 """Each row of a picture has at most this many panels."""
@@ -39,15 +28,15 @@ _BEHIND = {"facecolor": "white", "alpha": 0.85, "linewidth": 0}
 
 
 def looks(solvers: Iterable[str]) -> dict[str, dict[str, Any]]:
-    """Chooses each solver's colour and marker, as reports do; those of one colour differ in their lines."""
-    found: dict[str, dict[str, Any]] = {}
-    variants: Counter[str] = Counter()
+    """Chooses each solver's colour and marker; variants of one solver share both, and differ in their lines."""
+    variants: defaultdict[str, list[str]] = defaultdict(list)
     for solver in sorted(set(solvers)):
-        name = solver.partition(":")[0]
-        line = _LINES[variants[colour(name)] % len(_LINES)]
-        found[solver] = {"color": colour(name), "marker": _MARKERS.get(marker(name), "o"), "ls": line}
-        variants[colour(name)] += 1
-    return found
+        variants[solver.partition(":")[0]].append(solver)
+    return {
+        solver: {"color": f"C{i % 10}", "marker": _MARKERS[i % len(_MARKERS)], "ls": _LINES[j % len(_LINES)]}
+        for i, alike in enumerate(variants.values())
+        for j, solver in enumerate(alike)
+    }
 
 
 def drawn(frame: pd.DataFrame) -> pd.DataFrame:

@@ -14,8 +14,7 @@ from remat.cli.options import PLUGIN, Budgets, EstimatorName, GraphFile, Json, N
 from remat.cli.output import console, print_json, table, waiting
 from remat.facts.graph import Graph
 from remat.improve.frontier import Frontier
-from remat.improve.point import Point
-from remat.words import human_bytes, human_price
+from remat.views.report import frontier_rows
 
 _TABLE = 40
 """Rows of the table, at most; --json prints all points."""
@@ -63,20 +62,10 @@ def frontier(
     out = console()
     # Several budgets may have one plan: the smallest says most about it.
     points = [*{point.point: point for point in reversed(curve.points)}.values()][::-1]
-    out.print(table([_row(curve, point) for point in (*points[:_TABLE], *curve.landmarks)]))
+    out.print(table(frontier_rows(curve, (*points[:_TABLE], *curve.landmarks))))
     if len(points) > _TABLE:
         out.print(f"... and {len(points) - _TABLE} more; --json lists all")
     return out.print(f"written to {output}") if output is not None else None
-
-
-def _row(curve: Frontier, point: Point) -> dict[str, str]:
-    return {
-        "saved": human_bytes(point.saved_bytes),
-        "recompute" if curve.clock is None else "added": human_price(point.cost, curve.unit),
-        "at least": human_price(point.bound, curve.unit),
-        "gap": "proven" if point.is_proven else f"{point.gap:.2%}",
-        "by": "hull vertex" if point.is_vertex else point.solver,
-    }
 
 
 def _document(graph: Path, estimator: str, curve: Frontier) -> dict[str, Any]:

@@ -2,29 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from remat.answer.registry import DEFAULT_ESTIMATOR
 from remat.cli.options import Budgets, EstimatorName, Json
-from remat.cli.output import counted, print_json, waiting
+from remat.cli.output import print_json, waiting
 from remat.words import human_bytes
-
-if TYPE_CHECKING:
-    from remat.views.report import Reader
 
 
 def report(
     results: Annotated[
         list[Path],
-        typer.Argument(
-            metavar="RESULTS...",
-            help="Graph files; what `frontier --json` and `compare --json` print; CSV or parquet of solver runs; "
-            "JSON of other results with their provenance.",
-        ),
+        typer.Argument(metavar="RESULTS...", help="Graph files; what `compare --json` prints, or the same as CSV."),
     ],
     output: Annotated[Path, typer.Option("--output", "-o", help="HTML file to write.")] = Path("report.html"),
     title: Annotated[str, typer.Option(help="Heading of the page.")] = "remat report",
@@ -32,33 +24,14 @@ def report(
     budgets: Budgets = 16,
     as_json: Json = False,
 ) -> None:
-    """Make one HTML page of results: plots, tables, and where each number comes from.
+    """Make one HTML page: frontiers of graphs with their proven bound, and comparisons of solvers.
 
-    The content of a file says what it is. A graph file becomes a frontier: -e and --refine are for those. The page
-    needs no network. The same files give the same page.
+    A graph file becomes a frontier: -e and --refine are for those. The page needs no network.
 
     \b
       remat report gpt2.json.gz -o gpt2.html
       remat compare *.json.gz --json > solvers.json && remat report solvers.json
       remat report solvers.csv gpt2.json.gz -e roofline:device=h200 --refine 32
-    """
-    write_report(results, output, as_json=as_json, title=title, estimator=estimator, refine=budgets)
-
-
-def write_report(
-    results: Sequence[Path],
-    output: Path,
-    *,
-    title: str,
-    estimator: str = DEFAULT_ESTIMATOR,
-    refine: int = 16,
-    readers: Sequence[Reader] = (),
-    as_json: bool = False,
-) -> None:
-    """Writes the page of files of results, and prints what it shows of each; the arguments are those of `Page.of`.
-
-    Raises:
-        typer.BadParameter: the output cannot be written there, or is one of the results.
     """
     from remat.views.report import Page  # here: the other commands need not wait for it
 
@@ -67,17 +40,11 @@ def write_report(
     if output.exists() and any(path.exists() and path.samefile(output) for path in results):
         raise typer.BadParameter(f"-o {output} is one of the RESULTS, and would be lost: name another file")
     with waiting("reading", quiet=as_json):
-        page = Page.of(results, title=title, estimator=estimator, refine=refine, readers=readers)
+        page = Page.of(results, title=title, estimator=estimator, refine=budgets)
     size_bytes = page.save(output)
-    shown = [(file, len(file.section.figures), len(file.section.tables)) for file in page.files]
+    kinds = [{"file": section.name, "kind": section.kind} for section in page.sections]
     if as_json:
-        files = [
-            {"file": file.name, "sha256": file.sha256, "kind": file.section.kind, "figures": figures, "tables": tables}
-            for file, figures, tables in shown
-        ]
-        return print_json({"report": str(output), "bytes": size_bytes, "files": files})
-    for file, figures, tables in shown:
-        typer.echo(
-            f"{file.name}: {file.section.kind.lower()}, {counted(figures, 'figure')}, {counted(tables, 'table')}"
-        )
+        return print_json({"report": str(output), "bytes": size_bytes, "files": kinds})
+    for line in kinds:
+        typer.echo(f"{line['file']}: {line['kind'].lower()}")
     return typer.echo(f"written to {output} ({human_bytes(size_bytes)})")

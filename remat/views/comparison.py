@@ -6,17 +6,20 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
+from remat.errors import RematError
 from remat.words import human_bytes, human_price
 
 if TYPE_CHECKING:
     from pandas.io.formats.style import Styler
 
-_DTYPES = {
+_DTYPES: dict[str, Any] = {
     "graph": "str",
     "values": "int64",
     "cost_model": "str",
@@ -36,6 +39,9 @@ _DTYPES = {
     "error": "str",
 }
 """The columns. Int64 is pandas' integer that can be missing: a float would round above 2**53."""
+
+_NEEDED = ("graph", "cost_model", "unit", "solver", "termination")
+"""Columns without which rows are no comparison."""
 
 _LONGEST_STYLED = 200
 
@@ -65,6 +71,26 @@ class Comparison(pd.DataFrame):
         # Column by column: a frame of all rows makes integers floats where one of them is missing.
         cells = {name: [row.get(name) for row in rows] for name in _DTYPES}
         return cls({name: pd.array(cells[name], dtype=dtype) for name, dtype in _DTYPES.items()})
+
+    @classmethod
+    def load(cls, path: str | Path) -> Comparison:
+        """Reads a table from what `to_csv` wrote (a name that ends in ".csv"), or `remat compare --json` printed.
+
+        Raises:
+            RematError: the file holds something else.
+        """
+        try:
+            if str(path).endswith(".csv"):
+                table = pd.read_csv(path, dtype=_DTYPES)
+                found = cls(table.fillna({name: "" for name in ("certified", "error") if name in table}))
+            else:
+                found = cls.of(json.loads(Path(path).read_bytes()))
+            lacking = sorted(set(_NEEDED) - set(found.columns[found.notna().any()]))
+        except (ValueError, TypeError, AttributeError, RecursionError) as error:  # json and pandas raise ValueErrors
+            raise RematError(f"{path} must be CSV or JSON with the columns of remat.compare, got: {error}") from None
+        if lacking:
+            raise RematError(f"{path} must have the columns {', '.join(_NEEDED)} filled, got none of {lacking}")
+        return found
 
     @property
     def _constructor(self) -> type[Comparison]:

@@ -1,0 +1,158 @@
+"""Puts graphs and comparisons of solvers on one HTML page: pictures, tables, and where the numbers come from.
+
+    Page.of(["gpt2.json.gz", "solvers.json"]).save("report.html")
+
+The page is complete in itself: it has no script, and needs no network.
+"""
+
+# pandas ships partial types: what its methods return is often unknown to pyright.
+# pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.resources import files
+from io import BytesIO
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import remat
+from remat.answer.registry import DEFAULT_ESTIMATOR, find_estimator
+from remat.errors import InvalidOption
+from remat.facts.graph import Graph
+from remat.improve.frontier import Frontier
+from remat.improve.point import Point
+from remat.words import human_bytes, human_price
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.figure import Figure
+
+
+@dataclass(frozen=True)
+class Section:
+    """What the page says of one file.
+
+    Attributes:
+        name, kind: the name of the file; "Frontier" or "Solver comparison".
+        facts: where the file comes from, by name.
+        pictures: each as an address that holds the picture, with the text for those who do not see it.
+        tables: each as a caption and HTML.
+    """
+
+    name: str
+    kind: str
+    facts: Mapping[str, str]
+    pictures: tuple[tuple[str, str], ...]
+    tables: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True)
+class Page:
+    """A report. The same files give the same bytes.
+
+    Attributes:
+        title: the heading.
+        sections: one a file, in the order of the files.
+    """
+
+    title: str
+    sections: tuple[Section, ...]
+
+    @classmethod
+    def of(
+        cls,
+        paths: Iterable[str | Path],
+        *,
+        title: str = "remat report",
+        estimator: str = DEFAULT_ESTIMATOR,
+        refine: int = 16,
+    ) -> Page:
+        """Reads files of results.
+
+        Args:
+            paths: graph files; or comparisons of solvers, as `remat compare --json` prints them or
+                `Comparison.to_csv` writes them.
+            title: the heading of the report.
+            estimator: of the recompute time in the frontiers of graphs.
+            refine: how many budgets are solved between the ends of each frontier.
+
+        Raises:
+            InvalidOption: there is no path.
+            UnknownPlugin: there is no such estimator.
+            NotInstalled: matplotlib is missing.
+            OSError: a file cannot be read.
+            RematError: a file is neither a graph nor a comparison, or it is damaged.
+        """
+        find_estimator(estimator)
+        sections = tuple(_section(Path(path), estimator, refine) for path in paths)
+        if not sections:
+            raise InvalidOption("paths must name at least one graph file or comparison of solvers, got none")
+        return cls(title, sections)
+
+    def html(self) -> str:
+        """Renders the page."""
+        from jinja2 import Environment
+
+        template = (files("remat.views") / "report_page.html").read_text(encoding="utf-8")
+        environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
+        return environment.from_string(template).render(title=self.title, sections=self.sections)
+
+    def save(self, path: str | Path) -> int:
+        """Writes the page, and returns its size in bytes."""
+        # A name in JSON may hold one half of a character of two halves, which UTF-8 cannot express.
+        data = self.html().encode(errors="backslashreplace")
+        Path(path).write_bytes(data)
+        return len(data)
+
+
+def frontier_rows(curve: Frontier, points: Iterable[Point]) -> list[dict[str, str]]:
+    """Describes points of a frontier as people read them, one row a point."""
+    return [
+        {
+            "saved": human_bytes(point.saved_bytes),
+            "recompute" if curve.clock is None else "added": human_price(point.cost, curve.unit),
+            "at least": human_price(point.bound, curve.unit),
+            "gap": "proven" if point.is_proven else f"{point.gap:.2%}",
+            "by": "hull vertex" if point.is_vertex else point.solver,
+        }
+        for point in points
+    ]
+
+
+def _section(path: Path, estimator: str, refine: int) -> Section:
+    data = path.read_bytes()
+    facts = {"SHA-256": hashlib.sha256(data).hexdigest()}
+    if path.suffix == ".csv" or data.lstrip()[:1] == b"[":
+        from remat.views.comparison import Comparison
+
+        table = ("Runs of solvers", _html(Comparison.load(path).texts()))
+        return Section(path.name, "Solver comparison", facts, (), (table,))
+    graph = Graph.load(path)
+    curve = remat.frontier(graph, estimator=estimator).refine(refine)
+    facts |= {"values": f"{len(graph):,}", "estimator": estimator}
+    facts |= {name: str(text) for name, text in graph.meta.items() if text not in (None, "")}
+    seen = "Saved activations against recompute time. No plan lies in the grey area: that is proven."
+    table = ("Plans of the frontier", _html(frontier_rows(curve, (*curve.landmarks, *curve.points))))
+    return Section(path.name, "Frontier", facts, ((seen, _picture(curve.plot())),), (table,))
+
+
+def _html(rows: Sequence[Mapping[str, str]]) -> str:
+    import pandas as pd
+
+    frame: pd.DataFrame = pd.DataFrame([dict(row) for row in rows])
+    with pd.option_context("display.max_colwidth", None):
+        return frame.to_html(index=False, border=0, escape=True)
+
+
+def _picture(figure: Figure) -> str:
+    """Returns a picture as the address of an image: as such it can run no script, whatever names are in it."""
+    from matplotlib import rc_context  # pyright: ignore[reportUnknownVariableType]
+
+    buffer = BytesIO()
+    with rc_context({"svg.hashsalt": "remat"}):  # without it, names in the file differ from run to run
+        figure.savefig(buffer, format="svg", metadata={"Date": None})
+    return f"data:image/svg+xml;base64,{base64.b64encode(buffer.getvalue()).decode()}"
