@@ -14,7 +14,6 @@ from remat.improve.byte_budgets import read_amount, saved_limit
 from remat.predict.offloading.clock import copy_ns, linked
 from remat.predict.time import DeviceProfile
 from remat.problem.offload import Offload, cannot_offload
-from remat.words import parse_bytes
 
 Of = Literal["saved", "peak", "device"]
 
@@ -55,8 +54,6 @@ class MemoryBudget(CostModel):
         offload: True if saved activations may wait on the host; or its device, if the estimator knows none that has a
             host: a known name such as "h100", a file, or a profile. What is recomputed takes what the estimator says,
             whatever the device.
-        host_budget: the most that may wait on the host at once: a size ("64GB") or a whole number of bytes; None for
-            all that the device offloads.
     """
 
     name: ClassVar[str] = "memory-budget"
@@ -66,7 +63,6 @@ class MemoryBudget(CostModel):
     estimator: str | Estimator = DEFAULT_ESTIMATOR
     optimizer: object = "adamw"
     offload: bool | str | Path | DeviceProfile = False
-    host_budget: int | str | None = None
 
     def __post_init__(self) -> None:
         find_estimator(self.estimator)  # an unknown name is refused where it is typed
@@ -85,7 +81,6 @@ class MemoryBudget(CostModel):
                 f"MemoryBudget.optimizer must make an optimizer of parameters, as torch.optim.AdamW does, or be the "
                 f'name of one, such as "adamw", or "none", got {self.optimizer!r}'
             )
-        _ = self._host_bytes
         if self.offload_device is not None and self.of != "saved":
             raise InvalidOption(f'MemoryBudget.offload is for of="saved": what is offloaded, got of={self.of!r}')
 
@@ -106,10 +101,9 @@ class MemoryBudget(CostModel):
             return terms
         problem = RecomputeTime(self.estimator).pose(graph)
         if (device := self.offload_device) is not None:
-            offload = Offload(2 * copy_ns(graph, device), cannot_offload(graph), self._host_bytes)
+            offload = Offload(2 * copy_ns(graph, device), cannot_offload(graph))
             terms = replace(terms, offload=offload)
-            if offload.budget_bytes is None:  # else what is least surely fits without the host
-                problem = replace(problem, offload=offload.take(graph.plannable))
+            problem = replace(problem, offload=offload.take(graph.plannable))
         return replace(terms, budget_bytes=saved_limit(graph, problem, self.amount))
 
     @property
@@ -129,29 +123,6 @@ class MemoryBudget(CostModel):
                 f"estimator in ns, got {self.offload!r} and {estimator!r}"
             )
         return linked(device)
-
-    @property
-    def _host_bytes(self) -> int | None:
-        """The memory of the host, read.
-
-        Raises:
-            InvalidOption: it is no number of bytes; or nothing is offloaded.
-        """
-        if self.host_budget is None:
-            return None
-        if self.offload is False:
-            raise InvalidOption(
-                f"MemoryBudget.host_budget is for what MemoryBudget.offload puts on the host: say offload, too, got "
-                f"{self.host_budget!r} and offload=False"
-            )
-        if isinstance(self.host_budget, str):
-            return parse_bytes(self.host_budget, "MemoryBudget.host_budget")
-        if not is_whole(self.host_budget) or self.host_budget < 0:
-            raise InvalidOption(
-                f'MemoryBudget.host_budget must be a size such as "64GB" or a whole number of bytes from 0 on, got '
-                f"{self.host_budget!r}"
-            )
-        return int(self.host_budget)
 
     @property
     def amount(self) -> int | Fraction:

@@ -181,8 +181,6 @@ class _Model:
         if budget is not None:
             room = budget - int(problem.save_bytes[always].sum())
             _add_budget(program, saved, problem.save_bytes[positions], room, count_sizes)
-        for _, amounts, most in problem.host_budgets:
-            _add_budget(program, offloaded, amounts[hosted_positions], most, count_sizes)
 
         prices = [problem.save_cost[positions], problem.recompute_cost[open_positions]]
         if offload is not None:

@@ -33,7 +33,7 @@ class Exhaustive(Solver):
     """
 
     name: ClassVar[str] = "exhaustive"
-    features: ClassVar[frozenset[Feature]] = frozenset({Feature.BUDGET, Feature.OFFLOAD, Feature.HOST_BUDGET})
+    features: ClassVar[frozenset[Feature]] = frozenset({Feature.BUDGET, Feature.OFFLOAD})
     max_values: ClassVar[int | None] = 16
 
     def _solve(self, problem: Problem, *, time_limit_s: float | None) -> Solution:
@@ -60,8 +60,6 @@ class Exhaustive(Solver):
         saved_bytes = _weigh(save & ~host, problem.save_bytes)
         if problem.budget_bytes is not None:
             legal &= saved_bytes <= problem.budget_bytes
-        for _, amounts, most in problem.host_budgets:
-            legal &= _weigh(host, amounts) <= most
         certificate = Enumeration(len(recompute))
         if not legal.any():
             return Solution(None, None, Termination(Reason.INFEASIBLE), certificate, self.name)

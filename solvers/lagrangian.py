@@ -8,28 +8,23 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from remat import (
     SINK,
     BoolArray,
-    Choice,
     Feature,
     FlowSolver,
     Network,
-    Offload,
     Problem,
     Reason,
     Reduction,
     Solution,
     Solver,
     Termination,
-    solve,
 )
 from remat.answer.solver import residual_sides
 from remat.proof.budget import flow_solver
 from remat.proof.hull import Edge, Hull, Vertex
-from remat.proof.prices import best_prices
 from solvers.knapsack import DynamicKnapsack, GreedyKnapsack
 
 
@@ -51,18 +46,13 @@ class Lagrangian(Solver):
 
     Then what is saved is free, what no longer fits is out of reach, and the same again for the rest
     of the budget, until nothing gets better.
-
-    Where what is offloaded has budgets, too, each has a price (`remat.proof.prices`): the bound is that of the best
-    prices, and only what is offloaded most at these may be offloaded, as much as fits.
     """
 
     name: ClassVar[str] = "lagrangian"
     exact: ClassVar[bool] = False
-    features: ClassVar[frozenset[Feature]] = frozenset({Feature.BUDGET, Feature.OFFLOAD, Feature.HOST_BUDGET})
+    features: ClassVar[frozenset[Feature]] = frozenset({Feature.BUDGET, Feature.OFFLOAD})
 
     def _solve(self, problem: Problem, *, time_limit_s: float | None) -> Solution:
-        if problem.host_budgets:
-            return self._beside_host(problem)
         flow = flow_solver()
         hull = Hull(replace(problem, budget_bytes=None), flow)
         cheapest = flow.minimum_cut(problem)
@@ -82,48 +72,6 @@ class Lagrangian(Solver):
         reason = Reason.OPTIMAL if best.cost == bound else Reason.FEASIBLE
         plan = best.choice.plan(problem)
         return Solution(plan, best.cost, Termination(reason, bound), edge.certificate, self.name)
-
-    def _beside_host(self, problem: Problem) -> Solution:
-        """The best of plans in which all that may be offloaded fits the host's budgets, with a bound by prices."""
-        priced = best_prices(problem, flow_solver())
-        if priced.bound is None:
-            return Solution(None, None, Termination(Reason.INFEASIBLE), priced.certificate, self.name)
-        found = [choice for choice in priced.choices if choice.keeps_budgets(problem)]
-        parts = [part for part, _ in priced.mixture]
-        often = np.array(parts) @ np.array([choice.offloaded for _, choice in priced.mixture], np.float64)
-        ever = np.any([choice.offloaded for choice in priced.choices], axis=0)
-        for rank in (often, often + ever):
-            away, least = np.zeros(len(problem), np.bool_), None
-            while True:
-                plan = solve(_bounded(problem, rank + len(problem) * away), self, throw=False).plan
-                if plan is None:
-                    break
-                choice = Choice.from_plan(problem, plan)
-                cost = choice.cost(problem)
-                if least is not None and cost >= least:
-                    break
-                found.append(choice)
-                away, least = choice.offloaded, cost
-        if not found:
-            return Solution(None, None, Termination(Reason.GAVE_UP, priced.bound), priced.certificate, self.name)
-        best = min(found, key=lambda choice: (choice.cost(problem), choice.saved_bytes(problem)))
-        cost, bound = best.cost(problem), priced.bound
-        reason = Reason.OPTIMAL if cost == bound else Reason.FEASIBLE
-        return Solution(best.plan(problem), cost, Termination(reason, bound), priced.certificate, self.name)
-
-
-def _bounded(problem: Problem, rank: NDArray[np.float64]) -> Problem:
-    """The problem in which only so much can be offloaded as the host's budgets hold: what has the highest rank."""
-    offload = problem.offload
-    assert offload is not None
-    barred = np.ones(len(problem), np.bool_)
-    left = [most for _, _, most in problem.host_budgets]
-    for v in np.argsort(-rank, kind="stable").tolist():
-        after = [room - int(amounts[v]) for room, (_, amounts, _) in zip(left, problem.host_budgets, strict=True)]
-        if min(after) >= 0 and not offload.banned.mask[v] and not problem.cannot_save.mask[v]:
-            barred[v], left = False, after
-    banned = offload.banned.also(barred, "no room on the host")
-    return replace(problem, offload=Offload(offload.cost, banned))
 
 
 def _refilled(problem: Problem, start: Vertex, flow: FlowSolver) -> Vertex:

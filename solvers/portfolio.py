@@ -66,8 +66,6 @@ class Portfolio(Solver):
             why = f"by lagrangian alone: {', '.join(missing)} is not installed; pip install 'remat[ortools]'"
             _tell(found, why)
             return replace(found, termination=replace(found.termination, detail=why))
-        if found.termination.reason is Reason.GAVE_UP:
-            found = replace(found, termination=Termination(Reason.LIMIT, found.bound, limit="time"))
         limit_s, enough = (self.seconds, self.tolerance) if time_limit_s is None else (time_limit_s, 0.0)
         end = start
         for turn, (search, share) in enumerate(_TURNS):
@@ -85,26 +83,25 @@ def _searched(problem: Problem, found: Solution, search: CPSAT, tolerance: float
     if left_s <= 0 or _is_within(found, tolerance):
         return found
     more = search.search(problem, found, tolerance=tolerance, time_limit_s=left_s)
-    if found.plan is None and more.termination.reason is Reason.INFEASIBLE:
-        return replace(more, solver=found.solver)
     best = min(found, more, key=lambda one: math.inf if one.objective is None else one.objective)
     # Of two equal bounds, the one that a flow proves is worth more than a claim.
     proof = max(found, more, key=lambda one: one.bound or 0)
     reason = Reason.OPTIMAL if best.objective == proof.bound else Reason.FEASIBLE
-    claim = Termination(reason, proof.bound) if best.plan else Termination(Reason.LIMIT, proof.bound, limit="time")
-    return replace(best, termination=claim, certificate=proof.certificate, solver=found.solver)
+    return replace(
+        best, termination=Termination(reason, proof.bound), certificate=proof.certificate, solver=found.solver
+    )
 
 
 def _tell(found: Solution, why: str) -> None:
     """Warns of a gap that matters: where a plan is compiled, nobody looks at `Solution.gap`."""
-    if found.objective is not None and not _is_within(found, _MATTERS):
+    if not _is_within(found, _MATTERS):
+        assert found.objective is not None
         most = f"{100 * found.objective / found.bound - 100:.0f}% more than" if found.bound else "more than"
         warnings.warn(f"within the budget, the plan may cost up to {most} the best one: {why}", stacklevel=2)
 
 
 def _is_within(found: Solution, tolerance: float) -> bool:
-    """Whether a plan costs at most so much of its bound above it; or no plan keeps the budgets of the host."""
-    if found.objective is None:
-        return found.termination.reason is Reason.INFEASIBLE
+    """Whether a plan costs at most so much of its bound above it."""
+    assert found.objective is not None  # `lagrangian` always has a plan
     assert found.bound is not None
     return found.objective - found.bound <= found.bound * tolerance

@@ -85,26 +85,18 @@ class PuLP(Solver):
                 saved[v].upBound = 0
         for u, v in zip(problem.producers.tolist(), problem.consumers.tolist(), strict=True):
             program += recomputed[v] <= available[u]
-        _add_budgets(program, problem, saved, offloaded)
+        if problem.budget_bytes is not None:
+            _add_budget(program, saved, problem.save_bytes.tolist(), problem.budget_bytes)
 
         def read(log: str) -> Solution:
-            # Whether there is a plan was decided before, but for budgets of the host. A time limit that falls into its
-            # preprocessing has CBC say that there is none.
-            may_have_none = time_limit_s is None or bool(problem.host_budgets)
+            # There is a plan: that was decided before. A time limit that ends CBC's preprocessing has it deny that.
+            may_have_none = time_limit_s is None
             return _read(self.name, problem, program, saved, offloaded, log, unit, may_have_none=may_have_none)
 
-        return _answer(program, time_limit_s, read, unprocessed=bool(problem.host_budgets))
+        return _answer(program, time_limit_s, read)
 
 
-def _add_budgets(program: Any, problem: Problem, saved: list[Any], offloaded: dict[int, Any]) -> None:
-    if problem.budget_bytes is not None:
-        _add_budget(program, saved, problem.save_bytes.tolist(), problem.budget_bytes, "carry")
-    for what, amounts, most in problem.host_budgets:
-        sizes = [int(amounts[v]) for v in offloaded]
-        _add_budget(program, [*offloaded.values()], sizes, most, f"carry_{what}")
-
-
-def _add_budget(program: Any, saved: list[Any], sizes: list[int], budget: int, carries: str) -> None:
+def _add_budget(program: Any, saved: list[Any], sizes: list[int], budget: int) -> None:
     """Adds `sum sizes * saved <= budget`, one row a digit, as in a sum on paper.
 
     CBC keeps a row only to a part in 10^7 or so: of 60 knapsacks of ten sizes near 10^7, single
@@ -120,7 +112,7 @@ def _add_budget(program: Any, saved: list[Any], sizes: list[int], budget: int, c
         if not any(sizes) and budget < _BASE:
             program += used <= budget
             return
-        carry = pulp.LpVariable(f"{carries}{row}", lowBound=0, upBound=len(saved), cat=pulp.LpInteger)
+        carry = pulp.LpVariable(f"carry{row}", lowBound=0, upBound=len(saved), cat=pulp.LpInteger)
         program += used <= budget % _BASE + _BASE * carry
         budget //= _BASE
 
@@ -142,38 +134,21 @@ def _scaled(problem: Problem) -> tuple[list[int], list[int], list[int], int]:
     return save, recompute, copies, unit
 
 
-def _answer(
-    program: Any, time_limit_s: float | None, read: Callable[[str], Solution], *, unprocessed: bool
-) -> Solution:
-    """Asks CBC, without its preprocessing or with it.
-
-    With a row for the host, the preprocessing of CBC 2.10.3 has called 2,207 optimal where a plan costs 2,087. Without
-    it, CBC crashes on some problems that have no plan; and with it, says that they have none.
-    """
-    solution, log = _attempt(program, time_limit_s, ["preprocess off"] if unprocessed else [], read)
-    if solution is None and unprocessed:
-        again, _ = _attempt(program, time_limit_s, [], read)
-        solution = again if again is not None and again.termination.reason is Reason.INFEASIBLE else None
-    if solution is None:
-        raise RematError(f"pulp: CBC crashed, or stopped early, though no limit was set; it said:\n{log}")
-    return solution
-
-
-def _attempt(
-    program: Any, time_limit_s: float | None, options: list[str], read: Callable[[str], Solution]
-) -> tuple[Solution | None, str]:
-    """Returns no solution if CBC crashed, or stopped early without a limit; and what it said."""
+def _answer(program: Any, time_limit_s: float | None, read: Callable[[str], Solution]) -> Solution:
+    """Asks CBC, and refuses an answer that it stopped early to give, though it had no limit."""
     import pulp
 
     try:
-        log = _run_cbc(program, time_limit_s, options)
+        log = _run_cbc(program, time_limit_s)
     except pulp.PulpSolverError as error:
-        return None, str(error)
+        raise RematError(f"pulp: CBC crashed; it said:\n{error}") from None
     found = read(log)
-    return None if found.termination.limit is not None and time_limit_s is None else found, log
+    if found.termination.limit is not None and time_limit_s is None:
+        raise RematError(f"pulp: CBC stopped early, though no limit was set; it said:\n{log}")
+    return found
 
 
-def _run_cbc(program: Any, time_limit_s: float | None, options: list[str]) -> str:
+def _run_cbc(program: Any, time_limit_s: float | None) -> str:
     """Runs CBC to optimality or to the limit, and returns its log."""
     import pulp
 
@@ -181,9 +156,7 @@ def _run_cbc(program: Any, time_limit_s: float | None, options: list[str]) -> st
         log = Path(folder) / "cbc.log"
         # CBC is named, not "whatever is installed": an oracle must be the same everywhere.
         # No `threads`: with 1, CBC starts a worker thread, and a short limit left it waiting for 10 s at times.
-        cbc = pulp.PULP_CBC_CMD(
-            msg=False, timeLimit=time_limit_s, gapRel=0, gapAbs=0, logPath=str(log), options=options
-        )
+        cbc = pulp.PULP_CBC_CMD(msg=False, timeLimit=time_limit_s, gapRel=0, gapAbs=0, logPath=str(log))
         program.solve(cbc)
         return log.read_text() if log.exists() else ""
 

@@ -342,7 +342,7 @@ def test_the_schemas_refuse_what_is_no_instance_and_no_solution(tmp_path: Path) 
 
 
 @drawn(50)
-@given(problem=problems(feasible=None, offload=True) | problems(feasible=None, offload=True, host_budgets=True))
+@given(problem=problems(feasible=None, offload=True))
 def test_the_schema_knows_the_third_choice_and_the_checker_refuses_it(problem: Problem) -> None:
     document = problem_document(problem)
     INSTANCE.validate(document)

@@ -408,9 +408,9 @@ def test_capture_needs_a_module_and_a_factory() -> None:
 def test_solvers_lists_what_is_registered() -> None:
     listed = {one["name"]: one for one in answer("solvers")}
     assert sorted(listed) == solver_names()
-    assert listed["pulp"]["features"] == ["budget", "host_budget", "offload", "time_limit"]
+    assert listed["pulp"]["features"] == ["budget", "offload", "time_limit"]
     assert listed["scipy"]["options"]["method"]["choices"] == "dinic|edmonds_karp"
-    assert "budget, host budget, offload, time limit" in run("solvers").stdout
+    assert "budget, offload, time limit" in run("solvers").stdout
 
 
 def test_costmodels_lists_options_and_rules_with_their_sources(plugins: None) -> None:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
-from typing import ClassVar
+from dataclasses import replace
 
-import numpy as np
 import pytest
 from depth import drawn
 from examples import chain, cosines, impossible, linear_dropout
@@ -180,45 +178,6 @@ def test_an_offloaded_value() -> None:
     an_input = remat.explain(graph, graph.names[0], model)
     assert an_input.cannot_offload == "an input's memory, which the caller holds"
     assert "cannot be offloaded (an input's memory, which the caller holds)" in str(an_input)
-
-
-@dataclass(frozen=True)
-class Narrow(DiceWithHost):
-    """A host with little room."""
-
-    name: ClassVar[str] = "narrow"
-
-    host_bytes: int
-
-    def pose_without_peak(self, graph: Graph) -> remat.Problem:
-        problem = super().pose_without_peak(graph)
-        assert problem.offload is not None
-        return replace(problem, offload=replace(problem.offload, budget_bytes=self.host_bytes))
-
-
-@pytest.mark.parametrize("name", ["add3", "cos1"])
-def test_what_waits_on_the_host_takes_of_its_budget(name: str) -> None:
-    """Both would wait there, but only one has room, or none."""
-    graph = cosines()
-    roomy = remat.solve(DiceWithHost(2).pose(graph)).plan
-    assert roomy is not None
-    assert roomy.offloaded == ("add3", "cos1")
-    told = [remat.explain(graph, name, Narrow(2, room), "cpsat") for room in (4 * MIB - 1, 4 * MIB)]
-    asked = [{other.question: other for other in filter(None, (why.alternative, *why.others))} for why in told]
-    assert asked[0]["offloads it"].extra_cost is None
-    assert asked[0]["offloads it"].conflict == "it alone is more than the budget of the host"
-    if told[1].decision is not Decision.OFFLOADED:
-        problem = Narrow(2, 4 * MIB).pose(graph)
-        only = np.arange(len(problem)) == problem.index[name]
-        away = replace(
-            problem,
-            needed=problem.needed | only,
-            save_cost=np.where(only, 10**9, problem.save_cost),
-            cannot_recompute=problem.cannot_recompute.also(only, "asked"),
-        )
-        least = [remat.solve(one, "cpsat").objective or 0 for one in (problem, away)]
-        assert asked[1]["offloads it"].extra_cost == least[1] - least[0]
-        assert least[1] < 10**9
 
 
 def test_a_claim_is_not_called_a_bound() -> None:

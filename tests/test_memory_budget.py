@@ -303,7 +303,7 @@ def test_the_bound_on_time_holds_for_every_plan_that_fits(graph: Graph, data: st
 def check_relaxation(graph: Graph, saved: BoolArray) -> None:
     """Checks that a plan keeps within the bytes that are left to all plans whose peak is not above its own."""
     relaxed = relaxation(graph, Dice(1).pose(graph), Simulator(graph).peak(saved))
-    assert Choice.from_saved(relaxed, saved[graph.plannable]).keeps_budgets(relaxed)
+    assert Choice.from_saved(relaxed, saved[graph.plannable]).keeps_budget(relaxed)
 
 
 @given(planned())

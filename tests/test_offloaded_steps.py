@@ -19,12 +19,10 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 import remat
-from costmodels import MemoryBudget
 from experiments.models.cases import CASES
 from experiments.models.model_case import ModelCase
 from experiments.models.training import train
 from remat import CostModel, Plan, PlanFacts
-from remat.predict.time.known_devices import find_device
 from remat.pytorch.inductor.scheduled import Scheduled
 from remat.pytorch.run.partitioner import Partitioner
 from remat.pytorch.seam import offloading
@@ -330,20 +328,3 @@ def test_nothing_is_offloaded_inside_a_region_that_is_compiled_once() -> None:
     step = remat.compile(lambda x: block(block(x)).sum(), cost_model=DiceWithHost(0), codegen=False)
     with pytest.raises(Exception, match="in the body of a nested_compile_region, where nothing is offloaded"):
         step(torch.randn(4, requires_grad=True))
-
-
-def test_calls_that_overlap_share_the_memory_of_the_host() -> None:
-    torch.compiler.reset()
-    fast = replace(find_device("h100"), host_bytes_per_s=1e15, host_latency_ns=0.0)  # so that offloading costs nothing
-    model = nn.Sequential(nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 64))
-    budget = MemoryBudget("0 B", estimator="roofline:device=h100", offload=fast, host_budget="8 KiB")
-    step = remat.compile(model, cost_model=budget, codegen=False)
-
-    def train_twice() -> None:
-        (step(torch.randn(32, 64)) + step(torch.randn(32, 64))).sum().backward()
-
-    with pytest.warns(UserWarning, match=r"the budget of 8192 bytes .* offload 16384 bytes .* planned again, together"):
-        train_twice()
-    train_twice()
-    (planned,) = step.report().graphs
-    assert 2 * planned.facts.offloaded_bytes <= 8192

@@ -96,8 +96,8 @@ def test_optimal_means_that_bound_and_objective_meet(solver: Solver) -> None:
 
 
 def test_a_limit_in_cbcs_preprocessing_is_no_proof_that_there_is_no_plan(monkeypatch: pytest.MonkeyPatch) -> None:
-    def stopped(program: Any, time_limit_s: float | None, options: list[str]) -> str:
-        del time_limit_s, options
+    def stopped(program: Any, time_limit_s: float | None) -> str:
+        del time_limit_s
         program.status, program.sol_status = pulp.LpStatusInfeasible, pulp.LpSolutionInfeasible
         return "Pre-processing says infeasible or unbounded"
 

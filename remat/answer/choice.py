@@ -110,10 +110,9 @@ class Choice(FrozenColumns):
         """How many bytes the saved values take on the device, each counted by itself."""
         return int(problem.save_bytes[self.on_device].sum())
 
-    def keeps_budgets(self, problem: Problem) -> bool:
-        """Whether what it saves fits the problem's budget, and what it offloads those of the host."""
-        fits = problem.budget_bytes is None or self.saved_bytes(problem) <= problem.budget_bytes
-        return fits and all(int(amounts[self.offloaded].sum()) <= most for _, amounts, most in problem.host_budgets)
+    def keeps_budget(self, problem: Problem) -> bool:
+        """Whether what it saves fits the problem's budget."""
+        return problem.budget_bytes is None or self.saved_bytes(problem) <= problem.budget_bytes
 
     def plan(self, about: Problem | Graph) -> Plan:
         """The same by name, in the order of the values, with a note of the graph."""

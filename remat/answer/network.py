@@ -347,8 +347,7 @@ def _in_units(problem: Problem, weights: Weights) -> tuple[int, tuple[IntArray, 
         max(math.gcd(*map(int, map(np.gcd.reduce, columns))), 1) for columns in (costs, [problem.save_bytes])
     )
     # What each column of costs counts, and what each value's bytes count in it.
-    copied = weights.cost + weights.host_cost
-    prices = [(weights.cost, weights.byte), (weights.cost, 0), (copied, weights.host_byte)][: len(costs)]
+    prices = [(weights.cost, weights.byte), (weights.cost, 0), (weights.cost, 0)][: len(costs)]
     unit = math.gcd(*(cost * cost_unit for cost, _ in prices), *(byte * byte_unit for _, byte in prices))
     whole = [(cost * cost_unit // unit, byte * byte_unit // unit) for cost, byte in prices]
     units = [column // cost_unit for column in costs]

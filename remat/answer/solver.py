@@ -28,7 +28,6 @@ class Feature(Enum):
 
     BUDGET = "a byte budget"
     OFFLOAD = "offloading"
-    HOST_BUDGET = "a budget of what is offloaded"
     TIME_LIMIT = "a time limit"
 
 
@@ -115,7 +114,6 @@ def features_of(problem: Problem) -> tuple[Feature, ...]:
     asked = {
         Feature.BUDGET: problem.budget_bytes is not None,
         Feature.OFFLOAD: problem.offload is not None,
-        Feature.HOST_BUDGET: bool(problem.host_budgets),
     }
     return tuple(feature for feature, wanted in asked.items() if wanted)
 

@@ -8,7 +8,6 @@ for which it is least; and no plan takes less time than that. So it is a game be
 averaged:
 
 1. The plans that are best for the present average are cut: the two next to the budget, and a flow is a bound.
-   Where the host has a budget, too, they are some that keep both on average (`remat.proof.prices`).
 2. They are simulated. What delays them most joins the times.
 3. The average is chosen anew: that under which the best mixture of all plans so far takes most.
 
@@ -39,7 +38,6 @@ from remat.predict.offloading.timeline import Simulated
 from remat.problem.problem import Problem
 from remat.proof.budget import flow_solver
 from remat.proof.hull import Hull
-from remat.proof.prices import best_prices
 from remat.proof.solve import solve
 
 NAME = "offload-search"
@@ -180,10 +178,10 @@ def fit_offload(
     """Finds the plan within a budget that adds least to the step on a device with a host.
 
     Args:
-        problem: of the clock's graph: its costs and bans, its budget, and what can be offloaded, within how many bytes
-            of the host. `offload.cost` is of copies that nothing hides.
+        problem: of the clock's graph: its costs and bans, its budget, and what can be offloaded. `offload.cost` is of
+            copies that nothing hides.
         clock: the times of the step.
-        solver: takes byte budgets and offloading; and a budget of the host, if there is one.
+        solver: takes byte budgets and offloading.
         time_limit_s: for each problem that `solver` solves, if it takes a limit.
         throw: raise if there is no plan; if False, return a solution without one.
 
@@ -193,17 +191,11 @@ def fit_offload(
 
     Raises:
         Infeasible, LimitReached: see `remat.solve`.
-        UnsupportedProblem: that, too; or saving costs something beside memory, or nothing can be offloaded, or the cost
-            of that has a budget.
+        UnsupportedProblem: that, too; or saving costs something beside memory, or nothing can be offloaded.
     """
     if problem.offload is None or some(problem.save_cost > 0):
         raise UnsupportedProblem(
             "a search for what to offload takes problems with Problem.offload, in which saving on the device is free"
-        )
-    if problem.offload.budget_cost is not None:
-        raise UnsupportedProblem(
-            "a search for what to offload simulates what copies cost, and has no Offload.budget_cost; limit the memory "
-            "of the host, by Offload.budget_bytes"
         )
     start, chosen = time.perf_counter(), find_solver(solver)
     first = solve(problem, chosen, time_limit_s=time_limit_s, throw=throw)
@@ -261,7 +253,7 @@ class _Search:
         if least >= self.bound or self.certificate is None:
             self.bound, self.certificate, self.prices = max(least, self.bound), certificate, prices
         for _, choice in mixture:
-            if choice.keeps_budgets(self.problem):
+            if choice.keeps_budget(self.problem):
                 self.look_at(choice)
             else:
                 self._simulated(choice)
@@ -343,11 +335,8 @@ def _whole(shares: NDArray[np.float64]) -> IntArray:
 
 
 def _at_budgets(problem: Problem) -> tuple[int, FlowCertificate, _Mixture]:
-    """What all plans within the budgets cost at least, with the proof, and a mixture of plans that costs so much."""
+    """What all plans within the budget cost at least, with the proof, and a mixture of plans that costs so much."""
     solver = flow_solver()
-    if problem.host_budgets:
-        priced = best_prices(problem, solver)
-        return priced.bound or 0, priced.certificate, priced.mixture
     hull, budget = Hull(replace(problem, budget_bytes=None), solver), problem.budget_bytes
     edge = None if budget is None else hull.edge_at(budget)
     if edge is None or budget is None:

@@ -55,17 +55,12 @@ class Part:
 
     @property
     def least(self) -> Choice:
-        """The choice that saves the fewest bytes; where the host has a budget, it offloads nothing."""
-        return least_bytes(_alone(self.problem)).choice
+        """The choice that saves the fewest bytes."""
+        return least_bytes(self.problem).choice
 
     def at(self, price: Weights) -> Choice:
-        """The choice that is best where a saved byte has a price; where the host has a budget, it offloads nothing."""
-        return flow_solver().minimum_cut(_alone(self.problem), price.coarser(_BITS)).choice
-
-
-def _alone(problem: Problem) -> Problem:
-    """A problem without a host whose budget others may have taken."""
-    return replace(problem, offload=None) if problem.host_budgets else problem
+        """The choice that is best where a saved byte has a price."""
+        return flow_solver().minimum_cut(self.problem, price.coarser(_BITS)).choice
 
 
 def part_of(graph: Graph, cost_model: CostModel, made_before: Collection[str] = ()) -> Part:
@@ -87,7 +82,7 @@ def part_of(graph: Graph, cost_model: CostModel, made_before: Collection[str] = 
     if fractions and problem.budget_bytes is not None:
         owned = made & (graph.base == np.arange(len(graph)))
         budget = problem.budget_bytes + math.floor(min(fractions) * int(graph.bytes[owned].sum()))
-        problem = replace(problem, budget_bytes=max(budget, least_bytes(_alone(problem)).weight))
+        problem = replace(problem, budget_bytes=max(budget, least_bytes(problem).weight))
     return Part(graph, problem)
 
 
@@ -105,7 +100,7 @@ def budget_of(parts: Sequence[Part], cost_model: CostModel, beside_bytes: int = 
     fixed = [limit for limit in cost_model.saved_limits if isinstance(limit, int)]
     added = sum(budgets) + (math.floor(min(fractions) * beside_bytes) if fractions else 0)
     room = max(min([added, *fixed]) - beside_bytes, 0)
-    return room if fixed else max(room, sum(part.times * least_bytes(_alone(part.problem)).weight for part in parts))
+    return room if fixed else max(room, sum(part.times * least_bytes(part.problem).weight for part in parts))
 
 
 def plans_together(
@@ -136,7 +131,7 @@ def plans_together(
     assert solution.plan is not None  # solve() raises where there is none
     plans = [mine.plan(part.problem) for part, mine in split(parts, Choice.from_plan(union, solution.plan))]
     edge = None
-    if budget is not None and not union.host_budgets:
+    if budget is not None:
         edge = Hull(union, flow_solver()).edge_at(budget)
     return plans, BY_COST if edge is None else edge.certificate.weights, solution.gap
 
@@ -171,9 +166,7 @@ def _hosts(hosts: Sequence[tuple[int, Offload]]) -> Offload | None:
     if not hosts:
         return None
     costs = [times * offload.cost for times, offload in hosts]
-    first = hosts[0][1]  # the host's memory and link are there once for all
-    banned = _joined([offload.banned for _, offload in hosts])
-    return replace(first, cost=np.concatenate(costs), banned=banned)
+    return Offload(np.concatenate(costs), _joined([offload.banned for _, offload in hosts]))
 
 
 def _joined(bans: Sequence[Bans]) -> Bans:

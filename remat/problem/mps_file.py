@@ -10,7 +10,7 @@ with `b_v = s<v> + r<v>`:
     bounds      s<v> = 0 where v cannot be saved, r<v> = 0 where it cannot be recomputed
 
 Of what can be offloaded, a column `h<v>` is 1 where v is, and `s<v>` where it is saved on the device. In the rows n, a
-and u, `h<v>` counts as `s<v>` does. It costs offload.cost[v], and the rows HOST0, HOST1 are the budgets of the host.
+and u, `h<v>` counts as `s<v>` does. It costs offload.cost[v].
 
 Prices are written in full. A budget is written in units of the largest number that divides all that it counts, and
 rounded down. Solvers of integer programs compute in doubles, and keep a row to a part in a million or so: whether a
@@ -42,13 +42,12 @@ def _lines(problem: Problem) -> Iterator[str]:
     row_of = [row[2:] for row in rows]
     uses: list[tuple[int, int]] = list(zip(problem.producers.tolist(), problem.consumers.tolist(), strict=True))
     budgets = [] if problem.budget_bytes is None else [_Budget.of("BUDGET", problem.save_bytes, problem.budget_bytes)]
-    hosts = [_Budget.of(f"HOST{i}", of, most) for i, (_, of, most) in enumerate(problem.host_budgets)]
     hosted = _hosted(problem)
     unit = common_divisor(problem.save_bytes)
     yield f"* {len(problem)} values, {len(uses)} uses; BUDGET counts units of {unit} bytes"
     yield from ("NAME remat FREE", "ROWS", " N COST", *(f" {row}" for row in rows))
     yield from (f" L u{k}" for k in range(len(uses)))
-    yield from (f" L {row.name}" for row in (*budgets, *hosts))
+    yield from (f" L {row.name}" for row in budgets)
     yield from ("COLUMNS", " MARKER 'MARKER' 'INTORG'")
     made: list[list[int]] = [[] for _ in needed]
     read: list[list[int]] = [[] for _ in needed]
@@ -61,10 +60,10 @@ def _lines(problem: Problem) -> Iterator[str]:
         yield from (f" s{v} {entry}" for entry in (f"COST {save}", *kept, *(row.entry(v) for row in budgets)))
         yield from (f" r{v} {entry}" for entry in (f"COST {recompute}", *kept, *(f"u{k} 1" for k in read[v])))
         if v in hosted:
-            yield from (f" h{v} {entry}" for entry in (f"COST {hosted[v]}", *kept, *(row.entry(v) for row in hosts)))
+            yield from (f" h{v} {entry}" for entry in (f"COST {hosted[v]}", *kept))
     yield from (" MARKER 'MARKER' 'INTEND'", "RHS")
     yield from (f" RHS {row_of[v]} 1" for v in range(len(needed)))
-    yield from (f" RHS {row.name} {row.most}" for row in (*budgets, *hosts))
+    yield from (f" RHS {row.name} {row.most}" for row in budgets)
     yield "BOUNDS"
     for label, ban in (("s", problem.cannot_save), ("r", problem.cannot_recompute)):
         yield from (

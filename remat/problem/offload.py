@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
 import numpy as np
 
 from remat.errors import InvalidProblem
 from remat.facts.bans import Bans
-from remat.facts.columns import FrozenColumns, IntArray, int_column, is_whole, some
+from remat.facts.columns import FrozenColumns, IntArray, int_column, some
 from remat.facts.graph import Graph, checked_graph
 
 
@@ -21,17 +20,13 @@ class Offload(FrozenColumns):
         cost: (n,) non-negative integer prices of the two copies, to the host and back, in the unit of the
             problem's other prices. An offloaded value costs this in the place of `Problem.save_cost`.
         banned: what cannot be offloaded, with reasons.
-        budget_bytes: the most bytes that may be offloaded (`Problem.save_bytes`), or None: the memory of the host.
-        budget_cost: the most that offloading may cost in all, or None: how long copies may take together.
 
     Raises:
-        InvalidProblem: a price is negative or not an integer, or the lengths differ; or a budget is.
+        InvalidProblem: a price is negative or not an integer, or the lengths differ.
     """
 
     cost: IntArray
     banned: Bans
-    budget_bytes: int | None = None
-    budget_cost: int | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "cost", int_column("Offload.cost", self.cost, None, InvalidProblem))
@@ -39,54 +34,19 @@ class Offload(FrozenColumns):
             raise InvalidProblem(f"Offload.banned must be remat.Bans of {len(self.cost)} values, got {self.banned!r}")
         if some(self.cost < 0):
             raise InvalidProblem(f"Offload.cost must not be negative, got {int(self.cost.min())}")
-        for label in ("budget_bytes", "budget_cost"):
-            object.__setattr__(self, label, checked_budget(f"Offload.{label}", getattr(self, label)))
 
     def __len__(self) -> int:
         return len(self.cost)
 
     def __add__(self, other: Offload) -> Offload:
-        """Both prices, all bans, and the tighter budget of bytes.
-
-        Raises:
-            InvalidProblem: one has a budget of its cost, which is none of the sum.
-        """
-        if self.budget_cost is not None or other.budget_cost is not None:
-            raise InvalidProblem("Offload.budget_cost is for one price of copies; set it on the sum of the prices")
+        """Adds the prices, and joins the bans."""
         if len(self) != len(other):
             raise InvalidProblem(f"Offload adds up of as many values: {len(self)}, got {len(other)}")
-        budgets = [one.budget_bytes for one in (self, other) if one.budget_bytes is not None]
-        return Offload(self.cost + other.cost, self.banned | other.banned, min(budgets, default=None))
+        return Offload(self.cost + other.cost, self.banned | other.banned)
 
     def take(self, positions: IntArray) -> Offload:
         """(k,) what is said of the values at k positions."""
         return replace(self, cost=self.cost[positions], banned=self.banned.take(positions))
-
-
-class HostBudget(NamedTuple):
-    """The most that all offloaded values may add up to.
-
-    Attributes:
-        what: "bytes" or "cost".
-        amounts: (n,) what each value counts.
-        most: the budget.
-    """
-
-    what: str
-    amounts: IntArray
-    most: int
-
-
-def checked_budget(label: str, budget: int | None) -> int | None:
-    """A budget as a plain integer: one of numpy would wrap, and one of a class of its own compare as it likes.
-
-    Raises:
-        InvalidProblem: it is negative, or no whole number; the message begins with `label`.
-    """
-    budget = int(budget) if budget is not None and is_whole(budget) else budget
-    if budget is not None and (type(budget) is not int or budget < 0):
-        raise InvalidProblem(f"{label} must be a non-negative integer or None, got {budget!r}")
-    return budget
 
 
 def cannot_offload(graph: Graph) -> Bans:

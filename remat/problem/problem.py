@@ -18,8 +18,6 @@ Where there is a host to offload to, a third binary `h_v` says "v is saved, and 
                 h_v <= b_v - a_v      for every value v
                 h_v  = 0              where v cannot be offloaded
                 sum save_bytes[v] * (b_v - a_v - h_v) <= budget_bytes
-                sum save_bytes[v] * h_v               <= offload.budget_bytes     (only with such a budget)
-                sum offload.cost[v] * h_v             <= offload.budget_cost      (only with such a budget)
 """
 
 from __future__ import annotations
@@ -51,7 +49,7 @@ from remat.facts.given import checked_path, listed
 from remat.facts.json_file import write_document
 from remat.facts.later import Late, is_later
 from remat.facts.uses import check_uses, operands_of
-from remat.problem.offload import HostBudget, Offload, checked_budget
+from remat.problem.offload import Offload
 from remat.problem.problem_file import problem_document, read_columns
 
 _COSTS = ("save_cost", "recompute_cost", "save_bytes")
@@ -206,7 +204,6 @@ class Problem(FrozenColumns):
     def __repr__(self) -> str:
         budget = "" if self.budget_bytes is None else f", budget {self.budget_bytes} bytes"
         host = "" if self.offload is None else f", {len(self) - int(self.offload.banned.mask.sum())} can be offloaded"
-        host += "".join(f" ({budget.what} up to {budget.most})" for budget in self.host_budgets)
         facts = f"{len(self)} values, {len(self.producers)} uses, {int(self.needed.sum())} needed"
         return f"<Problem: {facts}{host}{budget}>"
 
@@ -214,15 +211,6 @@ class Problem(FrozenColumns):
         """Raises `UnsupportedProblem`, which begins with `what`, if values can be offloaded."""
         if self.offload is not None:
             raise UnsupportedProblem(f"{what} states two choices, save or recompute, but here values can be offloaded")
-
-    @property
-    def host_budgets(self) -> tuple[HostBudget, ...]:
-        """What limits all that is offloaded together; empty without such a budget, and without a host."""
-        offload = self.offload
-        if offload is None:
-            return ()
-        budgets = (("bytes", self.save_bytes, offload.budget_bytes), ("cost", offload.cost, offload.budget_cost))
-        return tuple(HostBudget(what, amounts, most) for what, amounts, most in budgets if most is not None)
 
     @cached_property
     def index(self) -> dict[str, int]:
@@ -311,4 +299,12 @@ def _check_terms(problem: Problem) -> None:
         raise InvalidProblem(
             f"Problem: the prices must add up to less than 2**62, got about {total:.2e}; use a coarser unit"
         )
-    object.__setattr__(problem, "budget_bytes", checked_budget("Problem.budget_bytes", problem.budget_bytes))
+    object.__setattr__(problem, "budget_bytes", _budget(problem.budget_bytes))
+
+
+def _budget(budget_bytes: int | None) -> int | None:
+    """Returns a budget as a plain integer: one of numpy would wrap."""
+    budget = int(budget_bytes) if budget_bytes is not None and is_whole(budget_bytes) else budget_bytes
+    if budget is not None and (type(budget) is not int or budget < 0):
+        raise InvalidProblem(f"Problem.budget_bytes must be a non-negative integer or None, got {budget!r}")
+    return budget

@@ -11,7 +11,7 @@ docs/benchmark.md says what each field means. A ban is 0 for none, or the number
 instances of the benchmark have "memory", too (`remat.predict.memory.stated`), and budgets of the peak.
 
 Where values can be offloaded, the version is 2. Then "values" has "offload_cost" and "cannot_offload", too, and there
-is an object "host_budgets" with a number as "bytes", as "cost", as both or as none (`remat.Problem.host_budgets`).
+is an empty object "host_budgets".
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def problem_document(
     host: dict[str, Any] = {}
     if offload is not None:
         bans["cannot_offload"] = offload.banned
-        host = {"host_budgets": {what: most for what, _, most in problem.host_budgets}}
+        host = {"host_budgets": {}}
     reasons = list(dict.fromkeys(reason for ban in bans.values() for reason, _ in ban.by_reason(ban.mask)))
     codes = {
         label: [0, *(reasons.index(r) + 1 if r in reasons else 0 for r in ban.reasons)] for label, ban in bans.items()
@@ -146,11 +146,11 @@ def _columns(document: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _offload(document: Mapping[str, Any], values: Mapping[str, Any], reasons: tuple[str, ...]) -> Offload:
-    budgets, banned = _table(document, "host_budgets"), _bans(values, "cannot_offload", reasons)
-    if unknown := budgets.keys() - {"bytes", "cost"}:
-        raise InvalidProblem(f'"host_budgets" may have "bytes" and "cost", got {", ".join(sorted(unknown))}')
+    if budgets := _table(document, "host_budgets"):
+        raise InvalidProblem(f'"host_budgets" must be empty: no solver limits what is offloaded, got {budgets!r}')
+    banned = _bans(values, "cannot_offload", reasons)
     costs = int_column("values.offload_cost", _column(values, "offload_cost", "values"), len(banned), InvalidProblem)
-    return Offload(costs, banned, budgets.get("bytes"), budgets.get("cost"))
+    return Offload(costs, banned)
 
 
 def _bans(values: Mapping[str, Any], label: str, reasons: tuple[str, ...]) -> Bans:

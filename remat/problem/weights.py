@@ -3,7 +3,6 @@
 With a byte budget the problem contains a knapsack. With a price on memory instead it is a minimum
 cut again, and the cut bounds every budget (Lagrangian duality): if no plan has a smaller
 `cost * C + byte * B` than F, then a plan that saves B <= budget bytes costs C >= (F - byte * budget) / cost.
-The budgets of the host have prices of their own, alike (`Problem.host_budgets`).
 """
 
 from __future__ import annotations
@@ -25,7 +24,6 @@ class Weights:
 
     Attributes:
         cost, byte: non-negative integers, not both 0.
-        host_byte, host_cost: what each byte, and each unit of cost, of what is offloaded counts beside.
 
     Raises:
         InvalidOption: they are something else.
@@ -33,21 +31,14 @@ class Weights:
 
     cost: int = 1
     byte: int = 0
-    host_byte: int = 0
-    host_cost: int = 0
 
     def __post_init__(self) -> None:
         # Integers of numpy wrap: a bound that comes of them may prove what is not so. Checked are the plain ones.
-        plain = [int(one) if is_whole(one) else -1 for one in self.all]
-        if min(plain) < 0 or max(plain[:2]) == 0:
+        plain = [int(one) if is_whole(one) else -1 for one in (self.cost, self.byte)]
+        if min(plain) < 0 or max(plain) == 0:
             raise InvalidOption(f"Weights must be whole numbers, non-negative and not both 0, got {self!r}")
-        for label, one in zip(("cost", "byte", "host_byte", "host_cost"), plain, strict=True):
+        for label, one in zip(("cost", "byte"), plain, strict=True):
             object.__setattr__(self, label, one)
-
-    @property
-    def all(self) -> tuple[int, int, int, int]:
-        """The four numbers."""
-        return self.cost, self.byte, self.host_byte, self.host_cost
 
     @classmethod
     def along(cls, fewer_bytes: tuple[int, int], more_bytes: tuple[int, int]) -> Weights:
@@ -57,23 +48,18 @@ class Weights:
         return cls(cost // common, byte // common)
 
     def __str__(self) -> str:
-        if not self.cost:
-            return "bytes only"
-        prices = ((self.byte, "byte"), (self.host_byte, "byte on the host"), (self.host_cost, "cost of copies"))
-        if not (self.host_byte or self.host_cost):
-            return f"{self.byte}/{self.cost} per byte"
-        return ", ".join(f"{price / self.cost:.4g} per {what}" for price, what in prices if price)
+        return f"{self.byte}/{self.cost} per byte" if self.cost else "bytes only"
 
     def weigh(self, saved_bytes: int, cost: int) -> int:
         """One integer for a point (bytes, cost)."""
         return self.cost * cost + self.byte * saved_bytes
 
-    def bound(self, least: int, budget_bytes: int | None, host_bytes: int = 0, host_cost: int = 0) -> int | None:
-        """What any plan within the budgets costs at least, if none weighs less than `least`.
+    def bound(self, least: int, budget_bytes: int | None) -> int | None:
+        """What any plan within the budget costs at least, if none weighs less than `least`.
 
-        None if no plan fits the budgets, which weights without cost can tell.
+        None if no plan fits the budget, which weights without cost can tell.
         """
-        paid = self.byte * (budget_bytes or 0) + self.host_byte * host_bytes + self.host_cost * host_cost
+        paid = self.byte * (budget_bytes or 0)
         if self.cost == 0:
             return 0 if least <= paid else None
         return max(-((paid - least) // self.cost), 0)

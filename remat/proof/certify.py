@@ -28,8 +28,7 @@ def check_plan(problem: Problem, plan: Plan) -> int:
 
     A plan is legal if everything needed is available, everything recomputed has its arguments
     available, only what is saved is offloaded, no ban is broken, and the bytes saved on the device
-    fit the budget, and what is offloaded fits those of the host. As values are in topological order,
-    that is enough for the backward pass to compute all it needs.
+    fit the budget. As values are in topological order, that is enough for the backward pass to compute all it needs.
 
     Raises:
         InvalidPlan: naming every broken rule, with up to five values each.
@@ -58,9 +57,6 @@ def check_plan(problem: Problem, plan: Plan) -> int:
     saved_bytes = choice.saved_bytes(problem)
     if problem.budget_bytes is not None and saved_bytes > problem.budget_bytes:
         complaints.append(f"saves {saved_bytes} bytes, but the budget is {problem.budget_bytes}")
-    for what, amounts, most in problem.host_budgets:
-        if (offloaded := int(amounts[choice.offloaded].sum())) > most:
-            complaints.append(f"what is offloaded has {what} {offloaded} in all, but the host's budget is {most}")
     if complaints:
         raise InvalidPlan("the plan is not legal:\n  " + "\n  ".join(complaints))
     return choice.cost(problem)
@@ -173,12 +169,10 @@ def proven_bound(problem: Problem, certificate: FlowCertificate) -> int | None:
         least = proven_weight(problem, certificate)
     except UnsupportedProblem as error:
         raise CertificateRejected(f"no bound follows from the flow: {error}") from error
-    weights, offload = certificate.weights, problem.offload
-    hosts = (None, None) if offload is None else (offload.budget_bytes, offload.budget_cost)
-    budgets = (problem.budget_bytes, *hosts)
-    if any(price and budget is None for price, budget in zip(weights.all[1:], budgets, strict=True)):
+    weights = certificate.weights
+    if weights.byte and problem.budget_bytes is None:
         raise CertificateRejected(f"a flow that weighs bytes ({weights}) bounds nothing without a budget")
-    return weights.bound(least, budgets[0], hosts[0] or 0, hosts[1] or 0)
+    return weights.bound(least, problem.budget_bytes)
 
 
 def proven_weight(problem: Problem, certificate: FlowCertificate, known: Arcs | None = None) -> int:
@@ -194,9 +188,9 @@ def proven_weight(problem: Problem, certificate: FlowCertificate, known: Arcs | 
         UnsupportedProblem: the weighed prices add up to 2**62 or more.
     """
     flow, weights = certificate.flow, certificate.weights
-    if type(weights) is not Weights or {*map(type, weights.all)} != {int}:
+    if type(weights) is not Weights or {type(weights.cost), type(weights.byte)} != {int}:
         raise CertificateRejected(f"a flow's weights must be remat.problem.weights.Weights, got {weights!r}")
-    if min(weights.all) < 0:
+    if min(weights.cost, weights.byte) < 0:
         raise CertificateRejected(f"a flow's weights must not be negative, got {weights!r}")
     reduction = (known or Arcs.of(problem)).weighed(weights)
     least = reduction.base + reduction.unit * check_flow(reduction.network, flow)

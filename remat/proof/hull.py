@@ -82,18 +82,12 @@ class Hull:
 
     Raises:
         Infeasible: the bans leave no plan.
-        UnsupportedProblem: what is offloaded has a budget, too: then there is no such curve.
     """
 
     problem: Problem
     solver: FlowSolver
 
     def __post_init__(self) -> None:
-        if self.problem.host_budgets:
-            raise UnsupportedProblem(
-                "a frontier of saved bytes and cost has no budget of what is offloaded; solve one budget of saved "
-                "bytes at a time, with remat.solve"
-            )
         _ = self._arcs
 
     @cached_property

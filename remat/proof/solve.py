@@ -78,17 +78,14 @@ def solve(
     plan = None if solution.plan is None else replace(solution.plan, graph=Later(lambda: problem.signature))
     solution = replace(solution, plan=plan, is_proven=is_proven, solve_time_s=taken_s)
     if solution.termination.reason is Reason.INFEASIBLE:
-        if not problem.host_budgets:
-            raise CertificateRejected(f"{chosen.name} claims INFEASIBLE, but no rule stands in the way of a plan")
-        if throw:
-            raise Infeasible(_nothing_fits(problem, chosen.name))
+        raise CertificateRejected(f"{chosen.name} claims INFEASIBLE, but no rule stands in the way of a plan")
     if solution.plan is None and throw:
         raise LimitReached(_nothing_found(solution))
     return solution
 
 
 def _default_solver(problem: Problem) -> str:
-    if problem.budget_bytes is not None or problem.host_budgets:
+    if problem.budget_bytes is not None:
         return DEFAULT_BUDGET_SOLVER
     if not default_is_missing():
         return DEFAULT_SOLVER
@@ -122,14 +119,6 @@ def _twin(thing: _T) -> _T:
     state: dict[str, Any] = vars(thing)
     vars(twin).update({name: own_array(value) if is_frozen(value) else value for name, value in state.items()})
     return twin
-
-
-def _nothing_fits(problem: Problem, solver: str) -> str:
-    device = [] if problem.budget_bytes is None else [f"saves at most {problem.budget_bytes} bytes"]
-    units = {"bytes": "bytes", "cost": "for the copies"}
-    host = [f"offloads at most {most} {units[what]}" for what, _, most in problem.host_budgets]
-    what = " and ".join(device + host)
-    return f"no plan {what}, says {solver}. Raise one of these budgets, or lift a ban on recomputing."
 
 
 def _nothing_found(solution: Solution) -> str:

@@ -42,14 +42,13 @@ def check_solver(solver: type[Solver] | Solver, *, max_examples: int = 100) -> N
     require_options(chosen)
     require(hashes(chosen), f"{chosen!r} must be hashable, by its options")
     size = min(chosen.max_values or 8, 8)
-    for (offload, host), budget in product(((False, False), (True, False), (True, True)), (False, True)):
+    for offload, budget in product((False, True), (False, True)):
         largest = size if not offload else min(size, 6)  # of three choices each, all plans are tried
         drawn = problems(
             min_values=min(2, size),
             max_values=largest,
             budget=budget,
             offload=offload,
-            host_budgets=host,
             feasible=None,
         )
         for_all(drawn, max_examples, chosen, lambda problem: _check_answer(chosen, problem))
@@ -132,7 +131,7 @@ def _cheapest(problem: Problem) -> int | None:
         hosts = saved & can_offload
         for hosted in product(*[(False, True) if host else (False,) for host in hosts.tolist()]):
             choice = Choice(saved, recomputed, np.array(hosted, np.bool_))
-            if choice.keeps_budgets(problem):
+            if choice.keeps_budget(problem):
                 costs.append(choice.cost(problem))
     return min(costs, default=None)
 

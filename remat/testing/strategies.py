@@ -39,7 +39,6 @@ def problems(
     max_values: int = 12,
     budget: bool = False,
     offload: bool = False,
-    host_budgets: bool = False,
     feasible: bool | None = True,
     largest: int = LARGEST,
 ) -> Problem:
@@ -50,7 +49,6 @@ def problems(
         min_values, max_values: how many values.
         budget: with a byte budget.
         offload: with a host to offload to.
-        host_budgets: with a budget of what is offloaded, or two.
         feasible: True draws only problems that have a plan, None draws any. A plan is made, not
             waited for: a ban that rules out every plan is lifted, a budget is raised.
         largest: the largest finite price or size. A problem's own largest is drawn first, so
@@ -71,11 +69,6 @@ def problems(
         cannot_recompute={v: "random" for v, row in enumerate(rows) if "recompute" in row[2]},
         offload_cost=None if copies is None else [inf if copy is None else copy for copy in copies],
     )
-    if host_budgets and problem.offload is not None:
-        drawn = [st.integers(0, int(column.sum())) for column in (problem.save_bytes, problem.offload.cost)]
-        most, dearest = draw(st.tuples(*drawn) | st.tuples(drawn[0], st.none()) | st.tuples(st.none(), drawn[1]))
-        limited = dataclasses.replace(problem.offload, budget_bytes=most, budget_cost=dearest)
-        problem = dataclasses.replace(problem, offload=limited)
     if feasible:
         victims = forced(problem).lost & problem.needed
         problem = dataclasses.replace(problem, cannot_save=problem.cannot_save.without(victims))

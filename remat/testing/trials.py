@@ -60,7 +60,6 @@ def _code(about: object) -> str:
         f"recompute_cost={about.recompute_cost.tolist()}, save_bytes={about.save_bytes.tolist()}, "
         f"cannot_save={about.cannot_save.as_dict()}, cannot_recompute={about.cannot_recompute.as_dict()}, "
         f"budget_bytes={about.budget_bytes}{offload})"
-        + "".join(f" with Offload.budget_{what}={most}" for what, _, most in about.host_budgets)
     )
 
 

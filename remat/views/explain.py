@@ -266,13 +266,9 @@ def _alternatives(
     stays = replace(saved, offload=others)
     if decision is not Decision.SAVED:
         found.append(_solved("keeps it on the device", stays, best, solver))
-    rest = {f"budget_{what}": most - int(amounts[v]) for what, amounts, most in problem.host_budgets}
-    if decision is not Decision.OFFLOADED and min(rest.values(), default=0) < 0:
-        conflict = "it alone is more than the budget of the host"
-        found.append(Alternative("offloads it", None, best.is_proven, (), (), (), conflict))
-    elif decision is not Decision.OFFLOADED:  # as if the device kept it at the price of the copies, and no bytes
+    if decision is not Decision.OFFLOADED:  # as if the device kept it at the price of the copies, and no bytes
         cost, size = np.where(only, host.cost, problem.save_cost), np.where(only, 0, problem.save_bytes)
-        away = replace(stays, save_cost=cost, save_bytes=size, offload=replace(others, **rest))
+        away = replace(stays, save_cost=cost, save_bytes=size)
         found.append(_solved("offloads it", away, best, solver, (problem.names[v],)))
     return found
 

@@ -52,7 +52,6 @@ class Piece:
         part: its problem.
         plan: what it runs.
         saved_bytes: by the plan, with what other graphs made for it.
-        hosted_bytes: what the plan offloads.
         is_careful: it saves the least it can, until it is known what else is alive.
         may_take_all: nothing else shares the budget, as far as is known.
     """
@@ -61,7 +60,6 @@ class Piece:
     part: Part
     plan: Plan
     saved_bytes: int
-    hosted_bytes: int
     is_careful: bool
     may_take_all: bool
 
@@ -171,10 +169,9 @@ class SharedBudget:
         key, part = ranks.key_of_graph(graph), part_of(graph, self.cost_model, made_before)
         choice = Choice.from_plan(part.problem, plan)
         saved_bytes = choice.saved_bytes(part.problem)
-        hosted_bytes = int(part.problem.save_bytes[choice.offloaded].sum())
         is_careful = key not in self._plans and self._price is None and (others or self.limit_bytes is None)
         may_take_all = key not in self._plans and not others
-        self._pieces[key] = Piece(key, part, plan, saved_bytes, hosted_bytes, is_careful, may_take_all)
+        self._pieces[key] = Piece(key, part, plan, saved_bytes, is_careful, may_take_all)
         if may_take_all:
             self._tell_of_the_peak([part], [plan])
         return self._pieces[key]
@@ -201,10 +198,10 @@ class SharedBudget:
             return
         if exceeded := self._exceeded(self._calls.together, self._calls.handed_bytes):
             self._has_warned = True
-            what, most, found = exceeded
+            most, found = exceeded
             warnings.warn(
                 f"the budget of {most} bytes ({human_bytes(most)}) is exceeded in this step: {calls} calls of "
-                f"{len(alive)} graphs, alive at the same time, {what} {found} bytes ({human_bytes(found)}). "
+                f"{len(alive)} graphs, alive at the same time, save {found} bytes ({human_bytes(found)}). "
                 f"{self._next}",
                 stacklevel=4,
             )
@@ -281,14 +278,10 @@ class SharedBudget:
             self._has_told_of_the_peak = True
             warnings.warn(str(rise), stacklevel=2)
 
-    def _exceeded(self, together: Together, beside_bytes: int) -> tuple[str, int, int] | None:
-        """What calls do too much of, save or offload; with the budget, and how much. None if they keep the budgets."""
-        limit, offloads = self.limit_bytes, [piece.part.problem.offload for piece in self._pieces.values()]
-        if limit is not None and (held := self._held(together) + beside_bytes) > limit:
-            return "save", limit, held
-        hosts = [one.budget_bytes for one in offloads if one is not None and one.budget_bytes is not None]
-        hosted = sum(self._pieces[key].hosted_bytes * times for key, times in together)
-        return ("offload", min(hosts), hosted) if hosts and hosted > min(hosts) else None
+    def _exceeded(self, together: Together, beside_bytes: int) -> tuple[int, int] | None:
+        """Returns the budget, and what calls save together if that is more; None if they keep the budget."""
+        held = self._held(together) + beside_bytes
+        return (self.limit_bytes, held) if self.limit_bytes is not None and held > self.limit_bytes else None
 
     def _held(self, together: Together) -> int:
         return sum(self._pieces[key].saved_bytes * times for key, times in together)
