@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pandas as pd
 
@@ -19,7 +19,7 @@ from remat.words import human_bytes, human_price
 if TYPE_CHECKING:
     from pandas.io.formats.style import Styler
 
-_DTYPES: dict[str, Any] = {
+_DTYPES = {
     "graph": "str",
     "values": "int64",
     "cost_model": "str",
@@ -81,7 +81,7 @@ class Comparison(pd.DataFrame):
         """
         try:
             if str(path).endswith(".csv"):
-                table = pd.read_csv(path, dtype=_DTYPES)
+                table = pd.read_csv(path, dtype=cast(Any, _DTYPES))
                 found = cls(table.fillna({name: "" for name in ("certified", "error") if name in table}))
             else:
                 found = cls.of(json.loads(Path(path).read_bytes()))
