@@ -8,7 +8,7 @@ import numpy as np
 
 from remat.errors import InvalidProblem
 from remat.facts.bans import Bans
-from remat.facts.columns import FrozenColumns, IntArray, int_column, some
+from remat.facts.columns import FrozenColumns, IntArray, int_column, is_whole, some
 from remat.facts.graph import Graph, checked_graph
 
 
@@ -47,6 +47,18 @@ class Offload(FrozenColumns):
     def take(self, positions: IntArray) -> Offload:
         """(k,) what is said of the values at k positions."""
         return replace(self, cost=self.cost[positions], banned=self.banned.take(positions))
+
+
+def checked_budget(label: str, budget: int | None) -> int | None:
+    """A budget as a plain integer: one of numpy would wrap, and one of a class of its own compare as it likes.
+
+    Raises:
+        InvalidProblem: it is negative, or no whole number; the message begins with `label`.
+    """
+    budget = int(budget) if budget is not None and is_whole(budget) else budget
+    if budget is not None and (type(budget) is not int or budget < 0):
+        raise InvalidProblem(f"{label} must be a non-negative integer or None, got {budget!r}")
+    return budget
 
 
 def cannot_offload(graph: Graph) -> Bans:

@@ -49,7 +49,7 @@ from remat.facts.given import checked_path, listed
 from remat.facts.json_file import write_document
 from remat.facts.later import Late, is_later
 from remat.facts.uses import check_uses, operands_of
-from remat.problem.offload import Offload
+from remat.problem.offload import Offload, checked_budget
 from remat.problem.problem_file import problem_document, read_columns
 
 _COSTS = ("save_cost", "recompute_cost", "save_bytes")
@@ -299,12 +299,4 @@ def _check_terms(problem: Problem) -> None:
         raise InvalidProblem(
             f"Problem: the prices must add up to less than 2**62, got about {total:.2e}; use a coarser unit"
         )
-    object.__setattr__(problem, "budget_bytes", _budget(problem.budget_bytes))
-
-
-def _budget(budget_bytes: int | None) -> int | None:
-    """Returns a budget as a plain integer: one of numpy would wrap."""
-    budget = int(budget_bytes) if budget_bytes is not None and is_whole(budget_bytes) else budget_bytes
-    if budget is not None and (type(budget) is not int or budget < 0):
-        raise InvalidProblem(f"Problem.budget_bytes must be a non-negative integer or None, got {budget!r}")
-    return budget
+    object.__setattr__(problem, "budget_bytes", checked_budget("Problem.budget_bytes", problem.budget_bytes))
