@@ -8,6 +8,8 @@ from pathlib import Path
 
 from remat.answer.registry import DEFAULT_ESTIMATOR
 from remat.errors import InvalidOption
+from remat.facts.files import write_file
+from remat.facts.given import checked_path
 from remat.views.report.plots import check_installed
 from remat.views.report.readers import Options, Reader, read
 from remat.views.report.render import render
@@ -76,5 +78,5 @@ class Page:
         """
         # JSON, and names of files, may hold halves of characters, which UTF-8 has not.
         data = self.html().encode(errors="backslashreplace")
-        Path(path).write_bytes(data)
+        write_file(checked_path(path), data)
         return len(data)

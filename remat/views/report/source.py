@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import csv
-import gzip
 import hashlib
 import io
 import json
-import zlib
 from collections import Counter
 from dataclasses import dataclass
 from functools import cached_property
@@ -16,8 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from remat.errors import NotInstalled, RematError
+from remat.facts.files import unpacked
 
-_GZIP, _PARQUET = b"\x1f\x8b", b"PAR1"
+_PARQUET = b"PAR1"
 
 _TEXT = frozenset(
     ("instance", "graph", "family", "model", "cost_model", "unit", "solver", "status", "termination", "plan")
@@ -59,7 +58,7 @@ class Source:
             RematError: it is none of them, or damaged.
             NotInstalled: it is parquet, and pyarrow is missing.
         """
-        data = self._unpacked()
+        data = unpacked(self.path, self.data, RematError)
         if data[:4] == _PARQUET:
             return self._parquet(data)
         try:
@@ -70,12 +69,6 @@ class Source:
             return self._json(text) if text.lstrip()[:1] in ("{", "[") else self._csv(text)
         except _TooLong as error:
             raise RematError(f"{self.path}: {error}") from None
-
-    def _unpacked(self) -> bytes:
-        try:
-            return gzip.decompress(self.data) if self.data[:2] == _GZIP else self.data
-        except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-            raise RematError(f"{self.path}: the gzip data is damaged or truncated ({error})") from None
 
     def _json(self, text: str) -> Any:
         try:
