@@ -99,7 +99,13 @@ def _fail(error: RematError | OSError) -> NoReturn:
     raise typer.Exit(next((code for kind, code in _CODES.items() if isinstance(error, kind)), 1))
 
 
-app = typer.Typer(cls=_Group, no_args_is_help=True, help=_HELP, pretty_exceptions_show_locals=False)
+app = typer.Typer(
+    cls=_Group,
+    no_args_is_help=True,
+    help=_HELP,
+    pretty_exceptions_show_locals=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
 
 
 def _version(wanted: bool) -> None:

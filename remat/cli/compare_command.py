@@ -11,7 +11,7 @@ from rich.text import Text
 
 import remat
 from remat.answer.registry import DEFAULT_COST_MODEL
-from remat.cli.inputs import cost_models_of, solver_of
+from remat.cli.inputs import cost_models_of, graph_file, solver_of
 from remat.cli.options import PLUGIN, Json, ModelOptions, TimeLimit
 from remat.cli.output import console, print_json, table, waiting
 from remat.cli.wording import spoken
@@ -23,7 +23,9 @@ if TYPE_CHECKING:
 
 
 def compare(
-    graphs: Annotated[list[Path], typer.Argument(metavar="GRAPH...", help="Graph files.")],
+    graphs: Annotated[
+        list[Path], typer.Argument(metavar="GRAPH...", help="Graph files, or names of `remat corpus list`.")
+    ],
     cost_models: Annotated[
         list[str] | None,
         typer.Option("--cost-model", "-m", metavar=PLUGIN, help="Repeatable; the default is one."),
@@ -41,7 +43,7 @@ def compare(
       remat compare gpt2.json.gz
       remat compare *.json.gz -m byte-traffic -m byte-traffic:mode=aggressive -s ortools -s networkx
     """
-    values = {str(path): Graph.load(path) for path in graphs}
+    values = {str(path): Graph.load(graph_file(path)) for path in graphs}
     models = cost_models_of(cost_models or [DEFAULT_COST_MODEL], model_options)
     chosen = [solver_of(text) for text in solvers] if solvers else None
     with waiting("solving", quiet=as_json) as say:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from remat.answer.registry import DEFAULT_ESTIMATOR
+from remat.cli.inputs import graph_file
 from remat.cli.options import Budgets, EstimatorName, Json
 from remat.cli.output import counted, print_json, waiting
 from remat.words import human_bytes
@@ -22,8 +23,8 @@ def report(
         list[Path],
         typer.Argument(
             metavar="RESULTS...",
-            help="Graph files; what `frontier --json` and `compare --json` print; CSV or parquet of solver runs; "
-            "JSON of other results with their provenance.",
+            help="Graph files, or names of `remat corpus list`; what `frontier --json` and `compare --json` print; CSV or "
+            "parquet of solver runs; JSON of other results with their provenance.",
         ),
     ],
     output: Annotated[Path, typer.Option("--output", "-o", help="HTML file to write.")] = Path("report.html"),
@@ -67,7 +68,7 @@ def write_report(
     if output.exists() and any(path.exists() and path.samefile(output) for path in results):
         raise typer.BadParameter(f"-o {output} is one of the RESULTS, and would be lost: name another file")
     with waiting("reading", quiet=as_json):
-        page = Page.of(results, title=title, estimator=estimator, refine=refine, readers=readers)
+        page = Page.of(map(graph_file, results), title=title, estimator=estimator, refine=refine, readers=readers)
     size_bytes = page.save(output)
     shown = [(file, len(file.section.figures), len(file.section.tables)) for file in page.files]
     if as_json:
