@@ -23,8 +23,8 @@ def report(
         list[Path],
         typer.Argument(
             metavar="RESULTS...",
-            help="Graph files, or names of `remat corpus list`; what `frontier --json` and `compare --json` print; CSV or "
-            "parquet of solver runs; JSON of other results with their provenance.",
+            help="Graph files, or names of `remat corpus list`; what `frontier --json` and `compare --json` print; CSV "
+            "or parquet of solver runs; JSON of other results with their provenance.",
         ),
     ],
     output: Annotated[Path, typer.Option("--output", "-o", help="HTML file to write.")] = Path("report.html"),
