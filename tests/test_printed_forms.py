@@ -79,7 +79,7 @@ def shown(graph: Graph) -> Iterator[object]:
     yield remat.predict_traffic(graph, plan, fused=False)
     yield remat.offload_timeline(graph, plan, device="h100")
     yield from (remat.explain(graph, name) for name in {*plan.saved[:3], *plan.recomputed[:3], graph.names[-1]})
-    yield remat.frontier(graph)
+    yield from (remat.frontier(graph), remat.traffic_frontier(graph, 1, time_limit_s=1e-9))
     yield remat.refine(graph, plan, time_limit_s=1e-9)
     yield remat.compare(graph, solvers=["ortools", "exhaustive"])
 
@@ -104,6 +104,7 @@ def lines_of(graph: Path, folder: Path, value: str) -> dict[str, list[list[objec
         "explain": [[graph, value]],
         "show": [[graph, "-o", f"{out}.svg", "--plan", plan, "--around", value]],
         "frontier": [[graph, "-o", f"{out}.svg"]],
+        "traffic-frontier": [[graph, "--budgets", 1, "--time-limit", 0.01]],
         "timeline": [[graph, "--plan", plan, "-o", f"{out}.svg"]],
         "traffic": [[graph, "--plan", plan], [graph, "--plan", plan, "--device", "h100"], [graph, "--no-fused"]],
         "refine": [[graph, "--plan", plan, "--time-limit", 0.01]],
@@ -111,17 +112,7 @@ def lines_of(graph: Path, folder: Path, value: str) -> dict[str, list[list[objec
     }
 
 
-ELSEWHERE = {
-    "capture",
-    "forecast",
-    "largest-batch",
-    "kernels",
-    "device",
-    "solvers",
-    "costmodels",
-    "estimators",
-    "traffic-frontier",
-}
+ELSEWHERE = {"capture", "forecast", "largest-batch", "kernels", "device", "solvers", "costmodels", "estimators"}
 """Commands that take no graph, or need more: their own tests print them."""
 
 

@@ -46,7 +46,7 @@ def compare(
     values = {str(path): Graph.load(graph_file(path)) for path in graphs}
     models = cost_models_of(cost_models or [DEFAULT_COST_MODEL], model_options)
     chosen = [solver_of(text) for text in solvers] if solvers else None
-    with waiting("solving", quiet=as_json) as say:
+    with waiting("solving", quiet=as_json, ends_early=True) as say:
         frame = remat.compare(
             values,
             models,

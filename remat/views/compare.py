@@ -15,7 +15,7 @@ from remat.errors import InvalidOption, NotInstalled, RematError, UnsupportedPro
 from remat.facts.given import listed
 from remat.facts.graph import Graph, checked_graph
 from remat.improve.choose import choose
-from remat.improve.progress import Progress, check_progress
+from remat.improve.progress import Progress, check_progress, is_over
 from remat.problem.costmodel import CostModel
 from remat.problem.problem import Problem
 from remat.proof.solve import solve
@@ -68,6 +68,8 @@ def compare(
                 "pose_time_s": time.perf_counter() - start,
             }
             for solver in chosen:
+                if is_over():
+                    break
                 rows.append(about | _solved(graph, model, problem, solver, time_limit_s))
                 if progress is not None:
                     progress(len(rows), (len(named) * len(models) * len(chosen),))
