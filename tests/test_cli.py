@@ -550,3 +550,10 @@ def test_estimators_are_listed_with_every_device() -> None:
     listed = run("estimators").stdout
     for device in ("h100", "h200", "a100", "a100-40gb", "a100-80gb", "rtx-4090", "cpu", "here"):
         assert f"{device}," in listed or f" {device} (" in listed
+
+
+def test_a_price_is_listed_only_where_saving_has_one(paper: Path) -> None:
+    assert "price" in run("solve", paper).stdout
+    free = run("solve", paper, "-m", "memory-budget:budget=0.5").stdout
+    assert "saved activation" in free
+    assert "price" not in free
