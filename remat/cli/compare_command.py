@@ -35,12 +35,17 @@ def compare(
         list[str] | None, typer.Option("--solver", "-s", metavar=PLUGIN, help="Repeatable; the default is all.")
     ] = None,
     time_limit: TimeLimit = None,
+    jobs: Annotated[int, typer.Option(min=1, help="How many processes solve at once.")] = 1,
+    rows: Annotated[
+        Path | None, typer.Option(help="File that keeps what is done: the same line goes on there.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Compare graphs, cost models and solvers: a row for each combination.
 
     \b
       remat compare gpt2.json.gz
+      remat compare vgg16 gpt2-small --jobs 2 --rows rows.json
       remat compare *.json.gz -m byte-traffic -m byte-traffic:mode=aggressive -s ortools -s networkx
     """
     values = {str(path): Graph.load(graph_file(path)) for path in graphs}
@@ -53,6 +58,8 @@ def compare(
             chosen,
             time_limit_s=time_limit,
             progress=lambda done, known: say(f"{done} of {known[0]}"),
+            n_jobs=jobs,
+            path=rows,
         )
     if as_json:
         return print_json(frame.records())
@@ -66,17 +73,17 @@ def _print(comparison: Comparison) -> None:
     rows = zip(comparison.texts(), comparison.best(), strict=True)
     for (graph, cost_model), group in groupby(rows, lambda row: (row[0]["graph"], row[0]["cost model"])):
         listed = list(group)
-        out.print(Text(f"{graph}: {spoken(cost_model)}", style="bold"))
+        out.print(Text(f"{graph}: {cost_model}", style="bold"))
         out.print(table((_row(row, best) for row, best in listed), "solver", "objective"))
         for row, _ in listed:
             if row.get("error"):
-                out.print(Text(f"{spoken(row['solver'])}: {spoken(row['error'])}"))
+                out.print(Text(f"{row['solver']}: {spoken(row['error'])}"))
         out.print()
 
 
 def _row(row: dict[str, str], best: bool) -> dict[str, object]:
     return {
-        "solver": spoken(row["solver"]),
+        "solver": row["solver"],
         "objective": Text(row["objective"], style="bold" if best else ""),
         "saved": row["saved memory"],
         "recomputed": row["recomputed ops"],

@@ -41,6 +41,7 @@ def is_comparison(rows: Runs) -> bool:
 def renamed(row: Row) -> dict[str, Any]:
     """Gives a row the names that the experiments have for its columns."""
     theirs = "termination" in row
+    row = {key: value for key, value in row.items() if not theirs or key != "instance"}  # their name of it is "graph"
     named = {_RENAMED.get(key, key) if theirs else key: value for key, value in row.items()}
     return named | {key: str(named[key]) for key in _NAMES if key in named}
 
