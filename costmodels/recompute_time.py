@@ -47,7 +47,7 @@ class RecomputeTime(CostModel):
     def terms(self, graph: Graph) -> Terms:
         """Recomputing takes time, and views of what can be saved are not saved."""
         nothing = Terms.nothing(graph)
-        again = find_estimator(self.estimator).recompute_cost(graph)
+        again = find_estimator(self.estimator).prices(graph)
         return replace(
             nothing,
             recompute_cost=np.where(graph.region == Region.EITHER, 0, again),

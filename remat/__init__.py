@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from importlib import import_module
 from importlib.util import find_spec
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 # `import X as X` makes a name public: so a type checker knows that it is meant to be imported from here.
@@ -109,7 +110,14 @@ _LAZY = {
     "selective_policy": "remat.pytorch.eager.selective",
 }
 
+_NOT_OURS = {"Any", "ModuleType", "TYPE_CHECKING", "annotations", "find_spec", "import_module"}
+
 __version__ = "0.1.0"
+
+
+def __dir__() -> list[str]:
+    listed = {name for name, thing in globals().items() if not isinstance(thing, ModuleType)} - _NOT_OURS
+    return sorted({name for name in listed if name[0] != "_" or name[:2] == "__"} | set(_LAZY))
 
 
 def __getattr__(name: str) -> Any:

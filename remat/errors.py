@@ -5,11 +5,31 @@ Each message names what was expected, what came, and what to do about it.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
+
+_BEGINNING, _END = 1500, 400
+_ENDLESS = re.compile(r"(\S{60})(\S{140,})")
 
 
 class RematError(Exception):
-    """Base of every error below: `except remat.RematError` catches them all."""
+    """Base of every error below: `except remat.RematError` catches them all.
+
+    Of a message of more than 1,900 characters, the middle is left out.
+    """
+
+    def __init__(self, message: str = "") -> None:
+        if len(message) > _BEGINNING + _END:
+            message = without_endless_words(message)
+        omitted = len(message) - _BEGINNING - _END
+        if omitted > 0:
+            message = f"{message[:_BEGINNING]} ... ({omitted:,} characters are left out) ... {message[-_END:]}"
+        super().__init__(message)
+
+
+def without_endless_words(message: str) -> str:
+    """Shortens what has 200 characters or more without a space."""
+    return _ENDLESS.sub(lambda found: f"{found[1]}... ({len(found[0]):,} characters)", message)
 
 
 class InvalidGraph(RematError):

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from remat.errors import InvalidOption, NotInstalled
+from remat.facts.files import write_file
 from remat.facts.given import checked_path
 
 try:
@@ -57,9 +58,11 @@ def write(figure: Figure, path: str | Path) -> None:
     path, known = checked_path(path), figure.canvas.get_supported_filetypes()
     if path.suffix.removeprefix(".").lower() not in known:
         raise InvalidOption(f"{path}: the suffix must be one of {', '.join(sorted(known))}, got {path.suffix!r}")
-    figure.savefig(path, dpi=150)
+    drawn = BytesIO()
+    figure.savefig(drawn, dpi=150, format=path.suffix[1:].lower())
+    data = drawn.getvalue()
     if path.suffix.lower() == ".svg" and isinstance(figure, Picture):
         titled = re.compile('<g id="(titled-[0-9]+)">')  # matplotlib writes no titles itself
-        svg = path.read_text(encoding="utf-8")
-        svg = titled.sub(lambda group: f"{group[0]}<title>{escape(figure.titles[group[1]])}</title>", svg)
-        path.write_text(svg, encoding="utf-8")
+        svg = data.decode()
+        data = titled.sub(lambda group: f"{group[0]}<title>{escape(figure.titles[group[1]])}</title>", svg).encode()
+    write_file(path, data)

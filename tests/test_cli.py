@@ -242,7 +242,7 @@ def test_compare_fits_80_columns_with_every_solver_and_objective(paper: Path, mo
 
 def test_an_option_is_that_of_the_only_cost_model(paper: Path) -> None:
     rows = answer("compare", paper, "-s", "ortools", "-O", "mode=aggressive")
-    assert [row["cost_model"] for row in rows] == ["ByteTraffic(mode='aggressive')"]
+    assert [row["cost_model"] for row in rows] == ["byte-traffic:mode=aggressive"]
     several = ["-m", "byte-traffic", "-m", "multi-read", "-O", "mode=aggressive"]
     assert "-m NAME:KEY=VALUE for each" in run("compare", paper, *several, code=2).stderr
 
@@ -500,3 +500,60 @@ def test_traffic_frontier_prints_its_points_and_writes_their_plans(paper: Path, 
         assert remat.predict_traffic(graph, plan, device="h100").bytes == point["traffic_bytes"]
     assert "is there already" in run("traffic-frontier", paper, "-o", tmp_path / "plans", code=2).output
     assert "saved" in run("traffic-frontier", paper).output
+
+
+NAME = "small-layernorm-gelu-mlp"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        *(["solve", NAME], ["compare", NAME, "-s", "ortools"], ["explain", NAME, "gelu"], ["traffic", NAME]),
+        *(["timeline", NAME], ["frontier", NAME], ["report", NAME, "--refine", "0"], ["refine", NAME]),
+        *(["pose", NAME, "-o", "p.json"], ["show", NAME, "-o", "p.svg"]),
+    ],
+    ids=lambda line: line[0],
+)
+def test_a_name_of_the_corpus_stands_for_its_graph(
+    line: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    if line[0] == "explain":
+        line[2] = remat.Corpus.open().graph(NAME).names[-1]
+    run(*line)
+
+
+def test_a_file_comes_before_a_name_of_the_corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    cosines().save("vgg16")
+    assert answer("solve", "vgg16")["values"] == len(cosines())
+    assert "did you mean 'vgg19'" in run("solve", "vgg199", code=2).stderr
+
+
+def test_a_module_may_be_named_by_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "nets").mkdir()
+    for file in ("nets/inner.py", "outer_net.py"):
+        (tmp_path / file).write_text("import torch\ndef net(): return torch.nn.Linear(2, 3), (torch.ones(4, 2),)\n")
+    monkeypatch.chdir(tmp_path)
+    for named in ("outer_net.py:net", "nets/inner.py:net", "nets.inner:net"):
+        assert "written to" in run("capture", named, "-o", "net.json").stdout
+    assert "No module named 'nowhere_net'" in run("capture", "nowhere_net.py:net", "-o", "net.json", code=1).stderr
+
+
+def test_h_is_help_of_each_command() -> None:
+    assert "Exit codes" in run("-h").stdout
+    for name in get_command(app).commands:  # type: ignore[attr-defined]
+        assert "--help" in run(name, "-h").stdout
+
+
+def test_estimators_are_listed_with_every_device() -> None:
+    listed = run("estimators").stdout
+    for device in ("h100", "h200", "a100", "a100-40gb", "a100-80gb", "rtx-4090", "cpu", "here"):
+        assert f"{device}," in listed or f" {device} (" in listed
+
+
+def test_a_price_is_listed_only_where_saving_has_one(paper: Path) -> None:
+    assert "price" in run("solve", paper).stdout
+    free = run("solve", paper, "-m", "recompute-time").stdout
+    assert "saved activation" in free
+    assert "price" not in free

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -11,11 +13,12 @@ import pytest
 from examples import chain, cosines, impossible, linear_dropout
 
 import remat
-from costmodels import ByteTraffic
-from remat import Feature, GraphBuilder, InvalidPlan, Plan, UnknownName
-from remat.answer.option_text import label
+from costmodels import ByteTraffic, MemoryBudget
+from remat import Feature, GraphBuilder, InvalidOption, InvalidPlan, Plan, UnknownName
+from remat.answer.option_text import label, spelled
 from remat.answer.plan_facts import PlanFacts
-from remat.answer.registry import solver_names
+from remat.answer.registry import find_costmodel, solver_names
+from remat.predict.time.roofline import Roofline
 from remat.views.comparison import Comparison
 from remat.words import human_bytes, human_price
 from solvers import Exhaustive, NetworkX, ORTools, PuLP
@@ -40,21 +43,24 @@ def test_one_row_for_each_graph_cost_model_and_solver_in_order() -> None:
     )
     assert len(frame) == 12
     assert list(frame["graph"]) == ["small"] * 6 + ["paper"] * 6
-    assert list(frame["cost_model"])[:6] == ["byte-traffic"] * 3 + ["ByteTraffic(mode='aggressive')"] * 3
-    assert list(frame["solver"])[:3] == ["networkx", "NetworkX(flow_func='dinitz')", "ortools"]
+    assert list(frame["cost_model"])[:6] == ["byte-traffic"] * 3 + ["byte-traffic:mode=aggressive"] * 3
+    assert list(frame["solver"])[:3] == ["networkx", "networkx:flow_func=dinitz", "ortools"]
 
 
 def test_the_paper_s_example_saves_one_tensor_and_recomputes_one_cosine() -> None:
     row = remat.compare(cosines(), solvers="ortools").iloc[0].to_dict()
     assert {key: value for key, value in row.items() if not key.endswith("_s")} == {
         "graph": "graph0",
+        "instance": "",
         "values": 14,
         "cost_model": "byte-traffic",
         "unit": "bytes",
+        "budget_bytes": None,
         "solver": "ortools",
         "exact": True,
         "objective": 8 * MIB,
         "bound": 8 * MIB,
+        "gap": 0.0,
         "termination": "optimal",
         "certified": "flow = cut, verified",
         "proven": True,
@@ -201,3 +207,99 @@ def test_an_operator_that_a_saved_value_depends_on_runs_twice() -> None:
     g.gradient(g.op("mul", t, m), g.op("mul", t, k))
     facts = PlanFacts.of(g.build(), Plan(("x", "m"), ("r", "k")))
     assert (facts.recomputed_ops, facts.deferred_ops) == (("r",), ("k",))
+
+
+CORPUS = remat.Corpus.open()
+SMALL = ["small-layernorm-gelu-mlp", "qehvi-4"]
+
+
+def without_times(frame: pd.DataFrame) -> list[dict[str, Any]]:
+    plain = pd.DataFrame(frame).drop(columns=["pose_time_s", "solve_time_s"]).astype(object)
+    return plain.where(plain.notna(), None).to_dict(orient="records")
+
+
+def test_the_corpus_id_the_budget_and_the_gap_are_columns() -> None:
+    graph = CORPUS.graph(SMALL[0])
+    budgets = [MemoryBudget(0.5), MemoryBudget(20_000_000), MemoryBudget(40_000_000, of="peak"), ByteTraffic()]
+    frame = remat.compare(graph, budgets, "lagrangian")
+    assert set(frame["instance"]) == {SMALL[0]}
+    posed = [MemoryBudget(0.5).pose(graph).budget_bytes, 20_000_000, 40_000_000, None]
+    assert [None if pd.isna(most) else most for most in frame["budget_bytes"]] == posed
+    for row in frame.records():
+        if row["objective"]:
+            assert row["gap"] == pytest.approx((row["objective"] - row["bound"]) / row["objective"])
+
+
+@pytest.mark.parametrize(
+    ("plugin", "text"),
+    [
+        (ByteTraffic(), "byte-traffic"),
+        (ByteTraffic(mode="aggressive"), "byte-traffic:mode=aggressive"),
+        (
+            MemoryBudget(0.25, estimator=Roofline(device="h200")),
+            "memory-budget:budget=0.25,estimator=roofline:device=h200",
+        ),
+        (ByteTraffic(rules={"random": False}), 'byte-traffic:rules={"random": false}'),
+    ],
+)
+def test_a_plug_in_is_spelled_as_it_is_typed(plugin: Any, text: str) -> None:
+    assert spelled(plugin) == text
+    assert spelled(find_costmodel(text)) == text
+
+
+def test_several_processes_find_the_same_in_the_same_order() -> None:
+    graphs = [CORPUS.graph(name) for name in SMALL]
+    asked: dict[str, Any] = {"cost_models": ["byte-traffic", "multi-read"], "solvers": ["ortools", "exhaustive"]}
+    done: list[int] = []
+    together = remat.compare(graphs, **asked, n_jobs=2, progress=lambda count, _: done.append(count))
+    assert without_times(together) == without_times(remat.compare(graphs, **asked))
+    assert done == list(range(1, 9))
+    for wrong in (0, 1.5, True, "2"):
+        with pytest.raises(InvalidOption, match="n_jobs must be a whole number of at least 1"):
+            remat.compare(graphs, n_jobs=wrong)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("n_jobs", [1, 2])
+def test_a_comparison_goes_on_where_it_stopped(n_jobs: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    graphs, file = [CORPUS.graph(name) for name in SMALL], tmp_path / "rows.json"
+
+    def stop(count: int, _: tuple[int, ...]) -> None:
+        if count == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        remat.compare(graphs, solvers=["ortools", "scipy"], progress=stop, n_jobs=n_jobs, path=file)
+    before, done = file.read_text(), list[int]()
+    whole = remat.compare(graphs, solvers=["ortools", "scipy"], progress=lambda count, _: done.append(count), path=file)
+    assert done == [3, 4]
+    assert without_times(whole) == without_times(remat.compare(graphs, solvers=["ortools", "scipy"]))
+    kept = {tuple(row.values()) for row in json.loads(before)["rows"].values()}
+    assert kept < {tuple(row.values()) for row in json.loads(file.read_text())["rows"].values()}, (
+        "those stay as they are"
+    )
+    # Another graph of the same name, another option, another limit: each is solved.
+    remat.compare({"GPT": chain(2)}, solvers="ortools", path=file)
+    count = len(json.loads(file.read_text())["rows"])
+    remat.compare({"GPT": chain(3)}, "byte-traffic:mode=aggressive", "ortools", path=file)
+    remat.compare({"GPT": chain(3)}, "byte-traffic:mode=aggressive", "ortools", time_limit_s=1, path=file)
+    assert len(json.loads(file.read_text())["rows"]) == count + 2
+    file.write_text("{}")
+    with pytest.raises(InvalidOption, match="not a file of comparisons"):
+        remat.compare(graphs, path=file)
+
+
+def test_a_performance_profile_is_a_method() -> None:
+    times = {("a", "x"): 1.0, ("a", "y"): 2.0, ("b", "x"): 4.0, ("b", "y"): 1.0, ("c", "x"): 1.0, ("c", "y"): 1.0}
+    rows = [
+        {"graph": graph, "cost_model": "m", "solver": solver, "objective": 5, "solve_time_s": taken}
+        | {"exact": True, "proven": True, "values": 2}
+        for (graph, solver), taken in times.items()
+    ]
+    rows[-1]["objective"] = 6  # y misses the best plan of c
+    steps = Comparison.of(rows).profile()
+    assert steps.to_dict(orient="list") == {
+        "cost_model": ["m"] * 4,
+        "solver": ["x", "x", "y", "y"],
+        "factor": [1.0, 4.0, 1.0, 2.0],
+        "share": [pytest.approx(2 / 3), 1.0, pytest.approx(1 / 3), pytest.approx(2 / 3)],
+    }

@@ -31,7 +31,7 @@ from experiments.compare_solvers.__main__ import main
 from experiments.compare_solvers.agreement import disagreements, same_plans
 from experiments.compare_solvers.case import Named, SolverCase, cases_of, graph_of, unfinished
 from experiments.compare_solvers.gaps_over_time import gap_rows, gap_titles, gaps_over_time
-from experiments.compare_solvers.performance_profile import coverage, profile, ratios, seconds
+from experiments.compare_solvers.performance_profile import coverage, seconds
 from experiments.compare_solvers.rows import COLUMNS, SolverRow, frame_of
 from experiments.compare_solvers.scheduling import check_code, run, workers
 from experiments.compare_solvers.solver_pictures import looks, profiles, scaling
@@ -40,6 +40,7 @@ from experiments.compare_solvers.summary import markdown, solver_table
 from experiments.compare_solvers.supervision import ROOT, rows_of
 from remat import InvalidOption, RematError, Solver
 from remat.facts.corpus import Corpus
+from remat.views.performance_profile import profile, ratios
 from solvers import Exhaustive, NetworkX, ORTools
 
 CORPUS = Corpus.open()

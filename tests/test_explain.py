@@ -76,6 +76,7 @@ def test_an_impossible_alternative_names_the_rules() -> None:
     assert why.alternative is not None
     assert why.alternative.extra_cost is None
     assert "A plan that does not save it does not exist" in str(why)
+    assert "Relax" not in str(why), "nothing is wrong"
     assert "asked: what if it were not saved?" in why.alternative.conflict
 
 

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+import remat
+
 BACKENDS = ("torch", "networkx", "ortools", "scipy", "pulp", "pandas", "matplotlib", "hypothesis", "typer", "rich")
 
 
@@ -63,3 +65,16 @@ def test_names_that_are_loaded_when_first_used_are_those_that_type_checkers_see(
     names = {alias.asname for line in ast.walk(checked) if isinstance(line, ast.ImportFrom) for alias in line.names}
     assert names == set(remat._LAZY)
     assert [name for name in names if not callable(getattr(remat, name))] == []
+
+
+def test_dir_lists_all_public_names_and_no_other() -> None:
+    """Those that `remat/__init__.py` imports to make them public, in a new process, before any is used."""
+    tree = ast.parse(Path(remat.__file__).read_text())
+    imports = [alias for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) for alias in node.names]
+    public = {alias.name for alias in imports if alias.asname == alias.name}
+    assert {"capture", "compile", "forecast", "last_report", "SharedBudget", "largest_batch", "Graph"} <= public
+    listed = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", "import remat; print(*dir(remat))"], check=True, capture_output=True
+    )
+    assert {name for name in listed.stdout.decode().split() if not name.startswith("_")} == public
+    assert all(hasattr(remat, name) for name in dir(remat))

@@ -112,4 +112,5 @@ def test_errors_without_tracebacks(graph: Graph, plan: Plan, tmp_path: Path, mon
         raise importlib.metadata.PackageNotFoundError(name)
 
     monkeypatch.setattr("remat.pytorch.seam.virtual_gpu.version", missing)
+    monkeypatch.setattr("remat.cli.kernels_command.chosen_plan", lambda *given: pytest.fail("it was solved for first"))
     assert "pip install 'remat[gpu]'" in run(file, code=1).stderr

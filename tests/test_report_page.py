@@ -63,6 +63,15 @@ def test_a_comparison_keeps_all_that_compare_says(tmp_path: Path, suffix: str) -
             assert f"<td>{row[title]}</td>" in table
 
 
+def test_a_comparison_on_three_graphs_has_a_performance_profile(tmp_path: Path) -> None:
+    graphs = {f"chain {n}": chain(n) for n in (2, 3, 4)}
+    for some in (2, 3):
+        runs = remat.compare(dict([*graphs.items()][:some]), solvers=["ortools", "scipy"])
+        runs.to_csv(tmp_path / "runs.csv", index=False)
+        (section,) = Page.of([tmp_path / "runs.csv"]).sections
+        assert len(section.pictures) == (some == 3)
+
+
 def test_the_same_files_give_the_same_page(tmp_path: Path) -> None:
     chain(6).save(tmp_path / "graph.json")
     files = [tmp_path / "graph.json", compared(tmp_path / "runs.json")]
@@ -99,7 +108,7 @@ def test_a_page_of_nothing_is_refused() -> None:
 
 
 def evil_page(folder: Path) -> Page:
-    replace(chain(4), meta={"model": EVIL, EVIL: "\ud800"}).save(folder / "<script>alert(2)<b>.json")
+    replace(chain(4), meta={"model": EVIL, EVIL: EVIL}).save(folder / "<script>alert(2)<b>.json")
     return Page.of(
         [folder / "<script>alert(2)<b>.json", compared(folder / "runs.json", graph=EVIL)],
         title=EVIL,

@@ -14,8 +14,9 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import LogLocator, NullFormatter
 
-from experiments.compare_solvers.performance_profile import WITHIN, coverage, profile, ratios, seconds, solved
+from experiments.compare_solvers.performance_profile import WITHIN, coverage, seconds, solved
 from remat.pictures import write
+from remat.views.performance_profile import profile, ratios
 
 _MARKERS = "osD^vp*hP"
 _LINES = ("-", "--", ":", "-.")

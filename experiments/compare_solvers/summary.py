@@ -9,8 +9,9 @@ import pandas as pd
 
 from experiments.compare_solvers.agreement import disagreements, same_plans
 from experiments.compare_solvers.gaps_over_time import gap_rows, gap_titles, gaps, gaps_over_time
-from experiments.compare_solvers.performance_profile import WITHIN, coverage, ratios, seconds, solved
+from experiments.compare_solvers.performance_profile import WITHIN, coverage, seconds, solved
 from experiments.report.markdown import bullets, page, section, table
+from remat.views.performance_profile import ratios
 
 _STATUS = ("optimal", "feasible", "refused", "timeout", "error")
 _OTHER = ("infeasible", "limit", "gave_up")

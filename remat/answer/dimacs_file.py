@@ -19,6 +19,7 @@ from pathlib import Path
 
 from remat.answer.network import SINK, SOURCE, Reduction
 from remat.errors import UnsupportedProblem
+from remat.facts.files import write_file
 from remat.problem.feasibility import check_feasible, forced
 from remat.problem.problem import Problem
 
@@ -37,8 +38,7 @@ def write_dimacs(problem: Problem, path: Path) -> None:
     problem.require_two_choices("the DIMACS file")
     rules = forced(problem)
     check_feasible(problem, rules)
-    with path.open("w", encoding="ascii", newline="\n") as file:
-        file.writelines(f"{line}\n" for line in _lines(Reduction.of(problem, known=rules)))
+    write_file(path, "".join(f"{line}\n" for line in _lines(Reduction.of(problem, known=rules))).encode("ascii"))
 
 
 def _lines(reduction: Reduction) -> Iterator[str]:

@@ -41,14 +41,35 @@ def label(plugin: Solver | CostModel) -> str:
     """Names a solver or cost model; one whose options differ from the defaults, as the code that makes it."""
     if isinstance(plugin, Sum):
         return " + ".join(label(part) for part in plugin.parts)
-    if not is_dataclass(plugin):
-        return plugin.name
-    changed = [
-        f"{option.name}={getattr(plugin, option.name)!r}"
-        for option in fields(plugin)
-        if option.init and _differ(getattr(plugin, option.name), default_of(option))
-    ]
-    return f"{type(plugin).__name__}({', '.join(changed)})" if changed else plugin.name
+    changed = ", ".join(f"{name}={value!r}" for name, value in _changed(plugin).items())
+    return f"{type(plugin).__name__}({changed})" if changed else plugin.name
+
+
+def spelled(plugin: Any) -> str:
+    """Names a plug-in as users type it, whether or not its options differ from the defaults.
+
+    >>> from costmodels import ByteTraffic
+    >>> spelled(ByteTraffic() + ByteTraffic(mode="aggressive"))
+    'byte-traffic + byte-traffic:mode=aggressive'
+    """
+    if isinstance(plugin, Sum):
+        return " + ".join(map(spelled, plugin.parts))
+    return ":".join(filter(None, (plugin.name, ",".join(f"{k}={_typed(v)}" for k, v in _changed(plugin).items()))))
+
+
+def _typed(value: Any) -> str:
+    if isinstance(getattr(type(value), "name", None), str):  # a plug-in of its own
+        return spelled(value)
+    try:
+        return value if isinstance(value, str) else json.dumps(value)
+    except TypeError:
+        return repr(value)
+
+
+def _changed(plugin: Any) -> dict[str, Any]:
+    options = options_of(plugin).values() if is_dataclass(plugin) else ()
+    values = {option.name: getattr(plugin, option.name) for option in options}
+    return {option.name: values[option.name] for option in options if _differ(values[option.name], default_of(option))}
 
 
 def _differ(value: Any, default: Any) -> bool:

@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from enum import Enum
 from importlib.metadata import metadata
 from importlib.util import find_spec
-from typing import ClassVar
+from typing import Any, ClassVar, cast
 
 import numpy as np
 
 from remat.answer.choice import Choice
 from remat.answer.network import SINK, SOURCE, Arcs, Network, Reduction, Sides
 from remat.answer.solution import FlowCertificate, Reason, Solution, Termination
-from remat.errors import InvalidOption, NotInstalled, UnsupportedProblem
+from remat.errors import CertificateRejected, InvalidOption, NotInstalled, UnsupportedProblem
 from remat.facts.columns import BoolArray, IntArray, some
 from remat.facts.graph import Graph
 from remat.problem.feasibility import Forced
@@ -212,10 +212,25 @@ class FlowSolver(Solver):
         """
         reduction = arcs.weighed(weights)
         fitted, unit = reduction.network.fitted(self.largest_capacity)
-        flow, sides = self._max_flow(fitted)
+        flow, sides = self._checked_flow(fitted)
         weight = reduction.base + reduction.unit * unit * flow_value(fitted, flow)
         certificate = FlowCertificate(flow * unit, weights)
         return MaxFlow(reduction, certificate, fitted, flow, sides or residual_sides(fitted, flow), weight)
+
+    def _checked_flow(self, network: Network) -> tuple[IntArray, Sides | None]:
+        answer: Any = self._max_flow(network)
+        flow, sides = answer if type(answer) is tuple and len(cast(Any, answer)) == 2 else (None, None)
+        expected = [(flow, network.tails.shape, np.int64)]
+        if sides is not None:
+            both = sides if isinstance(sides, Sides) else (sides,)
+            expected += [(side, (network.num_vertices,), np.bool_) for side in both]
+        for part, shape, dtype in expected:
+            if type(part) is not np.ndarray or part.shape != shape or part.dtype != dtype:
+                raise CertificateRejected(
+                    f"{self!r}: what _max_flow() returns must be an int64 array of shape {network.tails.shape}, and "
+                    f"None or Sides of two bool arrays of shape ({network.num_vertices},), got {answer!r}"
+                )
+        return flow, sides
 
     def cut(self, found: MaxFlow) -> Choice:
         """The choice of the minimum cut that the tiebreaks prefer.
@@ -234,7 +249,7 @@ class FlowSolver(Solver):
             return sides.sink
         what = "bytes or values that break ties between optimal plans"
         fitted, _ = face.folded(self.largest_capacity).fitted(self.largest_capacity, what)
-        flow, known = self._max_flow(fitted)
+        flow, known = self._checked_flow(fitted)
         return self._preferred(fitted, flow, known or residual_sides(fitted, flow))[vertex]
 
 

@@ -18,6 +18,7 @@ from remat.cli.forecast_command import forecast
 from remat.cli.frontier_command import frontier
 from remat.cli.kernels_command import kernels
 from remat.cli.largest_batch_command import largest_batch
+from remat.cli.output import stopped
 from remat.cli.plugin_commands import costmodels, estimators, solvers
 from remat.cli.pose_command import pose
 from remat.cli.refine_command import refine
@@ -60,6 +61,7 @@ Exit codes:
   2  wrong usage of a command or an option, or an unknown name
   3  infeasible: no plan keeps all the rules
   4  a limit was reached before there was any plan
+  130  Ctrl-C ended a search: what is printed is the best so far, if anything is
 """
 
 
@@ -70,10 +72,15 @@ class _Group(TyperGroup):
     """Turns warnings into lines, and our errors into messages and exit codes; a bug keeps its traceback."""
 
     def invoke(self, ctx: Any) -> Any:
+        stopped.set(False)
         try:
             with warnings.catch_warnings():  # puts back what shows them
                 warnings.showwarning = _warn
-                return super().invoke(ctx)
+                answer = super().invoke(ctx)
+            if stopped.get():
+                typer.echo("stopped by Ctrl-C: this is the best so far", err=True)
+                raise typer.Exit(130)
+            return answer
         except BrokenPipeError:
             raise  # typer ends quietly
         except typer.BadParameter as error:
@@ -99,7 +106,13 @@ def _fail(error: RematError | OSError) -> NoReturn:
     raise typer.Exit(next((code for kind, code in _CODES.items() if isinstance(error, kind)), 1))
 
 
-app = typer.Typer(cls=_Group, no_args_is_help=True, help=_HELP, pretty_exceptions_show_locals=False)
+app = typer.Typer(
+    cls=_Group,
+    no_args_is_help=True,
+    help=_HELP,
+    pretty_exceptions_show_locals=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
 
 
 def _version(wanted: bool) -> None:

@@ -11,7 +11,7 @@ from rich.text import Text
 
 import remat
 from remat.answer.registry import DEFAULT_COST_MODEL
-from remat.cli.inputs import cost_models_of, solver_of
+from remat.cli.inputs import cost_models_of, graph_file, solver_of
 from remat.cli.options import PLUGIN, Json, ModelOptions, TimeLimit
 from remat.cli.output import console, print_json, table, waiting
 from remat.cli.wording import spoken
@@ -23,7 +23,9 @@ if TYPE_CHECKING:
 
 
 def compare(
-    graphs: Annotated[list[Path], typer.Argument(metavar="GRAPH...", help="Graph files.")],
+    graphs: Annotated[
+        list[Path], typer.Argument(metavar="GRAPH...", help="Graph files, or names of `remat corpus list`.")
+    ],
     cost_models: Annotated[
         list[str] | None,
         typer.Option("--cost-model", "-m", metavar=PLUGIN, help="Repeatable; the default is one."),
@@ -33,24 +35,31 @@ def compare(
         list[str] | None, typer.Option("--solver", "-s", metavar=PLUGIN, help="Repeatable; the default is all.")
     ] = None,
     time_limit: TimeLimit = None,
+    jobs: Annotated[int, typer.Option(min=1, help="How many processes solve at once.")] = 1,
+    rows: Annotated[
+        Path | None, typer.Option(help="File that keeps what is done: the same line goes on there.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Compare graphs, cost models and solvers: a row for each combination.
 
     \b
       remat compare gpt2.json.gz
+      remat compare vgg16 gpt2-small --jobs 2 --rows rows.json
       remat compare *.json.gz -m byte-traffic -m byte-traffic:mode=aggressive -s ortools -s networkx
     """
-    values = {str(path): Graph.load(path) for path in graphs}
+    values = {str(path): Graph.load(graph_file(path)) for path in graphs}
     models = cost_models_of(cost_models or [DEFAULT_COST_MODEL], model_options)
     chosen = [solver_of(text) for text in solvers] if solvers else None
-    with waiting("solving", quiet=as_json) as say:
+    with waiting("solving", quiet=as_json, ends_early=True) as say:
         frame = remat.compare(
             values,
             models,
             chosen,
             time_limit_s=time_limit,
             progress=lambda done, known: say(f"{done} of {known[0]}"),
+            n_jobs=jobs,
+            path=rows,
         )
     if as_json:
         return print_json(frame.records())
@@ -64,17 +73,17 @@ def _print(comparison: Comparison) -> None:
     rows = zip(comparison.texts(), comparison.best(), strict=True)
     for (graph, cost_model), group in groupby(rows, lambda row: (row[0]["graph"], row[0]["cost model"])):
         listed = list(group)
-        out.print(Text(f"{graph}: {spoken(cost_model)}", style="bold"))
+        out.print(Text(f"{graph}: {cost_model}", style="bold"))
         out.print(table((_row(row, best) for row, best in listed), "solver", "objective"))
         for row, _ in listed:
             if row.get("error"):
-                out.print(Text(f"{spoken(row['solver'])}: {spoken(row['error'])}"))
+                out.print(Text(f"{row['solver']}: {spoken(row['error'])}"))
         out.print()
 
 
 def _row(row: dict[str, str], best: bool) -> dict[str, object]:
     return {
-        "solver": spoken(row["solver"]),
+        "solver": row["solver"],
         "objective": Text(row["objective"], style="bold" if best else ""),
         "saved": row["saved memory"],
         "recomputed": row["recomputed ops"],

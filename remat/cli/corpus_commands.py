@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections import Counter
 from dataclasses import asdict
 from pathlib import Path
@@ -15,6 +14,7 @@ from remat.cli.options import Json
 from remat.cli.output import console, print_json, table
 from remat.errors import UnknownName
 from remat.facts.corpus import Corpus, Entry
+from remat.facts.files import write_file
 from remat.facts.graph import Graph, Region
 from remat.words import human_bytes, near
 
@@ -81,7 +81,7 @@ def get(
       remat corpus get resnet50 -o resnet50.json.gz
       remat solve resnet50.json.gz
     """
-    shutil.copyfile(Corpus.open(folder).path(name), output)
+    write_file(output, Corpus.open(folder).path(name).read_bytes())
     typer.echo(json.dumps({"instance": name, "graph": str(output)}) if as_json else f"written to {output}")
 
 

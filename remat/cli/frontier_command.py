@@ -48,13 +48,18 @@ def frontier(
       remat frontier gpt2.json.gz -e roofline:device=h100 --offload h100
     """
     values, chosen = Graph.load(graph), solver_of(solver)
-    with waiting("searching", quiet=as_json):
+    with waiting("searching", quiet=as_json, ends_early=True) as say:
         if offload is None:
             curve = remat.frontier(values, estimator=estimator)
         else:
             curve = remat.frontier(values, estimator=estimator, solver=chosen, offload=offload)
         if budgets:
-            curve = curve.refine(budgets, chosen, time_limit_s=time_limit)
+            curve = curve.refine(
+                budgets,
+                chosen,
+                time_limit_s=time_limit,
+                progress=lambda done, known: say(f"{done} of {known[0]} budgets"),
+            )
     if output is not None:
         curve.plot(output)
     if as_json:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import wraps
 from importlib.util import find_spec
 from inspect import signature
@@ -19,6 +20,7 @@ from remat.answer.registry import DEFAULT_COST_MODEL, costmodel_class, solver_cl
 from remat.answer.solver import Solver
 from remat.cli.wording import spoken
 from remat.errors import CaptureError, InvalidOption, NotInstalled, UnknownName
+from remat.facts.corpus import Corpus
 from remat.facts.given import model_and_arguments
 from remat.facts.graph import Graph
 from remat.improve.choose import choose
@@ -96,10 +98,28 @@ def _torchs_plan(graph: Graph, text: str) -> Plan:
     return torchs_plans_of(graph, [budget], legal=True)[budget]
 
 
+def graph_file(path: Path) -> Path:
+    """Returns the path of a graph file; of an instance of the corpus, if that is named and there is no such file.
+
+    Raises:
+        UnknownName: it is neither, and an instance has nearly that name.
+    """
+    if path.exists() or str(path) != path.stem:
+        return path
+    with suppress(NotInstalled):
+        corpus = Corpus.open()
+        names = [entry.name for entry in corpus.entries]
+        if str(path) in names:
+            return corpus.path(str(path))
+        if hint := near(str(path), names):
+            raise UnknownName(f"{path}: no such file, and no graph of the corpus is named so{hint}")
+    return path
+
+
 def load_factory(text: str) -> Callable[..., tuple[Any, tuple[Any, ...], dict[str, Any]]]:
     """Finds `MODULE:FACTORY`, whose results are read: (model, args) or (model, args, kwargs).
 
-    The current directory is importable, as with `python -m`.
+    The current directory is importable, as with `python -m`. A module may be named by its file: `my_models.py:gpt2`.
 
     Raises:
         CaptureError: there is no such module, or it cannot be called as it is called here.
@@ -109,6 +129,8 @@ def load_factory(text: str) -> Callable[..., tuple[Any, tuple[Any, ...], dict[st
     if not module_name or not name:
         raise typer.BadParameter(f"expected MODULE:FACTORY, such as my_package.models:gpt2, got {text!r}")
     sys.path.insert(0, str(Path.cwd()))
+    if module_name.endswith(".py") and Path(module_name).is_file():
+        module_name = ".".join(Path(module_name).with_suffix("").parts)
     try:
         module = importlib.import_module(module_name)
     except ImportError as error:

@@ -52,8 +52,11 @@ def kernels(
       remat kernels gpt2.json.gz -m byte-traffic:mode=aggressive --device a100 -o kernels
     """
     from remat.pytorch.inductor.cubins import compile_plan
+    from remat.pytorch.seam.virtual_gpu import device_of
 
     device = device or "h100"
+    with device_of(device)[1]():
+        pass  # what is missing is said now, not after the plan was solved for
     values = Graph.load(graph)
     if values.meta.get("device") != "cuda":
         typer.echo(

@@ -9,7 +9,7 @@ import typer
 import remat
 from remat.answer.option_text import label
 from remat.cli.inputs import cost_models_of, load_factory
-from remat.cli.options import PLUGIN, DeviceName, Json, ModelOptions, OptimizerName
+from remat.cli.options import PLUGIN, DeviceName, Json, ModelOptions, OptimizerName, TimeLimit
 from remat.cli.output import print_json, waiting
 from remat.cli.wording import spoken
 
@@ -25,6 +25,7 @@ def largest_batch(
     ] = None,
     model_options: ModelOptions = None,
     device: DeviceName = None,
+    time_limit: TimeLimit = None,
     as_json: Json = False,
 ) -> None:
     """Find the largest batch size with which training holds no more than the memory of a device; 0 if none does.
@@ -40,13 +41,15 @@ def largest_batch(
 
     model = next(iter(cost_models_of([] if cost_model is None else [cost_model], model_options)), None)
     make, made = optimizer_from(optimizer), load_factory(factory)
-    with waiting("searching", quiet=as_json) as say:
+    with waiting("searching", quiet=as_json, ends_early=True) as say:
 
         def step(batch: int) -> tuple[Any, ...]:
             say(f"a batch of {batch}")
             return made(batch)
 
-        batch = remat.largest_batch(step, memory, optimizer=make, cost_model=model, device=device)
+        batch = remat.largest_batch(
+            step, memory, optimizer=make, cost_model=model, device=device, time_limit_s=time_limit
+        )
     plan = "PyTorch's plan" if model is None else label(model)
     if as_json:
         print_json({"batch": batch, "memory": memory, "plan": plan, "optimizer": optimizer})

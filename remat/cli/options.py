@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from remat.answer.registry import DEFAULT_BUDGET_SOLVER, DEFAULT_COST_MODEL, DEFAULT_SOLVER
+from remat.cli.inputs import graph_file
 
 PLUGIN = "NAME[:KEY=VALUE,...]"
 """How users name a plug-in with its options."""
@@ -17,7 +18,10 @@ PLAN = "FILE|solved|pytorch:BUDGET"
 
 _PICTURE = typer.Option("--output", "-o", help="Picture to write: .svg, .png or .pdf.")
 
-GraphFile = Annotated[Path, typer.Argument(metavar="GRAPH", help="A graph file, as `remat capture` writes.")]
+GraphFile = Annotated[
+    Path,
+    typer.Argument(metavar="GRAPH", callback=graph_file, help="A graph file, or a name of `remat corpus list`."),
+]
 PlanFile = Annotated[
     str,
     typer.Option(

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Generator, Iterable, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
+from contextvars import ContextVar
 from dataclasses import asdict
 from enum import Enum
 from typing import Any
@@ -14,6 +15,8 @@ from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
+
+from remat.improve.progress import ending_at_ctrl_c
 
 
 def print_json(document: Any) -> None:
@@ -48,19 +51,30 @@ def table(rows: Iterable[Mapping[str, object]], *whole: str) -> Table:
     return built
 
 
+stopped: ContextVar[bool] = ContextVar("stopped", default=False)
+"""Whether Ctrl-C ended a search of this command, so that what is printed is the best so far."""
+
+
 @contextmanager
-def waiting(what: str, *, quiet: bool) -> Generator[Callable[[str], None]]:
+def waiting(what: str, *, quiet: bool, ends_early: bool = False) -> Generator[Callable[[str], None]]:
     """Shows on standard error, if that is a terminal, what takes time, and for how long; gives a way to say more.
 
     Args:
         what: is being done.
         quiet: show nothing, as under --json.
+        ends_early: it is a search that the first Ctrl-C ends with the best so far.
     """
     columns = SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn()
     err = Console(stderr=True)
-    with Progress(*columns, console=err, transient=True, disable=quiet or not err.is_terminal) as shown:
+    stopping = ending_at_ctrl_c() if ends_early else nullcontext(lambda: False)
+    with (
+        Progress(*columns, console=err, transient=True, disable=quiet or not err.is_terminal) as shown,
+        stopping as ended,
+    ):
         task = shown.add_task(what, total=None)
         yield lambda news: shown.update(task, description=f"{what}: {news}")
+        if ended():
+            stopped.set(True)
 
 
 def counted(number: int, what: str) -> str:

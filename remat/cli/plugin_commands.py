@@ -22,6 +22,7 @@ from remat.answer.registry import (
 from remat.answer.solver import Solver
 from remat.cli.options import Json
 from remat.cli.output import console, print_json, table
+from remat.predict.time.known_devices import ALIASES, HERE, KNOWN
 from remat.problem.costmodel import CostModel
 
 
@@ -82,7 +83,8 @@ def estimators(as_json: Json = False) -> None:
     if as_json:
         return print_json(found)
     console().print(table({"estimator": one["name"], "unit": one["unit"]} for one in found))
-    return _print_words(found)
+    _print_words(found)
+    return console().print(f"\ndevices: {', '.join([*KNOWN, *ALIASES, HERE])} (remat device --list), or a file")
 
 
 def _describe(plugin: type[Any]) -> dict[str, Any]:

@@ -66,7 +66,7 @@ def refine(  # noqa: PLR0913, PLR0917  # one for each option
       remat refine gpt2.json.gz --plan pytorch:0.5 --objective no-worse --oracle inductor
     """
     values = Graph.load(graph)
-    with waiting("refining", quiet=as_json) as say:
+    with waiting("refining", quiet=as_json, ends_early=True) as say:
         begun = chosen_plan(values, plan, cost_model, solver, model_options, solver_options)
         found = improve(
             values,

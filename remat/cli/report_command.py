@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from remat.answer.registry import DEFAULT_ESTIMATOR
+from remat.cli.inputs import graph_file
 from remat.cli.options import Budgets, EstimatorName, Json
 from remat.cli.output import print_json, waiting
 from remat.words import human_bytes
@@ -16,7 +17,10 @@ from remat.words import human_bytes
 def report(
     results: Annotated[
         list[Path],
-        typer.Argument(metavar="RESULTS...", help="Graph files; what `compare --json` prints, or the same as CSV."),
+        typer.Argument(
+            metavar="RESULTS...",
+            help="Graph files, or names of `remat corpus list`; what `compare --json` prints, or the same as CSV.",
+        ),
     ],
     output: Annotated[Path, typer.Option("--output", "-o", help="HTML file to write.")] = Path("report.html"),
     title: Annotated[str, typer.Option(help="Heading of the page.")] = "remat report",
@@ -40,7 +44,7 @@ def report(
     if output.exists() and any(path.exists() and path.samefile(output) for path in results):
         raise typer.BadParameter(f"-o {output} is one of the RESULTS, and would be lost: name another file")
     with waiting("reading", quiet=as_json):
-        page = Page.of(results, title=title, estimator=estimator, refine=budgets)
+        page = Page.of(map(graph_file, results), title=title, estimator=estimator, refine=budgets)
     size_bytes = page.save(output)
     kinds = [{"file": section.name, "kind": section.kind} for section in page.sections]
     if as_json:

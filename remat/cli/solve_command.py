@@ -145,13 +145,14 @@ def _summary(facts: PlanFacts, solution: Solution, unit: str, pose_time_s: float
 def _largest(graph: Graph, problem: Problem, facts: PlanFacts, unit: str) -> list[dict[str, str]]:
     positions = [problem.index[name] for name in facts.saved_activations]
     order = sorted(positions, key=lambda v: -int(problem.save_bytes[v]))
+    priced = bool(problem.save_cost[positions].any())  # where saving is free, a column of zeros says nothing
     known = any(problem.places)  # both do not fit into 80 columns, and a name tells most of the operator
     return [
         {
             "saved activation": problem.names[v],
             **({"from": problem.places[v]} if known else {"operator": graph.ops[graph.index[problem.names[v]]]}),
             "memory": human_bytes(int(problem.save_bytes[v])),
-            "price": human_price(int(problem.save_cost[v]), unit),
+            **({"price": human_price(int(problem.save_cost[v]), unit)} if priced else {}),
         }
         for v in order
     ]

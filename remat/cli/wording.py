@@ -17,7 +17,7 @@ from remat.answer.registry import (
     solver_class,
     solver_names,
 )
-from remat.errors import RematError
+from remat.errors import RematError, without_endless_words
 from remat.improve.refine.named_objectives import OBJECTIVES
 
 _OPTIONS = {
@@ -47,7 +47,6 @@ _CALL = re.compile(r"\bremat\.(\w+)\((?:[^()]|\([^()]*\))*\)")
 _GRAPH = re.compile(r"\b(?:Graph|Plan)(?:\.(?=\w)|: )")
 _GIVEN = re.compile(r"""\b(\w+)=(?:"([^"]*)"|'([^']*)')""")
 _ARGUMENT = re.compile(rf"^({'|'.join(_OPTIONS)})(?= must |\[)")
-_ENDLESS = re.compile(r"(\S{60})(\S{140,})")
 
 
 def spoken(message: str) -> str:
@@ -71,7 +70,7 @@ def spoken(message: str) -> str:
     message = _GRAPH.sub("", message)
     message = _GIVEN.sub(_option, message)
     message = _ARGUMENT.sub(lambda found: _OPTIONS[found[1]], message)
-    return _ENDLESS.sub(lambda found: f"{found[1]}... ({len(found[0]):,} characters)", message)
+    return without_endless_words(message)
 
 
 def _typed(code: str, argument: str | None) -> str:

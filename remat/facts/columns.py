@@ -68,6 +68,21 @@ def int_column(label: str, values: ArrayLike, length: int | None, error: type[Re
     return frozen(array.astype(np.int64, copy=False))
 
 
+def checked_prices(what: str, prices: object, length: int, error: type[RematError]) -> IntArray:
+    """Returns (length,) prices that a plug-in answered, if they are non-negative integers, below 2**62 in sum."""
+    if not isinstance(prices, np.ndarray):
+        wrong = f"{type(prices).__name__} {prices!r}"
+    elif prices.shape != (length,) or prices.dtype.kind not in "iu":
+        wrong = f"{prices.dtype} of shape {prices.shape}: {prices!r}"
+    elif prices.size and int(prices.min()) < 0:
+        wrong = f"{int(prices.min())} among them"
+    elif (total := float(prices.sum(dtype=np.float64))) >= LARGEST_TOTAL:
+        raise error(f"{what} must add up to less than 2**62, got about {total:.2e}")
+    else:
+        return prices
+    raise error(f"{what} must be an array of {length} integers, none negative, got {wrong}")
+
+
 def bool_column(label: str, values: ArrayLike, length: int, error: type[RematError]) -> BoolArray:
     """Checks and freezes a column of flags; accepts booleans and the integers 0 and 1."""
     if _is_settled(values, _BOOL, length):

@@ -115,7 +115,7 @@ def _shape(shape: Any) -> tuple[int, ...]:
 def _bans(document: dict[str, Any], key: str, length: int) -> Bans:
     reason_of: dict[int, str] = {}
     for index, reason in _table(document, key).items():
-        if not index.isdecimal() or int(index) >= length:
+        if not (index.isdecimal() and len(index) < 20 and int(index) < length):
             raise InvalidGraph(f'"{key}" names value {index!r}, but there are only {length} values')
         reason_of[int(index)] = str(reason)
     return Bans.of(length, reason_of)

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import gzip
 import json
-import zlib
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
 
 from remat.errors import RematError
+from remat.facts.files import unpacked, write_file
+
+_HALF = re.compile(rb"\\ud[89a-f]", re.IGNORECASE)
 
 
 def write_document(document: Mapping[str, Any], path: Path, *, indent: int | None = None) -> None:
@@ -17,30 +20,32 @@ def write_document(document: Mapping[str, Any], path: Path, *, indent: int | Non
     separators = (",", ":") if indent is None else None
     data = json.dumps(document, indent=indent, separators=separators).encode()
     data += b"" if indent is None else b"\n"
-    path.write_bytes(gzip.compress(data, mtime=0) if path.suffix == ".gz" else data)
+    write_file(path, gzip.compress(data, mtime=0) if path.suffix == ".gz" else data)
 
 
-def read_document(path: Path, format: str, error: type[RematError]) -> dict[str, Any]:
+def read_document(
+    path: Path, format: str, error: type[RematError], *, what: str = "", remedy: str = ""
+) -> dict[str, Any]:
     """Reads a document, from a file gzipped or not, whatever its name.
 
     Args:
         path: the file.
         format: "remat.graph" or "remat.plan": what the document must say that it is.
         error: what is raised.
+        what, remedy: what to call such a file in a message, and what to do where it is none.
 
     Raises:
-        RematError: the file is damaged, or holds something else.
+        RematError: the file is damaged, or too large, or holds something else.
     """
-    data = path.read_bytes()
+    kind = format.removeprefix("remat.")
+    what, remedy = what or f"a {kind} file", remedy or f"write one with {kind.title()}.save"
+    data = unpacked(path, path.read_bytes(), error)
     try:
-        if data[:2] == b"\x1f\x8b":
-            data = gzip.decompress(data)
         document = json.loads(data)
-    except (EOFError, gzip.BadGzipFile, zlib.error) as damage:
-        raise error(f"{path}: the gzip data is damaged or truncated ({damage})") from None
+        if _HALF.search(data):  # pairs of halves make a character; alone, no file and no terminal takes one
+            json.dumps(document, ensure_ascii=False).encode()
     except (ValueError, RecursionError) as damage:  # no text, no JSON, or a number of thousands of digits
-        raise error(f"{path}: not JSON, or truncated ({damage})") from None
+        raise error(f"{path}: not JSON, or truncated ({damage}); {remedy}") from None
     if not isinstance(document, dict) or cast(dict[str, Any], document).get("format") != format:
-        kind = format.removeprefix("remat.")
-        raise error(f'{path}: not a {kind} file (no "format": "{format}"); write one with {kind.title()}.save')
+        raise error(f'{path}: not {what} (no "format": "{format}"); {remedy}')
     return cast(dict[str, Any], document)

@@ -29,6 +29,7 @@ from remat.improve.byte_budgets import default_saved_bytes, evenly_spaced, read_
 from remat.improve.landmarks import landmarks
 from remat.improve.offload_search import fit_offload
 from remat.improve.point import Point
+from remat.improve.progress import Progress, check_progress, is_over
 from remat.predict.offloading import StepClock, simulated
 from remat.predict.time import DeviceProfile
 from remat.problem.costmodel import CostModel
@@ -134,6 +135,7 @@ class Frontier:
         solver: str | Solver = QUICK_BUDGET_SOLVER,
         *,
         time_limit_s: float | None = None,
+        progress: Progress | None = None,
     ) -> Frontier:
         """Adds the best plan that a solver finds at each of some budgets.
 
@@ -141,6 +143,7 @@ class Frontier:
             budgets: how many, evenly spaced between the ends; or which, in bytes or sizes ("8GB").
             solver: one that takes a byte budget; `remat solvers` lists them.
             time_limit_s: for each budget, if the solver takes a limit.
+            progress: called with the number of budgets that are solved, and how many there will be.
 
         Raises:
             Infeasible: a budget is below the fewest bytes that any plan saves.
@@ -148,7 +151,14 @@ class Frontier:
             LimitReached, UnsupportedProblem: see `remat.solve`.
         """
         chosen = find_solver(solver)
-        found = [self._solved(budget, chosen, time_limit_s) for budget in self._budgets(budgets)]
+        check_progress(progress)
+        sizes, found = self._budgets(budgets), list[Point]()
+        for budget in sizes:
+            if is_over():
+                break
+            found.append(self._solved(budget, chosen, time_limit_s))
+            if progress is not None:
+                progress(len(found), (len(sizes),))
         points = sorted((*self.points, *found), key=lambda point: (point.saved_bytes, -point.cost))
         return replace(self, points=tuple(points))
 

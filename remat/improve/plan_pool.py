@@ -13,6 +13,7 @@ from remat.answer.choice import Choice
 from remat.facts.columns import BoolArray
 from remat.facts.graph import Graph
 from remat.improve.frontier import frontier
+from remat.improve.progress import Progress, is_over
 from remat.improve.refine.equal_values import colours
 from remat.improve.refine.local_search import Descent, Evaluator, Judge, OutOfTime
 from remat.improve.refine.moves import Neighbourhood
@@ -49,15 +50,22 @@ class Candidate:
         return self.state.saved_bytes
 
 
+class _Enough(Exception):
+    """Says that a descent has predicted as many plans as it may."""
+
+
 class PlanPool:
     """Predicts choices of one graph, each once, and keeps them all.
+
+    Where a search is over (`is_over`), what would add a candidate raises `OutOfTime`, but for the first one.
 
     Attributes:
         space: the choices of the graph.
     """
 
-    def __init__(self, graph: Graph) -> None:
+    def __init__(self, graph: Graph, deadline_s: float | None = None, progress: Progress | None = None) -> None:
         self.space = Space(graph)
+        self._deadline_s, self._progress = deadline_s, progress
         self._score = Traffic().scorer(graph)
         self._known: dict[bytes, tuple[Candidate, Score]] = {}
         self._near: Neighbourhood | None = None
@@ -81,12 +89,8 @@ class PlanPool:
     def add_hulls(self) -> None:
         """Adds the vertices of exact hulls: each is the best plan at some price of memory, by some cost model."""
         graph = self.space.graph
-        hulls = (
-            frontier(graph, estimator=Roofline()),
-            frontier(graph, estimator=Flops()),
-            frontier(graph, cost_model=StepTraffic()),
-        )
-        for vertices in (hull.vertices for hull in hulls):
+        for prices in ({"estimator": Roofline()}, {"estimator": Flops()}, {"cost_model": StepTraffic()}):
+            vertices = frontier(graph, **prices).vertices
             for i in _evenly(len(vertices), _VERTICES):
                 self.add(Choice.from_plan(graph, vertices[i].plan).saved, "cut")
 
@@ -112,18 +116,22 @@ class PlanPool:
 
         def score(state: State) -> Score:
             if len(self) >= most:
-                raise OutOfTime
+                raise _Enough
             return self._entry(state, "local search")[1]
 
         descent = Descent(Judge(Evaluator(score, budget_bytes)), fitting[0].state, seed)
-        with suppress(OutOfTime):
+        with suppress(_Enough):
             descent.run(self._near)
 
     def _entry(self, state: State, source: str) -> tuple[Candidate, Score]:
         key = state.choice.key
         if key not in self._known:
+            if self._known and is_over(self._deadline_s):
+                raise OutOfTime
             score = self._score(state)
             self._known[key] = Candidate(state, score[0], source), score
+            if self._progress is not None:
+                self._progress(len(self), (min(found.traffic_bytes for found, _ in self._known.values()),))
         return self._known[key]
 
 

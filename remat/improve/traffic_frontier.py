@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import time
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 from remat.answer.plan import Plan
+from remat.answer.solution import Reason, Termination
+from remat.answer.solver import check_time_limit
 from remat.errors import InvalidOption
 from remat.facts.columns import is_whole
 from remat.facts.graph import Graph, checked_graph
@@ -15,6 +19,8 @@ from remat.improve.byte_budgets import evenly_spaced, read_budget
 from remat.improve.choose import choose
 from remat.improve.for_device import for_device
 from remat.improve.plan_pool import Candidate, PlanPool, pareto
+from remat.improve.progress import Progress, check_progress, ended_early, is_over
+from remat.improve.refine.local_search import OutOfTime
 from remat.improve.refine.named_oracles import find_oracle
 from remat.improve.refine.objectives import Traffic
 from remat.improve.refine.oracles import Model, Oracle
@@ -52,12 +58,14 @@ class TrafficFrontier:
         oracle: who counted the traffic.
         predicted: how many plans were predicted.
         asked: how many of them the oracle counted, if that is not the prediction.
+        termination: whether the search came to its end, or what ended it earlier.
     """
 
     points: tuple[TrafficPoint, ...]
     oracle: str
     predicted: int
     asked: int
+    termination: Termination
 
     def at(self, budget_bytes: int | str) -> TrafficPoint:
         """Returns the plan that moves least of those that save up to a budget (bytes, or a size such as "8GB").
@@ -113,6 +121,8 @@ def traffic_frontier(
     effort: int = 100,
     tries: int = 2,
     seed: int = 0,
+    time_limit_s: float | None = None,
+    progress: Progress | None = None,
 ) -> TrafficFrontier:
     """Looks for the plans that move least at each of some budgets of saved bytes.
 
@@ -131,6 +141,9 @@ def traffic_frontier(
         effort: plans that the local search predicts at each budget; 0 for none.
         tries: candidates of each budget that the oracle counts, if that is not the prediction.
         seed: decides in which order equal moves are tried; the same seed gives the same plans.
+        time_limit_s: wall time in seconds, after which the points are the best so far. PyTorch's default plan, or
+            the first start, is always counted, and what is being computed is finished.
+        progress: called with the number of plans predicted so far, and the fewest bytes that one moves.
 
     Raises:
         InvalidPlan: one of `starts` is not legal, or was made for another graph.
@@ -145,22 +158,31 @@ def traffic_frontier(
     for name, number, least in (("effort", effort, 0), ("tries", tries, 1), ("seed", seed, 0)):
         if not is_whole(number) or number < least:
             raise InvalidOption(f"{name} must be a whole number of at least {least}, got {number!r}")
+    check_time_limit(time_limit_s)
+    check_progress(progress)
+    deadline_s = None if time_limit_s is None else time.monotonic() + time_limit_s
     given = choose(graph).plan
     assert given is not None  # choose() raises where there is none
-    pool = PlanPool(graph)
-    begun = [pool.add(saved, name) for name, saved in starting_points(graph, given, starts).items()]
-    pool.add_hulls()
-    pool.add_mixtures()
-    sizes = _sizes(budgets, pool)
-    for size in sizes:
-        pool.descend(size, int(effort), int(seed))
+    pool = PlanPool(graph, deadline_s, progress)
+    begun: list[Candidate] = []
+    with suppress(OutOfTime):
+        begun += (pool.add(saved, name) for name, saved in starting_points(graph, given, starts).items())
+        pool.add_hulls()
+        pool.add_mixtures()
+        for size in _sizes(budgets, pool):
+            pool.descend(size, int(effort), int(seed))
+    ended = ended_early() if is_over(deadline_s) else Termination(Reason.FEASIBLE, detail="the search came to its end")
     if isinstance(judge, Model):
-        return TrafficFrontier(_points(graph, pool.front()), judge.name, len(pool), 0)
-    best = (candidate for size in sizes for candidate in pool.within(size)[: int(tries)])
-    wanted = list({candidate.state.choice: candidate for candidate in (*begun, *best)}.values())
-    scores = judge.on(graph, Traffic())([candidate.state for candidate in wanted])
-    counted = [replace(candidate, traffic_bytes=score[0]) for candidate, score in zip(wanted, scores, strict=True)]
-    return TrafficFrontier(_points(graph, pareto(counted)), judge.name, len(pool), len(counted))
+        return TrafficFrontier(_points(graph, pool.front()), judge.name, len(pool), 0, ended)
+    best = (candidate for size in _sizes(budgets, pool) for candidate in pool.within(size)[: int(tries)])
+    counted: list[Candidate] = []
+    opinion = judge.on(graph, Traffic())
+    for candidate in {candidate.state.choice: candidate for candidate in (*begun, *best)}.values():
+        if counted and is_over(deadline_s):
+            ended = ended_early()
+            break
+        counted.append(replace(candidate, traffic_bytes=opinion([candidate.state])[0][0]))
+    return TrafficFrontier(_points(graph, pareto(counted)), judge.name, len(pool), len(counted), ended)
 
 
 def _sizes(budgets: int | Iterable[int | str], pool: PlanPool) -> list[int]:

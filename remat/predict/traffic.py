@@ -67,7 +67,7 @@ class PredictedTraffic:
         return self.read_bytes + self.written_bytes
 
     def __str__(self) -> str:
-        """Writes a line or two for each kernel, with the place of what it computes last, and the sums."""
+        """Writes a line or two for each kernel, with the place of what it computes last (or copies), and the sums."""
         lines = list[str]()
         for k in self.kernels:
             head = (
@@ -75,7 +75,7 @@ class PredictedTraffic:
                 f"{human_bytes(k.read_bytes):>10} read  {human_bytes(k.written_bytes):>10} written"
             )
             lines += wrapped(head, f"{self._listed(k.reads)} -> {self._listed(k.writes)}")
-            if self.places and (place := self.places[k.values[-1]]):
+            if self.places and (place := self.places[(k.values or k.writes)[-1]]):
                 lines.append(f"    {cut(place, _WIDTH - 4)}")
         counts = Counter(k.backward for k in self.kernels)
         lines += [

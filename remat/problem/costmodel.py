@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import operator
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import reduce
 from typing import Any, ClassVar
 
 import numpy as np
 
 from remat.errors import InvalidOption, InvalidProblem, UnsupportedProblem
 from remat.facts.bans import Bans
-from remat.facts.columns import LARGEST_TOTAL, IntArray, frozen
+from remat.facts.columns import LARGEST_TOTAL, IntArray, checked_prices, frozen
 from remat.facts.graph import Graph, checked_graph
 from remat.problem.demands import unpriced
-from remat.problem.offload import Offload
+from remat.problem.offload import Offload, checked_budget
 from remat.problem.problem import Problem
 
 
@@ -68,12 +70,8 @@ def _checked(terms: Terms, length: int, what: str) -> Terms:
     if not isinstance(terms, Terms):  # pyright: ignore[reportUnnecessaryIsInstance]  # plug-ins may be untyped
         raise InvalidProblem(f"{what} must be remat.Terms, got {terms!r}")
     for label in ("save_cost", "recompute_cost"):
-        column: IntArray = getattr(terms, label)
-        is_array = isinstance(column, np.ndarray)  # pyright: ignore[reportUnnecessaryIsInstance]
-        if not is_array or column.shape != (length,) or column.dtype.kind not in "iuf":
-            raise InvalidProblem(
-                f"{what} must have numbers in an array of shape ({length},) as {label}, got {column!r}"
-            )
+        checked_prices(f"{what}: {label}", getattr(terms, label), length, InvalidProblem)
+    checked_budget(f"{what}: budget_bytes", terms.budget_bytes)
     for label in ("cannot_save", "cannot_recompute"):
         bans: Any = getattr(terms, label)
         if type(bans) is not Bans or len(bans) != length:
@@ -113,6 +111,14 @@ class CostModel(ABC):
     @abstractmethod
     def terms(self, graph: Graph) -> Terms:
         """The prices and bans for every value of `graph`, those of the tangents' closure included."""
+
+    def checked_terms(self, graph: Graph) -> Terms:
+        """What `terms` answers, checked.
+
+        Raises:
+            InvalidProblem: it is something else than Terms of the values of the graph.
+        """
+        return _checked(self.terms(graph), len(graph), f"{self!r}: what terms() returns")
 
     def data(self) -> str:
         """What its terms depend on beside its options and the graph: what its estimator depends on, for one.
@@ -183,7 +189,7 @@ class CostModel(ABC):
         unless facts or demands make that impossible; and the cost model.
         """
         facts = unpriced(checked_graph(graph))
-        terms = _checked(self.terms(graph), len(graph), f"{self!r}: what terms() returns")
+        terms = self.checked_terms(graph)
         ours = graph.plannable
         keep = (graph.must_save | graph.prefer_save)[ours]
         redo = (graph.must_recompute | graph.prefer_recompute)[ours]
@@ -246,7 +252,5 @@ class Sum(CostModel):
 
     def terms(self, graph: Graph) -> Terms:
         """The terms of all parts, added."""
-        total = self.parts[0].terms(graph)
-        for part in self.parts[1:]:
-            total = total + part.terms(graph)
-        return total
+        first, *others = (part.checked_terms(graph) for part in self.parts)
+        return reduce(operator.add, others, first)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import ClassVar
 
-from remat.facts.columns import IntArray
+from remat.errors import InvalidProblem
+from remat.facts.columns import IntArray, checked_prices
 from remat.facts.graph import Graph
 
 
@@ -35,6 +36,15 @@ class Estimator(ABC):
             (n,) non-negative integers in `unit`, below 2**62 in sum. 0 for what is never computed
             again or needs no kernel: inputs, views, elements of tuples, and the tangents' closure.
         """
+
+    def prices(self, graph: Graph) -> IntArray:
+        """What `recompute_cost` answers, checked.
+
+        Raises:
+            InvalidProblem: it is no (n,) array of non-negative integers, or they add up to 2**62 or more.
+        """
+        answer = self.recompute_cost(graph)
+        return checked_prices(f"{self!r}: what recompute_cost() returns", answer, len(graph), InvalidProblem)
 
     def data(self) -> str:
         """What its prices depend on beside its options and the graph: a measured file, for one.

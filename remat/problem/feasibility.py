@@ -18,6 +18,9 @@ from remat.facts.columns import BoolArray, some
 from remat.problem.problem import Problem
 from remat.words import placed
 
+REMEDY = "Relax one of them."
+"""How the message ends where a plan was asked for, and there is none."""
+
 
 @dataclass(frozen=True)
 class Forced:
@@ -60,7 +63,7 @@ def check_feasible(problem: Problem, known: Forced | None = None) -> None:
     lines = "\n".join(f"  {placed(name, problem.places[problem.index[name]])}: {'; '.join(why)}" for name, why in path)
     raise Infeasible(
         f"no plan can make {problem.names[victims[0]]!r} available in the backward pass. "
-        f"These rules contradict each other:\n{lines}\nRelax one of them.",
+        f"These rules contradict each other:\n{lines}\n{REMEDY}",
         path,
     )
 

@@ -27,13 +27,13 @@ from pathlib import Path
 import numpy as np
 
 from remat.facts.columns import IntArray, common_divisor
+from remat.facts.files import write_file
 from remat.problem.problem import Problem
 
 
 def write_mps(problem: Problem, path: Path) -> None:
     """Writes a problem as free MPS; the same one always gives the same bytes."""
-    with path.open("w", encoding="ascii", newline="\n") as file:
-        file.writelines(f"{line}\n" for line in _lines(problem))
+    write_file(path, "".join(f"{line}\n" for line in _lines(problem)).encode("ascii"))
 
 
 def _lines(problem: Problem) -> Iterator[str]:

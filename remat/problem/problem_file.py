@@ -154,7 +154,7 @@ def _offload(document: Mapping[str, Any], values: Mapping[str, Any], reasons: tu
 
 
 def _bans(values: Mapping[str, Any], label: str, reasons: tuple[str, ...]) -> Bans:
-    return Bans(np.array(_column(values, label, "values")), reasons)
+    return Bans(cast(Any, _column(values, label, "values")), reasons)
 
 
 def _budget_bytes(document: Mapping[str, Any], name: str | None) -> int | None:

@@ -16,7 +16,7 @@ from remat.answer.registry import (
 )
 from remat.answer.solution import Reason, Solution, Termination
 from remat.answer.solver import Solver
-from remat.errors import CertificateRejected, Infeasible, LimitReached
+from remat.errors import CertificateRejected, Infeasible, InvalidPlan, LimitReached
 from remat.facts.columns import is_frozen, own_array
 from remat.facts.later import Later
 from remat.problem.feasibility import check_feasible, forced
@@ -74,7 +74,10 @@ def solve(
     start = time.perf_counter()
     solution = chosen._solve(given, time_limit_s=time_limit_s)  # pyright: ignore[reportPrivateUsage]
     taken_s = time.perf_counter() - start
-    is_proven = certify_for(problem, solution)
+    try:
+        is_proven = certify_for(problem, solution)
+    except (InvalidPlan, CertificateRejected) as error:
+        raise type(error)(f"what {chosen!r} answers is wrong: {error}") from None
     plan = None if solution.plan is None else replace(solution.plan, graph=Later(lambda: problem.signature))
     solution = replace(solution, plan=plan, is_proven=is_proven, solve_time_s=taken_s)
     if solution.termination.reason is Reason.INFEASIBLE:

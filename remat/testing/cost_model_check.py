@@ -8,7 +8,7 @@ from remat.facts.graph import Graph, Region
 from remat.problem.costmodel import CostModel, Terms
 from remat.problem.feasibility import check_feasible
 from remat.testing.strategies import graphs
-from remat.testing.trials import for_all, relabelled, require, require_options, require_prices
+from remat.testing.trials import for_all, relabelled, require, require_options
 
 
 def check_cost_model(model: type[CostModel] | CostModel, *, max_examples: int = 100) -> None:
@@ -38,9 +38,7 @@ def check_cost_model(model: type[CostModel] | CostModel, *, max_examples: int = 
 
 
 def _check_terms(model: CostModel, graph: Graph) -> None:
-    terms = model.terms(graph)
-    for label in ("save_cost", "recompute_cost"):
-        require_prices(f"{model!r}: Terms.{label}", getattr(terms, label), graph)
+    terms = model.checked_terms(graph)
     require(_same(terms, model.terms(graph)), f"{model!r} prices the same graph differently the second time")
     require(
         _same(terms, model.terms(relabelled(graph))), f"{model!r} looks at names or storage ids, which are only labels"

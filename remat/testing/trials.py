@@ -85,14 +85,6 @@ def hashes(solver: Solver | Estimator) -> bool:
         return False
 
 
-def require_prices(what: str, prices: object, graph: Graph) -> None:
-    """Requires that prices are one non-negative integer for each value of a graph."""
-    given = np.asarray(prices)
-    require(given.shape == (len(graph),), f"{what} must have one price a value, got {given.shape}")
-    require(given.dtype.kind in "iu", f"{what} must hold integers, got {given.dtype}")
-    require(bool((given >= 0).all()), f"{what} must not be negative, got {given.tolist()}")
-
-
 def relabelled(graph: Graph) -> Graph:
     """Returns the same graph with other names and storage ids."""
     labels = tuple(f"value {i}" for i in range(len(graph)))

@@ -2,26 +2,37 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
+import signal
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import suppress
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from remat.answer.option_text import label
+from remat.answer.option_text import spelled
 from remat.answer.plan_facts import PlanFacts
 from remat.answer.registry import DEFAULT_COST_MODEL, find_costmodel, find_solver, usable_solvers
 from remat.answer.solver import Feature, Solver
 from remat.errors import InvalidOption, NotInstalled, RematError, UnsupportedProblem
-from remat.facts.given import listed
+from remat.facts.columns import is_whole
+from remat.facts.given import checked_path, listed
 from remat.facts.graph import Graph, checked_graph
+from remat.facts.json_file import read_document, write_document
 from remat.improve.choose import choose
-from remat.improve.progress import Progress, check_progress
+from remat.improve.progress import Progress, check_progress, is_over
 from remat.problem.costmodel import CostModel
 from remat.problem.problem import Problem
 from remat.proof.solve import solve
 
 if TYPE_CHECKING:
     from remat.views.comparison import Comparison
+
+_FORMAT = "remat.comparison"
 
 
 def compare(
@@ -31,6 +42,8 @@ def compare(
     *,
     time_limit_s: float | None = None,
     progress: Progress | None = None,
+    n_jobs: int = 1,
+    path: str | Path | None = None,
 ) -> Comparison:
     """Poses every graph under every cost model, and lets every solver solve it.
 
@@ -40,45 +53,107 @@ def compare(
         solvers: names or instances; every installed one when left out.
         time_limit_s: for each solve, of the solvers that take a time limit.
         progress: called with the number of rows that are done, and how many there will be.
+        n_jobs: how many processes solve at once; each takes a graph under a cost model. Times then disturb each other.
+        path: a file that keeps the rows that are done, so that another call with the same file goes on from there.
 
     Returns:
         one row each, in the order given. A solver that refuses a problem or is not installed, and
         a problem without a plan, make a row that says why; other errors propagate.
+
+    Raises:
+        InvalidOption: an argument is out of range; or the file is no comparison, or damaged.
     """
     from remat.views.comparison import Comparison  # imports pandas
 
     named = _named(graphs)
     models = [find_costmodel(model) for model in _several(cost_models, CostModel)]
-    if solvers is None:
-        solvers = usable_solvers()
-    chosen = [find_solver(solver) for solver in _several(solvers, Solver)]
-    for solver in chosen:
-        warm_up(solver)
+    chosen = [find_solver(one) for one in _several(usable_solvers() if solvers is None else solvers, Solver)]
     check_progress(progress)
-    rows: list[dict[str, Any]] = []
-    for name, graph in named.items():
-        for model in models:
-            start = time.perf_counter()
-            problem = None if model.limits_peak else model.pose(graph)
-            about = {
-                "graph": name,
-                "values": len(graph),
-                "cost_model": label(model),
-                "unit": model.unit,
-                "pose_time_s": time.perf_counter() - start,
-            }
-            for solver in chosen:
-                rows.append(about | _solved(graph, model, problem, solver, time_limit_s))
-                if progress is not None:
-                    progress(len(rows), (len(named) * len(models) * len(chosen),))
-    return Comparison.of(rows)
+    if not is_whole(n_jobs) or n_jobs < 1:
+        raise InvalidOption(f"n_jobs must be a whole number of at least 1, got {n_jobs!r}")
+    cases = [_Case(name, graph, model, time_limit_s) for name, graph in named.items() for model in models]
+    file = None if path is None else checked_path(path)
+    rows = {} if file is None or not file.exists() else _kept(file)
+    wanted = [(case, [one for one in chosen if case.key(one) not in rows]) for case in cases]
+    for key, row in _solved_by(n_jobs, [(case, left) for case, left in wanted if left]):
+        rows[key] = row
+        if file is not None:
+            write_document({"format": _FORMAT, "version": 1, "rows": rows}, file)
+        if progress is not None:
+            progress(sum(case.key(one) in rows for case in cases for one in chosen), (len(cases) * len(chosen),))
+    return Comparison.of([rows[key] for case in cases for one in chosen if (key := case.key(one)) in rows])
+
+
+@dataclass(frozen=True)
+class _Case:
+    """A graph under a cost model."""
+
+    name: str
+    graph: Graph
+    model: CostModel
+    time_limit_s: float | None
+
+    @cached_property
+    def _digest(self) -> str:
+        facts = (self.graph.signature, self.graph.flops.tolist(), dict(self.graph.meta))
+        return hashlib.sha256(repr(facts).encode(errors="backslashreplace")).hexdigest()
+
+    def key(self, solver: Solver) -> str:
+        """Tells the row of a solver from all others."""
+        return json.dumps([self.name, self._digest, spelled(self.model), spelled(solver), self.time_limit_s])
+
+    def rows(self, solvers: Sequence[Solver]) -> Iterator[tuple[str, dict[str, Any]]]:
+        """Yields the row of each solver, with its key."""
+        for solver in solvers:
+            warm_up(solver)
+        start = time.perf_counter()
+        problem = None if self.model.limits_peak else self.model.pose(self.graph)
+        limits = [one for one in self.model.peak_limits if type(one) is int]
+        limits += [one.bytes for one in self.model.device_limits]
+        about = {
+            "graph": self.name,
+            "instance": self.graph.meta.get("instance", ""),
+            "values": len(self.graph),
+            "cost_model": spelled(self.model),
+            "unit": self.model.unit,
+            "budget_bytes": min(limits, default=None) if problem is None else problem.budget_bytes,
+            "pose_time_s": time.perf_counter() - start,
+        }
+        for solver in solvers:
+            yield self.key(solver), about | _solved(self.graph, self.model, problem, solver, self.time_limit_s)
+
+
+def _solved_by(n_jobs: int, cases: list[tuple[_Case, list[Solver]]]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yields rows as they are done, until the search is over."""
+    if n_jobs == 1:
+        found = (keyed for case, solvers in cases for keyed in case.rows(solvers))
+        while not is_over() and (keyed := next(found, None)) is not None:
+            yield keyed
+        return
+    with ProcessPoolExecutor(n_jobs, initializer=signal.signal, initargs=(signal.SIGINT, signal.SIG_IGN)) as pool:
+        for done in as_completed([pool.submit(_listed_rows, *case) for case in cases]):
+            yield from done.result()
+            if is_over():
+                return pool.shutdown(cancel_futures=True)
+
+
+def _listed_rows(case: _Case, solvers: list[Solver]) -> list[tuple[str, dict[str, Any]]]:
+    return list(case.rows(solvers))
+
+
+def _kept(path: Path) -> dict[str, dict[str, Any]]:
+    what, remedy = "a file of comparisons", "name another one, or delete it to solve all again"
+    rows: Any = read_document(path, _FORMAT, InvalidOption, what=what, remedy=remedy).get("rows")
+    if not isinstance(rows, dict) or not all(isinstance(row, dict) for row in cast(dict[str, Any], rows).values()):
+        raise InvalidOption(f"{path}: not {what}; {remedy}")
+    return {key: row for key, row in cast(dict[str, Any], rows).items() if row.get("termination") != "refused"}
 
 
 def _solved(
     graph: Graph, model: CostModel, problem: Problem | None, solver: Solver, time_limit_s: float | None
 ) -> dict[str, Any]:
     """Returns the columns about one solver's answer."""
-    row: dict[str, Any] = {"solver": label(solver), "exact": solver.exact}
+    row: dict[str, Any] = {"solver": spelled(solver), "exact": solver.exact}
     row |= {"proven": False, "certified": "", "error": ""}
     limit = time_limit_s if Feature.TIME_LIMIT in solver.features else None
     try:
@@ -95,6 +170,7 @@ def _solved(
     facts = PlanFacts.of(graph, solution.plan)
     return row | {
         "objective": solution.objective,
+        "gap": solution.gap,
         "certified": "" if solution.certificate is None else str(solution.certificate),
         "proven": solution.is_proven,
         "solve_time_s": solution.solve_time_s,

@@ -11,9 +11,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+import numpy as np
 import pandas as pd
 
 from remat.errors import RematError
+from remat.views.performance_profile import profile, ratios
 from remat.words import human_bytes, human_price
 
 if TYPE_CHECKING:
@@ -21,13 +23,16 @@ if TYPE_CHECKING:
 
 _DTYPES = {
     "graph": "str",
+    "instance": "str",
     "values": "int64",
     "cost_model": "str",
     "unit": "str",
+    "budget_bytes": "Int64",
     "solver": "str",
     "exact": "bool",
     "objective": "Int64",
     "bound": "Int64",
+    "gap": "float64",
     "termination": "str",
     "certified": "str",
     "proven": "bool",
@@ -50,11 +55,13 @@ class Comparison(pd.DataFrame):
     """Holds one row per graph, cost model and solver, as a DataFrame.
 
     Columns:
-        graph, values: name of the graph and its number of values.
-        cost_model, unit: the name, or the options that differ from the defaults; unit of its prices.
-        solver: the name, or the options that differ from the defaults.
+        graph, instance, values: name of the graph, its name in the corpus or "", and its number of values.
+        cost_model, unit: as it is typed, with the options that differ from the defaults; unit of its prices.
+        budget_bytes: of saved, live or all memory; missing without one, and where it is a part of a peak.
+        solver: as it is typed, with the options that differ from the defaults.
         exact: whether the solver claims optimality on every problem it takes.
-        objective, bound: price of the plan, and the price below which no plan can be.
+        objective, bound, gap: price of the plan, the price below which no plan can be, and (objective - bound) /
+            objective.
         termination: "optimal", "feasible", "infeasible", "limit", or "refused" (see `error`).
         certified: how optimality is known, in words.
         proven: the proof was verified without trusting the solver.
@@ -119,6 +126,22 @@ class Comparison(pd.DataFrame):
         least = plain.groupby(["graph", "cost_model"])["objective"].transform("min")
         return (plain["objective"] == least).fillna(False).tolist()
 
+    def profile(self) -> pd.DataFrame:
+        """Computes performance profiles (`remat.views.performance_profile`): how often a solver is near the fastest.
+
+        Returns:
+            a row for each step of each curve: cost_model, solver, factor, and the share of the graphs of which the
+            solver has found the best plan within that factor of the fastest one's time.
+        """
+        plain = pd.DataFrame(self)
+        plain["taken"] = plain["solve_time_s"].clip(lower=1e-6).where(self.best(), np.inf)
+        steps: list[tuple[Any, ...]] = []
+        for model, rows in plain.groupby("cost_model", sort=False):
+            ratio = ratios(rows.pivot(index="graph", columns="solver", values="taken").dropna())
+            curves = {solver: profile(ratio[solver].to_numpy()) for solver in ratio}
+            steps += [(model, solver, *step) for solver, curve in curves.items() for step in zip(*curve, strict=True)]
+        return pd.DataFrame(steps, columns=["cost_model", "solver", "factor", "share"])
+
     def styled(self) -> Styler:
         """Styles the table for notebooks: readable units, the best objective of each graph and cost model in bold."""
         view = self.readable()
@@ -167,6 +190,7 @@ _VIEW: tuple[_View, ...] = (
     _cells("exact", "exact", lambda exact: "exact" if exact else "heuristic"),
     _prices("objective"),
     _prices("bound"),
+    _cells("gap", "gap", "{:.2%}".format),
     _cells("ended", "termination"),
     ("optimality", {"proven", "termination"}, _optimality),
     _cells("certified", "certified"),
@@ -179,4 +203,14 @@ _VIEW: tuple[_View, ...] = (
 )
 """What a notebook shows: the title, the columns that it takes, and how the cells read."""
 
-_NUMBERS = {"values", "objective", "bound", "saved tensors", "saved memory", "recomputed ops", "posed in", "solved in"}
+_NUMBERS = {
+    "values",
+    "objective",
+    "bound",
+    "gap",
+    "saved tensors",
+    "saved memory",
+    "recomputed ops",
+    "posed in",
+    "solved in",
+}

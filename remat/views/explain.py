@@ -18,7 +18,7 @@ from remat.errors import Infeasible, UnknownName
 from remat.facts.bans import cannot_be
 from remat.facts.graph import Graph, Region, checked_graph
 from remat.problem.costmodel import CostModel
-from remat.problem.feasibility import forced
+from remat.problem.feasibility import REMEDY, forced
 from remat.problem.problem import Problem
 from remat.proof.solve import solve
 from remat.words import human_bytes, human_price, near
@@ -280,7 +280,8 @@ def _solved(
     try:
         other = solve(problem, solver)
     except Infeasible as error:
-        return Alternative(question, None, best.is_proven, (), (), (), str(error))
+        conflict = str(error).removesuffix(f"\n{REMEDY}")  # nothing is wrong: the best plan does not ask for this one
+        return Alternative(question, None, best.is_proven, (), (), (), conflict)
     ours, theirs = _plan(best), _plan(other)
     hosted = theirs.offloaded + offloads
     return Alternative(

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from io import BytesIO
@@ -22,6 +22,8 @@ from typing import TYPE_CHECKING
 import remat
 from remat.answer.registry import DEFAULT_ESTIMATOR, find_estimator
 from remat.errors import InvalidOption
+from remat.facts.files import write_file
+from remat.facts.given import checked_path
 from remat.facts.graph import Graph
 from remat.improve.frontier import Frontier
 from remat.improve.point import Point
@@ -30,6 +32,10 @@ from remat.words import human_bytes, human_price
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
+
+    from remat.views.comparison import Comparison
+
+_ENOUGH_GRAPHS = 3
 
 
 @dataclass(frozen=True)
@@ -105,7 +111,7 @@ class Page:
         """Writes the page, and returns its size in bytes."""
         # A name in JSON may hold one half of a character of two halves, which UTF-8 cannot express.
         data = self.html().encode(errors="backslashreplace")
-        Path(path).write_bytes(data)
+        write_file(checked_path(path), data)
         return len(data)
 
 
@@ -129,8 +135,9 @@ def _section(path: Path, estimator: str, refine: int) -> Section:
     if path.suffix == ".csv" or data.lstrip()[:1] == b"[":
         from remat.views.comparison import Comparison
 
-        table = ("Runs of solvers", _html(Comparison.load(path).texts()))
-        return Section(path.name, "Solver comparison", facts, (), (table,))
+        runs = Comparison.load(path)
+        table = ("Runs of solvers", _html(runs.texts()))
+        return Section(path.name, "Solver comparison", facts, tuple(_profiles(runs)), (table,))
     graph = Graph.load(path)
     curve = remat.frontier(graph, estimator=estimator).refine(refine)
     facts |= {"values": f"{len(graph):,}", "estimator": estimator}
@@ -138,6 +145,35 @@ def _section(path: Path, estimator: str, refine: int) -> Section:
     seen = "Saved activations against recompute time. No plan lies in the grey area: that is proven."
     table = ("Plans of the frontier", _html(frontier_rows(curve, (*curve.landmarks, *curve.points))))
     return Section(path.name, "Frontier", facts, ((seen, _picture(curve.plot())),), (table,))
+
+
+def _profiles(runs: Comparison) -> Iterator[tuple[str, str]]:
+    """Draws a performance profile for each cost model under which three graphs or more were solved."""
+    from remat.pictures import Picture
+
+    graphs = runs.groupby("cost_model")["graph"].nunique()
+    for model, steps in runs.profile().groupby("cost_model", sort=False):
+        if graphs[model] < _ENOUGH_GRAPHS:
+            continue
+        figure = Picture(figsize=(7, 3.5), layout="constrained")
+        axes = figure.subplots()
+        for solver, curve in steps.groupby("solver"):
+            axes.step(
+                [*curve["factor"], 2 * steps["factor"].max()],
+                [*curve["share"], curve["share"].max()],
+                where="post",
+                label=solver,
+            )
+        axes.set_xscale("log")
+        axes.set_ylim(0, 1.05)
+        axes.set_xlabel("time, as a multiple of the fastest solver's")
+        axes.set_ylabel("share of the graphs")
+        axes.set_title(str(model), fontsize=11)
+        axes.legend()
+        yield (
+            f"How often each solver has found the best plan within a multiple of the fastest time, under {model}.",
+            _picture(figure),
+        )
 
 
 def _html(rows: Sequence[Mapping[str, str]]) -> str:

@@ -16,7 +16,7 @@ from remat.errors import InvalidOption
 from remat.facts.columns import BoolArray, is_whole
 from remat.facts.graph import Graph, checked_graph
 from remat.improve.for_device import for_device
-from remat.improve.progress import Progress, check_progress
+from remat.improve.progress import Progress, check_progress, ended_early, is_over
 from remat.improve.refine.equal_values import colours
 from remat.improve.refine.local_search import Descent, Evaluator, Judge, OutOfTime, Step, promising
 from remat.improve.refine.moves import Neighbourhood
@@ -247,9 +247,8 @@ class _Run:
         An oracle that is asked in the search is asked on the way from the best start only. Without time for any of
         it, nothing is prepared either.
         """
-        late = Termination(Reason.FEASIBLE, limit="time", detail="the time limit stopped the search")
-        if deadline_s is not None and time.monotonic() > deadline_s:
-            return _Found(states=(), history=(), evaluated=0, asked=0, termination=late)
+        if is_over(deadline_s):
+            return _Found(states=(), history=(), evaluated=0, asked=0, termination=ended_early())
         space = Space(short.graph, short.project(self.keep), short.copies)
         near = Neighbourhood(space, colours(short.graph, _ROUNDS))
         one_by_one = Neighbourhood(space, np.arange(len(short.graph)))
@@ -270,7 +269,7 @@ class _Run:
                 best.run(near)
             best.run(one_by_one)
         except OutOfTime:
-            termination = late
+            termination = ended_early()
         return _Found(
             states=tuple(descent.state for descent in results),
             history=tuple(step for descent in descents for step in descent.steps),

@@ -7,13 +7,12 @@ objective limits.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
-from remat.improve.progress import Progress
+from remat.improve.progress import Progress, is_over
 from remat.improve.refine.moves import Move, Neighbourhood
 from remat.improve.refine.objectives import Score, Scorer
 from remat.improve.refine.states import State
@@ -45,7 +44,7 @@ class Step:
 
 
 class OutOfTime(Exception):
-    """Says that the time limit has passed."""
+    """Says that the search is over: its time is up, or Ctrl-C was pressed."""
 
 
 class Evaluator:
@@ -79,7 +78,7 @@ class Evaluator:
         """
         key = state.choice.key
         if key not in self._scores:
-            if self._deadline_s is not None and time.monotonic() > self._deadline_s:
+            if is_over(self._deadline_s):
                 raise OutOfTime
             found = self._scorer(state)
             self._scores[key] = score = (self._over(state), self._excess(found), *found)

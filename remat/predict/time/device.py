@@ -6,17 +6,18 @@ few others, from their vendors' data sheets.
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
 
 from remat.errors import InvalidOption
+from remat.facts.given import checked_path
+from remat.facts.json_file import read_document, write_document
 
 FORMAT = "remat.device"
 VERSION = 1
@@ -87,7 +88,7 @@ class DeviceProfile:
     def save(self, path: str | Path) -> None:
         """Writes the profile as JSON."""
         document = {"format": FORMAT, "version": VERSION, **asdict(self)}
-        Path(path).write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+        write_document(document, checked_path(path), indent=1)
 
     @classmethod
     def load(cls, path: str | Path) -> DeviceProfile:
@@ -96,13 +97,8 @@ class DeviceProfile:
         Raises:
             InvalidOption: not such a file, of a newer version, or with a figure that makes no sense.
         """
-        try:
-            document: Any = json.loads(Path(path).read_text(encoding="utf-8"))
-        except ValueError as error:
-            raise InvalidOption(f"{path}: not JSON, or truncated ({error})") from None
-        if not isinstance(document, dict) or cast(dict[str, Any], document).get("format") != FORMAT:
-            raise InvalidOption(f'{path}: not a device profile (no "format": "{FORMAT}"); `remat device -o` writes one')
-        figures = cast(dict[str, Any], document)
+        what, remedy = "a device profile", "`remat device -o` writes one"
+        figures = read_document(checked_path(path), FORMAT, InvalidOption, what=what, remedy=remedy)
         if figures.get("version") != VERSION:
             raise InvalidOption(f"{path}: version {figures.get('version')!r}, but this remat reads {VERSION}")
         known, given = {option.name for option in fields(cls)}, set(figures) - {"format", "version"}

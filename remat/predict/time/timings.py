@@ -6,8 +6,6 @@
 
 from __future__ import annotations
 
-import json
-import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,6 +14,7 @@ from typing import Any, cast
 from remat.errors import InvalidOption
 from remat.facts.columns import LARGEST_TOTAL
 from remat.facts.graph import Graph
+from remat.facts.json_file import read_document, write_document
 from remat.predict.time.device import cache_folder
 
 FORMAT = "remat.timings"
@@ -37,16 +36,11 @@ def read_timings(path: Path, device: str) -> dict[str, int]:
         return {}
     if path.is_dir():
         raise InvalidOption(f"{path}: a file for the times is needed, got a folder")
-    try:
-        document: Any = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise InvalidOption(f"{path}: not JSON, or truncated ({error}); delete it to measure anew") from None
-    if not isinstance(document, dict):
-        document = {}
-    table = cast(dict[str, Any], document)
+    what, remedy = "a file of timings of this version of remat", "delete it to measure anew"
+    table = read_document(path, FORMAT, InvalidOption, what=what, remedy=remedy)
     times = table.get("ns")
-    if (table.get("format"), table.get("version")) != (FORMAT, VERSION) or not isinstance(times, dict):
-        raise InvalidOption(f"{path}: not a file of timings of this version of remat; delete it to measure anew")
+    if table.get("version") != VERSION or not isinstance(times, dict):
+        raise InvalidOption(f"{path}: not {what}; {remedy}")
     if table.get("device") != device:
         raise InvalidOption(f"{path} holds times of {table.get('device')!r}, but this is {device!r}; use another file")
     found = cast(dict[str, Any], times)
@@ -60,9 +54,7 @@ def write_timings(path: Path, device: str, times: Mapping[str, int]) -> None:
     """Writes all times; another process sees the old file or the new one, never a part."""
     path.parent.mkdir(parents=True, exist_ok=True)
     document = {"format": FORMAT, "version": VERSION, "device": device, "ns": dict(sorted(times.items()))}
-    part = path.with_name(f"{path.name}.{os.getpid()}")
-    part.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
-    part.replace(path)
+    write_document(document, path, indent=1)
 
 
 def call_keys(graph: Graph, values: list[int]) -> list[str]:

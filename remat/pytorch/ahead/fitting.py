@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import time
+import warnings
 from collections.abc import Callable
 from inspect import signature
 from typing import Any
 
+from remat.answer.solver import check_time_limit
 from remat.errors import Infeasible, InvalidOption, LimitReached
 from remat.facts.given import model_and_arguments
+from remat.improve.progress import ended_early, is_over
 from remat.predict.whole_step import read_memory
 from remat.problem.costmodel import CostModel
 from remat.pytorch.ahead.forecasting import PYTORCH, forecast
@@ -23,6 +27,7 @@ def largest_batch(
     optimizer: MakeOptimizer | None = None,
     cost_model: str | CostModel | None = None,
     device: Any = None,
+    time_limit_s: float | None = None,
 ) -> int:
     """Searches for the largest batch size with which training holds no more than so much memory; 0 if none does.
 
@@ -39,6 +44,8 @@ def largest_batch(
         cost_model: of the plan, a name or an instance; None for PyTorch's plan. With
             `MemoryBudget("80GB", of="device")`, what makes a batch too large is that there is no plan for it.
         device: to train on, as in `remat.capture`.
+        time_limit_s: wall time in seconds, after which the largest batch so far that fits is returned, with a warning.
+            The smallest one is always tried.
 
     Raises:
         CaptureError: see `remat.capture`; or `step` returns something else.
@@ -46,6 +53,8 @@ def largest_batch(
             there seems to be no limit.
     """
     most = read_memory(memory)
+    check_time_limit(time_limit_s)
+    deadline_s = None if time_limit_s is None else time.monotonic() + time_limit_s
     try:
         signature(step).bind(1)
     except TypeError as error:
@@ -67,13 +76,15 @@ def largest_batch(
     if not does_fit:
         return 0
     good, bad = least, 2 * least
-    while fits(bad):
+    while not (over := is_over(deadline_s)) and fits(bad):
         good, bad = bad, 2 * bad
         if bad > 2**_DOUBLINGS:
             raise InvalidOption(
                 f"step must need more memory for a larger batch, but one of {good} fits into {most} bytes"
             )
-    while bad - good > 1:
+    while bad - good > 1 and not (over := over or is_over(deadline_s)):
         middle = (good + bad) // 2
         good, bad = (middle, bad) if fits(middle) else (good, middle)
+    if over:
+        warnings.warn(f"{ended_early().detail}: {good} fits, and a larger batch may, too", stacklevel=2)
     return good

@@ -11,6 +11,7 @@ import torch
 
 from remat.answer.plan import Plan
 from remat.errors import InvalidOption
+from remat.facts.files import write_file
 from remat.facts.graph import Graph
 from remat.pytorch.inductor.scheduled import Scheduled
 from remat.pytorch.inductor.triton_code import PassCode, triton_code
@@ -80,13 +81,13 @@ class CompiledPass:
         """
         within = folder / self.code.name
         within.mkdir(parents=True, exist_ok=True)
-        within.with_suffix(".py").write_text(self.code.text, encoding="utf-8")
+        write_file(within.with_suffix(".py"), self.code.text.encode())
         for kernel in self.kernels:
-            (within / f"{kernel.name}.py").write_text(self.code.sources[kernel.name], encoding="utf-8")
+            write_file(within / f"{kernel.name}.py", self.code.sources[kernel.name].encode())
             for cubin in kernel.cubins:
                 stem = ".".join([kernel.name, *(f"{key}{size}" for key, size in cubin.configuration.items())])
-                (within / f"{stem}.ptx").write_text(cubin.ptx, encoding="utf-8")
-                (within / f"{stem}.cubin").write_bytes(cubin.cubin)
+                write_file(within / f"{stem}.ptx", cubin.ptx.encode())
+                write_file(within / f"{stem}.cubin", cubin.cubin)
 
 
 def compile_plan(graph: Graph, plan: Plan, *, device: str | torch.device = "h100") -> Iterator[CompiledPass]:
