@@ -54,10 +54,11 @@ def spelled(plugin: Any) -> str:
     """
     if isinstance(plugin, Sum):
         return " + ".join(map(spelled, plugin.parts))
-    return ":".join(filter(None, (plugin.name, ",".join(f"{k}={_typed(v)}" for k, v in _changed(plugin).items()))))
+    changed = ",".join(f"{name}={_typed(value)}" for name, value in _changed(plugin).items())
+    return f"{plugin.name}:{changed}" if changed else plugin.name
 
 
-def _typed(value: Any) -> str:
+def _typed(value: object) -> str:
     if isinstance(getattr(type(value), "name", None), str):  # a plug-in of its own
         return spelled(value)
     try:
@@ -66,10 +67,10 @@ def _typed(value: Any) -> str:
         return repr(value)
 
 
-def _changed(plugin: Any) -> dict[str, Any]:
-    options = options_of(plugin).values() if is_dataclass(plugin) else ()
-    values = {option.name: getattr(plugin, option.name) for option in options}
-    return {option.name: values[option.name] for option in options if _differ(values[option.name], default_of(option))}
+def _changed(plugin: object) -> dict[str, Any]:
+    options = options_of(type(plugin)) if is_dataclass(type(plugin)) else {}
+    values = {name: (getattr(plugin, name), default_of(option)) for name, option in options.items()}
+    return {name: value for name, (value, default) in values.items() if _differ(value, default)}
 
 
 def _differ(value: Any, default: Any) -> bool:

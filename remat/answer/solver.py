@@ -218,18 +218,16 @@ class FlowSolver(Solver):
         return MaxFlow(reduction, certificate, fitted, flow, sides or residual_sides(fitted, flow), weight)
 
     def _checked_flow(self, network: Network) -> tuple[IntArray, Sides | None]:
-        answer: Any = self._max_flow(network)
-        flow, sides = answer if type(answer) is tuple and len(cast(Any, answer)) == 2 else (None, None)
-        expected = [(flow, network.tails.shape, np.int64)]
-        if sides is not None:
-            both = sides if isinstance(sides, Sides) else (sides,)
-            expected += [(side, (network.num_vertices,), np.bool_) for side in both]
-        for part, shape, dtype in expected:
-            if type(part) is not np.ndarray or part.shape != shape or part.dtype != dtype:
-                raise CertificateRejected(
-                    f"{self!r}: what _max_flow() returns must be an int64 array of shape {network.tails.shape}, and "
-                    f"None or Sides of two bool arrays of shape ({network.num_vertices},), got {answer!r}"
-                )
+        answer = self._max_flow(network)
+        flow, sides = _pair(answer)
+        shape, vertices = network.tails.shape, (network.num_vertices,)
+        if not _is_array(flow, shape, np.int64) or not (
+            sides is None or (type(sides) is Sides and all(_is_array(side, vertices, np.bool_) for side in sides))
+        ):
+            raise CertificateRejected(
+                f"{self!r}: what _max_flow() returns must be an int64 array of shape {shape}, and None or Sides of two "
+                f"bool arrays of shape {vertices}, got {answer!r}"
+            )
         return flow, sides
 
     def cut(self, found: MaxFlow) -> Choice:
@@ -251,6 +249,15 @@ class FlowSolver(Solver):
         fitted, _ = face.folded(self.largest_capacity).fitted(self.largest_capacity, what)
         flow, known = self._checked_flow(fitted)
         return self._preferred(fitted, flow, known or residual_sides(fitted, flow))[vertex]
+
+
+def _pair(answer: object) -> tuple[Any, Any]:
+    parts = cast(tuple[Any, ...], answer) if isinstance(answer, tuple) else ()
+    return (parts[0], parts[1]) if len(parts) == 2 else (None, None)
+
+
+def _is_array(part: Any, shape: tuple[int, ...], dtype: type) -> bool:
+    return type(part) is np.ndarray and (part.shape, part.dtype) == (shape, dtype)
 
 
 def flow_value(network: Network, flow: IntArray) -> int:

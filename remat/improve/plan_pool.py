@@ -89,8 +89,13 @@ class PlanPool:
     def add_hulls(self) -> None:
         """Adds the vertices of exact hulls: each is the best plan at some price of memory, by some cost model."""
         graph = self.space.graph
-        for prices in ({"estimator": Roofline()}, {"estimator": Flops()}, {"cost_model": StepTraffic()}):
-            vertices = frontier(graph, **prices).vertices
+        hulls = (
+            lambda: frontier(graph, estimator=Roofline()),
+            lambda: frontier(graph, estimator=Flops()),
+            lambda: frontier(graph, cost_model=StepTraffic()),
+        )
+        for hull in hulls:
+            vertices = hull().vertices
             for i in _evenly(len(vertices), _VERTICES):
                 self.add(Choice.from_plan(graph, vertices[i].plan).saved, "cut")
 
