@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from itertools import product
 from typing import ClassVar
 
 import numpy as np
@@ -98,7 +99,10 @@ _KINDS: tuple[dict[str, bool], ...] = ({}, {}, {"compute_bound": True}, {"fusibl
 
 @st.composite
 def training_steps(draw: st.DrawFn, *, most: int = 3) -> Graph:
-    """Small graphs where the backward pass reads the forward pass all along, and each value takes memory."""
+    """Small graphs where the backward pass reads the forward pass all along, and each value takes memory.
+
+    Some forward operators come between those of the backward pass, or after them, as capture lists a `copy_`.
+    """
     g = GraphBuilder()
     early = [g.input("x", bytes=5)]
 
@@ -114,6 +118,10 @@ def training_steps(draw: st.DrawFn, *, most: int = 3) -> Graph:
         early.append(op(draw(st.sampled_from(early[1:])), early))
     for _ in range(draw(st.integers(2, most + 1))):
         late.append(op(late[-1], early[1:] + late))
+        if draw(st.integers(0, 3)) == 0:
+            early.append(op(draw(st.sampled_from(early[1:])), early))
+    if draw(st.booleans()):
+        g.output(op(draw(st.sampled_from(early[1:])), early))
     g.gradient(late[-1], *(name for name in early[1:] + late[1:-1] if draw(st.integers(0, 7)) == 0))
     return g.build()
 
@@ -143,6 +151,8 @@ def late_views(draw: st.DrawFn) -> Graph:
         g.output(last, *some(early))
         last = op(g.tangent("dy", bytes=1), *some(early))
     g.gradient(last, *some(early))
+    if draw(st.booleans()):
+        g.output(op(*some(early)))
     return g.build()
 
 
@@ -168,3 +178,9 @@ def legal_masks(graph: Graph, masks: list[BoolArray]) -> list[BoolArray]:
             continue
         found.append(graph.widened(choice.saved))
     return found
+
+
+def every_legal_mask(graph: Graph) -> list[BoolArray]:
+    """What each legal plan saves of a small graph."""
+    flags = product((False, True), repeat=len(graph.plannable))
+    return legal_masks(graph, [graph.widened(np.array(saved, np.bool_)) for saved in flags])

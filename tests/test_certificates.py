@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 import pickle
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
@@ -170,6 +171,15 @@ def test_a_false_claim_is_rejected(
     limit = "time" if reason in (Reason.FEASIBLE, Reason.LIMIT) else None
     with pytest.raises(error, match=message):
         certify(CHAIN, Solution(plan, cost, Termination(reason, bound, limit), certificate, "liar"))
+
+
+@pytest.mark.parametrize("reason", [Reason.OPTIMAL, Reason.FEASIBLE])
+def test_nobody_makes_a_solution_whose_bound_is_above_its_objective(reason: Reason) -> None:
+    with pytest.raises(CertificateRejected, match="someone claims the bound 6, above its own plan's cost 5"):
+        Solution(BEST, 5, Termination(reason, 6), ClaimedBound("nobody"), "someone")
+    Solution(BEST, 5, Termination(reason, 5), ClaimedBound("nobody"), "someone")
+    Solution(BEST, 5, Termination(reason), ClaimedBound("nobody"), "someone")
+    Solution(None, None, Termination(Reason.LIMIT, 6, "time"), None, "someone")
 
 
 def test_infeasible_needs_a_rule_that_stands_in_the_way() -> None:
@@ -466,7 +476,8 @@ TAMPERED = {
     "bans of another class": lambda: put(CHAIN, "cannot_save", dict.fromkeys(range(4))),
     "bans without a reason": lambda: put(CHAIN, "cannot_save", put(CHAIN.cannot_save, "codes", np.array([0, 0, 7, 0]))),
     "a use that runs backwards": lambda: put(CHAIN, "producers", np.array([3, 1, 2])),
-    "a budget of another class": lambda: put(CHAIN, "budget_bytes", -1),
+    "a budget below zero": lambda: put(CHAIN, "budget_bytes", -1),
+    "a budget that is no number": lambda: put(CHAIN, "budget_bytes", math.nan),
 }
 
 
@@ -480,6 +491,8 @@ def test_a_problem_is_checked_again_as_it_is_now(tamper: Any) -> None:
     solution = solve(CHAIN)
     with pytest.raises(InvalidProblem):
         certify(tamper(), solution)
+    with pytest.raises(InvalidProblem):
+        check_plan(tamper(), BEST)
 
 
 def test_what_is_cached_counts_for_nothing() -> None:
@@ -490,6 +503,9 @@ def test_what_is_cached_counts_for_nothing() -> None:
         certify(lifted, wrong(plan=Plan((), ("x", "a", "b", "c")), objective=6, termination=bound(6)))  # type: ignore[arg-type]
     swapped = put(CHAIN, "index", {"x": 0, "a": 1, "b": 3, "c": 2})
     assert certify(swapped, solve(CHAIN))  # type: ignore[arg-type]
+    assert check_plan(swapped, BEST) == 5  # type: ignore[arg-type]
+    with pytest.raises(InvalidPlan, match=r"cannot be recomputed \(an input\), but is: 'x'"):
+        check_plan(lifted, Plan((), ("x", "a", "b", "c")))  # type: ignore[arg-type]
 
 
 def test_nothing_of_a_problem_or_a_proof_can_be_unlocked() -> None:

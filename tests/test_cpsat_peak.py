@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from itertools import product
-
 import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from ortools.sat.python import cp_model
-from strategies import Dice, late_views, legal_masks, planned, training_steps
+from strategies import Dice, every_legal_mask, late_views, planned, training_steps
 
 from costmodels import RecomputeTime
 from remat import Choice, Corpus, Graph, GraphBuilder, Reason
@@ -69,8 +67,7 @@ def test_a_value_is_in_memory_if_a_view_of_it_is_saved_or_returned(where: str) -
         dy = g.tangent("dy", bytes=1)
         g.gradient(g.op("mul", dy, q, *([view] if where == "saved" else []), bytes=1))
     graph = g.build()
-    masks = [graph.widened(np.array(c, np.bool_)) for c in product((False, True), repeat=len(graph.plannable))]
-    for saved in legal_masks(graph, masks):
+    for saved in every_legal_mask(graph):
         check_clauses(graph, saved)
 
 
@@ -79,10 +76,9 @@ def test_the_optimum_is_that_of_all_plans(graph: Graph, data: st.DataObject) -> 
     simulator = Simulator(graph)
     problem = Dice(1).pose(graph)
     assume(keeps_all(graph, problem))
-    masks = [graph.widened(np.array(c, np.bool_)) for c in product((False, True), repeat=len(graph.plannable))]
     costs = [
         (Choice.from_saved(problem, mask[graph.plannable]).cost(problem), simulator.peak(mask))
-        for mask in legal_masks(graph, masks)
+        for mask in every_legal_mask(graph)
     ]
     limit_bytes = data.draw(st.sampled_from(sorted({peak for _, peak in costs} | {0})))
     least = min((cost for cost, peak in costs if peak <= limit_bytes), default=None)

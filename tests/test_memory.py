@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections import Counter
 from functools import partial
-from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ from depth import deep_except
 from examples import cosines
 from hypothesis import given
 from hypothesis import strategies as st
-from strategies import Dice, SaveEverything, late_views, legal_masks, planned, training_steps
+from strategies import Dice, SaveEverything, every_legal_mask, late_views, planned, training_steps
 from torch import fx
 from typer.testing import CliRunner
 
@@ -30,7 +29,7 @@ from remat.answer.plan_facts import PlanFacts
 from remat.cli.app import app
 from remat.facts.columns import BoolArray
 from remat.predict.memory import Simulator, Timeline, lower_bound, simulate
-from remat.predict.memory.bound import AlwaysAlive
+from remat.predict.memory.bound import Necessary
 from remat.predict.memory.registers import fusion
 from remat.predict.memory.storages import Storages
 from remat.pytorch.read.interpreter import run_uncompiled
@@ -222,9 +221,7 @@ def test_captured_models_agree_with_the_interpreter_under_any_plan(name: str) ->
 def test_no_legal_plan_has_a_smaller_peak_than_the_lower_bound(graph: Graph, holds_outputs: bool) -> None:
     bound = lower_bound(graph, holds_outputs=holds_outputs)
     simulator = Simulator(graph, holds_outputs=holds_outputs)
-    choices = product((False, True), repeat=len(graph.plannable))
-    masks = [graph.widened(np.array(choice, np.bool_)) for choice in choices]
-    assert all(simulator.peak(mask) >= bound.bytes for mask in legal_masks(graph, masks))
+    assert all(simulator.peak(mask) >= bound.bytes for mask in every_legal_mask(graph))
     assert bound.bytes == sum(tensor.bytes for tensor in bound.tensors)
 
 
@@ -233,11 +230,11 @@ def test_every_operator_that_always_runs_finds_its_working_set(drawn: tuple[Grap
     """Not only the largest one."""
     graph, saved = drawn
     timeline = Simulator(graph, holds_outputs=True).timeline(saved)
-    floor = AlwaysAlive.of(Storages.of(graph))
+    floor = Necessary.of(Storages.of(graph), holds_outputs=True).alive_bytes(len(graph))
     for name, backward, alive in zip(timeline.names, timeline.backward, timeline.during_bytes, strict=True):
         v = graph.index[name]
         if backward == (graph.region[v] == Region.TANGENTS):
-            assert alive >= floor.bytes[len(graph) + v if backward else v]
+            assert alive >= floor[len(graph) + v if backward else v]
 
 
 def timeline_of(graph: Graph, *saved: str, holds_outputs: bool = True) -> Timeline:

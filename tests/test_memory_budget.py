@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from fractions import Fraction
+from functools import cache
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from depth import deeper, drawn, examples
 from examples import linear_dropout
 from hypothesis import given
 from hypothesis import strategies as st
-from strategies import Dice, planned
+from strategies import Dice, every_legal_mask, late_views, planned, training_steps
 
 from costmodels import ByteTraffic, MemoryBudget, RecomputeTime
 from remat import (
@@ -23,6 +24,7 @@ from remat import (
     InvalidOption,
     InvalidProblem,
     LimitReached,
+    Plan,
     Reason,
     UnknownName,
     UnsupportedProblem,
@@ -288,8 +290,6 @@ def test_a_plan_never_exceeds_the_peak(graph: Graph, data: st.DataObject) -> Non
 def test_the_bound_on_time_holds_for_every_plan_that_fits(graph: Graph, data: st.DataObject) -> None:
     from helpers import every_plan
 
-    from remat import Plan
-
     problem = RecomputeTime().pose(graph)
     limit = data.draw(st.integers(lower_bound(graph).bytes, lower_bound(graph).bytes + int(graph.bytes.sum())))
     bound = solve(relaxation(graph, problem, limit)).bound
@@ -309,6 +309,35 @@ def check_relaxation(graph: Graph, saved: BoolArray) -> None:
 @given(planned())
 def test_every_plan_solves_the_relaxation_of_its_peak(drawn: tuple[Graph, BoolArray]) -> None:
     check_relaxation(*drawn)
+
+
+@drawn(300)
+@given(graphs(max_values=8) | training_steps() | late_views())
+def test_no_plan_of_a_small_graph_breaks_the_relaxation(graph: Graph) -> None:
+    problem, simulator = Dice(1).pose(graph), Simulator(graph)
+    relaxed = cache(lambda limit_bytes: relaxation(graph, problem, limit_bytes))
+    for saved in every_legal_mask(graph):
+        choice = Choice.from_saved(problem, saved[graph.plannable])
+        assert choice.keeps_budget(relaxed(simulator.peak(saved)))
+
+
+def statistic() -> Graph:
+    """The last value belongs to the forward pass, and reads what is saved, as the `copy_` of a batch normalization."""
+    g = GraphBuilder()
+    b = g.op("rand", g.input("x", bytes=4), name="b", bytes=4096, cannot_recompute="draws a seed", fusible=False)
+    a = g.op("mm", b, name="a", bytes=4096, compute_bound=True, flops=10**9)
+    g.output(g.op("sum", a, name="y", bytes=4, fusible=False))
+    g.gradient(g.op("mm", g.tangent("dy", bytes=4), a, name="dx", bytes=4, compute_bound=True))
+    g.output(g.op("sum", a, name="z", bytes=4, fusible=False))
+    return g.build()
+
+
+@pytest.mark.parametrize("solver", [None, "cpsat"])
+def test_what_the_last_forward_operator_reads_is_not_counted_twice(solver: str | None) -> None:
+    graph = statistic()
+    peak = simulate(graph, Plan(("a",), ())).peak_bytes
+    solution = choose(graph, MemoryBudget(peak, of="peak"), solver)
+    assert (solution.plan.saved, solution.objective, solution.bound) == (("a",), 0, 0)
 
 
 def test_what_a_view_of_an_input_reads_is_read() -> None:

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
+import torch
+from torch import nn
 
+import remat
 from remat import Graph, GraphBuilder, Plan, UnknownName, predict_traffic
-from remat.predict.kernels import Kernel
+from remat.predict.kernels import Kernel, kernels
 from remat.predict.time import DeviceProfile, modelled_time
 from remat.predict.time.known_devices import KNOWN
 
@@ -68,6 +72,36 @@ def test_more_bytes_more_kernels_or_a_slower_device_never_take_less_time(device:
     assert modelled_time(graph, [*kernels, kernel(graph)], device).ns == pytest.approx(time + profile.launch_ns)
     slower = replace(profile, bytes_per_s=profile.bytes_per_s / 10, launch_ns=2 * profile.launch_ns)
     assert modelled_time(graph, kernels, slower).ns > time
+
+
+class Products(nn.Module):
+    """Products and a convolution whose bias is added by those who read them; a product in a sum that is one call."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second, self.last = nn.Linear(64, 64), nn.Linear(64, 64), nn.Conv2d(4, 8, 3)
+        self.weight = nn.Parameter(torch.randn(64, 64))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = (torch.sin(self.first(x)) @ self.weight + x) @ self.weight
+        return torch.tanh(self.last(self.second(y).relu().cos().reshape(2, 4, 64, -1))).sum()
+
+
+@pytest.mark.parametrize("backend", ["cpu", "triton"])
+def test_what_each_pass_multiplies_is_counted_once_in_a_call(backend: str) -> None:
+    graph = remat.capture(Products(), torch.randn(128, 64, requires_grad=True), device="h100")
+    problem = remat.unpriced(graph)
+    for save_cost in (0 * problem.save_cost, problem.save_cost + 1):
+        plan = remat.solve(replace(problem, save_cost=save_cost)).plan
+        assert plan is not None
+        found = kernels(graph, plan, backend=backend)
+        for backward in (False, True):
+            mine = [each for each in found if each.backward == backward]
+            counted = [v for each in mine for v in each.values if graph.compute_bound[v]]
+            assert len(counted) == len(set(counted))
+            assert {v for each in mine if not each.generated for v in each.values} >= set(counted)
+            own = graph.in_tangents if backward else graph.in_forward
+            assert set(counted) >= set(np.flatnonzero(own & graph.compute_bound).tolist())
 
 
 def test_a_faster_gpu_takes_less_time() -> None:

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from costmodels import ByteTraffic, MemoryBudget
 from remat import (
+    Bans,
     Choice,
     Corpus,
     Graph,
@@ -161,12 +162,58 @@ def test_timelines_are_consistent_and_no_shorter_than_what_the_bound_counts(grap
     assert backward.max() <= line.ns - line.forward_ns
 
 
-@drawn(25)
-@given(graphs(max_values=7), st.integers(0, 40))
-def test_no_plan_adds_less_than_the_bound(graph: Graph, budget: int) -> None:
+@st.composite
+def priced_with_constants(draw: st.DrawFn) -> tuple[Graph, Problem]:
+    """Some inputs become constants, which may have to be saved; and a user may price whatever there is."""
+    graph = draw(graphs(max_values=7))
+    constant, kept = graph.input.copy(), np.zeros(len(graph), np.bool_)
+    for v in np.flatnonzero(graph.input).tolist():
+        constant[v], kept[v] = draw(st.booleans()), draw(st.booleans())
+    ops = tuple("get_attr" if constant[v] else op for v, op in enumerate(graph.ops))
+    free = ~graph.must_recompute & ~graph.cannot_save.mask
+    graph = replace(graph, ops=ops, input=graph.input & ~constant, must_save=graph.must_save | (constant & kept & free))
+    problem = MemoryBudget(0.0, estimator="roofline", offload=TOY).pose(graph)
+    if draw(st.booleans()):
+        prices = st.lists(st.integers(0, 3000), min_size=len(problem), max_size=len(problem))
+        problem = replace(problem, recompute_cost=draw(prices))
+    return graph, problem
+
+
+def reads_a_constant(**told: bool) -> Graph:
+    """Only a value that must be recomputed reads it."""
+    g = GraphBuilder()
+    c = g.op("get_attr", name="c", bytes=100, **told)
+    a = g.op("mul", g.input("x", bytes=10), c, name="a", bytes=100, must_recompute=True)
+    g.output(g.op("sum", a, name="y", bytes=4, fusible=False))
+    g.gradient(g.op("mm", g.tangent("dy", bytes=4), a, name="dx", bytes=10, compute_bound=True))
+    return g.build()
+
+
+def test_a_constant_that_must_be_saved_is_not_copied() -> None:
+    graph = reads_a_constant(must_save=True)
+    problem = MemoryBudget(0.0, estimator="roofline", offload=TOY).pose(graph)
+    assert problem.offload is not None
+    anything = replace(problem, offload=replace(problem.offload, banned=Bans.none(len(problem))))
+    found = fit_offload(anything, StepClock.of(graph, TOY))
+    assert found.plan is not None
+    assert (found.plan.saved, found.plan.offloaded) == (("c", "x"), ())
+    check_plan(problem, found.plan)
+
+
+def test_a_price_on_having_a_constant_again_adds_nothing() -> None:
+    graph = reads_a_constant()
+    problem = MemoryBudget(0.0, estimator="roofline", offload=TOY).pose(graph)
+    priced = replace(problem, recompute_cost=problem.recompute_cost + 1000)
+    found = fit_offload(priced, StepClock.of(graph, TOY))
+    assert found.objective == found.bound == priced.recompute_cost[problem.index["a"]]
+
+
+@drawn(300)
+@given(priced_with_constants(), st.integers(0, 40))
+def test_no_plan_adds_less_than_the_bound(posed: tuple[Graph, Problem], budget: int) -> None:
+    graph, problem = posed
     clock = StepClock.of(graph, TOY)
-    model = MemoryBudget(0.0, estimator="roofline", offload=TOY)
-    problem = replace(model.pose(graph), budget_bytes=budget)
+    problem = replace(problem, budget_bytes=budget)
     host = problem.offload
     assert host is not None
     least = None

@@ -9,7 +9,7 @@ from enum import Enum
 import numpy as np
 
 from remat.answer.plan import Plan
-from remat.errors import InvalidOption
+from remat.errors import CertificateRejected, InvalidOption
 from remat.facts.columns import FrozenColumns, IntArray, frozen, is_frozen, is_whole
 from remat.problem.weights import BY_COST, Weights
 
@@ -121,6 +121,10 @@ class Solution:
         solve_time_s: wall time of the solver, without the checks.
         is_proven: optimal (or infeasible), and the proof was verified without trusting the solver.
             Only `remat.solve` says so; whatever a solver puts here is overwritten.
+
+    Raises:
+        CertificateRejected: the bound is above the objective: the plan costs less than any is said to.
+        InvalidOption: the termination is none, or the objective no whole number.
     """
 
     plan: Plan | None
@@ -135,6 +139,10 @@ class Solution:
         if not isinstance(self.termination, Termination):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise InvalidOption(f"Solution.termination must be a remat.Termination, got {self.termination!r}")
         object.__setattr__(self, "objective", _plain("Solution.objective", self.objective))
+        if self.objective is not None and self.bound is not None and self.bound > self.objective:
+            raise CertificateRejected(
+                f"{self.solver} claims the bound {self.bound}, above its own plan's cost {self.objective}: one is wrong"
+            )
 
     @property
     def bound(self) -> int | None:

@@ -35,6 +35,7 @@ from remat.facts.columns import BoolArray, IntArray, frozen, some
 from remat.improve.byte_budgets import evenly_spaced
 from remat.predict.offloading.clock import StepClock
 from remat.predict.offloading.timeline import Simulated
+from remat.problem.offload import cannot_offload
 from remat.problem.problem import Problem
 from remat.proof.budget import flow_solver
 from remat.proof.hull import Hull
@@ -159,7 +160,7 @@ class Delays:
         copies = (shares[0] @ out + shares[1] @ back) * self.clock.copy_ns
         prices = replace(
             problem,
-            recompute_cost=frozen(problem.recompute_cost * (shares[1] @ again)[ours]),
+            recompute_cost=frozen((self.clock.again_ns * (shares[1] @ again))[ours]),
             # What only leads to no gradient torch drops: it takes no time.
             needed=frozen(problem.needed & (self.clock.facts.wanted_at <= len(self.clock.graph))[ours]),
             offload=replace(offload, cost=frozen(copies[ours])),
@@ -178,8 +179,8 @@ def fit_offload(
     """Finds the plan within a budget that adds least to the step on a device with a host.
 
     Args:
-        problem: of the clock's graph: its costs and bans, its budget, and what can be offloaded. `offload.cost` is of
-            copies that nothing hides.
+        problem: of the clock's graph: its costs and bans, its budget, and what can be offloaded; of that, what
+            `cannot_offload` bans stays on the device. `offload.cost` is of copies that nothing hides.
         clock: the times of the step.
         solver: takes byte budgets and offloading.
         time_limit_s: for each problem that `solver` solves, if it takes a limit.
@@ -198,6 +199,8 @@ def fit_offload(
             "a search for what to offload takes problems with Problem.offload, in which saving on the device is free"
         )
     start, chosen = time.perf_counter(), find_solver(solver)
+    banned = problem.offload.banned | cannot_offload(clock.graph).take(clock.graph.plannable)
+    problem = replace(problem, offload=replace(problem.offload, banned=banned))
     first = solve(problem, chosen, time_limit_s=time_limit_s, throw=throw)
     if first.plan is None:
         return first

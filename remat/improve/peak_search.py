@@ -59,8 +59,8 @@ def relaxation(graph: Graph, problem: Problem, limit_bytes: int) -> Problem:
     size = np.where(owner & ~floor.held & ~facts.foreign, graph.bytes, 0)
     saved = graph.widened(flow_solver().minimum_cut(replace(problem, budget_bytes=None)).choice.saved)
     step = _tightest(facts, floor, np.where(saved, size, 0))
-    counted = np.where(floor.first_read > step, size, 0)
-    budget = max(limit_bytes - int(floor.bytes[len(graph) + step]), 0)
+    counted = np.where(floor.first_read >= step, size, 0)
+    budget = max(limit_bytes - int(floor.bytes[step]), 0)
     return replace(problem, save_bytes=counted[graph.plannable], budget_bytes=budget)
 
 
@@ -82,14 +82,12 @@ def between_passes(graph: Graph, problem: Problem, limit_bytes: int) -> Problem:
 
 
 def _tightest(facts: Storages, floor: AlwaysAlive, saved_bytes: IntArray) -> int:
-    """Finds the position of the operator of the backward pass with the most bytes alive; -1 for its start."""
-    n = len(facts)
-    unread = np.zeros(n + 2, np.int64)
+    """Finds the moment with the most bytes alive: 0 for between the passes, v + 1 while the value v runs."""
+    unread = np.zeros_like(floor.bytes)
     np.add.at(unread, floor.first_read, saved_bytes)
     after = unread[::-1].cumsum()[::-1]  # at i: what is first read at i or later
-    alive = floor.bytes[n - 1 : 2 * n] + after[: n + 1]
-    runs = np.concatenate([[True], facts.live])
-    return int(np.where(runs, alive, -1).argmax()) - 1
+    runs = np.concatenate([[True], facts.live, [False]])
+    return int(np.where(runs, floor.bytes + after, -1).argmax())
 
 
 def fit_peak(

@@ -32,8 +32,12 @@ def check_plan(problem: Problem, plan: Plan) -> int:
 
     Raises:
         InvalidPlan: naming every broken rule, with up to five values each.
+        InvalidProblem: the problem is none, or was changed into what no constructor lets through.
     """
-    check_is_problem(problem)
+    return _cost(_as_it_is(problem), plan)
+
+
+def _cost(problem: Problem, plan: Plan) -> int:
     choice = Choice.from_plan(problem, checked_plan(plan))
     saved, recomputed, offload = choice.saved, choice.recomputed, problem.offload
     available = saved | recomputed
@@ -150,7 +154,7 @@ def certify_for(problem: Problem, solution: Solution) -> bool:
     _check_exact(solution)
     if solution.plan is None:
         return _certify_without_plan(problem, solution)
-    _check_claim(solution, check_plan(problem, solution.plan))
+    _check_claim(solution, _cost(problem, solution.plan))
     if type(solution.certificate) is not FlowCertificate:
         return False
     proven = proven_bound(problem, solution.certificate)

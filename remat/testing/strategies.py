@@ -102,6 +102,8 @@ _FACTS: tuple[dict[str, Any], ...] = (*_MARKS, {"cannot_save": "a tuple"}, {"can
 def graphs(draw: st.DrawFn, *, max_values: int = 12, facts: bool = True, largest: int = LARGEST) -> Graph:
     """Draws joint graphs: inputs, forward operators, outputs with their tangents, backward operators.
 
+    Between the backward operators, and after them, there may be forward ones, as for a statistic that a model updates.
+
     Args:
         draw: supplied by Hypothesis.
         max_values: up to half of them belong to each pass.
@@ -118,8 +120,13 @@ def graphs(draw: st.DrawFn, *, max_values: int = 12, facts: bool = True, largest
     outputs = [forward[-1], *(name for name in forward[:-1] if draw(st.booleans()))][: half - 1]
     g.output(*outputs)
     backward = [g.tangent(f"d_{name}", bytes=draw(size)) for name in outputs]
-    for _ in range(draw(st.integers(1, half - len(backward)))):
-        backward.append(_draw_op(draw, g, forward + backward, size, facts))
+    for i in range(draw(st.integers(1, half - len(backward)))):
+        if i and draw(st.integers(0, 2)) == 0:
+            forward.append(_draw_op(draw, g, forward, size, facts))
+            if draw(st.booleans()):
+                g.output(forward[-1])
+        else:
+            backward.append(_draw_op(draw, g, forward + backward, size, facts))
     g.gradient(backward[-1], *(name for name in forward + backward[:-1] if draw(st.booleans())))
     return g.build()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from math import prod
 from typing import Any
 
@@ -79,6 +80,11 @@ class ScheduledPass:
     def loops(self) -> Iterator[Loop]:
         """Yields the loops of all groups."""
         return (nest.loop for group in self.groups for nest in group.nests)
+
+    @cached_property
+    def called(self) -> frozenset[int]:
+        """The values that calls compute."""
+        return frozenset[int]().union(*(loop.values for loop in self.loops if not (loop.generated or loop.copy)))
 
     @property
     def launched(self) -> Iterator[LoopGroup]:
@@ -194,7 +200,7 @@ class Fuser:
             elif v in done.products:
                 product, addend = done.products[v]
                 arguments = [low.seen[addend], *low.arguments(self._calls[product])]
-                low.settle(v, called(low, self._calls[v], arguments))
+                low.settle(v, called(low, self._calls[v], arguments, product))
             elif v in done.unfused:
                 low.settle(v, product_and_bias(low, self._calls[v]))
             else:
@@ -246,6 +252,8 @@ class Fuser:
         ]
         reads = [b for b in dict.fromkeys(d[0] for d in group.reads) if b not in group.written]
         values = frozenset[int]().union(*(nest.loop.values for nest in group.nests))
+        if loop.generated:
+            values -= scheduled.called
         return Kernel(
             backward,
             loop.generated,

@@ -33,11 +33,14 @@ def library(low: Lowering, call: Call) -> Seen | None:
     return called(low, call, low.arguments(call))
 
 
-def called(low: Lowering, call: Call, arguments: Sequence[Seen]) -> Seen | None:
-    """Makes a call with these arguments; its result, or None for a tuple, whose elements follow."""
+def called(low: Lowering, call: Call, arguments: Sequence[Seen], *beside: int) -> Seen | None:
+    """Makes a call with these arguments; its result, or None for a tuple, whose elements follow.
+
+    What it computes `beside` the result on the way is a product that it adds something to.
+    """
     reads: Reads = {(low.stores.for_call(seen), ((), 0)): 1 for seen in arguments}
     views = tuple(map(_as_seen, arguments))
-    loop = Loop(frozenset({call.position}), reads, [], generated=False, arguments=views)
+    loop = Loop(frozenset({call.position, *beside}), reads, [], generated=False, arguments=views)
     low.stores.loops.append(loop)
     if call.is_tuple:
         loop.several = True

@@ -91,10 +91,11 @@ def lower_bound(graph: Graph, *, holds_outputs: bool = True) -> WorkingSet:
 
 @dataclass(frozen=True, eq=False)
 class AlwaysAlive:
-    """What is alive under every plan, at each of 2n + 1 steps: each pass in graph order, and the end.
+    """What is alive under every plan, at n + 2 moments: between the passes, each step of the backward pass, its end.
 
     Attributes:
-        bytes: (2n + 1,) their total at each step.
+        bytes: (n + 2,) their total: between the passes that of `held`, then while the backward pass runs the value at
+            each position of the graph, and at its end.
         held: (n,) storages, by the value that owns them, that are alive from the end of the forward
             pass on, until the backward pass has read them: outputs, and what every plan saves.
         first_read: (n,) the earliest step of the backward pass, as a position in the graph, at which a
@@ -111,7 +112,10 @@ class AlwaysAlive:
         n, graph = len(facts), facts.graph
         held = np.zeros(n, np.bool_)
         held[graph.base[(graph.output & ~facts.foreign) | always_saved(facts)]] = True
-        return cls(Necessary.of(facts, holds_outputs=True).alive_bytes(n), held, first_read(facts))
+        passes = Necessary.of(facts, holds_outputs=True).alive_bytes(n)
+        # Not what is alive while the last value of the forward pass runs: that may still read what nobody saves.
+        between = facts.size[held].sum(keepdims=True)
+        return cls(np.concatenate([between, passes[n:]]), held, first_read(facts))
 
 
 def first_read(facts: Storages) -> IntArray:

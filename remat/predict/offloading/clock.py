@@ -90,12 +90,12 @@ class StepClock:
         )
 
     def priced(self, recompute_cost: IntArray) -> StepClock:
-        """The same step, where computing values once more takes what an estimator says.
+        """The same step, where computing values once more takes what an estimator says; inputs and constants, nothing.
 
         Args:
             recompute_cost: (k,) `Problem.recompute_cost`, of the values that a plan decides about.
         """
-        return replace(self, again_ns=self.graph.widened(recompute_cost))
+        return replace(self, again_ns=np.where(self.facts.computed, self.graph.widened(recompute_cost), 0))
 
     @property
     def forward_end_ns(self) -> int:
