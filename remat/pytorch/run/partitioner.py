@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import time
 import warnings
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 from uuid import uuid4
@@ -35,6 +37,7 @@ from remat.problem.demands import unpriced
 from remat.proof.certify import check_plan
 from remat.pytorch.read.capture import where
 from remat.pytorch.read.extract import extract
+from remat.pytorch.read.mutated_inputs import keep_old_values
 from remat.pytorch.read.operators import Operator, is_dropout_free
 from remat.pytorch.read.split import split
 from remat.pytorch.run import ranks
@@ -48,7 +51,7 @@ from remat.pytorch.run.planned import Planned
 from remat.pytorch.run.replay import Plans, plan_for, plans_of
 from remat.pytorch.run.report import Log
 from remat.pytorch.seam.torch_names import CustomPartitionerFn
-from remat.pytorch.seam.torch_partitioner import torchs_budget, torchs_budget_setting, torchs_choice
+from remat.pytorch.seam.torch_partitioner import torchs_budget, torchs_budget_setting, torchs_partition
 
 OnError = Literal["raise", "fallback"]
 
@@ -117,46 +120,57 @@ class Partitioner(CustomPartitionerFn):
         self, gm: fx.GraphModule, joint_inputs: Sequence[object], **kwargs: Any
     ) -> tuple[fx.GraphModule, fx.GraphModule]:
         """Splits a joint graph in two; called by torch."""
+        if self.on_error == "raise":
+            return self._split(gm, joint_inputs, **kwargs)
+        untouched = fx.GraphModule(gm, copy.deepcopy(gm.graph))
+        try:
+            return self._split(gm, joint_inputs, **kwargs)
+        except Exception as error:  # whatever it is, wherever it comes from: the step is to run without a plan of ours
+            told = str(error) if isinstance(error, RematError) else f"{type(error).__name__}: {error}"
+            why = told.splitlines()[0].rstrip(":")
+            self.log.note(f"a graph of {len(untouched.graph.nodes) - 1} values runs PyTorch's own plan: {why}")
+            warnings.warn(f"remat falls back to PyTorch's partitioner: {told}", stacklevel=2)
+            if (under_way := compilation()) is not None:
+                under_way.piece = None
+            with suppress(Exception):  # torch's gradients may be wrong without it; but it may be what has failed
+                keep_old_values(untouched)
+            return torchs_partition(untouched, joint_inputs, **kwargs)
+
+    def _split(
+        self, gm: fx.GraphModule, joint_inputs: Sequence[object], **kwargs: Any
+    ) -> tuple[fx.GraphModule, fx.GraphModule]:
+        """Splits a joint graph in two with a plan of ours."""
         graphs: list[Graph] = []
         planned: list[Planned] = []
 
         def saved_nodes(joint_graph: fx.Graph, node_info: Any, num_fwd_outputs: int) -> list[fx.Node]:
             start = time.perf_counter()
-            order = Order(
-                self._cost_model(),
-                self.solver,
-                joint_graph,
-                compilation(),
-                is_region=not joint_inputs,
-                copy_stream=self.copy_stream,
-            )
             try:
+                order = Order(
+                    self._cost_model(),
+                    self.solver,
+                    joint_graph,
+                    compilation(),
+                    is_region=not joint_inputs,
+                    copy_stream=self.copy_stream,
+                )
                 graph, mine = self._planned(order, node_info, num_fwd_outputs)
             except Exception as error:
                 ranks.agreed(error, None)  # the other ranks wait for this one
                 raise
             graphs.append(graph)
-            try:
-                plan = self._plan(graph, mine if isinstance(mine, Exception) else mine.plan)
-                handed = handed_over(graph, plan)
-                if plan.offloaded and not joint_inputs:
-                    raise InvalidPlan(
-                        f"the plan offloads {plan.offloaded[0]!r} in the body of a nested_compile_region, where "
-                        f"nothing is offloaded: what it saves, the graph around it keeps"
-                    )
-                order.settled(graph, plan)
-                if isinstance(mine, Exception) or plan is not mine.plan:
-                    mine = Chosen(plan, "another rank")
-                took = time.perf_counter() - start
-                planned.append(Planned(graph, mine, self._told(order), took, copy_stream=self.copy_stream))
-                self.log.add(planned[-1])
-            except RematError as error:
-                if self.on_error == "raise":
-                    raise
-                why = str(error).splitlines()[0].rstrip(":")
-                self.log.note(f"a graph of {len(graph)} values runs PyTorch's own plan: {why}")
-                warnings.warn(f"remat falls back to PyTorch's partitioner: {error}", stacklevel=2)
-                return torchs_choice(joint_graph, node_info)
+            plan = self._plan(graph, mine if isinstance(mine, Exception) else mine.plan)
+            handed = handed_over(graph, plan)
+            if plan.offloaded and not joint_inputs:
+                raise InvalidPlan(
+                    f"the plan offloads {plan.offloaded[0]!r} in the body of a nested_compile_region, where "
+                    f"nothing is offloaded: what it saves, the graph around it keeps"
+                )
+            order.settled(graph, plan)
+            if isinstance(mine, Exception) or plan is not mine.plan:
+                mine = Chosen(plan, "another rank")
+            took = time.perf_counter() - start
+            planned.append(Planned(graph, mine, self._told(order), took, copy_stream=self.copy_stream))
             return [node for node in joint_graph.nodes if node.name in handed]
 
         forward, backward = split(gm, joint_inputs, saved_nodes, **kwargs)
@@ -164,6 +178,7 @@ class Partitioner(CustomPartitionerFn):
             check_nothing_runs_twice(graph, forward, backward)
         for mine in planned:
             add_copies(mine.graph, mine.plan, forward, backward, kwargs["num_fwd_outputs"], beside=self.copy_stream)
+            self.log.add(mine)
         keep(planned, backward if joint_inputs else None)
         return forward, backward
 

@@ -52,7 +52,8 @@ def sizes_to_plan_for(joint_graph: fx.Graph, cost_model: CostModel, seen: Sizes)
     if not varying or limits_of(cost_model) == (None, None):
         return [{}]
     now = {symbol.name: symbol.now for symbol in varying}
-    usual = {name: max(size, seen.get(name, 0)) for name, size in now.items()}
+    # Not for the least size alone: a guard that leaves one size is an error where the user says that it varies.
+    usual = {symbol.name: max(symbol.now, symbol.least + 1, seen.get(symbol.name, 0)) for symbol in varying}
     if times_compiled() >= _EXACT and not ranks.several_ranks():
         usual = {name: 1 << (size - 1).bit_length() for name, size in usual.items()}
     most = {symbol.name: symbol.most for symbol in varying if symbol.most is not None}
