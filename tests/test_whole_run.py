@@ -272,3 +272,32 @@ def test_a_larger_size_that_no_plans_fit_is_told_with_graph_breaks_too() -> None
     for _ in range(2):  # and each time that it is tried
         with pytest.raises(Infeasible, match="no plan fits the budget of 24000 bytes"):
             step(torch.randn(512, WIDTH))
+
+
+@pytest.mark.parametrize("budget", [0.5, "50KB"])
+def test_a_budget_holds_under_compiled_autograd(budget: float | str) -> None:
+    """There Dynamo traces hooks, and watches what they refer to; nothing tells then that saved values were read."""
+    model, x = Model(), torch.randn(64, WIDTH)
+    step = remat.compile(model, cost_model=MemoryBudget(budget), codegen=False)
+    expected, losses = gradients(model, model, x), list[Tensor]()
+    traced = graphs_compiled()
+    for _ in range(4):
+        model.zero_grad()
+        with (
+            warnings.catch_warnings(),
+            torch._dynamo.compiled_autograd._enable(torch.compile(backend="eager", fullgraph=True)),
+        ):
+            warnings.filterwarnings("error", ".*is exceeded.*")  # one call is alive at a time
+            losses.append(step(x).square().sum())
+            losses[-1].backward()
+        torch.testing.assert_close([p.grad for p in model.parameters()], expected)
+    assert graphs_compiled() - traced <= 3, "one forward graph, and two backward graphs: before there are gradients"
+    assert len(step.report().graphs) == 1
+
+
+def test_a_step_is_the_models_while_another_thread_compiles(monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch's flag that something compiles belongs to the whole process."""
+    monkeypatch.setattr(torch.compiler, "_is_compiling_flag", True)
+    model, x = Model(), torch.randn(64, WIDTH)
+    step = remat.compile(model, cost_model=MemoryBudget("50KB"), codegen=False)
+    assert 20_000 < held(step, model, x) <= 50_000

@@ -89,7 +89,7 @@ def compile_within(
     @functools.wraps(run)
     def step(*args: Any, **kwargs: Any) -> Any:
         nonlocal run, generation
-        if torch.compiler.is_compiling():
+        if torch.compiler.is_dynamo_compiling():
             return run(*args, **kwargs)
         if torch.is_grad_enabled() and not in_backward():
             try:

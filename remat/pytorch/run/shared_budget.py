@@ -179,15 +179,16 @@ class SharedBudget:
             self._tell_of_the_peak([part], [plan])
         return self._pieces[key]
 
-    def began(self, piece: Piece, handed: Mapping[int, int]) -> None:
+    def began(self, piece: Piece, handed: Mapping[int, int], node: Any) -> None:
         """Counts a call whose saved values are alive from now on; warns once if they break the budget.
 
         Args:
             piece: what was called.
             handed: the bytes of each storage that another graph made for it, where no plan can know.
+            node: of autograd, that holds the saved values.
         """
         self._pieces.setdefault(piece.key, piece)
-        self._calls.began(piece.key, handed)
+        self._calls.began(piece.key, handed, node)
         alive = dict(self._calls.together)
         calls = sum(alive.values())
         if self.cost_model.device_limits and calls > 1 and not self._has_warned:
@@ -216,10 +217,6 @@ class SharedBudget:
         if self.generation >= _REPLANNED:
             return f"They were planned again {_REPLANNED} times, and save the least they can: the budget is not kept."
         return "They are planned again, together, for the next step; remat.SharedBudget says so from the start."
-
-    def ended(self, key: str) -> None:
-        """Notes that what a call saved is free: from any thread, at any time."""
-        self._calls.ended(key)
 
     def begin_step(self) -> None:
         """Plans all graphs together, before a step, where what is alive at once has turned out to be other graphs.

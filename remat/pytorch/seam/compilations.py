@@ -95,3 +95,12 @@ def traced_error(error: BaseException) -> tuple[BaseException, StackSummary] | N
 def in_backward() -> bool:
     """Whether this thread runs a backward pass of autograd's engine, where checkpointed parts are computed again."""
     return internals("torch._C")._current_graph_task_id() != -1
+
+
+def saved_values_freed(node: Any) -> bool:
+    """Whether a backward pass has read what a node of a `torch.autograd.Function` saves, and freed it."""
+    try:
+        internals("torch._C")._FunctionBase._raw_saved_tensors.__get__(node)  # without unpacking any
+    except RuntimeError:
+        return True
+    return False
