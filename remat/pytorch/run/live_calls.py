@@ -63,6 +63,10 @@ class LiveCalls:
         self._count_released()
         return self._seen
 
+    def forget(self) -> None:
+        """Forgets what was alive at the same time up to now."""
+        self._seen.clear()
+
     def _count_released(self) -> None:
         # Those that no hook told of: the oldest one first, or each call would ask about all that are alive.
         while self._begun and ((call := self._begun[0].peek()) is None or saved_values_freed(call[0])):

@@ -4,6 +4,9 @@ A graph is planned when torch compiles it, and nobody knows then what will be al
 careful one: a graph after which others may come saves the least it can. What is alive at once is counted from then on
 (`remat.pytorch.run.calls`), and before the next step all these graphs are planned together (`remat.improve.together`)
 and compiled again. A graph that comes later is planned at the same price of memory.
+
+Of a fraction, each graph may save that of its own default, in the first two steps. Then the graphs of the second step are
+planned together. A graph that comes later has its own share again.
 """
 
 from __future__ import annotations
@@ -34,7 +37,7 @@ from remat.pytorch.run.live_calls import LiveCalls, Together, largest
 from remat.words import human_bytes
 
 _REPLANNED = 2
-"""How often all graphs are planned again at most; the last time they save the least they can.
+"""How often all graphs are planned again at most; the last time they save the least they can, or their own shares.
 
 Dynamo gives a piece of code up after eight compilations. Blocks that are called one after the other take two each time:
 the first one's input needs no gradient."""
@@ -99,6 +102,7 @@ class SharedBudget:
         self._planned: set[Together] = set()
         self._waited = 0
         self._has_warned = self._has_told_of_the_peak = False
+        self._is_first_step = True
 
     @classmethod
     def of_one(cls, cost_model: CostModel) -> SharedBudget:
@@ -233,17 +237,19 @@ class SharedBudget:
             return
         self._waited = 0
         limit, several = self.limit_bytes, ranks.several_ranks()
+        if limit is None and self._is_first_step:  # graphs that fill a cache, or initialize, may never run again
+            self._is_first_step = False
+            self._calls.forget()
+            return
         over = not several and any(self._exceeded(together, seen[together]) for together in new)
-        careful = any(
-            self._pieces[key].is_careful
-            for together in new
-            for key, _ in together
-            if limit is not None or len(together) > 1
-        )
-        if not (over or careful) or self.generation >= _REPLANNED:
+        unplanned = any(self._is_unplanned([key for key, _ in together]) for together in new)
+        if not (over or unplanned) or self.generation >= _REPLANNED:
             self._planned |= new
             return
         is_last = self.generation == _REPLANNED - 1
+        if limit is None and is_last:  # a share of its own is right for each graph, whatever else runs
+            self._plans, self.generation = {}, self.generation + 1
+            return
         plans: dict[str, tuple[int, Chosen]] = {}
         for together in largest(seen):
             keys = sorted(together)
@@ -263,6 +269,14 @@ class SharedBudget:
         if any(self._pieces[key].plan != chosen.plan for key, chosen in self._plans.items()):
             self.generation += 1
             self._has_warned = False
+
+    def _is_unplanned(self, keys: Sequence[str]) -> bool:
+        """Whether graphs that are alive together have no plans that were made together."""
+        if self.limit_bytes is not None:
+            return any(self._pieces[key].is_careful for key in keys)
+        # A share that one graph has left to another is lost where a third one runs instead.
+        ours = sum(key in self._plans for key in keys)
+        return 1 < len(keys) > ours and (ours > 0 or not self._plans)
 
     def most_held_bytes(self) -> int:
         """Says what all calls saved at most at the same time, by the plans that they have now."""
