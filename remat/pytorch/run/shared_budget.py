@@ -5,8 +5,8 @@ careful one: a graph after which others may come saves the least it can. What is
 (`remat.pytorch.run.calls`), and before the next step all these graphs are planned together (`remat.improve.together`)
 and compiled again. A graph that comes later is planned at the same price of memory.
 
-Of a fraction, each graph may save that of its own default, in the first two steps. Then the graphs of the second step are
-planned together. A graph that comes later has its own share again.
+Of a fraction, each graph has its own share in the first two steps. Then the graphs of the second step are planned
+together. A graph that comes later has its own share again.
 """
 
 from __future__ import annotations
@@ -236,18 +236,20 @@ class SharedBudget:
             self._waited += 1
             return
         self._waited = 0
-        limit, several = self.limit_bytes, ranks.several_ranks()
-        if limit is None and self._is_first_step:  # graphs that fill a cache, or initialize, may never run again
+        if self.limit_bytes is None and self._is_first_step:  # what fills a cache, or initializes, may never run again
             self._is_first_step = False
             self._calls.forget()
             return
-        over = not several and any(self._exceeded(together, seen[together]) for together in new)
+        over = not ranks.several_ranks() and any(self._exceeded(together, seen[together]) for together in new)
         unplanned = any(self._is_unplanned([key for key, _ in together]) for together in new)
-        if not (over or unplanned) or self.generation >= _REPLANNED:
-            self._planned |= new
-            return
+        if (over or unplanned) and self.generation < _REPLANNED:
+            self._plan_together(seen)
+        self._planned |= new
+
+    def _plan_together(self, seen: Mapping[Together, int]) -> None:
+        """Finds new plans for all that was alive at the same time, with the bytes that were alive beside it."""
         is_last = self.generation == _REPLANNED - 1
-        if limit is None and is_last:  # a share of its own is right for each graph, whatever else runs
+        if self.limit_bytes is None and is_last:  # a share of its own is right for each graph, whatever else runs
             self._plans, self.generation = {}, self.generation + 1
             return
         plans: dict[str, tuple[int, Chosen]] = {}
@@ -264,7 +266,6 @@ class SharedBudget:
                 saved = Choice.from_plan(part.problem, plan).saved_bytes(part.problem)
                 if key not in plans or saved < plans[key][0]:
                     plans[key] = saved, Chosen(plan, by, gap)
-        self._planned |= new
         self._plans = {key: chosen for key, (_, chosen) in plans.items()}
         if any(self._pieces[key].plan != chosen.plan for key, chosen in self._plans.items()):
             self.generation += 1
@@ -276,7 +277,7 @@ class SharedBudget:
             return any(self._pieces[key].is_careful for key in keys)
         # A share that one graph has left to another is lost where a third one runs instead.
         ours = sum(key in self._plans for key in keys)
-        return 1 < len(keys) > ours and (ours > 0 or not self._plans)
+        return 1 < len(keys) > ours and (not self._plans or (ours > 0 and not ranks.several_ranks()))
 
     def most_held_bytes(self) -> int:
         """Says what all calls saved at most at the same time, by the plans that they have now."""
