@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
+import traceback
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -273,6 +275,42 @@ def test_saved_values_that_share_memory_are_not_overwritten() -> None:
     step = remat.compile(writes_into_a_view, plan=plan)
     expected, seen = (torch.autograd.grad(f(x).sum(), x) for f in (writes_into_a_view, step))
     torch.testing.assert_close(seen, expected)
+
+
+TIGHT = "memory-budget:budget=1KB,of=peak"
+
+
+@pytest.mark.parametrize(
+    ("compiled", "kind", "said"),
+    [
+        (partial(remat.compile, solver=SavesNothing()), remat.InvalidPlan, "the plan is not legal"),
+        (partial(remat.compile, solver=SavesNothing(), codegen=False), remat.InvalidPlan, "the plan is not legal"),
+        (partial(remat.compile, cost_model=TIGHT), remat.Infeasible, "no plan has a peak of at most 1000 bytes"),
+        (
+            partial(torch.compile, backend="remat", options={"remat.cost_model": TIGHT}),
+            remat.Infeasible,
+            "no plan has a peak of at most 1000 bytes",
+        ),
+        (
+            partial(torch.compile, options={"custom_partitioner_fn": Partitioner.of(TIGHT)}),
+            remat.Infeasible,
+            "no plan has a peak of at most 1000 bytes",
+        ),
+        (
+            partial(torch.compile, backend="remat", options={"remat.model": 1}),
+            remat.InvalidOption,
+            "options must name one of remat.cost_model",
+        ),
+    ],
+)
+def test_an_error_of_ours_arrives_as_it_is(
+    compiled: Callable[[nn.Module], Step], kind: type[remat.RematError], said: str
+) -> None:
+    """Without a budget, Dynamo made an error of its own of it."""
+    with pytest.raises(kind) as caught:
+        compiled(Mlp())(torch.randn(8, 32))
+    assert str(caught.value).startswith(said)
+    assert "BackendCompilerFailed" not in "".join(traceback.format_exception(caught.value))
 
 
 def test_fallback_warns_and_uses_torchs_own_partitioner() -> None:

@@ -50,6 +50,7 @@ from remat.pytorch.run.order import Order
 from remat.pytorch.run.planned import Planned
 from remat.pytorch.run.replay import Plans, plan_for, plans_of
 from remat.pytorch.run.report import Log
+from remat.pytorch.seam.compilations import own_errors
 from remat.pytorch.seam.torch_names import CustomPartitionerFn
 from remat.pytorch.seam.torch_partitioner import torchs_budget, torchs_budget_setting, torchs_partition
 
@@ -116,6 +117,7 @@ class Partitioner(CustomPartitionerFn):
             copy_stream=copy_stream,
         )
 
+    @own_errors()
     def __call__(
         self, gm: fx.GraphModule, joint_inputs: Sequence[object], **kwargs: Any
     ) -> tuple[fx.GraphModule, fx.GraphModule]:
