@@ -43,11 +43,12 @@ from remat.pytorch.read.split import split
 from remat.pytorch.run import ranks
 from remat.pytorch.run.cache_key import key_of
 from remat.pytorch.run.calls import compilation
-from remat.pytorch.run.chosen import Chosen
+from remat.pytorch.run.chosen import TOGETHER, Chosen
 from remat.pytorch.run.kept import keep
 from remat.pytorch.run.offloading import add_copies
 from remat.pytorch.run.order import Order
 from remat.pytorch.run.planned import Planned
+from remat.pytorch.run.remarks import remarks_on
 from remat.pytorch.run.replay import Plans, plan_for, plans_of
 from remat.pytorch.run.report import Log
 from remat.pytorch.seam.compilations import own_errors
@@ -172,7 +173,11 @@ class Partitioner(CustomPartitionerFn):
             if isinstance(mine, Exception) or plan is not mine.plan:
                 mine = Chosen(plan, "another rank")
             took = time.perf_counter() - start
-            planned.append(Planned(graph, mine, self._told(order), took, copy_stream=self.copy_stream))
+            remarks = {} if self.plans or mine.by in TOGETHER else remarks_on(graph, plan, order.cost_model)
+            for about, remark in remarks.items():
+                ranks.warn(f"remat: {remark}", about)
+            told = tuple(remarks.values())
+            planned.append(Planned(graph, mine, self._told(order), took, False, self.copy_stream, told))
             return [node for node in joint_graph.nodes if node.name in handed]
 
         forward, backward = split(gm, joint_inputs, saved_nodes, **kwargs)
@@ -195,10 +200,9 @@ class Partitioner(CustomPartitionerFn):
         if self.follows_torch and not self.plans:
             memory_budget: Any = costmodel_class(DEFAULT_BUDGET_MODEL)
             return memory_budget(budget)
-        warnings.warn(
+        ranks.warn(
             f"PyTorch's memory budget of {budget} (activation_memory_budget, or that of a region) is ignored: a cost "
-            f"model or a plan is given. Leave it out to have PyTorch's budget, or take MemoryBudget({budget})",
-            stacklevel=2,
+            f"model or a plan is given. Leave it out to have PyTorch's budget, or take MemoryBudget({budget})"
         )
         return self.cost_model
 

@@ -26,6 +26,7 @@ class Planned:
         seconds: that reading the graph, choosing and checking took, in this run or an earlier one.
         from_cache: planned in an earlier run, and found with the compiled graph in torch's cache on disk.
         copy_stream: what is offloaded is copied in a stream of its own.
+        remarks: what there is to say of the plan (see `remat.pytorch.run.remarks`).
     """
 
     graph: Graph
@@ -34,6 +35,7 @@ class Planned:
     seconds: float
     from_cache: bool = False
     copy_stream: bool = False
+    remarks: tuple[str, ...] = ()
 
     @property
     def plan(self) -> Plan:

@@ -105,7 +105,8 @@ class Report:
         if len(self.graphs) > 1:
             yield "each graph by itself: not how often it is called, nor what it makes for others"
         if self.held_bytes:
-            yield f"within the budget, all calls together saved at most {human_bytes(self.held_bytes)} at once"
+            yield f"all calls together saved at most {human_bytes(self.held_bytes)} at once"
+        yield from dict.fromkeys(remark for planned in self.graphs for remark in planned.remarks)
 
     @property
     def saved_lines(self) -> tuple[SavedLine, ...]:
@@ -198,6 +199,12 @@ class Log:
 
 
 _recent = Log(_RECENT)
+
+
+def report_again(planned: Planned) -> None:
+    """Notes for `remat.last_report()` what was planned in an earlier run, unless it was noted in this one."""
+    if all(other.graph != planned.graph for other in _recent.report().graphs):
+        _recent.add(planned)
 
 
 def reporting(

@@ -291,7 +291,7 @@ class SharedBudget:
         rise = peak_rise(parts, choices)
         if rise is not None:
             self._has_told_of_the_peak = True
-            warnings.warn(str(rise), stacklevel=2)
+            ranks.warn(str(rise))
 
     def _exceeded(self, together: Together, beside_bytes: int) -> tuple[str, int, int] | None:
         """What calls do too much of, save or offload; with the budget, and how much. None if they keep the budgets."""

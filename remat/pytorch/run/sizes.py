@@ -8,7 +8,6 @@ sizes that creep up do not come to Dynamo's limit of compilations, past which it
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
@@ -84,10 +83,9 @@ def keep_within(
         open_ended = [symbol for symbol in varying if symbol.most is None or symbol.most > sizes[symbol.name]]
         if open_ended:
             held = ", ".join(f"{symbol.name} up to {sizes[symbol.name]}" for symbol in open_ended)
-            warnings.warn(
+            ranks.warn(
                 f"the budget is kept for sizes of the arguments {held}, and not watched beyond, since there are "
-                f"several ranks; say how large they get: torch._dynamo.mark_dynamic(x, 0, min=2, max=...)",
-                stacklevel=2,
+                f"several ranks; say how large they get: torch._dynamo.mark_dynamic(x, 0, min=2, max=...)"
             )
         return
     if varying and saved_limit is not None and not keep_at_most(saved, saved_limit):
