@@ -211,3 +211,34 @@ def test_a_warning_comes_from_the_first_rank_alone(monkeypatch: pytest.MonkeyPat
             ranks.warn("once", "this")
             ranks.warn("once", "this")
         assert len(warned) == times
+
+
+class Quantizer(nn.Module):
+    """Graphs that hand activations to each other, as a residual quantizer's: each takes what the last one left."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        first, second = self.layers
+        x = x - first(x).tanh()
+        torch._dynamo.graph_break()
+        return x - second(x).tanh()
+
+
+def test_what_graphs_hand_to_each_other_is_in_a_column_and_counts_beside_pytorchs_too() -> None:
+    """PyTorch's plan was said to keep as much as ours, and kept an input of another graph's beside it."""
+    step = remat.compile(Quantizer(), cost_model=MemoryBudget(0.5), codegen=False)
+    for _ in range(4):
+        result, kept = saved_activations(step, step, batch())  # type: ignore[arg-type]
+        result.sum().backward()
+    report, size = step.report(), 64 * WIDTH * 4
+    frame = report.as_frame()
+    assert frame["handed_bytes"].tolist() == frame["default_handed_bytes"].tolist() == [0, size]
+    assert frame["saved_bytes"].tolist() == [0, 0]
+    assert frame["default_saved_bytes"].tolist() == [size, size]
+    assert report.held_bytes == kept.bytes
+    row = next(line for line in str(report).splitlines() if line.startswith("2"))
+    assert row.split()[1:7] == ["8.0", "KiB", "8.0", "KiB", "16.0", "KiB"]
+    assert "handed: made by other graphs" in str(report)

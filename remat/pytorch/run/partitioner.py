@@ -176,8 +176,8 @@ class Partitioner(CustomPartitionerFn):
             remarks = {} if self.plans or mine.by in TOGETHER else remarks_on(graph, plan, order.cost_model)
             for about, remark in remarks.items():
                 ranks.warn(f"remat: {remark}", about)
-            told = tuple(remarks.values())
-            planned.append(Planned(graph, mine, self._told(order), took, False, self.copy_stream, told))
+            told, made = tuple(remarks.values()), tuple(order.made_before)
+            planned.append(Planned(graph, mine, self._told(order), took, False, self.copy_stream, told, made))
             return [node for node in joint_graph.nodes if node.name in handed]
 
         forward, backward = split(gm, joint_inputs, saved_nodes, **kwargs)
