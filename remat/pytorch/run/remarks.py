@@ -13,16 +13,15 @@ from remat.problem.costmodel import CostModel
 from remat.proof.solve import solve
 from remat.words import human_bytes
 
-REMARKS = {
+_WHY = {
     "saved": "every plan saves so much, for some values must not be computed twice",
     "peak": "no plan with a lower peak was found: outputs, gradients and what one kernel works on are alive anyway",
-    "checkpointed": (
-        "the model is checkpointed already (torch.utils.checkpoint): the budget, and any share of a default, is one of "
-        "the checkpointed model. For one of the whole model, switch that off: gradient_checkpointing=False, or "
-        "model.gradient_checkpointing_disable()"
-    ),
 }
-"""By what they are about, with the reasons."""
+_CHECKPOINTED = (
+    "the model is checkpointed already (torch.utils.checkpoint): the budget, and any share of a default, is one of the "
+    "checkpointed model. For one of the whole model, switch that off: gradient_checkpointing=False, or "
+    "model.gradient_checkpointing_disable()"
+)
 
 
 def remarks_on(graph: Graph, plan: Plan, cost_model: CostModel) -> dict[str, str]:
@@ -36,7 +35,7 @@ def remarks_on(graph: Graph, plan: Plan, cost_model: CostModel) -> dict[str, str
         assert fastest is not None  # there is one within the budget
         told |= _missed("peak", share, timeline(graph, plan).peak_bytes, timeline(graph, fastest).peak_bytes)
     if (cost_model.saved_limits or cost_model.limits_peak) and (graph.must_recompute | graph.prefer_recompute).any():
-        told["checkpointed"] = REMARKS["checkpointed"]
+        told["checkpointed"] = _CHECKPOINTED
     return told
 
 
@@ -47,4 +46,4 @@ def _missed(of: str, share: Fraction, got_bytes: int, all_bytes: int) -> dict[st
     got = f"{human_bytes(got_bytes)}, {got_bytes / max(all_bytes, 1):.0%}"
     what = {"saved": "what PyTorch's default plan saves", "peak": "the fastest plan's peak"}[of]
     asked = f"{float(share):.0%} of {what} ({human_bytes(asked_bytes)})"
-    return {of: f"{asked} was asked for, and a graph of the model takes {got}: {REMARKS[of]}"}
+    return {of: f"{asked} was asked for, and a graph of the model takes {got}: {_WHY[of]}"}

@@ -3,7 +3,7 @@
 A stand-in takes the place of torch's function as long as any block has exchanged it. It asks the stack of whoever calls
 it: a block answers only where the function that entered it is still running below. So it answers in its own thread
 alone, and no more once that function is left, even if the block was left without its last lines: a Ctrl-C may come
-between any two instructions, in those lines as well.
+between any two instructions. There is no lock, which it might leave locked.
 """
 
 from __future__ import annotations
@@ -11,27 +11,13 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
-import sys
+import threading
 from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from types import FrameType
 from typing import Any
 
 from remat.pytorch.seam.torch_names import assume_constant_result
-
-
-@dataclass(frozen=True, eq=False)
-class _Block:
-    """A block that has exchanged a function.
-
-    Attributes:
-        ours: what is called instead.
-        entered_by: the frame of the function with the block.
-    """
-
-    ours: Callable[..., Any]
-    entered_by: FrameType
 
 
 class _StandIn:
@@ -39,7 +25,7 @@ class _StandIn:
 
     Attributes:
         own: torch's function.
-        blocks: that have exchanged it; the last one entered is last.
+        blocks: that have exchanged it, each with its function, the frame that entered it, and its thread.
         place: what stands in the place of torch's function: a function, so that it is a method where it is in a class.
     """
 
@@ -49,37 +35,30 @@ class _StandIn:
             return self.here()(*args, **kwargs)
 
         self.own, self.place = own, place
-        self.blocks: list[_Block] = []
+        self.blocks: list[tuple[Callable[..., Any], FrameType, int]] = []
         _stand_ins[place] = self
 
     def here(self) -> Callable[..., Any]:
-        """Finds what the caller is to call."""
+        """Finds what the caller is to call; Dynamo, which may trace a model's call of it, breaks its graph here."""
         running = _running(inspect.currentframe() if self.blocks else None)
-        for block in reversed(self.blocks):
-            if block.entered_by in running:
-                return block.ours
+        for ours, frame, _ in reversed(self.blocks):
+            if frame in running:
+                return ours
         return self.own
 
-    def forget_left_blocks(self) -> None:
-        """Forgets the blocks that were left without their last lines, and with them the frames."""
-        blocks = [block for block in self.blocks if not block.entered_by.f_code.co_flags & inspect.CO_COROUTINE]
-        running = {frame for top in sys._current_frames().values() for frame in _running(top)}
-        for block in blocks:
-            if block.entered_by not in running:
+    def entered(self) -> tuple[FrameType, int]:
+        """Finds the function with a block, and its thread; forgets blocks that were left without their last lines."""
+        running, thread = _running(inspect.currentframe()), threading.get_ident()
+        for block in [*self.blocks]:
+            if block[2] == thread and block[1] not in running:
                 self.blocks.remove(block)
-
-
-def _running(top: FrameType | None) -> set[FrameType]:
-    """Collects the frames of a stack."""
-    frames: set[FrameType] = set()
-    while top is not None:
-        frames.add(top)
-        top = top.f_back
-    return frames
+        while running[0].f_code.co_flags & inspect.CO_GENERATOR or running[0].f_code.co_filename == contextlib.__file__:
+            del running[0]  # a context manager that is written as a generator
+        return running[0], thread
 
 
 _stand_ins: dict[Any, _StandIn] = {}
-"""By what stands in torch's places, and by places with torch's functions. Without a lock: a Ctrl-C might leave it."""
+"""By what stands in torch's places, and by the places with torch's functions."""
 
 
 @contextmanager
@@ -92,12 +71,11 @@ def swapped(owner: Any, name: str, ours: Callable[..., Any], *, constant: bool =
         ours: takes the same arguments, `self` included in a class.
         constant: Dynamo calls the function where a model does, and traces its result as a constant.
     """
-    found: Callable[..., Any] = owner.__dict__[name]
+    found = owner.__dict__[name]
     stand_in = _stand_ins.get(found) or _stand_ins.get((owner, name, found))
     if stand_in is None:
         stand_in = _stand_ins.setdefault((owner, name, found), _StandIn(found))
-    stand_in.forget_left_blocks()
-    block = _Block(ours, _entered_by())
+    block = ours, *stand_in.entered()
     place = assume_constant_result(stand_in.place) if constant else stand_in.place
     try:
         stand_in.blocks.append(block)
@@ -113,17 +91,12 @@ def swapped(owner: Any, name: str, ours: Callable[..., Any], *, constant: bool =
                 setattr(owner, name, place)
 
 
-def _entered_by() -> FrameType:
-    """Finds the frame of the function with the block: not of a context manager that is written as a generator."""
-    frame = inspect.currentframe()
-    while frame is not None and (
-        frame.f_code is _entered_by.__code__
-        or frame.f_code.co_flags & inspect.CO_GENERATOR
-        or frame.f_code.co_filename == contextlib.__file__
-    ):
-        frame = frame.f_back
-    assert frame is not None
-    return frame
+def _running(frame: FrameType | None) -> list[FrameType]:
+    """Lists the frames below one, the innermost first."""
+    frames: list[FrameType] = []
+    while frame is not None and (frame := frame.f_back) is not None:
+        frames.append(frame)
+    return frames
 
 
 def torchs_own(owner: Any, name: str) -> Callable[..., Any]:
