@@ -19,6 +19,7 @@ from remat import CaptureError, Graph, Region
 from remat.answer.plan_facts import PlanFacts
 from remat.pytorch import capture_all
 from remat.pytorch.read.values import Values
+from remat.pytorch.seam.restore import put_back
 
 N = 512
 B = N * N * 4
@@ -384,3 +385,20 @@ def test_a_sparse_tensor_does_not_lie_in_memory_in_another_order() -> None:
     eye = torch.eye(2)
     values = Values.of([eye, eye.to_sparse(), eye.to_sparse_csr(), eye[:, :1].expand(2, 2)])
     assert values.noncontiguous.tolist() == [False, False, False, True]
+
+
+def test_jagged_and_sparse_arguments_are_put_back() -> None:
+    """torch compares neither as it compares others."""
+    weight = torch.randn(4, 4, requires_grad=True)
+    jagged = torch.nested.nested_tensor([torch.ones(3, 4), torch.ones(5, 4)], layout=torch.jagged)
+    sparse = torch.eye(4).to_sparse()
+
+    def writes(jagged: Tensor) -> Tensor:
+        jagged.mul_(2)
+        return (jagged.values() @ weight).sin().sum()
+
+    assert "aten.sin.default" in remat.capture(writes, jagged).ops
+    with put_back(writes, (jagged, sparse), {}):
+        sparse.mul_(2)
+    assert jagged.values().eq(1).all()
+    assert sparse.to_dense().equal(torch.eye(4))

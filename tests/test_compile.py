@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib
+import traceback
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -274,12 +277,91 @@ def test_saved_values_that_share_memory_are_not_overwritten() -> None:
     torch.testing.assert_close(seen, expected)
 
 
+TIGHT = "memory-budget:budget=1KB,of=peak"
+
+
+@pytest.mark.parametrize(
+    ("compiled", "kind", "said"),
+    [
+        (partial(remat.compile, solver=SavesNothing()), remat.InvalidPlan, "the plan is not legal"),
+        (partial(remat.compile, solver=SavesNothing(), codegen=False), remat.InvalidPlan, "the plan is not legal"),
+        (partial(remat.compile, cost_model=TIGHT), remat.Infeasible, "no plan has a peak of at most 1000 bytes"),
+        (
+            partial(torch.compile, backend="remat", options={"remat.cost_model": TIGHT}),
+            remat.Infeasible,
+            "no plan has a peak of at most 1000 bytes",
+        ),
+        (
+            partial(torch.compile, options={"custom_partitioner_fn": Partitioner.of(TIGHT)}),
+            remat.Infeasible,
+            "no plan has a peak of at most 1000 bytes",
+        ),
+        (
+            partial(torch.compile, backend="remat", options={"remat.model": 1}),
+            remat.InvalidOption,
+            "options must name one of remat.cost_model",
+        ),
+    ],
+)
+def test_an_error_of_ours_arrives_as_it_is(
+    compiled: Callable[[nn.Module], Step], kind: type[remat.RematError], said: str
+) -> None:
+    """Without a budget, Dynamo made an error of its own of it."""
+    with pytest.raises(kind) as caught:
+        compiled(Mlp())(torch.randn(8, 32))
+    assert str(caught.value).startswith(said)
+    assert "BackendCompilerFailed" not in "".join(traceback.format_exception(caught.value))
+
+
 def test_fallback_warns_and_uses_torchs_own_partitioner() -> None:
     model, x = Mlp(), torch.randn(8, 32)
     step = remat.compile(model, solver=SavesNothing(), on_error="fallback")
     with pytest.warns(UserWarning, match="falls back to PyTorch's partitioner: the plan is not legal"):
         ours = gradients(step, model, x)
     torch.testing.assert_close(ours, gradients(model, model, x))
+
+
+BUDGET = "memory-budget:budget=64KB"
+STAGES = {
+    "inputs that are written to": ("remat.pytorch.read.split", "keep_old_values", BUDGET),
+    "sizes to plan for": ("remat.pytorch.run.order", "sizes_to_plan_for", BUDGET),
+    "reading the graph": ("remat.pytorch.run.partitioner", "extract", BUDGET),
+    "its device": ("remat.pytorch.run.partitioner", "where", "byte-traffic"),
+    "choosing": ("remat.pytorch.run.order", "choose", "byte-traffic"),
+    "choosing within a budget": ("remat.pytorch.run.shared_budget", "solve", BUDGET),
+    "checking": ("remat.pytorch.run.partitioner", "check_plan", "byte-traffic"),
+    "what is handed over": ("remat.pytorch.run.partitioner", "handed_over", BUDGET),
+    "what a budget holds": ("remat.pytorch.run.shared_budget", "part_of", BUDGET),
+    "guards on sizes": ("remat.pytorch.run.order", "keep_within", BUDGET),
+    "the two graphs": ("remat.pytorch.run.partitioner", "check_nothing_runs_twice", BUDGET),
+    "copies to the host": ("remat.pytorch.run.partitioner", "add_copies", "byte-traffic"),
+}
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_a_fallback_holds_for_whatever_goes_wrong_before_a_plan_runs(
+    stage: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module, function, cost_model = STAGES[stage]
+
+    class Broken(Exception):
+        pass
+
+    def fails(*_: Any, **__: Any) -> None:
+        raise Broken("on purpose")
+
+    monkeypatch.setattr(importlib.import_module(module), function, fails)
+    model, x = Mlp(), torch.randn(8, 32)
+    expected = gradients(model, model, x)
+    step = remat.compile(model, cost_model=cost_model, on_error="fallback", codegen=False)
+    with pytest.warns(UserWarning, match="falls back to PyTorch's partitioner: Broken: on purpose"):
+        torch.testing.assert_close(gradients(step, model, x), expected)
+    torch.testing.assert_close(gradients(step, model, x), expected)
+    assert "runs PyTorch's own plan: Broken: on purpose" in str(step.report())
+    assert not step.report().graphs
+    torch.compiler.reset()
+    with pytest.raises(Exception, match="on purpose"):
+        gradients(remat.compile(model, cost_model=cost_model, codegen=False), model, x)
 
 
 def test_a_fallback_is_never_silent_because_it_was_cached() -> None:
@@ -320,6 +402,37 @@ def test_a_dimension_that_is_marked_dynamic() -> None:
     torch._dynamo.mark_dynamic(x, 0)
     step = remat.compile(model, cost_model=ByteTraffic(mode="aggressive"), codegen=False, fullgraph=True)
     torch.testing.assert_close(gradients(step, model, x), gradients(model, model, x))
+
+
+@pytest.mark.parametrize("cost_model", ["byte-traffic", "memory-budget:budget=0.5", "memory-budget:budget=2KB,of=peak"])
+@pytest.mark.parametrize("lengths", [(3, 5, 2), (7, 2)])
+def test_jagged_tensors(cost_model: str, lengths: tuple[int, ...]) -> None:
+    """Beside sizes, torch has a symbol for which lengths a jagged tensor has."""
+    linear = nn.Linear(4, 4)
+
+    def loss(x: Tensor) -> Tensor:
+        return nn.functional.gelu(linear(x)).sin().values().sum()
+
+    def gradient(step: Step) -> Tensor:
+        torch.manual_seed(0)
+        rows = [torch.randn(length, 4) for length in lengths]
+        x = torch.nested.nested_tensor(rows, layout=torch.jagged, requires_grad=True)
+        step(x).backward()
+        assert x.grad is not None
+        return x.grad.values()
+
+    step = remat.compile(loss, cost_model=cost_model, codegen=False)
+    torch.testing.assert_close(gradient(step), gradient(loss))
+    assert len(step.report().graphs) == 1
+
+
+def test_a_size_that_varies_may_be_the_least_one_now() -> None:
+    x = torch.randn(2, 32)
+    torch._dynamo.mark_dynamic(x, 0)
+    step = remat.compile(Mlp(), cost_model="memory-budget:budget=40KB,of=peak", codegen=False)
+    step(x).sum().backward()
+    step(torch.randn(3, 32)).sum().backward()
+    assert len(step.report().graphs) == 1
 
 
 def test_an_inference_graph_passes_through() -> None:

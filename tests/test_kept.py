@@ -14,6 +14,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -31,6 +32,7 @@ from remat.pytorch.read.places import Place
 from remat.pytorch.run.chosen import Chosen
 from remat.pytorch.run.kept import UnderWay, keep, under_way
 from remat.pytorch.run.planned import Planned
+from remat.pytorch.run.report import Log
 from remat.pytorch.seam.cache_note import keep_note
 from remat.pytorch.seam.torch_names import torch_compile
 
@@ -115,8 +117,6 @@ def test_nothing_is_found_with_what_was_compiled_anew_or_needs_no_gradients() ->
 
 def test_plans_of_regions_are_kept_with_the_graph_around_them() -> None:
     backward = fx.symbolic_trace(nn.Identity())
-    keep([planned()], backward)
-    assert not hasattr(backward, "_remat_note"), "nobody compiles"
     with under_way(backward) as graph:
         keep([planned()], None)
         keep([planned()], backward)
@@ -162,6 +162,27 @@ def test_a_step_from_torchs_cache_reports_what_was_planned(compiled: Any, called
     assert all(second.graph.places)
     assert "cached: planned in an earlier run" in str(reports[1])
     assert max(map(len, str(reports[1]).splitlines())) <= 80
+
+
+@pytest.mark.parametrize("settings", ["byte-traffic", "memory-budget:budget=0.5"])
+def test_a_step_of_somebody_elses_backend_from_torchs_cache_is_reported(settings: str) -> None:
+    once = time.time()
+
+    def model(x: Tensor) -> Tensor:
+        return (x.sin().exp() * once).sum()
+
+    found: list[Planned] = []
+    for _ in range(2):
+        torch.compiler.reset()
+        with patch("remat.pytorch.run.report._recent", Log(64)):  # as in a process of its own
+            step = torch_compile(model, options={"custom_partitioner_fn": Partitioner.of(settings)})
+            step(torch.ones(8, requires_grad=True)).backward()
+            found += remat.last_report().graphs
+    assert [planned.from_cache for planned in found] == [False, True]
+    first, second = found
+    assert first.row | {"from_cache": True} == second.row
+    assert first.plan == second.plan
+    assert not any(second.graph.places), "the lines may have moved"
 
 
 SCRIPT = """

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import contextvars
+import gc
 import re
 import subprocess
 import sys
@@ -12,7 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
-from types import ModuleType
+from types import FrameType, ModuleType
 from typing import Any
 
 import pytest
@@ -247,6 +249,100 @@ def test_another_one_who_exchanges_the_function_meanwhile_is_left_alone(
     with swap.swapped(owner, "greet", lambda: f"not {swap.torchs_own(owner, 'greet')()}"):
         assert owner.greet() == "not torch's"
     assert owner.greet is greeting
+
+
+INTERRUPTED = {swap.__file__, contextlib.__file__}
+"""The code that enters and leaves a block."""
+
+
+def interrupted_at_every_point(block: Callable[[], object], check: Callable[[], None]) -> int:
+    """Interrupts what enters and leaves a block before each of its instructions in turn, and counts them."""
+    points, done = 0, False
+    gc.disable()  # it would close generators of earlier rounds in a later one
+    while not done:
+        left = points
+
+        def trace(frame: FrameType, event: str, _: object) -> Any:
+            nonlocal left
+            frame.f_trace_opcodes, frame.f_trace_lines = True, False
+            inside = frame.f_code.co_filename in INTERRUPTED or frame.f_code is block.__code__
+            if event == "opcode" and inside:
+                if not left:
+                    sys.settrace(None)
+                    raise KeyboardInterrupt
+                left -= 1
+            return trace
+
+        before = sys.gettrace()
+        sys.settrace(trace)
+        try:
+            block()
+            done = True
+        except KeyboardInterrupt:
+            sys.settrace(before)
+            check()  # while the traceback keeps every frame alive
+        finally:
+            sys.settrace(before)
+        check()
+        points += not done
+    gc.enable()
+    return points
+
+
+def test_a_block_answers_nowhere_else_wherever_it_is_interrupted(owner: Any) -> None:
+    """Before: a Ctrl-C at the first or last lines of a block left our function in torch's place."""
+
+    @contextlib.contextmanager
+    def outer() -> Iterator[None]:
+        with swap.swapped(owner, "greet", lambda: "outer"):
+            yield
+
+    heard: list[str] = []
+
+    def block() -> None:
+        with outer():
+            heard.append(owner.greet())
+            with swap.swapped(owner, "greet", lambda: "ours"):
+                heard.append(owner.greet())
+            heard.append(owner.greet())
+
+    def check() -> None:
+        assert owner.greet() == swap.in_place(owner, "greet")() == "torch's"
+        assert in_another_thread(owner.greet) == "torch's"
+
+    assert interrupted_at_every_point(block, check) > 500
+    assert heard[-3:] == ["outer", "ours", "outer"]
+    assert owner.greet is greeting
+    assert swap.torchs_own(owner, "greet") is greeting
+
+
+def test_a_partition_that_is_interrupted_anywhere_leaves_no_plan_of_ours() -> None:
+    own, (module, _) = partitioners.choose_saved_values_set, joint_module()
+    asked: list[int] = []
+
+    class Partitioned(Exception):
+        pass
+
+    def ours(*_: object) -> list[fx.Node]:
+        asked.append(1)
+        raise Partitioned
+
+    def block() -> None:
+        with contextlib.suppress(Partitioned), swapped_in(ours):
+            partitioners.choose_saved_values_set(module.graph, None, 1)
+
+    def swapped_in(chooser: Callable[..., Any]) -> AbstractContextManager[None]:
+        return swap.swapped(partitioners, "choose_saved_values_set", chooser)
+
+    def check() -> None:
+        assert swap.in_place(partitioners, "choose_saved_values_set") is own
+
+    assert interrupted_at_every_point(block, check) > 200
+    before = len(asked)
+    torch.compiler.reset()
+    net, x = model()
+    torch.compile(net, backend="aot_eager_decomp_partition")(x).sum().backward()
+    assert len(asked) == before, "torch's own plan runs"
 
 
 def test_kernels_of_another_threads_compilation_are_not_counted() -> None:

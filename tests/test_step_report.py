@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import copy
 import logging
+import re
 import subprocess
 import sys
+import warnings
 
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 import remat
 from costmodels import MemoryBudget
 from remat.improve.byte_budgets import default_saved_bytes
 from remat.pytorch.measure.saved import saved_activations
+from remat.pytorch.run import ranks
 from remat.pytorch.run.report import log_what_is_asked_for
 from remat.pytorch.seam.torch_settings import fresh_compilation
 from tests.test_whole_run import WIDTH, Model
@@ -132,3 +136,109 @@ def test_the_log_is_quiet_unless_it_is_asked_for() -> None:
         assert said == (["remat: planning a graph", "remat: a graph"] if asked else [])
     with pytest.warns(UserWarning, match=r'REMAT_LOG must be "plans", or not set, got \'plan\': nothing is logged'):
         log_what_is_asked_for("plan")
+
+
+@pytest.fixture
+def nothing_warned_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ranks, "_warned_about", set[str]())
+
+
+@pytest.mark.usefixtures("nothing_warned_of")
+@pytest.mark.parametrize(
+    ("budget", "said"),
+    [
+        (MemoryBudget(0.3, of="peak"), "30% of the fastest plan's peak"),
+        (MemoryBudget(0.0), "0% of what PyTorch's default plan saves"),
+    ],
+)
+def test_a_share_that_no_plan_keeps_is_told_once(budget: MemoryBudget, said: str) -> None:
+    """It was raised in silence, and called "within the budget"."""
+
+    def drops(x: Tensor) -> Tensor:  # whose mask is a matter of chance
+        return torch.nn.functional.dropout(x.sin(), 0.5).cos()
+
+    steps = [remat.compile(drops, cost_model=budget, codegen=False) for _ in range(2)]
+    told = rf"{said} \(.*\) was asked for, and a graph of the model takes .*B, \d+%: "
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        for step, rows in zip(steps, (16, 24), strict=True):
+            torch.compiler.reset()
+            step(torch.randn(rows, 32, requires_grad=True)).sum().backward()
+    assert len([warning for warning in warned if re.search(told, str(warning.message))]) == 1
+    for step in steps:
+        report = step.report()
+        assert said in str(report)
+        assert "within the budget" not in str(report)
+        assert re.search(told, report.graphs[0].remarks[0])
+
+
+@pytest.mark.usefixtures("nothing_warned_of")
+def test_a_share_that_is_kept_is_not_told() -> None:
+    model = Model()
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", ".*was asked for")
+        for of in ("saved", "peak"):
+            torch.compiler.reset()
+            step = remat.compile(model, cost_model=MemoryBudget(0.9, of=of), codegen=False)  # type: ignore[arg-type]
+            step(batch()).sum().backward()
+            assert step.report().graphs[0].remarks == ()
+
+
+@pytest.mark.usefixtures("nothing_warned_of")
+@pytest.mark.parametrize("is_checkpointed", [False, True])
+def test_a_budget_of_a_checkpointed_model_is_told_with_the_switch(is_checkpointed: bool) -> None:
+    model = Model()
+
+    def forward(x: Tensor) -> Tensor:
+        return checkpoint(model, x, use_reentrant=False).sin() if is_checkpointed else model(x).sin()
+
+    step = remat.compile(forward, cost_model=MemoryBudget("1MB"), codegen=False)
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        step(batch().requires_grad_()).sum().backward()
+    switch = "model.gradient_checkpointing_disable()"
+    assert sum(switch in str(warning.message) for warning in warned) == is_checkpointed
+    assert (switch in str(step.report())) == is_checkpointed
+
+
+def test_a_warning_comes_from_the_first_rank_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ranks, "several_ranks", lambda: True)
+    for rank, times in ((0, 1), (1, 0)):
+        monkeypatch.setattr(ranks, "_warned_about", set[str]())
+        monkeypatch.setattr(ranks.dist, "get_rank", lambda rank=rank: rank)
+        with warnings.catch_warnings(record=True) as warned:
+            warnings.simplefilter("always")
+            ranks.warn("once", "this")
+            ranks.warn("once", "this")
+        assert len(warned) == times
+
+
+class Quantizer(nn.Module):
+    """Graphs that hand activations to each other, as a residual quantizer's: each takes what the last one left."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        first, second = self.layers
+        x = x - first(x).tanh()
+        torch._dynamo.graph_break()
+        return x - second(x).tanh()
+
+
+def test_what_graphs_hand_to_each_other_is_in_a_column_and_counts_beside_pytorchs_too() -> None:
+    """PyTorch's plan was said to keep as much as ours, and kept an input of another graph's beside it."""
+    step = remat.compile(Quantizer(), cost_model=MemoryBudget(0.5), codegen=False)
+    for _ in range(4):
+        result, kept = saved_activations(step, step, batch())  # type: ignore[arg-type]
+        result.sum().backward()
+    report, size = step.report(), 64 * WIDTH * 4
+    frame = report.as_frame()
+    assert frame["handed_bytes"].tolist() == frame["default_handed_bytes"].tolist() == [0, size]
+    assert frame["saved_bytes"].tolist() == [0, 0]
+    assert frame["default_saved_bytes"].tolist() == [size, size]
+    assert report.held_bytes == kept.bytes
+    row = next(line for line in str(report).splitlines() if line.startswith("2"))
+    assert row.split()[1:7] == ["8.0", "KiB", "8.0", "KiB", "16.0", "KiB"]
+    assert "handed: made by other graphs" in str(report)

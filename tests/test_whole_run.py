@@ -272,3 +272,63 @@ def test_a_larger_size_that_no_plans_fit_is_told_with_graph_breaks_too() -> None
     for _ in range(2):  # and each time that it is tried
         with pytest.raises(Infeasible, match="no plan fits the budget of 24000 bytes"):
             step(torch.randn(512, WIDTH))
+
+
+@pytest.mark.parametrize("budget", [0.5, "50KB"])
+def test_a_budget_holds_under_compiled_autograd(budget: float | str) -> None:
+    """There Dynamo traces hooks, and watches what they refer to; nothing tells then that saved values were read."""
+    model, x = Model(), torch.randn(64, WIDTH)
+    step = remat.compile(model, cost_model=MemoryBudget(budget), codegen=False)
+    expected, losses = gradients(model, model, x), list[Tensor]()
+    traced = graphs_compiled()
+    for _ in range(4):
+        model.zero_grad()
+        with (
+            warnings.catch_warnings(),
+            torch._dynamo.compiled_autograd._enable(torch.compile(backend="eager", fullgraph=True)),
+        ):
+            warnings.filterwarnings("error", ".*is exceeded.*")  # one call is alive at a time
+            losses.append(step(x).square().sum())
+            losses[-1].backward()
+        torch.testing.assert_close([p.grad for p in model.parameters()], expected)
+    assert graphs_compiled() - traced <= 3, "one forward graph, and two backward graphs: before there are gradients"
+    assert len(step.report().graphs) == 1
+
+
+def test_a_step_is_the_models_while_another_thread_compiles(monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch's flag that something compiles belongs to the whole process."""
+    monkeypatch.setattr(torch.compiler, "_is_compiling_flag", True)
+    model, x = Model(), torch.randn(64, WIDTH)
+    step = remat.compile(model, cost_model=MemoryBudget("50KB"), codegen=False)
+    assert 20_000 < held(step, model, x) <= 50_000
+
+
+class Lazy(nn.Module):
+    """The graph that runs beside the first block's is another one while a cache is filled, say."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second, self.between = Block(), Block(), torch.neg
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.first(x)
+        torch._dynamo.graph_break()
+        return self.second(self.between(x))
+
+
+@pytest.mark.parametrize(("changes", "compiled"), [((1,), 5), ((1, 3), 8)])
+def test_a_fraction_is_right_again_once_other_graphs_run(changes: tuple[int, ...], compiled: int) -> None:
+    """What one graph leaves to another was lost for ever where the other one ran in the first step only."""
+    torch.manual_seed(0)
+    model, x = Lazy(), torch.randn(64, WIDTH)
+    default = saved_activations(torch.compile(model, backend="aot_eager_decomp_partition"), model, x)[1].bytes
+    torch.compiler.reset()
+    step = remat.compile(model, cost_model=MemoryBudget(0.5), codegen=False)
+    before, kept = graphs_compiled(), list[int]()
+    for call in range(6):
+        model.between = (torch.neg, torch.abs, torch.relu)[sum(call >= change for change in changes)]
+        result, saved = saved_activations(step, model, x)
+        kept.append(saved.bytes)
+        result.sum().backward()
+    assert all(0.4 * default < bytes < 0.5 * default for bytes in (kept[2], kept[-1])), (kept, default)
+    assert graphs_compiled() - before == compiled

@@ -72,10 +72,11 @@ def visit_lowerings(
     """
     settings = {"custom_partitioner_fn": Partitioner.of(plan=plans), **(options or {})}
 
+    @own_errors()
     def backend(graph_module: fx.GraphModule, inputs: Sequence[Any]) -> Any:
         return compile_fx(graph_module, inputs, settings)
 
-    with visited(visit), put_back(model, args, {}), torch.enable_grad(), own_errors():
+    with visited(visit), put_back(model, args, {}), torch.enable_grad():
         torch_compile(model, backend=backend, dynamic=False)(*args)
 
 

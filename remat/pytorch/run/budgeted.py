@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import fx, nn
 
-from remat.errors import InvalidOption, RematError
+from remat.errors import InvalidOption
 from remat.pytorch.read.interpreter import run_uncompiled
 from remat.pytorch.run.calls import called, compiling, counted
 from remat.pytorch.run.partitioner import Partitioner
@@ -38,6 +38,7 @@ class BudgetedBackend:
     codegen: bool
     plans: tuple[int, int]
 
+    @own_errors()
     def __call__(self, graph_module: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
         """Compiles a graph of Dynamo's, and has its calls counted."""
         with compiling(graph_module, example_inputs) as compilation, every_joint_graph_partitioned():
@@ -89,18 +90,18 @@ def compile_within(
     @functools.wraps(run)
     def step(*args: Any, **kwargs: Any) -> Any:
         nonlocal run, generation
-        if torch.compiler.is_compiling():
+        if torch.compiler.is_dynamo_compiling():
             return run(*args, **kwargs)
         if torch.is_grad_enabled() and not in_backward():
             try:
                 budget.begin_step()
-            except RematError as error:
+            except Exception as error:
                 if partitioner.on_error == "raise":
                     raise
                 warnings.warn(f"remat keeps the plans that it has: {error}", stacklevel=2)
         if generation != budget.generation:
             run, generation = _function_of(compiled_anew()), budget.generation
-        with called(budget, model, (args, kwargs)), own_errors():
+        with called(budget, model, (args, kwargs)):
             return run(*args, **kwargs)
 
     if not isinstance(compiled, nn.Module):

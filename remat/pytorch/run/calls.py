@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
@@ -163,19 +162,10 @@ def counted(compiled: Callable[..., Any], piece: Piece) -> Callable[..., Any]:
             call.graphs += 1
             node = compiled_node([leaf for leaf in tree_leaves(results) if isinstance(leaf, Tensor)])
             if node is not None:
-                call.budget.began(piece, handed)
-                _when_read(node, call.budget, piece.key)
+                call.budget.began(piece, handed, node)
         return results
 
     return run
-
-
-def _when_read(node: Any, budget: SharedBudget, key: str) -> None:
-    """Tells the budget once that a call's saved values are read, or that nobody can read them any more."""
-    gone = weakref.finalize(node, budget.ended, key)
-    gone.atexit = False
-    # Not a hook after the node: torch would keep the incoming gradients alive for it.
-    node.register_prehook(lambda *_: gone())  # pyright: ignore[reportUnknownLambdaType]
 
 
 def compiled_node(tensors: Sequence[Tensor]) -> Any:

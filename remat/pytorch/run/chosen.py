@@ -7,6 +7,9 @@ from dataclasses import dataclass
 from remat.answer.plan import Plan
 from remat.answer.solution import Solution
 
+TOGETHER = ("all graphs together", "price of memory", "least saved", "another rank")
+"""What `Chosen.by` says where a graph has no budget to itself."""
+
 
 @dataclass(frozen=True)
 class Chosen:

@@ -26,6 +26,7 @@ from remat.pytorch.run.partitioner import OnError, Partitioner, checked_on_error
 from remat.pytorch.run.replay import Plans, has_symbols, plans_of
 from remat.pytorch.run.report import Step, reporting
 from remat.pytorch.run.shared_budget import SharedBudget, has_budget
+from remat.pytorch.seam.compilations import own_errors
 from remat.pytorch.seam.inductor_lowering import all_options, compile_fx, mode_options
 from remat.pytorch.seam.torch_names import torch_compile
 from remat.words import near
@@ -150,6 +151,7 @@ class InductorBackend:
         return compiled
 
 
+@own_errors()
 def backend(
     graph_module: fx.GraphModule,
     example_inputs: Sequence[Any],

@@ -39,7 +39,7 @@ def warn_if_skipped(compiled: Callable[..., Any], model: Callable[..., Any]) -> 
     @functools.wraps(run)
     def first(*args: Any, **kwargs: Any) -> Any:
         nonlocal pending
-        if not pending or torch.compiler.is_compiling() or not torch.is_grad_enabled():
+        if not pending or torch.compiler.is_dynamo_compiling() or not torch.is_grad_enabled():
             return run(*args, **kwargs)
         before = graphs_compiled()
         result = run(*args, **kwargs)

@@ -14,11 +14,13 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from torch import fx
 
 from remat.pytorch.read.places import Place, places_in
 from remat.pytorch.run.planned import Planned
+from remat.pytorch.run.report import report_again
 from remat.pytorch.seam.cache_note import found_note, keep_note
 
 _LOGGER = logging.getLogger("remat")
@@ -40,16 +42,34 @@ class UnderWay:
         """Has all that was planned kept with what is compiled of a backward graph."""
         fresh = [replace(planned, graph=replace(planned.graph)) for planned in self.planned]  # without what was derived
         with _no_harm():
-            keep_note(backward, zlib.compress(pickle.dumps((self.places, fresh))))  # torch's entry is a pickle, too
+            keep_note(backward, _Note(zlib.compress(pickle.dumps((self.places, fresh)))))  # torch's entry is a pickle
 
     def found_with(self, compiled: Callable[..., object]) -> list[Planned]:
         """Reads what was kept with a compiled graph, if torch took that from its cache."""
         with _no_harm():
             note = found_note(compiled)
-            if note is not None:
-                before, kept = pickle.loads(zlib.decompress(note))
-                return [_moved(planned, before, self.places) for planned in kept]
+            return [] if note is None else self.read(note)
         return []
+
+    def read(self, note: bytes) -> list[Planned]:
+        """Reads a note, with the places of this graph."""
+        before, kept = pickle.loads(zlib.decompress(note))
+        return [_moved(planned, before, self.places) for planned in kept]
+
+
+class _Note(bytes):
+    """What was planned. Where a backend of somebody else's has torch read it from its cache, it is reported at once."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _read_again, (bytes(self),)
+
+
+def _read_again(note: bytes) -> _Note:
+    if _under_way.get() is None:
+        with _no_harm():
+            for planned in UnderWay(()).read(note):
+                report_again(planned)
+    return _Note(note)
 
 
 @contextmanager
@@ -77,23 +97,22 @@ def under_way(graph_module: fx.GraphModule) -> Generator[UnderWay]:
 
 
 def keep(planned: Sequence[Planned], backward: fx.GraphModule | None) -> None:
-    """Keeps plans with the graph that is being compiled in this thread, if that is one of ours.
+    """Keeps plans with the graph that is being compiled in this thread.
 
     Args:
         planned: what was planned.
         backward: what to keep them with; None for a region inside the graph.
     """
-    graph = _under_way.get()
-    if graph is not None:
-        graph.planned += planned
-        if backward is not None:
-            graph.keep_with(backward)
+    graph = _under_way.get() or UnderWay(())  # somebody else's backend: no places are known
+    graph.planned += planned
+    if backward is not None:
+        graph.keep_with(backward)
 
 
 def _moved(planned: Planned, before: Sequence[Place], after: Sequence[Place]) -> Planned:
     """Puts the values of a graph where the model has them now; "" where one place has become two."""
     now: dict[Place, Place] = {}
-    for old, new in zip(before, after, strict=True):
+    for old, new in zip(before, after, strict=bool(before and after)):
         now[old] = new if now.get(old, new) == new else ("", "")
     graph = planned.graph
     places = [now.get(place, ("", "")) for place in zip(graph.modules, graph.sources, strict=True)]

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import weakref
 from collections import Counter, deque
 from collections.abc import Collection, Mapping
-from typing import TypeAlias
+from typing import Any, TypeAlias
+
+from torch.compiler import is_dynamo_compiling
+
+from remat.pytorch.seam.compilations import saved_values_freed
 
 Together: TypeAlias = frozenset[tuple[str, int]]
 """Keys of graphs, and how many calls of each are alive at the same time."""
@@ -16,6 +21,7 @@ class LiveCalls:
     def __init__(self) -> None:
         self._live: Counter[str] = Counter()
         self._released: deque[str] = deque()
+        self._begun: deque[weakref.finalize[[str], Any]] = deque()
         self._handed: dict[int, int] = {}
         self._seen: dict[Together, int] = {}
 
@@ -30,27 +36,41 @@ class LiveCalls:
         """What graphs have made for others that are alive, where no plan can know."""
         return sum(self._handed.values())
 
-    def began(self, key: str, handed: Mapping[int, int]) -> None:
+    def began(self, key: str, handed: Mapping[int, int], node: Any) -> None:
         """Counts a call whose saved values are alive from now on.
 
         Args:
             key: of its graph.
             handed: the bytes of each storage that another graph made for it, where no plan can know.
+            node: of autograd, that holds the saved values. They are free once they were read, or nobody can read them
+                any more, whichever comes first.
         """
         self._count_released()
         self._handed.update(handed)
         self._live[key] += 1
+        ended = weakref.finalize(node, self._released.append, key)  # from any thread, at any time
+        ended.atexit = False
+        self._begun.append(ended)
 
-    def ended(self, key: str) -> None:
-        """Notes that what a call saved is free: from any thread, at any time."""
-        self._released.append(key)
+        def read(*_: Any) -> None:
+            if not is_dynamo_compiling():  # under compiled autograd, where Dynamo would watch what changes in here
+                ended()
+
+        node.register_prehook(read)  # not a hook after the node: torch would keep the incoming gradients alive for it
 
     def seen(self) -> Mapping[Together, int]:
         """Returns what was alive at the same time when calls ended, with the most that was handed over beside it."""
         self._count_released()
         return self._seen
 
+    def forget(self) -> None:
+        """Forgets what was alive at the same time up to now."""
+        self._seen.clear()
+
     def _count_released(self) -> None:
+        # Those that no hook told of: the oldest one first, or each call would ask about all that are alive.
+        while self._begun and ((call := self._begun[0].peek()) is None or saved_values_freed(call[0])):
+            self._begun.popleft()()
         if self._released and self._live:
             together = frozenset(self._live.items())
             self._seen[together] = max(self._seen.get(together, 0), self.handed_bytes)

@@ -75,12 +75,17 @@ class Order:
             return Chosen.of(solve(self.cost_model.pose(graph), self.solver))
         return Chosen.of(choose(graph, self.cost_model, self.solver))
 
+    @property
+    def made_before(self) -> list[str]:
+        """Lists the inputs that are activations of the run."""
+        known = None if self.is_region else self.compilation
+        return [] if known is None else known.made_before_of(self.joint_graph)
+
     def settled(self, graph: Graph, plan: Plan) -> None:
         """Notes what the graph runs, and has Dynamo compile another one for sizes at which it breaks the budget."""
         saved_limit, peak_limit = limits_of(self.cost_model)
         compilation = None if self.is_region else self.compilation
-        made = [] if compilation is None else compilation.made_before_of(self.joint_graph)
-        owners = counted_storages(graph, plan, made)
+        owners = counted_storages(graph, plan, self.made_before)
         if compilation is not None:
             compilation.sizes_seen(self.joint_graph).update(self._tried[0])
             if not compilation.settle(graph, plan, self.joint_graph) and saved_limit is not None:

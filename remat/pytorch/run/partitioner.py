@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import time
 import warnings
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 from uuid import uuid4
@@ -35,20 +37,23 @@ from remat.problem.demands import unpriced
 from remat.proof.certify import check_plan
 from remat.pytorch.read.capture import where
 from remat.pytorch.read.extract import extract
+from remat.pytorch.read.mutated_inputs import keep_old_values
 from remat.pytorch.read.operators import Operator, is_dropout_free
 from remat.pytorch.read.split import split
 from remat.pytorch.run import ranks
 from remat.pytorch.run.cache_key import key_of
 from remat.pytorch.run.calls import compilation
-from remat.pytorch.run.chosen import Chosen
+from remat.pytorch.run.chosen import TOGETHER, Chosen
 from remat.pytorch.run.kept import keep
 from remat.pytorch.run.offloading import add_copies
 from remat.pytorch.run.order import Order
 from remat.pytorch.run.planned import Planned
+from remat.pytorch.run.remarks import remarks_on
 from remat.pytorch.run.replay import Plans, plan_for, plans_of
 from remat.pytorch.run.report import Log
+from remat.pytorch.seam.compilations import own_errors
 from remat.pytorch.seam.torch_names import CustomPartitionerFn
-from remat.pytorch.seam.torch_partitioner import torchs_budget, torchs_budget_setting, torchs_choice
+from remat.pytorch.seam.torch_partitioner import torchs_budget, torchs_budget_setting, torchs_partition
 
 OnError = Literal["raise", "fallback"]
 
@@ -113,50 +118,66 @@ class Partitioner(CustomPartitionerFn):
             copy_stream=copy_stream,
         )
 
+    @own_errors()
     def __call__(
         self, gm: fx.GraphModule, joint_inputs: Sequence[object], **kwargs: Any
     ) -> tuple[fx.GraphModule, fx.GraphModule]:
         """Splits a joint graph in two; called by torch."""
+        if self.on_error == "raise":
+            return self._split(gm, joint_inputs, **kwargs)
+        untouched = fx.GraphModule(gm, copy.deepcopy(gm.graph))
+        try:
+            return self._split(gm, joint_inputs, **kwargs)
+        except Exception as error:  # whatever it is, wherever it comes from: the step is to run without a plan of ours
+            told = str(error) if isinstance(error, RematError) else f"{type(error).__name__}: {error}"
+            why = told.splitlines()[0].rstrip(":")
+            self.log.note(f"a graph of {len(untouched.graph.nodes) - 1} values runs PyTorch's own plan: {why}")
+            warnings.warn(f"remat falls back to PyTorch's partitioner: {told}", stacklevel=2)
+            if (under_way := compilation()) is not None:
+                under_way.piece = None
+            with suppress(Exception):  # torch's gradients may be wrong without it; but it may be what has failed
+                keep_old_values(untouched)
+            return torchs_partition(untouched, joint_inputs, **kwargs)
+
+    def _split(
+        self, gm: fx.GraphModule, joint_inputs: Sequence[object], **kwargs: Any
+    ) -> tuple[fx.GraphModule, fx.GraphModule]:
+        """Splits a joint graph in two with a plan of ours."""
         graphs: list[Graph] = []
         planned: list[Planned] = []
 
         def saved_nodes(joint_graph: fx.Graph, node_info: Any, num_fwd_outputs: int) -> list[fx.Node]:
             start = time.perf_counter()
-            order = Order(
-                self._cost_model(),
-                self.solver,
-                joint_graph,
-                compilation(),
-                is_region=not joint_inputs,
-                copy_stream=self.copy_stream,
-            )
             try:
+                order = Order(
+                    self._cost_model(),
+                    self.solver,
+                    joint_graph,
+                    compilation(),
+                    is_region=not joint_inputs,
+                    copy_stream=self.copy_stream,
+                )
                 graph, mine = self._planned(order, node_info, num_fwd_outputs)
             except Exception as error:
                 ranks.agreed(error, None)  # the other ranks wait for this one
                 raise
             graphs.append(graph)
-            try:
-                plan = self._plan(graph, mine if isinstance(mine, Exception) else mine.plan)
-                handed = handed_over(graph, plan)
-                if plan.offloaded and not joint_inputs:
-                    raise InvalidPlan(
-                        f"the plan offloads {plan.offloaded[0]!r} in the body of a nested_compile_region, where "
-                        f"nothing is offloaded: what it saves, the graph around it keeps"
-                    )
-                order.settled(graph, plan)
-                if isinstance(mine, Exception) or plan is not mine.plan:
-                    mine = Chosen(plan, "another rank")
-                took = time.perf_counter() - start
-                planned.append(Planned(graph, mine, self._told(order), took, copy_stream=self.copy_stream))
-                self.log.add(planned[-1])
-            except RematError as error:
-                if self.on_error == "raise":
-                    raise
-                why = str(error).splitlines()[0].rstrip(":")
-                self.log.note(f"a graph of {len(graph)} values runs PyTorch's own plan: {why}")
-                warnings.warn(f"remat falls back to PyTorch's partitioner: {error}", stacklevel=2)
-                return torchs_choice(joint_graph, node_info)
+            plan = self._plan(graph, mine if isinstance(mine, Exception) else mine.plan)
+            handed = handed_over(graph, plan)
+            if plan.offloaded and not joint_inputs:
+                raise InvalidPlan(
+                    f"the plan offloads {plan.offloaded[0]!r} in the body of a nested_compile_region, where "
+                    f"nothing is offloaded: what it saves, the graph around it keeps"
+                )
+            order.settled(graph, plan)
+            if isinstance(mine, Exception) or plan is not mine.plan:
+                mine = Chosen(plan, "another rank")
+            took = time.perf_counter() - start
+            remarks = {} if self.plans or mine.by in TOGETHER else remarks_on(graph, plan, order.cost_model)
+            for about, remark in remarks.items():
+                ranks.warn(f"remat: {remark}", about)
+            told, made = tuple(remarks.values()), tuple(order.made_before)
+            planned.append(Planned(graph, mine, self._told(order), took, False, self.copy_stream, told, made))
             return [node for node in joint_graph.nodes if node.name in handed]
 
         forward, backward = split(gm, joint_inputs, saved_nodes, **kwargs)
@@ -164,6 +185,7 @@ class Partitioner(CustomPartitionerFn):
             check_nothing_runs_twice(graph, forward, backward)
         for mine in planned:
             add_copies(mine.graph, mine.plan, forward, backward, kwargs["num_fwd_outputs"], beside=self.copy_stream)
+            self.log.add(mine)
         keep(planned, backward if joint_inputs else None)
         return forward, backward
 
@@ -178,10 +200,9 @@ class Partitioner(CustomPartitionerFn):
         if self.follows_torch and not self.plans:
             memory_budget: Any = costmodel_class(DEFAULT_BUDGET_MODEL)
             return memory_budget(budget)
-        warnings.warn(
+        ranks.warn(
             f"PyTorch's memory budget of {budget} (activation_memory_budget, or that of a region) is ignored: a cost "
-            f"model or a plan is given. Leave it out to have PyTorch's budget, or take MemoryBudget({budget})",
-            stacklevel=2,
+            f"model or a plan is given. Leave it out to have PyTorch's budget, or take MemoryBudget({budget})"
         )
         return self.cost_model
 

@@ -12,6 +12,7 @@ from remat.facts.graph import Graph
 from remat.improve.byte_budgets import default_plan
 from remat.predict.device_timeline import timeline
 from remat.pytorch.run.chosen import Chosen
+from remat.pytorch.run.sizes import counted_storages
 from remat.words import human_bytes
 
 
@@ -26,6 +27,8 @@ class Planned:
         seconds: that reading the graph, choosing and checking took, in this run or an earlier one.
         from_cache: planned in an earlier run, and found with the compiled graph in torch's cache on disk.
         copy_stream: what is offloaded is copied in a stream of its own.
+        made_before: inputs that other graphs of the run have made, as far as is known when the graph is compiled.
+        remarks: what there is to say of the plan (see `remat.pytorch.run.remarks`).
     """
 
     graph: Graph
@@ -34,6 +37,8 @@ class Planned:
     seconds: float
     from_cache: bool = False
     copy_stream: bool = False
+    remarks: tuple[str, ...] = ()
+    made_before: tuple[str, ...] = ()
 
     @property
     def plan(self) -> Plan:
@@ -57,6 +62,8 @@ class Planned:
         return {
             "values": len(self.graph),
             "saved_bytes": self.facts.saved_bytes,
+            "handed_bytes": self._handed_bytes(self.plan),
+            "default_handed_bytes": default and self._handed_bytes(default),
             "offloaded_bytes": self.facts.offloaded_bytes,
             "default_saved_bytes": default and PlanFacts.of(self.graph, default).saved_bytes,
             "no_recompute_saved_bytes": no_recompute_saved_bytes(self.graph),
@@ -69,6 +76,10 @@ class Planned:
             "seconds": self.seconds,
             "from_cache": self.from_cache,
         }
+
+    def _handed_bytes(self, plan: Plan) -> int:
+        owners = counted_storages(self.graph, plan, self.made_before)
+        return sum(int(self.graph.bytes[owner]) for owner in owners if self.graph.input[owner])
 
     def __str__(self) -> str:
         """For the log."""

@@ -22,6 +22,16 @@ def several_ranks() -> bool:
     return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
 
 
+def warn(text: str, about: str = "") -> None:
+    """Warns on the first rank alone; where it is said what it is about, once a process."""
+    if about not in _warned_about and not (several_ranks() and dist.get_rank()):
+        warnings.warn(text, stacklevel=3)
+        _warned_about.update({about} - {""})
+
+
+_warned_about: set[str] = set()
+
+
 def agreed(mine: Plan | Exception, graph: Graph | None) -> Plan | Exception:
     """Takes the plan of the lowest rank that has one for the same graph as this one.
 

@@ -63,11 +63,11 @@ class Report:
         """Returns a row for each graph.
 
         The columns: values (of the graph); saved_bytes, default_saved_bytes, no_recompute_saved_bytes (kept between the
-        passes by this plan, by PyTorch's default, and where nothing runs twice); offloaded_bytes (kept on the host
-        meanwhile, and not among saved_bytes); peak_bytes, default_peak_bytes (predicted, of the device under this plan
-        and PyTorch's default); recomputed_ops; cost_model; chosen_by; gap (above the best at most, as a part of the
-        cost; missing if unknown); is_proven; seconds (that choosing took); from_cache (in an earlier run, for torch has
-        kept the compiled graph).
+        passes by this plan, by PyTorch's default, and where nothing runs twice); handed_bytes, default_handed_bytes
+        (kept as well, but made by other graphs); offloaded_bytes (kept on the host meanwhile, and not among
+        saved_bytes); peak_bytes, default_peak_bytes (predicted, of the device under this plan and PyTorch's default);
+        recomputed_ops; cost_model; chosen_by; gap (above the best at most, as a part of the cost; missing if unknown);
+        is_proven; seconds (that choosing took); from_cache (in an earlier run, for torch has kept the compiled graph).
         """
         import pandas as pd  # pyright: ignore[reportMissingTypeStubs]
 
@@ -82,15 +82,25 @@ class Report:
                 "took what it had compiled before, for an equal model; or it compiles none of this model, as "
                 "where a bare nn.Sequential is compiled by its own .compile(): call remat.compile(model)"
             )
-        table = Table("graph", **_STYLE)
+        table = Table(Column("graph", min_width=5), **_STYLE)
         offloads = any(planned.plan.offloaded for planned in self.graphs)
         hosted = {"host": "offloaded"} if offloads else {}
-        sizes = {"saved": "saved", **hosted, "PyTorch's": "default_saved", "no recompute": "no_recompute_saved"}
+        handed = {"handed": "handed"} if any(planned.row["handed_bytes"] for planned in self.graphs) else {}
+        sizes = {
+            "saved": "saved",
+            **handed,
+            **hosted,
+            "PyTorch's": "default_saved",
+            "no recompute": "no_recompute_saved",
+        }
         for heading in (*sizes, "peak", "PyTorch's", "gap", "s"):
             table.add_column(heading, justify="right", no_wrap=True)
         table.add_column("chosen by", overflow="fold")
         for number, planned in enumerate(self.graphs, 1):
-            row = planned.row
+            row = {**planned.row}
+            for who in ("", "default_"):  # what is kept either way is comparable
+                if row[f"{who}saved_bytes"] is not None:
+                    row[f"{who}saved_bytes"] += row[f"{who}handed_bytes"]
             cells = [_size(row[f"{size}_bytes"]) for size in (*sizes.values(), "peak", "default_peak")]
             seconds = "cached" if planned.from_cache else f"{planned.seconds:.2f}"
             table.add_row(str(number), *cells, _gap(planned.chosen), seconds, planned.chosen.by)
@@ -103,9 +113,12 @@ class Report:
         if any(planned.from_cache for planned in self.graphs):
             yield "cached: planned in an earlier run; torch had the graph in its cache on disk"
         if len(self.graphs) > 1:
-            yield "each graph by itself: not how often it is called, nor what it makes for others"
+            yield "each graph by itself: not how often it is called"
+        if any(planned.row["handed_bytes"] for planned in self.graphs):
+            yield "handed: made by other graphs, and kept for this one; a part of what is saved"
         if self.held_bytes:
-            yield f"within the budget, all calls together saved at most {human_bytes(self.held_bytes)} at once"
+            yield f"all calls together saved at most {human_bytes(self.held_bytes)} at once"
+        yield from dict.fromkeys(remark for planned in self.graphs for remark in planned.remarks)
 
     @property
     def saved_lines(self) -> tuple[SavedLine, ...]:
@@ -121,7 +134,9 @@ class Report:
         table.add_column("module", overflow="fold")
         room = 60 - max(len(line.line) for line in lines[:_SHOWN])
         for line in lines[:_SHOWN]:
-            table.add_row(human_bytes(line.bytes), str(line.values), line.line or "unknown", line.modules_told(room))
+            table.add_row(
+                human_bytes(line.bytes), str(line.values), line.line or "unknown", line.modules_told(room) or "-"
+            )
         if rest := lines[_SHOWN:]:
             count = str(sum(line.values for line in rest))
             table.add_row(human_bytes(sum(line.bytes for line in rest)), count, f"{len(rest)} more")
@@ -198,6 +213,12 @@ class Log:
 
 
 _recent = Log(_RECENT)
+
+
+def report_again(planned: Planned) -> None:
+    """Notes for `remat.last_report()` what was planned in an earlier run, unless it was noted in this one."""
+    if all(other.graph != planned.graph for other in _recent.report().graphs):
+        _recent.add(planned)
 
 
 def reporting(

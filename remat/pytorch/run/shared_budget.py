@@ -4,6 +4,9 @@ A graph is planned when torch compiles it, and nobody knows then what will be al
 careful one: a graph after which others may come saves the least it can. What is alive at once is counted from then on
 (`remat.pytorch.run.calls`), and before the next step all these graphs are planned together (`remat.improve.together`)
 and compiled again. A graph that comes later is planned at the same price of memory.
+
+Of a fraction, each graph has its own share in the first two steps. Then the graphs of the second step are planned
+together. A graph that comes later has its own share again.
 """
 
 from __future__ import annotations
@@ -34,7 +37,7 @@ from remat.pytorch.run.live_calls import LiveCalls, Together, largest
 from remat.words import human_bytes
 
 _REPLANNED = 2
-"""How often all graphs are planned again at most; the last time they save the least they can.
+"""How often all graphs are planned again at most; the last time they save the least they can, or their own shares.
 
 Dynamo gives a piece of code up after eight compilations. Blocks that are called one after the other take two each time:
 the first one's input needs no gradient."""
@@ -97,6 +100,7 @@ class SharedBudget:
         self._planned: set[Together] = set()
         self._waited = 0
         self._has_warned = self._has_told_of_the_peak = False
+        self._is_first_step = True
 
     @classmethod
     def of_one(cls, cost_model: CostModel) -> SharedBudget:
@@ -176,15 +180,16 @@ class SharedBudget:
             self._tell_of_the_peak([part], [plan])
         return self._pieces[key]
 
-    def began(self, piece: Piece, handed: Mapping[int, int]) -> None:
+    def began(self, piece: Piece, handed: Mapping[int, int], node: Any) -> None:
         """Counts a call whose saved values are alive from now on; warns once if they break the budget.
 
         Args:
             piece: what was called.
             handed: the bytes of each storage that another graph made for it, where no plan can know.
+            node: of autograd, that holds the saved values.
         """
         self._pieces.setdefault(piece.key, piece)
-        self._calls.began(piece.key, handed)
+        self._calls.began(piece.key, handed, node)
         alive = dict(self._calls.together)
         calls = sum(alive.values())
         if self.cost_model.device_limits and calls > 1 and not self._has_warned:
@@ -214,10 +219,6 @@ class SharedBudget:
             return f"They were planned again {_REPLANNED} times, and save the least they can: the budget is not kept."
         return "They are planned again, together, for the next step; remat.SharedBudget says so from the start."
 
-    def ended(self, key: str) -> None:
-        """Notes that what a call saved is free: from any thread, at any time."""
-        self._calls.ended(key)
-
     def begin_step(self) -> None:
         """Plans all graphs together, before a step, where what is alive at once has turned out to be other graphs.
 
@@ -232,18 +233,22 @@ class SharedBudget:
             self._waited += 1
             return
         self._waited = 0
-        limit, several = self.limit_bytes, ranks.several_ranks()
-        over = not several and any(self._exceeded(together, seen[together]) for together in new)
-        careful = any(
-            self._pieces[key].is_careful
-            for together in new
-            for key, _ in together
-            if limit is not None or len(together) > 1
-        )
-        if not (over or careful) or self.generation >= _REPLANNED:
-            self._planned |= new
+        if self.limit_bytes is None and self._is_first_step:  # what fills a cache, or initializes, may never run again
+            self._is_first_step = False
+            self._calls.forget()
             return
+        over = not ranks.several_ranks() and any(self._exceeded(together, seen[together]) for together in new)
+        unplanned = any(self._is_unplanned([key for key, _ in together]) for together in new)
+        if (over or unplanned) and self.generation < _REPLANNED:
+            self._plan_together(seen)
+        self._planned |= new
+
+    def _plan_together(self, seen: Mapping[Together, int]) -> None:
+        """Finds new plans for all that was alive at the same time, with the bytes that were alive beside it."""
         is_last = self.generation == _REPLANNED - 1
+        if self.limit_bytes is None and is_last:  # a share of its own is right for each graph, whatever else runs
+            self._plans, self.generation = {}, self.generation + 1
+            return
         plans: dict[str, tuple[int, Chosen]] = {}
         for together in largest(seen):
             keys = sorted(together)
@@ -258,11 +263,18 @@ class SharedBudget:
                 saved = Choice.from_plan(part.problem, plan).saved_bytes(part.problem)
                 if key not in plans or saved < plans[key][0]:
                     plans[key] = saved, Chosen(plan, by, gap)
-        self._planned |= new
         self._plans = {key: chosen for key, (_, chosen) in plans.items()}
         if any(self._pieces[key].plan != chosen.plan for key, chosen in self._plans.items()):
             self.generation += 1
             self._has_warned = False
+
+    def _is_unplanned(self, keys: Sequence[str]) -> bool:
+        """Whether graphs that are alive together have no plans that were made together."""
+        if self.limit_bytes is not None:
+            return any(self._pieces[key].is_careful for key in keys)
+        # A share that one graph has left to another is lost where a third one runs instead.
+        ours = sum(key in self._plans for key in keys)
+        return 1 < len(keys) > ours and (not self._plans or (ours > 0 and not ranks.several_ranks()))
 
     def most_held_bytes(self) -> int:
         """Says what all calls saved at most at the same time, by the plans that they have now."""
@@ -276,7 +288,7 @@ class SharedBudget:
         rise = peak_rise(parts, choices)
         if rise is not None:
             self._has_told_of_the_peak = True
-            warnings.warn(str(rise), stacklevel=2)
+            ranks.warn(str(rise))
 
     def _exceeded(self, together: Together, beside_bytes: int) -> tuple[int, int] | None:
         """Returns the budget, and what calls save together if that is more; None if they keep the budget."""

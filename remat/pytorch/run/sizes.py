@@ -8,7 +8,6 @@ sizes that creep up do not come to Dynamo's limit of compilations, past which it
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
@@ -52,7 +51,8 @@ def sizes_to_plan_for(joint_graph: fx.Graph, cost_model: CostModel, seen: Sizes)
     if not varying or limits_of(cost_model) == (None, None):
         return [{}]
     now = {symbol.name: symbol.now for symbol in varying}
-    usual = {name: max(size, seen.get(name, 0)) for name, size in now.items()}
+    # Not for the least size alone: a guard that leaves one size is an error where the user says that it varies.
+    usual = {symbol.name: max(symbol.now, symbol.least + 1, seen.get(symbol.name, 0)) for symbol in varying}
     if times_compiled() >= _EXACT and not ranks.several_ranks():
         usual = {name: 1 << (size - 1).bit_length() for name, size in usual.items()}
     most = {symbol.name: symbol.most for symbol in varying if symbol.most is not None}
@@ -83,10 +83,9 @@ def keep_within(
         open_ended = [symbol for symbol in varying if symbol.most is None or symbol.most > sizes[symbol.name]]
         if open_ended:
             held = ", ".join(f"{symbol.name} up to {sizes[symbol.name]}" for symbol in open_ended)
-            warnings.warn(
+            ranks.warn(
                 f"the budget is kept for sizes of the arguments {held}, and not watched beyond, since there are "
-                f"several ranks; say how large they get: torch._dynamo.mark_dynamic(x, 0, min=2, max=...)",
-                stacklevel=2,
+                f"several ranks; say how large they get: torch._dynamo.mark_dynamic(x, 0, min=2, max=...)"
             )
         return
     if varying and saved_limit is not None and not keep_at_most(saved, saved_limit):

@@ -6,11 +6,13 @@ import inspect
 import logging
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
+from functools import cache
 from traceback import StackSummary
 from typing import Any
 
 from torch import fx
 
+from remat.errors import RematError
 from remat.pytorch.seam.internals import internals
 
 DYNAMO_SKIPS = "functions with a graph break inside a loop, and nn.LSTM; TORCH_LOGS=graph_breaks says why"
@@ -58,12 +60,20 @@ def times_compiled() -> int:
 
 @contextmanager
 def own_errors() -> Generator[None]:
-    """Raises an error of a backend as it was, without Dynamo's wrapping."""
-    wrapped: type[Exception] = internals("torch._dynamo.exc").BackendCompilerFailed
+    """Lets an error of ours through Dynamo as it is: of any other of a backend, Dynamo makes one of its own."""
     try:
         yield
-    except wrapped as error:
-        raise getattr(error, "inner_exception", error) from None
+    except RematError as error:
+        error.__class__ = _through_dynamo(type(error))
+        raise
+
+
+@cache
+def _through_dynamo(kind: type[RematError]) -> type[RematError]:
+    """Makes a class of errors of ours that Dynamo has for such as it has made."""
+    dynamos: Any = internals("torch._dynamo.exc").BackendCompilerFailed
+    attributes = {"__module__": kind.__module__, "first_useful_frame": None, "inner_exception": property(lambda me: me)}
+    return kind if issubclass(kind, dynamos) else type(kind.__name__, (kind, dynamos), attributes)
 
 
 @contextmanager
@@ -95,3 +105,12 @@ def traced_error(error: BaseException) -> tuple[BaseException, StackSummary] | N
 def in_backward() -> bool:
     """Whether this thread runs a backward pass of autograd's engine, where checkpointed parts are computed again."""
     return internals("torch._C")._current_graph_task_id() != -1
+
+
+def saved_values_freed(node: Any) -> bool:
+    """Whether a backward pass has read what a node of a `torch.autograd.Function` saves, and freed it."""
+    try:
+        internals("torch._C")._FunctionBase._raw_saved_tensors.__get__(node)  # without unpacking any
+    except RuntimeError:
+        return True
+    return False

@@ -20,6 +20,7 @@ USED: dict[str, tuple[str, ...]] = {
         "_conv_determine_backend_memory_format",
         "_current_graph_task_id",
         "_ensureCUDADeviceGuardSet",
+        "_FunctionBase._raw_saved_tensors",
     ),
     "torch._C._dynamo.guards": ("_empty_strided_cpu",),
     "torch._dispatch.python": ("no_python_dispatcher",),

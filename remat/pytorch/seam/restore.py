@@ -9,9 +9,10 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from remat.pytorch.seam.fakes import is_fake, owned
-from remat.pytorch.seam.torch_names import fork_rng
+from remat.pytorch.seam.torch_names import fork_rng, is_traceable_wrapper_subclass
 
 
 @contextmanager
@@ -25,7 +26,7 @@ def put_back(model_or_fn: Callable[..., Any], args: tuple[Any, ...], kwargs: Map
         model_or_fn: a module, a method of one, or a function (whose closure is not searched).
         args, kwargs: what it is called with.
     """
-    tensors = owned(model_or_fn, (args, kwargs))
+    tensors = [part for tensor in owned(model_or_fn, (args, kwargs)) for part in _parts(tensor)]
     tracked = [tensor for tensor in tensors if not tensor.is_inference() and not is_fake(tensor)]
     before = [(tensor, tensor._version, tensor.detach().clone()) for tensor in tracked]
     pythons, numpys = random.getstate(), np.random.get_state()
@@ -38,5 +39,20 @@ def put_back(model_or_fn: Callable[..., Any], args: tuple[Any, ...], kwargs: Map
         with torch.no_grad():
             for tensor, version, content in before:
                 # Batch normalisation updates its statistics without counting a version.
-                if tensor._version != version or not torch.equal(tensor, content):
+                if tensor._version != version or not _equal(tensor, content):
                     tensor.copy_(content)
+
+
+def _parts(tensor: Tensor) -> list[Tensor]:
+    """Lists the tensors with memory of their own behind one: of a jagged tensor, its values and its offsets."""
+    if not is_traceable_wrapper_subclass(tensor):
+        return [tensor]
+    names, _ = tensor.__tensor_flatten__()
+    return [part for name in names for part in _parts(getattr(tensor, name))]
+
+
+def _equal(tensor: Tensor, content: Tensor) -> bool:
+    try:
+        return torch.equal(tensor, content)
+    except NotImplementedError:  # as for sparse tensors: copied back to be sure
+        return False

@@ -1,31 +1,31 @@
-"""Functions of torch exchanged for ours, in the thread that asks for it and in no other.
+"""Functions of torch exchanged for ours, inside a block and nowhere else.
 
-A stand-in takes the place of torch's function as long as any thread has exchanged it, and asks each caller's thread
-which function to call. A thread is known by its number: a `ContextVar` would go along into threads that run in a copy
-of this one's context, as those of `asyncio.to_thread` do, and could not be put back from another context.
+A stand-in takes the place of torch's function as long as any block has exchanged it. It asks the stack of whoever calls
+it: a block answers only where the function that entered it is still running below. So it answers in its own thread
+alone, and no more once that function is left, even if the block was left without its last lines: a Ctrl-C may come
+between any two instructions. There is no lock, which it might leave locked.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import inspect
 import threading
 from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from types import FrameType
 from typing import Any
-from weakref import WeakKeyDictionary
 
 from remat.pytorch.seam.torch_names import assume_constant_result
 
-_lock = threading.Lock()
-"""Held while something is put in a place, never while it runs: nobody can wait for someone who waits for them."""
-
 
 class _StandIn:
-    """Finds what the caller's thread has exchanged last, or else torch's own function.
+    """Finds what the block entered last has exchanged, of those that the caller runs in, or else torch's own function.
 
     Attributes:
         own: torch's function.
-        blocks: a thread's number and its function, for each block that has exchanged it; the last one entered is last.
+        blocks: that have exchanged it, each with its function, the frame that entered it, and its thread.
         place: what stands in the place of torch's function: a function, so that it is a method where it is in a class.
     """
 
@@ -35,22 +35,35 @@ class _StandIn:
             return self.here()(*args, **kwargs)
 
         self.own, self.place = own, place
-        self.blocks: tuple[tuple[int, Callable[..., Any]], ...] = ()
+        self.blocks: list[tuple[Callable[..., Any], FrameType, int]] = []
         _stand_ins[place] = self
 
     def here(self) -> Callable[..., Any]:
-        """Finds what this thread is to call."""
-        this = threading.get_ident()
-        return next((ours for thread, ours in reversed(self.blocks) if thread == this), self.own)
+        """Finds what the caller is to call; Dynamo, which may trace a model's call of it, breaks its graph here."""
+        running = _running(inspect.currentframe() if self.blocks else None)
+        for ours, frame, _ in reversed(self.blocks):
+            if frame in running:
+                return ours
+        return self.own
+
+    def entered(self) -> tuple[FrameType, int]:
+        """Finds the function with a block, and its thread; forgets blocks that were left without their last lines."""
+        running, thread = _running(inspect.currentframe()), threading.get_ident()
+        for block in [*self.blocks]:
+            if block[2] == thread and block[1] not in running:
+                self.blocks.remove(block)
+        while running[0].f_code.co_flags & inspect.CO_GENERATOR or running[0].f_code.co_filename == contextlib.__file__:
+            del running[0]  # a context manager that is written as a generator
+        return running[0], thread
 
 
-_stand_ins: WeakKeyDictionary[Callable[..., Any], _StandIn] = WeakKeyDictionary()
-"""By what stands in torch's places."""
+_stand_ins: dict[Any, _StandIn] = {}
+"""By what stands in torch's places, and by the places with torch's functions."""
 
 
 @contextmanager
 def swapped(owner: Any, name: str, ours: Callable[..., Any], *, constant: bool = False) -> Generator[None]:
-    """Has this thread call `ours` instead of `owner.name` inside the block.
+    """Has what runs inside the block call `ours` instead of `owner.name`.
 
     Args:
         owner: a module or a class that defines the function.
@@ -58,20 +71,32 @@ def swapped(owner: Any, name: str, ours: Callable[..., Any], *, constant: bool =
         ours: takes the same arguments, `self` included in a class.
         constant: Dynamo calls the function where a model does, and traces its result as a constant.
     """
-    block = threading.get_ident(), ours
-    with _lock:
-        found: Callable[..., Any] = owner.__dict__[name]
-        stand_in = _stand_ins.get(found) or _StandIn(found)
-        stand_in.blocks = (*stand_in.blocks, block)
-        setattr(owner, name, assume_constant_result(stand_in.place) if constant else stand_in.place)
+    found = owner.__dict__[name]
+    stand_in = _stand_ins.get(found) or _stand_ins.get((owner, name, found))
+    if stand_in is None:
+        stand_in = _stand_ins.setdefault((owner, name, found), _StandIn(found))
+    block = ours, *stand_in.entered()
+    place = assume_constant_result(stand_in.place) if constant else stand_in.place
     try:
+        stand_in.blocks.append(block)
+        setattr(owner, name, place)
         yield
     finally:
-        with _lock:
-            stand_in.blocks = tuple(other for other in stand_in.blocks if other is not block)
-            # Somebody else may have put another function in the place meanwhile: that is theirs to take back.
-            if not stand_in.blocks and owner.__dict__[name] is stand_in.place:
-                setattr(owner, name, stand_in.own)
+        with suppress(ValueError):
+            stand_in.blocks.remove(block)
+        # Somebody else may have put another function in the place meanwhile: that is theirs to take back.
+        if not stand_in.blocks and owner.__dict__[name] is stand_in.place:
+            setattr(owner, name, stand_in.own)
+            if stand_in.blocks:  # another thread has entered a block just now
+                setattr(owner, name, place)
+
+
+def _running(frame: FrameType | None) -> list[FrameType]:
+    """Lists the frames below one, the innermost first."""
+    frames: list[FrameType] = []
+    while frame is not None and (frame := frame.f_back) is not None:
+        frames.append(frame)
+    return frames
 
 
 def torchs_own(owner: Any, name: str) -> Callable[..., Any]:
@@ -81,6 +106,6 @@ def torchs_own(owner: Any, name: str) -> Callable[..., Any]:
 
 
 def in_place(owner: Any, name: str) -> Callable[..., Any]:
-    """Finds what this thread has in a place now: torch's own, unless a block around has exchanged it."""
+    """Finds what a caller has in a place now: torch's own, unless a block around has exchanged it."""
     found: Callable[..., Any] = owner.__dict__[name]
     return _stand_ins[found].here() if found in _stand_ins else found

@@ -29,6 +29,7 @@ class Symbol:
     Attributes:
         name: torch's: the same whenever the same dimension of the same argument is traced.
         now: what it is in the call that the graph is compiled for.
+        least: what it is at least, as torch sees it; not below 0.
         most: what it is at most, by what the user or the model says (`torch._dynamo.mark_dynamic(x, 0, min=2,
             max=512)`, `torch._check`); None if nothing is said.
         size: torch's own.
@@ -36,20 +37,24 @@ class Symbol:
 
     name: str
     now: int
+    least: int
     most: int | None
     size: Any
 
 
 def symbols(graph: fx.Graph) -> list[Symbol]:
-    """Lists the sizes of a graph's inputs that are symbols by themselves, and have a value in this call."""
+    """Lists the sizes of a graph's inputs that are symbols by themselves, and have a value in this call.
+
+    The size by which a jagged tensor says which offsets it has is no number, and varies by being another one.
+    """
     found: dict[str, Symbol] = {}
     for size in _sizes_of_inputs(graph):
         node: Any = size.node
-        if not node.expr.is_Symbol or node.hint is None:
+        if not node.expr.is_Symbol or node.hint is None or node.is_nested_int():
             continue
-        upper = node.shape_env.var_to_range[node.expr].upper
-        most = int(upper) if upper.is_number and upper < _UNBOUNDED else None
-        found.setdefault(str(node.expr), Symbol(str(node.expr), int(node.hint), most, size))
+        bounds = node.shape_env.var_to_range[node.expr]
+        most = int(bounds.upper) if bounds.upper.is_number and bounds.upper < _UNBOUNDED else None
+        found.setdefault(str(node.expr), Symbol(str(node.expr), int(node.hint), int(max(bounds.lower, 0)), most, size))
     return list(found.values())
 
 

@@ -28,7 +28,7 @@ try:
         FakeTensor,
         FakeTensorMode,
     )
-    from torch.utils._python_dispatch import TorchDispatchMode
+    from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass
     from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflatten
 except ImportError as error:
     raise unsupported(str(error)) from None
@@ -69,6 +69,7 @@ __all__ = [
     "is_builtin",
     "is_mutable",
     "is_overload",
+    "is_traceable_wrapper_subclass",
     "never_asked_about",
     "schema_of",
     "scoped_library",

@@ -1,0 +1,49 @@
+"""What a user should know of a plan: a share that no plan keeps, and a model that was checkpointed already."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+
+from remat.answer.plan import Plan
+from remat.facts.graph import Graph
+from remat.improve.byte_budgets import default_saved_bytes
+from remat.predict.device_timeline import timeline
+from remat.problem.costmodel import CostModel
+from remat.proof.solve import solve
+from remat.words import human_bytes
+
+_WHY = {
+    "saved": "every plan saves so much, for some values must not be computed twice",
+    "peak": "no plan with a lower peak was found: outputs, gradients and what one kernel works on are alive anyway",
+}
+_CHECKPOINTED = (
+    "the model is checkpointed already (torch.utils.checkpoint): the budget, and any share of a default, is one of the "
+    "checkpointed model. For one of the whole model, switch that off: gradient_checkpointing=False, or "
+    "model.gradient_checkpointing_disable()"
+)
+
+
+def remarks_on(graph: Graph, plan: Plan, cost_model: CostModel) -> dict[str, str]:
+    """Finds what there is to say of a plan that was made for a graph alone, by what it is about."""
+    told: dict[str, str] = {}
+    problem = cost_model.pose_without_peak(graph)
+    for share in [limit for limit in cost_model.saved_limits if isinstance(limit, Fraction)]:
+        told |= _missed("saved", share, problem.budget_bytes or 0, default_saved_bytes(graph))
+    for share in [limit for limit in cost_model.peak_limits if isinstance(limit, Fraction)]:
+        fastest = solve(problem).plan
+        assert fastest is not None  # there is one within the budget
+        told |= _missed("peak", share, timeline(graph, plan).peak_bytes, timeline(graph, fastest).peak_bytes)
+    if (cost_model.saved_limits or cost_model.limits_peak) and (graph.must_recompute | graph.prefer_recompute).any():
+        told["checkpointed"] = _CHECKPOINTED
+    return told
+
+
+def _missed(of: str, share: Fraction, got_bytes: int, all_bytes: int) -> dict[str, str]:
+    asked_bytes = math.floor(share * all_bytes)
+    if got_bytes <= asked_bytes:
+        return {}
+    got = f"{human_bytes(got_bytes)}, {got_bytes / max(all_bytes, 1):.0%}"
+    what = {"saved": "what PyTorch's default plan saves", "peak": "the fastest plan's peak"}[of]
+    asked = f"{float(share):.0%} of {what} ({human_bytes(asked_bytes)})"
+    return {of: f"{asked} was asked for, and a graph of the model takes {got}: {_WHY[of]}"}
