@@ -137,10 +137,9 @@ def fit_peak(
             cost.
 
     Returns:
-        a solution whose plan keeps its limit by `measured_by`, too, where somebody measures: up to four plans are
-        measured, the next one within a limit that is tighter by as much as the last one took too much. Of fractions
-        that none keeps, it is the plan that took least. Its bound is that of `relaxation`; or, if the graph knows its calls, the highest one of
-        `between_passes` and `remat.improve.step_bound`, with the flow that proves it. It is optimal if it costs that.
+        a solution whose plan keeps the limit by `measured_by`, too, or, of a fraction, takes least of those measured.
+        Its bound is that of `relaxation`; or, if the graph knows its calls, the highest one of `between_passes` and
+        `remat.improve.step_bound`, with the flow that proves it. It is optimal if it costs that.
         A solver that searches within peaks itself (`Solver.within_peak`: `cpsat`) goes on from the plan that is found,
         and its bound, where that is higher, stands by its word.
 
@@ -174,10 +173,8 @@ def fit_peak(
             raise
         claim = Termination(Reason.INFEASIBLE, detail=str(conflict))
         return Solution(None, None, claim, None, NAME, is_proven=True)
-    taken, best = _measured(plans, graph, problem, limit_bytes)
-    smallest = taken or plans.smallest.peak_bytes
-    if taken is not None and taken > limit_bytes and not all(isinstance(limit, Fraction) for limit in limits):
-        best = None
+    is_fraction = all(isinstance(limit, Fraction) for limit in limits)
+    taken, best = _measured(plans, graph, problem, limit_bytes, is_fraction=is_fraction)
     choice = None if best is None else best.choice
     exact = None
     if not records_calls(graph):
@@ -185,6 +182,7 @@ def fit_peak(
     if exact is not None and exact.plan is not None:
         choice = Choice.from_plan(problem, exact.plan)
     if choice is None:
+        smallest = plans.smallest.peak_bytes if taken is None else taken
         conflict = _no_plan(exact, limit_bytes, _not_found(limit_bytes, smallest, least.bytes))
         if throw:
             raise conflict
@@ -200,20 +198,25 @@ def fit_peak(
 
 
 def _measured(
-    plans: PeakPlans | StepPlans, graph: Graph, problem: Problem, limit_bytes: int
+    plans: PeakPlans | StepPlans, graph: Graph, problem: Problem, limit_bytes: int, *, is_fraction: bool
 ) -> tuple[int | None, PeakPlan | None]:
-    """Finds a plan that keeps a limit by `measured_by`, or else the one that takes least; and what it takes, if known."""
+    """Finds a plan that keeps a limit, by `measured_by`, too, with what it takes by that, if that is known.
+
+    Each plan is sought within a limit that is tighter by as much as the last one took too much. Where none keeps it:
+    the one that takes least, for a fraction; else none, with what that one takes.
+    """
     measure, plan, tried = measuring.get(), plans.within(limit_bytes), list[tuple[int, PeakPlan]]()
-    while plan is not None and measure is not None and all(plan is not other for _, other in tried):
+    while plan is not None and measure is not None and len(tried) < MEASURED:
         taken = measure(graph, plan.choice.plan(problem), limit_bytes)
         if taken is None or taken <= limit_bytes:
             return taken, plan
         tried.append((taken, plan))
-        if len(tried) == MEASURED:
-            break
         tighter = plans.within(plan.peak_bytes * limit_bytes // taken) if len(tried) < MEASURED - 1 else None
         plan = plans.smallest if tighter is None else tighter
-    return min(tried, key=lambda one: one[0]) if tried else (None, plan)
+        if any(plan is other for _, other in tried):
+            break
+    taken, least = min(tried, key=lambda one: one[0]) if tried else (None, plan)
+    return taken, least if is_fraction or not tried else None
 
 
 def _no_plan(exact: Solution | None, limit_bytes: int, detail: str) -> Infeasible | LimitReached:

@@ -31,9 +31,7 @@ Where that position is looked up in memory, it is a number of `looked_up`.
 """
 
 _WRAPS = (1, 0)
-"""A digit in front of one that repeats, where so little is seen of it that it does not: `ModularIndexing` stays there."""
-
-_ONE = (1, 1)
+"""Stands before a digit of which only one round is seen, though it repeats: there `ModularIndexing` stays."""
 
 _NOWHERE = -(1 << 48)
 
@@ -200,7 +198,7 @@ def through(outer: Access, inner: Access) -> Access:
     weights = contiguous_strides(tuple(n for n, _ in row))
     digit_of = [start // w % n for (n, _), w in zip(row, weights, strict=True)]
     room = list(digit_of)
-    repeats = [ahead[1] == 0 for digits in inner[0] for ahead, digit in pairwise((_ONE, *digits)) if digit != _WRAPS]
+    repeats = [ahead[1] == 0 for digits in inner[0] for ahead, digit in pairwise(((1, 1), *digits)) if digit != _WRAPS]
     wraps = {((n, w),) for (n, _), w, again in zip(row, weights, repeats, strict=True) if again}
     maps: list[Digits] = []
     for digits in dims:
@@ -223,15 +221,15 @@ def unmarked(dims: Dims) -> Dims:
     return tuple(digits[1:] if digits[:1] == (_WRAPS,) else digits for digits in dims)
 
 
-def shifted(access: Access, dim: int, size: int, start: int) -> Access | None:
-    """Returns a map whose dimension begins later in a longer one, as it repeats; None if it does not.
+def part_of(outer: Dims, inner: Access, dim: int, start: int) -> Access:
+    """Returns the map that reads `inner` as a part of a dimension, which begins at `start`; `outer` is unknown there.
 
-    TorchInductor drops from `ModularIndexing` what its modulus divides.
+    TorchInductor drops from `ModularIndexing` what its modulus divides: what repeats is read as if it began at 0.
     """
-    digits, after = unmarked(access[0])[dim], access[0][dim + 1 :]
-    if digits == access[0][dim] or size % digits[0][0] or start % digits[0][0]:
-        return None
-    return (*access[0][:dim], ((size // digits[0][0], 0), *digits), *after), access[1]
+    digits, size = unmarked(inner[0])[dim], prod(n for n, _ in outer[dim])
+    if digits == inner[0][dim] or size % digits[0][0] or start % digits[0][0]:
+        return through((outer, 0), inner)
+    return (*inner[0][:dim], ((size // digits[0][0], 0), *digits), *inner[0][dim + 1 :]), inner[1]
 
 
 def _beyond(n: int, s: int, inner: Access) -> tuple[int, int]:

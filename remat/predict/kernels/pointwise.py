@@ -6,17 +6,7 @@ from collections.abc import Sequence
 from math import prod
 
 from remat.predict.kernels import rules
-from remat.predict.kernels.index import (
-    Access,
-    Dims,
-    Shape,
-    contiguous_strides,
-    identity,
-    opaque,
-    shifted,
-    strided,
-    through,
-)
+from remat.predict.kernels.index import Access, Dims, Shape, contiguous_strides, identity, opaque, part_of, strided
 from remat.predict.kernels.ir import Box, Seen, merged
 from remat.predict.kernels.lowering import Lowering
 from remat.predict.kernels.recorded_calls import Call
@@ -105,10 +95,9 @@ def patched(low: Lowering, call: Call) -> Seen:
         outer = (*outer[:dim], ((shape[dim], 0),), *outer[dim:])
     elif part.shape != shape:
         outer = (*outer[:dim], low.shifted(shape[dim], outer[dim], "part", call.args[2:]), *outer[dim + 1 :])
-    for (buffer, access), times in low.stores.loads(part).items():
-        again = shifted(access, dim, shape[dim], call.arg(3, "start", 0) or 0) if part.shape != shape else None
-        merged(draft.reads, {(buffer, again or through((outer, 0), access)): times})
-    draft.note(Seen(part.box, shape, through((outer, 0), part.access), part.stored))
+    start: int = call.arg(3, "start", 0) or 0
+    merged(draft.reads, {(b, part_of(outer, of, dim, start)): n for (b, of), n in low.stores.loads(part).items()})
+    draft.note(Seen(part.box, shape, part_of(outer, part.access, dim, start), part.stored))
     draft.take(base)
     draft.indices[_coordinate(shape, dim), 0] = None
     return draft.done(call.position, shape, call.itemsize)

@@ -76,10 +76,10 @@ def _buffer(tensor: Tensor) -> Buffer:
 class _Nothing:
     """Stands for a kernel, and for whoever would compile it."""
 
-    def __getattr__(self, name: str) -> _Nothing:
+    def __getattr__(self, _: str) -> _Nothing:
         return self
 
-    def __call__(self, *args: Any, **kwargs: Any) -> _Nothing:
+    def __call__(self, *_args: Any, **_kwargs: Any) -> _Nothing:
         return self
 
 

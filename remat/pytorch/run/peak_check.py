@@ -1,4 +1,4 @@
-"""Checks the peaks of plans by TorchInductor's own code, before one of them runs (`remat.pytorch.inductor.rehearsed`)."""
+"""Checks the peaks of plans by TorchInductor's own code before one of them runs: `remat.pytorch.inductor.rehearsed`."""
 
 from __future__ import annotations
 

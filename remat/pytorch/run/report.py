@@ -66,9 +66,9 @@ class Report:
         passes by this plan, by PyTorch's default, and where nothing runs twice); offloaded_bytes (kept on the host
         meanwhile, and not among saved_bytes); peak_bytes, default_peak_bytes (predicted, of the device under this plan
         and PyTorch's default); checked_peak_bytes (of the device by the code that Inductor writes for the plan; missing
-        where no limit of the peak was checked); recomputed_ops; cost_model; chosen_by; gap (above the best at most, as a part of the
-        cost; missing if unknown); is_proven; seconds (that choosing took); from_cache (in an earlier run, for torch has
-        kept the compiled graph).
+        where no limit of the peak was checked); recomputed_ops; cost_model; chosen_by; gap (above the best at most, as
+        a part of the cost; missing if unknown); is_proven; seconds (that choosing took); from_cache (in an earlier run,
+        for torch has kept the compiled graph).
         """
         import pandas as pd  # pyright: ignore[reportMissingTypeStubs]
 
