@@ -6,7 +6,6 @@ import re
 from collections.abc import Callable
 from fractions import Fraction
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn

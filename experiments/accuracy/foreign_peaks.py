@@ -25,6 +25,7 @@ from __future__ import annotations
 import argparse
 import inspect
 import json
+import os
 import subprocess
 import sys
 import warnings
@@ -119,8 +120,8 @@ def measured(model: str, plan: str, folder: Path) -> ForeignPeak:
 
 
 def rows_in(folder: Path, before: Mapping[str, int]) -> tuple[list[ForeignPeak], list[str]]:
-    """Reads what is kept: the rows, and what failed."""
-    rows, failed = list[ForeignPeak](), list[str]()
+    """Reads what is kept, with predictions of this version: the rows, and what failed."""
+    rows, failed, now = list[ForeignPeak](), list[str](), predict(folder)
     for model in FOREIGN:
         for plan in PLANS:
             file = folder / f"{(stem := f'{file_name(model)}.{file_name(plan)}')}.json"
@@ -128,7 +129,7 @@ def rows_in(folder: Path, before: Mapping[str, int]) -> tuple[list[ForeignPeak],
             if "failed" in kept:
                 failed.append(f"{model}, {plan}: {kept['failed']}")
             else:
-                row = ForeignPeak(**kept | {"before": before.get(stem)})
+                row = ForeignPeak(**kept | {"before": before.get(stem), "predicted": now.get(stem)})
                 limit = row.limit
                 if limit is not None and (row.checked or 0) > limit:
                     row = replace(row, limit=row.checked, reached=False)
@@ -169,8 +170,8 @@ def markdown(document: Mapping[str, Any]) -> str:
     within = sum(row.real <= (row.limit or 0) for row in limited)
     exact = sum(row.checked == row.real for row in limited)
     told = (
-        f"Of {len(limited)} steps with a limit of the peak {within} stay within it. {sum(r.reached for r in limited)} keep "
-        f"the share that was asked for; for the others it was raised. The check was possible for "
+        f"Of {len(limited)} steps with a limit of the peak {within} stay within it. {sum(r.reached for r in limited)} "
+        f"keep the share that was asked for; for the others it was raised. The check was possible for "
         f"{sum(row.checked is not None for row in limited)} of them, and says the very peak of {exact}. In "
         f"{sum('before it' in row.note for row in limited)}, plans were passed over that were predicted to keep the "
         f"limit. {len(rows) - len(single)} steps have several graphs, or none: no prediction is for all of them."
@@ -209,6 +210,7 @@ def main() -> None:
     folder: Path = arguments.kept
     folder.mkdir(parents=True, exist_ok=True)
     warnings.simplefilter("ignore")  # torch's own deprecations
+    os.cpu_count = lambda: 1  # fused attention takes blocks for each thread, and predictions take one for each core
     if arguments.predict:
         arguments.predict.write_text(json.dumps(predict(folder)))
         return
