@@ -12,20 +12,24 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import replace
 from fractions import Fraction
+from typing import TypeAlias
 
 import numpy as np
 
 from remat.answer.choice import Choice
+from remat.answer.plan import Plan
 from remat.answer.registry import QUICK_BUDGET_SOLVER, find_solver
 from remat.answer.solution import FlowCertificate, Reason, Solution, Termination
 from remat.answer.solver import Solver
 from remat.errors import Infeasible, InvalidOption, LimitReached, UnsupportedProblem
 from remat.facts.columns import IntArray, is_whole
 from remat.facts.graph import Graph
-from remat.improve.peak_plans import PeakPlans
+from remat.improve.peak_plans import PeakPlan, PeakPlans
 from remat.improve.progress import Progress, check_progress
 from remat.improve.step_bound import step_bounds
 from remat.improve.step_plans import StepPlans
@@ -41,6 +45,24 @@ from remat.proof.hull import Hull
 from remat.words import human_bytes
 
 NAME = "peak-search"
+
+Measure: TypeAlias = Callable[[Graph, Plan, int], int | None]
+"""From a graph, a plan and the limit that it is to keep to its peak in bytes; None if there is no way to know it."""
+
+measuring: ContextVar[Measure | None] = ContextVar("measuring", default=None)
+
+MEASURED = 4
+"""How many plans are measured at most."""
+
+
+@contextmanager
+def measured_by(measure: Measure | None) -> Generator[None]:
+    """Has each plan that is found within a limit of the peak, in this thread, measured once before it is taken."""
+    token = measuring.set(measure)
+    try:
+        yield
+    finally:
+        measuring.reset(token)
 
 
 def relaxation(graph: Graph, problem: Problem, limit_bytes: int) -> Problem:
@@ -113,8 +135,9 @@ def fit_peak(
             cost.
 
     Returns:
-        a solution whose bound is that of `relaxation`; or, if the graph knows its calls, the highest one of
-        `between_passes` and `remat.improve.step_bound`, with the flow that proves it. It is optimal if it costs that.
+        a solution whose plan keeps the limit by `measured_by`, too, or, of a fraction, takes least of those measured.
+        Its bound is that of `relaxation`; or, if the graph knows its calls, the highest one of `between_passes` and
+        `remat.improve.step_bound`, with the flow that proves it. It is optimal if it costs that.
         A solver that searches within peaks itself (`Solver.within_peak`: `cpsat`) goes on from the plan that is found,
         and its bound, where that is higher, stands by its word.
 
@@ -148,7 +171,8 @@ def fit_peak(
             raise
         claim = Termination(Reason.INFEASIBLE, detail=str(conflict))
         return Solution(None, None, claim, None, NAME, is_proven=True)
-    best = plans.within(limit_bytes)
+    is_fraction = all(isinstance(limit, Fraction) for limit in limits)
+    taken, best = _measured(plans, graph, problem, limit_bytes, is_fraction=is_fraction)
     choice = None if best is None else best.choice
     exact = None
     if not records_calls(graph):
@@ -156,7 +180,8 @@ def fit_peak(
     if exact is not None and exact.plan is not None:
         choice = Choice.from_plan(problem, exact.plan)
     if choice is None:
-        conflict = _no_plan(exact, limit_bytes, _not_found(limit_bytes, plans.smallest.peak_bytes, least.bytes))
+        smallest = plans.smallest.peak_bytes if taken is None else taken
+        conflict = _no_plan(exact, limit_bytes, _not_found(limit_bytes, smallest, least.bytes))
         if throw:
             raise conflict
         reason = Reason.INFEASIBLE if isinstance(conflict, Infeasible) else Reason.GAVE_UP
@@ -168,6 +193,28 @@ def fit_peak(
     is_proven = cost == proven_bound(relaxed, certificate)
     claim = Termination(Reason.OPTIMAL if is_proven else Reason.FEASIBLE, bound)
     return Solution(plan, cost, claim, certificate, NAME, seconds, is_proven=is_proven)
+
+
+def _measured(
+    plans: PeakPlans | StepPlans, graph: Graph, problem: Problem, limit_bytes: int, *, is_fraction: bool
+) -> tuple[int | None, PeakPlan | None]:
+    """Finds a plan that keeps a limit, by `measured_by`, too, with what it takes by that, if that is known.
+
+    Each plan is sought within a limit that is tighter by as much as the last one took too much. Where none keeps it:
+    the one that takes least, for a fraction; else none, with what that one takes.
+    """
+    measure, plan, tried = measuring.get(), plans.within(limit_bytes), list[tuple[int, PeakPlan]]()
+    while plan is not None and measure is not None and len(tried) < MEASURED:
+        taken = measure(graph, plan.choice.plan(problem), limit_bytes)
+        if taken is None or taken <= limit_bytes:
+            return taken, plan
+        tried.append((taken, plan))
+        tighter = plans.within(plan.peak_bytes * limit_bytes // taken) if len(tried) < MEASURED - 1 else None
+        plan = plans.smallest if tighter is None else tighter
+        if any(plan is other for _, other in tried):
+            break
+    taken, least = min(tried, key=lambda one: one[0]) if tried else (None, plan)
+    return taken, least if is_fraction or not tried else None
 
 
 def _no_plan(exact: Solution | None, limit_bytes: int, detail: str) -> Infeasible | LimitReached:

@@ -23,6 +23,7 @@ from remat.facts.bans import Bans
 from remat.facts.columns import frozen
 from remat.facts.graph import Graph
 from remat.improve.byte_budgets import evenly_spaced
+from remat.improve.peak_search import MEASURED, measuring
 from remat.predict.buffers import memory_of
 from remat.problem.costmodel import CostModel
 from remat.problem.offload import Offload
@@ -204,12 +205,16 @@ def _within_peak(
 
     most = peak(found[0][0])
     limit = min(limit if isinstance(limit, int) else math.floor(limit * most) for limit in cost_model.peak_limits)
-    peaks = [most]
+    peaks, tighter, measured = [most], limit, 0
     for choice, price in found:
         if choice is not found[0][0]:
             peaks.append(peak(choice))
-        if peaks[-1] <= limit:
-            return choice, price
+        if peaks[-1] <= tighter:
+            measured += 1
+            taken = together.measured([mine for _, mine in split(parts, choice)], limit - beside_bytes)
+            if taken is None or taken + beside_bytes <= limit or measured == MEASURED:
+                return choice, price
+            tighter = peaks[-1] * limit // (taken + beside_bytes)
     smallest = min(peaks)
     if all(isinstance(limit, Fraction) or limit >= smallest for limit in cost_model.peak_limits):
         return found[peaks.index(smallest)]  # a fraction is at least the smallest peak that is found
@@ -234,13 +239,26 @@ class PeakTogether:
 
     def of(self, choices: Sequence[Choice]) -> int:
         """Returns the peak in bytes: in one call of a part, beside what all other calls save."""
-        total = self.saved_bytes(choices)
-        return max(
+        both = zip(self.parts, self._memory, choices, strict=True)
+        peaks = [
             memory.peak(part.graph.widened(mine.saved), part.graph.widened(mine.offloaded))
-            + total
-            - mine.saved_bytes(part.problem)
-            for part, memory, mine in zip(self.parts, self._memory, choices, strict=True)
-        )
+            for part, memory, mine in both
+        ]
+        return self._beside(peaks, choices)
+
+    def measured(self, choices: Sequence[Choice], limit_bytes: int) -> int | None:
+        """Returns the peak by `remat.improve.peak_search.measured_by`; None if nobody measures, or it is not known."""
+        measure, both = measuring.get(), zip(self.parts, choices, strict=True)
+        if measure is None:
+            return None
+        peaks = [measure(part.graph, mine.plan(part.problem), limit_bytes) for part, mine in both]
+        known = [peak for peak in peaks if peak is not None]
+        return self._beside(known, choices) if len(known) == len(peaks) else None
+
+    def _beside(self, peaks: Sequence[int], choices: Sequence[Choice]) -> int:
+        """Returns the largest of some peaks, each beside what all other calls save."""
+        own = [mine.saved_bytes(part.problem) for part, mine in zip(self.parts, choices, strict=True)]
+        return self.saved_bytes(choices) + max(peak - saved for peak, saved in zip(peaks, own, strict=True))
 
     def saved_bytes(self, choices: Sequence[Choice]) -> int:
         """Returns what all calls save."""

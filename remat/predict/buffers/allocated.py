@@ -19,9 +19,6 @@ from remat.predict.kernels.loops import Nest
 _WRITTEN_BY_CALLS = frozenset(f"aten.{name}" for name in ("mm", "addmm", "bmm", "baddbmm", "add", "_int_mm"))
 """Operators whose call writes where it is told to; a sum is one with a product in it."""
 
-_CONVOLUTION = "aten.convolution"
-"""The only other call whose result is known to be aligned, so that its memory may be taken again."""
-
 _LEAST_SHARE = 0.95
 """How much of a buffer a result must fill that is written over it (`can_match_buffer_size`)."""
 
@@ -217,7 +214,7 @@ class AllocatedPass:
                 self.start.setdefault(memory, len(self.steps))
                 if loop.copy == "copy back begins":
                     self.size[memory] = prod(buffer.shape[1:]) * buffer.itemsize
-                if op != _CONVOLUTION:
+                if loop.unaligned:
                     self._unaligned.add(memory)
 
     def _allocate(self, buffer: Buffer, at: int, over: Buffer | None) -> None:

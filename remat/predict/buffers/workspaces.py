@@ -8,7 +8,7 @@ a few KiB. Fused attention takes blocks for each thread, of which there is one f
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import prod
 
 from remat.facts.graph import Graph
@@ -36,27 +36,35 @@ def workspace_bytes(graph: Graph, groups: Sequence[LoopGroup]) -> int:
     loop = groups[0].nests[0].loop
     if loop.generated or loop.copy:
         return 0
-    v = min(loop.values)
-    op = graph.ops[v]
+    op, stored = graph.ops[min(loop.values)], {buffer.value: buffer.bytes for buffer, _ in loop.reads}
+    if op.startswith(_IN_ORDER) and len(loop.writes) == 1:
+        values, places = loop.arguments[0].bytes, prod(loop.arguments[0].shape) * _PLACE_BYTES
+        return values if loop.writes[0].bytes == places else places
+    return call_bytes(op, loop.arguments, loop.writes, stored)
+
+
+def call_bytes(op: str, arguments: Sequence[Buffer], results: Sequence[Buffer], stored: Mapping[int, int]) -> int:
+    """Returns the bytes that a call takes besides; 0 where nothing is known.
+
+    Args:
+        op: the operator.
+        arguments, results: its tensors, as the call sees them.
+        stored: the bytes of the whole tensor of which an argument is a part, by its value.
+    """
     if op.startswith(_ATTENTION):
-        return _attention(graph, v)
-    arguments, stored = loop.arguments, {buffer.value: buffer.bytes for buffer, _ in loop.reads}
+        return _attention(arguments, backward="_backward" in op)
     # A part of a tensor is copied first.
     of_parts = sum(seen.bytes for seen in arguments if seen.bytes < stored.get(seen.value, 0))
-    if op.startswith(_IN_ORDER) and len(loop.writes) == 1:
-        values, places = arguments[0].bytes, prod(arguments[0].shape) * _PLACE_BYTES
-        return values if loop.writes[0].bytes == places else places
     if op.startswith("aten._embedding_bag_backward"):
-        return of_parts + _bags(graph, v)
+        return of_parts + _bags(arguments)
     if op.startswith("aten.convolution."):
-        return of_parts + _convolution(arguments, loop.writes)
-    return of_parts + _gradients(arguments, loop.writes) if "convolution_backward" in op else 0
+        return of_parts + _convolution(arguments, results)
+    return of_parts + _gradients(arguments, results) if "convolution_backward" in op else 0
 
 
-def _attention(graph: Graph, v: int) -> int:
+def _attention(arguments: Sequence[Buffer], *, backward: bool) -> int:
     """Counts blocks of rows by columns of fused attention: for each thread one, in the backward pass two."""
-    backward = "_backward" in graph.ops[v]
-    query, key = (graph.shapes[u] for u in graph.operands[v][backward : backward + 2])
+    query, key = (seen.shape for seen in arguments[backward : backward + 2])
     rows = min(query[-2], 256 if query[-2] >= 768 else 64 if query[-2] >= 192 else 32)
     columns = min(key[-2], 512)
     threads = os.cpu_count() or 1
@@ -64,13 +72,13 @@ def _attention(graph: Graph, v: int) -> int:
     return 4 * (threads * block + (rows if backward else 0))
 
 
-def _bags(graph: Graph, v: int) -> int:
+def _bags(arguments: Sequence[Buffer]) -> int:
     """Counts what the gradient of a table of embeddings takes, of whose rows sums, averages or maxima were taken.
 
     For averages it is a quarter less.
     """
-    gradient, indices, *_, sizes, maxima = graph.operands[v]
-    return 3 * graph.bytes[gradient] + graph.bytes[sizes] if len(graph.shapes[maxima]) > 1 else 4 * graph.bytes[indices]
+    gradient, indices, *_, sizes, maxima = arguments
+    return 3 * gradient.bytes + sizes.bytes if len(maxima.shape) > 1 else 4 * indices.bytes
 
 
 def _convolution(arguments: Sequence[Buffer], results: Sequence[Buffer]) -> int:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import lru_cache
+from itertools import pairwise
 from math import prod
 from zlib import crc32
 
@@ -28,6 +29,9 @@ Access = tuple[Dims, int]
 
 Where that position is looked up in memory, it is a number of `looked_up`.
 """
+
+_WRAPS = (1, 0)
+"""Stands before a digit of which only one round is seen, though it repeats: there `ModularIndexing` stays."""
 
 _NOWHERE = -(1 << 48)
 
@@ -133,6 +137,8 @@ def flat(dims: Dims) -> Digits:
     row: list[tuple[int, int]] = []
     for digits in dims:
         for n, s in digits:
+            if n == 1:
+                continue
             if row and row[-1][1] == s * n and (s > 0 or row[-1][1] == s == 0):
                 row[-1] = (row[-1][0] * n, s)
             else:
@@ -182,7 +188,7 @@ def through(outer: Access, inner: Access) -> Access:
     ((((3, 1),), ()), 3)
     """
     dims, start = outer
-    row = tuple(digit for digits in inner[0] for digit in digits)
+    row = tuple(digit for digits in inner[0] for digit in digits if digit != _WRAPS)
     nowhere = any(n == 0 for n, _ in row)  # there is nothing to read
     if nowhere or (start < 0 and not is_looked_up(start)):
         return _opaque_access(outer, inner)
@@ -192,6 +198,8 @@ def through(outer: Access, inner: Access) -> Access:
     weights = contiguous_strides(tuple(n for n, _ in row))
     digit_of = [start // w % n for (n, _), w in zip(row, weights, strict=True)]
     room = list(digit_of)
+    repeats = [ahead[1] == 0 for digits in inner[0] for ahead, digit in pairwise(((1, 1), *digits)) if digit != _WRAPS]
+    wraps = {((n, w),) for (n, _), w, again in zip(row, weights, repeats, strict=True) if again}
     maps: list[Digits] = []
     for digits in dims:
         pieces: list[tuple[int, int]] = []
@@ -200,12 +208,28 @@ def through(outer: Access, inner: Access) -> Access:
             if piece is None:
                 return _opaque_access(outer, inner)
             pieces += piece
-        maps.append(flat((tuple(reversed(pieces)),)))
+        maps.append(((_WRAPS,) if digits in wraps else ()) + flat((tuple(reversed(pieces)),)))
     if any(used >= max(n, 1) for used, (n, _) in zip(room, row, strict=True)):
         return _opaque_access(outer, inner)  # a slice that runs over the end of a digit carries
     if is_looked_up(inner[1]):
         return tuple(maps), looked_up(inner[1], tuple(digit_of))
     return tuple(maps), inner[1] + sum(d * s for d, (_, s) in zip(digit_of, row, strict=True))
+
+
+def unmarked(dims: Dims) -> Dims:
+    """Returns a map without the marks of what repeats elsewhere: over its own loops it does not."""
+    return tuple(digits[1:] if digits[:1] == (_WRAPS,) else digits for digits in dims)
+
+
+def part_of(outer: Dims, inner: Access, dim: int, start: int) -> Access:
+    """Returns the map that reads `inner` as a part of a dimension, which begins at `start`; `outer` is unknown there.
+
+    TorchInductor drops from `ModularIndexing` what its modulus divides: what repeats is read as if it began at 0.
+    """
+    digits, size = unmarked(inner[0])[dim], prod(n for n, _ in outer[dim])
+    if digits == inner[0][dim] or size % digits[0][0] or start % digits[0][0]:
+        return through((outer, 0), inner)
+    return (*inner[0][:dim], ((size // digits[0][0], 0), *digits), *inner[0][dim + 1 :]), inner[1]
 
 
 def _beyond(n: int, s: int, inner: Access) -> tuple[int, int]:

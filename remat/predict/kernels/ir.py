@@ -139,6 +139,7 @@ class Loop:
         launched: it is a kernel at all, unlike a concatenation, whose parts are written in place.
         mutates: the buffer that it adds to, for a scatter.
         several: a call with several results.
+        unaligned: nobody knows how its results are aligned: they come from an operator of eager's.
         arguments: of a call, what it sees of the tensors that it reads.
         reduction: how it reduces, such as "sum".
         across: it reduces dimensions that are not the innermost in memory.
@@ -157,6 +158,7 @@ class Loop:
     launched: bool = True
     mutates: Buffer | None = None
     several: bool = False
+    unaligned: bool = False
     arguments: tuple[Buffer, ...] = ()
     reduction: str = ""
     across: bool = False

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any, cast
 
 from remat.predict.kernels.host_copies import Copy
+from remat.predict.kernels import rules
 from remat.predict.kernels.index import Shape, contiguous_strides
 from remat.predict.kernels.ir import Buffer, Loop, Reads, Seen
 from remat.predict.kernels.lowering import Lowering, Rule
@@ -40,7 +41,8 @@ def called(low: Lowering, call: Call, arguments: Sequence[Seen], *beside: int) -
     """
     reads: Reads = {(low.stores.for_call(seen), ((), 0)): 1 for seen in arguments}
     views = tuple(map(_as_seen, arguments))
-    loop = Loop(frozenset({call.position, *beside}), reads, [], generated=False, arguments=views)
+    at, unaligned = frozenset({call.position, *beside}), call.op not in rules.ALIGNED
+    loop = Loop(at, reads, [], generated=False, arguments=views, unaligned=unaligned)
     low.stores.loops.append(loop)
     if call.is_tuple:
         loop.several = True
@@ -77,7 +79,9 @@ def copied(low: Lowering, copy: Copy, found: dict[int, Buffer]) -> None:
         u = copy.behind
         reads.append(low.stores.for_call(low.seen[u]) if copy.step == "copy back begins" else found[u])
     accesses: Reads = {(buffer, ((), 0)): 1 for buffer in reads}
-    low.stores.loops.append(Loop(frozenset({v}), accesses, [written], generated=False, several=True, copy=copy.step))
+    low.stores.loops.append(
+        Loop(frozenset({v}), accesses, [written], generated=False, several=True, unaligned=True, copy=copy.step)
+    )
     found[v] = written
     if comes:
         low.seen[v] = Seen.of_buffer(written)

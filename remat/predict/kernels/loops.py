@@ -24,6 +24,7 @@ from remat.predict.kernels.index import (
     strided,
     strides_in,
     through,
+    unmarked,
 )
 from remat.predict.kernels.ir import Buffer, Loop
 
@@ -107,7 +108,7 @@ def _positions(shape: Shape, sizes: Shape) -> list[int]:
 
 def in_memory(buffer: Buffer, access: Access) -> Access:
     """Turns an access to row-major positions of a buffer into one to where these are in memory."""
-    strides = buffer.fix()
+    strides, access = buffer.fix(), (unmarked(access[0]), access[1])
     if buffer.offset == 0 and strides == contiguous_strides(buffer.shape):
         return access
     return through(access, (strided(buffer.shape, strides), buffer.offset))
@@ -133,7 +134,7 @@ def nest_of(loop: Loop, index: int) -> Nest:
     for dims, count in zip(accesses, (1, *loop.reads.values()), strict=True):
         times[dims] = times.get(dims, 0) + count
     table = tuple(times.items())
-    extra = tuple(pick(padded(index, len(sizes))[0]) for index in loop.indices)
+    extra = tuple(pick(unmarked(padded(index, len(sizes))[0])) for index in loop.indices)
     nest.formulas = tuple(dict.fromkeys((*times, *extra)))
     nest.table = table
     shape = tuple(sizes[i] for i in real)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from remat.errors import InvalidGraph
 from remat.facts.columns import BoolArray
-from remat.predict.kernels.index import Digits, Shape, opaque, uneven
+from remat.predict.kernels.index import Digits, Shape, uneven
 from remat.predict.kernels.ir import Buffer, Loop, Seen
 from remat.predict.kernels.loops import step_of
 from remat.predict.kernels.passes import Readers
@@ -123,10 +123,8 @@ class Lowering:
         return self.stores.loops
 
     def shifted(self, size: int, digits: Digits, *what: object) -> Digits:
-        """Returns a dimension of which a part is read, elsewhere: for GPUs, how far it steps still orders loops."""
-        if not self.stores.backend.gpu or size == 1:
-            return opaque(size, *what)
-        return uneven(size, abs(step_of(digits)), *what)
+        """Returns a dimension of which a part is read, elsewhere: how far it steps still orders loops."""
+        return uneven(size, abs(step_of(digits)), *what) if size != 1 else ()
 
     def first(self, call: Call) -> Seen:
         """Returns the first argument.

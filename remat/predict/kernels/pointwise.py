@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from math import prod
 
 from remat.predict.kernels import rules
-from remat.predict.kernels.index import Access, Dims, Shape, contiguous_strides, identity, opaque, strided
-from remat.predict.kernels.ir import Box, Seen
+from remat.predict.kernels.index import Access, Dims, Shape, contiguous_strides, identity, opaque, part_of, strided
+from remat.predict.kernels.ir import Box, Seen, merged
 from remat.predict.kernels.lowering import Lowering
 from remat.predict.kernels.recorded_calls import Call
 from remat.predict.kernels.stores import Draft
@@ -90,13 +90,14 @@ def patched(low: Lowering, call: Call) -> Seen:
     base, part = low.arguments(call)[:2]
     shape = call.shape
     dim = positive(call.arg(2, "dim", 0), len(shape))
-    dims, start = part.access
+    draft, outer = Draft(low.stores, {call.position}), identity(part.shape)
     if call.op == "aten.select_scatter":
-        dims = (*dims[:dim], ((shape[dim], 0),), *dims[dim:])
+        outer = (*outer[:dim], ((shape[dim], 0),), *outer[dim:])
     elif part.shape != shape:
-        dims = (*dims[:dim], low.shifted(shape[dim], dims[dim], "part", call.args[2:]), *dims[dim + 1 :])
-    draft = Draft(low.stores, {call.position})
-    draft.take(Seen(part.box, shape, (dims, start), part.stored))
+        outer = (*outer[:dim], low.shifted(shape[dim], outer[dim], "part", call.args[2:]), *outer[dim + 1 :])
+    start: int = call.arg(3, "start", 0) or 0
+    merged(draft.reads, {(b, part_of(outer, of, dim, start)): n for (b, of), n in low.stores.loads(part).items()})
+    draft.note(Seen(part.box, shape, part_of(outer, part.access, dim, start), part.stored))
     draft.take(base)
     draft.indices[_coordinate(shape, dim), 0] = None
     return draft.done(call.position, shape, call.itemsize)

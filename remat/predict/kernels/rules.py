@@ -57,6 +57,9 @@ NEEDS_REALIZED = aten(
 CALLED_BY_NAME = aten("addmm") | {"placeholder"}
 """Calls that are no fallbacks, and leave storing their arguments to the call."""
 
+ALIGNED = aten("mm addmm bmm baddbmm add _int_mm convolution")
+"""Calls whose results are known to be aligned; those of other calls are in `GraphLowering.unaligned_buffers`."""
+
 FIXED_LAYOUT = aten("mm _int_mm convolution_backward")
 """Readers for which it is stored in eager's order of strides, too (`GraphLowering.run_node`)."""
 

@@ -31,6 +31,7 @@ class Scheduler(ABC, Generic[N, G]):
         loops = _alive(loops)
         self._made: dict[Buffer, int] = {buffer: i for i, loop in enumerate(loops) for buffer in loop.writes}
         self._readers: dict[Buffer, int] = {}
+        self._unaligned = {buffer for loop in loops if loop.unaligned for buffer in loop.writes}
         nests: list[N] = [self._nest(loop, i) for i, loop in enumerate(loops)]
         _place(nests)
         for nest in nests:
@@ -123,13 +124,13 @@ class Scheduler(ABC, Generic[N, G]):
         """Says if fusing would keep two from using the same memory (`Scheduler.can_fusion_increase_peak_memory`)."""
         sizes = [
             {
-                (buffer.itemsize, prod(buffer.shape))
+                (buffer.itemsize, prod(buffer.shape), buffer in self._unaligned)
                 for buffer, _, _ in group.reads
                 if buffer in self._made and self._readers[buffer].bit_count() + buffer.output == 1
             }
             for group in (one, other)
         ]
-        return sum(n for _, n in sizes[0] & sizes[1]) > 32 * shared
+        return sum(n for _, n, _ in sizes[0] & sizes[1]) > 32 * shared
 
     def _cycle(self, one: G, other: G) -> bool:
         """Says if fusing makes a cycle: some group depends on one of them, and the other on that group."""

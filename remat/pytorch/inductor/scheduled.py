@@ -96,14 +96,14 @@ class Scheduled:
         self.graph, self.copy_stream = checked_graph(graph), checked_flag("copy_stream", copy_stream)
         self._device, self._for_device = device_of(captured_for(graph.meta) if device is None else device)
         with self._for_device():
-            self._joint = JointGraph.of(graph, self._device)
+            self.joint_graph = JointGraph.of(graph, self._device)
 
     def joint(self) -> fx.GraphModule:
         """Copies the joint graph, so that it can run: inputs and tangents in, outputs and gradients out.
 
         Symbolic integers are left out; outputs come once each, in the order of the graph.
         """
-        module = self._joint.module
+        module = self.joint_graph.module
         copied = fx.Graph()
         copied.output(copied.graph_copy(module.graph, {}))
         return fx.GraphModule(module, copied)
@@ -135,7 +135,7 @@ class Scheduled:
             InvalidOption: it is no plan.
         """
         checked_choice(self.graph, plan)
-        if all(node.op != "call_function" for node in self._joint.module.graph.nodes):
+        if all(node.op != "call_function" for node in self.joint_graph.module.graph.nodes):
             return  # torch's partitioner takes no graph without operators
         strides: dict[str, tuple[int, ...] | None] = {}
         with _uncollected(), self._for_device():
@@ -152,10 +152,10 @@ class Scheduled:
             del node_info, num_fwd_outputs
             return [node for node in joint_graph.nodes if node.name in handed]
 
-        forward, backward = self._joint.partitioned(saved)
-        add_copies(self.graph, plan, forward, backward, self._joint.num_fwd_outputs, beside=self.copy_stream)
+        forward, backward = self.joint_graph.partitioned(saved)
+        add_copies(self.graph, plan, forward, backward, self.joint_graph.num_fwd_outputs, beside=self.copy_stream)
         visible = [i for i, node in enumerate(outputs_of(forward)) if node is not None]
-        forward.graph.output_node().meta["user_visible_output_idxs"] = visible[: self._joint.num_fwd_outputs]
+        forward.graph.output_node().meta["user_visible_output_idxs"] = visible[: self.joint_graph.num_fwd_outputs]
         backward.graph.output_node().meta["user_visible_output_idxs"] = []
         return forward, backward
 
@@ -180,11 +180,11 @@ class Scheduled:
         for node in placeholders:
             value, given = node.meta["val"], strides.get(node.name)
             if given is not None and given != value.stride():
-                with self._joint.fake_mode:
+                with self.joint_graph.fake_mode:
                     node.meta["val"] = value.as_strided(value.shape, given)
         outputs = [getattr(node, "name", "") for node in outputs_of(module)]
         found = lower(
-            module, self._joint.fake_mode, lambda lowering: visit(lowering, inputs, outputs), backward=backward
+            module, self.joint_graph.fake_mode, lambda lowering: visit(lowering, inputs, outputs), backward=backward
         )
         return dict(zip(outputs, found, strict=True))
 

@@ -12,6 +12,7 @@ import torch
 from torch import fx, nn
 
 from remat.errors import InvalidOption
+from remat.improve.peak_search import measured_by
 from remat.pytorch.read.interpreter import run_uncompiled
 from remat.pytorch.run.calls import called, compiling, counted
 from remat.pytorch.run.partitioner import Partitioner
@@ -94,7 +95,8 @@ def compile_within(
             return run(*args, **kwargs)
         if torch.is_grad_enabled() and not in_backward():
             try:
-                budget.begin_step()
+                with measured_by(partitioner.check):
+                    budget.begin_step()
             except Exception as error:
                 if partitioner.on_error == "raise":
                     raise

@@ -20,12 +20,16 @@ class Chosen:
         by: the solver, or in words how it was found.
         gap: how far above the best it may cost, at most, as a part of its cost; None if nobody knows.
         is_proven: it is optimal, and the proof was verified.
+        checked_peak_bytes: its peak by the code that Inductor writes for it; None where that was not asked for.
+        check: what the check has come to, in a sentence; "" where there was none.
     """
 
     plan: Plan
     by: str
     gap: float | None = None
     is_proven: bool = False
+    checked_peak_bytes: int | None = None
+    check: str = ""
 
     @classmethod
     def of(cls, solution: Solution) -> Chosen:

@@ -108,6 +108,7 @@ def compile(
         recompute_parameter_copies=recompute_parameter_copies,
         on_error="raise" if on_error is None else on_error,
         copy_stream=copy_stream,
+        codegen=codegen,
     )
     if partitioner.plans and not any(has_symbols(one.graph) for one in partitioner.plans):
         torch_compile_kwargs.setdefault("dynamic", False)

@@ -32,6 +32,7 @@ from remat.facts.annotations import recompute_parameter_copies
 from remat.facts.bans import cannot_be
 from remat.facts.given import checked_flag
 from remat.facts.graph import Graph
+from remat.improve.peak_search import measured_by
 from remat.problem.costmodel import CostModel
 from remat.problem.demands import unpriced
 from remat.proof.certify import check_plan
@@ -47,6 +48,7 @@ from remat.pytorch.run.chosen import TOGETHER, Chosen
 from remat.pytorch.run.kept import keep
 from remat.pytorch.run.offloading import add_copies
 from remat.pytorch.run.order import Order
+from remat.pytorch.run.peak_check import PeakCheck
 from remat.pytorch.run.planned import Planned
 from remat.pytorch.run.remarks import remarks_on
 from remat.pytorch.run.replay import Plans, plan_for, plans_of
@@ -77,6 +79,7 @@ class Partitioner(CustomPartitionerFn):
         follows_torch: PyTorch's own memory budget, where there is one, takes the place of the cost model.
         copy_stream: what is offloaded is copied in a stream of its own (see `remat.compile`).
         log: what was planned, for the report.
+        check: what was found of the peaks of plans by Inductor's own code.
     """
 
     cost_model: CostModel
@@ -87,6 +90,7 @@ class Partitioner(CustomPartitionerFn):
     follows_torch: bool = False
     copy_stream: bool = False
     log: Log = field(default_factory=Log, compare=False, repr=False)
+    check: PeakCheck = field(default_factory=PeakCheck, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         checked_on_error(self.on_error)
@@ -103,6 +107,7 @@ class Partitioner(CustomPartitionerFn):
         recompute_parameter_copies: bool = False,
         on_error: OnError = "raise",
         copy_stream: bool = False,
+        codegen: bool = True,
     ) -> Partitioner:
         """Makes a partitioner from names or instances."""
         plans = () if plan is None else plans_of(plan)
@@ -116,6 +121,7 @@ class Partitioner(CustomPartitionerFn):
             on_error,
             follows_torch=cost_model is None,
             copy_stream=copy_stream,
+            check=PeakCheck(codegen=codegen),
         )
 
     @own_errors()
@@ -215,7 +221,9 @@ class Partitioner(CustomPartitionerFn):
                 graph = recompute_parameter_copies(graph)
             self.log.begin(graph)
             try:
-                chosen = Chosen(plan_for(graph, self.plans), "replayed") if self.plans else order.plan(graph)
+                with measured_by(self.check):
+                    chosen = Chosen(plan_for(graph, self.plans), "replayed") if self.plans else order.plan(graph)
+                chosen = self.check.noted(graph, chosen)
                 check_plan(unpriced(graph, offload=True), chosen.plan)
             except Exception as error:  # whatever it is, the other ranks wait for this one
                 if isinstance(error, Infeasible | LimitReached) and order.take_smaller_sizes():
@@ -245,7 +253,13 @@ class Partitioner(CustomPartitionerFn):
         plans = [(plan.digest, plan.graph) for plan in self.plans]
         defaults = (DEFAULT_SOLVER, DEFAULT_BUDGET_SOLVER, QUICK_BUDGET_SOLVER)
         solvers = [self.solver] if self.solver else [find_solver(name) for name in defaults]
-        settings = self.recompute_parameter_copies, self.on_error, self.follows_torch, self.copy_stream
+        settings = (
+            self.recompute_parameter_copies,
+            self.on_error,
+            self.follows_torch,
+            self.copy_stream,
+            self.check.codegen,
+        )
         return key_of(self.cost_model, solvers, plans, *settings)
 
 

@@ -68,6 +68,7 @@ class Planned:
             "default_saved_bytes": default and PlanFacts.of(self.graph, default).saved_bytes,
             "no_recompute_saved_bytes": no_recompute_saved_bytes(self.graph),
             **peaks,
+            "checked_peak_bytes": self.chosen.checked_peak_bytes,
             "recomputed_ops": len(self.facts.recomputed_ops),
             "cost_model": self.cost_model,
             "chosen_by": self.chosen.by,

@@ -66,8 +66,10 @@ class Report:
         passes by this plan, by PyTorch's default, and where nothing runs twice); handed_bytes, default_handed_bytes
         (kept as well, but made by other graphs); offloaded_bytes (kept on the host meanwhile, and not among
         saved_bytes); peak_bytes, default_peak_bytes (predicted, of the device under this plan and PyTorch's default);
-        recomputed_ops; cost_model; chosen_by; gap (above the best at most, as a part of the cost; missing if unknown);
-        is_proven; seconds (that choosing took); from_cache (in an earlier run, for torch has kept the compiled graph).
+        checked_peak_bytes (of the device by the code that Inductor writes for the plan; missing where no limit of the
+        peak was checked); recomputed_ops; cost_model; chosen_by; gap (above the best at most, as a part of the cost;
+        missing if unknown); is_proven; seconds (that choosing took); from_cache (in an earlier run, for torch has kept
+        the compiled graph).
         """
         import pandas as pd  # pyright: ignore[reportMissingTypeStubs]
 
@@ -112,6 +114,9 @@ class Report:
         yield f"by {', '.join(dict.fromkeys(planned.cost_model for planned in self.graphs))}; peaks are predicted"
         if any(planned.from_cache for planned in self.graphs):
             yield "cached: planned in an earlier run; torch had the graph in its cache on disk"
+        for number, planned in enumerate(self.graphs, 1):
+            if planned.chosen.check:
+                yield f"graph {number}: {planned.chosen.check}"
         if len(self.graphs) > 1:
             yield "each graph by itself: not how often it is called"
         if any(planned.row["handed_bytes"] for planned in self.graphs):

@@ -1,0 +1,102 @@
+"""Runs the code that TorchInductor writes for a plan on fake tensors and without kernels, to see what it will hold.
+
+The order of the kernels, and which buffer takes the memory of which, are Inductor's own then. Only what libraries take
+while they run the code does not say: it is as `remat.predict.buffers.workspaces` states it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.multiprocessing.reductions import StorageWeakRef
+
+from remat.answer.plan import Plan
+from remat.facts.graph import Graph
+from remat.predict.buffers.workspaces import call_bytes
+from remat.predict.kernels.ir import Buffer
+from remat.pytorch.inductor.scheduled import Scheduled
+from remat.pytorch.seam.torch_names import TorchDispatchMode, storage_of, tree_leaves
+from remat.pytorch.seam.written_code import written_code
+
+
+def rehearsed_peak(graph: Graph, plan: Plan) -> int:
+    """Returns the most bytes that a step holds at once: what `remat.timeline(graph, plan).peak_bytes` predicts.
+
+    Raises:
+        CannotRebuild, InvalidOption, InvalidPlan, UnsupportedTorch: see `Scheduled`.
+    """
+    scheduled, passes = Scheduled(graph), list[tuple[Callable[..., Any], dict[str, Any], Sequence[str]]]()
+
+    def visit(lowering: Any, inputs: Mapping[str, str], outputs: Sequence[str]) -> None:
+        placeholders = lowering.module.graph.find_nodes(op="placeholder")
+        given = {inputs[str(node.target)]: node.meta["val"] for node in placeholders}
+        passes.append((_loaded(written_code(lowering).text, lowering.constants), given, outputs))
+
+    scheduled.visit(plan, visit)
+    joint, held, made, by_caller = scheduled.joint_graph, _Held(), dict[str, Any](), list[Any]()
+    with joint.fake_mode, held, torch.no_grad():
+        for call, given, outputs in passes:
+            results = call([made.pop(name, fake) for name, fake in given.items()])
+            made = dict(zip(outputs, results, strict=True))
+            by_caller.append(results if by_caller else results[: joint.num_fwd_outputs])
+            del results
+    return held.most_bytes
+
+
+class _Held(TorchDispatchMode):
+    """Adds up the storages that operators make, as long as they are alive."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.most_bytes, self._alive = 0, dict[int, tuple[StorageWeakRef, int]]()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        del types
+        results = func(*args, **(kwargs or {}))
+        given, made = (
+            [leaf for leaf in tree_leaves(of) if isinstance(leaf, Tensor)] for of in ((args, kwargs), results)
+        )
+        before, new = ({storage_of(one): one.untyped_storage() for one in of} for of in (given, made))
+        self._alive = {key: found for key, found in self._alive.items() if not found[0].expired()}
+        self._alive |= {key: (StorageWeakRef(one), one.nbytes()) for key, one in new.items() if key not in before}
+        stored = {key: one.nbytes() for key, one in before.items()}
+        work = call_bytes(str(func), *([_buffer(one) for one in of] for of in (given, made)), stored)
+        self.most_bytes = max(self.most_bytes, work + sum(size for _, size in self._alive.values()))
+        return results
+
+
+def _buffer(tensor: Tensor) -> Buffer:
+    return Buffer(storage_of(tensor), tuple(tensor.shape), tensor.itemsize, tensor.stride())
+
+
+class _Nothing:
+    """Stands for a kernel, and for whoever would compile it."""
+
+    def __getattr__(self, _: str) -> _Nothing:
+        return self
+
+    def __call__(self, *_args: Any, **_kwargs: Any) -> _Nothing:
+        return self
+
+
+def _loaded(text: str, constants: Mapping[str, Any]) -> Callable[..., Any]:
+    """Loads the module that Inductor has written for a pass, with stand-ins for its kernels, and returns its `call`."""
+    nothing = _Nothing()
+    module: dict[str, Any] = {"nothing": nothing}
+    exec(text.replace("AsyncCompile()", "nothing"), module)
+    module |= {**constants, "assert_size_stride": nothing, "assert_alignment": nothing, "reinterpret_tensor": _seen}
+    for name in [name for name in module if name.startswith("empty_strided_")]:
+        module[name] = partial(_empty, device=name.removeprefix("empty_strided_"))
+    return module["call"]
+
+
+def _seen(tensor: Tensor, shape: Any, strides: Any, offset: int) -> Tensor:
+    return tensor.as_strided(shape, strides, tensor.storage_offset() + offset)
+
+
+def _empty(shape: Any, strides: Any, dtype: torch.dtype, device: str) -> Tensor:
+    return torch.empty_strided(shape, strides, dtype=dtype, device=device)

@@ -1,0 +1,218 @@
+"""A plan within a budget of the peak is checked by Inductor's own code before it runs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from fractions import Fraction
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import remat
+from costmodels import MemoryBudget
+from experiments.accuracy.compiled_peaks import measured
+from remat.improve.peak_search import fit_peak, measured_by
+from remat.predict.buffers import StepMemory
+from remat.pytorch.inductor.rehearsed import rehearsed_peak
+from remat.pytorch.measure.peak import peak_bytes
+from remat.pytorch.seam.no_kernels import no_cpu_kernels
+from tests.depth import deep
+
+
+class Blocks(nn.Module):
+    """Layers that are cheap to compute again, and a loss."""
+
+    def __init__(self, layers: int = 3, *, breaks: bool = False) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(32, 32) for _ in range(layers))
+        self.breaks = breaks
+
+    def forward(self, x: Tensor) -> Tensor:
+        for i, layer in enumerate(self.layers):
+            x = layer(x).cos().sin().exp().cos()
+            if self.breaks and not i:
+                torch._dynamo.graph_break()
+        return x.square().mean()
+
+
+@pytest.fixture(autouse=True)
+def nothing_compiled() -> None:
+    torch.compiler.reset()
+    torch.manual_seed(0)
+
+
+@pytest.fixture
+def x() -> Tensor:
+    return torch.randn(64, 32)
+
+
+@pytest.fixture
+def too_low(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Peaks are predicted a fifth too low."""
+    own = StepMemory.peak
+    monkeypatch.setattr(StepMemory, "peak", lambda self, *args: 4 * own(self, *args) // 5)
+
+
+def peak_of(step: Callable[..., Tensor], model: nn.Module, *args: Tensor) -> int:
+    """Traces the third step by torch's allocator."""
+    tangent = torch.ones(())
+
+    def train() -> None:
+        step(*args).backward(tangent)
+
+    for _ in range(2):
+        train()
+        model.zero_grad()
+    return peak_bytes(train, torch.device("cpu"))
+
+
+def limit_of(model: nn.Module, x: Tensor, share: float) -> int:
+    """A part of the way from the smallest peak that is found to that of the fastest plan, in bytes."""
+    graph = remat.capture(model, x)
+    found = [remat.choose(graph, MemoryBudget(budget, of="peak")).plan for budget in (0.0, 1.0)]
+    least, most = (remat.timeline(graph, plan).peak_bytes for plan in found if plan is not None)
+    return least + int(share * (most - least))
+
+
+class Images(nn.Module):
+    """Convolutions, whose library takes memory while it runs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.two, self.norm = nn.Conv2d(3, 16, 3), nn.Conv2d(16, 8, 3), nn.BatchNorm2d(16)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.two(self.norm(self.one(x)).relu()).square().mean()
+
+
+@pytest.mark.parametrize("budget", [MemoryBudget(0.5), pytest.param(MemoryBudget(1.0), marks=deep)])
+@pytest.mark.parametrize("make", [Blocks, Images])
+def test_the_check_says_what_the_allocator_hands_out(make: Callable[[], nn.Module], budget: MemoryBudget) -> None:
+    inputs = torch.randn(2, 3, 16, 16) if make is Images else torch.randn(64, 32)
+    graph, plan, bytes_ = measured((make(), (inputs,), None), budget, kernels=False)
+    assert rehearsed_peak(graph, plan) == bytes_
+
+
+def test_the_next_plan_is_taken_where_the_prediction_is_too_low(x: Tensor, too_low: None) -> None:
+    model, eager = Blocks(), Blocks()
+    eager.load_state_dict(model.state_dict())
+    torch.compiler.reset()
+    limit = int(limit_of(model, x, 0.6) * 5 / 4)
+    step = remat.compile(model, cost_model=MemoryBudget(limit, of="peak"))
+    with no_cpu_kernels():
+        assert peak_of(step, model, x) <= limit
+    row = step.report().as_frame().to_dict("records")[0]
+    assert row["checked_peak_bytes"] <= limit < remat_without_check(model, x, limit)
+    assert re.search(r"before it, \d of the plans", " ".join(str(step.report()).split()))
+    torch.compiler.reset()
+    model.zero_grad()
+    step = remat.compile(model, cost_model=MemoryBudget(limit, of="peak"))
+    step(x).backward()
+    eager(x).backward()
+    for ours, theirs in zip(model.parameters(), eager.parameters(), strict=True):
+        torch.testing.assert_close(ours.grad, theirs.grad)
+
+
+def remat_without_check(model: nn.Module, x: Tensor, limit: int) -> int:
+    """What the plan takes that is taken at the prediction's word."""
+    graph = remat.capture(model, x)
+    plan = remat.choose(graph, MemoryBudget(limit, of="peak")).plan
+    assert plan is not None
+    return rehearsed_peak(graph, plan)
+
+
+def test_a_size_that_no_plan_keeps_is_refused_and_a_fraction_is_raised_with_a_warning(x: Tensor, too_low: None) -> None:
+    model = Blocks()
+    limit = limit_of(model, x, 0.0)
+    with pytest.raises(remat.LimitReached, match="no plan was found with a peak of at most"):
+        remat.compile(model, cost_model=MemoryBudget(limit, of="peak"))(x)
+    torch.compiler.reset()
+    step = remat.compile(model, cost_model=MemoryBudget(0.0, of="peak"))
+    with pytest.warns(UserWarning, match="more than the limit of .*; no plan was found that keeps it"):
+        step(x).backward()
+    assert "no plan was found that keeps it" in " ".join(str(step.report()).split())
+
+
+def test_the_device_is_checked_as_well(x: Tensor, too_low: None) -> None:
+    model = Blocks()
+    own = sum(tensor.nbytes for tensor in (x, *model.parameters())) + 4
+    limit = int(limit_of(model, x, 0.6) * 5 / 4)
+    step = remat.compile(model, cost_model=MemoryBudget(limit + own, of="device", optimizer="none"))
+    step(x).backward()
+    assert step.report().as_frame().checked_peak_bytes.max() <= limit
+
+
+def test_without_code_nothing_is_checked_and_the_report_says_so(x: Tensor) -> None:
+    step = remat.compile(Blocks(), cost_model=MemoryBudget(0.5, of="peak"), codegen=False)
+    step(x).backward()
+    assert step.report().as_frame().checked_peak_bytes.tolist() == [None]
+    assert "was not checked by Inductor's code: it runs operator by operator" in " ".join(str(step.report()).split())
+
+
+def test_a_check_that_fails_stops_nothing(x: Tensor, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> int:
+        raise RuntimeError("no such schedule\nand more")
+
+    monkeypatch.setattr("remat.pytorch.inductor.rehearsed.rehearsed_peak", broken)
+    step = remat.compile(Blocks(), cost_model=MemoryBudget(0.5, of="peak"))
+    step(x).backward()
+    assert "code: RuntimeError: no such schedule\n" in str(step.report()) + "\n"
+
+
+def test_several_graphs_and_symbolic_sizes_are_checked(x: Tensor) -> None:
+    step = remat.compile(Blocks(breaks=True), cost_model=MemoryBudget(0.6, of="peak"))
+    for _ in range(2):
+        step(x).backward()
+    assert all(peak > 0 for peak in step.report().as_frame().checked_peak_bytes)
+    torch.compiler.reset()
+    model = Blocks()
+    step = remat.compile(model, cost_model=MemoryBudget(0.6, of="peak"), dynamic=True)
+    with no_cpu_kernels():
+        real = peak_of(step, model, x)
+    assert step.report().as_frame().checked_peak_bytes.tolist() == [real]
+
+
+def test_a_compilation_from_torchs_cache_keeps_what_the_check_found(x: Tensor, too_low: None) -> None:
+    model = Blocks(2)
+    found: list[object] = []
+    for _ in range(2):
+        torch.compiler.reset()
+        step = remat.compile(model, cost_model=MemoryBudget(0.7, of="peak"))
+        step(x).backward()
+        (row,) = step.report().as_frame().to_dict("records")
+        found.append((row["checked_peak_bytes"], step.report().graphs[0].chosen.check))
+    assert row["from_cache"]
+    assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("limit", [400, Fraction(1, 2)])
+def test_the_search_ends_whatever_is_measured(limit: int | Fraction) -> None:
+    graph = remat.Graph.load(remat.corpus_path("small-dropout-mlp")) if hasattr(remat, "corpus_path") else chain()
+    problem = MemoryBudget(1.0, of="peak").pose_without_peak(graph)
+    asked: list[int] = []
+
+    def never(_graph: remat.Graph, _plan: remat.Plan, limit_bytes: int) -> int:
+        asked.append(limit_bytes)
+        return 10 * limit_bytes
+
+    with measured_by(never):
+        solution = fit_peak(graph, problem, (limit,), throw=False)
+    assert 1 <= len(asked) <= 4
+    assert (solution.plan is not None) == isinstance(limit, Fraction)
+
+
+def chain() -> remat.Graph:
+    """Six values in a row, each read again in the backward pass."""
+    g = remat.GraphBuilder()
+    value, values = g.input("x", bytes=4), list[str]()
+    for i in range(6):
+        value = g.op("cos", value, name=f"v{i}", bytes=100)
+        values.append(f"v{i}")
+    g.output(value)
+    dy = g.tangent("dy", bytes=100)
+    for i in reversed(range(6)):
+        dy = g.op("mul", dy, values[i], name=f"d{i}", bytes=100)
+    g.gradient(dy)
+    return g.build()
