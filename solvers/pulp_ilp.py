@@ -174,7 +174,6 @@ def _attempt(
 
 
 def _run_cbc(program: Any, time_limit_s: float | None, options: list[str]) -> str:
-    """Runs CBC to optimality or to the limit, and returns its log."""
     import pulp
 
     with tempfile.TemporaryDirectory() as folder:

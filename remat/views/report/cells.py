@@ -73,7 +73,6 @@ def cell(row: Row, column: str) -> Cell:
 
 
 def _words(row: Row, column: str, value: object) -> str:
-    """Writes a list of plain values with commas, and what is nested further as JSON."""
     if isinstance(value, (list, tuple)):
         parts = cast(Sequence[object], value)
         if not any(isinstance(part, (list, tuple, dict)) for part in parts):

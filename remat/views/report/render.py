@@ -103,7 +103,6 @@ def _badges(section: Section) -> list[tuple[str, str]]:
 
 
 def _facts(file: ReportedFile, common: Mapping[str, str], differing: Sequence[Row]) -> list[tuple[str, str]]:
-    """Lists (name, value) of each fact about a file; what the file does not state is named, too."""
     known = {"file": file.name, "sha256": file.sha256[:16], "size": human_bytes(file.size_bytes)}
     stated = {*common, *(key for run in differing for key in run)}
     stated |= {"date"} if "captured" in stated else set()  # as graph files call it
@@ -151,7 +150,6 @@ def _table(table: Table, name: str, above: str = "") -> dict[str, Any]:
 
 
 def _names(columns: Sequence[str]) -> dict[str, str]:
-    """Writes how people read each column; one whose short name another one has keeps its whole name."""
     short = {column: cells.heading(column) for column in columns}
     count = Counter(short.values())
     return {column: (words if count[words] == 1 else column) or "(no name)" for column, words in short.items()}

@@ -72,7 +72,6 @@ def _object(key: str, value: Mapping[str, Any]) -> Table:
 
 
 def _flat(value: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Yields the entries of an object, and those of objects in it."""
     for name, inner in value.items():
         if isinstance(inner, dict) and inner:
             yield from ((f"{name}: {key}", found) for key, found in cast(dict[str, Any], inner).items())

@@ -102,7 +102,6 @@ def _totals(runs: Runs) -> dict[str, Any]:
 
 
 def _instances(runs: Iterable[Row]) -> int:
-    """Counts the instances: one that was run again counts once."""
     return len({graph_of(run) for run in runs})
 
 

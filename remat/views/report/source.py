@@ -118,7 +118,6 @@ class Source:
 
 
 def _value(column: str, text: str) -> Any:
-    """Reads a cell of a CSV file."""
     if text == "":
         return None
     if column in _TEXT:
