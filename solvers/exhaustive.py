@@ -81,7 +81,6 @@ def _bits(mask: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> np.int64:
 
 
 def _weigh(choices: IntArray, weights: IntArray) -> IntArray:
-    """Sum of the weights of the bits set in each choice."""
     total = np.zeros(len(choices), np.int64)
     for v, weight in enumerate(weights.tolist()):
         total += ((choices >> v) & 1) * weight

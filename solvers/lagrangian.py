@@ -118,7 +118,6 @@ def _within(hull: Hull, budget_bytes: int) -> Vertex:
 
 
 def _filled(problem: Problem, edge: Edge, budget_bytes: int) -> Vertex:
-    """From the left end of an edge, along it: choices as optimal as the ends, up to the budget."""
     if not edge.is_exact:  # then its left end need not be a minimum cut
         return edge.left
     reduction = Reduction.of(problem, edge.certificate.weights)

@@ -133,7 +133,6 @@ class PeakProgram:
         self._read_until[graph.gradient & ~facts.tangents] = n
 
     def _pose(self, problem: Problem) -> None:
-        """States the problem: what is needed is saved or recomputed, and so are the operands of what is recomputed."""
         nodes: list[int] = self._graph.plannable.tolist()
         self.saved, self.recomputed, self.available = ({v: self._literal() for v in nodes} for _ in range(3))
         fixed = (

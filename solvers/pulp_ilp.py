@@ -149,7 +149,6 @@ def _answer(program: Any, time_limit_s: float | None, read: Callable[[str], Solu
 
 
 def _run_cbc(program: Any, time_limit_s: float | None) -> str:
-    """Runs CBC to optimality or to the limit, and returns its log."""
     import pulp
 
     with tempfile.TemporaryDirectory() as folder:

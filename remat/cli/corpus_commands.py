@@ -86,7 +86,6 @@ def get(
 
 
 def _facts(graph: Graph) -> dict[str, Any]:
-    """Describes what a graph is made of, and where it comes from."""
     return {
         "regions": {region.name.lower(): int((graph.region == region).sum()) for region in Region},
         "parameter_bytes": int(graph.bytes[graph.parameter].sum()),

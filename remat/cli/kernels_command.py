@@ -90,7 +90,6 @@ def kernels(
 
 
 def _places(compiled: CompiledPass, graph: Graph) -> dict[str, str]:
-    """Finds where the last value that each kernel writes comes from, as far as that is known."""
     written = {
         name: kernel.writes[-1][0]
         for kernel, names in zip(compiled.code.kernels, compiled.code.launched, strict=True)

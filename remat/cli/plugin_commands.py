@@ -88,7 +88,6 @@ def estimators(as_json: Json = False) -> None:
 
 
 def _describe(plugin: type[Any]) -> dict[str, Any]:
-    """Describes a plug-in class: its name, one line of documentation, its options."""
     try:
         hints = get_type_hints(plugin)
     except NameError:  # a plug-in that imports its types for type checkers only
@@ -99,7 +98,6 @@ def _describe(plugin: type[Any]) -> dict[str, Any]:
 
 
 def _describe_solver(solver: type[Solver]) -> dict[str, Any]:
-    """Describes a solver, also by what it promises, takes and needs."""
     return _describe(solver) | {
         "exact": solver.exact,
         "features": sorted(feature.name.lower() for feature in solver.features),

@@ -82,7 +82,6 @@ def solve(
 
 
 def _document(solution: Solution, pose_time_s: float) -> dict[str, Any]:
-    """Describes a solution for JSON: its price, and how it was found and proven."""
     return {
         "objective": solution.objective,
         "bound": solution.bound,
@@ -106,7 +105,6 @@ def _print(
     pose_time_s: float,
     top: int,
 ) -> None:
-    """Prints objective, proof, what is saved (the largest `top` of it) and how much is recomputed."""
     out = console()
     out.print(Text(heading, style="bold"))
     grid = Table.grid(padding=(0, 2))

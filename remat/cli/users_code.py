@@ -50,7 +50,6 @@ def _hands_over(frame: FrameSummary) -> bool:
 
 
 def _is_hidden(frame: FrameSummary) -> bool:
-    """Whether a line is torch's or Python's own."""
     parts = Path(frame.filename).parts
     if "site-packages" in parts or "dist-packages" in parts:
         return "torch" in parts

@@ -106,7 +106,6 @@ def _option(found: re.Match[str]) -> str:
 
 
 def _plugins() -> dict[str, str]:
-    """The names of plug-ins, by those of their classes."""
     found = {kind.__name__: name for name, kind in OBJECTIVES.items()}
     groups: Iterable[tuple[Callable[[], list[str]], Callable[[str], type[Any]]]] = (
         (estimator_names, estimator_class),

@@ -163,7 +163,6 @@ class Frontier:
         return replace(self, points=tuple(points))
 
     def _budgets(self, budgets: int | Iterable[int | str]) -> list[int]:
-        """Reads what `refine` takes, in bytes."""
         if isinstance(budgets, Iterable) and not isinstance(budgets, str):
             return [read_budget(budget) for budget in budgets]
         if isinstance(budgets, str) or not is_whole(budgets) or budgets < 0:
@@ -295,7 +294,6 @@ def frontier(
 def _posed(
     graph: Graph | Problem, estimator: str | Estimator, cost_model: str | CostModel | None
 ) -> tuple[Problem, str]:
-    """Returns the problem without a budget, and the unit of its costs."""
     if isinstance(graph, Graph):
         recompute_time: Any = costmodel_class(DEFAULT_TIME_MODEL)
         model = find_costmodel(recompute_time(estimator=estimator) if cost_model is None else cost_model)
@@ -314,7 +312,6 @@ def _with_host(
     solver: str | Solver | None,
     offload: bool | str | Path | DeviceProfile,
 ) -> Frontier:
-    """Finds the best plans at some budgets where values may wait on a host."""
     if not isinstance(graph, Graph) or cost_model is not None:
         raise InvalidOption(
             "offload is for a remat.Graph and an estimator: a problem, or another cost model, says in Problem.offload "

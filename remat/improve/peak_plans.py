@@ -210,7 +210,6 @@ class PeakPlans:
                 yield (plan := self._simulated(cut.choice))
 
     def _joined(self, low: PeakPlan, high: PeakPlan) -> list[PeakPlan]:
-        """Joins two plans: one up to some value, the other from there on."""
         saved = low.choice.saved, high.choice.saved
         differ, position = np.flatnonzero(saved[0] != saved[1]), np.arange(len(self.problem))
         places = np.unique(differ[evenly_spaced(0, len(differ) - 1, _PIECES + 1)[1:-1]]).tolist()
@@ -218,7 +217,6 @@ class PeakPlans:
         return [plan for plan in found if plan is not None]
 
     def _filled(self, low: PeakPlan, high: PeakPlan) -> list[PeakPlan]:
-        """Finds plans that save more than the one, up to the peak of the other."""
         return self._saving_more(low, high.peak_bytes - 1, _SAVES)
 
     def _saving_more(self, plan: PeakPlan, limit_bytes: int, moves: int) -> list[PeakPlan]:
@@ -244,7 +242,6 @@ class PeakPlans:
         return found
 
     def _changed(self, plan: PeakPlan, v: int) -> PeakPlan | None:
-        """Returns the plan that decides otherwise about a value; None if it is not legal."""
         wanted = plan.choice.saved.copy()
         wanted[v] = not wanted[v]
         return self._legal(wanted)

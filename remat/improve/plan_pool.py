@@ -150,6 +150,5 @@ def pareto(candidates: Iterable[Candidate]) -> list[Candidate]:
 
 
 def _evenly(among: int, count: int) -> list[int]:
-    """Lists up to `count` positions of a list, evenly chosen, with both ends."""
     chosen: list[int] = np.unique(np.linspace(0, among - 1, count).round()).astype(int).tolist()
     return chosen

@@ -100,7 +100,6 @@ def _is_op(graph: Graph, name: str) -> BoolArray:
 
 
 def _no_memory(graph: Graph) -> Bans:
-    """Bans from being kept what has no memory of its own: the tuple of an operator with several results."""
     several = [v for v in range(len(graph)) if graph.dtypes[v] == ""]
     return Bans.of(len(graph), dict.fromkeys(several, "several results"))
 
@@ -122,13 +121,11 @@ def _argument_bytes(facts: Storages, call: int) -> int:
 
 
 def _storages(facts: Storages, call: int) -> list[int]:
-    """Lists what owns the memory of the arguments of a call, and of its result."""
     found = {int(facts.graph.base[u]) for u in (call, *facts.graph.operands[call])}
     return [base for base in found if not facts.foreign[base]]
 
 
 def _call(facts: Storages, v: int) -> Moment:
-    """A call has its arguments and its result in memory."""
     graph = facts.graph
     known = np.zeros(len(graph), np.bool_)
     known[_storages(facts, v)] = True

@@ -77,7 +77,6 @@ class StepPlans:
             self._compiled(self._plans.default)
 
     def _look_about(self, limit_bytes: int) -> None:
-        """Looks for a plan near a limit that none of those tried is within."""
         for plan in self._plans.unmoved[:_STEPS]:
             self._compiled(plan)
         self._approached(self.cheapest, (limit_bytes + self.cheapest.peak_bytes) // 2)

@@ -186,7 +186,6 @@ def traffic_frontier(
 
 
 def _sizes(budgets: int | Iterable[int | str], pool: PlanPool) -> list[int]:
-    """Reads budgets, in bytes; a number of them is spread over what the candidates save."""
     if isinstance(budgets, Iterable) and not isinstance(budgets, str):
         return sorted({read_budget(budget) for budget in budgets})
     if isinstance(budgets, str) or not is_whole(budgets) or budgets < 0:
@@ -196,7 +195,6 @@ def _sizes(budgets: int | Iterable[int | str], pool: PlanPool) -> list[int]:
 
 
 def _points(graph: Graph, front: Sequence[Candidate]) -> tuple[TrafficPoint, ...]:
-    """Makes plans of candidates, and checks them."""
     points: list[TrafficPoint] = []
     for found in front:
         plan = found.state.choice.plan(graph)

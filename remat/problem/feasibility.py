@@ -69,7 +69,6 @@ def check_feasible(problem: Problem, known: Forced | None = None) -> None:
 
 
 def _trace(problem: Problem, lost: BoolArray, victim: int) -> list[tuple[str, tuple[str, ...]]]:
-    """The chain of lost values that ends at `victim`, in dataflow order."""
     chain = [victim]
     while not problem.cannot_recompute.mask[chain[-1]]:
         arguments = problem.producers[problem.consumers == chain[-1]]

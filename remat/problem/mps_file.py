@@ -91,7 +91,6 @@ class _Budget:
 
 
 def _hosted(problem: Problem) -> dict[int, int]:
-    """What can be offloaded, by position, with its price."""
     if problem.offload is None:
         return {}
     can = ~problem.offload.banned.mask & ~problem.cannot_save.mask

@@ -61,7 +61,6 @@ def check_budget(problem: Problem, known: Forced | None = None) -> None:
 
 
 def _explained(problem: Problem, least: Cut) -> str:
-    """Why nothing fits the budget, given the choice that saves the fewest bytes."""
     saved = np.flatnonzero(least.choice.on_device & (problem.save_bytes > 0))
     largest = saved[np.argsort(-problem.save_bytes[saved], kind="stable")]
     shown: list[int] = largest[:_SHOWN].tolist()

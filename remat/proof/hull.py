@@ -92,7 +92,6 @@ class Hull:
 
     @cached_property
     def _arcs(self) -> Arcs:
-        """The network of all cuts, which differ by their weights alone."""
         rules = forced(self.problem)
         check_feasible(self.problem, rules)
         return Arcs.of(self.problem, rules)
@@ -152,7 +151,6 @@ class Hull:
         return Edge(left, right, flow.certificate, flow.weight)
 
     def _flow(self, weights: Weights) -> MaxFlow:
-        """A maximum flow, if it proves what it claims."""
         flow = self.solver.max_flow(self._arcs, weights)
         proven = proven_weight(self.problem, flow.certificate, self._arcs)
         if flow.weight != proven:
@@ -162,7 +160,6 @@ class Hull:
         return flow
 
     def _vertex(self, flow: MaxFlow) -> Vertex:
-        """A minimum cut as a point, if it weighs what the flow proves."""
         vertex = Vertex.of(self.problem, self.solver.cut(flow))
         weight = flow.certificate.weights.weigh(*vertex.point)
         if weight != flow.weight:

@@ -117,7 +117,6 @@ def _check_claims(solver: Solver, problem: Problem, answer: Solution, best: int 
 
 
 def _cheapest(problem: Problem) -> int | None:
-    """Finds the least cost of any plan, by looking at all of them; None if there is none."""
     costs: list[int] = []
     can_offload = np.zeros(len(problem), np.bool_) if problem.offload is None else ~problem.offload.banned.mask
     options = [(False,) if banned else (False, True) for banned in problem.cannot_recompute.mask.tolist()]

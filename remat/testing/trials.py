@@ -42,7 +42,6 @@ def for_all(
 
 
 def _code(about: object) -> str:
-    """Writes what was drawn; a problem as code that rebuilds it."""
     if isinstance(about, Graph):
         uses = zip(about.producers.tolist(), about.consumers.tolist(), strict=True)
         return f"{about!r} with {', '.join(f'{about.names[u]} -> {about.names[v]}' for u, v in uses)}"

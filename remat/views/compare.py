@@ -152,7 +152,6 @@ def _kept(path: Path) -> dict[str, dict[str, Any]]:
 def _solved(
     graph: Graph, model: CostModel, problem: Problem | None, solver: Solver, time_limit_s: float | None
 ) -> dict[str, Any]:
-    """Returns the columns about one solver's answer."""
     row: dict[str, Any] = {"solver": spelled(solver), "exact": solver.exact}
     row |= {"proven": False, "certified": "", "error": ""}
     limit = time_limit_s if Feature.TIME_LIMIT in solver.features else None

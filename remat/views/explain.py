@@ -216,7 +216,6 @@ def _decision(graph: Graph, i: int, plan: Plan) -> Decision:
 
 
 def _readers(graph: Graph, i: int, plan: Plan) -> tuple[str, ...]:
-    """Names what reads value i in the backward pass. A view reads nothing: its own readers are named."""
     recomputed = set(plan.recomputed)
     found: list[str] = []
     queue: list[tuple[int, str]] = [(i, "")]
@@ -234,7 +233,6 @@ def _readers(graph: Graph, i: int, plan: Plan) -> tuple[str, ...]:
 
 
 def _why_not_recomputed(problem: Problem, v: int) -> str | None:
-    """Names the ban, or the argument that can be had in no way."""
     rules = forced(problem)
     if problem.cannot_recompute.mask[v] or not rules.stuck[v]:
         return problem.cannot_recompute.reason(v)

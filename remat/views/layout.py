@@ -141,7 +141,6 @@ def _ordered(rows: list[list[int]], links: list[tuple[int, int]]) -> list[list[i
 
 
 def _crossings(rows: list[list[int]], after: list[list[int]]) -> int:
-    """Counts crossing links, as inversions row by row."""
     total = 0
     for row, below in pairwise(rows):
         place = {vertex: k for k, vertex in enumerate(below)}

@@ -183,7 +183,6 @@ _BACKWARD = {RECOMPUTED, DEFERRED, TANGENTS}
 
 
 def _title(graph: Graph, plan: Plan | None, shown: int) -> str:
-    """Says what is drawn, in lines that the narrowest picture has room for."""
     what = "joint graph" if plan is None else "joint graph and plan"
     part = f", {shown} of {len(graph)} values" if shown < len(graph) else ""
     model = graph.meta.get("model")

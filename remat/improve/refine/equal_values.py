@@ -19,7 +19,6 @@ from remat.facts.uses import operands_of
 
 
 def _local_colours(graph: Graph) -> list[str]:
-    """Describes each value by itself: operator, type, shape, size, region, constants and marks."""
     marks = np.stack([getattr(graph, flag) for flag in FLAGS])
     packed = np.packbits(marks, axis=0).T.tolist()
     return [

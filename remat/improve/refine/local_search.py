@@ -155,7 +155,6 @@ class Descent:
             pass
 
     def _sweep(self, near: Neighbourhood) -> bool:
-        """Tries all moves of all classes once, and says if any helped."""
         before = self.state
         for c in near.order(self._random):
             while any(self._try(near, move) for move in near.moves(self.state, c)):
@@ -185,7 +184,6 @@ class Descent:
                 yield model.score(state)[_LIMITS:], excess, c
 
     def _losses(self, near: Neighbourhood, start: State) -> Iterator[tuple[Score, int, int]]:
-        """Yields (score, bytes freed, class) of drops."""
         for c in near.drops(start):
             state = near.after(start, Move(drop=(c,)))
             if state.saved_bytes < start.saved_bytes:

@@ -109,7 +109,6 @@ class Neighbourhood:
         return ", ".join(words)
 
     def _above(self, c: int, through: BoolArray, wanted: BoolArray) -> list[int]:
-        """Lists other classes that are computed from `c`, the nearest first."""
         return self._walk(c, self._space.readers, through, wanted)
 
     def _walk(self, c: int, along: Sequence[Sequence[int]], through: BoolArray, wanted: BoolArray) -> list[int]:

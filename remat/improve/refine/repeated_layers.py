@@ -151,7 +151,6 @@ class _Repetition:
 
 
 def _longest_repetition(tokens: IntArray) -> _Repetition:
-    """Finds the repeated stretch that covers most tokens; the shortest period wins a tie."""
     best = _Repetition(0, 1, 0)
     for period in range(1, len(tokens) // 2 + 1):
         equal = np.concatenate([[False], tokens[period:] == tokens[:-period], [False]])
@@ -208,7 +207,6 @@ def _taken(column: Bans | tuple[Any, ...] | NDArray[Any], kept: IntArray) -> obj
 
 
 def _read_by_none_left(graph: Graph, removed: BoolArray) -> BoolArray:
-    """Marks inputs and constants that only removed layers read: (n,)."""
     read, left = np.zeros(len(graph), np.bool_), np.zeros(len(graph), np.bool_)
     read[graph.producers] = True
     left[graph.producers[~removed[graph.consumers]]] = True

@@ -116,7 +116,6 @@ def _backward_storage(facts: Storages, order: Order, kept: BoolArray) -> IntArra
 
 
 def _written(facts: Storages, order: Order, place: IntArray) -> BoolArray:
-    """(2n,) storages that are written to memory, and do not live in the registers of one kernel."""
     n, graph = len(facts), facts.graph
     written = np.zeros(2 * n, np.bool_)
     written[graph.base[graph.output | order.saved]] = True

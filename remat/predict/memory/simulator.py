@@ -142,5 +142,4 @@ def timeline_of(
 
 
 def _during(lives: Lifetimes, steps: int, which: BoolArray | slice = slice(None)) -> IntArray:
-    """(steps,) bytes of the storages `which` that are alive during each step."""
     return alive_bytes(lives.start[which], lives.end[which], lives.size[which], steps)

@@ -297,7 +297,6 @@ def _device_bytes(
 
 
 def _position(live: BoolArray, turn: int, backward: IntArray, step: int | None) -> int | None:
-    """The position of the graph at which a step of the backward pass is asked for."""
     if step is None:
         return None
     own = np.flatnonzero(live[backward[step:]] | (backward[step:] >= turn))
@@ -305,5 +304,4 @@ def _position(live: BoolArray, turn: int, backward: IntArray, step: int | None) 
 
 
 def _starts(took: IntArray) -> IntArray:
-    """When each of some things in a row begins."""
     return took.cumsum() - took

@@ -175,14 +175,12 @@ class _Search:
 
 
 def _contents(call: EagerCall) -> set[Content]:
-    """Lists what a call leaves in memory that was not there before."""
     new = set(call.created)
     new |= {result.content for result in call.results if result and result.content[0] in call.written}
     return new | {(op.content[0], op.content[1] + 1) for op in call.operands if op.content[0] in call.written}
 
 
 def _kind(node: fx.Node) -> tuple[Any, ...]:
-    """Lists shapes and dtypes of a value, or of the elements of a tuple."""
     leaves = tree_leaves(node.meta.get("val"))
     return tuple(
         (leaf.dtype, *map(hint, leaf.shape)) if isinstance(leaf, Tensor) else leaf.__class__ for leaf in leaves

@@ -176,7 +176,6 @@ def _keep_nothing(*args: Any, **kwargs: Any) -> CheckpointPolicy:
 
 
 def _other_random_states() -> bytes:
-    """Reads the states of Python's and numpy's random number generators."""
     return pickle.dumps((random.getstate(), np.random.get_state()))
 
 
@@ -255,7 +254,6 @@ class _Recorder(TorchDispatchMode):
 
 
 def _written(op: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterator[Operand]:
-    """Lists the arguments that an operator writes to."""
     if not is_mutable(op):
         return
     for i, argument in enumerate(schema_of(op).arguments):

@@ -134,7 +134,6 @@ class _Export:
         )
 
     def _base(self, name: str) -> str:
-        """Names the value that owns the storage of a value."""
         return self.graph.names[int(self.graph.base[self.graph.index[name]])]
 
     def _why_not(self, base: str) -> str | None:

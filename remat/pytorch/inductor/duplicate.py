@@ -188,7 +188,6 @@ class _Rewriting:
                     reader.replace_input_with(operand, self._copy(operand, sizes, shared))
 
     def _behind(self, reader: fx.Node, copied: Iterable[fx.Node]) -> list[fx.Node]:
-        """Lists what is to be copied for a reader, operands first, as `copied` has them."""
         candidates, found, todo = set(copied), set[fx.Node](), [reader]
         while todo:
             fresh = candidates.intersection(self.operands[todo.pop()]) - found
@@ -197,7 +196,6 @@ class _Rewriting:
         return [node for node in copied if node in found]
 
     def _copy(self, node: fx.Node, copied: Container[fx.Node], shared: dict[fx.Node, fx.Node] | None) -> fx.Node:
-        """Copies what is to be copied, so that it reads copies; returns any other node as it is."""
         if node not in copied:
             return node
         if shared is not None and node in shared:

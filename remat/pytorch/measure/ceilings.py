@@ -86,7 +86,6 @@ def _flops_per_s(stopwatch: Stopwatch, dtype: torch.dtype) -> float | None:
 
 
 def _bytes_per_s(stopwatch: Stopwatch) -> float:
-    """Measures the traffic of a copy: as many bytes read as written."""
     source = torch.ones(_COPIED_BYTES[stopwatch.device.type], dtype=torch.int8, device=stopwatch.device)
     target = torch.empty_like(source)
     return 2e9 * source.numel() / stopwatch.best_ns(lambda: target.copy_(source), runs=10)

@@ -144,7 +144,6 @@ def _relative_error(seen: Tensor, expected: Tensor, floor: float) -> float:
 
 
 def _largest(value: Tensor) -> float:
-    """Finds the largest finite magnitude; not zero, so that it can be divided by."""
     magnitudes = value.abs().double()
     finite = magnitudes[magnitudes.isfinite()]
     return max(float(finite.max()), torch.finfo(torch.float64).tiny) if finite.numel() else math.inf

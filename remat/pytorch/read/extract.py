@@ -103,7 +103,6 @@ class _Reader:
         )
 
     def _these(self, some: Iterable[Any]) -> BoolArray:
-        """Marks some of the nodes."""
         marked = np.zeros(len(self.nodes), np.bool_)
         marked[[i for i in map(self.inputs.position.get, some) if i is not None]] = True
         return frozen(marked)
@@ -136,7 +135,6 @@ class _Reader:
         return frozen(region)
 
     def _fusible(self) -> tuple[BoolArray, BoolArray]:
-        """Says which values are fusible, and which uses."""
         ops, producers, consumers = self.ops, self.inputs.producers, self.inputs.consumers
         elements = ops.are([target is operator.getitem for target in ops.targets])
         maker = np.arange(len(self.nodes))  # of an element of a tuple, what makes the tuple is what fuses
@@ -149,7 +147,6 @@ class _Reader:
         return fusible, frozen(fusible_uses)
 
     def _rules(self, base: Sequence[int], values: Values) -> tuple[Bans, Bans]:
-        """Says what can never be saved, and never be recomputed, whatever it costs."""
         nodes, tangents = self.nodes, self.info.tangents_closure
         n = len(nodes)
         cannot_save = Bans.of(n, values.unsaveable)
@@ -177,7 +174,6 @@ def _may_be_unrepeatable(op: Operator) -> bool:
 
 
 def _unrepeatable(node: fx.Node, op: Operator) -> str | None:
-    """Says why a value must not be computed twice, or None."""
     if op.seeded and not is_dropout_free(node) and not _restores_its_state(node):
         return "draws from the random number generator, which moves on"
     if op.unrepeatable and not (op.unrepeatable == COLLECTIVE and _is_to_run_twice(node)):

@@ -79,8 +79,6 @@ _OVER_SHAPES = getattr(formula_over_shapes(math.prod), "__code__", None)
 
 
 def _by_formula(formula: Any, node: fx.Node, value: object) -> Any:
-    """Counts the floating-point operations of a call by torch's formula."""
-
     def shape(argument: fx.Node) -> Any:
         given = argument.meta["val"]
         return _Shape(given.shape) if isinstance(given, torch.Tensor) else given

@@ -76,7 +76,6 @@ def backward_targets(writers: Iterable[fx.Node], tangents: Container[fx.Node]) -
 
 
 def _target(node: fx.Node) -> list[fx.Node]:
-    """Lists what a node writes to: nothing, or one value."""
     return node.all_input_nodes[:1] if Operator.of(node).mutates else []
 
 

@@ -164,7 +164,6 @@ class Operators:
 
 
 def _has_formula(target: Any) -> bool:
-    """Whether torch counts the operator's floating-point operations."""
     return getattr(target, "overloadpacket", target) in flop_registry
 
 
@@ -194,7 +193,6 @@ def _views(target: Any) -> bool:
 
 
 def _fresh(target: Any) -> bool:
-    """Whether an operator makes a new tensor, by its schema."""
     if not is_overload(target) or _views(target):
         return False
     returns = schema_of(target).returns
@@ -210,7 +208,6 @@ def _unary(target: Any) -> bool:
 
 
 def _unrepeatable(target: Any) -> str | None:
-    """Says why an operator must not run twice, or None."""
     if isinstance(target, HigherOrderOperator):
         return "a higher-order operator: its body may draw random numbers or have effects"
     if is_overload(target):
