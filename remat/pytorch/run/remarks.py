@@ -27,6 +27,8 @@ _CHECKPOINTED = (
 def remarks_on(graph: Graph, plan: Plan, cost_model: CostModel) -> dict[str, str]:
     """Finds what there is to say of a plan that was made for a graph alone, by what it is about."""
     told: dict[str, str] = {}
+    if not cost_model.saved_limits and not cost_model.limits_peak:
+        return told
     problem = cost_model.pose_without_peak(graph)
     for share in [limit for limit in cost_model.saved_limits if isinstance(limit, Fraction)]:
         told |= _missed("saved", share, problem.budget_bytes or 0, default_saved_bytes(graph))
@@ -34,7 +36,7 @@ def remarks_on(graph: Graph, plan: Plan, cost_model: CostModel) -> dict[str, str
         fastest = solve(problem).plan
         assert fastest is not None  # there is one within the budget
         told |= _missed("peak", share, timeline(graph, plan).peak_bytes, timeline(graph, fastest).peak_bytes)
-    if (cost_model.saved_limits or cost_model.limits_peak) and (graph.must_recompute | graph.prefer_recompute).any():
+    if (graph.must_recompute | graph.prefer_recompute).any():
         told["checkpointed"] = _CHECKPOINTED
     return told
 
