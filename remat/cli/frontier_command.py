@@ -15,7 +15,7 @@ from remat.cli.output import console, print_json, table, waiting
 from remat.facts.graph import Graph
 from remat.improve.frontier import Frontier
 from remat.improve.point import Point
-from remat.words import human_bytes, human_price
+from remat.words import human_bytes, human_price, spoken_gap
 
 _TABLE = 40
 """Rows of the table, at most; --json prints all points."""
@@ -74,7 +74,7 @@ def _row(curve: Frontier, point: Point) -> dict[str, str]:
         "saved": human_bytes(point.saved_bytes),
         "recompute" if curve.clock is None else "added": human_price(point.cost, curve.unit),
         "at least": human_price(point.bound, curve.unit),
-        "gap": "proven" if point.is_proven else f"{point.gap:.2%}",
+        "gap": "proven" if point.is_proven else spoken_gap(point.gap),
         "by": "hull vertex" if point.is_vertex else point.solver,
     }
 
