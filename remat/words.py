@@ -11,6 +11,7 @@ from fractions import Fraction
 from remat.errors import InvalidOption
 
 _PREFIXES = "kmgtp"
+_USEFUL_GAP = 0.9
 _SIZE = re.compile(r"\s*(\d{1,30}(?:\.\d{1,30})?|\.\d{1,30})\s*([kmgtp]?)(i?)b\s*", re.IGNORECASE | re.ASCII)
 _SHARE = re.compile(r"\s*(\d{1,30}(?:\.\d{1,30})?|\.\d{1,30})\s*%\s*", re.ASCII)
 
@@ -124,3 +125,8 @@ def near(name: str, known: Iterable[str]) -> str:
     """
     matches = difflib.get_close_matches(name, list(known), n=1)
     return f"; did you mean {matches[0]!r}?" if matches else ""
+
+
+def spoken_gap(gap: float, digits: int = 2, before: str = "") -> str:
+    """Says how far above the best a cost may be; a bound below a tenth of the cost says next to nothing."""
+    return f"{before}{gap:.{digits}%}" if gap <= _USEFUL_GAP else "no useful bound"

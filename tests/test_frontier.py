@@ -15,10 +15,11 @@ from examples import cosines
 from helpers import FLOW, each, every_plan
 from hypothesis import given
 from hypothesis import strategies as st
+from strategies import Dice, every_legal_mask, late_views, training_steps
 
 import remat
-from costmodels import MemoryBudget
-from remat import CertificateRejected, Corpus, FlowSolver, Infeasible, InvalidOption, Problem, frontier, solve
+from costmodels import MemoryBudget, RecomputeTime
+from remat import CertificateRejected, Choice, Corpus, FlowSolver, Infeasible, InvalidOption, Problem, frontier, solve
 from remat.answer.network import SOURCE, Network, Sides
 from remat.answer.plan_facts import no_recompute_saved, no_recompute_saved_bytes
 from remat.facts.columns import IntArray
@@ -27,7 +28,7 @@ from remat.improve.landmarks import EAGER, landmarks
 from remat.problem.weights import BY_BYTES, BY_COST, Weights
 from remat.proof.certify import proven_bound
 from remat.proof.hull import Hull
-from remat.testing import problems
+from remat.testing import graphs, problems
 
 
 def layers(count: int, bytes: int = 100, cost: int = 7) -> Problem:
@@ -391,3 +392,16 @@ def test_a_hull_is_asked_for_its_part_at_a_budget_only() -> None:
     assert edge is not None
     assert (edge.left.point, edge.right.point, edge.bound(250)) == ((0, 84), (1200, 0), 67)
     assert hull.edge_at(1200) is None
+
+
+@drawn(150)
+@given(graphs(max_values=8, facts=False, largest=8) | training_steps() | late_views(), st.integers(0, 9))
+def test_no_legal_plan_costs_less_than_the_bound_at_its_own_bytes(graph: remat.Graph, seed: int) -> None:
+    """Whatever views a plan saves, where the problem bans no more than that; and whatever the prices."""
+    for model in (RecomputeTime(), Dice(seed)):
+        curve = frontier(graph, cost_model=model)
+        for saved in every_legal_mask(graph):
+            choice = Choice.from_saved(graph, saved)
+            if not (choice.recomputed[graph.plannable] & curve.problem.cannot_recompute.mask).any():
+                saved_bytes, cost = curve.price(choice.plan(graph))
+                assert (curve.bound(saved_bytes) or 0) <= cost

@@ -10,6 +10,7 @@ import pytest
 from remat import Bans, CostModel, InvalidProblem, Problem, Terms
 from remat.facts.graph import Graph
 from remat.problem.costmodel import Sum
+from remat.words import spoken_gap
 
 
 @pytest.mark.parametrize(
@@ -75,3 +76,11 @@ def test_a_ban_keeps_its_first_reason() -> None:
     first, second = Bans.of(3, {0: "random", 1: "a tuple"}), Bans.of(3, {1: "an input", 2: "an input"})
     assert (first | second).as_dict() == {0: "random", 1: "a tuple", 2: "an input"}
     assert [(first | second).reason(i) for i in range(3)] == ["random", "a tuple", "an input"]
+
+
+def test_a_bound_that_tells_nothing_is_called_so() -> None:
+    assert (spoken_gap(0.031), spoken_gap(0.031, 1, "gap "), spoken_gap(0.98)) == (
+        "3.10%",
+        "gap 3.1%",
+        "no useful bound",
+    )

@@ -2,7 +2,8 @@
 
 import re
 import warnings
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -10,9 +11,11 @@ from typer.testing import CliRunner
 
 import remat
 from costmodels import MemoryBudget
-from remat import Corpus, Graph
+from remat import ClaimedBound, Corpus, Graph, Problem, Reason, Solution, Termination
 from remat.cli.app import app
 from remat.improve.byte_budgets import default_plan
+from remat.proof.budget import least_bytes
+from solvers import Lagrangian
 from tests.test_whole_run import WIDTH, Model
 
 RISES = "small-dropout-mlp"
@@ -54,6 +57,26 @@ def test_a_budget_warns_just_where_its_peak_is_above_that_of_the_default(name: s
 @pytest.mark.parametrize("name", [RISES, FALLS, "small-gpt-fused-attention"])
 def test_a_budget_with_a_host_warns_where_its_peak_is_higher(name: str, share: float) -> None:
     check_warnings(name, share, " without a host", estimator="roofline:device=h100", offload=True)
+
+
+@dataclass(frozen=True)
+class SavesNothing(Lagrangian):
+    """Of all plans within a budget it returns the one that saves least."""
+
+    name: ClassVar[str] = "saves-nothing"
+
+    def _solve(self, problem: Problem, *, time_limit_s: float | None) -> Solution:
+        choice = least_bytes(problem).choice
+        claim = Termination(Reason.FEASIBLE, 0, "time")
+        return Solution(choice.plan(problem), choice.cost(problem), claim, ClaimedBound("nobody"), self.name)
+
+
+def test_the_budget_that_is_named_is_one_of_the_solvers_own_plan() -> None:
+    """A plan of the frontier for that budget has no higher peak; the one that this solver returns has."""
+    with pytest.warns(UserWarning, match="No budget was found that does not"):
+        remat.choose(Corpus.open().graph("vgg16"), MemoryBudget(0.1), SavesNothing())
+    with pytest.warns(UserWarning, match=r"The smallest budget found that does not is \d+ bytes"):
+        remat.choose(Corpus.open().graph("vgg16"), MemoryBudget(0.1))
 
 
 def test_both_happen() -> None:

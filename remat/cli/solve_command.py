@@ -30,7 +30,7 @@ from remat.cli.wording import spoken
 from remat.facts.graph import Graph
 from remat.problem.problem import Problem
 from remat.views.compare import warm_up
-from remat.words import human_bytes, human_price
+from remat.words import human_bytes, human_price, spoken_gap
 
 
 def solve(
@@ -121,7 +121,7 @@ def _print(
 
 def _summary(facts: PlanFacts, solution: Solution, unit: str, pose_time_s: float) -> list[tuple[str, str]]:
     bound = "unknown" if solution.bound is None else human_price(solution.bound, unit)
-    gap = f", gap {solution.gap:.2%}" if solution.gap else ""
+    gap = f", {spoken_gap(solution.gap, before='gap ')}" if solution.gap else ""
     ended = "proven optimal" if solution.is_proven else solution.termination.reason.name.lower()
     evidence = "" if solution.certificate is None else f" ({solution.certificate})"
     saved = f"{counted(len(facts.saved_activations), 'activation')}, {human_bytes(facts.saved_bytes)}"

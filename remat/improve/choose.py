@@ -61,7 +61,7 @@ def choose(
         else:
             solution = solve(posed, solver, time_limit_s=time_limit_s, throw=throw)
         if model.saved_limits and solution.plan is not None:
-            rise = peak_rise([Part(graph, posed)], [Choice.from_plan(posed, solution.plan)])
+            rise = peak_rise([Part(graph, posed)], [Choice.from_plan(posed, solution.plan)], solver)
             if rise is not None:
                 warnings.warn(str(rise), stacklevel=2)
         return solution

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 from remat.answer.choice import Choice
 from remat.answer.plan import Plan
-from remat.answer.plan_facts import PlanFacts
 from remat.answer.registry import (
     DEFAULT_BUDGET_MODEL,
     DEFAULT_ESTIMATOR,
@@ -186,20 +185,31 @@ class Frontier:
     def price(self, plan: Plan) -> tuple[int, int]:
         """Returns (saved bytes, cost) of any plan for the same graph.
 
-        It may save views, as PyTorch's do (`remat.pytorch.measure.torch_budgets`): they count with what owns their
-        memory, once.
+        Bytes are those that `bound` and `at` take: of each saved value, what the problem says. A plan may save views
+        that the problem does not let be saved, as PyTorch's do (`remat.pytorch.measure.torch_budgets`): they count with
+        what owns their memory, once.
 
         Raises:
             InvalidPlan: it is not legal.
         """
         if self.clock is not None:
-            line = simulated(self.clock, plan)
-            return line.saved_bytes, line.added_ns
-        if self.graph is None:
+            cost = simulated(self.clock, plan).added_ns
+        elif self.graph is None:
             cost = check_plan(self.problem, plan)
-            return Choice.from_plan(self.problem, plan).saved_bytes(self.problem), cost
-        check_plan(unpriced(self.graph), plan)
-        return PlanFacts.of(self.graph, plan).saved_bytes, Choice.from_plan(self.problem, plan).cost(self.problem)
+        else:
+            check_plan(unpriced(self.graph), plan)
+            cost = Choice.from_plan(self.problem, plan).cost(self.problem)
+        return self._saved_bytes(plan), cost
+
+    def _saved_bytes(self, plan: Plan) -> int:
+        choice, graph = Choice.from_plan(self.problem, plan), self.graph
+        if graph is None:
+            return choice.saved_bytes(self.problem)
+        barred = graph.widened(self.problem.cannot_save.mask)
+        views = graph.widened(choice.on_device) & barred & ~barred[graph.base]
+        saved = graph.widened(choice.on_device) & ~views
+        saved[graph.base[views]] = True
+        return int(self.problem.save_bytes[saved[graph.plannable]].sum())
 
     def as_frame(self) -> pd.DataFrame:
         """Returns a row for each point; the bound is that of its budget."""

@@ -11,10 +11,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from remat.answer.choice import Choice
+from remat.answer.solver import Solver
 from remat.improve.byte_budgets import default_plan, evenly_spaced
 from remat.improve.together import Part, PeakTogether, side_by_side, split
 from remat.proof.budget import flow_solver
 from remat.proof.hull import Hull, Vertex
+from remat.proof.solve import solve
 from remat.words import human_bytes
 
 _LOOKED_AT = 6
@@ -28,8 +30,8 @@ class PeakRise:
     Attributes:
         peak_bytes: of the plan within the budget.
         default_saved_bytes, default_peak_bytes: of PyTorch's default plan.
-        other_bytes: the smallest budget found whose plan, without a host, has no higher peak than the default; None if
-            none was.
+        other_bytes: the smallest budget found for which the solver's plan, without a host, has no higher peak than the
+            default; None if none was.
         has_host: values could be offloaded.
     """
 
@@ -54,16 +56,17 @@ class PeakRise:
         )
 
 
-def peak_rise(parts: Sequence[Part], choices: Sequence[Choice]) -> PeakRise | None:
+def peak_rise(parts: Sequence[Part], choices: Sequence[Choice], solver: str | Solver | None = None) -> PeakRise | None:
     """Compares choices within a budget with PyTorch's default plans; None if the peak is no higher.
 
     Peaks are those of `remat.timeline`: of the compiled step, if a graph knows its calls, with copies to a host between
-    its kernels. Other budgets are those of vertices of the frontier of saved bytes and cost, whose plans are the best
-    for what they save; they offload nothing.
+    its kernels. Other budgets are those of vertices of the frontier of saved bytes and cost, which offload nothing. Of
+    plans that cost as much, the solver may return another one than the vertex: so its plan is what counts in the end.
 
     Args:
         parts: graphs whose saved values are alive at the same time; often one.
         choices: for each of them, over the values of its problem.
+        solver: that finds the plans for budgets; when left out, that of `remat.solve`.
     """
     plans = [default_plan(part.graph) for part in parts]
     default = [Choice.from_plan(part.problem, plan) for part, plan in zip(parts, plans, strict=True) if plan]
@@ -74,13 +77,16 @@ def peak_rise(parts: Sequence[Part], choices: Sequence[Choice]) -> PeakRise | No
     if now <= before:
         return None
     union = side_by_side(parts)
-    hull = Hull(replace(union, offload=None), flow_solver())
+    alone = replace(union, offload=None)
+    hull = Hull(alone, flow_solver())
 
-    def fits(vertex: Vertex) -> bool:
-        return peaks.of([choice for _, choice in split(parts, vertex.choice)]) <= before
+    def fits(choice: Choice) -> bool:
+        return peaks.of([mine for _, mine in split(parts, choice)]) <= before
 
-    found = _first([hull.smallest, *(edge.right for edge in hull.edges())], fits)
-    other = None if found is None else found.saved_bytes
+    found, other = _first([hull.smallest, *(edge.right for edge in hull.edges())], lambda one: fits(one.choice)), None
+    if found is not None:
+        plan = solve(replace(alone, budget_bytes=found.saved_bytes), solver, throw=False).plan
+        other = found.saved_bytes if plan is not None and fits(Choice.from_plan(alone, plan)) else None
     return PeakRise(now, peaks.saved_bytes(default), before, other, union.offload is not None)
 
 

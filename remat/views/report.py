@@ -27,7 +27,7 @@ from remat.facts.given import checked_path
 from remat.facts.graph import Graph
 from remat.improve.frontier import Frontier
 from remat.improve.point import Point
-from remat.words import human_bytes, human_price
+from remat.words import human_bytes, human_price, spoken_gap
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -122,7 +122,7 @@ def frontier_rows(curve: Frontier, points: Iterable[Point]) -> list[dict[str, st
             "saved": human_bytes(point.saved_bytes),
             "recompute" if curve.clock is None else "added": human_price(point.cost, curve.unit),
             "at least": human_price(point.bound, curve.unit),
-            "gap": "proven" if point.is_proven else f"{point.gap:.2%}",
+            "gap": "proven" if point.is_proven else spoken_gap(point.gap),
             "by": "hull vertex" if point.is_vertex else point.solver,
         }
         for point in points

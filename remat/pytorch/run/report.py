@@ -26,7 +26,7 @@ from remat.facts.graph import Graph
 from remat.pytorch.run import ranks
 from remat.pytorch.run.chosen import Chosen
 from remat.pytorch.run.planned import Planned
-from remat.words import human_bytes
+from remat.words import human_bytes, spoken_gap
 
 if TYPE_CHECKING:
     import pandas as pd  # pyright: ignore[reportMissingTypeStubs]  # pandas ships none
@@ -292,4 +292,4 @@ def _size(count: int | None) -> str:
 def _gap(chosen: Chosen) -> str:
     if chosen.is_proven:
         return "proven"
-    return "" if chosen.gap is None else f"{chosen.gap:.1%}"
+    return "" if chosen.gap is None else spoken_gap(chosen.gap, 1)

@@ -285,7 +285,7 @@ class SharedBudget:
         if self._has_told_of_the_peak or self.cost_model.limits_peak:
             return
         choices = [Choice.from_plan(part.problem, plan) for part, plan in zip(parts, plans, strict=True)]
-        rise = peak_rise(parts, choices)
+        rise = peak_rise(parts, choices, self._solver)
         if rise is not None:
             self._has_told_of_the_peak = True
             ranks.warn(str(rise))
