@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, cast
 
-from remat.predict.kernels.host_copies import Copy
 from remat.predict.kernels import rules
+from remat.predict.kernels.host_copies import Copy
 from remat.predict.kernels.index import Shape, contiguous_strides
 from remat.predict.kernels.ir import Buffer, Loop, Reads, Seen
 from remat.predict.kernels.lowering import Lowering, Rule
