@@ -70,7 +70,8 @@ class _Held(TorchDispatchMode):
 
 
 def _buffer(tensor: Tensor) -> Buffer:
-    return Buffer(storage_of(tensor), tuple(tensor.shape), tensor.itemsize, tensor.stride())
+    strides = None if tensor.is_contiguous() else tensor.stride()  # a single channel may have any stride
+    return Buffer(storage_of(tensor), tuple(tensor.shape), tensor.itemsize, strides)
 
 
 class _Nothing:
