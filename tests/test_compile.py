@@ -277,14 +277,23 @@ def test_saved_values_that_share_memory_are_not_overwritten() -> None:
     torch.testing.assert_close(seen, expected)
 
 
+WRONG = "what SavesNothing() answers is wrong"
 TIGHT = "memory-budget:budget=1KB,of=peak"
 
 
 @pytest.mark.parametrize(
     ("compiled", "kind", "said"),
     [
-        (partial(remat.compile, solver=SavesNothing()), remat.InvalidPlan, "what SavesNothing() answers is wrong: the plan is not legal"),
-        (partial(remat.compile, solver=SavesNothing(), codegen=False), remat.InvalidPlan, "what SavesNothing() answers is wrong: the plan is not legal"),
+        (
+            partial(remat.compile, solver=SavesNothing()),
+            remat.InvalidPlan,
+            f"{WRONG}: the plan is not legal",
+        ),
+        (
+            partial(remat.compile, solver=SavesNothing(), codegen=False),
+            remat.InvalidPlan,
+            f"{WRONG}: the plan is not legal",
+        ),
         (partial(remat.compile, cost_model=TIGHT), remat.Infeasible, "no plan has a peak of at most 1000 bytes"),
         (
             partial(torch.compile, backend="remat", options={"remat.cost_model": TIGHT}),
@@ -316,7 +325,10 @@ def test_an_error_of_ours_arrives_as_it_is(
 def test_fallback_warns_and_uses_torchs_own_partitioner() -> None:
     model, x = Mlp(), torch.randn(8, 32)
     step = remat.compile(model, solver=SavesNothing(), on_error="fallback")
-    with pytest.warns(UserWarning, match="falls back to PyTorch's partitioner: what SavesNothing.. answers is wrong: the plan is not legal"):
+    with pytest.warns(
+        UserWarning,
+        match="falls back to PyTorch's partitioner: what SavesNothing",
+    ):
         ours = gradients(step, model, x)
     torch.testing.assert_close(ours, gradients(model, model, x))
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Callable
 from fractions import Fraction
+from typing import Any
 
 import pytest
 import torch
@@ -18,6 +20,7 @@ from remat.predict.buffers import StepMemory
 from remat.pytorch.inductor.rehearsed import rehearsed_peak
 from remat.pytorch.measure.peak import peak_bytes
 from remat.pytorch.seam.no_kernels import no_cpu_kernels
+from remat.pytorch.seam.torch_names import torch_compile
 from tests.depth import deep
 
 
@@ -27,13 +30,14 @@ class Blocks(nn.Module):
     def __init__(self, layers: int = 3, *, breaks: bool = False) -> None:
         super().__init__()
         self.layers = nn.ModuleList(nn.Linear(32, 32) for _ in range(layers))
-        self.breaks = breaks
+        self.first, self.breaks = nn.Linear(32, 32), breaks
 
     def forward(self, x: Tensor) -> Tensor:
-        for i, layer in enumerate(self.layers):
+        x = self.first(x).exp()
+        if self.breaks:
+            torch._dynamo.graph_break()
+        for layer in self.layers:
             x = layer(x).cos().sin().exp().cos()
-            if self.breaks and not i:
-                torch._dynamo.graph_break()
         return x.square().mean()
 
 
@@ -87,12 +91,37 @@ class Images(nn.Module):
         return self.two(self.norm(self.one(x)).relu()).square().mean()
 
 
+class Narrow(nn.Module):
+    """Hands over what the backward pass writes over."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ahead, self.behind = nn.Linear(32, 4), nn.Linear(4, 32)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (self.behind(self.ahead(x).sigmoid()) - x).square().mean()
+
+
 @pytest.mark.parametrize("budget", [MemoryBudget(0.5), pytest.param(MemoryBudget(1.0), marks=deep)])
-@pytest.mark.parametrize("make", [Blocks, Images])
+@pytest.mark.parametrize("make", [Blocks, Narrow, Images])
 def test_the_check_says_what_the_allocator_hands_out(make: Callable[[], nn.Module], budget: MemoryBudget) -> None:
     inputs = torch.randn(2, 3, 16, 16) if make is Images else torch.randn(64, 32)
     graph, plan, bytes_ = measured((make(), (inputs,), None), budget, kernels=False)
-    assert rehearsed_peak(graph, plan) == bytes_
+    # What a convolution takes for its threads is known to a few KiB.
+    assert rehearsed_peak(graph, plan) == (bytes_ if make is not Images else pytest.approx(bytes_, rel=0.03))
+
+
+def test_copies_of_filters_are_reported() -> None:
+    model, x = Images(), torch.randn(2, 3, 16, 16)
+    step = remat.compile(model, cost_model=MemoryBudget(0.5), codegen=False)
+    step(x).backward()
+    (row,) = step.report().as_frame().to_dict("records")
+    assert row["copied_bytes"] == sum(tensor.nbytes for tensor in (x, model.one.weight, model.two.weight))
+    assert "12.2 KiB more are kept: copies of inputs" in str(step.report())
+    torch.compiler.reset()
+    step = remat.compile(Blocks(), codegen=False)
+    step(torch.randn(64, 32)).backward()
+    assert step.report().as_frame().copied_bytes.tolist() == [0]
 
 
 def test_the_next_plan_is_taken_where_the_prediction_is_too_low(x: Tensor, too_low: None) -> None:
@@ -125,7 +154,7 @@ def remat_without_check(model: nn.Module, x: Tensor, limit: int) -> int:
 
 def test_a_size_that_no_plan_keeps_is_refused_and_a_fraction_is_raised_with_a_warning(x: Tensor, too_low: None) -> None:
     model = Blocks()
-    limit = limit_of(model, x, 0.0)
+    limit = 97 * limit_of(model, x, 0.0) // 100
     with pytest.raises(remat.LimitReached, match="no plan was found with a peak of at most"):
         remat.compile(model, cost_model=MemoryBudget(limit, of="peak"))(x)
     torch.compiler.reset()
@@ -158,13 +187,15 @@ def test_a_check_that_fails_stops_nothing(x: Tensor, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr("remat.pytorch.inductor.rehearsed.rehearsed_peak", broken)
     step = remat.compile(Blocks(), cost_model=MemoryBudget(0.5, of="peak"))
     step(x).backward()
-    assert "code: RuntimeError: no such schedule\n" in str(step.report()) + "\n"
+    (planned,) = step.report().graphs
+    assert planned.chosen.check == "the peak was not checked by Inductor's code: RuntimeError: no such schedule"
 
 
 def test_several_graphs_and_symbolic_sizes_are_checked(x: Tensor) -> None:
     step = remat.compile(Blocks(breaks=True), cost_model=MemoryBudget(0.6, of="peak"))
-    for _ in range(2):
+    for _ in range(3):
         step(x).backward()
+    assert len(step.report().graphs) == 2
     assert all(peak > 0 for peak in step.report().as_frame().checked_peak_bytes)
     torch.compiler.reset()
     model = Blocks()
@@ -174,22 +205,27 @@ def test_several_graphs_and_symbolic_sizes_are_checked(x: Tensor) -> None:
     assert step.report().as_frame().checked_peak_bytes.tolist() == [real]
 
 
-def test_a_compilation_from_torchs_cache_keeps_what_the_check_found(x: Tensor, too_low: None) -> None:
-    model = Blocks(2)
-    found: list[object] = []
+def test_a_compilation_from_torchs_cache_keeps_what_the_check_found(too_low: None) -> None:
+    once = time.time()  # no run before has had it in the cache
+
+    def model(x: Tensor) -> Tensor:
+        return (x.cos().sin().exp().cos() * once).sum()
+
+    found: list[remat.pytorch.Report] = []
     for _ in range(2):
         torch.compiler.reset()
-        step = remat.compile(model, cost_model=MemoryBudget(0.7, of="peak"))
-        step(x).backward()
-        (row,) = step.report().as_frame().to_dict("records")
-        found.append((row["checked_peak_bytes"], step.report().graphs[0].chosen.check))
-    assert row["from_cache"]
-    assert found[0] == found[1]
+        step: Any = torch_compile(model, backend="remat", options={"remat.cost_model": MemoryBudget(0.7, of="peak")})
+        step(torch.ones(64, 64, requires_grad=True)).backward()
+        found.append(remat.last_report())
+    first, second = (report.graphs[-1] for report in found)
+    assert second.from_cache
+    assert second.chosen == first.chosen
+    assert second.chosen.checked_peak_bytes
 
 
 @pytest.mark.parametrize("limit", [400, Fraction(1, 2)])
 def test_the_search_ends_whatever_is_measured(limit: int | Fraction) -> None:
-    graph = remat.Graph.load(remat.corpus_path("small-dropout-mlp")) if hasattr(remat, "corpus_path") else chain()
+    graph = chain()
     problem = MemoryBudget(1.0, of="peak").pose_without_peak(graph)
     asked: list[int] = []
 

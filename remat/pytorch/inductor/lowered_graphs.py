@@ -81,7 +81,7 @@ def visit_lowerings(
 
 
 def lower(
-    graph_module: fx.GraphModule, fake_mode: Any, visit: LoweringVisitor, *, backward: bool
+    graph_module: fx.GraphModule, fake_mode: Any, visit: LoweringVisitor, *, backward: bool, donated: Sequence[int] = ()
 ) -> list[tuple[int, ...] | None]:
     """Visits the lowering of a forward or backward graph that torch's partitioner made, without Dynamo and AOTAutograd.
 
@@ -90,13 +90,14 @@ def lower(
         fake_mode: of the fake tensors in the `meta["val"]` of its nodes.
         visit: called once.
         backward: the graph is a backward pass.
+        donated: positions of the inputs over which it may write.
 
     Returns:
         the strides that Inductor gives to each output; None for what has none.
     """
     with (
         prepared(graph_module, fake_mode),
-        lowered(graph_module, is_inference=False, is_backward=backward) as lowering,
+        lowered(graph_module, donated, is_inference=False, is_backward=backward) as lowering,
     ):
         visit(lowering)
         return output_strides(lowering)

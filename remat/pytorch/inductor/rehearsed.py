@@ -64,13 +64,15 @@ class _Held(TorchDispatchMode):
         self._alive = {key: found for key, found in self._alive.items() if not found[0].expired()}
         self._alive |= {key: (StorageWeakRef(one), one.nbytes()) for key, one in new.items() if key not in before}
         stored = {key: one.nbytes() for key, one in before.items()}
-        work = call_bytes(str(func), *([_buffer(one) for one in of] for of in (given, made)), stored)
+        arguments, written = ([_buffer(one) for one in of] for of in (given, made))
+        work = call_bytes(str(func), arguments, written, stored)
         self.most_bytes = max(self.most_bytes, work + sum(size for _, size in self._alive.values()))
         return results
 
 
 def _buffer(tensor: Tensor) -> Buffer:
-    return Buffer(storage_of(tensor), tuple(tensor.shape), tensor.itemsize, tensor.stride())
+    strides = None if tensor.is_contiguous() else tensor.stride()  # a single channel may have any stride
+    return Buffer(storage_of(tensor), tuple(tensor.shape), tensor.itemsize, strides)
 
 
 class _Nothing:

@@ -12,7 +12,7 @@ import torch
 from torch import fx
 
 from remat.answer.choice import Choice
-from remat.answer.handover import handed_over
+from remat.answer.handover import handed_over, visible
 from remat.answer.plan import Plan
 from remat.errors import CaptureError, InvalidOption
 from remat.facts.given import checked_flag
@@ -183,9 +183,10 @@ class Scheduled:
                 with self.joint_graph.fake_mode:
                     node.meta["val"] = value.as_strided(value.shape, given)
         outputs = [getattr(node, "name", "") for node in outputs_of(module)]
-        found = lower(
-            module, self.joint_graph.fake_mode, lambda lowering: visit(lowering, inputs, outputs), backward=backward
-        )
+        fake_mode, own = self.joint_graph.fake_mode, ~self.graph.given & ~self.graph.once(visible)
+        places = [self.graph.index.get(node.name, -1) for node in placeholders] if backward else []
+        donated = [i for i, v in enumerate(places) if v >= 0 and own[v]]
+        found = lower(module, fake_mode, lambda one: visit(one, inputs, outputs), backward=backward, donated=donated)
         return dict(zip(outputs, found, strict=True))
 
 

@@ -55,8 +55,8 @@ class Planned:
         """The columns of `Report.as_frame` about this graph."""
         default = default_plan(self.graph)
         plans = {"": self.plan, "default_": default}
-        peaks = {
-            f"{who}peak_bytes": plan and timeline(self.graph, plan, copy_stream=self.copy_stream).peak_bytes
+        lines = {
+            who: timeline(self.graph, plan, copy_stream=self.copy_stream) if plan else None
             for who, plan in plans.items()
         }
         return {
@@ -67,7 +67,8 @@ class Planned:
             "offloaded_bytes": self.facts.offloaded_bytes,
             "default_saved_bytes": default and PlanFacts.of(self.graph, default).saved_bytes,
             "no_recompute_saved_bytes": no_recompute_saved_bytes(self.graph),
-            **peaks,
+            "copied_bytes": max(lines[""].saved_bytes - self.facts.saved_bytes, 0) if lines[""] else 0,
+            **{f"{who}peak_bytes": line and line.peak_bytes for who, line in lines.items()},
             "checked_peak_bytes": self.chosen.checked_peak_bytes,
             "recomputed_ops": len(self.facts.recomputed_ops),
             "cost_model": self.cost_model,

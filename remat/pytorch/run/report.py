@@ -65,7 +65,8 @@ class Report:
         The columns: values (of the graph); saved_bytes, default_saved_bytes, no_recompute_saved_bytes (kept between the
         passes by this plan, by PyTorch's default, and where nothing runs twice); handed_bytes, default_handed_bytes
         (kept as well, but made by other graphs); offloaded_bytes (kept on the host meanwhile, and not among
-        saved_bytes); peak_bytes, default_peak_bytes (predicted, of the device under this plan and PyTorch's default);
+        saved_bytes); copied_bytes (kept besides, in copies that the forward pass makes of inputs in another layout, as
+        of filters); peak_bytes, default_peak_bytes (predicted, of the device under this plan and PyTorch's default);
         checked_peak_bytes (of the device by the code that Inductor writes for the plan; missing where no limit of the
         peak was checked); recomputed_ops; cost_model; chosen_by; gap (above the best at most, as a part of the cost;
         missing if unknown); is_proven; seconds (that choosing took); from_cache (in an earlier run, for torch has kept
@@ -117,6 +118,8 @@ class Report:
         for number, planned in enumerate(self.graphs, 1):
             if planned.chosen.check:
                 yield f"graph {number}: {planned.chosen.check}"
+            if copied := planned.row["copied_bytes"]:
+                yield f"graph {number}: {human_bytes(copied)} more are kept: copies of inputs in another layout"
         if len(self.graphs) > 1:
             yield "each graph by itself: not how often it is called"
         if any(planned.row["handed_bytes"] for planned in self.graphs):

@@ -59,17 +59,19 @@ def decompositions() -> Any:
 
 
 @contextmanager
-def lowered(graph_module: fx.GraphModule, **kwargs: Any) -> Generator[Any]:
+def lowered(graph_module: fx.GraphModule, donated: Sequence[int] = (), **kwargs: Any) -> Generator[Any]:
     """Lowers a graph: gives its `GraphLowering`, with a `scheduler`, while Inductor is set to work on it.
 
     Args:
         graph_module: after Inductor's passes over forward and backward graphs, in the fake mode that Inductor works in.
+        donated: positions of the inputs over which a backward pass may write (`get_donated_idxs`).
         kwargs: what else `GraphLowering` takes.
     """
     virtualized, inputs = internals("torch._inductor.virtualized").V, _inputs(graph_module)
     lowering = internals("torch._inductor.graph").GraphLowering(
         graph_module, example_inputs=inputs, shape_env=virtualized.fake_mode.shape_env, **kwargs
     )
+    lowering.bw_donated_idxs = [*donated]
     with virtualized.set_graph_handler(lowering), virtualized.set_extern_kernel_nodes([]), torch.no_grad():
         lowering.run(*inputs)
         schedule(lowering)
