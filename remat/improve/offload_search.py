@@ -182,8 +182,7 @@ def fit_offload(
 
     Args:
         problem: of the clock's graph: its costs and bans, its budget, and what can be offloaded, within how many bytes
-            of the host; of that, what `cannot_offload` bans stays on the device. `offload.cost` is of copies that
-            nothing hides.
+            of the host, but nothing that `cannot_offload` bans. `offload.cost` is of copies that nothing hides.
         clock: the times of the step.
         solver: takes byte budgets and offloading; and a budget of the host, if there is one.
         time_limit_s: for each problem that `solver` solves, if it takes a limit.
@@ -209,7 +208,8 @@ def fit_offload(
         )
     start, chosen = time.perf_counter(), find_solver(solver)
     banned = problem.offload.banned | cannot_offload(clock.graph).take(clock.graph.plannable)
-    problem = replace(problem, offload=replace(problem.offload, banned=banned))
+    offload = replace(problem.offload, banned=banned)
+    problem = replace(problem, offload=offload)
     first = solve(problem, chosen, time_limit_s=time_limit_s, throw=throw)
     if first.plan is None:
         return first
@@ -227,8 +227,8 @@ def fit_offload(
     try_under(replace(problem, offload=None))
     worth = np.zeros(len(problem), np.int64)  # how dear the copies may be for which each value is still offloaded
     for price in range(_PRICES):
-        cost = problem.offload.cost * price // _PRICES
-        away = try_under(replace(problem, offload=replace(problem.offload, cost=cost)))
+        cost = offload.cost * price // _PRICES
+        away = try_under(replace(problem, offload=replace(offload, cost=cost)))
         worth[away] = price + 1
     for _ in range(_ROUNDS):
         if search.round():
