@@ -32,11 +32,12 @@ def some_plans(graph: Graph, data: st.DataObject, count: int) -> list[Plan]:
 def test_no_plan_that_makes_the_same_calls_is_below_the_floor(graph: Graph, data: st.DataObject) -> None:
     """Equal sizes: an operator that computes less than it reads is taken to read no more than it computes."""
     graph = replace(graph, bytes=np.full(len(graph), 8))
-    floors: dict[tuple[tuple[bool, tuple[int, ...]], ...], int] = {}
-    moved: list[tuple[tuple[tuple[bool, tuple[int, ...]], ...], int]] = []
+    floors: dict[tuple[tuple[bool, tuple[int, ...], int], ...], int] = {}
+    moved: list[tuple[tuple[tuple[bool, tuple[int, ...], int], ...], int]] = []
     for plan in some_plans(graph, data, 3):
         traffic = remat.predict_traffic(graph, plan)
-        calls = tuple(sorted((kernel.backward, kernel.values) for kernel in traffic.kernels if not kernel.generated))
+        made = [kernel for kernel in traffic.kernels if not kernel.generated]
+        calls = tuple(sorted((call.backward, call.values, call.bytes) for call in made))
         floors[calls] = max(floors.get(calls, 0), Floor.of(graph, plan).bytes)
         moved.append((calls, traffic.bytes))
     assert all(floors[calls] <= amount for calls, amount in moved)

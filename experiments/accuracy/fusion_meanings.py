@@ -70,7 +70,7 @@ def stores(graph: Graph, saved: BoolArray) -> tuple[WrittenStorages, WrittenStor
             _stored_by_lists(graph, inside, returned),
             _flags(graph, lives.base[lives.backward == backward]),
             _flags(graph, [v for kernel in mine for v in kernel.writes]),
-            _flags(graph, [v for kernel in mine if not kernel.generated for v in kernel.values]),
+            _flags(graph, [v for kernel in mine if not kernel.generated for v in kernel.writes]),
             order.recomputed & ~work.free & backward,
             work.own_kernel,
         )

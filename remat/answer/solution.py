@@ -123,8 +123,7 @@ class Solution:
             Only `remat.solve` says so; whatever a solver puts here is overwritten.
 
     Raises:
-        CertificateRejected: the bound is above the objective: the plan costs less than any is said to.
-        InvalidOption: the termination is none, or the objective no whole number.
+        CertificateRejected: the bound is above the objective.
     """
 
     plan: Plan | None
@@ -141,7 +140,7 @@ class Solution:
         object.__setattr__(self, "objective", _plain("Solution.objective", self.objective))
         if self.objective is not None and self.bound is not None and self.bound > self.objective:
             raise CertificateRejected(
-                f"{self.solver} claims the bound {self.bound}, above its own plan's cost {self.objective}: one is wrong"
+                f"{self.solver} claims the bound {self.bound}, above its own plan's cost {self.objective}"
             )
 
     @property

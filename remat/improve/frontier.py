@@ -185,9 +185,8 @@ class Frontier:
     def price(self, plan: Plan) -> tuple[int, int]:
         """Returns (saved bytes, cost) of any plan for the same graph.
 
-        Bytes are those that `bound` and `at` take: of each saved value, what the problem says. A plan may save views
-        that the problem does not let be saved, as PyTorch's do (`remat.pytorch.measure.torch_budgets`): they count with
-        what owns their memory, once.
+        Bytes are those of the problem, as `bound` takes them. Views that it does not let be saved, as PyTorch's plans
+        do (`remat.pytorch.measure.torch_budgets`), count with what owns their memory, once.
 
         Raises:
             InvalidPlan: it is not legal.
@@ -202,12 +201,12 @@ class Frontier:
         return self._saved_bytes(plan), cost
 
     def _saved_bytes(self, plan: Plan) -> int:
-        choice, graph = Choice.from_plan(self.problem, plan), self.graph
+        saved, graph = Choice.from_plan(self.problem, plan).on_device, self.graph
         if graph is None:
-            return choice.saved_bytes(self.problem)
-        barred = graph.widened(self.problem.cannot_save.mask)
-        views = graph.widened(choice.on_device) & barred & ~barred[graph.base]
-        saved = graph.widened(choice.on_device) & ~views
+            return int(self.problem.save_bytes[saved].sum())
+        saved, barred = graph.widened(saved), graph.widened(self.problem.cannot_save.mask)
+        views = saved & barred & ~barred[graph.base]
+        saved = saved & ~views
         saved[graph.base[views]] = True
         return int(self.problem.save_bytes[saved[graph.plannable]].sum())
 

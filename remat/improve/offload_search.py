@@ -200,7 +200,8 @@ def fit_offload(
         )
     start, chosen = time.perf_counter(), find_solver(solver)
     banned = problem.offload.banned | cannot_offload(clock.graph).take(clock.graph.plannable)
-    problem = replace(problem, offload=replace(problem.offload, banned=banned))
+    offload = replace(problem.offload, banned=banned)
+    problem = replace(problem, offload=offload)
     first = solve(problem, chosen, time_limit_s=time_limit_s, throw=throw)
     if first.plan is None:
         return first
@@ -218,8 +219,8 @@ def fit_offload(
     try_under(replace(problem, offload=None))
     worth = np.zeros(len(problem), np.int64)  # how dear the copies may be for which each value is still offloaded
     for price in range(_PRICES):
-        cost = problem.offload.cost * price // _PRICES
-        away = try_under(replace(problem, offload=replace(problem.offload, cost=cost)))
+        cost = offload.cost * price // _PRICES
+        away = try_under(replace(problem, offload=replace(offload, cost=cost)))
         worth[away] = price + 1
     for _ in range(_ROUNDS):
         if search.round():

@@ -30,8 +30,7 @@ class PeakRise:
     Attributes:
         peak_bytes: of the plan within the budget.
         default_saved_bytes, default_peak_bytes: of PyTorch's default plan.
-        other_bytes: the smallest budget found for which the solver's plan, without a host, has no higher peak than the
-            default; None if none was.
+        other_bytes: the smallest budget found whose plan, without a host, has no higher peak; None if none was.
         has_host: values could be offloaded.
     """
 
@@ -60,8 +59,8 @@ def peak_rise(parts: Sequence[Part], choices: Sequence[Choice], solver: str | So
     """Compares choices within a budget with PyTorch's default plans; None if the peak is no higher.
 
     Peaks are those of `remat.timeline`: of the compiled step, if a graph knows its calls, with copies to a host between
-    its kernels. Other budgets are those of vertices of the frontier of saved bytes and cost, which offload nothing. Of
-    plans that cost as much, the solver may return another one than the vertex: so its plan is what counts in the end.
+    its kernels. Other budgets are those of vertices of the frontier, which offload nothing; of plans that cost as much
+    the solver may return another one, so that its own plan has to fit, too.
 
     Args:
         parts: graphs whose saved values are alive at the same time; often one.

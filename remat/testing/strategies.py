@@ -100,9 +100,7 @@ _FACTS: tuple[dict[str, Any], ...] = (*_MARKS, {"cannot_save": "a tuple"}, {"can
 
 @st.composite
 def graphs(draw: st.DrawFn, *, max_values: int = 12, facts: bool = True, largest: int = LARGEST) -> Graph:
-    """Draws joint graphs: inputs, forward operators, outputs with their tangents, backward operators.
-
-    Between the backward operators, and after them, there may be forward ones, as for a statistic that a model updates.
+    """Draws joint graphs: inputs, forward operators, outputs with their tangents, operators of both passes.
 
     Args:
         draw: supplied by Hypothesis.

@@ -13,8 +13,7 @@ class Kernel:
         backward: it runs in the backward pass.
         generated: the compiler writes it; otherwise it is a call, such as a matrix product.
         values: positions in the graph of what it computes, in order. A value that is inlined is computed
-            by every kernel that reads it; but a product by its call alone, though kernels that read it add the bias. A
-            copy into another layout computes none.
+            by every kernel that reads it, but a product by its call alone. A copy into another layout computes none.
         reads, writes: positions of what it reads from and writes to memory, each once: the base of a storage.
         read_bytes, written_bytes: what that moves. A buffer that is both read and written counts as written.
     """

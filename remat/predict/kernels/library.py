@@ -35,10 +35,7 @@ def library(low: Lowering, call: Call) -> Seen | None:
 
 
 def called(low: Lowering, call: Call, arguments: Sequence[Seen], *beside: int) -> Seen | None:
-    """Makes a call with these arguments; its result, or None for a tuple, whose elements follow.
-
-    What it computes `beside` the result on the way is a product that it adds something to.
-    """
+    """Makes a call, and lists what it computes beside; its result, or None for a tuple, whose elements follow."""
     reads: Reads = {(low.stores.for_call(seen), ((), 0)): 1 for seen in arguments}
     views = tuple(map(_as_seen, arguments))
     at, unaligned = frozenset({call.position, *beside}), call.op not in rules.ALIGNED

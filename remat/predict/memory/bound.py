@@ -94,8 +94,7 @@ class AlwaysAlive:
     """What is alive under every plan, at n + 2 moments: between the passes, each step of the backward pass, its end.
 
     Attributes:
-        bytes: (n + 2,) their total: between the passes that of `held`, then while the backward pass runs the value at
-            each position of the graph, and at its end.
+        bytes: (n + 2,) their total at each of these, by the position in the graph of what the step computes.
         held: (n,) storages, by the value that owns them, that are alive from the end of the forward
             pass on, until the backward pass has read them: outputs, and what every plan saves.
         first_read: (n,) the earliest step of the backward pass, as a position in the graph, at which a
