@@ -51,7 +51,7 @@ class _Held(TorchDispatchMode):
     """Adds up the storages that operators make, as long as they are alive."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # pyright: ignore[reportUnknownMemberType]
         self.most_bytes, self._alive = 0, dict[int, tuple[StorageWeakRef, int]]()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
