@@ -125,7 +125,8 @@ class Report:
         if any(planned.row["handed_bytes"] for planned in self.graphs):
             yield "handed: made by other graphs, and kept for this one; a part of what is saved"
         if self.held_bytes:
-            yield f"all calls together saved at most {human_bytes(self.held_bytes)} at once"
+            held = human_bytes(self.held_bytes)
+            yield f"all calls together saved at most {held} at once; what one graph saves of another counts for both"
         yield from dict.fromkeys(remark for planned in self.graphs for remark in planned.remarks)
 
     @property
