@@ -216,8 +216,8 @@ def _joined(formulas: tuple[Dims, ...], shape: Shape, kept: int, order: tuple[in
 
 def one_loop(outer: Digits, inner: Digits, size: int) -> bool:
     """Says if two neighbouring dimensions are walked through as one."""
-    if len(outer) > 1 or len(inner) > 1:
-        return False
+    if len(outer) > 1 or len(inner) > 1 or any(s <= -STEPS for _, s in (*outer, *inner)):
+        return False  # of one that is uneven only the first step is known
     a, b = step_of(outer), step_of(inner)
     return a == b * size and a >= 0
 
