@@ -110,6 +110,14 @@ def test_copies_beside_the_kernels_through_inductor(case: ModelCase, beside: lis
     assert_equal_to_eager(case, 1, options={"fallback_random": True}, copy_stream=True)
 
 
+def test_the_report_of_a_step_without_calls_to_record_is_printed(beside: list[Tensor]) -> None:
+    torch.compiler.reset()
+    step = remat.compile(lambda x: x.sin().exp(), cost_model=SaveOnHost(), codegen=False, copy_stream=True)
+    step(torch.randn(8, 8, requires_grad=True)).sum().backward()
+    assert "exp" in " ".join(step.report().graphs[0].graph.names)
+    assert "PyTorch" in str(step.report())
+
+
 def test_nothing_writes_over_what_is_still_to_be_copied(beside: list[Tensor]) -> None:
     """In a chain of layers of one width, memory is taken again as soon as nobody reads it."""
     torch.compiler.reset()

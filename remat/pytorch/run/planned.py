@@ -10,6 +10,7 @@ from remat.answer.plan import Plan
 from remat.answer.plan_facts import PlanFacts, no_recompute_saved_bytes
 from remat.facts.graph import Graph
 from remat.improve.byte_budgets import default_plan
+from remat.predict.buffers import records_calls
 from remat.predict.device_timeline import timeline
 from remat.pytorch.run.chosen import Chosen
 from remat.pytorch.run.sizes import counted_storages
@@ -55,10 +56,8 @@ class Planned:
         """The columns of `Report.as_frame` about this graph."""
         default = default_plan(self.graph)
         plans = {"": self.plan, "default_": default}
-        lines = {
-            who: timeline(self.graph, plan, copy_stream=self.copy_stream) if plan else None
-            for who, plan in plans.items()
-        }
+        beside = self.copy_stream and records_calls(self.graph)  # of products alone there is nothing to record
+        lines = {who: timeline(self.graph, plan, copy_stream=beside) if plan else None for who, plan in plans.items()}
         return {
             "values": len(self.graph),
             "saved_bytes": self.facts.saved_bytes,
