@@ -535,7 +535,16 @@ def test_a_module_may_be_named_by_its_file(tmp_path: Path, monkeypatch: pytest.M
     for file in ("nets/inner.py", "outer_net.py"):
         (tmp_path / file).write_text("import torch\ndef net(): return torch.nn.Linear(2, 3), (torch.ones(4, 2),)\n")
     monkeypatch.chdir(tmp_path)
-    for named in ("outer_net.py:net", "nets/inner.py:net", "nets.inner:net"):
+    elsewhere = tmp_path.parent / "elsewhere_net.py"
+    elsewhere.write_text((tmp_path / "outer_net.py").read_text())
+    files = (
+        "outer_net.py",
+        f"{tmp_path}/outer_net.py",
+        "nets/inner.py",
+        "nets/../nets/inner.py",
+        "../elsewhere_net.py",
+    )
+    for named in (*(f"{file}:net" for file in files), f"{elsewhere}:net", "nets.inner:net"):
         assert "written to" in run("capture", named, "-o", "net.json").stdout
     assert "No module named 'nowhere_net'" in run("capture", "nowhere_net.py:net", "-o", "net.json", code=1).stderr
 

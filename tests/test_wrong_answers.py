@@ -50,6 +50,7 @@ WRONG_PRICES: dict[str, Callable[[int], Any]] = {
     "flags": lambda n: np.zeros(n, np.bool_),
     "negative": lambda n: np.full(n, -1),
     "too large": lambda n: np.full(n, 2**62),
+    "masked": lambda n: np.ma.masked_all(n, np.int64),
 }
 
 TOO_LONG = Bans.none(1)

@@ -129,8 +129,10 @@ def load_factory(text: str) -> Callable[..., tuple[Any, tuple[Any, ...], dict[st
     if not module_name or not name:
         raise typer.BadParameter(f"expected MODULE:FACTORY, such as my_package.models:gpt2, got {text!r}")
     sys.path.insert(0, str(Path.cwd()))
-    if module_name.endswith(".py") and Path(module_name).is_file():
-        module_name = ".".join(Path(module_name).with_suffix("").parts)
+    if module_name.endswith(".py") and (file := Path(module_name).resolve()).is_file():
+        root = Path.cwd() if file.is_relative_to(Path.cwd()) else file.parent
+        sys.path.insert(0, str(root))
+        module_name = ".".join(file.relative_to(root).with_suffix("").parts)
     try:
         module = importlib.import_module(module_name)
     except ImportError as error:

@@ -70,7 +70,7 @@ def int_column(label: str, values: ArrayLike, length: int | None, error: type[Re
 
 def checked_prices(what: str, prices: object, length: int, error: type[RematError]) -> IntArray:
     """Returns (length,) prices that a plug-in answered, if they are non-negative integers, below 2**62 in sum."""
-    if not isinstance(prices, np.ndarray):
+    if not isinstance(prices, np.ndarray) or isinstance(prices, np.ma.MaskedArray):
         raise error(f"{what} must be an array of {length} integers, none negative, got {prices!r}")
     prices = cast(NDArray[Any], prices)
     if prices.shape != (length,) or prices.dtype.kind not in "iu":
