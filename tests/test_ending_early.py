@@ -163,5 +163,5 @@ def test_ctrl_c_in_a_shell_prints_the_best_so_far_and_ends_with_130(tmp_path: Pa
         [sys.executable, "-c", SCRIPT, str(tmp_path / "graph.json")], capture_output=True, text=True, check=False
     )
     assert done.returncode == 130, done.stderr
-    assert "stopped by Ctrl-C: this is the best so far" in done.stderr
+    assert "stopped by Ctrl-C: what is printed, if anything, is the best so far" in done.stderr
     assert json.loads(done.stdout)["termination"]["limit"] == "interrupt"

@@ -78,7 +78,7 @@ class _Group(TyperGroup):
                 warnings.showwarning = _warn
                 answer = super().invoke(ctx)
             if stopped.get():
-                typer.echo("stopped by Ctrl-C: this is the best so far", err=True)
+                typer.echo("stopped by Ctrl-C: what is printed, if anything, is the best so far", err=True)
                 raise typer.Exit(130)
             return answer
         except BrokenPipeError:

@@ -15,7 +15,7 @@ from remat.words import human_bytes
 
 _WHY = {
     "saved": "every plan saves so much, for some values must not be computed twice",
-    "peak": "no plan with a lower peak was found: outputs, gradients and what one kernel works on are alive anyway",
+    "peak": "no plan with a lower peak was found, as outputs, gradients and what one kernel works on are alive anyway",
 }
 _CHECKPOINTED = (
     "the model is checkpointed already (torch.utils.checkpoint): the budget, and any share of a default, is one of the "

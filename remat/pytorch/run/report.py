@@ -119,14 +119,16 @@ class Report:
             if planned.chosen.check:
                 yield f"graph {number}: {planned.chosen.check}"
             if copied := planned.row["copied_bytes"]:
-                yield f"graph {number}: {human_bytes(copied)} more are kept: copies of inputs in another layout"
+                kept = human_bytes(copied)
+                yield f"graph {number}: {kept} are kept beside what is saved, in copies of inputs in another layout"
         if len(self.graphs) > 1:
-            yield "each graph by itself: not how often it is called"
+            yield "each row is about one call of its graph"
         if any(planned.row["handed_bytes"] for planned in self.graphs):
             yield "handed: made by other graphs, and kept for this one; a part of what is saved"
         if self.held_bytes:
             held = human_bytes(self.held_bytes)
-            yield f"all calls together saved at most {held} at once; what one graph saves of another counts for both"
+            yield f"all calls together saved at most {held} at once"
+            yield "(what one graph makes and another one saves may count twice)"
         yield from dict.fromkeys(remark for planned in self.graphs for remark in planned.remarks)
 
     @property
