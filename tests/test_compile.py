@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
+import os
+import subprocess
+import sys
 import traceback
 from collections.abc import Callable
 from functools import partial
@@ -436,6 +439,24 @@ def test_jagged_tensors(cost_model: str, lengths: tuple[int, ...]) -> None:
     step = remat.compile(loss, cost_model=cost_model, codegen=False)
     torch.testing.assert_close(gradient(step), gradient(loss))
     assert len(step.report().graphs) == 1
+
+
+def test_no_guard_is_made_of_the_sizes_of_a_jagged_tensor() -> None:
+    """It raised an AssertionError of torch, or did not, by the order in which names are hashed."""
+    lines = (
+        "import remat, torch",
+        "x = torch.nested.nested_tensor([torch.ones(3, 4), torch.ones(5, 4)], layout=torch.jagged, requires_grad=True)",
+        "step = lambda x: x.sin().cos().values().sum()",
+        "budget = 'memory-budget:budget=8MB'",
+        "remat.compile(step, cost_model=budget, codegen=False, dynamic=True)(x).backward()",
+    )
+    for seed in "01":
+        environment = os.environ | {"PYTHONHASHSEED": seed}
+        done = subprocess.run(
+            [sys.executable, "-c", "\n".join(lines)], env=environment, capture_output=True, check=False
+        )
+        assert done.returncode == 0, done.stderr
+        assert b"not watched beyond, since torch cannot guard the sizes of a jagged tensor" in done.stderr
 
 
 def test_a_size_that_varies_may_be_the_least_one_now() -> None:

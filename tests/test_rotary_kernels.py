@@ -18,6 +18,16 @@ def rotary(x: Tensor, weight: Tensor, positions: Tensor) -> Tensor:
     return y * angles + torch.cat([-y[..., 8:], y[..., :8]], -1) * (1 - angles)
 
 
+def test_kernels_of_a_gradient_that_is_put_into_the_last_dimension_are_inductors() -> None:
+    x = torch.randn(4, 6, 8, requires_grad=True)
+    graph = remat.capture(lambda x: x.sin().select(2, 1).exp().sum(), x)
+    assert any(op.startswith("aten.select_scatter") for op in graph.ops)
+    plan = remat.solve(ByteTraffic().pose(graph)).plan
+    assert plan is not None
+    counted = Scheduled(graph).kernels(plan)
+    assert sorted((k.backward, k.bytes) for k in kernels(graph, plan)) == sorted((k.backward, k.bytes) for k in counted)
+
+
 @pytest.mark.parametrize("device", ["cpu", "h100"])
 @pytest.mark.parametrize("mode", ["conservative", "aggressive"])
 def test_kernels_of_rotary_positions_are_inductors(mode: str, device: str) -> None:

@@ -6,7 +6,17 @@ from collections.abc import Sequence
 from math import prod
 
 from remat.predict.kernels import rules
-from remat.predict.kernels.index import Access, Dims, Shape, contiguous_strides, identity, opaque, part_of, strided
+from remat.predict.kernels.index import (
+    Access,
+    Dims,
+    Shape,
+    contiguous_strides,
+    identity,
+    opaque,
+    part_of,
+    strided,
+    through,
+)
 from remat.predict.kernels.ir import Box, Seen, merged
 from remat.predict.kernels.lowering import Lowering
 from remat.predict.kernels.recorded_calls import Call
@@ -96,8 +106,13 @@ def patched(low: Lowering, call: Call) -> Seen:
     elif part.shape != shape:
         outer = (*outer[:dim], low.shifted(shape[dim], outer[dim], "part", call.args[2:]), *outer[dim + 1 :])
     start: int = call.arg(3, "start", 0) or 0
-    merged(draft.reads, {(b, part_of(outer, of, dim, start)): n for (b, of), n in low.stores.loads(part).items()})
-    draft.note(Seen(part.box, shape, part_of(outer, part.access, dim, start), part.stored))
+
+    def read(of: Access) -> Access:
+        # Of a select_scatter, the part has a dimension less.
+        return through((outer, 0), of) if call.op == "aten.select_scatter" else part_of(outer, of, dim, start)
+
+    merged(draft.reads, {(buffer, read(of)): n for (buffer, of), n in low.stores.loads(part).items()})
+    draft.note(Seen(part.box, shape, read(part.access), part.stored))
     draft.take(base)
     draft.indices[_coordinate(shape, dim), 0] = None
     return draft.done(call.position, shape, call.itemsize)

@@ -19,7 +19,7 @@ from remat.facts.graph import Graph
 from remat.problem.costmodel import CostModel
 from remat.pytorch.run import ranks
 from remat.pytorch.seam.compilations import times_compiled
-from remat.pytorch.seam.symbols import keep_at_most, symbols
+from remat.pytorch.seam.symbols import has_jagged_sizes, keep_at_most, symbols
 
 Sizes = Mapping[str, int]
 """By the names of symbols; empty for those of the call that the graph is compiled for."""
@@ -69,8 +69,9 @@ def keep_within(
 ) -> None:
     """Has Dynamo compile another graph for sizes at which a plan would break the budget.
 
-    With several ranks there is no guard, for one rank that compiles again would wait for the others' plans for ever;
-    instead there is a warning, unless all sizes are known to be at most those that the plan is made for.
+    With several ranks there is no guard, for one rank that compiles again would wait for the others' plans for ever.
+    For a jagged tensor torch may fail to make one. Instead there is a warning, unless all sizes are known to be at most
+    those that the plan is made for.
 
     Args:
         joint_graph: of torch; its values have symbolic sizes.
@@ -79,13 +80,16 @@ def keep_within(
         saved_limit, peak_limit: in bytes, or None.
     """
     varying = symbols(joint_graph) if sizes else []
-    if ranks.several_ranks():
+    why = "there are several ranks" if ranks.several_ranks() else ""
+    if has_jagged_sizes(joint_graph):
+        why = "torch cannot guard the sizes of a jagged tensor"
+    if why:
         open_ended = [symbol for symbol in varying if symbol.most is None or symbol.most > sizes[symbol.name]]
         if open_ended:
             held = ", ".join(f"{symbol.name} up to {sizes[symbol.name]}" for symbol in open_ended)
             ranks.warn(
-                f"the budget is kept for sizes of the arguments {held}, and not watched beyond, since there are "
-                f"several ranks; say how large they get: torch._dynamo.mark_dynamic(x, 0, min=2, max=...)"
+                f"the budget is kept for sizes of the arguments {held}, and not watched beyond, since {why}; "
+                f"say how large they get: torch._dynamo.mark_dynamic(x, 0, min=2, max=...)"
             )
         return
     if varying and saved_limit is not None and not keep_at_most(saved, saved_limit):

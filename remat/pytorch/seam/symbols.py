@@ -64,6 +64,11 @@ def _sizes_of_inputs(graph: fx.Graph) -> list[Any]:
     return [size for size in sizes if isinstance(size, torch.SymInt)]
 
 
+def has_jagged_sizes(graph: fx.Graph) -> bool:
+    """Says if an input is a jagged tensor. Whether torch can guard its sizes depends on the order of hashes."""
+    return any(size.node.is_nested_int() for size in _sizes_of_inputs(graph))
+
+
 @contextmanager
 def assumed(sizes: Mapping[str, int]) -> Generator[None]:
     """Has `remat.pytorch.seam.fakes.hint` take symbols for other sizes than those of this call.
