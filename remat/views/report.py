@@ -19,13 +19,12 @@ from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import remat
 from remat.answer.registry import DEFAULT_ESTIMATOR, find_estimator
 from remat.errors import InvalidOption
 from remat.facts.files import write_file
 from remat.facts.given import checked_path
 from remat.facts.graph import Graph
-from remat.improve.frontier import Frontier
+from remat.improve.frontier import Frontier, frontier
 from remat.improve.point import Point
 from remat.words import human_bytes, human_price, spoken_gap
 
@@ -139,7 +138,7 @@ def _section(path: Path, estimator: str, refine: int) -> Section:
         table = ("Runs of solvers", _html(runs.texts()))
         return Section(path.name, "Solver comparison", facts, tuple(_profiles(runs)), (table,))
     graph = Graph.load(path)
-    curve = remat.frontier(graph, estimator=estimator).refine(refine)
+    curve = frontier(graph, estimator=estimator).refine(refine)
     facts |= {"values": f"{len(graph):,}", "estimator": estimator}
     facts |= {name: str(text) for name, text in graph.meta.items() if text not in (None, "")}
     seen = "Saved activations against recompute time. No plan lies in the grey area: that is proven."
