@@ -96,7 +96,9 @@ class Comparison(pd.DataFrame):
         except (ValueError, TypeError, AttributeError, RecursionError) as error:  # json and pandas raise ValueErrors
             raise RematError(f"{path} must be CSV or JSON with the columns of remat.compare, got: {error}") from None
         if lacking:
-            raise RematError(f"{path} must have the columns {', '.join(_NEEDED)} filled, got none of {lacking}")
+            raise RematError(
+                f"{path} must have the columns {', '.join(_NEEDED)} with values, but lacks {', '.join(lacking)}"
+            )
         return found
 
     @property

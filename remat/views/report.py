@@ -7,6 +7,7 @@ The page is complete in itself: it has no script, and needs no network.
 
 # pandas ships partial types: what its methods return is often unknown to pyright.
 # pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false
+# pyright: reportUnknownVariableType=false, reportUnknownArgumentType=false
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ from dataclasses import dataclass
 from importlib.resources import files
 from io import BytesIO
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from remat.answer.registry import DEFAULT_ESTIMATOR, find_estimator
 from remat.errors import InvalidOption
@@ -150,7 +151,7 @@ def _profiles(runs: Comparison) -> Iterator[tuple[str, str]]:
     """Draws a performance profile for each cost model under which three graphs or more were solved."""
     from remat.pictures import Picture
 
-    graphs = runs.groupby("cost_model")["graph"].nunique()
+    graphs: dict[Any, int] = runs.groupby("cost_model")["graph"].nunique().to_dict()
     for model, steps in runs.profile().groupby("cost_model", sort=False):
         if graphs[model] < _ENOUGH_GRAPHS:
             continue
