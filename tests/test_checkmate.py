@@ -129,6 +129,13 @@ def test_it_finds_what_a_search_over_all_schedules_finds(graph: Graph) -> None:
             assert (math.inf if found.cost is None else found.cost) == least
 
 
+def test_a_budget_that_presolve_refutes_is_proven_infeasible() -> None:
+    two = Instance(("x", "y"), (2, 1), (7, 4), ((), (0,)), (None, None), 0, frozenset(), frozenset(), frozenset({1}))
+    for backend in ("cpsat", "pulp"):
+        found = least_cost(two, 2, backend)
+        assert (found.cost, found.is_proven) == (None, True)
+
+
 @drawn(60)
 @given(PLAIN)
 def test_our_model_as_its_rows_is_our_model(graph: Graph) -> None:

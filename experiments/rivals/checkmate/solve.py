@@ -105,7 +105,8 @@ def _pulp(program: Program, time_limit_s: float | None) -> tuple[list[int] | Non
     for terms, bound in program.rows:
         problem += pulp.LpAffineExpression({variables[i]: c for i, c in terms.items()}) <= bound
     problem.solve(pulp.PULP_CBC_CMD(msg=False, timeLimit=time_limit_s))
-    if problem.sol_status == pulp.LpSolutionInfeasible:
+    # CBC's presolve may prove that nothing is feasible; PuLP then says so in `status` alone.
+    if pulp.LpStatusInfeasible == problem.status or pulp.LpSolutionInfeasible == problem.sol_status:
         return None, math.inf
     if problem.sol_status == pulp.LpSolutionNoSolutionFound:
         return None, 0.0
