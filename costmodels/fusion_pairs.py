@@ -8,7 +8,7 @@ from typing import ClassVar
 import numpy as np
 
 from costmodels.recompute_rules import RULES
-from remat import Bans, CostModel, Graph, Terms
+from remat.plugin import Bans, CostModel, Graph, Terms
 
 _RULES = ("random", "compute_bound", "not_fusible", "small_reduction", "materialized_in_backward")
 """The others of `RULES` are about a pass as a whole: how far apart uses are, and how long chains grow."""

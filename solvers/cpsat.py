@@ -11,24 +11,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from remat import (
-    BoolArray,
-    Choice,
-    ClaimedBound,
-    Feature,
-    Graph,
-    IntArray,
-    InvalidOption,
-    Problem,
-    Reason,
-    RematError,
-    Solution,
-    Solver,
-    Termination,
-    UnsupportedProblem,
-    forced,
-)
+from remat import Choice, Graph, InvalidOption, Problem, Reason, RematError, Solution, UnsupportedProblem
 from remat.facts.columns import common_divisor
+from remat.plugin import BoolArray, ClaimedBound, Feature, IntArray, Solver, Termination, forced
 from solvers.cpsat_backend import counted, new_backend
 from solvers.cpsat_peak import cheapest_within_peak
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from remat import IntArray
+from remat.plugin import IntArray
 
 
 def new_backend(workers: int) -> Any:

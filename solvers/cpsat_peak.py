@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from remat import (
+from remat.plugin import (
     BoolArray,
     Choice,
     ClaimedBound,

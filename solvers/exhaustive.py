@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from remat import (
+from remat.plugin import (
     Choice,
     Enumeration,
     Feature,

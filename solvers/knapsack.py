@@ -14,8 +14,9 @@ from typing import ClassVar
 
 import numpy as np
 
-from remat import BoolArray, Choice, Feature, IntArray, Problem, Reason, Solution, Solver, Termination, forced
+from remat import Choice, Problem, Reason, Solution
 from remat.answer.solver import Cut
+from remat.plugin import BoolArray, Feature, IntArray, Solver, Termination, forced
 from remat.problem.weights import BY_BYTES
 from remat.proof.budget import flow_solver, least_bytes
 

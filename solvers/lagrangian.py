@@ -9,20 +9,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from remat import (
-    SINK,
-    BoolArray,
-    Feature,
-    FlowSolver,
-    Network,
-    Problem,
-    Reason,
-    Reduction,
-    Solution,
-    Solver,
-    Termination,
-)
+from remat import Problem, Reason, Solution
 from remat.answer.solver import residual_sides
+from remat.plugin import SINK, BoolArray, Feature, FlowSolver, Network, Reduction, Solver, Termination
 from remat.proof.budget import flow_solver
 from remat.proof.hull import Edge, Hull, Vertex
 from solvers.knapsack import DynamicKnapsack, GreedyKnapsack

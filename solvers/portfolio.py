@@ -9,7 +9,8 @@ from dataclasses import dataclass, replace
 from importlib import import_module
 from typing import ClassVar
 
-from remat import Feature, InvalidOption, Problem, Reason, Solution, Solver, Termination, solve
+from remat import InvalidOption, Problem, Reason, Solution, solve
+from remat.plugin import Feature, Solver, Termination
 from solvers.cpsat import CPSAT
 from solvers.lagrangian import Lagrangian
 

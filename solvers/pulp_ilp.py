@@ -16,19 +16,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from remat import (
-    Choice,
-    ClaimedBound,
-    Feature,
-    Problem,
-    Reason,
-    RematError,
-    Solution,
-    Solver,
-    Termination,
-    UnsupportedProblem,
-)
+from remat import Choice, Problem, Reason, RematError, Solution, UnsupportedProblem
 from remat.facts.columns import common_divisor
+from remat.plugin import ClaimedBound, Feature, Solver, Termination
 
 _LARGEST_PRICE = 10**13 - 1
 """PuLP 3.3 writes coefficients with 13 digits to the file that CBC reads."""

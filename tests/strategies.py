@@ -13,22 +13,9 @@ from hypothesis import strategies as st
 
 import remat
 from experiments.models.workloads import KERNEL_ZOO
-from remat import (
-    Bans,
-    CostModel,
-    Graph,
-    GraphBuilder,
-    InvalidPlan,
-    Offload,
-    Plan,
-    Problem,
-    Region,
-    Terms,
-    cannot_offload,
-    check_plan,
-    solve,
-)
+from remat import CostModel, Graph, GraphBuilder, InvalidPlan, Plan, Problem, check_plan, solve
 from remat.facts.columns import BoolArray
+from remat.plugin import Bans, Offload, Region, Terms, cannot_offload
 from remat.testing import graphs
 
 
@@ -168,7 +155,7 @@ def planned(draw: st.DrawFn) -> tuple[Graph, BoolArray]:
 
 def legal_masks(graph: Graph, masks: list[BoolArray]) -> list[BoolArray]:
     """What the plans save that come closest to the masks and are legal."""
-    problem, found = remat.unpriced(graph), []
+    problem, found = remat.plugin.unpriced(graph), []
     for mask in masks:
         wanted = (mask[graph.plannable] | problem.cannot_recompute.mask) & ~problem.cannot_save.mask
         choice = remat.Choice.from_saved(problem, wanted)

@@ -25,7 +25,8 @@ from experiments.benchmark.instances import Posed
 from experiments.benchmark.manifest import FOLDER, Manifest
 from experiments.benchmark.page import answer_rows, as_csv, markdown
 from experiments.benchmark.release import chosen_subset, wrong_files
-from remat import Corpus, Graph, InvalidGraph, Reason, solve
+from remat import Corpus, Graph, Reason, solve
+from remat.errors import InvalidGraph
 from remat.problem.problem_file import Budget
 
 CORPUS = Corpus.open()

@@ -16,25 +16,12 @@ from helpers import FLOW, each, every_plan, is_legal, largest_price
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from remat import (
-    Bans,
-    CertificateRejected,
-    InvalidOption,
-    InvalidPlan,
-    InvalidProblem,
-    Plan,
-    Problem,
-    Reason,
-    Solution,
-    Solver,
-    Termination,
-    certify,
-    check_plan,
-    solve,
-)
+from remat import InvalidOption, InvalidPlan, Plan, Problem, Reason, Solution, certify, check_plan, solve
 from remat.answer.choice import Choice
 from remat.answer.network import SINK, Network, Reduction
 from remat.answer.solution import Certificate, ClaimedBound, Enumeration, FlowCertificate
+from remat.errors import CertificateRejected, InvalidProblem
+from remat.plugin import Bans, Solver, Termination
 from remat.problem.weights import Weights
 from remat.proof.budget import least_bytes
 from remat.proof.certify import check_flow, proven_bound

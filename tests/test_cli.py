@@ -19,11 +19,12 @@ from typer.main import get_command
 from typer.testing import CliRunner
 
 import remat
-from remat import CostModel, Feature, Graph, Plan, Problem, Reason, Solution, Solver, Termination, Terms
+from remat import CostModel, Graph, Plan, Problem, Reason, Solution
 from remat.answer.registry import costmodel_names, solver_names, usable_solvers
 from remat.cli.app import app
 from remat.cli.output import waiting
 from remat.cli.wording import spoken
+from remat.plugin import Feature, Solver, Termination, Terms
 
 MIB = 2**20
 
@@ -65,11 +66,11 @@ class Weighed(CostModel):
 
 @pytest.fixture
 def plugins() -> Any:
-    remat.register(GivesUp)
-    remat.register(Weighed)
+    remat.plugin.register(GivesUp)
+    remat.plugin.register(Weighed)
     yield
-    remat.unregister("gives-up")
-    remat.unregister("weighed")
+    remat.plugin.unregister("gives-up")
+    remat.plugin.unregister("weighed")
 
 
 def test_solve_prints_objective_proof_and_the_largest_saved_values(paper: Path) -> None:

@@ -14,10 +14,12 @@ from examples import chain, cosines, impossible, linear_dropout
 
 import remat
 from costmodels import ByteTraffic, MemoryBudget
-from remat import Feature, GraphBuilder, InvalidOption, InvalidPlan, Plan, UnknownName
+from remat import GraphBuilder, InvalidOption, InvalidPlan, Plan
 from remat.answer.option_text import label, spelled
 from remat.answer.plan_facts import PlanFacts
 from remat.answer.registry import find_costmodel, solver_names
+from remat.errors import UnknownName
+from remat.plugin import Feature
 from remat.predict.time.roofline import Roofline
 from remat.views.comparison import Comparison
 from remat.words import human_bytes, human_price

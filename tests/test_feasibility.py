@@ -11,7 +11,8 @@ from depth import drawn
 from helpers import BUDGET, SOLVERS, each, every_plan
 from hypothesis import given
 
-from remat import Feature, Infeasible, Problem, Reason, Solution, Solver, solve
+from remat import Infeasible, Problem, Reason, Solution, solve
+from remat.plugin import Feature, Solver
 from remat.problem.feasibility import check_feasible
 from remat.testing import problems
 

@@ -11,8 +11,10 @@ from helpers import BUDGET, CONFIGURED, FLOW, each, every_plan
 from hypothesis import given
 from hypothesis import strategies as st
 
-from remat import FlowSolver, InvalidProblem, Problem, Solver, UnsupportedProblem, check_plan, solve
+from remat import Problem, UnsupportedProblem, check_plan, solve
 from remat.answer.network import Network
+from remat.errors import InvalidProblem
+from remat.plugin import FlowSolver, Solver
 from remat.proof.certify import check_flow
 from remat.testing import problems
 

@@ -24,10 +24,11 @@ from costmodels import MemoryBudget
 from experiments.accuracy import peak_error
 from experiments.demo import SaveLeast
 from experiments.models.cases import CASES
-from remat import CostModel, Graph, GraphBuilder, InvalidPlan, Plan, Region, RematError
+from remat import CostModel, Graph, GraphBuilder, InvalidPlan, Plan, RematError
 from remat.answer.plan_facts import PlanFacts
 from remat.cli.app import app
 from remat.facts.columns import BoolArray
+from remat.plugin import Region
 from remat.predict.memory import Simulator, Timeline, lower_bound, simulate
 from remat.predict.memory.bound import Necessary
 from remat.predict.memory.registers import fusion

@@ -22,11 +22,9 @@ from remat import (
     GraphBuilder,
     Infeasible,
     InvalidOption,
-    InvalidProblem,
     LimitReached,
     Plan,
     Reason,
-    UnknownName,
     UnsupportedProblem,
     certify,
     check_plan,
@@ -37,6 +35,7 @@ from remat import (
 )
 from remat.answer.choice import Choice
 from remat.answer.plan_facts import PlanFacts
+from remat.errors import InvalidProblem, UnknownName
 from remat.facts.columns import BoolArray
 from remat.facts.corpus import Corpus
 from remat.improve.byte_budgets import default_saved_bytes

@@ -14,26 +14,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from costmodels import MemoryBudget
-from remat import (
-    Bans,
-    Choice,
-    Corpus,
-    Feature,
-    Infeasible,
-    InvalidPlan,
-    InvalidProblem,
-    Offload,
-    Plan,
-    Problem,
-    Solver,
-    UnsupportedProblem,
-    check_plan,
-    refine,
-    solve,
-)
+from remat import Choice, Corpus, Infeasible, InvalidPlan, Plan, Problem, UnsupportedProblem, check_plan, refine, solve
 from remat.answer.dimacs_file import write_dimacs
+from remat.errors import InvalidProblem
 from remat.improve.peak_search import fit_peak
 from remat.improve.together import Part, side_by_side, split
+from remat.plugin import Bans, Feature, Offload, Solver
 from remat.proof.budget import flow_solver
 from remat.proof.hull import Hull
 from remat.testing import problems
@@ -177,7 +163,7 @@ def test_a_budget_that_offloading_cannot_meet_is_refused() -> None:
 @pytest.mark.parametrize(
     ("cost", "message"),
     [
-        ([1, 2], "Problem.offload must be remat.Offload of 3 values"),
+        ([1, 2], "Problem.offload must be remat.plugin.Offload of 3 values"),
         ([1, 2, -3], "Offload.cost must not be negative, got -3"),
         ([1, 2, 0.5], "whole numbers"),
         ([2**62, 2**62, 0], r"Offload|add up to less than 2\*\*62"),

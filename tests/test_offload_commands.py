@@ -8,9 +8,10 @@ import pytest
 from commands import answer, run
 
 from costmodels import MemoryBudget
-from remat import Choice, Corpus, Frontier, Graph, Plan, PlanFacts, cannot_offload, explain, frontier, predict_traffic
+from remat import Choice, Corpus, Frontier, Graph, Plan, explain, frontier, predict_traffic
 from remat import timeline as timeline_of
 from remat.answer.plan_facts import no_recompute_saved
+from remat.plugin import PlanFacts, cannot_offload
 from remat.views.explain import UNHIDDEN
 
 

@@ -15,13 +15,11 @@ from hypothesis import strategies as st
 
 from costmodels import ByteTraffic, MemoryBudget
 from remat import (
-    Bans,
     Choice,
     Corpus,
     Graph,
     GraphBuilder,
     Infeasible,
-    InvalidGraph,
     InvalidOption,
     Plan,
     Problem,
@@ -31,7 +29,9 @@ from remat import (
     compile,
     frontier,
 )
+from remat.errors import InvalidGraph
 from remat.improve.offload_search import Delays, fit_offload
+from remat.plugin import Bans
 from remat.predict.offloading import OffloadTimeline, StepClock, offload_timeline
 from remat.predict.offloading.timeline import Simulated
 from remat.predict.time import DeviceProfile

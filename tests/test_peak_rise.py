@@ -11,9 +11,10 @@ from typer.testing import CliRunner
 
 import remat
 from costmodels import MemoryBudget
-from remat import ClaimedBound, Corpus, Graph, Problem, Reason, Solution, Termination
+from remat import Corpus, Graph, Problem, Reason, Solution
 from remat.cli.app import app
 from remat.improve.byte_budgets import default_plan
+from remat.plugin import ClaimedBound, Termination
 from remat.proof.budget import least_bytes
 from solvers import Lagrangian
 from tests.test_whole_run import WIDTH, Model

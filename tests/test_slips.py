@@ -13,24 +13,11 @@ import pytest
 
 import remat
 from costmodels import ByteTraffic, MemoryBudget
-from remat import (
-    Bans,
-    CostModel,
-    Graph,
-    GraphBuilder,
-    InvalidOption,
-    InvalidProblem,
-    Plan,
-    Problem,
-    Reason,
-    RematError,
-    Simulator,
-    Solution,
-    Termination,
-    Terms,
-)
+from remat import CostModel, Graph, GraphBuilder, InvalidOption, Plan, Problem, Reason, RematError, Simulator, Solution
 from remat.answer.solution import FlowCertificate
+from remat.errors import InvalidProblem
 from remat.facts.corpus import Corpus
+from remat.plugin import Bans, Termination, Terms
 from remat.problem.weights import Weights
 
 
@@ -83,9 +70,9 @@ CALLS: dict[str, Callable[[Any], object]] = {
     "offload_timeline: plan": lambda it: remat.offload_timeline(G, it, "h100"),
     "offload_timeline: device": lambda it: remat.offload_timeline(G, PLAN, it),
     "offload_timeline: prefetch_ns": lambda it: remat.offload_timeline(G, PLAN, "h100", prefetch_ns=it),
-    "cannot_offload": remat.cannot_offload,
-    "Offload": lambda it: remat.Offload(it, Bans.none(1)),
-    "Offload: banned": lambda it: remat.Offload(np.array([1]), it),
+    "cannot_offload": remat.plugin.cannot_offload,
+    "Offload": lambda it: remat.plugin.Offload(it, Bans.none(1)),
+    "Offload: banned": lambda it: remat.plugin.Offload(np.array([1]), it),
     "Problem.of: offload_cost": lambda it: Problem.of([1, 2], offload_cost=it),
     "MemoryBudget: offload": lambda it: MemoryBudget(0.5, offload=it),
     "predict_traffic": lambda it: remat.predict_traffic(it, PLAN),
@@ -125,9 +112,9 @@ CALLS: dict[str, Callable[[Any], object]] = {
     "GraphBuilder: bytes": lambda it: builder(bytes=it),
     "GraphBuilder: shape": lambda it: builder(shape=it),
     "GraphBuilder: an argument": lambda it: GraphBuilder().op("sin", it),
-    "register": lambda it: remat.register(it) if it is not ByteTraffic else None,
-    "unregister": remat.unregister,
-    "find_estimator": remat.find_estimator,
+    "register": lambda it: remat.plugin.register(it) if it is not ByteTraffic else None,
+    "unregister": remat.plugin.unregister,
+    "find_estimator": remat.plugin.find_estimator,
     "recompute_parameter_copies": remat.recompute_parameter_copies,
     "Simulator": Simulator,
     "pose": ByteTraffic().pose,
@@ -137,7 +124,7 @@ CALLS: dict[str, Callable[[Any], object]] = {
     "Terms and": lambda it: Terms.nothing(G) + it,
     "Terms of something else": lambda it: Terms(it, it, Bans.none(4), Bans.none(4)) + Terms.nothing(G),
     "Terms without bans": lambda it: Terms.nothing(G) + replace(Terms.nothing(G), cannot_save=it),
-    "estimate": lambda it: [remat.find_estimator(name).recompute_cost(it) for name in ("flops", "roofline")],
+    "estimate": lambda it: [remat.plugin.find_estimator(name).recompute_cost(it) for name in ("flops", "roofline")],
     "Frontier.plot: beside": lambda it: FRONTIER.plot(beside=it),
     "Frontier.plot: points": lambda it: FRONTIER.plot(beside={"mine": it}),
     "Frontier.plot: a point": lambda it: FRONTIER.plot(beside={"mine": [it]}),

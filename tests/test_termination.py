@@ -10,7 +10,8 @@ import pytest
 from helpers import SOLVERS, each
 from numpy.random import default_rng
 
-from remat import Feature, LimitReached, Problem, Reason, Solver, UnsupportedProblem, solve
+from remat import LimitReached, Problem, Reason, UnsupportedProblem, solve
+from remat.plugin import Feature, Solver
 from solvers import pulp_ilp
 
 LIMITED = [solver for solver in SOLVERS if Feature.TIME_LIMIT in solver.features]

@@ -13,25 +13,12 @@ from depth import deeper, examples
 from helpers import CONFIGURED, each, every_plan
 from hypothesis import HealthCheck, Phase, find, given, settings
 
-from remat import (
-    Bans,
-    CostModel,
-    Feature,
-    FlowSolver,
-    Graph,
-    Plan,
-    Problem,
-    Reason,
-    Solution,
-    Solver,
-    Termination,
-    Terms,
-    solve,
-)
+from remat import CostModel, Graph, Plan, Problem, Reason, Solution, solve
 from remat.answer.choice import Choice
 from remat.answer.network import SINK, SOURCE, Network, Sides
 from remat.answer.registry import costmodel_class, costmodel_names
 from remat.answer.solution import ClaimedBound
+from remat.plugin import Bans, Feature, FlowSolver, Solver, Termination, Terms
 from remat.problem.feasibility import check_feasible, forced
 from remat.testing import check_cost_model, check_solver, dags, graphs, problems
 from solvers import Exhaustive

@@ -63,10 +63,10 @@ class Dice(remat.CostModel):
     seed: int
     recompute: int = 1
 
-    def terms(self, graph: remat.Graph) -> remat.Terms:
+    def terms(self, graph: remat.Graph) -> remat.plugin.Terms:
         """Draws prices that are cubes, so that they differ by orders of magnitude."""
         save, recompute = np.random.default_rng(self.seed).integers(0, 100, (2, len(graph))) ** 3
-        terms = remat.Terms.nothing(graph)
+        terms = remat.plugin.Terms.nothing(graph)
         return replace(terms, save_cost=8 * save, recompute_cost=self.recompute * recompute)
 
 
@@ -249,7 +249,7 @@ def _plans(
 
 def _is_legal(graph: remat.Graph, plan: remat.Plan) -> bool:
     try:
-        remat.check_plan(remat.unpriced(graph), plan)
+        remat.check_plan(remat.plugin.unpriced(graph), plan)
     except remat.InvalidPlan:  # some of PyTorch's own recompute random numbers
         return False
     return True

@@ -15,9 +15,10 @@ import remat
 from experiments.benchmark.annealing import Annealer
 from experiments.benchmark.answers import RESUMED, Answer, Answers, merged
 from experiments.benchmark.instances import Posed
-from remat import Choice, ClaimedBound, Problem, Reason, Solution, Termination, solve
+from remat import Choice, Problem, Reason, Solution, solve
 from remat.improve.peak_plans import PeakPlan, PeakPlans
 from remat.improve.peak_search import relaxation
+from remat.plugin import ClaimedBound, Termination
 from remat.problem.problem_file import Budget
 from solvers import CPSAT, Portfolio
 

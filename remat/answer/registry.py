@@ -6,7 +6,7 @@ name is used:
     [project.entry-points."remat.solvers"]
     my-solver = "my_package.my_module:MySolver"
 
-A notebook calls `remat.register(MySolver)`.
+A notebook calls `remat.plugin.register(MySolver)`.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def register(plugin: _Plugin) -> _Plugin:
     again = known is not None and (known.__module__, known.__qualname__) == (plugin.__module__, plugin.__qualname__)
     if plugin.name in solver_names() + costmodel_names() + estimator_names() and not again:
         raise RematError(
-            f"the name {plugin.name!r} is taken; choose another, or call remat.unregister({plugin.name!r})"
+            f"the name {plugin.name!r} is taken; choose another, or call remat.plugin.unregister({plugin.name!r})"
         )
     _registered[group][plugin.name] = plugin
     return plugin
@@ -90,7 +90,7 @@ def unregister(name: str) -> None:
     for group in _registered.values():
         if group.pop(name, None) is not None:
             return
-    raise UnknownName(f"{name!r} was not added by remat.register, so it cannot be removed")
+    raise UnknownName(f"{name!r} was not added by remat.plugin.register, so it cannot be removed")
 
 
 def solver_names() -> list[str]:
@@ -193,7 +193,7 @@ def _group_of(plugin: object) -> str:
                 return group
             raise RematError(f"{plugin.__name__} must have a `name` and implement every abstract method")
     raise RematError(
-        f"register() takes a class derived from remat.Solver, remat.CostModel or remat.Estimator, got {plugin!r}"
+        f"register() takes a class derived from Solver, CostModel or Estimator of remat.plugin, got {plugin!r}"
     )
 
 

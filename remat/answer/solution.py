@@ -136,7 +136,7 @@ class Solution:
 
     def __post_init__(self) -> None:
         if not isinstance(self.termination, Termination):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise InvalidOption(f"Solution.termination must be a remat.Termination, got {self.termination!r}")
+            raise InvalidOption(f"Solution.termination must be a remat.plugin.Termination, got {self.termination!r}")
         object.__setattr__(self, "objective", _plain("Solution.objective", self.objective))
         if self.objective is not None and self.bound is not None and self.bound > self.objective:
             raise CertificateRejected(

@@ -354,7 +354,7 @@ def _check(graph: Graph) -> None:
     unknown = (graph.region < 0) | (graph.region >= len(Region))
     if some(unknown):
         bad = int(graph.region[unknown][0])
-        raise InvalidGraph(f"Graph.region must hold {[int(r) for r in Region]} (see remat.Region), got {bad}")
+        raise InvalidGraph(f"Graph.region must hold {[int(r) for r in Region]} (see remat.plugin.Region), got {bad}")
     _check_flags(graph)
     check_uses(graph.names, graph.producers, graph.consumers, "Graph", InvalidGraph)
     check_tensors(graph.names, graph.dtypes, graph.shapes, graph.bytes)

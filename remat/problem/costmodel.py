@@ -68,17 +68,17 @@ class Terms:
 
 def _checked(terms: Terms, length: int, what: str) -> Terms:
     if not isinstance(terms, Terms):  # pyright: ignore[reportUnnecessaryIsInstance]  # plug-ins may be untyped
-        raise InvalidProblem(f"{what} must be remat.Terms, got {terms!r}")
+        raise InvalidProblem(f"{what} must be remat.plugin.Terms, got {terms!r}")
     for label in ("save_cost", "recompute_cost"):
         checked_prices(f"{what}: {label}", getattr(terms, label), length, InvalidProblem)
     checked_budget(f"{what}: budget_bytes", terms.budget_bytes)
     for label in ("cannot_save", "cannot_recompute"):
         bans: Any = getattr(terms, label)
         if type(bans) is not Bans or len(bans) != length:
-            raise InvalidProblem(f"{what} must have remat.Bans of {length} values as {label}, got {bans!r}")
+            raise InvalidProblem(f"{what} must have remat.plugin.Bans of {length} values as {label}, got {bans!r}")
     offload: Any = terms.offload
     if offload is not None and (type(offload) is not Offload or len(offload) != length):
-        raise InvalidProblem(f"{what} must have remat.Offload of {length} values or None as offload, got {offload!r}")
+        raise InvalidProblem(f"{what} must have Offload of {length} values or None as offload, got {offload!r}")
     return terms
 
 

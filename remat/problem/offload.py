@@ -31,7 +31,7 @@ class Offload(FrozenColumns):
     def __post_init__(self) -> None:
         object.__setattr__(self, "cost", int_column("Offload.cost", self.cost, None, InvalidProblem))
         if type(self.banned) is not Bans or len(self.banned) != len(self.cost):
-            raise InvalidProblem(f"Offload.banned must be remat.Bans of {len(self.cost)} values, got {self.banned!r}")
+            raise InvalidProblem(f"Offload.banned must be Bans of {len(self.cost)} values, got {self.banned!r}")
         if some(self.cost < 0):
             raise InvalidProblem(f"Offload.cost must not be negative, got {int(self.cost.min())}")
 

@@ -278,7 +278,7 @@ def _check_terms(problem: Problem) -> None:
     n = len(problem)
     for label in ("cannot_save", "cannot_recompute"):
         if type(getattr(problem, label)) is not Bans:
-            raise InvalidProblem(f"Problem.{label} must be remat.Bans, got {getattr(problem, label)!r}")
+            raise InvalidProblem(f"Problem.{label} must be remat.plugin.Bans, got {getattr(problem, label)!r}")
         if len(getattr(problem, label)) != n:
             raise InvalidProblem(f"Problem.{label} must have length {n}, got {len(getattr(problem, label))}")
     for label in _COSTS:
@@ -292,7 +292,7 @@ def _check_terms(problem: Problem) -> None:
     offload = problem.offload
     if offload is not None:
         if type(offload) is not Offload or len(offload) != n:
-            raise InvalidProblem(f"Problem.offload must be remat.Offload of {n} values or None, got {offload!r}")
+            raise InvalidProblem(f"Problem.offload must be remat.plugin.Offload of {n} values or None, got {offload!r}")
         total += float(offload.cost.sum(dtype=np.float64))
     total = max(total, float(problem.save_bytes.sum(dtype=np.float64)))
     if total >= LARGEST_TOTAL:

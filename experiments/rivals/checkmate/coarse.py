@@ -13,8 +13,9 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from remat import Graph, GraphBuilder, Region
+from remat import Graph, GraphBuilder
 from remat.facts.uses import spread
+from remat.plugin import Region
 from remat.predict.time.device import DeviceProfile
 from remat.predict.time.known_devices import find_device
 

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from remat import BoolArray, Graph, InvalidOption
+from remat import Graph, InvalidOption
 from remat.facts.uses import spread
+from remat.plugin import BoolArray
 from remat.predict.memory.order import Order
 from remat.predict.memory.storages import Storages
 
