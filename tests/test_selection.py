@@ -186,7 +186,7 @@ def test_the_name_of_a_built_in_is_taken_too() -> None:
 
 
 def test_only_what_was_registered_can_be_unregistered() -> None:
-    with pytest.raises(UnknownName, match=r"'ortools' was not added by remat\.register"):
+    with pytest.raises(UnknownName, match=r"'ortools' was not added by remat\.plugin\.register"):
         remat.plugin.unregister("ortools")
 
 
