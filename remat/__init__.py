@@ -11,6 +11,7 @@ from __future__ import annotations
 import warnings
 from importlib import import_module
 from importlib.util import find_spec
+from operator import attrgetter
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -75,13 +76,15 @@ _LAZY = {
     "selective_policy": "remat.pytorch.eager.selective",
 }
 
-# Names that this package gave until version 0.1, by where they are now. They go in the release after the next one.
+# Names that this package gave until version 0.1, and those that it gives now. The old ones go in 0.3.
 _MOVED = {
-    **dict.fromkeys(
-        ("CertificateRejected", "InvalidGraph", "InvalidProblem", "UnknownName", "UnsupportedTorch"), "remat.errors"
-    ),
-    **dict.fromkeys(
-        (
+    **{
+        name: f"remat.errors.{name}"
+        for name in ("CertificateRejected", "InvalidGraph", "InvalidProblem", "UnknownName", "UnsupportedTorch")
+    },
+    **{
+        name: f"remat.plugin.{name}"
+        for name in (
             "Bans",
             "BoolArray",
             "Certificate",
@@ -113,14 +116,22 @@ _MOVED = {
             "find_estimator",
             "forced",
             "register",
-            "unpriced",
             "unregister",
-        ),
-        "remat.plugin",
-    ),
+        )
+    },
+    "unpriced": "remat.plugin.base_problem",
 }
 
-_NOT_OURS = {"Any", "ModuleType", "TYPE_CHECKING", "annotations", "find_spec", "import_module", "warnings"}
+_NOT_OURS = {
+    "Any",
+    "ModuleType",
+    "TYPE_CHECKING",
+    "annotations",
+    "attrgetter",
+    "find_spec",
+    "import_module",
+    "warnings",
+}
 
 __version__ = "0.1.0"
 

@@ -44,7 +44,7 @@ from remat.facts.graph_builder import GraphBuilder as GraphBuilder
 from remat.problem.costmodel import CostModel as CostModel
 from remat.problem.costmodel import DeviceLimit as DeviceLimit
 from remat.problem.costmodel import Terms as Terms
-from remat.problem.demands import unpriced as unpriced
+from remat.problem.demands import base_problem as base_problem
 from remat.problem.estimator import Estimator as Estimator
 from remat.problem.feasibility import forced as forced
 from remat.problem.offload import Offload as Offload

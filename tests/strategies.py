@@ -155,7 +155,7 @@ def planned(draw: st.DrawFn) -> tuple[Graph, BoolArray]:
 
 def legal_masks(graph: Graph, masks: list[BoolArray]) -> list[BoolArray]:
     """What the plans save that come closest to the masks and are legal."""
-    problem, found = remat.plugin.unpriced(graph), []
+    problem, found = remat.plugin.base_problem(graph), []
     for mask in masks:
         wanted = (mask[graph.plannable] | problem.cannot_recompute.mask) & ~problem.cannot_save.mask
         choice = remat.Choice.from_saved(problem, wanted)

@@ -271,7 +271,7 @@ def test_saved_values_that_share_memory_are_not_overwritten() -> None:
     """Inductor's backward writes over saved tensors, and does not ask which of them are views of others."""
     x = torch.randn(4, 8, requires_grad=True)
     graph = remat.capture(writes_into_a_view, x)
-    problem = remat.plugin.unpriced(graph)
+    problem = remat.plugin.base_problem(graph)
     slices = [graph.ops[graph.index[name]].startswith("aten.slice") for name in problem.names]
     plan = remat.Choice.from_saved(problem, np.array(slices)).plan(problem)
     owners = [graph.names[graph.base[graph.index[name]]] for name in plan.saved]

@@ -61,7 +61,7 @@ def _operator(draw: st.DrawFn, g: GraphBuilder, values: list[str]) -> str:
 
 def drawn_saves(draw: st.DataObject, graph: Graph) -> BoolArray:
     """Some legal plan, without what it saves in vain."""
-    demands = remat.plugin.unpriced(graph)
+    demands = remat.plugin.base_problem(graph)
     price = draw.draw(st.lists(st.integers(1, 9), min_size=len(demands), max_size=len(demands)))
     problem = demands.priced(
         save_cost=np.array(price, np.int64),

@@ -91,7 +91,7 @@ class Products(nn.Module):
 @pytest.mark.parametrize("backend", ["cpu", "triton"])
 def test_what_each_pass_multiplies_is_counted_once_in_a_call(backend: str) -> None:
     graph = remat.capture(Products(), torch.randn(128, 64, requires_grad=True), device="h100")
-    problem = remat.plugin.unpriced(graph)
+    problem = remat.plugin.base_problem(graph)
     for save_cost in (0 * problem.save_cost, problem.save_cost + 1):
         plan = remat.solve(replace(problem, save_cost=save_cost)).plan
         assert plan is not None

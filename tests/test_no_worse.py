@@ -67,7 +67,7 @@ def none_is_more(ours: tuple[int, ...], theirs: tuple[int, ...]) -> bool:
 @drawn(60)
 @given(graphs(max_values=16), st.data())
 def test_the_answer_is_no_worse_than_the_given_plan_in_any_of_four(graph: Graph, data: st.DataObject) -> None:
-    problem = remat.plugin.unpriced(graph)
+    problem = remat.plugin.base_problem(graph)
     assume(not bool((forced(problem).lost & problem.needed).any()))
     wanted = np.array(data.draw(st.lists(st.booleans(), min_size=len(graph), max_size=len(graph))), np.bool_)
     plan = Space(graph).state(wanted).choice.plan(graph)
@@ -120,8 +120,8 @@ def test_the_estimator_says_what_time_is(graph: Graph, theirs: Plan) -> None:
 def test_what_pytorch_may_not_recompute_is_saved_where_its_plan_is_to_be_legal(graph: Graph, theirs: Plan) -> None:
     asked = torchs_plans_of(graph, [0.3])[0.3]
     with pytest.raises(remat.InvalidPlan, match="cannot be recomputed"):
-        remat.check_plan(remat.plugin.unpriced(graph), asked)
-    remat.check_plan(remat.plugin.unpriced(graph), theirs)
+        remat.check_plan(remat.plugin.base_problem(graph), asked)
+    remat.check_plan(remat.plugin.base_problem(graph), theirs)
     more = {*theirs.saved} - {*asked.saved}
     assert more
     assert all(graph.cannot_recompute.mask[graph.index[name]] for name in more)

@@ -301,7 +301,7 @@ def test_refusals_say_where() -> None:
     assert f"(backward of layers.1.up, {UP})" in str(caught.value)
     assert len(lines) == 8  # what, five tensors, all others, what to do
     with pytest.raises(InvalidPlan, match=rf"neither saved nor recomputed: .*\(layers.0.norm, {UP}\)"):
-        remat.check_plan(remat.plugin.unpriced(graph), Plan((), ()))
+        remat.check_plan(remat.plugin.base_problem(graph), Plan((), ()))
     builder = GraphBuilder()
     key = builder.op("draw", builder.input("x", bytes=4), cannot_recompute="random", cannot_save="secret")
     big = builder.op("scale", key, cannot_save="secret")

@@ -70,7 +70,7 @@ class Bytes(Objective):
 
 def saves_all(graph: Graph) -> Plan:
     """What autograd would do: save whatever can be saved."""
-    problem = remat.plugin.unpriced(graph)
+    problem = remat.plugin.base_problem(graph)
     return Choice.from_saved(problem, ~problem.cannot_save.mask).plan(problem)
 
 
@@ -87,7 +87,7 @@ def legal_states(graph: Graph) -> list[State]:
 
 
 def feasible(graph: Graph) -> bool:
-    problem = remat.plugin.unpriced(graph)
+    problem = remat.plugin.base_problem(graph)
     return not bool((forced(problem).lost & problem.needed).any())
 
 
@@ -100,7 +100,7 @@ def test_whatever_is_wanted_becomes_a_legal_plan_and_a_legal_plan_stays_what_it_
     wanted = np.array(data.draw(st.lists(st.booleans(), min_size=len(graph), max_size=len(graph))), np.bool_)
     state = space.state(wanted)
     plan = state.choice.plan(graph)
-    remat.check_plan(remat.plugin.unpriced(graph), plan)
+    remat.check_plan(remat.plugin.base_problem(graph), plan)
     assert state.saved_bytes == PlanFacts.of(graph, plan).saved_bytes
     assert space.state(state.choice.saved).choice.plan(graph) == plan
 
@@ -112,7 +112,7 @@ def test_the_answer_is_legal_allowed_and_no_worse_than_any_start(graph: Graph, s
     plan, objective = saves_all(graph), Anything(salt)
     others = [state.choice.plan(graph) for state in (Space(graph).state(np.zeros(len(graph), np.bool_)),)]
     found = remat.refine(graph, plan, objective, extra_bytes=extra_bytes, starts=others)
-    remat.check_plan(remat.plugin.unpriced(graph), found.plan)
+    remat.check_plan(remat.plugin.base_problem(graph), found.plan)
     limit = PlanFacts.of(graph, plan).saved_bytes + extra_bytes
     assert PlanFacts.of(graph, found.plan).saved_bytes <= limit
     assert found.after == min([found.after, *(start.score for start in found.starts if start.allowed)])
@@ -479,7 +479,7 @@ def test_a_device_times_the_starts_and_what_was_found() -> None:
     found = remat.refine(graph, saves_all(graph), "time", "device")
     assert found.terms == ("measured_ns", "saved_bytes")
     assert 0 < found.after[0] <= min(start.score[0] for start in found.starts if start.allowed)
-    remat.check_plan(remat.plugin.unpriced(graph), found.plan)
+    remat.check_plan(remat.plugin.base_problem(graph), found.plan)
     with pytest.raises(InvalidOption, match='oracle="device" knows about time only'):
         remat.refine(graph, found.plan, "traffic", "device")
 
@@ -513,7 +513,7 @@ def test_bad_input_is_refused_with_one_clear_error() -> None:
     with pytest.raises(InvalidOption, match=r"plan must be a remat\.Plan .*, got None"):
         remat.refine(graph, None, Bytes())  # type: ignore[arg-type]
     with pytest.raises(InvalidOption, match=r"graph must be a remat\.Graph"):
-        remat.refine(remat.plugin.unpriced(graph), plan, Bytes())  # type: ignore[arg-type]
+        remat.refine(remat.plugin.base_problem(graph), plan, Bytes())  # type: ignore[arg-type]
     with pytest.raises(remat.errors.UnknownName, match="no device is named"):
         Time(device="abacus")
     with pytest.raises((remat.Infeasible, InvalidPlan)):
@@ -536,4 +536,4 @@ def test_the_command_line_refines_a_file(tmp_path: Path) -> None:
     document = json.loads(shown.output)
     assert document["after"][0] <= document["before"][0]
     assert Plan.load(plan).digest == document["plan"]
-    assert remat.check_plan(remat.plugin.unpriced(deep(6)), Plan.load(plan)) == 0
+    assert remat.check_plan(remat.plugin.base_problem(deep(6)), Plan.load(plan)) == 0

@@ -173,7 +173,7 @@ def test_of_equal_blocks_each_takes_the_plan_that_is_legal_for_it() -> None:
     plans = [plan for graph in graphs if (plan := remat.choose(graph).plan) is not None]
     assert graphs[0].signature == graphs[1].signature
     with pytest.raises(InvalidPlan, match="needed by the backward pass, but neither"):
-        remat.check_plan(remat.plugin.unpriced(graphs[1]), plans[0])
+        remat.check_plan(remat.plugin.base_problem(graphs[1]), plans[0])
     steps = [remat.compile(block, plan=plans, codegen=False) for block in (first, second)]
     steps[1](steps[0](batch(4))).sum().backward()
     seen = first.scale.grad, second.scale.grad

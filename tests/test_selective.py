@@ -103,7 +103,7 @@ def under_budget(graph: Graph) -> Plan:
 
 
 def save_least(graph: Graph) -> Plan:
-    plan = remat.solve(remat.plugin.unpriced(graph), "networkx").plan
+    plan = remat.solve(remat.plugin.base_problem(graph), "networkx").plan
     assert plan is not None
     return plan
 
@@ -251,7 +251,7 @@ def observed_block() -> tuple[nn.Module, Tensor, Observed]:
 def test_holds_for_every_legal_plan(seed: int, share: float, hosted: float) -> None:
     model, x, observed = observed_block()
     graph = observed.graph
-    problem = remat.plugin.unpriced(graph, offload=True)
+    problem = remat.plugin.base_problem(graph, offload=True)
     assert problem.offload is not None
     chosen, away = np.random.default_rng(seed).random((2, len(problem))) < [[share], [hosted]]
     saved = (chosen | problem.cannot_recompute.mask) & ~problem.cannot_save.mask
@@ -295,7 +295,7 @@ class Projections(nn.Module):
 def test_equal_operators_are_told_apart(value: str, layer: str) -> None:
     model, x = Projections(), torch.randn(4, 8)
     graph = remat.capture(model, x)
-    problem = remat.plugin.unpriced(graph)
+    problem = remat.plugin.base_problem(graph)
     saved = problem.cannot_recompute.mask.copy()
     saved[problem.index[value]] = True
     spied = Watched(remat.selective_policy(model, remat.Choice.from_saved(problem, saved).plan(problem), x))
@@ -309,7 +309,7 @@ def test_what_reads_dropout_tells_which_operator_computes_it() -> None:
     """Eager's dropout on CPU is not the compiler's, but what it returns takes the same place."""
     model, x = nn.Sequential(nn.Linear(8, 8), nn.Dropout(0.5), nn.Tanh(), nn.Linear(8, 8)), torch.randn(4, 8)
     graph = remat.capture(model, x)
-    problem = remat.plugin.unpriced(graph)
+    problem = remat.plugin.base_problem(graph)
     (tanh,) = (i for i, op in enumerate(graph.ops) if op == "aten.tanh.default")
     (dropped,) = graph.producers[graph.consumers == tanh]
     saved = problem.cannot_recompute.mask.copy()
@@ -330,7 +330,7 @@ def dropout_twice(x: Tensor) -> Tensor:
 def test_random_numbers_are_kept_only_if_none_is_drawn_again_after_them() -> None:
     x = torch.randn(64, requires_grad=True)
     graph = remat.capture(dropout_twice, x)
-    problem = remat.plugin.unpriced(graph)
+    problem = remat.plugin.base_problem(graph)
     observed = Observed.of(dropout_twice, x)
     for masks in (["gt"], ["gt_1"], ["gt", "gt_1"]):
         saved = problem.cannot_recompute.mask.copy()

@@ -159,7 +159,7 @@ class SharedWrite:
         """
         if not (type(time_limit_s) in (int, float) and time_limit_s > 0):  # HiGHS runs without a limit instead
             raise InvalidOption(f"SharedWrite.solve: time_limit_s must be a positive number, got {time_limit_s!r}")
-        problem = replace(remat.plugin.unpriced(self.graph), budget_bytes=budget_bytes)
+        problem = replace(remat.plugin.base_problem(self.graph), budget_bytes=budget_bytes)
         program = _Program.of(self, budget_bytes)
         saved, least = program.run(time_limit_s)
         plan = remat.Choice.from_saved(problem, saved[self.graph.plannable]).plan(problem)

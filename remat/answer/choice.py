@@ -13,10 +13,10 @@ import numpy as np
 
 from remat.answer.plan import Plan
 from remat.errors import InvalidPlan
-from remat.facts.columns import BoolArray, FrozenColumns, bool_column, some
+from remat.facts.columns import BoolArray, FrozenColumns, any_set, bool_column
 from remat.facts.graph import Graph
 from remat.facts.later import Later
-from remat.facts.uses import spread
+from remat.facts.uses import propagate_to_operands
 from remat.problem.problem import Problem
 
 
@@ -59,7 +59,7 @@ class Choice(FrozenColumns):
             offloaded: (n,) which of those to offload; none, if left out.
         """
         saved = bool_column("saved", saved, len(about), InvalidPlan)
-        available = spread(about.operands, about.needed, ~saved)
+        available = propagate_to_operands(about.operands, about.needed, ~saved)
         kept = available & saved
         hosted = None if offloaded is None else kept & bool_column("offloaded", offloaded, len(about), InvalidPlan)
         return cls(kept, available & ~saved, cast(BoolArray, hosted))
@@ -88,7 +88,7 @@ class Choice(FrozenColumns):
     def key(self) -> bytes:
         """The decisions in few bytes: equal for equal choices."""
         masks = [self.saved, self.recomputed]
-        return np.packbits([*masks, self.offloaded] if some(self.offloaded) else masks).tobytes()
+        return np.packbits([*masks, self.offloaded] if any_set(self.offloaded) else masks).tobytes()
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Choice) and len(self.saved) == len(other.saved) and self.key == other.key
@@ -99,7 +99,7 @@ class Choice(FrozenColumns):
     @cached_property
     def on_device(self) -> BoolArray:
         """(n,) the saved values that are not offloaded."""
-        return self.saved & ~self.offloaded if some(self.offloaded) else self.saved
+        return self.saved & ~self.offloaded if any_set(self.offloaded) else self.saved
 
     def cost(self, problem: Problem) -> int:
         """What the choice costs, in the unit of the problem's prices. What cannot be offloaded costs nothing there."""

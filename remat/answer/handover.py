@@ -14,7 +14,7 @@ from remat.answer.choice import Choice
 from remat.answer.plan import Plan
 from remat.errors import InvalidPlan
 from remat.facts.bans import cannot_be
-from remat.facts.columns import BoolArray, some
+from remat.facts.columns import BoolArray, any_set
 from remat.facts.graph import Graph
 from remat.words import placed
 
@@ -43,7 +43,7 @@ def owners_alone(graph: Graph, saved: BoolArray) -> BoolArray:
     donated = saved & ~graph.once(visible)
     count = np.bincount(base[donated], minlength=len(graph))
     views = donated & (count[base] > 1) & (base != np.arange(len(graph)))
-    if not some(views):
+    if not any_set(views):
         return saved
     handed = saved & ~views
     handed[base[views]] = True

@@ -16,7 +16,7 @@ from remat.answer.choice import Choice
 from remat.answer.network import SINK, SOURCE, Arcs, Network, Reduction, Sides
 from remat.answer.solution import FlowCertificate, Reason, Solution, Termination
 from remat.errors import CertificateRejected, InvalidOption, NotInstalled, UnsupportedProblem
-from remat.facts.columns import BoolArray, IntArray, some
+from remat.facts.columns import BoolArray, IntArray, any_set
 from remat.facts.graph import Graph
 from remat.problem.feasibility import Forced
 from remat.problem.problem import Problem
@@ -243,7 +243,7 @@ class FlowSolver(Solver):
         if not network.tiebreaks or network.is_decided(sides):
             return sides.sink
         face, vertex = network.face(flow, sides)
-        if not some(face.heads == SINK):  # what is undecided leads nowhere
+        if not any_set(face.heads == SINK):  # what is undecided leads nowhere
             return sides.sink
         what = "bytes or values that break ties between optimal plans"
         fitted, _ = face.folded(self.largest_capacity).fitted(self.largest_capacity, what)

@@ -28,11 +28,11 @@ from remat.facts.columns import (
     BoolArray,
     FrozenColumns,
     IntArray,
+    any_set,
     bool_column,
     frozen,
     int_column,
     name_column,
-    some,
 )
 from remat.facts.given import checked_path
 from remat.facts.graph_file import read_columns, write_columns
@@ -345,14 +345,14 @@ def _check(graph: Graph) -> None:
         raise InvalidGraph(f"Graph.names must be unique, got {twice!r} twice")
     for label in ("bytes", "flops"):
         column: IntArray = getattr(graph, label)
-        if some(column < 0):
+        if any_set(column < 0):
             i = int(column.argmin())
             raise InvalidGraph(f"Graph.{label}[{graph.names[i]!r}] must not be negative, got {int(column[i])}")
     # The columns are summed as int64; a float sum is close enough to refuse what could wrap.
     if float(graph.bytes.sum(dtype=np.float64)) >= LARGEST_TOTAL:
         raise InvalidGraph("Graph.bytes must add up to less than 2**62")
     unknown = (graph.region < 0) | (graph.region >= len(Region))
-    if some(unknown):
+    if any_set(unknown):
         bad = int(graph.region[unknown][0])
         raise InvalidGraph(f"Graph.region must hold {[int(r) for r in Region]} (see remat.plugin.Region), got {bad}")
     _check_flags(graph)
@@ -369,7 +369,7 @@ def _check_flags(graph: Graph) -> None:
         "both prefer_save and prefer_recompute": graph.prefer_save & graph.prefer_recompute,
     }
     for what, where in contradictions.items():
-        if some(where):
+        if any_set(where):
             raise InvalidGraph(f"Graph: {graph.names[int(np.flatnonzero(where)[0])]!r} is {what}")
 
 
@@ -382,14 +382,14 @@ def _check_regions(graph: Graph) -> None:
         "is an input, so it cannot use another value": graph.input[v],
     }
     for because, bad in bad_uses.items():
-        if some(bad):
+        if any_set(bad):
             producer, consumer = graph.names[int(u[bad][0])], graph.names[int(v[bad][0])]
             raise InvalidGraph(f"Graph: {consumer!r} (which uses {producer!r}) {because}")
-    if some(wrong := graph.input & tangents):
+    if any_set(wrong := graph.input & tangents):
         raise InvalidGraph(
             f"Graph.region[{_first(graph, wrong)!r}] must not be TANGENTS: it is an input of the forward"
         )
-    if some(wrong := graph.output & ~forward):
+    if any_set(wrong := graph.output & ~forward):
         raise InvalidGraph(f"Graph.region[{_first(graph, wrong)!r}] must be FORWARD: it is an output of the forward")
 
 

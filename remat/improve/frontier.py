@@ -32,7 +32,7 @@ from remat.improve.progress import Progress, check_progress, is_over
 from remat.predict.offloading import StepClock, simulated
 from remat.predict.time import DeviceProfile
 from remat.problem.costmodel import CostModel
-from remat.problem.demands import unpriced
+from remat.problem.demands import base_problem
 from remat.problem.estimator import Estimator
 from remat.problem.problem import Problem
 from remat.proof.budget import flow_solver, least_bytes
@@ -196,7 +196,7 @@ class Frontier:
         elif self.graph is None:
             cost = check_plan(self.problem, plan)
         else:
-            check_plan(unpriced(self.graph), plan)
+            check_plan(base_problem(self.graph), plan)
             cost = Choice.from_plan(self.problem, plan).cost(self.problem)
         return self._saved_bytes(plan), cost
 

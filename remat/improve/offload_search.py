@@ -31,7 +31,7 @@ from remat.answer.registry import QUICK_BUDGET_SOLVER, find_solver
 from remat.answer.solution import FlowCertificate, Reason, Solution, Termination
 from remat.answer.solver import Solver
 from remat.errors import UnsupportedProblem
-from remat.facts.columns import BoolArray, IntArray, frozen, some
+from remat.facts.columns import BoolArray, IntArray, any_set, frozen
 from remat.improve.byte_budgets import evenly_spaced
 from remat.predict.offloading.clock import StepClock
 from remat.predict.offloading.timeline import Simulated
@@ -194,7 +194,7 @@ def fit_offload(
         Infeasible, LimitReached: see `remat.solve`.
         UnsupportedProblem: that, too; or saving costs something beside memory, or nothing can be offloaded.
     """
-    if problem.offload is None or some(problem.save_cost > 0):
+    if problem.offload is None or any_set(problem.save_cost > 0):
         raise UnsupportedProblem(
             "a search for what to offload takes problems with Problem.offload, in which saving on the device is free"
         )

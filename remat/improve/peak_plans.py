@@ -21,7 +21,7 @@ import numpy as np
 
 from remat.answer.choice import Choice
 from remat.answer.solver import Solver
-from remat.facts.columns import BoolArray, some
+from remat.facts.columns import BoolArray, any_set
 from remat.facts.graph import Graph
 from remat.improve.byte_budgets import default_plan, evenly_spaced
 from remat.improve.moments import Clock
@@ -248,7 +248,7 @@ class PeakPlans:
 
     def _legal(self, wanted: BoolArray) -> PeakPlan | None:
         choice, problem = Choice.from_saved(self.problem, wanted), self.problem
-        if some(choice.saved & problem.cannot_save.mask | choice.recomputed & problem.cannot_recompute.mask):
+        if any_set(choice.saved & problem.cannot_save.mask | choice.recomputed & problem.cannot_recompute.mask):
             return None
         return self._simulated(choice)
 

@@ -26,7 +26,7 @@ import numpy as np
 from remat.facts.bans import Bans
 from remat.facts.columns import BoolArray, IntArray
 from remat.facts.graph import Graph
-from remat.facts.uses import spread
+from remat.facts.uses import propagate_to_operands
 from remat.predict.buffers.floor import surely_called
 from remat.predict.buffers.overwritten import descendants, may_be_written_over
 from remat.predict.kernels import Fuser
@@ -138,7 +138,7 @@ def _kernel(facts: Storages, called: BoolArray, sizes: IntArray, w: int) -> Mome
     graph = facts.graph
     cone = np.zeros(len(graph), np.bool_)
     cone[w] = True
-    cone = spread(graph.operands, cone, facts.computed & ~called)
+    cone = propagate_to_operands(graph.operands, cone, facts.computed & ~called)
     known = np.zeros(len(graph), np.bool_)
     known[graph.base[cone]] = True
     cone[w] = False

@@ -25,7 +25,7 @@ from remat.improve.refine.named_oracles import find_oracle
 from remat.improve.refine.objectives import Traffic
 from remat.improve.refine.oracles import Model, Oracle
 from remat.improve.refine.starts import starting_points
-from remat.problem.demands import unpriced
+from remat.problem.demands import base_problem
 from remat.proof.certify import check_plan
 
 if TYPE_CHECKING:
@@ -198,6 +198,6 @@ def _points(graph: Graph, front: Sequence[Candidate]) -> tuple[TrafficPoint, ...
     points: list[TrafficPoint] = []
     for found in front:
         plan = found.state.choice.plan(graph)
-        check_plan(unpriced(graph), plan)
+        check_plan(base_problem(graph), plan)
         points.append(TrafficPoint(found.saved_bytes, found.traffic_bytes, plan, found.source))
     return tuple(points)

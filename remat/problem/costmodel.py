@@ -15,7 +15,7 @@ from remat.errors import InvalidOption, InvalidProblem, UnsupportedProblem
 from remat.facts.bans import Bans
 from remat.facts.columns import LARGEST_TOTAL, IntArray, checked_prices, frozen
 from remat.facts.graph import Graph, checked_graph
-from remat.problem.demands import unpriced
+from remat.problem.demands import base_problem
 from remat.problem.offload import Offload, checked_budget
 from remat.problem.problem import Problem
 
@@ -188,7 +188,7 @@ class CostModel(ABC):
         tuple never saved); what the user demands of a value (MUST); what the user asks for (PREFER),
         unless facts or demands make that impossible; and the cost model.
         """
-        facts = unpriced(checked_graph(graph))
+        facts = base_problem(checked_graph(graph))
         terms = self.checked_terms(graph)
         ours = graph.plannable
         keep = (graph.must_save | graph.prefer_save)[ours]

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from remat.facts.columns import frozen, some
+from remat.facts.columns import any_set, frozen
 from remat.facts.graph import Graph, checked_graph
 from remat.facts.later import Later
 from remat.problem.feasibility import forced
@@ -17,7 +17,7 @@ from remat.problem.offload import Offload, cannot_offload
 from remat.problem.problem import Problem
 
 
-def unpriced(graph: Graph, *, offload: bool = False) -> Problem:
+def base_problem(graph: Graph, *, offload: bool = False) -> Problem:
     """The problem of a graph at no price: bans and needs alone. It is computed once for each graph.
 
     Args:
@@ -31,7 +31,7 @@ def _unpriced(graph: Graph) -> Problem:
     demands = _demands(graph)
     ours = graph.plannable
     keep, redo = graph.prefer_save[ours], graph.prefer_recompute[ours]
-    if not some(keep | redo):
+    if not any_set(keep | redo):
         return demands
     redo &= ~forced(demands).stuck
     keep &= ~demands.cannot_save.mask
@@ -45,7 +45,7 @@ def _unpriced(graph: Graph) -> Problem:
 
 
 def _with_host(graph: Graph) -> Problem:
-    problem = unpriced(graph)
+    problem = base_problem(graph)
     return replace(problem, offload=Offload(problem.save_cost, cannot_offload(graph).take(graph.plannable)))
 
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from remat.errors import Infeasible
 from remat.facts.bans import cannot_be
-from remat.facts.columns import BoolArray, some
+from remat.facts.columns import BoolArray, any_set
 from remat.problem.problem import Problem
 from remat.words import placed
 
@@ -40,7 +40,7 @@ def forced(problem: Problem) -> Forced:
     unsaveable = problem.cannot_save.mask
     stuck = problem.cannot_recompute.mask.copy()
     lost = unsaveable & stuck
-    if not some(lost):
+    if not any_set(lost):
         return Forced(lost, stuck)
     # Only values that cannot be saved pass a loss on, and they are few: loop over their uses only.
     from_unsaveable = np.flatnonzero(unsaveable[problem.producers])

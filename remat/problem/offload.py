@@ -8,7 +8,7 @@ import numpy as np
 
 from remat.errors import InvalidProblem
 from remat.facts.bans import Bans
-from remat.facts.columns import FrozenColumns, IntArray, int_column, is_whole, some
+from remat.facts.columns import FrozenColumns, IntArray, any_set, int_column, is_whole
 from remat.facts.graph import Graph, checked_graph
 
 
@@ -32,7 +32,7 @@ class Offload(FrozenColumns):
         object.__setattr__(self, "cost", int_column("Offload.cost", self.cost, None, InvalidProblem))
         if type(self.banned) is not Bans or len(self.banned) != len(self.cost):
             raise InvalidProblem(f"Offload.banned must be Bans of {len(self.cost)} values, got {self.banned!r}")
-        if some(self.cost < 0):
+        if any_set(self.cost < 0):
             raise InvalidProblem(f"Offload.cost must not be negative, got {int(self.cost.min())}")
 
     def __len__(self) -> int:

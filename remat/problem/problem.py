@@ -39,11 +39,11 @@ from remat.facts.columns import (
     BoolArray,
     FrozenColumns,
     IntArray,
+    any_set,
     bool_column,
     int_column,
     is_whole,
     name_column,
-    some,
 )
 from remat.facts.given import checked_path, listed
 from remat.facts.json_file import write_document
@@ -283,7 +283,7 @@ def _check_terms(problem: Problem) -> None:
             raise InvalidProblem(f"Problem.{label} must have length {n}, got {len(getattr(problem, label))}")
     for label in _COSTS:
         column: IntArray = getattr(problem, label)
-        if some(column < 0):
+        if any_set(column < 0):
             i = int(column.argmin())
             raise InvalidProblem(
                 f"Problem.{label}[{problem.names[i]!r}] must be a non-negative integer, got {int(column[i])}"

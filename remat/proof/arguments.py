@@ -9,7 +9,7 @@ from remat.answer.plan import checked_plan
 from remat.errors import InvalidPlan
 from remat.facts.columns import BoolArray, bool_column
 from remat.facts.graph import Graph
-from remat.problem.demands import unpriced
+from remat.problem.demands import base_problem
 from remat.proof.certify import check_plan
 
 
@@ -24,7 +24,7 @@ def checked_choice(graph: Graph, plan: object, label: str = "plan", *, offload: 
     plan = checked_plan(plan, label)
     plan.check_made_for(graph)
     choice = Choice.from_plan(graph, plan, offload=offload)
-    check_plan(unpriced(graph, offload=offload), plan)
+    check_plan(base_problem(graph, offload=offload), plan)
     return choice
 
 

@@ -13,7 +13,7 @@ from remat.answer.plan import Plan, checked_plan
 from remat.answer.solution import FlowCertificate, Reason, Solution, Termination
 from remat.errors import CertificateRejected, InvalidPlan, InvalidProblem, UnsupportedProblem
 from remat.facts.bans import Bans, cannot_be
-from remat.facts.columns import LARGEST_TOTAL, BoolArray, IntArray, is_frozen, name_column, some
+from remat.facts.columns import LARGEST_TOTAL, BoolArray, IntArray, any_set, is_frozen, name_column
 from remat.problem.feasibility import forced
 from remat.problem.offload import Offload
 from remat.problem.problem import Problem
@@ -57,7 +57,7 @@ def _cost(problem: Problem, plan: Plan) -> int:
     no_host = [("the problem has no host to offload to", choice.offloaded)]
     for reason, who in no_host if offload is None else offload.banned.by_reason(choice.offloaded):
         broken[f"{cannot_be('offloaded', reason)}, but is"] = who
-    complaints = [f"{what}: {_named(problem, who)}" for what, who in broken.items() if some(who)]
+    complaints = [f"{what}: {_named(problem, who)}" for what, who in broken.items() if any_set(who)]
     saved_bytes = choice.saved_bytes(problem)
     if problem.budget_bytes is not None and saved_bytes > problem.budget_bytes:
         complaints.append(f"saves {saved_bytes} bytes, but the budget is {problem.budget_bytes}")
@@ -79,7 +79,7 @@ def check_flow(network: Network, flow: IntArray) -> int:
         raise CertificateRejected(
             f"a flow must be int64 of shape {network.capacities.shape}, got {flow.dtype} of shape {flow.shape}"
         )
-    if some(flow < 0) or some(flow > network.capacities):
+    if any_set(flow < 0) or any_set(flow > network.capacities):
         arc = int(np.flatnonzero((flow < 0) | (flow > network.capacities))[0])
         raise CertificateRejected(
             f"flow[{arc}] must be between 0 and the capacity {int(network.capacities[arc])}, got {int(flow[arc])}"
@@ -88,7 +88,7 @@ def check_flow(network: Network, flow: IntArray) -> int:
     n = network.num_vertices
     if flow.sum(dtype=np.float64) >= LARGEST_TOTAL:
         through = np.bincount(network.tails, flow, minlength=n) + np.bincount(network.heads, flow, minlength=n)
-        if some(through >= 2.0**63):
+        if any_set(through >= 2.0**63):
             raise CertificateRejected(f"too much flow at vertex {int(through.argmax())}: {through.max():.2e}")
     excess = np.zeros(n, np.int64)
     np.add.at(excess, network.heads, flow)
@@ -258,7 +258,7 @@ def _certify_without_plan(problem: Problem, solution: Solution) -> bool:
     if reason is not Reason.INFEASIBLE:
         return False
     rules = forced(problem)
-    if some(rules.lost & problem.needed):
+    if any_set(rules.lost & problem.needed):
         return True
     if type(solution.certificate) is FlowCertificate and proven_bound(problem, solution.certificate) is None:
         return True

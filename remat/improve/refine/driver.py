@@ -28,7 +28,7 @@ from remat.improve.refine.repeated_layers import Shortened, shortened, unshorten
 from remat.improve.refine.result import Refined, Start
 from remat.improve.refine.starts import kept_values, starting_states
 from remat.improve.refine.states import Space, State
-from remat.problem.demands import unpriced
+from remat.problem.demands import base_problem
 from remat.proof.certify import check_plan
 
 _ROUNDS = 4
@@ -204,7 +204,7 @@ class _Run:
             raise InvalidOption(f"no plan was found within the limits of {goal!r}; the given one has {known}")
         best = min((state for state in states if state.choice in allowed), key=lambda state: scores[state.choice])
         plan = self._plan(best)
-        check_plan(unpriced(self.graph), plan)
+        check_plan(base_problem(self.graph), plan)
         return Refined(
             plan=plan,
             objective=self.objective.name,

@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from remat.answer.choice import Choice
-from remat.facts.columns import BoolArray, IntArray, some
+from remat.facts.columns import BoolArray, IntArray, any_set
 from remat.facts.graph import Graph
 from remat.improve.refine.equal_values import readers_of
-from remat.problem.demands import unpriced
+from remat.problem.demands import base_problem
 from remat.problem.feasibility import check_feasible, forced
 
 
@@ -46,13 +46,15 @@ class Space:
     """
 
     def __init__(self, graph: Graph, keep: BoolArray | None = None, copies: IntArray | None = None) -> None:
-        facts = unpriced(graph)
+        facts = base_problem(graph)
         check_feasible(facts)
         guarded = facts
         if keep is not None:
             kept = facts.cannot_recompute.also(keep[graph.plannable], "kept by the search")
             guarded = replace(facts, cannot_recompute=kept)
-            if some(forced(guarded).lost & guarded.needed):  # what cannot be saved has to be recomputed, however dear
+            if any_set(
+                forced(guarded).lost & guarded.needed
+            ):  # what cannot be saved has to be recomputed, however dear
                 guarded = facts
         self.graph = graph
         self.saveable = graph.widened(~facts.cannot_save.mask)

@@ -8,7 +8,7 @@ import numpy as np
 
 from remat.facts.columns import BoolArray, IntArray
 from remat.facts.graph import Graph, Region
-from remat.facts.uses import spread
+from remat.facts.uses import propagate_to_operands
 from remat.predict.memory.registers import fusion
 
 
@@ -80,7 +80,7 @@ class Storages:
                 parent[v] = u
             if graph.ops[v] == "getitem" and maker[v] == v:
                 maker[v] = maker[u]
-        live = spread(graph.operands, graph.gradient & tangents, tangents) & tangents & ~given
+        live = propagate_to_operands(graph.operands, graph.gradient & tangents, tangents) & tangents & ~given
         counted = ~foreign[producers]
         return cls(
             graph=graph,

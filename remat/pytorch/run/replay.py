@@ -10,7 +10,7 @@ from remat.answer.plan import Plan, checked_plan
 from remat.errors import InvalidOption, InvalidPlan
 from remat.facts.given import listed
 from remat.facts.graph import Graph
-from remat.problem.demands import unpriced
+from remat.problem.demands import base_problem
 from remat.proof.certify import check_plan
 
 Plans = Plan | str | Path | Sequence[Plan | str | Path]
@@ -49,7 +49,7 @@ def plan_for(graph: Graph, plans: Sequence[Plan]) -> Plan:
     for plan in sorted(plans, key=lambda plan: plan.graph != graph.signature):
         if plan.graph in (graph.signature, ()):
             try:
-                check_plan(unpriced(graph, offload=True), plan)
+                check_plan(base_problem(graph, offload=True), plan)
             except InvalidPlan as error:
                 wrong = wrong or error
             else:
