@@ -12,7 +12,6 @@ import warnings
 from importlib import import_module
 from importlib.util import find_spec
 from operator import attrgetter
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 # `import X as X` makes a name public: so a type checker knows that it is meant to be imported from here.
@@ -122,30 +121,18 @@ _MOVED = {
     "unpriced": "remat.plugin.base_problem",
 }
 
-_NOT_OURS = {
-    "Any",
-    "ModuleType",
-    "TYPE_CHECKING",
-    "annotations",
-    "attrgetter",
-    "find_spec",
-    "import_module",
-    "warnings",
-}
-
 __version__ = "0.1.0"
 
 
 def __dir__() -> list[str]:
-    listed = {name for name, thing in globals().items() if not isinstance(thing, ModuleType)} - _NOT_OURS
-    return sorted({name for name in listed if name[0] != "_" or name[:2] == "__"} | set(_LAZY))
+    ours = {name for name, thing in globals().items() if getattr(thing, "__module__", "").startswith("remat.")}
+    return sorted(ours | set(_LAZY) | {"__version__"})
 
 
 def __getattr__(name: str) -> Any:
     if name in _MOVED:
-        now = _MOVED[name]
-        warnings.warn(f"remat.{name} is {now}.{name} now; the old name goes in 0.3", DeprecationWarning, stacklevel=2)
-        return getattr(import_module(now), name)
+        warnings.warn(f"remat.{name} is {_MOVED[name]} now; the old name goes in 0.3", DeprecationWarning, stacklevel=2)
+        return attrgetter(_MOVED[name].removeprefix("remat."))(import_module("remat"))
     if name not in _LAZY:
         raise AttributeError(f"module 'remat' has no attribute {name!r}")
     if find_spec("torch") is None:
