@@ -19,8 +19,8 @@ from remat import errors as errors
 from remat import plugin as plugin
 from remat.answer.choice import Choice as Choice
 from remat.answer.plan import Plan as Plan
-from remat.answer.solution import Reason as Reason
 from remat.answer.solution import Solution as Solution
+from remat.answer.solution import TerminationReason as TerminationReason
 from remat.errors import CaptureError as CaptureError
 from remat.errors import Infeasible as Infeasible
 from remat.errors import InvalidOption as InvalidOption
@@ -109,15 +109,16 @@ _MOVED = {
             "Solver",
             "Termination",
             "Terms",
-            "Weights",
             "cannot_offload",
             "estimator_names",
             "find_estimator",
-            "forced",
             "register",
             "unregister",
         )
     },
+    "Reason": "remat.TerminationReason",
+    "Weights": "remat.plugin.Multipliers",
+    "forced": "remat.plugin.forced_values",
     "unpriced": "remat.plugin.base_problem",
 }
 

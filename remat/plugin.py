@@ -24,9 +24,9 @@ from remat.answer.solution import Certificate as Certificate
 from remat.answer.solution import ClaimedBound as ClaimedBound
 from remat.answer.solution import Enumeration as Enumeration
 from remat.answer.solution import FlowCertificate as FlowCertificate
-from remat.answer.solution import Reason as Reason
 from remat.answer.solution import Solution as Solution
 from remat.answer.solution import Termination as Termination
+from remat.answer.solution import TerminationReason as TerminationReason
 from remat.answer.solver import Feature as Feature
 from remat.answer.solver import FlowSolver as FlowSolver
 from remat.answer.solver import Solver as Solver
@@ -41,13 +41,13 @@ from remat.facts.columns import IntArray as IntArray
 from remat.facts.graph import Graph as Graph
 from remat.facts.graph import Region as Region
 from remat.facts.graph_builder import GraphBuilder as GraphBuilder
+from remat.problem.constraints import base_problem as base_problem
 from remat.problem.costmodel import CostModel as CostModel
 from remat.problem.costmodel import DeviceLimit as DeviceLimit
 from remat.problem.costmodel import Terms as Terms
-from remat.problem.demands import base_problem as base_problem
 from remat.problem.estimator import Estimator as Estimator
-from remat.problem.feasibility import forced as forced
+from remat.problem.feasibility import forced_values as forced_values
+from remat.problem.multipliers import Multipliers as Multipliers
 from remat.problem.offload import Offload as Offload
 from remat.problem.offload import cannot_offload as cannot_offload
 from remat.problem.problem import Problem as Problem
-from remat.problem.weights import Weights as Weights

@@ -117,13 +117,13 @@ def wrapped(head: str, text: str, width: int = 80, between: str = "  ") -> list[
     return [head, *textwrap.wrap(text, width, initial_indent="    ", subsequent_indent="    ", break_long_words=False)]
 
 
-def near(name: str, known: Iterable[str]) -> str:
+def near(name: str, candidates: Iterable[str]) -> str:
     """Ends an error message about an unknown name with the known one that is most like it, if one is.
 
     >>> near("relu_33", ["relu_3", "sin"]), near("tan", ["relu_3"])
     ("; did you mean 'relu_3'?", '')
     """
-    matches = difflib.get_close_matches(name, list(known), n=1)
+    matches = difflib.get_close_matches(name, list(candidates), n=1)
     return f"; did you mean {matches[0]!r}?" if matches else ""
 
 

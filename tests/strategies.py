@@ -163,11 +163,11 @@ def legal_masks(graph: Graph, masks: list[BoolArray]) -> list[BoolArray]:
             check_plan(problem, choice.plan(problem))
         except InvalidPlan:
             continue
-        found.append(graph.widened(choice.saved))
+        found.append(graph.for_all_values(choice.saved))
     return found
 
 
 def every_legal_mask(graph: Graph) -> list[BoolArray]:
     """What each legal plan saves of a small graph."""
     flags = product((False, True), repeat=len(graph.plannable))
-    return legal_masks(graph, [graph.widened(np.array(saved, np.bool_)) for saved in flags])
+    return legal_masks(graph, [graph.for_all_values(np.array(saved, np.bool_)) for saved in flags])

@@ -19,7 +19,7 @@ from typer.main import get_command
 from typer.testing import CliRunner
 
 import remat
-from remat import CostModel, Graph, Plan, Problem, Reason, Solution
+from remat import CostModel, Graph, Plan, Problem, Solution, TerminationReason
 from remat.answer.registry import costmodel_names, solver_names, usable_solvers
 from remat.cli.app import app
 from remat.cli.output import waiting
@@ -49,7 +49,7 @@ class GivesUp(Solver):
     features: ClassVar[frozenset[Feature]] = frozenset({Feature.TIME_LIMIT})
 
     def _solve(self, problem: Problem, *, time_limit_s: float | None) -> Solution:
-        return Solution(None, None, Termination(Reason.LIMIT, limit="time"), None, self.name)
+        return Solution(None, None, Termination(TerminationReason.LIMIT, limit="time"), None, self.name)
 
 
 @dataclass(frozen=True)

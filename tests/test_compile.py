@@ -347,7 +347,7 @@ STAGES = {
     "choosing within a budget": ("remat.pytorch.run.shared_budget", "solve", BUDGET),
     "checking": ("remat.pytorch.run.partitioner", "check_plan", "byte-traffic"),
     "what is handed over": ("remat.pytorch.run.partitioner", "handed_over", BUDGET),
-    "what a budget holds": ("remat.pytorch.run.shared_budget", "part_of", BUDGET),
+    "what a budget holds": ("remat.pytorch.run.shared_budget", "subproblem_of", BUDGET),
     "guards on sizes": ("remat.pytorch.run.order", "keep_within", BUDGET),
     "the two graphs": ("remat.pytorch.run.partitioner", "check_nothing_runs_twice", BUDGET),
     "copies to the host": ("remat.pytorch.run.partitioner", "add_copies", "byte-traffic"),

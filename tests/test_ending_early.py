@@ -145,7 +145,7 @@ def test_what_may_take_long_has_a_time_limit(command: str) -> None:
 
 SCRIPT = """
 import os, signal, sys
-import remat.improve.plan_pool as pool
+import remat.improve.candidates as pool
 whole = pool.PlanPool.add_mixtures
 def pressed(self):
     os.kill(os.getpid(), signal.SIGINT)

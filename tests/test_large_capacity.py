@@ -122,7 +122,7 @@ def test_a_flow_against_an_infinite_arc(solver: Solver) -> None:
     network = Network(6, tails, heads, np.array(list(arcs.values())), infinity)
     if infinity > (solver.largest_capacity or infinity):
         with pytest.raises(UnsupportedProblem, match="the prices add up to"):
-            network.fitted(solver.largest_capacity)
+            network.rescaled(solver.largest_capacity)
     else:
         assert 2 * x - 1 == check_flow(network, solver._max_flow(network)[0])
 

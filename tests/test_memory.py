@@ -479,7 +479,7 @@ def test_what_is_no_plan_of_the_graph_is_refused() -> None:
     with pytest.raises(InvalidPlan, match="'cos9'"):
         simulate(graph, Plan(("cos9",), ()))
     with pytest.raises(InvalidPlan, match="made for another graph"):
-        simulate(graph, Plan(("add3",), ("cos1", "sin2", "sin1")).made_for(products(2).build()))
+        simulate(graph, Plan(("add3",), ("cos1", "sin2", "sin1")).for_graph(products(2).build()))
     simulator = Simulator(graph)
     with pytest.raises(InvalidPlan, match=r"saved must be of shape \(14,\), got shape \(3,\)"):
         simulator.peak(np.zeros(3, np.bool_))

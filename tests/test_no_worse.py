@@ -21,7 +21,7 @@ from remat.answer.plan_facts import PlanFacts
 from remat.cli.app import app
 from remat.improve.refine import NoWorse
 from remat.improve.refine.states import Space
-from remat.problem.feasibility import forced
+from remat.problem.feasibility import forced_values
 from remat.pytorch.inductor.scheduled import Scheduled
 from remat.pytorch.measure.torch_budgets import torchs_plans_of
 from remat.testing.strategies import graphs
@@ -68,7 +68,7 @@ def none_is_more(ours: tuple[int, ...], theirs: tuple[int, ...]) -> bool:
 @given(graphs(max_values=16), st.data())
 def test_the_answer_is_no_worse_than_the_given_plan_in_any_of_four(graph: Graph, data: st.DataObject) -> None:
     problem = remat.plugin.base_problem(graph)
-    assume(not bool((forced(problem).lost & problem.needed).any()))
+    assume(not bool((forced_values(problem).unavailable & problem.needed).any()))
     wanted = np.array(data.draw(st.lists(st.booleans(), min_size=len(graph), max_size=len(graph))), np.bool_)
     plan = Space(graph).state(wanted).choice.plan(graph)
     found = remat.refine(graph, plan, "no-worse")

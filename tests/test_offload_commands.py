@@ -121,7 +121,7 @@ def test_a_plan_that_several_budgets_have_is_one_row(files: tuple[Path, Path], c
     printed = run("frontier", files[0], "-e", "roofline:device=h100", "--offload", "h100").stdout.splitlines()
     several = {point.point for point in curve.points}
     assert len(several) < len(curve.points)
-    assert len(printed) == 1 + len(several) + len(curve.landmarks)
+    assert len(printed) == 1 + len(several) + len(curve.references)
 
 
 def test_answers_to_a_stated_problem_say_that_nothing_hides_copies(files: tuple[Path, Path]) -> None:

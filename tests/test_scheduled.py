@@ -170,7 +170,7 @@ def test_plans_are_checked_first() -> None:
     with pytest.raises(InvalidPlan, match="the plan is not legal"):
         scheduled.kernels(Plan(plan.saved[1:], plan.recomputed))
     with pytest.raises(InvalidPlan, match="made for another graph"):
-        scheduled.kernels(plan.made_for(remat.capture(*_with_args(case("dropout")()))))
+        scheduled.kernels(plan.for_graph(remat.capture(*_with_args(case("dropout")()))))
 
 
 def test_a_model_is_refused_as_a_graph_is() -> None:

@@ -13,12 +13,23 @@ import pytest
 
 import remat
 from costmodels import ByteTraffic, MemoryBudget
-from remat import CostModel, Graph, GraphBuilder, InvalidOption, Plan, Problem, Reason, RematError, Simulator, Solution
+from remat import (
+    CostModel,
+    Graph,
+    GraphBuilder,
+    InvalidOption,
+    Plan,
+    Problem,
+    RematError,
+    Simulator,
+    Solution,
+    TerminationReason,
+)
 from remat.answer.solution import FlowCertificate
 from remat.errors import InvalidProblem
 from remat.facts.corpus import Corpus
 from remat.plugin import Bans, Termination, Terms
-from remat.problem.weights import Weights
+from remat.problem.multipliers import Multipliers
 
 
 def small() -> Graph:
@@ -89,13 +100,13 @@ CALLS: dict[str, Callable[[Any], object]] = {
     "check_plan: plan": lambda it: remat.check_plan(P, it),
     "Plan": lambda it: Plan(it, ()),
     "Choice.from_saved": lambda it: remat.Choice.from_saved(P, it),
-    "Plan.made_for": PLAN.made_for,
+    "Plan.for_graph": PLAN.for_graph,
     "Termination": Termination,
-    "Termination: bound": lambda it: Termination(Reason.OPTIMAL, it),
+    "Termination: bound": lambda it: Termination(TerminationReason.OPTIMAL, it),
     "Solution: objective": lambda it: Solution(PLAN, it, S.termination, None, "me").gap,
     "Solution: termination": lambda it: Solution(PLAN, 1, it, None, "me").gap,
     "FlowCertificate": lambda it: remat.certify(P, Solution(PLAN, 4, S.termination, FlowCertificate(it), "me")),
-    "Weights": lambda it: Weights(it, 1),
+    "Multipliers": lambda it: Multipliers(it, 1),
     "Problem.of": Problem.of,
     "Problem.of: a price": lambda it: Problem.of([1, it]),
     "Problem.of: edges": lambda it: Problem.of([1, 2], edges=it),

@@ -89,7 +89,7 @@ def bound(graph: Graph, problem: Problem, limit_bytes: int) -> float:
 def check(graph: Graph, count: int) -> None:
     problem, memory = RecomputeTime().pose(graph), StepMemory(graph)
     for choice in plans(graph, problem, count, seed=count):
-        assert bound(graph, problem, memory.peak(graph.widened(choice.saved))) <= choice.cost(problem)
+        assert bound(graph, problem, memory.peak(graph.for_all_values(choice.saved))) <= choice.cost(problem)
 
 
 @pytest.mark.parametrize("name", [*GRAPHS])
@@ -117,7 +117,7 @@ def test_the_best_of_all_plans_is_not_below_the_bound() -> None:
         wanted[free] = [bool(bits >> i & 1) for i in range(len(free))]
         choice = Choice.from_saved(problem, wanted)
         if not any_set(choice.saved & problem.cannot_save.mask | choice.recomputed & problem.cannot_recompute.mask):
-            found.add((memory.peak(graph.widened(choice.saved)), choice.cost(problem)))
+            found.add((memory.peak(graph.for_all_values(choice.saved)), choice.cost(problem)))
     limits = sorted({peak for peak, _ in found})
     best = [min(cost for peak, cost in found if peak <= limit) for limit in limits]
     bounds = [bound(graph, problem, limit) for limit in limits]

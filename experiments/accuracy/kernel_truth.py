@@ -115,7 +115,7 @@ class Truth:
         with gzip.open(_truth_file(folder, model), "rt") as file:
             document: dict[str, Any] = json.load(file)
         plans = {
-            name: remat.Plan(tuple(found["saved"]), tuple(found["recomputed"])).made_for(graph)
+            name: remat.Plan(tuple(found["saved"]), tuple(found["recomputed"])).for_graph(graph)
             for name, found in document.items()
         }
         counted = {name: found["kernels"] for name, found in document.items() if found["kernels"] is not None}
@@ -225,7 +225,7 @@ def different_plans(
     for name, plan in _plans(graph, torchs, selection):
         if plan not in seen and _is_legal(graph, plan):
             seen.add(plan)
-            yield name, plan.made_for(graph)
+            yield name, plan.for_graph(graph)
         if len(seen) == selection.plans:
             return
 

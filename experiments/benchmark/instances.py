@@ -63,7 +63,7 @@ class Posed:
             self.problem,
             name=self.name,
             unit=RecomputeTime().unit,
-            about=about,
+            remarks=about,
             budgets=self.budgets,
             memory=stated_memory(self.graph),
         )

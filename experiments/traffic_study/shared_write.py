@@ -92,7 +92,7 @@ class SharedWrite:
         """
         problem = ByteTraffic(mode=mode, rules={"materialized_in_backward": False}).pose(graph)
         check_feasible(problem)
-        stuck, unsaveable = map(graph.widened, (problem.cannot_recompute.mask, problem.cannot_save.mask))
+        stuck, unsaveable = map(graph.for_all_values, (problem.cannot_recompute.mask, problem.cannot_save.mask))
         backward = BackwardKernels.of(graph, stuck)
         return cls(
             graph=graph,

@@ -122,7 +122,7 @@ class _Uses:
             if not kernel.generated:
                 in_calls[list(kernel.values)] = True
                 called[list(kernel.writes)] = True
-        given[graph.base[graph.given]] = True
+        given[graph.base[graph.leaf]] = True
         names = [op.rpartition(".")[0] for op in graph.ops]
         silent = np.fromiter((name in CONSTANTS or name in _PARTLY for name in names), np.bool_, n)
         others = computed & ~in_calls & ~graph.view & ~silent

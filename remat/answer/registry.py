@@ -18,7 +18,7 @@ from importlib.util import find_spec
 from inspect import isabstract
 from typing import Any, TypeVar
 
-from remat.answer.option_text import configured, split_options
+from remat.answer.option_text import from_options, split_options
 from remat.answer.solver import Solver
 from remat.errors import InvalidOption, NotInstalled, RematError, UnknownName
 from remat.problem.costmodel import CostModel
@@ -156,7 +156,7 @@ def find_costmodel(cost_model: str | CostModel) -> CostModel:
     """
     if isinstance(cost_model, str):
         name, options = split_options(cost_model)
-        return configured(costmodel_class(name), options)
+        return from_options(costmodel_class(name), options)
     return _instance(cost_model, CostModel, "cost_model")
 
 
@@ -168,15 +168,15 @@ def find_estimator(estimator: str | Estimator) -> Estimator:
     """
     if isinstance(estimator, str):
         name, options = split_options(estimator)
-        return configured(estimator_class(name), options)
+        return from_options(estimator_class(name), options)
     return _instance(estimator, Estimator, "estimator")
 
 
-def _instance(given: object, base: type[_Base], argument: str) -> _Base:
-    if isinstance(given, base):
-        return given
-    hint = "; write it with parentheses" if isinstance(given, type) else ""
-    raise InvalidOption(f"{argument} must be a name or an instance of remat.{base.__name__}, got {given!r}{hint}")
+def _instance(candidate: object, base: type[_Base], argument: str) -> _Base:
+    if isinstance(candidate, base):
+        return candidate
+    hint = "; write it with parentheses" if isinstance(candidate, type) else ""
+    raise InvalidOption(f"{argument} must be a name or an instance of remat.{base.__name__}, got {candidate!r}{hint}")
 
 
 def _is_usable(solver: str) -> bool:

@@ -67,7 +67,7 @@ def frontier(
     out = console()
     # Several budgets may have one plan: the smallest says most about it.
     points = [*{point.point: point for point in reversed(curve.points)}.values()][::-1]
-    out.print(table(frontier_rows(curve, (*points[:_TABLE], *curve.landmarks))))
+    out.print(table(frontier_rows(curve, (*points[:_TABLE], *curve.references))))
     if len(points) > _TABLE:
         out.print(f"... and {len(points) - _TABLE} more; --json lists all")
     return out.print(f"written to {output}") if output is not None else None
@@ -76,7 +76,7 @@ def frontier(
 def _document(graph: Path, estimator: str, curve: Frontier) -> dict[str, Any]:
     points, landmarks = (
         [{name: getattr(point, name) for name in _POINT} | {"plan": point.plan.digest} for point in some]
-        for some in (curve.points, curve.landmarks)
+        for some in (curve.points, curve.references)
     )
     about = {"graph": str(graph), "estimator": estimator, "unit": curve.unit}
     about |= {"offload": curve.clock.device.name} if curve.clock else {}

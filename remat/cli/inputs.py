@@ -14,14 +14,14 @@ from typing import Any, TypeVar
 
 import typer
 
-from remat.answer.option_text import configured, split_options
+from remat.answer.option_text import from_options, split_options
 from remat.answer.plan import Plan
 from remat.answer.registry import DEFAULT_COST_MODEL, costmodel_class, solver_class
 from remat.answer.solver import Solver
 from remat.cli.wording import spoken
 from remat.errors import CaptureError, InvalidOption, NotInstalled, UnknownName
+from remat.facts.argument_checks import model_and_arguments
 from remat.facts.corpus import Corpus
-from remat.facts.given import model_and_arguments
 from remat.facts.graph import Graph
 from remat.improve.choose import choose
 from remat.problem.costmodel import CostModel
@@ -158,7 +158,7 @@ def load_factory(text: str) -> Callable[..., tuple[Any, tuple[Any, ...], dict[st
 def _configured(plugin: type[_Plugin], inline: Sequence[str], pairs: Sequence[str], flag: str) -> _Plugin:
     """Makes a plug-in; an error names each option as it was typed: in its pair, or behind its flag."""
     try:
-        return configured(plugin, [*inline, *pairs])
+        return from_options(plugin, [*inline, *pairs])
     except InvalidOption as error:
         message = spoken(str(error))
         for key in {pair.partition("=")[0] for pair in pairs}:

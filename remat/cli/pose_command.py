@@ -57,7 +57,7 @@ def pose(
             problem,
             name=graph.name.removesuffix(".gz").removesuffix(".json"),
             unit=model.unit,
-            about=about,
+            remarks=about,
             memory=stated_memory(values),
         )
         write_document(document, output)

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from remat.errors import InvalidGraph, InvalidOption
+from remat.facts.argument_checks import checked_path
 from remat.facts.bans import Bans
 from remat.facts.columns import (
     FLAGS,
@@ -34,9 +35,8 @@ from remat.facts.columns import (
     int_column,
     name_column,
 )
-from remat.facts.given import checked_path
 from remat.facts.graph_file import read_columns, write_columns
-from remat.facts.later import Late, is_later
+from remat.facts.lazy_field import LazyField, is_deferred
 from remat.facts.tensors import check_storages, check_tensors
 from remat.facts.uses import check_uses, operands_of
 
@@ -125,9 +125,9 @@ class Graph(FrozenColumns):
     cannot_save: Bans
     cannot_recompute: Bans
     meta: Mapping[str, str] = field(default_factory=dict[str, str])
-    arguments: Late[tuple[str, ...]] = field(default=Late(()))
-    modules: Late[tuple[str, ...]] = field(default=Late(()), compare=False)
-    sources: Late[tuple[str, ...]] = field(default=Late(()), compare=False)
+    arguments: LazyField[tuple[str, ...]] = field(default=LazyField(()))
+    modules: LazyField[tuple[str, ...]] = field(default=LazyField(()), compare=False)
+    sources: LazyField[tuple[str, ...]] = field(default=LazyField(()), compare=False)
     noncontiguous: BoolArray = field(default=None, compare=False)  # type: ignore[assignment]  # an array of that length
 
     def __post_init__(self) -> None:
@@ -145,7 +145,7 @@ class Graph(FrozenColumns):
         uses = bool_column("Graph.fusible_uses", self.fusible_uses, m, InvalidGraph)
         object.__setattr__(self, "fusible_uses", uses)
         for name in TEXTS:
-            if not is_later(self, name):
+            if not is_deferred(self, name):
                 object.__setattr__(self, name, tuple(getattr(self, name)) or ("",) * n)
         _check(self)
 
@@ -202,7 +202,7 @@ class Graph(FrozenColumns):
         """
         return frozen(np.flatnonzero(~self.in_tangents))
 
-    def widened(self, column: NDArray[_Scalar]) -> NDArray[_Scalar]:
+    def for_all_values(self, column: NDArray[_Scalar]) -> NDArray[_Scalar]:
         """(n,) a mask, or prices, over the values of a problem, as over all values of this graph; the others get 0."""
         wide = np.zeros(len(self), column.dtype)
         wide[self.plannable] = column
@@ -226,7 +226,7 @@ class Graph(FrozenColumns):
         return frozen(np.fromiter((op == "getitem" for op in self.ops), np.bool_, len(self)))
 
     @cached_property
-    def given(self) -> BoolArray:
+    def leaf(self) -> BoolArray:
         """(n,) values that no operator computes: inputs of the forward pass, tangents, constants."""
         return frozen(self.input | np.fromiter((op in _GIVEN for op in self.ops), np.bool_, len(self)))
 
@@ -290,7 +290,7 @@ class Graph(FrozenColumns):
             lines.append(f"{names[i]}: {self.ops[i]}{kind}, {sizes[i]} bytes{of}")
         return tuple(lines)
 
-    def once(self, derive: Callable[[Graph], _T]) -> _T:
+    def derived(self, derive: Callable[[Graph], _T]) -> _T:
         """What a function makes of this graph: computed when it is first asked for, and kept with the graph."""
         if derive not in self._derived:
             self._derived[derive] = derive(self)
@@ -338,7 +338,7 @@ def _same(left: object, right: object) -> bool:
 def _check(graph: Graph) -> None:
     n = len(graph)
     for label in ("ops", "dtypes", "shapes", *TEXTS, "cannot_save", "cannot_recompute"):
-        if not is_later(graph, label) and len(getattr(graph, label)) != n:
+        if not is_deferred(graph, label) and len(getattr(graph, label)) != n:
             raise InvalidGraph(f"Graph.{label} must have one entry a name ({n}), got {len(getattr(graph, label))}")
     if len(set(graph.names)) != n:
         twice = next(name for i, name in enumerate(graph.names) if graph.index[name] != i)
@@ -358,7 +358,7 @@ def _check(graph: Graph) -> None:
     _check_flags(graph)
     check_uses(graph.names, graph.producers, graph.consumers, "Graph", InvalidGraph)
     check_tensors(graph.names, graph.dtypes, graph.shapes, graph.bytes)
-    check_storages(graph.names, graph.storage, graph.base, graph.view, graph.given, graph.producers, graph.consumers)
+    check_storages(graph.names, graph.storage, graph.base, graph.view, graph.leaf, graph.producers, graph.consumers)
     _check_regions(graph)
 
 

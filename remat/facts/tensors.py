@@ -67,7 +67,7 @@ def check_storages(  # columns of a graph
     storage: IntArray,
     base: IntArray,
     view: BoolArray,
-    given: BoolArray,
+    leaf: BoolArray,
     producers: IntArray,
     consumers: IntArray,
 ) -> None:
@@ -87,7 +87,7 @@ def check_storages(  # columns of a graph
     if any_set(storage < 0):
         i = int(storage.argmin())
         raise InvalidGraph(f"Graph.storage[{names[i]!r}] must not be negative, got {int(storage[i])}")
-    shares = (base != np.arange(len(names))) & ~(given & given[base])
+    shares = (base != np.arange(len(names))) & ~(leaf & leaf[base])
     alone = view | shares
     alone[consumers[storage[producers] == storage[consumers]]] = False
     if any_set(alone):

@@ -11,11 +11,11 @@ from remat.answer.solution import Solution
 from remat.answer.solver import Solver
 from remat.errors import UnsupportedProblem
 from remat.facts.graph import Graph
+from remat.improve.joint_budget import Subproblem
 from remat.improve.offload_search import fit_offload
 from remat.improve.peak_rise import peak_rise
 from remat.improve.peak_search import fit_peak
 from remat.improve.progress import Progress, check_progress
-from remat.improve.together import Part
 from remat.predict.offloading import StepClock
 from remat.problem.costmodel import CostModel
 from remat.proof.solve import solve
@@ -61,7 +61,7 @@ def choose(
         else:
             solution = solve(posed, solver, time_limit_s=time_limit_s, throw=throw)
         if model.saved_limits and solution.plan is not None:
-            rise = peak_rise([Part(graph, posed)], [Choice.from_plan(posed, solution.plan)], solver)
+            rise = peak_rise([Subproblem(graph, posed)], [Choice.from_plan(posed, solution.plan)], solver)
             if rise is not None:
                 warnings.warn(str(rise), stacklevel=2)
         return solution

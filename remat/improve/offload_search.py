@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 
 from remat.answer.choice import Choice
 from remat.answer.registry import QUICK_BUDGET_SOLVER, find_solver
-from remat.answer.solution import FlowCertificate, Reason, Solution, Termination
+from remat.answer.solution import FlowCertificate, Solution, Termination, TerminationReason
 from remat.answer.solver import Solver
 from remat.errors import UnsupportedProblem
 from remat.facts.columns import BoolArray, IntArray, any_set, frozen
@@ -267,7 +267,7 @@ class _Search:
 
     def _simulated(self, choice: Choice) -> Simulated:
         graph = self.clock.graph
-        seen = Simulated.of(self.clock, graph.widened(choice.saved), graph.widened(choice.offloaded))
+        seen = Simulated.of(self.clock, graph.for_all_values(choice.saved), graph.for_all_values(choice.offloaded))
         self.delays = self.delays.seen(seen)
         return seen
 
@@ -276,7 +276,10 @@ class _Search:
         graph = self.clock.graph
         rows = [
             sum(
-                part * np.concatenate(self.delays.of_plan(graph.widened(c.recomputed), graph.widened(c.offloaded)))
+                part
+                * np.concatenate(
+                    self.delays.of_plan(graph.for_all_values(c.recomputed), graph.for_all_values(c.offloaded))
+                )
                 for part, c in mixture
             )
             for mixture in self.mixtures
@@ -327,7 +330,7 @@ class _Search:
         assert self.best is not None
         cost, _, choice = self.best
         proven = cost == self.bound
-        claim = Termination(Reason.OPTIMAL if proven else Reason.FEASIBLE, self.bound)
+        claim = Termination(TerminationReason.OPTIMAL if proven else TerminationReason.FEASIBLE, self.bound)
         plan = choice.plan(self.problem)
         return Solution(plan, cost, claim, self.certificate, NAME, seconds, is_proven=proven)
 

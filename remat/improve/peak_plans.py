@@ -6,7 +6,7 @@ nor one with a smaller peak; and many budgets of one problem are answered by one
 The search takes the vertices of the frontier of saved bytes and cost, and plans for budgets of saved bytes
 between them, closer where peaks and costs lie far apart. Of the plan with the smallest peak it changes single values
 that are alive there. Then it takes minimum cuts at prices of memory by the time at which it is taken
-(`remat.improve.moments`): such plans save much that is not alive at the peak. And where two neighbours lie far apart,
+(`time_prices`): such plans save much that is not alive at the peak. And where two neighbours lie far apart,
 it joins one up to some value with the other from there on, and saves what is costly to recompute, up to the next peak.
 """
 
@@ -24,8 +24,8 @@ from remat.answer.solver import Solver
 from remat.facts.columns import BoolArray, any_set
 from remat.facts.graph import Graph
 from remat.improve.byte_budgets import default_plan, evenly_spaced
-from remat.improve.moments import Clock
 from remat.improve.progress import Progress
+from remat.improve.time_prices import TimeIndexedPrices
 from remat.predict.memory import Simulator
 from remat.problem.problem import Problem
 from remat.proof.budget import flow_solver
@@ -93,7 +93,7 @@ class PeakPlans:
         self._progress, self._looked_at = progress, 0
         self._simulator = Simulator(graph)
         self._hull = Hull(problem, flow_solver())
-        self._clock = Clock(self._simulator, problem)
+        self._clock = TimeIndexedPrices(self._simulator, problem)
 
     def within(self, limit_bytes: int) -> PeakPlan | None:
         """Returns the cheapest plan found with a peak of at most `limit_bytes`, if any."""
@@ -188,7 +188,7 @@ class PeakPlans:
         """Saves or drops storages that make the peak, one after the other, as long as that helps."""
         found: list[PeakPlan] = []
         while True:
-            timeline = self._simulator.timeline(self.graph.widened(plan.choice.saved))
+            timeline = self._simulator.timeline(self.graph.for_all_values(plan.choice.saved))
             moves = [self.problem.index[t.name] for t in timeline.peak_tensors if t.name in self.problem.index]
             tried = [other for v in moves[:_MOVES] if (other := self._changed(plan, v)) is not None]
             found += tried
@@ -205,7 +205,7 @@ class PeakPlans:
         plan = plans[-1]
         for byte in np.geomspace(min(slopes) / _WIDER, max(slopes) * _WIDER, _PRICES).tolist():
             for focus in _FOCUS:
-                moments = self._clock.moments(self.graph.widened(plan.choice.saved))
+                moments = self._clock.moments(self.graph.for_all_values(plan.choice.saved))
                 cut = self._hull.solver.minimum_cut(self._clock.priced(moments, byte, focus))
                 yield (plan := self._simulated(cut.choice))
 
@@ -259,7 +259,7 @@ class PeakPlans:
         return None if plan is None else self._simulated(Choice.from_plan(self.problem, plan))
 
     def _simulated(self, choice: Choice) -> PeakPlan:
-        return self.noted(choice, self._simulator.peak(self.graph.widened(choice.saved)))
+        return self.noted(choice, self._simulator.peak(self.graph.for_all_values(choice.saved)))
 
     def noted(self, choice: Choice, peak_bytes: int) -> PeakPlan:
         """Counts a plan whose peak was found."""

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 
-from remat.answer.solution import Reason, Termination
+from remat.answer.solution import Termination, TerminationReason
 from remat.errors import InvalidOption
 
 Progress = Callable[[int, tuple[int, ...]], None]
@@ -35,7 +35,7 @@ def is_over(deadline_s: float | None = None) -> bool:
 def ended_early() -> Termination:
     """Says what ended a search for which `is_over`."""
     limit, what = ("interrupt", "Ctrl-C") if _asked.is_set() else ("time", "the time limit")
-    return Termination(Reason.FEASIBLE, limit=limit, detail=f"{what} stopped the search: the best so far")
+    return Termination(TerminationReason.FEASIBLE, limit=limit, detail=f"{what} stopped the search: the best so far")
 
 
 @contextmanager

@@ -133,7 +133,7 @@ class StepPlans:
     def _compiled(self, plan: PeakPlan) -> PeakPlan:
         key = plan.choice.saved.tobytes()
         if key not in self._known:
-            peak_bytes = self._memory.peak(self._plans.graph.widened(plan.choice.saved))
+            peak_bytes = self._memory.peak(self._plans.graph.for_all_values(plan.choice.saved))
             self._known[key] = self._plans.noted(plan.choice, peak_bytes)
         return self._known[key]
 

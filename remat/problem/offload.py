@@ -76,7 +76,7 @@ def cannot_offload(graph: Graph) -> Bans:
     bans = graph.cannot_save.also(graph.in_tangents, "only the backward pass computes it")
     for mask, reason in (
         (graph.input[graph.base], "an input's memory, which the caller holds"),
-        (graph.given[graph.base], "a constant's memory, which is there all the time"),
+        (graph.leaf[graph.base], "a constant's memory, which is there all the time"),
         (returned[graph.base], "memory of an output, which the caller holds"),
         (graph.base != np.arange(len(graph)), "a view: what owns its memory can be"),
         (~tensor, "no tensor with a size"),

@@ -10,25 +10,25 @@ from typing import Literal
 import numpy as np
 
 from remat.answer.plan import Plan
-from remat.answer.solution import Reason, Termination
+from remat.answer.solution import Termination, TerminationReason
 from remat.answer.solver import check_time_limit
 from remat.errors import InvalidOption
 from remat.facts.columns import BoolArray, is_whole
 from remat.facts.graph import Graph, checked_graph
 from remat.improve.for_device import for_device
 from remat.improve.progress import Progress, check_progress, ended_early, is_over
-from remat.improve.refine.equal_values import colours
-from remat.improve.refine.local_search import Descent, Evaluator, Judge, OutOfTime, Step, promising
+from remat.improve.refine.descent import Acceptance, Descent, Evaluator, OutOfTime, Step, most_promising
+from remat.improve.refine.equivalence_classes import equivalence_classes
 from remat.improve.refine.moves import Neighbourhood
 from remat.improve.refine.named_objectives import find_objective
 from remat.improve.refine.named_oracles import find_oracle
 from remat.improve.refine.objectives import Objective
-from remat.improve.refine.oracles import Model, Opinion, Oracle
-from remat.improve.refine.repeated_layers import Shortened, shortened, unshortened
+from remat.improve.refine.oracles import BatchScorer, Model, Oracle
+from remat.improve.refine.repeated_layers import ShortGraph, shorten, whole_graph
 from remat.improve.refine.result import Refined, Start
 from remat.improve.refine.starts import kept_values, starting_states
 from remat.improve.refine.states import Space, State
-from remat.problem.demands import base_problem
+from remat.problem.constraints import base_problem
 from remat.proof.certify import check_plan
 
 _ROUNDS = 4
@@ -135,7 +135,7 @@ class _Clock:
         longest_s: that one score took.
     """
 
-    def __init__(self, opinion: Opinion, deadline_s: float | None) -> None:
+    def __init__(self, opinion: BatchScorer, deadline_s: float | None) -> None:
         self._opinion, self._deadline_s, self.longest_s = opinion, deadline_s, 0.0
 
     @property
@@ -186,8 +186,8 @@ class _Run:
         opinion = self.oracle.on(self.graph, self.objective)
         clock = _Clock(opinion, self._deadline_s(0))
         starts = self._scored_starts(clock)
-        goal = self.objective.beside(opinion([starts["given"]])[0])
-        short = shortened(self.graph) if self.objective.adds_up else unshortened(self.graph)
+        goal = self.objective.with_limits_of(opinion([starts["given"]])[0])
+        short = shorten(self.graph) if self.objective.adds_up else whole_graph(self.graph)
         # Every start may lead to another plan, whose score on the whole graph takes as long as that of the start.
         found = self._search(short, starts.values(), self._deadline_s(len(starts) * clock.longest_s))
         lifted = [self.space.state(short.lift(state.choice.saved)) for state in found.states]
@@ -197,7 +197,7 @@ class _Run:
         allowed = {
             state.choice
             for state in states
-            if state.saved_bytes <= self.limit_bytes and not goal.excess(scores[state.choice])
+            if state.saved_bytes <= self.limit_bytes and not goal.violation(scores[state.choice])
         }
         if not allowed:
             known = dict(zip(self.oracle.terms(goal), scores[states[0].choice], strict=True))
@@ -230,8 +230,8 @@ class _Run:
         clock.scored([given])
         if self.time_limit_s is not None and clock.has_time:
             predicted = self.objective.scorer(self.graph)
-            goal = self.objective.beside(predicted(given))
-            others.sort(key=lambda state: (goal.excess(score := predicted(state)), score))
+            goal = self.objective.with_limits_of(predicted(given))
+            others.sort(key=lambda state: (goal.violation(score := predicted(state)), score))
         known = {state.choice for state in (given, *clock.scored(others))}
         return {name: state for name, state in self.starts.items() if state.choice in known}
 
@@ -241,7 +241,7 @@ class _Run:
     def _plan(self, state: State) -> Plan:
         return state.choice.plan(self.graph)
 
-    def _search(self, short: Shortened, starts: Iterable[State], deadline_s: float | None) -> _Found:
+    def _search(self, short: ShortGraph, starts: Iterable[State], deadline_s: float | None) -> _Found:
         """Descends from the good starts by classes of equal values, and from the best of these results value by value.
 
         An oracle that is asked in the search is asked on the way from the best start only. Without time for any of
@@ -250,16 +250,16 @@ class _Run:
         if is_over(deadline_s):
             return _Found(states=(), history=(), evaluated=0, asked=0, termination=ended_early())
         space = Space(short.graph, short.project(self.keep), short.copies)
-        near = Neighbourhood(space, colours(short.graph, _ROUNDS))
+        near = Neighbourhood(space, equivalence_classes(short.graph, _ROUNDS))
         one_by_one = Neighbourhood(space, np.arange(len(short.graph)))
         begun = [space.state(short.project(start.choice.saved)) for start in starts]
         judge = self._judge(short.graph, begun[0], deadline_s)
-        quick = Judge(judge.model)
+        quick = Acceptance(judge.model)
         descents = [Descent(quick, state, self.seed) for state in {state.choice: state for state in begun}.values()]
         results = descents
-        termination = Termination(Reason.FEASIBLE, detail="no move improves the plan")
+        termination = Termination(TerminationReason.FEASIBLE, detail="no move improves the plan")
         try:
-            descents = results = promising(descents, quick)
+            descents = results = most_promising(descents, quick)
             for descent in descents:
                 descent.run(near)
             best = min(descents, key=lambda descent: quick.score(descent.state))
@@ -278,15 +278,15 @@ class _Run:
             termination=termination,
         )
 
-    def _judge(self, graph: Graph, given: State, deadline_s: float | None) -> Judge:
+    def _judge(self, graph: Graph, start: State, deadline_s: float | None) -> Acceptance:
         """Makes the judge of a graph: limits that follow from the given plan follow from whoever scores it."""
         scorer = self.objective.scorer(graph)
-        goal = self.objective.beside(scorer(given))
-        sure_excess = goal.sure_excess(graph)
-        model = Evaluator(scorer, self.limit_bytes, deadline_s, self.progress, goal.excess, sure_excess)
+        goal = self.objective.with_limits_of(scorer(start))
+        violation_bound = goal.violation_bound(graph)
+        model = Evaluator(scorer, self.limit_bytes, deadline_s, self.progress, goal.violation, violation_bound)
         if not self.oracle.asked_in_search:
-            return Judge(model)
+            return Acceptance(model)
         opinion = self.oracle.on(graph, self.objective)
-        excess = self.objective.beside(opinion([given])[0]).excess
-        truth = Evaluator(lambda state: opinion([state])[0], self.limit_bytes, deadline_s, excess=excess)
-        return Judge(model, truth)
+        violation = self.objective.with_limits_of(opinion([start])[0]).violation
+        truth = Evaluator(lambda state: opinion([state])[0], self.limit_bytes, deadline_s, violation=violation)
+        return Acceptance(model, truth)

@@ -59,7 +59,7 @@ class Storages:
     def of(cls, graph: Graph) -> Storages:
         """Reads a graph, in time linear in its size."""
         n = len(graph)
-        given = graph.given
+        given = graph.leaf
         foreign, tangents = given[graph.base], graph.region == Region.TANGENTS
         arguments: list[list[int]] = [[] for _ in range(n)]
         fused_consumers: list[list[int]] = [[] for _ in range(n)]

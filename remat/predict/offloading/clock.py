@@ -19,7 +19,7 @@ from remat.predict.time.known_devices import find_device
 from remat.predict.time.modelled_step import modelled_time
 from remat.predict.time.roofline import Roofline
 from remat.predict.time.work import whole_prices
-from remat.problem.demands import base_problem
+from remat.problem.constraints import base_problem
 from remat.proof.budget import least_bytes
 from remat.proof.certify import check_plan
 
@@ -95,7 +95,7 @@ class StepClock:
         Args:
             recompute_cost: (k,) `Problem.recompute_cost`, of the values that a plan decides about.
         """
-        return replace(self, again_ns=np.where(self.facts.computed, self.graph.widened(recompute_cost), 0))
+        return replace(self, again_ns=np.where(self.facts.computed, self.graph.for_all_values(recompute_cost), 0))
 
     @property
     def forward_end_ns(self) -> int:

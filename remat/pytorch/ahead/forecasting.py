@@ -11,7 +11,7 @@ from remat.answer.option_text import label
 from remat.answer.plan_facts import no_recompute_plan
 from remat.answer.registry import DEFAULT_STEP_MODEL, find_costmodel
 from remat.errors import InvalidOption
-from remat.facts.given import listed
+from remat.facts.argument_checks import checked_list
 from remat.facts.graph import Graph
 from remat.improve.choose import choose
 from remat.predict.device_timeline import timeline
@@ -62,7 +62,7 @@ def forecast(
     given = (
         [cost_models]
         if isinstance(cost_models, (str, CostModel))
-        else listed("cost_models", cost_models, InvalidOption)
+        else checked_list("cost_models", cost_models, InvalidOption)
     )
     models = [find_costmodel(one) for one in given]
     graph = capture(model, *args, device=device, **kwargs)

@@ -10,7 +10,7 @@ from remat.answer.plan import Plan
 from remat.answer.solver import Solver
 from remat.facts.graph import Graph
 from remat.improve.choose import choose
-from remat.improve.together import part_of
+from remat.improve.joint_budget import subproblem_of
 from remat.problem.costmodel import CostModel
 from remat.proof.solve import solve
 from remat.pytorch.run.calls import Compilation
@@ -69,7 +69,7 @@ class Order:
         if self.compilation is not None and not self.is_region:
             return self.compilation.plan(graph, self.joint_graph, self.solver, copy_stream=self.copy_stream)
         if self.compilation is not None and self.compilation.budget.limit_bytes is not None:
-            part = part_of(graph, self.cost_model)
+            part = subproblem_of(graph, self.cost_model)
             return Chosen(part.least.plan(part.problem), "least saved")
         if self.cost_model.offload_device is not None and not self.copy_stream:  # nothing hides the copies
             return Chosen.of(solve(self.cost_model.pose(graph), self.solver))
