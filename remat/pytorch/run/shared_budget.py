@@ -18,19 +18,15 @@ from typing import Any
 
 from remat.answer.choice import Choice
 from remat.answer.plan import Plan
-from remat.answer.registry import QUICK_BUDGET_SOLVER, find_costmodel
+from remat.answer.registry import find_costmodel
 from remat.answer.solver import Solver
 from remat.errors import InvalidOption, RematError
 from remat.facts.graph import Graph
-from remat.improve.choose import choose
+from remat.improve.choose import search
 from remat.improve.joint_budget import Subproblem, solve_jointly, subproblem_of
-from remat.improve.offload_search import fit_offload
 from remat.improve.peak_rise import peak_rise
-from remat.improve.peak_search import fit_peak
-from remat.predict.offloading import StepClock
 from remat.problem.costmodel import CostModel
 from remat.problem.multipliers import Multipliers
-from remat.proof.solve import solve
 from remat.pytorch.run import ranks
 from remat.pytorch.run.chosen import Chosen
 from remat.pytorch.run.live_calls import LiveCalls, Together, largest
@@ -157,16 +153,9 @@ class SharedBudget:
 
     def _within(self, part: Subproblem, room: int | None, copy_stream: bool) -> Chosen:
         """Finds the best plan in a number of bytes; None for the graph's own part of the budget."""
-        if not self.cost_model.limits_peak:
-            problem = part.problem if room is None else replace(part.problem, budget_bytes=room)
-            device: Any = self.cost_model.offload_device
-            if device is not None and copy_stream:
-                clock = StepClock.of(part.graph, device)
-                return Chosen.of(fit_offload(problem, clock, self._solver or QUICK_BUDGET_SOLVER))
-            return Chosen.of(solve(problem, self._solver))
-        if room is None:
-            return Chosen.of(choose(part.graph, self.cost_model, self._solver))
-        return Chosen.of(fit_peak(part.graph, part.problem, (room,), self._solver or QUICK_BUDGET_SOLVER))
+        limits = None if room is None else (room,)
+        cost_model, solver = self.cost_model, self._solver
+        return Chosen.of(search(part.graph, part.problem, cost_model, solver, limits=limits, hides_copies=copy_stream))
 
     def compiled(self, graph: Graph, plan: Plan, made_before: Collection[str], *, others: bool) -> Piece:
         """Notes what a graph runs."""
