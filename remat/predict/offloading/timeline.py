@@ -121,9 +121,11 @@ class OffloadTimeline:
             NotInstalled: matplotlib is missing.
             InvalidOption: matplotlib knows no format of that suffix.
         """
-        from remat.predict.offloading.timeline_plot import draw
+        from remat.predict.offloading.offload_picture import draw
 
-        return draw(self, path)
+        spans = [(one.start_ns, one.end_ns) for one in (self, self.out, self.back)]
+        sizes = {"host_bytes": self.host_bytes, "forward_ns": self.forward_ns, "step_ns": self.ns}
+        return draw(spans, self.device_bytes, **sizes, path=path)
 
 
 def offload_timeline(
