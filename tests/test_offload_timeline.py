@@ -157,7 +157,7 @@ def test_timelines_are_consistent_and_no_shorter_than_what_the_bound_counts(grap
     again = {name for name, later in zip(line.names, line.backward, strict=True) if later}
     redone = np.isin(graph.names, list(again)) & ~graph.in_tangents
     moved = np.isin(np.arange(len(graph)), line.out.values)
-    forward, backward = Delays.of(clock).seen(seen).of_plan(redone, moved)
+    forward, backward = Delays.of(clock).with_delays_of(seen).of_plan(redone, moved)
     assert forward.max() == line.forward_ns
     assert backward.max() <= line.ns - line.forward_ns
 

@@ -135,23 +135,23 @@ class PeakPlans:
         return self.front[0]
 
     @cached_property
-    def unmoved(self) -> tuple[PeakPlan, ...]:
+    def from_saved_budgets(self) -> tuple[PeakPlan, ...]:
         """Those of `front` that a few budgets of saved bytes give."""
         return tuple(_unbeaten([self._simulated(self.cheapest.choice), *self._vertices(), *self._samples()]))
 
     @cached_property
     def lowest(self) -> PeakPlan:
         """A plan with mostly the smallest peak of `front`, in a third of its time."""
-        low = min(self._with_less_peak(self.unmoved[0]), key=_by_peak, default=self.unmoved[0])
+        low = min(self._with_less_peak(self.from_saved_budgets[0]), key=_by_peak, default=self.from_saved_budgets[0])
         return min(self._saving_more(low, low.peak_bytes, _MOVES), key=_by_peak, default=low)
 
     @cached_property
     def front(self) -> tuple[PeakPlan, ...]:
         """The plans found, from the smallest simulated peak to the lowest cost."""
-        plans = _unbeaten([*self.unmoved, *self._between_budgets([*self.unmoved])])
+        plans = _unbeaten([*self.from_saved_budgets, *self._between_budgets([*self.from_saved_budgets])])
         plans = _unbeaten([*plans, *self._with_less_peak(plans[0])])
         plans = _unbeaten([*plans, *self._saving_more(plans[0], plans[0].peak_bytes, _MOVES)])
-        plans = _unbeaten([*plans, *self._at_prices(self.unmoved)])
+        plans = _unbeaten([*plans, *self._at_prices(self.from_saved_budgets)])
         for _ in range(_ROUNDS):
             for between in (self._joined, self._filled):
                 gaps = sorted(pairwise(plans), key=_rectangle, reverse=True)[:_GAPS]
@@ -165,7 +165,7 @@ class PeakPlans:
 
     def _samples(self) -> Iterable[PeakPlan]:
         least, most = self._hull.smallest.saved_bytes, self._hull.cheapest.saved_bytes
-        found = map(self.saving, evenly_spaced(least, most, _SAMPLES))
+        found = map(self.within_saved_budget, evenly_spaced(least, most, _SAMPLES))
         return (plan for plan in found if plan is not None)
 
     def _between_budgets(self, plans: list[PeakPlan]) -> list[PeakPlan]:
@@ -179,7 +179,7 @@ class PeakPlans:
             if not budgets:
                 break
             tried.add(budget := budgets[max(budgets)])
-            if (plan := self.saving(budget)) is not None:
+            if (plan := self.within_saved_budget(budget)) is not None:
                 found.append(plan)
                 plans = _unbeaten([*plans, plan])
         return found
@@ -246,22 +246,22 @@ class PeakPlans:
         wanted[v] = not wanted[v]
         return self._legal(wanted)
 
-    def _legal(self, wanted: BoolArray) -> PeakPlan | None:
-        choice, problem = Choice.from_saved(self.problem, wanted), self.problem
+    def _legal(self, saved: BoolArray) -> PeakPlan | None:
+        choice, problem = Choice.from_saved(self.problem, saved), self.problem
         if any_set(choice.saved & problem.cannot_save.mask | choice.recomputed & problem.cannot_recompute.mask):
             return None
         return self._simulated(choice)
 
-    def saving(self, budget_bytes: int) -> PeakPlan | None:
+    def within_saved_budget(self, budget_bytes: int) -> PeakPlan | None:
         """Returns the solver's plan for a budget of saved bytes; None if it finds none within its time."""
         problem = replace(self.problem, budget_bytes=budget_bytes)
         plan = solve(problem, self.solver, time_limit_s=self.time_limit_s, throw=False).plan
         return None if plan is None else self._simulated(Choice.from_plan(self.problem, plan))
 
     def _simulated(self, choice: Choice) -> PeakPlan:
-        return self.noted(choice, self._simulator.peak(self.graph.for_all_values(choice.saved)))
+        return self.record(choice, self._simulator.peak(self.graph.for_all_values(choice.saved)))
 
-    def noted(self, choice: Choice, peak_bytes: int) -> PeakPlan:
+    def record(self, choice: Choice, peak_bytes: int) -> PeakPlan:
         """Counts a plan whose peak was found."""
         plan = PeakPlan(choice, choice.cost(self.problem), peak_bytes)
         self._looked_at += 1

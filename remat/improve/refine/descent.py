@@ -116,18 +116,18 @@ class Acceptance:
         truth: the second one, on what the first one likes.
     """
 
-    def __init__(self, model: Evaluator, truth: Evaluator | None = None) -> None:
-        self.model, self.truth = model, truth
+    def __init__(self, model: Evaluator, reference: Evaluator | None = None) -> None:
+        self.model, self.reference = model, reference
 
     def score(self, state: State) -> Score:
         """Scores a state by the opinion that counts."""
-        return (self.truth or self.model).score(state)
+        return (self.reference or self.model).score(state)
 
     def improves(self, state: State, on: State) -> bool:
         """Says if a state is better than another one by every opinion."""
         if self.model.is_surely_worse(state, on) or not self.model.score(state) < self.model.score(on):
             return False
-        return self.truth is None or self.truth.score(state) < self.truth.score(on)
+        return self.reference is None or self.reference.score(state) < self.reference.score(on)
 
 
 class Descent:

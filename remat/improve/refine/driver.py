@@ -26,7 +26,7 @@ from remat.improve.refine.objectives import Objective
 from remat.improve.refine.oracles import BatchScorer, Model, Oracle
 from remat.improve.refine.repeated_layers import ShortGraph, shorten, whole_graph
 from remat.improve.refine.result import Refined, Start
-from remat.improve.refine.starts import kept_values, starting_states
+from remat.improve.refine.starts import never_recomputed, starting_states
 from remat.improve.refine.states import Space, State
 from remat.problem.constraints import base_problem
 from remat.proof.certify import check_plan
@@ -86,7 +86,7 @@ def refine(
     _check_numbers(extra_bytes, time_limit_s, seed)
     check_progress(progress)
     states = starting_states(graph, goal, plan, starts, int(extra_bytes))
-    keep = kept_values(graph, goal, states.values())
+    keep = never_recomputed(graph, goal, states.values())
     run = _Run(
         graph=graph,
         objective=goal,
@@ -112,7 +112,7 @@ def _check_numbers(extra_bytes: object, time_limit_s: object, seed: object) -> N
 
 
 @dataclass(frozen=True, eq=False)
-class _Found:
+class _Outcome:
     """Holds what the search of the short graph came to.
 
     Attributes:
@@ -128,7 +128,7 @@ class _Found:
     termination: Termination
 
 
-class _Clock:
+class _TimedScorer:
     """Has plans of the whole graph scored as long as there is time; the first one in any case.
 
     Attributes:
@@ -184,7 +184,7 @@ class _Run:
     def refined(self) -> Refined:
         """Searches, and compares what was found with the starts."""
         opinion = self.oracle.on(self.graph, self.objective)
-        clock = _Clock(opinion, self._deadline_s(0))
+        clock = _TimedScorer(opinion, self._deadline_s(0))
         starts = self._scored_starts(clock)
         goal = self.objective.with_limits_of(opinion([starts["given"]])[0])
         short = shorten(self.graph) if self.objective.adds_up else whole_graph(self.graph)
@@ -224,7 +224,7 @@ class _Run:
             termination=found.termination,
         )
 
-    def _scored_starts(self, clock: _Clock) -> dict[str, State]:
+    def _scored_starts(self, clock: _TimedScorer) -> dict[str, State]:
         """Scores the given plan, and the other starts by their prediction, the best first, while there is time."""
         given, *others = self.starts.values()
         clock.scored([given])
@@ -241,14 +241,14 @@ class _Run:
     def _plan(self, state: State) -> Plan:
         return state.choice.plan(self.graph)
 
-    def _search(self, short: ShortGraph, starts: Iterable[State], deadline_s: float | None) -> _Found:
+    def _search(self, short: ShortGraph, starts: Iterable[State], deadline_s: float | None) -> _Outcome:
         """Descends from the good starts by classes of equal values, and from the best of these results value by value.
 
         An oracle that is asked in the search is asked on the way from the best start only. Without time for any of
         it, nothing is prepared either.
         """
         if is_over(deadline_s):
-            return _Found(states=(), history=(), evaluated=0, asked=0, termination=ended_early())
+            return _Outcome(states=(), history=(), evaluated=0, asked=0, termination=ended_early())
         space = Space(short.graph, short.project(self.keep), short.copies)
         near = Neighbourhood(space, equivalence_classes(short.graph, _ROUNDS))
         one_by_one = Neighbourhood(space, np.arange(len(short.graph)))
@@ -263,18 +263,18 @@ class _Run:
             for descent in descents:
                 descent.run(near)
             best = min(descents, key=lambda descent: quick.score(descent.state))
-            if judge.truth is not None:  # the same way again, with every step checked
+            if judge.reference is not None:  # the same way again, with every step checked
                 best = Descent(judge, best.start, self.seed)
                 descents = results = [*descents, best]
                 best.run(near)
             best.run(one_by_one)
         except OutOfTime:
             termination = ended_early()
-        return _Found(
+        return _Outcome(
             states=tuple(descent.state for descent in results),
             history=tuple(step for descent in descents for step in descent.steps),
             evaluated=judge.model.evaluated,
-            asked=0 if judge.truth is None else judge.truth.evaluated,
+            asked=0 if judge.reference is None else judge.reference.evaluated,
             termination=termination,
         )
 

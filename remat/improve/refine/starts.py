@@ -61,7 +61,7 @@ def starting_states(
     return {name: state for name, state in states.items() if state.saved_bytes <= limit_bytes}
 
 
-def kept_values(graph: Graph, objective: Objective, starts: Iterable[State]) -> BoolArray:
+def never_recomputed(graph: Graph, objective: Objective, starts: Iterable[State]) -> BoolArray:
     """Marks values not to recompute, (n,), for an objective that does not see what arithmetic costs."""
     if objective.counts_arithmetic:
         return np.zeros(len(graph), np.bool_)
