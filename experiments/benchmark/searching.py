@@ -14,6 +14,7 @@ import numpy as np
 import remat
 from experiments.benchmark.annealing import Annealer
 from experiments.benchmark.answers import RESUMED, Answer, Answers, merged
+from experiments.benchmark.cpsat_peak import cheapest_within_peak
 from experiments.benchmark.instances import Posed
 from remat import Choice, ClaimedBound, Problem, Reason, Solution, Termination, solve
 from remat.improve.peak_plans import PeakPlan, PeakPlans
@@ -111,7 +112,7 @@ def peak_bound(posed: Posed, budget: Budget, known: Answer, time_limit_s: float)
 def peak_proof(posed: Posed, budget: Budget, known: Answer, time_limit_s: float) -> Answer | None:
     """What is known about a budget of the peak, after CP-SAT has looked for what is cheaper; None if it cannot."""
     start, before = time.perf_counter(), _choice(posed, known)
-    solution = CPSAT().within_peak(posed.graph, posed.problem, budget.bytes, before, time_limit_s=time_limit_s)
+    solution = cheapest_within_peak(posed.graph, posed.problem, budget.bytes, before, time_limit_s=time_limit_s)
     if solution is None or solution.plan is None:
         return None
     seconds = time.perf_counter() - start

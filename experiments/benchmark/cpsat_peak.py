@@ -1,8 +1,8 @@
 """The cheapest plan within a limit of the simulated peak, and a proof that there is none: by OR-Tools' CP-SAT.
 
-The program of `solvers.peak_program` states memory at a few moments, so that its optimum is a bound. Its plan is
-simulated. If that fits, it is optimal; if not, the moments at which it needs too much are added, and CP-SAT solves
-again. Where all of them are stated already, this plan alone is excluded.
+The program of `experiments.benchmark.peak_program` states memory at a few moments, so that its optimum is a bound.
+Its plan is simulated. If that fits, it is optimal; if not, the moments at which it needs too much are added, and
+CP-SAT solves again. Where all of them are stated already, this plan alone is excluded.
 
 Most budgets of problems of up to 1,300 values are proven within 20 s, few of more than 2,300. There it is mostly the
 time limit that ends the search, and the bound may be lower than others.
@@ -19,6 +19,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from experiments.benchmark.peak_program import BETWEEN, Moment, PeakProgram, keeps_all, moment_of
 from remat import (
     BoolArray,
     Choice,
@@ -32,7 +33,6 @@ from remat import (
 )
 from remat.predict.memory import Simulator
 from solvers.cpsat_backend import new_backend
-from solvers.peak_program import BETWEEN, Moment, PeakProgram, keeps_all, moment_of
 
 NAME = "cpsat-peak"
 
