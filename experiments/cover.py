@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 
 import remat
-from experiments.paper.cosines import cosines
+from experiments.sources import cosines
 
 PATH = Path(__file__).parent / "results" / "cos-cos.svg"
 
