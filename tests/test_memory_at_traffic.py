@@ -14,7 +14,6 @@ from typer.testing import CliRunner, Result
 
 import remat
 from experiments.models.workloads import KERNEL_ZOO
-from experiments.traffic_study.traffic_floor import Floor, memory_floor
 from remat import Corpus, Graph, InvalidOption, Plan
 from remat.answer.plan_facts import PlanFacts
 from remat.cli.app import app
@@ -182,15 +181,6 @@ def test_what_no_plan_of_a_curve_reaches_is_refused(graph: Graph) -> None:
     curve = remat.traffic_frontier(graph, 2, effort=0)
     with pytest.raises(InvalidOption, match="the fewest that a plan found moves"):
         curve.within(1)
-
-
-def test_no_plan_moves_less_than_the_floor_of_what_it_saves(graph: Graph, torchs: dict[float, Plan]) -> None:
-    floor = memory_floor(graph, torchs[1.0])
-    points = remat.traffic_frontier(graph, 4, starts=torchs.values(), effort=20).points
-    assert all(floor(point.saved_bytes) <= point.traffic_bytes for point in points)
-    floors = [floor(point.saved_bytes) for point in points]
-    assert floors == sorted(floors, reverse=True)
-    assert floors[0] > floors[-1] >= Floor.of(graph, torchs[1.0]).bytes
 
 
 @deep
