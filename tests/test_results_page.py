@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from experiments.recipes.table import RECIPES
+from experiments.rivals.page import summary
 
 from experiments.accuracy.compiled_peaks import CompiledPeak, errors, once
 from experiments.bench.budget_kernels import change, is_better
 from experiments.recipes.beside import largest_difference
-from experiments.recipes.table import RECIPES
-from experiments.rivals.page import summary
 from remat.words import human_bytes
 
 ROOT = Path(__file__).parents[1]
