@@ -17,7 +17,7 @@ from experiments.benchmark.answers import RESUMED, Answer, Answers, merged
 from experiments.benchmark.cpsat_peak import cheapest_within_peak
 from experiments.benchmark.instances import Posed
 from remat import Choice, ClaimedBound, Problem, Reason, Solution, Termination, solve
-from remat.improve.peak_plans import PeakPlan, PeakPlans
+from remat.improve.peak_plans import PeakPlan
 from remat.improve.peak_search import relaxation
 from remat.problem.problem_file import Budget
 from solvers import CPSAT, Portfolio
@@ -120,11 +120,6 @@ def peak_proof(posed: Posed, budget: Budget, known: Answer, time_limit_s: float)
         return {**known, **_claims(seconds, solution, f"{RESUMED}: ")}
     choice = Choice.from_plan(posed.problem, solution.plan)
     return answer(budget, choice, RESUMED, seconds, solution, f"{RESUMED}: ")
-
-
-def deeper_peak_plans(posed: Posed, time_limit_s: float) -> Sequence[PeakPlan]:
-    """A search that takes longer: as the default one, with the best answers for budgets of saved bytes."""
-    return PeakPlans(posed.graph, posed.problem, Portfolio(), time_limit_s).front
 
 
 def annealed_answers(posed: Posed, answers: Answers, annealer: Annealer, steps: int, seed: int) -> Iterator[Answer]:
