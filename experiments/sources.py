@@ -31,6 +31,7 @@ from torch._subclasses import FakeTensorMode
 
 import remat
 from costmodels import ByteTraffic
+from experiments.cover import cosines
 from experiments.demo import SaveLeast
 from experiments.models.save_everything import SaveEverything, plan_of
 from experiments.models.workloads import EvoNorm
@@ -50,12 +51,6 @@ GPU = "a100-40gb"
 def gelu(x: Tensor) -> Tensor:
     """Computes the tanh GeLU; of its intermediate values autograd keeps x * x, 0.5 * x, the tanh, and that plus one."""
     return 0.5 * x * (1 + torch.tanh((2 / torch.pi) ** 0.5 * (x + 0.044715 * (x * x * x))))
-
-
-def cosines(a: Tensor, b: Tensor, c: Tensor, d: Tensor) -> Tensor:
-    """Computes the function `f1` of section 2.3."""
-    x = a + b + c + d
-    return x.cos().cos()
 
 
 def dropout(x: Tensor) -> Tensor:
