@@ -16,7 +16,7 @@ PATH = Path(__file__).parent / "results" / "cos-cos.svg"
 
 
 def cosines(a: Tensor, b: Tensor, c: Tensor, d: Tensor) -> Tensor:
-    """Computes the function `f1` of section 2.3."""
+    """Computes the function `f1` of the paper, section 2.3."""
     x = a + b + c + d
     return x.cos().cos()
 

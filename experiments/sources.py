@@ -54,7 +54,7 @@ def gelu(x: Tensor) -> Tensor:
 
 
 def dropout(x: Tensor) -> Tensor:
-    """Computes the function `f2` of section 2.3."""
+    """Computes the function `f2` of the paper, section 2.3."""
     mask = torch.rand_like(x) < 0.5
     return x * mask
 
