@@ -57,6 +57,7 @@ def compared(graph: Graph, budgets: Sequence[float], effort: int, seconds: float
         sorted(set(sizes.values())),
         starts=[default, aggressive, *legal.values()],
         oracle="inductor",
+        device=DEVICE,
         effort=effort,
         tries=1,
     )
@@ -77,7 +78,9 @@ def compared(graph: Graph, budgets: Sequence[float], effort: int, seconds: float
     for extra in EXTRA:
         known = curve.within(int(most["traffic_bytes"] * (1 + extra))).plan
         starts = [known, *(point.plan for point in curve.points)]
-        refined = remat.refine(graph, default, SavedBytes(extra), "inductor", starts=starts, time_limit_s=seconds)
+        refined = remat.refine(
+            graph, default, SavedBytes(extra), "inductor", starts=starts, time_limit_s=seconds, device=DEVICE
+        )
         # A plan that keeps a tighter limit keeps this one, too.
         saved = min(saved, facts(refined.plan), key=lambda found: found["saved_bytes"])
         yield {"extra_traffic": extra, "pytorch": most, "ours": saved}
