@@ -40,13 +40,11 @@ check: $(READY)  ## format, lint, types, direction of imports
 docs: $(READY)  ## the site, in build/site; runs the notebooks that have changed
 	$(BIN)/sphinx-build -W --keep-going -q -c docs -d build/doctrees . build/site
 
-bench: $(READY)  ## speed beside PyTorch, in one run (about an hour and a quarter)
-	$(BIN)/python -m experiments.bench.speed
-	$(BIN)/python -m experiments.bench.speed_compile
-	$(BIN)/python -m experiments.bench.speed_total
+bench: $(READY)  ## speed beside PyTorch, in one run (a few minutes)
+	$(BIN)/python -m experiments.bench.speed --again
 
-compare: $(READY)  ## every solver on every instance of the corpus (about a quarter of an hour)
-	$(BIN)/python -m experiments.compare_solvers --jobs 2
+compare: $(READY)  ## every solver on every instance of the corpus (about an hour); it goes on where it was stopped
+	$(BIN)/python -m experiments.compare_solvers
 
 clean:
 	rm -rf .venv .venvs demo-output

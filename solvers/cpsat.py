@@ -11,11 +11,10 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from remat import Choice, Graph, InvalidOption, Problem, RematError, Solution, TerminationReason, UnsupportedProblem
+from remat import Choice, InvalidOption, Problem, RematError, Solution, TerminationReason, UnsupportedProblem
 from remat.facts.columns import common_divisor
 from remat.plugin import BoolArray, ClaimedBound, Feature, IntArray, Solver, Termination, forced_values
 from solvers.cpsat_backend import counted, new_backend
-from solvers.cpsat_peak import cheapest_within_peak
 
 _THREADS = 10_000
 """More are a slip; OR-Tools counts to 2**31."""
@@ -67,12 +66,6 @@ class CPSAT(Solver):
 
     def _solve(self, problem: Problem, *, time_limit_s: float | None) -> Solution:
         return self.search(problem, time_limit_s=time_limit_s)
-
-    def within_peak(
-        self, graph: Graph, problem: Problem, limit_bytes: int, known: Choice | None, *, time_limit_s: float | None
-    ) -> Solution | None:
-        """The cheapest plan within a limit of the simulated peak: see `solvers.cpsat_peak`."""
-        return cheapest_within_peak(graph, problem, limit_bytes, known, time_limit_s=time_limit_s, workers=self.workers)
 
     def search(
         self,

@@ -97,24 +97,6 @@ def test_what_is_done_stays_done(release: Path, monkeypatch: pytest.MonkeyPatch)
     assert answers.of("qehvi-4")["saved-0.3"] == known["saved-0.3"]
 
 
-def test_an_open_row_is_tried_again_for_longer_only(release: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[float] = []
-
-    def recorded(posed: Posed, budget: Budget, known: Answer, time_limit_s: float) -> Answer:
-        asked.append(time_limit_s)
-        return {**known, "seconds": int(time_limit_s)}
-
-    monkeypatch.setattr(searching, "resumed_answer", recorded)
-    path = Answers(release / "answers").path("qehvi-4")
-    document = json.loads(gzip.decompress(path.read_bytes()))
-    document["answers"][0].update(bound=0, status="feasible", seconds=7)
-    path.write_bytes(gzip.compress(json.dumps(document).encode()))
-    for time_limit in (6, 7, 9, 8, 9):
-        arguments = ["--folder", release, "--only", "qehvi-4", "--budget", document["answers"][0]["budget"]]
-        assert run("solve", "--time-limit", time_limit, *arguments)[0] == 0
-    assert asked == [9]
-
-
 def test_a_longer_search_goes_on_where_the_last_one_ended(release: Path) -> None:
     """From a poor plan without a bound to the optimum; what CP-SAT proves so is hard, not easy."""
     best = Answers(release / "answers").of("qehvi-4")["saved-0.5"]

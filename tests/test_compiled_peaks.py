@@ -14,8 +14,8 @@ from torch.nn import functional
 
 import remat
 from costmodels import ByteTraffic, MemoryBudget
-from experiments.accuracy.compiled_peaks import PLANS, CompiledPeak, errors, measured, once
-from experiments.accuracy.peak_budgets import GROUPS, PeakBudget
+from experiments.accuracy.compiled_peaks import PLANS, errors, measured
+from experiments.accuracy.peak_budgets import GROUPS
 from experiments.demo import SaveLeast
 from experiments.models.cases import CASES
 from experiments.models.held_out import HELD_OUT
@@ -24,7 +24,7 @@ from remat.predict.buffers import StepMemory, step_floor
 from remat.predict.memory import simulate
 
 RESULTS = Path(__file__).parents[1] / "experiments" / "results"
-ROWS = [CompiledPeak(**row) for row in json.loads((RESULTS / "compiled_peaks.json").read_text())["rows"]]
+ROWS = json.loads((RESULTS / "compiled_peaks.json").read_text())["rows"]
 
 
 def solved(graph: remat.Graph, cost_model: remat.CostModel) -> remat.Plan:
@@ -119,26 +119,22 @@ def test_no_plan_is_below_the_floor(name: str) -> None:
 
 
 def test_the_results_have_every_model_and_say_how_far_off_they_are() -> None:
-    have = {row.model for row in ROWS}
-    document = json.loads((RESULTS / "compiled_peaks.json").read_text())
-    missing = {line.split(": ")[0] for line in document["failed"]}
-    assert have | missing >= {*KERNEL_ZOO, *CASES}
+    have = {row["model"] for row in ROWS}
+    failed = json.loads((RESULTS / "compiled_peaks.json").read_text())["failed"]
+    assert have | {key.rpartition(", ")[0] for key in failed} >= {*KERNEL_ZOO, *CASES}
     assert len(have & {*HELD_OUT}) >= 51
-    found = np.abs(errors(once(ROWS)))
-    assert np.median(found) < 0.001
-    held_out = errors([row for row in once(ROWS) if row.group == "held out"])
-    assert np.abs(held_out).max() < 0.1
-    zoo = errors([row for row in once(ROWS) if row.group == "zoo"])
-    assert np.abs(zoo).max() < 0.03
+    assert np.median(np.abs(errors(ROWS))) < 0.001
+    assert np.abs(errors([row for row in ROWS if row["group"] == "held out"])).max() < 0.1
+    assert np.abs(errors([row for row in ROWS if row["group"] == "zoo"])).max() < 0.03
 
 
 def test_the_results_say_how_many_steps_keep_to_a_budget_of_their_peak() -> None:
-    rows = [PeakBudget(**row) for row in json.loads((RESULTS / "peak_budgets.json").read_text())["rows"]]
-    zoo, held_out = ([row for row in rows if row.group == group] for group in GROUPS)
-    assert {row.model for row in zoo} == {*KERNEL_ZOO}
-    assert all(row.measured <= row.budget for row in zoo)
-    assert len([row for row in held_out if row.model.startswith("HF ")]) >= 8
-    beyond = [row for row in held_out if row.measured > row.budget]
+    rows = json.loads((RESULTS / "peak_budgets.json").read_text())["rows"]
+    zoo, held_out = ([row for row in rows if row["group"] == group] for group in GROUPS)
+    assert {row["case"] for row in zoo} == {*KERNEL_ZOO}
+    assert all(row["measured"] <= row["budget"] for row in zoo)
+    assert len([row for row in held_out if row["case"].startswith("HF ")]) >= 8
+    beyond = [row for row in held_out if row["measured"] > row["budget"]]
     text = " ".join((RESULTS.parents[1] / "docs" / "results.md").read_text().split())
     assert f"in {len(beyond)} of the {len(held_out)} held-out steps" in text
 

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import re
 import weakref
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-import typer
 from torch import Tensor, nn
-from typer.testing import CliRunner
 
 import remat
-from experiments import gpu_smoke
+from experiments.accuracy import gpu_training
 from remat.answer.plan_facts import PlanFacts
 from remat.pytorch.measure import peak
 from remat.pytorch.measure.saved import saved_activations
@@ -266,31 +262,11 @@ def test_a_torch_without_its_scheduler_is_refused(monkeypatch: pytest.MonkeyPatc
         measure(torch.sin, x)
 
 
-def smoke(tmp_path: Path, *options: str) -> tuple[int, str, dict[str, Any]]:
-    app = typer.Typer()
-    app.command()(gpu_smoke.main)
-    result = CliRunner().invoke(app, ["--device", "cpu", "--output", str(tmp_path / "smoke.json"), *options])
-    return result.exit_code, result.output, json.loads((tmp_path / "smoke.json").read_text())
-
-
-def test_the_smoke_run_passes_and_writes_what_it_saw(tmp_path: Path) -> None:
-    code, _, report = smoke(tmp_path, "--only", "dictionary output")
-    assert code == 0
-    assert [(row["verdict"], row["reference"]) for row in report["cases"]] == [("equal", "eager")] * 3
-    assert report["provenance"]["torch"]
-    assert report["not_reached"] == []
-
-
-def test_the_smoke_run_fails_on_a_mismatch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gpu_smoke.remat, "compile", lambda model, **options: lambda x: model(x + 1))
-    code, _, report = smoke(tmp_path, "--only", "pointwise chain")
-    assert code == 1
-    assert {row["verdict"] for row in report["cases"]} == {"differs"}
-    assert "Mismatched elements" in report["cases"][0]["detail"]
-
-
-def test_the_smoke_run_says_what_it_did_not_reach(tmp_path: Path) -> None:
-    code, _, report = smoke(tmp_path, "--budget-minutes", "0")
-    assert code == 0
-    assert report["cases"] == []
-    assert len(report["not_reached"]) == 3 * len(gpu_smoke.CASES) + 3
+def test_training_on_a_gpu_is_compared_with_eager_mode(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Here on a CPU; a step that computes something else is named, with what differs."""
+    (right,) = gpu_training.measure(("dictionary output", "aggressive"))
+    assert (right["verdict"], right["reference"], right["detail"]) == ("equal", "eager", "")
+    monkeypatch.setattr(gpu_training.remat, "compile", lambda model, **options: lambda x: model(x + 1))
+    (wrong,) = gpu_training.measure(("pointwise chain", "save least"))
+    assert wrong["verdict"] == "differs"
+    assert "Mismatched elements" in wrong["detail"]

@@ -2,27 +2,20 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
-from experiments.compare_solvers import summary
-from experiments.compare_solvers.__main__ import PICTURES
-from experiments.compare_solvers.store import read
-from experiments.pages import RESULTS, pages
+from experiments.pages import pages
 from experiments.report.markdown import bullets, cell, cited, page, section, table
+from experiments.report.result_table import RESULTS
 
 
-def test_every_committed_page_is_what_its_data_says(tmp_path: Path) -> None:
-    found = dict(pages(tmp_path))
-    assert set(RESULTS.rglob("*.md")) - found.keys() == {RESULTS / "solvers.md"}
+def test_every_committed_page_is_what_its_data_says() -> None:
+    found = dict(pages())
+    assert {*RESULTS.rglob("*.md")} - found.keys() == set()
+    assert {path.stem for path in RESULTS.glob("*.json")} == {path.stem for path in RESULTS.glob("*.md")} - {
+        "benchmark"
+    }
     assert [path.name for path, text in found.items() if text != path.read_text()] == []
-
-
-def test_the_committed_page_of_the_solvers_is_what_its_rows_say() -> None:
-    text = (RESULTS / "solvers.md").read_text()
-    command = text.split("`")[1]  # the rows do not know it
-    assert summary.markdown(read(RESULTS / "solvers.csv"), command, PICTURES) == text
 
 
 def test_blocks_stand_apart_and_empty_ones_are_left_out() -> None:
@@ -48,13 +41,5 @@ def test_a_value_stays_one_cell(value: object, text: str) -> None:
 
 
 def test_a_run_is_cited_by_the_command_of_today() -> None:
-    origin = {
-        "command": "python -m experiments.former --size 2",
-        "commit": "0",
-        "torch": "2",
-        "machine": "m",
-        "date": "d",
-    }
-    assert (
-        cited(origin, "experiments.bench.now") == "`python -m experiments.bench.now --size 2`: commit 0, torch 2, m, d"
-    )
+    origin = {"command": "python -m experiments.former", "commit": "0", "torch": "2", "machine": "m", "date": "d"}
+    assert cited(origin, "experiments.bench.now") == "`python -m experiments.bench.now`: commit 0, torch 2, m, d"

@@ -10,7 +10,7 @@ from depth import deep
 
 import remat
 from experiments.recipes.beside import largest_difference
-from experiments.recipes.table import RECIPES, ran
+from experiments.recipes.recipe_losses import RECIPES, ran
 from remat.pytorch import Partitioner
 from remat.pytorch.seam.torch_settings import every_joint_graph_partitioned, fresh_compilation
 from tests.test_whole_run import WIDTH, Model

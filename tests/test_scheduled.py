@@ -16,10 +16,10 @@ from strategies import Dice, SaveEverything
 from torch import Tensor, nn
 
 import remat
-from experiments.accuracy.peak_error import solved
 from experiments.demo import SaveLeast
 from experiments.models import workloads, zoo
 from experiments.models.cases import CASES
+from experiments.models.save_everything import plan_of
 from remat import CaptureError, Graph, GraphBuilder, InvalidOption, InvalidPlan, Plan
 from remat.errors import CannotRebuild, UnknownName
 from remat.plugin import Bans
@@ -70,7 +70,7 @@ def test_a_graph_from_a_file_has_the_kernels_of_its_model(name: str, tmp_path: P
     torch.manual_seed(0)
     model, args = COUNTED[name]()
     graphs = capture_all(model, *args)
-    plans = [solved(graph, SaveLeast()) for graph in graphs]
+    plans = [plan_of(graph, SaveLeast()) for graph in graphs]
     live = inductor_kernels(model, *args, plans=plans)
     found: list[Any] = []
     for graph, plan in zip(graphs, plans, strict=True):
@@ -83,7 +83,7 @@ def test_a_graph_from_a_file_has_the_kernels_of_its_model(name: str, tmp_path: P
 def test_counting_ahead_equals_a_real_compilation() -> None:
     torch.manual_seed(0)
     model, args = case("pointwise chain")()
-    plan = solved(remat.capture(model, *args), Dice(3))
+    plan = plan_of(remat.capture(model, *args), Dice(3))
     ahead = inductor_kernels(model, *args, plans=plan)
     torch.compiler.reset()
     with counted() as compiled:
@@ -95,7 +95,7 @@ def test_one_scheduled_answers_for_many_plans() -> None:
     """What an earlier plan did to the graph never shows in a later answer."""
     torch.manual_seed(0)
     graph = remat.capture(*_with_args(workloads.perceptron(layers=1, dropout=0.1)))
-    plans = [solved(graph, cost_model) for cost_model in (SaveEverything(), SaveLeast(), Dice(0))]
+    plans = [plan_of(graph, cost_model) for cost_model in (SaveEverything(), SaveLeast(), Dice(0))]
     shared = Scheduled(graph)
     first = [shared.kernels(plan) for plan in plans]
     assert [shared.kernels(plan) for plan in reversed(plans)] == first[::-1]
@@ -106,7 +106,7 @@ def test_one_scheduled_answers_for_many_plans() -> None:
 def test_bytes_are_those_of_what_is_read_and_written() -> None:
     torch.manual_seed(0)
     graph = remat.capture(*_with_args(small_gpt()))
-    kernels = Scheduled(graph).kernels(solved(graph, SaveEverything()))
+    kernels = Scheduled(graph).kernels(plan_of(graph, SaveEverything()))
     for kernel in kernels:
         assert kernel.bytes == sum(size for _, size in (*kernel.reads, *kernel.writes))
     forward = [kernel for kernel in kernels if not kernel.backward]
@@ -143,8 +143,8 @@ def test_a_part_of_a_graph_has_the_kernels_of_the_whole() -> None:
     whole = Scheduled(graph)
     layer = _between(graph, ("permute_1", "add_5"), ("mul_30", "view_2"))  # from one linear layer to the next
     part = cut_out(graph, layer)
-    plan = solved(graph, SaveEverything())
-    problem = remat.plugin.base_problem(part)
+    plan = plan_of(graph, SaveEverything())
+    problem = remat.plugin.unpriced(part)
     inside = remat.Choice.from_saved(problem, np.array([name in plan.saved for name in problem.names])).plan(problem)
     found = Scheduled(part).kernels(inside)
     kept = {graph.names[v] for v in np.flatnonzero(layer)}
@@ -166,7 +166,7 @@ def test_plans_are_checked_first() -> None:
     torch.manual_seed(0)
     graph = remat.capture(*_with_args(case("pointwise chain")()))
     scheduled = Scheduled(graph)
-    plan = solved(graph, SaveEverything())
+    plan = plan_of(graph, SaveEverything())
     with pytest.raises(InvalidPlan, match="the plan is not legal"):
         scheduled.kernels(Plan(plan.saved[1:], plan.recomputed))
     with pytest.raises(InvalidPlan, match="made for another graph"):

@@ -3,23 +3,18 @@
 For each model, `remat.forecast` with AdamW, from the graph alone, under PyTorch's plan, and under a budget of the
 device that is halfway between that plan's peak and the least that is found. Beside it a first and a later training step
 of the compiled model, each by every byte that torch's allocator hands out and takes back. What is alive before a step,
-such as parameters, inputs and, in the later step, the optimizer's state, is added as its tensors say. A row that is
-finished is kept; `--fresh` begins anew.
+such as parameters, inputs and, in the later step, the optimizer's state, is added as its tensors say. The steps are
+compiled with kernels.
 """
 
 from __future__ import annotations
 
 import gc
-import json
 import statistics
-import warnings
-from collections.abc import Callable
-from pathlib import Path
-from typing import Annotated, Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import torch
-import typer
-from rich.console import Console
 from torch import Tensor, nn
 
 import remat
@@ -28,9 +23,8 @@ from experiments.models.held_out import HELD_OUT
 from experiments.models.hugging_face import NextToken
 from experiments.models.published import resnet50
 from experiments.models.workloads import KERNEL_ZOO, Sample
-from experiments.report.markdown import bullets, cited, page, section, table
-from experiments.report.provenance import provenance
-from experiments.report.result_files import RESULTS, write_results
+from experiments.report.markdown import bullets
+from experiments.report.result_table import ResultTable, Row
 from remat.predict.whole_step import Forecast
 from remat.pytorch.ahead.forecasting import PYTORCH
 from remat.pytorch.measure.peak import peak_bytes
@@ -40,8 +34,6 @@ STEPS = ("first", "later")
 BUDGET = "a budget of the device"
 
 CPU = torch.device("cpu")
-
-console = Console()
 
 
 class Loss(nn.Module):
@@ -73,29 +65,10 @@ MODELS: dict[str, Callable[[], Sample]] = {
 }
 
 
-def main(
-    only: Annotated[list[str] | None, typer.Option(help="a model; repeatable")] = None,
-    fresh: Annotated[bool, typer.Option(help="measure finished rows again")] = False,
-    output: Annotated[Path, typer.Option(help="folder for forecast_error.json and .md")] = RESULTS,
-) -> None:
-    """Compares forecasts with real steps, and writes forecast_error.json and .md after each model."""
-    path = output / "forecast_error.json"
-    rows: dict[str, Any] = {} if fresh or not path.exists() else json.loads(path.read_text())["rows"]
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # torch's own deprecations
-        for name, make in MODELS.items():
-            if name in rows or (only and name not in only):
-                continue
-            rows[name] = compared(make)
-            console.print(name, rows[name], markup=False, highlight=False)
-            document = {"provenance": provenance(gpu=False), "summary": summary(rows), "rows": rows}
-            write_results(path, document, markdown(document))
-
-
-def compared(make: Callable[[], Sample]) -> dict[str, Any]:
+def measure(name: str) -> Iterator[Row]:
     """Forecasts a model under two plans, and trains it for two steps under each."""
     torch.manual_seed(0)
-    inner, args = make()
+    inner, args = MODELS[name]()
     model = Loss(inner)
 
     def told(budget: MemoryBudget) -> Forecast:
@@ -104,19 +77,19 @@ def compared(make: Callable[[], Sample]) -> dict[str, Any]:
     least = told(MemoryBudget(0.0, of="peak"))
     limit = (least.plans[-1].peak_bytes + least[PYTORCH].peak_bytes) // 2
     budget = MemoryBudget(limit, of="device")
-    row: dict[str, Any] = {"parameter_bytes": least.parameter_bytes, "budget_bytes": limit}
-    for name, plan, cost_model in (
+    for plan, forecast, cost_model in (
         (PYTORCH, least[PYTORCH], None),
         (BUDGET, told(budget).plans[-1], budget),
     ):
         torch.compiler.reset()
         first, later, state = measured(model, args, cost_model)
-        row["state_bytes"] = {"forecast": least.optimizer.state_bytes, "real": state}
-        row[name] = {
-            "first": {"forecast": plan.first_bytes, "real": first},
-            "later": {"forecast": plan.later_bytes, "real": later},
+        yield {
+            "plan": plan,
+            "budget_bytes": limit if cost_model else None,
+            "first": {"forecast": forecast.first_bytes, "real": first},
+            "later": {"forecast": forecast.later_bytes, "real": later},
+            "optimizer": {"forecast": least.optimizer.state_bytes, "real": state},
         }
-    return row
 
 
 def measured(model: nn.Module, args: tuple[Any, ...], cost_model: MemoryBudget | None) -> tuple[int, int, int]:
@@ -147,67 +120,46 @@ def alive(model: nn.Module, args: tuple[Any, ...]) -> list[Tensor]:
     return list({tensor.untyped_storage().data_ptr(): tensor for tensor in tensors}.values())
 
 
-def error(pair: dict[str, int]) -> float:
-    """By how much a forecast is off, as a share of what is real."""
-    return pair["forecast"] / pair["real"] - 1
+def errors(rows: Sequence[Row], plan: str) -> dict[tuple[str, str], float]:
+    """By how much each step under a plan is off, as a share of what is real, by model and step."""
+    return {
+        (row["case"], step): row[step]["forecast"] / row[step]["real"] - 1
+        for row in rows
+        if row["plan"] == plan
+        for step in STEPS
+    }
 
 
-def errors(rows: dict[str, Any], plan: str) -> dict[tuple[str, str], float]:
-    """By how much each step under a plan is off, by model and step."""
-    return {(name, step): error(row[plan][step]) for name, row in rows.items() for step in STEPS}
+def budgets_kept(rows: Sequence[Row]) -> int:
+    """Counts the models of which both steps stay within the budget of the device."""
+    return sum(all(row[step]["real"] <= row["budget_bytes"] for step in STEPS) for row in rows if row["plan"] == BUDGET)
 
 
-def summary(rows: dict[str, Any]) -> dict[str, Any]:
+def summary(rows: Sequence[dict[str, Any]]) -> list[str]:
     """Medians and worst cases of the errors under each plan, and how many budgets are kept."""
-    found: dict[str, Any] = {"models": len(rows)}
+    found: list[str] = []
     for plan in (PYTORCH, BUDGET):
         off = errors(rows, plan)
         worst = max(off, key=lambda key: abs(off[key]))
-        found[plan] = {"median": statistics.median(map(abs, off.values())), "worst": off[worst], "worst_is": worst}
-    kept = [all(row[BUDGET][step]["real"] <= row["budget_bytes"] for step in STEPS) for row in rows.values()]
-    found["budgets_kept"] = sum(kept)
-    found["states_that_differ"] = sum(
-        row["state_bytes"]["forecast"] != row["state_bytes"]["real"] for row in rows.values()
-    )
-    return found
+        found.append(
+            f"under {plan}, both steps of {len(off) // 2} models: off by "
+            f"{statistics.median(map(abs, off.values())):.3%} in the median, by {off[worst]:+.2%} at worst "
+            f"({', '.join(worst)} step)"
+        )
+    found.append(f"budgets of the device that both steps keep: {budgets_kept(rows)}")
+    differ = sum(row["optimizer"]["forecast"] != row["optimizer"]["real"] for row in rows)
+    return [bullets([*found, f"the optimizer's state differs in {differ} rows"])]
 
 
-def markdown(document: dict[str, Any]) -> str:
-    """Makes the page of the table and its origin."""
-    found, rows = document["summary"], document["rows"]
-    return page(
-        "Forecasts of training, beside what it holds",
-        bullets(
-            [
-                *(
-                    f"under {plan}, both steps of {found['models']} models: off by {found[plan]['median']:.3%} in the "
-                    f"median, by {found[plan]['worst']:+.2%} at worst ({': '.join(found[plan]['worst_is'])} step)"
-                    for plan in (PYTORCH, BUDGET)
-                ),
-                f"budgets of the device that both steps keep: {found['budgets_kept']} of {found['models']}",
-                f"the optimizer's state differs on {found['states_that_differ']}",
-                "AdamW; compiled with kernels.",
-                cited(document["provenance"], "experiments.accuracy.forecast_error"),
-            ]
-        ),
-        section("Under PyTorch's plan", table(("model", *_HEADINGS), _lines(rows, PYTORCH))),
-        section("Under a budget of the device", table(("model", "budget", *_HEADINGS), _lines(rows, BUDGET))),
-    )
-
-
-_HEADINGS = ("first: real", "forecast", "off by", "later: real", "forecast", "off by")
-
-
-def _lines(rows: dict[str, Any], plan: str) -> list[tuple[object, ...]]:
-    lines: list[tuple[object, ...]] = []
-    for name, row in rows.items():
-        cells: list[object] = [name, row["budget_bytes"]] if plan == BUDGET else [name]
-        for step in STEPS:
-            pair = row[plan][step]
-            cells += [pair["real"], pair["forecast"], f"{error(pair):+.2%}"]
-        lines.append(tuple(cells))
-    return lines
-
+TABLE = ResultTable(
+    "experiments.accuracy.forecast_error",
+    "Forecasts of training, beside what it holds",
+    __doc__ or "",
+    cases=lambda: MODELS,
+    key=str,
+    measure=measure,
+    summary=summary,
+)
 
 if __name__ == "__main__":
-    typer.run(main)
+    TABLE.command()

@@ -1,162 +1,219 @@
-"""Puts what a GPU did beside what was known without one: `python -m experiments.accuracy.gpu_compared REAL VIRTUAL`.
+"""Compares what is known of a GPU without one with what a GPU does: graphs, kernels, bytes, memory and time.
 
-Both folders are made by `experiments.accuracy.gpu_truth`, with one torch: REAL on a machine with the GPU, VIRTUAL
-without.
+`python -m experiments.accuracy.gpu_compared`, on a machine with an H100. Each model is looked at in a process that
+sees the GPU, and in one from which it is hidden. Where there is a GPU, the model is captured on it and each plan
+trains: outputs and gradients are eager's or `error` says what is wrong, kernels and bytes are those of the compiled
+step by TorchInductor's own count, the peak is the allocator's, and times are medians. Where there is none, the model
+is captured for it, and kernels are those of TorchInductor's Triton schedule. Predictions are made of that graph.
 """
 
 from __future__ import annotations
 
-import inspect
 import json
-from collections.abc import Mapping, Sequence
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from tempfile import TemporaryDirectory
+from typing import Any
 
 import numpy as np
-import typer
+import torch
+from torch import Tensor, nn
 
 import remat
-from experiments.accuracy import gpu_truth
-from experiments.report.markdown import bullets, cited, page, section, table
-from experiments.report.provenance import provenance
-from experiments.report.result_files import RESULTS, write_results
+from costmodels import ByteTraffic
+from experiments.demo import SaveLeast
+from experiments.models.held_out import HELD_OUT
+from experiments.models.save_everything import SaveEverything, plan_of
+from experiments.models.workloads import KERNEL_ZOO, Bert, Sample
+from experiments.models.zoo import gpt2
+from experiments.report.markdown import table
+from experiments.report.result_table import ResultTable, Row
 from remat.predict.time import modelled_time
+from remat.pytorch.inductor.scheduled import Scheduled
+from remat.pytorch.measure.torch_budgets import torchs_plans_of
+from remat.pytorch.measure.training_step import measure
 
 GPU = "h100"
-TIMED = "large"
-"""The group whose steps were timed with nothing else on the GPU."""
+REPEATS = 10
 
 
-def compared(real: Path, virtual: Path) -> dict[str, Any]:
-    """Joins what was seen of each model that is in both folders."""
-    models: list[dict[str, Any]] = []
-    for file in sorted(real.glob("*--*.json")):
-        if (virtual / file.name).exists():
-            seen, known = (json.loads((folder / file.name).read_text()) for folder in (real, virtual))
-            graph = remat.Graph.load(gpu_truth.graph_file(virtual / file.name))
-            models.append({"group": file.name.split("--")[0], **_joined(seen, known, graph)})
-    folders = {"real": real, "virtual": virtual}
-    origins = {name: json.loads((folder / "provenance.json").read_text()) for name, folder in folders.items()}
-    return {"provenance": origins | {"predicted": provenance(gpu=False)}, "models": models}
+class MixedPrecision(nn.Module):
+    """Runs a model in automatic mixed precision on a GPU."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, *args: Tensor) -> Tensor:
+        with torch.autocast("cuda", torch.bfloat16):
+            return self.model(*args)
 
 
-def _joined(seen: Mapping[str, Any], known: Mapping[str, Any], graph: remat.Graph) -> dict[str, Any]:
-    """Joins the rows of one model: bytes, kernels, memory and time of each plan, with the GPU and without."""
-    of_plan = {row["plan"]: row for row in known["rows"]}
-    rows = [
-        _row(row["real"], row["digest"], of_plan[row["plan"]], graph) for row in seen["rows"] if row["plan"] in of_plan
-    ]
-    return {
-        "model": seen["model"],
-        "values": len(seen["values"]),
-        "only_with_gpu": _without(seen["values"], known["values"]),
-        "only_without": _without(known["values"], seen["values"]),
-        "rows": rows,
+def _mixed(sample: Sample) -> Sample:
+    return MixedPrecision(sample[0]), sample[1]
+
+
+def _gpt2(*, fused: bool) -> Sample:
+    return gpt2(layers=6, width=768, heads=12, vocabulary=32768, context=1024, batch=8, fused=fused)
+
+
+def _bert() -> Sample:
+    words = torch.randint(32768, (16, 512))
+    masked = torch.rand(16, 512) < 1 / 6
+    real = torch.arange(512).expand(16, 512) < 384
+    return Bert(6, 768, 12, 32768, 512), (words, real, words.where(masked, -100))
+
+
+LARGE: dict[str, Callable[[], Sample]] = {
+    "GPT-2, 6 layers, attention written out, AMP": lambda: _mixed(_gpt2(fused=False)),
+    "GPT-2, 6 layers, fused attention, AMP": lambda: _mixed(_gpt2(fused=True)),
+    "GPT-2, 6 layers, fused attention": lambda: _gpt2(fused=True),
+    "BERT, 6 layers, AMP": lambda: _mixed(_bert()),
+}
+"""Models whose kernels run long enough to be timed."""
+
+GROUPS: Mapping[str, Mapping[str, Callable[[], Sample]]] = {"large": LARGE, "zoo": KERNEL_ZOO, "held-out": HELD_OUT}
+
+
+def plans_of(graph: remat.Graph, device: str) -> dict[str, remat.Plan]:
+    """Makes the plans of a graph, by name: those that are one plan come once."""
+    models = {
+        "autograd's saves": SaveEverything(),
+        "ours": ByteTraffic(),
+        "aggressive": ByteTraffic(mode="aggressive"),
+        "least saved": SaveLeast(),
     }
+    plans = {"PyTorch": torchs_plans_of(graph, [1.0], device=device)[1.0]}
+    for name, model in models.items():
+        plan = plan_of(graph, model)
+        choices = [remat.Choice.from_plan(graph, other) for other in plans.values()]
+        if remat.Choice.from_plan(graph, plan) not in choices:
+            plans[name] = plan
+    return plans
 
 
-def _row(real: Mapping[str, Any], digest: str, known: Mapping[str, Any], graph: remat.Graph) -> dict[str, Any]:
-    plan = remat.Plan(tuple(known["saved"]), tuple(known["recomputed"])).for_graph(graph)
+def look(group: str, name: str, device: str, folder: Path) -> None:
+    """Captures a model on or for a device, and writes what is scheduled of a few plans, and what a GPU did."""
+    torch.backends.cudnn.allow_tf32 = False  # convolutions would keep 10 bits, eager's other ones than ours
+    torch.manual_seed(0)
+    model, args = GROUPS[group][name]()
+    if device == "cuda":
+        model, args = model.to(device), tuple(arg.to(device) for arg in args)
+    graph = remat.capture(model, *args, device=None if device == "cuda" else device)
+    plans = plans_of(graph, device)
+    schedule = Scheduled(graph, device=device)
+    rows: dict[str, Any] = {}
+    for plan_name, plan in plans.items():
+        kernels = schedule.kernels(plan)
+        moved = sum(kernel.bytes for kernel in kernels)
+        rows[plan_name] = {"digest": plan.digest, "scheduled_kernels": len(kernels), "scheduled_bytes": moved}
+        if device != "cuda":
+            rows[plan_name] |= predicted(graph, plan)
+    if device == "cuda":
+        steps = {plan_name: partial(remat.compile, plan=plan, dynamic=False) for plan_name, plan in plans.items()}
+        tolerance = 0.1 if isinstance(model, MixedPrecision) else 0.01
+        frame = measure(model, *args, strategies=steps, repeats=REPEATS, tolerance=tolerance)
+        for row in frame.astype(object).where(frame.notna(), None).to_dict(orient="records"):
+            rows[row["strategy"]]["real"] = row
+    columns = zip(graph.names, graph.ops, graph.shapes, graph.dtypes, strict=True)
+    values = [" ".join(map(str, value)) for value in columns]
+    (folder / f"{device}.json").write_text(json.dumps({"values": values, "rows": rows}))
+
+
+def predicted(graph: remat.Graph, plan: remat.Plan) -> Row:
+    """Predicts kernels, bytes, peak and time of a plan on the GPU."""
     traffic = remat.predict_traffic(graph, plan, device=GPU)
-    timeline = remat.timeline(graph, plan, device=GPU)
     return {
-        "plan": known["plan"],
-        "same_plan": digest == known["digest"],
-        "kernels": real["kernels"],
-        "bytes": real["moved_bytes"],
-        "scheduled_kernels": len(known["scheduled"]),
-        "scheduled_bytes": sum(size for *_, size in known["scheduled"]),
         "predicted_kernels": len(traffic.kernels),
         "predicted_bytes": traffic.bytes,
-        "saved_bytes": real["saved_bytes"],
-        "peak_bytes": real["peak_bytes"],
-        "predicted_peak_bytes": timeline.peak_bytes,
-        "median_s": real["median_s"],
+        "predicted_peak_bytes": remat.timeline(graph, plan, device=GPU).peak_bytes,
         "modelled_s": modelled_time(graph, traffic.kernels, GPU).ns / 1e9,
-        "relative_error": real["relative_error"],
-        "error": real["error"],
     }
 
 
-def _without(these: Sequence[str], those: Sequence[str]) -> list[str]:
-    there = set(those)
-    return [line for line in these if line not in there]
+def measure_model(case: tuple[str, str]) -> Iterator[Row]:
+    """Looks at a model with the GPU and without, each in a process of its own."""
+    if not torch.cuda.is_available():
+        raise RuntimeError("needs a GPU, an H100; none is here")
+    with TemporaryDirectory() as folder:
+        for device, hidden in (("cuda", {}), (GPU, {"CUDA_VISIBLE_DEVICES": ""})):
+            command = [sys.executable, "-m", "experiments.accuracy.gpu_compared", "--look", *case, device, folder]
+            subprocess.run(command, check=True, env=os.environ | hidden)
+        real, known = (json.loads((Path(folder) / f"{device}.json").read_text()) for device in ("cuda", GPU))
+    yield from joined(case[0], real, known)
 
 
-def markdown(document: Mapping[str, Any]) -> str:
-    """Writes the page: what is the same, where graphs differ, and how far predictions are off, by model."""
-    models, origin = document["models"], document["provenance"]
-    ways = (("scheduled_bytes", "bytes"), ("predicted_bytes", "bytes"))
-    lines: list[Sequence[object]] = []
-    for model in models:
-        rows, timed = model["rows"], model["group"] == TIMED
-        kernels = sum(row["scheduled_kernels"] == row["kernels"] for row in rows)
-        times = _errors(rows, "modelled_s", "median_s") if timed else None
-        lines.append((model["model"], model["values"], _difference(model), len(rows), f"{kernels} of {len(rows)}"))
-        peaks = _errors(rows[1:], "predicted_peak_bytes", "peak_bytes")
-        lines[-1] = (*lines[-1], *(_errors(rows, *way) for way in ways), peaks, times)
-    headings = ("model", "values", "graph", "plans", "same count of kernels", "bytes, scheduled", "bytes, predicted")
-    wrong = [
-        f"{model['model']}, {row['plan']}: {row['error']}" for model in models for row in model["rows"] if row["error"]
+def joined(group: str, real: Mapping[str, Any], known: Mapping[str, Any]) -> Iterator[Row]:
+    """Joins the rows of one model: bytes, kernels, memory and time of each plan, with the GPU and without."""
+    differing = [len(set(a["values"]) - set(b["values"])) for a, b in ((real, known), (known, real))]
+    for name, row in real["rows"].items():
+        if name in known["rows"]:
+            without, did = known["rows"][name], row["real"]
+            yield {
+                "group": group,
+                "values": len(real["values"]),
+                "only_with_gpu": differing[0],
+                "only_without": differing[1],
+                "plan": name,
+                "same_plan": row["digest"] == without["digest"],
+                "kernels": did["kernels"],
+                "bytes": did["moved_bytes"],
+                **{key: value for key, value in without.items() if key != "digest"},
+                **{key: did[key] for key in ("saved_bytes", "peak_bytes", "median_s", "relative_error", "error")},
+            }
+
+
+def summary(rows: Sequence[dict[str, Any]]) -> list[str]:
+    """Says of each model whether graphs are the same, and how far what is known without the GPU is off."""
+    lines: list[list[object]] = []
+    for case in dict.fromkeys(row["case"] for row in rows):
+        own = [row for row in rows if row["case"] == case]
+        with_gpu, without = own[0]["only_with_gpu"], own[0]["only_without"]
+        counts = f"{sum(row['scheduled_kernels'] == row['kernels'] for row in own)} of {len(own)}"
+        lines.append(
+            [
+                case,
+                f"{with_gpu} values for {without}" if with_gpu or without else "the same",
+                counts,
+                _errors(own, "scheduled_bytes", "bytes"),
+                _errors(own, "predicted_bytes", "bytes"),
+                _errors(own[1:], "predicted_peak_bytes", "peak_bytes"),
+                _errors(own, "modelled_s", "median_s") if own[0]["group"] == "large" else "",
+            ]
+        )
+    headings = ("model", "graph", "same count of kernels", "bytes, scheduled", "bytes, predicted", "peak", "time")
+    wrong = [f"{row['case']}, {row['plan']}: {row['error']}" for row in rows if row["error"]]
+    return [
+        "Errors are relative to what the GPU did: the median of their sizes over the plans, and the largest one. The "
+        "peak of the first plan is not compared: in the small models it was 31 to 36 MiB higher than predicted, by its "
+        "size what cuBLAS allocates at first and keeps. Times are of the large models alone.",
+        table(headings, lines),
+        f"Wrong: {'; '.join(wrong)}" if wrong else "Outputs and gradients were eager's in every step.",
     ]
-    real = origin["real"]
-    return page(
-        "A GPU, beside what was known without one",
-        inspect.cleandoc(gpu_truth.__doc__ or ""),
-        f"With the GPU: {cited(real, 'experiments.accuracy.gpu_truth')}, triton {real['triton']}.",
-        f"Without: {cited(origin['virtual'], 'experiments.accuracy.gpu_truth')}.",
-        f"Predictions: {cited(origin['predicted'], 'experiments.accuracy.gpu_compared')}.",
-        "Errors are relative to what the GPU did: the median of their sizes over the plans, and the largest one. "
-        "The peak of the first plan is not compared: in the small models it was 31 to 36 MiB higher than predicted, "
-        "by its size what cuBLAS allocates at first and keeps. Times are of the large models alone, which had the GPU "
-        "to themselves.",
-        table((*headings, "peak, predicted", "time, modelled"), lines),
-        section("Steps that were wrong", bullets(wrong))
-        if wrong
-        else "Outputs and gradients were eager's in every step.",
-        section("Every plan", *(_plans(model) for model in models)),
-    )
 
 
-def _difference(model: Mapping[str, Any]) -> str:
-    seen, known = model["only_with_gpu"], model["only_without"]
-    if not seen and not known:
-        return "the same"
-    padded = any("constant_pad_nd" in line or "cat" in line for line in seen)
-    return f"{len(seen)} values for {len(known)}" + (": a matrix product is padded" if padded else "")
-
-
-def _errors(rows: Sequence[Mapping[str, Any]], ours: str, theirs: str) -> str:
+def _errors(rows: Sequence[Row], ours: str, theirs: str) -> str:
     errors = [row[ours] / row[theirs] - 1 for row in rows if row[theirs]]
     return f"{np.median(np.abs(errors)):.1%}, {max(errors, key=abs):+.1%}" if errors else ""
 
 
-def _plans(model: Mapping[str, Any]) -> str:
-    timed = model["group"] == TIMED
-    lines = [
-        (
-            row["plan"],
-            *(row[name] for name in ("kernels", "scheduled_kernels", "bytes", "scheduled_bytes", "predicted_bytes")),
-            *(row[name] for name in ("saved_bytes", "peak_bytes", "predicted_peak_bytes")),
-            *((1e3 * row["median_s"], 1e3 * row["modelled_s"]) if timed else ()),
-        )
-        for row in model["rows"]
-    ]
-    counts = ("kernels", "without GPU", "bytes moved", "without GPU", "predicted", "saved", "peak", "predicted")
-    times = ("step, ms", "modelled, ms") if timed else ()
-    return section(model["model"], table(("plan", *counts, *times), lines), level=3)
-
-
-def main(
-    real: Annotated[Path, typer.Argument(help="made with the GPU")],
-    virtual: Annotated[Path, typer.Argument(help="made without")],
-    output: Annotated[Path, typer.Option(help="folder for gpu_compared.json and .md")] = RESULTS,
-) -> None:
-    """Joins two folders, and writes gpu_compared.json and .md."""
-    document = compared(real, virtual)
-    write_results(output / "gpu_compared.json", document, text := markdown(document))
-    typer.echo(text.split("\n## Every plan")[0])
-
+TABLE = ResultTable(
+    "experiments.accuracy.gpu_compared",
+    "A GPU, beside what was known without one",
+    __doc__ or "",
+    cases=lambda: [(group, name) for group, models in GROUPS.items() for name in models],
+    key=": ".join,
+    measure=measure_model,
+    summary=summary,
+)
 
 if __name__ == "__main__":
-    typer.run(main)
+    if sys.argv[1:2] == ["--look"]:
+        _, _, of, model_name, on, into = sys.argv
+        look(of, model_name, on, Path(into))
+    else:
+        TABLE.command()

@@ -3,286 +3,197 @@
 `python -m experiments.accuracy.traffic_error` takes models, and for each of them legal plans that differ: autograd's
 saves, PyTorch's and ours, points of the frontier, random ones. For each plan, `remat.predict_traffic` predicts the
 bytes that the kernels of both passes read and write, from the `Graph` alone. Inductor's scheduler is asked for the
-same, after all fusion and before code generation: see `remat.pytorch.inductor.scheduled`. A rank correlation of 1 means
-that the two order a model's plans alike.
+same, for CPUs, after all fusion and before code generation: see `remat.pytorch.inductor.scheduled`. An error is
+negative where the prediction is too low; a rank correlation of 1 means that the two order a model's plans alike.
 
-There are two parts. The rules of `remat.predict.kernels` were read in Inductor, and checked on
-`experiments.models.workloads.KERNEL_ZOO`: its errors say how well they are copied. `experiments.models.held_out` has
-models that no rule was written for: their errors are those to expect of a model of one's own.
-
-`--backend triton` compares kernels for GPUs with TorchInductor's Triton schedule, without a device, and writes
-`traffic_error_triton.json` and `.md`: of the same models, captured on a CPU, of graphs of the corpus, and of models
-that were captured for a GPU. Each graph is counted by itself, for an H100. A large graph takes a minute a plan: of
-those, two plans are compared.
+The rules of `remat.predict.kernels` were read in Inductor, and checked on the zoo
+(`experiments.models.workloads.KERNEL_ZOO`): its errors say how well they are copied. The held-out models
+(`experiments.models.held_out`) are those that no rule was written for: their errors are those to expect of a model of
+one's own. `python -m experiments.accuracy.traffic_error_triton` does the same for GPUs.
 """
 
 from __future__ import annotations
 
 import statistics
-import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from contextlib import nullcontext
-from dataclasses import asdict, dataclass
-from multiprocessing import get_context
-from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import Annotated, Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
 
 import numpy as np
-import typer
-from rich.console import Console
+import torch
 
 import remat
-from experiments.accuracy.kernel_truth import PlanSelection, Truth, find_truth
-from experiments.accuracy.traffic_error_report import markdown
-from experiments.models.held_out import HELD_OUT, MENDED
+from costmodels import ByteTraffic
+from experiments.demo import SaveLeast
+from experiments.models.held_out import HELD_OUT
+from experiments.models.save_everything import SaveEverything, plan_of
 from experiments.models.workloads import KERNEL_ZOO, Sample
-from experiments.report.provenance import provenance
-from experiments.report.result_files import RESULTS, write_results
-from remat.facts.corpus import Corpus
-from remat.predict.kernels.backends import BACKENDS
-from remat.words import near
+from experiments.report.markdown import bullets, section, table
+from experiments.report.result_table import ResultTable, Row
+from remat.errors import CannotRebuild
+from remat.pytorch.inductor.scheduled import Scheduled, inductor_kernels
+from remat.pytorch.inductor.traffic_count import InductorKernel
+from remat.pytorch.measure.torch_budgets import torchs_plans
 
-console = Console()
+Made = Sample | remat.Graph
+Count = Callable[[remat.Plan], Sequence[InductorKernel]]
 
 
 @dataclass(frozen=True)
-class ModelGroup:
+class Part:
     """Names models that are reported together.
 
     Attributes:
-        models: by name.
-        selection: which plans of each model are compared.
+        models: makers by name; for a GPU, of a graph or of a model.
+        plans: how many that differ are compared of each model, at most.
+        on_the_frontier: how many of these at most are points of the frontier.
+        budgets: of PyTorch's partitioner; 1 is its default.
     """
 
-    models: Mapping[str, Callable[[], Sample | remat.Graph]]
-    selection: PlanSelection
-
-
-PARTS: dict[str, ModelGroup] = {
-    "zoo": ModelGroup(KERNEL_ZOO, PlanSelection()),
-    "held-out": ModelGroup(
-        HELD_OUT, PlanSelection(6, on_the_frontier=0, budgets=(1.0,), every_plan_through_the_model=False)
-    ),
-}
-
-GPU = "h100"
-_FEW = PlanSelection(2, on_the_frontier=0, budgets=(1.0,), every_plan_through_the_model=False)
-_CORPUS = ("resnet18", "vgg16", "unet", "lstm-16", "qehvi-8")
-_LARGE = (
-    *("resnet50", "mobilenet-v2", "efficientnet-b0", "evonorm-resnet50", "hf-convnext-tiny", "hf-vit-base"),
-    *("gpt2-small", "gpt2-small-fused", "gpt2-small-bf16", "hf-gpt2-sdpa", "hf-bert-base", "hf-albert-base"),
-    "hf-mamba-130m",
-)
-
-
-def _stored(name: str) -> Callable[[], remat.Graph]:
-    return lambda: Corpus.open().graph(name)
-
-
-def _captured(make: Callable[[], Sample]) -> Callable[[], remat.Graph]:
-    def capture() -> remat.Graph:
-        module, args = make()
-        return remat.capture(module, *args, device=GPU)
-
-    return capture
-
-
-TRITON_PARTS: dict[str, ModelGroup] = {
-    "zoo": ModelGroup(KERNEL_ZOO, PlanSelection(every_plan_through_the_model=False)),
-    "captured": ModelGroup(
-        {name: _captured(make) for name, make in KERNEL_ZOO.items()}, PlanSelection(6, on_the_frontier=2)
-    ),
-    "corpus": ModelGroup({name: _stored(name) for name in _CORPUS}, PlanSelection(6, on_the_frontier=6)),
-    "large": ModelGroup({name: _stored(name) for name in _LARGE}, _FEW),
-    "held-out": ModelGroup(HELD_OUT, _FEW),
-}
+    models: Mapping[str, Callable[[], Made]]
+    plans: int = 24
+    on_the_frontier: int = 8
+    budgets: tuple[float, ...] = (1.0, 0.5)
 
 
 @dataclass(frozen=True)
-class TrafficErrorRow:
-    """Compares one model's traffic under one plan.
+class Dice(remat.CostModel):
+    """Draws random prices, so that every seed gives a random legal plan.
 
     Attributes:
-        model, plan: their names.
-        predicted_bytes: read and written by the kernels of both passes, by `remat.predict_traffic`.
-        inductor_bytes: the same, by Inductor.
-        predicted_kernels, inductor_kernels: how many kernels those are.
+        seed: of the prices.
+        recompute: how much dearer recomputing is than saving; small numbers recompute a lot.
     """
 
-    model: str
-    plan: str
-    predicted_bytes: int
-    inductor_bytes: int
-    predicted_kernels: int
-    inductor_kernels: int
+    name: ClassVar[str] = "dice"
+    unit: ClassVar[str] = "pips"
 
-    @property
-    def error(self) -> float:
-        """The relative error of the bytes; negative where the prediction is too low."""
-        return self.predicted_bytes / self.inductor_bytes - 1
+    seed: int
+    recompute: int = 1
 
-
-def main(
-    only: Annotated[str, typer.Option(help="the models with this in their name")] = "",
-    part: Annotated[str | None, typer.Option(help=f"{', '.join(TRITON_PARTS)}; else all")] = None,
-    backend: Annotated[str, typer.Option(help="whose kernels: cpu, or triton for GPUs")] = "cpu",
-    truth: Annotated[
-        Path | None,
-        typer.Option(
-            help="a folder that keeps Inductor's counts: a run that is stopped goes on from there; a new one for "
-            "models that have changed"
-        ),
-    ] = None,
-    jobs: Annotated[int, typer.Option(help="processes that ask Inductor", min=1)] = 2,
-    output: Annotated[Path, typer.Option(help="folder for traffic_error.json and .md")] = RESULTS,
-) -> None:
-    """Predicts traffic, asks Inductor, and writes JSON and a table."""
-    if backend not in BACKENDS:
-        raise typer.BadParameter(f"--backend must be {' or '.join(BACKENDS)}, got {backend!r}{near(backend, BACKENDS)}")
-    parts = _parts(backend)
-    if part is not None and part not in parts:
-        raise typer.BadParameter(f"--part must be {' or '.join(parts)}, got {part!r}{near(part, parts)}")
-    wanted = [(name, model) for name in parts if part in (None, name) for model in parts[name].models if only in model]
-    if not wanted:
-        known = [model for name in parts if part in (None, name) for model in parts[name].models]
-        raise typer.BadParameter(f"no model has {only!r} in its name; there are {', '.join(known)}")
-    report: dict[str, Any] = {"provenance": provenance(gpu=False), "backend": backend}
-    with TemporaryDirectory() as folder:
-        failed = asked(wanted, kept := truth or Path(folder), jobs, backend)
-        for name in dict.fromkeys(name for name, _ in wanted):
-            report[name] = reported(
-                [model for of, model in wanted if of == name], _kept(kept, name, backend), failed, backend
-            )
-    if len(failed) == len(wanted):
-        raise typer.BadParameter(f"all models failed: {failed}")
-    file = output / ("traffic_error.json" if backend == "cpu" else f"traffic_error_{backend}.json")
-    write_results(file, report, text := markdown(report))
-    console.print(text.split("\n## Every plan")[0], markup=False)
-    console.print(f"written to {file} and .md")
+    def terms(self, graph: remat.Graph) -> remat.plugin.Terms:
+        """Draws prices that are cubes, so that they differ by orders of magnitude."""
+        save, recompute = np.random.default_rng(self.seed).integers(0, 100, (2, len(graph))) ** 3
+        terms = remat.plugin.Terms.nothing(graph)
+        return replace(terms, save_cost=8 * save, recompute_cost=self.recompute * recompute)
 
 
-def _parts(backend: str) -> dict[str, ModelGroup]:
-    return PARTS if backend == "cpu" else TRITON_PARTS
-
-
-def _kept(truth: Path, part: str, backend: str) -> Path:
-    """Names a folder of its own for each part for GPUs, where parts have models of the same name."""
-    return truth if backend == "cpu" else truth / part
-
-
-def asked(wanted: Sequence[tuple[str, str]], truth: Path, jobs: int, backend: str) -> dict[str, str]:
-    """Puts Inductor's counts of these models into a folder.
+def compared(made: Made, part: Part, gpu: str | None = None) -> Iterator[Row]:
+    """Compares prediction and count: one row for each plan.
 
     Args:
-        wanted: names of a part and of a model of it.
-        truth: the folder.
-        jobs: how many processes share the work; 1 for this one.
-        backend: whose kernels.
+        made: the model and what to call it with; or, with a GPU, its graph.
+        part: which plans are compared.
+        gpu: whose kernels they are, by the name of its sheet; None for those of this CPU.
 
-    Returns:
-        the reason of each model that failed, by its name.
+    Raises:
+        ValueError: the model has more than one joint graph.
     """
-    failed: dict[str, str] = {}
-    with ProcessPoolExecutor(jobs, get_context("spawn")) if jobs > 1 else nullcontext() as pool:
-        answers = [pool.submit(ask, *which, truth, backend) if pool else None for which in wanted]
-        for i, ((part, model), answer) in enumerate(zip(wanted, answers, strict=True)):
-            if why := answer.result() if answer else ask(part, model, truth, backend):
-                failed[model] = why
-            console.print(f"{i + 1}/{len(wanted)} {model}{f' failed: {why}' if why else ''}", markup=False)
-    return failed
+    graph, torchs = (made, {}) if isinstance(made, remat.Graph) else _captured(*made, budgets=part.budgets)
+    plans = dict(different_plans(graph, torchs, part))
+    count = Scheduled(graph, device=gpu).kernels if gpu else counter(graph, made, next(iter(plans.values())))
+    for name, plan in plans.items():
+        predicted = remat.predict_traffic(graph, plan, backend="triton" if gpu else "cpu")
+        kernels = count(plan)
+        yield {
+            "plan": name,
+            "predicted_bytes": predicted.bytes,
+            "inductor_bytes": sum(kernel.bytes for kernel in kernels),
+            "predicted_kernels": len(predicted.kernels),
+            "inductor_kernels": len(kernels),
+        }
 
 
-def ask(part: str, model: str, truth: Path, backend: str) -> str:
-    """Puts Inductor's counts of a model into a folder, unless they are there; returns why that failed, or ""."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # torch's own deprecations
-        try:
-            group = _parts(backend)[part]
-            gpu = None if backend == "cpu" else GPU
-            find_truth(model, group.models[model], group.selection, _kept(truth, part, backend), gpu)
-        except Exception as error:  # one model that fails must not hide the others
-            return f"{type(error).__name__}: {error}".splitlines()[0]
-    return ""
+def _captured(
+    module: Any, args: tuple[Any, ...], budgets: Sequence[float]
+) -> tuple[remat.Graph, dict[float, remat.Plan]]:
+    found = torchs_plans(module, *args, budgets=budgets)
+    if len(found) != 1:
+        raise ValueError(f"the model must have one joint graph, got {len(found)}: does it have graph breaks?")
+    return found[0]
 
 
-def reported(models: Iterable[str], truth: Path, failed: dict[str, str], backend: str) -> dict[str, Any]:
-    """Reports on the models of a part; those that fail are listed, and added to `failed`."""
-    rows: list[TrafficErrorRow] = []
-    found: list[dict[str, Any]] = []
-    for name in (names := list(models)):
-        if name in failed:
-            continue
-        about = Truth.load(truth, name)
-        try:
-            rows += (fresh := compared(name, about, backend))
-        except remat.RematError as error:
-            failed[name] = f"{type(error).__name__}: {error}".splitlines()[0]
-            continue
-        found.append({"values": len(about.graph), "asked": about.graph.meta["asked"], **summary(name, fresh)})
+def counter(graph: remat.Graph, made: Made, first: remat.Plan) -> Count:
+    """Decides whom to ask: the graph alone, which is faster, where it gives the model's kernels for the first plan."""
+    if isinstance(made, remat.Graph):
+        raise TypeError("on a CPU, take the model: a graph alone is not believed")
+    module, args = made
+
+    def whole(plan: remat.Plan) -> Sequence[InductorKernel]:
+        return inductor_kernels(module, *args, plans=plan)
+
+    try:
+        alone = Scheduled(graph)
+    except CannotRebuild:
+        return whole
+    return alone.kernels if _moved(alone.kernels(first)) == _moved(whole(first)) else whole
+
+
+def _moved(kernels: Sequence[InductorKernel]) -> list[tuple[bool, bool, int]]:
+    return [(kernel.backward, kernel.generated, kernel.bytes) for kernel in kernels]
+
+
+def different_plans(
+    graph: remat.Graph, torchs: Mapping[float, remat.Plan], part: Part
+) -> Iterator[tuple[str, remat.Plan]]:
+    """Finds legal plans that differ, with their names: of strategies, of the frontier, and random ones."""
+    seen: set[remat.Plan] = set()
+    for name, plan in _plans(graph, torchs, part):
+        if plan not in seen and _is_legal(graph, plan):
+            seen.add(plan)
+            yield name, plan.for_graph(graph)
+        if len(seen) == part.plans:
+            return
+
+
+def _plans(graph: remat.Graph, torchs: Mapping[float, remat.Plan], part: Part) -> Iterator[tuple[str, remat.Plan]]:
+    yield "autograd's saves", plan_of(graph, SaveEverything())
+    for budget, plan in torchs.items():
+        yield ("PyTorch" if budget == 1 else f"PyTorch, budget {budget}"), plan
+    yield "conservative", plan_of(graph, ByteTraffic())
+    yield "aggressive", plan_of(graph, ByteTraffic(mode="aggressive"))
+    yield "save least", plan_of(graph, SaveLeast())
+    if part.on_the_frontier:
+        vertices = [point for point in remat.frontier(graph).points if point.is_vertex]
+        for i in np.unique(np.linspace(0, len(vertices) - 1, part.on_the_frontier).astype(int)).tolist():
+            yield f"frontier, {vertices[i].saved_bytes} bytes", vertices[i].plan
+    for seed in range(4 * part.plans):
+        yield f"random {seed}", plan_of(graph, Dice(seed, recompute=2 ** (seed % 5)))
+
+
+def _is_legal(graph: remat.Graph, plan: remat.Plan) -> bool:
+    try:
+        remat.check_plan(remat.plugin.unpriced(graph), plan)
+    except remat.InvalidPlan:  # some of PyTorch's own recompute random numbers
+        return False
+    return True
+
+
+def error(row: Row) -> float:
+    """The relative error of the bytes."""
+    return row["predicted_bytes"] / row["inductor_bytes"] - 1
+
+
+def overall(rows: Sequence[Row]) -> dict[str, Any]:
+    """Sums up rows: how many are exact or near, and the median, the 90th percentile and the largest error."""
+    errors = [abs(error(row)) for row in rows]
     return {
-        "overall": overall([row for row in rows if row.model not in MENDED]),
-        "summary": found,
-        "rows": [asdict(row) | {"error": row.error} for row in rows],
-        "failed": {name: failed[name] for name in names if name in failed},
-    }
-
-
-def compared(model: str, truth: Truth, backend: str) -> list[TrafficErrorRow]:
-    """Compares prediction and count: one row for each plan."""
-    rows: list[TrafficErrorRow] = []
-    for name, plan in truth.plans.items():
-        predicted, kernels = remat.predict_traffic(truth.graph, plan, backend=backend), truth.kernels[name]
-        inductor_bytes = sum(kernel.bytes for kernel in kernels)
-        rows.append(TrafficErrorRow(model, name, predicted.bytes, inductor_bytes, len(predicted.kernels), len(kernels)))
-    return rows
-
-
-def overall(rows: list[TrafficErrorRow]) -> dict[str, Any]:
-    """Sums up all models together; the answer is empty where there are no rows."""
-    if not rows:
-        return {}
-    errors = sorted(abs(row.error) for row in rows)
-    worst = max(rows, key=lambda row: abs(row.error))
-    return {
-        "models": len({row.model for row in rows}),
         "plans": len(rows),
-        "exact": sum(row.predicted_bytes == row.inductor_bytes for row in rows),
-        "within_1_percent": sum(error <= 0.01 for error in errors),
-        "within_6_percent": sum(error <= 0.06 for error in errors),
+        "exact": sum(row["predicted_bytes"] == row["inductor_bytes"] for row in rows),
+        "within_1_percent": sum(size <= 0.01 for size in errors),
+        "within_6_percent": sum(size <= 0.06 for size in errors),
         "median_error": statistics.median(errors),
         "p90_error": float(np.quantile(errors, 0.9)),
-        "worst_error": errors[-1],
-        "worst_model": worst.model,
-        "worst_plan": worst.plan,
+        "worst_error": max(errors),
+        "worst": max(rows, key=lambda row: abs(error(row))),
     }
 
 
-def summary(model: str, rows: list[TrafficErrorRow]) -> dict[str, Any]:
-    """Sums up one model's errors, and the rank correlation over its plans; None where all plans move the same."""
-    errors = sorted(abs(row.error) for row in rows)
-    worst = max(rows, key=lambda row: abs(row.error))
-    predicted, inductor = ([getattr(row, name) for row in rows] for name in ("predicted_bytes", "inductor_bytes"))
-    correlation = rank_correlation(predicted, inductor)
-    return {
-        "model": model,
-        "plans": len(rows),
-        "median_error": statistics.median(errors),
-        "worst_error": worst.error,
-        "worst_plan": worst.plan,
-        "within_1_percent": sum(error <= 0.01 for error in errors) / len(rows),
-        "rank_correlation": None if np.isnan(correlation) else correlation,
-        "inductor_bytes": [min(inductor), max(inductor)],
-    }
-
-
-def rank_correlation(left: list[int], right: list[int]) -> float:
-    """Computes Spearman's correlation, where equals share their mean rank; NaN if all are equal."""
-    a, b = (_ranks(np.array(values)) for values in (left, right))
-    if not a.std() or not b.std():
-        return float("nan")
-    return float(np.corrcoef(a, b)[0, 1])
+def rank_correlation(rows: Sequence[Row]) -> float:
+    """Computes Spearman's correlation of predicted and counted bytes, where equals share their mean rank; NaN if all
+    plans are equal."""
+    a, b = (_ranks(np.array([row[name] for row in rows])) for name in ("predicted_bytes", "inductor_bytes"))
+    return float(np.corrcoef(a, b)[0, 1]) if a.std() and b.std() else float("nan")
 
 
 def _ranks(values: Any) -> Any:
@@ -290,5 +201,57 @@ def _ranks(values: Any) -> Any:
     return (count.cumsum() - (count - 1) / 2)[position]
 
 
+def summary(rows: Sequence[dict[str, Any]]) -> list[str]:
+    """Sums up each part, and each of its models."""
+    found: list[str] = []
+    for part in dict.fromkeys(row["part"] for row in rows):
+        own = [row for row in rows if row["part"] == part]
+        models = dict.fromkeys(row["case"] for row in own)
+        total = overall(own)
+        lines: list[tuple[object, ...]] = []
+        for model in models:
+            of = [row for row in own if row["case"] == model]
+            about, rank = overall(of), rank_correlation(of)
+            lines.append(
+                (
+                    *(model, len(of), f"{about['median_error']:.1%}", f"{error(about['worst']):+.1%}"),
+                    about["worst"]["plan"] if about["worst_error"] else "",
+                    "" if np.isnan(rank) else f"{rank:.3f}",
+                )
+            )
+        claim = (
+            f"{len(models)} models, {total['plans']} plans: {total['exact']} to the byte, {total['within_1_percent']} "
+            f"within 1%, {total['within_6_percent']} within 6%; median error {total['median_error']:.1%}, nine in ten "
+            f"within {total['p90_error']:.1%}, the worst {total['worst_error']:.1%} ({total['worst']['case']}, "
+            f"{total['worst']['plan']})"
+        )
+        headings = ("model", "plans", "median error", "worst", "where", "rank correlation")
+        found.append(section(part, bullets([claim]), table(headings, lines)))
+    return found
+
+
+def table_of(module: str, title: str, about: str, parts: Mapping[str, Part], gpu: str | None) -> ResultTable[Any]:
+    """Makes the experiment on some parts."""
+
+    def measure(case: tuple[str, str]) -> Iterator[Row]:
+        part, model = case
+        torch.manual_seed(0)
+        yield from ({"part": part, **row} for row in compared(parts[part].models[model](), parts[part], gpu))
+
+    return ResultTable(
+        module,
+        title,
+        about,
+        cases=lambda: [(name, model) for name, part in parts.items() for model in part.models],
+        key=": ".join,
+        measure=measure,
+        summary=summary,
+    )
+
+
+PARTS = {"zoo": Part(KERNEL_ZOO), "held-out": Part(HELD_OUT, 6, on_the_frontier=0, budgets=(1.0,))}
+TITLE = "Predicted memory traffic against TorchInductor's"
+TABLE = table_of("experiments.accuracy.traffic_error", f"{TITLE} count, for CPUs", __doc__ or "", PARTS, None)
+
 if __name__ == "__main__":
-    typer.run(main)
+    TABLE.command()

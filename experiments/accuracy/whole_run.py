@@ -1,20 +1,15 @@
-"""What a small Llama holds between the passes over a run, beside its budget: all graphs and sizes together.
+"""Counts what a small Llama holds between the passes over a run, beside its budget: all graphs and sizes together.
 
-Each case trains for six steps, the fourth at half the batch, with an evaluation after every other one. Counted is what
-autograd keeps for real (`remat.pytorch.measure.saved`), the most of all steps. Beside it stands the same with
-`remat.pytorch.Partitioner` set by hand, where each graph has the budget to itself. The graphs run operator by operator,
-so that nothing is compiled to kernels: what is saved is the same. Run with
-
-    python -m experiments.accuracy.whole_run -o experiments/results/whole_run.json
+`python -m experiments.accuracy.whole_run`. Each case trains for six steps, the fourth at half the batch, with an
+evaluation after every other one. Counted is what autograd keeps for real (`remat.pytorch.measure.saved`), the most of
+all steps. Beside it stands the same with `remat.pytorch.Partitioner` set by hand, where each graph has the budget to
+itself. The graphs run operator by operator, so that nothing is compiled to kernels: what is saved is the same.
 """
 
 from __future__ import annotations
 
-import argparse
-import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -22,16 +17,15 @@ from torch import nn
 
 import remat
 from costmodels import MemoryBudget
-from experiments.report.provenance import provenance
-from experiments.report.result_files import write_results
+from experiments.report.markdown import bullets
+from experiments.report.result_table import ResultTable, Row
 from remat.pytorch import Partitioner
 from remat.pytorch.measure.saved import saved_activations
 from remat.pytorch.read.interpreter import run_uncompiled
 from remat.pytorch.seam.compilations import graphs_compiled
 
 BATCHES = (4, 4, 4, 2, 4, 4)
-SHARES = (2, 4)
-"""Budgets: a half and a quarter of what AOTAutograd's default partition of one graph saves."""
+CASES = ("one graph", "autocast", "graph breaks")
 
 
 def llama(*, breaks: bool = False) -> nn.Module:
@@ -73,37 +67,48 @@ def by_itself(model: nn.Module, budget: int) -> Callable[..., Any]:
     return compiled
 
 
-def row(case: str, share: int, *, breaks: bool = False, autocast: bool = False) -> dict[str, Any]:
-    """Runs one case."""
-    torch.compiler.reset()
-    default = torch.compile(llama(), backend="aot_eager")
-    budget = max(held(default, default, autocast=autocast)) // share  # type: ignore[arg-type]
-    found: dict[str, Any] = {"case": case, "budget_bytes": budget}
-    for name, compiled in (
-        ("held_bytes", partial(remat.compile, cost_model=MemoryBudget(budget), codegen=False)),
-        ("by_itself_bytes", partial(by_itself, budget=budget)),
-    ):
+def measure(case: str) -> Iterator[Row]:
+    """Runs one case, with a half and with a quarter of what AOTAutograd's default partition of one graph saves."""
+    autocast = case == "autocast"
+    for share in (2, 4):
         torch.compiler.reset()
-        model, before = llama(breaks=breaks), graphs_compiled()
-        found[name] = held(compiled(model), model, autocast=autocast)
-        found[name.replace("bytes", "graphs")] = graphs_compiled() - before
-    return found
+        default = torch.compile(llama(), backend="aot_eager")
+        budget = max(held(default, default, autocast=autocast)) // share  # type: ignore[arg-type]
+        row: dict[str, Any] = {"budget_bytes": budget}
+        for name, compiled in (
+            ("held", partial(remat.compile, cost_model=MemoryBudget(budget), codegen=False)),
+            ("by_itself", partial(by_itself, budget=budget)),
+        ):
+            torch.compiler.reset()
+            model, before = llama(breaks=case == "graph breaks"), graphs_compiled()
+            first, *later = held(compiled(model), model, autocast=autocast)
+            row |= {f"{name}_first_bytes": first, f"{name}_bytes": max(later)}
+            row[f"{name}_graphs"] = graphs_compiled() - before
+        yield row
 
 
-def main() -> None:
-    """Runs all cases, and writes them."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("-o", "--output", type=Path, required=True)
-    output = parser.parse_args().output
-    warnings.simplefilter("ignore")
-    cases = {"one graph": {}, "autocast": {"autocast": True}, "graph breaks": {"breaks": True}}
-    rows: list[dict[str, Any]] = []
-    for case, settings in cases.items():
-        for share in SHARES:
-            rows.append(row(case, share, **settings))
-            print(rows[-1], flush=True)
-    write_results(output, {"provenance": provenance(gpu=False), "rows": rows})
+def summary(rows: Sequence[dict[str, Any]]) -> list[str]:
+    """Counts the budgets that are kept."""
+    kept = {name: sum(row[f"{name}_bytes"] <= row["budget_bytes"] for row in rows) for name in ("held", "by_itself")}
+    return [
+        bullets(
+            [
+                f"one budget for the run is kept in {kept['held']} of {len(rows)} cases from the second step on, a "
+                f"budget for each graph in {kept['by_itself']}"
+            ]
+        )
+    ]
 
+
+TABLE = ResultTable(
+    "experiments.accuracy.whole_run",
+    "A budget for the whole run",
+    __doc__ or "",
+    cases=lambda: CASES,
+    key=str,
+    measure=measure,
+    summary=summary,
+)
 
 if __name__ == "__main__":
-    main()
+    TABLE.command()

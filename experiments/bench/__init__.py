@@ -1,7 +1,7 @@
-"""Measures how fast choices, predictions and compilations are, beside PyTorch's on the same graphs.
+"""Compares plans with PyTorch's on the same graphs, and times how fast they are chosen.
 
-`python -m experiments.bench.speed` times the choice of a plan, `speed_compile` and `speed_total` what it costs within
-`torch.compile`, `predictor_speed` the prediction of kernels, and `budgets` compares plans and times under a budget of
-memory. The modules that end in `_case` run one measurement in a process of its own. Each command writes JSON, and some
-write a page, to `experiments/results`. Begin reading in `speed`.
+`default_plan` compares what happens without a setting, `budgets`, `budget_kernels` and `budget_steps` what happens
+within PyTorch's memory budgets, and `gpu_plans` the same for a GPU. `budget_gap` says how near the default solver
+comes to the optimum, `refined_plans` and `duplicates` what two ways to move fewer bytes gain, `offloading` and
+`offloaded_peaks` what the host's memory does. `speed` times the choice. Begin reading in `default_plan`.
 """

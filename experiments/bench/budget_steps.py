@@ -5,33 +5,26 @@ weights. PyTorch's own step is `torch.compile` at its default, and at memory bud
 `remat.compile(model)`, and with a `MemoryBudget` of as many bytes as PyTorch's plan saves there. The estimator is the
 roofline of an A100.
 
-Of each step, compiled anew: what autograd keeps for real, and the peak by the events of torch's allocator, in bytes;
-bytes and kernels by TorchInductor's own count, for CPUs; recompute time by the estimator; and the seconds that the
-first step takes. The C++ kernels are left out, since they allocate nothing and take most of the time: so these are the
-seconds of tracing, choosing and scheduling. A model that is measured stays, so that the command goes on where it was
-stopped.
+Of each step, compiled anew: what the plan saves, what autograd keeps for real (`saved_bytes`), and the peak by the
+events of torch's allocator; bytes and kernels by TorchInductor's own count, for CPUs; recompute time by the estimator;
+and the seconds that the first step takes. The C++ kernels are left out, since they allocate nothing and take most of
+the time: so these are the seconds of tracing, choosing and scheduling.
 """
 
 from __future__ import annotations
 
-import inspect
-import json
 import statistics
-from collections.abc import Callable
-from pathlib import Path
-from typing import Annotated, Any
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import torch
-import typer
-from rich.console import Console
 
 import remat
 from costmodels import MemoryBudget, RecomputeTime
 from experiments.models.held_out import HELD_OUT
-from experiments.models.workloads import KERNEL_ZOO, Sample
-from experiments.report.markdown import cited, page, section, table
-from experiments.report.provenance import provenance
-from experiments.report.result_files import RESULTS, write_results
+from experiments.models.workloads import KERNEL_ZOO
+from experiments.report.markdown import table
+from experiments.report.result_table import ResultTable
 from remat import Choice, CostModel, Graph, Plan
 from remat.answer.plan_facts import PlanFacts
 from remat.answer.registry import DEFAULT_STEP_MODEL, find_costmodel
@@ -43,41 +36,14 @@ from remat.pytorch.seam.torch_settings import partitioner_settings
 
 BUDGETS = (1.0, 0.5, 0.2)
 MODELS = {name: make for name, make in (KERNEL_ZOO | HELD_OUT).items() if name in KERNEL_ZOO or name.startswith("HF ")}
-FACTS = {
-    "plan_bytes": "saved, by the plan",
-    "saved_bytes": "kept",
-    "peak_bytes": "peak",
-    "moved_bytes": "moved",
-    "kernels": "kernels",
-    "recompute_ns": "recompute ns",
-    "first_s": "first step, s",
-}
-
-console = Console()
+FACTS = ("plan_bytes", "saved_bytes", "peak_bytes", "moved_bytes", "kernels", "recompute_ns", "first_s")
 
 
-def main(
-    only: Annotated[list[str] | None, typer.Option(help="a model; repeatable")] = None,
-    output: Annotated[Path, typer.Option(help="folder for budget_steps.json and .md")] = RESULTS,
-) -> None:
-    """Measures, and writes budget_steps.json and budget_steps.md after each model."""
-    file = output / "budget_steps.json"
-    rows: list[dict[str, Any]] = json.loads(file.read_text())["rows"] if file.exists() else []
-    for name in only or MODELS:
-        if name in {row["model"] for row in rows}:
-            continue
-        rows += [{"model": name} | row for row in measured(MODELS[name])]
-        document = {"provenance": provenance(gpu=False), "rows": rows}
-        write_results(file, document, markdown(document))
-        console.print(name, *rows[-len(BUDGETS) :], sep="\n  ", markup=False)
-
-
-def measured(make: Callable[[], Sample]) -> list[dict[str, Any]]:
+def measure(name: str) -> Iterator[dict[str, Any]]:
     """Measures the steps of one model: a row for each of PyTorch's budgets."""
     torch.random.manual_seed(0)  # pyright: ignore[reportUnknownMemberType]
-    model, args = make()
+    model, args = MODELS[name]()
     graph = remat.capture(model, *args)
-    rows: list[dict[str, Any]] = []
     for budget, plan in torchs_plans_of(graph, BUDGETS, legal=True).items():
         with partitioner_settings(activation_memory_budget=budget), no_cpu_kernels():
             step = measure_step(torch_compile(model), model, *args, repeats=0)
@@ -88,8 +54,7 @@ def measured(make: Callable[[], Sample]) -> list[dict[str, Any]]:
         with no_cpu_kernels():
             step = measure_step(remat.compile(model, cost_model=prices), model, *args, repeats=0)
         sides = {"pytorch": theirs, "ours": _facts(graph, own) | step.row()}
-        rows.append({"budget": budget} | {who: {fact: side[fact] for fact in FACTS} for who, side in sides.items()})
-    return rows
+        yield {"budget": budget} | {who: {fact: side[fact] for fact in FACTS} for who, side in sides.items()}
 
 
 def ours_at(budget: float, saved_bytes: int) -> CostModel:
@@ -105,19 +70,16 @@ def _facts(graph: Graph, plan: Plan) -> dict[str, int]:
     }
 
 
-def summarized(rows: list[dict[str, Any]]) -> list[list[object]]:
+def summary(rows: Sequence[dict[str, Any]]) -> list[str]:
     """Counts for each budget and fact the models in which ours has less, as much, and more."""
-    found: list[list[object]] = []
+    lines: list[list[object]] = []
     for budget in BUDGETS:
-        for fact, words in FACTS.items():
-            changes = {row["model"]: change(row, fact) for row in rows if row["budget"] == budget}
-            if changes:
-                worst, each = max(changes, key=lambda name: changes[name]), changes.values()
-                counts = sum(c < 0 for c in each), sum(c == 0 for c in each), sum(c > 0 for c in each)
-                found.append(
-                    [budget, words, *counts, f"{statistics.median(each):+.1%}", f"{changes[worst]:+.1%}", worst]
-                )
-    return found
+        for fact in FACTS:
+            changes = {row["case"]: change(row, fact) for row in rows if row["budget"] == budget}
+            worst, each = max(changes, key=lambda name: changes[name]), changes.values()
+            counts = sum(c < 0 for c in each), sum(c == 0 for c in each), sum(c > 0 for c in each)
+            lines.append([budget, fact, *counts, f"{statistics.median(each):+.1%}", f"{changes[worst]:+.1%}", worst])
+    return [table(["budget", "of a step", "less", "as much", "more", "median", "worst", "in"], lines)]
 
 
 def change(row: dict[str, Any], fact: str) -> float:
@@ -125,35 +87,15 @@ def change(row: dict[str, Any], fact: str) -> float:
     return row["ours"][fact] / row["pytorch"][fact] - 1 if row["pytorch"][fact] else 0.0
 
 
-def markdown(document: dict[str, Any]) -> str:
-    """Makes the page for people who read the repository."""
-    rows = document["rows"]
-    sides = [f"{words}, {who}" for words in FACTS.values() for who in ("PyTorch", "ours")]
-    return page(
-        "Compiled steps at PyTorch's default and budgets, beside ours",
-        inspect.cleandoc(__doc__ or ""),
-        f"{cited(document['provenance'], 'experiments.bench.budget_steps')}.",
-        table(["budget", "of a step", "less", "as much", "more", "median", "worst", "in"], summarized(rows)),
-        section(
-            "All rows",
-            table(
-                ["model", "budget", *sides],
-                [
-                    [
-                        row["model"],
-                        row["budget"],
-                        *(_written(row[who][f]) for f in FACTS for who in ("pytorch", "ours")),
-                    ]
-                    for row in rows
-                ],
-            ),
-        ),
-    )
-
-
-def _written(fact: float) -> str:
-    return f"{fact:.1f}" if isinstance(fact, float) else str(fact)
-
+TABLE = ResultTable(
+    "experiments.bench.budget_steps",
+    "Compiled steps at PyTorch's default and budgets, beside ours",
+    __doc__ or "",
+    cases=lambda: MODELS,
+    key=str,
+    measure=measure,
+    summary=summary,
+)
 
 if __name__ == "__main__":
-    typer.run(main)
+    TABLE.command()

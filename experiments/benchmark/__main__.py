@@ -98,26 +98,6 @@ def _answer(posed: Posed, budgets: Sequence[Budget], answers: Answers, time_limi
 
 
 @app.command()
-def deepen(
-    only: _Only = None,
-    time_limit: Annotated[float, typer.Option(min=1e-9, help="Seconds for each budget of saved bytes.")] = 5,
-    folder: _Folder = FOLDER,
-) -> None:
-    """Looks longer for plans within budgets of the peak that are open."""
-    corpus, answers, manifest = Corpus.open(), Answers(folder / "answers"), Manifest.open(folder)
-    for name in _by_size(only, manifest):
-        budgets = [b for b in manifest.budgets(name) if b.of == "peak"]
-        if all(answers.of(name).get(b.name, {}).get("status") == "optimal" for b in budgets):
-            continue
-        posed, start = manifest.posed(corpus, name), time.perf_counter()
-        plans = searching.deeper_peak_plans(posed, time_limit)
-        seconds, label = time.perf_counter() - start, f"peak-search with portfolio, {time_limit:g} s a budget"
-        for found in searching.peak_answers(posed, plans, label, seconds):
-            word = "better" if answers.offer(posed, found) else "no better"
-            console.print(f"{name} {found['budget']}: {word}")
-
-
-@app.command()
 def anneal(
     only: _Only = None,
     steps: Annotated[

@@ -14,9 +14,10 @@ import numpy as np
 import remat
 from experiments.benchmark.annealing import Annealer
 from experiments.benchmark.answers import RESUMED, Answer, Answers, merged
+from experiments.benchmark.cpsat_peak import cheapest_within_peak
 from experiments.benchmark.instances import Posed
 from remat import Choice, Problem, Solution, TerminationReason, solve
-from remat.improve.peak_plans import PeakPlan, PeakPlans
+from remat.improve.peak_plans import PeakPlan
 from remat.improve.peak_search import relaxation
 from remat.plugin import ClaimedBound, Termination
 from remat.problem.problem_file import Budget
@@ -112,7 +113,7 @@ def peak_bound(posed: Posed, budget: Budget, known: Answer, time_limit_s: float)
 def peak_proof(posed: Posed, budget: Budget, known: Answer, time_limit_s: float) -> Answer | None:
     """What is known about a budget of the peak, after CP-SAT has looked for what is cheaper; None if it cannot."""
     start, before = time.perf_counter(), _choice(posed, known)
-    solution = CPSAT().within_peak(posed.graph, posed.problem, budget.bytes, before, time_limit_s=time_limit_s)
+    solution = cheapest_within_peak(posed.graph, posed.problem, budget.bytes, before, time_limit_s=time_limit_s)
     if solution is None or solution.plan is None:
         return None
     seconds = time.perf_counter() - start
@@ -120,11 +121,6 @@ def peak_proof(posed: Posed, budget: Budget, known: Answer, time_limit_s: float)
         return {**known, **_claims(seconds, solution, f"{RESUMED}: ")}
     choice = Choice.from_plan(posed.problem, solution.plan)
     return answer(budget, choice, RESUMED, seconds, solution, f"{RESUMED}: ")
-
-
-def deeper_peak_plans(posed: Posed, time_limit_s: float) -> Sequence[PeakPlan]:
-    """A search that takes longer: as the default one, with the best answers for budgets of saved bytes."""
-    return PeakPlans(posed.graph, posed.problem, Portfolio(), time_limit_s).front
 
 
 def annealed_answers(posed: Posed, answers: Answers, annealer: Annealer, steps: int, seed: int) -> Iterator[Answer]:

@@ -75,9 +75,8 @@ def cited(origin: Mapping[str, str], module: str) -> str:
         origin: the provenance of the run.
         module: that makes such results today; the run may have had another name for it, at its commit.
     """
-    options = " ".join(origin["command"].split()[3:])  # behind "python -m NAME"
-    command = f"python -m {module} {options}".strip()
-    return f"`{command}`: commit {origin['commit']}, torch {origin['torch']}, {origin['machine']}, {origin['date']}"
+    where = ", ".join(origin[fact] for fact in ("machine", "date"))
+    return f"`python -m {module}`: commit {origin['commit']}, torch {origin['torch']}, {where}"
 
 
 def _joined(*blocks: str) -> str:

@@ -17,7 +17,6 @@ from remat.answer.network import SINK, SOURCE, Arcs, Network, Reduction, Sides
 from remat.answer.solution import FlowCertificate, Solution, Termination, TerminationReason
 from remat.errors import CertificateRejected, InvalidOption, NotInstalled, UnsupportedProblem
 from remat.facts.columns import BoolArray, IntArray, any_set
-from remat.facts.graph import Graph
 from remat.problem.feasibility import ForcedValues
 from remat.problem.multipliers import BY_COST, Multipliers
 from remat.problem.problem import Problem
@@ -54,24 +53,6 @@ class Solver(ABC):
     @abstractmethod
     def _solve(self, problem: Problem, *, time_limit_s: float | None) -> Solution:
         """Solves a feasible problem whose features are all supported. Called by `remat.solve`."""
-
-    def within_peak(
-        self, graph: Graph, problem: Problem, limit_bytes: int, known: Choice | None, *, time_limit_s: float | None
-    ) -> Solution | None:
-        """Looks for the cheapest plan within a limit of the simulated peak: for solvers that can, and say so by it.
-
-        Args:
-            graph: the joint graph.
-            problem: its costs and bans, without a budget.
-            limit_bytes: of `remat.timeline(graph, plan).peak_bytes`.
-            known: a plan that fits, if one is known.
-            time_limit_s: wall time in seconds; none, if left out.
-
-        Returns:
-            its plan, or `known`, with a bound on what every plan costs that fits; None, as here, if it cannot.
-        """
-        del graph, problem, limit_bytes, known, time_limit_s
-        return None
 
     @classmethod
     def missing(cls) -> tuple[str, ...]:

@@ -5,7 +5,6 @@ less may take more. No `Problem` can state that. But at any one step what is sav
 is alive beside what every plan needs there. That is a byte budget: a *relaxation*, whose bound holds
 for every plan with a peak that fits; `remat.improve.step_bound` has more of them. The plans themselves
 come from `remat.improve.peak_plans`, or from `remat.improve.step_plans`, where the graph knows its calls.
-A solver may go on from there by a program of its own (`Solver.within_peak`).
 """
 
 from __future__ import annotations
@@ -21,7 +20,6 @@ from typing import TypeAlias
 
 import numpy as np
 
-from remat.answer.choice import Choice
 from remat.answer.plan import Plan
 from remat.answer.registry import QUICK_BUDGET_SOLVER, find_solver
 from remat.answer.solution import FlowCertificate, Solution, Termination, TerminationReason
@@ -138,8 +136,6 @@ def fit_peak(
         a solution whose plan keeps the limit by `measuring_with`, too; of a fraction, the lowest of those measured.
         Its bound is that of `relaxation`; or, if the graph knows its calls, the highest one of `between_passes` and
         `remat.improve.step_bound`, with the flow that proves it. It is optimal if it costs that.
-        A solver that searches within peaks itself (`Solver.within_peak`: `cpsat`) goes on from the plan that is found,
-        and its bound, where that is higher, stands by its word.
 
     Raises:
         Infeasible: the bans leave no plan; or the message names the operator that needs more, whatever the
@@ -173,23 +169,14 @@ def fit_peak(
         return Solution(None, None, claim, None, NAME, is_proven=True)
     is_fraction = all(isinstance(limit, Fraction) for limit in limits)
     taken, best = _measured(plans, graph, problem, limit_bytes, is_fraction=is_fraction)
-    choice = None if best is None else best.choice
-    exact = None
-    if not records_calls(graph):
-        exact = chosen.within_peak(graph, problem, limit_bytes, choice, time_limit_s=time_limit_s)
-    if exact is not None and exact.plan is not None:
-        choice = Choice.from_plan(problem, exact.plan)
-    if choice is None:
+    if best is None:
         smallest = plans.smallest.peak_bytes if taken is None else taken
-        conflict = _no_plan(exact, limit_bytes, _not_found(limit_bytes, smallest, least.bytes))
+        detail = f"{_not_found(limit_bytes, smallest, least.bytes)}; raise the budget"
         if throw:
-            raise conflict
-        reason = TerminationReason.INFEASIBLE if isinstance(conflict, Infeasible) else TerminationReason.NO_PLAN_FOUND
-        return Solution(None, None, Termination(reason, detail=str(conflict)), None, NAME)
-    plan = choice.plan(problem)
+            raise LimitReached(detail)
+        return Solution(None, None, Termination(TerminationReason.NO_PLAN_FOUND, detail=detail), None, NAME)
+    plan = best.choice.plan(problem)
     cost, seconds = check_plan(problem, plan), time.perf_counter() - start
-    if exact is not None and (exact.bound or 0) > bound:
-        return Solution(plan, cost, exact.termination, exact.certificate, NAME, seconds)
     is_proven = cost == proven_bound(relaxed, certificate)
     claim = Termination(TerminationReason.OPTIMAL if is_proven else TerminationReason.FEASIBLE, bound)
     return Solution(plan, cost, claim, certificate, NAME, seconds, is_proven=is_proven)
@@ -215,12 +202,6 @@ def _measured(
             break
     taken, least = min(tried, key=lambda one: one[0]) if tried else (None, plan)
     return taken, least if is_fraction or not tried else None
-
-
-def _no_plan(exact: Solution | None, limit_bytes: int, detail: str) -> Infeasible | LimitReached:
-    if exact is None or exact.termination.reason is not TerminationReason.INFEASIBLE:
-        return LimitReached(f"{detail}; raise the budget")
-    return Infeasible(f"no plan has a peak of at most {limit_bytes} bytes ({exact.certificate}). Raise the budget.")
 
 
 def _tightest_limit(limits: tuple[int | Fraction, ...], plans: PeakPlans | StepPlans, least_bytes: int) -> int:

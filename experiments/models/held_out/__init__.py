@@ -1,7 +1,6 @@
 """Collects models that the rules of `remat.predict.kernels` were not written for, to show how wrong these are there.
 
-They were written down before any of them was compared. `MENDED` names those that led to a rule since: these are
-held out no longer, and say so wherever they are shown.
+They were written down before any of them was compared.
 """
 
 from __future__ import annotations
@@ -13,6 +12,3 @@ from experiments.models.workloads import Sample
 
 HELD_OUT: dict[str, Callable[[], Sample]] = images.MODELS | sequences.MODELS | others.MODELS | transformers.MODELS
 """Makers of models and their inputs, by name; set a seed before the call."""
-
-MENDED: dict[str, str] = {}
-"""The rule that a model led to after it was compared for the first time, by the name of the model."""

@@ -23,9 +23,8 @@ searched from, too, but is no answer; the limit is that of whoever counts.
 kernels than the given plan, saves no more bytes and recomputes no longer. The search begins at the given plan and at
 plans of little recompute time that save as much; at none that saves more.
 
-What is left above the floor of `experiments.traffic_study.traffic_floor` is mostly fixed by the shapes of loops,
-whatever is saved: a sum over rows beside one over columns, a masked softmax in two kernels, a loss that is charged for
-all logits to read one of each row.
+What no plan can avoid is mostly fixed by the shapes of loops, whatever is saved: a sum over rows beside one over
+columns, a masked softmax in two kernels, a loss that is charged for all logits to read one of each row.
 
 **Equal values move together** (`equivalence_classes`): first all that look the same up to a distance
 of a few operators, wherever they are, then one by one.

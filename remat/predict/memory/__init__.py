@@ -29,7 +29,7 @@ consumers that follow before the next call of a library: what the kernel reads s
 result.
 
 The simulation is of this order and of these rules. A compiler that fuses less, changes layouts, or reorders kernels to
-save memory, as Inductor does, ends up elsewhere: `experiments/accuracy/peak_error.py` measures how far.
+save memory, as Inductor does, ends up elsewhere: `experiments/accuracy/compiled_peaks.py` measures how far.
 """
 
 from remat.predict.memory.bound import WorkingSet, lower_bound

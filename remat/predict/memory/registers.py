@@ -2,8 +2,7 @@
 
 Other questions about fusion have other answers, and docs/fusion.md compares them. `Graph.fusible` says what
 torch's partitioner takes for fusible: that decides which traffic it sees. TorchInductor, which makes the
-kernels, knows three things more that move peaks (read in, and compared with, torch 2.13;
-`experiments/accuracy/peak_error.py`):
+kernels, knows three things more that move peaks (read in, and compared with, torch 2.13):
 
 - Some operators that the partitioner's lists lack are index arithmetic, and are inlined (`LOWERED`).
 - It has no kernels for complex numbers, and calls eager's operators instead.

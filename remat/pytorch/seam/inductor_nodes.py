@@ -1,8 +1,7 @@
-"""What the parts of a graph that Inductor has scheduled are, and the memory that they take."""
+"""What the parts of a graph that Inductor has scheduled are."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
 from remat.pytorch.seam.internals import internals
@@ -41,16 +40,6 @@ def output_strides(lowering: Any) -> list[tuple[int, ...] | None]:
         else None
         for output in lowering.graph_outputs
     ]
-
-
-def memory_planner() -> Any:
-    """Gives the module of Inductor that estimates peak memory, and orders kernels to lower it."""
-    return internals("torch._inductor.memory")
-
-
-def ordered_set(names: Iterable[str]) -> Any:
-    """Makes names the kind of set that Inductor works with."""
-    return internals("torch.utils._ordered_set").OrderedSet(names)
 
 
 def _ir() -> Any:

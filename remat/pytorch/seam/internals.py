@@ -89,7 +89,6 @@ USED: dict[str, tuple[str, ...]] = {
         "Operation.get_origins",
     ),
     "torch._inductor.lowering": (),
-    "torch._inductor.memory": ("estimate_peak_memory", "prepare_planning_info", "reorder_for_peak_memory"),
     "torch._inductor.runtime.hints": ("DeviceProperties.create.cache_clear",),
     "torch._inductor.runtime.triton_heuristics": ("CachingAutotuner._precompile_config",),
     "torch._inductor.scheduler": (
@@ -106,7 +105,6 @@ USED: dict[str, tuple[str, ...]] = {
     "torch.autograd": ("_disable_profiler_legacy",),
     "torch.autograd.profiler_legacy": ("profile._start_trace",),
     "torch.utils._mode_utils": ("no_dispatch",),
-    "torch.utils._ordered_set": ("OrderedSet",),
     "torch.utils._triton": (),
     "triton.backends": ("backends",),
     "triton.backends.compiler": ("GPUTarget",),
