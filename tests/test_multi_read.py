@@ -123,7 +123,7 @@ def slow_reads(backward: BackwardKernels) -> list[int]:
         for user in users.get(v, []):
             if graph.in_tangents[user]:
                 found.update(k for k in range(backward.kernels[user].bit_length()) if backward.kernels[user] >> k & 1)
-            elif graph.view[user] or not (backward.stuck[user] or backward.apart[user]):
+            elif graph.view[user] or not (backward.not_recomputable[user] or backward.own_kernel[user]):
                 found |= reached(user)
         return found
 

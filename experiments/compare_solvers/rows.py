@@ -34,8 +34,8 @@ class SolverRow:
     Attributes:
         instance, family, values, uses: as in the index of the corpus.
         cost_model, solver: as on the command line, with options.
-        status: "optimal", "feasible", "infeasible", "limit" or "gave_up" (see `TerminationReason`); "refused": the solver
-            does not take the problem; "timeout": it was killed at the time limit; "error": anything else.
+        status: "optimal", "feasible", "infeasible", "limit" or "gave_up" (see `TerminationReason`); "refused": the
+            solver does not take the problem; "timeout": it was killed at the time limit; "error": anything else.
         objective: what the plan costs, in `unit`.
         bound: no plan costs less, says the solver.
         gap: (objective - bound) / objective.

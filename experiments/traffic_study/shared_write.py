@@ -99,7 +99,7 @@ class SharedWrite:
             kernels=_uses(graph, backward.kernels),
             stuck=stuck,
             unsaveable=unsaveable,
-            apart=backward.apart,
+            apart=backward.own_kernel,
             read_bytes=graph.moved_bytes,
             write_bytes=np.where(backward.written, 0, graph.moved_bytes),
         )
