@@ -110,7 +110,7 @@ def _own_kernel(
 
 
 def _written(graph: Graph, called_on: IntArray) -> BoolArray:
-    """Finds what the forward pass writes: a view is written if and only if its base is, so marks whole storages."""
+    """Finds what the forward pass writes, by whole storages: a view is written if and only if its base is."""
     written = graph.input | graph.output
     written[called_on] = True
     by_base = np.zeros(len(graph), np.bool_)

@@ -48,7 +48,7 @@ class Plan:
                 object.__setattr__(self, label, name_column(f"Plan.{label}", getattr(self, label), InvalidPlan))
 
     def for_graph(self, graph: Graph) -> Plan:
-        """Returns this plan with the signature of a graph, so that another graph refuses it."""
+        """Returns this plan with the signature of a graph, so that a replay on another graph is refused."""
         checked_graph(graph)
         return replace(self, graph=Deferred(lambda: graph.signature))
 

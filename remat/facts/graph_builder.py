@@ -1,4 +1,4 @@
-"""Joint graphs by hand, without PyTorch: for examples, tests and studies of small networks."""
+"""Builds joint graphs by hand, without PyTorch: for examples, tests and studies of small networks."""
 
 from __future__ import annotations
 
@@ -24,7 +24,9 @@ class _Facts:
 
 
 class GraphBuilder:
-    """Builds a `Graph` value by value; regions, storages and views follow from what is said.
+    """Builds a `Graph` value by value; regions, storages and views follow from the calls.
+
+    Every method raises `InvalidGraph` for a name that is taken or unknown.
 
     >>> g = GraphBuilder()
     >>> x = g.input("x", bytes=4)
@@ -38,8 +40,7 @@ class GraphBuilder:
 
     def __init__(self) -> None:
         self._position: dict[str, int] = {}
-        self._numbers: Counter[str] = Counter()
-        """How often an operator's name is taken, at least."""
+        self._numbers: Counter[str] = Counter()  # of each operator, a lower bound on how often its name is taken
         self._ops: list[str] = []
         self._bytes: list[int] = []
         self._flops: list[int] = []
@@ -87,27 +88,28 @@ class GraphBuilder:
         """Adds a value and returns its name.
 
         Args:
-            op: operator; also the name, numbered when taken.
-            arguments: names of the values it uses.
-            name: a name of its own.
-            bytes: size; that of the first argument when left out.
-            view: the value lives in the storage of its first argument.
-            compute_bound: a matrix multiplication or the like; not fusible then.
-            must_save, must_recompute: demanded by an annotation.
-            prefer_save, prefer_recompute: asked for by an annotation.
-            cannot_save, cannot_recompute: why it can never be saved, or computed twice.
+            op: the operator; also the name, with a number if that is taken.
+            arguments: names of the values that it uses.
+            name: another name.
+            bytes: size in bytes; that of the first argument by default.
+            fusible, random: as the columns of `Graph`.
+            view: whether the value lives in the storage of its first argument.
+            compute_bound: whether it is a matrix multiplication or the like, and so not fusible.
+            must_save, must_recompute: whether an annotation demands it.
+            prefer_save, prefer_recompute: whether an annotation asks for it.
+            cannot_save, cannot_recompute: why it can never be saved, or computed twice; None if it can.
             flops: floating-point operations.
-            dtype, shape: of a tensor; bytes do not follow from them.
+            dtype, shape: of a tensor; `bytes` does not follow from them, but must agree with them.
             call: its entry in `Graph.arguments`.
         """
-        used = tuple(dict.fromkeys(self._find(argument) for argument in arguments))
+        operands = tuple(dict.fromkeys(self._find(argument) for argument in arguments))
         if bytes is None:
-            if not used:
+            if not operands:
                 raise InvalidGraph(f"GraphBuilder.op({op!r}): give bytes=, there is no argument to take a size from")
-            bytes = self._bytes[used[0]]
-        if view and not used:
+            bytes = self._bytes[operands[0]]
+        if view and not operands:
             raise InvalidGraph(f"GraphBuilder.op({op!r}): a view needs an argument, whose storage it lives in")
-        told = {
+        flags = {
             "random": random,
             "view": view,
             "compute_bound": compute_bound,
@@ -117,11 +119,11 @@ class GraphBuilder:
             "prefer_save": prefer_save,
             "prefer_recompute": prefer_recompute,
         }
-        marks = {mark for mark, on in told.items() if on}
-        label = self._add(name or self._fresh(op), op, bytes, used, marks, _Facts(flops, dtype, shape, call))
+        marks = {mark for mark, on in flags.items() if on}
+        label = self._add(name or self._fresh(op), op, bytes, operands, marks, _Facts(flops, dtype, shape, call))
         i = len(self._position) - 1
         if view:
-            self._storage[i] = self._storage[used[0]]
+            self._storage[i] = self._storage[operands[0]]
         if cannot_save is not None:
             self._cannot_save[i] = cannot_save
         if cannot_recompute is not None:
@@ -137,7 +139,7 @@ class GraphBuilder:
         self._marks["gradient"].update(map(self._find, names))
 
     def build(self) -> Graph:
-        """The finished graph."""
+        """Returns the finished graph; raises `InvalidGraph` if it breaks a rule of `Graph`."""
         n = len(self._position)
         uses = [(u, v) for v, arguments in enumerate(self._arguments) for u in arguments]
         flags: dict[str, Any] = {flag: self._flag(flag) for flag in FLAGS}
@@ -149,7 +151,7 @@ class GraphBuilder:
             ops=tuple(self._ops),
             dtypes=tuple(self._dtypes),
             shapes=tuple(self._shapes),
-            bytes=np.array(self._bytes),  # whatever was given: Graph checks that it is whole and fits
+            bytes=np.array(self._bytes),  # whatever the caller said: Graph checks it
             storage=np.array(self._storage, np.int64),
             flops=np.array(self._flops),
             region=np.array(self._regions(), np.int64),
@@ -202,8 +204,8 @@ class GraphBuilder:
         try:
             return self._position[name]
         except (KeyError, TypeError):
-            known = ", ".join(self._position) or "none yet"
-            raise InvalidGraph(f"GraphBuilder: no value named {name!r}; there are: {known}") from None
+            names = ", ".join(self._position) or "none yet"
+            raise InvalidGraph(f"GraphBuilder: no value named {name!r}; there are: {names}") from None
 
     def _flag(self, mark: str) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
         flags = np.zeros(len(self._position), np.bool_)

@@ -1,4 +1,4 @@
-"""The file format of `Graph`: one JSON object of columns, so that no torch is needed to read it.
+"""Reads and writes the file format of `Graph`: one JSON object of columns, which takes no torch to read.
 
     {"format": "remat.graph", "version": 2, "meta": {...},
      "values": {"name": [...], "op": [...], ..., "view": [0, 1, ...]},
@@ -6,8 +6,8 @@
      "cannot_save": {"<index>": "reason"}, "cannot_recompute": {"<index>": "reason"}}
 
 Flags are 0 and 1. Producers and consumers are positions in the columns of "values". Version 1 had no
-"arguments" among the values. The columns "modules" and "sources" are there if anything is known, and "noncontiguous" if
-any value is.
+"arguments" among the values. A file has the columns "modules" and "sources" if anything is known, and "noncontiguous"
+if any value is.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ VERSION = 2
 
 
 def write_columns(graph: Mapping[str, Any], path: Path) -> None:
-    """Writes the columns of a graph, given by the names of its attributes; the same ones always give the same bytes."""
+    """Writes the columns of a graph, by the names of its attributes; equal columns always give equal bytes."""
     values: dict[str, Any] = {
         "name": graph["names"],
         "op": graph["ops"],
@@ -55,10 +55,10 @@ def write_columns(graph: Mapping[str, Any], path: Path) -> None:
 
 
 def read_columns(path: Path) -> dict[str, Any]:
-    """Reads the columns of a graph, by the names of its attributes; from a file gzipped or not, whatever its name.
+    """Reads the columns of a graph, by the names of its attributes, from a file gzipped or not.
 
     Raises:
-        InvalidGraph: it is no graph file, or a column is missing. What the columns hold is checked by `remat.Graph`.
+        InvalidGraph: it is no graph file, or a column is missing. `remat.Graph` checks what the columns hold.
     """
     document = read_document(path, FORMAT, InvalidGraph)
     try:
