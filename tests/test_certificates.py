@@ -229,7 +229,7 @@ def test_weights_do_not_speak_for_themselves() -> None:
     assert isinstance(honest.certificate, FlowCertificate)
     weights = honest.certificate.multipliers
     forged = FlowCertificate(honest.certificate.flow, Boastful(weights.cost, weights.byte))
-    with pytest.raises(CertificateRejected, match="a flow's weights must be"):
+    with pytest.raises(CertificateRejected, match="a flow's multipliers must be"):
         certify(THREE, replace(honest, termination=Termination(TerminationReason.OPTIMAL, 14), certificate=forged))
 
 

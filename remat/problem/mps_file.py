@@ -1,6 +1,6 @@
-"""A problem as an integer program in free MPS, which CBC, HiGHS, SCIP and others read.
+"""Writes a problem as an integer program in free MPS, which CBC, HiGHS, SCIP and others read.
 
-Columns `s<v>` and `r<v>` are 1 where value v is saved, or recomputed. It is the program of `remat.problem.problem`,
+Columns `s<v>` and `r<v>` are 1 where value v is saved, or recomputed. The program is that of `remat.problem.problem`,
 with `b_v = s<v> + r<v>`:
 
     minimize    COST:  sum save_cost[v] * s<v> + recompute_cost[v] * r<v>
@@ -9,13 +9,13 @@ with `b_v = s<v> + r<v>`:
                 BUDGET: sum save_bytes[v] * s<v> <= budget_bytes
     bounds      s<v> = 0 where v cannot be saved, r<v> = 0 where it cannot be recomputed
 
-Of what can be offloaded, a column `h<v>` is 1 where v is, and `s<v>` where it is saved on the device. In the rows n, a
-and u, `h<v>` counts as `s<v>` does. It costs offload.cost[v].
+If v can be offloaded, a column `h<v>` is 1 where it is, and `s<v>` is 1 where it is saved on the device. In the rows
+n, a and u, `h<v>` counts like `s<v>`. It costs offload.cost[v].
 
-Prices are written in full. A budget is written in units of the largest number that divides all that it counts, and
-rounded down. Solvers of integer programs compute in doubles, and keep a row to a part in a million or so: whether a
-plan keeps its budget to the byte is for a check in integers to say. The word FREE tells CBC that names and numbers are
-not at fixed columns.
+Prices are written in full. A budget is written in units of the greatest number that divides all sizes, and
+rounded down. Solvers of integer programs compute in doubles, and a row may be off by a part in a million or so: only a
+check in integers can say whether a plan keeps its budget to the byte. The word FREE tells CBC that names and numbers
+are not at fixed columns.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from remat.problem.problem import Problem
 
 
 def write_mps(problem: Problem, path: Path) -> None:
-    """Writes a problem as free MPS; the same one always gives the same bytes."""
+    """Writes a problem as free MPS; equal problems always give equal bytes."""
     write_file(path, "".join(f"{line}\n" for line in _lines(problem)).encode("ascii"))
 
 
@@ -49,18 +49,18 @@ def _lines(problem: Problem) -> Iterator[str]:
     yield from (f" L u{k}" for k in range(len(uses)))
     yield from (f" L {row.name}" for row in budgets)
     yield from ("COLUMNS", " MARKER 'MARKER' 'INTORG'")
-    made: list[list[int]] = [[] for _ in needed]
-    read: list[list[int]] = [[] for _ in needed]
+    uses_of: list[list[int]] = [[] for _ in needed]
+    operands_of: list[list[int]] = [[] for _ in needed]
     for k, (u, v) in enumerate(uses):
-        made[u].append(k)
-        read[v].append(k)
+        uses_of[u].append(k)
+        operands_of[v].append(k)
     costs: tuple[list[int], list[int]] = problem.save_cost.tolist(), problem.recompute_cost.tolist()
     for v, (save, recompute) in enumerate(zip(*costs, strict=True)):
-        kept = [f"{row_of[v]} 1", *(f"u{k} -1" for k in made[v])]
-        yield from (f" s{v} {entry}" for entry in (f"COST {save}", *kept, *(row.entry(v) for row in budgets)))
-        yield from (f" r{v} {entry}" for entry in (f"COST {recompute}", *kept, *(f"u{k} 1" for k in read[v])))
+        rows_of = [f"{row_of[v]} 1", *(f"u{k} -1" for k in uses_of[v])]
+        yield from (f" s{v} {entry}" for entry in (f"COST {save}", *rows_of, *(row.entry(v) for row in budgets)))
+        yield from (f" r{v} {entry}" for entry in (f"COST {recompute}", *rows_of, *(f"u{k} 1" for k in operands_of[v])))
         if v in hosted:
-            yield from (f" h{v} {entry}" for entry in (f"COST {hosted[v]}", *kept))
+            yield from (f" h{v} {entry}" for entry in (f"COST {hosted[v]}", *rows_of))
     yield from (" MARKER 'MARKER' 'INTEND'", "RHS")
     yield from (f" RHS {row_of[v]} 1" for v in range(len(needed)))
     yield from (f" RHS {row.name} {row.most}" for row in budgets)
@@ -75,7 +75,7 @@ def _lines(problem: Problem) -> Iterator[str]:
 
 @dataclass(frozen=True)
 class _Budget:
-    """A row of what values add up to, in its unit."""
+    """Holds a row that limits a sum over values, in units that divide all its amounts."""
 
     name: str
     amounts: list[int]

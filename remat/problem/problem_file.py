@@ -1,4 +1,4 @@
-"""The file format of `Problem`: one JSON object of plain numbers, so that a solver needs nothing of ours to read it.
+"""Reads and writes the file format of `Problem`: one JSON object of plain numbers, which any solver can read.
 
     {"format": "remat.problem", "version": 1, "name": "...", "about": {...}, "unit": "ns",
      "reasons": ["an input of the graph", ...],
@@ -7,10 +7,10 @@
      "uses": {"producer": [...], "consumer": [...]},
      "budgets": [{"name": "saved-0.5", "of": "saved", "bytes": 1048576}, ...]}
 
-docs/benchmark.md says what each field means. A ban is 0 for none, or the number of its reason, counted from 1. The
-instances of the benchmark have "memory", too (`remat.predict.memory.stated`), and budgets of the peak.
+docs/benchmark.md says what each field means. A ban is 0 for none, or the number of its reason, counted from 1.
+Instances of the benchmark also have "memory" (`remat.predict.memory.stated`) and budgets of the peak.
 
-Where values can be offloaded, the version is 2. Then "values" has "offload_cost" and "cannot_offload", too, and there
+If values can be offloaded, the version is 2. Then "values" also has "offload_cost" and "cannot_offload", and there
 is an empty object "host_budgets".
 """
 
@@ -43,12 +43,12 @@ _BANS = ("cannot_save", "cannot_recompute")
 
 @dataclass(frozen=True)
 class Budget:
-    """A limit on memory that a file names.
+    """Limits memory, by a name that a file gives.
 
     Attributes:
-        name: "saved-0.5": what a solution says that it keeps.
-        of: "saved": the sum of `save_bytes` over what is saved; "peak": the most bytes alive at once.
-        bytes: the most there may be.
+        name: as in "saved-0.5"; a solution says by it which budget it keeps.
+        of: "saved" limits the sum of `save_bytes` over what is saved; "peak" the bytes that are alive at once.
+        bytes: the limit.
     """
 
     name: str
@@ -65,14 +65,14 @@ def problem_document(
     budgets: Iterable[Budget] | None = None,
     memory: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Puts a problem into the form of its file. Its signature and its places are left out: no answer depends on them.
+    """Returns a problem in the form of its file. Signature and places are left out: no answer depends on them.
 
     Args:
-        problem: what to write.
-        name: of the instance.
-        unit: of the prices.
-        about: where the problem comes from.
-        budgets: limits to choose from; the one of the problem, if any, when left out.
+        problem: the problem.
+        name: the name of the instance.
+        unit: the unit of the prices.
+        remarks: where the problem comes from, by keywords.
+        budgets: limits to choose from; by default the one of the problem, if it has one.
         memory: what a simulation of the peak needs (`remat.predict.memory.stated`).
     """
     offload = problem.offload
@@ -109,16 +109,16 @@ def problem_document(
 
 
 def read_columns(path: Path, budget: str | None) -> dict[str, Any]:
-    """Reads the columns of a problem, by the names of its attributes. What they hold is checked by `remat.Problem`.
+    """Reads the columns of a problem, by the names of its attributes. `remat.Problem` checks what they hold.
 
     Args:
         path: the file, gzipped or not.
-        budget: the name of a budget, or "none"; may be left out where the file has one at most.
+        budget: the name of a budget, or "none"; needed only if the file has several.
 
     Raises:
         InvalidProblem: it is no problem file, or a column is missing.
-        InvalidOption: the file has no such budget, or several and none was named.
-        UnsupportedProblem: it is a budget of the peak.
+        InvalidOption: the file has no such budget, or several and no name came.
+        UnsupportedProblem: the budget limits the peak.
     """
     document = read_document(path, FORMAT, InvalidProblem)
     try:
@@ -159,23 +159,23 @@ def _bans(values: Mapping[str, Any], label: str, reasons: tuple[str, ...]) -> Ba
 
 def _budget_bytes(document: Mapping[str, Any], name: str | None) -> int | None:
     budgets = _column(document, "budgets")
-    if not all(isinstance(one, dict) and {"name", "of", "bytes"} <= one.keys() for one in budgets):
+    if not all(isinstance(budget, dict) and {"name", "of", "bytes"} <= budget.keys() for budget in budgets):
         raise InvalidProblem('"budgets" must hold objects with "name", "of" and "bytes"')
-    known = {str(one["name"]): one for one in budgets}
-    if name == "none" or (name is None and not known):
+    by_name = {str(budget["name"]): budget for budget in budgets}
+    if name == "none" or (name is None and not by_name):
         return None
-    if name is None and len(known) > 1:
-        raise InvalidOption(f'there are several budgets: name one of {", ".join(known)}, or "none"')
-    chosen = next(iter(known)) if name is None else name
-    if chosen not in known:
+    if name is None and len(by_name) > 1:
+        raise InvalidOption(f'there are several budgets: name one of {", ".join(by_name)}, or "none"')
+    label = next(iter(by_name)) if name is None else name
+    if label not in by_name:
         raise InvalidOption(
-            f"no budget is named {chosen!r}{near(chosen, known)}; there are: {', '.join(known) or 'none'}"
+            f"no budget is named {label!r}{near(label, by_name)}; there are: {', '.join(by_name) or 'none'}"
         )
-    if known[chosen]["of"] != "saved":
+    if by_name[label]["of"] != "saved":
         raise UnsupportedProblem(
-            f"budget {chosen!r} limits the peak, which is no sum over saved values, so that no Problem can state it"
+            f"budget {label!r} limits the peak, which is no sum over saved values, so that no Problem can state it"
         )
-    return known[chosen]["bytes"]
+    return by_name[label]["bytes"]
 
 
 def _table(document: Mapping[str, Any], key: str) -> Mapping[str, Any]:

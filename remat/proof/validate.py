@@ -1,4 +1,4 @@
-"""What a caller gave as a plan for a graph, checked once: the message is about the argument, not about its insides."""
+"""Checks what a caller passes as a plan for a graph, once, so that an error speaks of the argument."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from remat.proof.certify import check_plan
 
 
 def legal_choice(graph: Graph, plan: object, label: str = "plan", *, offload: bool = True) -> Choice:
-    """Returns what a plan decides about the values of a graph, if it is a legal one for it.
+    """Returns what a plan decides about the values of a graph, if it is legal there.
 
     Raises:
         InvalidPlan: the plan names unknown values, is not legal, or was made for another graph; or it offloads values,
-            and not `offload`.
+            and `offload` is False.
         InvalidOption: it is no plan; the message begins with `label`.
     """
     plan = checked_plan(plan, label)
@@ -29,10 +29,10 @@ def legal_choice(graph: Graph, plan: object, label: str = "plan", *, offload: bo
 
 
 def checked_mask(graph: Graph, saved: BoolArray) -> BoolArray:
-    """(n,) what is said to be saved, as flags; whether that is a legal plan is not asked (see `remat.check_plan`).
+    """Returns (n,) flags of what is saved; whether that is a legal plan is not checked (see `remat.check_plan`).
 
     Raises:
-        InvalidPlan: not one flag a value, or a value of the tangents' closure is saved.
+        InvalidPlan: there is not one flag for each value, or a value of the tangents' closure is saved.
     """
     mask = bool_column("saved", saved, len(graph), InvalidPlan)
     wrong = np.flatnonzero(mask & graph.in_tangents)
