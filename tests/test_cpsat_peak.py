@@ -18,7 +18,7 @@ from remat.predict.memory import Simulator
 from remat.testing import graphs
 from solvers import CPSAT, Lagrangian
 from solvers.cpsat_peak import cheapest_within_peak
-from solvers.peak_program import BETWEEN, PeakProgram, keeps_all, moment_of
+from solvers.peak_program import BETWEEN, PeakProgram, moment_of, needs_gradients_only
 
 
 def check_clauses(graph: Graph, saved: BoolArray) -> None:
@@ -41,7 +41,7 @@ def check_clauses(graph: Graph, saved: BoolArray) -> None:
 @given(planned())
 def test_every_plan_satisfies_the_clauses_of_all_its_moments(drawn: tuple[Graph, BoolArray]) -> None:
     graph, saved = drawn
-    assume(keeps_all(graph, Dice(0).pose(graph)))
+    assume(needs_gradients_only(graph, Dice(0).pose(graph)))
     check_clauses(graph, saved)
 
 
@@ -75,7 +75,7 @@ def test_a_value_is_in_memory_if_a_view_of_it_is_saved_or_returned(where: str) -
 def test_the_optimum_is_that_of_all_plans(graph: Graph, data: st.DataObject) -> None:
     simulator = Simulator(graph)
     problem = Dice(1).pose(graph)
-    assume(keeps_all(graph, problem))
+    assume(needs_gradients_only(graph, problem))
     costs = [
         (Choice.from_saved(problem, mask[graph.plannable]).cost(problem), simulator.peak(mask))
         for mask in every_legal_mask(graph)
