@@ -1,13 +1,16 @@
-"""Docstrings of the lower floors name the arguments and fields that there are, and what users call has one."""
+"""Docstrings and the glossary name what there is: arguments, fields, classes; and what users call has a docstring."""
 
 from __future__ import annotations
 
 import ast
+import dataclasses
+import importlib.util
 import inspect
 import re
 from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
+from pkgutil import resolve_name
 from types import ModuleType
 
 import pytest
@@ -83,3 +86,26 @@ def without_docstring(module: ModuleType) -> Iterator[str]:
 @pytest.mark.parametrize("module", [remat, remat.plugin], ids=["remat", "remat.plugin"])
 def test_what_users_and_authors_of_plug_ins_call_has_a_docstring(module: ModuleType) -> None:
     assert list(without_docstring(module)) == []
+
+
+def is_there(name: str) -> bool:
+    """Whether a name leads to something; `Graph.view` is short for `remat.Graph.view`."""
+    *owner, last = name.split(".")
+    for prefix in ("", "remat.plugin.", "remat.", "solvers."):
+        try:
+            if not owner:
+                return bool(resolve_name(name))
+            thing = resolve_name(prefix + ".".join(owner))
+        except (ImportError, AttributeError):
+            continue
+        fields = {field.name for field in dataclasses.fields(thing)} if dataclasses.is_dataclass(thing) else set[str]()
+        if hasattr(thing, last) or last in fields or importlib.util.find_spec(name):
+            return True
+    return False
+
+
+def test_the_glossary_names_what_is_in_the_code() -> None:
+    rows = re.findall(r"^\|.*\| ([^|]*`[^|]*) \|$", (ROOT / "docs/glossary.md").read_text(), re.MULTILINE)
+    assert len(rows) > 30
+    names = [name for row in rows for name in re.findall(r"`([\w.]+)`", row)]
+    assert [name for name in names if name != "roofline" and not is_there(name)] == []
