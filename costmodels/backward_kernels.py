@@ -20,23 +20,15 @@ class BackwardKernels:
     """Says which kernels of the backward pass read each value of a graph of n values, and what they write.
 
     The kernels are those that `remat.predict.kernels` predicts for the plan that saves all that the backward pass
-    needs. A recomputed value joins one of these kernels, or gets a kernel of its own.
-
-    Attributes:
-        graph: the joint graph.
-        not_recomputable: (n,) the values that may not be recomputed. Views are always taken again.
-        kernels: for each value of the tangents' closure, the kernels that compute it, as bits of an integer; 0 for
-            others.
-        own_kernel: (n,) the values that may be recomputed, but only by a kernel of their own, which writes them. A
-            library call of the backward pass reads such a value or computes it, or it is returned as a gradient.
-        written: (n,) the values that the forward pass writes to memory, whatever is saved.
+    needs. A recomputed value joins one of these kernels, or gets a kernel of its own. A value has a kernel of its own,
+    which writes it, if a library call of the backward pass reads or computes it, or if it is returned as a gradient.
     """
 
     graph: Graph
-    not_recomputable: BoolArray
-    kernels: list[int]
-    own_kernel: BoolArray
-    written: BoolArray
+    not_recomputable: BoolArray  # (n,) views are always taken again
+    kernels: list[int]  # the kernels that compute a value of the tangents' closure, as bits; 0 for other values
+    own_kernel: BoolArray  # (n,) values that may be recomputed, but only by a kernel of their own
+    written: BoolArray  # (n,) values that the forward pass writes to memory, whatever is saved
 
     @classmethod
     def of(cls, graph: Graph, not_recomputable: BoolArray) -> BackwardKernels:

@@ -30,21 +30,13 @@ LONGEST_CHAIN = 100
 
 @dataclass(frozen=True)
 class Rule:
-    """Bans values from recomputation, for a reason and by a source.
+    """Bans values from recomputation, for a reason and by a source."""
 
-    Attributes:
-        name: the switch in `ByteTraffic(rules={name: bool})`.
-        reason: completes "cannot be recomputed (...)".
-        source: where the rule comes from.
-        modes: the modes of `ByteTraffic` that switch it on.
-        bans: (graph, (n,) values banned so far) -> (n,) values not to recompute.
-    """
-
-    name: str
-    reason: str
+    name: str  # the switch in `ByteTraffic(rules={name: bool})`
+    reason: str  # completes "cannot be recomputed (...)"
     source: str
-    modes: frozenset[str]
-    bans: Callable[[Graph, BoolArray], BoolArray]
+    modes: frozenset[str]  # the modes of `ByteTraffic` that switch it on
+    bans: Callable[[Graph, BoolArray], BoolArray]  # (graph, (n,) values banned so far) -> (n,) values not to recompute
 
 
 def _random(graph: Graph, _banned: BoolArray) -> BoolArray:

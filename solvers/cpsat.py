@@ -130,24 +130,15 @@ class CPSAT(Solver):
 
 @dataclass(frozen=True, eq=False)
 class _Model:
-    """Holds the program, and what it takes to read an answer.
+    """Holds the program, and what it takes to read an answer."""
 
-    Attributes:
-        program: a `CpModel`; its objective counts in units of `unit`, without `base`.
-        unit: greatest common divisor of the prices.
-        base: the cost of the values that every plan saves on the device; they are not in the program.
-        always_saved: (n,) these values.
-        saved, recomputed, offloaded: the literals "v is saved on the device", "v is recomputed" and "v is offloaded",
-            by value, in this order in the program.
-    """
-
-    program: Any
-    unit: int
-    base: int
-    always_saved: BoolArray
-    saved: dict[int, Any]
-    recomputed: dict[int, Any]
-    offloaded: dict[int, Any]
+    program: Any  # a `CpModel`; its objective counts in units of `unit`, without `base`
+    unit: int  # greatest common divisor of the prices
+    base: int  # cost of the values that every plan saves on the device; they are not in the program
+    always_saved: BoolArray  # (n,) these values
+    saved: dict[int, Any]  # the literal of each value; here "saved on the device"
+    recomputed: dict[int, Any]  # in the program these literals come after those of `saved`
+    offloaded: dict[int, Any]  # and these last
 
     @classmethod
     def of(cls, problem: Problem, count_sizes: bool) -> _Model:

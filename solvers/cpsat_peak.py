@@ -51,20 +51,10 @@ def cheapest_within_peak(
     time_limit_s: float | None = None,
     workers: int = 1,
 ) -> Solution | None:
-    """Finds the cheapest plan with a simulated peak within a limit, and a lower bound on the cost of all such plans.
+    """Finds the cheapest plan within a limit of the simulated peak: see `Solver.within_peak`.
 
-    Args:
-        graph: the joint graph.
-        problem: its costs and bans, without a budget.
-        limit_bytes: the limit of `remat.timeline(graph, plan).peak_bytes`.
-        incumbent: a plan within the limit, if one is known. Only cheaper plans are searched for.
-        time_limit_s: wall time in seconds; none by default.
-        workers: threads of CP-SAT.
-
-    Returns:
-        the plan, or the incumbent if none is cheaper. CP-SAT claims that it is optimal if its cost is the bound. None
-        if
-        the backward pass has operators on which no gradient depends: torch drops these, which no program states.
+    CP-SAT claims that the plan is optimal if its cost is the bound. The answer is None if the backward pass has
+    operators on which no gradient depends: torch drops these, which no program states.
     """
     start = time.perf_counter()
     if not needs_gradients_only(graph, problem):

@@ -31,21 +31,14 @@ from solvers.cpsat_backend import sum_by_weight
 
 
 class Moment(NamedTuple):
-    """Identifies a step of a training step by the operator that runs in it, whatever the plan.
-
-    Attributes:
-        backward: whether it belongs to the backward pass.
-        wanted_by: the position in the graph at which the backward pass asks for the operator; in the forward pass, and
-            for an operator of the backward pass, its own position.
-        at: the position of the operator; -1 for none.
-    """
+    """Identifies a step of a training step by the operator that runs in it, whatever the plan."""
 
     backward: bool
-    wanted_by: int
-    at: int
+    asked_at: int  # the position in the graph at which the backward pass asks for the operator, or its own position
+    at: int  # the position of the operator; -1 for none
 
 
-BETWEEN = Moment(backward=True, wanted_by=0, at=-1)
+BETWEEN = Moment(backward=True, asked_at=0, at=-1)
 """The moment after the forward pass, before the backward pass."""
 
 
@@ -53,10 +46,10 @@ def moment_of(facts: Storages, order: Order, step: int) -> Moment:
     """Returns the moment of a step, counted over both passes, under a plan."""
     if step < len(order.forward):
         v = int(order.forward[step])
-        return Moment(backward=False, wanted_by=v, at=v)
+        return Moment(backward=False, asked_at=v, at=v)
     v = int(order.backward[step - len(order.forward)])
     in_place = facts.live[v] or v >= facts.turn
-    return Moment(backward=True, wanted_by=v if in_place else int(order.asked_at[v]), at=v)
+    return Moment(backward=True, asked_at=v if in_place else int(order.asked_at[v]), at=v)
 
 
 def needs_gradients_only(graph: Graph, problem: Problem) -> bool:
@@ -74,18 +67,11 @@ def _views_up(facts: Storages, v: int) -> list[int]:
 
 
 class PeakProgram:
-    """Is a program of CP-SAT: it finds the cheapest plan whose memory is within a limit at the moments added to it.
+    """Finds, as a program of CP-SAT, the cheapest plan whose memory is within a limit at the moments added to it.
 
     Literals are about nodes of the graph. There are none for nodes that are never computed, or depend on a tangent:
-    their memory is the same under every plan.
-
-    Args:
-        graph: the joint graph.
-        problem: its costs and bans, without a budget.
-        limit_bytes: the limit of the peak.
-
-    Attributes:
-        limit_bytes: the limit at moments that are added from now on.
+    their memory is the same under every plan. The problem has no budget; `limit_bytes` holds for moments added from now
+    on.
     """
 
     def __init__(self, graph: Graph, problem: Problem, limit_bytes: int) -> None:

@@ -23,10 +23,8 @@ def handed_over(graph: Graph, plan: Plan) -> set[str]:
     """Names the values that the forward pass hands to the backward pass, for a plan that was checked.
 
     These are the values that the plan saves, on the device or offloaded, with the owner in the place of views (see
-    `storage_owners`), and the sizes that are needed to take the views again.
-
-    Raises:
-        InvalidPlan: a view depends on more than its owner, and the backward pass cannot have that.
+    `storage_owners`), and the sizes that are needed to take the views again. Raises `InvalidPlan` if a view depends
+    on something else that the backward pass cannot have.
     """
     choice = Choice.from_plan(graph, plan, offload=True)
     handed = storage_owners(graph, choice.saved)
@@ -38,10 +36,7 @@ def handed_over(graph: Graph, plan: Plan) -> set[str]:
 
 
 def storage_owners(graph: Graph, saved: BoolArray) -> BoolArray:
-    """Returns (n,) what is handed over for these saved values.
-
-    Of several values in one storage that would be donated, the owner is handed over in the place of all.
-    """
+    """Returns (n,) what is handed over: of several saved values in one storage that would be donated, its owner."""
     base = graph.base
     donated = saved & ~graph.derived(externally_visible)
     count = np.bincount(base[donated], minlength=len(graph))

@@ -229,23 +229,15 @@ class Reduction:
 
 @dataclass(frozen=True, eq=False)
 class Arcs:
-    """Holds the network of a feasible problem without capacities: it is the same for all multipliers.
-
-    Attributes:
-        problem: the problem of the network.
-        in_vertex, out_vertex: (n,) the two vertices of each value.
-        always_saved: (n,) the values that every plan saves; they are not in the network.
-        save_values, recompute_values: the positions of the values with an arc for saving, and for recomputing.
-        tails, heads: (k,) ends of the arcs: first of `save_values`, then of `recompute_values`, then of the uses.
-    """
+    """Holds the network of a feasible problem without capacities: it is the same for all multipliers."""
 
     problem: Problem
-    in_vertex: IntArray
-    out_vertex: IntArray
-    always_saved: BoolArray
-    save_values: IntArray
-    recompute_values: IntArray
-    tails: IntArray
+    in_vertex: IntArray  # (n,) one of the two vertices of each value
+    out_vertex: IntArray  # (n,) the other one
+    always_saved: BoolArray  # (n,) values that every plan saves; they are not in the network
+    save_values: IntArray  # positions of the values with an arc for saving
+    recompute_values: IntArray  # positions of the values with an arc for recomputing
+    tails: IntArray  # (k,) of the arcs: first of `save_values`, then of `recompute_values`, then of the uses
     heads: IntArray
 
     @classmethod
@@ -321,21 +313,13 @@ class Arcs:
 
 @dataclass(frozen=True, eq=False)
 class _PricedArcs:
-    """Holds the weights of the choices, in a common unit.
-
-    Attributes:
-        unit: the weight of one unit of the columns.
-        save: (n,) weight of saving, on the device or on the host, whichever is lower.
-        recompute: (n,) weight of recomputing.
-        save_tie: (n,) the first tiebreak of saving: bytes on the device, or cost where bytes alone count.
-        offloaded: (n,) whether saving means offloading.
-    """
+    """Holds the weights of the choices for each value, in a common unit."""
 
     unit: int
-    save: IntArray
+    save: IntArray  # (n,) on the device or on the host, whichever weighs less
     recompute: IntArray
-    save_tie: IntArray
-    offloaded: BoolArray
+    save_tie: IntArray  # (n,) the first tiebreak of saving: bytes on the device, or cost where bytes alone count
+    offloaded: BoolArray  # (n,) whether saving means offloading
 
     @classmethod
     def of(cls, problem: Problem, weights: Multipliers) -> _PricedArcs:

@@ -82,8 +82,7 @@ def _differ(value: Any, default: Any) -> bool:
 def from_options(plugin: type[_T], pairs: Sequence[str]) -> _T:
     """Makes an instance of a plug-in class from `key=value` pairs; a value is JSON, or else plain text.
 
-    Raises:
-        InvalidOption: there is no such option, a value has the wrong type, or a required option is missing.
+    Raises `InvalidOption` for an unknown option, a value of the wrong type, or a required option that is missing.
     """
     name = getattr(plugin, "name", plugin.__name__)
     options = options_of(plugin)

@@ -44,11 +44,7 @@ class SavedLine:
 def saved_lines(plans: Iterable[tuple[Graph, Plan]]) -> tuple[SavedLine, ...]:
     """Adds up what plans save on the device by lines, the largest first; empty where the graphs know no places.
 
-    Args:
-        plans: joint graphs, each with a plan for it.
-
-    Raises:
-        InvalidPlan: a plan names a value that its graph does not have.
+    Raises `InvalidPlan` if a plan names a value that its graph does not have.
     """
     sizes: dict[str, list[int]] = {}
     modules: dict[str, dict[str, None]] = {}

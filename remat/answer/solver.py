@@ -149,22 +149,14 @@ class Cut:
 
 @dataclass(frozen=True, eq=False)
 class MaxFlow:
-    """Holds a maximum flow of a problem's network, and so a lower bound on the weight of every choice.
-
-    Attributes:
-        reduction: the network of the problem, under some multipliers.
-        certificate: the flow, as a proof.
-        network, flow: the network in a unit in which the solver can count, and the flow in that unit.
-        sides: what all minimum cuts have in common.
-        weight: the weight of the minimum cuts.
-    """
+    """Holds a maximum flow of a problem's network, and so a lower bound on the weight of every choice."""
 
     reduction: Reduction
     certificate: FlowCertificate
-    network: Network
-    flow: IntArray
-    sides: Sides
-    weight: int
+    network: Network  # that of the reduction, in a unit in which the solver can count
+    flow: IntArray  # (k,) in that unit
+    sides: Sides  # what all minimum cuts have in common
+    weight: int  # of the minimum cuts
 
 
 class FlowSolver(Solver):

@@ -39,8 +39,7 @@ def checked_flag(label: str, flag: object) -> bool:
 def model_and_arguments(label: str, answer: Any) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
     """Reads what a factory returned: a model, arguments, and keyword arguments if there are any.
 
-    Raises:
-        CaptureError: it returned something else; the message begins with `label`.
+    Raises a `CaptureError` that begins with `label` for anything else.
     """
     parts = list(cast(tuple[Any, ...], answer)) if type(answer) is tuple else [answer]
     triple: list[Any] = [*parts, {}] if len(parts) == 2 else parts

@@ -47,14 +47,7 @@ LARGEST_TOTAL = 2**62
 
 
 def int_column(label: str, values: ArrayLike, length: int | None, error: type[RematError]) -> IntArray:
-    """Checks and freezes a column of whole numbers.
-
-    Args:
-        label: the name of the column in an error message.
-        values: array-like of shape (length,).
-        length: the expected length, or None for any.
-        error: the error class to raise.
-    """
+    """Checks and freezes a column of whole numbers, of a given length or of any; raises `error`."""
     if _is_settled(values, _INT, length):
         return values
     array = _array(label, values, error)
@@ -85,7 +78,7 @@ def checked_prices(label: str, prices: object, length: int, error: type[RematErr
 
 
 def bool_column(label: str, values: ArrayLike, length: int, error: type[RematError]) -> BoolArray:
-    """Checks and freezes a column of flags; accepts booleans and the integers 0 and 1."""
+    """Checks and freezes a column of flags; accepts booleans and the integers 0 and 1; raises `error`."""
     if _is_settled(values, _BOOL, length):
         return values
     array = _array(label, values, error)

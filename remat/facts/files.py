@@ -20,9 +20,7 @@ def write_file(path: Path, data: bytes) -> None:
     """Writes a file beside the old one, and then replaces that: a reader sees the old or the new one.
 
     After a failure or Ctrl-C the old file is as it was, with nothing beside it. A link stays a link; permissions stay.
-
-    Raises:
-        OSError: the file cannot be written; its `filename` is `path`.
+    Raises `OSError`, with `path` as its `filename`.
     """
     if path.exists() and not path.is_file():  # a pipe, a terminal: nothing can take its place
         path.write_bytes(data)

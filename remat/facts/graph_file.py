@@ -57,8 +57,7 @@ def write_columns(graph: Mapping[str, Any], path: Path) -> None:
 def read_columns(path: Path) -> dict[str, Any]:
     """Reads the columns of a graph, by the names of its attributes, from a file gzipped or not.
 
-    Raises:
-        InvalidGraph: it is no graph file, or a column is missing. `remat.Graph` checks what the columns hold.
+    Raises `InvalidGraph` if a column is missing. `remat.Graph` checks what the columns hold.
     """
     document = read_document(path, FORMAT, InvalidGraph)
     try:

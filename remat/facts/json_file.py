@@ -26,16 +26,10 @@ def write_document(document: Mapping[str, Any], path: Path, *, indent: int | Non
 def read_document(
     path: Path, format: str, error: type[RematError], *, file_kind: str = "", remedy: str = ""
 ) -> dict[str, Any]:
-    """Reads a document from a file, gzipped or not.
+    """Reads a document of a format, such as "remat.graph", from a file, gzipped or not.
 
-    Args:
-        path: the file.
-        format: "remat.graph" or "remat.plan": the format that the document must name.
-        error: the error class to raise.
-        file_kind, remedy: how an error message calls such a file, and what it advises.
-
-    Raises:
-        RematError: the file is damaged, or too large, or holds something else.
+    Raises `error` if the file is damaged, or too large, or holds something else. Its message calls such a file
+    `file_kind`, and ends with `remedy`.
     """
     kind = format.removeprefix("remat.")
     file_kind, remedy = file_kind or f"a {kind} file", remedy or f"write one with {kind.title()}.save"

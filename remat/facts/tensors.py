@@ -34,8 +34,7 @@ def check_tensors(
 ) -> None:
     """Checks types, shapes and bytes; without a type or a shape, there is nothing to compare the bytes with.
 
-    Raises:
-        InvalidGraph: a negative size, an unknown type, too many bytes, or bytes that are not those of the elements.
+    Raises `InvalidGraph` for a negative size, an unknown type, too many bytes, or bytes that do not fit the elements.
     """
     # `remat.capture` makes one object of all equal shapes, so checking one value of each kind saves time.
     kinds = zip(map(id, shapes), dtypes, sizes.tolist(), strict=True)
@@ -70,16 +69,8 @@ def check_storages(  # columns of a graph
 ) -> None:
     """Checks that a value which shares a storage with an earlier one uses a value in that storage.
 
-    Leaves, which no operator computes, may share storages with leaves: a parameter with another, for one.
-
-    Args:
-        names, storage, view: of each value.
-        base: the first value of each value's storage.
-        leaf: the values that no operator computes.
-        producers, consumers: the two ends of each use.
-
-    Raises:
-        InvalidGraph: a value uses none in its storage, or a storage has a negative number.
+    Leaves, which no operator computes, may share storages with leaves: a parameter with another, for one. Raises
+    `InvalidGraph`.
     """
     if any_set(storage < 0):
         i = int(storage.argmin())

@@ -22,16 +22,8 @@ def operands_of(length: int, producers: IntArray, consumers: IntArray) -> tuple[
 def propagate_to_operands(operands: Sequence[Sequence[int]], marked: BoolArray, through: BoolArray) -> BoolArray:
     """Spreads marks backwards: from every marked value of `through` to its operands, and so on.
 
-    Values are in topological order, so that one sweep from the last to the first meets all users of a value
-    before the value.
-
-    Args:
-        operands: for each of n values, the positions of the values that it uses.
-        marked: (n,) where the marks begin.
-        through: (n,) the values that pass their mark on.
-
-    Returns:
-        (n,) where the marks are in the end.
+    Values are in topological order, so that one sweep from the last to the first meets all users of a value before the
+    value. All masks, and the result, are (n,).
     """
     if not any_set(marked & through):
         return marked

@@ -21,12 +21,11 @@ are not at fixed columns.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from remat.facts.columns import IntArray, common_divisor
+from remat.facts.columns import common_divisor
 from remat.facts.files import write_file
 from remat.problem.problem import Problem
 
@@ -41,13 +40,15 @@ def _lines(problem: Problem) -> Iterator[str]:
     rows = [("E n" if must else "L a") + str(v) for v, must in enumerate(needed)]
     row_of = [row[2:] for row in rows]
     uses: list[tuple[int, int]] = list(zip(problem.producers.tolist(), problem.consumers.tolist(), strict=True))
-    budgets = [] if problem.budget_bytes is None else [_Budget.of("BUDGET", problem.save_bytes, problem.budget_bytes)]
     hosted = _hosted(problem)
     unit = common_divisor(problem.save_bytes)
+    used = [
+        () if problem.budget_bytes is None else (f"BUDGET {size}",) for size in (problem.save_bytes // unit).tolist()
+    ]
     yield f"* {len(problem)} values, {len(uses)} uses; BUDGET counts units of {unit} bytes"
     yield from ("NAME remat FREE", "ROWS", " N COST", *(f" {row}" for row in rows))
     yield from (f" L u{k}" for k in range(len(uses)))
-    yield from (f" L {row.name}" for row in budgets)
+    yield from () if problem.budget_bytes is None else (" L BUDGET",)
     yield from ("COLUMNS", " MARKER 'MARKER' 'INTORG'")
     uses_of: list[list[int]] = [[] for _ in needed]
     operands_of: list[list[int]] = [[] for _ in needed]
@@ -57,13 +58,13 @@ def _lines(problem: Problem) -> Iterator[str]:
     costs: tuple[list[int], list[int]] = problem.save_cost.tolist(), problem.recompute_cost.tolist()
     for v, (save, recompute) in enumerate(zip(*costs, strict=True)):
         rows_of = [f"{row_of[v]} 1", *(f"u{k} -1" for k in uses_of[v])]
-        yield from (f" s{v} {entry}" for entry in (f"COST {save}", *rows_of, *(row.entry(v) for row in budgets)))
+        yield from (f" s{v} {entry}" for entry in (f"COST {save}", *rows_of, *used[v]))
         yield from (f" r{v} {entry}" for entry in (f"COST {recompute}", *rows_of, *(f"u{k} 1" for k in operands_of[v])))
         if v in hosted:
             yield from (f" h{v} {entry}" for entry in (f"COST {hosted[v]}", *rows_of))
     yield from (" MARKER 'MARKER' 'INTEND'", "RHS")
     yield from (f" RHS {row_of[v]} 1" for v in range(len(needed)))
-    yield from (f" RHS {row.name} {row.most}" for row in budgets)
+    yield from () if problem.budget_bytes is None else (f" RHS BUDGET {problem.budget_bytes // unit}",)
     yield "BOUNDS"
     for label, ban in (("s", problem.cannot_save), ("r", problem.cannot_recompute)):
         yield from (
@@ -71,23 +72,6 @@ def _lines(problem: Problem) -> Iterator[str]:
         )
     yield from (f" UP BND h{v} 1" for v in hosted)
     yield "ENDATA"
-
-
-@dataclass(frozen=True)
-class _Budget:
-    """Holds a row that limits a sum over values, in units that divide all its amounts."""
-
-    name: str
-    amounts: list[int]
-    most: int
-
-    @classmethod
-    def of(cls, name: str, amounts: IntArray, most: int) -> _Budget:
-        unit = common_divisor(amounts)
-        return cls(name, (amounts // unit).tolist(), most // unit)
-
-    def entry(self, v: int) -> str:
-        return f"{self.name} {self.amounts[v]}"
 
 
 def _hosted(problem: Problem) -> dict[int, int]:

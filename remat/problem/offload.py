@@ -51,8 +51,7 @@ class Offload(FrozenColumns):
 def checked_budget(label: str, budget: int | None) -> int | None:
     """Returns a budget as an integer of Python, since one of numpy would overflow silently.
 
-    Raises:
-        InvalidProblem: it is negative, or no whole number; the message begins with `label`.
+    Raises an `InvalidProblem` that begins with `label` for anything but a non-negative integer.
     """
     budget = int(budget) if budget is not None and is_whole(budget) else budget
     if budget is not None and (type(budget) is not int or budget < 0):

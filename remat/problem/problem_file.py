@@ -109,16 +109,9 @@ def problem_document(
 
 
 def read_columns(path: Path, budget: str | None) -> dict[str, Any]:
-    """Reads the columns of a problem, by the names of its attributes. `remat.Problem` checks what they hold.
+    """Reads the columns of a problem, by the names of its attributes; errors are those of `Problem.load`.
 
-    Args:
-        path: the file, gzipped or not.
-        budget: the name of a budget, or "none"; needed only if the file has several.
-
-    Raises:
-        InvalidProblem: it is no problem file, or a column is missing.
-        InvalidOption: the file has no such budget, or several and no name came.
-        UnsupportedProblem: the budget limits the peak.
+    `remat.Problem` checks what the columns hold.
     """
     document = read_document(path, FORMAT, InvalidProblem)
     try:

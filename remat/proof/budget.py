@@ -27,9 +27,7 @@ _SHOWN = 5
 def flow_solver(solver: str | Solver | None = None) -> FlowSolver:
     """Returns a solver for minimum cuts: the named one, or else the default one, or NetworkX's if that is missing.
 
-    Raises:
-        InvalidOption: it is not a flow solver.
-        UnknownName, NotInstalled: no solver has this name, or a package is missing.
+    Raises `InvalidOption` for a solver that finds no flows, `UnknownName` and `NotInstalled`.
     """
     if solver is None:
         solver = FALLBACK_SOLVER if default_is_missing() else DEFAULT_SOLVER
@@ -42,12 +40,7 @@ def flow_solver(solver: str | Solver | None = None) -> FlowSolver:
 
 
 def least_bytes(problem: Problem, rules: ForcedValues | None = None) -> Cut:
-    """Finds the choice that saves the fewest bytes, and of those costs least, with the proof.
-
-    Args:
-        problem: a problem that is feasible without its budget.
-        rules: `forced_values(problem)`, to save time.
-    """
+    """Finds the choice that saves the fewest bytes, and of those costs least, with the proof."""
     return flow_solver().minimum_cut(problem, BY_BYTES, rules)
 
 

@@ -72,9 +72,8 @@ def _cost(problem: Problem, plan: Plan) -> int:
 def check_flow(network: Network, flow: IntArray) -> int:
     """Checks that a flow is feasible and returns its value, in time linear in the network.
 
-    Raises:
-        CertificateRejected: the flow has the wrong shape, exceeds a capacity, is negative, or appears or
-            vanishes at a vertex.
+    Raises `CertificateRejected` for a wrong shape, too much or negative flow, or flow that appears or vanishes at a
+    vertex.
     """
     if type(flow) is not np.ndarray:  # a subclass may compare as it likes
         raise CertificateRejected(f"a flow must be a numpy array, got {type(flow).__name__}")
@@ -172,10 +171,8 @@ def certify_for(problem: Problem, solution: Solution) -> bool:
 def proven_bound(problem: Problem, certificate: FlowCertificate) -> int | None:
     """Returns the lower bound on the cost of every plan within the budget that a flow proves.
 
-    None says that the flow proves that no plan fits.
-
-    Raises:
-        CertificateRejected: the flow is not feasible, or no bound follows from it.
+    None says: the flow proves that no plan fits. Raises `CertificateRejected` if the flow is wrong, or no bound
+    follows.
     """
     try:
         least = proven_weight(problem, certificate)
@@ -190,14 +187,8 @@ def proven_bound(problem: Problem, certificate: FlowCertificate) -> int | None:
 def proven_weight(problem: Problem, certificate: FlowCertificate, arcs: Arcs | None = None) -> int:
     """Returns the lower bound on the weight of every choice, whatever the budget, that a flow proves.
 
-    Args:
-        problem: a feasible problem.
-        certificate: the flow, and its multipliers.
-        arcs: `Arcs.of(problem)`, to save time.
-
-    Raises:
-        CertificateRejected: the flow is not feasible, or it or its multipliers are of another class.
-        UnsupportedProblem: the weighed prices add up to 2**62 or more.
+    `arcs` is `Arcs.of(problem)`, to save time. Raises `CertificateRejected` if the flow is wrong, and
+    `UnsupportedProblem` if the weighed prices add up to 2**62 or more.
     """
     flow, weights = certificate.flow, certificate.multipliers
     if type(weights) is not Multipliers or {type(weights.cost), type(weights.byte)} != {int}:

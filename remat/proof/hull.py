@@ -24,12 +24,7 @@ from remat.proof.certify import proven_weight
 
 @dataclass(frozen=True, eq=False)
 class Vertex:
-    """Holds a choice as a point; one that a `Hull` returns is optimal under some multiplier on bytes.
-
-    Attributes:
-        choice: what is saved and recomputed.
-        saved_bytes, cost: the saved bytes, and the cost in the problem's unit.
-    """
+    """Holds a choice as a point; one that a `Hull` returns is optimal under some multiplier on bytes."""
 
     choice: Choice
     saved_bytes: int
@@ -47,18 +42,12 @@ class Vertex:
 
 @dataclass(frozen=True, eq=False)
 class Edge:
-    """Holds two neighbours, and the proof that no choice lies below the line through them.
+    """Holds two neighbours, and the proof that no choice lies below the line through them."""
 
-    Attributes:
-        left, right: the one that saves fewer bytes and costs more, and the other one.
-        certificate: the flow.
-        weight: a lower bound on the weight of every choice, under `certificate.multipliers`.
-    """
-
-    left: Vertex
+    left: Vertex  # saves fewer bytes, and costs more
     right: Vertex
     certificate: FlowCertificate
-    weight: int
+    weight: int  # a lower bound on the weight of every choice, under the multipliers of the certificate
 
     @property
     def is_exact(self) -> bool:
@@ -75,13 +64,7 @@ class Edge:
 
 @dataclass(frozen=True, eq=False)
 class Hull:
-    """Searches the hull of a problem, whatever its budget, with a solver for its cuts.
-
-    Every flow is checked before anything is concluded from it.
-
-    Raises:
-        Infeasible: the bans leave no plan.
-    """
+    """Searches the hull of a feasible problem, whatever its budget. No flow is used before it is checked."""
 
     problem: Problem
     solver: FlowSolver

@@ -16,10 +16,8 @@ from remat.proof.certify import check_plan
 def legal_choice(graph: Graph, plan: object, label: str = "plan", *, offload: bool = True) -> Choice:
     """Returns what a plan decides about the values of a graph, if it is legal there.
 
-    Raises:
-        InvalidPlan: the plan names unknown values, is not legal, or was made for another graph; or it offloads values,
-            and `offload` is False.
-        InvalidOption: it is no plan; the message begins with `label`.
+    Raises `InvalidPlan` for a plan that is not, that was made for another graph, or that offloads values without
+    `offload`, and an `InvalidOption` that begins with `label` for anything but a plan.
     """
     plan = checked_plan(plan, label)
     plan.check_is_for(graph)
@@ -31,8 +29,7 @@ def legal_choice(graph: Graph, plan: object, label: str = "plan", *, offload: bo
 def checked_mask(graph: Graph, saved: BoolArray) -> BoolArray:
     """Returns (n,) flags of what is saved; whether that is a legal plan is not checked (see `remat.check_plan`).
 
-    Raises:
-        InvalidPlan: there is not one flag for each value, or a value of the tangents' closure is saved.
+    Raises `InvalidPlan` for another number of flags, or if a value of the tangents' closure is saved.
     """
     mask = bool_column("saved", saved, len(graph), InvalidPlan)
     wrong = np.flatnonzero(mask & graph.in_tangents)
