@@ -16,7 +16,11 @@ from remat.facts.graph import Graph, Region
 
 
 @dataclass(frozen=True)
-class _Facts:
+class _Value:
+    op: str
+    bytes: int
+    operands: tuple[int, ...] = ()
+    view: bool = False
     flops: int = 0
     dtype: str = ""
     shape: tuple[int, ...] = ()
@@ -41,14 +45,7 @@ class GraphBuilder:
     def __init__(self) -> None:
         self._position: dict[str, int] = {}
         self._numbers: Counter[str] = Counter()  # of each operator, a lower bound on how often its name is taken
-        self._ops: list[str] = []
-        self._bytes: list[int] = []
-        self._flops: list[int] = []
-        self._dtypes: list[str] = []
-        self._shapes: list[tuple[int, ...]] = []
-        self._calls: list[str] = []
-        self._storage: list[int] = []
-        self._arguments: list[tuple[int, ...]] = []
+        self._values: list[_Value] = []
         self._marks: dict[str, set[int]] = {mark: set() for mark in (*FLAGS, "tangent")}
         self._cannot_save: dict[int, str] = {}
         self._cannot_recompute: dict[int, str] = {}
@@ -58,11 +55,11 @@ class GraphBuilder:
     ) -> str:
         """Adds an input of the forward pass and returns its name."""
         marks = {"input", "parameter"} if parameter else {"input"}
-        return self._add(name, "placeholder", bytes, (), marks, _Facts(dtype=dtype, shape=shape))
+        return self._add(name, _Value("placeholder", bytes, dtype=dtype, shape=_shape(shape)), marks)
 
     def tangent(self, name: str, *, bytes: int = 1) -> str:
         """Adds an input of the backward pass: the gradient of an output."""
-        return self._add(name, "placeholder", bytes, (), {"tangent"}, _Facts())
+        return self._add(name, _Value("placeholder", bytes), {"tangent"})
 
     def op(  # noqa: PLR0913  # one keyword a fact
         self,
@@ -106,7 +103,7 @@ class GraphBuilder:
         if bytes is None:
             if not operands:
                 raise InvalidGraph(f"GraphBuilder.op({op!r}): give bytes=, there is no argument to take a size from")
-            bytes = self._bytes[operands[0]]
+            bytes = self._values[operands[0]].bytes
         if view and not operands:
             raise InvalidGraph(f"GraphBuilder.op({op!r}): a view needs an argument, whose storage it lives in")
         flags = {
@@ -120,10 +117,9 @@ class GraphBuilder:
             "prefer_recompute": prefer_recompute,
         }
         marks = {mark for mark, on in flags.items() if on}
-        label = self._add(name or self._fresh(op), op, bytes, operands, marks, _Facts(flops, dtype, shape, call))
+        value = _Value(op, bytes, operands, view, flops, dtype, _shape(shape), call)
+        label = self._add(name or self._fresh(op), value, marks)
         i = len(self._position) - 1
-        if view:
-            self._storage[i] = self._storage[operands[0]]
         if cannot_save is not None:
             self._cannot_save[i] = cannot_save
         if cannot_recompute is not None:
@@ -140,20 +136,23 @@ class GraphBuilder:
 
     def build(self) -> Graph:
         """Returns the finished graph; raises `InvalidGraph` if it breaks a rule of `Graph`."""
-        n = len(self._position)
-        uses = [(u, v) for v, arguments in enumerate(self._arguments) for u in arguments]
+        n, values = len(self._position), self._values
+        uses = [(u, v) for v, value in enumerate(values) for u in value.operands]
+        storage: list[int] = []
+        for v, value in enumerate(values):
+            storage.append(storage[value.operands[0]] if value.view else v)
         flags: dict[str, Any] = {flag: self._flag(flag) for flag in FLAGS}
         fusible = flags["fusible"]
         producers = np.array([u for u, _ in uses], np.int64)
         consumers = np.array([v for _, v in uses], np.int64)
         return Graph(
             names=tuple(self._position),
-            ops=tuple(self._ops),
-            dtypes=tuple(self._dtypes),
-            shapes=tuple(self._shapes),
-            bytes=np.array(self._bytes),  # whatever the caller said: Graph checks it
-            storage=np.array(self._storage, np.int64),
-            flops=np.array(self._flops),
+            ops=tuple(value.op for value in values),
+            dtypes=tuple(value.dtype for value in values),
+            shapes=tuple(value.shape for value in values),
+            bytes=np.array([value.bytes for value in values]),  # whatever the caller said: Graph checks it
+            storage=np.array(storage, np.int64),
+            flops=np.array([value.flops for value in values]),
             region=np.array(self._regions(), np.int64),
             **flags,
             producers=producers,
@@ -161,36 +160,29 @@ class GraphBuilder:
             fusible_uses=fusible[producers] & fusible[consumers],
             cannot_save=Bans.of(n, self._cannot_save),
             cannot_recompute=Bans.of(n, self._cannot_recompute),
-            arguments=tuple(self._calls),
+            arguments=tuple(value.call for value in values),
         )
 
     def _regions(self) -> list[Region]:
         n = len(self._position)
         region = [Region.EITHER] * n
-        for i, arguments in enumerate(self._arguments):
-            if i in self._marks["tangent"] or any(region[u] is Region.TANGENTS for u in arguments):
+        for i, value in enumerate(self._values):
+            if i in self._marks["tangent"] or any(region[u] is Region.TANGENTS for u in value.operands):
                 region[i] = Region.TANGENTS
         forward = self._marks["output"] | self._marks["input"]
         for i in reversed(range(n)):
             if i in forward:
                 region[i] = Region.FORWARD
-                forward.update(self._arguments[i])
+                forward.update(self._values[i].operands)
         return region
 
-    def _add(self, name: str, op: str, bytes: int, arguments: tuple[int, ...], marks: set[str], facts: _Facts) -> str:
-        if not isinstance(name, str) or not isinstance(op, str):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise InvalidGraph(f"GraphBuilder: names and operators are text, got {name!r} and {op!r}")
+    def _add(self, name: str, value: _Value, marks: set[str]) -> str:
+        if not isinstance(name, str) or not isinstance(value.op, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise InvalidGraph(f"GraphBuilder: names and operators are text, got {name!r} and {value.op!r}")
         if name in self._position:
             raise InvalidGraph(f"GraphBuilder: the name {name!r} is taken; give another with name=")
         i = self._position[name] = len(self._position)
-        self._ops.append(op)
-        self._bytes.append(bytes)
-        self._flops.append(facts.flops)
-        self._dtypes.append(facts.dtype)
-        self._shapes.append(tuple(checked_list("shape", facts.shape, InvalidGraph)))
-        self._calls.append(facts.call)
-        self._storage.append(i)
-        self._arguments.append(arguments)
+        self._values.append(value)
         for mark in marks:
             self._marks[mark].add(i)
         return name
@@ -211,3 +203,7 @@ class GraphBuilder:
         flags = np.zeros(len(self._position), np.bool_)
         flags[list(self._marks[mark])] = True
         return flags
+
+
+def _shape(shape: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(checked_list("shape", shape, InvalidGraph))

@@ -43,3 +43,19 @@ def read_document(
     if not isinstance(document, dict) or cast(dict[str, Any], document).get("format") != format:
         raise error(f'{path}: not {file_kind} (no "format": "{format}"); {remedy}')
     return cast(dict[str, Any], document)
+
+
+def table_in(document: Mapping[str, Any], key: str, error: type[RematError]) -> dict[str, Any]:
+    """Returns the object under a key of a document; raises `error` if there is none."""
+    table = document.get(key)
+    if not isinstance(table, dict):
+        raise error(f'"{key}" must be an object, got {type(table).__name__}')
+    return cast(dict[str, Any], table)
+
+
+def column_in(table: Mapping[str, Any], key: str, error: type[RematError], label: str = "") -> list[Any]:
+    """Returns the list under a key of a table that is named `label`; raises `error` if there is none."""
+    column = table.get(key)
+    if not isinstance(column, list):
+        raise error(f'"{label}{"." if label else ""}{key}" must be a list, got {type(column).__name__}')
+    return cast(list[Any], column)

@@ -26,7 +26,7 @@ import numpy as np
 from remat.errors import InvalidOption, InvalidProblem, UnsupportedProblem
 from remat.facts.bans import Bans
 from remat.facts.columns import int_column
-from remat.facts.json_file import read_document
+from remat.facts.json_file import column_in, read_document, table_in
 from remat.problem.offload import Offload
 from remat.words import near
 
@@ -126,32 +126,34 @@ def _columns(document: Mapping[str, Any]) -> dict[str, Any]:
         raise InvalidProblem(
             f"version {version!r}, but this remat reads {VERSION} and {VERSION_WITH_HOST}; upgrade remat"
         )
-    values, uses = _table(document, "values"), _table(document, "uses")
-    reasons = tuple(_column(document, "reasons"))
+    values, uses = (table_in(document, key, InvalidProblem) for key in ("values", "uses"))
+    reasons = tuple(column_in(document, "reasons", InvalidProblem))
     return {
         "offload": _offload(document, values, reasons) if version == VERSION_WITH_HOST else None,
-        "names": tuple(_column(values, "name", "values")),
-        **{label: _column(values, label, "values") for label in _NUMBERS},
-        "producers": _column(uses, "producer", "uses"),
-        "consumers": _column(uses, "consumer", "uses"),
+        "names": tuple(column_in(values, "name", InvalidProblem, "values")),
+        **{label: column_in(values, label, InvalidProblem, "values") for label in _NUMBERS},
+        "producers": column_in(uses, "producer", InvalidProblem, "uses"),
+        "consumers": column_in(uses, "consumer", InvalidProblem, "uses"),
         **{label: _bans(values, label, reasons) for label in _BANS},
     }
 
 
 def _offload(document: Mapping[str, Any], values: Mapping[str, Any], reasons: tuple[str, ...]) -> Offload:
-    if budgets := _table(document, "host_budgets"):
+    if budgets := table_in(document, "host_budgets", InvalidProblem):
         raise InvalidProblem(f'"host_budgets" must be empty: no solver limits what is offloaded, got {budgets!r}')
     banned = _bans(values, "cannot_offload", reasons)
-    costs = int_column("values.offload_cost", _column(values, "offload_cost", "values"), len(banned), InvalidProblem)
+    costs = int_column(
+        "values.offload_cost", column_in(values, "offload_cost", InvalidProblem, "values"), len(banned), InvalidProblem
+    )
     return Offload(costs, banned)
 
 
 def _bans(values: Mapping[str, Any], label: str, reasons: tuple[str, ...]) -> Bans:
-    return Bans(cast(Any, _column(values, label, "values")), reasons)
+    return Bans(cast(Any, column_in(values, label, InvalidProblem, "values")), reasons)
 
 
 def _budget_bytes(document: Mapping[str, Any], name: str | None) -> int | None:
-    budgets = _column(document, "budgets")
+    budgets = column_in(document, "budgets", InvalidProblem)
     if not all(isinstance(budget, dict) and {"name", "of", "bytes"} <= budget.keys() for budget in budgets):
         raise InvalidProblem('"budgets" must hold objects with "name", "of" and "bytes"')
     by_name = {str(budget["name"]): budget for budget in budgets}
@@ -169,18 +171,3 @@ def _budget_bytes(document: Mapping[str, Any], name: str | None) -> int | None:
             f"budget {label!r} limits the peak, which is no sum over saved values, so that no Problem can state it"
         )
     return by_name[label]["bytes"]
-
-
-def _table(document: Mapping[str, Any], key: str) -> Mapping[str, Any]:
-    table = document.get(key)
-    if not isinstance(table, dict):
-        raise InvalidProblem(f'"{key}" must be an object, got {type(table).__name__}')
-    return cast(dict[str, Any], table)
-
-
-def _column(table: Mapping[str, Any], key: str, where: str = "") -> list[Any]:
-    column = table.get(key)
-    if not isinstance(column, list):
-        label = f"{where}.{key}" if where else key
-        raise InvalidProblem(f'"{label}" must be a list, got {type(column).__name__}')
-    return cast(list[Any], column)
