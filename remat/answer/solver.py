@@ -112,10 +112,7 @@ class Solver(ABC):
 
 def features_of(problem: Problem) -> tuple[Feature, ...]:
     """Lists the features that a solver needs for a problem."""
-    needs = {
-        Feature.BUDGET: problem.budget_bytes is not None,
-        Feature.OFFLOAD: problem.offload is not None,
-    }
+    needs = {Feature.BUDGET: problem.budget_bytes is not None, Feature.OFFLOAD: problem.offload is not None}
     return tuple(feature for feature, needed in needs.items() if needed)
 
 

@@ -34,7 +34,5 @@ def recompute_parameter_copies(graph: Graph) -> Graph:
         of_one_parameter = len(operands) == 1 and bool(lasting[operands[0]] or copy[operands[0]])
         copy[v] = copies and of_one_parameter and not graph.must_save[v]
     return replace(
-        graph,
-        must_recompute=graph.must_recompute | copy,
-        cannot_recompute=graph.cannot_recompute.without(copy),
+        graph, must_recompute=graph.must_recompute | copy, cannot_recompute=graph.cannot_recompute.without(copy)
     )

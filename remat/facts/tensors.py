@@ -27,10 +27,7 @@ LARGEST_TENSOR = 2**50
 
 
 def check_tensors(
-    names: Sequence[str],
-    dtypes: Sequence[str],
-    shapes: Sequence[tuple[int, ...]],
-    sizes: IntArray,
+    names: Sequence[str], dtypes: Sequence[str], shapes: Sequence[tuple[int, ...]], sizes: IntArray
 ) -> None:
     """Checks types, shapes and bytes; without a type or a shape, there is nothing to compare the bytes with.
 

@@ -37,11 +37,7 @@ def propagate_to_operands(operands: Sequence[Sequence[int]], marked: BoolArray, 
 
 
 def check_uses(
-    names: tuple[str, ...],
-    producers: IntArray,
-    consumers: IntArray,
-    label: str,
-    error: type[RematError],
+    names: tuple[str, ...], producers: IntArray, consumers: IntArray, label: str, error: type[RematError]
 ) -> None:
     """Checks that uses join known values, go from earlier to later ones, and appear once.
 

@@ -28,11 +28,7 @@ _T = TypeVar("_T")
 
 
 def solve(
-    problem: Problem,
-    solver: str | Solver | None = None,
-    *,
-    time_limit_s: float | None = None,
-    throw: bool = True,
+    problem: Problem, solver: str | Solver | None = None, *, time_limit_s: float | None = None, throw: bool = True
 ) -> Solution:
     """Solves a problem and certifies the answer.
 

@@ -44,13 +44,7 @@ def check_solver(solver: type[Solver] | Solver, *, max_examples: int = 100) -> N
     size = min(instance.max_values or 8, 8)
     for offload, budget in product((False, True), (False, True)):
         largest = size if not offload else min(size, 6)  # three choices for each value, and all plans are compared
-        drawn = problems(
-            min_values=min(2, size),
-            max_values=largest,
-            budget=budget,
-            offload=offload,
-            feasible=None,
-        )
+        drawn = problems(min_values=min(2, size), max_values=largest, budget=budget, offload=offload, feasible=None)
         for_all(drawn, max_examples, instance, lambda problem: _check_answer(instance, problem))
     if size >= 4:
         for_all(st.sampled_from(_crossings()), 24, instance, lambda problem: _check_answer(instance, problem))
