@@ -225,5 +225,5 @@ def _add_budget(program: Any, saved: dict[int, Any], sizes: IntArray, room: int,
     literals, units = [*saved.values()], sizes // common_divisor(sizes)
     if int(sizes.sum()) > room:
         plain = cp_model.LinearExpr.weighted_sum
-        used = sum_by_weight(program, literals, units) if count_sizes else plain(literals, units.tolist())
-        program.add(used <= room // common_divisor(sizes))
+        saved_units = sum_by_weight(program, literals, units) if count_sizes else plain(literals, units.tolist())
+        program.add(saved_units <= room // common_divisor(sizes))

@@ -106,9 +106,9 @@ class DynamicKnapsack(Knapsack):
 def _is_item(problem: Problem, cheapest: Cut) -> BoolArray:
     """Returns (n,) the values that may be saved instead of recomputed, but are not recomputed in the cheapest plan."""
     # These values would be recomputed if only what cannot be recomputed were saved.
-    wanted = Choice.from_saved(problem, forced_values(problem).not_recomputable).recomputed
+    recomputable = Choice.from_saved(problem, forced_values(problem).not_recomputable).recomputed
     is_dear = problem.recompute_cost > problem.save_cost
-    return wanted & is_dear & ~cheapest.choice.recomputed & ~problem.cannot_save.mask
+    return recomputable & is_dear & ~cheapest.choice.recomputed & ~problem.cannot_save.mask
 
 
 def _best_picks(lengths: IntArray, values: IntArray, slots: int) -> BoolArray:
@@ -131,7 +131,7 @@ def _best_picks(lengths: IntArray, values: IntArray, slots: int) -> BoolArray:
 
 
 def _fill_greedily(picked: BoolArray, sizes: IntArray, values: IntArray, capacity: int) -> BoolArray:
-    """Adds to (k,) the picked items those of the rest that are worth most for each byte and still fit."""
+    """Adds items to (k,) the picked ones: those that are worth most for each byte come first, if they still fit."""
     filled = picked.copy()
     left = capacity - int(sizes[picked].sum())
     with np.errstate(divide="ignore"):

@@ -77,10 +77,10 @@ def _refill(problem: Problem, start: Vertex, flow: FlowSolver) -> Vertex:
             cannot_save=problem.cannot_save.also(too_large, "larger than what is left"),
             budget_bytes=None,
         )
-        better = Vertex.of(problem, _within(Hull(paid, flow), slack).choice)
-        if better.cost >= best.cost:
+        refilled = Vertex.of(problem, _within(Hull(paid, flow), slack).choice)
+        if refilled.cost >= best.cost:
             return best
-        best = better
+        best = refilled
 
 
 def _trim(problem: Problem, start: Vertex, flow: FlowSolver) -> Vertex | None:
@@ -112,11 +112,11 @@ def _fill(problem: Problem, edge: Edge, budget_bytes: int) -> Vertex:
     face, vertex = network.face(flow, residual_sides(network, flow))
     sink_side = reduction.sink_side(edge.left.choice)
     free = vertex > SINK
-    chosen = np.zeros(face.num_vertices, np.bool_)
-    chosen[vertex[free]] = sink_side[free]
-    for block in _blocks_to_save(face, chosen, budget_bytes - edge.left.saved_bytes):
-        chosen[block] = False
-    sink_side[free] = chosen[vertex[free]]
+    on_sink_side = np.zeros(face.num_vertices, np.bool_)
+    on_sink_side[vertex[free]] = sink_side[free]
+    for block in _blocks_to_save(face, on_sink_side, budget_bytes - edge.left.saved_bytes):
+        on_sink_side[block] = False
+    sink_side[free] = on_sink_side[vertex[free]]
     return Vertex.of(problem, reduction.choice(sink_side))
 
 
@@ -124,8 +124,8 @@ def _blocks_to_save(face: Network, sink_side: BoolArray, slack_bytes: int) -> It
     """Yields blocks of vertices that may leave the sink side together, the largest that fits the slack first.
 
     A block is strongly connected by arcs that no minimum cut contains; it may leave once no such
-    arc leads from it to the sink side. The bytes that its values add to the saved ones add up: an arc with a
-    price is cut, or both its ends are on one side (`Network.face`).
+    arc leads from it to the sink side. A block adds the same number of saved bytes, whichever blocks left before: an
+    arc with a price is cut, or both its ends are on one side (`Network.face`).
     """
     import networkx
 

@@ -3,9 +3,9 @@
 The peak of a plan is simulated (`remat.predict.memory`), and no short program states all of the simulation. But the
 memory at *one* moment follows from a few questions about each value, which are literals here:
 
-- did the backward pass ask for it before this moment, so that it exists if it is recomputed (`asked`)?
+- did the backward pass ask for it before this moment, so that it exists if it is recomputed (`asked_before`)?
 - is it read at this moment, or later (`need`)?
-- if so, is it in memory (`here`), or computed later by a kernel that reads its operands then (`later`)?
+- if so, is it in memory (`in_memory`), or computed later by a kernel that reads its operands then (`computed_later`)?
 
 Every plan whose simulated peak is within the limit satisfies the clauses. The converse is false: the program is a
 *relaxation* where a value may be in registers or in memory, and where it depends on the plan how long a kernel reads.
@@ -241,40 +241,40 @@ class PeakProgram:
     def _add_backward(self, moment: Moment) -> None:
         _, time, at = moment
         is_again = at in self.recomputed
-        asked, before = self._asked(time), self._asked(time - 1)
+        asked_before, before = self._asked(time), self._asked(time - 1)
         turn = self._facts.turn
 
-        def done(v: int) -> Any:
+        def is_recomputed_by_now(v: int) -> Any:
             """Says whether `v`, if it is recomputed, has been recomputed before this moment or is now."""
             if v >= turn:
                 return self.available[v] if (v, v) <= (time, at) else self._false
-            return (asked if v <= at else before).get(v, self._false)
+            return (asked_before if v <= at else before).get(v, self._false)
 
         need = {v: self._true if self._read_until[v] >= time else self._literal() for v in self._values}
-        here, later = ({v: self._literal() for v in self._values} for _ in range(2))
+        in_memory, computed_later = ({v: self._literal() for v in self._values} for _ in range(2))
         for v in self._values:
-            self._clause([need[v]], here[v], later[v])
-            self._clause([need[v], self.saved[v]], here[v])
-            self._clause([later[v]], self.recomputed[v])
-            self._clause([here[v]], self.saved[v], *([] if self._in_registers[v] else [done(v)]))
-            for again in ((),) if self._sure[v] else self._written_by.get(v, ()):
-                self._clause([need[v], done(v), *(self.recomputed[w] for w in again)], here[v])
-            self._all([later[v]], [need[u] for u in self._operands[v]])
+            self._clause([need[v]], in_memory[v], computed_later[v])
+            self._clause([need[v], self.saved[v]], in_memory[v])
+            self._clause([computed_later[v]], self.recomputed[v])
+            self._clause([in_memory[v]], self.saved[v], *([] if self._in_registers[v] else [is_recomputed_by_now(v)]))
+            for writers in ((),) if self._sure[v] else self._written_by.get(v, ()):
+                self._clause([need[v], is_recomputed_by_now(v), *(self.recomputed[w] for w in writers)], in_memory[v])
+            self._all([computed_later[v]], [need[u] for u in self._operands[v]])
         if is_again:  # while an operator runs, its operands and its result are in memory
             runs = [self.recomputed[at]]
             if at < turn:
-                runs += [asked.get(at, self._false), ~before.get(at, self._false)]
+                runs += [asked_before.get(at, self._false), ~before.get(at, self._false)]
             results = [need[u] for u in self._operands[at]]
             if self._sure[at] and self._graph.base[at] == at:
-                results.append(here[at])
+                results.append(in_memory[at])
             self._all(runs, results)
         n = len(self._graph)
-        self._limit(here, n + time - (is_again or at < 0), n + time)
+        self._limit(in_memory, n + time - (is_again or at < 0), n + time)
 
     def _add_forward(self, at: int) -> None:
-        here, writes_later, need = dict[int, Any](), self._written_later(at), dict[int, Any]()
+        in_memory, writes_later, need = dict[int, Any](), self._written_later(at), dict[int, Any]()
         for v in reversed([v for v in self._values if v <= at]):
-            need[v], here[v] = self._literal(), self._literal()
+            need[v], in_memory[v] = self._literal(), self._literal()
             for w in self._readers[v]:
                 if w >= at:
                     self.program.add_implication(self._forward[w], need[v])
@@ -283,18 +283,18 @@ class PeakProgram:
                     self._clause([need[w]], *(self.saved[x] for x in self._in_storage[w]), need[v])
                 if w in writes_later:
                     self.program.add_implication(writes_later[w], need[v])
-            self.program.add_implication(self.saved[v], here[v])
+            self.program.add_implication(self.saved[v], in_memory[v])
             written = [self._true] if self._sure_forward[v] else []
             written += [self._forward[w] for w, *_ in self._written_by.get(v, ())]
             for runs in written:
-                self._clause([need[v], runs], here[v])
+                self._clause([need[v], runs], in_memory[v])
         if self._sure_forward[at] and self._graph.base[at] == at:
-            self.program.add_implication(self._forward[at], here[at])
+            self.program.add_implication(self._forward[at], in_memory[at])
         for v in self._values:  # a later value that is saved may live in a storage that is there
             owner = int(self._graph.base[v])
-            if v > at and owner in here:
-                self.program.add_implication(self.saved[v], here[owner])
-        self._limit(here, at, at)
+            if v > at and owner in in_memory:
+                self.program.add_implication(self.saved[v], in_memory[owner])
+        self._limit(in_memory, at, at)
 
     def _written_later(self, at: int) -> dict[int, Any]:
         """Says for earlier values whether their kernel writes something at this moment or later."""
@@ -318,13 +318,13 @@ class PeakProgram:
                 self._any(reasons, writes_later[v])
         return writes_later
 
-    def _limit(self, here: Mapping[int, Any], first: int, last: int) -> None:
+    def _limit(self, in_memory: Mapping[int, Any], first: int, last: int) -> None:
         """Limits the memory of these literals, beside what every plan holds from step `first` to step `last`."""
         needed, facts = self._needed, self._facts
         spans = (needed.start <= first) & (last <= needed.end)
         always_alive = set(needed.base[spans].tolist())
         owned: dict[int, list[Any]] = {}
-        for v, literal in here.items():
+        for v, literal in in_memory.items():
             owner = int(self._graph.base[v])
             if facts.size[owner] and not facts.foreign[owner] and owner not in always_alive:
                 owned.setdefault(owner, []).append(literal)
@@ -335,5 +335,5 @@ class PeakProgram:
         sizes = facts.size[list(owned)]
         available_bytes = self.limit_bytes - int(needed.size[spans].sum())
         divisor = common_divisor(sizes)
-        used = sum_by_weight(self.program, [literal for (literal,) in owned.values()], sizes // divisor)
-        self.program.add(used <= available_bytes // divisor)
+        alive_bytes = sum_by_weight(self.program, [literal for (literal,) in owned.values()], sizes // divisor)
+        self.program.add(alive_bytes <= available_bytes // divisor)

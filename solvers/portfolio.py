@@ -103,7 +103,7 @@ def _warn_of_gap(incumbent: Solution, detail: str) -> None:
 
 
 def _is_within(incumbent: Solution, tolerance: float) -> bool:
-    """Says whether a plan costs at most this part of its bound more than the bound."""
+    """Says whether the cost exceeds the bound by at most `tolerance`, which is a part of the bound."""
     assert incumbent.objective is not None  # `lagrangian` always has a plan
     assert incumbent.bound is not None
     return incumbent.objective - incumbent.bound <= incumbent.bound * tolerance

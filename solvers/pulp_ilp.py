@@ -98,12 +98,12 @@ def _add_budget(program: Any, saved: list[Any], sizes: list[int], budget: int) -
     carry: Any = 0
     for row in count():
         digits, sizes = [size % _BASE for size in sizes], [size // _BASE for size in sizes]
-        used = pulp.lpSum(digit * kept for digit, kept in zip(digits, saved, strict=True) if digit) + carry
+        row_sum = pulp.lpSum(digit * is_saved for digit, is_saved in zip(digits, saved, strict=True) if digit) + carry
         if not any(sizes) and budget < _BASE:
-            program += used <= budget
+            program += row_sum <= budget
             return
         carry = pulp.LpVariable(f"carry{row}", lowBound=0, upBound=len(saved), cat=pulp.LpInteger)
-        program += used <= budget % _BASE + _BASE * carry
+        program += row_sum <= budget % _BASE + _BASE * carry
         budget //= _BASE
 
 

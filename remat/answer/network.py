@@ -87,7 +87,7 @@ class Network:
         return network, unit
 
     def with_tiebreaks(self, largest: int | None) -> Network:
-        """Returns a network with the same minimum cuts, and tiebreaks in its capacities as far as the solver can count.
+        """Returns a network with the same minimum cuts, and with as many tiebreaks in the capacities as the solver can count.
 
         One unit of capacity outweighs the sum of all tiebreaks, so that integers lose nothing.
         """
@@ -252,11 +252,11 @@ class Arcs:
 
         always_saved = rules.not_recomputable & problem.needed
         use = (out_vertex[problem.producers] != SINK) & (in_vertex[problem.consumers] != SOURCE)
-        wanted = problem.needed.copy()
-        wanted[problem.producers[use]] = True
-        use &= wanted[problem.consumers]
-        save_values = (wanted & ~(always_saved | rules.unavailable)).nonzero()[0]
-        recompute_values = (wanted & ~rules.not_recomputable & (problem.recompute_cost > 0)).nonzero()[0]
+        is_useful = problem.needed.copy()
+        is_useful[problem.producers[use]] = True
+        use &= is_useful[problem.consumers]
+        save_values = (is_useful & ~(always_saved | rules.unavailable)).nonzero()[0]
+        recompute_values = (is_useful & ~rules.not_recomputable & (problem.recompute_cost > 0)).nonzero()[0]
         return cls(
             problem,
             in_vertex,
@@ -329,8 +329,8 @@ class _PricedArcs:
             return cls(unit, save, recompute, tie, np.zeros(len(problem), np.bool_))
         (host,) = copies
         host_tie = 0 if weights.cost else problem.offload.cost
-        better = (host < save) | (host == save) & (host_tie < tie)
-        offloaded = better & ~problem.offload.banned.mask & ~problem.cannot_save.mask
+        is_cheaper = (host < save) | (host == save) & (host_tie < tie)
+        offloaded = is_cheaper & ~problem.offload.banned.mask & ~problem.cannot_save.mask
         return cls(unit, np.where(offloaded, host, save), recompute, np.where(offloaded, host_tie, tie), offloaded)
 
 

@@ -86,7 +86,7 @@ def from_options(plugin: type[_T], pairs: Sequence[str]) -> _T:
     """
     name = getattr(plugin, "name", plugin.__name__)
     options = options_of(plugin)
-    chosen: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for pair in pairs:
         key, equals, text = pair.partition("=")
         if not equals:
@@ -94,14 +94,14 @@ def from_options(plugin: type[_T], pairs: Sequence[str]) -> _T:
         if key not in options:
             listed = ", ".join(options) or "none"
             raise InvalidOption(f"{name} has no option {key!r}{near(key, options) or '.'} There are: {listed}")
-        chosen[key] = _value(text)
-        _check(f"{name}: {key}", chosen[key], options[key])
-    missing = [key for key, option in options.items() if key not in chosen and default_of(option) is MISSING]
+        values[key] = _value(text)
+        _check(f"{name}: {key}", values[key], options[key])
+    missing = [key for key, option in options.items() if key not in values and default_of(option) is MISSING]
     if missing:
         raise InvalidOption(f"{name} needs a value for {', '.join(missing)}: {missing[0]}=VALUE")
     make: Callable[..., _T] = plugin
     try:
-        return make(**chosen)
+        return make(**values)
     except (TypeError, ValueError) as error:
         raise InvalidOption(str(error)) from error
 

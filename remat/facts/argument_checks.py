@@ -20,7 +20,7 @@ def checked_path(path: object) -> Path:
 
 
 def checked_list(label: str, items: Iterable[_T], error: type[RematError]) -> list[_T]:
-    """Lists several things; text is one thing, and an `error`."""
+    """Returns the items as a list; raises `error` for text, which Python would split, and for a single object."""
     if isinstance(items, str | bytes) or not isinstance(items, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise error(f"{label} must be a list or the like, got {cast(Any, items)!r}")
     return list(items)

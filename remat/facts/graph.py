@@ -286,8 +286,8 @@ class Graph(FrozenColumns):
         names, sizes = self.names, self.bytes.tolist()
         for i in plannable:
             kind = f" {self.dtypes[i]}{list(self.shapes[i])}" if self.dtypes[i] else ""
-            used = ", ".join([names[u] for u in self.operands[i]])
-            of = f", of {used}" if used else ""
+            operands = ", ".join([names[u] for u in self.operands[i]])
+            of = f", of {operands}" if operands else ""
             lines.append(f"{names[i]}: {self.ops[i]}{kind}, {sizes[i]} bytes{of}")
         return tuple(lines)
 

@@ -1,4 +1,4 @@
-"""Computes fields when they are first read: some take longer to write down than a plan takes to find."""
+"""Computes fields when they are first read: to write a graph's signature takes longer than to find a plan."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ def _with_host(graph: Graph) -> Problem:
 
 
 def _demands(graph: Graph) -> Problem:
-    """States the facts, and what the user demands of values; not what the user asks for where it is possible."""
+    """Returns the problem of facts and demands: of all marks, only MUST_SAVE and MUST_RECOMPUTE count."""
     plannable, is_plannable = graph.plannable, ~graph.in_tangents
     position = is_plannable.cumsum() - 1
     use = is_plannable[graph.consumers]  # then its producer is plannable, too

@@ -42,7 +42,7 @@ class Terms:
 
     @classmethod
     def nothing(cls, graph: Graph) -> Terms:
-        """Returns terms that allow everything for free, to start `dataclasses.replace` from."""
+        """Returns terms that allow everything and price nothing; make others from them by `dataclasses.replace`."""
         n = len(graph)
         zeros = np.zeros(n, np.int64)
         return cls(zeros, zeros, Bans.none(n), Bans.none(n))

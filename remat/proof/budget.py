@@ -31,12 +31,12 @@ def flow_solver(solver: str | Solver | None = None) -> FlowSolver:
     """
     if solver is None:
         solver = FALLBACK_SOLVER if default_is_missing() else DEFAULT_SOLVER
-    chosen = find_solver(solver)
-    if not isinstance(chosen, FlowSolver):
+    instance = find_solver(solver)
+    if not isinstance(instance, FlowSolver):
         names = [name for name in usable_solvers() if issubclass(solver_class(name), FlowSolver)]
-        raise InvalidOption(f"a minimum cut needs a flow solver ({', '.join(names)}), got {chosen.name!r}")
-    chosen.check_installed()
-    return chosen
+        raise InvalidOption(f"a minimum cut needs a flow solver ({', '.join(names)}), got {instance.name!r}")
+    instance.check_installed()
+    return instance
 
 
 def least_bytes(problem: Problem, rules: ForcedValues | None = None) -> Cut:
