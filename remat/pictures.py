@@ -53,7 +53,7 @@ def write(figure: Figure, path: str | Path) -> None:
     """Writes a figure in the format of the suffix.
 
     Raises:
-        InvalidOption: the path is none, or matplotlib knows no such format.
+        InvalidOption: this is no path, or matplotlib knows no such format.
     """
     path, formats = checked_path(path), figure.canvas.get_supported_filetypes()
     if path.suffix.removeprefix(".").lower() not in formats:

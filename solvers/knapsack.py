@@ -43,7 +43,7 @@ class Knapsack(Solver):
 
     @abstractmethod
     def _pick(self, sizes: IntArray, values: IntArray, capacity: int) -> BoolArray:
-        """Picks (k,) items whose sizes add up to at most `capacity`, and whose values add up to much.
+        """Picks (k,) items whose sizes add up to at most `capacity`, and whose values add up to as much as it can find.
 
         Args:
             sizes: (k,) bytes of each item, from 0 to `capacity`.

@@ -184,7 +184,6 @@ class PeakProgram:
             self._clause(premises, result)
 
     def require_less(self, cost: int) -> None:
-        """Demands that a plan costs less than this."""
         self.program.add(self.objective <= (cost - 1) // self.unit)
 
     def read(self, values: IntArray) -> BoolArray:

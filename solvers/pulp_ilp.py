@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 import tempfile
-from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import count
 from math import ceil
@@ -78,12 +77,11 @@ class PuLP(Solver):
         if problem.budget_bytes is not None:
             _add_budget(program, saved, problem.save_bytes.tolist(), problem.budget_bytes)
 
-        def read(log: str) -> Solution:
-            # A plan exists: that was decided before. If a time limit ends CBC's preprocessing, CBC may deny it.
-            may_have_none = time_limit_s is None
-            return _read(self.name, problem, program, saved, offloaded, log, unit, may_have_none=may_have_none)
-
-        return _answer(program, time_limit_s, read)
+        log, is_limited = _run_cbc(program, time_limit_s), time_limit_s is not None
+        solution = _read(self.name, problem, program, saved, offloaded, log, unit, is_limited=is_limited)
+        if solution.termination.limit is not None and not is_limited:
+            raise RematError(f"pulp: CBC stopped early, though no limit was set; it said:\n{log}")
+        return solution
 
 
 def _add_budget(program: Any, saved: list[Any], sizes: list[int], budget: int) -> None:
@@ -124,20 +122,6 @@ def _scaled(problem: Problem) -> tuple[list[int], list[int], list[int], int]:
     return save, recompute, copies, unit
 
 
-def _answer(program: Any, time_limit_s: float | None, read: Callable[[str], Solution]) -> Solution:
-    """Asks CBC, and refuses an answer if CBC stopped early though it had no limit."""
-    import pulp
-
-    try:
-        log = _run_cbc(program, time_limit_s)
-    except pulp.PulpSolverError as error:
-        raise RematError(f"pulp: CBC crashed; it said:\n{error}") from None
-    solution = read(log)
-    if solution.termination.limit is not None and time_limit_s is None:
-        raise RematError(f"pulp: CBC stopped early, though no limit was set; it said:\n{log}")
-    return solution
-
-
 def _run_cbc(program: Any, time_limit_s: float | None) -> str:
     import pulp
 
@@ -146,7 +130,10 @@ def _run_cbc(program: Any, time_limit_s: float | None) -> str:
         # CBC is named, not "whatever is installed": an oracle must be the same everywhere.
         # No `threads`: with 1, CBC starts a worker thread, and a short limit left it waiting for 10 s at times.
         cbc = pulp.PULP_CBC_CMD(msg=False, timeLimit=time_limit_s, gapRel=0, gapAbs=0, logPath=str(log))
-        program.solve(cbc)
+        try:
+            program.solve(cbc)
+        except pulp.PulpSolverError as error:
+            raise RematError(f"pulp: CBC crashed; it said:\n{error}") from None
         return log.read_text() if log.exists() else ""
 
 
@@ -159,14 +146,15 @@ def _read(
     log: str,
     unit: int,
     *,
-    may_have_none: bool,
+    is_limited: bool,
 ) -> Solution:
     import pulp
 
     certificate = ClaimedBound("CBC")
     # `status` says Optimal even after a time limit (PuLP 3.3); only `sol_status` tells them apart.
     outcome = program.sol_status
-    if program.status == pulp.LpStatusInfeasible and may_have_none:
+    # A plan exists: that was decided before. If a time limit ends CBC's preprocessing, CBC may deny it.
+    if program.status == pulp.LpStatusInfeasible and not is_limited:
         return Solution(None, None, Termination(TerminationReason.INFEASIBLE), certificate, name)
     if outcome not in (pulp.LpSolutionOptimal, pulp.LpSolutionIntegerFeasible):
         bound = _logged_bound(log, unit)

@@ -87,7 +87,7 @@ class Network:
         return network, unit
 
     def with_tiebreaks(self, largest: int | None) -> Network:
-        """Returns a network with the same minimum cuts, and with as many tiebreaks in the capacities as the solver can count.
+        """Returns a network with the same minimum cuts, and as many tiebreaks in its capacities as a solver can count.
 
         One unit of capacity outweighs the sum of all tiebreaks, so that integers lose nothing.
         """

@@ -37,7 +37,7 @@ def default_of(option: Field[Any]) -> Any:
 
 
 def label(plugin: Solver | CostModel) -> str:
-    """Names a solver or cost model; if its options differ from the defaults, by the code that makes it."""
+    """Names a solver or cost model: by its name, or by the code that makes it if options differ from the defaults."""
     if isinstance(plugin, Sum):
         return " + ".join(label(part) for part in plugin.parts)
     changed = ", ".join(f"{name}={value!r}" for name, value in _changed(plugin).items())

@@ -139,7 +139,7 @@ def usable_solvers() -> list[str]:
 
 
 def find_solver(solver: str | Solver) -> Solver:
-    """Returns an instance as it is, and for a name the solver of this name with its default options."""
+    """Returns an instance as it is, and for a name the solver of this name, with its default options."""
     if isinstance(solver, str):
         return solver_class(solver)()
     return _instance(solver, Solver, "solver")

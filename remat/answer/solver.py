@@ -117,7 +117,6 @@ def features_of(problem: Problem) -> tuple[Feature, ...]:
 
 
 def check_time_limit(time_limit_s: object) -> None:
-    """Raises `InvalidOption` for a time limit that is neither None nor a positive number."""
     is_number = isinstance(time_limit_s, int | float | np.number) and not isinstance(time_limit_s, bool)
     if time_limit_s is not None and not (is_number and time_limit_s > 0):  # type: ignore[operator]
         raise InvalidOption(f"time_limit_s must be a positive number of seconds, got {time_limit_s!r}")

@@ -56,5 +56,4 @@ class LazyField(Generic[T]):
 
 
 def is_deferred(thing: object, field: str) -> bool:
-    """Says whether nobody has read a field yet."""
     return type(vars(thing)[field]) is Deferred

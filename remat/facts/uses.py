@@ -1,4 +1,4 @@
-"""Works on the uses of a graph or a problem: pairs of a producer and a consumer, in topological order."""
+"""Works on uses, the pairs of a producer and a consumer: of a graph or a problem, in topological order."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ class Multipliers:
         return f"{self.byte}/{self.cost} per byte" if self.cost else "bytes only"
 
     def weigh(self, saved_bytes: int, cost: int) -> int:
-        """Weighs a point (bytes, cost): one integer."""
+        """Returns the weight of a plan, from its saved bytes and its cost: one integer."""
         return self.cost * cost + self.byte * saved_bytes
 
     def bound(self, least: int, budget_bytes: int | None) -> int | None:

@@ -167,7 +167,7 @@ class Problem(FrozenColumns):
             offload_cost: price of offloading each saved value, `inf` forbids it. By default nothing can be offloaded.
 
         Raises:
-            InvalidProblem: as the class says, or a position is none.
+            InvalidProblem: as the class says, or a position is not one of a value.
 
         >>> chain = Problem.of([4, 2, 9], edges=[(0, 1), (1, 2)], needed=[2], cannot_recompute={0: "input"})
         >>> chain
@@ -258,7 +258,6 @@ class Problem(FrozenColumns):
 
 
 def _split_infinite(prices: Sequence[float], label: str, reasons: Mapping[int, str] | None) -> tuple[IntArray, Bans]:
-    """Separates a list of prices into finite integers and bans where the price is infinite."""
     infinite = {i: "its price is infinite" for i, price in enumerate(prices) if price == math.inf}
     for i in checked_list(f"cannot_{label.removesuffix('_cost')}", {} if reasons is None else reasons, InvalidProblem):
         _position(f"cannot_{label.removesuffix('_cost')}", i, len(prices))

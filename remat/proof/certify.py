@@ -35,7 +35,7 @@ def check_plan(problem: Problem, plan: Plan) -> int:
 
     Raises:
         InvalidPlan: the plan is not legal; the message lists every broken rule, with up to five values each.
-        InvalidProblem: the problem is none, or was changed into one that no constructor accepts.
+        InvalidProblem: it is no `Problem`, or was changed into one that no constructor accepts.
     """
     return _cost(_fresh_copy(problem), plan)
 
@@ -119,7 +119,7 @@ def certify(problem: Problem, solution: Solution) -> bool:
         whether it was proven that no plan is better, or that there is none.
 
     Raises:
-        InvalidProblem: the problem is none, or was changed into one that no constructor accepts.
+        InvalidProblem: it is no `Problem`, or was changed into one that no constructor accepts.
         InvalidPlan: the plan is not legal, or does not cost what the solution says.
         CertificateRejected: the proof, or the bound, is wrong; or an object is of another class.
     """

@@ -36,7 +36,6 @@ class Vertex:
 
     @property
     def point(self) -> tuple[int, int]:
-        """Returns (saved bytes, cost)."""
         return self.saved_bytes, self.cost
 
 

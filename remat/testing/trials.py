@@ -88,6 +88,5 @@ def is_hashable(solver: Solver | Estimator) -> bool:
 
 
 def with_other_labels(graph: Graph) -> Graph:
-    """Returns the same graph with other names and storage ids."""
     labels = tuple(f"value {i}" for i in range(len(graph)))
     return dataclasses.replace(graph, names=labels, storage=len(graph) - graph.storage)
