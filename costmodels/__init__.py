@@ -1,4 +1,4 @@
-"""Cost models for `remat`: each turns a graph into a problem."""
+"""Holds the cost models of `remat`: each turns a graph into a problem."""
 
 from costmodels.byte_traffic import ByteTraffic
 from costmodels.fusion_pairs import FusionPairs

@@ -1,7 +1,7 @@
-"""What the kernels of the backward pass will be, as far as that does not depend on what is saved.
+"""Predicts the kernels of the backward pass, as far as they do not depend on what is saved.
 
-Which values can be fused is TorchInductor's view (`remat.predict.memory.registers`), which knows more than the lists of
-torch's partitioner in `Graph.fusible`: index arithmetic is inlined, `addmm` is one call.
+TorchInductor decides which values can be fused (`remat.predict.memory.registers`). It knows more than the lists of
+torch's partitioner in `Graph.fusible`: it inlines index arithmetic, and computes `addmm` by one call.
 """
 
 from __future__ import annotations
@@ -17,50 +17,43 @@ from remat.predict.memory.registers import fusion
 
 @dataclass(frozen=True, eq=False)
 class BackwardKernels:
-    """Predicted once for a graph of n values, and for what may be recomputed of it.
+    """Says which kernels of the backward pass read each value of a graph of n values, and what they write.
 
     The kernels are those that `remat.predict.kernels` predicts for the plan that saves all that the backward pass
-    needs: what is recomputed joins kernels that are there anyway, or is a kernel of its own.
-
-    Attributes:
-        graph: where the values are from.
-        stuck: (n,) what is not recomputed. Views are taken again in any case.
-        kernels: the kernels that compute each value of the tangents' closure, as bits of an integer; else 0.
-        apart: (n,) what may be recomputed, but only by a kernel of its own, which writes it: what a library call
-            of the backward pass needs, what is such a call, and what is returned as a gradient.
-        written: (n,) what the forward pass writes, whatever is saved.
+    needs. A recomputed value joins one of these kernels, or gets a kernel of its own. A value has a kernel of its own,
+    which writes it, if a library call of the backward pass reads or computes it, or if it is returned as a gradient.
     """
 
     graph: Graph
-    stuck: BoolArray
-    kernels: list[int]
-    apart: BoolArray
-    written: BoolArray
+    not_recomputable: BoolArray  # (n,) views are always taken again
+    kernels: list[int]  # the kernels that compute a value of the tangents' closure, as bits; 0 for other values
+    own_kernel: BoolArray  # (n,) values that may be recomputed, but only by a kernel of their own
+    written: BoolArray  # (n,) values that the forward pass writes to memory, whatever is saved
 
     @classmethod
-    def of(cls, graph: Graph, stuck: BoolArray) -> BackwardKernels:
-        """The prediction, in time linear in the graph."""
+    def of(cls, graph: Graph, not_recomputable: BoolArray) -> BackwardKernels:
         order = np.argsort(graph.consumers, kind="stable")
         u, v = graph.producers[order], graph.consumers[order]
         fusible, fused = fusion(graph, u, v, graph.fusible_uses[order])
         return cls(
             graph=graph,
-            stuck=stuck,
+            not_recomputable=not_recomputable,
             kernels=_kernels(graph),
-            apart=_apart(graph, stuck, fusible | graph.view, u, v, fused),
+            own_kernel=_own_kernel(graph, not_recomputable, fusible | graph.view, u, v, fused),
             written=_written(graph, u[~fused & graph.in_forward[v]]),
         )
 
     def reads(self) -> IntArray:
-        """(n,) how many kernels each value reaches directly, or through what they may compute on their way.
+        """Counts, for each of n values, the kernels of the tangents' closure that need it.
 
-        Counted are the kernels of the tangents' closure; 0 within it, whose values are not for saving.
+        A kernel needs a value if it reads it, or computes something from it on the way. A value of the closure itself
+        counts 0, since it cannot be saved.
         """
         graph = self.graph
         tangents = graph.in_tangents.tolist()
-        through = (~(self.stuck | self.apart) | graph.view | graph.in_tangents).tolist()
+        through = (~(self.not_recomputable | self.own_kernel) | graph.view | graph.in_tangents).tolist()
         reached = list(self.kernels)
-        order = np.argsort(graph.producers, kind="stable")[::-1]  # all that a value reaches before the value
+        order = np.argsort(graph.producers, kind="stable")[::-1]  # readers come before what they read
         for u, v in zip(graph.producers[order].tolist(), graph.consumers[order].tolist(), strict=True):
             if through[v] and not tangents[u]:
                 reached[u] |= reached[v]
@@ -70,40 +63,48 @@ class BackwardKernels:
 
 def _kernels(graph: Graph) -> list[int]:
     bits = [0] * len(graph)
-    everything = graph.needed & ~graph.cannot_save.mask
-    for k, kernel in enumerate(kernel for kernel in Fuser(graph).kernels(everything) if kernel.backward):
+    all_saved = graph.needed & ~graph.cannot_save.mask
+    for k, kernel in enumerate(kernel for kernel in Fuser(graph).kernels(all_saved) if kernel.backward):
         for v in kernel.values:
             bits[v] |= 1 << k
-    # What is in no kernel by itself, such as a view, or a product that became part of a sum, is in its readers'.
+    # A view, or a product that became part of a sum, is in no kernel of its own: it belongs to its readers' kernels.
     order = np.argsort(graph.producers, kind="stable")[::-1]
-    inlined = [not found for found in bits]
+    inlined = [not kernels for kernels in bits]
     for u, v in zip(graph.producers[order].tolist(), graph.consumers[order].tolist(), strict=True):
         if inlined[u]:
             bits[u] |= bits[v]
-    alone = max((found.bit_length() for found in bits), default=0)
+    first_free = max((kernels.bit_length() for kernels in bits), default=0)
     return [
-        (found or 1 << alone + v) if inside else 0
-        for v, (found, inside) in enumerate(zip(bits, graph.in_tangents.tolist(), strict=True))
+        (kernels or 1 << first_free + v) if inside else 0  # a value in no kernel gets a bit of its own
+        for v, (kernels, inside) in enumerate(zip(bits, graph.in_tangents.tolist(), strict=True))
     ]
 
 
-def _apart(
-    graph: Graph, stuck: BoolArray, fusible: BoolArray, producers: IntArray, consumers: IntArray, fused: BoolArray
+def _own_kernel(
+    graph: Graph,
+    not_recomputable: BoolArray,
+    fusible: BoolArray,
+    producers: IntArray,
+    consumers: IntArray,
+    fused: BoolArray,
 ) -> BoolArray:
-    """A use through a view is a use of the value. Calls that are not recomputed stay in the forward pass."""
-    view, call, kept = graph.view.tolist(), (~fusible).tolist(), stuck.tolist()
-    found = (graph.gradient | ~fusible).tolist()
+    """Finds the values with a kernel of their own; a use through a view is a use of the value.
+
+    Library calls that are not recomputed stay in the forward pass, so their operands are not read in the backward pass.
+    """
+    view, call, fixed = graph.view.tolist(), (~fusible).tolist(), not_recomputable.tolist()
+    alone = (graph.gradient | ~fusible).tolist()
     columns = producers[::-1].tolist(), consumers[::-1].tolist(), fused[::-1].tolist()
-    for u, v, together in zip(*columns, strict=True):
-        if found[v] if view[v] else (call[v] or not together) and not kept[v]:
-            found[u] = True
-    return np.array(found, np.bool_) & ~graph.view & ~stuck & ~graph.in_tangents
+    for u, v, is_fused in zip(*columns, strict=True):
+        if alone[v] if view[v] else (call[v] or not is_fused) and not fixed[v]:
+            alone[u] = True
+    return np.array(alone, np.bool_) & ~graph.view & ~not_recomputable & ~graph.in_tangents
 
 
 def _written(graph: Graph, called_on: IntArray) -> BoolArray:
-    """A view is written if and only if its base is, so the fact spreads over the whole storage."""
-    kept = graph.input | graph.output
-    kept[called_on] = True
+    """Finds what the forward pass writes, by whole storages: a view is written if and only if its base is."""
+    written = graph.input | graph.output
+    written[called_on] = True
     by_base = np.zeros(len(graph), np.bool_)
-    by_base[graph.base[kept]] = True
+    by_base[graph.base[written]] = True
     return by_base[graph.base]

@@ -1,4 +1,4 @@
-"""The classic cost model: memory traffic between the forward and the backward pass."""
+"""Prices a plan by the memory traffic between the forward and the backward pass: the classic cost model."""
 
 from __future__ import annotations
 
@@ -18,32 +18,30 @@ Prices = Literal["paper", "pytorch"]
 
 @dataclass(frozen=True)
 class ByteTraffic(CostModel):
-    """Saving v costs the bytes that the save moves; recomputing is free where it is allowed.
+    """Prices saving a value v by the bytes that move through memory; recomputing is free where it is allowed.
 
     A value that is in memory anyway (`Graph.materialized`: an input, an output, or a value with a
-    use that cannot be fused) is only read by the backward pass: B(v). Any other is written, too:
-    2 B(v) (paper, section 3.3 and Algorithm 2). B(v) is what reading v moves, so that an expanded
-    view costs its base.
+    use that cannot be fused) is only read by the backward pass: B(v). Any other value must be written, too:
+    2 B(v) (paper, section 3.3 and Algorithm 2). B(v) is the number of bytes that reading v moves, so that an
+    expanded view costs what its base costs.
 
-    The optimum of this model is one minimum cut. With the paper's prices it departs from PyTorch's
-    partitioner in this: nothing is weighted by its distance (ties are broken exactly instead), and a view
-    costs what reading it moves. In either case a forward output may be recomputed, and "aggressive" bans
-    no small reductions.
+    The optimum of this model is one minimum cut. With the paper's prices it differs from PyTorch's partitioner in two
+    ways: no price depends on the distance from the backward pass (ties are broken exactly instead), and a view costs
+    what reading it moves. With either prices, a forward output may be recomputed, and "aggressive" bans no small
+    reductions.
 
-    Prices of bytes alone know no kernels. Among plans that move as much by these prices, some save what a
-    call of a library left in memory in another layout, or what is far from its reader: Inductor makes more
-    kernels of them. PyTorch's prices, those of `remat.compile` with nothing else, avoid nearly all of
-    this: they prefer what is near the backward pass, and the owner of a storage to its views. What they
-    add up to is no number of bytes any more.
+    The paper's prices know no kernels. Of the plans that move equally many bytes, some save a result that a library
+    call left in memory in another layout, or one far from its reader, and then Inductor makes more kernels.
+    PyTorch's prices, the default of `remat.compile`, avoid nearly all of this: they prefer values near the backward
+    pass, and the owner of a storage to its views. But their sum is no number of bytes.
 
     Attributes:
-        mode: "conservative" recomputes only what fuses into the backward's kernels, so that time
-            never suffers; "aggressive" recomputes all but compute-bound and random operators,
-            to save memory (post).
+        mode: "conservative" recomputes only what fuses into the kernels of the backward pass, so that a step never gets
+            slower; "aggressive" recomputes everything but compute-bound and random operators, to save memory (post).
         rules: switches single rules on or off, e.g. {"used_far_apart": False}; see `RULES`.
-        free_parameters: reading a parameter costs nothing, as in PyTorch's partitioner.
+        free_parameters: whether reading a parameter costs nothing, as in PyTorch's partitioner.
         prices: "paper", as above; or "pytorch": those of PyTorch's partitioner, in which parameters are free
-            and bytes weigh more the farther a value is from the backward pass (`costmodels.pytorch_prices`).
+            and a byte costs more the farther its value is from the backward pass (`costmodels.pytorch_prices`).
     """
 
     name: ClassVar[str] = "byte-traffic"
@@ -55,10 +53,10 @@ class ByteTraffic(CostModel):
 
     def __post_init__(self) -> None:
         me = type(self).__name__
-        for label, known in (("mode", get_args(Mode)), ("prices", get_args(Prices))):
-            given: Any = getattr(self, label)
-            if not isinstance(given, str) or given not in known:
-                raise InvalidOption(f"{me}.{label} must be one of {', '.join(known)}, got {given!r}")
+        for label, options in (("mode", get_args(Mode)), ("prices", get_args(Prices))):
+            value: Any = getattr(self, label)
+            if not isinstance(value, str) or value not in options:
+                raise InvalidOption(f"{me}.{label} must be one of {', '.join(options)}, got {value!r}")
         if not _are_switches(self.rules):
             raise InvalidOption(f"{me}.rules must map names of rules to true or false, got {self.rules!r}")
         unknown = sorted(set(self.rules) - set(RULES))
@@ -67,30 +65,30 @@ class ByteTraffic(CostModel):
 
     @property
     def unit(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]  # of the prices
-        """Bytes; or bytes that weigh more the farther they are from the backward pass."""
+        """Says "bytes"; or "weighted bytes", which cost more the farther they are from the backward pass."""
         return "bytes" if self.prices == "paper" else "weighted bytes"
 
     @property
     def active_rules(self) -> tuple[Rule, ...]:
-        """The rules that this instance applies, in order."""
+        """Lists the rules that this instance applies, in order."""
         return tuple(rule for rule in RULES.values() if self.rules.get(rule.name, self.mode in rule.modes))
 
     def terms(self, graph: Graph) -> Terms:
-        """Prices by bytes moved, bans by the active rules."""
+        """Prices values by the bytes that move, and bans what the active rules forbid to recompute."""
         if self.prices == "pytorch":
             price = pytorch_prices(graph)
         else:
             price = np.where(graph.materialized, graph.moved_bytes, 2 * graph.moved_bytes)
         if self.free_parameters:
             price = np.where(graph.parameter, 0, price)
-        own = ~graph.view & ~graph.input
-        in_forward = own & graph.in_forward
+        operators = ~graph.view & ~graph.input
+        in_forward = operators & graph.in_forward
         nothing = Terms.nothing(graph)
         bans = nothing.cannot_recompute
         for rule in self.active_rules:
-            # Random numbers that both passes draw differ: there the rule is about being right.
-            speaks_of = own if rule.name == "random" else in_forward
-            bans = bans.also(rule.bans(graph, bans.mask) & speaks_of, rule.reason)
+            # Other rules save time; this one keeps results right: the two passes would draw different numbers.
+            scope = operators if rule.name == "random" else in_forward
+            bans = bans.also(rule.bans(graph, bans.mask) & scope, rule.reason)
         return Terms(price, nothing.recompute_cost, nothing.cannot_save, bans)
 
 

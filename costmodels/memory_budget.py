@@ -1,4 +1,4 @@
-"""The least recompute time within a budget of memory."""
+"""Minimizes recompute time within a budget of memory."""
 
 from __future__ import annotations
 
@@ -21,40 +21,39 @@ Of = Literal["saved", "peak", "device"]
 
 @dataclass(frozen=True)
 class MemoryBudget(CostModel):
-    """Saves up to a budget, and recomputes the rest in as little time as possible.
+    """Saves values up to a budget, and recomputes the rest in as little time as possible.
 
-    What counts is the memory of the saved activations (each storage once; inputs and parameters are
-    alive anyway, and count nothing), or the peak of all memory beside inputs and parameters, over
-    both passes (`remat.predict.memory`), or the peak of all that training holds: parameters, buffers, inputs,
-    gradients and the optimizer's state, too (`remat.pytorch.run.on_device`).
+    The budget limits one of three amounts (see `of`): the memory of the saved activations, where each storage counts
+    once, and inputs and parameters count nothing, since they are alive anyway; or the peak of all memory except inputs
+    and parameters, over both passes (`remat.predict.memory`); or the peak of everything that training holds, with
+    parameters, buffers, inputs, gradients and the optimizer's state (`remat.pytorch.run.on_device`).
 
-    Three conventions of a fraction f of saved activations:
+    A fraction f of saved activations means different things elsewhere:
 
     - here: f times what PyTorch's default plan saves (`remat.improve.byte_budgets`), rounded down;
-    - PyTorch's `activation_memory_budget`: the same default is 1, but 0 is a plan that saves the inputs
-      alone, a plan may end below or above f, and parameters that are saved count, too;
-    - the paper and the post have no budget. What they call memory saved is against autograd's own saves,
-      which are mostly more than PyTorch's default.
+    - PyTorch's `activation_memory_budget`: 1 is the same default plan, but 0 is a plan that saves the inputs
+      alone. A plan may save less or more than f asks for, and saved parameters count, too;
+    - the paper and the post have no budget. They compare with what autograd saves, mostly more than PyTorch's default.
 
-    Offloaded values wait in the memory of the host, and count nothing. `pose` states copies that nothing hides, and so
-    `remat.compile` chooses: there copies run in the stream of the kernels. `remat.choose` has copies run beside
-    kernels, until there are too many to hide: it simulates both (`remat.predict.offloading`).
+    An offloaded value waits in the memory of the host, and does not count. `pose` prices its copies as if nothing hid
+    them, and so does `remat.compile`, which runs copies in the stream of the kernels. `remat.choose` runs copies
+    beside kernels, until there are too many to hide: it simulates both (`remat.predict.offloading`).
 
     Attributes:
         budget: a size ("8GB", "512MiB"), a whole number of bytes from 1024 on, or a fraction from 0.0 to
-            1.0, also as "50%". 1.0 is what PyTorch's default plan saves, 0.5 half of that. Where something
-            can be had by no other way, say the seed of a dropout, a fraction means at least that, so that
-            0.0 is the least possible; a size that is too small is an error. Of the peak: a fraction of
-            the fastest plan's, but at least the smallest peak that is found. Of the device: no fraction.
-        of: "saved" activations, "peak", or all memory of a "device". A peak is searched for: use `remat.choose`, or
-            compile. For a device, `remat.compile` and `remat.forecast` know what there is beside a graph.
-        estimator: how long recomputing a value takes: a registered name or an instance.
-        optimizer: whose memory counts, where it is that of a device: one of torch.optim by name, also with options
-            ("sgd:momentum=0.9"), a callable such as `torch.optim.SGD`, or "none". What is left out is AdamW: few
-            optimizers keep more.
-        offload: True if saved activations may wait on the host; or its device, if the estimator knows none that has a
-            host: a known name such as "h100", a file, or a profile. What is recomputed takes what the estimator says,
-            whatever the device.
+            1.0, also as "50%". 1.0 is what PyTorch's default plan saves, 0.5 half of that. Some values must be saved,
+            such as the seed of a dropout: a fraction means at least their bytes, so that 0.0 is the least possible, but
+            a size below them is an error. For a peak, a fraction is one of the fastest plan's peak, and means
+            at least the smallest peak that the search reaches. For a device, a fraction is an error.
+        of: "saved" activations, "peak", or all memory of a "device". A peak takes a search: use `remat.choose` or
+            `remat.compile`. For a device, use `remat.compile` or `remat.forecast`, which know the memory outside a
+            graph.
+        estimator: a registered name or an instance; it says how long recomputing a value takes.
+        optimizer: the optimizer whose memory counts on a device: the name of one of torch.optim, also with options
+            ("sgd:momentum=0.9"), a callable such as `torch.optim.SGD`, or "none". The default is AdamW, since few
+            optimizers need more memory.
+        offload: True if saved activations may wait on the host; or a device, if the estimator knows none that has a
+            host: a known name such as "h100", a file, or a profile. Recompute times are always the estimator's.
     """
 
     name: ClassVar[str] = "memory-budget"
@@ -67,8 +66,8 @@ class MemoryBudget(CostModel):
 
     def __post_init__(self) -> None:
         find_estimator(self.estimator)  # an unknown name is refused where it is typed
-        _ = self.amount  # so is a budget that is none
-        if not isinstance(self.budget, str):  # numbers of numpy wrap, and print otherwise
+        _ = self.amount  # and so is a budget that cannot be read
+        if not isinstance(self.budget, str):  # integers of numpy overflow silently, and their repr differs
             plain = int(self.budget) if is_whole(self.budget) else float(self.budget)
             object.__setattr__(self, "budget", plain)
         if not isinstance(self.of, str) or self.of not in get_args(Of):  # pyright: ignore[reportUnnecessaryIsInstance]
@@ -87,16 +86,15 @@ class MemoryBudget(CostModel):
 
     @property
     def unit(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]  # the estimator's
-        """The unit of the estimator."""
         return find_estimator(self.estimator).unit
 
     def data(self) -> str:
-        """What the estimator depends on, and the figures of a device that offloads."""
+        """Returns what the estimator depends on, and the figures of the device that offloads."""
         figures = find_estimator(self.estimator).data()
         return f"{figures}\n{self.offload_device!r}" if self.offload else figures
 
     def terms(self, graph: Graph) -> Terms:
-        """Those of `RecomputeTime`, and the budget, unless it is one of the peak; and the price of copies."""
+        """Adds the budget, unless it limits a peak, and the price of copies to the terms of `RecomputeTime`."""
         terms = RecomputeTime(self.estimator).terms(graph)
         if self.limits_peak:
             return terms
@@ -109,10 +107,10 @@ class MemoryBudget(CostModel):
 
     @property
     def offload_device(self) -> DeviceProfile | None:
-        """The device that offloads to its host; None if nothing is offloaded.
+        """Returns the device that offloads to its host; None if nothing is offloaded.
 
         Raises:
-            InvalidOption: it has no host; or the estimator knows no device, or counts no nanoseconds.
+            InvalidOption: the device has no host; or the estimator knows no device, or does not count nanoseconds.
         """
         if self.offload is False:
             return None
@@ -127,20 +125,17 @@ class MemoryBudget(CostModel):
 
     @property
     def amount(self) -> int | Fraction:
-        """The budget, read: bytes, or a fraction; a double would lose bytes past 2^53."""
+        """Returns the budget in bytes, or as an exact fraction; a double would lose bytes past 2**53."""
         return read_amount(self.budget, "MemoryBudget.budget")
 
     @property
     def saved_limits(self) -> tuple[int | Fraction, ...]:
-        """The budget, if it is one of saved activations."""
         return (self.amount,) if self.of == "saved" else ()
 
     @property
     def peak_limits(self) -> tuple[int | Fraction, ...]:
-        """The budget, if it is one of the peak."""
         return (self.amount,) if self.of == "peak" else ()
 
     @property
     def device_limits(self) -> tuple[DeviceLimit, ...]:
-        """The budget, if it is one of a device."""
         return (DeviceLimit(int(self.amount), self.optimizer),) if self.of == "device" else ()

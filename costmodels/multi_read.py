@@ -1,4 +1,4 @@
-"""Memory traffic, where each kernel of the backward pass that needs a value reads it once."""
+"""Prices memory traffic where every kernel of the backward pass that needs a value reads it once."""
 
 from __future__ import annotations
 
@@ -18,28 +18,26 @@ from remat.plugin import Terms
 
 @dataclass(frozen=True)
 class MultiRead(ByteTraffic):
-    """Saving v costs its write, and one read for each backward kernel that may need v.
+    """Prices saving v by its write, and by one read for each kernel of the backward pass that may need v.
 
-    The classic price (`ByteTraffic`) assumes one read of a saved value, though several kernels of the backward
-    pass may read it, and bans what the backward pass would write (Lemma 3.1). Here, in bytes,
+    `ByteTraffic` assumes that a saved value is read once, though several kernels of the backward pass may read it, and
+    bans recomputing what the backward pass would write (Lemma 3.1). This model has, in bytes,
 
         save_cost[v]      = B(v) * reads(v)  +  B(v) if the forward pass would not write v anyway
         recompute_cost[v] = B(v) * reads(v)  +  B(v)    if v needs a kernel of its own; else nothing
 
-    B(v) is what reading v moves. reads(v) counts the kernels of the tangents' closure that v reaches directly, or
-    through values that they may compute on their way (`costmodels.backward_kernels`); it is 1 where there is none.
-    A value needs a kernel of its own if a library call of the backward pass reads it: recomputing it writes it,
-    and all read it from there. So the ban has become its price.
+    B(v) is what reading v moves. reads(v) counts the kernels of the tangents' closure that read v, or compute something
+    from v on the way (`costmodels.backward_kernels`); it is 1 where there is none. v needs a kernel of its own
+    if a library call of the backward pass reads it: recomputing v writes it, and all kernels read it from memory.
+    So the ban of Lemma 3.1 became a price.
 
-    It is still one minimum cut, for a price depends on the graph alone and not on what else is saved. That is
-    also what it leaves out. Where something between v and a kernel is saved, that kernel does not read v, yet
-    the read is paid for: `reads` is the most that these kernels can make. What the own kernel of a recomputed value
-    reads is not paid for. And a kernel may fall apart when too much is recomputed in it.
+    The optimum is still one minimum cut, since a price depends on the graph alone and not on what else is saved. That
+    makes three errors. If another value is saved between v and a kernel, that kernel does not read v, but its
+    read is counted: `reads` is an upper bound. What the own kernel of a recomputed value reads is not counted. And
+    Inductor may split a kernel when too much is recomputed in it.
 
-    Attributes:
-        mode: as in `ByteTraffic`.
-        rules: as in `ByteTraffic`; but "materialized_in_backward" is off unless switched on.
-        free_parameters: reading a parameter costs nothing, as in PyTorch's partitioner.
+    Options are those of `ByteTraffic`, but `prices` is not an option here, and the rule "materialized_in_backward" is
+    off unless `rules` switches it on.
     """
 
     name: ClassVar[str] = "multi-read"
@@ -51,21 +49,20 @@ class MultiRead(ByteTraffic):
 
     @property
     def active_rules(self) -> tuple[Rule, ...]:
-        """The rules that this instance applies, in order."""
         switches = {"materialized_in_backward": False, **self.rules}
         return tuple(rule for rule in RULES.values() if switches.get(rule.name, self.mode in rule.modes))
 
     def terms(self, graph: Graph) -> Terms:
-        """Prices by predicted kernels, bans by the active rules."""
+        """Prices values by the predicted kernels, and bans what the active rules forbid to recompute."""
         bans = super().terms(graph)
-        stuck = bans.cannot_recompute.mask | graph.cannot_recompute.mask | graph.input
-        backward = BackwardKernels.of(graph, stuck)
+        not_recomputable = bans.cannot_recompute.mask | graph.cannot_recompute.mask | graph.input
+        backward = BackwardKernels.of(graph, not_recomputable)
         moved, reads = graph.moved_bytes, np.maximum(backward.reads(), 1)
         total = 2.0 * float((moved.astype(np.float64) * (reads + 1)).sum())
-        if total >= LARGEST_TOTAL:  # what follows would wrap
+        if total >= LARGEST_TOTAL:  # the integers below would overflow silently
             raise InvalidProblem(f"MultiRead: the prices must add up to less than 2**62, got up to {total:.2e} bytes")
         save = moved * (reads + ~backward.written)
         if self.free_parameters:
             save = np.where(graph.parameter, 0, save)
-        redo = np.where(backward.apart, moved * (reads + 1), 0)
-        return Terms(save, redo, bans.cannot_save, bans.cannot_recompute)
+        recompute = np.where(backward.own_kernel, moved * (reads + 1), 0)
+        return Terms(save, recompute, bans.cannot_save, bans.cannot_recompute)

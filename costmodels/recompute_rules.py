@@ -1,9 +1,9 @@
-"""The sources' rules about what not to recompute, one named function each.
+"""Holds the rules of the sources about what not to recompute, one named function each.
 
-A rule looks at a graph, and at what earlier rules have banned, and returns (n,) the values that it
-bans from recomputation. The caller drops bans on views, which are free to take again, and on inputs; and,
-except for random numbers, on what only the backward pass needs, as torch does: such a value runs once in
-most plans, and where it runs in both passes it is priced too low.
+A rule takes a graph and (n,) what earlier rules have banned, and returns (n,) the values that it bans from
+recomputation. The caller drops bans on views, which are free to take again, and on inputs. It also drops bans on what
+only the backward pass needs, as torch does, except for random numbers: in most plans such a value is
+computed once. Where both passes compute it, its price is too low.
 
 Sources: "paper" is Yu and He, "Transcending runtime-memory tradeoffs in checkpointing by being
 fusion aware"; "post" is He, "Min-cut optimal(*) recomputation"; "torch" is
@@ -22,29 +22,21 @@ import numpy as np
 from remat.plugin import BoolArray, Graph, IntArray
 
 REDUCTION_RATIO = 4
-"""An output more than this many times smaller than its inputs counts as a small reduction (paper, 3.4)."""
+"""An operator is a small reduction if its output is more than this many times smaller than its inputs (paper, 3.4)."""
 
 LONGEST_CHAIN = 100
-"""Forward operators that a chain of fusible ones may span (torch; the sources give no number)."""
+"""The most forward operators that a chain of fusible ones may span (torch's number; paper and post give none)."""
 
 
 @dataclass(frozen=True)
 class Rule:
-    """A rule, its source, and the reason that its bans carry.
+    """Bans values from recomputation, for a reason and by a source."""
 
-    Attributes:
-        name: the switch in `ByteTraffic(rules={name: bool})`.
-        reason: completes "cannot be recomputed (...)".
-        source: where the rule comes from.
-        modes: the modes of `ByteTraffic` that switch it on.
-        bans: (graph, (n,) values banned so far) -> (n,) values not to recompute.
-    """
-
-    name: str
-    reason: str
+    name: str  # the switch in `ByteTraffic(rules={name: bool})`
+    reason: str  # completes "cannot be recomputed (...)"
     source: str
-    modes: frozenset[str]
-    bans: Callable[[Graph, BoolArray], BoolArray]
+    modes: frozenset[str]  # the modes of `ByteTraffic` that switch it on
+    bans: Callable[[Graph, BoolArray], BoolArray]  # (graph, (n,) values banned so far) -> (n,) values not to recompute
 
 
 def _random(graph: Graph, _banned: BoolArray) -> BoolArray:
@@ -60,14 +52,14 @@ def _not_fusible(graph: Graph, _banned: BoolArray) -> BoolArray:
 
 
 def _small_reduction(graph: Graph, _banned: BoolArray) -> BoolArray:
-    """Recomputing would read much more than saving writes."""
+    """Bans values that take much more reading to recompute than writing to save."""
     read = np.zeros(len(graph), np.int64)
     np.add.at(read, graph.consumers, graph.bytes[graph.producers])
     return graph.bytes < -(-read // REDUCTION_RATIO)  # bytes * 4 < read, without the overflow
 
 
 def _materialized_in_backward(graph: Graph, _banned: BoolArray) -> BoolArray:
-    """Some use outside the forward pass cannot be fused, so recomputing would write the value too.
+    """Bans values with a use outside the forward pass that cannot be fused: recomputing would write them, too.
 
     A use through a view is a use of the value.
     """
@@ -76,18 +68,17 @@ def _materialized_in_backward(graph: Graph, _banned: BoolArray) -> BoolArray:
     materialized[graph.producers[outside & ~graph.fusible_uses]] = True
     of_views = np.flatnonzero(graph.view[graph.consumers])
     last_first = of_views[graph.consumers[of_views].argsort()[::-1]]
-    found: list[bool] = materialized.tolist()
+    written: list[bool] = materialized.tolist()
     for base, view in zip(graph.producers[last_first].tolist(), graph.consumers[last_first].tolist(), strict=True):
-        if found[view]:
-            found[base] = True
-    return np.array(found, np.bool_)
+        if written[view]:
+            written[base] = True
+    return np.array(written, np.bool_)
 
 
 def _used_far_apart(graph: Graph, _banned: BoolArray) -> BoolArray:
-    """A value with a near and a far use: recomputing for the far one would not fuse with the near.
+    """Bans the far uses of values that have near and far ones: a recomputed value fuses with near uses only.
 
-    "Far" means beyond the first operator, down any path from the value's uses, that cannot be
-    fused. The far uses are the ones banned.
+    A use is far if it lies beyond the first use that cannot be fused, down any path from the value.
     """
     banned = np.zeros(len(graph), np.bool_)
     forward = _forward_uses(graph)
@@ -104,10 +95,9 @@ def _used_far_apart(graph: Graph, _banned: BoolArray) -> BoolArray:
 
 
 def _first_unfusible(n: int, u: IntArray, v: IntArray, fusible: BoolArray) -> IntArray:
-    """(n,) the first value down any path from each value that is reached through an unfusible use.
+    """Returns (n,) the first value reached through an unfusible use down any path from each value; n if there is none.
 
-    A path's first unfusible use ends before its later ones, so a pass over the uses from the last
-    to the first suffices. n stands for "none".
+    A path's first unfusible use ends before its later ones, so one sweep over the uses from last to first suffices.
     """
     first: list[int] = [n] * n
     order = np.argsort(u, kind="stable")[::-1]
@@ -122,10 +112,10 @@ def _first_unfusible(n: int, u: IntArray, v: IntArray, fusible: BoolArray) -> In
 
 
 def _long_fusible_chain(graph: Graph, earlier: BoolArray) -> BoolArray:
-    """Cuts chains of fusible operators that would run from one end of the model to the other.
+    """Bans operators that cut chains of fusible ones which would span the whole model.
 
-    Grows each chain in forward order, up to values that are not recomputed anyway; where it is one
-    operator wide and longer than `LONGEST_CHAIN`, that operator is banned and a new chain starts.
+    A chain grows in forward order, up to values that are not recomputed anyway. Where it is one operator wide
+    and longer than `LONGEST_CHAIN`, that operator is banned, and a new chain starts.
     """
     in_forward = graph.in_forward
     if int(in_forward.sum()) <= LONGEST_CHAIN:
@@ -192,4 +182,4 @@ RULES: dict[str, Rule] = {
         ),
     )
 }
-"""Every rule, in the order in which they are tried; the first that bans a value names the reason."""
+"""All rules, in the order in which they are tried; the first that bans a value names the reason."""

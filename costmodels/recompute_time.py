@@ -1,4 +1,4 @@
-"""Time against memory: saving is free, recomputing takes time."""
+"""Weighs time against memory: saving is free, recomputing takes time."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from remat.plugin import DEFAULT_ESTIMATOR, BoolArray, CostModel, Estimator, Gra
 
 @dataclass(frozen=True)
 class RecomputeTime(CostModel):
-    """The price of a plan is the time that recomputing takes; saving costs memory alone.
+    """Prices a plan by the time that recomputing takes; saving costs nothing but memory.
 
-    By itself its optimum recomputes only what takes no time, and of the plans that do, it saves the
-    fewest bytes. With a budget (`MemoryBudget`), or for a frontier, it is one side of the trade-off.
+    By itself its optimum recomputes only what takes no time, and of all such plans saves the fewest bytes. It is meant
+    as one side of a trade-off: with a budget (`MemoryBudget`), or for a frontier.
 
-    Memory is held by storages: the value that owns one may be saved, its views are taken again for
-    free. So every storage counts once, and as a whole.
+    Storages hold the memory: the value that owns a storage may be saved, and its views are taken again for free. So
+    every storage counts once, and as a whole.
 
-    What the backward pass alone needs (`Region.EITHER`) is computed once, in whichever pass, and costs
-    nothing more in the backward pass. Charged for, it would be computed early and held. Not counted: what
-    such a value costs where both passes compute it, since one that is saved depends on it.
+    A value that only the backward pass needs (`Region.EITHER`) is computed once, in either pass, so recomputing it is
+    free. At a price, the forward pass would compute it early and hold it. One case is priced too low: both passes
+    compute such a value if a saved value depends on it.
 
     Attributes:
-        estimator: how long recomputing a value takes: a registered name or an instance.
+        estimator: a registered name or an instance; it says how long recomputing a value takes.
     """
 
     name: ClassVar[str] = "recompute-time"
@@ -37,37 +37,35 @@ class RecomputeTime(CostModel):
 
     @property
     def unit(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]  # the estimator's
-        """The unit of the estimator."""
         return find_estimator(self.estimator).unit
 
     def data(self) -> str:
-        """What the estimator depends on."""
         return find_estimator(self.estimator).data()
 
     def terms(self, graph: Graph) -> Terms:
-        """Recomputing takes time, and views of what can be saved are not saved."""
+        """Prices recomputing by its time, and bans saving a view whose owner can be saved."""
         nothing = Terms.nothing(graph)
-        again = find_estimator(self.estimator).prices(graph)
+        prices = find_estimator(self.estimator).prices(graph)
         return replace(
             nothing,
-            recompute_cost=np.where(graph.region == Region.EITHER, 0, again),
+            recompute_cost=np.where(graph.region == Region.EITHER, 0, prices),
             cannot_save=nothing.cannot_save.also(_dispensable_views(graph), "a view: what owns its memory is saved"),
         )
 
 
 def _dispensable_views(graph: Graph) -> BoolArray:
-    """(n,) values that can be had from the one that owns their storage, which can be saved.
+    """Finds (n,) the views that can be taken from the owner of their storage, which can be saved.
 
-    All the memory of a storage is kept or none; where a view is no function of its owner alone, the
-    whole storage is left as it is. An input's memory is free, and so are its views.
+    A plan keeps all memory of a storage or nothing. If one view of a storage is no function of the owner alone, the
+    views of this storage are not marked. Nor are views of inputs, since their memory is free.
     """
     view = graph.base != np.arange(len(graph))
-    only_of_it = np.ones(len(graph), np.bool_)
+    from_owner_alone = np.ones(len(graph), np.bool_)
     is_tensor = np.array([dtype != "" for dtype in graph.dtypes], np.bool_)
-    foreign = (graph.base[graph.producers] != graph.base[graph.consumers]) & is_tensor[graph.producers]
-    only_of_it[graph.consumers[foreign]] = False
+    other_storage = (graph.base[graph.producers] != graph.base[graph.consumers]) & is_tensor[graph.producers]
+    from_owner_alone[graph.consumers[other_storage]] = False
     owner_stays = graph.cannot_save.mask | graph.must_recompute | graph.prefer_recompute
-    odd = np.where(view, graph.cannot_recompute.mask | graph.must_save | ~only_of_it, owner_stays)
-    spoiled = np.zeros(len(graph), np.bool_)
-    spoiled[graph.base[odd]] = True
-    return view & ~spoiled[graph.base] & ~graph.input[graph.base]
+    exceptions = np.where(view, graph.cannot_recompute.mask | graph.must_save | ~from_owner_alone, owner_stays)
+    excluded = np.zeros(len(graph), np.bool_)
+    excluded[graph.base[exceptions]] = True
+    return view & ~excluded[graph.base] & ~graph.input[graph.base]

@@ -7,11 +7,11 @@ import re
 from sphinx.application import Sphinx
 
 _ARRAYS = {
-    re.compile(rf"~?numpy\.ndarray\[tuple\[[^\]]*\], ~?numpy\.dtype\[~?numpy\.{kind}\]\]"): f"~remat.{alias}"
+    re.compile(rf"~?numpy\.ndarray\[tuple\[[^\]]*\], ~?numpy\.dtype\[~?numpy\.{kind}\]\]"): f"~remat.plugin.{alias}"
     for kind, alias in (("int64", "IntArray"), ("bool", "BoolArray"))
 }
 
-_LATE = re.compile(r"~?(?:remat\.facts\.later\.)?\bLate\[(tuple\[[^\]]*\])\]")
+_LAZY = re.compile(r"~?(?:remat\.facts\.lazy_field\.)?\bLazyField\[(tuple\[[^\]]*\])\]")
 
 
 def _before_napoleon(app: Sphinx, what: str, name: str, thing: object, options: object, lines: list[str]) -> None:
@@ -33,7 +33,7 @@ def _signature(
     app: Sphinx, what: str, name: str, thing: object, options: object, signature: str | None, result: str | None
 ) -> tuple[str | None, str | None]:
     """Numpy's types of arrays under the names that the code gives them; what is read later, as what is read."""
-    signature, result = (text and _LATE.sub(r"\1", text) for text in (signature, result))
+    signature, result = (text and _LAZY.sub(r"\1", text) for text in (signature, result))
     for array, alias in _ARRAYS.items():
         signature, result = (text and array.sub(alias, text) for text in (signature, result))
     return signature, result

@@ -1,4 +1,4 @@
-"""Which activations should this model save, and which should it recompute?
+"""Answers: which activations should this model save, and which should it recompute?
 
 graph = remat.capture(model, x)                 # the joint graph of a training step: facts
 problem = ByteTraffic().pose(graph)             # prices and bans: an optimization problem
@@ -83,38 +83,12 @@ _MOVED = {
     },
     **{
         name: f"remat.plugin.{name}"
-        for name in (
-            "Bans",
-            "BoolArray",
-            "Certificate",
-            "ClaimedBound",
-            "DEFAULT_COST_MODEL",
-            "DEFAULT_ESTIMATOR",
-            "DEFAULT_SOLVER",
-            "DeviceLimit",
-            "Enumeration",
-            "Estimator",
-            "Feature",
-            "FlowCertificate",
-            "FlowSolver",
-            "IntArray",
-            "Network",
-            "Offload",
-            "PlanFacts",
-            "Reduction",
-            "Region",
-            "SINK",
-            "SOURCE",
-            "Sides",
-            "Solver",
-            "Termination",
-            "Terms",
-            "cannot_offload",
-            "estimator_names",
-            "find_estimator",
-            "register",
-            "unregister",
-        )
+        for name in (  # noqa: SIM905  # a list would take thirty lines
+            "Bans BoolArray Certificate ClaimedBound DEFAULT_COST_MODEL DEFAULT_ESTIMATOR "
+            "DEFAULT_SOLVER DeviceLimit Enumeration Estimator Feature FlowCertificate FlowSolver "
+            "IntArray Network Offload PlanFacts Reduction Region SINK SOURCE Sides Solver Termination "
+            "Terms cannot_offload estimator_names find_estimator register unregister"
+        ).split()
     },
     "Reason": "remat.TerminationReason",
     "Weights": "remat.plugin.Multipliers",
@@ -126,8 +100,8 @@ __version__ = "0.1.0"
 
 
 def __dir__() -> list[str]:
-    ours = {name for name, thing in globals().items() if getattr(thing, "__module__", "").startswith("remat.")}
-    return sorted(ours | set(_LAZY) | {"__version__"})
+    public = {name for name, thing in globals().items() if getattr(thing, "__module__", "").startswith("remat.")}
+    return sorted(public | set(_LAZY) | {"__version__"})
 
 
 def __getattr__(name: str) -> Any:

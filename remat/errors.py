@@ -1,6 +1,6 @@
-"""Every error that `remat` raises on purpose.
+"""Holds every error that `remat` raises on purpose.
 
-Each message names what was expected, what came, and what to do about it.
+Each message says what was expected, what came, and what to do about it.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ _ENDLESS = re.compile(r"(\S{60})(\S{140,})")
 
 
 class RematError(Exception):
-    """Base of every error below: `except remat.RematError` catches them all.
+    """Is the base of every error below: `except remat.RematError` catches them all.
 
-    Of a message of more than 1,900 characters, the middle is left out.
+    A message of more than 1,900 characters loses its middle.
     """
 
     def __init__(self, message: str = "") -> None:
@@ -28,8 +28,8 @@ class RematError(Exception):
 
 
 def without_endless_words(message: str) -> str:
-    """Shortens what has 200 characters or more without a space."""
-    return _ENDLESS.sub(lambda found: f"{found[1]}... ({len(found[0]):,} characters)", message)
+    """Shortens words of 200 characters or more, such as the repr of an array."""
+    return _ENDLESS.sub(lambda word: f"{word[1]}... ({len(word[0]):,} characters)", message)
 
 
 class InvalidGraph(RematError):
@@ -73,7 +73,7 @@ class CaptureError(RematError):
 
 
 class CannotRebuild(RematError):
-    """A graph's columns do not bring back an operator, or an argument, that runs; the message says why."""
+    """An operator or its arguments cannot be rebuilt from a graph's columns, to run; the message says why."""
 
 
 class UnsupportedTorch(RematError):
@@ -84,8 +84,8 @@ class Infeasible(RematError):
     """No plan exists.
 
     Attributes:
-        path: the values of the conflict, in dataflow order, each with the reasons that forbid
-            it; empty when a byte budget, not a path, makes the problem infeasible.
+        path: the values that contradict each other, in dataflow order, each with the reasons that forbid
+            it; empty when a byte budget makes the problem infeasible.
     """
 
     def __init__(self, message: str, path: Sequence[tuple[str, tuple[str, ...]]] = ()) -> None:

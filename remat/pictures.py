@@ -1,4 +1,4 @@
-"""Holds the figure that every picture of the library is drawn on, and writes it to a file.
+"""Holds the figure that all pictures of the library are drawn on, and writes it to a file.
 
 This module imports matplotlib: import it where a picture is drawn, inside the call.
 """
@@ -27,9 +27,9 @@ except ImportError as error:
 
 
 class Picture(Figure):
-    """Makes a figure that a notebook displays where it is the result of a cell.
+    """Is a figure that a notebook displays if it is the result of a cell.
 
-    A notebook displays matplotlib's own figures only after pyplot has been set up, and prints their size before.
+    A notebook displays matplotlib's own figures only after pyplot was set up; until then it prints their size.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -37,7 +37,7 @@ class Picture(Figure):
         self.titles: dict[str, str] = {}
 
     def entitle(self, artists: Iterable[Artist], text: str) -> None:
-        """Gives what is drawn a text that browsers show under the pointer, where the picture is an .svg."""
+        """Gives drawn objects a text that browsers show under the pointer, if the picture is an .svg."""
         for artist in artists:
             name = f"titled-{len(self.titles)}"
             artist.set_gid(name)
@@ -53,16 +53,16 @@ def write(figure: Figure, path: str | Path) -> None:
     """Writes a figure in the format of the suffix.
 
     Raises:
-        InvalidOption: it is no path, or matplotlib knows no such format.
+        InvalidOption: this is no path, or matplotlib knows no such format.
     """
-    path, known = checked_path(path), figure.canvas.get_supported_filetypes()
-    if path.suffix.removeprefix(".").lower() not in known:
-        raise InvalidOption(f"{path}: the suffix must be one of {', '.join(sorted(known))}, got {path.suffix!r}")
-    drawn = BytesIO()
-    figure.savefig(drawn, dpi=150, format=path.suffix[1:].lower())
-    data = drawn.getvalue()
+    path, formats = checked_path(path), figure.canvas.get_supported_filetypes()
+    if path.suffix.removeprefix(".").lower() not in formats:
+        raise InvalidOption(f"{path}: the suffix must be one of {', '.join(sorted(formats))}, got {path.suffix!r}")
+    buffer = BytesIO()
+    figure.savefig(buffer, dpi=150, format=path.suffix[1:].lower())
+    data = buffer.getvalue()
     if path.suffix.lower() == ".svg" and isinstance(figure, Picture):
-        titled = re.compile('<g id="(titled-[0-9]+)">')  # matplotlib writes no titles itself
+        group_id = re.compile('<g id="(titled-[0-9]+)">')  # matplotlib writes no titles itself
         svg = data.decode()
-        data = titled.sub(lambda group: f"{group[0]}<title>{escape(figure.titles[group[1]])}</title>", svg).encode()
+        data = group_id.sub(lambda group: f"{group[0]}<title>{escape(figure.titles[group[1]])}</title>", svg).encode()
     write_file(path, data)

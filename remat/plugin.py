@@ -1,6 +1,6 @@
-"""What the authors of solvers, cost models and estimators import; what their users need is in `remat` itself.
+"""Has what authors of solvers, cost models and estimators import; what users need is in `remat` itself.
 
-`remat.testing` checks what they write, and CONTRIBUTING.md shows an example of each.
+`remat.testing` checks plug-ins, and CONTRIBUTING.md shows an example of each kind.
 """
 
 from __future__ import annotations

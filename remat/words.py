@@ -1,4 +1,4 @@
-"""Reads and writes what people read: sizes of memory such as "8GB", prices with their unit, near misses of names."""
+"""Reads and writes what people read: sizes such as "8GB", prices with their unit, guesses for misspelt names."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def parse_bytes(text: str, label: str = "size") -> int:
 
     Args:
         text: a number and a unit.
-        label: what to call it in an error message.
+        label: the name of the argument in an error message.
 
     Raises:
         InvalidOption: the text is not a size.
@@ -38,7 +38,7 @@ def parse_bytes(text: str, label: str = "size") -> int:
 
 
 def parse_share(text: str) -> Fraction | None:
-    """Reads a percentage from 0% to 100% as a fraction, exactly; None if the text is none.
+    """Reads a percentage from 0% to 100% as an exact fraction; None if the text is something else.
 
     >>> parse_share("12.5%"), parse_share("8GB")
     (Fraction(1, 8), None)
@@ -49,7 +49,7 @@ def parse_share(text: str) -> Fraction | None:
 
 
 def human_bytes(count: int) -> str:
-    """Writes a number of bytes in the largest unit that leaves at least one.
+    """Writes a number of bytes in the largest unit in which it is at least one.
 
     >>> human_bytes(999), human_bytes(1536), human_bytes(-4 * 2**20)
     ('999 B', '1.5 KiB', '-4.0 MiB')
@@ -83,17 +83,17 @@ def _human(count: int, unit: str, larger: tuple[str, ...], step: int) -> str:
 
 
 def placed(name: str, *facts: str) -> str:
-    """Names a value, with what is known of it: where it comes from (`remat.Graph.places`), for one.
+    """Writes the name of a value, with facts about it in brackets, such as its place (`remat.Graph.places`).
 
     >>> placed("add_2", "layers.0, model.py:12"), placed("add_2", "aten.add.Tensor", ""), placed("add_2", "")
     ('add_2 (layers.0, model.py:12)', 'add_2 (aten.add.Tensor)', 'add_2')
     """
-    known = "; ".join(filter(None, facts))
-    return f"{name} ({known})" if known else name
+    listed = "; ".join(filter(None, facts))
+    return f"{name} ({listed})" if listed else name
 
 
 def cut(place: str, width: int) -> str:
-    """Shortens a place (`remat.Graph.places`): the path of its module loses its beginning, at a dot, until it fits.
+    """Shortens a place (`remat.Graph.places`): the module's path loses its first parts until the place fits the width.
 
     >>> cut("backward of encoder.layers.3.mlp.fc1, model.py:57", 40), cut("encoder.layers.3", 8), cut("model.py:57", 4)
     ('backward of …3.mlp.fc1, model.py:57', '…3', 'model.py:57')
@@ -107,18 +107,18 @@ def cut(place: str, width: int) -> str:
 
 
 def wrapped(head: str, text: str, width: int = 80, between: str = "  ") -> list[str]:
-    """Writes a text behind the head of a line if both fit, or else below it.
+    """Writes a text on the line of its head if both fit, or else on the lines below.
 
     >>> wrapped("forward  8 B", "x, y -> z"), wrapped("forward  8 B", "x, y -> z", 16)
     (['forward  8 B  x, y -> z'], ['forward  8 B', '    x, y -> z'])
     """
-    if len(whole := f"{head}{between}{text}") <= width:
-        return [whole]
+    if len(line := f"{head}{between}{text}") <= width:
+        return [line]
     return [head, *textwrap.wrap(text, width, initial_indent="    ", subsequent_indent="    ", break_long_words=False)]
 
 
 def near(name: str, candidates: Iterable[str]) -> str:
-    """Ends an error message about an unknown name with the known one that is most like it, if one is.
+    """Writes the end of an error message about an unknown name: the known name that is most like it, if one is.
 
     >>> near("relu_33", ["relu_3", "sin"]), near("tan", ["relu_3"])
     ("; did you mean 'relu_3'?", '')
@@ -128,5 +128,5 @@ def near(name: str, candidates: Iterable[str]) -> str:
 
 
 def spoken_gap(gap: float, digits: int = 2, before: str = "") -> str:
-    """Says how far above the best a cost may be; a bound below a tenth of the cost says next to nothing."""
+    """Writes a gap as a percentage, or "no useful bound" for a gap of more than 90%."""
     return f"{before}{gap:.{digits}%}" if gap <= _USEFUL_GAP else "no useful bound"

@@ -1,4 +1,4 @@
-"""Solvers for `remat`: one algorithm a file. The package behind each is imported when it solves."""
+"""Holds the solvers of `remat`: one algorithm a file. The package behind each is imported when it solves."""
 
 from solvers.cpsat import CPSAT
 from solvers.exhaustive import Exhaustive

@@ -1,4 +1,4 @@
-"""OR-Tools' CP-SAT: exact within a byte budget, in integers, with time limits and honest bounds."""
+"""Solves by OR-Tools' CP-SAT: exactly within a byte budget, in integers, with time limits and true bounds."""
 
 # OR-Tools ships few types.
 # pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
@@ -14,37 +14,37 @@ import numpy as np
 from remat import Choice, InvalidOption, Problem, RematError, Solution, TerminationReason, UnsupportedProblem
 from remat.facts.columns import common_divisor
 from remat.plugin import BoolArray, ClaimedBound, Feature, IntArray, Solver, Termination, forced_values
-from solvers.cpsat_backend import counted, new_backend
+from solvers.cpsat_backend import new_backend, sum_by_weight
 
 _THREADS = 10_000
-"""More are a slip; OR-Tools counts to 2**31."""
+"""A larger number is a mistake; OR-Tools takes up to 2**31."""
 
 
 @dataclass(frozen=True)
 class CPSAT(Solver):
-    """`ortools.sat.python.cp_model`, over the literals "v is saved", "v is recomputed" and "v is offloaded".
+    """Solves a program of `ortools.sat.python.cp_model`, whose literals say "v is saved", "recomputed", "offloaded".
 
-    "Saved" is saved on the device there: the three exclude each other.
+    "Saved" means saved on the device here: the three literals of a value exclude each other.
 
-    Not over `b_v` and `a_v` of `remat.problem.problem`: saved bytes are `b_v - a_v` there, and a row of
-    differences propagates next to nothing. Within a budget, a transformer of 300 values took 0.4 to
-    1.4 s like this, and mostly had no plan after 8 s like that (OR-Tools 9.15).
+    The program has no literals `b_v` and `a_v` of `remat.problem.problem`: saved bytes would be a sum of differences
+    `b_v - a_v`, which propagates almost nothing. Within a budget, a transformer of 300 values took 0.4 to
+    1.4 s with these literals, and mostly had no plan after 8 s with those (OR-Tools 9.15).
 
-    Models repeat their layers, so many plans differ only in which of them saves what. The budget and the
-    price therefore speak of *how many* values of one size are saved, and how many of one price are saved
-    or recomputed: deciding such a number settles at once what all these plans have in common. Half the
-    memory of ALBERT took 2 s like this, and had a gap of 2% after 9 s without.
+    Models repeat their layers, so many plans differ only in which layer saves what. Therefore the budget and the
+    price count *how many* values of one size are saved, and how many of one price are saved
+    or recomputed: deciding such a number decides all these plans at once. Half the
+    memory of ALBERT took 2 s with these counts, and had a gap of 2% after 9 s without.
 
-    CP-SAT counts in 64 bits and refuses a row that could reach 2^62, which no `Problem` does. Its
-    linear relaxation is in doubles, but only proposes: what is concluded from it is checked in
-    integers.
+    CP-SAT counts in 64 bits and refuses a row that could reach 2**62, which no `Problem` does. Its
+    linear relaxation is in doubles, but only guides the search: CP-SAT checks all conclusions in integers.
 
     Attributes:
-        workers: threads. One is deterministic, but for a time limit, and with the full linear relaxation no
-            slower here than eight; with more, the plan may differ from run to run, its cost may not.
-        bound_first: raises the bound until a plan meets it, rather than look for better plans. The models that
-            take one of the two long are mostly not those that take the other long.
-        count_sizes: whether the budget is about how many values of each size are saved. Mostly that is faster.
+        workers: the number of threads. One thread gives the same plan on every run without a time limit, and
+            with the full linear relaxation is no slower here than eight. With more, the plan may differ from run to
+            run, but not its cost.
+        bound_first: whether to raise the bound until a plan meets it, instead of looking for better plans. The models
+            that take long one way are mostly not those that take long the other way.
+        count_sizes: whether the budget counts how many values of each size are saved. Mostly that is faster.
     """
 
     name: ClassVar[str] = "cpsat"
@@ -75,13 +75,13 @@ class CPSAT(Solver):
         tolerance: float = 0.0,
         time_limit_s: float | None = None,
     ) -> Solution:
-        """Solves a feasible problem, from what is known of it.
+        """Solves a feasible problem, from a plan and a bound if they are known.
 
         Args:
-            problem: what to solve.
-            known: a plan to start from, if there is one, and a bound. The answer has no plan if the search finds none
-                that costs less, and proves none to be as good.
-            tolerance: how much of the bound a plan may cost above it; then the search ends.
+            problem: the problem.
+            incumbent: a plan to start from, if there is one, and a bound. The answer has no plan if the search neither
+                finds a cheaper one nor proves that one of equal cost is optimal.
+            tolerance: the search ends when the plan costs at most this part of the bound more than the bound.
             time_limit_s: wall time in seconds, the making of the program included.
         """
         from ortools.sat.python import cp_model
@@ -114,45 +114,35 @@ class CPSAT(Solver):
             )
         choice = Choice.from_saved(problem, *model.read(np.array(response.solution, np.int64)))
         plan, cost = choice.plan(problem), choice.cost(problem)
-        reason = (
-            TerminationReason.OPTIMAL if bound >= cost else TerminationReason.FEASIBLE
-        )  # "optimal" may be within the tolerance, too
+        # CP-SAT also says "optimal" of a plan within the tolerance.
+        reason = TerminationReason.OPTIMAL if bound >= cost else TerminationReason.FEASIBLE
         limit = None if status == cp_model.OPTIMAL else "time"
         return Solution(plan, cost, Termination(reason, bound, limit=limit), certificate, self.name)
 
 
 @dataclass(frozen=True, eq=False)
 class _Model:
-    """The program, and how to read it.
+    """Holds the program, and what it takes to read an answer."""
 
-    Attributes:
-        program: a `CpModel`; its objective counts in units of `unit`, without `base`.
-        unit: greatest common divisor of the prices.
-        base: cost of the values that every plan saves on the device; they are not in the program.
-        always: (n,) these values.
-        saved, recomputed, offloaded: the literals "v is saved on the device", "v is recomputed" and "v is offloaded",
-            by value, in this order in the program.
-    """
-
-    program: Any
-    unit: int
-    base: int
-    always: BoolArray
-    saved: dict[int, Any]
-    recomputed: dict[int, Any]
-    offloaded: dict[int, Any]
+    program: Any  # a `CpModel`; its objective counts in units of `unit`, without `base`
+    unit: int  # greatest common divisor of the prices
+    base: int  # cost of the values that every plan saves on the device; they are not in the program
+    always_saved: BoolArray  # (n,) these values
+    saved: dict[int, Any]  # the literal of each value; here "saved on the device"
+    recomputed: dict[int, Any]  # in the program these literals come after those of `saved`
+    offloaded: dict[int, Any]  # and these last
 
     @classmethod
     def of(cls, problem: Problem, count_sizes: bool) -> _Model:
-        """Builds the program of a feasible problem. Of 10,000 values it takes 0.2 s."""
+        """Builds the program of a feasible problem; 10,000 values take 0.2 s."""
         from ortools.sat.python import cp_model
 
         rules = forced_values(problem)
         program: Any = cp_model.CpModel()
         can_save, offload = ~problem.cannot_save.mask, problem.offload
         can_offload = np.zeros(len(problem), np.bool_) if offload is None else can_save & ~offload.banned.mask
-        always = rules.not_recomputable & problem.needed & ~can_offload
-        positions, open_positions = np.flatnonzero(can_save & ~always), np.flatnonzero(~rules.not_recomputable)
+        always_saved = rules.not_recomputable & problem.needed & ~can_offload
+        positions, open_positions = np.flatnonzero(can_save & ~always_saved), np.flatnonzero(~rules.not_recomputable)
         hosted_positions = np.flatnonzero(can_offload)
         saved, recomputed, offloaded = (
             {v: program.new_bool_var("") for v in kind.tolist()}
@@ -161,20 +151,22 @@ class _Model:
         _add_rules(program, problem, saved, recomputed, offloaded)
         budget = problem.budget_bytes
         if budget is not None:
-            room = budget - int(problem.save_bytes[always].sum())
+            room = budget - int(problem.save_bytes[always_saved].sum())
             _add_budget(program, saved, problem.save_bytes[positions], room, count_sizes)
 
         prices = [problem.save_cost[positions], problem.recompute_cost[open_positions]]
         if offload is not None:
             prices.append(offload.cost[hosted_positions])
-        every = np.concatenate(prices)
-        unit = common_divisor(every)
+        all_prices = np.concatenate(prices)
+        unit = common_divisor(all_prices)
         literals = [*saved.values(), *recomputed.values(), *offloaded.values()]
-        program.minimize(counted(program, literals, every // unit))
-        return cls(program, unit, int(problem.save_cost[always].sum()), always, saved, recomputed, offloaded)
+        program.minimize(sum_by_weight(program, literals, all_prices // unit))
+        return cls(
+            program, unit, int(problem.save_cost[always_saved].sum()), always_saved, saved, recomputed, offloaded
+        )
 
     def begin_at(self, problem: Problem, incumbent: Solution) -> None:
-        """Tells the program of a plan and a bound; it looks for nothing that costs more."""
+        """Starts the search from a plan and a bound, and excludes plans that cost more."""
         assert incumbent.plan is not None
         assert incumbent.objective is not None
         choice = Choice.from_plan(problem, incumbent.plan)
@@ -192,23 +184,23 @@ class _Model:
         )
 
     def cost(self, objective: int) -> int:
-        """What an objective, or a bound on it, means as a price. No price is negative, whatever is known."""
+        """Converts an objective, or a bound on it, to a price. Prices are never negative; such bounds become 0."""
         return self.base + self.unit * max(objective, 0)
 
     def read(self, values: IntArray) -> tuple[BoolArray, BoolArray]:
-        """(n,) the saved and (n,) the offloaded values, from the values of the program's variables."""
-        kept, hosted = self.always.copy(), np.zeros_like(self.always)
-        kept[list(self.saved)] = values[: len(self.saved)] > 0
+        """Reads (n,) the saved and (n,) the offloaded values from the values of the program's variables."""
+        saved, hosted = self.always_saved.copy(), np.zeros_like(self.always_saved)
+        saved[list(self.saved)] = values[: len(self.saved)] > 0
         start = len(self.saved) + len(self.recomputed)
         hosted[list(self.offloaded)] = values[start : start + len(self.offloaded)] > 0
-        hosted &= ~kept  # a clause asks for one of the two at least
-        return kept | hosted, hosted
+        hosted &= ~saved  # a clause demands at least one of the two, and may get both
+        return saved | hosted, hosted
 
 
 def _add_rules(
     program: Any, problem: Problem, saved: dict[int, Any], recomputed: dict[int, Any], offloaded: dict[int, Any]
 ) -> None:
-    """Clauses: what is needed is available, and so is what a recomputed value uses."""
+    """Adds clauses: each needed value is available, and so is each operand of a recomputed value."""
     ways = [[kind[v] for kind in (saved, recomputed, offloaded) if v in kind] for v in range(len(problem))]
     needed = problem.needed.tolist()
     for v, literals in enumerate(ways):
@@ -225,5 +217,5 @@ def _add_budget(program: Any, saved: dict[int, Any], sizes: IntArray, room: int,
     literals, units = [*saved.values()], sizes // common_divisor(sizes)
     if int(sizes.sum()) > room:
         plain = cp_model.LinearExpr.weighted_sum
-        used = counted(program, literals, units) if count_sizes else plain(literals, units.tolist())
-        program.add(used <= room // common_divisor(sizes))
+        saved_units = sum_by_weight(program, literals, units) if count_sizes else plain(literals, units.tolist())
+        program.add(saved_units <= room // common_divisor(sizes))

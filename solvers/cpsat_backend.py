@@ -1,4 +1,4 @@
-"""What all programs of CP-SAT share here: settings that make it exact, and sums that propagate well."""
+"""Has what all programs of CP-SAT here share: settings that make it exact, and sums that propagate well."""
 
 # OR-Tools ships few types.
 # pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
@@ -13,24 +13,24 @@ from remat.plugin import IntArray
 
 
 def new_backend(workers: int) -> Any:
-    """A `CpSolver` whose answers are exact."""
+    """Makes a `CpSolver` whose answers are exact."""
     from ortools.sat.python import cp_model
 
     backend: Any = cp_model.CpSolver()
     parameters = backend.parameters
     parameters.num_workers = workers
-    # Every row in the relaxation: 0.03 to 0.45 s for a transformer of 300 values, or as fast as eight workers.
+    # All rows are in the relaxation: a transformer of 300 values takes 0.03 to 0.45 s, as fast as eight workers.
     parameters.linearization_level = 2
-    # The gap is computed in doubles, in which costs past 2^53 that differ may have none.
+    # The gap is computed in doubles, in which different costs past 2**53 may have a gap of 0.
     parameters.absolute_gap_limit = parameters.relative_gap_limit = 0
-    # This presolve rule adds coefficients up in 32 bits, and has called a plan optimal that was not, where they
-    # pass 2^31 (OR-Tools 9.15, google/or-tools#5293): two gigabytes of activations are enough.
+    # This presolve rule adds coefficients in 32 bits, and called a plan optimal that was not, where the sum
+    # passes 2**31 (OR-Tools 9.15, google/or-tools#5293): two gigabytes of activations are enough.
     parameters.presolve_inclusion_work_limit = 0
     return backend
 
 
-def counted(program: Any, literals: list[Any], weights: IntArray) -> Any:
-    """The sum of literals by their weights, with one variable for how many of equal weight are true."""
+def sum_by_weight(program: Any, literals: list[Any], weights: IntArray) -> Any:
+    """Returns the weighted sum of literals, with one variable for the number of true literals of each weight."""
     from ortools.sat.python import cp_model
 
     terms: list[Any] = []

@@ -1,4 +1,4 @@
-"""Every plan there is, one by one: slow, and impossible to get wrong. For tests."""
+"""Compares all plans, one by one: slow, and too simple to be wrong. For tests."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from remat.plugin import (
 )
 
 _LARGEST_WITH_OFFLOADING = 10
-"""A million candidates."""
+"""The most values: they have a million candidates."""
 
 
 @dataclass(frozen=True)
 class Exhaustive(Solver):
     """Compares all 2^n choices of what to recompute, each with all choices of what to offload, if anything can be.
 
-    What is recomputed decides what is saved: whatever else is needed, or read by a recomputed value,
-    must be, and saving more only costs more.
+    What is recomputed decides what is saved: a value must be saved if it is needed, or read by a recomputed
+    value, and is not recomputed itself. Saving more values only costs more.
     """
 
     name: ClassVar[str] = "exhaustive"
@@ -67,11 +67,17 @@ class Exhaustive(Solver):
             _weigh(save & ~host, problem.save_cost) + _weigh(recompute, problem.recompute_cost) + _weigh(host, copies)
         )
         tensors = _weigh(save, np.ones(n, np.int64))
-        later = np.flatnonzero(legal)
-        keys = (host[later], recompute[later], tensors[later], saved_bytes[later], cost[later])
-        best = int(later[np.lexsort(keys)[0]])
-        chosen, hosted = (((bits[best] >> np.arange(n)) & 1).astype(np.bool_) for bits in (save, host))
-        plan = Choice.from_saved(problem, chosen, hosted).plan(problem)
+        legal_choices = np.flatnonzero(legal)
+        keys = (
+            host[legal_choices],
+            recompute[legal_choices],
+            tensors[legal_choices],
+            saved_bytes[legal_choices],
+            cost[legal_choices],
+        )
+        best = int(legal_choices[np.lexsort(keys)[0]])
+        saved, hosted = (((bits[best] >> np.arange(n)) & 1).astype(np.bool_) for bits in (save, host))
+        plan = Choice.from_saved(problem, saved, hosted).plan(problem)
         value = int(cost[best])
         return Solution(plan, value, Termination(TerminationReason.OPTIMAL, value), certificate, self.name)
 

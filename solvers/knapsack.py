@@ -1,9 +1,9 @@
-"""The classical baselines: which expensive values to save is a knapsack, and the rest is a cut.
+"""Has the classical baselines: which expensive values to save is a knapsack, and the rest is a cut.
 
-This is how PyTorch's partitioner keeps a memory budget (`choose_saved_values_set` in
-`torch/_functorch/partitioners.py` of PyTorch 2.13): it takes the values that are expensive to
-recompute for independent items, although recomputing a value may need others recomputed, and
-saving one may make another worthless. Hence no claim of optimality.
+PyTorch's partitioner meets a memory budget like this (`choose_saved_values_set` in
+`torch/_functorch/partitioners.py` of PyTorch 2.13): it treats the values that are expensive to
+recompute as independent items. But recomputing a value may take others to be recomputed, and
+saving one may make another worthless. So these solvers do not claim optimality.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ from remat.problem.multipliers import BY_BYTES
 from remat.proof.budget import flow_solver, least_bytes
 
 _SLOTS = 10_000
-"""Into how many parts at most the dynamic program divides the knapsack, as in PyTorch."""
+"""The most parts into which the dynamic program divides the knapsack, as in PyTorch."""
 
 
 @dataclass(frozen=True)
 class Knapsack(Solver):
-    """Three cuts and a knapsack.
+    """Solves by three cuts and a knapsack.
 
-    1. The cheapest plan, whatever it saves. If it fits the budget it is optimal, and proven so.
-    2. The fewest bytes that a plan can save. The rest of the budget is the knapsack.
-    3. The items: values with a price on recomputation that the first plan does not recompute,
-       whether it saves them or does without them. `_pick` fills the knapsack.
-    4. Of the plans that do not recompute what was picked, the one that saves the fewest bytes. It
-       fits the budget: the plan of 2 that saves what was picked, too, is one of them.
+    1. The first cut is the cheapest plan, whatever it saves. If it fits the budget it is optimal, and proven so.
+    2. The second cut gives the fewest bytes that a plan can save. The rest of the budget is the knapsack.
+    3. The items are the values with a price of recomputing that the first plan does not recompute,
+       whether it saves them or needs neither. `_pick` fills the knapsack.
+    4. Of the plans that do not recompute a picked item, the third cut finds the one that saves the fewest bytes. It
+       fits the budget: the plan of step 2 that also saves the picked items is one of them.
 
-    PyTorch counts the bytes of the graph's inputs in the place of 2, and so may miss its budget.
+    In step 2 PyTorch takes the bytes of the graph's inputs, and so may exceed its budget.
     """
 
     exact: ClassVar[bool] = False
@@ -43,7 +43,7 @@ class Knapsack(Solver):
 
     @abstractmethod
     def _pick(self, sizes: IntArray, values: IntArray, capacity: int) -> BoolArray:
-        """(k,) items whose sizes add up to `capacity` at most, and whose values add up to much.
+        """Picks (k,) items whose sizes add up to at most `capacity`, and whose values add up to as much as it can find.
 
         Args:
             sizes: (k,) bytes of each item, from 0 to `capacity`.
@@ -58,18 +58,18 @@ class Knapsack(Solver):
         return self._solution(problem, self.choice(problem, cheapest), cheapest)
 
     def choice(self, problem: Problem, cheapest: Cut) -> Choice:
-        """What fits the budget, where the cheapest plan does not."""
+        """Finds a choice within the budget, where the cheapest plan exceeds it."""
         assert problem.budget_bytes is not None
         capacity = problem.budget_bytes - least_bytes(problem).weight
         items = np.flatnonzero(_is_item(problem, cheapest) & (problem.save_bytes <= capacity))
         worth = problem.recompute_cost[items] - problem.save_cost[items]
-        kept = np.zeros(len(problem), np.bool_)
-        kept[items] = self._pick(problem.save_bytes[items], worth, capacity)
-        rest = replace(problem, cannot_recompute=problem.cannot_recompute.also(kept, "picked to be saved"))
+        is_picked = np.zeros(len(problem), np.bool_)
+        is_picked[items] = self._pick(problem.save_bytes[items], worth, capacity)
+        rest = replace(problem, cannot_recompute=problem.cannot_recompute.also(is_picked, "picked to be saved"))
         return flow_solver().minimum_cut(rest, BY_BYTES).choice
 
     def _solution(self, problem: Problem, choice: Choice, cheapest: Cut) -> Solution:
-        """A choice as a plan, bounded by the cheapest choice without a budget."""
+        """Returns a choice as a plan, with the cost of the cheapest choice without a budget as its bound."""
         plan, cost = choice.plan(problem), choice.cost(problem)
         reason = TerminationReason.OPTIMAL if cost == cheapest.weight else TerminationReason.FEASIBLE
         return Solution(plan, cost, Termination(reason, cheapest.weight), cheapest.certificate, self.name)
@@ -77,21 +77,21 @@ class Knapsack(Solver):
 
 @dataclass(frozen=True)
 class GreedyKnapsack(Knapsack):
-    """Picks what is worth most a byte first, and whatever still fits."""
+    """Picks the items that are worth most for each byte first, and then whatever still fits."""
 
     name: ClassVar[str] = "knapsack-greedy"
 
     def _pick(self, sizes: IntArray, values: IntArray, capacity: int) -> BoolArray:
-        return _filled(np.zeros(len(sizes), np.bool_), sizes, values, capacity)
+        return _fill_greedily(np.zeros(len(sizes), np.bool_), sizes, values, capacity)
 
 
 @dataclass(frozen=True)
 class DynamicKnapsack(Knapsack):
-    """Picks by dynamic programming over 10,000 slots at most.
+    """Picks by dynamic programming over at most 10,000 slots.
 
-    A slot is the greatest common divisor of the sizes where that is coarse enough, and the picks
-    are the best there are. Else sizes are rounded up to slots, where PyTorch rounds them to the
-    nearest, so that what is picked fits; and what the rounding leaves over is filled greedily.
+    A slot is the greatest common divisor of the sizes if that is large enough, and then the picks
+    are optimal. Else sizes are rounded up to slots, so that the picks fit (PyTorch rounds to the nearest slot), and the
+    space that rounding wastes is filled greedily.
     """
 
     name: ClassVar[str] = "knapsack-dp"
@@ -100,21 +100,21 @@ class DynamicKnapsack(Knapsack):
         common = int(np.gcd.reduce(sizes)) if len(sizes) else 0
         slot_bytes = max(common, -(-capacity // _SLOTS), 1)
         picked = _best_picks(-(-sizes // slot_bytes), values, capacity // slot_bytes)
-        return _filled(picked, sizes, values, capacity)
+        return _fill_greedily(picked, sizes, values, capacity)
 
 
 def _is_item(problem: Problem, cheapest: Cut) -> BoolArray:
-    """(n,) the values that may be saved rather than recomputed, and were not recomputed so far."""
-    # What the backward pass would recompute if it saved only what it cannot recompute.
-    wanted = Choice.from_saved(problem, forced_values(problem).not_recomputable).recomputed
+    """Returns (n,) the values that may be saved instead of recomputed, but are not recomputed in the cheapest plan."""
+    # These values would be recomputed if only what cannot be recomputed were saved.
+    recomputable = Choice.from_saved(problem, forced_values(problem).not_recomputable).recomputed
     is_dear = problem.recompute_cost > problem.save_cost
-    return wanted & is_dear & ~cheapest.choice.recomputed & ~problem.cannot_save.mask
+    return recomputable & is_dear & ~cheapest.choice.recomputed & ~problem.cannot_save.mask
 
 
 def _best_picks(lengths: IntArray, values: IntArray, slots: int) -> BoolArray:
-    """(k,) the items that are worth most together, of those that fit, in O(k * slots)."""
-    most = np.zeros(slots + 1, np.int64)  # most[j]: what the items seen so far are worth in j slots
-    took = np.zeros((len(lengths), slots // 8 + 1), np.uint8)  # a bit a slot: the item was worth taking
+    """Picks (k,) the items that are worth most together, of all that fit, in O(k * slots)."""
+    most = np.zeros(slots + 1, np.int64)  # most[j]: the worth of the best items so far in j slots
+    took = np.zeros((len(lengths), slots // 8 + 1), np.uint8)  # one bit for each slot: the item was worth taking
     pairs = list(zip(lengths.tolist(), values.tolist(), strict=True))
     for i, (length, value) in enumerate(pairs):
         if length <= slots:
@@ -130,8 +130,8 @@ def _best_picks(lengths: IntArray, values: IntArray, slots: int) -> BoolArray:
     return picked
 
 
-def _filled(picked: BoolArray, sizes: IntArray, values: IntArray, capacity: int) -> BoolArray:
-    """(k,) what was picked, and of the rest what is worth most a byte and still fits."""
+def _fill_greedily(picked: BoolArray, sizes: IntArray, values: IntArray, capacity: int) -> BoolArray:
+    """Adds items to (k,) the picked ones: those that are worth most for each byte come first, if they still fit."""
     filled = picked.copy()
     left = capacity - int(sizes[picked].sum())
     with np.errstate(divide="ignore"):

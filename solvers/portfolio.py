@@ -1,4 +1,4 @@
-"""The default within a byte budget: a price on memory, then a search from there until it is enough, or time is up."""
+"""Solves within a byte budget by default: Lagrange multipliers first, then CP-SAT from there until time is up."""
 
 from __future__ import annotations
 
@@ -15,31 +15,31 @@ from solvers.cpsat import CPSAT
 from solvers.lagrangian import Lagrangian
 
 _TURNS = ((CPSAT(), 0.1), (CPSAT(bound_first=True), 0.2), (CPSAT(), 0.3), (CPSAT(count_sizes=False), 0.4))
-"""Who searches, and for which share of the time: each from the best plan and the best bound so far.
+"""The searches, each with its share of the time; each starts from the best plan and the best bound so far.
 
-What takes one of them long, another often closes at once: half the memory of GPT-2 XL takes the second 2 s of
-processor time, LSTM-16 1 s, and the others have gaps of 5% and 3% after 4 s; of T5, the last alone finds a plan that
-costs 6% less.
+One often closes at once what takes another long. Half the memory of GPT-2 XL takes the second search 2 s of processor
+time, and LSTM-16 takes it 1 s, while the others have gaps of 5% and 3% after 4 s. On T5, only the last finds a plan
+that costs 6% less.
 """
 
 _MATTERS = 0.01
-"""A larger gap, as a part of the bound, is warned about."""
+"""The largest gap, as a part of the bound, without a warning."""
 
 
 @dataclass(frozen=True)
 class Portfolio(Solver):
-    """`lagrangian` first; and unless that proves its own plan optimal, `cpsat` from its plan and its bound.
+    """Runs `lagrangian` first; unless that proves its plan optimal, `cpsat` continues from its plan and its bound.
 
-    So no plan costs more than that of `lagrangian`. The first tenth of the time is for the optimum: on most
-    graphs that is enough. After that, a plan that costs `tolerance` more than the bound ends the search. With
-    a time limit of the caller's, the optimum is looked for until then. `Solution.gap` says what is left, and a
-    warning, if that is more than 1% and the limit is not the caller's.
+    So no plan costs more than that of `lagrangian`. The first tenth of the time searches for the optimum, which is
+    enough on most graphs. After that, a plan that costs at most `tolerance` more than the bound ends the search. With a
+    time limit of the caller's, the search for the optimum lasts until then. `Solution.gap` says what is left. A
+    warning says so, too, if the gap is more than 1% and the caller set no limit.
 
     Without OR-Tools, the answer is that of `lagrangian`, and `Solution.termination.detail` says so.
 
     Attributes:
-        tolerance: how much of the bound a plan may cost above it, to be good enough: 0.001 is 0.1%.
-        seconds: wall time for both, unless the caller gives a time limit; a search may take half a second more.
+        tolerance: how much a plan may cost above the bound, as a part of it, to end the search: 0.001 is 0.1%.
+        seconds: wall time for both, unless the caller sets a time limit; a search may take half a second more.
             Where time ends the search, the plan depends on the machine.
     """
 
@@ -59,42 +59,43 @@ class Portfolio(Solver):
     def _solve(self, problem: Problem, *, time_limit_s: float | None) -> Solution:
         missing = CPSAT.missing()
         if not missing:
-            import_module("ortools.sat.python.cp_model")  # the first time it takes a second, which is not searched
+            # The first import takes a second, which is no part of the time limit.
+            import_module("ortools.sat.python.cp_model")
         start = time.perf_counter()
-        priced = solve(problem, Lagrangian(), throw=False)
-        found = replace(priced, solver=self.name)
-        if missing and not found.is_optimal:
+        by_multiplier = solve(problem, Lagrangian(), throw=False)
+        incumbent = replace(by_multiplier, solver=self.name)
+        if missing and not incumbent.is_optimal:
             why = f"by lagrangian alone: {', '.join(missing)} is not installed; pip install 'remat[ortools]'"
-            _tell(found, why)
-            return replace(found, termination=replace(found.termination, detail=why))
+            _warn_of_gap(incumbent, why)
+            return replace(incumbent, termination=replace(incumbent.termination, detail=why))
         limit_s, enough = (self.seconds, self.tolerance) if time_limit_s is None else (time_limit_s, 0.0)
         end = start
         for turn, (search, share) in enumerate(_TURNS):
             end += share * limit_s
-            found = _searched(problem, found, search, enough if turn else 0.0, end)
-        limit = None if _is_within(found, enough) else "time"
+            incumbent = _search_further(problem, incumbent, search, enough if turn else 0.0, end)
+        limit = None if _is_within(incumbent, enough) else "time"
         if limit and time_limit_s is None:
-            _tell(found, f"{self.seconds} s were not enough; solver=Portfolio(seconds=60) looks longer")
-        return replace(found, termination=replace(found.termination, limit=limit))
+            _warn_of_gap(incumbent, f"{self.seconds} s were not enough; solver=Portfolio(seconds=60) looks longer")
+        return replace(incumbent, termination=replace(incumbent.termination, limit=limit))
 
 
-def _searched(problem: Problem, incumbent: Solution, search: CPSAT, tolerance: float, end: float) -> Solution:
-    """The best of what is known and what a search finds from there, unless that is good enough, or time is up."""
+def _search_further(problem: Problem, incumbent: Solution, search: CPSAT, tolerance: float, end: float) -> Solution:
+    """Searches from the incumbent and returns the better of both, unless that is good enough, or time is up."""
     left_s = end - time.perf_counter()
     if left_s <= 0 or _is_within(incumbent, tolerance):
         return incumbent
-    more = search.search(problem, incumbent, tolerance=tolerance, time_limit_s=left_s)
-    best = min(incumbent, more, key=lambda one: math.inf if one.objective is None else one.objective)
-    # Of two equal bounds, the one that a flow proves is worth more than a claim.
-    proof = max(incumbent, more, key=lambda one: one.bound or 0)
+    result = search.search(problem, incumbent, tolerance=tolerance, time_limit_s=left_s)
+    best = min(incumbent, result, key=lambda one: math.inf if one.objective is None else one.objective)
+    # `max` takes the first of two equal bounds, so that one which a flow proves stays.
+    proof = max(incumbent, result, key=lambda one: one.bound or 0)
     reason = TerminationReason.OPTIMAL if best.objective == proof.bound else TerminationReason.FEASIBLE
     return replace(
         best, termination=Termination(reason, proof.bound), certificate=proof.certificate, solver=incumbent.solver
     )
 
 
-def _tell(incumbent: Solution, detail: str) -> None:
-    """Warns of a gap that matters: where a plan is compiled, nobody looks at `Solution.gap`."""
+def _warn_of_gap(incumbent: Solution, detail: str) -> None:
+    """Warns of a large gap: where a plan is compiled, nobody looks at `Solution.gap`."""
     if not _is_within(incumbent, _MATTERS):
         assert incumbent.objective is not None
         most = f"{100 * incumbent.objective / incumbent.bound - 100:.0f}% more than" if incumbent.bound else "more than"
@@ -102,7 +103,7 @@ def _tell(incumbent: Solution, detail: str) -> None:
 
 
 def _is_within(incumbent: Solution, tolerance: float) -> bool:
-    """Whether a plan costs at most so much of its bound above it."""
+    """Says whether the cost exceeds the bound by at most `tolerance`, which is a part of the bound."""
     assert incumbent.objective is not None  # `lagrangian` always has a plan
     assert incumbent.bound is not None
     return incumbent.objective - incumbent.bound <= incumbent.bound * tolerance

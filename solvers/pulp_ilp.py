@@ -1,4 +1,4 @@
-"""PuLP's integer program, solved by CBC: the oracle, with budgets and time limits."""
+"""Solves by an integer program of PuLP and its CBC: an independent reference, with budgets and time limits."""
 
 # PuLP ships few types.
 # pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 import tempfile
-from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import count
 from math import ceil
@@ -21,21 +20,21 @@ from remat.facts.columns import common_divisor
 from remat.plugin import ClaimedBound, Feature, Solver, Termination
 
 _LARGEST_PRICE = 10**13 - 1
-"""PuLP 3.3 writes coefficients with 13 digits to the file that CBC reads."""
+"""The largest sum of prices: PuLP 3.3 writes coefficients with 13 digits to the file that CBC reads."""
 
 _BASE = 10**4
-"""Of the digits in which a byte budget is stated."""
+"""The base of the digits in which the program states a byte budget."""
 
 
 @dataclass(frozen=True)
 class PuLP(Solver):
-    """The formulation of `remat.problem.problem` as a 0-1 program, in s = b - a - h, "saved on the device", a,
-    "recomputed", and h, "offloaded".
+    """Solves the formulation of `remat.problem.problem` as a 0-1 program.
 
-    In b and a themselves CBC 2.10.3 called plans optimal that were not: 350 for 349 on one of 12
-    values without a use, and a program infeasible whose budget of 0 was met by recomputing all.
+    Its variables are s = b - a - h, "saved on the device", a, "recomputed", and h, "offloaded". With b and a
+    themselves CBC 2.10.3 called plans optimal that were not: 350 instead of 349 on a problem of 12
+    values without a use. It also called a program infeasible whose budget of 0 was met by recomputing everything.
 
-    CBC computes in doubles, so prices that add up to 10^13 or more are refused, and the answer is
+    CBC computes in doubles, so prices that add up to 10**13 or more are refused, and the answer is
     rounded; `remat.solve` then checks it in integers.
     """
 
@@ -78,41 +77,40 @@ class PuLP(Solver):
         if problem.budget_bytes is not None:
             _add_budget(program, saved, problem.save_bytes.tolist(), problem.budget_bytes)
 
-        def read(log: str) -> Solution:
-            # There is a plan: that was decided before. A time limit that ends CBC's preprocessing has it deny that.
-            may_have_none = time_limit_s is None
-            return _read(self.name, problem, program, saved, offloaded, log, unit, may_have_none=may_have_none)
-
-        return _answer(program, time_limit_s, read)
+        log, is_limited = _run_cbc(program, time_limit_s), time_limit_s is not None
+        solution = _read(self.name, problem, program, saved, offloaded, log, unit, is_limited=is_limited)
+        if solution.termination.limit is not None and not is_limited:
+            raise RematError(f"pulp: CBC stopped early, though no limit was set; it said:\n{log}")
+        return solution
 
 
 def _add_budget(program: Any, saved: list[Any], sizes: list[int], budget: int) -> None:
-    """Adds `sum sizes * saved <= budget`, one row a digit, as in a sum on paper.
+    """Adds `sum sizes * saved <= budget`, one row for each digit, as in addition on paper.
 
-    CBC keeps a row only to a part in 10^7 or so: of 60 knapsacks of ten sizes near 10^7, single
+    CBC keeps a row only to a part in 10**7 or so: of 60 knapsacks of ten sizes near 10**7, single
     bytes apart, one row broke the budget in 9 and lost the optimum in 3. A row of digits has small
-    coefficients; what exceeds the budget's digit is carried to the next row by an integer.
+    coefficients; an integer carries what exceeds the budget's digit to the next row.
     """
     import pulp
 
     carry: Any = 0
     for row in count():
         digits, sizes = [size % _BASE for size in sizes], [size // _BASE for size in sizes]
-        used = pulp.lpSum(digit * kept for digit, kept in zip(digits, saved, strict=True) if digit) + carry
+        row_sum = pulp.lpSum(digit * is_saved for digit, is_saved in zip(digits, saved, strict=True) if digit) + carry
         if not any(sizes) and budget < _BASE:
-            program += used <= budget
+            program += row_sum <= budget
             return
         carry = pulp.LpVariable(f"carry{row}", lowBound=0, upBound=len(saved), cat=pulp.LpInteger)
-        program += used <= budget % _BASE + _BASE * carry
+        program += row_sum <= budget % _BASE + _BASE * carry
         budget //= _BASE
 
 
 def _scaled(problem: Problem) -> tuple[list[int], list[int], list[int], int]:
-    """Prices divided by their greatest common divisor, with it; refused if CBC cannot hold them."""
+    """Divides prices by their greatest common divisor, and returns both; refuses what CBC cannot hold."""
     copies = np.zeros(0, np.int64) if problem.offload is None else problem.offload.cost
-    every = np.concatenate([problem.save_cost, problem.recompute_cost, copies])
-    unit = common_divisor(every)
-    total = int(every.sum()) // unit
+    all_prices = np.concatenate([problem.save_cost, problem.recompute_cost, copies])
+    unit = common_divisor(all_prices)
+    total = int(all_prices.sum()) // unit
     if total > _LARGEST_PRICE:
         raise UnsupportedProblem(
             f"solver 'pulp': the prices add up to {total} in units of {unit}, but CBC's input holds 13 digits; "
@@ -124,20 +122,6 @@ def _scaled(problem: Problem) -> tuple[list[int], list[int], list[int], int]:
     return save, recompute, copies, unit
 
 
-def _answer(program: Any, time_limit_s: float | None, read: Callable[[str], Solution]) -> Solution:
-    """Asks CBC, and refuses an answer that it stopped early to give, though it had no limit."""
-    import pulp
-
-    try:
-        log = _run_cbc(program, time_limit_s)
-    except pulp.PulpSolverError as error:
-        raise RematError(f"pulp: CBC crashed; it said:\n{error}") from None
-    found = read(log)
-    if found.termination.limit is not None and time_limit_s is None:
-        raise RematError(f"pulp: CBC stopped early, though no limit was set; it said:\n{log}")
-    return found
-
-
 def _run_cbc(program: Any, time_limit_s: float | None) -> str:
     import pulp
 
@@ -146,7 +130,10 @@ def _run_cbc(program: Any, time_limit_s: float | None) -> str:
         # CBC is named, not "whatever is installed": an oracle must be the same everywhere.
         # No `threads`: with 1, CBC starts a worker thread, and a short limit left it waiting for 10 s at times.
         cbc = pulp.PULP_CBC_CMD(msg=False, timeLimit=time_limit_s, gapRel=0, gapAbs=0, logPath=str(log))
-        program.solve(cbc)
+        try:
+            program.solve(cbc)
+        except pulp.PulpSolverError as error:
+            raise RematError(f"pulp: CBC crashed; it said:\n{error}") from None
         return log.read_text() if log.exists() else ""
 
 
@@ -159,24 +146,25 @@ def _read(
     log: str,
     unit: int,
     *,
-    may_have_none: bool,
+    is_limited: bool,
 ) -> Solution:
     import pulp
 
     certificate = ClaimedBound("CBC")
     # `status` says Optimal even after a time limit (PuLP 3.3); only `sol_status` tells them apart.
     outcome = program.sol_status
-    if program.status == pulp.LpStatusInfeasible and may_have_none:
+    # A plan exists: that was decided before. If a time limit ends CBC's preprocessing, CBC may deny it.
+    if program.status == pulp.LpStatusInfeasible and not is_limited:
         return Solution(None, None, Termination(TerminationReason.INFEASIBLE), certificate, name)
     if outcome not in (pulp.LpSolutionOptimal, pulp.LpSolutionIntegerFeasible):
         bound = _logged_bound(log, unit)
         return Solution(None, None, Termination(TerminationReason.LIMIT, bound, limit="time"), certificate, name)
 
     # A variable that is in no row has no value.
-    kept = np.array([round(variable.value() or 0) for variable in saved], np.bool_)
-    hosted = np.zeros_like(kept)
+    is_saved = np.array([round(variable.value() or 0) for variable in saved], np.bool_)
+    hosted = np.zeros_like(is_saved)
     hosted[list(offloaded)] = [round(variable.value() or 0) for variable in offloaded.values()]
-    choice = Choice.from_saved(problem, kept | hosted, hosted)
+    choice = Choice.from_saved(problem, is_saved | hosted, hosted)
     plan, cost = choice.plan(problem), choice.cost(problem)
     if outcome == pulp.LpSolutionOptimal:
         return Solution(plan, cost, Termination(TerminationReason.OPTIMAL, cost), certificate, name)
@@ -185,7 +173,7 @@ def _read(
 
 
 def _logged_bound(log: str, unit: int) -> int | None:
-    """The lower bound in CBC's closing report, rounded up to whole units (prices are integers)."""
+    """Reads the lower bound from CBC's closing report, rounded up to whole units (prices are integers)."""
     match = re.search(r"^Lower bound:\s+(\S+)", log, re.MULTILINE)
-    # CBC prints three decimals of a double: take off what printing may have added.
+    # CBC prints three decimals of a double: subtract what rounding may have added.
     return ceil(float(match[1]) * (1 - 1e-9) - 0.001) * unit if match else None

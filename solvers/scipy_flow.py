@@ -1,4 +1,4 @@
-"""SciPy's maximum flow: compiled, 30-bit capacities."""
+"""Solves by SciPy's maximum flow: compiled, 30-bit capacities."""
 
 # SciPy ships few types.
 # pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
@@ -17,11 +17,11 @@ Method = Literal["dinic", "edmonds_karp"]
 
 @dataclass(frozen=True)
 class SciPy(FlowSolver):
-    """`scipy.sparse.csgraph.maximum_flow`.
+    """Finds a maximum flow by `scipy.sparse.csgraph.maximum_flow`.
 
-    Capacities are cast to int32 silently (SciPy 1.17: 6442450949 gave a flow of 0), and a flow
-    against an arc of capacity c leaves it a residual capacity of up to 2c. So what could reach
-    2**31 is refused before it gets there.
+    SciPy casts capacities to int32 silently (SciPy 1.17: 6442450949 gave a flow of 0), and a flow
+    against an arc of capacity c leaves it a residual capacity of up to 2c. So sums that could reach
+    2**31 are refused.
 
     Attributes:
         method: "dinic" or "edmonds_karp".
@@ -41,15 +41,15 @@ class SciPy(FlowSolver):
         from scipy.sparse import csr_array
         from scipy.sparse.csgraph import maximum_flow
 
-        if not len(network.capacities):  # a sparse array indexed by nothing is sparse, not dense
+        if not len(network.capacities):  # SciPy would return a sparse array for no indices, not a dense one
             return np.zeros(0, np.int64), None
         shape = (network.num_vertices, network.num_vertices)
         ends = (network.tails, network.heads)
         matrix = csr_array((network.capacities.astype(np.int32), ends), shape=shape)
         matrix.sum_duplicates()
         result = maximum_flow(matrix, SOURCE, SINK, method=self.method)
-        # The flow matrix is antisymmetric: of two opposite arcs it reports the net flow. No network
-        # of ours has both, except between merged vertices, where the net flow is as good.
+        # The flow matrix is antisymmetric: of two opposite arcs it has the net flow. Only networks with merged
+        # vertices have opposite arcs, and for these the net flow is as good.
         net = np.asarray(result.flow[network.tails, network.heads]).ravel()
         flow = np.maximum(net, 0).astype(np.int64)
         return flow, _sides(network, flow)

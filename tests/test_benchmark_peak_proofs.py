@@ -11,7 +11,7 @@ from strategies import Dice, every_legal_mask, late_views, planned, training_ste
 
 from costmodels import RecomputeTime
 from experiments.benchmark.cpsat_peak import cheapest_within_peak
-from experiments.benchmark.peak_program import BETWEEN, PeakProgram, keeps_all, moment_of
+from experiments.benchmark.peak_program import BETWEEN, PeakProgram, moment_of, needs_gradients_only
 from remat import Choice, Corpus, Graph, GraphBuilder, TerminationReason
 from remat.facts.columns import BoolArray
 from remat.improve.peak_plans import PeakPlans
@@ -40,7 +40,7 @@ def check_clauses(graph: Graph, saved: BoolArray) -> None:
 @given(planned())
 def test_every_plan_satisfies_the_clauses_of_all_its_moments(drawn: tuple[Graph, BoolArray]) -> None:
     graph, saved = drawn
-    assume(keeps_all(graph, Dice(0).pose(graph)))
+    assume(needs_gradients_only(graph, Dice(0).pose(graph)))
     check_clauses(graph, saved)
 
 
@@ -74,7 +74,7 @@ def test_a_value_is_in_memory_if_a_view_of_it_is_saved_or_returned(where: str) -
 def test_the_optimum_is_that_of_all_plans(graph: Graph, data: st.DataObject) -> None:
     simulator = Simulator(graph)
     problem = Dice(1).pose(graph)
-    assume(keeps_all(graph, problem))
+    assume(needs_gradients_only(graph, problem))
     costs = [
         (Choice.from_saved(problem, mask[graph.plannable]).cost(problem), simulator.peak(mask))
         for mask in every_legal_mask(graph)

@@ -229,7 +229,7 @@ def test_weights_do_not_speak_for_themselves() -> None:
     assert isinstance(honest.certificate, FlowCertificate)
     weights = honest.certificate.multipliers
     forged = FlowCertificate(honest.certificate.flow, Boastful(weights.cost, weights.byte))
-    with pytest.raises(CertificateRejected, match="a flow's weights must be"):
+    with pytest.raises(CertificateRejected, match="a flow's multipliers must be"):
         certify(THREE, replace(honest, termination=Termination(TerminationReason.OPTIMAL, 14), certificate=forged))
 
 
@@ -435,12 +435,12 @@ FORGED = {
     "a flow that can be written to": lambda: wrong(certificate=unlocked()),
     "a flow that can be unlocked": lambda: wrong(certificate=locked_by_flag()),
     "a flow of another class": lambda: wrong(certificate=put(unlocked(), "flow", honest()[1].view(Agreeable))),
-    "weights of another class": lambda: wrong(certificate=put(solve(CHAIN).certificate, "weights", Boastful(1, 0))),
+    "weights of another class": lambda: wrong(certificate=put(solve(CHAIN).certificate, "multipliers", Boastful(1, 0))),
     "weights below zero": lambda: wrong(
-        certificate=put(solve(CHAIN).certificate, "weights", put(Multipliers(), "cost", -1))
+        certificate=put(solve(CHAIN).certificate, "multipliers", put(Multipliers(), "cost", -1))
     ),
     "weights of another kind of number": lambda: wrong(
-        certificate=put(solve(CHAIN).certificate, "weights", put(Multipliers(), "cost", Eager(1)))
+        certificate=put(solve(CHAIN).certificate, "multipliers", put(Multipliers(), "cost", Eager(1)))
     ),
 }
 

@@ -123,7 +123,7 @@ def slow_reads(backward: BackwardKernels) -> list[int]:
         for user in users.get(v, []):
             if graph.in_tangents[user]:
                 found.update(k for k in range(backward.kernels[user].bit_length()) if backward.kernels[user] >> k & 1)
-            elif graph.view[user] or not (backward.not_recomputable[user] or backward.apart[user]):
+            elif graph.view[user] or not (backward.not_recomputable[user] or backward.own_kernel[user]):
                 found |= reached(user)
         return found
 
@@ -173,7 +173,7 @@ def test_no_plan_costs_less_than_it_moves_with_one_write_and_only_real_reads(gra
     assert solution.plan is not None
     problem = ByteTraffic(mode=mode, rules={"materialized_in_backward": False}).pose(graph)
     backward = BackwardKernels.of(graph, graph.for_all_values(problem.cannot_recompute.mask))
-    if not backward.apart[np.isin(graph.names, solution.plan.recomputed)].any():
+    if not backward.own_kernel[np.isin(graph.names, solution.plan.recomputed)].any():
         assert moved_bytes(graph, backward, np.isin(graph.names, solution.plan.saved)) <= (solution.objective or 0)
 
 

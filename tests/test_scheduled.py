@@ -144,7 +144,7 @@ def test_a_part_of_a_graph_has_the_kernels_of_the_whole() -> None:
     layer = _between(graph, ("permute_1", "add_5"), ("mul_30", "view_2"))  # from one linear layer to the next
     part = cut_out(graph, layer)
     plan = plan_of(graph, SaveEverything())
-    problem = remat.plugin.unpriced(part)
+    problem = remat.plugin.base_problem(part)
     inside = remat.Choice.from_saved(problem, np.array([name in plan.saved for name in problem.names])).plan(problem)
     found = Scheduled(part).kernels(inside)
     kept = {graph.names[v] for v in np.flatnonzero(layer)}

@@ -68,13 +68,13 @@ def test_plans_differ_and_are_legal() -> None:
     torch.manual_seed(0)
     model, args = workloads.perceptron(layers=2)
     graph = remat.capture(model, *args)
-    illegal = remat.Plan((), remat.plugin.unpriced(graph).names)
+    illegal = remat.Plan((), remat.plugin.base_problem(graph).names)
     for part in (Part({}), THREE):
         found = dict(different_plans(graph, {1.0: illegal}, part))
         assert len(found) == len(set(found.values())) == part.plans
         assert illegal not in found.values()
         for plan in found.values():
-            remat.check_plan(remat.plugin.unpriced(graph), plan)
+            remat.check_plan(remat.plugin.base_problem(graph), plan)
         assert any(name.startswith("frontier") for name in found) == bool(part.on_the_frontier)
 
 

@@ -163,7 +163,7 @@ def _plans(graph: remat.Graph, torchs: Mapping[float, remat.Plan], part: Part) -
 
 def _is_legal(graph: remat.Graph, plan: remat.Plan) -> bool:
     try:
-        remat.check_plan(remat.plugin.unpriced(graph), plan)
+        remat.check_plan(remat.plugin.base_problem(graph), plan)
     except remat.InvalidPlan:  # some of PyTorch's own recompute random numbers
         return False
     return True

@@ -1,11 +1,11 @@
-"""The cheapest plan within a limit of the simulated peak, and a proof that there is none: by OR-Tools' CP-SAT.
+"""Finds the cheapest plan within a limit of the simulated peak, or proves that there is none, by OR-Tools' CP-SAT.
 
-The program of `experiments.benchmark.peak_program` states memory at a few moments, so that its optimum is a bound.
-Its plan is simulated. If that fits, it is optimal; if not, the moments at which it needs too much are added, and
-CP-SAT solves again. Where all of them are stated already, this plan alone is excluded.
+The program of `peak_program` limits memory at a few moments, so that its optimum is a lower bound. The plan of
+that optimum is simulated. If it fits the limit, it is optimal. If not, the moments at which it needs too much are
+added, and CP-SAT solves again. If the program has all of these moments already, it excludes this one plan.
 
-Most budgets of problems of up to 1,300 values are proven within 20 s, few of more than 2,300. There it is mostly the
-time limit that ends the search, and the bound may be lower than others.
+Most budgets of problems of up to 1,300 values are proven within 20 s, few of more than 2,300 values. For these,
+mostly the time limit ends the search, and other bounds may be higher.
 """
 
 # OR-Tools ships few types.
@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from experiments.benchmark.peak_program import BETWEEN, Moment, PeakProgram, keeps_all, moment_of
+from experiments.benchmark.peak_program import BETWEEN, Moment, PeakProgram, moment_of, needs_gradients_only
 from remat import Choice, Graph, Problem, Solution, TerminationReason, UnsupportedProblem
 from remat.plugin import BoolArray, ClaimedBound, Termination
 from remat.predict.memory import Simulator
@@ -30,58 +30,49 @@ NAME = "cpsat-peak"
 CERTIFICATE = ClaimedBound("CP-SAT, of memory at some moments")
 
 _AT_ONCE = 8
-"""How many moments to add for one plan."""
+"""The most moments to add for one plan."""
 
 
 def cheapest_within_peak(
     graph: Graph,
     problem: Problem,
     limit_bytes: int,
-    known: Choice | None = None,
+    incumbent: Choice | None = None,
     *,
     time_limit_s: float | None = None,
     workers: int = 1,
 ) -> Solution | None:
-    """Finds the cheapest plan with a simulated peak within a limit, and a bound on the cost of all of them.
+    """Finds the cheapest plan within a limit of the simulated peak: see `Solver.within_peak`.
 
-    Args:
-        graph: the joint graph.
-        problem: its costs and bans, without a budget.
-        limit_bytes: of `remat.timeline(graph, plan).peak_bytes`.
-        known: a plan that fits. None that costs as much is looked for.
-        time_limit_s: wall time in seconds; none, if left out.
-        workers: threads of CP-SAT.
-
-    Returns:
-        the plan, or `known` if none is cheaper. It is optimal if its cost is the bound, by the word of CP-SAT. None if
-        the backward pass has operators on which no gradient depends: no program states what torch drops then.
+    CP-SAT claims that the plan is optimal if its cost is the bound. The answer is None if the backward pass has
+    operators on which no gradient depends: torch drops these, which no program states.
     """
     start = time.perf_counter()
-    if not keeps_all(graph, problem):
+    if not needs_gradients_only(graph, problem):
         return None
     program = PeakProgram(graph, problem, limit_bytes)
     program.add(BETWEEN)
-    simulator, best, bound, limit = Simulator(graph), known, 0, None
+    simulator, best, bound, limit = Simulator(graph), incumbent, 0, None
     if best is not None:
         program.require_less(best.cost(problem))
     while best is None or bound < best.cost(problem):
         left_s = None if time_limit_s is None else time_limit_s - (time.perf_counter() - start)
-        found = _solved(program, left_s, workers)
-        bound = max(bound, found.bound)
-        if found.is_infeasible:
+        outcome = _solved(program, left_s, workers)
+        bound = max(bound, outcome.bound)
+        if outcome.is_infeasible:
             if best is None:
                 return Solution(None, None, Termination(TerminationReason.INFEASIBLE), CERTIFICATE, NAME)
             bound = best.cost(problem)
             break
-        if found.saved is None:
+        if outcome.saved is None:
             limit = "time"
             break
-        moments = _too_full(simulator, found.saved, limit_bytes)
+        moments = _too_full(simulator, outcome.saved, limit_bytes)
         if not moments:
-            best = Choice.from_saved(problem, found.saved[graph.plannable])
+            best = Choice.from_saved(problem, outcome.saved[graph.plannable])
             program.require_less(best.cost(problem))
         elif not any(list(islice(filter(program.add, moments), _AT_ONCE))):
-            program.exclude(found.saved)
+            program.exclude(outcome.saved)
     seconds = time.perf_counter() - start
     if best is None:
         return Solution(None, None, Termination(TerminationReason.LIMIT, bound, limit), CERTIFICATE, NAME, seconds)
@@ -90,15 +81,15 @@ def cheapest_within_peak(
     return Solution(plan, cost, claim, CERTIFICATE, NAME, seconds)
 
 
-class _Found(NamedTuple):
-    """What CP-SAT says of a program: a bound on the cost, and (n,) what its plan saves, if it has found one."""
+class _Outcome(NamedTuple):
+    """Holds CP-SAT's answer: a bound on the cost, and (n,) what its plan saves, if it found one."""
 
     bound: int
     saved: BoolArray | None
     is_infeasible: bool = False
 
 
-def _solved(program: PeakProgram, time_limit_s: float | None, workers: int) -> _Found:
+def _solved(program: PeakProgram, time_limit_s: float | None, workers: int) -> _Outcome:
     from ortools.sat.python import cp_model
 
     backend = new_backend(workers)
@@ -106,17 +97,17 @@ def _solved(program: PeakProgram, time_limit_s: float | None, workers: int) -> _
         backend.parameters.max_time_in_seconds = max(time_limit_s, 0)
     status = backend.solve(program.program)
     if status == cp_model.INFEASIBLE:
-        return _Found(0, None, is_infeasible=True)
+        return _Outcome(0, None, is_infeasible=True)
     if status == cp_model.MODEL_INVALID:
         raise UnsupportedProblem(f"CP-SAT refuses the program ({program.program.validate()[:200]}); use coarser units")
     response = backend.response_proto
     bound = max(response.inner_objective_lower_bound, 0) * program.unit
     has_plan = status in (cp_model.OPTIMAL, cp_model.FEASIBLE)
-    return _Found(bound, program.read(np.array(response.solution, np.int64)) if has_plan else None)
+    return _Outcome(bound, program.read(np.array(response.solution, np.int64)) if has_plan else None)
 
 
 def _too_full(simulator: Simulator, saved: BoolArray, limit_bytes: int) -> list[Moment]:
-    """Lists moments at which a plan needs more than the limit: the peak, and where it needs more than just before."""
+    """Lists moments at which a plan needs more than the limit: local maxima of its memory, the largest first."""
     order, alive = simulator.alive(saved)
     rises = alive > np.concatenate([[0], alive[:-1]])
     rises &= alive >= np.concatenate([alive[1:], [0]])

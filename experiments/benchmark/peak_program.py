@@ -1,14 +1,14 @@
 """States in clauses, for CP-SAT, which values are in memory at some moments of a training step under a plan.
 
-The peak of a plan is simulated (`remat.predict.memory`), and no short program states all of it. But what is in memory
-at *one* moment follows from a few questions about each value, which are literals here:
+The peak of a plan is simulated (`remat.predict.memory`), and no short program states all of the simulation. But the
+memory at *one* moment follows from a few questions about each value, which are literals here:
 
-- was it asked for before, so that it is there if it is not saved but recomputed (`asked`)?
-- is it read then, or later (`need`)?
-- if so, is it in memory (`here`), or computed later by what reads its operands then (`later`)?
+- did the backward pass ask for it before this moment, so that it exists if it is recomputed (`asked_before`)?
+- is it read at this moment, or later (`need`)?
+- if so, is it in memory (`in_memory`), or computed later by a kernel that reads its operands then (`computed_later`)?
 
-The clauses hold under every plan: whatever fits the limit satisfies them. They are no more than that, a *relaxation*,
-where a value may be in registers or not, and where a kernel reads for longer than is known before the plan is.
+Every plan whose simulated peak is within the limit satisfies the clauses. The converse is false: the program is a
+*relaxation* where a value may be in registers or in memory, and where it depends on the plan how long a kernel reads.
 """
 
 # OR-Tools ships few types.
@@ -27,45 +27,38 @@ from remat.plugin import BoolArray, IntArray, Region
 from remat.predict.memory.bound import Necessary, first_read, kernel_ends
 from remat.predict.memory.order import Order
 from remat.predict.memory.storages import Storages
-from solvers.cpsat_backend import counted
+from solvers.cpsat_backend import sum_by_weight
 
 
 class Moment(NamedTuple):
-    """A step of a training step, told by what runs in it.
-
-    Attributes:
-        backward: it belongs to the backward pass.
-        wanted_by: the position in the graph at which the backward pass asks for what runs, be it its own; in the
-            forward pass, its own.
-        at: the position of what runs; -1 for none.
-    """
+    """Identifies a step of a training step by the operator that runs in it, whatever the plan."""
 
     backward: bool
-    wanted_by: int
-    at: int
+    asked_at: int  # the position in the graph at which the backward pass asks for the operator, or its own position
+    at: int  # the position of the operator; -1 for none
 
 
-BETWEEN = Moment(backward=True, wanted_by=0, at=-1)
-"""After the forward pass, before the backward pass."""
+BETWEEN = Moment(backward=True, asked_at=0, at=-1)
+"""The moment after the forward pass, before the backward pass."""
 
 
 def moment_of(facts: Storages, order: Order, step: int) -> Moment:
-    """Finds the moment of a step, counted over both passes, under a plan."""
+    """Returns the moment of a step, counted over both passes, under a plan."""
     if step < len(order.forward):
         v = int(order.forward[step])
-        return Moment(backward=False, wanted_by=v, at=v)
+        return Moment(backward=False, asked_at=v, at=v)
     v = int(order.backward[step - len(order.forward)])
     in_place = facts.live[v] or v >= facts.turn
-    return Moment(backward=True, wanted_by=v if in_place else int(order.asked_at[v]), at=v)
+    return Moment(backward=True, asked_at=v if in_place else int(order.asked_at[v]), at=v)
 
 
-def keeps_all(graph: Graph, problem: Problem) -> bool:
-    """Whether a problem asks only for what gradients depend on: torch does not compute the rest, nor keeps it."""
+def needs_gradients_only(graph: Graph, problem: Problem) -> bool:
+    """Says whether a problem needs only what gradients depend on: torch neither computes nor keeps the rest."""
     return np.array_equal(problem.needed, (Storages.of(graph).wanted_at <= len(graph))[graph.plannable])
 
 
 def _views_up(facts: Storages, v: int) -> list[int]:
-    """Lists a view, and what it is a view of, up to what owns the memory, without that."""
+    """Lists a view, what it is a view of, and so on, up to the owner of the memory, which is left out."""
     path: list[int] = []
     while facts.parent[v] >= 0:
         path.append(v)
@@ -74,24 +67,18 @@ def _views_up(facts: Storages, v: int) -> list[int]:
 
 
 class PeakProgram:
-    """A program of CP-SAT: the cheapest plan of a problem whose memory is within a limit, at moments that are added.
+    """Finds, as a program of CP-SAT, the cheapest plan whose memory is within a limit at the moments added to it.
 
-    Literals are about nodes of the graph. Of what is not computed, or depends on a tangent, memory depends on no plan.
-
-    Args:
-        graph: the joint graph.
-        problem: its costs and bans, without a budget.
-        limit_bytes: of the peak.
-
-    Attributes:
-        limit_bytes: of memory at the moments that are added next.
+    Literals are about nodes of the graph. There are none for nodes that are never computed, or depend on a tangent:
+    their memory is the same under every plan. The problem has no budget; `limit_bytes` holds for moments added from now
+    on.
     """
 
     def __init__(self, graph: Graph, problem: Problem, limit_bytes: int) -> None:
         from ortools.sat.python import cp_model
 
         facts = Storages.of(graph)
-        assert keeps_all(graph, problem)
+        assert needs_gradients_only(graph, problem)
         self.program: Any = cp_model.CpModel()
         self._false: Any = self.program.new_constant(0)
         self._true: Any = self.program.new_constant(1)
@@ -105,7 +92,7 @@ class PeakProgram:
         self._stated = set[Moment]()
 
     def _read_registers(self) -> None:
-        """Reads what is in memory under every plan that computes it in a pass, and what never is unless it is saved."""
+        """Finds what is in memory under every plan that computes it in a pass, and what is there only if saved."""
         facts, graph, n = self._facts, self._graph, len(self._graph)
         owner, base = graph.base == np.arange(n), graph.base
         barred = facts.producers[facts.barred]
@@ -120,7 +107,7 @@ class PeakProgram:
         returned = np.zeros(n, np.bool_)
         returned[base[graph.gradient | graph.output]] = True
         self._in_registers: BoolArray = facts.fusible & owner & ~mixed & ~returned
-        # Written if these run: a view's reader, with the views between.
+        # A value is written if all operators of such a tuple run: the reader of a view, and the views between them.
         self._written_by: dict[int, list[tuple[int, ...]]] = {}
         for u, w in zip(barred.tolist(), barred_by.tolist(), strict=True):
             if not facts.tangents[w] and not (self._sure[u] and self._sure_forward[u]):
@@ -150,11 +137,13 @@ class PeakProgram:
         for v, needed, reasons in zip(nodes, problem.needed.tolist(), asking, strict=True):
             self.program.add(self.saved[v] + self.recomputed[v] == self.available[v])
             self._any(reasons, self.available[v])
-            if not needed:  # what nothing asks for is not saved: torch would not keep it
+            if not needed:  # a value that nothing asks for is not saved, as in torch
                 self._clause([self.available[v]], *reasons)
         costs = np.concatenate([problem.save_cost, problem.recompute_cost])
         self.unit = common_divisor(costs)
-        self.objective = counted(self.program, [*self.saved.values(), *self.recomputed.values()], costs // self.unit)
+        self.objective = sum_by_weight(
+            self.program, [*self.saved.values(), *self.recomputed.values()], costs // self.unit
+        )
         self.program.minimize(self.objective)
 
     def _read_uses(self) -> None:
@@ -171,7 +160,7 @@ class PeakProgram:
         self._earliest: list[int] = first_read(facts).tolist()
 
     def _forward_runs(self) -> dict[int, Any]:
-        """Of each value, whether the forward pass computes it: for the outputs, or for what is saved."""
+        """Says for each value whether the forward pass computes it: for the outputs, or for what is saved."""
         in_any_case = self._graph.region == Region.FORWARD
         runs = {v: self._true if in_any_case[v] else self._literal() for v in self._values}
         for v in self._values:
@@ -195,21 +184,20 @@ class PeakProgram:
             self._clause(premises, result)
 
     def require_less(self, cost: int) -> None:
-        """States that a plan costs less than this."""
         self.program.add(self.objective <= (cost - 1) // self.unit)
 
     def read(self, values: IntArray) -> BoolArray:
-        """(n,) the saved nodes, from the values of the program's variables."""
+        """Reads (n,) the saved nodes from the values of the program's variables."""
         saved = np.zeros(len(self._graph), np.bool_)
         saved[list(self.saved)] = values[[literal.index for literal in self.saved.values()]] > 0
         return saved
 
     def exclude(self, saved: BoolArray) -> None:
-        """States that a plan is none: the one that saves this, (n,)."""
+        """Excludes the plan that saves exactly these nodes, (n,)."""
         self.program.add_bool_or([~self.saved[v] if saved[v] else self.saved[v] for v in self._values])
 
     def add(self, moment: Moment) -> bool:
-        """States that memory is within the limit at a moment; returns whether that was not stated yet."""
+        """Demands that memory is within the limit at a moment; returns False if the program had that moment already."""
         if moment in self._stated:
             return False
         self._stated.add(moment)
@@ -220,9 +208,10 @@ class PeakProgram:
         return True
 
     def _asked(self, time: int) -> Mapping[int, Any]:
-        """Of each value, whether the backward pass has asked for it at a position, or before; what is left out was not.
+        """Says for each value whether the backward pass has asked for it at a position or before.
 
-        Of what comes after the turn, it says nothing: this runs at its own position.
+        A value that is not in the mapping was not asked for. Values after the turn are left out: they run at their own
+        position.
         """
         if time in self._asked_by:
             return self._asked_by[time]
@@ -251,99 +240,99 @@ class PeakProgram:
     def _add_backward(self, moment: Moment) -> None:
         _, time, at = moment
         is_again = at in self.recomputed
-        asked, before = self._asked(time), self._asked(time - 1)
+        asked_before, before = self._asked(time), self._asked(time - 1)
         turn = self._facts.turn
 
-        def done(v: int) -> Any:
-            """If `v` is recomputed, then before this moment, or now."""
+        def is_recomputed_by_now(v: int) -> Any:
+            """Says whether `v`, if it is recomputed, has been recomputed before this moment or is now."""
             if v >= turn:
                 return self.available[v] if (v, v) <= (time, at) else self._false
-            return (asked if v <= at else before).get(v, self._false)
+            return (asked_before if v <= at else before).get(v, self._false)
 
         need = {v: self._true if self._read_until[v] >= time else self._literal() for v in self._values}
-        here, later = ({v: self._literal() for v in self._values} for _ in range(2))
+        in_memory, computed_later = ({v: self._literal() for v in self._values} for _ in range(2))
         for v in self._values:
-            self._clause([need[v]], here[v], later[v])
-            self._clause([need[v], self.saved[v]], here[v])
-            self._clause([later[v]], self.recomputed[v])
-            self._clause([here[v]], self.saved[v], *([] if self._in_registers[v] else [done(v)]))
-            for again in ((),) if self._sure[v] else self._written_by.get(v, ()):
-                self._clause([need[v], done(v), *(self.recomputed[w] for w in again)], here[v])
-            self._all([later[v]], [need[u] for u in self._operands[v]])
-        if is_again:  # what it reads is there while it runs, and so is it
+            self._clause([need[v]], in_memory[v], computed_later[v])
+            self._clause([need[v], self.saved[v]], in_memory[v])
+            self._clause([computed_later[v]], self.recomputed[v])
+            self._clause([in_memory[v]], self.saved[v], *([] if self._in_registers[v] else [is_recomputed_by_now(v)]))
+            for writers in ((),) if self._sure[v] else self._written_by.get(v, ()):
+                self._clause([need[v], is_recomputed_by_now(v), *(self.recomputed[w] for w in writers)], in_memory[v])
+            self._all([computed_later[v]], [need[u] for u in self._operands[v]])
+        if is_again:  # while an operator runs, its operands and its result are in memory
             runs = [self.recomputed[at]]
             if at < turn:
-                runs += [asked.get(at, self._false), ~before.get(at, self._false)]
+                runs += [asked_before.get(at, self._false), ~before.get(at, self._false)]
             results = [need[u] for u in self._operands[at]]
             if self._sure[at] and self._graph.base[at] == at:
-                results.append(here[at])
+                results.append(in_memory[at])
             self._all(runs, results)
         n = len(self._graph)
-        self._limit(here, n + time - (is_again or at < 0), n + time)
+        self._limit(in_memory, n + time - (is_again or at < 0), n + time)
 
     def _add_forward(self, at: int) -> None:
-        here, near, need = dict[int, Any](), self._written_later(at), dict[int, Any]()
+        in_memory, writes_later, need = dict[int, Any](), self._written_later(at), dict[int, Any]()
         for v in reversed([v for v in self._values if v <= at]):
-            need[v], here[v] = self._literal(), self._literal()
+            need[v], in_memory[v] = self._literal(), self._literal()
             for w in self._readers[v]:
                 if w >= at:
                     self.program.add_implication(self._forward[w], need[v])
                     continue
-                if self._in_registers[w]:  # and so are its operands needed, unless it is saved, or a view of it
+                if self._in_registers[w]:  # then its operands are needed, unless it or a view of it is saved
                     self._clause([need[w]], *(self.saved[x] for x in self._in_storage[w]), need[v])
-                if w in near:
-                    self.program.add_implication(near[w], need[v])
-            self.program.add_implication(self.saved[v], here[v])
+                if w in writes_later:
+                    self.program.add_implication(writes_later[w], need[v])
+            self.program.add_implication(self.saved[v], in_memory[v])
             written = [self._true] if self._sure_forward[v] else []
             written += [self._forward[w] for w, *_ in self._written_by.get(v, ())]
             for runs in written:
-                self._clause([need[v], runs], here[v])
+                self._clause([need[v], runs], in_memory[v])
         if self._sure_forward[at] and self._graph.base[at] == at:
-            self.program.add_implication(self._forward[at], here[at])
-        for v in self._values:  # what is saved, though it comes later, may live in what is there
+            self.program.add_implication(self._forward[at], in_memory[at])
+        for v in self._values:  # a later value that is saved may live in a storage that is there
             owner = int(self._graph.base[v])
-            if v > at and owner in here:
-                self.program.add_implication(self.saved[v], here[owner])
-        self._limit(here, at, at)
+            if v > at and owner in in_memory:
+                self.program.add_implication(self.saved[v], in_memory[owner])
+        self._limit(in_memory, at, at)
 
     def _written_later(self, at: int) -> dict[int, Any]:
-        """Of values that are computed before, whether their kernel writes something then or later."""
+        """Says for earlier values whether their kernel writes something at this moment or later."""
         facts = self._facts
         calls = (facts.calls & ~facts.tangents).cumsum()
-        near = dict[int, Any]()
+        writes_later = dict[int, Any]()
         for v in reversed(self._values):
             if not facts.fusible[v] or calls[v] != calls[at]:
                 continue
-            found: list[Any] = []
+            reasons: list[Any] = []
             for w in facts.fused_consumers[v]:
                 if w not in self.saved or calls[w] != calls[v]:
                     continue
                 if w >= at:
                     sure = self._sure_forward[w] or self._in_output[w]
-                    found.append(self._forward[w] if sure else self.saved[w])
-                if w in near:
-                    found.append(near[w])
-            if found:
-                near[v] = self._literal()
-                self._any(found, near[v])
-        return near
+                    reasons.append(self._forward[w] if sure else self.saved[w])
+                if w in writes_later:
+                    reasons.append(writes_later[w])
+            if reasons:
+                writes_later[v] = self._literal()
+                self._any(reasons, writes_later[v])
+        return writes_later
 
-    def _limit(self, here: Mapping[int, Any], first: int, last: int) -> None:
-        """States what memory holds, beside what every plan holds from one step to another, of both passes in order."""
+    def _limit(self, in_memory: Mapping[int, Any], first: int, last: int) -> None:
+        """Limits the memory of these literals, beside what every plan holds from step `first` to step `last`."""
         needed, facts = self._needed, self._facts
         spans = (needed.start <= first) & (last <= needed.end)
-        counted_already = set(needed.base[spans].tolist())
+        always_alive = set(needed.base[spans].tolist())
         owned: dict[int, list[Any]] = {}
-        for v, literal in here.items():
+        for v, literal in in_memory.items():
             owner = int(self._graph.base[v])
-            if facts.size[owner] and not facts.foreign[owner] and owner not in counted_already:
+            if facts.size[owner] and not facts.foreign[owner] and owner not in always_alive:
                 owned.setdefault(owner, []).append(literal)
         for owner, literals in owned.items():
             if len(literals) > 1:
                 owned[owner] = [self._literal()]
                 self._any(literals, owned[owner][0])
         sizes = facts.size[list(owned)]
-        room = self.limit_bytes - int(needed.size[spans].sum())
+        available_bytes = self.limit_bytes - int(needed.size[spans].sum())
         divisor = common_divisor(sizes)
-        used = counted(self.program, [literal for (literal,) in owned.values()], sizes // divisor)
-        self.program.add(used <= room // divisor)
+        alive_bytes = sum_by_weight(self.program, [literal for (literal,) in owned.values()], sizes // divisor)
+        self.program.add(alive_bytes <= available_bytes // divisor)

@@ -1,6 +1,6 @@
-"""A choice: which values of a problem are saved and which are recomputed, as two masks.
+"""Holds a choice: which values of a problem are saved and which are recomputed, as two masks.
 
-Searches, solvers and proofs work on choices; `remat.Plan` says the same by name, for files and for users.
+Searches, solvers and proofs work on choices; a `remat.Plan` says the same by name, for files and for users.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ from remat.problem.problem import Problem
 
 @dataclass(frozen=True, eq=False)
 class Choice(FrozenColumns):
-    """What the forward pass saves and what the backward pass recomputes; nothing else is available there.
+    """Says what the forward pass saves and what the backward pass recomputes; nothing else is available there.
 
-    What is saved stays on the device, or it is offloaded: it waits on the host, and is copied back.
+    A saved value stays on the device, unless it is offloaded: then it waits on the host, and is copied back.
 
-    A choice says nothing about whether it is legal (see `remat.check_plan`). Equal choices have equal hashes.
+    A choice need not be legal (see `remat.check_plan`). Equal choices have equal hashes.
 
     Attributes:
-        saved, recomputed: (n,) masks over the values of a problem; or over those of a graph, where that is said.
-        offloaded: (n,) which of the saved ones wait on the host; none, if left out.
+        saved, recomputed: (n,) masks over the values of a problem, or over those of a graph where a function says so.
+        offloaded: (n,) which of the saved values wait on the host; none of them by default.
 
     Raises:
-        InvalidPlan: the masks are no flags, or of different lengths.
+        InvalidPlan: the masks do not hold true and false, or differ in length.
     """
 
     saved: BoolArray
     recomputed: BoolArray
-    offloaded: BoolArray = None  # type: ignore[assignment]  # an array of that length
+    offloaded: BoolArray = None  # type: ignore[assignment]  # after __post_init__ an array of n flags
 
     def __post_init__(self) -> None:
         n = np.size(self.saved)
@@ -49,32 +49,32 @@ class Choice(FrozenColumns):
 
     @classmethod
     def from_saved(cls, owner: Problem | Graph, saved: BoolArray, offloaded: BoolArray | None = None) -> Choice:
-        """The choice that follows from a set of saved values: whatever else is needed is recomputed.
+        """Returns the choice that saves these values and recomputes whatever else is needed.
 
         Saved values that the backward pass never reads are dropped. The choice may break bans.
 
         Args:
-            about: a problem or a graph of n values.
+            owner: a problem or a graph of n values.
             saved: (n,) which of them to save.
-            offloaded: (n,) which of those to offload; none, if left out.
+            offloaded: (n,) which of those to offload; none by default.
         """
         saved = bool_column("saved", saved, len(owner), InvalidPlan)
         available = propagate_to_operands(owner.operands, owner.needed, ~saved)
-        kept = available & saved
-        hosted = None if offloaded is None else kept & bool_column("offloaded", offloaded, len(owner), InvalidPlan)
-        return cls(kept, available & ~saved, cast(BoolArray, hosted))
+        is_saved = available & saved
+        hosted = None if offloaded is None else is_saved & bool_column("offloaded", offloaded, len(owner), InvalidPlan)
+        return cls(is_saved, available & ~saved, cast(BoolArray, hosted))
 
     @classmethod
     def from_plan(cls, owner: Problem | Graph, plan: Plan, *, offload: bool = False) -> Choice:
-        """The choice that a plan names, over the values of a problem or of a graph.
+        """Returns the choice that a plan names, over the values of a problem or of a graph.
 
         Args:
-            about: a problem or a graph of n values.
-            plan: for it.
-            offload: of a graph, whether the caller knows what to do with offloaded values. A problem always does.
+            owner: a problem or a graph of n values.
+            plan: a plan for it.
+            offload: whether a plan for a graph may offload values. A plan for a problem always may.
 
         Raises:
-            InvalidPlan: a name is unknown, or appears twice; or values are offloaded, and the caller takes none.
+            InvalidPlan: a name is unknown, or appears twice; or the plan offloads values and must not.
         """
         if plan.offloaded and isinstance(owner, Graph) and not offload:
             raise InvalidPlan(
@@ -86,7 +86,7 @@ class Choice(FrozenColumns):
 
     @cached_property
     def key(self) -> bytes:
-        """The decisions in few bytes: equal for equal choices."""
+        """Packs the decisions into few bytes, which are equal for equal choices."""
         masks = [self.saved, self.recomputed]
         return np.packbits([*masks, self.offloaded] if any_set(self.offloaded) else masks).tobytes()
 
@@ -98,24 +98,27 @@ class Choice(FrozenColumns):
 
     @cached_property
     def on_device(self) -> BoolArray:
-        """(n,) the saved values that are not offloaded."""
+        """Returns (n,) the saved values that are not offloaded."""
         return self.saved & ~self.offloaded if any_set(self.offloaded) else self.saved
 
     def cost(self, problem: Problem) -> int:
-        """What the choice costs, in the unit of the problem's prices. What cannot be offloaded costs nothing there."""
+        """Returns what the choice costs, in the unit of the problem's prices.
+
+        In a problem without a host, offloading a value adds nothing.
+        """
         copies = 0 if problem.offload is None else problem.offload.cost[self.offloaded].sum()
         return int(problem.save_cost[self.on_device].sum() + problem.recompute_cost[self.recomputed].sum() + copies)
 
     def saved_bytes(self, problem: Problem) -> int:
-        """How many bytes the saved values take on the device, each counted by itself."""
+        """Adds up the bytes of the saved values on the device, each value counted by itself."""
         return int(problem.save_bytes[self.on_device].sum())
 
     def keeps_budget(self, problem: Problem) -> bool:
-        """Whether what it saves fits the problem's budget."""
+        """Says whether the saved bytes fit the problem's budget."""
         return problem.budget_bytes is None or self.saved_bytes(problem) <= problem.budget_bytes
 
     def plan(self, owner: Problem | Graph) -> Plan:
-        """The same by name, in the order of the values, with a note of the graph."""
+        """Returns the choice by name, in the order of the values, with the signature of the graph."""
         names = owner.names
 
         def named(mask: BoolArray) -> tuple[str, ...]:

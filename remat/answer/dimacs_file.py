@@ -1,8 +1,8 @@
-"""A problem without a budget as a maximum flow in the DIMACS format, which most maximum-flow codes read.
+"""Writes a problem without a budget as a maximum flow in the DIMACS format, which most maximum-flow codes read.
 
-It is the network of `remat.answer.network`, with vertices counted from 1: 1 is the source, 2 the sink. What every plan
-pays is not in it, but on a line of its own, and so are the two vertices of each value. Lines that begin with `c` are
-comments to a solver:
+The flow network is that of `remat.answer.network`, with vertices counted from 1: 1 is the source, 2 the sink. Two facts
+are no part of it, and have lines of their own: what every plan pays, and which two vertices a value has. Solvers take
+lines that begin with `c` for comments:
 
     c base 120                every plan pays this; the least cost is this and the maximum flow
     c value 7 9 31            value 7 is saved if the cut parts 9 from 31, and recomputed if both are on the sink's side
@@ -25,7 +25,7 @@ from remat.problem.problem import Problem
 
 
 def write_dimacs(problem: Problem, path: Path) -> None:
-    """Writes a problem as a DIMACS maximum flow; the same one always gives the same bytes.
+    """Writes a problem as a DIMACS maximum flow; the same problem always gives the same bytes.
 
     Raises:
         UnsupportedProblem: the problem has a budget, which no cut can state, or values can be offloaded.

@@ -1,9 +1,9 @@
-"""What the forward pass hands to the backward pass for a plan: of what shares memory, the owner alone.
+"""Finds what the forward pass hands to the backward pass: of several saved values in one storage, the owner alone.
 
-AOTAutograd donates the saved tensors that nobody else can see: Inductor's backward writes results over
-them. Whether two of them share memory it does not ask (`collect_fw_donated_buffer_idxs`, torch 2.13), so
-one could be overwritten before the other is read. Taking a view again costs nothing and keeps the same
-storage alive.
+AOTAutograd donates the saved tensors that nobody else can see: Inductor's backward pass writes results over
+them. It does not check whether two of them share memory (`collect_fw_donated_buffer_idxs`, torch 2.13), so
+one could be overwritten before the other is read. To hand over the owner is safe and free: the backward pass takes
+the views again, and the storage stays alive either way.
 """
 
 from __future__ import annotations
@@ -20,13 +20,11 @@ from remat.words import placed
 
 
 def handed_over(graph: Graph, plan: Plan) -> set[str]:
-    """The names of the values that the backward pass is given, for a plan that was checked.
+    """Names the values that the forward pass hands to the backward pass, for a plan that was checked.
 
-    That is what the plan saves, on the device or offloaded, but for `storage_owners`; and the sizes that the views need
-    which it takes again.
-
-    Raises:
-        InvalidPlan: a view depends on more than its owner, which cannot be had in the backward pass.
+    These are the values that the plan saves, on the device or offloaded, with the owner in the place of views (see
+    `storage_owners`), and the sizes that are needed to take the views again. Raises `InvalidPlan` if a view depends
+    on something else that the backward pass cannot have.
     """
     choice = Choice.from_plan(graph, plan, offload=True)
     handed = storage_owners(graph, choice.saved)
@@ -38,7 +36,7 @@ def handed_over(graph: Graph, plan: Plan) -> set[str]:
 
 
 def storage_owners(graph: Graph, saved: BoolArray) -> BoolArray:
-    """(n,) what is handed over for what is saved: of several values of one storage that would be donated, its owner."""
+    """Returns (n,) what is handed over: of several saved values in one storage that would be donated, its owner."""
     base = graph.base
     donated = saved & ~graph.derived(externally_visible)
     count = np.bincount(base[donated], minlength=len(graph))
@@ -51,26 +49,26 @@ def storage_owners(graph: Graph, saved: BoolArray) -> BoolArray:
 
 
 def externally_visible(graph: Graph) -> BoolArray:
-    """(n,) values in storages that somebody else can see, which are never donated: of inputs and outputs."""
+    """Returns (n,) values in storages of inputs and outputs: others can see these, so they are never donated."""
     visible = np.zeros(len(graph), np.bool_)
     visible[graph.base[graph.input | graph.output]] = True
     return visible[graph.base]
 
 
 def _sizes(graph: Graph, views: set[int], available: set[int]) -> set[int]:
-    """The inputs that `views` are computed from, beside what is available: symbolic sizes."""
-    sizes, seen, stack = set[int](), available | views, list(views)
+    """Finds the symbolic sizes, inputs of the graph, that these views are computed from beside what is available."""
+    sizes, visited, stack = set[int](), available | views, list(views)
     while stack:
         for u in graph.operands[stack.pop()]:
-            if u in seen:
+            if u in visited:
                 continue
-            seen.add(u)
+            visited.add(u)
             reason = graph.cannot_recompute.reason(u)
             if reason is not None:
-                needed = placed(repr(graph.names[u]), graph.places[u])
+                operand = placed(repr(graph.names[u]), graph.places[u])
                 raise InvalidPlan(
                     f"the plan saves several values of one storage, which are views that the backward pass takes "
-                    f"again; one needs {needed}, which {cannot_be('recomputed', reason)}: save that, too"
+                    f"again; one needs {operand}, which {cannot_be('recomputed', reason)}: save that, too"
                 )
             if graph.input[u]:
                 sizes.add(u)

@@ -1,4 +1,4 @@
-"""A problem as a flow network, and a cut of it as a choice.
+"""Turns a problem into a flow network, and a cut of the network into a choice.
 
 Each value v is split into `in(v) -> out(v)`. A cut puts every vertex on the source side
 ("computed by the forward pass only") or on the sink side ("available in the backward pass"):
@@ -8,15 +8,15 @@ Each value v is split into `in(v) -> out(v)`. A cut puts every vertex on the sou
     out(u) -> in(v)     infinite, for each use    v is recomputed only if u is available
     out(v) -> sink      infinite, if v is needed
 
-(paper, section 3.3, with a finite price for recomputing in the place of "may / may not").
-Infinite arcs at the terminals are contracted, which changes no finite cut and removes most of the
+(paper, section 3.3, with a finite price of recomputing in the place of "may / may not").
+Infinite arcs at the source and the sink are contracted, which changes no finite cut and removes most of the
 network: `in(v)` is the source where v cannot be recomputed, `out(v)` is the sink where v is needed.
-A value that the backward pass neither needs nor could recompute anything from, like most outputs of a model, has no
-arcs.
+A value has no arcs if the backward pass neither needs it nor could recompute anything from it. Most outputs of a
+model are such values.
 
-Where v can be offloaded, too, saving it is the cheaper of the two: `in(v) -> out(v)` has the capacity
-min(save_cost, offload cost). With a price on memory, bytes on the device count in the first, and not in the
-second. So the third choice is made before the cut, and the cut and its proof stay what they are.
+Where v can be offloaded, saving means the cheaper of the two: `in(v) -> out(v)` has the capacity
+min(save_cost, offload cost). A multiplier on memory adds the bytes of v to the first, and not to the
+second. So the third choice is made before the cut, and the cut and its proof stay as they are.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ SOURCE, SINK = 0, 1
 
 @dataclass(frozen=True, eq=False)
 class Network:
-    """A capacitated directed graph; vertex 0 is the source and vertex 1 the sink.
+    """Holds a capacitated directed graph; vertex 0 is the source and vertex 1 the sink.
 
     Attributes:
         num_vertices: vertices are 0 to num_vertices - 1.
-        tails, heads, capacities: (k,) one entry an arc; no two arcs share both ends.
-        infinity: capacity of the arcs that no finite cut may contain: more than the sum of the
-            finite capacities, and so more than any finite cut.
-        tiebreaks: (k,) columns; among minimum cuts, the sum of the first is minimized, then of
+        tails, heads, capacities: (k,) one entry for each arc; no two arcs share both ends.
+        infinity: the capacity of arcs that no finite cut may contain. It is larger than the sum of the
+            finite capacities, and so larger than any finite cut.
+        tiebreaks: (k,) columns; among minimum cuts, the sum of the first is minimized, then that of
             the second, and so on.
     """
 
@@ -58,18 +58,18 @@ class Network:
     tiebreaks: tuple[IntArray, ...] = ()
 
     def rescaled(self, largest: int | None, label: str = "prices") -> tuple[Network, int]:
-        """The same network in a unit in which a solver can count its capacities, the coarsest unless 1 will do.
+        """Returns the same network with capacities that a solver can count, in the coarsest exact unit.
 
         Args:
             largest: the largest capacity that the solver can take, or None for any.
-            what: what the capacities are, for the message.
+            label: what the capacities are, for the error message.
 
         Returns:
-            the network, and the unit.
+            the network, and the unit: 1 if the capacities fit as they are.
 
         Raises:
-            UnsupportedProblem: the capacities do not fit even so. Wrapping would be silent: a
-                capacity of 6442450949 makes SciPy 1.17 report a flow of 0.
+            UnsupportedProblem: the capacities do not fit in any unit. Without the check a solver would overflow
+                silently: a capacity of 6442450949 makes SciPy 1.17 report a flow of 0.
         """
         if largest is None or self.infinity <= largest:
             return self, 1
@@ -83,13 +83,13 @@ class Network:
                 f"take one of a larger `largest_capacity` (`remat solvers --json` lists them)"
             )
         capacities[~finite] = infinity
-        fitted = Network(self.num_vertices, self.tails, self.heads, capacities, infinity, self.tiebreaks)
-        return fitted, unit
+        network = Network(self.num_vertices, self.tails, self.heads, capacities, infinity, self.tiebreaks)
+        return network, unit
 
     def with_tiebreaks(self, largest: int | None) -> Network:
-        """The same minimum cuts, with the tiebreaks as part of the capacities, if the solver can count that far.
+        """Returns a network with the same minimum cuts, and as many tiebreaks in its capacities as a solver can count.
 
-        A unit of capacity outweighs all that a tiebreak can add up to, so whole numbers lose nothing.
+        One unit of capacity outweighs the sum of all tiebreaks, so that integers lose nothing.
         """
         network = self
         for tie in self.tiebreaks:
@@ -102,16 +102,20 @@ class Network:
         return network
 
     def is_decided(self, sides: Sides) -> bool:
-        """Whether there is but one minimum cut: every vertex that has arcs is on a side for good."""
+        """Says whether there is only one minimum cut: every vertex with arcs is on a fixed side."""
         decided = sides.source | sides.sink
         return bool(decided[self.tails].all() and decided[self.heads].all())
 
     def face(self, flow: IntArray, sides: Sides) -> tuple[Network, IntArray]:
-        """The network whose finite cuts are the minimum cuts of this one, priced by its first tiebreak.
+        """Returns the network whose finite cuts are the minimum cuts of this one, priced by its first tiebreak.
 
         A cut is minimum if and only if it cuts saturated arcs only and no flow crosses it
         backwards (complementary slackness). So residual arcs become infinite, saturated arcs take
-        the tiebreak as capacity, and the vertices on a side in every minimum cut are merged.
+        the tiebreak as capacity, and vertices that are on one side in every minimum cut are merged.
+
+        Args:
+            flow: (k,) a maximum flow.
+            sides: what all minimum cuts have in common.
 
         Returns:
             the network, and (num_vertices,) the vertex of it that each vertex of this one became.
@@ -132,11 +136,11 @@ class Network:
 
 
 class Sides(NamedTuple):
-    """Which side of *every* minimum cut a vertex is on; a vertex may be on neither.
+    """Says which side of *every* minimum cut a vertex is on; a vertex may be on neither.
 
     Attributes:
-        source: (num_vertices,) reachable from the source through residual arcs.
-        sink: (num_vertices,) the sink is reachable from it: the sink side of the minimum cut
+        source: (num_vertices,) vertices that the source reaches through residual arcs.
+        sink: (num_vertices,) vertices that reach the sink through residual arcs: the sink side of the minimum cut
             that is closest to the backward pass.
     """
 
@@ -150,21 +154,21 @@ def _merged(
     heads: IntArray,
     capacities: IntArray,
     ties: tuple[IntArray, ...],
-    keep: BoolArray,
+    inner: BoolArray,
     infinity: int,
 ) -> Network:
-    """Merges parallel arcs: capacities and ties add up, infinity stays infinity."""
-    codes, group = np.unique(tails[keep] * num_vertices + heads[keep], return_inverse=True)
+    """Merges parallel arcs: capacities and tiebreaks add up, infinity stays infinity."""
+    codes, group = np.unique(tails[inner] * num_vertices + heads[inner], return_inverse=True)
 
     def summed(column: IntArray) -> IntArray:
         total = np.zeros(len(codes), np.int64)
-        np.add.at(total, group, column[keep])
+        np.add.at(total, group, column[inner])
         return total
 
-    endless = np.zeros(len(codes), np.bool_)
-    endless[group[capacities[keep] >= infinity]] = True
+    infinite = np.zeros(len(codes), np.bool_)
+    infinite[group[capacities[inner] >= infinity]] = True
     finite = summed(np.where(capacities >= infinity, 0, capacities))
-    merged = np.where(endless, infinity, finite)
+    merged = np.where(infinite, infinity, finite)
     return Network(
         num_vertices, codes // num_vertices, codes % num_vertices, merged, infinity, tuple(map(summed, ties))
     )
@@ -172,16 +176,16 @@ def _merged(
 
 @dataclass(frozen=True, eq=False)
 class Reduction:
-    """A problem's network, with what is needed to read a cut of it as a choice.
+    """Holds a problem's network, and what it takes to read a cut of it as a choice.
 
     Attributes:
         network: the network. Of all minimum cuts its tiebreaks prefer the fewest saved bytes (the
-            lowest cost, where the weights count bytes alone), then the fewest saved values.
-        unit: what one unit of the network's capacity weighs.
-        base: weight of the values that every plan saves; they are not in the network.
+            lowest cost, where the multipliers count bytes alone), then the fewest saved values.
+        unit: the weight of one unit of the network's capacity.
+        base: the weight of the values that every plan saves; they are not in the network.
         in_vertex, out_vertex: (n,) the two vertices of each value.
-        offloaded: (n,) the values that are offloaded if they are saved: it weighs less, or as much and the
-            tiebreaks prefer it.
+        offloaded: (n,) the values that are offloaded if they are saved, since that weighs less, or weighs as much and
+            the tiebreaks prefer it.
     """
 
     network: Network
@@ -196,8 +200,8 @@ class Reduction:
         """Builds the network of a feasible problem, in time linear in the graph.
 
         Args:
-            problem: its budget, if any, is not part of the network.
-            weights: the price on saved bytes, which are free when left out.
+            problem: a feasible problem; its budget is no part of the network.
+            weights: the multipliers of cost and of saved bytes; by default bytes are free.
             rules: `forced_values(problem)`, to save time.
 
         Raises:
@@ -206,16 +210,16 @@ class Reduction:
         return Arcs.of(problem, rules).with_multipliers(weights)
 
     def choice(self, sink_side: BoolArray) -> Choice:
-        """What a cut means, given (num_vertices,) its sink side.
+        """Reads a cut as a choice, from (num_vertices,) its sink side.
 
-        The values whose in-out arc it cuts are saved; those with both vertices on the sink side are recomputed.
+        A value is saved if the cut contains its in-out arc, and recomputed if both its vertices are on the sink side.
         """
         inside, outside = sink_side[self.in_vertex], sink_side[self.out_vertex]
         saved = ~inside & outside
         return Choice(saved, inside & outside, saved & self.offloaded)
 
     def sink_side(self, choice: Choice) -> BoolArray:
-        """(num_vertices,) the sink side of the cut that means this choice."""
+        """Returns (num_vertices,) the sink side of the cut that stands for a choice."""
         side = np.zeros(self.network.num_vertices, np.bool_)
         side[self.out_vertex[choice.saved | choice.recomputed]] = True
         side[self.in_vertex[choice.recomputed]] = True
@@ -225,23 +229,15 @@ class Reduction:
 
 @dataclass(frozen=True, eq=False)
 class Arcs:
-    """The network of a feasible problem but for its capacities: the same one, whatever costs and bytes weigh.
-
-    Attributes:
-        problem: what it is the network of.
-        in_vertex, out_vertex: (n,) the two vertices of each value.
-        always: (n,) values that every plan saves; they are not in the network.
-        split, redo: positions of the values with an arc of their own for saving, and for recomputing.
-        tails, heads: (k,) of the arcs: of `split`, of `redo`, then of the uses.
-    """
+    """Holds the network of a feasible problem without capacities: it is the same for all multipliers."""
 
     problem: Problem
-    in_vertex: IntArray
-    out_vertex: IntArray
-    always: BoolArray
-    split: IntArray
-    redo: IntArray
-    tails: IntArray
+    in_vertex: IntArray  # (n,) one of the two vertices of each value
+    out_vertex: IntArray  # (n,) the other one
+    always_saved: BoolArray  # (n,) values that every plan saves; they are not in the network
+    save_values: IntArray  # positions of the values with an arc for saving
+    recompute_values: IntArray  # positions of the values with an arc for recomputing
+    tails: IntArray  # (k,) of the arcs: first of `save_values`, then of `recompute_values`, then of the uses
     heads: IntArray
 
     @classmethod
@@ -254,74 +250,76 @@ class Arcs:
         out_vertex[problem.needed] = SINK
         out_vertex[rules.unavailable] = SOURCE
 
-        always = rules.not_recomputable & problem.needed
+        always_saved = rules.not_recomputable & problem.needed
         use = (out_vertex[problem.producers] != SINK) & (in_vertex[problem.consumers] != SOURCE)
-        wanted = problem.needed.copy()
-        wanted[problem.producers[use]] = True
-        use &= wanted[problem.consumers]
-        split = (wanted & ~(always | rules.unavailable)).nonzero()[0]
-        redo = (wanted & ~rules.not_recomputable & (problem.recompute_cost > 0)).nonzero()[0]
+        is_useful = problem.needed.copy()
+        is_useful[problem.producers[use]] = True
+        use &= is_useful[problem.consumers]
+        save_values = (is_useful & ~(always_saved | rules.unavailable)).nonzero()[0]
+        recompute_values = (is_useful & ~rules.not_recomputable & (problem.recompute_cost > 0)).nonzero()[0]
         return cls(
             problem,
             in_vertex,
             out_vertex,
-            always,
-            split,
-            redo,
+            always_saved,
+            save_values,
+            recompute_values,
             tails=frozen(
-                np.concatenate([in_vertex[split], np.full(len(redo), SOURCE), out_vertex[problem.producers[use]]])
+                np.concatenate(
+                    [in_vertex[save_values], np.full(len(recompute_values), SOURCE), out_vertex[problem.producers[use]]]
+                )
             ),
-            heads=frozen(np.concatenate([out_vertex[split], in_vertex[redo], in_vertex[problem.consumers[use]]])),
+            heads=frozen(
+                np.concatenate(
+                    [out_vertex[save_values], in_vertex[recompute_values], in_vertex[problem.consumers[use]]]
+                )
+            ),
         )
 
     def with_multipliers(self, weights: Multipliers) -> Reduction:
-        """The network under a price on saved bytes, in arrays of its own: whoever gets it cannot change another one.
+        """Returns the network under multipliers, in arrays of its own: changing them changes no other network.
 
         Raises:
             UnsupportedProblem: the weighed prices add up to 2**62 or more.
         """
-        problem, split, redo = self.problem, self.split, self.redo
+        problem, save_values, recompute_values = self.problem, self.save_values, self.recompute_values
         terms = _PricedArcs.of(problem, weights)
         unit, save_weight, recompute_weight = terms.unit, terms.save, terms.recompute
         infinity = int(save_weight.sum() + recompute_weight.sum()) + 1
-        can_save = ~problem.cannot_save.mask[split]
-        uses = np.zeros(len(self.tails) - len(split) - len(redo), np.int64)
-        recomputed = np.zeros(len(redo), np.int64)
-        redoes = recomputed if weights.cost else problem.recompute_cost[redo]
+        can_save = ~problem.cannot_save.mask[save_values]
+        uses = np.zeros(len(self.tails) - len(save_values) - len(recompute_values), np.int64)
+        no_tie = np.zeros(len(recompute_values), np.int64)
+        recompute_ties = no_tie if weights.cost else problem.recompute_cost[recompute_values]
         network = Network(
             num_vertices=2 + 2 * len(problem),
             tails=separate_view(self.tails),
             heads=separate_view(self.heads),
             capacities=np.concatenate(
-                [np.where(can_save, save_weight[split], infinity), recompute_weight[redo], uses + infinity]
+                [
+                    np.where(can_save, save_weight[save_values], infinity),
+                    recompute_weight[recompute_values],
+                    uses + infinity,
+                ]
             ),
             infinity=infinity,
             tiebreaks=(
-                np.concatenate([np.where(can_save, terms.save_tie[split], 0), redoes, uses]),
-                np.concatenate([can_save.astype(np.int64), recomputed, uses]),
+                np.concatenate([np.where(can_save, terms.save_tie[save_values], 0), recompute_ties, uses]),
+                np.concatenate([can_save.astype(np.int64), no_tie, uses]),
             ),
         )
-        base = unit * int(save_weight[self.always].sum())
+        base = unit * int(save_weight[self.always_saved].sum())
         return Reduction(network, unit, base, self.in_vertex, self.out_vertex, terms.offloaded)
 
 
 @dataclass(frozen=True, eq=False)
 class _PricedArcs:
-    """What the choices weigh.
-
-    Attributes:
-        unit: what one unit of the columns weighs.
-        save: (n,) saving, on the device or on the host, whichever weighs less.
-        recompute: (n,) recomputing.
-        save_tie: (n,) the first tiebreak of saving: bytes on the device, or cost where bytes alone count.
-        offloaded: (n,) saving means offloading.
-    """
+    """Holds the weights of the choices for each value, in a common unit."""
 
     unit: int
-    save: IntArray
+    save: IntArray  # (n,) on the device or on the host, whichever weighs less
     recompute: IntArray
-    save_tie: IntArray
-    offloaded: BoolArray
+    save_tie: IntArray  # (n,) the first tiebreak of saving: bytes on the device, or cost where bytes alone count
+    offloaded: BoolArray  # (n,) whether saving means offloading
 
     @classmethod
     def of(cls, problem: Problem, weights: Multipliers) -> _PricedArcs:
@@ -331,13 +329,13 @@ class _PricedArcs:
             return cls(unit, save, recompute, tie, np.zeros(len(problem), np.bool_))
         (host,) = copies
         host_tie = 0 if weights.cost else problem.offload.cost
-        better = (host < save) | (host == save) & (host_tie < tie)
-        offloaded = better & ~problem.offload.banned.mask & ~problem.cannot_save.mask
+        is_cheaper = (host < save) | (host == save) & (host_tie < tie)
+        offloaded = is_cheaper & ~problem.offload.banned.mask & ~problem.cannot_save.mask
         return cls(unit, np.where(offloaded, host, save), recompute, np.where(offloaded, host_tie, tie), offloaded)
 
 
 def _in_units(problem: Problem, weights: Multipliers) -> tuple[int, tuple[IntArray, ...]]:
-    """The unit, and in that unit (n,) what saving, recomputing and, if that can be, offloading each value weighs."""
+    """Returns a unit, and (n,) the weights of saving, recomputing and, with a host, offloading in that unit."""
     costs = [problem.save_cost, problem.recompute_cost]
     if problem.offload is not None:
         costs.append(problem.offload.cost)
@@ -349,13 +347,13 @@ def _in_units(problem: Problem, weights: Multipliers) -> tuple[int, tuple[IntArr
     # What each column of costs counts, and what each value's bytes count in it.
     prices = [(weights.cost, weights.byte), (weights.cost, 0), (weights.cost, 0)][: len(costs)]
     unit = math.gcd(*(cost * cost_unit for cost, _ in prices), *(byte * byte_unit for _, byte in prices))
-    whole = [(cost * cost_unit // unit, byte * byte_unit // unit) for cost, byte in prices]
+    factors = [(cost * cost_unit // unit, byte * byte_unit // unit) for cost, byte in prices]
     units = [column // cost_unit for column in costs]
     sizes = problem.save_bytes // byte_unit
-    parts = zip(whole, units, strict=True)
+    parts = zip(factors, units, strict=True)
     total = sum(cost * int(column.sum()) + byte * int(sizes.sum()) for (cost, byte), column in parts)
     if total >= LARGEST_TOTAL:
         raise UnsupportedProblem(
             f"costs and bytes weighed {weights.cost} : {weights.byte} add up to {total}, but must stay below 2**62"
         )
-    return unit, tuple(cost * column + byte * sizes for (cost, byte), column in zip(whole, units, strict=True))
+    return unit, tuple(cost * column + byte * sizes for (cost, byte), column in zip(factors, units, strict=True))

@@ -17,7 +17,7 @@ _T = TypeVar("_T")
 
 
 def split_options(text: str) -> tuple[str, list[str]]:
-    """Splits a text into the name and the `key=value` pairs behind its colon.
+    """Splits a text into the name and the `key=value` pairs after its colon.
 
     >>> split_options('byte-traffic:mode=aggressive,rules={"random": false}')
     ('byte-traffic', ['mode=aggressive', 'rules={"random": false}'])
@@ -28,17 +28,16 @@ def split_options(text: str) -> tuple[str, list[str]]:
 
 
 def options_of(plugin: type[Any]) -> dict[str, Field[Any]]:
-    """Lists the options of a plug-in class: its dataclass fields, by name."""
     return {option.name: option for option in fields(plugin) if option.init}
 
 
 def default_of(option: Field[Any]) -> Any:
-    """Returns the default of a dataclass field; `dataclasses.MISSING` if it has none."""
+    """Returns the default of an option; `dataclasses.MISSING` if it has none."""
     return option.default_factory() if option.default_factory is not MISSING else option.default
 
 
 def label(plugin: Solver | CostModel) -> str:
-    """Names a solver or cost model; one whose options differ from the defaults, as the code that makes it."""
+    """Names a solver or cost model: by its name, or by the code that makes it if options differ from the defaults."""
     if isinstance(plugin, Sum):
         return " + ".join(label(part) for part in plugin.parts)
     changed = ", ".join(f"{name}={value!r}" for name, value in _changed(plugin).items())
@@ -46,10 +45,10 @@ def label(plugin: Solver | CostModel) -> str:
 
 
 def option_text(plugin: Any) -> str:
-    """Names a plug-in as users type it, whether or not its options differ from the defaults.
+    """Writes a plug-in as users type it, with the options that differ from the defaults.
 
     >>> from costmodels import ByteTraffic
-    >>> spelled(ByteTraffic() + ByteTraffic(mode="aggressive"))
+    >>> option_text(ByteTraffic() + ByteTraffic(mode="aggressive"))
     'byte-traffic + byte-traffic:mode=aggressive'
     """
     if isinstance(plugin, Sum):
@@ -59,7 +58,7 @@ def option_text(plugin: Any) -> str:
 
 
 def _typed(value: object) -> str:
-    if isinstance(getattr(type(value), "name", None), str):  # a plug-in of its own
+    if isinstance(getattr(type(value), "name", None), str):  # a plug-in as an option of another
         return option_text(value)
     try:
         return value if isinstance(value, str) else json.dumps(value)
@@ -76,40 +75,39 @@ def _changed(plugin: object) -> dict[str, Any]:
 def _differ(value: Any, default: Any) -> bool:
     try:
         return bool(value != default)
-    except ValueError:  # arrays have no one answer
+    except ValueError:  # arrays compare element by element
         return repr(value) != repr(default)
 
 
 def from_options(plugin: type[_T], pairs: Sequence[str]) -> _T:
-    """Makes an instance of a plug-in class from options given as `key=value`; values are JSON, or else text.
+    """Makes an instance of a plug-in class from `key=value` pairs; a value is JSON, or else plain text.
 
-    Raises:
-        InvalidOption: no such option, a value of the wrong kind, or one is missing.
+    Raises `InvalidOption` for an unknown option, a value of the wrong type, or a required option that is missing.
     """
     name = getattr(plugin, "name", plugin.__name__)
-    known = options_of(plugin)
-    chosen: dict[str, Any] = {}
+    options = options_of(plugin)
+    values: dict[str, Any] = {}
     for pair in pairs:
         key, equals, text = pair.partition("=")
         if not equals:
             raise InvalidOption(f"expected KEY=VALUE, got {pair!r}")
-        if key not in known:
-            listed = ", ".join(known) or "none"
-            raise InvalidOption(f"{name} has no option {key!r}{near(key, known) or '.'} There are: {listed}")
-        chosen[key] = _value(text)
-        _check(f"{name}: {key}", chosen[key], known[key])
-    missing = [key for key, option in known.items() if key not in chosen and default_of(option) is MISSING]
+        if key not in options:
+            listed = ", ".join(options) or "none"
+            raise InvalidOption(f"{name} has no option {key!r}{near(key, options) or '.'} There are: {listed}")
+        values[key] = _value(text)
+        _check(f"{name}: {key}", values[key], options[key])
+    missing = [key for key, option in options.items() if key not in values and default_of(option) is MISSING]
     if missing:
         raise InvalidOption(f"{name} needs a value for {', '.join(missing)}: {missing[0]}=VALUE")
     make: Callable[..., _T] = plugin
     try:
-        return make(**chosen)
+        return make(**values)
     except (TypeError, ValueError) as error:
         raise InvalidOption(str(error)) from error
 
 
 def _value(text: str) -> Any:
-    """Reads JSON where it is JSON, and else takes the text itself: `true`, `0.5`, `{"a": 1}`, `8GB`, `aggressive`."""
+    """Reads a value as JSON, or else as text: `true`, `0.5`, `{"a": 1}`, `8GB`, `aggressive`."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError):
@@ -117,7 +115,7 @@ def _value(text: str) -> Any:
 
 
 def _check(label: str, value: Any, option: Field[Any]) -> None:
-    """Refuses text where the default says that something else is meant: "yes" is true, in Python."""
+    """Refuses text for flags and mappings: in Python the text "no" is true."""
     default = default_of(option)
     takes_text = "str" in str(option.type).split(" | ")
     if isinstance(default, bool) and not isinstance(value, bool) and not takes_text:

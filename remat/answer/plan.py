@@ -1,4 +1,4 @@
-"""A plan: the answer to "save or recompute?", as data."""
+"""Holds a plan: the answer to "save or recompute?", as data."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ from remat.facts.lazy_field import Deferred, LazyField, is_deferred
 
 _FORMAT = "remat.plan"
 _VERSION, _WITH_OFFLOADED = 1, 2
-"""Of the files. A plan that offloads nothing is written as before there was a choice."""
+"""Versions of the file format. A plan that offloads nothing has the first, so that an older remat reads it, too."""
 _SHOWN = 12
 
 
 @dataclass(frozen=True)
 class Plan:
-    """Which values the forward pass saves and which ones the backward pass recomputes.
+    """Names the values that the forward pass saves and those that the backward pass recomputes.
 
-    Every other value of the forward pass is not available in the backward pass.
+    No other value of the forward pass is available in the backward pass.
 
     Attributes:
         saved: names, in graph order.
         recomputed: names, in graph order.
-        graph: `Graph.signature` of the graph that the plan was made for, if known: plans of `solve`,
-            `choose` and searches have it. The decisions are what makes two plans equal.
+        graph: `Graph.signature` of the graph that the plan is for, or empty if unknown. Plans of `solve`,
+            `choose` and searches have it. Plans with equal decisions are equal, whatever their graph.
         offloaded: names of those saved values that wait in the host's memory, in graph order.
     """
 
@@ -48,19 +48,19 @@ class Plan:
                 object.__setattr__(self, label, name_column(f"Plan.{label}", getattr(self, label), InvalidPlan))
 
     def for_graph(self, graph: Graph) -> Plan:
-        """This plan, with the graph noted, so that a replay on another one is refused."""
+        """Returns this plan with the signature of a graph, so that a replay on another graph is refused."""
         checked_graph(graph)
         return replace(self, graph=Deferred(lambda: graph.signature))
 
     def check_is_for(self, graph: Graph, remedy: str = "Solve the new graph") -> None:
-        """Checks that `graph` is the one noted in this plan, if any is.
+        """Checks that a graph is the one whose signature this plan has, if it has one.
 
         Args:
-            graph: what the plan is about to be used for.
-            remedy: what the message says to do.
+            graph: the graph that the plan is about to be used for.
+            remedy: the advice at the end of the error message.
 
         Raises:
-            InvalidPlan: it is another one; the message shows what changed, in the inputs before all.
+            InvalidPlan: the graphs differ; the message shows what changed, changed inputs first.
         """
         if not self.graph or self.graph == checked_graph(graph).signature:
             return
@@ -76,7 +76,7 @@ class Plan:
 
     @cached_property
     def digest(self) -> str:
-        """A stable hash of the decisions: the same on every machine, in whatever order they are listed."""
+        """Returns a hash of the decisions: the same on every machine, in whatever order they are listed."""
         decisions = [self.saved, self.recomputed, *([self.offloaded] if self.offloaded else [])]
         return hashlib.sha256(json.dumps([sorted(names) for names in decisions]).encode()).hexdigest()
 
@@ -100,10 +100,10 @@ class Plan:
 
     @classmethod
     def load(cls, path: str | Path) -> Plan:
-        """Reads what `save` wrote, gzipped or not.
+        """Reads a file that `save` wrote, gzipped or not.
 
         Raises:
-            InvalidPlan: not a plan file, of a newer version, or altered since it was written.
+            InvalidPlan: the file is no plan file, has a newer version, or was altered after it was written.
         """
         fields = read_document(checked_path(path), _FORMAT, InvalidPlan)
         labels = ["saved", "recomputed", "graph"]
@@ -125,11 +125,7 @@ class Plan:
 
 
 def checked_plan(plan: object, label: str = "plan") -> Plan:
-    """Returns the same object, if it is a plan.
-
-    Raises:
-        InvalidOption: it is none; the message begins with `label`.
-    """
+    """Returns the same plan; raises an `InvalidOption` that begins with `label` for anything else."""
     if not isinstance(plan, Plan):
         raise InvalidOption(f"{label} must be a remat.Plan (`solution.plan` of a solution), got {plan!r}")
     return plan

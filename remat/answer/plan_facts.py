@@ -1,4 +1,4 @@
-"""What a plan means on a graph: how much it saves and recomputes, counted for people and for pictures."""
+"""Counts what a plan saves and recomputes on a graph, for people and for pictures."""
 
 from __future__ import annotations
 
@@ -15,13 +15,11 @@ from remat.facts.uses import propagate_to_operands
 
 @dataclass(frozen=True)
 class PlanFacts:
-    """What a plan means on a graph, whatever it costs under a cost model.
-
-    Names are in graph order.
+    """Says what a plan means on a graph, whatever it costs under a cost model. Names are in graph order.
 
     Attributes:
         saved_activations: saved values that take memory of the device until the backward pass.
-        saved_inputs: saved inputs and views of inputs. They are alive anyway: no memory.
+        saved_inputs: saved inputs and views of inputs. They are alive anyway, so they take no memory.
         saved_bytes: memory of the saved activations. Values that share a storage count once, and
             a view counts as the whole storage that it keeps alive.
         offloaded: saved values that wait on the host, and views of them.
@@ -44,7 +42,7 @@ class PlanFacts:
 
     @classmethod
     def of(cls, graph: Graph, plan: Plan) -> PlanFacts:
-        """The facts about a plan, in time linear in the graph.
+        """Counts the facts about a plan, in time linear in the graph.
 
         Raises:
             InvalidPlan: the plan names a value that the graph does not have.
@@ -66,7 +64,7 @@ class PlanFacts:
 
 
 def computed_by_forward(graph: Graph, saved: BoolArray) -> BoolArray:
-    """(n,) what the forward pass computes: all that its outputs, or what it saves, depend on."""
+    """Returns (n,) what the forward pass computes: all that its outputs, or saved values, depend on."""
     return propagate_to_operands(graph.operands, graph.in_forward | saved, graph.region == Region.EITHER)
 
 
@@ -79,11 +77,11 @@ def _bytes(graph: Graph, activation: BoolArray) -> int:
 
 
 def no_recompute_saved_bytes(graph: Graph) -> int:
-    """Counts the bytes between the passes if no operator of the forward pass runs twice: about what autograd keeps.
+    """Counts the bytes between the passes if no operator of the forward pass runs twice.
 
-    That is all activations of the region FORWARD that the others read, or that are gradients; those
-    that share a storage count once. On the ten small models of the corpus: 0.75 to 1.42 times what
-    eager autograd keeps, whose operators are other ones.
+    That is about what autograd saves: on the ten small models of the corpus, 0.75 to 1.42 times what eager autograd
+    saves, whose operators are other ones. Counted are the activations of the region FORWARD that other regions read,
+    or that are gradients. Those that share a storage count once.
 
     >>> from remat import GraphBuilder
     >>> g = GraphBuilder()
@@ -97,9 +95,10 @@ def no_recompute_saved_bytes(graph: Graph) -> int:
 
 
 def no_recompute_saved(graph: Graph) -> BoolArray:
-    """(n,) what the forward pass hands over if none of its operators runs twice: see `no_recompute_saved_bytes`."""
+    """Returns (n,) what the forward pass hands over if no operator runs twice: see `no_recompute_saved_bytes`."""
     forward = graph.in_forward.copy()
-    # What has run has made its whole tuple, whoever reads the elements: attention, its sums of exponentials.
+    # An operator that ran has made its whole tuple, even the elements that only others read: attention makes its sums
+    # of exponentials for the backward pass.
     forward[graph.consumers[graph.tuple_element[graph.consumers] & forward[graph.producers]]] = True
     handed_over = graph.gradient & forward
     handed_over[graph.producers[forward[graph.producers] & ~forward[graph.consumers]]] = True
@@ -107,6 +106,6 @@ def no_recompute_saved(graph: Graph) -> BoolArray:
 
 
 def no_recompute_plan(graph: Graph) -> Plan:
-    """Finds the plan under which no operator of the forward pass runs twice, but where it must: near to eager mode."""
+    """Returns a plan close to eager mode: no operator of the forward pass runs twice, unless a ban demands it."""
     saved = no_recompute_saved(graph) & ~graph.cannot_save.mask & ~graph.must_recompute
     return Choice.from_saved(graph, saved).plan(graph)

@@ -1,4 +1,4 @@
-"""Solvers, cost models and estimators by name. Built-ins register exactly as a stranger's plug-in does.
+"""Finds solvers, cost models and estimators by name. Built-ins register exactly as other plug-ins do.
 
 A package adds its own through entry points in its `pyproject.toml`; nothing is imported until the
 name is used:
@@ -36,22 +36,21 @@ DEFAULT_PAIR_MODEL = "fusion-pairs"
 DEFAULT_ESTIMATOR = "roofline"
 """Constants, never "the first one installed": the same call gives the same answer everywhere.
 
-A graph is studied by the paper's prices, which are bytes. A step that runs is planned by PyTorch's, which lead to
-better kernels (`costmodels.byte_traffic`). The quick one is for searches that solve
-many budgets of one graph.
+Studies of a graph use the paper's prices, which are bytes. A step that runs is planned by PyTorch's prices, which lead
+to better kernels (`costmodels.byte_traffic`). Searches that solve many budgets of one graph use the quick solver.
 """
 
 FALLBACK_SOLVER = "networkx"
 """A flow solver that is always installed, and takes prices of any size."""
 
 FALLBACK_SOLVERS = ("scipy", FALLBACK_SOLVER)
-"""What is asked, in this order, where the default solver is not installed: the plan is the same, and takes longer."""
+"""The solvers to try, in this order, where the default one is not installed: they find the same plan, more slowly."""
 
 CLASSIC_CUTS = {
     "classic cut": "byte-traffic:mode=conservative",
     "classic cut, aggressive": "byte-traffic:mode=aggressive",
 }
-"""Cost models whose optimum is a good plan to start a search from, by the name that the start is given."""
+"""Cost models whose optimum is a good plan to start a search from, by the name of that start in reports."""
 
 _GROUPS: dict[type[Solver] | type[CostModel] | type[Estimator], str] = {
     Solver: "remat.solvers",
@@ -60,7 +59,7 @@ _GROUPS: dict[type[Solver] | type[CostModel] | type[Estimator], str] = {
 }
 _registered: dict[str, dict[str, type[Any]]] = {group: {} for group in _GROUPS.values()}
 _loaded: dict[tuple[str, str], type[Any]] = {}
-"""Found before: looking through the metadata of all installed packages takes 5 ms, as long as many a solve."""
+"""A cache: searching the metadata of all installed packages takes 5 ms, as long as solving many a graph."""
 
 _Base = TypeVar("_Base", Solver, CostModel, Estimator)
 _Plugin = TypeVar("_Plugin", bound=type[Solver] | type[CostModel] | type[Estimator])
@@ -70,14 +69,17 @@ def register(plugin: _Plugin) -> _Plugin:
     """Registers a solver, cost model or estimator class under its `name`; usable as a decorator.
 
     Raises:
-        RematError: not a complete solver, cost model or estimator, or the name is taken by another class
+        RematError: the class is no complete solver, cost model or estimator, or another class has the name
             (`unregister(name)` frees it).
     """
     group = _group_of(plugin)
-    known = _registered[group].get(plugin.name)
-    # Running a notebook's cell again defines its class again.
-    again = known is not None and (known.__module__, known.__qualname__) == (plugin.__module__, plugin.__qualname__)
-    if plugin.name in solver_names() + costmodel_names() + estimator_names() and not again:
+    registered = _registered[group].get(plugin.name)
+    # A notebook's cell that runs twice defines its class twice: that is no conflict of names.
+    is_redefined = registered is not None and (registered.__module__, registered.__qualname__) == (
+        plugin.__module__,
+        plugin.__qualname__,
+    )
+    if plugin.name in solver_names() + costmodel_names() + estimator_names() and not is_redefined:
         raise RematError(
             f"the name {plugin.name!r} is taken; choose another, or call remat.plugin.unregister({plugin.name!r})"
         )
@@ -94,38 +96,33 @@ def unregister(name: str) -> None:
 
 
 def solver_names() -> list[str]:
-    """Names of all solvers, installed or not."""
     return _names("remat.solvers")
 
 
 def costmodel_names() -> list[str]:
-    """Names of all cost models."""
     return _names("remat.costmodels")
 
 
 def estimator_names() -> list[str]:
-    """Names of all estimators of recompute time."""
+    """Lists the names of all estimators of recompute time, sorted."""
     return _names("remat.estimators")
 
 
 def solver_class(name: str) -> type[Solver]:
-    """The class registered under `name`; raises `UnknownName`, with the nearest match."""
     return _find("remat.solvers", "solver", name)
 
 
 def costmodel_class(name: str) -> type[CostModel]:
-    """The class registered under `name`; raises `UnknownName`, with the nearest match."""
     return _find("remat.costmodels", "cost model", name)
 
 
 def estimator_class(name: str) -> type[Estimator]:
-    """The class registered under `name`; raises `UnknownName`, with the nearest match."""
     return _find("remat.estimators", "estimator", name)
 
 
 @cache
 def default_is_missing() -> bool:
-    """Says if the package of the default solver is not installed; and warns of it, once in a process."""
+    """Says whether the default solver is not installed; warns of it once in a process."""
     missing = solver_class(DEFAULT_SOLVER).missing()
     if missing:
         warnings.warn(
@@ -137,19 +134,19 @@ def default_is_missing() -> bool:
 
 
 def usable_solvers() -> list[str]:
-    """Names of the solvers that can be imported and miss no package."""
+    """Lists the solvers that can be imported and whose packages are installed."""
     return [name for name in solver_names() if _is_usable(name)]
 
 
 def find_solver(solver: str | Solver) -> Solver:
-    """An instance as it is; a name as the solver of this name, with its default options."""
+    """Returns an instance as it is, and for a name the solver of this name, with its default options."""
     if isinstance(solver, str):
         return solver_class(solver)()
     return _instance(solver, Solver, "solver")
 
 
 def find_costmodel(cost_model: str | CostModel) -> CostModel:
-    """An instance as it is; a name as the cost model of this name, with the options that follow a colon.
+    """Returns an instance as it is, and for a text the cost model of this name with the options after the colon.
 
     >>> find_costmodel("byte-traffic:mode=aggressive")
     ByteTraffic(mode='aggressive', rules={}, free_parameters=False, prices='paper')
@@ -161,7 +158,11 @@ def find_costmodel(cost_model: str | CostModel) -> CostModel:
 
 
 def find_estimator(estimator: str | Estimator) -> Estimator:
-    """An instance as it is; a name as the estimator of this name, with the options that follow a colon.
+    """Returns an instance as it is, and for a text the estimator of this name with the options after the colon.
+
+    Raises:
+        UnknownName: no estimator has this name; the message says the nearest one.
+        InvalidOption: there is no such option, or the argument is neither text nor an estimator.
 
     >>> find_estimator("roofline:device=h200")
     Roofline(device='h200')
@@ -198,23 +199,23 @@ def _group_of(plugin: object) -> str:
 
 
 def _installed(group: str) -> dict[str, EntryPoint]:
-    found: dict[str, EntryPoint] = {}
+    by_name: dict[str, EntryPoint] = {}
     for entry in entry_points(group=group):
-        # An editable install may be listed twice; two packages that claim one name are a mistake.
-        if found.setdefault(entry.name, entry).value != entry.value:
+        # An editable install may be listed twice, with the same value; two packages may not claim one name.
+        if by_name.setdefault(entry.name, entry).value != entry.value:
             raise RematError(
-                f"two installed packages claim the name {entry.name!r} in {group}: {found[entry.name].value} and "
+                f"two installed packages claim the name {entry.name!r} in {group}: {by_name[entry.name].value} and "
                 f"{entry.value}; uninstall one"
             )
-    return found
+    return by_name
 
 
 def _hidden(entry: EntryPoint, error: Exception) -> str:
-    """Says which file is found in the place of the package that a plug-in is in, if its module is not there."""
+    """Says which file hides the package of a plug-in, if its module cannot be found for that reason."""
     top = entry.module.partition(".")[0]
-    if not isinstance(error, ModuleNotFoundError) or error.name != entry.module or (found := find_spec(top)) is None:
+    if not isinstance(error, ModuleNotFoundError) or error.name != entry.module or (spec := find_spec(top)) is None:
         return ""
-    place = found.origin or next(iter(found.submodule_search_locations or ()), "")
+    place = spec.origin or next(iter(spec.submodule_search_locations or ()), "")
     return f"; {place} hides the package {top!r} that it is in: rename it, or run Python elsewhere"
 
 
@@ -236,5 +237,5 @@ def _find(group: str, kind: str, name: str) -> Any:
             raise NotInstalled(
                 f"the {kind} {name!r} ({installed[name].value}) cannot be imported: {error}{hidden}"
             ) from error
-    known = _names(group)
-    raise UnknownName(f"no {kind} is named {name!r}{near(name, known) or ';'} there are: {', '.join(known)}")
+    names = _names(group)
+    raise UnknownName(f"no {kind} is named {name!r}{near(name, names) or ';'} there are: {', '.join(names)}")

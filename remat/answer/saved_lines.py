@@ -18,13 +18,13 @@ _NUMBER = re.compile(r"\b[0-9]+\b")
 
 @dataclass(frozen=True)
 class SavedLine:
-    """Says how much of what is saved comes from one line of a model.
+    """Says how many of the saved bytes come from one line of a model.
 
     Attributes:
-        line: as in "model.py:57"; where only the module is known, its path; "" where nothing is.
-        modules: the paths of the modules that ran it, with "*" for the numbers of layers: "layers.*.fc1".
+        line: as in "model.py:57"; the module's path where only that is known; "" where nothing is.
+        modules: paths of the modules that ran the line, with "*" for the numbers of layers: "layers.*.fc1".
         bytes: memory between the passes; values that share a storage count once.
-        values: how many storages that are.
+        values: the number of these storages.
     """
 
     line: str
@@ -33,7 +33,7 @@ class SavedLine:
     values: int
 
     def modules_told(self, width: int = 60) -> str:
-        """The first of the modules, cut to a width, and how many more there are."""
+        """Returns the first of the modules, shortened to a width, and the number of the others."""
         more = f" and {len(self.modules) - 1} more" if len(self.modules) > 1 else ""
         return "".join(cut(module, width - len(more)) for module in self.modules[:1]) + more
 
@@ -42,13 +42,9 @@ class SavedLine:
 
 
 def saved_lines(plans: Iterable[tuple[Graph, Plan]]) -> tuple[SavedLine, ...]:
-    """Adds up what plans save on the device by lines, the largest first; nothing where the graphs know no place.
+    """Adds up what plans save on the device by lines, the largest first; empty where the graphs know no places.
 
-    Args:
-        planned: joint graphs, each with a plan for it.
-
-    Raises:
-        InvalidPlan: a plan names a value that its graph does not have.
+    Raises `InvalidPlan` if a plan names a value that its graph does not have.
     """
     sizes: dict[str, list[int]] = {}
     modules: dict[str, dict[str, None]] = {}

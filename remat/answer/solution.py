@@ -1,4 +1,4 @@
-"""What a solver answers: a plan, how the search ended, and the evidence."""
+"""Holds what a solver answers: a plan, how the search ended, and the evidence."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from remat.problem.multipliers import BY_COST, Multipliers
 
 
 class TerminationReason(Enum):
-    """How a search ended, as claimed by the solver. The value is the help text."""
+    """Says how a search ended, as the solver claims. The value is the help text."""
 
     OPTIMAL = "no plan costs less"
     FEASIBLE = "a plan was found, but there may be a cheaper one"
@@ -26,13 +26,13 @@ class TerminationReason(Enum):
 
 @dataclass(frozen=True)
 class Termination:
-    """How a search ended.
+    """Says how a search ended.
 
     Attributes:
-        reason: the outcome, as claimed by the solver.
-        bound: no plan costs less than this; None if the solver knows no bound.
+        reason: the outcome, as the solver claims it.
+        bound: a lower bound on the cost of every plan, in the problem's unit; None if the solver knows none.
         limit: what stopped the solver ("time"), if and only if a limit stopped it.
-        detail: the backend's own words.
+        detail: the message of the package behind the solver.
     """
 
     reason: TerminationReason
@@ -41,7 +41,7 @@ class Termination:
     detail: str = ""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "bound", _plain("Termination.bound", self.bound))
+        object.__setattr__(self, "bound", _python_int("Termination.bound", self.bound))
         if type(self.reason) is not TerminationReason:
             raise InvalidOption(f"Termination.reason must be a remat.TerminationReason, got {self.reason!r}")
         limited = self.limit is not None
@@ -50,23 +50,23 @@ class Termination:
 
 
 class Certificate(ABC):
-    """Evidence for a claim of optimality. Of all kinds only a `FlowCertificate` can become a proof."""
+    """Is evidence for a claim of optimality. Only a `FlowCertificate` can become a proof."""
 
     @abstractmethod
     def __str__(self) -> str:
-        """One phrase for a table: how optimality is known."""
+        """Says in one phrase, for a table, how optimality is known."""
 
 
 @dataclass(frozen=True, eq=False)
 class FlowCertificate(FrozenColumns, Certificate):
-    """A feasible flow: no plan weighs less than its value (duality).
+    """Holds a feasible flow: by duality, no plan weighs less than its value.
 
-    Without a budget the weight of a plan is its cost, and a flow of that value proves it optimal.
-    With one, see `remat.problem.multipliers`.
+    Without a budget the weight of a plan is its cost, and a flow of that value proves the plan optimal.
+    With a budget, see `remat.problem.multipliers`.
 
     Attributes:
-        flow: (k,) flow on each arc of `remat.answer.network.Reduction.of(problem, weights).network`.
-        weights: what a unit of cost and a saved byte weigh.
+        flow: (k,) flow on each arc of `remat.answer.network.Reduction.of(problem, multipliers).network`.
+        multipliers: the weights of a unit of cost and of a saved byte.
     """
 
     flow: IntArray
@@ -74,7 +74,7 @@ class FlowCertificate(FrozenColumns, Certificate):
 
     def __post_init__(self) -> None:
         if type(self.flow) is np.ndarray and self.flow.ndim == 1 and not is_frozen(self.flow):
-            object.__setattr__(self, "flow", frozen(self.flow))  # what happens to the solver's own array is no matter
+            object.__setattr__(self, "flow", frozen(self.flow))  # a copy, which the solver cannot change later
 
     def __str__(self) -> str:
         return "flow = cut, verified" if self.multipliers == BY_COST else f"flow at {self.multipliers}, verified"
@@ -82,10 +82,10 @@ class FlowCertificate(FrozenColumns, Certificate):
 
 @dataclass(frozen=True)
 class Enumeration(Certificate):
-    """Every candidate was looked at.
+    """States that the solver compared every candidate.
 
     Attributes:
-        candidates: how many plans were compared.
+        candidates: how many plans it compared.
     """
 
     candidates: int
@@ -96,10 +96,10 @@ class Enumeration(Certificate):
 
 @dataclass(frozen=True)
 class ClaimedBound(Certificate):
-    """The backend's word: it says that no plan costs less than its bound.
+    """States a bound on the word of another package; nobody can verify it.
 
     Attributes:
-        backend: whose word it is.
+        backend: the name of that package, or of its solver.
     """
 
     backend: str
@@ -110,17 +110,17 @@ class ClaimedBound(Certificate):
 
 @dataclass(frozen=True)
 class Solution:
-    """A solver's answer, after `remat.solve` has checked it.
+    """Holds a solver's answer, after `remat.solve` has checked it.
 
     Attributes:
-        plan: what to save and recompute; None if the solver found nothing.
-        objective: what the plan costs, recomputed from the problem; None without a plan.
+        plan: what to save and recompute; None if the solver found no plan.
+        objective: the cost of the plan in the problem's unit, recomputed from the problem; None without a plan.
         termination: how the search ended, with the bound.
         certificate: evidence for the bound; None without a plan.
         solver: name of the solver.
-        solve_time_s: wall time of the solver, without the checks.
-        is_proven: optimal (or infeasible), and the proof was verified without trusting the solver.
-            Only `remat.solve` says so; whatever a solver puts here is overwritten.
+        solve_time_s: wall time of the solver in seconds, without the checks.
+        is_proven: whether the plan is optimal (or no plan exists), and the proof was verified without trusting the
+            solver. Only `remat.solve` says so, and overwrites what a solver puts here.
 
     Raises:
         CertificateRejected: the bound is above the objective.
@@ -137,7 +137,7 @@ class Solution:
     def __post_init__(self) -> None:
         if not isinstance(self.termination, Termination):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise InvalidOption(f"Solution.termination must be a remat.plugin.Termination, got {self.termination!r}")
-        object.__setattr__(self, "objective", _plain("Solution.objective", self.objective))
+        object.__setattr__(self, "objective", _python_int("Solution.objective", self.objective))
         if self.objective is not None and self.bound is not None and self.bound > self.objective:
             raise CertificateRejected(
                 f"{self.solver} claims the bound {self.bound}, above its own plan's cost {self.objective}"
@@ -145,30 +145,30 @@ class Solution:
 
     @property
     def bound(self) -> int | None:
-        """No plan costs less than this."""
+        """Returns a lower bound on the cost of every plan; None if the solver knows none."""
         return self.termination.bound
 
     @property
     def is_optimal(self) -> bool:
-        """The solver says that no plan costs less."""
+        """Says whether the solver claims that no plan costs less."""
         return self.termination.reason is TerminationReason.OPTIMAL
 
     @property
     def gap(self) -> float | None:
-        """(objective - bound) / objective: how far from optimal the plan may be at most."""
+        """Returns (objective - bound) / objective: the plan is at most this far from optimal. None without both."""
         if self.objective is None or self.bound is None:
             return None
         return (self.objective - self.bound) / self.objective if self.objective else 0.0
 
     def __repr__(self) -> str:
-        word = "proven" if self.is_proven else "claimed"
+        evidence = "proven" if self.is_proven else "claimed"
         state = self.termination.reason.name.lower()
         numbers = f"objective {self.objective}, bound {self.bound}"
-        return f"<Solution by {self.solver}: {numbers}, {state} ({word}), {self.plan}>"
+        return f"<Solution by {self.solver}: {numbers}, {state} ({evidence}), {self.plan}>"
 
 
-def _plain(label: str, number: int | None) -> int | None:
-    """A whole number of Python: those of numpy wrap."""
+def _python_int(label: str, number: int | None) -> int | None:
+    """Converts to an integer of Python, since those of numpy overflow silently."""
     if number is None:
         return None
     if not is_whole(number):

@@ -1,4 +1,4 @@
-"""What a solver is. Implement `FlowSolver` for a max-flow code, `Solver` for anything else."""
+"""Says what a solver is. Implement `FlowSolver` for a maximum-flow code, `Solver` for anything else."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from remat.problem.problem import Problem
 
 
 class Feature(Enum):
-    """What a problem, or a caller, may ask of a solver. The value says it in words."""
+    """Names what a problem, or a caller, may ask of a solver. The value says it in words."""
 
     BUDGET = "a byte budget"
     OFFLOAD = "offloading"
@@ -31,16 +31,16 @@ class Feature(Enum):
 
 
 class Solver(ABC):
-    """An algorithm for `Problem`. Implementations are frozen dataclasses: fields are options.
+    """Solves a `Problem`. Implementations are frozen dataclasses, whose fields are the options.
 
     Attributes:
-        name: what users type.
-        exact: optimality is claimed for every problem with the declared features.
+        name: the name that users type.
+        exact: whether the solver finds an optimal plan of every problem with the declared features.
         features: what the solver can take.
         requires: packages that `_solve` imports.
         largest_capacity: the largest sum of prices (and, where ties are broken, of bytes) that the
-            backend can represent, after division by their greatest common divisor; None for any.
-        max_values: the most values that it takes; None for any.
+            package behind it can represent, after division by their greatest common divisor; None for any.
+        max_values: the largest number of values of a problem; None for any.
     """
 
     name: ClassVar[str]
@@ -56,7 +56,7 @@ class Solver(ABC):
 
     @classmethod
     def missing(cls) -> tuple[str, ...]:
-        """The required packages that are not installed."""
+        """Lists the required packages that are not installed."""
         return tuple(package for package in cls.requires if find_spec(package) is None)
 
     def check_installed(self) -> None:
@@ -74,7 +74,7 @@ class Solver(ABC):
         Raises:
             NotInstalled: a required package is missing.
             InvalidOption: the time limit is no positive number.
-            UnsupportedProblem: a feature is missing, or the problem is too large.
+            UnsupportedProblem: the solver lacks a feature, or the problem is too large.
         """
         self.check_installed()
         check_time_limit(time_limit_s)
@@ -91,35 +91,31 @@ class Solver(ABC):
 
 
 def features_of(problem: Problem) -> tuple[Feature, ...]:
-    """Lists what a solver must support to take a problem."""
-    asked = {
-        Feature.BUDGET: problem.budget_bytes is not None,
-        Feature.OFFLOAD: problem.offload is not None,
-    }
-    return tuple(feature for feature, wanted in asked.items() if wanted)
+    """Lists the features that a solver needs for a problem."""
+    needs = {Feature.BUDGET: problem.budget_bytes is not None, Feature.OFFLOAD: problem.offload is not None}
+    return tuple(feature for feature, needed in needs.items() if needed)
 
 
 def check_time_limit(time_limit_s: object) -> None:
-    """Raises `InvalidOption` for a time limit that is neither None nor a positive number."""
     is_number = isinstance(time_limit_s, int | float | np.number) and not isinstance(time_limit_s, bool)
     if time_limit_s is not None and not (is_number and time_limit_s > 0):  # type: ignore[operator]
         raise InvalidOption(f"time_limit_s must be a positive number of seconds, got {time_limit_s!r}")
 
 
 def _remedy(packages: tuple[str, ...]) -> str:
-    """What to install: our extra where there is one, for it knows which versions work."""
+    """Says what to install: an extra of remat where there is one, since it pins versions that work."""
     extras = metadata("remat").get_all("Provides-Extra") or []
     return " ".join(f"'remat[{package}]'" if package in extras else package for package in packages)
 
 
 @dataclass(frozen=True, eq=False)
 class Cut:
-    """A minimum cut, read as a choice.
+    """Holds a minimum cut, read as a choice.
 
     Attributes:
         choice: what it saves and recomputes.
-        weight: its cost and saved bytes, weighed as in the certificate.
-        certificate: the flow that proves that nothing weighs less.
+        weight: its cost and saved bytes, weighed by the multipliers of the certificate.
+        certificate: the flow that proves that no choice weighs less.
     """
 
     choice: Choice
@@ -129,40 +125,33 @@ class Cut:
 
 @dataclass(frozen=True, eq=False)
 class MaxFlow:
-    """A maximum flow of a problem's network, and so what every choice weighs at least.
-
-    Attributes:
-        reduction: of the problem, under some weights.
-        certificate: the flow, as a proof.
-        fitted, flow: the network in a unit in which the solver can count, and its flow in that unit.
-        sides: what all minimum cuts agree on.
-        weight: of the minimum cuts.
-    """
+    """Holds a maximum flow of a problem's network, and so a lower bound on the weight of every choice."""
 
     reduction: Reduction
     certificate: FlowCertificate
-    fitted: Network
-    flow: IntArray
-    sides: Sides
-    weight: int
+    network: Network  # that of the reduction, in a unit in which the solver can count
+    flow: IntArray  # (k,) in that unit
+    sides: Sides  # what all minimum cuts have in common
+    weight: int  # of the minimum cuts
 
 
 class FlowSolver(Solver):
-    """A solver that finds a maximum flow; the plan and its proof follow from the flow.
+    """Finds a maximum flow; the plan and its proof follow from the flow.
 
-    Of all optimal plans the one returned saves the fewest bytes, then the fewest values, then
-    lies closest to the backward pass. That makes it unique: every flow solver returns the same
-    plan. Ties are broken exactly, without scaling weights into the prices, by further flows over
-    the set of minimum cuts (`Network.face`).
+    Of all optimal plans it returns the one that saves the fewest bytes, then the fewest values, then
+    lies closest to the backward pass. That plan is unique, so every flow solver returns the same.
+    Ties are broken exactly, by further flows over the set of minimum cuts (`Network.face`), and not by small weights
+    in the prices.
     """
 
     features: ClassVar[frozenset[Feature]] = frozenset({Feature.OFFLOAD})
 
     @abstractmethod
     def _max_flow(self, network: Network) -> tuple[IntArray, Sides | None]:
-        """A maximum flow of `network`: (k,) one integer an arc.
+        """Finds a maximum flow of a network: (k,) one integer for each arc.
 
-        Beside it `Sides`, if the backend computes them fast, else None (see `residual_sides`).
+        Returns the flow, and `Sides` if the package behind the solver computes them fast, else None (see
+        `residual_sides`).
         """
 
     def _solve(self, problem: Problem, *, time_limit_s: float | None) -> Solution:
@@ -178,31 +167,31 @@ class FlowSolver(Solver):
     def minimum_cut(
         self, problem: Problem, multipliers: Multipliers = BY_COST, rules: ForcedValues | None = None
     ) -> Cut:
-        """The choice that weighs least, whatever the budget, with the flow that proves it.
+        """Finds the choice that weighs least, whatever the budget, with the flow that proves it.
 
         Args:
             problem: a feasible problem.
-            weights: the price on saved bytes, which are free when left out.
+            multipliers: of cost and of saved bytes; by default bytes are free.
             rules: `forced_values(problem)`, to save time.
 
         Raises:
             UnsupportedProblem: the weighed prices are too large for this solver, or for any.
         """
-        found = self.max_flow(Arcs.of(problem, rules), multipliers)
-        return Cut(self.cut(found), found.weight, found.certificate)
+        flow = self.max_flow(Arcs.of(problem, rules), multipliers)
+        return Cut(self.cut(flow), flow.weight, flow.certificate)
 
     def max_flow(self, arcs: Arcs, multipliers: Multipliers) -> MaxFlow:
-        """What every choice weighs at least, with the flow that proves it; `cut` finds a choice that weighs so much.
+        """Finds the least weight of every choice, with the flow that proves it; `cut` finds a choice of that weight.
 
         Raises:
             UnsupportedProblem: the weighed prices are too large for this solver, or for any.
         """
         reduction = arcs.with_multipliers(multipliers)
-        fitted, unit = reduction.network.rescaled(self.largest_capacity)
-        flow, sides = self._checked_flow(fitted)
-        weight = reduction.base + reduction.unit * unit * flow_value(fitted, flow)
+        network, unit = reduction.network.rescaled(self.largest_capacity)
+        flow, sides = self._checked_flow(network)
+        weight = reduction.base + reduction.unit * unit * flow_value(network, flow)
         certificate = FlowCertificate(flow * unit, multipliers)
-        return MaxFlow(reduction, certificate, fitted, flow, sides or residual_sides(fitted, flow), weight)
+        return MaxFlow(reduction, certificate, network, flow, sides or residual_sides(network, flow), weight)
 
     def _checked_flow(self, network: Network) -> tuple[IntArray, Sides | None]:
         answer = self._max_flow(network)
@@ -218,24 +207,24 @@ class FlowSolver(Solver):
         return flow, sides
 
     def cut(self, flow: MaxFlow) -> Choice:
-        """The choice of the minimum cut that the tiebreaks prefer.
+        """Returns the choice of the minimum cut that the tiebreaks prefer.
 
         Raises:
-            UnsupportedProblem: what breaks ties adds up to more than this solver counts to.
+            UnsupportedProblem: the sum of the tiebreaks is more than this solver can count.
         """
-        return flow.reduction.choice(self._preferred(flow.fitted, flow.flow, flow.sides))
+        return flow.reduction.choice(self._preferred(flow.network, flow.flow, flow.sides))
 
     def _preferred(self, network: Network, flow: IntArray, sides: Sides) -> BoolArray:
-        """The sink side of the minimum cut that the tiebreaks prefer, given a maximum flow."""
+        """Returns the sink side of the minimum cut that the tiebreaks prefer, from a maximum flow."""
         if not network.tiebreaks or network.is_decided(sides):
             return sides.sink
         face, vertex = network.face(flow, sides)
-        if not any_set(face.heads == SINK):  # what is undecided leads nowhere
+        if not any_set(face.heads == SINK):  # no undecided vertex has an arc to the sink: there is nothing to decide
             return sides.sink
         what = "bytes or values that break ties between optimal plans"
-        fitted, _ = face.with_tiebreaks(self.largest_capacity).rescaled(self.largest_capacity, what)
-        flow, known = self._checked_flow(fitted)
-        return self._preferred(fitted, flow, known or residual_sides(fitted, flow))[vertex]
+        network, _ = face.with_tiebreaks(self.largest_capacity).rescaled(self.largest_capacity, what)
+        flow, face_sides = self._checked_flow(network)
+        return self._preferred(network, flow, face_sides or residual_sides(network, flow))[vertex]
 
 
 def _pair(answer: object) -> tuple[Any, Any]:
@@ -248,7 +237,7 @@ def _is_array(part: Any, shape: tuple[int, ...], dtype: type) -> bool:
 
 
 def flow_value(network: Network, flow: IntArray) -> int:
-    """Net flow out of the source."""
+    """Returns the net flow out of the source."""
     return int(flow[network.tails == SOURCE].sum() - flow[network.heads == SOURCE].sum())
 
 
@@ -267,13 +256,13 @@ def _reachable(start: int, tails: IntArray, heads: IntArray, num_vertices: int) 
     order = np.argsort(tails, kind="stable")
     first = np.searchsorted(tails[order], np.arange(num_vertices + 1)).tolist()
     targets = heads[order].tolist()
-    seen = [False] * num_vertices
-    seen[start] = True
+    reached = [False] * num_vertices
+    reached[start] = True
     queue = deque([start])
     while queue:
         vertex = queue.popleft()
         for other in targets[first[vertex] : first[vertex + 1]]:
-            if not seen[other]:
-                seen[other] = True
+            if not reached[other]:
+                reached[other] = True
                 queue.append(other)
-    return np.array(seen, np.bool_)
+    return np.array(reached, np.bool_)

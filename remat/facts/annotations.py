@@ -1,4 +1,4 @@
-"""Marks on a graph's values, as a user would set them."""
+"""Sets marks on a graph's values, as a user would."""
 
 from __future__ import annotations
 
@@ -16,25 +16,23 @@ def recompute_parameter_copies(graph: Graph) -> Graph:
     """Marks every copy of a parameter MUST_RECOMPUTE, so that no plan saves one.
 
     A copy is a cast, a view, a clone or a gathering of one parameter alone, or of another copy. The
-    parameter is in memory anyway, or is gathered again when it is needed: a half-precision copy of
-    all weights, kept from forward to backward, is what autocast costs otherwise (DeepSpeed's
-    DeepCompile measured 9.5 against 7.3 GB). Gathering twice is a collective that runs twice; the
-    mark is the permission. What is marked MUST_SAVE stays so, as torch marks what leaves a checkpointed region.
+    parameter is in memory anyway, or is gathered again when it is needed. Without the marks, autocast keeps a
+    half-precision copy of all weights from the forward to the backward pass (DeepSpeed's
+    DeepCompile measured 9.5 against 7.3 GB). Gathering twice means that a collective runs twice: these
+    marks permit it. What is marked MUST_SAVE stays so, as torch marks what leaves a checkpointed region.
 
     Returns:
         the graph with the marks; bans on recomputing what is marked are lifted.
     """
     checked_graph(graph)
     copy = np.zeros(len(graph), np.bool_)
-    # A copy of a buffer that the forward pass overwrites is the old value: copying again would give the new one.
+    # A copy of a buffer that the forward pass overwrites holds the old value: a second copy would hold the new one.
     lasting = graph.parameter & ~graph.cannot_recompute.mask
-    for v, used in enumerate(graph.operands):
+    for v, operands in enumerate(graph.operands):
         op = graph.ops[v]
         copies = bool(graph.view[v]) or op in _CASTS or any(word in op for word in _GATHERS)
-        whole = len(used) == 1 and bool(lasting[used[0]] or copy[used[0]])
-        copy[v] = copies and whole and not graph.must_save[v]
+        of_one_parameter = len(operands) == 1 and bool(lasting[operands[0]] or copy[operands[0]])
+        copy[v] = copies and of_one_parameter and not graph.must_save[v]
     return replace(
-        graph,
-        must_recompute=graph.must_recompute | copy,
-        cannot_recompute=graph.cannot_recompute.without(copy),
+        graph, must_recompute=graph.must_recompute | copy, cannot_recompute=graph.cannot_recompute.without(copy)
     )

@@ -1,4 +1,4 @@
-"""What a caller gave as a path or a list, checked where it comes in: the message is about the argument."""
+"""Checks arguments where they come in, so that an error speaks of the argument."""
 
 from __future__ import annotations
 
@@ -13,28 +13,23 @@ _T = TypeVar("_T")
 
 
 def checked_path(path: object) -> Path:
-    """Returns the path of a file or folder that was named.
-
-    Raises:
-        InvalidOption: it is neither text nor a path.
-    """
+    """Returns the path of a file or folder; raises `InvalidOption` for anything but text or a path."""
     if not isinstance(path, str | os.PathLike):
         raise InvalidOption(f"a file is named by text or a pathlib.Path, got {path!r}")
     return Path(cast(str, path))
 
 
 def checked_list(label: str, items: Iterable[_T], error: type[RematError]) -> list[_T]:
-    """Lists what was given as several things; text is one thing."""
+    """Returns the items as a list; raises `error` for text, which Python would split, and for a single object."""
     if isinstance(items, str | bytes) or not isinstance(items, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise error(f"{label} must be a list or the like, got {cast(Any, items)!r}")
     return list(items)
 
 
 def checked_flag(label: str, flag: object) -> bool:
-    """Returns the same flag. Any other object is true or false, too: "no" would be true.
+    """Returns the same flag; raises an `InvalidOption` that begins with `label` for anything else.
 
-    Raises:
-        InvalidOption: it is neither True nor False; the message begins with `label`.
+    In Python any object can be a condition: "no" would be true.
     """
     if not isinstance(flag, bool):
         raise InvalidOption(f"{label} must be True or False, got {flag!r}")
@@ -44,13 +39,12 @@ def checked_flag(label: str, flag: object) -> bool:
 def model_and_arguments(label: str, answer: Any) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
     """Reads what a factory returned: a model, arguments, and keyword arguments if there are any.
 
-    Raises:
-        CaptureError: it is something else.
+    Raises a `CaptureError` that begins with `label` for anything else.
     """
     parts = list(cast(tuple[Any, ...], answer)) if type(answer) is tuple else [answer]
-    whole: list[Any] = [*parts, {}] if len(parts) == 2 else parts
-    if len(whole) == 3 and isinstance(whole[1], (tuple, list)) and isinstance(whole[2], dict):
-        return whole[0], tuple(cast(Sequence[Any], whole[1])), cast(dict[str, Any], whole[2])
+    triple: list[Any] = [*parts, {}] if len(parts) == 2 else parts
+    if len(triple) == 3 and isinstance(triple[1], (tuple, list)) and isinstance(triple[2], dict):
+        return triple[0], tuple(cast(Sequence[Any], triple[1])), cast(dict[str, Any], triple[2])
     got = ", ".join(type(part).__name__ for part in parts)
     raise CaptureError(
         f"{label} must return (model, tuple of args) or (model, tuple of args, dict of kwargs), got ({got})"

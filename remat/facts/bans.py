@@ -1,4 +1,4 @@
-"""What is forbidden, value by value, and why."""
+"""Holds what is forbidden, value by value, and why."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ from remat.facts.columns import (
 )
 
 
-def cannot_be(done: Literal["saved", "recomputed", "offloaded"], reason: str) -> str:
-    """Says why a value is never saved, recomputed or offloaded: here alone messages take these words from."""
-    return f"cannot be {done} ({reason})"
+def cannot_be(action: Literal["saved", "recomputed", "offloaded"], reason: str) -> str:
+    """Says why a value is never saved, recomputed or offloaded. All messages take their wording from here."""
+    return f"cannot be {action} ({reason})"
 
 
 @dataclass(frozen=True, eq=False)
 class Bans(FrozenColumns):
-    """A column of reasons: `codes[i] == 0` allows value i, `k > 0` forbids it for `reasons[k-1]`.
+    """Holds a column of reasons: `codes[i] == 0` allows value i, `k > 0` forbids it for `reasons[k-1]`.
 
-    A code per value instead of a string per value keeps a million bans a numpy operation.
+    With a number for each value in the place of a text, a million bans take one numpy operation.
     """
 
     codes: IntArray
@@ -48,12 +48,12 @@ class Bans(FrozenColumns):
 
     @classmethod
     def none(cls, length: int) -> Bans:
-        """Forbids nothing."""
+        """Returns bans that forbid none of `length` values."""
         return cls(frozen(np.zeros(length, np.int64)))
 
     @classmethod
     def of(cls, length: int, reason_of: Mapping[int, str]) -> Bans:
-        """Forbids the given indices, each for its reason."""
+        """Returns bans over `length` values that forbid these positions, each for its reason."""
         if not isinstance(reason_of, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise InvalidProblem(f"bans must map positions of values to reasons, got {reason_of!r}")
         for index, reason in reason_of.items():
@@ -70,24 +70,24 @@ class Bans(FrozenColumns):
 
     @cached_property
     def mask(self) -> BoolArray:
-        """Which values are forbidden."""
+        """Returns (n,) which values are forbidden."""
         return frozen(self.codes > 0)
 
     def __len__(self) -> int:
         return len(self.codes)
 
     def reason(self, index: int) -> str | None:
-        """Why value `index` is forbidden, or None where it is allowed."""
+        """Says why value `index` is forbidden, or None where it is allowed."""
         code = int(self.codes[index])
         return self.reasons[code - 1] if code else None
 
     def by_reason(self, mask: BoolArray) -> Iterator[tuple[str, BoolArray]]:
-        """The forbidden values of `mask`, one (n,) mask for each of their reasons."""
+        """Yields, for each reason that forbids values of `mask`, the reason and (n,) these values."""
         for code in sorted(set(self.codes[mask & self.mask].tolist())):
             yield self.reasons[code - 1], mask & (self.codes == code)
 
     def also(self, mask: BoolArray, reason: str) -> Bans:
-        """These bans and those of `mask`; a value already forbidden keeps its first reason."""
+        """Returns these bans and those of `mask`; a value already forbidden keeps its first reason."""
         fresh = mask & ~self.mask
         if not any_set(fresh):
             return self
@@ -96,22 +96,22 @@ class Bans(FrozenColumns):
         return Bans(frozen(codes), reasons)
 
     def __or__(self, other: Bans) -> Bans:
-        """Both sets of bans; where both forbid, the reason of `self` stands."""
+        """Returns both sets of bans; where both forbid, the reason of `self` stands."""
         merged = self
         for code, reason in enumerate(other.reasons, start=1):
             merged = merged.also(other.codes == code, reason)
         return merged
 
     def take(self, indices: IntArray) -> Bans:
-        """The bans of some values, in the given order."""
+        """Returns the bans of the values at k positions, in that order."""
         return Bans(frozen(self.codes[indices]), self.reasons)
 
     def without(self, mask: BoolArray) -> Bans:
-        """These bans, lifted from the values of `mask`."""
+        """Returns these bans, lifted from the values of `mask`."""
         return Bans(frozen(np.where(mask, 0, self.codes)), self.reasons) if any_set(mask) else self
 
     def as_dict(self) -> dict[int, str]:
-        """The forbidden indices, each with its reason: the inverse of `of`."""
+        """Returns the forbidden positions, each with its reason: the inverse of `of`."""
         return {int(i): self.reasons[int(self.codes[i]) - 1] for i in np.flatnonzero(self.codes)}
 
     def __eq__(self, other: object) -> bool:

@@ -1,4 +1,4 @@
-"""The array types of the package, a graph's columns by kind, and the one way in for arrays that users hand over."""
+"""Holds the array types of the package and the names of a graph's columns, and checks arrays that users pass."""
 
 from __future__ import annotations
 
@@ -34,27 +34,20 @@ FLAGS = (
     "prefer_save",
     "prefer_recompute",
 )
-"""The yes/no facts that it holds of each value."""
+"""The flags that `remat.Graph` holds of each value."""
 
 LATER_FLAGS = ("noncontiguous",)
-"""Those that a file may leave out."""
+"""The flags that a file may leave out."""
 
 TEXTS = ("arguments", "modules", "sources")
-"""The texts that it holds of each value, which may be left out."""
+"""The texts that `remat.Graph` holds of each value, which may be left out."""
 
 LARGEST_TOTAL = 2**62
-"""Costs and sizes may add up to less than this, so that no int64 sum of them can wrap."""
+"""Costs and sizes must add up to less than this, so that no int64 sum of them can overflow."""
 
 
 def int_column(label: str, values: ArrayLike, length: int | None, error: type[RematError]) -> IntArray:
-    """Checks and freezes a column of whole numbers.
-
-    Args:
-        label: what to call the column in an error message.
-        values: array-like of shape (length,).
-        length: the expected length, or None for any.
-        error: the error class to raise.
-    """
+    """Checks and freezes a column of whole numbers, of a given length or of any; raises `error`."""
     if _is_settled(values, _INT, length):
         return values
     array = _array(label, values, error)
@@ -69,7 +62,7 @@ def int_column(label: str, values: ArrayLike, length: int | None, error: type[Re
 
 
 def checked_prices(label: str, prices: object, length: int, error: type[RematError]) -> IntArray:
-    """Returns (length,) prices that a plug-in answered, if they are non-negative integers, below 2**62 in sum."""
+    """Returns (length,) prices of a plug-in, if they are non-negative integers whose sum is below 2**62."""
     if not isinstance(prices, np.ndarray) or isinstance(prices, np.ma.MaskedArray):
         raise error(f"{label} must be an array of {length} integers, none negative, got {prices!r}")
     prices = cast(NDArray[Any], prices)
@@ -85,7 +78,7 @@ def checked_prices(label: str, prices: object, length: int, error: type[RematErr
 
 
 def bool_column(label: str, values: ArrayLike, length: int, error: type[RematError]) -> BoolArray:
-    """Checks and freezes a column of flags; accepts booleans and the integers 0 and 1."""
+    """Checks and freezes a column of flags; accepts booleans and the integers 0 and 1; raises `error`."""
     if _is_settled(values, _BOOL, length):
         return values
     array = _array(label, values, error)
@@ -105,37 +98,35 @@ def _array(label: str, values: ArrayLike, error: type[RematError]) -> NDArray[An
 
 
 def _is_settled(values: ArrayLike, dtype: np.dtype[Any], length: int | None) -> TypeGuard[NDArray[Any]]:
-    """A column that was checked before, of another graph or problem for one: nothing changes it any more."""
+    """Says whether a column was checked before, as one of another graph or problem: it cannot have changed."""
     if not is_frozen(values) or values.dtype != dtype or values.ndim != 1:
         return False
     return length is None or length == values.size
 
 
 def frozen(array: NDArray[_Scalar]) -> NDArray[_Scalar]:
-    """Copies a column into memory that nothing can write to, so that what holds it is frozen in fact.
+    """Copies a column into memory that nothing can write to.
 
-    A flag would not do: whoever owns an array, or gets hold of it, can unlock it again.
+    Numpy's flag `writeable` would not do: whoever owns an array can set it again.
     """
     return np.frombuffer(array.tobytes(), array.dtype)
 
 
 def is_frozen(array: object) -> TypeGuard[NDArray[Any]]:
-    """Whether nothing can write to an array: it is one that `frozen` made, and of no class of its own."""
+    """Says whether nothing can write to an array: `frozen` made it, and its class is plain `ndarray`."""
     return type(array) is np.ndarray and type(cast(Any, array).base) is bytes
 
 
 def separate_view(column: NDArray[_Scalar]) -> NDArray[_Scalar]:
-    """Makes an array of its own over the memory of a frozen one: its shape, strides and dtype can be set alone."""
+    """Makes a new array over the memory of a frozen one, so that shape, strides and dtype are its own."""
     return np.frombuffer(cast(bytes, column.base), column.dtype)
 
 
 class FrozenColumns:
-    """What holds frozen columns, and freezes them again when it is unpickled or copied in depth: numpy does not."""
+    """Freezes the columns of a subclass again when it is unpickled or copied in depth, which numpy does not."""
 
     def __getstate__(self) -> dict[str, Any]:
-        return dict(
-            vars(self)
-        )  # a copy: what is computed meanwhile (`remat.facts.lazy_field`) is kept with the original
+        return dict(vars(self))  # a copy: another thread may compute a lazy field meanwhile (`remat.facts.lazy_field`)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update({name: _frozen_again(value) for name, value in state.items()})
@@ -146,22 +137,22 @@ def _frozen_again(value: Any) -> Any:
 
 
 def any_set(mask: BoolArray) -> bool:
-    """Whether any flag is set: `mask.any()`, which takes three times as long on the short columns of small models."""
+    """Says whether any flag is set: three times as fast as `mask.any()` on the short columns of small models."""
     return bool(np.count_nonzero(mask))
 
 
 def common_divisor(column: IntArray) -> int:
-    """The greatest number that divides all of a column; 1 if it is empty, or all zero."""
+    """Returns the greatest number that divides all of a column; 1 if the column is empty, or all zero."""
     return max(int(np.gcd.reduce(column)), 1)
 
 
 def is_whole(number: object) -> bool:
-    """A whole number, of Python or of numpy; True and False are none."""
+    """Says whether something is an integer of Python or of numpy; True and False are none."""
     return type(number) is int or (isinstance(number, int | np.integer) and not isinstance(number, bool))
 
 
 def name_column(label: str, names: Sequence[str], error: type[RematError]) -> tuple[str, ...]:
-    """Checks and freezes a column of names: text, and nothing that compares otherwise than text does."""
+    """Checks and freezes a column of names, which must be of type `str`: a subclass may compare as it likes."""
     if isinstance(names, str) or not isinstance(names, Sequence):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise error(f"{label} must be a sequence of names, got {names!r}")
     column = tuple(names)

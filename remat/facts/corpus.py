@@ -1,7 +1,7 @@
 """Reads the corpus: joint graphs of published models, as files with an index.
 
-`python -m experiments.corpus` makes it, in `experiments/instances` of the repository. A link leads there from
-`remat/facts/instances`, which an installed package has as files.
+`python -m experiments.corpus` writes it into `experiments/instances` of the repository. `remat/facts/instances` is a
+link to that folder; an installed package has the files there.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ class Entry:
     """Describes one instance, as the index does.
 
     Attributes:
-        name: by which it is asked for; its file is `<name>.json.gz`.
+        name: the name of the instance; its file is `<name>.json.gz`.
         family: "transformer", "convolution", "diffusion", "recurrent", "acquisition" or "small".
-        model: what was captured.
-        sizes: at which sizes.
-        dtype: of its parameters.
-        cite: where the model was published; "" for small ones of our own.
-        values, uses: of the graph.
+        model: the captured model.
+        sizes: the sizes of the model and its inputs.
+        dtype: the element type of the parameters.
+        cite: where the model was published; "" for small ones of this project.
+        values, uses: the numbers of values and uses of the graph.
         no_recompute_saved_bytes: what the forward pass hands over if nothing of it runs twice.
-        file_bytes, sha256: of the file.
+        file_bytes, sha256: size and hash of the file.
     """
 
     name: str
@@ -58,11 +58,11 @@ class Entry:
 
 @dataclass(frozen=True)
 class Corpus:
-    """Gives the graphs of a folder by name, and what its index says of them.
+    """Reads the graphs of a folder by name.
 
     Attributes:
-        folder: where they are.
-        entries: what they are, in the order of the index.
+        folder: the folder.
+        entries: what its index says about the graphs, in the order of the index.
     """
 
     folder: Path
@@ -70,7 +70,7 @@ class Corpus:
 
     @classmethod
     def open(cls, folder: str | Path | None = None) -> Corpus:
-        """Reads the index of a folder; without one, of the corpus that comes with remat.
+        """Reads the index of a folder; by default, of the corpus that comes with remat.
 
         Raises:
             NotInstalled: there is no corpus; the message says where to get it.
@@ -86,19 +86,19 @@ class Corpus:
         """Returns what the index says about an instance.
 
         Raises:
-            UnknownName: there is none of that name.
+            UnknownName: no instance has this name.
         """
-        known = {entry.name: entry for entry in self.entries}
-        if name not in known:
-            raise UnknownName(f"the corpus has no {name!r}{near(name, known)}; `remat corpus list` names all")
-        return known[name]
+        by_name = {entry.name: entry for entry in self.entries}
+        if name not in by_name:
+            raise UnknownName(f"the corpus has no {name!r}{near(name, by_name)}; `remat corpus list` names all")
+        return by_name[name]
 
     def path(self, name: str) -> Path:
-        """Returns the path of an instance's file, checked against the index.
+        """Returns the path of an instance's file, after comparing its hash with the index.
 
         Raises:
-            UnknownName: there is none of that name.
-            InvalidGraph: the file is missing, or is not the one that was indexed.
+            UnknownName: no instance has this name.
+            InvalidGraph: the file is missing, or is not the indexed one.
         """
         entry, path = self.entry(name), self.folder / f"{name}.json.gz"
         if not path.is_file():
@@ -124,10 +124,10 @@ def _rows(path: Path) -> list[Any]:
         document = json.loads(path.read_text())
     except (UnicodeDecodeError, json.JSONDecodeError) as error:
         raise InvalidGraph(f"{path}: not JSON, or truncated ({error}); restore it from the repository") from None
-    found = cast(dict[str, Any], document) if isinstance(document, dict) else {}
-    if found.get("format") != FORMAT or found.get("version") != 1 or not isinstance(found.get("instances"), list):
+    index = cast(dict[str, Any], document) if isinstance(document, dict) else {}
+    if index.get("format") != FORMAT or index.get("version") != 1 or not isinstance(index.get("instances"), list):
         raise InvalidGraph(f'{path}: not the index of a corpus (needs "format": "{FORMAT}", "version": 1, "instances")')
-    return found["instances"]
+    return index["instances"]
 
 
 def _entry(path: Path, row: Any) -> Entry:

@@ -1,4 +1,4 @@
-"""Writes files whole or not at all, and unpacks no more of a file than fits into memory."""
+"""Writes files as a whole or not at all, and limits how much a gzipped file may unpack to."""
 
 from __future__ import annotations
 
@@ -13,16 +13,14 @@ from pathlib import Path
 from remat.errors import RematError
 
 LARGEST = 2**29
-"""Bytes that are unpacked of a file: a graph takes some 140 for each value."""
+"""The most bytes that a file may unpack to: a graph takes some 140 for each value."""
 
 
 def write_file(path: Path, data: bytes) -> None:
-    """Writes a file beside the one of that name, and puts it in its place: whoever reads sees the old or the new one.
+    """Writes a file beside the old one, and then replaces that: a reader sees the old or the new one.
 
-    A failure or Ctrl-C leaves the old file as it was, and nothing beside it. A link stays one; permissions stay.
-
-    Raises:
-        OSError: the file cannot be written; its `filename` is `path`.
+    After a failure or Ctrl-C the old file is as it was, with nothing beside it. A link stays a link; permissions stay.
+    Raises `OSError`, with `path` as its `filename`.
     """
     if path.exists() and not path.is_file():  # a pipe, a terminal: nothing can take its place
         path.write_bytes(data)
@@ -43,14 +41,14 @@ def write_file(path: Path, data: bytes) -> None:
         raise
 
 
-def unpacked(path: Path, data: bytes, error: type[RematError]) -> bytes:
-    """Returns what a file holds, whether it is gzipped or not; what is damaged or too large is an `error`."""
+def unpack(path: Path, data: bytes, error: type[RematError]) -> bytes:
+    """Returns the content of a file, gzipped or not; raises `error` if it is damaged or too large."""
     if data[:2] != b"\x1f\x8b":
         return data
     try:
-        whole = gzip.GzipFile(fileobj=io.BytesIO(data)).read(LARGEST + 1)
+        content = gzip.GzipFile(fileobj=io.BytesIO(data)).read(LARGEST + 1)
     except (EOFError, gzip.BadGzipFile, zlib.error) as damage:
         raise error(f"{path}: the gzip data is damaged or truncated ({damage})") from None
-    if len(whole) > LARGEST:
+    if len(content) > LARGEST:
         raise error(f"{path}: at most {LARGEST:,} bytes are unpacked of a file, and this one holds more")
-    return whole
+    return content

@@ -1,6 +1,6 @@
-"""The joint forward+backward graph of a training step, as plain columns: facts, no opinion.
+"""Holds the joint graph of a training step's forward and backward pass, as plain columns.
 
-A graph knows what each value is (size, operator, storage, where it is needed), which uses a
+A graph states facts: what each value is (size, operator, storage, where it is needed), which uses a
 compiler can fuse, and what can never be saved or recomputed. What saving or recomputing should
 *cost* is a cost model's business (`remat.CostModel`).
 """
@@ -43,11 +43,11 @@ from remat.facts.uses import check_uses, operands_of
 _T = TypeVar("_T")
 _Scalar = TypeVar("_Scalar", bound=np.generic)
 
-_GIVEN = ("placeholder", "get_attr")
+_LEAF_OPS = ("placeholder", "get_attr")
 
 
 class Region(IntEnum):
-    """Where a value can, or must, be computed."""
+    """Says where a value can, or must, be computed."""
 
     FORWARD = 0
     """Needed by an output of the forward pass."""
@@ -59,44 +59,45 @@ class Region(IntEnum):
 
 @dataclass(frozen=True, eq=False)
 class Graph(FrozenColumns):
-    """A joint graph of n values and m uses. Values are listed in topological order.
+    """Holds the joint graph of a training step: n values in topological order, and m uses of one by another.
 
     Build one with `remat.capture` (a PyTorch model), `remat.GraphBuilder` (by hand) or
-    `Graph.load` (a file). The constructor checks every rule below and raises `InvalidGraph`.
+    `Graph.load` (a file). The constructor checks every rule below and raises `InvalidGraph`. Columns with a default
+    may be left out.
 
     Attributes:
-        names: unique name of each value.
+        names: the unique name of each value.
         ops: the operator that computes it, e.g. "aten.mm.default", or "placeholder".
         dtypes: element type, e.g. "float32"; "" for what is not a tensor.
         shapes: sizes of the tensor; () for scalars, for what is not a tensor, and where they are not known.
-        bytes: (n,) size of the value: elements x bytes per element; below 2**50 where type and shape are known.
-        storage: (n,) id of the storage it lives in, not negative; views share the id of their base.
+        bytes: (n,) size of the value: elements x bytes of an element; below 2**50 where type and shape are known.
+        storage: (n,) number of the storage that holds it, not negative; views have the number of their base.
         flops: (n,) floating-point operations to compute it once.
         region: (n,) a `Region` each.
-        input: primal inputs of the forward pass (parameters, buffers and RNG state included).
-        parameter: inputs that live as long as the model, so that saving them costs no memory.
-        output: outputs of the forward pass.
-        gradient: outputs of the backward pass.
-        fusible: PyTorch's partitioner takes the operator for one that fuses with its neighbours; an input has no
-            kernel, so not. This is the meaning that prices and rules need; docs/fusion.md lists the others.
-        random: draws, or expands, random numbers.
-        view: the value shares the storage of one of its arguments.
-        compute_bound: matrix multiplications, convolutions, attention.
-        must_save, must_recompute: what the user's annotations demand (torch's `CheckpointPolicy`).
-        prefer_save, prefer_recompute: what they ask for, where it is possible.
+        input: (n,) primal inputs of the forward pass (parameters, buffers and RNG state included).
+        parameter: (n,) inputs that live as long as the model, so that saving them costs no memory.
+        output: (n,) outputs of the forward pass.
+        gradient: (n,) outputs of the backward pass.
+        fusible: (n,) operators that PyTorch's partitioner fuses with their neighbours; an input has no
+            kernel, so it is not fusible. Prices and rules need this meaning; docs/fusion.md lists others.
+        random: (n,) operators that draw, or expand, random numbers.
+        view: (n,) values that share the storage of one of their arguments.
+        compute_bound: (n,) matrix multiplications, convolutions, attention.
+        must_save, must_recompute: (n,) what the user's annotations demand (torch's `CheckpointPolicy`).
+        prefer_save, prefer_recompute: (n,) what the annotations ask for, where it is possible.
         producers, consumers: (m,) the two ends of each use; producer < consumer.
-        fusible_uses: (m,) PyTorch's partitioner takes consumer and producer for one kernel.
-        cannot_save: values that cannot cross from forward to backward (tuples, for one).
-        cannot_recompute: values that must not be computed twice (effects, seeds, collectives).
+        fusible_uses: (m,) uses whose ends PyTorch's partitioner puts into one kernel.
+        cannot_save: values that cannot cross from forward to backward (tuples, for one), with reasons.
+        cannot_recompute: values that must not be computed twice (effects, seeds, collectives), with reasons.
         meta: where the graph comes from: model, versions, date.
-        arguments: how each operator was called, beyond its producers: "" where they are all its arguments,
-            in the order of its uses; else JSON (`remat.pytorch.read.call_text`). Left out: "" everywhere.
-        modules: path of the module that made each value, as in "encoder.layers.3.fc1"; "" in the model itself, or
-            unknown. What autograd adds is where it comes from in the forward pass, an input where it is read first.
-            Left out: "" everywhere. These, `sources` and `noncontiguous` do not count when graphs are compared.
-        sources: the line of the model that made it, as in "model.py:57"; "" if unknown.
-        noncontiguous: tensors whose elements do not lie in memory in the order of their indices, such as images with
-            channels last. Left out: none.
+        arguments: how each operator was called, as JSON (`remat.pytorch.read.call_text`); "" where its operands are all
+            its arguments, in the order of its uses. "" everywhere by default.
+        modules: path of the module that made each value, as in "encoder.layers.3.fc1"; "" in the model itself, or if
+            unknown. A value that autograd adds has the module of its forward value; an input, the module that reads it
+            first. "" everywhere by default. Equality ignores this column, `sources` and `noncontiguous`.
+        sources: the line of the model that made each value, as in "model.py:57"; "" if unknown, and by default.
+        noncontiguous: (n,) tensors whose elements do not lie in memory in the order of their indices, such as images
+            with channels last. None by default.
     """
 
     names: tuple[str, ...]
@@ -128,7 +129,7 @@ class Graph(FrozenColumns):
     arguments: LazyField[tuple[str, ...]] = field(default=LazyField(()))
     modules: LazyField[tuple[str, ...]] = field(default=LazyField(()), compare=False)
     sources: LazyField[tuple[str, ...]] = field(default=LazyField(()), compare=False)
-    noncontiguous: BoolArray = field(default=None, compare=False)  # type: ignore[assignment]  # an array of that length
+    noncontiguous: BoolArray = field(default=None, compare=False)  # type: ignore[assignment]  # after __post_init__ n flags
 
     def __post_init__(self) -> None:
         for name in ("names", "ops", "dtypes"):
@@ -166,51 +167,51 @@ class Graph(FrozenColumns):
 
     @cached_property
     def index(self) -> dict[str, int]:
-        """Position of each name."""
+        """Returns the position of each name."""
         return dict(zip(self.names, range(len(self)), strict=True))
 
     @cached_property
     def operands(self) -> tuple[tuple[int, ...], ...]:
-        """Of each value, the positions of what it uses, in the order of its uses."""
+        """Returns, for each value, the positions of the values that it uses, in the order of its uses."""
         return operands_of(len(self), self.producers, self.consumers)
 
     @cached_property
     def places(self) -> tuple[str, ...]:
-        """Of each value, where it comes from: "layers.0.fc1, model.py:57", or "" if that is unknown.
+        """Says where each value comes from: "layers.0.fc1, model.py:57", or "" if that is unknown.
 
-        It begins with "input of" for an input, and with "backward of" for what the backward pass alone needs.
+        The text begins with "input of" for an input, and with "backward of" for what the backward pass alone needs.
         """
-        of = np.select([self.input, ~self.in_forward], ["input of ", "backward of "], "").tolist()
-        known = (", ".join(filter(None, place)) for place in zip(self.modules, self.sources, strict=True))
-        return tuple([f"{what}{place}" if place else "" for what, place in zip(of, known, strict=True)])
+        roles = np.select([self.input, ~self.in_forward], ["input of ", "backward of "], "").tolist()
+        places = (", ".join(filter(None, place)) for place in zip(self.modules, self.sources, strict=True))
+        return tuple([f"{role}{place}" if place else "" for role, place in zip(roles, places, strict=True)])
 
     @cached_property
     def in_forward(self) -> BoolArray:
-        """(n,) values of the region FORWARD."""
+        """Returns (n,) the values of the region FORWARD."""
         return frozen(self.region == int(Region.FORWARD))
 
     @cached_property
     def in_tangents(self) -> BoolArray:
-        """(n,) values of the region TANGENTS."""
+        """Returns (n,) the values of the region TANGENTS."""
         return frozen(self.region == int(Region.TANGENTS))
 
     @cached_property
     def plannable(self) -> IntArray:
-        """(k,) positions of the values that a plan decides about: all that the forward pass can compute.
+        """Returns (k,) the positions of the values that a plan decides about: all that the forward pass can compute.
 
         A `remat.Problem` about this graph lists these values alone: its value i is `plannable[i]` here.
         """
         return frozen(np.flatnonzero(~self.in_tangents))
 
     def for_all_values(self, column: NDArray[_Scalar]) -> NDArray[_Scalar]:
-        """(n,) a mask, or prices, over the values of a problem, as over all values of this graph; the others get 0."""
+        """Extends (k,) a mask or prices over the values of a problem to (n,) all values of this graph, by 0."""
         wide = np.zeros(len(self), column.dtype)
         wide[self.plannable] = column
         return frozen(wide)
 
     @cached_property
     def base(self) -> IntArray:
-        """(n,) the first value of each value's storage: the one that its views look at."""
+        """Returns (n,) the position of the first value in each value's storage, which its views look at."""
         order = self.storage.argsort(kind="stable")
         grouped = self.storage[order]
         starts = np.empty(len(self), np.bool_)
@@ -222,36 +223,36 @@ class Graph(FrozenColumns):
 
     @cached_property
     def tuple_element(self) -> BoolArray:
-        """(n,) values that are taken out of the tuple that an operator with several results returns."""
+        """Returns (n,) the values that are elements of the tuple which an operator with several results returns."""
         return frozen(np.fromiter((op == "getitem" for op in self.ops), np.bool_, len(self)))
 
     @cached_property
     def leaf(self) -> BoolArray:
-        """(n,) values that no operator computes: inputs of the forward pass, tangents, constants."""
-        return frozen(self.input | np.fromiter((op in _GIVEN for op in self.ops), np.bool_, len(self)))
+        """Returns (n,) the values that no operator computes: inputs of the forward pass, tangents, constants."""
+        return frozen(self.input | np.fromiter((op in _LEAF_OPS for op in self.ops), np.bool_, len(self)))
 
     @cached_property
     def storage_bytes(self) -> IntArray:
-        """(n,) bytes of the storage behind each value; a view keeps the whole of it alive."""
+        """Returns (n,) the bytes of the storage behind each value; a view keeps the whole of it alive."""
         return frozen(self.bytes[self.base])
 
     @cached_property
     def activation_bytes(self) -> IntArray:
-        """(n,) memory that saving each value takes: its storage, or nothing if an input owns that.
+        """Returns (n,) the memory that saving each value takes: its storage, or 0 if an input owns that.
 
         Views of one storage count once each: a plan that saves two of them is priced as if it kept the
-        storage twice. `remat.answer.plan_facts.PlanFacts` counts storages.
+        storage twice. `remat.plugin.PlanFacts` counts each storage once.
         """
         return frozen(np.where(self.input[self.base], 0, self.storage_bytes))
 
     @cached_property
     def moved_bytes(self) -> IntArray:
-        """(n,) bytes that reading each value once moves: an expanded view reads its base only."""
+        """Returns (n,) the bytes that reading each value once moves: an expanded view reads its base only."""
         return frozen(np.minimum(self.bytes, self.storage_bytes))
 
     @cached_property
     def needed(self) -> BoolArray:
-        """(n,) values that the backward pass reads, or returns, but cannot compute from tangents."""
+        """Returns (n,) the values that the backward pass reads or returns, but that depend on no tangent."""
         tangents = self.in_tangents
         needed = self.gradient & ~tangents
         needed[self.producers[tangents[self.consumers] & ~tangents[self.producers]]] = True
@@ -259,20 +260,20 @@ class Graph(FrozenColumns):
 
     @cached_property
     def materialized(self) -> BoolArray:
-        """(n,) values whose storage is written to memory whatever is saved (paper, Algorithm 2).
+        """Returns (n,) the values whose storage is written to memory whatever is saved (paper, Algorithm 2).
 
         Those are inputs, outputs, and values with a use that cannot be fused. A view is written
-        if and only if its base is, so the fact spreads over the whole storage.
+        if and only if its base is, so whole storages are marked.
         """
-        kept = self.input | self.output
-        kept[self.producers[~self.fusible_uses]] = True
+        written = self.input | self.output
+        written[self.producers[~self.fusible_uses]] = True
         by_base = np.zeros(len(self), np.bool_)
-        by_base[self.base[kept]] = True
+        by_base[self.base[written]] = True
         return frozen(by_base[self.base])
 
     @cached_property
     def signature(self) -> tuple[str, ...]:
-        """What the forward pass can compute, a line a value: what a plan for this graph relies on.
+        """Lists what the forward pass can compute, one line for each value: what a plan for this graph relies on.
 
         >>> from remat import GraphBuilder
         >>> g = GraphBuilder()
@@ -285,13 +286,13 @@ class Graph(FrozenColumns):
         names, sizes = self.names, self.bytes.tolist()
         for i in plannable:
             kind = f" {self.dtypes[i]}{list(self.shapes[i])}" if self.dtypes[i] else ""
-            used = ", ".join([names[u] for u in self.operands[i]])
-            of = f", of {used}" if used else ""
+            operands = ", ".join([names[u] for u in self.operands[i]])
+            of = f", of {operands}" if operands else ""
             lines.append(f"{names[i]}: {self.ops[i]}{kind}, {sizes[i]} bytes{of}")
         return tuple(lines)
 
     def derived(self, derive: Callable[[Graph], _T]) -> _T:
-        """What a function makes of this graph: computed when it is first asked for, and kept with the graph."""
+        """Returns what a function makes of this graph; it is called once, and its result stays with the graph."""
         if derive not in self._derived:
             self._derived[derive] = derive(self)
         return self._derived[derive]
@@ -306,7 +307,7 @@ class Graph(FrozenColumns):
 
     @classmethod
     def load(cls, path: str | Path) -> Graph:
-        """Reads a file that `save` wrote, checking everything.
+        """Reads a file that `save` wrote, and checks everything.
 
         Raises:
             InvalidGraph: the file is truncated, not JSON, of a newer version, or breaks a rule.
@@ -319,11 +320,7 @@ class Graph(FrozenColumns):
 
 
 def checked_graph(graph: object) -> Graph:
-    """Returns the same object, if it is a graph.
-
-    Raises:
-        InvalidOption: it is none.
-    """
+    """Returns the same graph; raises `InvalidOption` for anything else."""
     if not isinstance(graph, Graph):
         raise InvalidOption(f"graph must be a remat.Graph (Graph.load reads a file), got {graph!r}")
     return graph
@@ -341,14 +338,14 @@ def _check(graph: Graph) -> None:
         if not is_deferred(graph, label) and len(getattr(graph, label)) != n:
             raise InvalidGraph(f"Graph.{label} must have one entry a name ({n}), got {len(getattr(graph, label))}")
     if len(set(graph.names)) != n:
-        twice = next(name for i, name in enumerate(graph.names) if graph.index[name] != i)
-        raise InvalidGraph(f"Graph.names must be unique, got {twice!r} twice")
+        name = next(name for i, name in enumerate(graph.names) if graph.index[name] != i)
+        raise InvalidGraph(f"Graph.names must be unique, got {name!r} twice")
     for label in ("bytes", "flops"):
         column: IntArray = getattr(graph, label)
         if any_set(column < 0):
             i = int(column.argmin())
             raise InvalidGraph(f"Graph.{label}[{graph.names[i]!r}] must not be negative, got {int(column[i])}")
-    # The columns are summed as int64; a float sum is close enough to refuse what could wrap.
+    # The columns are summed as int64; a sum of doubles is exact enough to refuse what could overflow.
     if float(graph.bytes.sum(dtype=np.float64)) >= LARGEST_TOTAL:
         raise InvalidGraph("Graph.bytes must add up to less than 2**62")
     unknown = (graph.region < 0) | (graph.region >= len(Region))

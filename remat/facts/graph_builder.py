@@ -1,4 +1,4 @@
-"""Joint graphs by hand, without PyTorch: for examples, tests and studies of small networks."""
+"""Builds joint graphs by hand, without PyTorch: for examples, tests and studies of small networks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,11 @@ from remat.facts.graph import Graph, Region
 
 
 @dataclass(frozen=True)
-class _Facts:
+class _Value:
+    op: str
+    bytes: int
+    operands: tuple[int, ...] = ()
+    view: bool = False
     flops: int = 0
     dtype: str = ""
     shape: tuple[int, ...] = ()
@@ -24,7 +28,9 @@ class _Facts:
 
 
 class GraphBuilder:
-    """Builds a `Graph` value by value; regions, storages and views follow from what is said.
+    """Builds a `Graph` value by value; regions, storages and views follow from the calls.
+
+    Every method raises `InvalidGraph` for a name that is taken or unknown.
 
     >>> g = GraphBuilder()
     >>> x = g.input("x", bytes=4)
@@ -38,16 +44,8 @@ class GraphBuilder:
 
     def __init__(self) -> None:
         self._position: dict[str, int] = {}
-        self._numbers: Counter[str] = Counter()
-        """How often an operator's name is taken, at least."""
-        self._ops: list[str] = []
-        self._bytes: list[int] = []
-        self._flops: list[int] = []
-        self._dtypes: list[str] = []
-        self._shapes: list[tuple[int, ...]] = []
-        self._calls: list[str] = []
-        self._storage: list[int] = []
-        self._arguments: list[tuple[int, ...]] = []
+        self._numbers: Counter[str] = Counter()  # of each operator, a lower bound on how often its name is taken
+        self._values: list[_Value] = []
         self._marks: dict[str, set[int]] = {mark: set() for mark in (*FLAGS, "tangent")}
         self._cannot_save: dict[int, str] = {}
         self._cannot_recompute: dict[int, str] = {}
@@ -57,11 +55,11 @@ class GraphBuilder:
     ) -> str:
         """Adds an input of the forward pass and returns its name."""
         marks = {"input", "parameter"} if parameter else {"input"}
-        return self._add(name, "placeholder", bytes, (), marks, _Facts(dtype=dtype, shape=shape))
+        return self._add(name, _Value("placeholder", bytes, dtype=dtype, shape=_shape(shape)), marks)
 
     def tangent(self, name: str, *, bytes: int = 1) -> str:
         """Adds an input of the backward pass: the gradient of an output."""
-        return self._add(name, "placeholder", bytes, (), {"tangent"}, _Facts())
+        return self._add(name, _Value("placeholder", bytes), {"tangent"})
 
     def op(  # noqa: PLR0913  # one keyword a fact
         self,
@@ -87,27 +85,28 @@ class GraphBuilder:
         """Adds a value and returns its name.
 
         Args:
-            op: operator; also the name, numbered when taken.
-            arguments: names of the values it uses.
-            name: a name of its own.
-            bytes: size; that of the first argument when left out.
-            view: the value lives in the storage of its first argument.
-            compute_bound: a matrix multiplication or the like; not fusible then.
-            must_save, must_recompute: demanded by an annotation.
-            prefer_save, prefer_recompute: asked for by an annotation.
-            cannot_save, cannot_recompute: why it can never be saved, or computed twice.
+            op: the operator; also the name, with a number if that is taken.
+            arguments: names of the values that it uses.
+            name: another name.
+            bytes: size in bytes; that of the first argument by default.
+            fusible, random: as the columns of `Graph`.
+            view: whether the value lives in the storage of its first argument.
+            compute_bound: whether it is a matrix multiplication or the like, and so not fusible.
+            must_save, must_recompute: whether an annotation demands it.
+            prefer_save, prefer_recompute: whether an annotation asks for it.
+            cannot_save, cannot_recompute: why it can never be saved, or computed twice; None if it can.
             flops: floating-point operations.
-            dtype, shape: of a tensor; bytes do not follow from them.
+            dtype, shape: of a tensor; `bytes` does not follow from them, but must agree with them.
             call: its entry in `Graph.arguments`.
         """
-        used = tuple(dict.fromkeys(self._find(argument) for argument in arguments))
+        operands = tuple(dict.fromkeys(self._find(argument) for argument in arguments))
         if bytes is None:
-            if not used:
+            if not operands:
                 raise InvalidGraph(f"GraphBuilder.op({op!r}): give bytes=, there is no argument to take a size from")
-            bytes = self._bytes[used[0]]
-        if view and not used:
+            bytes = self._values[operands[0]].bytes
+        if view and not operands:
             raise InvalidGraph(f"GraphBuilder.op({op!r}): a view needs an argument, whose storage it lives in")
-        told = {
+        flags = {
             "random": random,
             "view": view,
             "compute_bound": compute_bound,
@@ -117,11 +116,10 @@ class GraphBuilder:
             "prefer_save": prefer_save,
             "prefer_recompute": prefer_recompute,
         }
-        marks = {mark for mark, on in told.items() if on}
-        label = self._add(name or self._fresh(op), op, bytes, used, marks, _Facts(flops, dtype, shape, call))
+        marks = {mark for mark, on in flags.items() if on}
+        value = _Value(op, bytes, operands, view, flops, dtype, _shape(shape), call)
+        label = self._add(name or self._fresh(op), value, marks)
         i = len(self._position) - 1
-        if view:
-            self._storage[i] = self._storage[used[0]]
         if cannot_save is not None:
             self._cannot_save[i] = cannot_save
         if cannot_recompute is not None:
@@ -137,21 +135,24 @@ class GraphBuilder:
         self._marks["gradient"].update(map(self._find, names))
 
     def build(self) -> Graph:
-        """The finished graph."""
-        n = len(self._position)
-        uses = [(u, v) for v, arguments in enumerate(self._arguments) for u in arguments]
+        """Returns the finished graph; raises `InvalidGraph` if it breaks a rule of `Graph`."""
+        n, values = len(self._position), self._values
+        uses = [(u, v) for v, value in enumerate(values) for u in value.operands]
+        storage: list[int] = []
+        for v, value in enumerate(values):
+            storage.append(storage[value.operands[0]] if value.view else v)
         flags: dict[str, Any] = {flag: self._flag(flag) for flag in FLAGS}
         fusible = flags["fusible"]
         producers = np.array([u for u, _ in uses], np.int64)
         consumers = np.array([v for _, v in uses], np.int64)
         return Graph(
             names=tuple(self._position),
-            ops=tuple(self._ops),
-            dtypes=tuple(self._dtypes),
-            shapes=tuple(self._shapes),
-            bytes=np.array(self._bytes),  # whatever was given: Graph checks that it is whole and fits
-            storage=np.array(self._storage, np.int64),
-            flops=np.array(self._flops),
+            ops=tuple(value.op for value in values),
+            dtypes=tuple(value.dtype for value in values),
+            shapes=tuple(value.shape for value in values),
+            bytes=np.array([value.bytes for value in values]),  # whatever the caller said: Graph checks it
+            storage=np.array(storage, np.int64),
+            flops=np.array([value.flops for value in values]),
             region=np.array(self._regions(), np.int64),
             **flags,
             producers=producers,
@@ -159,36 +160,29 @@ class GraphBuilder:
             fusible_uses=fusible[producers] & fusible[consumers],
             cannot_save=Bans.of(n, self._cannot_save),
             cannot_recompute=Bans.of(n, self._cannot_recompute),
-            arguments=tuple(self._calls),
+            arguments=tuple(value.call for value in values),
         )
 
     def _regions(self) -> list[Region]:
         n = len(self._position)
         region = [Region.EITHER] * n
-        for i, arguments in enumerate(self._arguments):
-            if i in self._marks["tangent"] or any(region[u] is Region.TANGENTS for u in arguments):
+        for i, value in enumerate(self._values):
+            if i in self._marks["tangent"] or any(region[u] is Region.TANGENTS for u in value.operands):
                 region[i] = Region.TANGENTS
         forward = self._marks["output"] | self._marks["input"]
         for i in reversed(range(n)):
             if i in forward:
                 region[i] = Region.FORWARD
-                forward.update(self._arguments[i])
+                forward.update(self._values[i].operands)
         return region
 
-    def _add(self, name: str, op: str, bytes: int, arguments: tuple[int, ...], marks: set[str], facts: _Facts) -> str:
-        if not isinstance(name, str) or not isinstance(op, str):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise InvalidGraph(f"GraphBuilder: names and operators are text, got {name!r} and {op!r}")
+    def _add(self, name: str, value: _Value, marks: set[str]) -> str:
+        if not isinstance(name, str) or not isinstance(value.op, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise InvalidGraph(f"GraphBuilder: names and operators are text, got {name!r} and {value.op!r}")
         if name in self._position:
             raise InvalidGraph(f"GraphBuilder: the name {name!r} is taken; give another with name=")
         i = self._position[name] = len(self._position)
-        self._ops.append(op)
-        self._bytes.append(bytes)
-        self._flops.append(facts.flops)
-        self._dtypes.append(facts.dtype)
-        self._shapes.append(tuple(checked_list("shape", facts.shape, InvalidGraph)))
-        self._calls.append(facts.call)
-        self._storage.append(i)
-        self._arguments.append(arguments)
+        self._values.append(value)
         for mark in marks:
             self._marks[mark].add(i)
         return name
@@ -202,10 +196,14 @@ class GraphBuilder:
         try:
             return self._position[name]
         except (KeyError, TypeError):
-            known = ", ".join(self._position) or "none yet"
-            raise InvalidGraph(f"GraphBuilder: no value named {name!r}; there are: {known}") from None
+            names = ", ".join(self._position) or "none yet"
+            raise InvalidGraph(f"GraphBuilder: no value named {name!r}; there are: {names}") from None
 
     def _flag(self, mark: str) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
         flags = np.zeros(len(self._position), np.bool_)
         flags[list(self._marks[mark])] = True
         return flags
+
+
+def _shape(shape: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(checked_list("shape", shape, InvalidGraph))

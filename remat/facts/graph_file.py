@@ -1,4 +1,4 @@
-"""The file format of `Graph`: one JSON object of columns, so that no torch is needed to read it.
+"""Reads and writes the file format of `Graph`: one JSON object of columns, which takes no torch to read.
 
     {"format": "remat.graph", "version": 2, "meta": {...},
      "values": {"name": [...], "op": [...], ..., "view": [0, 1, ...]},
@@ -6,8 +6,8 @@
      "cannot_save": {"<index>": "reason"}, "cannot_recompute": {"<index>": "reason"}}
 
 Flags are 0 and 1. Producers and consumers are positions in the columns of "values". Version 1 had no
-"arguments" among the values. The columns "modules" and "sources" are there if anything is known, and "noncontiguous" if
-any value is.
+"arguments" among the values. A file has the columns "modules" and "sources" if anything is known, and "noncontiguous"
+if any value is.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from typing import Any, cast
 from remat.errors import InvalidGraph
 from remat.facts.bans import Bans
 from remat.facts.columns import FLAGS, INTS, LATER_FLAGS, TEXTS, any_set
-from remat.facts.json_file import read_document, write_document
+from remat.facts.json_file import column_in, read_document, table_in, write_document
 
 FORMAT = "remat.graph"
 VERSION = 2
 
 
 def write_columns(graph: Mapping[str, Any], path: Path) -> None:
-    """Writes the columns of a graph, given by the names of its attributes; the same ones always give the same bytes."""
+    """Writes the columns of a graph, by the names of its attributes; equal columns always give equal bytes."""
     values: dict[str, Any] = {
         "name": graph["names"],
         "op": graph["ops"],
@@ -55,10 +55,9 @@ def write_columns(graph: Mapping[str, Any], path: Path) -> None:
 
 
 def read_columns(path: Path) -> dict[str, Any]:
-    """Reads the columns of a graph, by the names of its attributes; from a file gzipped or not, whatever its name.
+    """Reads the columns of a graph, by the names of its attributes, from a file gzipped or not.
 
-    Raises:
-        InvalidGraph: it is no graph file, or a column is missing. What the columns hold is checked by `remat.Graph`.
+    Raises `InvalidGraph` if a column is missing. `remat.Graph` checks what the columns hold.
     """
     document = read_document(path, FORMAT, InvalidGraph)
     try:
@@ -71,39 +70,25 @@ def _columns(document: dict[str, Any]) -> dict[str, Any]:
     version = document.get("version")
     if type(version) is not int or not 1 <= version <= VERSION:
         raise InvalidGraph(f"schema version {version!r}, but this remat reads 1 to {VERSION}; upgrade remat")
-    values, uses = _table(document, "values"), _table(document, "uses")
-    names = tuple(str(name) for name in _column(values, "values", "name"))
+    values, uses = (table_in(document, key, InvalidGraph) for key in ("values", "uses"))
+    names = tuple(str(name) for name in column_in(values, "name", InvalidGraph, "values"))
     n = len(names)
     texts = [label for label in TEXTS if label in values or (label == "arguments" and version > 1)]
     flags = [*FLAGS, *(label for label in LATER_FLAGS if label in values)]
     return {
         "names": names,
-        "ops": tuple(str(op) for op in _column(values, "values", "op")),
-        "dtypes": tuple(str(dtype) for dtype in _column(values, "values", "dtype")),
-        "shapes": tuple(_shape(shape) for shape in _column(values, "values", "shape")),
-        **{label: _column(values, "values", label) for label in (*INTS, *flags)},
-        "producers": _column(uses, "uses", "producer"),
-        "consumers": _column(uses, "uses", "consumer"),
-        "fusible_uses": _column(uses, "uses", "fusible"),
+        "ops": tuple(str(op) for op in column_in(values, "op", InvalidGraph, "values")),
+        "dtypes": tuple(str(dtype) for dtype in column_in(values, "dtype", InvalidGraph, "values")),
+        "shapes": tuple(_shape(shape) for shape in column_in(values, "shape", InvalidGraph, "values")),
+        **{label: column_in(values, label, InvalidGraph, "values") for label in (*INTS, *flags)},
+        "producers": column_in(uses, "producer", InvalidGraph, "uses"),
+        "consumers": column_in(uses, "consumer", InvalidGraph, "uses"),
+        "fusible_uses": column_in(uses, "fusible", InvalidGraph, "uses"),
         "cannot_save": _bans(document, "cannot_save", n),
         "cannot_recompute": _bans(document, "cannot_recompute", n),
-        "meta": {str(key): str(value) for key, value in _table(document, "meta").items()},
-        **{label: tuple(map(str, _column(values, "values", label))) for label in texts},
+        "meta": {str(key): str(value) for key, value in table_in(document, "meta", InvalidGraph).items()},
+        **{label: tuple(map(str, column_in(values, label, InvalidGraph, "values"))) for label in texts},
     }
-
-
-def _table(document: dict[str, Any], key: str) -> dict[str, Any]:
-    table = document.get(key)
-    if not isinstance(table, dict):
-        raise InvalidGraph(f'"{key}" must be an object, got {type(table).__name__}')
-    return cast(dict[str, Any], table)
-
-
-def _column(table: dict[str, Any], label: str, key: str) -> list[Any]:
-    column = table.get(key)
-    if not isinstance(column, list):
-        raise InvalidGraph(f'"{label}.{key}" must be a list, got {type(column).__name__}')
-    return cast(list[Any], column)
 
 
 def _shape(shape: Any) -> tuple[int, ...]:
@@ -114,7 +99,7 @@ def _shape(shape: Any) -> tuple[int, ...]:
 
 def _bans(document: dict[str, Any], key: str, length: int) -> Bans:
     reason_of: dict[int, str] = {}
-    for index, reason in _table(document, key).items():
+    for index, reason in table_in(document, key, InvalidGraph).items():
         if not (index.isdecimal() and len(index) < 20 and int(index) < length):
             raise InvalidGraph(f'"{key}" names value {index!r}, but there are only {length} values')
         reason_of[int(index)] = str(reason)

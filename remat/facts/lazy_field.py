@@ -1,4 +1,4 @@
-"""Fields that are computed when they are first read: what takes longer to write down than a plan takes to find."""
+"""Computes fields when they are first read: to write a graph's signature takes longer than to find a plan."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ T = TypeVar("T")
 
 
 class Deferred(Generic[T]):
-    """Stands for a value until somebody asks for it. Pickled, or copied in depth, it is the value."""
+    """Stands for a value until somebody reads it. Pickled, or copied in depth, it becomes the value."""
 
     def __init__(self, value: Callable[[], T]) -> None:
         self.value = value
@@ -23,7 +23,7 @@ def _same(value: T) -> T:
 
 
 class LazyField(Generic[T]):
-    """A dataclass's field that may be given as `Deferred`, and then is computed when it is first read.
+    """Is a field of a dataclass that may be set to a `Deferred`, which is then computed at the first read.
 
     >>> from dataclasses import dataclass
     >>> @dataclass(frozen=True)
@@ -45,10 +45,10 @@ class LazyField(Generic[T]):
     def __get__(self, thing: Any, owner: type | None = None) -> T:
         if thing is None:  # a dataclass asks for the default
             return self._default
-        held = cast(T | Deferred[T], vars(thing)[self._name])  # once: another thread may put the value there meanwhile
-        if type(held) is not Deferred:
-            return cast(T, held)
-        vars(thing)[self._name] = value = cast(Deferred[T], held).value()
+        content = cast(T | Deferred[T], vars(thing)[self._name])  # read once: another thread may put the value there
+        if type(content) is not Deferred:
+            return cast(T, content)
+        vars(thing)[self._name] = value = cast(Deferred[T], content).value()
         return value
 
     def __set__(self, thing: Any, value: T | Deferred[T] | LazyField[T]) -> None:
@@ -56,5 +56,4 @@ class LazyField(Generic[T]):
 
 
 def is_deferred(thing: object, field: str) -> bool:
-    """Whether nobody has asked yet for a field."""
     return type(vars(thing)[field]) is Deferred

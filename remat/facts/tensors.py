@@ -1,4 +1,4 @@
-"""Checks what a graph says of its tensors: element types, shapes, sizes in bytes, and storages."""
+"""Checks the tensors of a graph: element types, shapes, sizes in bytes, and storages."""
 
 from __future__ import annotations
 
@@ -20,27 +20,20 @@ ELEMENT_BYTES = {
     **dict.fromkeys((f"{kind}{bits}" for kind in ("int", "uint") for bits in range(1, 8)), 1),
     "complex128": 16,
 }
-"""Bytes of an element, by type: those of torch, and a symbolic size."""
+"""Bytes of an element, by type: the types of torch, and "symint" for a symbolic size."""
 
 LARGEST_TENSOR = 2**50
-"""Bytes that no tensor has: a thousand times the memory of the largest machines."""
+"""More bytes than any tensor has: a thousand times the memory of the largest machines."""
 
 
 def check_tensors(
-    names: Sequence[str],
-    dtypes: Sequence[str],
-    shapes: Sequence[tuple[int, ...]],
-    sizes: IntArray,
+    names: Sequence[str], dtypes: Sequence[str], shapes: Sequence[tuple[int, ...]], sizes: IntArray
 ) -> None:
-    """Checks types, shapes and bytes; those of values without a type or without a shape say nothing of each other.
+    """Checks types, shapes and bytes; without a type or a shape, there is nothing to compare the bytes with.
 
-    Args:
-        names, dtypes, shapes, sizes: of each value; the last are its bytes.
-
-    Raises:
-        InvalidGraph: a negative size, an unknown type, too many bytes, or bytes that are not those of the elements.
+    Raises `InvalidGraph` for a negative size, an unknown type, too many bytes, or bytes that do not fit the elements.
     """
-    # What `remat.capture` reads has one object for all equal shapes: one value of each kind is checked.
+    # `remat.capture` makes one object of all equal shapes, so checking one value of each kind saves time.
     kinds = zip(map(id, shapes), dtypes, sizes.tolist(), strict=True)
     for i in dict(zip(kinds, range(len(names)), strict=True)).values():
         _check(names[i], dtypes[i], shapes[i], int(sizes[i]))
@@ -71,27 +64,19 @@ def check_storages(  # columns of a graph
     producers: IntArray,
     consumers: IntArray,
 ) -> None:
-    """Checks that what shares a storage with earlier values lives in that of something that it uses.
+    """Checks that a value which shares a storage with an earlier one uses a value in that storage.
 
-    What is given, and not computed, may share one with what is given, too: a parameter with another, for one.
-
-    Args:
-        names, storage, view: of each value.
-        base: the first value of each value's storage.
-        given: what no operator computes.
-        producers, consumers: the two ends of each use.
-
-    Raises:
-        InvalidGraph: something does not, or a storage has a negative number.
+    Leaves, which no operator computes, may share storages with leaves: a parameter with another, for one. Raises
+    `InvalidGraph`.
     """
     if any_set(storage < 0):
         i = int(storage.argmin())
         raise InvalidGraph(f"Graph.storage[{names[i]!r}] must not be negative, got {int(storage[i])}")
     shares = (base != np.arange(len(names))) & ~(leaf & leaf[base])
-    alone = view | shares
-    alone[consumers[storage[producers] == storage[consumers]]] = False
-    if any_set(alone):
-        i = int(alone.argmax())
+    unexplained = view | shares
+    unexplained[consumers[storage[producers] == storage[consumers]]] = False
+    if any_set(unexplained):
+        i = int(unexplained.argmax())
         why = "it is a view" if view[i] else f"it shares that of {names[int(base[i])]!r}"
         raise InvalidGraph(
             f"Graph.storage[{names[i]!r}] must be that of a value which {names[i]!r} uses, for {why}, "

@@ -1,4 +1,4 @@
-"""The uses of a graph or a problem: who reads whom, in topological order."""
+"""Works on uses, the pairs of a producer and a consumer: of a graph or a problem, in topological order."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from remat.facts.columns import BoolArray, IntArray, any_set
 
 
 def operands_of(length: int, producers: IntArray, consumers: IntArray) -> tuple[tuple[int, ...], ...]:
-    """Lists, for each of `length` values, the positions of what it uses, in the order of its uses."""
+    """Lists, for each of `length` values, the positions of the values that it uses, in the order of its uses."""
     order = consumers.argsort(kind="stable")
     used = tuple(producers[order].tolist())
     ends: list[int] = np.bincount(consumers, minlength=length).cumsum().tolist()
@@ -20,53 +20,40 @@ def operands_of(length: int, producers: IntArray, consumers: IntArray) -> tuple[
 
 
 def propagate_to_operands(operands: Sequence[Sequence[int]], marked: BoolArray, through: BoolArray) -> BoolArray:
-    """Spreads a mark backwards: from every marked value of `through` to what it uses, and so on.
+    """Spreads marks backwards: from every marked value of `through` to its operands, and so on.
 
-    Values are listed in topological order, so one sweep from the last to the first meets all users of a value
-    before the value.
-
-    Args:
-        operands: of each of n values, the positions of what it uses.
-        marked: (n,) where the mark is to begin with.
-        through: (n,) the values that pass it on.
-
-    Returns:
-        (n,) where the mark is in the end.
+    Values are in topological order, so that one sweep from the last to the first meets all users of a value before the
+    value. All masks, and the result, are (n,).
     """
     if not any_set(marked & through):
         return marked
-    found: list[bool] = marked.tolist()
+    is_marked: list[bool] = marked.tolist()
     positions: list[int] = np.flatnonzero(through)[::-1].tolist()
     for v in positions:
-        if found[v]:
+        if is_marked[v]:
             for u in operands[v]:
-                found[u] = True
-    return np.array(found, np.bool_)
+                is_marked[u] = True
+    return np.array(is_marked, np.bool_)
 
 
 def check_uses(
-    names: tuple[str, ...],
-    producers: IntArray,
-    consumers: IntArray,
-    label: str,
-    error: type[RematError],
+    names: tuple[str, ...], producers: IntArray, consumers: IntArray, label: str, error: type[RematError]
 ) -> None:
     """Checks that uses join known values, go from earlier to later ones, and appear once.
 
-    Topological order makes a cycle impossible, so the costly search for one runs only to explain
-    a violation.
+    In topological order no cycle is possible, so the slow search for one runs only to explain a violation.
     """
     n = len(names)
     if not len(producers):
         return
-    # Of a producer before its consumer, both are in range if the one is not negative and the other below n.
+    # If the producer comes first, both ends are in range if it is not negative and the consumer is below n.
     if any_set(producers >= consumers) or any_set(producers < 0) or any_set(consumers >= n):
         raise error(_explain_ends(names, producers, consumers, label))
     codes = producers * n + consumers
     codes.sort()
-    twice = codes[1:] == codes[:-1]
-    if any_set(twice):
-        u, v = divmod(int(codes[1:][twice][0]), n)
+    is_repeated = codes[1:] == codes[:-1]
+    if any_set(is_repeated):
+        u, v = divmod(int(codes[1:][is_repeated][0]), n)
         raise error(f"{label} must list each use once, got {names[u]!r} -> {names[v]!r} twice")
 
 

@@ -1,4 +1,4 @@
-"""What is legal by a graph's facts and the user's annotations, before any cost model has an opinion.
+"""Says what is legal by a graph's facts and the user's annotations, before any cost model has an opinion.
 
 Every cost model starts from this problem, and every plan for the graph is checked by it.
 """
@@ -18,28 +18,30 @@ from remat.problem.problem import Problem
 
 
 def base_problem(graph: Graph, *, offload: bool = False) -> Problem:
-    """The problem of a graph at no price: bans and needs alone. It is computed once for each graph.
+    """Returns the problem of a graph without prices: bans and needs alone. It is computed once for each graph.
 
     Args:
-        graph: of n values.
-        offload: with a host to offload to, at no price: there every plan that can run is legal.
+        graph: a graph of n values.
+        offload: whether there is a host to offload to, for free: then every plan that can run is legal.
+
+    Raises:
+        InvalidOption: `graph` is no `remat.Graph`.
     """
     return checked_graph(graph).derived(_with_host if offload else _unpriced)
 
 
 def _unpriced(graph: Graph) -> Problem:
     demands = _demands(graph)
-    ours = graph.plannable
-    keep, redo = graph.prefer_save[ours], graph.prefer_recompute[ours]
-    if not any_set(keep | redo):
+    save, recompute = graph.prefer_save[graph.plannable], graph.prefer_recompute[graph.plannable]
+    if not any_set(save | recompute):
         return demands
-    redo &= ~forced_values(demands).not_recomputable
-    keep &= ~demands.cannot_save.mask
+    recompute &= ~forced_values(demands).not_recomputable
+    save &= ~demands.cannot_save.mask
     return demands.priced(
         save_cost=demands.save_cost,
         recompute_cost=demands.recompute_cost,
-        cannot_save=demands.cannot_save.also(redo, "marked PREFER_RECOMPUTE"),
-        cannot_recompute=demands.cannot_recompute.also(keep, "marked PREFER_SAVE"),
+        cannot_save=demands.cannot_save.also(recompute, "marked PREFER_RECOMPUTE"),
+        cannot_recompute=demands.cannot_recompute.also(save, "marked PREFER_SAVE"),
         budget_bytes=None,
     )
 
@@ -50,24 +52,24 @@ def _with_host(graph: Graph) -> Problem:
 
 
 def _demands(graph: Graph) -> Problem:
-    """The facts, and what the user demands of values; not what the user asks for where it is possible."""
-    ours, known = graph.plannable, ~graph.in_tangents
-    position = known.cumsum() - 1
-    inner = known[graph.consumers]  # and so its producer
-    free = frozen(np.zeros(len(ours), np.int64))
-    positions: list[int] = ours.tolist()
+    """Returns the problem of facts and demands: of all marks, only MUST_SAVE and MUST_RECOMPUTE count."""
+    plannable, is_plannable = graph.plannable, ~graph.in_tangents
+    position = is_plannable.cumsum() - 1
+    use = is_plannable[graph.consumers]  # then its producer is plannable, too
+    free = frozen(np.zeros(len(plannable), np.int64))
+    positions: list[int] = plannable.tolist()
     return Problem(
         names=tuple([graph.names[i] for i in positions]),
         save_cost=free,
         recompute_cost=free,
-        save_bytes=frozen(graph.activation_bytes[ours]),
-        producers=frozen(position[graph.producers[inner]]),
-        consumers=frozen(position[graph.consumers[inner]]),
-        needed=frozen(graph.needed[ours]),
-        cannot_save=graph.cannot_save.also(graph.must_recompute, "marked MUST_RECOMPUTE").take(ours),
+        save_bytes=frozen(graph.activation_bytes[plannable]),
+        producers=frozen(position[graph.producers[use]]),
+        consumers=frozen(position[graph.consumers[use]]),
+        needed=frozen(graph.needed[plannable]),
+        cannot_save=graph.cannot_save.also(graph.must_recompute, "marked MUST_RECOMPUTE").take(plannable),
         cannot_recompute=graph.cannot_recompute.also(graph.input, "an input of the graph")
         .also(graph.must_save, "marked MUST_SAVE")
-        .take(ours),
+        .take(plannable),
         signature=Deferred(lambda: graph.signature),
         places=Deferred(lambda: tuple([graph.places[i] for i in positions])),
     )

@@ -1,4 +1,4 @@
-"""What a cost model is: opinions about a graph, added to its facts to make a problem."""
+"""Says what a cost model is: opinions about a graph, which together with its facts make a problem."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from remat.problem.problem import Problem
 
 @dataclass(frozen=True, eq=False)
 class Terms:
-    """What a cost model contributes to a problem, one entry a value of the graph.
+    """Holds what a cost model contributes to a problem, one entry for each of the n values of the graph.
 
-    Terms add up: prices are summed, bans united, the tighter budget kept.
+    Terms add up: prices are summed, bans united, the tighter budget stays.
 
     Attributes:
         save_cost, recompute_cost: (n,) non-negative integer prices in one unit.
@@ -42,7 +42,7 @@ class Terms:
 
     @classmethod
     def nothing(cls, graph: Graph) -> Terms:
-        """Everything allowed, everything free: a start to `dataclasses.replace` from."""
+        """Returns terms that allow everything and price nothing; make others from them by `dataclasses.replace`."""
         n = len(graph)
         zeros = np.zeros(n, np.int64)
         return cls(zeros, zeros, Bans.none(n), Bans.none(n))
@@ -84,11 +84,11 @@ def _checked(terms: Terms, length: int, source: str) -> Terms:
 
 @dataclass(frozen=True)
 class DeviceLimit:
-    """A limit on all that training holds: parameters, gradients, the optimizer's state, activations.
+    """Limits all memory that training holds: parameters, gradients, the optimizer's state, activations.
 
     Attributes:
-        bytes: of the device.
-        optimizer: whose state counts: its name with options, or a callable from parameters to an optimizer.
+        bytes: memory of the device.
+        optimizer: the optimizer whose state counts: its name with options, or a callable that makes one of parameters.
     """
 
     bytes: int
@@ -96,13 +96,13 @@ class DeviceLimit:
 
 
 class CostModel(ABC):
-    """Prices and bans for the values of a graph. Implementations are frozen dataclasses.
+    """Prices the values of a graph and bans some choices. Implementations are frozen dataclasses.
 
     `a + b` is a cost model, too: it adds the terms of both.
 
     Attributes:
-        name: what users type.
-        unit: of the prices: "bytes", "ns".
+        name: the name that users type.
+        unit: the unit of the prices: "bytes", "ns".
     """
 
     name: ClassVar[str]
@@ -110,27 +110,27 @@ class CostModel(ABC):
 
     @abstractmethod
     def terms(self, graph: Graph) -> Terms:
-        """The prices and bans for every value of `graph`, those of the tangents' closure included."""
+        """Returns prices and bans for all n values of `graph`, those of the tangents' closure included."""
 
     def checked_terms(self, graph: Graph) -> Terms:
-        """What `terms` answers, checked.
+        """Returns the answer of `terms`, checked.
 
         Raises:
-            InvalidProblem: it is something else than Terms of the values of the graph.
+            InvalidProblem: it is something else than `Terms` for the values of the graph.
         """
         return _checked(self.terms(graph), len(graph), f"{self!r}: what terms() returns")
 
     def data(self) -> str:
-        """What its terms depend on beside its options and the graph: what its estimator depends on, for one.
+        """Returns a text of what the terms depend on beside the options and the graph: a measured file, for one.
 
-        It is part of torch's cache key (`remat.pytorch.Partitioner.uuid`), so a plan is chosen again where it
-        differs. Estimators and cost models in a field are found there without this.
+        The text is part of torch's cache key (`remat.pytorch.Partitioner.uuid`), so that a plan is chosen again if it
+        changes. The key has the data of estimators and cost models in a field without this method.
         """
         return ""
 
     @property
     def saved_limits(self) -> tuple[int | Fraction, ...]:
-        """The most bytes that may be saved, if the model limits that; `terms` has them in bytes of one graph.
+        """Returns the limits on saved bytes, if the model has any; `terms` states them in bytes of one graph.
 
         An `int` is a number of bytes: one for all graphs of a run together, of whatever sizes (see
         `remat.improve.joint_budget`). A `Fraction` is one of what each graph saves by default.
@@ -139,16 +139,16 @@ class CostModel(ABC):
 
     @property
     def peak_limits(self) -> tuple[int | Fraction, ...]:
-        """The most bytes that may be alive at once (see `remat.predict.memory`), if the model limits that.
+        """Returns the limits on the bytes that are alive at once (see `remat.predict.memory`), if the model has any.
 
-        An `int` is a number of bytes. A `Fraction` is one of the peak of the plan that costs least, and means at
-        least the smallest peak that is found.
+        An `int` is a number of bytes. A `Fraction` is one of the peak of the cheapest plan, and means at
+        least the smallest peak that the search reaches.
         """
         return ()
 
     @property
     def device_limits(self) -> tuple[DeviceLimit, ...]:
-        """The most that may be alive at once of everything, if the model limits that.
+        """Returns the limits on all memory that is alive at once, if the model has any.
 
         A graph alone does not know all of it: see `remat.pytorch.run.on_device`.
         """
@@ -156,23 +156,24 @@ class CostModel(ABC):
 
     @property
     def offload_device(self) -> object:
-        """The device whose copies to its host run beside its kernels; None if nothing is offloaded.
+        """Returns the device whose copies to its host run beside its kernels; None if nothing is offloaded.
 
-        `terms` has the price of copies that nothing hides. What a plan costs, where they do, is simulated: see
-        `remat.improve.offload_search`.
+        `terms` prices copies as if nothing hid them. `remat.improve.offload_search` simulates what a plan costs where
+        kernels do hide them.
         """
         return None
 
     @property
     def limits_peak(self) -> bool:
-        """Whether there are any `peak_limits` or `device_limits`."""
+        """Says whether there are any `peak_limits` or `device_limits`."""
         return bool(self.peak_limits or self.device_limits)
 
     def pose(self, graph: Graph) -> Problem:
-        """The problem over the values that the forward pass can compute.
+        """Returns the problem over the values that the forward pass can compute.
 
         Raises:
             UnsupportedProblem: the model limits peak memory, which no `Problem` can state.
+            InvalidProblem: what `terms` returns is wrong.
         """
         if self.limits_peak:
             raise UnsupportedProblem(
@@ -182,24 +183,24 @@ class CostModel(ABC):
         return self.pose_without_peak(graph)
 
     def pose_without_peak(self, graph: Graph) -> Problem:
-        """The problem, but for a limit on peak memory.
+        """Returns the problem without a limit on peak memory.
 
-        Four voices, the first that speaks is heard: the graph's facts (an input is never recomputed, a
-        tuple never saved); what the user demands of a value (MUST); what the user asks for (PREFER),
+        Of four sources, the first one that says anything about a value decides: the graph's facts (an input is never
+        recomputed, a tuple never saved); what the user demands of a value (MUST); what the user asks for (PREFER),
         unless facts or demands make that impossible; and the cost model.
         """
         facts = base_problem(checked_graph(graph))
         terms = self.checked_terms(graph)
-        ours = graph.plannable
-        keep = (graph.must_save | graph.prefer_save)[ours]
-        redo = (graph.must_recompute | graph.prefer_recompute)[ours]
+        plannable = graph.plannable
+        user_saves = (graph.must_save | graph.prefer_save)[plannable]
+        user_recomputes = (graph.must_recompute | graph.prefer_recompute)[plannable]
         return facts.priced(
-            save_cost=frozen(terms.save_cost[ours]),
-            recompute_cost=frozen(terms.recompute_cost[ours]),
-            cannot_save=facts.cannot_save | terms.cannot_save.take(ours).without(keep),
-            cannot_recompute=facts.cannot_recompute | terms.cannot_recompute.take(ours).without(redo),
+            save_cost=frozen(terms.save_cost[plannable]),
+            recompute_cost=frozen(terms.recompute_cost[plannable]),
+            cannot_save=facts.cannot_save | terms.cannot_save.take(plannable).without(user_saves),
+            cannot_recompute=facts.cannot_recompute | terms.cannot_recompute.take(plannable).without(user_recomputes),
             budget_bytes=terms.budget_bytes,
-            offload=None if terms.offload is None else terms.offload.take(ours),
+            offload=None if terms.offload is None else terms.offload.take(plannable),
         )
 
     def __add__(self, other: CostModel) -> CostModel:
@@ -208,7 +209,7 @@ class CostModel(ABC):
 
 @dataclass(frozen=True)
 class Sum(CostModel):
-    """The sum of cost models; write `a + b`."""
+    """Adds cost models; write `a + b`."""
 
     parts: tuple[CostModel, ...]
     name: ClassVar[str] = "sum"
@@ -223,34 +224,27 @@ class Sum(CostModel):
 
     @property
     def unit(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]  # known per instance only
-        """The unit of every part."""
         return self.parts[0].unit
 
     def data(self) -> str:
-        """What its parts depend on, one after the other."""
         return "\n".join(part.data() for part in self.parts)
 
     @property
     def saved_limits(self) -> tuple[int | Fraction, ...]:
-        """Those of all parts; the tightest counts."""
         return tuple(limit for part in self.parts for limit in part.saved_limits)
 
     @property
     def peak_limits(self) -> tuple[int | Fraction, ...]:
-        """Those of all parts; the tightest counts."""
         return tuple(limit for part in self.parts for limit in part.peak_limits)
 
     @property
     def device_limits(self) -> tuple[DeviceLimit, ...]:
-        """Those of all parts; the tightest counts."""
         return tuple(limit for part in self.parts for limit in part.device_limits)
 
     @property
     def offload_device(self) -> object:
-        """That of the first part that has one."""
         return next((part.offload_device for part in self.parts if part.offload_device is not None), None)
 
     def terms(self, graph: Graph) -> Terms:
-        """The terms of all parts, added."""
         first, *others = (part.checked_terms(graph) for part in self.parts)
         return reduce(operator.add, others, first)

@@ -1,8 +1,8 @@
-"""Does any plan exist? Decided before a solver is called, and explained once for all of them.
+"""Decides whether any plan exists, before a solver is called, and explains it if not.
 
-A value is *lost* if the backward pass can have it in no way: it cannot be saved, and it cannot be
-recomputed, either because that is forbidden or because one of its arguments is lost. Without a
-budget a problem is infeasible exactly if a needed value is lost, and the chain of lost values
+A value is *unavailable* if the backward pass cannot have it: it cannot be saved, and it cannot be
+recomputed, either because that is forbidden or because an argument of it is unavailable. Without a
+budget a problem is infeasible if and only if a needed value is unavailable, and the chain of unavailable values
 that leads to it is the explanation.
 """
 
@@ -19,16 +19,16 @@ from remat.problem.problem import Problem
 from remat.words import placed
 
 REMEDY = "Relax one of them."
-"""How the message ends where a plan was asked for, and there is none."""
+"""The end of the error message of an infeasible problem."""
 
 
 @dataclass(frozen=True)
 class ForcedValues:
-    """What follows from the bans alone.
+    """Holds what follows from the bans alone.
 
     Attributes:
-        lost: (n,) values that can be neither saved nor recomputed.
-        stuck: (n,) values that cannot be recomputed: forbidden, or an argument is lost.
+        unavailable: (n,) values that can be neither saved nor recomputed.
+        not_recomputable: (n,) values that cannot be recomputed: that is forbidden, or an argument is unavailable.
     """
 
     unavailable: BoolArray
@@ -38,28 +38,28 @@ class ForcedValues:
 def forced_values(problem: Problem) -> ForcedValues:
     """Propagates the bans along the uses, in time linear in the graph."""
     unsaveable = problem.cannot_save.mask
-    stuck = problem.cannot_recompute.mask.copy()
-    lost = unsaveable & stuck
-    if not any_set(lost):
-        return ForcedValues(lost, stuck)
-    # Only values that cannot be saved pass a loss on, and they are few: loop over their uses only.
+    not_recomputable = problem.cannot_recompute.mask.copy()
+    unavailable = unsaveable & not_recomputable
+    if not any_set(unavailable):
+        return ForcedValues(unavailable, not_recomputable)
+    # Only values that cannot be saved can be unavailable, and they are few: loop over their uses only.
     from_unsaveable = np.flatnonzero(unsaveable[problem.producers])
     order = from_unsaveable[np.argsort(problem.consumers[from_unsaveable], kind="stable")]
     producers, consumers = problem.producers[order].tolist(), problem.consumers[order].tolist()
     for u, v in zip(producers, consumers, strict=True):
-        if lost[u]:
-            stuck[v] = True
-            lost[v] = unsaveable[v]
-    return ForcedValues(lost, stuck)
+        if unavailable[u]:
+            not_recomputable[v] = True
+            unavailable[v] = unsaveable[v]
+    return ForcedValues(unavailable, not_recomputable)
 
 
 def check_feasible(problem: Problem, rules: ForcedValues | None = None) -> None:
-    """Raises `Infeasible`, naming the path of conflicting rules, if the bans leave no plan."""
-    lost = (rules or forced_values(problem)).unavailable
-    victims = np.flatnonzero(lost & problem.needed)
+    """Raises `Infeasible`, with the path of contradicting rules, if the bans leave no plan."""
+    unavailable = (rules or forced_values(problem)).unavailable
+    victims = np.flatnonzero(unavailable & problem.needed)
     if not len(victims):
         return
-    path = _trace(problem, lost, int(victims[0]))
+    path = _trace(problem, unavailable, int(victims[0]))
     lines = "\n".join(f"  {placed(name, problem.places[problem.index[name]])}: {'; '.join(why)}" for name, why in path)
     raise Infeasible(
         f"no plan can make {problem.names[victims[0]]!r} available in the backward pass. "
@@ -68,11 +68,11 @@ def check_feasible(problem: Problem, rules: ForcedValues | None = None) -> None:
     )
 
 
-def _trace(problem: Problem, lost: BoolArray, victim: int) -> list[tuple[str, tuple[str, ...]]]:
+def _trace(problem: Problem, unavailable: BoolArray, victim: int) -> list[tuple[str, tuple[str, ...]]]:
     chain = [victim]
     while not problem.cannot_recompute.mask[chain[-1]]:
         arguments = problem.producers[problem.consumers == chain[-1]]
-        chain.append(int(arguments[lost[arguments]][0]))
+        chain.append(int(arguments[unavailable[arguments]][0]))
     chain.reverse()
     path: list[tuple[str, tuple[str, ...]]] = []
     for position, v in enumerate(chain):

@@ -1,6 +1,6 @@
-"""A problem as an integer program in free MPS, which CBC, HiGHS, SCIP and others read.
+"""Writes a problem as an integer program in free MPS, which CBC, HiGHS, SCIP and others read.
 
-Columns `s<v>` and `r<v>` are 1 where value v is saved, or recomputed. It is the program of `remat.problem.problem`,
+Columns `s<v>` and `r<v>` are 1 where value v is saved, or recomputed. The program is that of `remat.problem.problem`,
 with `b_v = s<v> + r<v>`:
 
     minimize    COST:  sum save_cost[v] * s<v> + recompute_cost[v] * r<v>
@@ -9,30 +9,29 @@ with `b_v = s<v> + r<v>`:
                 BUDGET: sum save_bytes[v] * s<v> <= budget_bytes
     bounds      s<v> = 0 where v cannot be saved, r<v> = 0 where it cannot be recomputed
 
-Of what can be offloaded, a column `h<v>` is 1 where v is, and `s<v>` where it is saved on the device. In the rows n, a
-and u, `h<v>` counts as `s<v>` does. It costs offload.cost[v].
+If v can be offloaded, a column `h<v>` is 1 where it is, and `s<v>` is 1 where it is saved on the device. In the rows
+n, a and u, `h<v>` counts like `s<v>`. It costs offload.cost[v].
 
-Prices are written in full. A budget is written in units of the largest number that divides all that it counts, and
-rounded down. Solvers of integer programs compute in doubles, and keep a row to a part in a million or so: whether a
-plan keeps its budget to the byte is for a check in integers to say. The word FREE tells CBC that names and numbers are
-not at fixed columns.
+Prices are written in full. A budget is written in units of the greatest number that divides all sizes, and
+rounded down. Solvers of integer programs compute in doubles, and a row may be off by a part in a million or so: only a
+check in integers can say whether a plan keeps its budget to the byte. The word FREE tells CBC that names and numbers
+are not at fixed columns.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from remat.facts.columns import IntArray, common_divisor
+from remat.facts.columns import common_divisor
 from remat.facts.files import write_file
 from remat.problem.problem import Problem
 
 
 def write_mps(problem: Problem, path: Path) -> None:
-    """Writes a problem as free MPS; the same one always gives the same bytes."""
+    """Writes a problem as free MPS; equal problems always give equal bytes."""
     write_file(path, "".join(f"{line}\n" for line in _lines(problem)).encode("ascii"))
 
 
@@ -41,29 +40,31 @@ def _lines(problem: Problem) -> Iterator[str]:
     rows = [("E n" if must else "L a") + str(v) for v, must in enumerate(needed)]
     row_of = [row[2:] for row in rows]
     uses: list[tuple[int, int]] = list(zip(problem.producers.tolist(), problem.consumers.tolist(), strict=True))
-    budgets = [] if problem.budget_bytes is None else [_Budget.of("BUDGET", problem.save_bytes, problem.budget_bytes)]
     hosted = _hosted(problem)
     unit = common_divisor(problem.save_bytes)
+    used = [
+        () if problem.budget_bytes is None else (f"BUDGET {size}",) for size in (problem.save_bytes // unit).tolist()
+    ]
     yield f"* {len(problem)} values, {len(uses)} uses; BUDGET counts units of {unit} bytes"
     yield from ("NAME remat FREE", "ROWS", " N COST", *(f" {row}" for row in rows))
     yield from (f" L u{k}" for k in range(len(uses)))
-    yield from (f" L {row.name}" for row in budgets)
+    yield from () if problem.budget_bytes is None else (" L BUDGET",)
     yield from ("COLUMNS", " MARKER 'MARKER' 'INTORG'")
-    made: list[list[int]] = [[] for _ in needed]
-    read: list[list[int]] = [[] for _ in needed]
+    uses_of: list[list[int]] = [[] for _ in needed]
+    operands_of: list[list[int]] = [[] for _ in needed]
     for k, (u, v) in enumerate(uses):
-        made[u].append(k)
-        read[v].append(k)
+        uses_of[u].append(k)
+        operands_of[v].append(k)
     costs: tuple[list[int], list[int]] = problem.save_cost.tolist(), problem.recompute_cost.tolist()
     for v, (save, recompute) in enumerate(zip(*costs, strict=True)):
-        kept = [f"{row_of[v]} 1", *(f"u{k} -1" for k in made[v])]
-        yield from (f" s{v} {entry}" for entry in (f"COST {save}", *kept, *(row.entry(v) for row in budgets)))
-        yield from (f" r{v} {entry}" for entry in (f"COST {recompute}", *kept, *(f"u{k} 1" for k in read[v])))
+        rows_of = [f"{row_of[v]} 1", *(f"u{k} -1" for k in uses_of[v])]
+        yield from (f" s{v} {entry}" for entry in (f"COST {save}", *rows_of, *used[v]))
+        yield from (f" r{v} {entry}" for entry in (f"COST {recompute}", *rows_of, *(f"u{k} 1" for k in operands_of[v])))
         if v in hosted:
-            yield from (f" h{v} {entry}" for entry in (f"COST {hosted[v]}", *kept))
+            yield from (f" h{v} {entry}" for entry in (f"COST {hosted[v]}", *rows_of))
     yield from (" MARKER 'MARKER' 'INTEND'", "RHS")
     yield from (f" RHS {row_of[v]} 1" for v in range(len(needed)))
-    yield from (f" RHS {row.name} {row.most}" for row in budgets)
+    yield from () if problem.budget_bytes is None else (f" RHS BUDGET {problem.budget_bytes // unit}",)
     yield "BOUNDS"
     for label, ban in (("s", problem.cannot_save), ("r", problem.cannot_recompute)):
         yield from (
@@ -71,23 +72,6 @@ def _lines(problem: Problem) -> Iterator[str]:
         )
     yield from (f" UP BND h{v} 1" for v in hosted)
     yield "ENDATA"
-
-
-@dataclass(frozen=True)
-class _Budget:
-    """A row of what values add up to, in its unit."""
-
-    name: str
-    amounts: list[int]
-    most: int
-
-    @classmethod
-    def of(cls, name: str, amounts: IntArray, most: int) -> _Budget:
-        unit = common_divisor(amounts)
-        return cls(name, (amounts // unit).tolist(), most // unit)
-
-    def entry(self, v: int) -> str:
-        return f"{self.name} {self.amounts[v]}"
 
 
 def _hosted(problem: Problem) -> dict[int, int]:

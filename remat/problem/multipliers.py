@@ -1,6 +1,6 @@
-"""A price on memory: what a plan costs and what it saves, weighed into one integer.
+"""Weighs the cost of a plan and the bytes that it saves in one integer, by Lagrange multipliers.
 
-With a byte budget the problem contains a knapsack. With a price on memory instead it is a minimum
+With a byte budget the problem contains a knapsack. With a multiplier on bytes instead, it is a minimum
 cut again, and the cut bounds every budget (Lagrangian duality): if no plan has a smaller
 `cost * C + byte * B` than F, then a plan that saves B <= budget bytes costs C >= (F - byte * budget) / cost.
 """
@@ -20,7 +20,7 @@ _COARSER_BITS = (48, 40, 32, 24, 16, 8, 4, 2, 1)
 
 @dataclass(frozen=True)
 class Multipliers:
-    """How much one unit of cost and one saved byte count. `Multipliers()` ignores the bytes.
+    """Says how much one unit of cost and one saved byte weigh. With `Multipliers()` bytes are free.
 
     Attributes:
         cost, byte: non-negative integers, not both 0.
@@ -33,16 +33,16 @@ class Multipliers:
     byte: int = 0
 
     def __post_init__(self) -> None:
-        # Integers of numpy wrap: a bound that comes of them may prove what is not so. Checked are the plain ones.
-        plain = [int(one) if is_whole(one) else -1 for one in (self.cost, self.byte)]
-        if min(plain) < 0 or max(plain) == 0:
+        # Integers of numpy overflow silently: a bound computed with them may be false.
+        numbers = [int(number) if is_whole(number) else -1 for number in (self.cost, self.byte)]
+        if min(numbers) < 0 or max(numbers) == 0:
             raise InvalidOption(f"Multipliers must be whole numbers, non-negative and not both 0, got {self!r}")
-        for label, one in zip(("cost", "byte"), plain, strict=True):
-            object.__setattr__(self, label, one)
+        for label, number in zip(("cost", "byte"), numbers, strict=True):
+            object.__setattr__(self, label, number)
 
     @classmethod
     def equalizing(cls, fewer_bytes: tuple[int, int], more_bytes: tuple[int, int]) -> Multipliers:
-        """The weights under which two points (bytes, cost) of a trade-off weigh the same."""
+        """Returns the multipliers under which two points (bytes, cost) of a trade-off weigh the same."""
         byte, cost = fewer_bytes[1] - more_bytes[1], more_bytes[0] - fewer_bytes[0]
         common = math.gcd(byte, cost)
         return cls(cost // common, byte // common)
@@ -51,13 +51,13 @@ class Multipliers:
         return f"{self.byte}/{self.cost} per byte" if self.cost else "bytes only"
 
     def weigh(self, saved_bytes: int, cost: int) -> int:
-        """One integer for a point (bytes, cost)."""
+        """Returns the weight of a plan, from its saved bytes and its cost: one integer."""
         return self.cost * cost + self.byte * saved_bytes
 
     def bound(self, least: int, budget_bytes: int | None) -> int | None:
-        """What any plan within the budget costs at least, if none weighs less than `least`.
+        """Returns a lower bound on the cost of any plan within the budget, if no plan weighs less than `least`.
 
-        None if no plan fits the budget, which weights without cost can tell.
+        None says that no plan fits the budget; only multipliers without cost can show that.
         """
         paid = self.byte * (budget_bytes or 0)
         if self.cost == 0:
@@ -65,7 +65,7 @@ class Multipliers:
         return max(-((paid - least) // self.cost), 0)
 
     def coarser(self, bits: int) -> Multipliers:
-        """About the same ratio in numbers of at most `bits` bits, never 0 where it was not."""
+        """Returns about the same ratio in numbers of at most `bits` bits; no number becomes 0."""
         if not self.cost or not self.byte or max(self.cost, self.byte) < 2**bits:
             return self
         ratio = Fraction(min(self.byte, self.cost), max(self.byte, self.cost))
@@ -74,7 +74,7 @@ class Multipliers:
         return Multipliers(small, large) if self.cost < self.byte else Multipliers(large, small)
 
     def ever_coarser(self) -> Iterator[Multipliers]:
-        """These, then about the same ratio in ever fewer bits; in the end bytes are free."""
+        """Yields these multipliers, then about the same ratio in ever fewer bits, and at last free bytes."""
         last = self
         yield last
         if self.cost and self.byte:
@@ -85,7 +85,7 @@ class Multipliers:
 
 
 BY_COST = Multipliers()
-"""Bytes are free."""
+"""Multipliers under which bytes are free."""
 
 BY_BYTES = Multipliers(cost=0, byte=1)
-"""Only bytes count."""
+"""Multipliers under which only bytes count."""

@@ -1,4 +1,4 @@
-"""The third choice: a saved value waits in the memory of the host, and takes none of the device's."""
+"""Holds the third choice: a saved value waits in the memory of the host, and takes none of the device's."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from remat.facts.graph import Graph, checked_graph
 
 @dataclass(frozen=True, eq=False)
 class Offload(FrozenColumns):
-    """What it costs to offload each of n values, and what cannot be. Only what is saved can be offloaded.
+    """Says what it costs to offload each of n values, and which values cannot be. Only saved values can be offloaded.
 
     Attributes:
         cost: (n,) non-negative integer prices of the two copies, to the host and back, in the unit of the
             problem's other prices. An offloaded value costs this in the place of `Problem.save_cost`.
-        banned: what cannot be offloaded, with reasons.
+        banned: bans on what cannot be offloaded, with reasons.
 
     Raises:
         InvalidProblem: a price is negative or not an integer, or the lengths differ.
@@ -39,21 +39,19 @@ class Offload(FrozenColumns):
         return len(self.cost)
 
     def __add__(self, other: Offload) -> Offload:
-        """Adds the prices, and joins the bans."""
         if len(self) != len(other):
             raise InvalidProblem(f"Offload adds up of as many values: {len(self)}, got {len(other)}")
         return Offload(self.cost + other.cost, self.banned | other.banned)
 
     def take(self, positions: IntArray) -> Offload:
-        """(k,) what is said of the values at k positions."""
+        """Returns the prices and bans of the values at k positions."""
         return replace(self, cost=self.cost[positions], banned=self.banned.take(positions))
 
 
 def checked_budget(label: str, budget: int | None) -> int | None:
-    """A budget as a plain integer: one of numpy would wrap, and one of a class of its own compare as it likes.
+    """Returns a budget as an integer of Python, since one of numpy would overflow silently.
 
-    Raises:
-        InvalidProblem: it is negative, or no whole number; the message begins with `label`.
+    Raises an `InvalidProblem` that begins with `label` for anything but a non-negative integer.
     """
     budget = int(budget) if budget is not None and is_whole(budget) else budget
     if budget is not None and (type(budget) is not int or budget < 0):
@@ -62,13 +60,13 @@ def checked_budget(label: str, budget: int | None) -> int | None:
 
 
 def cannot_offload(graph: Graph) -> Bans:
-    """What of a graph can never be offloaded, whatever it costs: what a plan that offloads it would break.
+    """Returns bans on offloading the values of a graph that a plan could not offload and run.
 
-    That is what cannot be saved; what the device would hold all the same, for somebody else has it, too; and what
-    would come back otherwise than it went, for copies are made in rows.
+    Those are: what cannot be saved; what stays in the memory of the device anyway, since somebody else holds it; and
+    what would come back in another layout, since copies are contiguous.
 
     Returns:
-        bans over all n values of the graph; of those that a plan decides about, `.take(graph.plannable)`.
+        bans over all n values of the graph; `.take(graph.plannable)` has those of the values that a plan decides about.
     """
     returned = np.zeros(len(checked_graph(graph)), np.bool_)
     returned[graph.base[graph.output]] = True

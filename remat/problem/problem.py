@@ -1,4 +1,4 @@
-"""The optimization problem: what to save and what to recompute, at which price.
+"""States the optimization problem: what to save and what to recompute, at which price.
 
 For every value v that the forward pass can compute there are two binaries: `b_v`, "v is available
 in the backward pass", and `a_v`, "v is recomputed there". A value is saved where `b_v - a_v = 1`.
@@ -11,7 +11,7 @@ in the backward pass", and `a_v`, "v is recomputed there". A value is saved wher
                 a_v  = 0              where v cannot be recomputed
                 sum save_bytes[v] * (b_v - a_v) <= budget_bytes     (only with a budget)
 
-Where there is a host to offload to, a third binary `h_v` says "v is saved, and waits there" (`remat.problem.offload`):
+With a host to offload to, a third binary `h_v` says "v is saved, and waits there" (`remat.problem.offload`):
 
     minimize    ... + sum (offload.cost[v] - save_cost[v]) * h_v
     subject to  ...
@@ -57,19 +57,19 @@ _COSTS = ("save_cost", "recompute_cost", "save_bytes")
 
 @dataclass(frozen=True, eq=False)
 class Problem(FrozenColumns):
-    """n values and m uses with their prices. `Problem.of` takes plain lists; this takes columns.
+    """Holds n values and m uses with their prices. `Problem.of` takes plain lists; this takes columns.
 
     Attributes:
-        names: unique name of each value.
+        names: the unique name of each value.
         save_cost, recompute_cost: (n,) non-negative integer prices, in the cost model's unit.
         save_bytes: (n,) memory that saving the value takes, in bytes, whatever else is saved.
         producers, consumers: (m,) the two ends of each use; producer < consumer.
         needed: (n,) values that must be available in the backward pass.
         cannot_save, cannot_recompute: what is forbidden, with reasons.
-        budget_bytes: the most bytes that may be saved, or None. What is offloaded does not count.
+        budget_bytes: the most bytes that may be saved on the device, or None.
         offload: what offloading costs; None if nothing can be offloaded.
-        signature: that of the graph which the problem is about, for its plans to carry; empty if there is none.
-        places: where each value comes from, for messages (`remat.Graph.places`). Left out: "" everywhere.
+        signature: that of the graph which the problem is about, for its plans; empty without a graph.
+        places: where each value comes from, for messages (`remat.Graph.places`); "" everywhere by default.
 
     Raises:
         InvalidProblem: lengths differ, a price is negative or not an integer, sums reach 2**62,
@@ -105,8 +105,8 @@ class Problem(FrozenColumns):
             if len(self.places) != n:
                 raise InvalidProblem(f"Problem.places must have one entry a value ({n}), got {len(self.places)}")
         if len(self.index) != n:
-            twice = next(name for i, name in enumerate(self.names) if self.index[name] != i)
-            raise InvalidProblem(f"Problem.names must be unique, got {twice!r} twice")
+            name = next(name for i, name in enumerate(self.names) if self.index[name] != i)
+            raise InvalidProblem(f"Problem.names must be unique, got {name!r} twice")
         check_uses(self.names, self.producers, self.consumers, "Problem", InvalidProblem)
         _check_terms(self)
 
@@ -120,7 +120,10 @@ class Problem(FrozenColumns):
         budget_bytes: int | None,
         offload: Offload | None = None,
     ) -> Problem:
-        """The same values and uses under other terms. Only those are checked: it takes half as long as a new one."""
+        """Returns the same values and uses under other terms.
+
+        It checks the terms alone, which takes half as long as making a new problem. Raises `InvalidProblem`.
+        """
         n = len(self)
         terms: dict[str, Any] = {
             "save_cost": int_column("Problem.save_cost", save_cost, n, InvalidProblem),
@@ -130,7 +133,7 @@ class Problem(FrozenColumns):
             "budget_bytes": budget_bytes,
             "offload": offload,
         }
-        problem = object.__new__(type(self))  # `copy.copy` takes as long as the checks
+        problem = object.__new__(type(self))  # `copy.copy` would take as long as the checks
         vars(problem).update(vars(self) | terms)
         _check_terms(problem)
         return problem
@@ -150,18 +153,21 @@ class Problem(FrozenColumns):
         budget_bytes: int | None = None,
         offload_cost: Sequence[float] | None = None,
     ) -> Problem:
-        """A problem from plain lists, with values known by position.
+        """Makes a problem from plain lists; a value is known by its position.
 
         Args:
             save_cost: price of saving each value; `math.inf` forbids it.
             edges: pairs (producer, consumer).
             needed: positions of the values that the backward pass needs.
-            recompute_cost: price of recomputing each value; free when left out, `inf` forbids.
-            save_bytes: memory of each saved value; `save_cost` (0 where infinite) when left out.
-            names: "v0", "v1", ... when left out.
+            recompute_cost: price of recomputing each value, `inf` forbids it; free by default.
+            save_bytes: memory of each saved value; by default `save_cost` (0 where infinite).
+            names: "v0", "v1", ... by default.
             cannot_save, cannot_recompute: position -> reason.
             budget_bytes: the most bytes that may be saved.
-            offload_cost: price of offloading each saved value; `inf` forbids. Nothing can be offloaded when left out.
+            offload_cost: price of offloading each saved value, `inf` forbids it. By default nothing can be offloaded.
+
+        Raises:
+            InvalidProblem: as the class says, or a position is not one of a value.
 
         >>> chain = Problem.of([4, 2, 9], edges=[(0, 1), (1, 2)], needed=[2], cannot_recompute={0: "input"})
         >>> chain
@@ -173,8 +179,8 @@ class Problem(FrozenColumns):
         if names is not None and len(names) != n:
             raise InvalidProblem(f"names must have one entry a value ({n}), got {len(names)}")
         save, no_save = _split_infinite(save_cost, "save_cost", cannot_save)
-        redo = [0] * n if recompute_cost is None else checked_list("recompute_cost", recompute_cost, InvalidProblem)
-        recompute, no_recompute = _split_infinite(redo, "recompute_cost", cannot_recompute)
+        prices = [0] * n if recompute_cost is None else checked_list("recompute_cost", recompute_cost, InvalidProblem)
+        recompute, no_recompute = _split_infinite(prices, "recompute_cost", cannot_recompute)
         offload = None
         if offload_cost is not None:
             copies = checked_list("offload_cost", offload_cost, InvalidProblem)
@@ -208,7 +214,7 @@ class Problem(FrozenColumns):
         return f"<Problem: {facts}{host}{budget}>"
 
     def require_two_choices(self, caller: str) -> None:
-        """Raises `UnsupportedProblem`, which begins with `what`, if values can be offloaded."""
+        """Raises an `UnsupportedProblem` that begins with `caller`, if values can be offloaded."""
         if self.offload is not None:
             raise UnsupportedProblem(
                 f"{caller} states two choices, save or recompute, but here values can be offloaded"
@@ -216,33 +222,33 @@ class Problem(FrozenColumns):
 
     @cached_property
     def index(self) -> dict[str, int]:
-        """Position of each name."""
+        """Returns the position of each name."""
         return dict(zip(self.names, range(len(self)), strict=True))
 
     @cached_property
     def operands(self) -> tuple[tuple[int, ...], ...]:
-        """Of each value, the positions of what it uses, in the order of its uses."""
+        """Returns, for each value, the positions of the values that it uses, in the order of its uses."""
         return operands_of(len(self), self.producers, self.consumers)
 
     def save(self, path: str | Path) -> None:
         """Writes the problem as JSON, gzipped if the name ends in ".gz" (see `remat.problem.problem_file`).
 
-        The signature and the places are left out: they are for messages, and no answer depends on them.
+        Signature and places are left out: they serve messages, and no answer depends on them.
         """
         write_document(problem_document(self), checked_path(path))
 
     @classmethod
     def load(cls, path: str | Path, budget: str | None = None) -> Problem:
-        """Reads a file that `save` wrote, or an instance of the benchmark, checking everything.
+        """Reads a file that `save` wrote, or an instance of the benchmark, and checks everything.
 
         Args:
             path: the file, gzipped or not.
-            budget: the name of one of its budgets, or "none"; may be left out where it has one at most.
+            budget: the name of one of its budgets, or "none"; needed only if the file has several.
 
         Raises:
             InvalidProblem: the file is truncated, not JSON, of a newer version, or breaks a rule.
-            InvalidOption: there is no budget of that name; or there are several, and none is named.
-            UnsupportedProblem: the budget is one of the peak.
+            InvalidOption: there is no budget of that name; or there are several, and no name came.
+            UnsupportedProblem: the budget limits the peak.
         """
         columns = read_columns(checked_path(path), budget)
         try:
@@ -252,7 +258,6 @@ class Problem(FrozenColumns):
 
 
 def _split_infinite(prices: Sequence[float], label: str, reasons: Mapping[int, str] | None) -> tuple[IntArray, Bans]:
-    """Separates a list of prices into finite integers and bans where the price is infinite."""
     infinite = {i: "its price is infinite" for i, price in enumerate(prices) if price == math.inf}
     for i in checked_list(f"cannot_{label.removesuffix('_cost')}", {} if reasons is None else reasons, InvalidProblem):
         _position(f"cannot_{label.removesuffix('_cost')}", i, len(prices))

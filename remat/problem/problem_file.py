@@ -1,4 +1,4 @@
-"""The file format of `Problem`: one JSON object of plain numbers, so that a solver needs nothing of ours to read it.
+"""Reads and writes the file format of `Problem`: one JSON object of plain numbers, which any solver can read.
 
     {"format": "remat.problem", "version": 1, "name": "...", "about": {...}, "unit": "ns",
      "reasons": ["an input of the graph", ...],
@@ -7,10 +7,10 @@
      "uses": {"producer": [...], "consumer": [...]},
      "budgets": [{"name": "saved-0.5", "of": "saved", "bytes": 1048576}, ...]}
 
-docs/benchmark.md says what each field means. A ban is 0 for none, or the number of its reason, counted from 1. The
-instances of the benchmark have "memory", too (`remat.predict.memory.stated`), and budgets of the peak.
+docs/benchmark.md says what each field means. A ban is 0 for none, or the number of its reason, counted from 1.
+Instances of the benchmark also have "memory" (`remat.predict.memory.stated`) and budgets of the peak.
 
-Where values can be offloaded, the version is 2. Then "values" has "offload_cost" and "cannot_offload", too, and there
+If values can be offloaded, the version is 2. Then "values" also has "offload_cost" and "cannot_offload", and there
 is an empty object "host_budgets".
 """
 
@@ -26,7 +26,7 @@ import numpy as np
 from remat.errors import InvalidOption, InvalidProblem, UnsupportedProblem
 from remat.facts.bans import Bans
 from remat.facts.columns import int_column
-from remat.facts.json_file import read_document
+from remat.facts.json_file import column_in, read_document, table_in
 from remat.problem.offload import Offload
 from remat.words import near
 
@@ -43,12 +43,12 @@ _BANS = ("cannot_save", "cannot_recompute")
 
 @dataclass(frozen=True)
 class Budget:
-    """A limit on memory that a file names.
+    """Limits memory, by a name that a file gives.
 
     Attributes:
-        name: "saved-0.5": what a solution says that it keeps.
-        of: "saved": the sum of `save_bytes` over what is saved; "peak": the most bytes alive at once.
-        bytes: the most there may be.
+        name: as in "saved-0.5"; a solution says by it which budget it keeps.
+        of: "saved" limits the sum of `save_bytes` over what is saved; "peak" the bytes that are alive at once.
+        bytes: the limit.
     """
 
     name: str
@@ -65,14 +65,14 @@ def problem_document(
     budgets: Iterable[Budget] | None = None,
     memory: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Puts a problem into the form of its file. Its signature and its places are left out: no answer depends on them.
+    """Returns a problem in the form of its file. Signature and places are left out: no answer depends on them.
 
     Args:
-        problem: what to write.
-        name: of the instance.
-        unit: of the prices.
-        about: where the problem comes from.
-        budgets: limits to choose from; the one of the problem, if any, when left out.
+        problem: the problem.
+        name: the name of the instance.
+        unit: the unit of the prices.
+        remarks: where the problem comes from, by keywords.
+        budgets: limits to choose from; by default the one of the problem, if it has one.
         memory: what a simulation of the peak needs (`remat.predict.memory.stated`).
     """
     offload = problem.offload
@@ -109,16 +109,9 @@ def problem_document(
 
 
 def read_columns(path: Path, budget: str | None) -> dict[str, Any]:
-    """Reads the columns of a problem, by the names of its attributes. What they hold is checked by `remat.Problem`.
+    """Reads the columns of a problem, by the names of its attributes; errors are those of `Problem.load`.
 
-    Args:
-        path: the file, gzipped or not.
-        budget: the name of a budget, or "none"; may be left out where the file has one at most.
-
-    Raises:
-        InvalidProblem: it is no problem file, or a column is missing.
-        InvalidOption: the file has no such budget, or several and none was named.
-        UnsupportedProblem: it is a budget of the peak.
+    `remat.Problem` checks what the columns hold.
     """
     document = read_document(path, FORMAT, InvalidProblem)
     try:
@@ -133,61 +126,48 @@ def _columns(document: Mapping[str, Any]) -> dict[str, Any]:
         raise InvalidProblem(
             f"version {version!r}, but this remat reads {VERSION} and {VERSION_WITH_HOST}; upgrade remat"
         )
-    values, uses = _table(document, "values"), _table(document, "uses")
-    reasons = tuple(_column(document, "reasons"))
+    values, uses = (table_in(document, key, InvalidProblem) for key in ("values", "uses"))
+    reasons = tuple(column_in(document, "reasons", InvalidProblem))
     return {
         "offload": _offload(document, values, reasons) if version == VERSION_WITH_HOST else None,
-        "names": tuple(_column(values, "name", "values")),
-        **{label: _column(values, label, "values") for label in _NUMBERS},
-        "producers": _column(uses, "producer", "uses"),
-        "consumers": _column(uses, "consumer", "uses"),
+        "names": tuple(column_in(values, "name", InvalidProblem, "values")),
+        **{label: column_in(values, label, InvalidProblem, "values") for label in _NUMBERS},
+        "producers": column_in(uses, "producer", InvalidProblem, "uses"),
+        "consumers": column_in(uses, "consumer", InvalidProblem, "uses"),
         **{label: _bans(values, label, reasons) for label in _BANS},
     }
 
 
 def _offload(document: Mapping[str, Any], values: Mapping[str, Any], reasons: tuple[str, ...]) -> Offload:
-    if budgets := _table(document, "host_budgets"):
+    if budgets := table_in(document, "host_budgets", InvalidProblem):
         raise InvalidProblem(f'"host_budgets" must be empty: no solver limits what is offloaded, got {budgets!r}')
     banned = _bans(values, "cannot_offload", reasons)
-    costs = int_column("values.offload_cost", _column(values, "offload_cost", "values"), len(banned), InvalidProblem)
+    costs = int_column(
+        "values.offload_cost", column_in(values, "offload_cost", InvalidProblem, "values"), len(banned), InvalidProblem
+    )
     return Offload(costs, banned)
 
 
 def _bans(values: Mapping[str, Any], label: str, reasons: tuple[str, ...]) -> Bans:
-    return Bans(cast(Any, _column(values, label, "values")), reasons)
+    return Bans(cast(Any, column_in(values, label, InvalidProblem, "values")), reasons)
 
 
 def _budget_bytes(document: Mapping[str, Any], name: str | None) -> int | None:
-    budgets = _column(document, "budgets")
-    if not all(isinstance(one, dict) and {"name", "of", "bytes"} <= one.keys() for one in budgets):
+    budgets = column_in(document, "budgets", InvalidProblem)
+    if not all(isinstance(budget, dict) and {"name", "of", "bytes"} <= budget.keys() for budget in budgets):
         raise InvalidProblem('"budgets" must hold objects with "name", "of" and "bytes"')
-    known = {str(one["name"]): one for one in budgets}
-    if name == "none" or (name is None and not known):
+    by_name = {str(budget["name"]): budget for budget in budgets}
+    if name == "none" or (name is None and not by_name):
         return None
-    if name is None and len(known) > 1:
-        raise InvalidOption(f'there are several budgets: name one of {", ".join(known)}, or "none"')
-    chosen = next(iter(known)) if name is None else name
-    if chosen not in known:
+    if name is None and len(by_name) > 1:
+        raise InvalidOption(f'there are several budgets: name one of {", ".join(by_name)}, or "none"')
+    label = next(iter(by_name)) if name is None else name
+    if label not in by_name:
         raise InvalidOption(
-            f"no budget is named {chosen!r}{near(chosen, known)}; there are: {', '.join(known) or 'none'}"
+            f"no budget is named {label!r}{near(label, by_name)}; there are: {', '.join(by_name) or 'none'}"
         )
-    if known[chosen]["of"] != "saved":
+    if by_name[label]["of"] != "saved":
         raise UnsupportedProblem(
-            f"budget {chosen!r} limits the peak, which is no sum over saved values, so that no Problem can state it"
+            f"budget {label!r} limits the peak, which is no sum over saved values, so that no Problem can state it"
         )
-    return known[chosen]["bytes"]
-
-
-def _table(document: Mapping[str, Any], key: str) -> Mapping[str, Any]:
-    table = document.get(key)
-    if not isinstance(table, dict):
-        raise InvalidProblem(f'"{key}" must be an object, got {type(table).__name__}')
-    return cast(dict[str, Any], table)
-
-
-def _column(table: Mapping[str, Any], key: str, where: str = "") -> list[Any]:
-    column = table.get(key)
-    if not isinstance(column, list):
-        label = f"{where}.{key}" if where else key
-        raise InvalidProblem(f'"{label}" must be a list, got {type(column).__name__}')
-    return cast(list[Any], column)
+    return by_name[label]["bytes"]

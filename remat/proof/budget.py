@@ -1,4 +1,4 @@
-"""Does any plan fit the byte budget? One minimum cut decides, and its flow proves the answer."""
+"""Decides whether any plan fits the byte budget. One minimum cut decides, and its flow proves the answer."""
 
 from __future__ import annotations
 
@@ -25,34 +25,27 @@ _SHOWN = 5
 
 
 def flow_solver(solver: str | Solver | None = None) -> FlowSolver:
-    """A solver for minimum cuts: the one asked for, or else the default one, or where that is missing NetworkX's.
+    """Returns a solver for minimum cuts: the named one, or else the default one, or NetworkX's if that is missing.
 
-    Raises:
-        InvalidOption: it is not a flow solver.
-        UnknownName, NotInstalled: there is none of this name, or a package is missing.
+    Raises `InvalidOption` for a solver that finds no flows, `UnknownName` and `NotInstalled`.
     """
     if solver is None:
         solver = FALLBACK_SOLVER if default_is_missing() else DEFAULT_SOLVER
-    chosen = find_solver(solver)
-    if not isinstance(chosen, FlowSolver):
-        known = [name for name in usable_solvers() if issubclass(solver_class(name), FlowSolver)]
-        raise InvalidOption(f"a minimum cut needs a flow solver ({', '.join(known)}), got {chosen.name!r}")
-    chosen.check_installed()
-    return chosen
+    instance = find_solver(solver)
+    if not isinstance(instance, FlowSolver):
+        names = [name for name in usable_solvers() if issubclass(solver_class(name), FlowSolver)]
+        raise InvalidOption(f"a minimum cut needs a flow solver ({', '.join(names)}), got {instance.name!r}")
+    instance.check_installed()
+    return instance
 
 
 def least_bytes(problem: Problem, rules: ForcedValues | None = None) -> Cut:
-    """The choice that saves the fewest bytes, and of those costs least, with the proof.
-
-    Args:
-        problem: one that has a plan, but for the budget.
-        rules: `forced_values(problem)`, to save time.
-    """
+    """Finds the choice that saves the fewest bytes, and of those costs least, with the proof."""
     return flow_solver().minimum_cut(problem, BY_BYTES, rules)
 
 
 def check_budget(problem: Problem, rules: ForcedValues | None = None) -> None:
-    """Raises `Infeasible`, naming what the plan of the fewest bytes keeps, if it is proven that no plan fits."""
+    """Raises `Infeasible` if a flow proves that no plan fits the budget; the message lists what must be saved."""
     if problem.budget_bytes is None or int(problem.save_bytes.sum()) <= problem.budget_bytes:
         return
     least = least_bytes(problem, rules)

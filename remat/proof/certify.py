@@ -1,4 +1,4 @@
-"""Independent checks of plans and proofs. Nothing here trusts, or calls, a solver."""
+"""Checks plans and proofs independently: nothing here trusts, or calls, a solver."""
 
 from __future__ import annotations
 
@@ -24,17 +24,20 @@ _SHOWN = 5
 
 
 def check_plan(problem: Problem, plan: Plan) -> int:
-    """Checks that a plan is legal and returns what it costs, in time linear in the graph.
+    """Checks that a plan is legal and returns its cost, in time linear in the graph.
 
     A plan is legal if everything needed is available, everything recomputed has its arguments
-    available, only what is saved is offloaded, no ban is broken, and the bytes saved on the device
-    fit the budget. As values are in topological order, that is enough for the backward pass to compute all it needs.
+    available, only saved values are offloaded, no ban is broken, and the bytes saved on the device
+    fit the budget. As values are in topological order, the backward pass can then compute all it needs.
+
+    Returns:
+        the cost, in the problem's unit.
 
     Raises:
-        InvalidPlan: naming every broken rule, with up to five values each.
-        InvalidProblem: the problem is none, or was changed into what no constructor lets through.
+        InvalidPlan: the plan is not legal; the message lists every broken rule, with up to five values each.
+        InvalidProblem: it is no `Problem`, or was changed into one that no constructor accepts.
     """
-    return _cost(_as_it_is(problem), plan)
+    return _cost(_fresh_copy(problem), plan)
 
 
 def _cost(problem: Problem, plan: Plan) -> int:
@@ -42,12 +45,12 @@ def _cost(problem: Problem, plan: Plan) -> int:
     saved, recomputed, offload = choice.saved, choice.recomputed, problem.offload
     available = saved | recomputed
     producers, consumers = problem.producers, problem.consumers
-    starved = np.zeros(len(problem), np.bool_)
-    starved[consumers[recomputed[consumers] & ~available[producers]]] = True
+    lacks_operand = np.zeros(len(problem), np.bool_)
+    lacks_operand[consumers[recomputed[consumers] & ~available[producers]]] = True
     broken = {
         "both saved and recomputed": saved & recomputed,
         "needed by the backward pass, but neither saved nor recomputed": problem.needed & ~available,
-        "recomputed from a value that is not available": starved,
+        "recomputed from a value that is not available": lacks_operand,
         "offloaded, but not saved": choice.offloaded & ~saved,
     }
     for reason, who in problem.cannot_save.by_reason(saved):
@@ -69,11 +72,10 @@ def _cost(problem: Problem, plan: Plan) -> int:
 def check_flow(network: Network, flow: IntArray) -> int:
     """Checks that a flow is feasible and returns its value, in time linear in the network.
 
-    Raises:
-        CertificateRejected: wrong shape, a capacity exceeded, a negative flow, or flow that
-            appears or vanishes at a vertex.
+    Raises `CertificateRejected` for a wrong shape, too much or negative flow, or flow that appears or vanishes at a
+    vertex.
     """
-    if type(flow) is not np.ndarray:  # a subclass may compare as it likes, and nothing is taken on trust
+    if type(flow) is not np.ndarray:  # a subclass may compare as it likes
         raise CertificateRejected(f"a flow must be a numpy array, got {type(flow).__name__}")
     if flow.shape != network.capacities.shape or flow.dtype != np.int64:
         raise CertificateRejected(
@@ -84,7 +86,7 @@ def check_flow(network: Network, flow: IntArray) -> int:
         raise CertificateRejected(
             f"flow[{arc}] must be between 0 and the capacity {int(network.capacities[arc])}, got {int(flow[arc])}"
         )
-    # Sums that wrap could look conserved. In a flow of ours no vertex passes on 2**62: all prices add up to less.
+    # Sums that overflow could look conserved. Real flows cannot: all prices add up to less than 2**62.
     n = network.num_vertices
     if flow.sum(dtype=np.float64) >= LARGEST_TOTAL:
         through = np.bincount(network.tails, flow, minlength=n) + np.bincount(network.heads, flow, minlength=n)
@@ -106,26 +108,26 @@ def certify(problem: Problem, solution: Solution) -> bool:
     A flow certificate is verified against a network built afresh from the problem: no plan weighs
     less than a feasible flow (weak duality). So a bound that follows from the flow, and equals the
     plan's price, proves the plan optimal, with a budget, too (`remat.problem.multipliers`); and a flow may show
-    that no plan fits the budget. Other certificates are claims: they are checked for consistency only.
+    that no plan fits the budget. Other certificates are claims: only their consistency is checked.
 
-    What holds, holds for the problem and the solution as they are now, whatever was checked or cached before:
-    the problem is copied and checked again, and of a solution nothing counts but our own classes with plain
-    numbers and text in them, and a flow in memory that nothing can write to (`remat.facts.columns.frozen`).
+    The result is about the problem and the solution as they are now, whatever was checked or cached before:
+    the problem is copied and checked again, and the solution must consist of classes of `remat`, plain
+    numbers and text, and a flow in memory that nothing can write to (`remat.facts.columns.frozen`).
     Code that replaces parts of this package, or writes past Python's objects, is not guarded against.
 
     Returns:
         whether it was proven that no plan is better, or that there is none.
 
     Raises:
-        InvalidProblem: the problem is none, or was changed into what no constructor lets through.
+        InvalidProblem: it is no `Problem`, or was changed into one that no constructor accepts.
         InvalidPlan: the plan is not legal, or does not cost what the solution says.
-        CertificateRejected: the proof, or the bound, does not hold; or there is something of another class.
+        CertificateRejected: the proof, or the bound, is wrong; or an object is of another class.
     """
-    return certify_for(_as_it_is(problem), solution)
+    return certify_for(_fresh_copy(problem), solution)
 
 
-def _as_it_is(problem: Problem) -> Problem:
-    """A copy of a problem, checked again: nothing that was cached, or changed since it was made, gets into it."""
+def _fresh_copy(problem: Problem) -> Problem:
+    """Copies a problem and checks it again, so that no cached or later changed column gets into the copy."""
     check_is_problem(problem)
     bans: dict[str, Any] = {"cannot_save": problem.cannot_save, "cannot_recompute": problem.cannot_recompute}
     for label, column in bans.items():
@@ -138,11 +140,14 @@ def _as_it_is(problem: Problem) -> Problem:
 
 
 def _checked_again(bans: Bans) -> Bans:
-    return Bans(np.array(bans.codes), bans.reasons)  # codes that are frozen would not be checked
+    return Bans(np.array(bans.codes), bans.reasons)  # the constructor trusts frozen codes, and checks a copy
 
 
 def check_is_problem(problem: object) -> None:
-    """Raises `InvalidProblem` for anything but a `Problem`; a class of its own may price plans as it likes."""
+    """Raises `InvalidProblem` for anything but a `Problem`.
+
+    A subclass is refused, too: it may price plans as it likes.
+    """
     if type(problem) is not Problem:
         raise InvalidProblem(
             f"expected a remat.Problem, got {type(problem).__name__}; a graph is posed first: cost_model.pose(graph)"
@@ -150,7 +155,7 @@ def check_is_problem(problem: object) -> None:
 
 
 def certify_for(problem: Problem, solution: Solution) -> bool:
-    """Checks what a solution claims about a problem that nobody else can have changed; see `certify`."""
+    """Checks what a solution claims about a problem that no other code can have changed; see `certify`."""
     _check_exact(solution)
     if solution.plan is None:
         return _certify_without_plan(problem, solution)
@@ -164,10 +169,10 @@ def certify_for(problem: Problem, solution: Solution) -> bool:
 
 
 def proven_bound(problem: Problem, certificate: FlowCertificate) -> int | None:
-    """What every plan within the budget costs at least, shown by a flow; None if it shows that there is none.
+    """Returns the lower bound on the cost of every plan within the budget that a flow proves.
 
-    Raises:
-        CertificateRejected: the flow is not feasible, or no bound follows from it.
+    None says: the flow proves that no plan fits. Raises `CertificateRejected` if the flow is wrong, or no bound
+    follows.
     """
     try:
         least = proven_weight(problem, certificate)
@@ -180,22 +185,18 @@ def proven_bound(problem: Problem, certificate: FlowCertificate) -> int | None:
 
 
 def proven_weight(problem: Problem, certificate: FlowCertificate, arcs: Arcs | None = None) -> int:
-    """What every choice weighs at least, whatever the budget, shown by a flow.
+    """Returns the lower bound on the weight of every choice, whatever the budget, that a flow proves.
 
-    Args:
-        problem: a feasible problem.
-        certificate: the flow, and what its weights are.
-        known: `Arcs.of(problem)`, to save time.
-
-    Raises:
-        CertificateRejected: the flow is not feasible, or it, or its weights, are not our own.
-        UnsupportedProblem: the weighed prices add up to 2**62 or more.
+    `arcs` is `Arcs.of(problem)`, to save time. Raises `CertificateRejected` if the flow is wrong, and
+    `UnsupportedProblem` if the weighed prices add up to 2**62 or more.
     """
     flow, weights = certificate.flow, certificate.multipliers
     if type(weights) is not Multipliers or {type(weights.cost), type(weights.byte)} != {int}:
-        raise CertificateRejected(f"a flow's weights must be remat.problem.multipliers.Multipliers, got {weights!r}")
+        raise CertificateRejected(
+            f"a flow's multipliers must be remat.problem.multipliers.Multipliers, got {weights!r}"
+        )
     if min(weights.cost, weights.byte) < 0:
-        raise CertificateRejected(f"a flow's weights must not be negative, got {weights!r}")
+        raise CertificateRejected(f"a flow's multipliers must not be negative, got {weights!r}")
     reduction = (arcs or Arcs.of(problem)).with_multipliers(weights)
     least = reduction.base + reduction.unit * check_flow(reduction.network, flow)
     if not is_frozen(flow):
@@ -204,12 +205,7 @@ def proven_weight(problem: Problem, certificate: FlowCertificate, arcs: Arcs | N
 
 
 def _check_exact(solution: object) -> None:
-    """Checks that a solution is made of our own classes, plain numbers and plain text.
-
-    Raises:
-        InvalidPlan: the plan holds something else than names.
-        CertificateRejected: something else is of another class.
-    """
+    """Checks that a solution consists of classes of `remat`, plain numbers and plain text."""
     if type(solution) is not Solution:
         raise CertificateRejected(f"a solver must return a remat.Solution, got {solution!r}")
     claim, plan = solution.termination, solution.plan

@@ -1,8 +1,8 @@
-"""The lower convex hull of (saved bytes, cost), vertex by vertex, each edge with a proof.
+"""Finds the lower convex hull of (saved bytes, cost), vertex by vertex, each edge with a proof.
 
-Weigh the two ends of a chord alike, `Multipliers.equalizing`, and cut: either nothing weighs less, and the
-chord is an edge of the hull, proven by the flow; or the cut is a vertex below the chord, which
-splits it in two. Every cut is a vertex or an edge, so v vertices take 2 v - 1 cuts.
+Take the multipliers that weigh the two ends of a chord alike (`Multipliers.equalizing`), and cut. Either no choice
+weighs less: then the chord is an edge of the hull, proven by the flow. Or the cut is a vertex below the chord, which
+splits it in two. Every cut finds a vertex or an edge, so v vertices take 2 v - 1 cuts.
 """
 
 from __future__ import annotations
@@ -24,12 +24,7 @@ from remat.proof.certify import proven_weight
 
 @dataclass(frozen=True, eq=False)
 class Vertex:
-    """A choice as a point; one that a `Hull` returns is optimal for some price of memory.
-
-    Attributes:
-        choice: what is saved and recomputed.
-        saved_bytes, cost: what it saves, and what it costs.
-    """
+    """Holds a choice as a point; one that a `Hull` returns is optimal under some multiplier on bytes."""
 
     choice: Choice
     saved_bytes: int
@@ -37,38 +32,30 @@ class Vertex:
 
     @classmethod
     def of(cls, problem: Problem, choice: Choice) -> Vertex:
-        """A choice, with what it saves and costs."""
         return cls(choice, choice.saved_bytes(problem), choice.cost(problem))
 
     @property
     def point(self) -> tuple[int, int]:
-        """(saved bytes, cost)."""
         return self.saved_bytes, self.cost
 
 
 @dataclass(frozen=True, eq=False)
 class Edge:
-    """Two neighbours, and the proof that nothing lies below the line through them.
+    """Holds two neighbours, and the proof that no choice lies below the line through them."""
 
-    Attributes:
-        left, right: the one that saves fewer bytes and costs more, and the other one.
-        certificate: the flow.
-        weight: no choice weighs less than this, under `certificate.weights`.
-    """
-
-    left: Vertex
+    left: Vertex  # saves fewer bytes, and costs more
     right: Vertex
     certificate: FlowCertificate
-    weight: int
+    weight: int  # a lower bound on the weight of every choice, under the multipliers of the certificate
 
     @property
     def is_exact(self) -> bool:
-        """The line goes through both ends. If not, 62 bits were too few to weigh them alike."""
+        """Says whether the line goes through both ends. If not, 62 bits were too few to weigh them alike."""
         weights = self.certificate.multipliers
         return weights.weigh(*self.left.point) == self.weight == weights.weigh(*self.right.point)
 
     def bound(self, budget_bytes: int) -> int:
-        """What every choice that saves up to `budget_bytes` costs at least."""
+        """Returns a lower bound on the cost of every choice that saves up to `budget_bytes`."""
         bound = self.certificate.multipliers.bound(self.weight, budget_bytes)
         assert bound is not None  # an edge weighs costs, too
         return bound
@@ -76,13 +63,7 @@ class Edge:
 
 @dataclass(frozen=True, eq=False)
 class Hull:
-    """A problem without its budget, and a solver for its cuts.
-
-    No cut is taken on trust: its flow is checked first.
-
-    Raises:
-        Infeasible: the bans leave no plan.
-    """
+    """Searches the hull of a feasible problem, whatever its budget. No flow is used before it is checked."""
 
     problem: Problem
     solver: FlowSolver
@@ -98,52 +79,52 @@ class Hull:
 
     @cached_property
     def smallest(self) -> Vertex:
-        """The choice that saves the fewest bytes, and of those costs least."""
+        """Returns the choice that saves the fewest bytes, and of those costs least."""
         return self._vertex(self._flow(BY_BYTES))
 
     @cached_property
     def cheapest(self) -> Vertex:
-        """The choice that costs least, and of those saves the fewest bytes."""
+        """Returns the choice that costs least, and of those saves the fewest bytes."""
         return self._vertex(self._flow(BY_COST))
 
     def edges(self) -> list[Edge]:
-        """All edges, from the fewest bytes to the lowest cost; none if one choice is best in both."""
+        """Lists all edges, from the fewest bytes to the lowest cost; none if one choice is best in both."""
         edges: list[Edge] = []
         pending = [(self.smallest, self.cheapest)]
         while pending:
             left, right = pending.pop()
-            found = self.between(left, right)
-            if isinstance(found, Edge):
-                edges.append(found)
-            elif found is not None:
-                pending += [(found, right), (left, found)]
+            part = self.between(left, right)
+            if isinstance(part, Edge):
+                edges.append(part)
+            elif part is not None:
+                pending += [(part, right), (left, part)]
         return edges
 
     def edge_at(self, budget_bytes: int) -> Edge | None:
-        """The edge above a budget; None if the cheapest choice fits, or only one choice is best.
+        """Returns the edge above a budget; None if the cheapest choice fits, or one choice is best in both.
 
         The budget must not be below `smallest`.
         """
         left, right = self.smallest, self.cheapest
         while left.saved_bytes <= budget_bytes < right.saved_bytes:
-            found = self.between(left, right)
-            if found is None or isinstance(found, Edge):
-                return found
-            left, right = (found, right) if found.saved_bytes <= budget_bytes else (left, found)
+            part = self.between(left, right)
+            if part is None or isinstance(part, Edge):
+                return part
+            left, right = (part, right) if part.saved_bytes <= budget_bytes else (left, part)
         return None
 
     def between(self, left: Vertex, right: Vertex) -> Vertex | Edge | None:
-        """A vertex below the chord, or the proof that the chord is an edge; None if it has no length."""
+        """Returns a vertex below the chord, or the chord as an edge with its proof; None if it has no length."""
         if left.saved_bytes >= right.saved_bytes:
             return None
         for weights in Multipliers.equalizing(left.point, right.point).ever_coarser():
-            with suppress(UnsupportedProblem):  # then under coarser ones: the solver cannot count so far
+            with suppress(UnsupportedProblem):  # the solver cannot count so far: take coarser ones
                 return self._between(left, right, weights)
         return self._between(left, right, BY_COST)
 
     def _between(self, left: Vertex, right: Vertex, weights: Multipliers) -> Vertex | Edge:
         flow = self._flow(weights)
-        # That nothing weighs less than the chord is what the flow says. It takes no cut, and here most tie.
+        # The flow alone says that no choice weighs less than the chord. A cut would take long: most choices tie here.
         if flow.weight < min(weights.weigh(*left.point), weights.weigh(*right.point)):
             middle = self._vertex(flow)
             if left.saved_bytes < middle.saved_bytes < right.saved_bytes:

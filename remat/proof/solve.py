@@ -1,4 +1,4 @@
-"""`remat.solve`: one entry point for every solver, with every answer checked."""
+"""Holds `remat.solve`: one entry point for every solver, with every answer checked."""
 
 from __future__ import annotations
 
@@ -28,27 +28,23 @@ _T = TypeVar("_T")
 
 
 def solve(
-    problem: Problem,
-    solver: str | Solver | None = None,
-    *,
-    time_limit_s: float | None = None,
-    throw: bool = True,
+    problem: Problem, solver: str | Solver | None = None, *, time_limit_s: float | None = None, throw: bool = True
 ) -> Solution:
     """Solves a problem and certifies the answer.
 
+    Whether any plan exists is decided before the solver is called, with a budget, too.
+
     Args:
-        problem: what to solve.
-        solver: a registered name (`remat solvers` lists them) or a configured instance; "ortools" when
-            left out, and "portfolio" for a problem with a budget. Where OR-Tools is not installed, SciPy's
+        problem: the problem.
+        solver: a registered name (`remat solvers` lists them) or a configured instance; by default "ortools",
+            and "portfolio" for a problem with a budget. Where OR-Tools is not installed, SciPy's
             or NetworkX's maximum flow takes the place of "ortools", and a warning says so once.
         time_limit_s: wall time in seconds; only for solvers that support it.
-        throw: raise if there is no plan; if False, return a solution without one.
-
-    Whether there is a plan at all is decided before the solver is called, with a budget, too.
+        throw: whether to raise an error if there is no plan; if False, return a solution without a plan.
 
     Returns:
         a solution whose plan is legal and costs what it says. `is_proven` tells whether its
-        optimality was verified, too. The plan knows the graph that it is for (`Plan.graph`).
+        optimality was verified, too. The plan has the signature of its graph (`Plan.graph`).
 
     Raises:
         UnknownName, NotInstalled, UnsupportedProblem: the solver cannot be used for this.
@@ -60,8 +56,8 @@ def solve(
     check_is_problem(problem)
     if solver is None:
         solver = _default_solver(problem)
-    chosen, given = find_solver(solver), _copy(problem)
-    chosen.accept(given, time_limit_s=time_limit_s)
+    algorithm, own_copy = find_solver(solver), _copy(problem)
+    algorithm.accept(own_copy, time_limit_s=time_limit_s)
     rules = forced_values(problem)
     try:
         check_feasible(problem, rules)
@@ -70,18 +66,18 @@ def solve(
         if throw:
             raise
         claim = Termination(TerminationReason.INFEASIBLE, detail=str(conflict))
-        return Solution(None, None, claim, None, chosen.name, is_proven=True)
+        return Solution(None, None, claim, None, algorithm.name, is_proven=True)
     start = time.perf_counter()
-    solution = chosen._solve(given, time_limit_s=time_limit_s)  # pyright: ignore[reportPrivateUsage]
-    taken_s = time.perf_counter() - start
+    solution = algorithm._solve(own_copy, time_limit_s=time_limit_s)  # pyright: ignore[reportPrivateUsage]
+    solve_time_s = time.perf_counter() - start
     try:
         is_proven = certify_for(problem, solution)
     except (InvalidPlan, CertificateRejected) as error:
-        raise type(error)(f"what {chosen!r} answers is wrong: {error}") from None
+        raise type(error)(f"what {algorithm!r} answers is wrong: {error}") from None
     plan = None if solution.plan is None else replace(solution.plan, graph=Deferred(lambda: problem.signature))
-    solution = replace(solution, plan=plan, is_proven=is_proven, solve_time_s=taken_s)
+    solution = replace(solution, plan=plan, is_proven=is_proven, solve_time_s=solve_time_s)
     if solution.termination.reason is TerminationReason.INFEASIBLE:
-        raise CertificateRejected(f"{chosen.name} claims INFEASIBLE, but no rule stands in the way of a plan")
+        raise CertificateRejected(f"{algorithm.name} claims INFEASIBLE, but no rule stands in the way of a plan")
     if solution.plan is None and throw:
         raise LimitReached(_nothing_found(solution))
     return solution
@@ -97,31 +93,33 @@ def _default_solver(problem: Problem) -> str:
 
 
 def _is_within(problem: Problem, largest: int | None) -> bool:
-    """Says if prices, and the bytes and values that break ties, add up to what a solver can count."""
+    """Says whether prices, and the bytes and values that break ties, add up to what a solver can count."""
     copies = () if problem.offload is None else (problem.offload.cost,)
     totals = (problem.save_cost, problem.recompute_cost, problem.save_bytes, *copies)
     return largest is None or sum(int(prices.sum()) for prices in totals) + len(problem) <= largest
 
 
 def _copy(problem: Problem) -> Problem:
-    """Copies a problem for a solver, so that nothing which the solver does to it changes the question.
+    """Copies a problem for a solver, so that nothing the solver does to it changes the question.
 
-    The memory of the columns is shared, for nothing can write to it; the arrays are not, whose strides can be set.
+    The copy shares the memory of the columns, which nothing can write to. It has arrays of its own, since the strides
+    of an array can be set.
     """
-    own = _twin(problem)
-    vars(own).pop("index", None)  # a dictionary
-    vars(own).update(cannot_save=_twin(own.cannot_save), cannot_recompute=_twin(own.cannot_recompute))
-    if own.offload is not None:
-        vars(own)["offload"] = offload = _twin(own.offload)
-        vars(offload)["banned"] = _twin(offload.banned)
-    return own
+    copy = _copy_attributes(problem)
+    vars(copy).pop("index", None)  # a dictionary, which the solver could change
+    for label in ("cannot_save", "cannot_recompute"):
+        vars(copy)[label] = _copy_attributes(vars(copy)[label])
+    if copy.offload is not None:
+        vars(copy)["offload"] = offload = _copy_attributes(copy.offload)
+        vars(offload)["banned"] = _copy_attributes(offload.banned)
+    return copy
 
 
-def _twin(thing: _T) -> _T:
-    twin = object.__new__(type(thing))  # `copy.copy` takes three times as long
+def _copy_attributes(thing: _T) -> _T:
+    copy = object.__new__(type(thing))  # `copy.copy` takes three times as long
     state: dict[str, Any] = vars(thing)
-    vars(twin).update({name: separate_view(value) if is_frozen(value) else value for name, value in state.items()})
-    return twin
+    vars(copy).update({name: separate_view(value) if is_frozen(value) else value for name, value in state.items()})
+    return copy
 
 
 def _nothing_found(solution: Solution) -> str:

@@ -1,4 +1,4 @@
-"""What a caller gave as a plan for a graph, checked once: the message is about the argument, not about its insides."""
+"""Checks what a caller passes as a plan for a graph, once, so that an error speaks of the argument."""
 
 from __future__ import annotations
 
@@ -14,12 +14,10 @@ from remat.proof.certify import check_plan
 
 
 def legal_choice(graph: Graph, plan: object, label: str = "plan", *, offload: bool = True) -> Choice:
-    """Returns what a plan decides about the values of a graph, if it is a legal one for it.
+    """Returns what a plan decides about the values of a graph, if it is legal there.
 
-    Raises:
-        InvalidPlan: the plan names unknown values, is not legal, or was made for another graph; or it offloads values,
-            and not `offload`.
-        InvalidOption: it is no plan; the message begins with `label`.
+    Raises `InvalidPlan` for a plan that is not, that was made for another graph, or that offloads values without
+    `offload`, and an `InvalidOption` that begins with `label` for anything but a plan.
     """
     plan = checked_plan(plan, label)
     plan.check_is_for(graph)
@@ -29,10 +27,9 @@ def legal_choice(graph: Graph, plan: object, label: str = "plan", *, offload: bo
 
 
 def checked_mask(graph: Graph, saved: BoolArray) -> BoolArray:
-    """(n,) what is said to be saved, as flags; whether that is a legal plan is not asked (see `remat.check_plan`).
+    """Returns (n,) flags of what is saved; whether that is a legal plan is not checked (see `remat.check_plan`).
 
-    Raises:
-        InvalidPlan: not one flag a value, or a value of the tangents' closure is saved.
+    Raises `InvalidPlan` for another number of flags, or if a value of the tangents' closure is saved.
     """
     mask = bool_column("saved", saved, len(graph), InvalidPlan)
     wrong = np.flatnonzero(mask & graph.in_tangents)

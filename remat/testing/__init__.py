@@ -8,7 +8,7 @@
 The strategies `dags`, `problems` and `graphs` draw small inputs with what solvers stumble over: zeros, ties, diamonds,
 disconnected parts, bans, prices and sizes past 2**33. They reject nothing and shrink to two values.
 
-This package needs `hypothesis`, and nothing else of the library imports it. It may import the floors up to proof.
+This package needs `hypothesis`, and no other part of the library imports it. It may import the floors up to proof.
 Import all names from here. Begin reading in `solver_check`.
 """
 

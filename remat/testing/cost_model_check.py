@@ -8,15 +8,15 @@ from remat.facts.graph import Graph, Region
 from remat.problem.costmodel import CostModel, Terms
 from remat.problem.feasibility import check_feasible
 from remat.testing.strategies import graphs
-from remat.testing.trials import for_all, relabelled, require, require_options
+from remat.testing.trials import for_all, require, require_options, with_other_labels
 
 
 def check_cost_model(model: type[CostModel] | CostModel, *, max_examples: int = 100) -> None:
     """Checks that a cost model keeps its contract, on random graphs of up to 12 values.
 
     - Its options are a frozen dataclass with a readable repr.
-    - It prices every value with a non-negative integer, and prices the same graph the same.
-      Names and storage ids are labels: other ones change no price and no ban.
+    - It prices every value with a non-negative integer, and the same graph always has the same prices.
+      Names and storage ids are labels: other labels change no price and no ban.
     - Its problems have the values of the graph that the forward pass can compute, and respect
       the graph's facts: an input is never recomputed, a tuple never saved.
     - Where the graph forbids nothing, the model leaves a plan.
@@ -24,24 +24,25 @@ def check_cost_model(model: type[CostModel] | CostModel, *, max_examples: int = 
 
     Args:
         model: a class, checked with its default options, or a configured instance.
-        max_examples: graphs to draw, with facts and annotations and without each.
+        max_examples: the number of graphs for each check, with annotations and without.
 
     Raises:
-        AssertionError: what is wrong, and with which graph.
+        AssertionError: the contract is broken; the message says how, and on which graph.
     """
-    chosen = model() if isinstance(model, type) else model
-    require_options(chosen)
-    require(isinstance(getattr(chosen, "unit", None), str), f"{chosen!r} must have a unit: that of its prices")
-    for_all(graphs(), max_examples, chosen, lambda graph: _check_terms(chosen, graph))
-    for_all(graphs(), max_examples, chosen, lambda graph: _check_facts(chosen, graph))
-    for_all(graphs(facts=False), max_examples, chosen, lambda graph: check_feasible(chosen.pose(graph)))
+    instance = model() if isinstance(model, type) else model
+    require_options(instance)
+    require(isinstance(getattr(instance, "unit", None), str), f"{instance!r} must have a unit: that of its prices")
+    for_all(graphs(), max_examples, instance, lambda graph: _check_terms(instance, graph))
+    for_all(graphs(), max_examples, instance, lambda graph: _check_facts(instance, graph))
+    for_all(graphs(facts=False), max_examples, instance, lambda graph: check_feasible(instance.pose(graph)))
 
 
 def _check_terms(model: CostModel, graph: Graph) -> None:
     terms = model.checked_terms(graph)
     require(_same(terms, model.terms(graph)), f"{model!r} prices the same graph differently the second time")
     require(
-        _same(terms, model.terms(relabelled(graph))), f"{model!r} looks at names or storage ids, which are only labels"
+        _same(terms, model.terms(with_other_labels(graph))),
+        f"{model!r} looks at names or storage ids, which are only labels",
     )
     require(_same(terms, (model + model).terms(graph), factor=2), f"{model!r} + itself must cost twice as much")
 
@@ -56,12 +57,14 @@ def _same(left: Terms, right: Terms, factor: int = 1) -> bool:
 
 
 def _check_facts(model: CostModel, graph: Graph) -> None:
-    problem, ours = model.pose(graph), np.flatnonzero(graph.region != Region.TANGENTS)
-    expected = tuple(graph.names[i] for i in ours.tolist())
+    problem, plannable = model.pose(graph), np.flatnonzero(graph.region != Region.TANGENTS)
+    expected = tuple(graph.names[i] for i in plannable.tolist())
     require(problem.names == expected, f"{model!r} must pose the values outside the tangents, in graph order")
-    require(np.array_equal(problem.needed, graph.needed[ours]), f"{model!r} changes what is needed")
-    unsaved = (graph.cannot_save.mask | graph.must_recompute)[ours] & ~problem.cannot_save.mask
-    redone = (graph.cannot_recompute.mask | graph.must_save | graph.input)[ours] & ~problem.cannot_recompute.mask
-    for what, broken in (("saving", unsaved), ("recomputing", redone)):
+    require(np.array_equal(problem.needed, graph.needed[plannable]), f"{model!r} changes what is needed")
+    wrongly_saved = (graph.cannot_save.mask | graph.must_recompute)[plannable] & ~problem.cannot_save.mask
+    wrongly_recomputed = (graph.cannot_recompute.mask | graph.must_save | graph.input)[
+        plannable
+    ] & ~problem.cannot_recompute.mask
+    for what, broken in (("saving", wrongly_saved), ("recomputing", wrongly_recomputed)):
         names = ", ".join(expected[i] for i in np.flatnonzero(broken))
         require(not names, f"{model!r} allows {what} {names}, which the graph or its user forbids")

@@ -13,37 +13,37 @@ from remat.facts.graph import Graph, Region
 from remat.facts.graph_builder import GraphBuilder
 from remat.problem.estimator import Estimator
 from remat.testing.strategies import graphs
-from remat.testing.trials import for_all, hashes, relabelled, require, require_options
+from remat.testing.trials import for_all, is_hashable, require, require_options, with_other_labels
 
 
 def check_estimator(estimator: type[Estimator] | Estimator, *, max_examples: int = 100) -> None:
     """Checks that an estimator keeps its contract, on random graphs of up to 12 values.
 
     - Its options are a frozen, hashable dataclass with a readable repr, it has a unit, and `data` is a text.
-    - It prices every value with a non-negative integer, all together below 2**62; what is not computed
-      again (inputs, views, elements of tuples, the tangents' closure) with 0. Sums that could wrap it refuses.
-    - It prices the same graph the same. Names and storage ids are labels: other ones change no price.
+    - It prices every value with a non-negative integer, with a sum below 2**62. Values that are not computed
+      again (inputs, views, elements of tuples, the tangents' closure) cost 0. It refuses sums that could overflow.
+    - The same graph always has the same prices. Names and storage ids are labels: other labels change no price.
 
     Args:
         estimator: a class, checked with its default options, or a configured instance.
-        max_examples: graphs to draw.
+        max_examples: the number of graphs.
 
     Raises:
-        AssertionError: what is wrong, and with which graph.
+        AssertionError: the contract is broken; the message says how, and on which graph.
     """
-    chosen = estimator() if isinstance(estimator, type) else estimator
-    require_options(chosen)
-    require(hashes(chosen), f"{chosen!r} must be hashable, by its options")
-    require(isinstance(getattr(chosen, "unit", None), str), f"{chosen!r} must have a unit: that of its prices")
-    is_text = isinstance(chosen.data(), str)  # pyright: ignore[reportUnnecessaryIsInstance]  # a stranger's
-    require(is_text, f"{chosen!r}.data() must be a text, got {chosen.data()!r}")
-    for_all(graphs(), max_examples, chosen, lambda graph: _check_estimates(chosen, graph))
+    instance = estimator() if isinstance(estimator, type) else estimator
+    require_options(instance)
+    require(is_hashable(instance), f"{instance!r} must be hashable, by its options")
+    require(isinstance(getattr(instance, "unit", None), str), f"{instance!r} must have a unit: that of its prices")
+    is_text = isinstance(instance.data(), str)  # pyright: ignore[reportUnnecessaryIsInstance]  # plug-ins may be untyped
+    require(is_text, f"{instance!r}.data() must be a text, got {instance.data()!r}")
+    for_all(graphs(), max_examples, instance, lambda graph: _check_estimates(instance, graph))
     for unusual in _unusual_graphs():
-        for_all(st.just(unusual), 1, chosen, lambda graph: _check_estimates(chosen, graph))
+        for_all(st.just(unusual), 1, instance, lambda graph: _check_estimates(instance, graph))
 
 
 def _unusual_graphs() -> Iterator[Graph]:
-    """Yields what random graphs lack: a tuple with its elements, and figures whose products with others wrap."""
+    """Yields what random graphs lack: a tuple with its elements, and figures whose products overflow."""
     for figure in (100, 2**58 - 1):
         g = GraphBuilder()
         g.input("x", bytes=figure)
@@ -61,12 +61,15 @@ def _check_estimates(estimator: Estimator, graph: Graph) -> None:
     except RematError:
         if int(graph.bytes.max()) < 2**56:
             raise
-        return  # larger than anything real: refused, which is better than wrapped
+        return  # no machine has so much memory: an error is better than an overflow
     prices = checked_prices(what, answer, len(graph), InvalidProblem)
     never = graph.input | graph.view | graph.tuple_element | (graph.region == Region.TANGENTS)
-    priced = [graph.names[i] for i in np.flatnonzero(never & (prices > 0)).tolist()]
-    require(not priced, f"{what} must be 0 for inputs, views, elements and the tangents' closure, but prices {priced}")
-    again = np.array_equal(prices, estimator.recompute_cost(graph))
-    require(again, f"{what} prices the same graph differently the second time")
-    same = np.array_equal(prices, estimator.recompute_cost(relabelled(graph)))
-    require(same, f"{what} looks at names or storage ids, which are only labels")
+    wrongly_priced = [graph.names[i] for i in np.flatnonzero(never & (prices > 0)).tolist()]
+    require(
+        not wrongly_priced,
+        f"{what} must be 0 for inputs, views, elements and the tangents' closure, but prices {wrongly_priced}",
+    )
+    is_repeatable = np.array_equal(prices, estimator.recompute_cost(graph))
+    require(is_repeatable, f"{what} prices the same graph differently the second time")
+    ignores_labels = np.array_equal(prices, estimator.recompute_cost(with_other_labels(graph)))
+    require(ignores_labels, f"{what} looks at names or storage ids, which are only labels")

@@ -17,7 +17,7 @@ from remat.facts.columns import common_divisor
 from remat.problem.problem import Problem
 from remat.proof.solve import solve
 from remat.testing.strategies import problems
-from remat.testing.trials import for_all, hashes, require, require_options
+from remat.testing.trials import for_all, is_hashable, require, require_options
 
 
 def check_solver(solver: type[Solver] | Solver, *, max_examples: int = 100) -> None:
@@ -25,39 +25,33 @@ def check_solver(solver: type[Solver] | Solver, *, max_examples: int = 100) -> N
 
     - Its options are a frozen, hashable dataclass with a readable repr.
     - Its plans are legal and cost what it says; its proofs hold (`remat.proof.certify`).
-    - If it is `exact`, no plan is cheaper than its own; in any case a bound is a bound, and
-      OPTIMAL is said of optimal plans only. INFEASIBLE is said where there is no plan.
-    - So it is with a host to offload to, and with budgets of what is offloaded, if it declares that.
+    - If it is `exact`, no plan is cheaper than its own. In any case no plan costs less than its bound,
+      and it claims OPTIMAL for optimal plans only, and INFEASIBLE only where there is no plan.
+    - The same holds with a host to offload to, if it declares that feature.
     - It takes what it declares (`features`, `largest_capacity`, `max_values`), refuses the rest
       with `UnsupportedProblem`, and returns the same plan for the same problem.
 
     Args:
         solver: a class, checked with its default options, or a configured instance.
-        max_examples: problems to draw, with a budget and without, with offloading and without, each.
+        max_examples: the number of problems, each with a budget and without, with offloading and without.
 
     Raises:
-        AssertionError: what is wrong, and with which problem, as code that rebuilds it.
+        AssertionError: the contract is broken; the message says how, with code that makes the problem.
     """
-    chosen = solver() if isinstance(solver, type) else solver
-    require_options(chosen)
-    require(hashes(chosen), f"{chosen!r} must be hashable, by its options")
-    size = min(chosen.max_values or 8, 8)
+    instance = solver() if isinstance(solver, type) else solver
+    require_options(instance)
+    require(is_hashable(instance), f"{instance!r} must be hashable, by its options")
+    size = min(instance.max_values or 8, 8)
     for offload, budget in product((False, True), (False, True)):
-        largest = size if not offload else min(size, 6)  # of three choices each, all plans are tried
-        drawn = problems(
-            min_values=min(2, size),
-            max_values=largest,
-            budget=budget,
-            offload=offload,
-            feasible=None,
-        )
-        for_all(drawn, max_examples, chosen, lambda problem: _check_answer(chosen, problem))
+        largest = size if not offload else min(size, 6)  # three choices for each value, and all plans are compared
+        drawn = problems(min_values=min(2, size), max_values=largest, budget=budget, offload=offload, feasible=None)
+        for_all(drawn, max_examples, instance, lambda problem: _check_answer(instance, problem))
     if size >= 4:
-        for_all(st.sampled_from(_crossings()), 24, chosen, lambda problem: _check_answer(chosen, problem))
-    if chosen.max_values is None:
+        for_all(st.sampled_from(_crossings()), 24, instance, lambda problem: _check_answer(instance, problem))
+    if instance.max_values is None:
         drawn = problems(min_values=20, max_values=30, largest=1000)
-        for_all(drawn, max(max_examples // 10, 1), chosen, lambda problem: _check_larger(chosen, problem))
-    _check_refusals(chosen)
+        for_all(drawn, max(max_examples // 10, 1), instance, lambda problem: _check_larger(instance, problem))
+    _check_refusals(instance)
 
 
 def _check_answer(solver: Solver, problem: Problem) -> None:
@@ -67,22 +61,22 @@ def _check_answer(solver: Solver, problem: Problem) -> None:
             return
     best = _cheapest(problem)
     try:
-        first, again = (solve(dataclasses.replace(problem), solver, throw=False) for _ in range(2))
+        first, second = (solve(dataclasses.replace(problem), solver, throw=False) for _ in range(2))
     except UnsupportedProblem as error:
         require(_is_large(solver, problem), f"{solver!r} refuses what it declares to take ({error})")
     except Infeasible:
         require(best is None, f"remat.solve finds no plan, but one costs {best}")
     else:
         _check_claims(solver, problem, first, best)
-        same = (first.plan, first.termination) == (again.plan, again.termination)
-        require(same, f"{solver!r} is not deterministic: it returns {first}, then {again}")
+        is_deterministic = (first.plan, first.termination) == (second.plan, second.termination)
+        require(is_deterministic, f"{solver!r} is not deterministic: it returns {first}, then {second}")
 
 
 def _crossings() -> list[Problem]:
     """Makes 24 problems of two inputs, two needed values and three uses, in every order.
 
-    Whoever sends flow from the input with two uses down the wrong one first has to take it back. Random
-    problems hardly ever ask for that: of 400, none caught a search that cannot.
+    A search that sends flow from the input with two uses along the wrong one must take that flow back. Random
+    problems hardly ever need this: of 400, none caught a search that cannot do it.
     """
     return [
         Problem.of([1] * 4, edges=uses, needed=[2, 3], cannot_recompute={0: "an input", 1: "an input"})
@@ -92,7 +86,7 @@ def _crossings() -> list[Problem]:
 
 
 def _check_larger(solver: Solver, problem: Problem) -> None:
-    """Checks an answer by another solver's proof, where problems are too large to try all plans."""
+    """Compares with another solver's proof, where problems are too large to try all plans."""
     reference, answer = solve(problem, FALLBACK_SOLVER), solve(problem, solver)
     require(reference.is_proven, f"{FALLBACK_SOLVER} gives no proof")
     what = f"{solver!r} claims OPTIMAL at cost {answer.objective}, but a plan costs {reference.objective}"
@@ -147,7 +141,7 @@ def _refuses(solver: Solver, problem: Problem, time_limit_s: float | None = None
 
 
 def _is_large(solver: Solver, problem: Problem) -> bool:
-    """Says if the prices, or the bytes that break ties, may be beyond `largest_capacity`."""
+    """Says whether the prices, or the bytes that break ties, may be beyond `largest_capacity`."""
     copies = [] if problem.offload is None else [problem.offload.cost]
     prices = np.concatenate([problem.save_cost, problem.recompute_cost, *copies])
     units = int(prices.sum()) // common_divisor(prices)

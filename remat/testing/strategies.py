@@ -1,4 +1,4 @@
-"""Draws small problems and graphs that hold what solvers stumble over: strategies of Hypothesis."""
+"""Has strategies of Hypothesis that draw small problems and graphs with what solvers stumble over."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from remat.problem.feasibility import forced_values
 from remat.problem.problem import Problem
 
 LARGEST = 2**34
-"""Past 2**33, so that doubles are exact, yet 32-bit integers have long wrapped."""
+"""A size past 2**33: doubles are still exact there, and integers of 32 bits have overflowed."""
 
 _BANS = ("", "", "", "", "save", "recompute", "recompute", "save recompute")
 
@@ -23,7 +23,7 @@ _BANS = ("", "", "", "", "save", "recompute", "recompute", "save recompute")
 def dags(num_values: int, *, max_arguments: int = 3) -> st.SearchStrategy[list[tuple[int, int]]]:
     """Draws uses (producer, consumer) over values 0 to `num_values` - 1, in topological order.
 
-    A value uses up to `max_arguments` earlier ones; the simplest graph has no uses at all.
+    A value uses up to `max_arguments` earlier ones; the simplest graph has no uses.
     """
     distances = [st.lists(st.integers(1, v), max_size=max_arguments) for v in range(1, num_values)]
     return st.tuples(*distances).map(
@@ -45,13 +45,13 @@ def problems(
     """Draws problems over `min_values` to `max_values` values.
 
     Args:
-        draw: supplied by Hypothesis.
-        min_values, max_values: how many values.
-        budget: with a byte budget.
-        offload: with a host to offload to.
-        feasible: True draws only problems that have a plan, None draws any. A plan is made, not
-            waited for: a ban that rules out every plan is lifted, a budget is raised.
-        largest: the largest finite price or size. A problem's own largest is drawn first, so
+        draw: Hypothesis passes this.
+        min_values, max_values: bounds on the number of values.
+        budget: whether they have a byte budget.
+        offload: whether there is a host to offload to.
+        feasible: True draws only problems that have a plan, None draws any. Problems are made feasible, and not
+            rejected: a ban that rules out every plan is lifted, a budget is raised.
+        largest: the largest finite price or size. The largest price of each problem is drawn first, so
             that small problems full of ties are as likely as large prices.
     """
     n = draw(st.integers(min_values, max_values))
@@ -80,9 +80,9 @@ def problems(
 
 
 def _enough_bytes(problem: Problem) -> int:
-    """Finds bytes that some plan fits: one that recomputes all it can, or one that saves all it can."""
-    stuck, unsaveable = forced_values(problem).not_recomputable, problem.cannot_save.mask
-    return min(Choice.from_saved(problem, saved).saved_bytes(problem) for saved in (stuck, ~unsaveable))
+    """Returns bytes that some plan fits: one that recomputes all it can, or one that saves all it can."""
+    not_recomputable, unsaveable = forced_values(problem).not_recomputable, problem.cannot_save.mask
+    return min(Choice.from_saved(problem, saved).saved_bytes(problem) for saved in (not_recomputable, ~unsaveable))
 
 
 _OPS: dict[str, dict[str, Any]] = {
@@ -103,9 +103,9 @@ def graphs(draw: st.DrawFn, *, max_values: int = 12, facts: bool = True, largest
     """Draws joint graphs: inputs, forward operators, outputs with their tangents, operators of both passes.
 
     Args:
-        draw: supplied by Hypothesis.
-        max_values: up to half of them belong to each pass.
-        facts: with annotations and with values that cannot be saved or recomputed. They may
+        draw: Hypothesis passes this.
+        max_values: the largest number of values; up to half of them belong to each pass.
+        facts: whether there are annotations, and values that cannot be saved or recomputed. They may
             contradict each other; without them, every graph has a plan.
         largest: the largest size in bytes.
     """
@@ -131,7 +131,7 @@ def graphs(draw: st.DrawFn, *, max_values: int = 12, facts: bool = True, largest
 
 def _draw_op(draw: st.DrawFn, g: GraphBuilder, values: list[str], size: st.SearchStrategy[int], facts: bool) -> str:
     op = draw(st.sampled_from(tuple(_OPS)))
-    # The latest value first: that is what Hypothesis shrinks to, and what makes chains.
+    # The latest value comes first, since Hypothesis shrinks to it: simple examples are chains.
     arguments = draw(st.lists(st.sampled_from(values[::-1]), min_size=1, max_size=3))
-    said = draw(st.sampled_from(({}, {}, {}, *_FACTS))) if facts else {}
-    return g.op(op, *arguments, bytes=draw(size), **_OPS[op], **said)
+    flags = draw(st.sampled_from(({}, {}, {}, *_FACTS))) if facts else {}
+    return g.op(op, *arguments, bytes=draw(size), **_OPS[op], **flags)

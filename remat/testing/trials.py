@@ -1,4 +1,4 @@
-"""Runs a check on many random inputs, and says with which one it failed; holds what all checks of plug-ins share."""
+"""Runs a check on many random inputs and reports the input that fails it; all checks of plug-ins share this."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def for_all(
     plugin: Solver | CostModel | Estimator,
     check: Callable[[_T], None],
 ) -> None:
-    """Runs a check on what is drawn, and raises an AssertionError that names the input that fails it."""
+    """Runs a check on random inputs, and raises an `AssertionError` that names an input which fails it."""
 
     def attempt(example: _T) -> None:
         try:
@@ -36,10 +36,10 @@ def for_all(
             what = str(error) if isinstance(error, AssertionError) else f"{plugin!r}: {type(error).__name__}: {error}"
             raise AssertionError(f"{what}\nfor {_code(example)}") from error
 
-    quiet = [HealthCheck.too_slow, HealthCheck.nested_given]
+    suppressed = [HealthCheck.too_slow, HealthCheck.nested_given]
     options = settings(max_examples=max_examples, deadline=None, derandomize=True, database=None)
     try:
-        settings(options, suppress_health_check=quiet, report_multiple_bugs=False)(given(strategy)(attempt))()
+        settings(options, suppress_health_check=suppressed, report_multiple_bugs=False)(given(strategy)(attempt))()
     except Flaky as error:
         raise AssertionError(f"{plugin!r} is not deterministic: what failed once does not fail again") from error
 
@@ -66,7 +66,7 @@ def _code(example: object) -> str:
 
 
 def require(condition: bool, requirement: str) -> None:
-    """Raises an AssertionError that says what is wrong, unless a condition holds."""
+    """Raises an `AssertionError` that states the requirement, unless a condition holds."""
     if not condition:
         raise AssertionError(requirement)
 
@@ -79,15 +79,14 @@ def require_options(plugin: Solver | CostModel | Estimator) -> None:
     require(" at 0x" not in repr(plugin), f"{cls.__name__} must have a repr that shows its options, got {plugin!r}")
 
 
-def hashes(solver: Solver | Estimator) -> bool:
-    """Says if a plug-in hashes, and its equal copy hashes the same."""
+def is_hashable(solver: Solver | Estimator) -> bool:
+    """Says whether a plug-in has a hash, and an equal copy has the same."""
     try:
         return hash(solver) == hash(copy.deepcopy(solver))
     except TypeError:
         return False
 
 
-def relabelled(graph: Graph) -> Graph:
-    """Returns the same graph with other names and storage ids."""
+def with_other_labels(graph: Graph) -> Graph:
     labels = tuple(f"value {i}" for i in range(len(graph)))
     return dataclasses.replace(graph, names=labels, storage=len(graph) - graph.storage)
