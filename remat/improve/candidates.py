@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
@@ -13,6 +12,7 @@ from remat.answer.choice import Choice
 from remat.facts.columns import BoolArray
 from remat.facts.graph import Graph
 from remat.improve.frontier import frontier
+from remat.improve.pareto_front import pareto_front
 from remat.improve.progress import Progress, is_over
 from remat.improve.refine.descent import Acceptance, Descent, Evaluator, OutOfTime
 from remat.improve.refine.equivalence_classes import equivalence_classes
@@ -49,6 +49,10 @@ class Candidate:
         """Memory of the saved activations, each storage once."""
         return self.state.saved_bytes
 
+    def costs(self) -> tuple[int, int]:
+        """Returns (saved bytes, bytes moved)."""
+        return self.saved_bytes, self.traffic_bytes
+
 
 class _Enough(Exception):
     """Says that a descent has predicted as many plans as it may."""
@@ -79,7 +83,7 @@ class PlanPool:
 
     def front(self) -> list[Candidate]:
         """Lists the candidates that no other one beats in both, from the fewest saved bytes on."""
-        return pareto(candidate for candidate, _ in self._known.values())
+        return pareto_front((candidate for candidate, _ in self._known.values()), key=Candidate.costs)
 
     def within(self, budget_bytes: int) -> list[Candidate]:
         """Lists the candidates that save no more than a budget, those that move least first."""
@@ -138,15 +142,6 @@ class PlanPool:
             if self._progress is not None:
                 self._progress(len(self), (min(found.traffic_bytes for found, _ in self._known.values()),))
         return self._known[key]
-
-
-def pareto(candidates: Iterable[Candidate]) -> list[Candidate]:
-    """Lists the candidates that no other one beats in both, from the fewest saved bytes on."""
-    found: list[Candidate] = []
-    for candidate in sorted(candidates, key=lambda one: (one.saved_bytes, one.traffic_bytes)):
-        if not found or candidate.traffic_bytes < found[-1].traffic_bytes:
-            found.append(candidate)
-    return found
 
 
 def _evenly(among: int, count: int) -> list[int]:

@@ -24,6 +24,7 @@ from remat.answer.solver import Solver
 from remat.facts.columns import BoolArray, any_set
 from remat.facts.graph import Graph
 from remat.improve.byte_budgets import default_plan, evenly_spaced
+from remat.improve.pareto_front import pareto_front
 from remat.improve.progress import Progress
 from remat.improve.time_prices import TimeIndexedPrices
 from remat.predict.memory import Simulator
@@ -137,7 +138,7 @@ class PeakPlans:
     @cached_property
     def from_saved_budgets(self) -> tuple[PeakPlan, ...]:
         """Those of `front` that a few budgets of saved bytes give."""
-        return tuple(_unbeaten([self._simulated(self.cheapest.choice), *self._vertices(), *self._samples()]))
+        return tuple(_front([self._simulated(self.cheapest.choice)], self._vertices(), self._samples()))
 
     @cached_property
     def lowest(self) -> PeakPlan:
@@ -148,14 +149,14 @@ class PeakPlans:
     @cached_property
     def front(self) -> tuple[PeakPlan, ...]:
         """The plans found, from the smallest simulated peak to the lowest cost."""
-        plans = _unbeaten([*self.from_saved_budgets, *self._between_budgets([*self.from_saved_budgets])])
-        plans = _unbeaten([*plans, *self._with_less_peak(plans[0])])
-        plans = _unbeaten([*plans, *self._saving_more(plans[0], plans[0].peak_bytes, _MOVES)])
-        plans = _unbeaten([*plans, *self._at_prices(self.from_saved_budgets)])
+        plans = _front(self.from_saved_budgets, self._between_budgets([*self.from_saved_budgets]))
+        plans = _front(plans, self._with_less_peak(plans[0]))
+        plans = _front(plans, self._saving_more(plans[0], plans[0].peak_bytes, _MOVES))
+        plans = _front(plans, self._at_prices(self.from_saved_budgets))
         for _ in range(_ROUNDS):
             for between in (self._joined, self._filled):
                 gaps = sorted(pairwise(plans), key=_rectangle, reverse=True)[:_GAPS]
-                plans = _unbeaten([*plans, *chain.from_iterable(between(low, high) for low, high in gaps)])
+                plans = _front(plans, *(between(low, high) for low, high in gaps))
         return tuple(plans)
 
     def _vertices(self) -> list[PeakPlan]:
@@ -181,7 +182,7 @@ class PeakPlans:
             tried.add(budget := budgets[max(budgets)])
             if (plan := self.within_saved_budget(budget)) is not None:
                 found.append(plan)
-                plans = _unbeaten([*plans, plan])
+                plans = _front(plans, [plan])
         return found
 
     def _with_less_peak(self, plan: PeakPlan) -> list[PeakPlan]:
@@ -279,10 +280,5 @@ def _rectangle(neighbours: tuple[PeakPlan, PeakPlan]) -> int:
     return (low.cost - high.cost) * (high.peak_bytes - low.peak_bytes)
 
 
-def _unbeaten(plans: Iterable[PeakPlan]) -> list[PeakPlan]:
-    """Sorts plans from the smallest peak to the lowest cost, and drops those with a cheaper one of no more peak."""
-    kept: list[PeakPlan] = []
-    for plan in sorted(plans, key=_by_peak):
-        if not kept or plan.cost < kept[-1].cost:
-            kept.append(plan)
-    return kept
+def _front(*plans: Iterable[PeakPlan]) -> list[PeakPlan]:
+    return pareto_front(chain.from_iterable(plans), key=_by_peak)

@@ -16,9 +16,10 @@ from remat.errors import InvalidOption
 from remat.facts.columns import is_whole
 from remat.facts.graph import Graph, checked_graph
 from remat.improve.byte_budgets import evenly_spaced, read_budget
-from remat.improve.candidates import Candidate, PlanPool, pareto
+from remat.improve.candidates import Candidate, PlanPool
 from remat.improve.choose import choose
 from remat.improve.for_device import for_device
+from remat.improve.pareto_front import pareto_front
 from remat.improve.progress import Progress, check_progress, ended_early, is_over
 from remat.improve.refine.descent import OutOfTime
 from remat.improve.refine.named_oracles import find_oracle
@@ -186,7 +187,9 @@ def traffic_frontier(
             ended = ended_early()
             break
         counted.append(replace(candidate, traffic_bytes=opinion([candidate.state])[0][0]))
-    return TrafficFrontier(_points(graph, pareto(counted)), judge.name, len(pool), len(counted), ended)
+    return TrafficFrontier(
+        _points(graph, pareto_front(counted, key=Candidate.costs)), judge.name, len(pool), len(counted), ended
+    )
 
 
 def _sizes(budgets: int | Iterable[int | str], pool: PlanPool) -> list[int]:
