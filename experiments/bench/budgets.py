@@ -243,7 +243,7 @@ def picture(name: str, graph: Graph, plans: dict[float, Plan], folder: Path) -> 
     sizes = [PlanFacts.of(graph, plan).saved_bytes for plan in plans.values()]
     folder.mkdir(exist_ok=True)
     path = folder / f"frontier-{name.replace(', ', '-').replace(' ', '-').lower()}.svg"
-    curve.refine(24).plot(path, beside={"PyTorch, budgets 0.0 to 1.0": list(zip(sizes, costs, strict=True))})
+    curve.refine(24).plot(path, other_points={"PyTorch, budgets 0.0 to 1.0": list(zip(sizes, costs, strict=True))})
 
 
 _COLUMNS = (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -220,25 +221,38 @@ class Frontier:
         return pd.DataFrame(rows).rename(columns={price: f"{price}_{self.unit}" for price in prices})
 
     def plot(
-        self, path: str | Path | None = None, *, beside: Mapping[str, Iterable[tuple[int, int]]] | None = None
+        self,
+        path: str | Path | None = None,
+        *,
+        other_points: Mapping[str, Iterable[tuple[int, int]]] | None = None,
+        beside: Mapping[str, Iterable[tuple[int, int]]] | None = None,
     ) -> Figure:
-        """Draws the points, the bound under them, and beside them `landmarks` and other points.
+        """Draws the points and the bound under them, with `references` and other points to compare with.
 
         Args:
-            path: writes the picture there, in the format of the suffix: .svg, .png, .pdf.
-            beside: label -> (saved bytes, cost) of other plans; see `price`.
+            path: where to write the picture; the suffix says the format: .svg, .png, .pdf. None writes nothing.
+            other_points: (saved bytes, cost) of other plans, by a label for the legend; `price` computes such pairs.
+            beside: the old name of `other_points`; it goes in 0.3.
 
         Raises:
             NotInstalled: matplotlib is missing.
-            InvalidOption: matplotlib knows no format of that suffix.
+            InvalidOption: matplotlib knows no format of that suffix; or `other_points` holds no such pairs.
         """
         from remat.improve.frontier_plot import draw
 
+        if beside is not None:
+            warnings.warn(
+                "Frontier.plot(beside=) is other_points= now; it goes in 0.3",
+                DeprecationWarning,
+                stacklevel=2,
+            )
+            other_points = beside
         between = [point.point for point in self.points if not point.is_vertex]
         vertices = [point.point for point in self.vertices]
-        known = {point.solver: [point.point] for point in self.references}
+        references = {point.solver: [point.point] for point in self.references}
         model = self.graph.meta.get("model", "") if self.graph is not None else ""
-        return draw(vertices, between, self._bound_line(), (known, beside or {}), self.unit, model, path)
+        line = self._bound_line()
+        return draw(vertices, between, line, references, other_points or {}, self.unit, model, path)
 
     def _bound_line(self) -> list[tuple[int, int]]:
         """Lists (budget, proven bound): of each vertex, and of budgets between two where the hull is not exact."""
