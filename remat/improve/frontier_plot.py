@@ -17,9 +17,8 @@ from remat.words import human_bytes, human_price
 
 _STYLES = (("s", "#c8501e"), ("^", "#2e8b57"), ("D", "#8a5fb0"), ("v", "#b8860b"))
 _REFERENCE_STYLES = (("P", "#c8501e"), ("X", "#444444"))
-
+# Signs in a line of the title.
 _TITLE = 70
-"""Signs in a line of the title."""
 
 
 def draw(
@@ -39,8 +38,7 @@ def draw(
             bound at one budget holds at all smaller budgets.
         between: other plans of the frontier.
         bound: what every plan costs at least, as a line.
-        references: the plans that every picture shows, by their labels.
-        other_points: what the caller compares with, by labels.
+        references, other_points: plans to compare with, by their labels.
         unit: of the costs.
         model: a name for the title; it may be "".
         path: where to write the picture; None writes nothing.
