@@ -347,12 +347,22 @@ def test_no_plan_saves_so_little() -> None:
 
 def test_the_picture_is_written(tmp_path: Path) -> None:
     curve = frontier(layers(12)).refine(4)
-    figure = curve.plot(tmp_path / "frontier.svg", beside={"PyTorch": [(600, 60)]})
+    figure = curve.plot(tmp_path / "frontier.svg", other_points={"PyTorch": [(600, 60)]})
     axes = figure.axes[0]
     assert (tmp_path / "frontier.svg").read_text().startswith("<?xml")
     assert (axes.get_xlabel(), axes.get_ylabel()) == ("saved activations", "cost (cost)")
     drawn = [text.get_text() for text in axes.get_legend().get_texts()]
     assert drawn == ["proven bound", "plans between them", "hull vertices, optimal", "PyTorch"]
+
+
+def test_the_old_name_of_other_points_draws_the_same_and_warns() -> None:
+    curve, points = frontier(layers(12)), {"PyTorch": [(600, 60)]}
+    with pytest.warns(DeprecationWarning, match="other_points= now"):
+        old = curve.plot(beside=points)
+    new = curve.plot(other_points=points)
+    assert [line.get_xydata().tolist() for line in old.axes[0].lines] == [
+        line.get_xydata().tolist() for line in new.axes[0].lines
+    ]
 
 
 def test_pytorchs_and_eagers_plan_stand_beside_every_frontier_of_a_graph() -> None:

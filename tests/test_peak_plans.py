@@ -94,9 +94,9 @@ def test_moments_are_in_order_and_hold_the_peak_whatever_is_saved(graph: Graph) 
     for saved in (np.zeros(n, np.bool_), graph.in_forward):
         moments = clock.moments(saved)
         assert moments.alive_bytes.max() == simulator.peak(saved)
-        assert (n <= moments.asked).all()
-        assert (moments.asked <= moments.read).all()
-        assert (moments.read <= 2 * n).all()
+        assert (n <= moments.first_read).all()
+        assert (moments.first_read <= moments.last_read).all()
+        assert (moments.last_read <= 2 * n).all()
 
 
 def test_memory_is_dear_while_most_is_alive() -> None:

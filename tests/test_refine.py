@@ -406,7 +406,7 @@ def test_an_answer_has_no_more_kernels_than_the_objective_allows(graph: Graph, m
 def test_a_limit_of_kernels_that_no_plan_keeps_is_refused() -> None:
     graph = cosines()
     with pytest.raises(
-        InvalidOption, match=r"within the limits of Traffic\(most_kernels=0\); the given one has .*'ker"
+        InvalidOption, match=r"within the limits of Traffic\(most_kernels=0\); the plan to refine has .*'ker"
     ):
         remat.refine(graph, saves_all(graph), Traffic(most_kernels=0))
     with pytest.raises(

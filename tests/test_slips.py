@@ -136,9 +136,9 @@ CALLS: dict[str, Callable[[Any], object]] = {
     "Terms of something else": lambda it: Terms(it, it, Bans.none(4), Bans.none(4)) + Terms.nothing(G),
     "Terms without bans": lambda it: Terms.nothing(G) + replace(Terms.nothing(G), cannot_save=it),
     "estimate": lambda it: [remat.plugin.find_estimator(name).recompute_cost(it) for name in ("flops", "roofline")],
-    "Frontier.plot: beside": lambda it: FRONTIER.plot(beside=it),
-    "Frontier.plot: points": lambda it: FRONTIER.plot(beside={"mine": it}),
-    "Frontier.plot: a point": lambda it: FRONTIER.plot(beside={"mine": [it]}),
+    "Frontier.plot: other_points": lambda it: FRONTIER.plot(other_points=it),
+    "Frontier.plot: points": lambda it: FRONTIER.plot(other_points={"mine": it}),
+    "Frontier.plot: a point": lambda it: FRONTIER.plot(other_points={"mine": [it]}),
 }
 
 

@@ -1,10 +1,10 @@
-"""Searches for plans that are better than what a single cut can find, and for whole curves of trade-offs.
+"""Searches for plans that no single minimum cut finds, and for whole trade-offs between two costs.
 
-A cut prices each value by itself. What is searched for here depends on many decisions together: peak memory
-(`peak_search`, from plans that `peak_plans` and `step_plans` collect), the kernels that a plan becomes (`refine`), what
-the kernels of one pass compute again (`between_kernels`), and the whole curves of memory against time (`frontier`) and
-against traffic (`traffic_frontier`, from plans that `plan_pool` collects). `choose` is the short way from a graph and a
-cost model to a plan, whichever of these it takes.
+A minimum cut prices each value by itself. But peak memory, and the kernels that a plan becomes, depend on many
+decisions together. `peak_search` finds plans within a limit of peak memory, `refine` improves a plan by local search,
+`cross_kernel` decides what the kernels of one pass compute again, `offload_search` decides what waits on a host.
+`frontier` trades memory for time, and `traffic_frontier` trades it for the bytes that kernels move.
 
-This package imports the four floors and `remat.predict`. Begin with `choose`.
+This package imports the four floors below it and `remat.predict`. Begin with `choose`, which takes a graph and a cost
+model to a plan by whichever of these searches the budget needs.
 """

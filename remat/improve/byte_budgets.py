@@ -1,13 +1,14 @@
-"""Reads budgets of saved bytes as users give them: numbers, sizes such as "8GB", shares, or so many of them.
+"""Reads the budgets of saved bytes that users write: a number, a size such as "8GB", a share, or a count of budgets.
 
-A share is one of what PyTorch's default plan saves. What that is, a graph tells without PyTorch: its default is a
-minimum cut by its own prices, and so is ours (`remat.answer.registry.DEFAULT_STEP_MODEL`). On all 41 graphs of our
-corpus about which PyTorch's own partitioner (2.13) can be asked, it saves exactly as many bytes.
+A share is a part of what PyTorch's default plan saves. A graph tells that without PyTorch: PyTorch's default is a
+minimum cut at its own prices, and `remat.answer.registry.DEFAULT_STEP_MODEL` has the same prices. On all 41 graphs of
+the corpus about which PyTorch's own partitioner (2.13) can be asked, both save exactly as many bytes.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import replace
 from fractions import Fraction
@@ -25,15 +26,15 @@ from remat.problem.problem import Problem
 from remat.proof.budget import flow_solver, least_bytes
 from remat.words import parse_bytes, parse_share
 
+# A smaller whole number is refused: whoever writes 1 may mean all of it, and 8 may mean gigabytes.
 _FEWEST = 1024
-"""A whole number below is taken for a slip: 1 may mean all of it, 8 gigabytes."""
 
 
 def read_budget(budget: int | str) -> int:
-    """Reads one budget, in bytes or as a size such as "8GB".
+    """Reads one budget: a number of bytes, or a size such as "8GB".
 
     Raises:
-        InvalidOption: it is neither, or negative.
+        InvalidOption: it is neither, or it is negative.
     """
     if isinstance(budget, str):
         return parse_bytes(budget, "budget")
@@ -42,16 +43,29 @@ def read_budget(budget: int | str) -> int:
     return int(budget)
 
 
+def read_budgets(budgets: int | Iterable[int | str]) -> int | list[int]:
+    """Reads the budgets of a search: a count, which is returned as it is, or a list of bytes and sizes.
+
+    Raises:
+        InvalidOption: it is neither, or one of the list is no budget.
+    """
+    if isinstance(budgets, Iterable) and not isinstance(budgets, str):
+        return [read_budget(budget) for budget in budgets]
+    if isinstance(budgets, str) or not is_whole(budgets) or budgets < 0:
+        raise InvalidOption(f'budgets must be how many, or a list of bytes and sizes such as ["8GB"], got {budgets!r}')
+    return int(budgets)
+
+
 def read_amount(budget: float | int | str, label: str) -> int | Fraction:
-    """Reads a number of bytes, or a share, exactly: 0.3 means three tenths, not the double next to them.
+    """Reads a number of bytes, or a share, without rounding: 0.3 means three tenths, not the double next to them.
 
     Args:
         budget: a whole number of bytes from 1024 on (2e9, too), a size ("8GB"), a fraction from 0.0 to 1.0, or a
-            percentage ("50%"). 0 is the share: as little as possible.
-        label: what to call it in an error message.
+            percentage ("50%"). 0 is the share of nothing: the plan saves as little as possible.
+        label: the name of the option, for error messages.
 
     Returns:
-        bytes as an `int`, a share as a `Fraction`.
+        bytes as an `int`, or a share as a `Fraction`.
 
     Raises:
         InvalidOption: it is none of these.
@@ -82,11 +96,11 @@ def read_amount(budget: float | int | str, label: str) -> int | Fraction:
 
 
 def default_plan(graph: Graph) -> Plan | None:
-    """Finds PyTorch's default plan; None if there is none, since the user's demands contradict its rules."""
+    """Finds PyTorch's default plan; returns None if the user's demands contradict its rules."""
     try:
         try:
             problem = replace(find_costmodel(DEFAULT_STEP_MODEL).pose(graph), budget_bytes=None)
-        except InvalidProblem:  # weighed by distance, as PyTorch's are, prices may be too large where bytes are not
+        except InvalidProblem:  # PyTorch weighs prices by distance, so that they may be too large where bytes are not
             problem = replace(find_costmodel(DEFAULT_COST_MODEL).pose(graph), budget_bytes=None)
         check_feasible(problem)
     except Infeasible:
@@ -95,20 +109,19 @@ def default_plan(graph: Graph) -> Plan | None:
 
 
 def default_saved_bytes(graph: Graph) -> int:
-    """Counts what PyTorch's default plan saves, each storage once, inputs not: a share of 1; 0 if there is none."""
+    """Counts the bytes that PyTorch's default plan saves, each storage once, without inputs; 0 if there is none."""
     plan = default_plan(graph)
     return 0 if plan is None else PlanFacts.of(graph, plan).saved_bytes
 
 
 def saved_limit(graph: Graph, problem: Problem, amount: int | Fraction) -> int:
-    """Turns an amount, as `read_amount` returns it, into bytes that a plan for a graph may save.
+    """Turns an amount into the bytes that a plan for a graph may save.
 
-    A share is one of `default_saved_bytes`, but at least what every plan saves.
+    A share is a part of `default_saved_bytes`, but at least what every plan saves.
 
     Args:
-        graph: the joint graph.
         problem: its prices and bans; they decide what every plan saves.
-        amount: bytes, which are returned, or a share.
+        amount: bytes, which are returned as they are, or a share, as `read_amount` returns them.
     """
     if isinstance(amount, int):
         return amount
@@ -119,9 +132,9 @@ def saved_limit(graph: Graph, problem: Problem, amount: int | Fraction) -> int:
 
 
 def evenly_spaced(least: int, most: int, count: int) -> list[int]:
-    """Lists `count` whole numbers from `least` to `most`, with both ends if there are two or more.
+    """Lists `count` whole numbers, evenly spaced from `least` to `most`, with both ends if `count` is at least 2.
 
-    Each is rounded down, exactly: bytes may be past the 2**53 up to which floats are exact.
+    Each is rounded down in exact arithmetic, since bytes may be past the 2**53 up to which floats are exact.
 
     >>> evenly_spaced(0, 10, 5), evenly_spaced(2**60 + 1, 2**60 + 1, 2)[0] == 2**60 + 1
     ([0, 2, 5, 7, 10], True)

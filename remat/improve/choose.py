@@ -34,25 +34,24 @@ def choose(
     throw: bool = True,
     progress: Progress | None = None,
 ) -> Solution:
-    """Poses the problem of a graph under a cost model, and returns the best plan.
+    """Poses the problem of a graph under a cost model, and returns the best plan that the solver finds.
 
-    A budget of saved memory that makes the peak higher is warned about (`remat.improve.peak_rise`). Two things no
-    `Problem` can state, and a plan is searched for: a limit on peak memory (`remat.improve.peak_search`), and what
-    copies to a host add to the step (`remat.improve.offload_search`).
+    Two kinds of budget cannot be stated in a `Problem`; for these a plan is searched for: a limit on peak memory
+    (`remat.improve.peak_search`), and the time that copies to a host add to a step (`remat.improve.offload_search`). If
+    a budget of saved memory makes the peak higher, a warning says so (`remat.improve.peak_rise`).
 
     Args:
-        graph: the joint graph.
         cost_model: a registered name or an instance.
-        solver: a registered name or an instance; when left out, that of `remat.solve`.
-        time_limit_s: wall time in seconds, for each problem that is solved; only for solvers that support it.
-        throw: raise if there is no plan; if False, return a solution without one.
-        progress: called while a peak is searched for, with the number of plans looked at so far; and of the last one
-            the peak, in bytes, and the cost.
+        solver: a registered name or an instance; None takes the default of `remat.solve`.
+        time_limit_s: wall time in seconds for each problem that is solved; only for solvers that support it.
+        throw: whether to raise if there is no plan; if False, a solution without a plan is returned.
+        progress: called in a search for the peak, with the number of plans simulated so far, and with the peak in bytes
+            and the cost of the last one.
 
     Raises:
         InvalidOption: `progress` is no function.
-        Infeasible, LimitReached, UnsupportedProblem: see `remat.solve`, and `remat.improve.peak_search.fit_peak`.
-            A limit on a whole device is not supported, either: it takes more than a graph.
+        Infeasible, LimitReached, UnsupportedProblem: see `remat.solve`, and `remat.improve.peak_search.fit_peak`. A
+            limit on a whole device is not supported, either: a graph does not know all that the device holds.
     """
     check_progress(progress)
     model = find_costmodel(cost_model)
@@ -66,7 +65,7 @@ def choose(
     if model.saved_limits and not model.peak_limits and solution.plan is not None:
         rise = peak_rise([Subproblem(graph, problem)], [Choice.from_plan(problem, solution.plan)], solver)
         if rise is not None:
-            warnings.warn(str(rise), stacklevel=2)
+            warnings.warn(rise, stacklevel=2)
     return solution
 
 
@@ -82,15 +81,14 @@ def search(
     throw: bool = True,
     progress: Progress | None = None,
 ) -> Solution:
-    """Finds a plan by the search that the budget of a cost model needs: this is the one place that decides which.
+    """Chooses the search that the budget of a cost model needs, and finds a plan by it; nothing else makes this choice.
 
     Args:
-        graph: the joint graph.
-        problem: its problem under the cost model, but for a limit on peak memory.
+        problem: the problem of the graph under the cost model, without a limit on peak memory.
         cost_model: says what is limited, and on which device copies run.
         solver: as for `choose`.
-        limits: the limits to keep in place of those of the cost model, of saved bytes or of the peak.
-        hides_copies: copies of what is offloaded run beside kernels.
+        limits: replace the limits of the cost model, be they of saved bytes or of the peak.
+        hides_copies: whether copies of what is offloaded run at the same time as kernels.
         time_limit_s, throw, progress: as for `choose`.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Says for which device a search is."""
+"""Sets the device for which a search predicts kernels."""
 
 from __future__ import annotations
 
@@ -9,11 +9,13 @@ from remat.predict.time.known_devices import backend_of
 
 
 def for_device(graph: Graph, device: str | None) -> Graph:
-    """Returns a graph whose kernels are predicted as those of a device; plans for it are plans for the given one.
+    """Returns the graph with another device: its kernels are predicted as that device would run them.
+
+    A plan for the returned graph is a plan for the original one, too.
 
     Args:
-        graph: captured for whatever device.
-        device: "cpu", or a GPU by name, such as "a100"; None for that of the graph.
+        graph: the joint graph, captured on any device.
+        device: "cpu", or the name of a GPU, such as "a100"; None keeps the device of the graph.
 
     Raises:
         InvalidOption: the device is no name.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -22,9 +23,8 @@ from remat.answer.registry import (
 )
 from remat.answer.solver import Solver
 from remat.errors import InvalidOption
-from remat.facts.columns import is_whole
 from remat.facts.graph import Graph
-from remat.improve.byte_budgets import default_saved_bytes, evenly_spaced, read_budget
+from remat.improve.byte_budgets import default_saved_bytes, evenly_spaced, read_budget, read_budgets
 from remat.improve.offload_search import fit_offload
 from remat.improve.point import Point
 from remat.improve.progress import Progress, check_progress, is_over
@@ -44,30 +44,30 @@ if TYPE_CHECKING:
     import pandas as pd  # pyright: ignore[reportMissingTypeStubs]  # pandas ships none
     from matplotlib.figure import Figure
 
+# With a host, plans are searched at so many budgets, from the fewest bytes to what PyTorch's default plan saves.
 _BUDGETS = 8
-"""At which plans that offload are looked for: from the fewest bytes to what PyTorch's default plan saves."""
-
+# The bound is drawn at so many budgets of an edge, if it is no straight line there.
 _SAMPLES = 64
-"""Budgets at which a bound is drawn that is no straight line."""
 
 
 @dataclass(frozen=True, eq=False)
 class Frontier:
-    """The trade-off between saved bytes and cost.
+    """Describes the trade-off between saved bytes and cost, with a lower bound at every budget.
 
-    The vertices of its lower convex hull are exact, each proven by a flow. In between lie plans that
-    no price of memory finds (that is a knapsack); `refine` looks for them, and `bound` tells how good
-    a plan there can be at most. Where costs times bytes are past what the flow solver counts to,
-    vertices that lie close together may be missed; then `Edge.is_exact` is false, and `bound` still holds.
+    The vertices of the lower convex hull are exact, and a flow proves each. Between two vertices lie plans that are
+    optimal for no Lagrange multiplier on memory (finding them is a knapsack); `refine` looks for them, and `bound` says
+    how good a plan there can be at most. Where costs times bytes are larger than the flow solver can count, vertices
+    that lie close together may be missed; then `Edge.is_exact` is false, and `bound` still holds.
 
     Attributes:
         problem: what was solved, without a budget.
-        unit: of the costs: "ns", "flops".
-        points: in the order of their saved bytes. Without a refinement, the vertices.
-        edges: of the hull, from the fewest bytes to the lowest cost, with their proofs.
-        graph: what the problem is about, if it was not given as a problem.
-        clock: of a device that offloads to its host. Then costs are what plans add to a step by simulation, each point
-            has a budget of its own with a bound, and there are no edges (`remat.improve.offload_search`).
+        unit: the unit of all costs, such as "ns" or "flops".
+        points: plans in the order of their saved bytes. Before `refine`, these are the vertices.
+        edges: edges of the hull with their proofs, from the fewest bytes to the lowest cost.
+        graph: the graph of the problem; None if `frontier` was called with a problem.
+        clock: the times of a step whose device offloads to its host, or None. With it, a cost is the time that a plan
+            adds to the step by simulation, each point has its own budget and bound, and there are no edges
+            (`remat.improve.offload_search`).
     """
 
     problem: Problem
@@ -79,28 +79,28 @@ class Frontier:
 
     @property
     def vertices(self) -> tuple[Point, ...]:
-        """The vertices of the convex hull, from the fewest bytes to the lowest cost."""
+        """Returns the vertices of the convex hull, from the fewest bytes to the lowest cost."""
         return tuple(point for point in self.points if point.is_vertex)
 
     def bound(self, budget_bytes: int | str) -> int | None:
-        """Returns what every plan that saves up to a budget costs at least; None if there is no such plan.
+        """Returns a lower bound on the cost of every plan that saves at most a budget; None if there is no such plan.
 
         Args:
             budget_bytes: bytes, or a size such as "8GB".
         """
         limit = read_budget(budget_bytes)
         if self.clock is not None:
-            fewer = self.points[0].saved_bytes > limit
-            return None if fewer else max((p.bound for p in self.points if p.budget_bytes >= limit), default=0)
+            is_infeasible = self.points[0].saved_bytes > limit
+            return None if is_infeasible else max((p.bound for p in self.points if p.budget_bytes >= limit), default=0)
         vertices = self.vertices
         if limit < vertices[0].saved_bytes:
             return None
-        # What holds for a larger budget holds for this one.
+        # A bound at a larger budget holds at this one, too.
         after = min(bisect_left(vertices, limit, key=lambda vertex: vertex.saved_bytes), len(vertices) - 1)
         return max(vertices[after].bound, *(edge.bound(limit) for edge in self.edges[max(after - 1, 0) : after]), 0)
 
     def at(self, budget_bytes: int | str) -> Point:
-        """Returns the best plan known that saves up to a budget (bytes, or a size such as "8GB").
+        """Returns the cheapest point that saves at most a budget (bytes, or a size such as "8GB").
 
         Raises:
             InvalidOption: no plan saves so little.
@@ -116,17 +116,18 @@ class Frontier:
 
     @cached_property
     def references(self) -> tuple[Point, ...]:
-        """PyTorch's default plan, and the one by which nothing runs twice; `Point.solver` says which is which.
+        """Returns PyTorch's default plan, and the plan that runs nothing twice; `Point.solver` says which is which.
 
-        Where no graph is known there are none. What the backward pass alone computes has a price here, too.
+        There are none without a graph. A cost includes what the backward pass alone computes.
         """
         plans = reference_plans(self.graph) if self.graph is not None else {}
-        found: list[Point] = []
+        points: list[Point] = []
         for name, plan in plans.items():
             saved_bytes, cost = self.price(plan)
-            bound = min(self.bound(saved_bytes) or 0, cost)  # it may break a ban of the cost model, and so cost less
-            found.append(Point(saved_bytes, saved_bytes, cost, bound, bound, plan, name))
-        return tuple(found)
+            # A plan that breaks a ban of the cost model may cost less than the bound.
+            bound = min(self.bound(saved_bytes) or 0, cost)
+            points.append(Point(saved_bytes, saved_bytes, cost, bound, bound, plan, name))
+        return tuple(points)
 
     def refine(
         self,
@@ -139,37 +140,33 @@ class Frontier:
         """Adds the best plan that a solver finds at each of some budgets.
 
         Args:
-            budgets: how many, evenly spaced between the ends; or which, in bytes or sizes ("8GB").
-            solver: one that takes a byte budget; `remat solvers` lists them.
-            time_limit_s: for each budget, if the solver takes a limit.
-            progress: called with the number of budgets that are solved, and how many there will be.
+            budgets: how many, evenly spaced between the ends; or a list of them, in bytes or sizes ("8GB").
+            solver: a solver of problems with a byte budget; `remat solvers` lists them.
+            time_limit_s: seconds for each budget, if the solver takes a limit.
+            progress: called with the number of budgets solved so far, and with how many there will be.
 
         Raises:
             Infeasible: a budget is below the fewest bytes that any plan saves.
-            InvalidOption: a budget is none.
+            InvalidOption: a budget is neither bytes nor a size.
             LimitReached, UnsupportedProblem: see `remat.solve`.
         """
         chosen = find_solver(solver)
         check_progress(progress)
-        sizes, found = self._budgets(budgets), list[Point]()
+        sizes, new_points = self._budgets(budgets), list[Point]()
         for budget in sizes:
             if is_over():
                 break
-            found.append(self._solved(budget, chosen, time_limit_s))
+            new_points.append(self._solved(budget, chosen, time_limit_s))
             if progress is not None:
-                progress(len(found), (len(sizes),))
-        points = sorted((*self.points, *found), key=lambda point: (point.saved_bytes, -point.cost))
+                progress(len(new_points), (len(sizes),))
+        points = sorted((*self.points, *new_points), key=lambda point: (point.saved_bytes, -point.cost))
         return replace(self, points=tuple(points))
 
     def _budgets(self, budgets: int | Iterable[int | str]) -> list[int]:
-        if isinstance(budgets, Iterable) and not isinstance(budgets, str):
-            return [read_budget(budget) for budget in budgets]
-        if isinstance(budgets, str) or not is_whole(budgets) or budgets < 0:
-            raise InvalidOption(
-                f'budgets must be how many, or a list of bytes and sizes such as ["8GB"], got {budgets!r}'
-            )
-        ends = self.points[0].saved_bytes, self.points[-1].saved_bytes
-        return sorted(set(evenly_spaced(*ends, int(budgets) + 2)[1:-1]))
+        sizes = read_budgets(budgets)
+        if isinstance(sizes, list):
+            return sizes
+        return sorted(set(evenly_spaced(self.points[0].saved_bytes, self.points[-1].saved_bytes, sizes + 2)[1:-1]))
 
     def _solved(self, budget_bytes: int, solver: Solver, time_limit_s: float | None) -> Point:
         problem = replace(self.problem, budget_bytes=budget_bytes)
@@ -185,11 +182,12 @@ class Frontier:
     def price(self, plan: Plan) -> tuple[int, int]:
         """Returns (saved bytes, cost) of any plan for the same graph.
 
-        Bytes are those of the problem, as `bound` takes them. Views that it does not let be saved, as PyTorch's plans
-        do (`remat.pytorch.measure.torch_budgets`), count with what owns their memory, once.
+        The bytes are those of the problem, as `bound` counts them. PyTorch's plans may save views
+        (`remat.pytorch.measure.torch_budgets`) where the problem bans that. Such a view counts as the value that owns
+        its memory, once.
 
         Raises:
-            InvalidPlan: it is not legal.
+            InvalidPlan: the plan is not legal.
         """
         if self.clock is not None:
             cost = simulated(self.clock, plan).added_ns
@@ -211,7 +209,7 @@ class Frontier:
         return int(self.problem.save_bytes[saved[graph.plannable]].sum())
 
     def as_frame(self) -> pd.DataFrame:
-        """Returns a row for each point; the bound is that of its budget."""
+        """Returns a table with a row for each point; its bound is the one at the budget of the point."""
         import pandas as pd  # pyright: ignore[reportMissingTypeStubs]
 
         prices = ("cost", "bound", "claimed_bound")
@@ -220,30 +218,41 @@ class Frontier:
         return pd.DataFrame(rows).rename(columns={price: f"{price}_{self.unit}" for price in prices})
 
     def plot(
-        self, path: str | Path | None = None, *, beside: Mapping[str, Iterable[tuple[int, int]]] | None = None
+        self,
+        path: str | Path | None = None,
+        *,
+        other_points: Mapping[str, Iterable[tuple[int, int]]] | None = None,
+        beside: Mapping[str, Iterable[tuple[int, int]]] | None = None,
     ) -> Figure:
-        """Draws the points, the bound under them, and beside them `landmarks` and other points.
+        """Draws the points and the bound under them, with `references` and other points to compare with.
 
         Args:
-            path: writes the picture there, in the format of the suffix: .svg, .png, .pdf.
-            beside: label -> (saved bytes, cost) of other plans; see `price`.
+            path: where to write the picture; the suffix says the format: .svg, .png, .pdf. None writes nothing.
+            other_points: (saved bytes, cost) of other plans, by a label for the legend; `price` computes such pairs.
+            beside: the old name of `other_points`; it goes in 0.3.
 
         Raises:
             NotInstalled: matplotlib is missing.
-            InvalidOption: matplotlib knows no format of that suffix.
+            InvalidOption: matplotlib knows no format of that suffix; or `other_points` holds no such pairs.
         """
         from remat.improve.frontier_plot import draw
 
+        if beside is not None:
+            warnings.warn(
+                "Frontier.plot(beside=) is other_points= now; it goes in 0.3", DeprecationWarning, stacklevel=2
+            )
+            other_points = beside
         between = [point.point for point in self.points if not point.is_vertex]
         vertices = [point.point for point in self.vertices]
-        known = {point.solver: [point.point] for point in self.references}
+        references = {point.solver: [point.point] for point in self.references}
         model = self.graph.meta.get("model", "") if self.graph is not None else ""
-        return draw(vertices, between, self._bound_line(), (known, beside or {}), self.unit, model, path)
+        line = self._bound_line()
+        return draw(vertices, between, line, references, other_points or {}, self.unit, model, path)
 
     def _bound_line(self) -> list[tuple[int, int]]:
-        """Lists (budget, proven bound): of each vertex, and of budgets between two where the hull is not exact."""
         if self.clock is not None:
             return sorted((point.budget_bytes, point.bound) for point in self.points)
+        # Between two vertices the bound is a straight line, unless the hull is not exact there.
         corners = {vertex.saved_bytes: vertex.bound for vertex in self.vertices}
         for edge in self.edges:
             if not edge.is_exact:
@@ -269,21 +278,21 @@ def frontier(
 ) -> Frontier:
     """Finds the exact lower convex hull of (saved bytes, cost), by minimum cuts.
 
-    Where values may wait on a host, what their copies add to a step is no sum, so that there is no hull: the best plans
-    that are found at 8 budgets, with a bound at each. `Frontier.refine` looks at further ones.
+    If values may wait on a host, the time that their copies add is no sum over values, so that there is no hull. Then
+    the points are the best plans that are found at 8 budgets, each with a bound. `Frontier.refine` adds further ones.
 
     Args:
         graph: a joint graph; or a problem, whose budget is ignored.
-        estimator: of the recompute time that is traded against memory.
-        cost_model: another trade-off than recompute time; its own budget, if any, is ignored.
-        solver: a flow solver; the default one when left out. With `offload`, one that takes byte budgets.
+        estimator: estimates the recompute time that is traded for memory.
+        cost_model: says the costs, instead of recompute time; its budget, if any, is ignored.
+        solver: a flow solver; None takes the default one. With `offload`, a solver of problems with a byte budget.
         offload: True if activations may wait on the host of the estimator's device; or that device: a known name such
             as "h100", a file, or a profile.
 
     Raises:
         Infeasible: the bans leave no plan.
-        InvalidOption: the solver is no flow solver; or a problem, which has its prices, and a cost model or a device;
-            or a device without a host.
+        InvalidOption: the solver is no flow solver; or a problem comes with a cost model or a device, though it has its
+            own prices; or the device has no host.
         CertificateRejected: a flow does not prove its cut. That is a bug in the solver.
     """
     if offload is not False:
@@ -293,7 +302,7 @@ def frontier(
     hull = Hull(problem, flow)
     edges = hull.edges()
     first = edges[0].left if edges else hull.cheapest  # without edges, one choice is the best in both
-    # That the smallest one costs so much is no part of what its own flow proves, which counts bytes alone.
+    # The flow of the smallest choice proves only that no choice has fewer bytes. The edge proves what it costs.
     least = edges[0].bound(first.saved_bytes) if edges else first.cost
     vertices = [(first, least), *((edge.right, edge.right.cost) for edge in edges)]
     points = tuple(_point(problem, vertex, bound, flow.name) for vertex, bound in vertices)

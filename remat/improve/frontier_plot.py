@@ -16,17 +16,17 @@ from remat.pictures import Picture, write
 from remat.words import human_bytes, human_price
 
 _STYLES = (("s", "#c8501e"), ("^", "#2e8b57"), ("D", "#8a5fb0"), ("v", "#b8860b"))
+_REFERENCE_STYLES = (("P", "#c8501e"), ("X", "#444444"))
+# Signs in a line of the title.
 _TITLE = 70
-"""Signs in a line of the title."""
-
-_LANDMARKS = (("P", "#c8501e"), ("X", "#444444"))
 
 
 def draw(
     vertices: Iterable[tuple[int, int]],
     between: Iterable[tuple[int, int]],
     bound: Iterable[tuple[int, int]],
-    beside: tuple[Mapping[str, Iterable[tuple[int, int]]], Mapping[str, Iterable[tuple[int, int]]]],
+    references: Mapping[str, Iterable[tuple[int, int]]],
+    other_points: Mapping[str, Iterable[tuple[int, int]]],
     unit: str,
     model: str,
     path: str | Path | None,
@@ -34,14 +34,14 @@ def draw(
     """Draws points of (saved bytes, cost), and writes the picture if there is a path: see `Frontier.plot`.
 
     Args:
-        vertices: of the hull; none where values may be offloaded. Then the costs are added time, and a bound at one
-            budget holds at smaller ones.
-        between: other plans of the frontier; there may be none.
-        bound: what every plan costs at least, as a line. Below it is out of reach.
-        beside: label -> other plans to compare with: those that every picture shows, and those that were asked for.
+        vertices: those of the hull. Where values may be offloaded there are none: then costs are added time, and the
+            bound at one budget holds at all smaller budgets.
+        between: other plans of the frontier.
+        bound: what every plan costs at least, as a line.
+        references, other_points: plans to compare with, by their labels.
         unit: of the costs.
-        model: whose plans they are, for the title; it may be "".
-        path: where to write the picture.
+        model: a name for the title; it may be "".
+        path: where to write the picture; None writes nothing.
     """
     from matplotlib.ticker import MultipleLocator
 
@@ -57,10 +57,9 @@ def draw(
         axes.plot(*_columns(between), "o", ms=4, color="#5aa0d8", label="plans between them" if vertices else "plans")
     if vertices:
         axes.plot(*_columns(vertices), "o", ms=6, color="#1f5f99", label="hull vertices, optimal")
-    known, asked = beside
-    for (marker, color), (name, points) in zip(cycle(_STYLES), _checked(asked).items(), strict=False):
+    for (marker, color), (name, points) in zip(cycle(_STYLES), _checked(other_points).items(), strict=False):
         axes.plot(*_columns(points), marker, ms=6, ls="", fillstyle="none", color=color, label=name)
-    for (marker, color), (name, points) in zip(_LANDMARKS, known.items(), strict=False):
+    for (marker, color), (name, points) in zip(_REFERENCE_STYLES, references.items(), strict=False):
         axes.plot(*_columns(points), marker, ms=9, ls="", mew=1.8, fillstyle="none", color=color, label=name)
     title = f"{model}: memory against {price}" if model else f"Memory against {price}"
     axes.set_title("\n".join(wrap(title, _TITLE)), fontsize=11)
@@ -76,15 +75,17 @@ def draw(
     return figure
 
 
-def _checked(beside: Mapping[str, Iterable[tuple[int, int]]]) -> dict[str, list[tuple[float, float]]]:
+def _checked(other_points: Mapping[str, Iterable[tuple[int, int]]]) -> dict[str, list[tuple[float, float]]]:
     try:
-        return {label: [(float(x), float(y)) for x, y in points] for label, points in beside.items()}
+        return {label: [(float(x), float(y)) for x, y in points] for label, points in other_points.items()}
     except (AttributeError, TypeError, ValueError, OverflowError):
-        raise InvalidOption(f"beside must map labels to pairs (saved bytes, cost), got {beside!r}") from None
+        raise InvalidOption(
+            f"other_points must map labels to pairs (saved bytes, cost), got {other_points!r}"
+        ) from None
 
 
 def _round_step(limits: tuple[float, float]) -> int:
-    """Returns a power of two that gives four to eight ticks: round numbers of KiB or MiB."""
+    """Returns a power of two that gives four to eight ticks, so that their labels are round numbers of KiB or MiB."""
     return 2 ** max(math.ceil(math.log2(max(limits[1] - limits[0], 8) / 8)), 0)
 
 

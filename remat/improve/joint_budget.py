@@ -1,8 +1,9 @@
-"""Plans of several graphs within one budget: of graphs whose saved values are alive at the same time.
+"""Solves several graphs within one budget, because their saved values are alive at the same time.
 
-A graph break makes two graphs of a model, and a block that is compiled by itself has one graph that is called once a
-layer. All that their forward passes save is alive when the first backward pass begins. So they are one problem: the
-graphs side by side, each counted as often as it is called, under one budget; and one price of memory for all of them.
+A graph break makes two graphs of a model, and a block that is compiled by itself has one graph that is called once for
+each layer. When the first backward pass begins, all that their forward passes saved is alive. So they are posed as one
+problem: the values of all graphs, each counted as often as its graph is called, with one budget and one Lagrange
+multiplier on memory.
 """
 
 from __future__ import annotations
@@ -33,21 +34,20 @@ from remat.proof.budget import flow_solver, least_bytes
 from remat.proof.hull import Hull
 from remat.proof.solve import solve
 
+# Multipliers are rounded to so many bits, so that their product with a cost is no overflow.
 _BITS = 24
-"""Of a price, so that it can be multiplied with whatever a graph costs."""
-
+# For a limit of the peak, plans at so many budgets of saved bytes are tried, besides the vertices of the hull.
 _BETWEEN = 8
-"""Budgets of saved bytes to look at for a budget of the peak, besides the vertices of the frontier."""
 
 
 @dataclass(frozen=True, eq=False)
 class Subproblem:
-    """A graph of a run, and how often its saved values are alive at once.
+    """Describes one graph of a run, and how many of its calls are alive at once.
 
     Attributes:
         graph: the joint graph.
         problem: its prices and bans, and the budget as it would be for this graph alone (see `subproblem_of`).
-        times: of how many calls.
+        times: the number of calls whose saved values are alive at the same time.
     """
 
     graph: Graph
@@ -56,92 +56,89 @@ class Subproblem:
 
     @property
     def least(self) -> Choice:
-        """The choice that saves the fewest bytes."""
+        """Returns the choice that saves the fewest bytes."""
         return least_bytes(self.problem).choice
 
-    def at(self, price: Multipliers) -> Choice:
-        """The choice that is best where a saved byte has a price."""
-        return flow_solver().minimum_cut(self.problem, price.coarser(_BITS)).choice
+    def at(self, multipliers: Multipliers) -> Choice:
+        """Returns the choice that minimizes cost and bytes, weighted by these multipliers."""
+        return flow_solver().minimum_cut(self.problem, multipliers.coarser(_BITS)).choice
 
 
 def subproblem_of(graph: Graph, cost_model: CostModel, earlier_values: Collection[str] = ()) -> Subproblem:
-    """Poses the problem of a graph of a run.
+    """Poses the problem of one graph of a run.
 
     Args:
-        graph: the joint graph.
-        cost_model: prices, bans, and the budget.
-        made_before: its inputs that other graphs of the run have made: they are alive only because they are saved,
-            and count. Other inputs are given, and count nothing.
+        earlier_values: names of the inputs that other graphs of the run computed. Only because they are saved they are
+            alive, so that they count as saved bytes. Other inputs, such as parameters, are alive anyway and count
+            nothing.
     """
     problem = cost_model.pose_without_peak(graph)
-    made = np.array([name in earlier_values for name in graph.names], np.bool_)
-    if not made.any():
+    is_earlier = np.array([name in earlier_values for name in graph.names], np.bool_)
+    if not is_earlier.any():
         return Subproblem(graph, problem)
-    counted = np.where(made[graph.base], graph.storage_bytes, 0)[graph.plannable]
+    counted = np.where(is_earlier[graph.base], graph.storage_bytes, 0)[graph.plannable]
     problem = replace(problem, save_bytes=frozen(problem.save_bytes + counted))
     fractions = [limit for limit in cost_model.saved_limits if isinstance(limit, Fraction)]
     if fractions and problem.budget_bytes is not None:
-        owned = made & (graph.base == np.arange(len(graph)))
-        budget = problem.budget_bytes + math.floor(min(fractions) * int(graph.bytes[owned].sum()))
+        owners = is_earlier & (graph.base == np.arange(len(graph)))
+        budget = problem.budget_bytes + math.floor(min(fractions) * int(graph.bytes[owners].sum()))
         problem = replace(problem, budget_bytes=max(budget, least_bytes(problem).weight))
     return Subproblem(graph, problem)
 
 
 def budget_of(parts: Sequence[Subproblem], cost_model: CostModel, other_bytes: int = 0) -> int | None:
-    """Says what parts may save together: of a budget in bytes all there is, of a fraction that of each.
+    """Returns how many bytes the subproblems may save together; None if one of them has no budget.
 
-    Args:
-        parts, cost_model: as in `solve_jointly`.
-        beside_bytes: what is alive beside them, and counts.
+    A fixed number of bytes is a limit for all of them; a fraction limits each, and these limits are added.
+    `other_bytes`, which other graphs hold at that time, count against the budget.
     """
     budgets = [part.times * budget for part in parts if (budget := part.problem.budget_bytes) is not None]
     if len(budgets) < len(parts):
         return None
     fractions = [limit for limit in cost_model.saved_limits if isinstance(limit, Fraction)]
-    fixed = [limit for limit in cost_model.saved_limits if isinstance(limit, int)]
+    in_bytes = [limit for limit in cost_model.saved_limits if isinstance(limit, int)]
     added = sum(budgets) + (math.floor(min(fractions) * other_bytes) if fractions else 0)
-    room = max(min([added, *fixed]) - other_bytes, 0)
-    return room if fixed else max(room, sum(part.times * least_bytes(part.problem).weight for part in parts))
+    available = max(min([added, *in_bytes]) - other_bytes, 0)
+    if in_bytes:
+        return available
+    return max(available, sum(part.times * least_bytes(part.problem).weight for part in parts))
 
 
 def solve_jointly(
     parts: Sequence[Subproblem], cost_model: CostModel, solver: str | Solver | None = None, *, other_bytes: int = 0
 ) -> tuple[list[Plan], Multipliers, float | None]:
-    """Finds the plans that cost least in all, with everything that is alive at once within the budget.
+    """Finds plans that cost least in total, and that keep one budget together.
 
     Args:
-        parts: whose saved values are alive at the same time.
-        cost_model: that they were posed under, with the budget.
-        solver: for the budget; when left out, that of `remat.solve`.
-        beside_bytes: what is alive beside the parts, and counts.
+        parts: the subproblems, whose saved values are alive at the same time.
+        cost_model: the one that they were posed under, with the budget.
+        solver: for a problem with a byte budget; None takes the default of `remat.solve`.
+        other_bytes: bytes that other graphs hold at that time; they count against the budget.
 
     Returns:
-        a plan of each part, the price of memory at the budget, and what they all cost above the best at most, as a part
-        of their cost; None if nobody knows.
+        a plan for each subproblem; the Lagrange multipliers at the budget; and the optimality gap, as a fraction of the
+        cost, or None if there is no lower bound.
 
     Raises:
-        Infeasible: together they save more than the budget, whatever the plans.
-        LimitReached: no plans were found with so small a peak.
+        Infeasible: all plans together save more than the budget.
+        LimitReached: no plans were found whose joint peak keeps the limit.
     """
     union = union_problem(parts)
     if cost_model.limits_peak:
-        choice, price = _within_peak(parts, union, cost_model, other_bytes)
-        return [mine.plan(part.problem) for part, mine in split(parts, choice)], price, None
+        choice, multipliers = _within_peak(parts, union, cost_model, other_bytes)
+        return [own.plan(part.problem) for part, own in split(parts, choice)], multipliers, None
     budget = budget_of(parts, cost_model, other_bytes)
     solution = solve(replace(union, budget_bytes=budget), solver)
     assert solution.plan is not None  # solve() raises where there is none
-    plans = [mine.plan(part.problem) for part, mine in split(parts, Choice.from_plan(union, solution.plan))]
-    edge = None
-    if budget is not None:
-        edge = Hull(union, flow_solver()).edge_at(budget)
+    plans = [own.plan(part.problem) for part, own in split(parts, Choice.from_plan(union, solution.plan))]
+    edge = None if budget is None else Hull(union, flow_solver()).edge_at(budget)
     return plans, BY_COST if edge is None else edge.certificate.multipliers, solution.gap
 
 
 def union_problem(parts: Sequence[Subproblem]) -> Problem:
-    """Poses one problem of several, without a budget: each counts as often as it is called."""
+    """Poses one problem for all subproblems, without a budget; each value costs as often as its graph is called."""
     starts = np.cumsum([0, *(len(part.problem) for part in parts)])
     problems = [part.problem for part in parts]
-    hosts = [(part.times, problem.offload) for part, problem in zip(parts, problems, strict=True)]
     costs: dict[str, Any] = {
         label: np.concatenate([getattr(part.problem, label) * part.times for part in parts])
         for label in ("save_cost", "recompute_cost", "save_bytes")
@@ -156,15 +153,14 @@ def union_problem(parts: Sequence[Subproblem]) -> Problem:
         needed=np.concatenate([one.needed for one in problems]),
         cannot_save=_joined([one.cannot_save for one in problems]),
         cannot_recompute=_joined([one.cannot_recompute for one in problems]),
-        offload=_hosts([(times, one) for times, one in hosts if one is not None]),
+        offload=_joint_offload([(part.times, host) for part in parts if (host := part.problem.offload) is not None]),
         **costs,
         **uses,
     )
 
 
-def _hosts(hosts: Sequence[tuple[int, Offload]]) -> Offload | None:
-    """What offloading costs in all parts; they have one cost model, so that all have a host, or none."""
-    if not hosts:
+def _joint_offload(hosts: Sequence[tuple[int, Offload]]) -> Offload | None:
+    if not hosts:  # one cost model posed all problems, so that all can offload, or none
         return None
     costs = [times * offload.cost for times, offload in hosts]
     return Offload(np.concatenate(costs), _joined([offload.banned for _, offload in hosts]))
@@ -177,7 +173,7 @@ def _joined(bans: Sequence[Bans]) -> Bans:
 
 
 def split(parts: Sequence[Subproblem], choice: Choice) -> Iterator[tuple[Subproblem, Choice]]:
-    """Gives each part its own of a choice for all of them, as `side_by_side` poses them."""
+    """Yields each subproblem with its own part of a choice for the problem of `union_problem`."""
     start = 0
     for part in parts:
         end = start + len(part.problem)
@@ -188,36 +184,40 @@ def split(parts: Sequence[Subproblem], choice: Choice) -> Iterator[tuple[Subprob
 def _within_peak(
     parts: Sequence[Subproblem], union: Problem, cost_model: CostModel, other_bytes: int
 ) -> tuple[Choice, Multipliers]:
-    """Finds the cheapest choice for all parts whose peak fits, of some that save fewer and fewer bytes."""
+    """Finds the cheapest choice whose joint peak keeps the limit.
+
+    Candidates are the vertices of the convex hull, and plans at budgets of saved bytes between them.
+    """
     hull = Hull(union, flow_solver())
-    found = [(hull.cheapest.choice, BY_COST), (hull.smallest.choice, BY_COST)]
-    found += [(edge.left.choice, edge.certificate.multipliers) for edge in hull.edges()]
+    candidates = [(hull.cheapest.choice, BY_COST), (hull.smallest.choice, BY_COST)]
+    candidates += [(edge.left.choice, edge.certificate.multipliers) for edge in hull.edges()]
     for budget in evenly_spaced(hull.smallest.saved_bytes, hull.cheapest.saved_bytes, _BETWEEN + 2)[1:-1]:
         plan = solve(replace(union, budget_bytes=budget)).plan
         edge = hull.edge_at(budget)
         if plan is not None and edge is not None:
-            found.append((Choice.from_plan(union, plan), edge.certificate.multipliers))
-    found.sort(key=lambda one: one[0].cost(union))  # stable: the cheapest stays the first
-    together = JointPeak(parts)
+            candidates.append((Choice.from_plan(union, plan), edge.certificate.multipliers))
+    candidates.sort(key=lambda one: one[0].cost(union))  # a stable sort, so that the cheapest choice stays the first
+    joint_peak = JointPeak(parts)
 
     def peak(choice: Choice) -> int:
-        return together.of([mine for _, mine in split(parts, choice)]) + other_bytes
+        return joint_peak.of([own for _, own in split(parts, choice)]) + other_bytes
 
-    most = peak(found[0][0])
-    limit = min(limit if isinstance(limit, int) else math.floor(limit * most) for limit in cost_model.peak_limits)
-    peaks, tighter, measured = [most], limit, 0
-    for choice, price in found:
-        if choice is not found[0][0]:
+    cheapest_peak = peak(candidates[0][0])
+    limits = cost_model.peak_limits
+    limit = min(limit if isinstance(limit, int) else math.floor(limit * cheapest_peak) for limit in limits)
+    peaks, tightened, measured = [cheapest_peak], limit, 0
+    for choice, multipliers in candidates:
+        if choice is not candidates[0][0]:
             peaks.append(peak(choice))
-        if peaks[-1] <= tighter:
+        if peaks[-1] <= tightened:
             measured += 1
-            taken = together.measured([mine for _, mine in split(parts, choice)], limit - other_bytes)
-            if taken is None or taken + other_bytes <= limit or measured == MEASURED:
-                return choice, price
-            tighter = peaks[-1] * limit // (taken + other_bytes)
+            measured_bytes = joint_peak.measured([own for _, own in split(parts, choice)], limit - other_bytes)
+            if measured_bytes is None or measured_bytes + other_bytes <= limit or measured == MEASURED:
+                return choice, multipliers
+            tightened = peaks[-1] * limit // (measured_bytes + other_bytes)
     smallest = min(peaks)
-    if all(isinstance(limit, Fraction) or limit >= smallest for limit in cost_model.peak_limits):
-        return found[peaks.index(smallest)]  # a fraction is at least the smallest peak that is found
+    if all(isinstance(limit, Fraction) or limit >= smallest for limit in limits):
+        return candidates[peaks.index(smallest)]  # a fraction may always be kept by the smallest peak found
     raise LimitReached(
         f"no plans were found with a peak of at most {limit} bytes for {len(parts)} graphs that are alive at the same "
         f"time; the smallest found is {smallest}; raise the budget"
@@ -225,12 +225,9 @@ def _within_peak(
 
 
 class JointPeak:
-    """Says what is alive at most in graphs whose saved values are alive at the same time.
+    """Computes the peak memory of graphs whose saved values are alive at the same time.
 
-    Peaks are those of the compiled step, if a graph knows its calls (`remat.predict.buffers.memory_of`).
-
-    Args:
-        parts: the graphs.
+    Peaks are those of the compiled step, if a graph records its calls (`remat.predict.buffers.memory_of`).
     """
 
     def __init__(self, parts: Sequence[Subproblem]) -> None:
@@ -238,28 +235,28 @@ class JointPeak:
         self._memory = [memory_of(part.graph) for part in parts]
 
     def of(self, choices: Sequence[Choice]) -> int:
-        """Returns the peak in bytes: in one call of a part, beside what all other calls save."""
-        both = zip(self.parts, self._memory, choices, strict=True)
+        """Returns the peak in bytes: the highest of any one call, while all other calls hold what they save."""
         peaks = [
-            memory.peak(part.graph.for_all_values(mine.saved), part.graph.for_all_values(mine.offloaded))
-            for part, memory, mine in both
+            memory.peak(part.graph.for_all_values(choice.saved), part.graph.for_all_values(choice.offloaded))
+            for part, memory, choice in zip(self.parts, self._memory, choices, strict=True)
         ]
-        return self._beside(peaks, choices)
+        return self._joint_peak(peaks, choices)
 
     def measured(self, choices: Sequence[Choice], limit_bytes: int) -> int | None:
-        """Returns the peak by `peak_search.measuring_with`; None if nobody measures, or it is not known."""
-        measure, both = measuring.get(), zip(self.parts, choices, strict=True)
+        """Measures the peak in bytes by `peak_search.measuring_with`; returns None if it cannot be measured."""
+        measure = measuring.get()
         if measure is None:
             return None
-        peaks = [measure(part.graph, mine.plan(part.problem), limit_bytes) for part, mine in both]
-        known = [peak for peak in peaks if peak is not None]
-        return self._beside(known, choices) if len(known) == len(peaks) else None
+        pairs = zip(self.parts, choices, strict=True)
+        peaks = [measure(part.graph, choice.plan(part.problem), limit_bytes) for part, choice in pairs]
+        measured = [peak for peak in peaks if peak is not None]
+        return self._joint_peak(measured, choices) if len(measured) == len(peaks) else None
 
-    def _beside(self, peaks: Sequence[int], choices: Sequence[Choice]) -> int:
-        """Returns the largest of some peaks, each beside what all other calls save."""
-        own = [mine.saved_bytes(part.problem) for part, mine in zip(self.parts, choices, strict=True)]
-        return self.saved_bytes(choices) + max(peak - saved for peak, saved in zip(peaks, own, strict=True))
+    def _joint_peak(self, peaks: Sequence[int], choices: Sequence[Choice]) -> int:
+        own_bytes = [choice.saved_bytes(part.problem) for part, choice in zip(self.parts, choices, strict=True)]
+        return self.saved_bytes(choices) + max(peak - saved for peak, saved in zip(peaks, own_bytes, strict=True))
 
     def saved_bytes(self, choices: Sequence[Choice]) -> int:
-        """Returns what all calls save."""
-        return sum(part.times * mine.saved_bytes(part.problem) for part, mine in zip(self.parts, choices, strict=True))
+        """Returns the bytes that all calls save together."""
+        pairs = zip(self.parts, choices, strict=True)
+        return sum(part.times * choice.saved_bytes(part.problem) for part, choice in pairs)

@@ -1,19 +1,19 @@
-"""Searches for the plan that adds least to a step where values may wait on the host, with a proven bound.
+"""Searches for the plan that adds least to a step where values may wait on the host, with a proven lower bound.
 
-What copies add is no sum: they hide behind kernels until there are too many (`remat.predict.offloading`). But it is the
-largest of many sums. The forward pass ends with its last kernel, or with its last copy, which no copy of what is
-written from some time on can leave behind; so whatever that time is, the pass takes at least the time, and all those
-copies. The backward pass is alike. An average of such sums is a sum over values again, so a minimum cut finds the plan
-for which it is least; and no plan takes less time than that. So it is a game between a plan, and the times that are
-averaged:
+The time that copies add is no sum over values: copies are hidden behind kernels until there are too many
+(`remat.predict.offloading`). But it is the largest of many sums. The forward pass ends with its last kernel, or with
+its last copy. Take any time of the forward pass: copies of what is written from that time on come later, so the pass
+takes at least that time plus all these copies. The backward pass is alike. An average of such sums is again a sum over
+values, so a minimum cut finds the plan for which it is least; and no plan takes less time than that. This makes a game
+of two players: one chooses a plan, the other the times that are averaged.
 
-1. The plans that are best for the present average are cut: the two next to the budget, and a flow is a bound.
-2. They are simulated. What delays them most joins the times.
-3. The average is chosen anew: that under which the best mixture of all plans so far takes most.
+1. Minimum cuts find the plans that are best for the present average: those next to the budget. A flow proves a bound.
+2. These plans are simulated. The time that delays each most joins the times.
+3. The average is chosen anew: the one under which the best mixture of all plans so far takes longest.
 
-It ends when the bound has come up to what the average can reach (the double oracle algorithm; McMahan, Gordon and Blum
-2003). Then a solver fills the budget under the same prices, and where only so much may be offloaded as can hide. The
-best plan simulated, and the highest bound, are returned.
+The game ends when the bound comes close to the value of this mixture (the double oracle algorithm; McMahan, Gordon and
+Blum 2003). Then a solver fills the budget under the same prices, and under rules that offload only as much as can hide.
+The result is the best plan simulated, with the highest bound.
 """
 
 from __future__ import annotations
@@ -44,23 +44,18 @@ from remat.proof.solve import solve
 NAME = "offload-search"
 
 _ROUNDS = 24
+# The game ends when bound and value differ by at most this part of the step.
 _CLOSE = 1e-5
-"""Of the step: bounds that are so near to what they can reach are as good as that."""
-
+# The weights of an average are whole numbers that add up to this.
 _SHARES = 1024
-"""The times are averaged in whole shares of so many."""
-
+# So many times of each pass, evenly spaced, are in the game from the start.
 _TIMES = 24
-"""From how many times on, evenly spaced over each pass, copies are counted from the start."""
-
+# So many prices of copies are tried, from 0 to what a copy costs if nothing hides it.
 _PRICES = 8
-"""Of copies that are tried, from 0 to what they cost if nothing hides them."""
-
+# How long all copies out may take in the last plans that are tried, as parts of the forward pass.
 _RATIONS = (0.5, 0.7, 0.85, 1.0, 1.2, 1.6)
-"""How long all copies out may take, beside the kernels of the forward pass, in the plans that are tried in the end."""
-
+# So many moves solve the game between the plans and times so far: each takes some 20 us.
 _PLAYS = 2000
-"""Of the game between the plans and times that are known: each takes some 20 us."""
 
 
 _Mixture: TypeAlias = tuple[tuple[float, Choice], ...]
@@ -69,11 +64,11 @@ _Mixture: TypeAlias = tuple[tuple[float, Choice], ...]
 
 @dataclass(frozen=True, eq=False)
 class _Reach:
-    """Where the backward pass asks for each value, by any plan. Positions of the graph.
+    """Holds the positions in the graph between which the backward pass needs each value, whatever the plan.
 
     Attributes:
-        earliest: (n,) it recomputes the value here or later.
-        latest: (n,) it reads the value, if that is kept, here or earlier for the first time.
+        earliest: (n,) the backward pass recomputes the value here or later.
+        latest: (n,) the backward pass reads the value, if it is saved, for the first time here or earlier.
     """
 
     earliest: IntArray
@@ -81,14 +76,13 @@ class _Reach:
 
     @classmethod
     def of(cls, clock: StepClock) -> _Reach:
-        """Follows all uses, as if nothing were kept."""
         facts, graph = clock.facts, clock.graph
         n = len(graph)
         earliest: list[int] = facts.wanted_at.tolist()
         is_read: list[bool] = (facts.wanted_at <= n).tolist()
         latest = [when if read else -1 for when, read in zip(earliest, is_read, strict=True)]
-        ours: list[int] = np.flatnonzero(~facts.tangents)[::-1].tolist()
-        for v in ours:
+        in_reverse: list[int] = np.flatnonzero(~facts.tangents)[::-1].tolist()
+        for v in in_reverse:
             if v >= facts.turn and earliest[v] <= n:  # it runs at its own place
                 earliest[v] = v
             last = v if v >= facts.turn else latest[v]
@@ -102,13 +96,14 @@ class _Reach:
 
 @dataclass(frozen=True, eq=False)
 class Delays:
-    """The times from which on copies are counted.
+    """Holds the times that the game averages: each gives a lower bound on how long a pass takes.
 
     Attributes:
-        clock: of the step.
-        reach: where the backward pass asks for values.
-        out: (r,) copies of what is written from this time on; past the end of the pass, no copies.
-        back: (s,) copies of what is needed up to this position, and the compute from there on; -1: no copies.
+        reach: where the backward pass needs each value.
+        out: (r,) times of the forward pass; each counts the copies to the host of what is written from then on. A time
+            past the end of the pass counts no copies.
+        back: (s,) positions of the backward pass; each counts the copies from the host of what is needed up to there,
+            and the kernels from there on. -1 counts no copies.
     """
 
     clock: StepClock
@@ -118,52 +113,57 @@ class Delays:
 
     @classmethod
     def of(cls, clock: StepClock) -> Delays:
-        """Begins with times that are evenly spaced."""
+        """Returns times that are evenly spaced over both passes."""
         live: list[int] = np.flatnonzero(clock.facts.live).tolist()
         back = sorted({live[i] for i in evenly_spaced(0, len(live) - 1, _TIMES)}) if live else []
         out = evenly_spaced(0, clock.forward_end_ns + 1, _TIMES)
         return cls(clock, _Reach.of(clock), np.array(out, np.int64), np.array([-1, *back], np.int64))
 
     def with_delays_of(self, simulation: Simulated) -> Delays:
-        """These, and what delayed a plan."""
+        """Returns these times, and those that delayed a simulated plan most."""
         out = self.out if simulation.late_out_ns is None else np.union1d(self.out, [simulation.late_out_ns])
         back = self.back if simulation.late_in_at is None else np.union1d(self.back, [simulation.late_in_at])
         return replace(self, out=out, back=back)
 
     @property
     def counted(self) -> tuple[BoolArray, BoolArray, BoolArray]:
-        """(r, n) whose copies out, (s, n) whose copies in and (s, n) whose recompute count."""
+        """Returns masks of what each time counts: (r, n) copies out, (s, n) copies in, and (s, n) recomputed values."""
         out = self.clock.written_ns >= self.out[:, None]
         return out, self.reach.latest <= self.back[:, None], self.reach.earliest > self.back[:, None]
 
     @property
     def always_ns(self) -> tuple[IntArray, IntArray]:
-        """(r,) and (s,) what each counts whatever the plan."""
-        after = np.append(self.clock.backward_ns[::-1].cumsum()[::-1], 0)
-        return np.minimum(self.out, self.clock.forward_end_ns), after[np.maximum(self.back, 0)]
+        """Returns (r,) and (s,), the nanoseconds that each time counts in every plan."""
+        later_ns = np.append(self.clock.backward_ns[::-1].cumsum()[::-1], 0)
+        return np.minimum(self.out, self.clock.forward_end_ns), later_ns[np.maximum(self.back, 0)]
 
     def of_plan(self, recomputed: BoolArray, offloaded: BoolArray) -> tuple[IntArray, IntArray]:
-        """(r,) and (s,) how long the two passes of a plan take at least."""
-        out, back, again = self.counted
-        copied, redone = self.clock.copy_ns[offloaded], self.clock.again_ns[recomputed]
-        first, second = self.always_ns
+        """Returns (r,) and (s,): lower bounds in nanoseconds on the forward and backward pass of a plan."""
+        out, back, recomputes = self.counted
+        copy_ns, recompute_ns = self.clock.copy_ns[offloaded], self.clock.again_ns[recomputed]
+        forward_ns, backward_ns = self.always_ns
         return (
-            first + (out[:, offloaded] * copied).sum(1),
-            second + (back[:, offloaded] * copied).sum(1) + (again[:, recomputed] * redone).sum(1),
+            forward_ns + (out[:, offloaded] * copy_ns).sum(1),
+            backward_ns + (back[:, offloaded] * copy_ns).sum(1) + (recomputes[:, recomputed] * recompute_ns).sum(1),
         )
 
     def priced(self, problem: Problem, shares: tuple[IntArray, IntArray]) -> tuple[Problem, int]:
-        """The problem whose prices are averages, times `_SHARES`; and what it costs beside, whatever the plan."""
-        offload, ours = problem.offload, self.clock.graph.plannable
+        """Returns the problem priced by the average, times `_SHARES`, and the part that is the same for every plan.
+
+        Args:
+            problem: with `Problem.offload`.
+            shares: (r,) and (s,) whole weights of the times; each sums to `_SHARES`.
+        """
+        offload, plannable = problem.offload, self.clock.graph.plannable
         assert offload is not None
-        out, back, again = self.counted
+        out, back, recomputes = self.counted
         copies = (shares[0] @ out + shares[1] @ back) * self.clock.copy_ns
         prices = replace(
             problem,
-            recompute_cost=frozen((self.clock.again_ns * (shares[1] @ again))[ours]),
-            # What only leads to no gradient torch drops: it takes no time.
-            needed=frozen(problem.needed & (self.clock.facts.wanted_at <= len(self.clock.graph))[ours]),
-            offload=replace(offload, cost=frozen(copies[ours])),
+            recompute_cost=frozen((self.clock.again_ns * (shares[1] @ recomputes))[plannable]),
+            # Torch drops what leads to no gradient, so that it takes no time.
+            needed=frozen(problem.needed & (self.clock.facts.wanted_at <= len(self.clock.graph))[plannable]),
+            offload=replace(offload, cost=frozen(copies[plannable])),
         )
         return prices, sum(int(share @ always) for share, always in zip(shares, self.always_ns, strict=True))
 
@@ -179,20 +179,20 @@ def fit_offload(
     """Finds the plan within a budget that adds least to the step on a device with a host.
 
     Args:
-        problem: of the clock's graph: its costs and bans, its budget, and what can be offloaded; of that, what
-            `cannot_offload` bans stays on the device. `offload.cost` is of copies that nothing hides.
+        problem: the costs and bans of the clock's graph, with its budget, and with what can be offloaded. What
+            `cannot_offload` bans stays on the device. `offload.cost` is the time of copies that nothing hides.
         clock: the times of the step.
-        solver: takes byte budgets and offloading.
-        time_limit_s: for each problem that `solver` solves, if it takes a limit.
-        throw: raise if there is no plan; if False, return a solution without one.
+        solver: a solver of problems with a byte budget and with offloading.
+        time_limit_s: seconds for each problem that `solver` solves, if it takes a limit.
+        throw: whether to raise if there is no plan; if False, a solution without a plan is returned.
 
     Returns:
-        a solution whose cost is `remat.predict.offloading.OffloadTimeline.added_ns`, by simulation; its bound is below
-        what any plan within the budget adds, by a flow. It is optimal where they are equal.
+        a solution whose cost is `remat.predict.offloading.OffloadTimeline.added_ns`, by simulation. A flow proves that
+        no plan within the budget adds less than its bound. It is optimal if the two are equal.
 
     Raises:
         Infeasible, LimitReached: see `remat.solve`.
-        UnsupportedProblem: that, too; or saving costs something beside memory, or nothing can be offloaded.
+        UnsupportedProblem: see `remat.solve`; or saving costs something beside memory, or nothing can be offloaded.
     """
     if problem.offload is None or any_set(problem.save_cost > 0):
         raise UnsupportedProblem(
@@ -209,7 +209,6 @@ def fit_offload(
     search.consider(Choice.from_plan(problem, first.plan))
 
     def try_under(prices: Problem) -> BoolArray:
-        """Looks at the best plan; (n,) what it offloads."""
         plan = solve(prices, chosen, time_limit_s=time_limit_s, throw=False).plan
         if plan is None:
             return np.zeros(len(problem), np.bool_)
@@ -217,7 +216,7 @@ def fit_offload(
         return choice.offloaded
 
     try_under(replace(problem, offload=None))
-    worth = np.zeros(len(problem), np.int64)  # how dear the copies may be for which each value is still offloaded
+    worth = np.zeros(len(problem), np.int64)  # the highest price of copies, + 1, at which each value is offloaded
     for price in range(_PRICES):
         cost = offload.cost * price // _PRICES
         away = try_under(replace(problem, offload=replace(offload, cost=cost)))
@@ -231,31 +230,30 @@ def fit_offload(
 
 
 class _Search:
-    """The game: the plans and the times that are known, the best plan, and the highest bound."""
+    """Holds the state of the game: all plans and times so far, the best plan, and the highest bound."""
 
     def __init__(self, problem: Problem, clock: StepClock) -> None:
         self.problem, self.clock, self.delays = problem, clock, Delays.of(clock)
         self.best: tuple[int, int, Choice] | None = None
         self.bound, self.certificate, self.prices = 0, None, problem
         self.mixtures: list[_Mixture] = []
-        self.mixed: list[tuple[float, _Mixture]] = []
+        self.mixture_shares = np.zeros(0)
 
     def consider(self, choice: Choice) -> None:
-        """Simulates a choice within the budget: it may be the best, and has its say in the game."""
-        seen = self._simulated(choice)
-        found = seen.timeline.added_ns, seen.timeline.saved_bytes, choice
-        if self.best is None or found[:2] < self.best[:2]:
-            self.best = found
+        timeline = self._simulated(choice).timeline
+        candidate = timeline.added_ns, timeline.saved_bytes, choice
+        if self.best is None or candidate[:2] < self.best[:2]:
+            self.best = candidate
         self.mixtures.append(((1.0, choice),))
 
     def round(self) -> bool:
-        """Cuts under the prices that are worst for what is known; returns whether the bound has come up to these."""
+        """Plays one round, and says if the bound is close to the value of the game."""
         shares, value_ns = self._worst_average()
-        prices, always = self.delays.priced(self.problem, shares)
+        prices, always_ns = self.delays.priced(self.problem, shares)
         weight, certificate, mixture = _at_budgets(prices)
-        least = -(-(always + weight) // _SHARES) - self.clock.compute_ns
-        if least >= self.bound or self.certificate is None:
-            self.bound, self.certificate, self.prices = max(least, self.bound), certificate, prices
+        bound_ns = -(-(always_ns + weight) // _SHARES) - self.clock.compute_ns
+        if bound_ns >= self.bound or self.certificate is None:
+            self.bound, self.certificate, self.prices = max(bound_ns, self.bound), certificate, prices
         for _, choice in mixture:
             if choice.keeps_budget(self.problem):
                 self.consider(choice)
@@ -263,58 +261,60 @@ class _Search:
                 self._simulated(choice)
         if len(mixture) > 1 and min(part for part, _ in mixture) > 0:
             self.mixtures.append(mixture)
-        return value_ns - self.clock.compute_ns - least <= _CLOSE * self.clock.compute_ns
+        return value_ns - self.clock.compute_ns - bound_ns <= _CLOSE * self.clock.compute_ns
 
     def _simulated(self, choice: Choice) -> Simulated:
         graph = self.clock.graph
-        seen = Simulated.of(self.clock, graph.for_all_values(choice.saved), graph.for_all_values(choice.offloaded))
-        self.delays = self.delays.with_delays_of(seen)
-        return seen
+        saved, offloaded = graph.for_all_values(choice.saved), graph.for_all_values(choice.offloaded)
+        simulation = Simulated.of(self.clock, saved, offloaded)
+        self.delays = self.delays.with_delays_of(simulation)
+        return simulation
 
     def _worst_average(self) -> tuple[tuple[IntArray, IntArray], float]:
-        """Shares of the delays under which the best mixture of all known plans takes longest, and how long."""
-        graph = self.clock.graph
-        rows = [
-            sum(
-                part
-                * np.concatenate(
-                    self.delays.of_plan(graph.for_all_values(c.recomputed), graph.for_all_values(c.offloaded))
-                )
-                for part, c in mixture
-            )
-            for mixture in self.mixtures
-        ]
-        split = len(self.delays.out)
-        table = np.array(rows, np.float64)
-        plans, played = np.zeros(table.shape[1]), [np.zeros(split), np.zeros(table.shape[1] - split)]
-        against, chosen = np.zeros(len(table)), np.zeros(len(table))
-        best = np.inf
+        """Finds the shares under which the best mixture of plans takes longest, and that time in nanoseconds.
+
+        This is fictitious play (Brown 1951): in each turn both players answer best to all that the other one played.
+        """
+        table = np.array([self._pass_times_ns(mixture) for mixture in self.mixtures], np.float64)
+        split, (rows, columns) = len(self.delays.out), table.shape
+        row_counts, row_sum = np.zeros(rows), np.zeros(columns)
+        column_counts, column_sum = [np.zeros(split), np.zeros(columns - split)], np.zeros(rows)
+        value_ns = np.inf
         for turn in range(1, _PLAYS + 1):
-            plan = int(against.argmin())
-            chosen[plan] += 1
-            plans += table[plan]
-            best = min(best, (plans[:split].max() + plans[split:].max()) / turn)
-            for shares, column, offset in (
-                (played[0], int(plans[:split].argmax()), 0),
-                (played[1], int(plans[split:].argmax()), split),
+            row = int(column_sum.argmin())
+            row_counts[row] += 1
+            row_sum += table[row]
+            value_ns = min(value_ns, (row_sum[:split].max() + row_sum[split:].max()) / turn)
+            for counts, column, offset in (
+                (column_counts[0], int(row_sum[:split].argmax()), 0),
+                (column_counts[1], int(row_sum[split:].argmax()), split),
             ):
-                shares[column] += 1
-                against += table[:, offset + column]
-        self.mixed = list(zip(chosen / _PLAYS, self.mixtures, strict=True))
-        return (_whole(played[0]), _whole(played[1])), float(best)
+                counts[column] += 1
+                column_sum += table[:, offset + column]
+        self.mixture_shares = row_counts / _PLAYS
+        return (_whole_shares(column_counts[0]), _whole_shares(column_counts[1])), float(value_ns)
+
+    def _pass_times_ns(self, mixture: _Mixture) -> NDArray[np.float64]:
+        all_values, times_ns = self.clock.graph.for_all_values, np.zeros(len(self.delays.out) + len(self.delays.back))
+        for part, choice in mixture:
+            passes = self.delays.of_plan(all_values(choice.recomputed), all_values(choice.offloaded))
+            times_ns += part * np.concatenate(passes)
+        return times_ns
 
     def at_rations(self, worth: IntArray) -> Iterator[Problem]:
-        """Problems in which only so much can be offloaded as may hide, for free; of what is worth as much, the first.
+        """Yields problems in which copies are free, but only as many values can be offloaded as may hide.
 
-        Where layers are alike, a price has all of them offload a value, or none. What is worth more is what the best
-        mixture of plans offloads more often; or, in other problems, what is offloaded for a higher price.
+        Where layers are alike, a price makes all of them offload a value, or none. Values are ranked by how often the
+        best mixture of plans offloads them; and in further problems, by the highest price of copies at which they are
+        offloaded.
         """
         problem, clock, offload = self.problem, self.clock, self.problem.offload
         assert offload is not None
-        ours = clock.graph.plannable
-        copy_ns, written_ns = clock.copy_ns[ours], clock.written_ns[ours]
+        plannable = clock.graph.plannable
+        copy_ns, written_ns = clock.copy_ns[plannable], clock.written_ns[plannable]
         hidden = replace(offload, cost=np.zeros_like(offload.cost))
-        often = sum(share * part * choice.offloaded for share, mixture in self.mixed for part, choice in mixture)
+        mixtures = zip(self.mixture_shares, self.mixtures, strict=False)  # the last round may have added some
+        often = sum(share * part * choice.offloaded for share, mixture in mixtures for part, choice in mixture)
         for rank in (np.round(often, 2), worth):
             order = np.lexsort((written_ns, -rank))
             order = order[rank[order] > 0]
@@ -326,7 +326,6 @@ class _Search:
                 yield replace(problem, offload=free)
 
     def solution(self, seconds: float) -> Solution:
-        """The best plan, with the highest bound."""
         assert self.best is not None
         cost, _, choice = self.best
         proven = cost == self.bound
@@ -335,14 +334,14 @@ class _Search:
         return Solution(plan, cost, claim, self.certificate, NAME, seconds, is_proven=proven)
 
 
-def _whole(shares: NDArray[np.float64]) -> IntArray:
-    """Shares as whole numbers that add up to `_SHARES`."""
+def _whole_shares(shares: NDArray[np.float64]) -> IntArray:
+    """Rounds shares to whole numbers that add up to `_SHARES`."""
     ends: NDArray[np.float64] = np.rint(_SHARES * shares.cumsum() / shares.sum())
     return np.array(np.diff(ends, prepend=0.0), np.int64)
 
 
 def _at_budgets(problem: Problem) -> tuple[int, FlowCertificate, _Mixture]:
-    """What all plans within the budget cost at least, with the proof, and a mixture of plans that costs so much."""
+    """Computes a lower bound on the cost within the budget, its proof, and a mixture of plans that costs as much."""
     solver = flow_solver()
     hull, budget = Hull(replace(problem, budget_bytes=None), solver), problem.budget_bytes
     edge = None if budget is None else hull.edge_at(budget)

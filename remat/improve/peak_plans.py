@@ -1,13 +1,17 @@
-"""Collects plans with their simulated peaks, of which none is beaten by another one in both peak and cost.
+"""Collects the Pareto front of plans by simulated peak and cost.
 
-What is looked at depends on no budget. So whatever the budgets, a larger one never gets a plan that costs more,
-nor one with a smaller peak; and many budgets of one problem are answered by one search.
+The search depends on no budget. So a larger budget never gets a plan that costs more, and a smaller one never gets a
+plan with a larger peak; and one search answers many budgets of one problem.
 
-The search takes the vertices of the frontier of saved bytes and cost, and plans for budgets of saved bytes
-between them, closer where peaks and costs lie far apart. Of the plan with the smallest peak it changes single values
-that are alive there. Then it takes minimum cuts at prices of memory by the time at which it is taken
-(`time_prices`): such plans save much that is not alive at the peak. And where two neighbours lie far apart,
-it joins one up to some value with the other from there on, and saves what is costly to recompute, up to the next peak.
+The candidates are, in this order:
+
+1. The vertices of the convex hull of saved bytes and cost, and plans for budgets of saved bytes between them, more of
+   them where peaks and costs lie far apart.
+2. Changes of the plan with the smallest peak, one value at a time, of those that are alive at the peak.
+3. Minimum cuts at prices of memory by the time at which it is taken (`time_prices`). Such plans save much that is not
+   alive at the peak.
+4. Between neighbours that lie far apart: plans that follow one of them up to some value and the other one from there
+   on, and plans that save what is costly to recompute, as long as the peak stays below that of the next neighbour.
 """
 
 from __future__ import annotations
@@ -24,6 +28,7 @@ from remat.answer.solver import Solver
 from remat.facts.columns import BoolArray, any_set
 from remat.facts.graph import Graph
 from remat.improve.byte_budgets import default_plan, evenly_spaced
+from remat.improve.pareto_front import pareto_front
 from remat.improve.progress import Progress
 from remat.improve.time_prices import TimeIndexedPrices
 from remat.predict.memory import Simulator
@@ -32,36 +37,32 @@ from remat.proof.budget import flow_solver
 from remat.proof.hull import Hull
 from remat.proof.solve import solve
 
+# Plans for so many evenly spaced budgets of saved bytes are sought, besides the vertices.
 _SAMPLES = 8
-"""Budgets of saved bytes to look at, evenly spaced, besides the vertices."""
-
+# Further budgets, each between the two neighbours that span the largest rectangle of peak and cost.
 _BETWEEN = 10
-"""Further ones, each between the two neighbours that span the largest rectangle of peak and cost."""
-
+# At most so many values alive at the smallest peak are saved or dropped: 2 to 5 ms each with 2,500 values.
 _MOVES = 200
-"""Values to try to save or drop at once, near the smallest peak: 2 to 5 ms each with 2,500 values."""
-
+# The number of prices of a byte to cut at, and a factor: they go from the smallest slope between two plans, divided by
+# the factor, to the largest slope, times the factor.
 _PRICES, _WIDER = 32, 4
-"""Prices of a byte to cut at: from the least of the slopes between plans to the largest, and further by this factor."""
-
+# How fast a price falls where less is alive than at the peak (`TimeIndexedPrices.priced`): each finds other plans.
 _FOCUS = (24, 12, 6, 3)
-"""How sharply a price falls where less is alive than at the peak (`Clock.priced`): each finds other plans."""
-
+# The number of times to look between neighbours, and the number of pairs, those with the largest rectangles first.
 _ROUNDS, _GAPS = 2, 30
-"""How often to look between neighbours, and between how many of them, the largest rectangles first."""
-
+# The number of pieces into which two neighbours are cut to be joined, and of attempts to save more in one of them.
 _PIECES, _SAVES = 6, 8
-"""Into how many pieces two neighbours are cut to be joined, and how many times to try to save more in the lower one."""
 
 
 @dataclass(frozen=True, eq=False)
 class PeakPlan:
-    """A legal choice, simulated.
+    """Holds a legal choice with its cost and its simulated peak.
 
     Attributes:
-        choice: over the values of the problem.
-        cost: in the problem's unit.
-        peak_bytes: of `remat.predict.memory.simulator`; in `remat.improve.step_plans`, of the compiled step.
+        choice: a choice over the values of the problem.
+        cost: its cost in the problem's unit.
+        peak_bytes: its peak by `remat.predict.memory.simulator`; in `remat.improve.step_plans`, that of the compiled
+            step.
     """
 
     choice: Choice
@@ -70,15 +71,9 @@ class PeakPlan:
 
 
 class PeakPlans:
-    """Holds the plans that are found for one problem of one graph; it searches when it is first asked.
+    """Holds the plans that are found for one problem of one graph; the search begins when the first plan is asked for.
 
-    Args:
-        graph: the joint graph.
-        problem: its costs and bans, without a budget.
-        solver: takes byte budgets.
-        time_limit_s: for each budget that `solver` solves.
-        progress: called with the number of plans looked at so far; and of the last one the peak, in bytes, and the
-            cost.
+    The arguments are those of `remat.improve.peak_search.fit_peak`.
     """
 
     def __init__(
@@ -96,7 +91,7 @@ class PeakPlans:
         self._clock = TimeIndexedPrices(self._simulator, problem)
 
     def within(self, limit_bytes: int) -> PeakPlan | None:
-        """Returns the cheapest plan found with a peak of at most `limit_bytes`, if any."""
+        """Returns the cheapest plan found with a peak of at most `limit_bytes`; None if there is none."""
         if self.cheapest.peak_bytes <= limit_bytes:
             return self.cheapest
         return max(
@@ -105,24 +100,24 @@ class PeakPlans:
 
     @cached_property
     def cheapest(self) -> PeakPlan:
-        """The plan that costs least: of the minimum cut and saving whatever may be saved, the one with less peak.
+        """Returns the minimum cut or the plan that saves all it may: the cheaper one; of equals, that with less peak.
 
-        Recomputing what costs nothing can take memory, so that the cut, which saves the fewest bytes, may hold more.
+        The cut saves the fewest bytes, but to recompute even what costs nothing can take more memory than to save it.
         """
-        found = [self._simulated(self._hull.cheapest.choice)]
-        everything = self.graph.in_forward[self.graph.plannable] & ~self.problem.cannot_save.mask
-        if (plan := self._legal(everything | self.problem.cannot_recompute.mask)) is not None:
-            found.append(plan)
-        return min(found, key=lambda plan: (plan.cost, plan.peak_bytes))
+        candidates = [self._simulated(self._hull.cheapest.choice)]
+        saveable = self.graph.in_forward[self.graph.plannable] & ~self.problem.cannot_save.mask
+        if (plan := self._legal(saveable | self.problem.cannot_recompute.mask)) is not None:
+            candidates.append(plan)
+        return min(candidates, key=lambda plan: (plan.cost, plan.peak_bytes))
 
     @property
     def least_saved_bytes(self) -> int:
-        """What every plan saves."""
+        """Returns the bytes that every plan saves at least."""
         return self._hull.smallest.saved_bytes
 
     @cached_property
     def default(self) -> PeakPlan | None:
-        """PyTorch's default plan, if it is legal here; where it saves a view, what owns the memory is saved."""
+        """Returns PyTorch's default plan, if it is legal here; it saves the owners of the memory instead of views."""
         if (plan := default_plan(self.graph)) is None:
             return None
         saved = np.zeros(len(self.graph), np.bool_)
@@ -131,31 +126,31 @@ class PeakPlans:
 
     @property
     def smallest(self) -> PeakPlan:
-        """The plan with the smallest peak found. It is not proven that there is no smaller one."""
+        """Returns the plan with the smallest peak found; it is not proven that no plan has a smaller one."""
         return self.front[0]
 
     @cached_property
     def from_saved_budgets(self) -> tuple[PeakPlan, ...]:
-        """Those of `front` that a few budgets of saved bytes give."""
-        return tuple(_unbeaten([self._simulated(self.cheapest.choice), *self._vertices(), *self._samples()]))
+        """Returns the Pareto front of the hull vertices and of plans for a few budgets of saved bytes."""
+        return tuple(_front([self._simulated(self.cheapest.choice)], self._vertices(), self._samples()))
 
     @cached_property
     def lowest(self) -> PeakPlan:
-        """A plan with mostly the smallest peak of `front`, in a third of its time."""
-        low = min(self._with_less_peak(self.from_saved_budgets[0]), key=_by_peak, default=self.from_saved_budgets[0])
-        return min(self._saving_more(low, low.peak_bytes, _MOVES), key=_by_peak, default=low)
+        """Returns a plan that mostly has the smallest peak of `front`, in a third of the time of that search."""
+        lowest = min(self._with_less_peak(self.from_saved_budgets[0]), key=_by_peak, default=self.from_saved_budgets[0])
+        return min(self._saving_more(lowest, lowest.peak_bytes, _MOVES), key=_by_peak, default=lowest)
 
     @cached_property
     def front(self) -> tuple[PeakPlan, ...]:
-        """The plans found, from the smallest simulated peak to the lowest cost."""
-        plans = _unbeaten([*self.from_saved_budgets, *self._between_budgets([*self.from_saved_budgets])])
-        plans = _unbeaten([*plans, *self._with_less_peak(plans[0])])
-        plans = _unbeaten([*plans, *self._saving_more(plans[0], plans[0].peak_bytes, _MOVES)])
-        plans = _unbeaten([*plans, *self._at_prices(self.from_saved_budgets)])
+        """Returns the Pareto front of all candidates, from the smallest simulated peak to the lowest cost."""
+        plans = _front(self.from_saved_budgets, self._between_budgets([*self.from_saved_budgets]))
+        plans = _front(plans, self._with_less_peak(plans[0]))
+        plans = _front(plans, self._saving_more(plans[0], plans[0].peak_bytes, _MOVES))
+        plans = _front(plans, self._at_prices(self.from_saved_budgets))
         for _ in range(_ROUNDS):
             for between in (self._joined, self._filled):
                 gaps = sorted(pairwise(plans), key=_rectangle, reverse=True)[:_GAPS]
-                plans = _unbeaten([*plans, *chain.from_iterable(between(low, high) for low, high in gaps)])
+                plans = _front(plans, *(between(left, right) for left, right in gaps))
         return tuple(plans)
 
     def _vertices(self) -> list[PeakPlan]:
@@ -165,43 +160,44 @@ class PeakPlans:
 
     def _samples(self) -> Iterable[PeakPlan]:
         least, most = self._hull.smallest.saved_bytes, self._hull.cheapest.saved_bytes
-        found = map(self.within_saved_budget, evenly_spaced(least, most, _SAMPLES))
-        return (plan for plan in found if plan is not None)
+        plans = map(self.within_saved_budget, evenly_spaced(least, most, _SAMPLES))
+        return (plan for plan in plans if plan is not None)
 
     def _between_budgets(self, plans: list[PeakPlan]) -> list[PeakPlan]:
-        tried, found = set[int](), list[PeakPlan]()
+        tried, new_plans = set[int](), list[PeakPlan]()
         for _ in range(_BETWEEN):
             budgets = {
-                _rectangle((low, high)): budget
-                for low, high in pairwise(plans)
-                if (budget := sum(plan.choice.saved_bytes(self.problem) for plan in (low, high)) // 2) not in tried
+                _rectangle(neighbours): budget
+                for neighbours in pairwise(plans)
+                if (budget := sum(plan.choice.saved_bytes(self.problem) for plan in neighbours) // 2) not in tried
             }
             if not budgets:
                 break
             tried.add(budget := budgets[max(budgets)])
             if (plan := self.within_saved_budget(budget)) is not None:
-                found.append(plan)
-                plans = _unbeaten([*plans, plan])
-        return found
+                new_plans.append(plan)
+                plans = _front(plans, [plan])
+        return new_plans
 
     def _with_less_peak(self, plan: PeakPlan) -> list[PeakPlan]:
-        """Saves or drops storages that make the peak, one after the other, as long as that helps."""
-        found: list[PeakPlan] = []
+        """Saves or drops values alive at the peak, and goes on from the best plan as long as the peak falls."""
+        new_plans, position = list[PeakPlan](), np.arange(len(self.problem))
         while True:
             timeline = self._simulator.timeline(self.graph.for_all_values(plan.choice.saved))
             moves = [self.problem.index[t.name] for t in timeline.peak_tensors if t.name in self.problem.index]
-            tried = [other for v in moves[:_MOVES] if (other := self._changed(plan, v)) is not None]
-            found += tried
+            changed = [self._legal(plan.choice.saved ^ (position == v)) for v in moves[:_MOVES]]
+            tried = [other for other in changed if other is not None]
+            new_plans += tried
             better = min(tried, key=_by_peak, default=plan)
             if better.peak_bytes >= plan.peak_bytes:
-                return found
+                return new_plans
             plan = better
 
     def _at_prices(self, plans: Sequence[PeakPlan]) -> Iterator[PeakPlan]:
-        """Cuts at prices of memory, from low to high: each is highest at the moments when the last plan takes most."""
-        slopes = [(low.cost - high.cost) / (high.peak_bytes - low.peak_bytes) for low, high in pairwise(plans)]
+        slopes = [(left.cost - right.cost) / (right.peak_bytes - left.peak_bytes) for left, right in pairwise(plans)]
         if not slopes:
             return
+        # From cheap to dear memory; at each moment it is priced by what the last plan has alive there.
         plan = plans[-1]
         for byte in np.geomspace(min(slopes) / _WIDER, max(slopes) * _WIDER, _PRICES).tolist():
             for focus in _FOCUS:
@@ -209,42 +205,37 @@ class PeakPlans:
                 cut = self._hull.solver.minimum_cut(self._clock.priced(moments, byte, focus))
                 yield (plan := self._simulated(cut.choice))
 
-    def _joined(self, low: PeakPlan, high: PeakPlan) -> list[PeakPlan]:
-        saved = low.choice.saved, high.choice.saved
-        differ, position = np.flatnonzero(saved[0] != saved[1]), np.arange(len(self.problem))
-        places = np.unique(differ[evenly_spaced(0, len(differ) - 1, _PIECES + 1)[1:-1]]).tolist()
-        found = [self._legal(np.where(position < at, *both)) for at in places for both in (saved, saved[::-1])]
-        return [plan for plan in found if plan is not None]
+    def _joined(self, left: PeakPlan, right: PeakPlan) -> list[PeakPlan]:
+        saved = left.choice.saved, right.choice.saved
+        differences, position = np.flatnonzero(saved[0] != saved[1]), np.arange(len(self.problem))
+        places = np.unique(differences[evenly_spaced(0, len(differences) - 1, _PIECES + 1)[1:-1]]).tolist()
+        joined = [self._legal(np.where(position < at, *pair)) for at in places for pair in (saved, saved[::-1])]
+        return [plan for plan in joined if plan is not None]
 
-    def _filled(self, low: PeakPlan, high: PeakPlan) -> list[PeakPlan]:
-        return self._saving_more(low, high.peak_bytes - 1, _SAVES)
+    def _filled(self, left: PeakPlan, right: PeakPlan) -> list[PeakPlan]:
+        return self._saving_more(left, right.peak_bytes - 1, _SAVES)
 
     def _saving_more(self, plan: PeakPlan, limit_bytes: int, moves: int) -> list[PeakPlan]:
-        """Saves what is recomputed, the costliest first, where the peak stays within the limit: ever more at once."""
-        found: list[PeakPlan] = []
+        """Saves recomputed values, the costliest first, as long as the peak stays within the limit."""
+        new_plans: list[PeakPlan] = []
         recomputed = plan.choice.recomputed
         costliest = np.argsort(-np.where(recomputed, self.problem.recompute_cost, -1), kind="stable")
-        at, count, most = 0, 1, int(recomputed.sum())
+        at, count, last = 0, 1, int(recomputed.sum())
         for _ in range(moves):
-            values = costliest[at : min(at + count, most)]
+            values = costliest[at : min(at + count, last)]
             if not len(values):
                 break
             wanted = plan.choice.saved.copy()
             wanted[values] |= plan.choice.recomputed[values]
             other = self._legal(wanted)
             if other is not None and other.peak_bytes <= limit_bytes and other.cost < plan.cost:
-                found.append(plan := other)
+                new_plans.append(plan := other)
                 at, count = at + count, 2 * count
             elif count > 1:
                 count //= 2
             else:
                 at += 1
-        return found
-
-    def _changed(self, plan: PeakPlan, v: int) -> PeakPlan | None:
-        wanted = plan.choice.saved.copy()
-        wanted[v] = not wanted[v]
-        return self._legal(wanted)
+        return new_plans
 
     def _legal(self, saved: BoolArray) -> PeakPlan | None:
         choice, problem = Choice.from_saved(self.problem, saved), self.problem
@@ -253,7 +244,7 @@ class PeakPlans:
         return self._simulated(choice)
 
     def within_saved_budget(self, budget_bytes: int) -> PeakPlan | None:
-        """Returns the solver's plan for a budget of saved bytes; None if it finds none within its time."""
+        """Returns the solver's plan for a budget of saved bytes; None if it finds none within its time limit."""
         problem = replace(self.problem, budget_bytes=budget_bytes)
         plan = solve(problem, self.solver, time_limit_s=self.time_limit_s, throw=False).plan
         return None if plan is None else self._simulated(Choice.from_plan(self.problem, plan))
@@ -262,7 +253,7 @@ class PeakPlans:
         return self.record(choice, self._simulator.peak(self.graph.for_all_values(choice.saved)))
 
     def record(self, choice: Choice, peak_bytes: int) -> PeakPlan:
-        """Counts a plan whose peak was found."""
+        """Counts a plan whose peak is now known, reports the progress, and returns the plan."""
         plan = PeakPlan(choice, choice.cost(self.problem), peak_bytes)
         self._looked_at += 1
         if self._progress is not None:
@@ -275,14 +266,9 @@ def _by_peak(plan: PeakPlan) -> tuple[int, int]:
 
 
 def _rectangle(neighbours: tuple[PeakPlan, PeakPlan]) -> int:
-    low, high = neighbours
-    return (low.cost - high.cost) * (high.peak_bytes - low.peak_bytes)
+    left, right = neighbours
+    return (left.cost - right.cost) * (right.peak_bytes - left.peak_bytes)
 
 
-def _unbeaten(plans: Iterable[PeakPlan]) -> list[PeakPlan]:
-    """Sorts plans from the smallest peak to the lowest cost, and drops those with a cheaper one of no more peak."""
-    kept: list[PeakPlan] = []
-    for plan in sorted(plans, key=_by_peak):
-        if not kept or plan.cost < kept[-1].cost:
-            kept.append(plan)
-    return kept
+def _front(*plans: Iterable[PeakPlan]) -> list[PeakPlan]:
+    return pareto_front(chain.from_iterable(plans), key=_by_peak)

@@ -1,10 +1,10 @@
-"""Searches for the fastest plan whose peak memory fits a budget, with a proven bound.
+"""Searches for the cheapest plan whose peak memory keeps a limit, with a proven lower bound on its cost.
 
-Peak memory is no sum over saved values: what is recomputed is alive for a while, too, so that saving
-less may take more. No `Problem` can state that. But at any one step what is saved, and not read yet,
-is alive beside what every plan needs there. That is a byte budget: a *relaxation*, whose bound holds
-for every plan with a peak that fits; `remat.improve.step_bound` has more of them. The plans themselves
-come from `remat.improve.peak_plans`, or from `remat.improve.step_plans`, where the graph knows its calls.
+Peak memory is no sum over saved values: recomputed values are alive for a while, too, so that saving less may take more
+memory. No `Problem` can state that. But at any one step, the values that are saved and not yet read are alive, beside
+those that every plan needs there. That is a byte budget: a relaxation, whose bound holds for every plan that keeps the
+limit; `remat.improve.step_bound` has further ones. The plans themselves come from `remat.improve.peak_plans`, or from
+`remat.improve.step_plans` if the graph records its calls.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from remat.facts.columns import IntArray, is_whole
 from remat.facts.graph import Graph
 from remat.improve.peak_plans import PeakPlan, PeakPlans
 from remat.improve.progress import Progress, check_progress
-from remat.improve.step_bound import step_bounds
+from remat.improve.step_bound import has_dead_gradients, step_bounds
 from remat.improve.step_plans import StepPlans
 from remat.predict.buffers import records_calls, step_floor
 from remat.predict.memory import lower_bound
@@ -45,17 +45,21 @@ from remat.words import human_bytes
 NAME = "peak-search"
 
 Measure: TypeAlias = Callable[[Graph, Plan, int], int | None]
-"""From a graph, a plan and the limit that it is to keep to its peak in bytes; None if there is no way to know it."""
+"""Maps a graph, a plan, and the limit of its peak in bytes to the measured peak; None if it cannot be measured."""
 
 measuring: ContextVar[Measure | None] = ContextVar("measuring", default=None)
 
 MEASURED = 4
-"""How many plans are measured at most."""
+"""At most so many plans are measured."""
 
 
 @contextmanager
 def measuring_with(measure: Measure | None) -> Generator[None]:
-    """Has each plan that is found within a limit of the peak, in this thread, measured once before it is taken."""
+    """Measures plans that keep a limit of the peak before one is chosen, in this block and this thread.
+
+    Args:
+        measure: measures the peak of a plan; None measures nothing.
+    """
     token = measuring.set(measure)
     try:
         yield
@@ -64,15 +68,14 @@ def measuring_with(measure: Measure | None) -> Generator[None]:
 
 
 def relaxation(graph: Graph, problem: Problem, limit_bytes: int) -> Problem:
-    """Poses a problem with a byte budget that every plan with a peak of at most `limit_bytes` solves.
+    """Poses a problem with a byte budget that every plan with a peak of at most `limit_bytes` keeps.
 
-    At any one step, what is alive is at least what every plan needs there, and what is saved and
-    cannot have been read yet. Of all steps this takes the one where that is most under the cheapest
-    plan. A plan may save a view alone, so only the value that owns a storage counts.
+    Alive at any one step is at least what every plan needs there, and what is saved and cannot have been read yet. Of
+    all steps this takes the one where the cheapest plan has most alive. A plan may save a view without the value that
+    owns its storage, so only owners count.
     """
     facts = Storages.of(graph)
-    dead = facts.tangents & facts.computed & ~facts.live
-    if dead.any():  # torch never computes it, so it drops saved values that only this would read
+    if has_dead_gradients(facts):
         return replace(problem, budget_bytes=None)
     floor = AlwaysAlive.of(facts)
     owner = graph.base == np.arange(len(graph))
@@ -85,13 +88,13 @@ def relaxation(graph: Graph, problem: Problem, limit_bytes: int) -> Problem:
 
 
 def between_passes(graph: Graph, problem: Problem, limit_bytes: int) -> Problem:
-    """Poses a problem with a byte budget that every plan solves whose compiled step stays within `limit_bytes`.
+    """Poses a problem with a byte budget that every plan keeps whose compiled step stays within `limit_bytes`.
 
-    Kernels may write over what they read, but what is saved, and the outputs, are alive between the passes whatever the
-    kernels are.
+    A kernel may write its result over what it reads. But what is saved, and the outputs, are alive between the two
+    passes whatever the kernels are.
     """
     facts = Storages.of(graph)
-    if (facts.tangents & facts.computed & ~facts.live).any():  # as in `relaxation`
+    if has_dead_gradients(facts):
         return replace(problem, budget_bytes=None)
     held = np.zeros(len(graph), np.bool_)
     held[graph.base[graph.output]] = True
@@ -102,12 +105,12 @@ def between_passes(graph: Graph, problem: Problem, limit_bytes: int) -> Problem:
 
 
 def _tightest(facts: Storages, floor: AlwaysAlive, saved_bytes: IntArray) -> int:
-    """Finds the moment with the most bytes alive: 0 for between the passes, v + 1 while the value v runs."""
+    # Moment 0 is between the passes, and moment v + 1 is while the value v is computed.
     unread = np.zeros_like(floor.bytes)
     np.add.at(unread, floor.first_read, saved_bytes)
-    after = unread[::-1].cumsum()[::-1]  # at i: what is first read at i or later
+    first_read_later = unread[::-1].cumsum()[::-1]  # at i: the bytes that are first read at i or later
     runs = np.concatenate([[True], facts.live, [False]])
-    return int(np.where(runs, floor.bytes + after, -1).argmax())
+    return int(np.where(runs, floor.bytes + first_read_later, -1).argmax())
 
 
 def fit_peak(
@@ -120,29 +123,29 @@ def fit_peak(
     throw: bool = True,
     progress: Progress | None = None,
 ) -> Solution:
-    """Finds the fastest plan whose peak is within the limits: of the compiled step, if the graph knows its calls.
+    """Finds the cheapest plan whose peak keeps the limits: that of the compiled step, if the graph records its calls.
 
     Args:
-        graph: the joint graph.
-        problem: its costs and bans, without a budget.
-        limits: of `remat.timeline(graph, plan).peak_bytes`, as in `CostModel.peak_limits`; the tightest counts.
-        solver: who looks for plans between the vertices of the frontier; takes byte budgets.
-        time_limit_s: for each budget that `solver` solves, if it takes a limit.
-        throw: raise if no plan is found; if False, return a solution without one.
-        progress: called with the number of plans looked at so far; and of the last one the peak, in bytes, and the
-            cost.
+        problem: the costs and bans of the graph, without a budget.
+        limits: limits of `remat.timeline(graph, plan).peak_bytes`, as in `CostModel.peak_limits`; the smallest counts.
+        solver: finds plans between the vertices of the convex hull; it must take byte budgets.
+        time_limit_s: seconds for each problem that `solver` solves, if it takes a limit.
+        throw: whether to raise if no plan is found; if False, a solution without a plan is returned.
+        progress: called with the number of plans simulated so far, and with the peak in bytes and the cost of the last
+            one.
 
     Returns:
-        a solution whose plan keeps the limit by `measuring_with`, too; of a fraction, the lowest of those measured.
-        Its bound is that of `relaxation`; or, if the graph knows its calls, the highest one of `between_passes` and
-        `remat.improve.step_bound`, with the flow that proves it. It is optimal if it costs that.
+        a solution. If a block of `measuring_with` measures, the plan keeps the limit by measurement, too; or, where the
+        limit is a fraction and no plan keeps it, it has the smallest peak measured. The bound is that of `relaxation`;
+        or, if the graph records its calls, the highest one of `between_passes` and `remat.improve.step_bound`. A flow
+        proves it. The plan is optimal if its cost equals the bound.
 
     Raises:
-        Infeasible: the bans leave no plan; or the message names the operator that needs more, whatever the
-            plan, and its tensors.
-        LimitReached: the search found no plan that fits, though there may be one.
-        UnsupportedProblem: the problem has a budget, too, or a host to offload to; or `solver` takes no budget, or no
-            time limit.
+        Infeasible: the bans leave no plan; or an operator needs more memory than the limit in every plan: the message
+            names it, and its tensors.
+        LimitReached: no plan was found that keeps the limit, though there may be one.
+        UnsupportedProblem: the problem also has a budget, or a host to offload to; or `solver` takes no byte budget, or
+            no time limit.
         InvalidOption: a limit is neither a whole number nor a `Fraction`; or `progress` is no function.
     """
     if problem.budget_bytes is not None:
@@ -171,7 +174,10 @@ def fit_peak(
     taken, best = _measured(plans, graph, problem, limit_bytes, is_fraction=is_fraction)
     if best is None:
         smallest = plans.smallest.peak_bytes if taken is None else taken
-        detail = f"{_not_found(limit_bytes, smallest, least.bytes)}; raise the budget"
+        detail = (
+            f"no plan was found with a peak of at most {limit_bytes} bytes. The smallest found is {smallest} "
+            f"({human_bytes(smallest)}), and none is below {least.bytes} ({human_bytes(least.bytes)}); raise the budget"
+        )
         if throw:
             raise LimitReached(detail)
         return Solution(None, None, Termination(TerminationReason.NO_PLAN_FOUND, detail=detail), None, NAME)
@@ -185,10 +191,11 @@ def fit_peak(
 def _measured(
     plans: PeakPlans | StepPlans, graph: Graph, problem: Problem, limit_bytes: int, *, is_fraction: bool
 ) -> tuple[int | None, PeakPlan | None]:
-    """Finds a plan that keeps a limit, by `measuring_with`, too, with what it takes by that, if that is known.
+    """Finds a plan that keeps a limit also by measurement, and returns (measured bytes or None, plan or None).
 
-    Each plan is sought within a limit that is tighter by as much as the last one took too much. Where none keeps it:
-    the one that takes least, for a fraction; else none, with what that one takes.
+    If a plan exceeds the limit by a factor when measured, the next one is searched within a limit that is smaller by
+    this factor. If no plan keeps the limit, a fraction takes the plan with the smallest peak measured, and bytes take
+    none.
     """
     measure, plan, tried = measuring.get(), plans.within(limit_bytes), list[tuple[int, PeakPlan]]()
     while plan is not None and measure is not None and len(tried) < MEASURED:
@@ -205,17 +212,16 @@ def _measured(
 
 
 def _tightest_limit(limits: tuple[int | Fraction, ...], plans: PeakPlans | StepPlans, least_bytes: int) -> int:
-    """Reads limits: a fraction is one of the fastest plan's peak, but at least the smallest peak that is found."""
     for limit in limits:
         if not isinstance(limit, Fraction) and not is_whole(limit):
             raise InvalidOption(
                 f"CostModel.peak_limits must hold whole numbers of bytes, or Fractions of a peak, got {limit!r}"
             )
-    most = plans.cheapest.peak_bytes
-    # In fractions: a double would lose bytes past 2^53. And a number of numpy would wrap.
-    sizes = [math.floor(limit * most) if isinstance(limit, Fraction) else int(limit) for limit in limits]
+    cheapest_peak = plans.cheapest.peak_bytes
+    # Fractions are exact, while a double loses bytes past 2^53, and a number of numpy would overflow.
+    sizes = [math.floor(limit * cheapest_peak) if isinstance(limit, Fraction) else int(limit) for limit in limits]
     if min(sizes) < least_bytes or plans.within(min(sizes)) is None:
-        smallest = plans.smallest.peak_bytes
+        smallest = plans.smallest.peak_bytes  # a fraction never asks for less than this
         floors = [smallest if isinstance(limit, Fraction) else 0 for limit in limits]
         sizes = [*map(max, sizes, floors)]
     return min(sizes)
@@ -228,7 +234,6 @@ def _relaxations(graph: Graph, problem: Problem, limit_bytes: int) -> list[Probl
 
 
 def _bounded(relaxations: Sequence[Problem], limit_bytes: int) -> tuple[Problem, int, FlowCertificate]:
-    """Finds the relaxation with the highest bound on the cost, and the flow that proves it."""
     try:
         bounds = [(relaxed, *_proven(relaxed)) for relaxed in relaxations]
     except Infeasible as conflict:
@@ -236,7 +241,7 @@ def _bounded(relaxations: Sequence[Problem], limit_bytes: int) -> tuple[Problem,
             f"no plan has a peak of at most {limit_bytes} bytes. At the tightest step, beside what every plan holds, "
             f"{conflict}"
         ) from None
-    return max(bounds, key=lambda found: found[1])
+    return max(bounds, key=lambda one: one[1])
 
 
 def _proven(relaxed: Problem) -> tuple[int, FlowCertificate]:
@@ -248,10 +253,3 @@ def _proven(relaxed: Problem) -> tuple[int, FlowCertificate]:
     edge = Hull(replace(relaxed, budget_bytes=None), flow_solver()).edge_at(budget_bytes)
     assert edge is not None  # the cheapest choice does not fit
     return edge.bound(budget_bytes), edge.certificate
-
-
-def _not_found(limit_bytes: int, smallest_bytes: int, least_bytes: int) -> str:
-    return (
-        f"no plan was found with a peak of at most {limit_bytes} bytes. The smallest found is {smallest_bytes} "
-        f"({human_bytes(smallest_bytes)}), and none is below {least_bytes} ({human_bytes(least_bytes)})"
-    )

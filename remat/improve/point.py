@@ -1,4 +1,4 @@
-"""A plan as a point of a trade-off: what it saves, what it costs, and what it costs at least."""
+"""Describes one plan of a trade-off by what it saves, what it costs, and what it costs at least."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from remat.answer.plan import Plan
 
 @dataclass(frozen=True)
 class Point:
-    """A plan on, or near, the frontier.
+    """Describes a plan by its saved bytes and its cost, with a lower bound on the cost within its budget.
 
     Attributes:
-        budget_bytes: the budget that it was found for; of a hull vertex, its own bytes.
+        budget_bytes: the budget that the plan was searched for; for a hull vertex, its own saved bytes.
         saved_bytes: what the plan saves.
         cost: what the plan costs, in the frontier's unit.
-        bound: no plan that saves up to `budget_bytes` costs less, and that is proven.
-        claimed_bound: the same, where the word of an exact solver is taken for it.
+        bound: a proven lower bound: no plan that saves at most `budget_bytes` costs less.
+        claimed_bound: the same, but an exact solver's own claim is believed without a proof.
         plan: what to save and recompute.
-        solver: who found it.
-        is_vertex: a vertex of the convex hull.
+        solver: the name of the solver that found the plan.
+        is_vertex: whether the plan is a vertex of the convex hull.
     """
 
     budget_bytes: int
@@ -33,15 +33,15 @@ class Point:
 
     @property
     def point(self) -> tuple[int, int]:
-        """(saved bytes, cost)."""
+        """Returns the pair (saved bytes, cost)."""
         return self.saved_bytes, self.cost
 
     @property
     def gap(self) -> float:
-        """(cost - bound) / cost: how far from optimal the plan may be at most, and that is proven."""
+        """Computes (cost - bound) / cost: no plan within the budget is cheaper by more than this share."""
         return (self.cost - self.bound) / self.cost if self.cost else 0.0
 
     @property
     def is_proven(self) -> bool:
-        """No plan within the budget costs less."""
+        """Says if it is proven that no plan within the budget costs less."""
         return self.cost == self.bound

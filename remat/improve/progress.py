@@ -1,4 +1,4 @@
-"""Says how a search tells a caller how far it is, and how a caller ends it: by a time limit, or by Ctrl-C."""
+"""Says how a search reports its progress, and how a caller ends it: by a time limit, or by Ctrl-C."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from remat.answer.solution import Termination, TerminationReason
 from remat.errors import InvalidOption
 
 Progress = Callable[[int, tuple[int, ...]], None]
-"""Called with the number of plans looked at so far, and a score; each search says which."""
+"""A function that is called with the number of plans looked at so far, and a score; each search says which score."""
 
-_asked = threading.Event()
+_interrupted = threading.Event()
 
 
 def check_progress(progress: object) -> None:
-    """Refuses what cannot be called.
+    """Checks that `progress` can be called.
 
     Raises:
         InvalidOption: it is neither None nor a function.
@@ -28,21 +28,26 @@ def check_progress(progress: object) -> None:
 
 
 def is_over(deadline_s: float | None = None) -> bool:
-    """Whether a search is to end with the best so far: its time is up (of `time.monotonic`), or Ctrl-C was pressed."""
-    return _asked.is_set() or (deadline_s is not None and time.monotonic() > deadline_s)
+    """Says if a search must end now and return the best plan so far: its time is up, or the user pressed Ctrl-C.
+
+    Args:
+        deadline_s: a time of `time.monotonic`; None for no limit.
+    """
+    return _interrupted.is_set() or (deadline_s is not None and time.monotonic() > deadline_s)
 
 
 def ended_early() -> Termination:
-    """Says what ended a search for which `is_over`."""
-    limit, what = ("interrupt", "Ctrl-C") if _asked.is_set() else ("time", "the time limit")
+    """Describes why `is_over` ended a search."""
+    limit, what = ("interrupt", "Ctrl-C") if _interrupted.is_set() else ("time", "the time limit")
     return Termination(TerminationReason.FEASIBLE, limit=limit, detail=f"{what} stopped the search: the best so far")
 
 
 @contextmanager
 def ending_at_ctrl_c() -> Generator[Callable[[], bool]]:
-    """Has the first Ctrl-C end the searches in a block with the best so far; gives a way to ask whether it came.
+    """Lets the first Ctrl-C end the searches in a block, which then return the best plan so far.
 
-    The second one raises KeyboardInterrupt, as without this; and so does the first one in another thread.
+    Yields a function that says if Ctrl-C was pressed. The second Ctrl-C raises KeyboardInterrupt, as usual; outside the
+    main thread, where Python allows no signal handler, the first one does.
     """
     if threading.current_thread() is not threading.main_thread():
         yield lambda: False
@@ -50,11 +55,11 @@ def ending_at_ctrl_c() -> Generator[Callable[[], bool]]:
 
     def end(*_: object) -> None:
         signal.signal(signal.SIGINT, before)
-        _asked.set()
+        _interrupted.set()
 
     before = signal.signal(signal.SIGINT, end)
     try:
-        yield _asked.is_set
+        yield _interrupted.is_set
     finally:
         signal.signal(signal.SIGINT, before)
-        _asked.clear()
+        _interrupted.clear()

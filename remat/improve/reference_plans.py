@@ -1,4 +1,4 @@
-"""Finds the plans beside which every trade-off is shown: PyTorch's default, and eager mode's."""
+"""Finds two plans to compare every trade-off with: PyTorch's default, and that of eager mode."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ EAGER = "nothing runs twice (eager)"
 
 
 def reference_plans(graph: Graph) -> dict[str, Plan]:
-    """Finds both without PyTorch: see `default_plan` and `no_recompute_plan`.
+    """Finds both plans by their labels, without PyTorch: see `default_plan` and `no_recompute_plan`.
 
-    One that is missing is not legal: what it would save cannot be saved, or the user's demands forbid it.
+    A plan that is not legal is left out: what it would save cannot be saved, or the user's demands forbid it.
     """
-    found = {PYTORCH: default_plan(graph), EAGER: no_recompute_plan(graph)}
-    return {name: plan for name, plan in found.items() if plan is not None and _is_legal(graph, plan)}
+    plans = {PYTORCH: default_plan(graph), EAGER: no_recompute_plan(graph)}
+    return {name: plan for name, plan in plans.items() if plan is not None and _is_legal(graph, plan)}
 
 
 def _is_legal(graph: Graph, plan: Plan) -> bool:

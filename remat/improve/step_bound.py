@@ -1,18 +1,18 @@
-"""States what every plan must recompute whose compiled step stays within a limit of memory: problems that bound it.
+"""States, as problems, what every plan must recompute whose compiled step keeps a limit of memory.
 
-At a moment of the backward pass some values are in memory, whatever the plan: arguments and results of a call of a
-library, or what a kernel reads and writes. The operators that depend on what is computed there come later. What they
-need of the forward pass is in memory at that moment, or is recomputed after it. So a plan recomputes at least what the
-cheapest choice does that keeps no more than the limit leaves: a `Problem` with a byte budget. What it keeps may have
-been saved or recomputed before; the latter counts as free.
+At a moment of the backward pass some values are in memory in every plan: the arguments and results of a library call,
+or what a kernel reads and writes. The operators that depend on them run later. What those need of the forward pass is
+in memory at that moment, or is recomputed afterwards. So a plan recomputes at least what the cheapest choice does that
+keeps no more bytes than the limit leaves: a `Problem` with a byte budget. In this problem "saved" means in memory at
+that moment; whether it was saved or recomputed before does not matter, and the latter counts as free.
 
 Three facts about memory make this a proof (`remat.predict.buffers`):
 
-- *What is kept takes its bytes.* But a copy may share the memory of its source: so it is recomputed for free. And the
-  parts of a concatenation lie in the whole: they count nothing.
-- *A kernel reads from memory.* A result of it depends on values that are in memory before, and no call of a library is
-  between the two. Of all sets of values from which it can be computed so, one of the fewest bytes is found by a cut.
-- *It writes over what it reads only if that is nearly as large*, and read where it writes
+- *A value in memory takes its bytes.* But a copy may share the memory of its source: so it is recomputed for free. And
+  the parts of a concatenation lie in the memory of the result: they count nothing.
+- *A kernel reads from memory.* Its result depends on values that are in memory before, with no library call between the
+  two. A minimum cut finds the fewest bytes of a set of values from which the result can be computed so.
+- *A kernel writes over what it reads only if that is nearly as large*, and read where it writes
   (`remat.predict.buffers.overwritten`). Otherwise the result takes memory beside what is read.
 """
 
@@ -35,61 +35,66 @@ from remat.problem.problem import Problem
 from remat.proof.budget import least_bytes
 from remat.proof.certify import proven_weight
 
+# A result is written over a buffer only if it fills at least this part of it.
 _LEAST_SHARE = 0.95
-"""How much of a buffer a result must fill that is written over it."""
-
+# So many library calls are looked at, those with the most memory first; and the one kernel that writes most.
 _CALLS = 2
-"""How many calls to look at, those with the most memory first; and the one kernel that writes most."""
 
 
 @dataclass(frozen=True, eq=False)
 class ProgramPoint:
-    """What is in memory at a moment whatever the plan, and what comes later.
+    """Describes a moment of the backward pass: what is in memory there in every plan, and what runs later.
 
     Attributes:
-        bytes: of what is in memory.
-        known: (n,) values whose memory may be among these bytes.
+        bytes: the bytes in memory.
+        counted: (n,) values whose memory may be among these bytes.
         later: (n,) operators of the backward pass that surely run later.
     """
 
     bytes: int
-    known: BoolArray
+    counted: BoolArray
     later: BoolArray
 
 
 def step_bounds(graph: Graph, problem: Problem, limit_bytes: int) -> Iterator[Problem]:
-    """Poses problems with a byte budget: no plan within the limit costs less than the best choice of each.
+    """Poses relaxations with a byte budget: no plan that keeps the limit costs less than the best choice of each.
 
-    Args:
-        graph: the joint graph; it knows its calls.
-        problem: costs and bans, without a budget.
-        limit_bytes: of the peak of the compiled step.
+    The graph must record its calls, and the problem has no budget. The limit is one of the peak of the compiled step.
     """
     facts = Storages.of(graph)
-    if (facts.tangents & facts.computed & ~facts.live).any():  # torch drops what only this would read
+    if has_dead_gradients(facts):
         return
     sizes = _sizes(facts)
     for moment in _moments(facts, sizes):
         read = moment.later[graph.consumers] & ~facts.tangents[graph.producers]
         needed = np.zeros(len(graph), np.bool_)
         needed[graph.producers[read]] = True
-        size = np.where(moment.known[graph.base], 0, sizes)
-        again = np.where(graph.view | _is_op(graph, "aten.clone"), 0, graph.for_all_values(problem.recompute_cost))
-        ours = graph.plannable
+        size = np.where(moment.counted[graph.base], 0, sizes)
+        recompute = np.where(graph.view | _is_op(graph, "aten.clone"), 0, graph.for_all_values(problem.recompute_cost))
+        plannable = graph.plannable
         yield replace(
             problem,
-            save_cost=np.zeros(len(ours), np.int64),
-            recompute_cost=again[ours],
-            save_bytes=size[ours],
-            needed=needed[ours],
-            cannot_save=_no_memory(graph).take(ours),
+            save_cost=np.zeros(len(plannable), np.int64),
+            recompute_cost=recompute[plannable],
+            save_bytes=size[plannable],
+            needed=needed[plannable],
+            cannot_save=_no_memory(graph).take(plannable),
             budget_bytes=max(limit_bytes - moment.bytes, 0),
         )
 
 
+def has_dead_gradients(facts: Storages) -> bool:
+    """Says if a part of the backward pass leads to no gradient.
+
+    Torch does not compute that part, and drops saved values that only it would read. So such values may take no memory,
+    and no relaxation here holds.
+    """
+    return bool((facts.tangents & facts.computed & ~facts.live).any())
+
+
 def _sizes(facts: Storages) -> IntArray:
-    """(n,) bytes that a value takes at least if it is kept; of inputs, and parts of concatenations, none."""
     graph = facts.graph
+    # At least so many bytes a value takes in memory. Inputs are there anyway, and parts of a concatenation lie in it.
     part = np.zeros(len(graph), np.bool_)
     part[graph.base[graph.producers[_is_op(graph, "aten.cat")[graph.consumers]]]] = True
     return np.where(facts.foreign | part[graph.base], 0, np.minimum(graph.bytes, facts.size))
@@ -105,53 +110,50 @@ def _no_memory(graph: Graph) -> Bans:
 
 
 def _moments(facts: Storages, sizes: IntArray) -> list[ProgramPoint]:
-    """Finds moments with much memory: calls, and kernels that write the arguments of calls."""
+    # Much memory is taken by calls, and by kernels that write the arguments of calls.
     graph, called = facts.graph, surely_called(facts)
     calls = np.flatnonzero(called & facts.live).tolist()
     arguments = {int(graph.base[u]) for v in calls for u in graph.operands[v]}
     written = [w for w in arguments if facts.live[w] and not called[w] and not graph.tuple_element[w]]
-    moments = [_call(facts, v) for v in sorted(calls, key=lambda v: -_argument_bytes(facts, v))[:_CALLS]]
+    moments = [
+        _call(facts, v) for v in sorted(calls, key=lambda v: -int(facts.size[_storages(facts, v)].sum()))[:_CALLS]
+    ]
     if written:
         moments.append(_kernel(facts, called, sizes, max(written, key=lambda w: (sizes[w], -w))))
     return moments
 
 
-def _argument_bytes(facts: Storages, call: int) -> int:
-    return int(facts.size[_storages(facts, call)].sum())
-
-
 def _storages(facts: Storages, call: int) -> list[int]:
-    found = {int(facts.graph.base[u]) for u in (call, *facts.graph.operands[call])}
-    return [base for base in found if not facts.foreign[base]]
+    bases = {int(facts.graph.base[u]) for u in (call, *facts.graph.operands[call])}
+    return [base for base in bases if not facts.foreign[base]]
 
 
 def _call(facts: Storages, v: int) -> ProgramPoint:
     graph = facts.graph
-    known = np.zeros(len(graph), np.bool_)
-    known[_storages(facts, v)] = True
+    counted = np.zeros(len(graph), np.bool_)
+    counted[_storages(facts, v)] = True
     size = sum(min(int(graph.bytes[u]), int(facts.size[u])) for u in _storages(facts, v))
-    return ProgramPoint(size, known, descendants(graph, v) & facts.live)
+    return ProgramPoint(size, counted, descendants(graph, v) & facts.live)
 
 
+# While a kernel writes `w`, the argument of a call, memory holds `w` and values from which it can be computed.
 def _kernel(facts: Storages, called: BoolArray, sizes: IntArray, w: int) -> ProgramPoint:
-    """A kernel that writes the argument of a call has that in memory, and what it depends on."""
     graph = facts.graph
     cone = np.zeros(len(graph), np.bool_)
     cone[w] = True
     cone = propagate_to_operands(graph.operands, cone, facts.computed & ~called)
-    known = np.zeros(len(graph), np.bool_)
-    known[graph.base[cone]] = True
+    counted = np.zeros(len(graph), np.bool_)
+    counted[graph.base[cone]] = True
     cone[w] = False
-    beside = int(sizes[w]) + _fewest_bytes(facts, called, sizes, cone, w)
-    for old in _hosts(facts, cone, w):
-        over = int(sizes[w]) + _fewest_bytes(facts, called, np.where(graph.base == old, 0, sizes), cone, w)
-        if over < beside and may_be_written_over(Fuser(graph), old, w):
-            beside = over
-    return ProgramPoint(beside, known, descendants(graph, w) & facts.live)
+    peak = int(sizes[w]) + _fewest_bytes(facts, called, sizes, cone, w)
+    for old in _large_enough(facts, cone, w):
+        overwriting = int(sizes[w]) + _fewest_bytes(facts, called, np.where(graph.base == old, 0, sizes), cone, w)
+        if overwriting < peak and may_be_written_over(Fuser(graph), old, w):
+            peak = overwriting
+    return ProgramPoint(peak, counted, descendants(graph, w) & facts.live)
 
 
-def _hosts(facts: Storages, cone: BoolArray, w: int) -> list[int]:
-    """Lists storages that are so large that `w` could be written over them."""
+def _large_enough(facts: Storages, cone: BoolArray, w: int) -> list[int]:
     graph, least = facts.graph, int(facts.size[w])
     fits = (least <= facts.size) | (least <= graph.bytes)
     fits &= (_LEAST_SHARE * facts.size <= least) | (_LEAST_SHARE * graph.bytes <= least)
@@ -159,24 +161,24 @@ def _hosts(facts: Storages, cone: BoolArray, w: int) -> list[int]:
 
 
 def _fewest_bytes(facts: Storages, called: BoolArray, sizes: IntArray, cone: BoolArray, w: int) -> int:
-    """Counts the fewest bytes from which the arguments of `w` can be computed without a call of a library."""
+    # A cut finds the fewest bytes from which the arguments of `w` can be computed without a library call.
     graph = facts.graph
-    ours = np.flatnonzero(cone)
+    members = np.flatnonzero(cone)
     place = np.cumsum(cone) - 1
     inside = cone[graph.producers] & cone[graph.consumers]
     needed = np.zeros(len(graph), np.bool_)
     needed[list(graph.operands[w])] = True
-    nothing = np.zeros(len(ours), np.int64)
-    fixed = np.flatnonzero((called | ~facts.computed)[ours]).tolist()
+    nothing = np.zeros(len(members), np.int64)
+    fixed = np.flatnonzero((called | ~facts.computed)[members]).tolist()
     problem = Problem(
-        names=tuple(graph.names[v] for v in ours.tolist()),
+        names=tuple(graph.names[v] for v in members.tolist()),
         save_cost=nothing,
         recompute_cost=nothing,
-        save_bytes=sizes[ours],
+        save_bytes=sizes[members],
         producers=place[graph.producers[inside]],
         consumers=place[graph.consumers[inside]],
-        needed=needed[ours],
-        cannot_save=Bans.none(len(ours)),
-        cannot_recompute=Bans.of(len(ours), dict.fromkeys(fixed, "a call, or given")),
+        needed=needed[members],
+        cannot_save=Bans.none(len(members)),
+        cannot_recompute=Bans.of(len(members), dict.fromkeys(fixed, "a call, or an input")),
     )
     return proven_weight(problem, least_bytes(problem).certificate)

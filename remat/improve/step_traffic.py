@@ -1,4 +1,4 @@
-"""Prices saving and recomputing by what they move: where a search for memory at little traffic begins."""
+"""Prices saving and recomputing by the bytes that they move: the first candidates of `traffic_frontier`."""
 
 from __future__ import annotations
 
@@ -14,19 +14,20 @@ from remat.problem.costmodel import CostModel, Terms
 
 @dataclass(frozen=True)
 class StepTraffic(CostModel):
-    """Bytes for saving a value, and bytes for computing it again, whatever it is.
+    """Counts the bytes that a step moves to save a value, and those that it moves to compute it again.
 
-    Saving v costs its read and, where the forward pass would not write it anyway, its write: as in the classic price
-    (`costmodels.ByteTraffic`). Recomputing is not banned but priced: what computing v again reads, and writes if it is
-    a kernel of its own (`remat.predict.time.work`). So a matrix product may run again where memory is scarce.
+    To save v costs its read in the backward pass and, unless the forward pass writes it anyway, its write; so does
+    `costmodels.ByteTraffic`. No operator is banned from recomputation for its arithmetic: to recompute v costs what it
+    reads, and what it writes if it is a kernel of its own (`remat.predict.time.work`). So a matrix product may run
+    again where memory is scarce.
     """
 
     name: ClassVar[str] = "step-traffic"
     unit: ClassVar[str] = "bytes"
 
     def terms(self, graph: Graph) -> Terms:
-        """Prices both; random numbers and what else cannot run twice are banned by the graph itself."""
+        """Prices each value; random numbers and what else cannot run twice are banned by the graph itself."""
         work, nothing = Work.of(graph), Terms.nothing(graph)
         save = np.where(graph.materialized, graph.moved_bytes, 2 * graph.moved_bytes)
-        redo = np.where(graph.in_tangents, 0, work.read_bytes + work.written_bytes)
-        return Terms(save, redo, nothing.cannot_save, nothing.cannot_recompute)
+        recompute = np.where(graph.in_tangents, 0, work.read_bytes + work.written_bytes)
+        return Terms(save, recompute, nothing.cannot_save, nothing.cannot_recompute)

@@ -1,8 +1,8 @@
-"""Says when values take memory under a plan, and prices memory by the time at which it is taken.
+"""Computes when values take memory under a plan, and prices memory by the time at which it is taken.
 
-A budget of saved bytes prices all of them alike. But a peak lies at some steps, and what is alive at others is free.
-So each byte is priced at each moment: most at those where most is alive. For such prices one minimum cut finds the best
-plan, as if each value took memory when it does under the plan before; that plan is simulated, and priced anew.
+A budget of saved bytes prices all bytes alike. But the peak occurs at some steps, and memory at other steps is free. So
+each byte gets a price at each moment, the highest where most memory is alive. For such prices one minimum cut finds the
+best plan, if each value takes memory when it did under the plan before. That plan is simulated, and gives new prices.
 """
 
 from __future__ import annotations
@@ -10,97 +10,91 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from remat.facts.columns import BoolArray, IntArray
 from remat.predict.memory import Simulator
 from remat.predict.memory.order import Order
 from remat.problem.problem import Problem
 
+# All prices together add up to at most this: doubles are exact up to 2^53, and solvers can count so far.
 _LARGEST = 2.0**50
-"""What all prices may add up to: doubles are exact up to 2^53, and solvers count so far."""
 
 
 @dataclass(frozen=True, eq=False)
 class Liveness:
-    """Bytes alive under a plan, and when values take memory: at moments that all plans of a graph share.
+    """Holds the live ranges of values, and the bytes alive, at moments that are the same for all plans of a graph.
 
-    Moment v is when the forward pass computes the value v, of n; moment n + v is when the backward pass does, and what
-    it recomputes for that; moment 2n is its end.
+    With n values, moment v is when the forward pass computes the value v. Moment n + v is when the backward pass
+    computes v, and recomputes what v needs. Moment 2n is the end of the step.
 
     Attributes:
-        alive_bytes: (2n + 1,) the most at each moment.
-        asked: (n,) when the backward pass needs a value for the first time; for what it does not need, as if nothing
-            was saved.
-        read: (n,) when the backward pass reads the storage that it lives in for the last time, but not before `asked`.
+        alive_bytes: (2n + 1,) the most bytes alive at each moment.
+        first_read: (n,) the moment at which the backward pass needs each value for the first time. If it does not need
+            the value under this plan, the moment is that of the plan that saves nothing.
+        last_read: (n,) the moment at which the backward pass reads the storage of the value for the last time, but not
+            before `first_read`.
     """
 
     alive_bytes: IntArray
-    asked: IntArray
-    read: IntArray
+    first_read: IntArray
+    last_read: IntArray
 
 
 class TimeIndexedPrices:
-    """Finds the moments of many plans of one graph, and prices a problem about it by them.
-
-    Args:
-        simulator: of the graph.
-        problem: its costs and bans.
-    """
+    """Computes the live ranges of many plans of one graph, and prices a problem about this graph by them."""
 
     def __init__(self, simulator: Simulator, problem: Problem) -> None:
         self._simulator, self._problem = simulator, problem
         facts, graph = simulator.facts, simulator.graph
         n, base = len(graph), graph.base
-        left, barred = np.arange(n), np.zeros(n, np.bool_)
+        last_read, barred = np.arange(n), np.zeros(n, np.bool_)
         reads = graph.in_forward[facts.readers]
-        np.maximum.at(left, base[facts.producers[reads]], facts.readers[reads])
+        np.maximum.at(last_read, base[facts.producers[reads]], facts.readers[reads])
         barred[base[facts.producers[facts.barred]]] = True
         in_memory = (base == np.arange(n)) & ~facts.foreign & (~facts.fusible | barred | graph.gradient)
-        self._left = left[base][graph.plannable]
-        self._again_bytes = np.where(in_memory, graph.storage_bytes, 0)[graph.plannable]
-        self._first = self._asked(Order.of(facts, np.zeros(n, np.bool_)))
+        self._last_forward_read = last_read[base][graph.plannable]
+        self._recomputed_bytes = np.where(in_memory, graph.storage_bytes, 0)[graph.plannable]
+        self._first_reads_if_nothing_saved = self._first_reads(Order.of(facts, np.zeros(n, np.bool_)))
 
     def moments(self, saved: BoolArray) -> Liveness:
-        """Finds the moments of the plan that saves some values, of all in the graph."""
+        """Computes the live ranges under the plan that saves these values, (n,) of all in the graph."""
         facts, base = self._simulator.facts, self._simulator.graph.base
         order, alive = self._simulator.alive(saved)
-        asked = np.where(order.asked_at <= len(facts), self._asked(order), self._first)
-        most = np.zeros(2 * len(facts) + 1, np.int64)
-        np.maximum.at(most, np.concatenate([order.forward, asked[order.backward]]), alive)
-        read, reads = asked.copy(), order.backward_at[facts.readers] >= 0
-        np.maximum.at(read, base[facts.producers[reads]], asked[facts.readers[reads]])
-        return Liveness(most, asked, np.maximum(asked, read[base]))
+        first_read = np.where(
+            order.asked_at <= len(facts), self._first_reads(order), self._first_reads_if_nothing_saved
+        )
+        most_alive = np.zeros(2 * len(facts) + 1, np.int64)
+        np.maximum.at(most_alive, np.concatenate([order.forward, first_read[order.backward]]), alive)
+        last_read, reads = first_read.copy(), order.backward_at[facts.readers] >= 0
+        np.maximum.at(last_read, base[facts.producers[reads]], first_read[facts.readers[reads]])
+        return Liveness(most_alive, first_read, np.maximum(first_read, last_read[base]))
 
-    def _asked(self, order: Order) -> IntArray:
+    def _first_reads(self, order: Order) -> IntArray:
         facts, n = self._simulator.facts, len(self._simulator.graph)
         when = np.where(facts.live | (np.arange(n) >= facts.turn), np.arange(n), order.asked_at)
         return n + np.minimum(when, n)
 
     def priced(self, moments: Liveness, byte: float, focus: float) -> Problem:
-        """Adds prices of memory to those of the problem, in a unit so small that they are whole.
+        """Returns the problem with prices of memory added to its costs, scaled so that they can be rounded to integers.
 
         Args:
             moments: when memory is taken, and how much.
-            byte: what a byte costs that is always alive, in the problem's unit.
-            focus: the price at a moment falls by a factor of e for each 1 / focus of the peak that is not alive.
+            byte: the price of a byte that is alive all the time, in the problem's unit.
+            focus: says how much the price falls at moments below the peak: by a factor of e for each 1 / focus of the
+                peak that is not alive there.
         """
         problem, values = self._problem, self._simulator.graph.plannable
-        most = moments.alive_bytes
-        share = np.where(most > 0, np.exp(focus * (most / max(int(most.max()), 1) - 1)), 0)
+        alive = moments.alive_bytes
+        share = np.where(alive > 0, np.exp(focus * (alive / max(int(alive.max()), 1) - 1)), 0)
         paid = np.concatenate([[0], np.cumsum(share)]) * (byte / max(float(share.sum()), 1))
-        asked, read = moments.asked[values], moments.read[values]
-        save = problem.save_cost + problem.save_bytes * (paid[read + 1] - paid[self._left + 1])
-        again = problem.recompute_cost + self._again_bytes * (paid[read + 1] - paid[asked])
-        unit = _LARGEST / max(float(save.sum() + again.sum()), 1)
+        first_read, last_read = moments.first_read[values], moments.last_read[values]
+        save = problem.save_cost + problem.save_bytes * (paid[last_read + 1] - paid[self._last_forward_read + 1])
+        recompute = problem.recompute_cost + self._recomputed_bytes * (paid[last_read + 1] - paid[first_read])
+        unit = _LARGEST / max(float(save.sum() + recompute.sum()), 1)
         return problem.priced(
-            save_cost=_whole(save * unit),
-            recompute_cost=_whole(again * unit),
+            save_cost=np.rint(save * unit).astype(np.int64),
+            recompute_cost=np.rint(recompute * unit).astype(np.int64),
             cannot_save=problem.cannot_save,
             cannot_recompute=problem.cannot_recompute,
             budget_bytes=None,
         )
-
-
-def _whole(prices: NDArray[np.float64]) -> IntArray:
-    return np.rint(prices).astype(np.int64)

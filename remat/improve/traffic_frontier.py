@@ -15,10 +15,11 @@ from remat.answer.solver import check_time_limit
 from remat.errors import InvalidOption
 from remat.facts.columns import is_whole
 from remat.facts.graph import Graph, checked_graph
-from remat.improve.byte_budgets import evenly_spaced, read_budget
-from remat.improve.candidates import Candidate, PlanPool, pareto
+from remat.improve.byte_budgets import evenly_spaced, read_budget, read_budgets
+from remat.improve.candidates import Candidate, PlanPool
 from remat.improve.choose import choose
 from remat.improve.for_device import for_device
+from remat.improve.pareto_front import pareto_front
 from remat.improve.progress import Progress, check_progress, ended_early, is_over
 from remat.improve.refine.descent import OutOfTime
 from remat.improve.refine.named_oracles import find_oracle
@@ -34,13 +35,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TrafficPoint:
-    """A plan that no other one found beats in both saved bytes and traffic.
+    """Holds a plan of the Pareto front of saved bytes and traffic.
 
     Attributes:
         saved_bytes: memory of the saved activations, each storage once.
-        traffic_bytes: what the kernels of both passes read and write, by the oracle.
+        traffic_bytes: what the kernels of both passes read and write, as the oracle counts it.
         plan: what to save and recompute.
-        source: who proposed it: the name of a start, "cut", "mixture" or "local search".
+        source: what proposed the plan: the name of a start, "cut", "mixture" or "local search".
     """
 
     saved_bytes: int
@@ -51,13 +52,13 @@ class TrafficPoint:
 
 @dataclass(frozen=True, eq=False)
 class TrafficFrontier:
-    """The best plans found between the least memory and the least traffic; nothing proves that none is better.
+    """Holds the best plans found between the least memory and the least traffic; nothing proves that none is better.
 
     Attributes:
-        points: in the order of their saved bytes; the traffic falls from each to the next.
-        oracle: who counted the traffic.
+        points: plans in the order of their saved bytes; the traffic falls from each to the next.
+        oracle: the name of the oracle that counted the traffic.
         predicted: how many plans were predicted.
-        asked: how many of them the oracle counted, if that is not the prediction.
+        asked: how many of them the oracle counted; 0 if the prediction is the oracle.
         termination: whether the search came to its end, or what ended it earlier.
     """
 
@@ -68,7 +69,7 @@ class TrafficFrontier:
     termination: Termination
 
     def at(self, budget_bytes: int | str) -> TrafficPoint:
-        """Returns the plan that moves least of those that save up to a budget (bytes, or a size such as "8GB").
+        """Returns the point that moves least of those that save at most a budget (bytes, or a size such as "8GB").
 
         Raises:
             InvalidOption: no plan found saves so little.
@@ -82,7 +83,7 @@ class TrafficFrontier:
         return self.points[fitting - 1]
 
     def within(self, traffic_bytes: int | str) -> TrafficPoint:
-        """Returns the plan that saves least of those that move up to some bytes (a number, or a size such as "8GB").
+        """Returns the point that saves least of those that move at most some bytes (a number, or a size such as "8GB").
 
         Raises:
             InvalidOption: no plan found moves so little.
@@ -97,7 +98,7 @@ class TrafficFrontier:
         )
 
     def as_frame(self) -> pd.DataFrame:
-        """Returns a row for each point."""
+        """Returns a table with a row for each point."""
         import pandas as pd  # pyright: ignore[reportMissingTypeStubs]
 
         columns = ("saved_bytes", "traffic_bytes", "source")
@@ -124,84 +125,91 @@ def traffic_frontier(
     time_limit_s: float | None = None,
     progress: Progress | None = None,
 ) -> TrafficFrontier:
-    """Looks for the plans that move least at each of some budgets of saved bytes.
+    """Searches for the plans that move least at each of some budgets of saved bytes.
 
-    Candidates are the exact hulls of simple prices, mixtures of neighbours, and what a local search finds from the
-    best of them, all by prediction. The oracle then counts the starts, and the best candidates of each budget. So by
-    the oracle no start is better in both saved bytes and traffic than each of the points.
+    Candidates are the vertices of exact convex hulls, mixtures of neighbours, and what a local search finds from the
+    best of them. All are scored by prediction. The oracle then counts the starts, and the best candidates of each
+    budget. So no start is better than every point in both saved bytes and traffic, as the oracle counts them.
 
     Args:
-        graph: the joint graph.
-        budgets: how many, evenly spaced; or which, in bytes or sizes ("8GB").
+        budgets: how many, evenly spaced; or a list of them, in bytes or sizes ("8GB").
         starts: further plans to begin from, such as PyTorch's own at its memory budgets
             (`remat.pytorch.measure.torch_budgets.torchs_plans_of(graph)`).
-        oracle: who counts: the "model", by prediction; or "inductor", TorchInductor's own schedule, seconds a plan.
-        device: whose kernels are meant: "cpu", or a GPU by name, such as "a100", which need not be there; None for
-            that of the graph.
-        effort: plans that the local search predicts at each budget; 0 for none.
-        tries: candidates of each budget that the oracle counts, if that is not the prediction.
+        oracle: what counts the traffic: the "model", by prediction; or "inductor", TorchInductor's own schedule, which
+            takes seconds for each plan; or an instance.
+        device: the device whose kernels are predicted: "cpu", or a GPU by name, such as "a100", which need not be
+            present; None takes that of the graph.
+        effort: how many plans the local search predicts at each budget; 0 for no local search.
+        tries: how many candidates of each budget the oracle counts, if it is not the prediction.
         seed: decides in which order equal moves are tried; the same seed gives the same plans.
-        time_limit_s: wall time in seconds, after which the points are the best so far. PyTorch's default plan, or
-            the first start, is always counted, and what is being computed is finished.
-        progress: called with the number of plans predicted so far, and the fewest bytes that one moves.
+        time_limit_s: wall time in seconds, after which the best points so far are returned. PyTorch's default plan, or
+            the first start, is always counted, and a computation that has begun is finished.
+        progress: called with the number of plans predicted so far, and the fewest bytes that one of them moves.
 
     Raises:
         InvalidPlan: one of `starts` is not legal, or was made for another graph.
-        InvalidOption: no graph, an unknown oracle, no such budgets or numbers.
+        InvalidOption: `graph` is no graph, the oracle is unknown, or a budget or a number is not as described.
         NotInstalled: the oracle needs torch.
         Infeasible: the graph has no legal plan at all.
-        CannotRebuild: Inductor is to be asked about an operator that cannot be made again here.
+        CannotRebuild: Inductor cannot be asked, since an operator of the graph cannot be built again here.
     """
     graph = for_device(checked_graph(graph), device)
-    judge = find_oracle(oracle, device)
-    judge.terms(Traffic())
+    chosen_oracle = find_oracle(oracle, device)
+    chosen_oracle.terms(Traffic())
     for name, number, least in (("effort", effort, 0), ("tries", tries, 1), ("seed", seed, 0)):
         if not is_whole(number) or number < least:
             raise InvalidOption(f"{name} must be a whole number of at least {least}, got {number!r}")
     check_time_limit(time_limit_s)
     check_progress(progress)
     deadline_s = None if time_limit_s is None else time.monotonic() + time_limit_s
-    given = choose(graph).plan
-    assert given is not None  # choose() raises where there is none
+    default = choose(graph).plan
+    assert default is not None  # choose() raises where there is none
     pool = PlanPool(graph, deadline_s, progress)
-    begun: list[Candidate] = []
+    starting_candidates: list[Candidate] = []
     with suppress(OutOfTime):
-        begun += (pool.add(saved, name) for name, saved in starting_points(graph, given, starts).items())
+        starting_candidates += (
+            pool.add(saved, name) for name, saved in starting_points(graph, default, starts).items()
+        )
         pool.add_hulls()
         pool.add_mixtures()
         for size in _sizes(budgets, pool):
             pool.descend(size, int(effort), int(seed))
-    ended = (
+    termination = (
         ended_early()
         if is_over(deadline_s)
         else Termination(TerminationReason.FEASIBLE, detail="the search came to its end")
     )
-    if isinstance(judge, Model):
-        return TrafficFrontier(_points(graph, pool.front()), judge.name, len(pool), 0, ended)
+    if isinstance(chosen_oracle, Model):
+        return TrafficFrontier(_points(graph, pool.front()), chosen_oracle.name, len(pool), 0, termination)
     best = (candidate for size in _sizes(budgets, pool) for candidate in pool.within(size)[: int(tries)])
     counted: list[Candidate] = []
-    opinion = judge.on(graph, Traffic())
-    for candidate in {candidate.state.choice: candidate for candidate in (*begun, *best)}.values():
+    opinion = chosen_oracle.on(graph, Traffic())
+    for candidate in {candidate.state.choice: candidate for candidate in (*starting_candidates, *best)}.values():
         if counted and is_over(deadline_s):
-            ended = ended_early()
+            termination = ended_early()
             break
         counted.append(replace(candidate, traffic_bytes=opinion([candidate.state])[0][0]))
-    return TrafficFrontier(_points(graph, pareto(counted)), judge.name, len(pool), len(counted), ended)
+    return TrafficFrontier(
+        _points(graph, pareto_front(counted, key=Candidate.costs)),
+        chosen_oracle.name,
+        len(pool),
+        len(counted),
+        termination,
+    )
 
 
 def _sizes(budgets: int | Iterable[int | str], pool: PlanPool) -> list[int]:
-    if isinstance(budgets, Iterable) and not isinstance(budgets, str):
-        return sorted({read_budget(budget) for budget in budgets})
-    if isinstance(budgets, str) or not is_whole(budgets) or budgets < 0:
-        raise InvalidOption(f'budgets must be how many, or a list of bytes and sizes such as ["8GB"], got {budgets!r}')
-    front = pool.front()
-    return sorted(set(evenly_spaced(front[0].saved_bytes, front[-1].saved_bytes, int(budgets))))
+    sizes = read_budgets(budgets)
+    if isinstance(sizes, int):
+        front = pool.front()
+        sizes = evenly_spaced(front[0].saved_bytes, front[-1].saved_bytes, sizes)
+    return sorted(set(sizes))
 
 
 def _points(graph: Graph, front: Sequence[Candidate]) -> tuple[TrafficPoint, ...]:
     points: list[TrafficPoint] = []
-    for found in front:
-        plan = found.state.choice.plan(graph)
+    for candidate in front:
+        plan = candidate.state.choice.plan(graph)
         check_plan(base_problem(graph), plan)
-        points.append(TrafficPoint(found.saved_bytes, found.traffic_bytes, plan, found.source))
+        points.append(TrafficPoint(candidate.saved_bytes, candidate.traffic_bytes, plan, candidate.source))
     return tuple(points)

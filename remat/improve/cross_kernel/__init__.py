@@ -1,10 +1,10 @@
 """Recomputes values across the kernels of one pass (paper, section 3.7).
 
-Where a kernel reads what another one wrote, "save or recompute?" comes up again, and a minimum cut answers it. A `Pass`
-is a forward or backward graph in fusion groups (`remat.improve.cross_kernel.fusion_groups`); `pair` states the
-question for two groups that touch, as a joint graph for any cost model and solver
-(`remat.improve.cross_kernel.pairs`); and `recompute_across` asks it for all pairs of a pass, to a fixed point
-(`remat.improve.cross_kernel.pass_search`). `remat.pytorch.inductor.duplicate` makes the answers real in
+Where a kernel reads what another one wrote, the question "save or recompute?" comes up again, and a minimum cut answers
+it. A `Pass` is a forward or backward graph in fusion groups (`remat.improve.cross_kernel.fusion_groups`). `pair` states
+the question for two groups that touch, as a joint graph for any cost model and solver
+(`remat.improve.cross_kernel.pairs`). `recompute_across` asks it for all pairs of a pass, until no answer changes
+anything (`remat.improve.cross_kernel.pass_search`). `remat.pytorch.inductor.duplicate` carries the answers out in
 TorchInductor.
 """
 

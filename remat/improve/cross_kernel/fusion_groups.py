@@ -1,9 +1,9 @@
 """Describes the fusion groups of one pass, and what they read from memory and write to it.
 
-A *pass* is one graph that runs from its inputs to its outputs: a forward or a backward graph after the partition. A
-*fusion group* is what one kernel computes. A value may be computed by several groups, by each for itself: compilers
-inline cheap values into all their readers, and `remat.improve.cross_kernel` makes more of the kind. At most one
-group writes it to memory for the others.
+A pass is a graph that runs from its inputs to its outputs: the forward or the backward graph after the partition. A
+fusion group is what one kernel computes. Several groups may compute the same value, each for itself: compilers inline
+cheap values into all their readers, and `remat.improve.cross_kernel` adds further ones. At most one group writes a
+value to memory for the others.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from remat.facts.graph import Graph
 
 @dataclass(frozen=True)
 class Group:
-    """Says what one kernel computes. `remat.predict.kernels.Kernel` has these three attributes, too.
+    """Describes what one kernel computes. `remat.predict.kernels.Kernel` has these three attributes, too.
 
     Attributes:
-        values: positions in the graph of what it computes; views need not be named, they are free.
-        writes: those that it writes to memory if anybody reads them; nobody else does.
-        generated: the compiler writes the kernel; otherwise it is a library call, which can compute nothing more.
+        values: positions in the graph of what it computes; views cost nothing and may be left out.
+        writes: the values that it writes to memory if another group reads them.
+        generated: whether the compiler generates the kernel; a library call can compute nothing more.
     """
 
     values: frozenset[int]
@@ -34,19 +34,19 @@ class Group:
 
     @classmethod
     def of(cls, values: Iterable[int], writes: Iterable[int] = (), *, generated: bool = True) -> Group:
-        """Makes a group of any collections of positions."""
+        """Makes a group from any collections of positions."""
         return cls(frozenset(values) | frozenset(writes), frozenset(writes), generated)
 
 
 @dataclass(frozen=True)
 class PassTraffic:
-    """Says what the groups of a pass really do: what nobody reads in the end is not computed.
+    """Holds what the groups of a pass really do: what nothing reads in the end is not computed.
 
     Attributes:
-        computes: of each group, the values that it must compute, views left out.
-        reads: of each group, what it reads from memory: values or views of values.
-        writes: of each group, what it writes to memory.
-        bytes: of all reads and writes.
+        computes: for each group, the values that it must compute, without views.
+        reads: for each group, the values, or views of values, that it reads from memory.
+        writes: for each group, what it writes to memory.
+        bytes: the size of all reads and writes.
     """
 
     computes: tuple[frozenset[int], ...]
@@ -60,13 +60,13 @@ class Pass:
     """Joins a graph that runs once with its fusion groups, in the order in which they run.
 
     Attributes:
-        graph: all of its values, and perhaps others, whatever their region. A value that is in no group is in
-            memory from the start, as inputs are.
-        groups: see `Group`.
+        graph: the graph; it may have other values than those of the pass. A value in no group is in memory from the
+            start, as inputs are.
+        groups: the fusion groups.
 
     Raises:
-        InvalidGraph: a group names a value that is none, two groups write one value, or a group reads
-            what no other group writes.
+        InvalidGraph: a group names a position that no value has, two groups write one value, or a group reads what no
+            other group writes.
     """
 
     graph: Graph
@@ -87,39 +87,37 @@ class Pass:
                     raise InvalidGraph(
                         f"Pass.groups: {self.graph.names[v]!r} must have one writer, got groups {writer[v]} and {k}"
                     )
-        _ = self.traffic  # finds what is read, but never written
+        _ = self.traffic  # raises InvalidGraph if a value is read, but never written
 
     @classmethod
     def of_accesses(cls, graph: Graph, kernels: Sequence[tuple[Iterable[int], Iterable[int], bool]]) -> Pass:
-        """Makes a pass of what each kernel reads, writes, and whether it is generated.
+        """Makes a pass from what each kernel reads, what it writes, and whether it is generated.
 
-        A kernel computes what it writes, and all that is in the way from there to what other kernels write: that
-        is what the compiler has inlined, or keeps in the kernel. If several kernels write one value, the first
-        stands for all. What is read or returned, but written by none (a concatenation, whose parts are written in
-        place; one result of several), is a group of its own that is not generated.
+        A kernel computes what it writes, and all values on the way there from what other kernels write: the compiler
+        has inlined those, or keeps them in the kernel. If several kernels write one value, the first counts as its
+        writer. What is read or returned, but written by no kernel (a concatenation, whose parts are written in place;
+        one of several results), becomes a group of its own that is not generated.
 
         Args:
-            graph: the values.
-            kernels: (reads, writes, generated) of each, in order; inputs may be named.
+            kernels: (reads, writes, generated) of each kernel, in order, by positions; inputs may be among the reads.
         """
-        arguments = (v for v, op in enumerate(graph.ops) if op == "placeholder")  # tangents are no inputs of a graph
-        given = frozenset(arguments).union(np.flatnonzero(graph.input).tolist())
+        arguments = (v for v, op in enumerate(graph.ops) if op == "placeholder")  # `Graph.input` leaves tangents out
+        inputs = frozenset(arguments).union(np.flatnonzero(graph.input).tolist())
         empty = cls(graph, ())
         reads = frozenset(empty.bases[v] for read, _, _ in kernels for v in read)
-        written = [frozenset(writes) - given for _, writes, _ in kernels]
-        known = frozenset[int]().union(*written)
-        loose = sorted((reads | frozenset(empty.roots)) - known - given)
-        stop = given | known | frozenset(loose)
-        groups, seen = list[Group](), set[int]()
+        written = [frozenset(writes) - inputs for _, writes, _ in kernels]
+        all_written = frozenset[int]().union(*written)
+        loose = sorted((reads | frozenset(empty.roots)) - all_written - inputs)
+        stop = inputs | all_written | frozenset(loose)
+        groups, claimed = list[Group](), set[int]()
         for (_, _, generated), writes in zip(kernels, written, strict=True):
-            fresh = writes - seen
-            seen |= writes
+            fresh = writes - claimed
+            claimed |= writes
             groups.append(Group.of(empty._inside(fresh, stop), fresh, generated=generated))
         groups += [Group.of(empty._inside(frozenset([v]), stop), [v], generated=False) for v in loose]
         return cls(graph, tuple(groups))
 
     def _inside(self, writes: frozenset[int], stop: frozenset[int]) -> set[int]:
-        """Walks back from what a kernel writes to what is in memory, and returns what lies between."""
         inside, todo = set[int](), list(writes)
         while todo:
             v = todo.pop()
@@ -131,22 +129,22 @@ class Pass:
 
     @cached_property
     def bases(self) -> list[int]:
-        """The value in whose memory each value lives: itself, unless it is a view."""
+        """Returns for each value the value in whose memory it lives: itself, unless it is a view."""
         return [b if view else i for i, (b, view) in enumerate(zip(self.graph.base, self.graph.view, strict=True))]
 
     @cached_property
     def writer(self) -> dict[int, int]:
-        """The group that writes each value, for values that some group writes."""
+        """Maps each value that is written to the group that writes it."""
         return {v: k for k, group in enumerate(self.groups) for v in group.writes}
 
     @cached_property
     def grouped(self) -> frozenset[int]:
-        """The values that some group computes; all others are in memory from the start."""
+        """Returns the values that some group computes; all others are in memory from the start."""
         return frozenset[int]().union(*(group.values for group in self.groups))
 
     @cached_property
     def roots(self) -> tuple[int, ...]:
-        """The values that must be written: results, and what nobody uses (an effect, such as a copy into an input)."""
+        """Returns the values that must be written: results, and values without readers, as a copy into an input."""
         used = np.zeros(len(self.graph), np.bool_)
         used[self.graph.producers] = True
         positions = (*np.flatnonzero(self.graph.output).tolist(), *np.flatnonzero(~used).tolist())
@@ -154,7 +152,7 @@ class Pass:
 
     @cached_property
     def traffic(self) -> PassTraffic:
-        """The traffic of the groups, found backwards from what must be written."""
+        """Computes the traffic of the groups, backwards from the values that must be written."""
         computes: list[set[int]] = [set() for _ in self.groups]
         reads: list[set[int]] = [set() for _ in self.groups]
         writes: list[set[int]] = [set() for _ in self.groups]
@@ -188,14 +186,14 @@ class Pass:
         return self.writer[base]
 
     def _read_bytes(self, reads: Iterable[int]) -> int:
-        """Counts each storage once, and no more of it than the views reach through which it is read."""
+        # Each storage counts once, and no more of it than the views reach through which it is read.
         reached: dict[int, int] = {}
         for u in reads:
             reached[self.bases[u]] = reached.get(self.bases[u], 0) + int(self.graph.moved_bytes[u])
         return sum(min(bytes, int(self.graph.storage_bytes[base])) for base, bytes in reached.items())
 
     def with_more(self, k: int, values: Iterable[int]) -> Pass:
-        """Returns the same pass, where group `k` computes `values` itself, too."""
+        """Returns the same pass, but group `k` also computes `values` itself."""
         grown = replace(self.groups[k], values=self.groups[k].values | frozenset(values))
         return Pass(self.graph, (*self.groups[:k], grown, *self.groups[k + 1 :]))
 

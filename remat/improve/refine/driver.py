@@ -31,8 +31,8 @@ from remat.improve.refine.states import Space, State
 from remat.problem.constraints import base_problem
 from remat.proof.certify import check_plan
 
+# Values are decided about together if their surroundings are equal up to this distance.
 _ROUNDS = 4
-"""Distance up to which the surroundings of values must be equal for them to be decided about together."""
 
 
 def refine(
@@ -48,36 +48,35 @@ def refine(
     progress: Progress | None = None,
     device: str | None = None,
 ) -> Refined:
-    """Improves a plan by local moves: save something more, save something less, or something else.
+    """Improves a plan by local moves: save a value more, save a value less, or swap two.
 
     See `remat.improve.refine` for the search and for what it promises.
 
     Args:
-        graph: the joint graph.
-        plan: a legal plan for it.
-        objective: what to lower: predicted "traffic" of both passes in bytes, "time" on a roofline, "saved" bytes
-            at no more traffic than that of `plan`, "peak" memory as in `timeline`; or "no-worse", traffic of plans that
-            have no more kernels than `plan` and recompute no longer; with options as in "saved:extra_traffic=0.05";
-            or an instance, as `remat.improve.refine.Time(device="h200")`.
-        oracle: who has the last word: the "model" itself; "inductor", TorchInductor's own count of its
-            kernels; "device", the time of the compiled step on this machine.
+        plan: a legal plan for the graph.
+        objective: what to lower: "traffic", the bytes that both passes move by prediction; "time" on a roofline;
+            "saved" bytes, at no more traffic than that of `plan`; "peak" memory as in `timeline`; or "no-worse",
+            traffic of plans that have no more kernels than `plan` and recompute no longer. Options follow a colon, as
+            in "saved:extra_traffic=0.05"; or an instance, such as `remat.improve.refine.Time(device="h200")`.
+        oracle: what has the last word: the "model", which is the prediction itself; "inductor", TorchInductor's own
+            count of its kernels; "device", the time of the compiled step on this machine; or an instance.
         extra_bytes: how many bytes of activations the answer may save beyond what `plan` saves.
         starts: further plans to begin from, such as PyTorch's own choice
             (`remat.pytorch.measure.torch_budgets.torchs_plans(model, x, budgets=[1.0])`).
-        time_limit_s: wall time in seconds. The given plan is always scored, the other starts in the order of promise
-            while there is time; what is being evaluated is finished, so that one score may take longer.
+        time_limit_s: wall time in seconds. `plan` is always scored, and the other starts while there is time, the most
+            promising first. A score that has begun is finished.
         seed: decides in which order equal candidates are tried; the same seed gives the same plan.
-        progress: called with the number of plans evaluated so far and the best score.
-        device: whose kernels are meant: "cpu", or a GPU by name, such as "a100", which need not be there; None for
-            that of the graph.
+        progress: called with the number of plans scored so far and the best score.
+        device: the device whose kernels are predicted: "cpu", or a GPU by name, such as "a100", which need not be
+            present; None takes that of the graph.
 
     Raises:
         InvalidPlan: `plan`, or one of `starts`, is not legal, or was made for another graph.
-        InvalidOption: no graph, an unknown objective or oracle, a negative allowance, no such time limit or seed;
-            or not even the given plan is within a limit of the objective, and the search found none that is.
+        InvalidOption: `graph` is no graph, the objective or oracle is unknown, or a number is not as described; or no
+            plan was found that keeps the limits of the objective.
         NotInstalled: the oracle needs torch.
         Infeasible: the graph has no legal plan at all.
-        CannotRebuild: Inductor, or the device, is to be asked about an operator that cannot be made again here.
+        CannotRebuild: Inductor, or the device, cannot be asked, since an operator cannot be built again here.
     """
     begin_s = time.monotonic()
     graph = for_device(checked_graph(graph), device)
@@ -113,12 +112,11 @@ def _check_numbers(extra_bytes: object, time_limit_s: object, seed: object) -> N
 
 @dataclass(frozen=True, eq=False)
 class _Outcome:
-    """Holds what the search of the short graph came to.
+    """Holds what the search of the short graph found.
 
     Attributes:
-        states: what is worth comparing on the whole graph.
-        asked: choices of the short graph scored by the oracle, if that is not the prediction.
-        termination: why it ended.
+        states: the states to compare on the whole graph.
+        asked: how many choices of the short graph the oracle scored; 0 if the prediction is the oracle.
     """
 
     states: tuple[State, ...]
@@ -129,23 +127,18 @@ class _Outcome:
 
 
 class _TimedScorer:
-    """Has plans of the whole graph scored as long as there is time; the first one in any case.
-
-    Attributes:
-        longest_s: that one score took.
-    """
+    """Has the oracle score plans of the whole graph while there is time, but the first plan in any case."""
 
     def __init__(self, opinion: BatchScorer, deadline_s: float | None) -> None:
         self._opinion, self._deadline_s, self.longest_s = opinion, deadline_s, 0.0
 
     @property
     def has_time(self) -> bool:
-        """Whether another score may be had within the limit, if there is one."""
         late_s = time.monotonic() + self.longest_s
         return self._deadline_s is None or not self.longest_s or late_s <= self._deadline_s
 
     def scored(self, states: Sequence[State]) -> Sequence[State]:
-        """Returns the first of some states: those that the oracle has scored, and so knows from now on."""
+        """Returns the states, from the first on, that the oracle has scored in time and now remembers."""
         if self._deadline_s is None:
             return states
         for i, state in enumerate(states):
@@ -159,14 +152,14 @@ class _TimedScorer:
 
 @dataclass(frozen=True, eq=False)
 class _Run:
-    """Holds what one call of `refine` was asked for, and carries it out.
+    """Holds what one call of `refine` asks for, and carries it out.
 
     Attributes:
-        starts: where to begin, by name.
-        space: the choices of the whole graph.
+        starts: the first states, by name; "given" is the caller's plan.
+        space: all choices of the whole graph.
         keep: (n,) values not to recompute.
         limit_bytes: the most bytes that may be saved.
-        begin_s: when the call began.
+        begin_s: when the call began, by `time.monotonic`.
     """
 
     graph: Graph
@@ -182,15 +175,14 @@ class _Run:
     progress: Progress | None
 
     def refined(self) -> Refined:
-        """Searches, and compares what was found with the starts."""
         opinion = self.oracle.on(self.graph, self.objective)
         clock = _TimedScorer(opinion, self._deadline_s(0))
         starts = self._scored_starts(clock)
         goal = self.objective.with_limits_of(opinion([starts["given"]])[0])
         short = shorten(self.graph) if self.objective.adds_up else whole_graph(self.graph)
         # Every start may lead to another plan, whose score on the whole graph takes as long as that of the start.
-        found = self._search(short, starts.values(), self._deadline_s(len(starts) * clock.longest_s))
-        lifted = [self.space.state(short.lift(state.choice.saved)) for state in found.states]
+        outcome = self._search(short, starts.values(), self._deadline_s(len(starts) * clock.longest_s))
+        lifted = [self.space.state(short.lift(state.choice.saved)) for state in outcome.states]
         new = clock.scored(list({state.choice: state for state in lifted}.values()))
         states = list({state.choice: state for state in (*starts.values(), *new)}.values())  # the starts come first
         scores = {state.choice: score for state, score in zip(states, opinion(states), strict=True)}
@@ -200,8 +192,8 @@ class _Run:
             if state.saved_bytes <= self.limit_bytes and not goal.violation(scores[state.choice])
         }
         if not allowed:
-            known = dict(zip(self.oracle.terms(goal), scores[states[0].choice], strict=True))
-            raise InvalidOption(f"no plan was found within the limits of {goal!r}; the given one has {known}")
+            score = dict(zip(self.oracle.terms(goal), scores[states[0].choice], strict=True))
+            raise InvalidOption(f"no plan was found within the limits of {goal!r}; the plan to refine has {score}")
         best = min((state for state in states if state.choice in allowed), key=lambda state: scores[state.choice])
         plan = self._plan(best)
         check_plan(base_problem(self.graph), plan)
@@ -216,24 +208,23 @@ class _Run:
                 Start(name, self._plan(start), scores[start.choice], start.saved_bytes, start.choice in allowed)
                 for name, start in starts.items()
             ),
-            history=found.history,
-            evaluated=found.evaluated,
-            asked=0 if isinstance(self.oracle, Model) else found.asked + len(states),
+            history=outcome.history,
+            evaluated=outcome.evaluated,
+            asked=0 if isinstance(self.oracle, Model) else outcome.asked + len(states),
             layers=short.layers,
             time_s=time.monotonic() - self.begin_s,
-            termination=found.termination,
+            termination=outcome.termination,
         )
 
     def _scored_starts(self, clock: _TimedScorer) -> dict[str, State]:
-        """Scores the given plan, and the other starts by their prediction, the best first, while there is time."""
-        given, *others = self.starts.values()
-        clock.scored([given])
+        plan, *others = self.starts.values()
+        clock.scored([plan])
         if self.time_limit_s is not None and clock.has_time:
             predicted = self.objective.scorer(self.graph)
-            goal = self.objective.with_limits_of(predicted(given))
+            goal = self.objective.with_limits_of(predicted(plan))
             others.sort(key=lambda state: (goal.violation(score := predicted(state)), score))
-        known = {state.choice for state in (given, *clock.scored(others))}
-        return {name: state for name, state in self.starts.items() if state.choice in known}
+        in_time = {state.choice for state in (plan, *clock.scored(others))}
+        return {name: state for name, state in self.starts.items() if state.choice in in_time}
 
     def _deadline_s(self, reserved_s: float) -> float | None:
         return None if self.time_limit_s is None else self.begin_s + self.time_limit_s - reserved_s
@@ -242,20 +233,20 @@ class _Run:
         return state.choice.plan(self.graph)
 
     def _search(self, short: ShortGraph, starts: Iterable[State], deadline_s: float | None) -> _Outcome:
-        """Descends from the good starts by classes of equal values, and from the best of these results value by value.
+        """Descends from the good starts by classes of equal values, and from the best result value by value.
 
-        An oracle that is asked in the search is asked on the way from the best start only. Without time for any of
-        it, nothing is prepared either.
+        An oracle that is asked in the search is asked only on the way from the best start, since each answer takes
+        seconds.
         """
         if is_over(deadline_s):
             return _Outcome(states=(), history=(), evaluated=0, asked=0, termination=ended_early())
         space = Space(short.graph, short.project(self.keep), short.copies)
         near = Neighbourhood(space, equivalence_classes(short.graph, _ROUNDS))
         one_by_one = Neighbourhood(space, np.arange(len(short.graph)))
-        begun = [space.state(short.project(start.choice.saved)) for start in starts]
-        judge = self._judge(short.graph, begun[0], deadline_s)
+        states = [space.state(short.project(start.choice.saved)) for start in starts]
+        judge = self._judge(short.graph, states[0], deadline_s)
         quick = Acceptance(judge.model)
-        descents = [Descent(quick, state, self.seed) for state in {state.choice: state for state in begun}.values()]
+        descents = [Descent(quick, state, self.seed) for state in {state.choice: state for state in states}.values()]
         results = descents
         termination = Termination(TerminationReason.FEASIBLE, detail="no move improves the plan")
         try:
@@ -279,7 +270,7 @@ class _Run:
         )
 
     def _judge(self, graph: Graph, start: State, deadline_s: float | None) -> Acceptance:
-        """Makes the judge of a graph: limits that follow from the given plan follow from whoever scores it."""
+        # Limits that follow from the caller's plan are computed by whatever scores it: the prediction, or the oracle.
         scorer = self.objective.scorer(graph)
         goal = self.objective.with_limits_of(scorer(start))
         violation_bound = goal.violation_bound(graph)

@@ -1,10 +1,10 @@
-"""Finds equal values: a model that repeats a layer computes each of the layer's values many times.
+"""Finds equivalent values: a model that repeats a layer computes each value of the layer many times.
 
-Colours are refined as by Weisfeiler and Lehman (1968): a value's colour says what it is and how it was
-called; in each round it takes in the colours of its arguments, in order, and of its consumers, sorted.
-After k rounds two values have one colour if what surrounds them up to a distance of k looks the same,
-forwards and backwards. (Trees of that depth are equal; a graph may still differ, which is why a colour
-only says which values to try together.)
+Colours are refined as by Weisfeiler and Lehman (1968). The first colour of a value says what it is and how it was
+computed; each round adds the colours of its arguments, in order, and of its consumers, sorted. After k rounds two
+values have one colour if their surroundings look the same up to a distance of k, forwards and backwards. Their
+surroundings may still differ as graphs, since colours compare trees. So a colour says only which values to try
+together.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def _local_colours(graph: Graph) -> list[str]:
 
 
 def equivalence_classes(graph: Graph, rounds: int) -> IntArray:
-    """Numbers the values: (n,), equal for values that look the same up to a distance of `rounds`.
+    """Numbers the values, (n,): equal numbers for values that look the same up to a distance of `rounds`.
 
     >>> from remat import GraphBuilder
     >>> g = GraphBuilder()
@@ -60,10 +60,10 @@ def equivalence_classes(graph: Graph, rounds: int) -> IntArray:
 
 
 def readers_of(graph: Graph) -> tuple[tuple[int, ...], ...]:
-    """Lists, for each value, what reads it."""
+    """Lists for each value the positions of the values that read it."""
     return operands_of(len(graph), graph.consumers, graph.producers)
 
 
 def _digest(text: str) -> bytes:
-    """Hashes a text; the result is the same in every process, unlike that of `hash`."""
+    # Unlike `hash`, this is the same in every process.
     return hashlib.blake2b(text.encode(), digest_size=16).digest()

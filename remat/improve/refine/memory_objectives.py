@@ -1,4 +1,4 @@
-"""Objectives of memory: the least saved bytes, or the lowest peak, where traffic is limited by the given plan's."""
+"""Defines objectives of memory, saved bytes or the peak, whose traffic may be limited by that of the caller's plan."""
 
 from __future__ import annotations
 
@@ -19,13 +19,15 @@ from remat.predict.buffers import memory_of
 
 @dataclass(frozen=True)
 class TrafficLimited(KernelObjective):
-    """Lowers something of plans whose kernels move up to a limit of bytes, by whoever counts them.
+    """Scores plans whose kernels may move a limited number of bytes, as the oracle counts them.
 
     Attributes:
-        extra_traffic: how much more than the given plan the answer may move, as a fraction: 0.05 is five percent. None
-            for no limit.
-        most_traffic_bytes: the limit itself; None for the one that follows from the given plan.
+        extra_traffic: how much more than the caller's plan the answer may move, as a fraction: 0.05 is five percent.
+            None for no limit.
+        most_traffic_bytes: the limit itself; None for the one that follows from the caller's plan.
     """
+
+    adds_up: ClassVar[bool] = False  # a limit on traffic is one of the whole model, and so is a peak
 
     extra_traffic: float | None = None
     most_traffic_bytes: int | None = None
@@ -39,22 +41,17 @@ class TrafficLimited(KernelObjective):
             raise InvalidOption(f"{me}.most_traffic_bytes must be a whole number, not negative, or None, got {most!r}")
 
     @property
-    def adds_up(self) -> bool:
-        """Whether scores add up: a limit on traffic is one of the whole model."""
-        return False
-
-    @property
-    def goes_by_bytes(self) -> bool:
-        """Whether a score asks of the kernels only how many there are, and how many bytes each moves."""
+    def goes_by_bytes(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]  # as the limit says
+        """Says whether a score needs only the bytes and the number of kernels; a peak without a limit needs more."""
         return self.is_limited
 
     @property
     def is_limited(self) -> bool:
-        """Whether there is a limit on traffic."""
+        """Says whether there is a limit on traffic."""
         return self.extra_traffic is not None or self.most_traffic_bytes is not None
 
     def with_limits_of(self, start: Score) -> Objective:
-        """Limits the traffic to that of the given plan, and what is allowed beyond it."""
+        """Limits the traffic to that of the caller's plan and `extra_traffic`."""
         if self.extra_traffic is None or self.most_traffic_bytes is not None:
             return self
         return replace(self, most_traffic_bytes=math.floor(start[1] * (1 + self.extra_traffic)))
@@ -66,7 +63,7 @@ class TrafficLimited(KernelObjective):
 
 @dataclass(frozen=True)
 class SavedBytes(TrafficLimited):
-    """Counts saved bytes, of plans that move no more than the given one, or little more; of equals, the traffic.
+    """Counts saved bytes, of plans that move no more than the caller's plan, or little more; of equals, the traffic.
 
     Without a limit the answer saves nothing that it can recompute.
     """
@@ -77,27 +74,27 @@ class SavedBytes(TrafficLimited):
     extra_traffic: float | None = 0.0
 
     def cost(self, graph: Graph) -> Callable[[Sequence[Launch], State], Score]:
-        """Scores by saved bytes, the bytes of all kernels, and how many kernels there are."""
+        """Scores by saved bytes, the bytes that all kernels move, and the number of kernels."""
         del graph
         return lambda launches, state: (state.saved_bytes, traffic_bytes(launches), len(launches))
 
 
 @dataclass(frozen=True)
 class Peak(TrafficLimited):
-    """Counts the most bytes alive at once: of the compiled step, if the graph knows its calls, as `remat.timeline`.
+    """Counts the most bytes alive at once, as `remat.timeline`: of the compiled step, if the graph records its calls.
 
-    Of equals, the fewest values recomputed; where traffic is limited, the least traffic.
+    Of equals, the fewest values recomputed; if traffic is limited, the least traffic.
     """
 
     name: ClassVar[str] = "peak"
 
     @property
     def terms(self) -> tuple[str, ...]:  # pyright: ignore[reportIncompatibleVariableOverride]  # as the limit says
-        """What the entries of a score are."""
+        """Returns the names of the entries of a score."""
         return "peak_bytes", "traffic_bytes" if self.is_limited else "recomputed_values", "saved_bytes"
 
     def scorer(self, graph: Graph) -> Scorer:
-        """Scores by the peak alone; what kernels move is counted only where that is limited."""
+        """Scores by the peak. Kernels are predicted only if the traffic is limited."""
         if self.is_limited:
             return super().scorer(graph)
         memory, free = memory_of(graph), graph.view | graph.input
@@ -109,10 +106,6 @@ class Peak(TrafficLimited):
         return score
 
     def cost(self, graph: Graph) -> Callable[[Sequence[Launch], State], Score]:
-        """Scores by the peak, and the bytes of all kernels."""
+        """Scores by the peak, the bytes that all kernels move, and saved bytes."""
         memory = memory_of(graph)
-        return lambda launches, state: (
-            memory.peak(state.choice.saved),
-            traffic_bytes(launches),
-            state.saved_bytes,
-        )
+        return lambda launches, state: (memory.peak(state.choice.saved), traffic_bytes(launches), state.saved_bytes)

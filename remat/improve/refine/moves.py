@@ -1,9 +1,8 @@
-"""Lists the moves of the search: save, drop, swap. Each acts on all values of a class at once.
+"""Lists the moves of the local search: save, drop, swap. Each acts on all values of an equivalence class at once.
 
-A move says which values to save from now on and which no longer; `Space.state` turns the set into a legal
-choice. Swaps go along the frontier of what is recomputed: instead of a saved value, something that it is
-computed from, or something that is computed from it; or all of that at once, be it one value in place of
-several or several in place of one.
+A move says which values to save from now on and which no longer; `Space.state` completes them to a legal choice. A swap
+replaces a saved value by recomputed ones that it is computed from, or that are computed from it: one for one, or one
+for several, or several for one.
 """
 
 from __future__ import annotations
@@ -16,13 +15,13 @@ import numpy as np
 from remat.facts.columns import BoolArray, IntArray
 from remat.improve.refine.states import Space, State
 
+# So many recomputed classes on either side of a saved one are tried in its place, the nearest first.
 _REACH = 6
-"""Recomputed classes on either side of a saved one that are tried in its place; the nearest first."""
 
 
 @dataclass(frozen=True)
 class Move:
-    """Says what to save from now on, and what no longer, as numbers of classes."""
+    """Says what to save from now on, and what no longer, by the numbers of classes."""
 
     save: tuple[int, ...] = ()
     drop: tuple[int, ...] = ()
@@ -31,23 +30,23 @@ class Move:
 class Neighbourhood:
     """Lists the moves from a state, by classes of values.
 
-    Views are never saved, for what they look at is as good: the same bytes. Nor are inputs, which are
-    there anyway, and constants, which come from nothing.
+    Views are never saved, since the value that owns the memory is as good and takes the same bytes. Neither are inputs,
+    which are in memory anyway, nor constants, which are computed from nothing.
 
     Attributes:
-        members: for each class, the positions of the values that can be decided about.
+        members: for each class, the positions of its values that can be saved or dropped.
     """
 
     def __init__(self, space: Space, colours: IntArray) -> None:
         graph = space.graph
         self._space = space
-        own = ~graph.in_tangents & ~graph.input[graph.base]
-        made = np.zeros(len(graph), np.bool_)
-        made[graph.consumers] = True
-        # Views of a value that could be saved itself.
+        decidable = ~graph.in_tangents & ~graph.input[graph.base]
+        has_operands = np.zeros(len(graph), np.bool_)
+        has_operands[graph.consumers] = True
+        # Views are left out if the value that owns their memory could be saved itself.
         repeats_base = (graph.base != np.arange(len(graph))) & ~graph.cannot_save.mask[graph.base]
-        self._droppable = own & ~space.stuck
-        self._saveable = own & space.saveable & ~repeats_base & (made | graph.random)
+        self._droppable = decidable & ~space.stuck
+        self._saveable = decidable & space.saveable & ~repeats_base & (has_operands | graph.random)
         decided = np.flatnonzero(self._droppable | self._saveable)
         number: dict[int, int] = {}
         self._of = np.full(len(graph), -1)
@@ -56,12 +55,12 @@ class Neighbourhood:
         self._bytes = [int(graph.storage_bytes[m].sum()) for m in self.members]
 
     def order(self, random: np.random.Generator) -> list[int]:
-        """Lists the classes, those that take most memory first; equals in random order."""
+        """Lists the classes, those with the most memory first, and equal ones in random order."""
         shuffled = random.permutation(len(self.members)).tolist()
         return sorted(shuffled, key=lambda c: -self._bytes[c])
 
     def moves(self, state: State, c: int) -> Iterator[Move]:
-        """Yields the moves that are about one class."""
+        """Yields the moves of one class."""
         members, choice = self.members[c], state.choice
         if (choice.recomputed & self._saveable)[members].any():
             yield Move(save=(c,))
@@ -71,8 +70,8 @@ class Neighbourhood:
             return
         yield Move(drop=(c,))
         dropped = self.after(state, Move(drop=(c,))).choice
-        again = dropped.recomputed & ~choice.recomputed & self._saveable
-        below = self._walk(c, self._space.graph.operands, dropped.recomputed, again)
+        newly_recomputed = dropped.recomputed & ~choice.recomputed & self._saveable
+        below = self._walk(c, self._space.graph.operands, dropped.recomputed, newly_recomputed)
         above = self._above(c, choice.recomputed, choice.recomputed & self._saveable)
         for other in (*below[:_REACH], *above[:_REACH]):
             yield Move(save=(other,), drop=(c,))
@@ -82,7 +81,7 @@ class Neighbourhood:
                 yield Move(save=tuple(several), drop=(c,))
 
     def after(self, state: State, move: Move) -> State:
-        """Returns the state that a move leads to."""
+        """Returns the state after a move."""
         wanted = state.choice.saved.copy()
         for c in move.drop:
             wanted[self.members[c]] = False
@@ -91,15 +90,15 @@ class Neighbourhood:
         return self._space.state(wanted)
 
     def saves(self, state: State) -> list[int]:
-        """Lists the classes of which something is recomputed that could be saved."""
+        """Lists the classes with a recomputed value that could be saved."""
         return self._classes(np.flatnonzero(state.choice.recomputed & self._saveable).tolist())
 
     def drops(self, state: State) -> list[int]:
-        """Lists the classes of which something is saved that could be recomputed."""
+        """Lists the classes with a saved value that could be recomputed."""
         return self._classes(np.flatnonzero(state.choice.saved & self._droppable).tolist())
 
     def names(self, move: Move) -> str:
-        """Puts a move into words, each class by its first value."""
+        """Puts a move into words; the first value stands for its class."""
         words = [
             f"{verb} {self._space.graph.names[int(self.members[c][0])]}"
             + (f" and {len(self.members[c]) - 1} like it" if len(self.members[c]) > 1 else "")
@@ -112,15 +111,15 @@ class Neighbourhood:
         return self._walk(c, self._space.readers, through, wanted)
 
     def _walk(self, c: int, along: Sequence[Sequence[int]], through: BoolArray, wanted: BoolArray) -> list[int]:
-        """Lists other classes of `wanted` values that are met on ways through those of `through`, the nearest first."""
+        """Lists other classes of `wanted` values that are reached through values of `through`, the nearest first."""
         layer: list[int] = self.members[c].tolist()
-        seen, met = set(layer), list[int]()
+        visited, reached = set(layer), list[int]()
         while layer:
-            ahead = list(dict.fromkeys(u for v in layer for u in along[v] if u not in seen))
-            seen.update(ahead)
-            met += [u for u in ahead if wanted[u]]
+            ahead = list(dict.fromkeys(u for v in layer for u in along[v] if u not in visited))
+            visited.update(ahead)
+            reached += [u for u in ahead if wanted[u]]
             layer = [u for u in ahead if through[u]]
-        return [other for other in self._classes(met) if other != c]
+        return [other for other in self._classes(reached) if other != c]
 
     def _classes(self, values: Iterable[int]) -> list[int]:
         return [c for c in dict.fromkeys(int(self._of[v]) for v in values) if c >= 0]

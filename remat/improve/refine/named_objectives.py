@@ -1,4 +1,4 @@
-"""Finds the objectives that users name."""
+"""Finds an objective by its name."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ OBJECTIVES: dict[str, type[Objective]] = {kind.name: kind for kind in (Traffic, 
 
 
 def find_objective(objective: str | Objective) -> Objective:
-    """Returns an instance as it is, and a name, with the options that follow a colon, as the objective of this name.
+    """Returns the objective of a name, with options after a colon; an instance is returned as it is.
 
     >>> find_objective("saved:extra_traffic=0.05")
     SavedBytes(extra_traffic=0.05, most_traffic_bytes=None)
 
     Raises:
-        InvalidOption: there is none of this name, or it has no such option.
+        InvalidOption: no objective has this name, or it has no such option.
     """
     if isinstance(objective, Objective):
         return objective

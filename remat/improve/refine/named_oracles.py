@@ -1,4 +1,4 @@
-"""Finds the oracles that users name: the predictor, and two that need torch and are imported when asked for."""
+"""Finds an oracle by its name: the prediction, or one of two that need torch, which is imported only then."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ _NAMES = (Model.name, "inductor", "device")
 
 
 def find_oracle(oracle: str | Oracle, device: str | None = None) -> Oracle:
-    """Returns an instance as it is, and a name as the oracle of this name.
+    """Returns the oracle of a name; an instance is returned as it is.
 
     Args:
         oracle: a name or an instance.
-        device: whose kernels Inductor is to schedule; None for those of the graph's device.
+        device: the device whose kernels Inductor is to schedule; None takes that of the graph.
 
     Raises:
-        InvalidOption: there is none of this name.
+        InvalidOption: no oracle has this name.
         NotInstalled: it needs torch.
     """
     if isinstance(oracle, Oracle):

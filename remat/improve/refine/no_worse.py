@@ -1,4 +1,4 @@
-"""An objective for a plan that is to be no worse than the given one in anything that is counted of it."""
+"""Defines an objective for plans that are no worse than the caller's plan in any of four counts."""
 
 from __future__ import annotations
 
@@ -27,21 +27,23 @@ from remat.proof.solve import solve
 
 @dataclass(frozen=True)
 class NoWorse(KernelObjective):
-    """Counts traffic, of plans that have no more kernels than the given one and recompute no longer.
+    """Counts traffic, of plans that have no more kernels than the caller's plan and recompute no longer.
 
-    They save no more bytes either, as every answer of `remat.refine`. So the answer is no worse than the given plan in
-    any of four: bytes moved, kernels, saved bytes, recompute time. The search also begins at plans that
-    recompute little with as many saved bytes: those of `portfolio` and `lagrangian`.
+    As every answer of `remat.refine`, they save no more bytes either. So the answer is no worse than the caller's plan
+    in any of four: bytes moved, kernels, saved bytes, recompute time. The search also begins at plans of `portfolio`
+    and `lagrangian` that recompute little and save no more bytes.
 
     Attributes:
-        estimator: says how long recomputing a value takes: a registered name or an instance. What a plan takes is its
-            price by `costmodels.RecomputeTime`.
+        estimator: estimates recompute time: a registered name or an instance. A plan takes as long as its cost by
+            `costmodels.RecomputeTime`.
     """
 
     name: ClassVar[str] = "no-worse"
     counts_arithmetic: ClassVar[bool] = True
+    goes_by_bytes: ClassVar[bool] = True
+    adds_up: ClassVar[bool] = False  # the limits are those of the whole model
+    # On a BERT and an MLP-Mixer at three budgets, no search from there ended best, and they took most of the time.
     begins_beyond: ClassVar[bool] = False
-    """On a BERT and an MLP-Mixer at three budgets, no search from there ended best, and they took most of the time."""
 
     estimator: str | Estimator = DEFAULT_ESTIMATOR
 
@@ -50,43 +52,33 @@ class NoWorse(KernelObjective):
 
     @property
     def terms(self) -> tuple[str, ...]:  # pyright: ignore[reportIncompatibleVariableOverride]  # the estimator's unit
-        """What the entries of a score are."""
+        """Returns the names of the entries of a score; the last one has the unit of the estimator."""
         return *Traffic.terms, f"recompute_{find_estimator(self.estimator).unit}"
 
-    @property
-    def adds_up(self) -> bool:
-        """Whether scores add up: the limits are those of the whole model."""
-        return False
-
-    @property
-    def goes_by_bytes(self) -> bool:
-        """Whether a score asks of the kernels only how many there are, and how many bytes each moves."""
-        return True
-
     def with_limits_of(self, start: Score) -> Objective:
-        """Limits kernels and recompute time to those of the given plan."""
+        """Limits kernels and recompute time to those of the caller's plan."""
         return _Limited(self.estimator, start[1], start[3])
 
     def starts(self, graph: Graph, limit_bytes: int) -> Mapping[str, BoolArray]:
-        """Finds plans that recompute little within a budget of saved bytes, by the names of their solvers."""
+        """Proposes plans that recompute little within a budget of saved bytes, by the names of their solvers."""
         problem = replace(self._timed(graph), budget_bytes=limit_bytes)
-        found: dict[str, BoolArray] = {}
+        starts: dict[str, BoolArray] = {}
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # a start need not be near the optimum
             for solver in (DEFAULT_BUDGET_SOLVER, QUICK_BUDGET_SOLVER):
                 plan = solve(problem, solver, throw=False).plan
                 if plan is not None:
-                    found[solver] = graph.for_all_values(Choice.from_plan(problem, plan).saved)
-        return found
+                    starts[solver] = graph.for_all_values(Choice.from_plan(problem, plan).saved)
+        return starts
 
     def cost(self, graph: Graph) -> Callable[[Sequence[Launch], State], Score]:
-        """Scores by the bytes of all kernels, how many there are, saved bytes, and recompute time."""
+        """Scores by the bytes that all kernels move, the number of kernels, saved bytes, and recompute time."""
         moved, time = Traffic().cost(graph), self._time(graph)
         return lambda launches, state: (*moved(launches, state), time(state))
 
     def _time(self, graph: Graph) -> Callable[[State], int]:
-        again = graph.for_all_values(self._timed(graph).recompute_cost)
-        return lambda state: int(again[state.choice.recomputed].sum())
+        cost = graph.for_all_values(self._timed(graph).recompute_cost)
+        return lambda state: int(cost[state.choice.recomputed].sum())
 
     def _timed(self, graph: Graph) -> Problem:
         model: Any = costmodel_class(DEFAULT_TIME_MODEL)
@@ -95,16 +87,12 @@ class NoWorse(KernelObjective):
 
 @dataclass(frozen=True)
 class _Limited(NoWorse):
-    """The objective with the limits that follow from the given plan."""
-
     most_kernels: int = 0
     most_recompute: int = 0
 
     def violation(self, score: Score) -> int:
-        """Counts what is beyond the limits: kernels, and time."""
         return max(0, score[1] - self.most_kernels) + max(0, score[3] - self.most_recompute)
 
     def violation_bound(self, graph: Graph) -> Callable[[State], int]:
-        """Counts the time beyond the limit."""
         time = self._time(graph)
         return lambda state: max(0, time(state) - self.most_recompute)

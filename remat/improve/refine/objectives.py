@@ -1,6 +1,6 @@
-"""Defines what a refinement lowers. Each objective is a small class that makes a scoring function for one graph.
+"""Defines what a refinement lowers: each objective is a class that makes a function to score the choices of one graph.
 
-Those of memory lie in `memory_objectives`, and `named_objectives` finds each by its name.
+Objectives of memory are in `memory_objectives`; `named_objectives` finds an objective by its name.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from remat.predict.time.roofline import DEFAULT_DEVICE, flops_per_s
 from remat.predict.time.work import flops_with_elements
 
 Score: TypeAlias = tuple[int, ...]
-"""Compared from left to right; less is better. One of its entries is saved bytes."""
+"""Scores are compared from left to right; less is better. One of the entries is saved bytes."""
 
 Scorer: TypeAlias = Callable[[State], Score]
 
 
 class Launch(NamedTuple):
-    """Describes a kernel as far as an objective asks, whoever knows it: the predictor, or a compiler.
+    """Describes one kernel as far as an objective needs it, be it predicted or compiled.
 
     Attributes:
         values: positions in the graph of what it computes.
@@ -41,45 +41,42 @@ class Launch(NamedTuple):
 
 
 class Objective(ABC):
-    """Says what is to be low. Implementations are frozen dataclasses: fields are options.
+    """Says what is to be low. Implementations are frozen dataclasses, whose fields are options.
 
     Attributes:
         name: what users type.
-        terms: what the entries of a score are, with units.
-        counts_arithmetic: whether computing something again costs anything.
-        begins_beyond: whether starts that save more bytes than the answer may are taken, too.
+        terms: the names of the entries of a score, with units.
+        counts_arithmetic: whether recomputing a value costs anything beside memory traffic.
+        begins_beyond: whether the search also begins at starts that save more bytes than the answer may.
+        adds_up: whether scores add up over layers, so that what helps in a few of equal layers helps in all.
     """
 
     name: ClassVar[str]
     terms: ClassVar[tuple[str, ...]]
     counts_arithmetic: ClassVar[bool] = False
     begins_beyond: ClassVar[bool] = True
-
-    @property
-    def adds_up(self) -> bool:
-        """Whether scores add up over layers, so that what helps in a few of equal layers helps in all."""
-        return True
+    adds_up: ClassVar[bool] = True
 
     def with_limits_of(self, start: Score) -> Objective:
-        """Returns the objective with the limits that follow from the score of the given plan."""
+        """Returns the objective with the limits that follow from the score of the caller's plan."""
         del start
         return self
 
     def violation(self, score: Score) -> int:
-        """Returns by how much a score breaks a limit of the objective: such a plan is no answer."""
+        """Returns by how much a score breaks a limit of the objective; 0 if it is feasible."""
         del score
         return 0
 
     def violation_bound(self, graph: Graph) -> Callable[[State], int]:
-        """Returns a function that says by how much a choice breaks a limit at least, without scoring it.
+        """Returns a function that computes a lower bound on the violation of a choice without scoring it.
 
-        What it finds beyond a limit is not scored, which saves most of the time.
+        A choice with a positive bound is not scored, which saves most of the time.
         """
         del graph
         return lambda _: 0
 
     def starts(self, graph: Graph, limit_bytes: int) -> Mapping[str, BoolArray]:
-        """Proposes where else to begin: what to save, (n,), by name.
+        """Proposes further starts: what to save, (n,), by name.
 
         Args:
             graph: the whole graph, of n values.
@@ -90,16 +87,17 @@ class Objective(ABC):
 
     @abstractmethod
     def scorer(self, graph: Graph) -> Scorer:
-        """Returns a function that scores choices of one graph; what does not depend on the choice is read once."""
+        """Returns a function that scores choices of one graph; it computes once what no choice changes."""
 
 
 class KernelObjective(Objective):
-    """Scores the kernels of both passes."""
+    """Scores the kernels of both passes.
 
-    @property
-    def goes_by_bytes(self) -> bool:
-        """Whether a score asks of the kernels only how many there are, and how many bytes each moves."""
-        return False
+    Attributes:
+        goes_by_bytes: whether only the number of kernels and the bytes of each count.
+    """
+
+    goes_by_bytes: ClassVar[bool] = False
 
     def scorer(self, graph: Graph) -> Scorer:
         """Scores by the kernels that `remat.predict.kernels` predicts."""
@@ -115,19 +113,20 @@ class KernelObjective(Objective):
 
     @abstractmethod
     def cost(self, graph: Graph) -> Callable[[Sequence[Launch], State], Score]:
-        """Returns a function that scores a choice by the kernels that it becomes."""
+        """Returns a function that scores a choice by its kernels."""
 
 
 @dataclass(frozen=True)
 class Traffic(KernelObjective):
-    """Counts bytes that the kernels of both passes read and write; of equals, the fewest kernels.
+    """Counts the bytes that the kernels of both passes read and write; of equals, the fewest kernels.
 
     Attributes:
-        most_kernels: how many the answer may have, calls of libraries included; None for any number.
+        most_kernels: how many kernels the answer may have, library calls included; None for any number.
     """
 
     name: ClassVar[str] = "traffic"
     terms: ClassVar[tuple[str, ...]] = ("traffic_bytes", "kernels", "saved_bytes")
+    goes_by_bytes: ClassVar[bool] = True
 
     most_kernels: int | None = None
 
@@ -137,28 +136,23 @@ class Traffic(KernelObjective):
             raise InvalidOption(f"Traffic.most_kernels must be a whole number, not negative, or None, got {most!r}")
 
     @property
-    def adds_up(self) -> bool:
-        """Whether scores add up: a limit on kernels is one of the whole model."""
+    def adds_up(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]  # as the limit says
+        """Says whether scores add up over layers; a limit on kernels is one of the whole model."""
         return self.most_kernels is None
-
-    @property
-    def goes_by_bytes(self) -> bool:
-        """Whether a score asks of the kernels only how many there are, and how many bytes each moves."""
-        return True
 
     def violation(self, score: Score) -> int:
         """Counts the kernels beyond the limit."""
         return 0 if self.most_kernels is None else max(0, score[1] - self.most_kernels)
 
     def cost(self, graph: Graph) -> Callable[[Sequence[Launch], State], Score]:
-        """Scores by the bytes of all kernels, and by how many there are."""
+        """Scores by the bytes that all kernels move, the number of kernels, and saved bytes."""
         del graph
         return lambda launches, state: (traffic_bytes(launches), len(launches), state.saved_bytes)
 
 
 @dataclass(frozen=True)
 class Time(KernelObjective):
-    """Sums a roofline: each kernel takes the longer of its arithmetic and its traffic, and a launch.
+    """Sums a roofline: each kernel takes the longer one of its arithmetic and its traffic, and the time of a launch.
 
     Attributes:
         device: as for the estimator `roofline`: a known name, a file, "here", or a `DeviceProfile`.
@@ -174,7 +168,7 @@ class Time(KernelObjective):
         find_device(self.device)  # a name that nobody knows is refused where it is typed
 
     def cost(self, graph: Graph) -> Callable[[Sequence[Launch], State], Score]:
-        """Scores by nanoseconds, rounded up, and bytes."""
+        """Scores by nanoseconds, rounded up, the bytes that all kernels move, and saved bytes."""
         profile = find_device(self.device)
         arithmetic_ns = 1e9 * flops_with_elements(graph) / flops_per_s(graph, profile)
         ns_per_byte = 1e9 / profile.reached_bytes_per_s
@@ -190,5 +184,5 @@ class Time(KernelObjective):
 
 
 def traffic_bytes(launches: Sequence[Launch]) -> int:
-    """Sums what some kernels read and write."""
+    """Sums the bytes that some kernels read and write."""
     return sum(launch.bytes for launch in launches)

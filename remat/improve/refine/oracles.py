@@ -1,4 +1,4 @@
-"""Defines who says how good a choice is: the predictor, or what `named_oracles` finds by its name."""
+"""Defines oracles, which say how good a choice is: the prediction, and those that `named_oracles` finds."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from remat.improve.refine.objectives import Objective, Score, Scorer
 from remat.improve.refine.states import State
 
 BatchScorer: TypeAlias = Callable[[Sequence[State]], list[Score]]
-"""Scores some choices of one graph. Scores of one call are comparable with each other."""
+"""A function that scores some choices of one graph. Scores of one call can be compared with each other."""
 
 
 class Oracle(ABC):
-    """Has the last word about a choice. The search itself asks the predictor about every candidate.
+    """Has the last word about a choice. The search itself scores every candidate by prediction.
 
     Attributes:
         name: what users type.
-        asked_in_search: it is asked about every move that the predictor likes, too.
+        asked_in_search: whether the oracle also scores every move that the prediction likes.
     """
 
     name: ClassVar[str]
@@ -30,21 +30,20 @@ class Oracle(ABC):
         """Names the entries of a score.
 
         Raises:
-            InvalidOption: this oracle knows nothing about such an objective.
+            InvalidOption: this oracle cannot score such an objective.
         """
         return objective.terms
 
     @abstractmethod
     def on(self, graph: Graph, objective: Objective) -> BatchScorer:
-        """Returns its opinion about choices of one graph.
+        """Returns a function that scores choices of one graph.
 
-        What does not depend on the choice is done once, and so is what takes long about a choice that is asked about
-        again.
+        It computes once what no choice changes, and remembers what takes long to compute about a choice.
         """
 
 
 class Model(Oracle):
-    """Takes the word of the prediction."""
+    """Takes the prediction as the oracle."""
 
     name: ClassVar[str] = "model"
 
@@ -54,13 +53,13 @@ class Model(Oracle):
 
 
 def each_once(scorer: Scorer) -> BatchScorer:
-    """Makes an opinion of a scorer, which is asked about each choice once."""
-    known: dict[Choice, Score] = {}
+    """Makes a scorer of several choices from a scorer of one; it scores each choice once."""
+    scored: dict[Choice, Score] = {}
 
     def scores(states: Sequence[State]) -> list[Score]:
         for state in states:
-            if state.choice not in known:
-                known[state.choice] = scorer(state)
-        return [known[state.choice] for state in states]
+            if state.choice not in scored:
+                scored[state.choice] = scorer(state)
+        return [scored[state.choice] for state in states]
 
     return scores

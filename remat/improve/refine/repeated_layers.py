@@ -1,11 +1,10 @@
 """Finds the layers that a deep model repeats, and makes a short graph that has only two of them.
 
-What a plan does in one layer, it can do in all. So a search looks at a graph of two layers, the last, and
-one that stands for all others, and its decisions are lifted to the whole. What comes before the first layer
-and after the last stays, and with it parts of layers that are not quite like the others. The layers
-are found in the order of the graph, which repeats itself: the forward pass with one period, and the
-backward pass with another, the other way round. Every use is then checked: between any two
-neighbouring layers it must go the same way. Where that does not hold, nothing is cut.
+What a plan does in one layer, it can do in all. So the search looks at a graph of two layers, the last one and one that
+stands for all others, and its decisions are lifted to the whole graph. What comes before the first layer and after the
+last one stays, and so do parts of layers that are not quite like the others. Layers are found in the order of the
+graph: the forward pass repeats with one period, and the backward pass with another, in the opposite order. Then every
+use is checked: between any two neighbouring layers it must go the same way. If one does not, nothing is cut.
 """
 
 from __future__ import annotations
@@ -24,44 +23,44 @@ from remat.facts.graph import Graph, Region
 from remat.improve.refine.equivalence_classes import equivalence_classes
 
 KEPT = 2
-"""Layers that stay; on GPT-2 three lead to the same plans, in a fourth more time."""
+"""So many layers stay; on GPT-2 three lead to the same plans, in a fourth more time."""
 
 _OUTSIDE = -1
 
 
 @dataclass(frozen=True, eq=False)
 class ShortGraph:
-    """A graph with fewer layers, and what its values stand for in the whole.
+    """Holds a graph with fewer layers, and what its values stand for in the whole graph.
 
     Attributes:
         graph: the short graph.
-        stands_for: (n,) for each value of the whole, the position in the short graph whose decision it takes;
-            -1 for the parameters of removed layers, about which there is nothing to decide.
-        kept: for each value of the short graph, its position in the whole.
-        layers: how many layers the whole has; 1 where nothing was cut.
+        stands_for: (n,) for each value of the whole graph, the position in the short graph whose decision it takes; -1
+            for the parameters of removed layers, about which there is nothing to decide.
+        positions: for each value of the short graph, its position in the whole graph.
+        layers: how many layers the whole graph has; 1 if nothing was cut.
     """
 
     graph: Graph
     stands_for: IntArray
-    kept: IntArray
+    positions: IntArray
     layers: int
 
     @property
     def copies(self) -> IntArray:
-        """How many values of the whole each value of the short graph stands for."""
+        """Counts how many values of the whole graph each value of the short graph stands for."""
         return np.bincount(self.stands_for[self.stands_for >= 0], minlength=len(self.graph))
 
     def lift(self, mask: BoolArray) -> BoolArray:
-        """Returns a mask over the short graph, lifted to the whole."""
+        """Returns the mask over the whole graph that follows from a mask over the short graph."""
         return mask[self.stands_for] & (self.stands_for >= 0)
 
     def project(self, mask: BoolArray) -> BoolArray:
-        """Returns a mask over the whole, as far as the short graph has its values."""
-        return mask[self.kept]
+        """Returns the mask over the short graph that follows from a mask over the whole graph."""
+        return mask[self.positions]
 
 
 def shorten(graph: Graph) -> ShortGraph:
-    """Cuts out the layers that repeat others; returns the graph itself where no more than three are equal."""
+    """Cuts out the layers that repeat others; returns the graph itself if no more than three are equal."""
     whole = whole_graph(graph)
     layout = _Layout.of(graph)
     if layout is None or layout.layers <= KEPT + 1:
@@ -73,7 +72,7 @@ def shorten(graph: Graph) -> ShortGraph:
 
 
 def whole_graph(graph: Graph) -> ShortGraph:
-    """Returns the graph as it is."""
+    """Returns the graph with all its layers."""
     everything = np.arange(len(graph))
     return ShortGraph(graph, everything, everything, 1)
 
@@ -87,9 +86,9 @@ class _Layout:
     """Says where the layers are.
 
     Attributes:
-        layer: (n,) from 0; -1 outside.
-        place: (n,) which value of its layer each one is; those of the backward pass follow the others'. -1 outside.
-        at: (layers, places) the inverse.
+        layer: (n,) the number of the layer, from 0; -1 outside.
+        place: (n,) which value of its layer each one is, those of the backward pass last; -1 outside.
+        at: (layers, places) the position in the graph.
     """
 
     layer: IntArray
@@ -103,21 +102,18 @@ class _Layout:
     @classmethod
     def of(cls, graph: Graph) -> _Layout | None:
         tokens = equivalence_classes(graph, 0)
-        given = graph.leaf
-        body = np.flatnonzero(~given)
-        late = np.flatnonzero((graph.region != int(Region.FORWARD)) & ~given)
+        is_leaf = graph.leaf
+        body = np.flatnonzero(~is_leaf)
+        late = np.flatnonzero((graph.region != int(Region.FORWARD)) & ~is_leaf)
         if not len(late):
             return None
         split = int((body < late.min()).sum())
-        forward, backward = body[:split], body[split:]
-        first, second = _longest_repetition(tokens[forward]), _longest_repetition(tokens[backward])
-        if min(first.times, second.times) < 2:
-            return None
-        return _aligned(graph, first.rows(forward), second.rows(backward)[::-1])
+        forward, backward = (_longest_repetition(tokens[values], values) for values in (body[:split], body[split:]))
+        return _aligned(graph, forward, backward[::-1]) if min(len(forward), len(backward)) >= 2 else None
 
 
 def _aligned(graph: Graph, forward: IntArray, backward: IntArray) -> _Layout | None:
-    """Joins the layers of both passes: those that read each other most belong together."""
+    """Joins the layers of both passes: those between which most uses go belong together."""
     layer_f, layer_b = (np.full(len(graph), _OUTSIDE) for _ in range(2))
     layer_f[forward] = np.arange(len(forward))[:, None]
     layer_b[backward] = np.arange(len(backward))[:, None]
@@ -137,21 +133,9 @@ def _aligned(graph: Graph, forward: IntArray, backward: IntArray) -> _Layout | N
     return _Layout(layer, place, at)
 
 
-@dataclass(frozen=True)
-class _Repetition:
-    """`times` equal stretches of `period` tokens, from `start` on."""
-
-    start: int
-    period: int
-    times: int
-
-    def rows(self, positions: IntArray) -> IntArray:
-        """Returns the positions of the stretches, (times, period)."""
-        return positions[self.start : self.start + self.times * self.period].reshape(self.times, self.period)
-
-
-def _longest_repetition(tokens: IntArray) -> _Repetition:
-    best = _Repetition(0, 1, 0)
+def _longest_repetition(tokens: IntArray, positions: IntArray) -> IntArray:
+    """Returns the positions of the longest stretch of equal rows of tokens, (rows, period), or no rows."""
+    best = positions[:0].reshape(0, 1)
     for period in range(1, len(tokens) // 2 + 1):
         equal = np.concatenate([[False], tokens[period:] == tokens[:-period], [False]])
         ends = np.flatnonzero(equal[1:] != equal[:-1]).reshape(-1, 2)
@@ -159,51 +143,51 @@ def _longest_repetition(tokens: IntArray) -> _Repetition:
             continue
         start, stop = ends[int((ends[:, 1] - ends[:, 0]).argmax())].tolist()
         times = (stop - start) // period + 1
-        if times >= 2 and times * period > best.times * best.period:
-            best = _Repetition(start, period, times)
+        if times >= 2 and times * period > best.size:
+            best = positions[start : start + times * period].reshape(times, period)
     return best
 
 
 def _cut(graph: Graph, layout: _Layout) -> ShortGraph:
-    """Removes the layers from KEPT - 1 on, but for the last.
+    """Removes the layers from KEPT - 1 on, except the last one.
 
-    What stays reads, instead of a value that was removed, its counterpart in the layer that now is as
-    far away as the removed one was.
+    What stays may read a removed value. Then it reads the same value of the layer that is now as far away as the
+    removed layer was.
     """
     _check_uses(graph, layout)
     removed = (layout.layer >= KEPT - 1) & (layout.layer < layout.layers - 1)
     stays = ~removed & ~_read_by_none_left(graph, removed)
-    kept = np.flatnonzero(stays)
-    position = np.full(len(graph), _OUTSIDE)
-    position[kept] = np.arange(len(kept))
+    positions = np.flatnonzero(stays)
+    new_position = np.full(len(graph), _OUTSIDE)
+    new_position[positions] = np.arange(len(positions))
     uses = stays[graph.consumers]
     consumers = graph.consumers[uses]
     producers = _stand_ins(layout, graph.producers[uses], consumers)
     stands_for = np.arange(len(graph))
     stands_for[removed] = layout.at[KEPT - 2][layout.place[removed]]
-    columns: dict[str, Any] = {name: _taken(getattr(graph, name), kept) for name in _BY_VALUE}
+    columns: dict[str, Any] = {name: _taken(getattr(graph, name), positions) for name in _BY_VALUE}
     columns |= {
-        "storage": graph.storage[_stand_ins(layout, graph.base[kept], kept)],
-        "producers": position[producers],
-        "consumers": position[consumers],
+        "storage": graph.storage[_stand_ins(layout, graph.base[positions], positions)],
+        "producers": new_position[producers],
+        "consumers": new_position[consumers],
         "fusible_uses": graph.fusible_uses[uses],
     }
-    return ShortGraph(replace(graph, **columns), position[stands_for], kept, layout.layers)
+    return ShortGraph(replace(graph, **columns), new_position[stands_for], positions, layout.layers)
 
 
+# The columns of a graph that have an entry for each value which says something of that value alone.
 _BY_VALUE = tuple(
     field.name
     for field in fields(Graph)
     if field.name not in ("storage", "producers", "consumers", "fusible_uses", "meta")
 )
-"""The columns of a graph with an entry a value that only speaks of that value."""
 
 
-def _taken(column: Bans | tuple[Any, ...] | NDArray[Any], kept: IntArray) -> object:
+def _taken(column: Bans | tuple[Any, ...] | NDArray[Any], indices: IntArray) -> object:
     if isinstance(column, Bans):
-        return column.take(kept)
-    positions: list[int] = kept.tolist()
-    return tuple(column[i] for i in positions) if isinstance(column, tuple) else column[kept]
+        return column.take(indices)
+    positions: list[int] = indices.tolist()
+    return tuple(column[i] for i in positions) if isinstance(column, tuple) else column[indices]
 
 
 def _read_by_none_left(graph: Graph, removed: BoolArray) -> BoolArray:
@@ -214,8 +198,7 @@ def _read_by_none_left(graph: Graph, removed: BoolArray) -> BoolArray:
 
 
 def _check_uses(graph: Graph, layout: _Layout) -> None:
-    """Raises `_Irregular` unless each layer uses what the layer before it uses, one layer on."""
-    given: list[bool] = graph.leaf.tolist()
+    is_leaf: list[bool] = graph.leaf.tolist()
     layer: list[int] = layout.layer.tolist()
     place: list[int] = layout.place.tolist()
     rows: list[list[int]] = layout.at.tolist()
@@ -229,28 +212,30 @@ def _check_uses(graph: Graph, layout: _Layout) -> None:
                 repeats = (
                     place[a] == place[b] and layer[b] == layer[a] + 1
                     if inside == 2
-                    else a == b or (given[a] and given[b])
+                    else a == b or (is_leaf[a] and is_leaf[b])
                 )
                 if not repeats and not (inside == 1 and at_an_end):
                     raise _Irregular
 
 
 def _stand_ins(layout: _Layout, values: IntArray, readers: IntArray) -> IntArray:
-    """Returns what readers that stay read instead of some values, which may be removed.
+    """Returns what `readers`, which stay, read instead of `values`, which may be removed.
 
     Raises:
-        _Irregular: its counterpart would be in no layer.
+        _Irregular: no layer that is left is as far away.
     """
     last = layout.layers - 1
-    of, by = layout.layer[values], layout.layer[readers]
-    now = np.where(by == last, KEPT - 1, by) + of - by
+    layer, reader_layer = layout.layer[values], layout.layer[readers]
+    target = np.where(reader_layer == last, KEPT - 1, reader_layer) + layer - reader_layer
     # From outside, what is read stays the same, or is counted from the last layer.
-    stays = (of < KEPT - 1) | (of == last)
-    now = np.where(by >= 0, now, np.where(of == last, KEPT - 1, np.where(stays, of, of - last + KEPT - 1)))
-    inside = of >= 0
-    if ((now < 0) | (now >= KEPT))[inside].any():
+    stays = (layer < KEPT - 1) | (layer == last)
+    target = np.where(
+        reader_layer >= 0, target, np.where(layer == last, KEPT - 1, np.where(stays, layer, layer - last + KEPT - 1))
+    )
+    inside = layer >= 0
+    if ((target < 0) | (target >= KEPT))[inside].any():
         raise _Irregular
-    found = values.copy()
-    new_layer = np.where(now == KEPT - 1, last, now)
-    found[inside] = layout.at[new_layer[inside], layout.place[values[inside]]]
-    return found
+    stand_ins = values.copy()
+    new_layer = np.where(target == KEPT - 1, last, target)
+    stand_ins[inside] = layout.at[new_layer[inside], layout.place[values[inside]]]
+    return stand_ins

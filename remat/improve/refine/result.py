@@ -1,4 +1,4 @@
-"""Holds what a refinement found, from where, and how."""
+"""Describes the result of a refinement, its starts, and its moves."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from remat.words import human_price
 
 @dataclass(frozen=True)
 class Start:
-    """A plan from which the search began.
+    """Describes a plan from which the search began.
 
     Attributes:
-        name: whose plan it is.
-        plan: as the search took it: saved values that nobody reads are left out.
-        score: by the oracle, of the whole graph.
+        name: where the plan comes from.
+        plan: the plan without saved values that nothing reads.
+        score: its score by the oracle, of the whole graph.
         saved_bytes: memory of the saved activations, each storage once.
-        allowed: it saves no more than is allowed, so that it might have been the answer.
+        allowed: whether it keeps all limits, so that it might have been the answer.
     """
 
     name: str
@@ -32,20 +32,20 @@ class Start:
 
 @dataclass(frozen=True)
 class Refined:
-    """The best plan found. By the oracle it is no worse than any start that is allowed.
+    """Holds the best plan found. By the oracle no start that keeps the limits is better.
 
     Attributes:
         plan: a legal plan for the whole graph.
-        objective, oracle: what was lowered, and who says so.
-        terms: what the entries of the scores are, with units; they count from left to right.
-        before, after: scores of the given plan and of `plan`, by the oracle, of the whole graph.
-        starts: where the search began, the given plan first, with scores.
-        history: the moves of all searches, in order. Where layers repeat, their scores are of a graph with
-            two of them.
-        evaluated: choices scored by prediction.
-        asked: choices scored by the oracle, if that is not the prediction.
+        objective, oracle: the names of what was lowered, and of what scored it.
+        terms: the names of the entries of a score, with units; scores are compared from left to right.
+        before, after: the scores of the caller's plan and of `plan`, by the oracle, of the whole graph.
+        starts: the plans where the search began, the caller's plan first.
+        history: the moves of all searches, in order. If layers repeat, their scores are those of a graph with two
+            layers.
+        evaluated: how many choices were scored by prediction.
+        asked: how many choices the oracle scored; 0 if the prediction is the oracle.
         layers: how many equal layers were found, and decided about as one.
-        time_s: wall time.
+        time_s: wall time in seconds.
         termination: why the search ended.
     """
 
@@ -65,7 +65,7 @@ class Refined:
 
     @property
     def saving(self) -> float:
-        """How much lower the objective is than for the given plan, as a fraction."""
+        """Computes how much lower the objective is than for the caller's plan, as a fraction."""
         return 1 - self.after[0] / self.before[0] if self.before[0] else 0.0
 
     def __str__(self) -> str:

@@ -1,4 +1,4 @@
-"""Collects where a search begins: the given plan, the classic cuts, and what the caller adds."""
+"""Collects the plans where a search begins: the caller's plan, the classic cuts, and further plans of the caller."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from remat.proof.validate import legal_choice
 
 
 def starting_points(graph: Graph, plan: Plan, plans: Iterable[Plan]) -> dict[str, BoolArray]:
-    """Returns what each start saves, by name, the given plan first; a start that repeats another is left out.
+    """Returns what each start saves, (n,), by name, the caller's plan first; a start that repeats another is left out.
 
     Raises:
-        InvalidPlan: one is not legal, or was made for another graph.
-        InvalidOption: one is no plan at all.
+        InvalidPlan: a plan is not legal, or was made for another graph.
+        InvalidOption: `plans` holds something else than plans.
     """
     if isinstance(plans, Plan) or not isinstance(plans, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise InvalidOption(f"starts must be a list of remat.Plan, got {plans!r}")
-    found: dict[str, BoolArray] = {}
+    saved_by_name: dict[str, BoolArray] = {}
     for name, label, start in [("given", "plan", plan), *((f"starts[{i}]",) * 2 + (p,) for i, p in enumerate(plans))]:
         try:
-            found[name] = legal_choice(graph, start, label, offload=False).saved
+            saved_by_name[name] = legal_choice(graph, start, label, offload=False).saved
         except InvalidPlan as error:
             raise InvalidPlan(f"{label}: {error}") from error
     for name, model in CLASSIC_CUTS.items():
@@ -39,18 +39,19 @@ def starting_points(graph: Graph, plan: Plan, plans: Iterable[Plan]) -> dict[str
             cut = flow_solver().minimum_cut(replace(problem, budget_bytes=None))
         except Infeasible:  # its bans contradict the user's demands
             continue
-        found[name] = graph.for_all_values(cut.choice.saved)
+        saved_by_name[name] = graph.for_all_values(cut.choice.saved)
     distinct: dict[bytes, str] = {}
-    return {name: saved for name, saved in found.items() if distinct.setdefault(saved.tobytes(), name) == name}
+    return {name: saved for name, saved in saved_by_name.items() if distinct.setdefault(saved.tobytes(), name) == name}
 
 
 def starting_states(
     graph: Graph, objective: Objective, plan: Plan, others: Iterable[Plan], extra_bytes: int
 ) -> dict[str, State]:
-    """Returns where a refinement begins, by name, the given plan first: also where the objective proposes to.
+    """Returns the starts of a refinement as states, by name, the caller's plan first; the objective may propose further
+    ones.
 
     Raises:
-        InvalidPlan, InvalidOption: as above.
+        InvalidPlan, InvalidOption: as for `starting_points`.
         Infeasible: the graph has no legal plan at all.
     """
     space, points = Space(graph), starting_points(graph, plan, others)
@@ -62,7 +63,7 @@ def starting_states(
 
 
 def never_recomputed(graph: Graph, objective: Objective, starts: Iterable[State]) -> BoolArray:
-    """Marks values not to recompute, (n,), for an objective that does not see what arithmetic costs."""
+    """Marks values not to recompute, (n,): an objective that ignores arithmetic would recompute matrix products."""
     if objective.counts_arithmetic:
         return np.zeros(len(graph), np.bool_)
     keep = graph.compute_bound.copy()

@@ -1,4 +1,4 @@
-"""Defines what a search moves through: sets of saved values that are legal plans, completed in one way."""
+"""Defines the states of the local search: sets of saved values, each completed to a legal plan in one way."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class State:
     """Holds a legal choice, and the memory that it saves.
 
     Attributes:
-        choice: over the values of a graph; what is saved includes inputs.
+        choice: a choice over all values of the graph; what is saved includes inputs.
         saved_bytes: memory of the saved activations, each storage once; inputs are free.
     """
 
@@ -30,44 +30,42 @@ class State:
 class Space:
     """Completes sets of saved values to legal choices of one graph.
 
-    A set of values to save becomes a choice as follows, from the last value to the first: what the
-    backward pass needs, and is not in the set, is recomputed if that is possible, and saved otherwise.
-    Inputs, random numbers and what the user marked MUST_SAVE so end up saved wherever they are needed, and
-    every choice is legal, whatever the set: a value that can be neither saved nor recomputed makes its
-    consumers impossible to recompute, so none of them ever asks for it (`remat.problem.feasibility.forced_values`).
+    From the last value to the first, what the backward pass needs and the set does not save is recomputed if that is
+    possible, and saved otherwise. So inputs, random numbers and what the user marked MUST_SAVE are saved wherever they
+    are needed, and every set leads to a legal choice: a value that can be neither saved nor recomputed makes its
+    consumers impossible to recompute, so that none of them needs it (`remat.problem.feasibility.forced_values`).
 
     Args:
-        graph: the joint graph.
         keep: (n,) values that are not to be recomputed either, where saving can avoid that.
-        copies: (n,) how many storages each one stands for; 1 when left out.
+        copies: (n,) how many storages of the whole model each value stands for; None means one.
 
     Raises:
         Infeasible: the graph has no legal plan at all.
     """
 
     def __init__(self, graph: Graph, keep: BoolArray | None = None, copies: IntArray | None = None) -> None:
-        facts = base_problem(graph)
-        check_feasible(facts)
-        guarded = facts
+        problem = base_problem(graph)
+        check_feasible(problem)
+        restricted = problem
         if keep is not None:
-            kept = facts.cannot_recompute.also(keep[graph.plannable], "kept by the search")
-            guarded = replace(facts, cannot_recompute=kept)
+            cannot_recompute = problem.cannot_recompute.also(keep[graph.plannable], "kept by the search")
+            restricted = replace(problem, cannot_recompute=cannot_recompute)
             if any_set(
-                forced_values(guarded).unavailable & guarded.needed
+                forced_values(restricted).unavailable & restricted.needed
             ):  # what cannot be saved has to be recomputed, however dear
-                guarded = facts
+                restricted = problem
         self.graph = graph
-        self.saveable = graph.for_all_values(~facts.cannot_save.mask)
-        self.stuck = graph.for_all_values(forced_values(guarded).not_recomputable)
+        self.saveable = graph.for_all_values(~problem.cannot_save.mask)
+        self.stuck = graph.for_all_values(forced_values(restricted).not_recomputable)
         self.readers = readers_of(graph)
         self._activation = ~graph.input[graph.base]
         self._size = graph.storage_bytes * (1 if copies is None else copies[graph.base])
 
     def state(self, saved: BoolArray) -> State:
-        """Returns the choice that a set of values to save becomes.
+        """Returns the state that follows from a set of values to save.
 
         Args:
-            wanted: (n,) what to save if the backward pass needs it.
+            saved: (n,) what to save if the backward pass needs it.
         """
         choice = Choice.from_saved(self.graph, saved & self.saveable | self.stuck)
         bases = np.zeros(len(self.graph), np.bool_)

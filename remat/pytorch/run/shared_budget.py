@@ -277,7 +277,7 @@ class SharedBudget:
         rise = peak_rise(parts, choices, self._solver)
         if rise is not None:
             self._has_told_of_the_peak = True
-            ranks.warn(str(rise))
+            ranks.warn(rise)
 
     def _exceeded(self, together: Together, beside_bytes: int) -> tuple[int, int] | None:
         """Returns the budget, and what calls save together if that is more; None if they keep the budget."""
