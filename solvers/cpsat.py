@@ -29,7 +29,8 @@ from remat import (
     forced,
 )
 from remat.facts.columns import common_divisor
-from solvers.cpsat_backend import counted, new_backend
+from remat.improve.progress import ended_early, is_over
+from solvers.cpsat_backend import counted, new_backend, run_search
 from solvers.cpsat_peak import cheapest_within_peak
 
 _THREADS = 10_000
@@ -118,12 +119,12 @@ class CPSAT(Solver):
             backend.parameters.absolute_gap_limit = known.bound * tolerance // model.unit
         if time_limit_s is not None:
             backend.parameters.max_time_in_seconds = max(time_limit_s - (time.perf_counter() - start), 0)
-        status = backend.solve(model.program)
+        status = run_search(backend, model.program)
         if status == cp_model.MODEL_INVALID:
             raise UnsupportedProblem(
                 f"solver 'cpsat': CP-SAT refuses the problem ({model.program.validate()[:200]}); use coarser units"
             )
-        if status not in (cp_model.OPTIMAL, cp_model.INFEASIBLE) and time_limit_s is None:
+        if status not in (cp_model.OPTIMAL, cp_model.INFEASIBLE) and time_limit_s is None and not is_over():
             raise RematError(f"cpsat: CP-SAT ended with {backend.status_name(status)}, though no limit was set")
         certificate = ClaimedBound("CP-SAT")
         if status == cp_model.INFEASIBLE:
@@ -131,11 +132,13 @@ class CPSAT(Solver):
         response = backend.response_proto
         bound = model.cost(response.inner_objective_lower_bound)
         if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
-            return Solution(None, None, Termination(Reason.LIMIT, bound, limit="time"), certificate, self.name)
+            return Solution(
+                None, None, Termination(Reason.LIMIT, bound, limit=ended_early().limit), certificate, self.name
+            )
         choice = Choice.from_saved(problem, *model.read(np.array(response.solution, np.int64)))
         plan, cost = choice.plan(problem), choice.cost(problem)
         reason = Reason.OPTIMAL if bound >= cost else Reason.FEASIBLE  # "optimal" may be within the tolerance, too
-        limit = None if status == cp_model.OPTIMAL else "time"
+        limit = None if status == cp_model.OPTIMAL else ended_early().limit
         return Solution(plan, cost, Termination(reason, bound, limit=limit), certificate, self.name)
 
 

@@ -31,7 +31,7 @@ from remat import (
     UnsupportedProblem,
 )
 from remat.predict.memory import Simulator
-from solvers.cpsat_backend import new_backend
+from solvers.cpsat_backend import new_backend, run_search
 from solvers.peak_program import BETWEEN, Moment, PeakProgram, keeps_all, moment_of
 
 NAME = "cpsat-peak"
@@ -113,7 +113,7 @@ def _solved(program: PeakProgram, time_limit_s: float | None, workers: int) -> _
     backend = new_backend(workers)
     if time_limit_s is not None:
         backend.parameters.max_time_in_seconds = max(time_limit_s, 0)
-    status = backend.solve(program.program)
+    status = run_search(backend, program.program)
     if status == cp_model.INFEASIBLE:
         return _Found(0, None, is_infeasible=True)
     if status == cp_model.MODEL_INVALID:

@@ -10,6 +10,7 @@ from importlib import import_module
 from typing import ClassVar
 
 from remat import Feature, InvalidOption, Problem, Reason, Solution, Solver, Termination, solve
+from remat.improve.progress import ended_early, is_over
 from solvers.cpsat import CPSAT
 from solvers.lagrangian import Lagrangian
 
@@ -71,9 +72,9 @@ class Portfolio(Solver):
         for turn, (search, share) in enumerate(_TURNS):
             end += share * limit_s
             found = _searched(problem, found, search, enough if turn else 0.0, end)
-        limit = None if _is_within(found, enough) else "time"
-        if limit and time_limit_s is None:
-            _tell(found, f"{self.seconds} s were not enough; solver=Portfolio(seconds=60) looks longer")
+        limit = None if _is_within(found, enough) else ended_early().limit
+        if limit and time_limit_s is None and not is_over():
+            _tell(found, f"{self.seconds} s were not enough; the solver 'portfolio' looks longer with seconds=60")
         return replace(found, termination=replace(found.termination, limit=limit))
 
 

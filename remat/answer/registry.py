@@ -156,7 +156,7 @@ def find_costmodel(cost_model: str | CostModel) -> CostModel:
     """
     if isinstance(cost_model, str):
         name, options = split_options(cost_model)
-        return configured(costmodel_class(name), options)
+        cost_model = configured(costmodel_class(name), options)
     return _instance(cost_model, CostModel, "cost_model")
 
 
@@ -168,12 +168,18 @@ def find_estimator(estimator: str | Estimator) -> Estimator:
     """
     if isinstance(estimator, str):
         name, options = split_options(estimator)
-        return configured(estimator_class(name), options)
+        estimator = configured(estimator_class(name), options)
     return _instance(estimator, Estimator, "estimator")
 
 
 def _instance(given: object, base: type[_Base], argument: str) -> _Base:
     if isinstance(given, base):
+        for attribute in ("name", "unit"):
+            if attribute in base.__annotations__ and not hasattr(type(given), attribute):
+                raise InvalidOption(
+                    f"{argument} must have the class attribute {attribute!r} (see remat.{base.__name__}), but "
+                    f"{type(given).__name__} has none"
+                )
         return given
     hint = "; write it with parentheses" if isinstance(given, type) else ""
     raise InvalidOption(f"{argument} must be a name or an instance of remat.{base.__name__}, got {given!r}{hint}")

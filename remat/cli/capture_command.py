@@ -10,7 +10,7 @@ import typer
 import remat
 from remat.cli.inputs import load_factory
 from remat.cli.options import DeviceName, Json
-from remat.cli.output import print_json, waiting
+from remat.cli.output import print_json, say_written, waiting
 
 
 def capture(
@@ -36,7 +36,8 @@ def capture(
     with waiting("capturing", quiet=as_json):
         graph = remat.capture(model, *args, device=device, **kwargs)
     graph.save(output)
-    if not as_json:
-        return typer.echo(f"{graph!r}\nwritten to {output}")
-    facts = {"graph": str(output), "values": len(graph), "uses": len(graph.producers), "meta": dict(graph.meta)}
-    return print_json(facts)
+    if as_json:
+        facts = {"values": len(graph), "uses": len(graph.producers), "meta": dict(graph.meta)}
+        return print_json({"graph": str(output)} | facts)
+    typer.echo(repr(graph))
+    return say_written(output)

@@ -11,10 +11,9 @@ from rich.text import Text
 
 import remat
 from remat.answer.registry import DEFAULT_COST_MODEL
-from remat.cli.inputs import cost_models_of, graph_file, solver_of
-from remat.cli.options import PLUGIN, Json, ModelOptions, TimeLimit
+from remat.cli.inputs import cost_models_of, solver_of
+from remat.cli.options import PLUGIN, GraphFiles, Json, ModelOptions
 from remat.cli.output import console, print_json, table, waiting
-from remat.cli.wording import spoken
 from remat.facts.graph import Graph
 from remat.views.explain import UNHIDDEN
 
@@ -23,9 +22,7 @@ if TYPE_CHECKING:
 
 
 def compare(
-    graphs: Annotated[
-        list[Path], typer.Argument(metavar="GRAPH...", help="Graph files, or names of `remat corpus list`.")
-    ],
+    graphs: GraphFiles,
     cost_models: Annotated[
         list[str] | None,
         typer.Option("--cost-model", "-m", metavar=PLUGIN, help="Repeatable; the default is one."),
@@ -34,10 +31,13 @@ def compare(
     solvers: Annotated[
         list[str] | None, typer.Option("--solver", "-s", metavar=PLUGIN, help="Repeatable; the default is all.")
     ] = None,
-    time_limit: TimeLimit = None,
+    time_limit: Annotated[
+        float | None,
+        typer.Option("--time-limit", metavar="S", min=1e-9, help="Seconds for each solve that takes a limit."),
+    ] = None,
     jobs: Annotated[int, typer.Option(min=1, help="How many processes solve at once.")] = 1,
     rows: Annotated[
-        Path | None, typer.Option(help="File that keeps what is done: the same line goes on there.")
+        Path | None, typer.Option(help="File that keeps the finished rows: the same command goes on from there.")
     ] = None,
     as_json: Json = False,
 ) -> None:
@@ -46,9 +46,9 @@ def compare(
     \b
       remat compare gpt2.json.gz
       remat compare vgg16 gpt2-small --jobs 2 --rows rows.json
-      remat compare *.json.gz -m byte-traffic -m byte-traffic:mode=aggressive -s ortools -s networkx
+      remat compare *.json.gz -m byte-traffic -m multi-read -s ortools -s networkx
     """
-    values = {str(path): Graph.load(graph_file(path)) for path in graphs}
+    values = {str(path): Graph.load(path) for path in graphs}
     models = cost_models_of(cost_models or [DEFAULT_COST_MODEL], model_options)
     chosen = [solver_of(text) for text in solvers] if solvers else None
     with waiting("solving", quiet=as_json, ends_early=True) as say:
@@ -77,7 +77,7 @@ def _print(comparison: Comparison) -> None:
         out.print(table((_row(row, best) for row, best in listed), "solver", "objective"))
         for row, _ in listed:
             if row.get("error"):
-                out.print(Text(f"{row['solver']}: {spoken(row['error'])}"))
+                out.print(Text(f"{row['solver']}: {row['error']}"))
         out.print()
 
 

@@ -1,62 +1,98 @@
-"""Forecasts what training a model will hold: `remat forecast`."""
+"""Forecasts what training a model will hold, and the largest batch that fits: `remat forecast`."""
 
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 import remat
+from remat.answer.option_text import label, spelled
 from remat.cli.inputs import cost_models_of, load_factory
-from remat.cli.options import PLUGIN, DeviceName, Json, ModelOptions, OptimizerName
-from remat.cli.output import print_json, waiting
+from remat.cli.options import PLUGIN, DeviceName, Json, ModelOptions, OptimizerName, TimeLimit
+from remat.cli.output import picked, print_json, waiting
+from remat.predict.whole_step import Forecast
+from remat.problem.costmodel import CostModel
 
 
 def forecast(
-    factory: Annotated[str, typer.Argument(metavar="MODULE:FACTORY", help="Returns (model, args[, kwargs]).")],
+    factory: Annotated[
+        str,
+        typer.Argument(
+            metavar="MODULE:FACTORY", help="Returns (model, args[, kwargs]); with --largest-batch, of a batch size."
+        ),
+    ],
     optimizer: OptimizerName = "adamw",
     cost_models: Annotated[
-        list[str] | None, typer.Option("--cost-model", "-m", metavar=PLUGIN, help="A plan of ours; repeatable.")
+        list[str] | None,
+        typer.Option(
+            "--cost-model", "-m", metavar=PLUGIN, help="Forecast the plan of this cost model, too. Repeatable."
+        ),
     ] = None,
     model_options: ModelOptions = None,
-    memory: Annotated[str | None, typer.Option(help="Of the device, such as 80GB.")] = None,
+    memory: Annotated[str | None, typer.Option(help="Memory of the device, such as 80GB.")] = None,
+    largest_batch: Annotated[
+        bool, typer.Option("--largest-batch", help="Find the largest batch size that fits into --memory.")
+    ] = False,
     device: DeviceName = None,
+    time_limit: TimeLimit = None,
     as_json: Json = False,
 ) -> None:
     """Forecast what training a model will hold: parameters, gradients, optimizer state, and the peak of each plan.
 
-    FACTORY is called without arguments, and best makes a model that returns its loss. Nothing is trained; of fake
-    tensors, a model of any size takes no memory.
+    FACTORY should make a model that returns its loss. Nothing is trained; with fake tensors, a model of any size takes
+    no memory. With --largest-batch, FACTORY is called with some twenty batch sizes, and the plan is that of -m, or
+    PyTorch's; the answer is 0 if no batch fits.
 
     \b
       remat forecast my_models:gpt2 --memory 80GB
-      remat forecast my_models:gpt2 --optimizer sgd:momentum=0.9 -m memory-budget:budget=0.5 --device a100
+      remat forecast my_models:gpt2 --optimizer sgd:momentum=0.9
+      remat forecast my_models:gpt2 -m memory-budget:budget=0.5 --device a100
       remat forecast my_models:gpt2 -m memory-budget:budget=80GB,of=device
+      remat forecast my_models:gpt2_of --memory 80GB --largest-batch
     """
     from remat.pytorch.read.optimizer_memory import optimizer_from
 
     models = cost_models_of(cost_models or (), model_options)
-    make = optimizer_from(optimizer)
-    model, args, kwargs = load_factory(factory)()
+    if largest_batch and (memory is None or len(models) > 1):
+        raise typer.BadParameter("--largest-batch takes the --memory of a device, such as 80GB, and at most one -m")
+    make, made = optimizer_from(optimizer), load_factory(factory)
+    options: dict[str, Any] = {"optimizer": make, "device": device, "time_limit_s": time_limit}
+    if largest_batch:
+        return _largest_batch(made, memory or "", optimizer, next(iter(models), None), options, as_json)
+    model, args, kwargs = made()
     with waiting("forecasting", quiet=as_json):
-        found = remat.forecast(model, *args, optimizer=make, cost_models=models, device=device, **kwargs)
+        found = remat.forecast(model, *args, cost_models=models, **options, **kwargs)
     fitting = None if memory is None else found.fitting(memory)
-    if not as_json:
-        typer.echo(found)
-        if fitting is not None:
-            typer.echo(f"fits into {memory}: {', '.join(fitting) or 'none'}")
-        return
-    sizes = ("parameter_bytes", "buffer_bytes", "input_bytes", "gradient_bytes")
+    if as_json:
+        return print_json(_document(found) | {"fitting": fitting})
+    typer.echo(found)
+    return None if fitting is None else typer.echo(f"fits into {memory}: {', '.join(fitting) or 'none'}")
+
+
+def _largest_batch(
+    made: Any, memory: str, optimizer: str, model: CostModel | None, options: dict[str, Any], as_json: bool
+) -> None:
+    with waiting("searching", quiet=as_json, ends_early=True) as say:
+
+        def step(batch: int) -> tuple[Any, ...]:
+            say(f"a batch of {batch}")
+            return made(batch)
+
+        batch = remat.largest_batch(step, memory, cost_model=model, **options)
+    plan = "PyTorch's plan"
+    if as_json:
+        about = {"plan": plan if model is None else label(model), "optimizer": optimizer}
+        return print_json({"batch": batch, "memory": memory} | about)
+    plan = plan if model is None else spelled(model)
+    return typer.echo(f"largest batch that fits into {memory}: {batch} ({plan}, optimizer {optimizer})")
+
+
+def _document(found: Forecast) -> dict[str, Any]:
     plans = [
         {"plan": one.name, **{key: value for key, value in asdict(one).items() if key.endswith("_bytes")}}
         for one in found.plans
     ]
-    print_json(
-        {
-            **{size: getattr(found, size) for size in sizes},
-            "optimizer": asdict(found.optimizer),
-            "plans": plans,
-            "fitting": fitting,
-        }
-    )
+    sizes = picked(found, "parameter_bytes", "buffer_bytes", "input_bytes", "gradient_bytes")
+    return sizes | {"optimizer": asdict(found.optimizer), "plans": plans}

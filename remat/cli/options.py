@@ -13,20 +13,19 @@ from remat.cli.inputs import graph_file
 PLUGIN = "NAME[:KEY=VALUE,...]"
 """How users name a plug-in with its options."""
 
-PLAN = "FILE|solved|pytorch:BUDGET"
-"""How users name a plan."""
-
+_GRAPH = "A graph file, or a name from `remat corpus list`."
 _PICTURE = typer.Option("--output", "-o", help="Picture to write: .svg, .png or .pdf.")
 
-GraphFile = Annotated[
-    Path,
-    typer.Argument(metavar="GRAPH", callback=graph_file, help="A graph file, or a name of `remat corpus list`."),
+GraphFile = Annotated[Path, typer.Argument(metavar="GRAPH", callback=graph_file, help=_GRAPH)]
+GraphFiles = Annotated[
+    list[Path],
+    typer.Argument(metavar="GRAPH...", callback=lambda paths: [*map(graph_file, paths)], help=_GRAPH),  # pyright: ignore
 ]
-PlanFile = Annotated[
-    str,
+PlanName = Annotated[
+    str | None,
     typer.Option(
-        metavar=PLAN,
-        help="A plan file; `solved` to solve now; or PyTorch's own at a memory budget, as in `pytorch:0.5`.",
+        metavar="FILE|solved|pytorch:BUDGET",
+        help="A plan file; `solved` to solve now; or PyTorch's own plan at a memory budget, such as `pytorch:0.5`.",
     ),
 ]
 NewPlanFile = Annotated[Path | None, typer.Option("--output", "-o", help="Plan file to write.")]
@@ -36,26 +35,32 @@ NewPictureIfNamed = Annotated[Path | None, _PICTURE]
 CostModelName = Annotated[
     str | None,
     typer.Option(
-        "--cost-model", "-m", metavar=PLUGIN, help=f"See `remat costmodels`; {DEFAULT_COST_MODEL} when left out."
+        "--cost-model",
+        "-m",
+        metavar=PLUGIN,
+        help=f"See `remat plugins costmodels`; {DEFAULT_COST_MODEL} when left out.",
     ),
 ]
 DeviceName = Annotated[
     str | None,
     typer.Option(
-        "--device", help="To compile for: cpu, cuda; or a100, a100-40gb, h100, h200, which need not be there."
+        "--device",
+        help="Compile for this device: cpu, cuda; or a100, a100-40gb, h100, h200, which need not be in this machine.",
     ),
 ]
-OptimizerName = Annotated[str, typer.Option(help="Of torch.optim, with options: adamw, sgd:momentum=0.9; or none.")]
+OptimizerName = Annotated[
+    str, typer.Option(help="An optimizer of torch.optim with its options (adamw, sgd:momentum=0.9), or `none`.")
+]
 SolverName = Annotated[
     str | None,
     typer.Option(
         "--solver",
         "-s",
         metavar=PLUGIN,
-        help=f"See `remat solvers`; {DEFAULT_SOLVER}, or {DEFAULT_BUDGET_SOLVER} under a budget, when left out.",
+        help="See `remat plugins solvers`; "
+        f"{DEFAULT_SOLVER}, or {DEFAULT_BUDGET_SOLVER} under a budget, when left out.",
     ),
 ]
-EstimatorName = Annotated[str, typer.Option("--estimator", "-e", metavar=PLUGIN, help="See `remat estimators`.")]
 ModelOptions = Annotated[
     list[str] | None,
     typer.Option(
@@ -70,7 +75,11 @@ SolverOptions = Annotated[
 
 TimeLimit = Annotated[
     float | None,
-    typer.Option("--time-limit", metavar="S", min=1e-9, help="Seconds for each solve or search that takes a limit."),
+    typer.Option(
+        "--time-limit",
+        metavar="S",
+        min=1e-9,
+        help="Seconds for all searches together; then the best plan so far is taken.",
+    ),
 ]
-Budgets = Annotated[int, typer.Option("--refine", min=0, help="How many budgets to solve between the frontier's ends.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")]

@@ -8,6 +8,7 @@ from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import asdict
 from enum import Enum
+from pathlib import Path
 from typing import Any
 
 import typer
@@ -24,14 +25,24 @@ def print_json(document: Any) -> None:
     typer.echo(json.dumps(document, indent=1, default=_plain))
 
 
+def picked(thing: object, *names: str) -> dict[str, Any]:
+    """Returns some attributes of a thing, for JSON."""
+    return {name: getattr(thing, name) for name in names}
+
+
 def as_told(record: Any) -> dict[str, Any]:
     """Lists the attributes of a dataclass for JSON, but not where a value comes from if that is unknown."""
     return {key: value for key, value in asdict(record).items() if key != "place" or value}
 
 
 def _plain(value: object) -> object:
-    """Replaces what JSON does not know: an enum by its name, anything else by its text."""
     return value.name.lower() if isinstance(value, Enum) else str(value)
+
+
+def say_written(path: Path | None) -> None:
+    """Says that a file or a folder was written, if there is one."""
+    if path is not None:
+        typer.echo(f"written to {path}")
 
 
 def console() -> Console:
@@ -40,13 +51,13 @@ def console() -> Console:
     return terminal if terminal.is_terminal else Console(width=200)
 
 
-def table(rows: Iterable[Mapping[str, object]], *whole: str) -> Table:
-    """Makes a table of rows that share their keys, which are the headings; columns to keep on one line can be named."""
+def table(rows: Iterable[Mapping[str, object]], *unbroken: str) -> Table:
+    """Makes a table of rows that share their keys, which are the headings; cells of `unbroken` columns stay a line."""
     built = Table(box=None, pad_edge=False, header_style="bold")
     for position, row in enumerate(rows):
         if position == 0:
             for heading in row:
-                built.add_column(heading, overflow="fold", no_wrap=heading in whole)
+                built.add_column(heading, overflow="fold", no_wrap=heading in unbroken)
         built.add_row(*(cell if isinstance(cell, Text) else Text(str(cell)) for cell in row.values()))
     return built
 
@@ -75,8 +86,3 @@ def waiting(what: str, *, quiet: bool, ends_early: bool = False) -> Generator[Ca
         yield lambda news: shown.update(task, description=f"{what}: {news}")
         if ended():
             stopped.set(True)
-
-
-def counted(number: int, what: str) -> str:
-    """Writes how many there are: "1 figure", "2,000 figures"."""
-    return f"{number:,} {what}{'' if number == 1 else 's'}"

@@ -140,7 +140,7 @@ class Frontier:
 
         Args:
             budgets: how many, evenly spaced between the ends; or which, in bytes or sizes ("8GB").
-            solver: one that takes a byte budget; `remat solvers` lists them.
+            solver: one that takes a byte budget; `remat plugins solvers` lists them.
             time_limit_s: for each budget, if the solver takes a limit.
             progress: called with the number of budgets that are solved, and how many there will be.
 

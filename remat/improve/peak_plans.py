@@ -1,7 +1,8 @@
 """Collects plans with their simulated peaks, of which none is beaten by another one in both peak and cost.
 
 What is looked at depends on no budget. So whatever the budgets, a larger one never gets a plan that costs more,
-nor one with a smaller peak; and many budgets of one problem are answered by one search.
+nor one with a smaller peak; and many budgets of one problem are answered by one search. Only a search that is ended
+early (`remat.improve.progress`) keeps less: what was found until then.
 
 The search takes the vertices of the frontier of saved bytes and cost, and plans for budgets of saved bytes
 between them, closer where peaks and costs lie far apart. Of the plan with the smallest peak it changes single values
@@ -13,6 +14,7 @@ it joins one up to some value with the other from there on, and saves what is co
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain, pairwise
@@ -25,7 +27,7 @@ from remat.facts.columns import BoolArray, some
 from remat.facts.graph import Graph
 from remat.improve.byte_budgets import default_plan, evenly_spaced
 from remat.improve.moments import Clock
-from remat.improve.progress import Progress
+from remat.improve.progress import OutOfTime, Progress, go_on, limit_for
 from remat.predict.memory import Simulator
 from remat.problem.problem import Problem
 from remat.proof.budget import flow_solver
@@ -91,6 +93,7 @@ class PeakPlans:
     ) -> None:
         self.graph, self.problem, self.solver, self.time_limit_s = graph, problem, solver, time_limit_s
         self._progress, self._looked_at = progress, 0
+        self._found: list[PeakPlan] = []  # by simulation
         self._simulator = Simulator(graph)
         self._hull = Hull(problem, flow_solver())
         self._clock = Clock(self._simulator, problem)
@@ -137,17 +140,26 @@ class PeakPlans:
     @cached_property
     def unmoved(self) -> tuple[PeakPlan, ...]:
         """Those of `front` that a few budgets of saved bytes give."""
-        return tuple(_unbeaten([self._simulated(self.cheapest.choice), *self._vertices(), *self._samples()]))
+        with suppress(OutOfTime):
+            return tuple(_unbeaten([self._simulated(self.cheapest.choice), *self._vertices(), *self._samples()]))
+        return self._so_far()
 
     @cached_property
     def lowest(self) -> PeakPlan:
         """A plan with mostly the smallest peak of `front`, in a third of its time."""
-        low = min(self._with_less_peak(self.unmoved[0]), key=_by_peak, default=self.unmoved[0])
-        return min(self._saving_more(low, low.peak_bytes, _MOVES), key=_by_peak, default=low)
+        with suppress(OutOfTime):
+            low = min(self._with_less_peak(self.unmoved[0]), key=_by_peak, default=self.unmoved[0])
+            return min(self._saving_more(low, low.peak_bytes, _MOVES), key=_by_peak, default=low)
+        return self._so_far()[0]
 
     @cached_property
     def front(self) -> tuple[PeakPlan, ...]:
         """The plans found, from the smallest simulated peak to the lowest cost."""
+        with suppress(OutOfTime):
+            return self._whole_front()
+        return self._so_far()
+
+    def _whole_front(self) -> tuple[PeakPlan, ...]:
         plans = _unbeaten([*self.unmoved, *self._between_budgets([*self.unmoved])])
         plans = _unbeaten([*plans, *self._with_less_peak(plans[0])])
         plans = _unbeaten([*plans, *self._saving_more(plans[0], plans[0].peak_bytes, _MOVES)])
@@ -157,6 +169,9 @@ class PeakPlans:
                 gaps = sorted(pairwise(plans), key=_rectangle, reverse=True)[:_GAPS]
                 plans = _unbeaten([*plans, *chain.from_iterable(between(low, high) for low, high in gaps)])
         return tuple(plans)
+
+    def _so_far(self) -> tuple[PeakPlan, ...]:
+        return tuple(_unbeaten([self.cheapest, *self._found]))
 
     def _vertices(self) -> list[PeakPlan]:
         edges = self._hull.edges()
@@ -205,11 +220,13 @@ class PeakPlans:
         plan = plans[-1]
         for byte in np.geomspace(min(slopes) / _WIDER, max(slopes) * _WIDER, _PRICES).tolist():
             for focus in _FOCUS:
+                go_on()
                 moments = self._clock.moments(self.graph.widened(plan.choice.saved))
                 cut = self._hull.solver.minimum_cut(self._clock.priced(moments, byte, focus))
                 yield (plan := self._simulated(cut.choice))
 
     def _joined(self, low: PeakPlan, high: PeakPlan) -> list[PeakPlan]:
+        go_on()
         saved = low.choice.saved, high.choice.saved
         differ, position = np.flatnonzero(saved[0] != saved[1]), np.arange(len(self.problem))
         places = np.unique(differ[evenly_spaced(0, len(differ) - 1, _PIECES + 1)[1:-1]]).tolist()
@@ -226,6 +243,7 @@ class PeakPlans:
         costliest = np.argsort(-np.where(recomputed, self.problem.recompute_cost, -1), kind="stable")
         at, count, most = 0, 1, int(recomputed.sum())
         for _ in range(moves):
+            go_on()
             values = costliest[at : min(at + count, most)]
             if not len(values):
                 break
@@ -242,6 +260,7 @@ class PeakPlans:
         return found
 
     def _changed(self, plan: PeakPlan, v: int) -> PeakPlan | None:
+        go_on()
         wanted = plan.choice.saved.copy()
         wanted[v] = not wanted[v]
         return self._legal(wanted)
@@ -253,13 +272,19 @@ class PeakPlans:
         return self._simulated(choice)
 
     def saving(self, budget_bytes: int) -> PeakPlan | None:
-        """Returns the solver's plan for a budget of saved bytes; None if it finds none within its time."""
+        """Returns the solver's plan for a budget of saved bytes; None if it finds none within its time.
+
+        Raises:
+            OutOfTime: the search is over (`remat.improve.progress`).
+        """
+        go_on()
         problem = replace(self.problem, budget_bytes=budget_bytes)
-        plan = solve(problem, self.solver, time_limit_s=self.time_limit_s, throw=False).plan
+        plan = solve(problem, self.solver, time_limit_s=limit_for(self.solver, self.time_limit_s), throw=False).plan
         return None if plan is None else self._simulated(Choice.from_plan(self.problem, plan))
 
     def _simulated(self, choice: Choice) -> PeakPlan:
-        return self.noted(choice, self._simulator.peak(self.graph.widened(choice.saved)))
+        self._found.append(plan := self.noted(choice, self._simulator.peak(self.graph.widened(choice.saved))))
+        return plan
 
     def noted(self, choice: Choice, peak_bytes: int) -> PeakPlan:
         """Counts a plan whose peak was found."""

@@ -30,7 +30,7 @@ from remat.errors import Infeasible, InvalidOption, LimitReached, UnsupportedPro
 from remat.facts.columns import IntArray, is_whole
 from remat.facts.graph import Graph
 from remat.improve.peak_plans import PeakPlan, PeakPlans
-from remat.improve.progress import Progress, check_progress
+from remat.improve.progress import Progress, check_progress, ended_early, is_over, limit_for
 from remat.improve.step_bound import step_bounds
 from remat.improve.step_plans import StepPlans
 from remat.predict.buffers import records_calls, step_floor
@@ -176,7 +176,7 @@ def fit_peak(
     choice = None if best is None else best.choice
     exact = None
     if not records_calls(graph):
-        exact = chosen.within_peak(graph, problem, limit_bytes, choice, time_limit_s=time_limit_s)
+        exact = chosen.within_peak(graph, problem, limit_bytes, choice, time_limit_s=limit_for(chosen, time_limit_s))
     if exact is not None and exact.plan is not None:
         choice = Choice.from_plan(problem, exact.plan)
     if choice is None:
@@ -191,8 +191,12 @@ def fit_peak(
     if exact is not None and (exact.bound or 0) > bound:
         return Solution(plan, cost, exact.termination, exact.certificate, NAME, seconds)
     is_proven = cost == proven_bound(relaxed, certificate)
-    claim = Termination(Reason.OPTIMAL if is_proven else Reason.FEASIBLE, bound)
+    claim = Termination(Reason.OPTIMAL, bound) if is_proven else replace(_ended(), bound=bound)
     return Solution(plan, cost, claim, certificate, NAME, seconds, is_proven=is_proven)
+
+
+def _ended() -> Termination:
+    return ended_early() if is_over() else Termination(Reason.FEASIBLE)
 
 
 def _measured(
@@ -270,7 +274,8 @@ def _proven(relaxed: Problem) -> tuple[int, FlowCertificate]:
 
 
 def _not_found(limit_bytes: int, smallest_bytes: int, least_bytes: int) -> str:
+    early = f"{ended_early().detail}; " if is_over() else ""
     return (
-        f"no plan was found with a peak of at most {limit_bytes} bytes. The smallest found is {smallest_bytes} "
+        f"{early}no plan was found with a peak of at most {limit_bytes} bytes. The smallest found is {smallest_bytes} "
         f"({human_bytes(smallest_bytes)}), and none is below {least_bytes} ({human_bytes(least_bytes)})"
     )

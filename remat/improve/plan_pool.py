@@ -13,9 +13,9 @@ from remat.answer.choice import Choice
 from remat.facts.columns import BoolArray
 from remat.facts.graph import Graph
 from remat.improve.frontier import frontier
-from remat.improve.progress import Progress, is_over
+from remat.improve.progress import OutOfTime, Progress, is_over
 from remat.improve.refine.equal_values import colours
-from remat.improve.refine.local_search import Descent, Evaluator, Judge, OutOfTime
+from remat.improve.refine.local_search import Descent, Evaluator, Judge
 from remat.improve.refine.moves import Neighbourhood
 from remat.improve.refine.objectives import Score, Traffic
 from remat.improve.refine.states import Space, State

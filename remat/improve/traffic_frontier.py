@@ -19,8 +19,7 @@ from remat.improve.byte_budgets import evenly_spaced, read_budget
 from remat.improve.choose import choose
 from remat.improve.for_device import for_device
 from remat.improve.plan_pool import Candidate, PlanPool, pareto
-from remat.improve.progress import Progress, check_progress, ended_early, is_over
-from remat.improve.refine.local_search import OutOfTime
+from remat.improve.progress import OutOfTime, Progress, check_progress, ended_early, is_over
 from remat.improve.refine.named_oracles import find_oracle
 from remat.improve.refine.objectives import Traffic
 from remat.improve.refine.oracles import Model, Oracle

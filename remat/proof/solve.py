@@ -38,7 +38,7 @@ def solve(
 
     Args:
         problem: what to solve.
-        solver: a registered name (`remat solvers` lists them) or a configured instance; "ortools" when
+        solver: a registered name (`remat plugins solvers` lists them) or a configured instance; "ortools" when
             left out, and "portfolio" for a problem with a budget. Where OR-Tools is not installed, SciPy's
             or NetworkX's maximum flow takes the place of "ortools", and a warning says so once.
         time_limit_s: wall time in seconds; only for solvers that support it.

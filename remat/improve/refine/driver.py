@@ -16,9 +16,9 @@ from remat.errors import InvalidOption
 from remat.facts.columns import BoolArray, is_whole
 from remat.facts.graph import Graph, checked_graph
 from remat.improve.for_device import for_device
-from remat.improve.progress import Progress, check_progress, ended_early, is_over
+from remat.improve.progress import OutOfTime, Progress, check_progress, ended_early, is_over
 from remat.improve.refine.equal_values import colours
-from remat.improve.refine.local_search import Descent, Evaluator, Judge, OutOfTime, Step, promising
+from remat.improve.refine.local_search import Descent, Evaluator, Judge, Step, promising
 from remat.improve.refine.moves import Neighbourhood
 from remat.improve.refine.named_objectives import find_objective
 from remat.improve.refine.named_oracles import find_oracle

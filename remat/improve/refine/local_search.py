@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from remat.improve.progress import Progress, is_over
+from remat.improve.progress import OutOfTime, Progress, is_over
 from remat.improve.refine.moves import Move, Neighbourhood
 from remat.improve.refine.objectives import Score, Scorer
 from remat.improve.refine.states import State
@@ -41,10 +41,6 @@ class Step:
     evaluated: int
     move: str
     score: Score
-
-
-class OutOfTime(Exception):
-    """Says that the search is over: its time is up, or Ctrl-C was pressed."""
 
 
 class Evaluator:
