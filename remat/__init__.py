@@ -13,7 +13,8 @@ from importlib.util import find_spec
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-import remat.startup  # noqa: F401  # it answers Ctrl-C while the others are imported
+# It answers Ctrl-C while the others are imported.
+import remat.startup  # noqa: F401  # pyright: ignore[reportUnusedImport]
 
 # `import X as X` makes a name public: so a type checker knows that it is meant to be imported from here.
 from remat.answer.choice import Choice as Choice

@@ -23,7 +23,7 @@ import remat
 from remat import CostModel, Feature, Graph, Plan, Problem, Reason, Solution, Solver, Termination, Terms
 from remat.answer.registry import costmodel_names, solver_names, usable_solvers
 from remat.cli.app import app
-from remat.cli.output import waiting
+from remat.cli.output import quiet, waiting
 
 MIB = 2**20
 
@@ -217,7 +217,7 @@ def test_compare_has_a_row_for_each_combination(paper: Path, tmp_path: Path) -> 
 
 
 def test_compare_fits_80_columns_with_every_solver_and_objective(paper: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("remat.cli.compare_command.console", lambda: Console(width=80))
+    monkeypatch.setattr("remat.cli.output.console", lambda: Console(width=80))
     monkeypatch.chdir(paper.parent)
     lines = run("compare", paper.name, "-m", "byte-traffic", "-O", "mode=aggressive").stdout.splitlines()
     assert max(map(len, lines)) <= 80
@@ -252,12 +252,14 @@ def test_whoever_takes_a_cost_model_takes_its_options() -> None:
 def test_progress_is_shown_on_a_terminal_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     shown: dict[tuple[bool, bool], str] = {}
     for terminal in (True, False):
-        for quiet in (True, False):
+        for as_json in (True, False):
             err = Console(file=io.StringIO(), force_terminal=terminal, width=80)
             monkeypatch.setattr("remat.cli.output.Console", lambda stderr, err=err: err)
-            with waiting("solving", quiet=quiet) as say:
+            token = quiet.set(as_json)
+            with waiting("solving") as say:
                 say("1 of 2")
-            shown[terminal, quiet] = err.file.getvalue()
+            quiet.reset(token)
+            shown[terminal, as_json] = err.file.getvalue()
     assert "solving: 1 of 2" in shown.pop((True, False))
     assert set(shown.values()) == {""}
 

@@ -24,7 +24,7 @@ import remat
 from costmodels import MemoryBudget
 from remat import Graph, InvalidOption, Reason, Termination
 from remat.facts.corpus import Corpus
-from remat.improve.progress import ending_at_ctrl_c, is_over
+from remat.improve.progress import ending_at_ctrl_c, ending_within, is_over
 from remat.views.report import Page
 from solvers.cpsat import CPSAT
 from solvers.cpsat_backend import run_search
@@ -241,6 +241,11 @@ def test_a_page_ends_its_frontiers_within_a_time_limit(tmp_path: Path) -> None:
         (section,) = Page.of([tmp_path / "graph.json"], refine=4, time_limit_s=limit).sections
         counts.append(section.tables[0][1].count("<tr"))
     assert counts == [counts[1] - 4, counts[1]]
+
+
+def test_a_frontier_with_a_host_has_a_point_however_short_the_time_is() -> None:
+    with ending_within(1e-9):
+        assert len(remat.frontier(TINY, estimator="roofline:device=h100", offload="h100").points) == 1
 
 
 def test_a_forecast_ends_its_searches_within_a_time_limit(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -101,7 +101,8 @@ class Solver(ABC):
         for feature in (*features_of(problem), *limit):
             if feature not in self.features:
                 raise UnsupportedProblem(
-                    f"solver {self.name!r} does not support {feature.value}; `remat plugins solvers` lists those that do"
+                    f"solver {self.name!r} does not support {feature.value}; "
+                    "`remat plugins solvers` lists those that do"
                 )
         if self.max_values is not None and len(problem) > self.max_values:
             raise UnsupportedProblem(

@@ -16,7 +16,7 @@ from remat.cli.device_command import device
 from remat.cli.explain_command import explain
 from remat.cli.forecast_command import forecast
 from remat.cli.frontier_command import frontier
-from remat.cli.option_groups import grouped
+from remat.cli.option_groups import command
 from remat.cli.output import stopped
 from remat.cli.plugin_commands import plugins
 from remat.cli.refine_command import refine
@@ -143,11 +143,11 @@ def options(
     del version
 
 
-for command in (capture, solve, compare, explain, frontier):
-    app.command()(grouped(command))
+for answer in (capture, solve, compare, explain, frontier):
+    app.command()(command(answer))
 app.add_typer(inspect_commands.app, name="inspect")
-for command in (refine, forecast, plugins, device):
-    app.command()(grouped(command))
+for answer in (refine, forecast, plugins, device):
+    app.command()(command(answer))
 app.add_typer(corpus_commands.app, name="corpus")
 
 

@@ -7,8 +7,8 @@ from typing import Annotated
 import typer
 
 from remat.cli.option_groups import Question
-from remat.cli.options import GraphFile, Json
-from remat.cli.output import as_told, print_json, waiting
+from remat.cli.options import GraphFile
+from remat.cli.output import Answer, as_told, waiting
 from remat.facts.graph import Graph
 from remat.views.explain import explain as explanation_of
 
@@ -17,13 +17,12 @@ def explain(
     graph: GraphFile,
     value: Annotated[str, typer.Argument(metavar="VALUE", help="Name of a value of the graph.")],
     question: Question,
-    as_json: Json = False,
-) -> None:
+) -> Answer:
     """Explain why a value is saved or recomputed, and what the opposite would cost.
 
     \b
       remat explain gpt2.json.gz gelu_3
     """
-    with waiting("solving", quiet=as_json):
+    with waiting("solving"):
         found = explanation_of(Graph.load(graph), value, question.model(), question.chosen_solver())
-    return print_json(as_told(found)) if as_json else typer.echo(found)
+    return as_told(found), (found,)

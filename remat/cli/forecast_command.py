@@ -10,35 +10,25 @@ import typer
 import remat
 from remat.answer.option_text import label, spelled
 from remat.cli.inputs import cost_models_of, load_factory
-from remat.cli.options import PLUGIN, DeviceName, Json, ModelOptions, OptimizerName, TimeLimit
-from remat.cli.output import picked, print_json, waiting
-from remat.predict.whole_step import Forecast
+from remat.cli.options import DeviceName, ModelOptions, OptimizerName, TimeLimit, plugin_option
+from remat.cli.output import Answer, picked, waiting
 from remat.problem.costmodel import CostModel
+
+_FACTORY = "Returns (model, args[, kwargs]); with --largest-batch, of a batch size."
+_MODELS = "Forecast the plan of this cost model, too. Repeatable."
+_LARGEST = "Find the largest batch size that fits into --memory."
 
 
 def forecast(
-    factory: Annotated[
-        str,
-        typer.Argument(
-            metavar="MODULE:FACTORY", help="Returns (model, args[, kwargs]); with --largest-batch, of a batch size."
-        ),
-    ],
+    factory: Annotated[str, typer.Argument(metavar="MODULE:FACTORY", help=_FACTORY)],
     optimizer: OptimizerName = "adamw",
-    cost_models: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--cost-model", "-m", metavar=PLUGIN, help="Forecast the plan of this cost model, too. Repeatable."
-        ),
-    ] = None,
+    cost_models: Annotated[list[str] | None, plugin_option("--cost-model", "-m", help=_MODELS)] = None,
     model_options: ModelOptions = None,
     memory: Annotated[str | None, typer.Option(help="Memory of the device, such as 80GB.")] = None,
-    largest_batch: Annotated[
-        bool, typer.Option("--largest-batch", help="Find the largest batch size that fits into --memory.")
-    ] = False,
+    largest_batch: Annotated[bool, typer.Option("--largest-batch", help=_LARGEST)] = False,
     device: DeviceName = None,
     time_limit: TimeLimit = None,
-    as_json: Json = False,
-) -> None:
+) -> Answer:
     """Forecast what training a model will hold: parameters, gradients, optimizer state, and the peak of each plan.
 
     FACTORY should make a model that returns its loss. Nothing is trained; with fake tensors, a model of any size takes
@@ -59,40 +49,30 @@ def forecast(
         raise typer.BadParameter("--largest-batch takes the --memory of a device, such as 80GB, and at most one -m")
     make, made = optimizer_from(optimizer), load_factory(factory)
     options: dict[str, Any] = {"optimizer": make, "device": device, "time_limit_s": time_limit}
-    if largest_batch:
-        return _largest_batch(made, memory or "", optimizer, next(iter(models), None), options, as_json)
+    if largest_batch and memory is not None:
+        about = {"memory": memory, "optimizer": optimizer}
+        return _largest_batch(made, about, next(iter(models), None), options)
     model, args, kwargs = made()
-    with waiting("forecasting", quiet=as_json):
+    with waiting("forecasting", ends_early=True):
         found = remat.forecast(model, *args, cost_models=models, **options, **kwargs)
     fitting = None if memory is None else found.fitting(memory)
-    if as_json:
-        return print_json(_document(found) | {"fitting": fitting})
-    typer.echo(found)
-    return None if fitting is None else typer.echo(f"fits into {memory}: {', '.join(fitting) or 'none'}")
-
-
-def _largest_batch(
-    made: Any, memory: str, optimizer: str, model: CostModel | None, options: dict[str, Any], as_json: bool
-) -> None:
-    with waiting("searching", quiet=as_json, ends_early=True) as say:
-
-        def step(batch: int) -> tuple[Any, ...]:
-            say(f"a batch of {batch}")
-            return made(batch)
-
-        batch = remat.largest_batch(step, memory, cost_model=model, **options)
-    plan = "PyTorch's plan"
-    if as_json:
-        about = {"plan": plan if model is None else label(model), "optimizer": optimizer}
-        return print_json({"batch": batch, "memory": memory} | about)
-    plan = plan if model is None else spelled(model)
-    return typer.echo(f"largest batch that fits into {memory}: {batch} ({plan}, optimizer {optimizer})")
-
-
-def _document(found: Forecast) -> dict[str, Any]:
     plans = [
         {"plan": one.name, **{key: value for key, value in asdict(one).items() if key.endswith("_bytes")}}
         for one in found.plans
     ]
     sizes = picked(found, "parameter_bytes", "buffer_bytes", "input_bytes", "gradient_bytes")
-    return sizes | {"optimizer": asdict(found.optimizer), "plans": plans}
+    document = sizes | {"optimizer": asdict(found.optimizer), "plans": plans, "fitting": fitting}
+    return document, (found, *([] if fitting is None else [f"fits into {memory}: {', '.join(fitting) or 'none'}"]))
+
+
+def _largest_batch(made: Any, about: dict[str, str], model: CostModel | None, options: dict[str, Any]) -> Answer:
+    with waiting("searching", ends_early=True) as say:
+
+        def step(batch: int) -> tuple[Any, ...]:
+            say(f"a batch of {batch}")
+            return made(batch)
+
+        batch = remat.largest_batch(step, about["memory"], cost_model=model, **options)
+    names = ["PyTorch's plan"] * 2 if model is None else [label(model), spelled(model)]
+    text = f"largest batch that fits into {about['memory']}: {batch} ({names[1]}, optimizer {about['optimizer']})"
+    return {"batch": batch, "plan": names[0]} | about, (text,)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -13,8 +14,8 @@ import remat
 from remat.answer.plan import Plan
 from remat.answer.registry import DEFAULT_ESTIMATOR, QUICK_BUDGET_SOLVER
 from remat.cli.inputs import solver_of
-from remat.cli.options import PLUGIN, DeviceName, GraphFiles, Json, NewPictureIfNamed, TimeLimit
-from remat.cli.output import console, picked, print_json, say_written, table, waiting
+from remat.cli.options import DeviceName, GraphFiles, NewPictureIfNamed, TimeLimit, plugin_option
+from remat.cli.output import Answer, picked, table, waiting, written
 from remat.facts.graph import Graph
 from remat.improve.frontier import Frontier
 from remat.improve.progress import ending_within, limit_for
@@ -36,35 +37,23 @@ class Against(StrEnum):
     TRAFFIC = "traffic"
 
 
+_ESTIMATOR = f"For time: see `remat plugins estimators`; {DEFAULT_ESTIMATOR} when left out."
+_SOLVER = f"For time: who solves the budgets; {QUICK_BUDGET_SOLVER} when left out."
+_OFFLOAD = "For time: values may wait in the host memory of this device, such as h100 (`remat device --list`)."
+_START = "For traffic: a further plan to begin from. Repeatable."
+_ORACLE = "For traffic: what has the last word on a plan."
+_HTML = "Page to write. GRAPH... may then name what `remat compare --json` printed, or CSV, too."
+_AGAINST = "What memory is traded against: recompute time, or the bytes that kernels move."
+_BUDGETS = f"How many budgets to solve between the ends; 0 when left out, {_MANY} for traffic and for a page."
+
+
 @dataclass(frozen=True)
 class OfTime:
     """Options of a frontier against time."""
 
-    estimator: Annotated[
-        str | None,
-        typer.Option(
-            "--estimator",
-            "-e",
-            metavar=PLUGIN,
-            help=f"For time: see `remat plugins estimators`; {DEFAULT_ESTIMATOR} when left out.",
-        ),
-    ] = None
-    solver: Annotated[
-        str | None,
-        typer.Option(
-            "--solver",
-            "-s",
-            metavar=PLUGIN,
-            help=f"For time: who solves the budgets; {QUICK_BUDGET_SOLVER} when left out.",
-        ),
-    ] = None
-    offload: Annotated[
-        str | None,
-        typer.Option(
-            metavar="DEVICE",
-            help="For time: values may wait in the host memory of this device, such as h100 (`remat device --list`).",
-        ),
-    ] = None
+    estimator: Annotated[str | None, plugin_option("--estimator", "-e", help=_ESTIMATOR)] = None
+    solver: Annotated[str | None, plugin_option("--solver", "-s", help=_SOLVER)] = None
+    offload: Annotated[str | None, typer.Option(metavar="DEVICE", help=_OFFLOAD)] = None
     output: NewPictureIfNamed = None
 
 
@@ -72,12 +61,8 @@ class OfTime:
 class OfTraffic:
     """Options of a frontier against traffic."""
 
-    start: Annotated[list[Path] | None, typer.Option(help="For traffic: a further plan to begin from. Repeatable.")] = (
-        None
-    )
-    oracle: Annotated[
-        str | None, typer.Option(metavar="model|inductor", help="For traffic: what has the last word on a plan.")
-    ] = None
+    start: Annotated[list[Path] | None, typer.Option(help=_START)] = None
+    oracle: Annotated[str | None, typer.Option(metavar="model|inductor", help=_ORACLE)] = None
     device: DeviceName = None
 
 
@@ -85,34 +70,21 @@ class OfTraffic:
 class OfPage:
     """Options of a page."""
 
-    html: Annotated[
-        Path | None,
-        typer.Option(help="Page to write. GRAPH... may then name what `remat compare --json` printed, or CSV, too."),
-    ] = None
+    html: Annotated[Path | None, typer.Option(help=_HTML)] = None
     title: Annotated[str, typer.Option(help="Heading of the page.")] = "remat report"
 
 
 def frontier(
     graphs: GraphFiles,
+    *,
+    against: Annotated[Against, typer.Option(help=_AGAINST)] = Against.TIME,
+    budgets: Annotated[int | None, typer.Option("--budgets", "--refine", min=0, help=_BUDGETS)] = None,
     time: OfTime,
     traffic: OfTraffic,
     page: OfPage,
-    against: Annotated[
-        Against, typer.Option(help="What memory is traded against: recompute time, or the bytes that kernels move.")
-    ] = Against.TIME,
-    budgets: Annotated[
-        int | None,
-        typer.Option(
-            "--budgets",
-            "--refine",
-            min=0,
-            help=f"How many budgets to solve between the ends; 0 when left out, {_MANY} for traffic and for a page.",
-        ),
-    ] = None,
     plans: Annotated[Path | None, typer.Option(metavar="FOLDER", help="A new folder to write the plans to.")] = None,
     time_limit: TimeLimit = None,
-    as_json: Json = False,
-) -> None:
+) -> Answer:
     """Trade memory against recompute time, or against the bytes that kernels move.
 
     Against time, the table has every optimal trade-off, and a bound at any budget. Against traffic it has the best
@@ -131,26 +103,22 @@ def frontier(
         if against is not Against.TIME or plans is not None or time.offload or time.output:
             raise typer.BadParameter("--html takes neither --against traffic nor --plans, --offload and --output")
         _refuse("for a page", traffic)
-        return _page(graphs, page.html, page.title, time, budgets, time_limit, as_json)
+        return _page(graphs, page.html, page.title, time, budgets, time_limit)
     if len(graphs) > 1:
         raise typer.BadParameter("a frontier is that of one GRAPH; --html FILE puts several on a page")
     if plans is not None and plans.exists():
         raise typer.BadParameter(f"{plans} is there already", param_hint="--plans")
     if against is Against.TRAFFIC:
         _refuse("against traffic", time)
-        moved = _against_traffic(Graph.load(graphs[0]), traffic, budgets, time_limit, as_json)
+        moved = _against_traffic(Graph.load(graphs[0]), traffic, budgets, time_limit)
         _save(moved, plans)
-        return print_json(_moved_document(graphs[0], moved)) if as_json else _print_moved(moved, plans)
+        return _moved_document(graphs[0], moved), (*_moved_lines(moved), *written(plans))
     _refuse("against time", traffic)
-    curve = _against_time(Graph.load(graphs[0]), time, budgets or 0, time_limit, as_json)
+    curve = _against_time(Graph.load(graphs[0]), time, budgets or 0, time_limit)
     if time.output is not None:
         curve.plot(time.output)
     _save(curve, plans)
-    if as_json:
-        return print_json(_document(graphs[0], time, curve))
-    _print(curve)
-    say_written(time.output)
-    return say_written(plans)
+    return _document(graphs[0], time, curve), (*_lines(curve), *written(time.output), *written(plans))
 
 
 def _refuse(where: str, options: OfTime | OfTraffic) -> None:
@@ -159,9 +127,9 @@ def _refuse(where: str, options: OfTime | OfTraffic) -> None:
         raise typer.BadParameter(f"{', '.join(given)} has no meaning {where}: leave it out")
 
 
-def _against_time(graph: Graph, time: OfTime, budgets: int, time_limit: float | None, quiet: bool) -> Frontier:
+def _against_time(graph: Graph, time: OfTime, budgets: int, time_limit: float | None) -> Frontier:
     chosen, estimator = solver_of(time.solver or QUICK_BUDGET_SOLVER), time.estimator or DEFAULT_ESTIMATOR
-    with waiting("searching", quiet=quiet, ends_early=True) as say, ending_within(time_limit):
+    with waiting("searching", ends_early=True) as say, ending_within(time_limit):
         if time.offload is None:
             curve = remat.frontier(graph, estimator=estimator)
         else:
@@ -177,9 +145,9 @@ def _against_time(graph: Graph, time: OfTime, budgets: int, time_limit: float | 
 
 
 def _against_traffic(
-    graph: Graph, traffic: OfTraffic, budgets: int | None, time_limit: float | None, quiet: bool
+    graph: Graph, traffic: OfTraffic, budgets: int | None, time_limit: float | None
 ) -> TrafficFrontier:
-    with waiting("searching", quiet=quiet, ends_early=True) as say:
+    with waiting("searching", ends_early=True) as say:
         return remat.traffic_frontier(
             graph,
             _MANY if budgets is None else budgets,
@@ -199,12 +167,12 @@ def _save(curve: Frontier | TrafficFrontier, folder: Path | None) -> None:
             point.plan.save(folder / f"{point.saved_bytes}.json")
 
 
-def _print(curve: Frontier) -> None:
+def _lines(curve: Frontier) -> Iterator[object]:
     # Several budgets may have one plan: the smallest says most about it.
     points = [*{point.point: point for point in reversed(curve.points)}.values()][::-1]
-    console().print(table(frontier_rows(curve, (*points[:_TABLE], *curve.landmarks))))
+    yield table(frontier_rows(curve, (*points[:_TABLE], *curve.landmarks)))
     if len(points) > _TABLE:
-        console().print(f"... and {len(points) - _TABLE} more; --json lists all")
+        yield f"... and {len(points) - _TABLE} more; --json lists all"
 
 
 def _document(graph: Path, time: OfTime, curve: Frontier) -> dict[str, Any]:
@@ -218,14 +186,12 @@ def _document(graph: Path, time: OfTime, curve: Frontier) -> dict[str, Any]:
     return about | {"is_exact": exact, "points": points, "landmarks": landmarks}
 
 
-def _print_moved(curve: TrafficFrontier, plans: Path | None) -> None:
-    rows = [
+def _moved_lines(curve: TrafficFrontier) -> Iterator[object]:
+    yield table(
         {"saved": human_bytes(point.saved_bytes), "moved": human_bytes(point.traffic_bytes), "by": point.source}
         for point in curve.points
-    ]
-    console().print(table(rows))
-    console().print(f"{curve.predicted} plans predicted; {curve.termination.detail}")
-    say_written(plans)
+    )
+    yield f"{curve.predicted} plans predicted; {curve.termination.detail}"
 
 
 def _moved_document(graph: Path, curve: TrafficFrontier) -> dict[str, Any]:
@@ -238,21 +204,15 @@ def _moved_document(graph: Path, curve: TrafficFrontier) -> dict[str, Any]:
 
 
 def _page(
-    results: list[Path],
-    html: Path,
-    title: str,
-    time: OfTime,
-    budgets: int | None,
-    time_limit: float | None,
-    as_json: bool,
-) -> None:
+    results: list[Path], html: Path, title: str, time: OfTime, budgets: int | None, time_limit: float | None
+) -> Answer:
     from remat.views.report import Page
 
     if not html.parent.is_dir():  # now, not after the frontiers of large graphs were found
         raise typer.BadParameter(f"--html {html} must be in a folder that exists, got {html.parent}: make it first")
     if html.exists() and any(path.exists() and path.samefile(html) for path in results):
         raise typer.BadParameter(f"--html {html} is one of GRAPH..., and would be lost: name another file")
-    with waiting("reading", quiet=as_json, ends_early=True) as say:
+    with waiting("reading", ends_early=True) as say:
         page = Page.of(
             results,
             title=title,
@@ -264,8 +224,5 @@ def _page(
         )
     size_bytes = page.save(html)
     kinds = [{"file": section.name, "kind": section.kind} for section in page.sections]
-    if as_json:
-        return print_json({"report": str(html), "bytes": size_bytes, "files": kinds})
-    for line in kinds:
-        typer.echo(f"{line['file']}: {line['kind'].lower()}")
-    return say_written(html)
+    lines = (f"{line['file']}: {line['kind'].lower()}" for line in kinds)
+    return {"report": str(html), "bytes": size_bytes, "files": kinds}, (*lines, *written(html))

@@ -78,6 +78,11 @@ def graph_file(path: Path) -> Path:
     return path
 
 
+def graph_files(paths: list[Path]) -> list[Path]:
+    """Returns the path of each, as `graph_file` does."""
+    return [*map(graph_file, paths)]
+
+
 def load_factory(text: str) -> Callable[..., tuple[Any, tuple[Any, ...], dict[str, Any]]]:
     """Finds `MODULE:FACTORY`, whose results are read: (model, args) or (model, args, kwargs).
 

@@ -8,9 +8,9 @@ import typer
 
 import remat
 from remat.cli.kernels_command import kernels
-from remat.cli.option_groups import WantedPlan, grouped
-from remat.cli.options import DeviceName, GraphFile, Json, NewPicture, NewPictureIfNamed
-from remat.cli.output import as_told, picked, print_json, say_written, waiting
+from remat.cli.option_groups import WantedPlan, command
+from remat.cli.options import DeviceName, GraphFile, NewPicture, NewPictureIfNamed
+from remat.cli.output import Answer, as_told, picked, waiting, written
 from remat.facts.graph import Graph
 from remat.predict.buffers import records_calls, step_floor
 from remat.predict.device_timeline import timeline as simulated
@@ -33,8 +33,7 @@ def timeline(
         bool, typer.Option(help="The caller keeps the outputs of the forward pass until the backward pass ends.")
     ] = True,
     device: DeviceName = None,
-    as_json: Json = False,
-) -> None:
+) -> Answer:
     """Simulate what is in memory at each step of the forward and the backward pass.
 
     Prints the peak and what is in memory then, and a bound: no plan without a host has a smaller peak. A step is a
@@ -48,27 +47,23 @@ def timeline(
       remat inspect timeline gpt2.json.gz --plan plan.json --device a100
     """
     values = Graph.load(graph)
-    with waiting("solving", quiet=as_json):
+    with waiting("solving"):
         plan = wanted.plan_of(values)
         found = simulated(values, plan, holds_outputs=holds_outputs, device=device)
         bound = (step_floor if records_calls(values) else lower_bound)(values, holds_outputs=holds_outputs)
     if output is not None:
         found.show(output)
-    if not as_json:
-        typer.echo(found)
-        which = "no plan that offloads nothing" if plan.offloaded else "no plan"
-        typer.echo(f"{which} has a smaller peak than {human_bytes(bound.bytes)}")
-        return say_written(output)
-    return print_json(
-        {
-            "graph": str(graph),
-            **picked(found, "forward_peak_bytes", "backward_peak_bytes", "peak_bytes", "saved_bytes", "at_forward_end"),
-            "lower_bound_bytes": None if plan.offloaded else bound.bytes,
-            "peak_step": found.peak_step,
-            "peak_tensors": [as_told(tensor) for tensor in found.peak_tensors],
-            "picture": None if output is None else str(output),
-        }
-    )
+    which = "no plan that offloads nothing" if plan.offloaded else "no plan"
+    document = {
+        "graph": str(graph),
+        **picked(found, "forward_peak_bytes", "backward_peak_bytes", "peak_bytes", "saved_bytes", "at_forward_end"),
+        "lower_bound_bytes": None if plan.offloaded else bound.bytes,
+        "peak_step": found.peak_step,
+        "peak_tensors": [as_told(tensor) for tensor in found.peak_tensors],
+        "picture": None if output is None else str(output),
+    }
+    bounded = f"{which} has a smaller peak than {human_bytes(bound.bytes)}"
+    return document, (found, bounded, *written(output))
 
 
 def traffic(
@@ -76,8 +71,7 @@ def traffic(
     wanted: WantedPlan,
     fused: Annotated[bool, typer.Option(help="As TorchInductor fuses operators; or each operator alone.")] = True,
     device: DeviceName = None,
-    as_json: Json = False,
-) -> None:
+) -> Answer:
     """Predict the kernels of both passes, and what they read and write.
 
     With --device the kernels are those that TorchInductor would make for it, and a modelled time is printed; without
@@ -90,14 +84,9 @@ def traffic(
       remat inspect traffic gpt2.json.gz --plan plan.json --device h100
     """
     values = Graph.load(graph)
-    with waiting("solving", quiet=as_json):
+    with waiting("solving"):
         found = predict_traffic(values, wanted.plan_of(values), fused=fused, device=device)
     time = None if device in (None, "cuda") else modelled_time(values, found.kernels, device)
-    if not as_json:
-        typer.echo(found)
-        if time is not None:
-            typer.echo(f"{time}\n(kernels alone, without the copies)" if found.offloaded_bytes else time)
-        return None
     kernels: list[dict[str, Any]] = [
         {
             **picked(kernel, "backward", "generated"),
@@ -109,7 +98,8 @@ def traffic(
     about = {"graph": str(graph), "backend": found.backend}
     about |= picked(found, "reads", "writes", "read_bytes", "written_bytes", "bytes", "offloaded_bytes")
     about |= {} if time is None else {"modelled": picked(time, "device", "forward_ns", "backward_ns")}
-    return print_json(about | {"kernels": kernels})
+    alone = ["(kernels alone, without the copies)"] if time and found.offloaded_bytes else []
+    return about | {"kernels": kernels}, (found, *filter(None, [time]), *alone)
 
 
 def picture(
@@ -120,8 +110,7 @@ def picture(
         list[str] | None, typer.Option(metavar="VALUE", help="Draw only the values near this one. Repeatable.")
     ] = None,
     hops: Annotated[int, typer.Option(min=0, help="How many uses away a value may be to count as near.")] = 2,
-    as_json: Json = False,
-) -> None:
+) -> Answer:
     """Draw a graph of up to 300 values, or a part of a larger one.
 
     The colours say what a plan does with each value, if --plan, -m or -s names one; else, to which pass it belongs.
@@ -131,13 +120,11 @@ def picture(
       remat inspect picture gpt2.json.gz -o gelu.svg --around gelu_3 --hops 3
     """
     values = Graph.load(graph)
-    with waiting("solving and drawing", quiet=as_json):
+    with waiting("solving and drawing"):
         plan = wanted.plan_of(values) if wanted.is_named else None
         remat.show(values, plan, output, around=around, hops=hops)
-    if as_json:
-        return print_json({"picture": str(output), "plan": plan and plan.digest})
-    return say_written(output)
+    return {"picture": str(output), "plan": plan and plan.digest}, written(output)
 
 
-for command in (timeline, traffic, kernels, picture):
-    app.command()(grouped(command))
+for answer in (timeline, traffic, kernels, picture):
+    app.command()(command(answer))

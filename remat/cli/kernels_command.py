@@ -7,11 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.text import Text
 
 from remat.cli.option_groups import WantedPlan
-from remat.cli.options import DeviceName, GraphFile, Json
-from remat.cli.output import console, picked, print_json, say_written, table, waiting
+from remat.cli.options import DeviceName, GraphFile
+from remat.cli.output import Answer, bold, picked, table, waiting, written
 from remat.facts.graph import Graph
 from remat.words import counted, cut, human_bytes
 
@@ -26,8 +25,7 @@ def kernels(
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Folder to write: Triton source, PTX and cubins.")
     ] = None,
-    as_json: Json = False,
-) -> None:
+) -> Answer:
     """Compile the Triton kernels that TorchInductor writes for a plan, for a GPU.
 
     Nothing runs, and no GPU is needed; without --device the kernels are for an h100. The table has registers and
@@ -51,21 +49,15 @@ def kernels(
             f"are never drawn again from their seed: capture it with `remat capture --device {device}`",
             err=True,
         )
-    with waiting("solving and compiling", quiet=as_json):
+    with waiting("solving and compiling"):
         passes = list(compile_plan(values, wanted.plan_of(values), device=device))
     if output is not None:
         for compiled in passes:
             compiled.write(output)
-    if as_json:
-        about = {"graph": str(graph), "device": device, "folder": None if output is None else str(output)}
-        return print_json(about | {"passes": [_document(each, values) for each in passes]})
-    out = console()
-    for compiled in passes:
-        out.print(Text(f"{compiled.code.name} pass", style="bold"))
-        out.print(table(_rows(compiled, values)))
-        out.print()
-    typer.echo(_summary(passes, device))
-    return say_written(output)
+    about = {"graph": str(graph), "device": device, "folder": None if output is None else str(output)}
+    tables = (thing for each in passes for thing in (bold(f"{each.code.name} pass"), table(_rows(each, values)), ""))
+    document = about | {"passes": [_document(each, values) for each in passes]}
+    return document, (*tables, _summary(passes, device), *written(output))
 
 
 def _places(compiled: CompiledPass, graph: Graph) -> dict[str, str]:

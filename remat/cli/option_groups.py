@@ -14,7 +14,8 @@ import typer
 from remat.answer.plan import Plan
 from remat.answer.solver import Solver
 from remat.cli.inputs import cost_model_of, solver_if_named
-from remat.cli.options import CostModelName, ModelOptions, PlanName, SolverName, SolverOptions
+from remat.cli.options import CostModelName, Json, ModelOptions, PlanName, SolverName, SolverOptions
+from remat.cli.output import Answer, quiet, show
 from remat.errors import NotInstalled
 from remat.facts.graph import Graph
 from remat.improve.choose import choose
@@ -66,28 +67,29 @@ class WantedPlan(Question):
         return solution.plan
 
 
-def grouped(command: Callable[..., None]) -> Callable[..., None]:
-    """Returns a command that has an option for each field of the dataclasses which the given one takes."""
-    hints = get_type_hints(command, include_extras=True)
+def command(answer: Callable[..., Answer]) -> Callable[..., None]:
+    """Makes a command of a function: an option for each field of the groups that it takes, and --json."""
+    hints = get_type_hints(answer, include_extras=True)
     groups: dict[str, Any] = {name: hint for name, hint in hints.items() if is_dataclass(hint)}
-    parameters: list[Parameter] = []
-    for name, parameter in signature(command).parameters.items():
-        if name not in groups:
-            parameters.append(parameter.replace(kind=Parameter.KEYWORD_ONLY, annotation=hints[name]))
-            continue
-        types = get_type_hints(groups[name], include_extras=True)
-        parameters += [
-            Parameter(option.name, Parameter.KEYWORD_ONLY, default=option.default, annotation=types[option.name])
-            for option in fields(groups[name])
-        ]
+    options: dict[str, tuple[Any, Any]] = {}  # annotation, default
+    for name, parameter in signature(answer).parameters.items():
+        if name in groups:
+            types = get_type_hints(groups[name], include_extras=True)
+            options |= {one.name: (types[one.name], one.default) for one in fields(groups[name])}
+        else:
+            options[name] = hints[name], parameter.default
+    options["as_json"] = Json, False
 
-    @wraps(command)
-    def called(**typed: Any) -> None:
+    @wraps(answer)
+    def called(as_json: bool, **typed: Any) -> None:
+        quiet.set(as_json)
         made = {name: kind(**{one.name: typed.pop(one.name) for one in fields(kind)}) for name, kind in groups.items()}
-        command(**typed, **made)
+        show(answer(**typed, **made))
 
-    vars(called)["__signature__"] = Signature(parameters)  # what typer reads
-    called.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    vars(called)["__signature__"] = Signature(  # what typer reads
+        [Parameter(name, Parameter.KEYWORD_ONLY, default=one[1], annotation=one[0]) for name, one in options.items()]
+    )
+    called.__annotations__ = {name: annotation for name, (annotation, _) in options.items()}
     return called
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import asdict
@@ -19,10 +19,27 @@ from rich.text import Text
 
 from remat.improve.progress import ending_at_ctrl_c
 
+Answer = tuple[Mapping[str, Any] | Sequence[Any], Iterable[object]]
+"""What a command returns: a document for --json; and what is printed for people: tables, or what has a text."""
 
-def print_json(document: Any) -> None:
-    """Prints a document as JSON, as every command does under --json."""
-    typer.echo(json.dumps(document, indent=1, default=_plain))
+quiet: ContextVar[bool] = ContextVar("quiet", default=False)
+"""Whether this command prints JSON and nothing else."""
+
+stopped: ContextVar[bool] = ContextVar("stopped", default=False)
+"""Whether Ctrl-C ended a search of this command, so that what is printed is the best so far."""
+
+
+def show(answer: Answer) -> None:
+    """Prints an answer: one part of it."""
+    document, things = answer
+    if quiet.get():
+        typer.echo(json.dumps(document, indent=1, default=_plain))
+        return
+    for thing in things:
+        if isinstance(thing, Table | Text):
+            console().print(thing)
+        else:
+            typer.echo(thing)
 
 
 def picked(thing: object, *names: str) -> dict[str, Any]:
@@ -39,10 +56,15 @@ def _plain(value: object) -> object:
     return value.name.lower() if isinstance(value, Enum) else str(value)
 
 
-def say_written(path: Path | None) -> None:
+def written(path: Path | None) -> Iterator[str]:
     """Says that a file or a folder was written, if there is one."""
     if path is not None:
-        typer.echo(f"written to {path}")
+        yield f"written to {path}"
+
+
+def bold(text: str) -> Text:
+    """Makes a heading."""
+    return Text(text, style="bold")
 
 
 def console() -> Console:
@@ -62,24 +84,22 @@ def table(rows: Iterable[Mapping[str, object]], *unbroken: str) -> Table:
     return built
 
 
-stopped: ContextVar[bool] = ContextVar("stopped", default=False)
-"""Whether Ctrl-C ended a search of this command, so that what is printed is the best so far."""
-
-
 @contextmanager
-def waiting(what: str, *, quiet: bool, ends_early: bool = False) -> Generator[Callable[[str], None]]:
-    """Shows on standard error, if that is a terminal, what takes time, and for how long; gives a way to say more.
+def waiting(what: str, *, ends_early: bool = False) -> Generator[Callable[[str], None]]:
+    """Shows on standard error, if that is a terminal, what takes time, and for how long; but not with --json.
 
     Args:
         what: is being done.
-        quiet: show nothing, as under --json.
         ends_early: it is a search that the first Ctrl-C ends with the best so far.
+
+    Returns:
+        a way to say how far it is.
     """
     columns = SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn()
     err = Console(stderr=True)
     stopping = ending_at_ctrl_c() if ends_early else nullcontext(lambda: False)
     with (
-        Progress(*columns, console=err, transient=True, disable=quiet or not err.is_terminal) as shown,
+        Progress(*columns, console=err, transient=True, disable=quiet.get() or not err.is_terminal) as shown,
         stopping as ended,
     ):
         task = shown.add_task(what, total=None)

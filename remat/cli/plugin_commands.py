@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import MISSING, Field
 from enum import StrEnum
 from typing import Annotated, Any, get_args, get_type_hints
@@ -22,8 +22,7 @@ from remat.answer.registry import (
     solver_names,
 )
 from remat.answer.solver import Solver
-from remat.cli.options import Json
-from remat.cli.output import console, picked, print_json, table
+from remat.cli.output import Answer, bold, picked, table
 from remat.predict.time.known_devices import ALIASES, HERE, KNOWN
 from remat.problem.costmodel import CostModel
 
@@ -36,10 +35,7 @@ class Kind(StrEnum):
     ESTIMATORS = "estimators"
 
 
-def plugins(
-    kind: Annotated[Kind | None, typer.Argument(help="List only these.")] = None,
-    as_json: Json = False,
-) -> None:
+def plugins(kind: Annotated[Kind | None, typer.Argument(help="List only these.")] = None) -> Answer:
     """List the solvers, cost models and estimators, with their options: what they promise, take and need.
 
     \b
@@ -47,15 +43,10 @@ def plugins(
       remat plugins solvers
     """
     described = {one: _described(one) for one in ([kind] if kind else Kind)}
-    if as_json:
-        return print_json(described[kind] if kind else described)
-    for one, found in described.items():
-        if kind is None:
-            console().print(Text(f"{one.upper()}\n", style="bold"))
-        _print(one, found)
-        if kind is None:
-            console().print()
-    return None
+    if kind is not None:
+        return described[kind], _lines(kind, described[kind])
+    parts = (thing for one in Kind for thing in (bold(f"{one.upper()}\n"), *_lines(one, described[one]), ""))
+    return {one.value: found for one, found in described.items()}, parts
 
 
 def _described(kind: Kind) -> list[dict[str, Any]]:
@@ -66,22 +57,21 @@ def _described(kind: Kind) -> list[dict[str, Any]]:
     return [_described_cost_model(costmodel_class(name)) for name in costmodel_names()]
 
 
-def _print(kind: Kind, found: list[dict[str, Any]]) -> None:
-    out = console()
+def _lines(kind: Kind, found: list[dict[str, Any]]) -> Iterator[object]:
     rows = [_solver_row(one) if kind is Kind.SOLVERS else {"name": one["name"], "unit": one["unit"]} for one in found]
-    out.print(table(rows, "name"))
+    yield table(rows, "name")
     for one in found:
-        out.print(Text.assemble("\n", (one["name"], "bold"), f": {one['doc']}"))
+        yield Text.assemble("\n", (one["name"], "bold"), f": {one['doc']}")
         for name, option in one["options"].items():
             default = "VALUE" if option["required"] else option["default"]
             text = default if isinstance(default, str) else json.dumps(default, default=str)
-            out.print(Text(f"  {name}={option['choices'] or text}"))
+            yield Text(f"  {name}={option['choices'] or text}")
     for one in found:
         if one.get("rules"):
-            out.print(f"\nRules of {one['name']}, as by default: what is not recomputed", style="bold")
-            out.print(table(one["rules"]))
+            yield bold(f"\nRules of {one['name']}, as by default: what is not recomputed")
+            yield table(one["rules"])
     if kind is Kind.ESTIMATORS:
-        out.print(f"\ndevices: {', '.join([*KNOWN, *ALIASES, HERE])} (remat device --list), or a file")
+        yield Text(f"\ndevices: {', '.join([*KNOWN, *ALIASES, HERE])} (remat device --list), or a file")
 
 
 def _solver_row(one: Mapping[str, Any]) -> dict[str, str]:

@@ -10,33 +10,28 @@ import typer
 
 from remat.answer.plan import Plan
 from remat.cli.option_groups import WantedPlan
-from remat.cli.options import DeviceName, GraphFile, Json, NewPlanFile, TimeLimit
-from remat.cli.output import picked, print_json, say_written, waiting
+from remat.cli.options import DeviceName, GraphFile, NewPlanFile, TimeLimit
+from remat.cli.output import Answer, picked, waiting, written
 from remat.facts.graph import Graph
-from remat.improve.refine import Refined
 from remat.improve.refine import refine as improve
 from remat.words import parse_bytes
 
+_OBJECTIVES, _ORACLE = "traffic|time|saved|peak|no-worse", "What has the last word on a plan."
+_EXTRA = 'What may be saved beyond the plan, as in "64MiB".'
 
-def refine(  # noqa: PLR0913, PLR0917  # one for each option
+
+def refine(
     graph: GraphFile,
     wanted: WantedPlan,
-    objective: Annotated[
-        str, typer.Option(metavar="traffic|time|saved|peak|no-worse", help="What to lower.")
-    ] = "traffic",
-    oracle: Annotated[
-        str, typer.Option(metavar="model|inductor|device", help="What has the last word on a plan.")
-    ] = "model",
-    extra: Annotated[
-        str, typer.Option(metavar="SIZE", help='What may be saved beyond the plan, as in "64MiB".')
-    ] = "0B",
+    objective: Annotated[str, typer.Option(metavar=_OBJECTIVES, help="What to lower.")] = "traffic",
+    oracle: Annotated[str, typer.Option(metavar="model|inductor|device", help=_ORACLE)] = "model",
+    extra: Annotated[str, typer.Option(metavar="SIZE", help=_EXTRA)] = "0B",
     start: Annotated[list[Path] | None, typer.Option(help="A further plan to begin from. Repeatable.")] = None,
     device: DeviceName = None,
     time_limit: TimeLimit = None,
     seed: Annotated[int, typer.Option(min=0, help="The same seed gives the same plan.")] = 0,
     output: NewPlanFile = None,
-    as_json: Json = False,
-) -> None:
+) -> Answer:
     """Improve a plan by small changes, for a goal that no minimum cut can state.
 
     The search begins from the plan, and from each --start. With --time-limit it ends with the best plan so far; the
@@ -51,7 +46,7 @@ def refine(  # noqa: PLR0913, PLR0917  # one for each option
       remat refine gpt2.json.gz --plan pytorch:0.5 --objective no-worse
     """
     values = Graph.load(graph)
-    with waiting("refining", quiet=as_json, ends_early=True) as say:
+    with waiting("refining", ends_early=True) as say:
         found = improve(
             values,
             wanted.plan_of(values),
@@ -66,14 +61,7 @@ def refine(  # noqa: PLR0913, PLR0917  # one for each option
         )
     if output is not None:
         found.plan.save(output)
-    if as_json:
-        return print_json(_document(graph, found))
-    typer.echo(found)
-    return say_written(output)
-
-
-def _document(graph: Path, found: Refined) -> dict[str, Any]:
-    return {
+    document = {
         "graph": str(graph),
         **picked(found, "objective", "oracle", "terms", "before", "after"),
         "starts": [vars(start) | {"plan": start.plan.digest} for start in found.starts],
@@ -83,3 +71,4 @@ def _document(graph: Path, found: Refined) -> dict[str, Any]:
         "plan": found.plan.digest,
         "saved": found.plan.saved,
     }
+    return document, (found, *written(output))

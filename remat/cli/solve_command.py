@@ -18,8 +18,8 @@ from remat.answer.option_text import label, spelled
 from remat.answer.plan_facts import PlanFacts
 from remat.answer.solution import Solution
 from remat.cli.option_groups import Question
-from remat.cli.options import GraphFile, Json, NewPlanFile, TimeLimit
-from remat.cli.output import console, picked, print_json, say_written, table, waiting
+from remat.cli.options import GraphFile, NewPlanFile, TimeLimit
+from remat.cli.output import Answer, bold, picked, table, waiting, written
 from remat.facts.graph import Graph
 from remat.facts.json_file import write_document
 from remat.predict.memory.stated import stated_memory
@@ -34,22 +34,18 @@ _FORMATS = {".mps": "mps", ".max": "dimacs", ".dimacs": "dimacs"}
 """How a problem is written, by the suffix of its file; any other one is JSON."""
 
 
+_PROBLEM = """Write the problem to this file, for other solvers, and solve nothing: an integer program (.mps), a maximum
+flow (.max), or plain numbers (.json, .json.gz)."""
+
+
 def solve(
     graph: GraphFile,
     question: Question,
     time_limit: TimeLimit = None,
     output: NewPlanFile = None,
-    problem_file: Annotated[
-        Path | None,
-        typer.Option(
-            "--problem",
-            help="Write the problem there, for other solvers, and solve nothing: an integer program (.mps), a maximum "
-            "flow (.max), or plain numbers (.json, .json.gz).",
-        ),
-    ] = None,
+    problem_file: Annotated[Path | None, typer.Option("--problem", help=_PROBLEM)] = None,
     top: Annotated[int, typer.Option(min=0, help="How many saved activations to list, the largest first.")] = 10,
-    as_json: Json = False,
-) -> None:
+) -> Answer:
     """Find the best plan of a graph, and prove it.
 
     \b
@@ -64,13 +60,13 @@ def solve(
     model, chosen = question.model(), question.chosen_solver()
     values = Graph.load(graph)
     if problem_file is not None:
-        return _write_problem(graph, values, model, problem_file, as_json)
+        return _write_problem(graph, values, model, problem_file)
     warm_up(chosen)
     start = time.perf_counter()
     problem = model.pose_without_peak(values)
     pose_time_s = time.perf_counter() - start
     budget = model.limits_peak or bool(model.saved_limits)  # a minimum cut has no best so far
-    with waiting("solving", quiet=as_json, ends_early=budget) as say:
+    with waiting("solving", ends_early=budget) as say:
         solution = remat.choose(
             values,
             model,
@@ -82,31 +78,30 @@ def solve(
     if output is not None:
         solution.plan.save(output)
     facts = PlanFacts.of(values, solution.plan)
-    if as_json:
-        about = {"graph": str(graph), "values": len(values), "cost_model": label(model), "unit": model.unit}
-        found = {
-            "solver": label(chosen) if chosen else solution.solver,
-            **picked(solution, "objective", "bound", "gap"),
-            "termination": solution.termination.reason.name.lower(),
-            "limit": solution.termination.limit,
-            "certified": str(solution.certificate),
-            "proven": solution.is_proven,
-            "pose_time_s": pose_time_s,
-            "solve_time_s": solution.solve_time_s,
-            "digest": solution.plan.digest,
-        }
-        return print_json(about | found | asdict(facts))
-    solver = spelled(chosen) if chosen else solution.solver
-    out, grid = console(), Table.grid(padding=(0, 2))
-    out.print(Text(f"{graph.name}: {len(values):,} values, {spelled(model)}, {solver}", style="bold"))
+    document = {
+        "graph": str(graph),
+        "values": len(values),
+        "cost_model": label(model),
+        "unit": model.unit,
+        "solver": label(chosen) if chosen else solution.solver,
+        **picked(solution, "objective", "bound", "gap"),
+        "termination": solution.termination.reason.name.lower(),
+        "limit": solution.termination.limit,
+        "certified": str(solution.certificate),
+        "proven": solution.is_proven,
+        "pose_time_s": pose_time_s,
+        "solve_time_s": solution.solve_time_s,
+        "digest": solution.plan.digest,
+        **asdict(facts),
+    }
+    solver, grid = spelled(chosen) if chosen else solution.solver, Table.grid(padding=(0, 2))
     for title, text in _summary(facts, solution, model.unit, pose_time_s):
         grid.add_row(Text(title, style="dim"), Text(text))
-    out.print(grid)
-    _print_largest(_largest(values, problem, facts, model.unit), top)
-    return say_written(output)
+    heading = bold(f"{graph.name}: {len(values):,} values, {spelled(model)}, {solver}")
+    return document, (heading, grid, *_largest(values, problem, facts, model.unit, top), *written(output))
 
 
-def _write_problem(graph: Path, values: Graph, model: CostModel, path: Path, as_json: bool) -> None:
+def _write_problem(graph: Path, values: Graph, model: CostModel, path: Path) -> Answer:
     problem, format = model.pose(values), _FORMATS.get(path.suffix, "json")
     if format == "mps":
         write_mps(problem, path)
@@ -121,9 +116,7 @@ def _write_problem(graph: Path, values: Graph, model: CostModel, path: Path, as_
             memory=stated_memory(values),
         )
         write_document(document, path)
-    if as_json:
-        return print_json({"problem": str(path), "format": format, "values": len(problem), "unit": model.unit})
-    return say_written(path)
+    return {"problem": str(path), "format": format, "values": len(problem), "unit": model.unit}, written(path)
 
 
 def _summary(facts: PlanFacts, solution: Solution, unit: str, pose_time_s: float) -> Iterator[tuple[str, str]]:
@@ -145,26 +138,21 @@ def _summary(facts: PlanFacts, solution: Solution, unit: str, pose_time_s: float
     yield "time", f"posed in {human_seconds(pose_time_s)}, solved in {human_seconds(solution.solve_time_s)}"
 
 
-def _print_largest(rows: list[dict[str, str]], top: int) -> None:
-    out = console()
-    if rows and top > 0:
-        out.print()
-        out.print(table(rows[:top]))
-    if len(rows) > top > 0:
-        out.print(Text(f"... and {len(rows) - top} smaller ones (--top {len(rows)} shows all)", style="dim"))
-
-
-def _largest(graph: Graph, problem: Problem, facts: PlanFacts, unit: str) -> list[dict[str, str]]:
+def _largest(graph: Graph, problem: Problem, facts: PlanFacts, unit: str, top: int) -> Iterator[object]:
     positions = [problem.index[name] for name in facts.saved_activations]
     order = sorted(positions, key=lambda v: -int(problem.save_bytes[v]))
     priced = bool(problem.save_cost[positions].any())  # where saving is free, a column of zeros says nothing
     known = any(problem.places)  # both do not fit into 80 columns, and a name tells most of the operator
-    return [
-        {
-            "saved activation": problem.names[v],
-            **({"from": problem.places[v]} if known else {"operator": graph.ops[graph.index[problem.names[v]]]}),
-            "memory": human_bytes(int(problem.save_bytes[v])),
-            **({"price": human_price(int(problem.save_cost[v]), unit)} if priced else {}),
-        }
-        for v in order
-    ]
+    if order and top > 0:
+        yield ""
+        yield table(
+            {
+                "saved activation": problem.names[v],
+                **({"from": problem.places[v]} if known else {"operator": graph.ops[graph.index[problem.names[v]]]}),
+                "memory": human_bytes(int(problem.save_bytes[v])),
+                **({"price": human_price(int(problem.save_cost[v]), unit)} if priced else {}),
+            }
+            for v in order[:top]
+        )
+    if len(order) > top > 0:
+        yield Text(f"... and {len(order) - top} smaller ones (--top {len(order)} shows all)", style="dim")

@@ -153,7 +153,7 @@ class Frontier:
         check_progress(progress)
         sizes, found = self._budgets(budgets), list[Point]()
         for budget in sizes:
-            if is_over():
+            if is_over() and (found or self.points):  # what is there, even where no vertex is, is one plan at least
                 break
             found.append(self._solved(budget, chosen, time_limit_s))
             if progress is not None:

@@ -77,7 +77,11 @@ def ended_early() -> Termination:
 
 def end_at_ctrl_c() -> None:
     """Has Ctrl-C end the searches of this process with the best so far, for good: a process that works for another."""
-    signal.signal(signal.SIGINT, lambda signum, frame: _asked.set())
+
+    def end(*_: object) -> None:
+        _asked.set()
+
+    signal.signal(signal.SIGINT, end)
 
 
 @contextmanager
