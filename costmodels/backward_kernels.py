@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from remat import BoolArray, Graph, IntArray
+from remat.plugin import BoolArray, Graph, IntArray
 from remat.predict.kernels import Fuser
 from remat.predict.memory.registers import fusion
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from costmodels.pytorch_prices import pytorch_prices
 from costmodels.recompute_rules import RULES, Rule
-from remat import CostModel, Graph, InvalidOption, Terms
+from remat.plugin import CostModel, Graph, InvalidOption, Terms
 
 Mode = Literal["conservative", "aggressive"]
 Prices = Literal["paper", "pytorch"]

@@ -8,7 +8,7 @@ from typing import ClassVar
 import numpy as np
 
 from costmodels.recompute_rules import RULES
-from remat import Bans, CostModel, Graph, Terms
+from remat.plugin import Bans, CostModel, Graph, Terms
 
 _RULES = ("random", "compute_bound", "not_fusible", "small_reduction", "materialized_in_backward")
 """The others of `RULES` are about a pass as a whole: how far apart uses are, and how long chains grow."""
@@ -18,7 +18,7 @@ _RULES = ("random", "compute_bound", "not_fusible", "small_reduction", "material
 class FusionPairs(CostModel):
     """What two touching fusion groups A -> B read and write, if B computes some of A's values again.
 
-    Poses the joint graph of A and B that `remat.improve.between_kernels.pair` makes: A's values are the forward pass,
+    Poses the joint graph of A and B that `remat.improve.cross_kernel.pair` makes: A's values are the forward pass,
     B's the tangents' closure. A value of A that B reads from memory costs a read, B(v); and a write, B(v) more, unless
     it is in memory anyway: it is an input of A, or an output (used outside A and B). What B computes again is free; so
     what B reads for it counts, unless B reads that anyway.

@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import ClassVar, Literal, get_args
 
 from costmodels.recompute_time import RecomputeTime
-from remat import DEFAULT_ESTIMATOR, CostModel, DeviceLimit, Estimator, Graph, InvalidOption, Terms, find_estimator
+from remat import CostModel, Graph, InvalidOption
 from remat.facts.columns import is_whole
 from remat.improve.byte_budgets import read_amount, saved_limit
+from remat.plugin import DEFAULT_ESTIMATOR, DeviceLimit, Estimator, Terms, find_estimator
 from remat.predict.offloading.clock import copy_ns, linked
 from remat.predict.time import DeviceProfile
 from remat.problem.offload import Offload, cannot_offload

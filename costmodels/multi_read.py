@@ -10,8 +10,10 @@ import numpy as np
 from costmodels.backward_kernels import BackwardKernels
 from costmodels.byte_traffic import ByteTraffic
 from costmodels.recompute_rules import RULES, Rule
-from remat import Graph, InvalidOption, InvalidProblem, Terms
+from remat import Graph, InvalidOption
+from remat.errors import InvalidProblem
 from remat.facts.columns import LARGEST_TOTAL
+from remat.plugin import Terms
 
 
 @dataclass(frozen=True)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from remat import Graph, IntArray, InvalidProblem
+from remat import Graph
+from remat.errors import InvalidProblem
 from remat.facts.columns import LARGEST_TOTAL
+from remat.plugin import IntArray
 
 FARTHEST = 100
 """Steps from the backward pass beyond which a price does not grow any more (torch: `get_node_weight`)."""

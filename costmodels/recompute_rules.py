@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from remat import BoolArray, Graph, IntArray
+from remat.plugin import BoolArray, Graph, IntArray
 
 REDUCTION_RATIO = 4
 """An output more than this many times smaller than its inputs counts as a small reduction (paper, 3.4)."""

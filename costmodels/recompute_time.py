@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from remat import DEFAULT_ESTIMATOR, BoolArray, CostModel, Estimator, Graph, Region, Terms, find_estimator
+from remat.plugin import DEFAULT_ESTIMATOR, BoolArray, CostModel, Estimator, Graph, Region, Terms, find_estimator
 
 
 @dataclass(frozen=True)

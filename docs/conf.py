@@ -39,7 +39,7 @@ nitpick_ignore_regex = [
     ("py:obj", ".*"),
     ("py:class", r"(numpy|torch|pandas|pd|collections|contextlib|fractions|hypothesis|pathlib)\..*"),
     ("py:class", r"Path|Progress|Figure|Axes|Styler|Dtype|Mode|Prices|Comparison|(Mapping|tuple)\[.*"),
-    ("py:class", r".*\b(Late|Later|Arcs|MaxFlow)"),
+    ("py:class", r".*\b(LazyField|Deferred|Arcs|MaxFlow)"),
     (
         "py:class",
         r".*\b(_\w+|Rule|Edge|Start|State|Objective|Planned|PeakCheck|Piece|Log|Storages|Order|local_search\.Step|report\.Step)",

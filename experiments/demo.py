@@ -33,9 +33,9 @@ class SaveLeast(remat.CostModel):
     name: ClassVar[str] = "save-least"
     unit: ClassVar[str] = "bytes"
 
-    def terms(self, graph: remat.Graph) -> remat.Terms:
+    def terms(self, graph: remat.Graph) -> remat.plugin.Terms:
         """Prices a saved activation at its bytes; inputs are in memory anyway."""
-        return replace(remat.Terms.nothing(graph), save_cost=graph.activation_bytes)
+        return replace(remat.plugin.Terms.nothing(graph), save_cost=graph.activation_bytes)
 
 
 def main(

@@ -8,60 +8,33 @@ step = remat.compile(model)                     # torch.compile with that plan
 
 from __future__ import annotations
 
+import warnings
 from importlib import import_module
 from importlib.util import find_spec
-from types import ModuleType
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 # It answers Ctrl-C while the others are imported.
 import remat.startup  # noqa: F401  # pyright: ignore[reportUnusedImport]
 
 # `import X as X` makes a name public: so a type checker knows that it is meant to be imported from here.
+from remat import errors as errors
+from remat import plugin as plugin
 from remat.answer.choice import Choice as Choice
-from remat.answer.network import SINK as SINK
-from remat.answer.network import SOURCE as SOURCE
-from remat.answer.network import Network as Network
-from remat.answer.network import Reduction as Reduction
-from remat.answer.network import Sides as Sides
 from remat.answer.plan import Plan as Plan
-from remat.answer.plan_facts import PlanFacts as PlanFacts
-from remat.answer.registry import DEFAULT_COST_MODEL as DEFAULT_COST_MODEL
-from remat.answer.registry import DEFAULT_ESTIMATOR as DEFAULT_ESTIMATOR
-from remat.answer.registry import DEFAULT_SOLVER as DEFAULT_SOLVER
-from remat.answer.registry import estimator_names as estimator_names
-from remat.answer.registry import find_estimator as find_estimator
-from remat.answer.registry import register as register
-from remat.answer.registry import unregister as unregister
-from remat.answer.solution import Certificate as Certificate
-from remat.answer.solution import ClaimedBound as ClaimedBound
-from remat.answer.solution import Enumeration as Enumeration
-from remat.answer.solution import FlowCertificate as FlowCertificate
-from remat.answer.solution import Reason as Reason
 from remat.answer.solution import Solution as Solution
-from remat.answer.solution import Termination as Termination
-from remat.answer.solver import Feature as Feature
-from remat.answer.solver import FlowSolver as FlowSolver
-from remat.answer.solver import Solver as Solver
+from remat.answer.solution import TerminationReason as TerminationReason
 from remat.errors import CaptureError as CaptureError
-from remat.errors import CertificateRejected as CertificateRejected
 from remat.errors import Infeasible as Infeasible
-from remat.errors import InvalidGraph as InvalidGraph
 from remat.errors import InvalidOption as InvalidOption
 from remat.errors import InvalidPlan as InvalidPlan
-from remat.errors import InvalidProblem as InvalidProblem
 from remat.errors import LimitReached as LimitReached
 from remat.errors import NotInstalled as NotInstalled
 from remat.errors import RematError as RematError
-from remat.errors import UnknownName as UnknownName
 from remat.errors import UnsupportedProblem as UnsupportedProblem
-from remat.errors import UnsupportedTorch as UnsupportedTorch
 from remat.facts.annotations import recompute_parameter_copies as recompute_parameter_copies
-from remat.facts.bans import Bans as Bans
-from remat.facts.columns import BoolArray as BoolArray
-from remat.facts.columns import IntArray as IntArray
 from remat.facts.corpus import Corpus as Corpus
 from remat.facts.graph import Graph as Graph
-from remat.facts.graph import Region as Region
 from remat.facts.graph_builder import GraphBuilder as GraphBuilder
 from remat.improve.choose import choose as choose
 from remat.improve.frontier import Frontier as Frontier
@@ -76,15 +49,7 @@ from remat.predict.memory import Timeline as Timeline
 from remat.predict.offloading.timeline import offload_timeline as offload_timeline
 from remat.predict.traffic import predict_traffic as predict_traffic
 from remat.problem.costmodel import CostModel as CostModel
-from remat.problem.costmodel import DeviceLimit as DeviceLimit
-from remat.problem.costmodel import Terms as Terms
-from remat.problem.demands import unpriced as unpriced
-from remat.problem.estimator import Estimator as Estimator
-from remat.problem.feasibility import forced as forced
-from remat.problem.offload import Offload as Offload
-from remat.problem.offload import cannot_offload as cannot_offload
 from remat.problem.problem import Problem as Problem
-from remat.problem.weights import Weights as Weights
 from remat.proof.certify import certify as certify
 from remat.proof.certify import check_plan as check_plan
 from remat.proof.solve import solve as solve
@@ -113,17 +78,65 @@ _LAZY = {
     "selective_policy": "remat.pytorch.eager.selective",
 }
 
-_NOT_OURS = {"Any", "ModuleType", "TYPE_CHECKING", "annotations", "find_spec", "import_module"}
+# Names that this package gave until version 0.1, and those that it gives now. The old ones go in 0.3.
+_MOVED = {
+    **{
+        name: f"remat.errors.{name}"
+        for name in ("CertificateRejected", "InvalidGraph", "InvalidProblem", "UnknownName", "UnsupportedTorch")
+    },
+    **{
+        name: f"remat.plugin.{name}"
+        for name in (
+            "Bans",
+            "BoolArray",
+            "Certificate",
+            "ClaimedBound",
+            "DEFAULT_COST_MODEL",
+            "DEFAULT_ESTIMATOR",
+            "DEFAULT_SOLVER",
+            "DeviceLimit",
+            "Enumeration",
+            "Estimator",
+            "Feature",
+            "FlowCertificate",
+            "FlowSolver",
+            "IntArray",
+            "Network",
+            "Offload",
+            "PlanFacts",
+            "Reduction",
+            "Region",
+            "SINK",
+            "SOURCE",
+            "Sides",
+            "Solver",
+            "Termination",
+            "Terms",
+            "cannot_offload",
+            "estimator_names",
+            "find_estimator",
+            "register",
+            "unregister",
+        )
+    },
+    "Reason": "remat.TerminationReason",
+    "Weights": "remat.plugin.Multipliers",
+    "forced": "remat.plugin.forced_values",
+    "unpriced": "remat.plugin.base_problem",
+}
 
 __version__ = "0.1.0"
 
 
 def __dir__() -> list[str]:
-    listed = {name for name, thing in globals().items() if not isinstance(thing, ModuleType)} - _NOT_OURS
-    return sorted({name for name in listed if name[0] != "_" or name[:2] == "__"} | set(_LAZY))
+    ours = {name for name, thing in globals().items() if getattr(thing, "__module__", "").startswith("remat.")}
+    return sorted(ours | set(_LAZY) | {"__version__"})
 
 
 def __getattr__(name: str) -> Any:
+    if name in _MOVED:
+        warnings.warn(f"remat.{name} is {_MOVED[name]} now; the old name goes in 0.3", DeprecationWarning, stacklevel=2)
+        return attrgetter(_MOVED[name].removeprefix("remat."))(import_module("remat"))
     if name not in _LAZY:
         raise AttributeError(f"module 'remat' has no attribute {name!r}")
     if find_spec("torch") is None:

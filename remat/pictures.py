@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from remat.errors import InvalidOption, NotInstalled
+from remat.facts.argument_checks import checked_path
 from remat.facts.files import write_file
-from remat.facts.given import checked_path
 
 try:
     from matplotlib.artist import Artist

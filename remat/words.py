@@ -135,13 +135,13 @@ def wrapped(head: str, text: str, width: int = 80, between: str = "  ") -> list[
     return [head, *textwrap.wrap(text, width, initial_indent="    ", subsequent_indent="    ", break_long_words=False)]
 
 
-def near(name: str, known: Iterable[str]) -> str:
+def near(name: str, candidates: Iterable[str]) -> str:
     """Ends an error message about an unknown name with the known one that is most like it, if one is.
 
     >>> near("relu_33", ["relu_3", "sin"]), near("VGG16", ["vgg16"]), near("tan", ["relu_3"])
     ("; did you mean 'relu_3'?", "; did you mean 'vgg16'?", '')
     """
-    by_letters = {one.casefold(): one for one in known}
+    by_letters = {one.casefold(): one for one in candidates}
     matches = difflib.get_close_matches(name.casefold(), by_letters, n=1)
     return f"; did you mean {by_letters[matches[0]]!r}?" if matches else ""
 

@@ -11,25 +11,10 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from remat import (
-    BoolArray,
-    Choice,
-    ClaimedBound,
-    Feature,
-    Graph,
-    IntArray,
-    InvalidOption,
-    Problem,
-    Reason,
-    RematError,
-    Solution,
-    Solver,
-    Termination,
-    UnsupportedProblem,
-    forced,
-)
+from remat import Choice, Graph, InvalidOption, Problem, RematError, Solution, TerminationReason, UnsupportedProblem
 from remat.facts.columns import common_divisor
 from remat.improve.progress import ended_early, is_over
+from remat.plugin import BoolArray, ClaimedBound, Feature, IntArray, Solver, Termination, forced_values
 from solvers.cpsat_backend import counted, new_backend, run_search
 from solvers.cpsat_peak import cheapest_within_peak
 
@@ -93,7 +78,7 @@ class CPSAT(Solver):
     def search(
         self,
         problem: Problem,
-        known: Solution | None = None,
+        incumbent: Solution | None = None,
         *,
         tolerance: float = 0.0,
         time_limit_s: float | None = None,
@@ -111,12 +96,12 @@ class CPSAT(Solver):
 
         start = time.perf_counter()
         model = _Model.of(problem, self.count_sizes)
-        if known is not None and known.plan is not None:
-            model.begin_at(problem, known)
+        if incumbent is not None and incumbent.plan is not None:
+            model.begin_at(problem, incumbent)
         backend = new_backend(self.workers)
         backend.parameters.optimize_with_lb_tree_search = self.bound_first
-        if known is not None and known.bound is not None:
-            backend.parameters.absolute_gap_limit = known.bound * tolerance // model.unit
+        if incumbent is not None and incumbent.bound is not None:
+            backend.parameters.absolute_gap_limit = incumbent.bound * tolerance // model.unit
         if time_limit_s is not None:
             backend.parameters.max_time_in_seconds = max(time_limit_s - (time.perf_counter() - start), 0)
         status = run_search(backend, model.program)
@@ -128,16 +113,22 @@ class CPSAT(Solver):
             raise RematError(f"cpsat: CP-SAT ended with {backend.status_name(status)}, though no limit was set")
         certificate = ClaimedBound("CP-SAT")
         if status == cp_model.INFEASIBLE:
-            return Solution(None, None, Termination(Reason.INFEASIBLE), certificate, self.name)
+            return Solution(None, None, Termination(TerminationReason.INFEASIBLE), certificate, self.name)
         response = backend.response_proto
         bound = model.cost(response.inner_objective_lower_bound)
         if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
             return Solution(
-                None, None, Termination(Reason.LIMIT, bound, limit=ended_early().limit), certificate, self.name
+                None,
+                None,
+                Termination(TerminationReason.LIMIT, bound, limit=ended_early().limit),
+                certificate,
+                self.name,
             )
         choice = Choice.from_saved(problem, *model.read(np.array(response.solution, np.int64)))
         plan, cost = choice.plan(problem), choice.cost(problem)
-        reason = Reason.OPTIMAL if bound >= cost else Reason.FEASIBLE  # "optimal" may be within the tolerance, too
+        reason = (
+            TerminationReason.OPTIMAL if bound >= cost else TerminationReason.FEASIBLE
+        )  # "optimal" may be within the tolerance, too
         limit = None if status == cp_model.OPTIMAL else ended_early().limit
         return Solution(plan, cost, Termination(reason, bound, limit=limit), certificate, self.name)
 
@@ -168,12 +159,12 @@ class _Model:
         """Builds the program of a feasible problem. Of 10,000 values it takes 0.2 s."""
         from ortools.sat.python import cp_model
 
-        rules = forced(problem)
+        rules = forced_values(problem)
         program: Any = cp_model.CpModel()
         can_save, offload = ~problem.cannot_save.mask, problem.offload
         can_offload = np.zeros(len(problem), np.bool_) if offload is None else can_save & ~offload.banned.mask
-        always = rules.stuck & problem.needed & ~can_offload
-        positions, open_positions = np.flatnonzero(can_save & ~always), np.flatnonzero(~rules.stuck)
+        always = rules.not_recomputable & problem.needed & ~can_offload
+        positions, open_positions = np.flatnonzero(can_save & ~always), np.flatnonzero(~rules.not_recomputable)
         hosted_positions = np.flatnonzero(can_offload)
         saved, recomputed, offloaded = (
             {v: program.new_bool_var("") for v in kind.tolist()}
@@ -194,11 +185,11 @@ class _Model:
         program.minimize(counted(program, literals, every // unit))
         return cls(program, unit, int(problem.save_cost[always].sum()), always, saved, recomputed, offloaded)
 
-    def begin_at(self, problem: Problem, known: Solution) -> None:
+    def begin_at(self, problem: Problem, incumbent: Solution) -> None:
         """Tells the program of a plan and a bound; it looks for nothing that costs more."""
-        assert known.plan is not None
-        assert known.objective is not None
-        choice = Choice.from_plan(problem, known.plan)
+        assert incumbent.plan is not None
+        assert incumbent.objective is not None
+        choice = Choice.from_plan(problem, incumbent.plan)
         hints = (
             (self.saved, choice.on_device),
             (self.recomputed, choice.recomputed),
@@ -207,8 +198,10 @@ class _Model:
         for literals, mask in hints:
             for v, literal in literals.items():
                 self.program.add_hint(literal, bool(mask[v]))
-        least = max((known.bound or 0) - self.base, 0)
-        self.program.proto.objective.domain.extend([-(-least // self.unit), (known.objective - self.base) // self.unit])
+        least = max((incumbent.bound or 0) - self.base, 0)
+        self.program.proto.objective.domain.extend(
+            [-(-least // self.unit), (incumbent.objective - self.base) // self.unit]
+        )
 
     def cost(self, objective: int) -> int:
         """What an objective, or a bound on it, means as a price. No price is negative, whatever is known."""

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from remat import IntArray
 from remat.improve.progress import is_over
+from remat.plugin import IntArray
 
 _LOOK_S = 0.05
 """How often a search looks whether it is to end."""

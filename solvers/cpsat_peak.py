@@ -19,15 +19,15 @@ from typing import NamedTuple
 
 import numpy as np
 
-from remat import (
+from remat.plugin import (
     BoolArray,
     Choice,
     ClaimedBound,
     Graph,
     Problem,
-    Reason,
     Solution,
     Termination,
+    TerminationReason,
     UnsupportedProblem,
 )
 from remat.predict.memory import Simulator
@@ -79,7 +79,7 @@ def cheapest_within_peak(
         bound = max(bound, found.bound)
         if found.is_infeasible:
             if best is None:
-                return Solution(None, None, Termination(Reason.INFEASIBLE), CERTIFICATE, NAME)
+                return Solution(None, None, Termination(TerminationReason.INFEASIBLE), CERTIFICATE, NAME)
             bound = best.cost(problem)
             break
         if found.saved is None:
@@ -93,9 +93,9 @@ def cheapest_within_peak(
             program.exclude(found.saved)
     seconds = time.perf_counter() - start
     if best is None:
-        return Solution(None, None, Termination(Reason.LIMIT, bound, limit), CERTIFICATE, NAME, seconds)
+        return Solution(None, None, Termination(TerminationReason.LIMIT, bound, limit), CERTIFICATE, NAME, seconds)
     plan, cost = best.plan(problem), best.cost(problem)
-    claim = Termination(Reason.OPTIMAL if bound == cost else Reason.FEASIBLE, bound, limit)
+    claim = Termination(TerminationReason.OPTIMAL if bound == cost else TerminationReason.FEASIBLE, bound, limit)
     return Solution(plan, cost, claim, CERTIFICATE, NAME, seconds)
 
 

@@ -7,16 +7,16 @@ from typing import ClassVar
 
 import numpy as np
 
-from remat import (
+from remat.plugin import (
     Choice,
     Enumeration,
     Feature,
     IntArray,
     Problem,
-    Reason,
     Solution,
     Solver,
     Termination,
+    TerminationReason,
     UnsupportedProblem,
 )
 
@@ -62,7 +62,7 @@ class Exhaustive(Solver):
             legal &= saved_bytes <= problem.budget_bytes
         certificate = Enumeration(len(recompute))
         if not legal.any():
-            return Solution(None, None, Termination(Reason.INFEASIBLE), certificate, self.name)
+            return Solution(None, None, Termination(TerminationReason.INFEASIBLE), certificate, self.name)
         cost = (
             _weigh(save & ~host, problem.save_cost) + _weigh(recompute, problem.recompute_cost) + _weigh(host, copies)
         )
@@ -73,7 +73,7 @@ class Exhaustive(Solver):
         chosen, hosted = (((bits[best] >> np.arange(n)) & 1).astype(np.bool_) for bits in (save, host))
         plan = Choice.from_saved(problem, chosen, hosted).plan(problem)
         value = int(cost[best])
-        return Solution(plan, value, Termination(Reason.OPTIMAL, value), certificate, self.name)
+        return Solution(plan, value, Termination(TerminationReason.OPTIMAL, value), certificate, self.name)
 
 
 def _bits(mask: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> np.int64:

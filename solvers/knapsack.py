@@ -14,9 +14,10 @@ from typing import ClassVar
 
 import numpy as np
 
-from remat import BoolArray, Choice, Feature, IntArray, Problem, Reason, Solution, Solver, Termination, forced
+from remat import Choice, Problem, Solution, TerminationReason
 from remat.answer.solver import Cut
-from remat.problem.weights import BY_BYTES
+from remat.plugin import BoolArray, Feature, IntArray, Solver, Termination, forced_values
+from remat.problem.multipliers import BY_BYTES
 from remat.proof.budget import flow_solver, least_bytes
 
 _SLOTS = 10_000
@@ -67,10 +68,10 @@ class Knapsack(Solver):
         rest = replace(problem, cannot_recompute=problem.cannot_recompute.also(kept, "picked to be saved"))
         return flow_solver().minimum_cut(rest, BY_BYTES).choice
 
-    def _solution(self, problem: Problem, chosen: Choice, cheapest: Cut) -> Solution:
+    def _solution(self, problem: Problem, choice: Choice, cheapest: Cut) -> Solution:
         """A choice as a plan, bounded by the cheapest choice without a budget."""
-        plan, cost = chosen.plan(problem), chosen.cost(problem)
-        reason = Reason.OPTIMAL if cost == cheapest.weight else Reason.FEASIBLE
+        plan, cost = choice.plan(problem), choice.cost(problem)
+        reason = TerminationReason.OPTIMAL if cost == cheapest.weight else TerminationReason.FEASIBLE
         return Solution(plan, cost, Termination(reason, cheapest.weight), cheapest.certificate, self.name)
 
 
@@ -105,7 +106,7 @@ class DynamicKnapsack(Knapsack):
 def _is_item(problem: Problem, cheapest: Cut) -> BoolArray:
     """(n,) the values that may be saved rather than recomputed, and were not recomputed so far."""
     # What the backward pass would recompute if it saved only what it cannot recompute.
-    wanted = Choice.from_saved(problem, forced(problem).stuck).recomputed
+    wanted = Choice.from_saved(problem, forced_values(problem).not_recomputable).recomputed
     is_dear = problem.recompute_cost > problem.save_cost
     return wanted & is_dear & ~cheapest.choice.recomputed & ~problem.cannot_save.mask
 

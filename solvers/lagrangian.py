@@ -9,20 +9,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from remat import (
-    SINK,
-    BoolArray,
-    Feature,
-    FlowSolver,
-    Network,
-    Problem,
-    Reason,
-    Reduction,
-    Solution,
-    Solver,
-    Termination,
-)
+from remat import Problem, Solution, TerminationReason
 from remat.answer.solver import residual_sides
+from remat.plugin import SINK, BoolArray, Feature, FlowSolver, Network, Reduction, Solver, Termination
 from remat.proof.budget import flow_solver
 from remat.proof.hull import Edge, Hull, Vertex
 from solvers.knapsack import DynamicKnapsack, GreedyKnapsack
@@ -32,7 +21,7 @@ from solvers.knapsack import DynamicKnapsack, GreedyKnapsack
 class Lagrangian(Solver):
     """Finds the edge of the convex hull at the budget, and approaches the budget from both its ends.
 
-    The flow of that edge bounds every plan within the budget (`remat.problem.weights`), so the gap is proven.
+    The flow of that edge bounds every plan within the budget (`remat.problem.multipliers`), so the gap is proven.
 
     From the left, within the budget: at the price of the edge many choices tie, for models repeat
     their layers. All of them are minimum cuts, and they differ by sets of values that flip together.
@@ -58,7 +47,7 @@ class Lagrangian(Solver):
         cheapest = flow.minimum_cut(problem)
         if problem.budget_bytes is None or cheapest.choice.saved_bytes(problem) <= problem.budget_bytes:
             plan = cheapest.choice.plan(problem)
-            claim = Termination(Reason.OPTIMAL, cheapest.weight)
+            claim = Termination(TerminationReason.OPTIMAL, cheapest.weight)
             return Solution(plan, cheapest.weight, claim, cheapest.certificate, self.name)
         edge = hull.edge_at(problem.budget_bytes)
         assert edge is not None  # the cheapest choice does not fit
@@ -69,7 +58,7 @@ class Lagrangian(Solver):
         found = [_refilled(problem, start, flow) for start in different.values()]
         best = min(found, key=lambda vertex: (vertex.cost, vertex.saved_bytes))
         bound = edge.bound(problem.budget_bytes)
-        reason = Reason.OPTIMAL if best.cost == bound else Reason.FEASIBLE
+        reason = TerminationReason.OPTIMAL if best.cost == bound else TerminationReason.FEASIBLE
         plan = best.choice.plan(problem)
         return Solution(plan, best.cost, Termination(reason, bound), edge.certificate, self.name)
 
@@ -120,7 +109,7 @@ def _within(hull: Hull, budget_bytes: int) -> Vertex:
 def _filled(problem: Problem, edge: Edge, budget_bytes: int) -> Vertex:
     if not edge.is_exact:  # then its left end need not be a minimum cut
         return edge.left
-    reduction = Reduction.of(problem, edge.certificate.weights)
+    reduction = Reduction.of(problem, edge.certificate.multipliers)
     network, flow = reduction.network, edge.certificate.flow
     face, vertex = network.face(flow, residual_sides(network, flow))
     sink_side = reduction.sink_side(edge.left.choice)

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from remat import SINK, SOURCE, FlowSolver, IntArray, InvalidOption, Network, Sides
+from remat.plugin import SINK, SOURCE, FlowSolver, IntArray, InvalidOption, Network, Sides
 
 FLOW_FUNCS = ("preflow_push", "boykov_kolmogorov", "dinitz", "edmonds_karp", "shortest_augmenting_path")
 

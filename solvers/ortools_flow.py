@@ -10,7 +10,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from remat import SINK, SOURCE, BoolArray, FlowSolver, IntArray, Network, RematError, Sides
+from remat import RematError
+from remat.plugin import SINK, SOURCE, BoolArray, FlowSolver, IntArray, Network, Sides
 
 
 @dataclass(frozen=True)

@@ -21,8 +21,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from remat import BoolArray, Graph, IntArray, Problem, Region
+from remat import Graph, Problem
 from remat.facts.columns import common_divisor
+from remat.plugin import BoolArray, IntArray, Region
 from remat.predict.memory.bound import Necessary, first_read, kernel_ends
 from remat.predict.memory.order import Order
 from remat.predict.memory.storages import Storages

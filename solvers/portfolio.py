@@ -9,8 +9,9 @@ from dataclasses import dataclass, replace
 from importlib import import_module
 from typing import ClassVar
 
-from remat import Feature, InvalidOption, Problem, Reason, Solution, Solver, Termination, solve
+from remat import InvalidOption, Problem, Solution, TerminationReason, solve
 from remat.improve.progress import ended_early, is_over
+from remat.plugin import Feature, Solver, Termination
 from solvers.cpsat import CPSAT
 from solvers.lagrangian import Lagrangian
 
@@ -78,31 +79,31 @@ class Portfolio(Solver):
         return replace(found, termination=replace(found.termination, limit=limit))
 
 
-def _searched(problem: Problem, found: Solution, search: CPSAT, tolerance: float, end: float) -> Solution:
+def _searched(problem: Problem, incumbent: Solution, search: CPSAT, tolerance: float, end: float) -> Solution:
     """The best of what is known and what a search finds from there, unless that is good enough, or time is up."""
     left_s = end - time.perf_counter()
-    if left_s <= 0 or _is_within(found, tolerance):
-        return found
-    more = search.search(problem, found, tolerance=tolerance, time_limit_s=left_s)
-    best = min(found, more, key=lambda one: math.inf if one.objective is None else one.objective)
+    if left_s <= 0 or _is_within(incumbent, tolerance):
+        return incumbent
+    more = search.search(problem, incumbent, tolerance=tolerance, time_limit_s=left_s)
+    best = min(incumbent, more, key=lambda one: math.inf if one.objective is None else one.objective)
     # Of two equal bounds, the one that a flow proves is worth more than a claim.
-    proof = max(found, more, key=lambda one: one.bound or 0)
-    reason = Reason.OPTIMAL if best.objective == proof.bound else Reason.FEASIBLE
+    proof = max(incumbent, more, key=lambda one: one.bound or 0)
+    reason = TerminationReason.OPTIMAL if best.objective == proof.bound else TerminationReason.FEASIBLE
     return replace(
-        best, termination=Termination(reason, proof.bound), certificate=proof.certificate, solver=found.solver
+        best, termination=Termination(reason, proof.bound), certificate=proof.certificate, solver=incumbent.solver
     )
 
 
-def _tell(found: Solution, why: str) -> None:
+def _tell(incumbent: Solution, detail: str) -> None:
     """Warns of a gap that matters: where a plan is compiled, nobody looks at `Solution.gap`."""
-    if not _is_within(found, _MATTERS):
-        assert found.objective is not None
-        most = f"{100 * found.objective / found.bound - 100:.0f}% more than" if found.bound else "more than"
-        warnings.warn(f"within the budget, the plan may cost up to {most} the best one: {why}", stacklevel=2)
+    if not _is_within(incumbent, _MATTERS):
+        assert incumbent.objective is not None
+        most = f"{100 * incumbent.objective / incumbent.bound - 100:.0f}% more than" if incumbent.bound else "more than"
+        warnings.warn(f"within the budget, the plan may cost up to {most} the best one: {detail}", stacklevel=2)
 
 
-def _is_within(found: Solution, tolerance: float) -> bool:
+def _is_within(incumbent: Solution, tolerance: float) -> bool:
     """Whether a plan costs at most so much of its bound above it."""
-    assert found.objective is not None  # `lagrangian` always has a plan
-    assert found.bound is not None
-    return found.objective - found.bound <= found.bound * tolerance
+    assert incumbent.objective is not None  # `lagrangian` always has a plan
+    assert incumbent.bound is not None
+    return incumbent.objective - incumbent.bound <= incumbent.bound * tolerance

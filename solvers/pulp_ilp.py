@@ -16,19 +16,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from remat import (
-    Choice,
-    ClaimedBound,
-    Feature,
-    Problem,
-    Reason,
-    RematError,
-    Solution,
-    Solver,
-    Termination,
-    UnsupportedProblem,
-)
+from remat import Choice, Problem, RematError, Solution, TerminationReason, UnsupportedProblem
 from remat.facts.columns import common_divisor
+from remat.plugin import ClaimedBound, Feature, Solver, Termination
 
 _LARGEST_PRICE = 10**13 - 1
 """PuLP 3.3 writes coefficients with 13 digits to the file that CBC reads."""
@@ -177,10 +167,10 @@ def _read(
     # `status` says Optimal even after a time limit (PuLP 3.3); only `sol_status` tells them apart.
     outcome = program.sol_status
     if program.status == pulp.LpStatusInfeasible and may_have_none:
-        return Solution(None, None, Termination(Reason.INFEASIBLE), certificate, name)
+        return Solution(None, None, Termination(TerminationReason.INFEASIBLE), certificate, name)
     if outcome not in (pulp.LpSolutionOptimal, pulp.LpSolutionIntegerFeasible):
         bound = _logged_bound(log, unit)
-        return Solution(None, None, Termination(Reason.LIMIT, bound, limit="time"), certificate, name)
+        return Solution(None, None, Termination(TerminationReason.LIMIT, bound, limit="time"), certificate, name)
 
     # A variable that is in no row has no value.
     kept = np.array([round(variable.value() or 0) for variable in saved], np.bool_)
@@ -189,9 +179,9 @@ def _read(
     choice = Choice.from_saved(problem, kept | hosted, hosted)
     plan, cost = choice.plan(problem), choice.cost(problem)
     if outcome == pulp.LpSolutionOptimal:
-        return Solution(plan, cost, Termination(Reason.OPTIMAL, cost), certificate, name)
+        return Solution(plan, cost, Termination(TerminationReason.OPTIMAL, cost), certificate, name)
     bound = _logged_bound(log, unit)
-    return Solution(plan, cost, Termination(Reason.FEASIBLE, bound, limit="time"), certificate, name)
+    return Solution(plan, cost, Termination(TerminationReason.FEASIBLE, bound, limit="time"), certificate, name)
 
 
 def _logged_bound(log: str, unit: int) -> int | None:

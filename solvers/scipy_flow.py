@@ -10,7 +10,7 @@ from typing import ClassVar, Literal, get_args
 
 import numpy as np
 
-from remat import SINK, SOURCE, BoolArray, FlowSolver, IntArray, InvalidOption, Network, Sides
+from remat.plugin import SINK, SOURCE, BoolArray, FlowSolver, IntArray, InvalidOption, Network, Sides
 
 Method = Literal["dinic", "edmonds_karp"]
 

@@ -10,8 +10,9 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from remat import Feature, FlowSolver, Problem, Solver
+from remat import Problem
 from remat.answer.registry import find_solver, solver_names
+from remat.plugin import Feature, FlowSolver, Solver
 from solvers import NetworkX, SciPy
 from solvers.networkx_cut import FLOW_FUNCS
 

@@ -13,22 +13,9 @@ from hypothesis import strategies as st
 
 import remat
 from experiments.models.workloads import KERNEL_ZOO
-from remat import (
-    Bans,
-    CostModel,
-    Graph,
-    GraphBuilder,
-    InvalidPlan,
-    Offload,
-    Plan,
-    Problem,
-    Region,
-    Terms,
-    cannot_offload,
-    check_plan,
-    solve,
-)
+from remat import CostModel, Graph, GraphBuilder, InvalidPlan, Plan, Problem, check_plan, solve
 from remat.facts.columns import BoolArray
+from remat.plugin import Bans, Offload, Region, Terms, cannot_offload
 from remat.testing import graphs
 
 
@@ -168,7 +155,7 @@ def planned(draw: st.DrawFn) -> tuple[Graph, BoolArray]:
 
 def legal_masks(graph: Graph, masks: list[BoolArray]) -> list[BoolArray]:
     """What the plans save that come closest to the masks and are legal."""
-    problem, found = remat.unpriced(graph), []
+    problem, found = remat.plugin.base_problem(graph), []
     for mask in masks:
         wanted = (mask[graph.plannable] | problem.cannot_recompute.mask) & ~problem.cannot_save.mask
         choice = remat.Choice.from_saved(problem, wanted)
@@ -176,11 +163,11 @@ def legal_masks(graph: Graph, masks: list[BoolArray]) -> list[BoolArray]:
             check_plan(problem, choice.plan(problem))
         except InvalidPlan:
             continue
-        found.append(graph.widened(choice.saved))
+        found.append(graph.for_all_values(choice.saved))
     return found
 
 
 def every_legal_mask(graph: Graph) -> list[BoolArray]:
     """What each legal plan saves of a small graph."""
     flags = product((False, True), repeat=len(graph.plannable))
-    return legal_masks(graph, [graph.widened(np.array(saved, np.bool_)) for saved in flags])
+    return legal_masks(graph, [graph.for_all_values(np.array(saved, np.bool_)) for saved in flags])

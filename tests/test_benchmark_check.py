@@ -82,7 +82,7 @@ def test_it_agrees_with_the_simulator_on_any_graph(data: st.DataObject, graph: G
     for _ in range(3):
         saved = np.array(data.draw(st.lists(st.booleans(), min_size=len(problem), max_size=len(problem))), np.bool_)
         verdict = check.check(instance, {"budget": "none", "saved": np.flatnonzero(saved).tolist()})
-        assert verdict.peak == simulator.peak(graph.widened(saved))
+        assert verdict.peak == simulator.peak(graph.for_all_values(saved))
 
 
 FEW = ["small-dropout-mlp", "qei-8", "qehvi-8", "vgg16", "small-lstm-cells", "small-gpt-fused-attention"]
@@ -113,7 +113,7 @@ def test_schema_and_checker_on_every_instance(name: str) -> None:
         assert_agree(limited, instance, choice)
         if turn % 6 == 0:  # the simulations take longest
             found = check.check(instance, {"budget": "none", "saved": np.flatnonzero(choice.saved).tolist()})
-            assert found.peak == simulator.peak(graph.widened(choice.saved))
+            assert found.peak == simulator.peak(graph.for_all_values(choice.saved))
         saved, recomputed = choice.saved.copy(), choice.recomputed.copy()
         for mask in (saved, recomputed):
             mask[random.integers(len(problem), size=int(random.integers(0, 3)))] ^= True
@@ -359,7 +359,7 @@ def test_a_budget_of_the_peak_is_kept_to_the_byte() -> None:
     graph = CORPUS.graph("qehvi-8")
     problem = RecomputeTime().pose(graph)
     saved = ~problem.cannot_save.mask
-    peak = Simulator(graph).peak(graph.widened(saved))
+    peak = Simulator(graph).peak(graph.for_all_values(saved))
     answer = {"budget": "peak-0.5", "saved": np.flatnonzero(saved).tolist()}
     for most in (peak, peak - 1):
         document = problem_document(problem, budgets=[Budget("peak-0.5", "peak", most)], memory=stated_memory(graph))

@@ -25,7 +25,8 @@ from experiments.benchmark.instances import Posed
 from experiments.benchmark.manifest import FOLDER, Manifest
 from experiments.benchmark.page import answer_rows, as_csv, markdown
 from experiments.benchmark.release import chosen_subset, wrong_files
-from remat import Corpus, Graph, InvalidGraph, Reason, solve
+from remat import Corpus, Graph, TerminationReason, solve
+from remat.errors import InvalidGraph
 from remat.problem.problem_file import Budget
 
 CORPUS = Corpus.open()
@@ -473,7 +474,7 @@ def test_two_solvers_never_disagree_on_a_certified_objective(name: str, solver: 
             limit = None if solver == "lagrangian" else 10
             found = solve(problem, solver, time_limit_s=limit, throw=False)
             known = answers[budget.name]
-            if known["status"] == "optimal" and found.termination.reason is Reason.OPTIMAL:
+            if known["status"] == "optimal" and found.termination.reason is TerminationReason.OPTIMAL:
                 assert found.objective == known["objective"]
             assert (found.bound or 0) <= known["objective"]
             assert found.objective is None or found.objective >= known["bound"]

@@ -8,7 +8,8 @@ import pytest
 
 from costmodels import ByteTraffic
 from costmodels.recompute_rules import LONGEST_CHAIN, RULES
-from remat import Graph, GraphBuilder, Region
+from remat import Graph, GraphBuilder
+from remat.plugin import Region
 
 OFF = dict.fromkeys(RULES, False)
 

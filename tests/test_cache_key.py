@@ -14,8 +14,9 @@ import numpy as np
 import pytest
 
 from costmodels import ByteTraffic, MemoryBudget, RecomputeTime
-from remat import CostModel, Estimator, Graph, Plan, Terms, register, unregister
+from remat import CostModel, Graph, Plan
 from remat.facts.columns import IntArray
+from remat.plugin import Estimator, Terms, register, unregister
 from remat.predict.time import Profile, Roofline
 from remat.predict.time.known_devices import find_device
 from remat.pytorch import Partitioner

@@ -14,7 +14,8 @@ from torch.nn import functional as F
 
 import remat
 from experiments.models.zoo import gpt2
-from remat import Graph, GraphBuilder, InvalidGraph
+from remat import Graph, GraphBuilder
+from remat.errors import InvalidGraph
 from remat.pytorch.read.call_text import CannotRebuild, call_of, call_texts
 from remat.pytorch.read.operators import Operators
 from remat.pytorch.read.sample_call import difference, rebuild

@@ -7,7 +7,8 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from remat import Corpus, Graph, GraphBuilder, cannot_offload, capture
+from remat import Corpus, Graph, GraphBuilder, capture
+from remat.plugin import cannot_offload
 
 
 def reasons(graph: Graph) -> dict[str, str | None]:

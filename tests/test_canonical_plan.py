@@ -12,9 +12,10 @@ from helpers import FLOW, each, every_plan, largest_price
 from hypothesis import given
 from hypothesis import strategies as st
 
-from remat import Problem, Solver, solve
+from remat import Problem, solve
 from remat.answer.network import Network, Reduction, Sides
 from remat.facts.columns import IntArray
+from remat.plugin import Solver
 from remat.testing import problems
 from solvers import NetworkX
 

@@ -15,8 +15,9 @@ from torch.utils.flop_counter import FlopCounterMode, register_flop_formula
 import remat
 from costmodels import ByteTraffic, MemoryBudget
 from experiments.models import zoo
-from remat import CaptureError, Graph, Region
+from remat import CaptureError, Graph
 from remat.answer.plan_facts import PlanFacts
+from remat.plugin import Region
 from remat.pytorch import capture_all
 from remat.pytorch.read.values import Values
 from remat.pytorch.seam.restore import put_back

@@ -16,26 +16,13 @@ from helpers import FLOW, each, every_plan, is_legal, largest_price
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from remat import (
-    Bans,
-    CertificateRejected,
-    InvalidOption,
-    InvalidPlan,
-    InvalidProblem,
-    Plan,
-    Problem,
-    Reason,
-    Solution,
-    Solver,
-    Termination,
-    certify,
-    check_plan,
-    solve,
-)
+from remat import InvalidOption, InvalidPlan, Plan, Problem, Solution, TerminationReason, certify, check_plan, solve
 from remat.answer.choice import Choice
 from remat.answer.network import SINK, Network, Reduction
 from remat.answer.solution import Certificate, ClaimedBound, Enumeration, FlowCertificate
-from remat.problem.weights import Weights
+from remat.errors import CertificateRejected, InvalidProblem
+from remat.plugin import Bans, Solver, Termination
+from remat.problem.multipliers import Multipliers
 from remat.proof.budget import least_bytes
 from remat.proof.certify import check_flow, proven_bound
 from remat.testing import problems
@@ -147,43 +134,50 @@ def test_a_long_list_of_values_is_shortened() -> None:
 @pytest.mark.parametrize(
     ("plan", "cost", "reason", "bound", "error", "message"),
     [
-        (BEST, 4, Reason.OPTIMAL, 4, InvalidPlan, "the plan costs 5, but liar claims 4"),
-        (BEST, 6, Reason.OPTIMAL, 6, InvalidPlan, "the plan costs 5, but liar claims 6"),
-        (BEST, 5, Reason.OPTIMAL, 4, CertificateRejected, "optimality at cost 5 with the bound 4"),
-        (BEST, 5, Reason.OPTIMAL, None, CertificateRejected, "optimality at cost 5 with the bound None"),
-        (BEST, 5, Reason.FEASIBLE, 6, CertificateRejected, "the bound 6, above its own plan's cost 5"),
-        (BEST, 5, Reason.INFEASIBLE, None, CertificateRejected, "claims INFEASIBLE, yet returns a plan"),
-        (BEST, 5, Reason.LIMIT, None, CertificateRejected, "claims LIMIT, yet returns a plan"),
-        (None, None, Reason.OPTIMAL, 5, CertificateRejected, "claims OPTIMAL without a plan"),
-        (None, None, Reason.FEASIBLE, 5, CertificateRejected, "claims FEASIBLE without a plan"),
-        (None, None, Reason.INFEASIBLE, None, CertificateRejected, "claims INFEASIBLE, but no rule stands in the way"),
+        (BEST, 4, TerminationReason.OPTIMAL, 4, InvalidPlan, "the plan costs 5, but liar claims 4"),
+        (BEST, 6, TerminationReason.OPTIMAL, 6, InvalidPlan, "the plan costs 5, but liar claims 6"),
+        (BEST, 5, TerminationReason.OPTIMAL, 4, CertificateRejected, "optimality at cost 5 with the bound 4"),
+        (BEST, 5, TerminationReason.OPTIMAL, None, CertificateRejected, "optimality at cost 5 with the bound None"),
+        (BEST, 5, TerminationReason.FEASIBLE, 6, CertificateRejected, "the bound 6, above its own plan's cost 5"),
+        (BEST, 5, TerminationReason.INFEASIBLE, None, CertificateRejected, "claims INFEASIBLE, yet returns a plan"),
+        (BEST, 5, TerminationReason.LIMIT, None, CertificateRejected, "claims LIMIT, yet returns a plan"),
+        (None, None, TerminationReason.OPTIMAL, 5, CertificateRejected, "claims OPTIMAL without a plan"),
+        (None, None, TerminationReason.FEASIBLE, 5, CertificateRejected, "claims FEASIBLE without a plan"),
+        (
+            None,
+            None,
+            TerminationReason.INFEASIBLE,
+            None,
+            CertificateRejected,
+            "claims INFEASIBLE, but no rule stands in the way",
+        ),
     ],
 )
 def test_a_false_claim_is_rejected(
     plan: Plan | None,
     cost: int | None,
-    reason: Reason,
+    reason: TerminationReason,
     bound: int | None,
     error: type[Exception],
     message: str,
     certificate: Certificate,
 ) -> None:
-    limit = "time" if reason in (Reason.FEASIBLE, Reason.LIMIT) else None
+    limit = "time" if reason in (TerminationReason.FEASIBLE, TerminationReason.LIMIT) else None
     with pytest.raises(error, match=message):
         certify(CHAIN, Solution(plan, cost, Termination(reason, bound, limit), certificate, "liar"))
 
 
-@pytest.mark.parametrize("reason", [Reason.OPTIMAL, Reason.FEASIBLE])
-def test_nobody_makes_a_solution_whose_bound_is_above_its_objective(reason: Reason) -> None:
+@pytest.mark.parametrize("reason", [TerminationReason.OPTIMAL, TerminationReason.FEASIBLE])
+def test_nobody_makes_a_solution_whose_bound_is_above_its_objective(reason: TerminationReason) -> None:
     with pytest.raises(CertificateRejected, match="someone claims the bound 6, above its own plan's cost 5"):
         Solution(BEST, 5, Termination(reason, 6), ClaimedBound("nobody"), "someone")
     Solution(BEST, 5, Termination(reason, 5), ClaimedBound("nobody"), "someone")
     Solution(BEST, 5, Termination(reason), ClaimedBound("nobody"), "someone")
-    Solution(None, None, Termination(Reason.LIMIT, 6, "time"), None, "someone")
+    Solution(None, None, Termination(TerminationReason.LIMIT, 6, "time"), None, "someone")
 
 
 def test_infeasible_needs_a_rule_that_stands_in_the_way() -> None:
-    nothing = Solution(None, None, Termination(Reason.INFEASIBLE), None, "someone")
+    nothing = Solution(None, None, Termination(TerminationReason.INFEASIBLE), None, "someone")
     impossible = replace(CHAIN, cannot_save=CHAIN.cannot_recompute, needed=np.array([True, False, False, True]))
     assert certify(impossible, nothing)
     with pytest.raises(CertificateRejected, match="no rule stands in the way"):
@@ -193,7 +187,7 @@ def test_infeasible_needs_a_rule_that_stands_in_the_way() -> None:
 def test_infeasible_under_a_budget_is_proven_by_a_flow_alone() -> None:
     """The fewest bytes that a plan can save are a minimum cut."""
     tight = replace(CHAIN, budget_bytes=least_bytes(CHAIN).weight - 1)
-    nothing = Solution(None, None, Termination(Reason.INFEASIBLE), None, "someone")
+    nothing = Solution(None, None, Termination(TerminationReason.INFEASIBLE), None, "someone")
     assert not certify(tight, nothing)
     proof = least_bytes(tight).certificate
     assert certify(tight, replace(nothing, certificate=proof))
@@ -211,7 +205,7 @@ class TrustMe(Certificate):
         return "trust me"
 
 
-class Boastful(Weights):
+class Boastful(Multipliers):
     """Weights with a bound of their own."""
 
     def bound(self, least: int, budget_bytes: int | None) -> int | None:
@@ -233,23 +227,23 @@ def test_weights_do_not_speak_for_themselves() -> None:
     """The flow proves 11; that 14 is optimal is true, but not proven."""
     honest = solve(THREE, "lagrangian")
     assert isinstance(honest.certificate, FlowCertificate)
-    weights = honest.certificate.weights
+    weights = honest.certificate.multipliers
     forged = FlowCertificate(honest.certificate.flow, Boastful(weights.cost, weights.byte))
     with pytest.raises(CertificateRejected, match="a flow's weights must be"):
-        certify(THREE, replace(honest, termination=Termination(Reason.OPTIMAL, 14), certificate=forged))
+        certify(THREE, replace(honest, termination=Termination(TerminationReason.OPTIMAL, 14), certificate=forged))
 
 
 def test_weights_of_numpy_do_not_wrap_into_a_proof() -> None:
     """Times a budget of 150, this many a byte is past 64 bits; no flow at all proved a bound of 29."""
-    weights = Weights(np.int64(188768260955591962), np.int64(3889366525376205244))
+    weights = Multipliers(np.int64(188768260955591962), np.int64(3889366525376205244))
     assert (type(weights.cost), type(weights.byte)) == (int, int)
     nothing = np.zeros(len(Reduction.of(THREE).network.tails), np.int64)
     with pytest.raises(CertificateRejected, match="no bound follows from the flow: costs and bytes weighed"):
         proven_bound(THREE, FlowCertificate(nothing, weights))
 
 
-@pytest.mark.parametrize("weights", [Weights(10**400, 1), Weights(1, 10**30)], ids=["cost", "byte"])
-def test_weights_past_62_bits_prove_nothing(weights: Weights) -> None:
+@pytest.mark.parametrize("weights", [Multipliers(10**400, 1), Multipliers(1, 10**30)], ids=["cost", "byte"])
+def test_weights_past_62_bits_prove_nothing(weights: Multipliers) -> None:
     solution = solve(THREE, "lagrangian")
     assert isinstance(solution.certificate, FlowCertificate)
     with pytest.raises(CertificateRejected, match="no bound follows from the flow"):
@@ -276,7 +270,7 @@ class Liar(Exhaustive):
     def _solve(self, problem: Problem, *, time_limit_s: float | None) -> Solution:
         choice = Choice.from_saved(problem, np.ones(len(problem), np.bool_))
         plan, cost = choice.plan(problem), choice.cost(problem)
-        return Solution(plan, cost, Termination(Reason.OPTIMAL, cost), TrustMe(), self.name, is_proven=True)
+        return Solution(plan, cost, Termination(TerminationReason.OPTIMAL, cost), TrustMe(), self.name, is_proven=True)
 
 
 def test_only_a_verified_flow_is_a_proof() -> None:
@@ -290,9 +284,10 @@ def test_a_plan_without_a_certificate_is_rejected() -> None:
 
 
 @pytest.mark.parametrize(
-    ("reason", "limit"), [(Reason.OPTIMAL, "time"), (Reason.LIMIT, None), (Reason.GAVE_UP, "time")]
+    ("reason", "limit"),
+    [(TerminationReason.OPTIMAL, "time"), (TerminationReason.LIMIT, None), (TerminationReason.NO_PLAN_FOUND, "time")],
 )
-def test_a_limit_is_named_if_and_only_if_it_stopped_the_search(reason: Reason, limit: str | None) -> None:
+def test_a_limit_is_named_if_and_only_if_it_stopped_the_search(reason: TerminationReason, limit: str | None) -> None:
     with pytest.raises(ValueError, match="if and only if a limit stopped the solver"):
         Termination(reason, limit=limit)
 
@@ -431,7 +426,7 @@ FORGED = {
     "a number of numpy as bound": lambda: wrong(termination=bound(np.int64(5))),
     "a solution of another class": lambda: Optimal(**vars(solve(CHAIN))),
     "no solution at all": lambda: None,
-    "a termination of another class": lambda: wrong(termination=Certain(Reason.OPTIMAL, 5)),
+    "a termination of another class": lambda: wrong(termination=Certain(TerminationReason.OPTIMAL, 5)),
     "a reason that is none": lambda: wrong(termination=put(bound(5), "reason", "OPTIMAL")),
     "a plan of another class": lambda: wrong(plan=Lawless(("x",), ())),
     "a plan's names in another class": lambda: wrong(plan=put(BEST, "saved", ShownOnly(("x", "c")))),
@@ -442,10 +437,10 @@ FORGED = {
     "a flow of another class": lambda: wrong(certificate=put(unlocked(), "flow", honest()[1].view(Agreeable))),
     "weights of another class": lambda: wrong(certificate=put(solve(CHAIN).certificate, "weights", Boastful(1, 0))),
     "weights below zero": lambda: wrong(
-        certificate=put(solve(CHAIN).certificate, "weights", put(Weights(), "cost", -1))
+        certificate=put(solve(CHAIN).certificate, "weights", put(Multipliers(), "cost", -1))
     ),
     "weights of another kind of number": lambda: wrong(
-        certificate=put(solve(CHAIN).certificate, "weights", put(Weights(), "cost", Eager(1)))
+        certificate=put(solve(CHAIN).certificate, "weights", put(Multipliers(), "cost", Eager(1)))
     ),
 }
 
@@ -552,7 +547,7 @@ def test_a_solver_that_lifts_a_ban_or_swaps_names_answers_another_question() -> 
             vars(problem.cannot_recompute).pop("mask", None)
 
         def _solve(self, problem: Problem, *, time_limit_s: float | None) -> Solution:
-            return Solution(Plan((), tuple("xabc")), 6, Termination(Reason.OPTIMAL, 6), TrustMe(), self.name)
+            return Solution(Plan((), tuple("xabc")), 6, Termination(TerminationReason.OPTIMAL, 6), TrustMe(), self.name)
 
     mine = replace(CHAIN)
     with pytest.raises(InvalidPlan, match=r"cannot be recomputed \(an input\), but is: 'x'"):
@@ -569,7 +564,7 @@ def test_a_solver_that_twists_a_column_answers_another_question(twist: dict[str,
         def _solve(self, problem: Problem, *, time_limit_s: float | None) -> Solution:
             for name, value in twist.items():
                 setattr(problem.save_cost, name, value)
-            return Solution(BEST, 1, Termination(Reason.OPTIMAL, 1), TrustMe(), self.name)
+            return Solution(BEST, 1, Termination(TerminationReason.OPTIMAL, 1), TrustMe(), self.name)
 
     mine = replace(CHAIN)
     with pytest.raises(InvalidPlan, match="the plan costs 5, but"):
@@ -590,12 +585,12 @@ def test_a_proof_survives_copies_and_pickles_and_stays_locked(copied: Callable[[
 
 def test_numbers_are_made_plain_where_they_come_in() -> None:
     """A solver's author who counts with numpy gets a proof all the same."""
-    termination = Termination(Reason.OPTIMAL, np.int64(5))  # type: ignore[arg-type]
+    termination = Termination(TerminationReason.OPTIMAL, np.int64(5))  # type: ignore[arg-type]
     counted = Solution(BEST, np.int64(5), termination, honest()[0].certificate, "counts with numpy")  # type: ignore[arg-type]
     assert (type(counted.objective), type(counted.bound)) == (int, int)
     assert certify(CHAIN, counted)
     sly = type("Sly", (int,), {"__lt__": lambda self, other: False, "__gt__": lambda self, other: True})
     with pytest.raises(InvalidOption):
-        Weights(1, sly(-1))
+        Multipliers(1, sly(-1))
     with pytest.raises(InvalidProblem):
         replace(CHAIN, budget_bytes=sly(-1))

@@ -81,7 +81,7 @@ def ours_by_trying(graph: Graph, instance: Instance, budget_bytes: int) -> float
         choice = Choice.from_saved(problem, np.array(wanted))
         if (choice.recomputed & problem.cannot_recompute.mask).any():
             continue
-        saved = graph.widened(choice.saved)
+        saved = graph.for_all_values(choice.saved)
         if simulator.peak(saved) <= budget_bytes:
             best = min(best, replay(instance, schedule_of(graph, saved)).cost)
     return best
@@ -105,7 +105,7 @@ def test_each_of_our_plans_is_one_of_its_schedules(graph: Graph, data: st.DataOb
     problem, instance = RecomputeTime("flops").pose(graph), Instance.of(graph)
     wanted = data.draw(st.lists(st.booleans(), min_size=len(problem), max_size=len(problem)))
     choice = Choice.from_saved(problem, np.array(wanted, np.bool_))
-    saved = graph.widened(choice.saved)
+    saved = graph.for_all_values(choice.saved)
     if (choice.recomputed & problem.cannot_recompute.mask).any():
         return
     replayed = replay(instance, schedule_of(graph, saved))
@@ -147,7 +147,7 @@ def test_our_model_as_its_rows_is_our_model(graph: Graph) -> None:
         assert costs == sorted(costs, reverse=True)
         plans = PeakPlans(graph, RecomputeTime("flops").pose(graph), find_solver("lagrangian"))
         if (plan := plans.within(budget)) is not None:
-            assert replay(instance, schedule_of(graph, graph.widened(plan.choice.saved))).cost >= costs[0]
+            assert replay(instance, schedule_of(graph, graph.for_all_values(plan.choice.saved))).cost >= costs[0]
 
 
 CHAIN = Instance(

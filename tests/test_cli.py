@@ -20,10 +20,11 @@ from typer.main import get_command
 from typer.testing import CliRunner
 
 import remat
-from remat import CostModel, Feature, Graph, Plan, Problem, Reason, Solution, Solver, Termination, Terms
+from remat import CostModel, Graph, Plan, Problem, Solution, TerminationReason
 from remat.answer.registry import costmodel_names, solver_names, usable_solvers
 from remat.cli.app import app
 from remat.cli.output import quiet, waiting
+from remat.plugin import Feature, Solver, Termination, Terms
 
 MIB = 2**20
 
@@ -48,7 +49,7 @@ class GivesUp(Solver):
     features: ClassVar[frozenset[Feature]] = frozenset({Feature.TIME_LIMIT})
 
     def _solve(self, problem: Problem, *, time_limit_s: float | None) -> Solution:
-        return Solution(None, None, Termination(Reason.LIMIT, limit="time"), None, self.name)
+        return Solution(None, None, Termination(TerminationReason.LIMIT, limit="time"), None, self.name)
 
 
 @dataclass(frozen=True)
@@ -65,11 +66,11 @@ class Weighed(CostModel):
 
 @pytest.fixture
 def plugins() -> Any:
-    remat.register(GivesUp)
-    remat.register(Weighed)
+    remat.plugin.register(GivesUp)
+    remat.plugin.register(Weighed)
     yield
-    remat.unregister("gives-up")
-    remat.unregister("weighed")
+    remat.plugin.unregister("gives-up")
+    remat.plugin.unregister("weighed")
 
 
 def test_solve_prints_objective_proof_and_the_largest_saved_values(paper: Path) -> None:

@@ -14,10 +14,12 @@ from examples import chain, cosines, impossible, linear_dropout
 
 import remat
 from costmodels import ByteTraffic, MemoryBudget
-from remat import Feature, GraphBuilder, InvalidOption, InvalidPlan, Plan, UnknownName
-from remat.answer.option_text import label, spelled
+from remat import GraphBuilder, InvalidOption, InvalidPlan, Plan
+from remat.answer.option_text import label, option_text
 from remat.answer.plan_facts import PlanFacts
 from remat.answer.registry import find_costmodel, solver_names
+from remat.errors import UnknownName
+from remat.plugin import Feature
 from remat.predict.time.roofline import Roofline
 from remat.views.comparison import Comparison
 from remat.words import human_bytes, human_price
@@ -243,8 +245,8 @@ def test_the_corpus_id_the_budget_and_the_gap_are_columns() -> None:
     ],
 )
 def test_a_plug_in_is_spelled_as_it_is_typed(plugin: Any, text: str) -> None:
-    assert spelled(plugin) == text
-    assert spelled(find_costmodel(text)) == text
+    assert option_text(plugin) == text
+    assert option_text(find_costmodel(text)) == text
 
 
 def test_several_processes_find_the_same_in_the_same_order() -> None:

@@ -38,8 +38,9 @@ from experiments.compare_solvers.solver_pictures import looks, profiles, scaling
 from experiments.compare_solvers.store import Store, read
 from experiments.compare_solvers.summary import markdown, solver_table
 from experiments.compare_solvers.supervision import ROOT, rows_of
-from remat import InvalidOption, RematError, Solver
+from remat import InvalidOption, RematError
 from remat.facts.corpus import Corpus
+from remat.plugin import Solver
 from remat.views.performance_profile import profile, ratios
 from solvers import Exhaustive, NetworkX, ORTools
 
@@ -62,7 +63,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from remat import Choice, Plan, Reason, Solution, Solver, Termination
+from remat import Choice, Plan, Reason, Solution
+from remat.plugin import Solver, Termination
 from remat.answer.solution import ClaimedBound
 from solvers import ORTools
 
@@ -454,14 +456,14 @@ def test_options_that_make_no_sense_are_explained(options: dict[str, Any], messa
 
 def test_a_lie_by_one_is_printed_loudly_and_fails_the_command(faulty: ModuleType, tmp_path: Path) -> None:
     for kind in (faulty.Liar, faulty.Miscounter):
-        remat.register(kind)
+        remat.plugin.register(kind)
     try:
         named = (part for name in ("ortools", "liar", "miscounter") for part in ("--solvers", name))
         options = ("--instances", SMALL[0], "--cost-models", "byte-traffic", "--output", tmp_path / "out")
         lied = command(*options, *named, code=1)
     finally:
         for kind in (faulty.Liar, faulty.Miscounter):
-            remat.unregister(kind.name)
+            remat.plugin.unregister(kind.name)
     (optimum,) = read(tmp_path / "out" / "solvers.csv").query("solver == 'ortools'")["objective"]
     said = " ".join(lied.output.split())
     assert said.count("DISAGREEMENT") == 2

@@ -21,8 +21,9 @@ from torch import Tensor, nn
 import remat
 from costmodels import ByteTraffic
 from experiments.demo import SaveLeast
-from remat import Plan, Problem, Solution, Solver
+from remat import Plan, Problem, Solution
 from remat.answer.plan_facts import PlanFacts
+from remat.plugin import Solver
 from remat.pytorch import Partitioner
 from remat.pytorch.measure.saved import saved_activations
 
@@ -170,9 +171,9 @@ def test_another_backend_is_refused() -> None:
 
 
 def test_unknown_names_are_refused_when_asked_not_when_run() -> None:
-    with pytest.raises(remat.UnknownName, match="did you mean 'ortools'"):
+    with pytest.raises(remat.errors.UnknownName, match="did you mean 'ortools'"):
         remat.compile(torch.sin, solver="ortool")
-    with pytest.raises(remat.UnknownName, match="did you mean 'byte-traffic'"):
+    with pytest.raises(remat.errors.UnknownName, match="did you mean 'byte-traffic'"):
         remat.compile(torch.sin, cost_model="byte-trafic")
 
 
@@ -270,7 +271,7 @@ def test_saved_values_that_share_memory_are_not_overwritten() -> None:
     """Inductor's backward writes over saved tensors, and does not ask which of them are views of others."""
     x = torch.randn(4, 8, requires_grad=True)
     graph = remat.capture(writes_into_a_view, x)
-    problem = remat.unpriced(graph)
+    problem = remat.plugin.base_problem(graph)
     slices = [graph.ops[graph.index[name]].startswith("aten.slice") for name in problem.names]
     plan = remat.Choice.from_saved(problem, np.array(slices)).plan(problem)
     owners = [graph.names[graph.base[graph.index[name]]] for name in plan.saved]
@@ -346,7 +347,7 @@ STAGES = {
     "choosing within a budget": ("remat.pytorch.run.shared_budget", "solve", BUDGET),
     "checking": ("remat.pytorch.run.partitioner", "check_plan", "byte-traffic"),
     "what is handed over": ("remat.pytorch.run.partitioner", "handed_over", BUDGET),
-    "what a budget holds": ("remat.pytorch.run.shared_budget", "part_of", BUDGET),
+    "what a budget holds": ("remat.pytorch.run.shared_budget", "subproblem_of", BUDGET),
     "guards on sizes": ("remat.pytorch.run.order", "keep_within", BUDGET),
     "the two graphs": ("remat.pytorch.run.partitioner", "check_nothing_runs_twice", BUDGET),
     "copies to the host": ("remat.pytorch.run.partitioner", "add_copies", "byte-traffic"),

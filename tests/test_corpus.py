@@ -27,9 +27,10 @@ from experiments.corpus.corpus_index import entry_of
 from experiments.corpus.readme import markdown
 from experiments.models import diffusion, published, workloads
 from experiments.models.recipe import capture
-from remat import Graph, InvalidGraph, NotInstalled, UnknownName
+from remat import Graph, NotInstalled
 from remat.answer.plan_facts import PlanFacts
 from remat.cli.app import app
+from remat.errors import InvalidGraph, UnknownName
 from remat.facts.corpus import INDEX, Corpus
 
 CORPUS = Corpus.open()
@@ -95,7 +96,7 @@ def test_instances_are_posed_solved_and_proven(name: str) -> None:
     solution = remat.solve(problem, "ortools")
     assert solution.is_proven
     assert solution.plan is not None
-    remat.check_plan(remat.unpriced(graph_of(name)), solution.plan)
+    remat.check_plan(remat.plugin.base_problem(graph_of(name)), solution.plan)
     saved_bytes = PlanFacts.of(graph_of(name), solution.plan).saved_bytes
     assert 0 < saved_bytes < CORPUS.entry(name).no_recompute_saved_bytes
 

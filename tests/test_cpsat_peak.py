@@ -10,7 +10,7 @@ from ortools.sat.python import cp_model
 from strategies import Dice, every_legal_mask, late_views, planned, training_steps
 
 from costmodels import RecomputeTime
-from remat import Choice, Corpus, Graph, GraphBuilder, Reason
+from remat import Choice, Corpus, Graph, GraphBuilder, TerminationReason
 from remat.facts.columns import BoolArray
 from remat.improve.peak_plans import PeakPlans
 from remat.improve.peak_search import fit_peak
@@ -87,16 +87,16 @@ def test_the_optimum_is_that_of_all_plans(graph: Graph, data: st.DataObject) -> 
     assert found is not None
     assert found.objective == chosen.objective == least
     if least is None:
-        assert found.termination.reason is chosen.termination.reason is Reason.INFEASIBLE
+        assert found.termination.reason is chosen.termination.reason is TerminationReason.INFEASIBLE
         return
     assert found.plan is not None
-    assert found.termination.reason is chosen.termination.reason is Reason.OPTIMAL
+    assert found.termination.reason is chosen.termination.reason is TerminationReason.OPTIMAL
     assert found.termination.bound == least
     choice = Choice.from_plan(problem, found.plan)
-    assert simulator.peak(graph.widened(choice.saved)) <= limit_bytes
+    assert simulator.peak(graph.for_all_values(choice.saved)) <= limit_bytes
     again = cheapest_within_peak(graph, problem, limit_bytes, choice)
     assert again is not None
-    assert (again.objective, again.termination.reason) == (least, Reason.OPTIMAL)
+    assert (again.objective, again.termination.reason) == (least, TerminationReason.OPTIMAL)
 
 
 def test_what_the_search_misses_is_found_and_proven() -> None:
@@ -106,12 +106,12 @@ def test_what_the_search_misses_is_found_and_proven() -> None:
     assert searched is not None
     exact = CPSAT().within_peak(graph, problem, 84_691_538, searched.choice, time_limit_s=None)
     assert exact is not None
-    assert exact.termination.reason is Reason.OPTIMAL
+    assert exact.termination.reason is TerminationReason.OPTIMAL
     assert exact.objective == exact.bound == 624 < searched.cost
     hurried = CPSAT().within_peak(graph, problem, 84_691_538, searched.choice, time_limit_s=1e-9)
     assert hurried is not None
     assert hurried.plan == searched.choice.plan(problem)
-    assert (hurried.termination.reason, hurried.termination.limit) == (Reason.FEASIBLE, "time")
+    assert (hurried.termination.reason, hurried.termination.limit) == (TerminationReason.FEASIBLE, "time")
     assert Lagrangian().within_peak(graph, problem, 84_691_538, searched.choice, time_limit_s=None) is None
 
 

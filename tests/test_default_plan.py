@@ -19,9 +19,10 @@ from costmodels.pytorch_prices import FARTHEST, pytorch_prices, steps_to_backwar
 from experiments.models.cases import CASES
 from experiments.models.held_out import HELD_OUT
 from experiments.models.workloads import KERNEL_ZOO
-from remat import Graph, GraphBuilder, InvalidOption, InvalidProblem
+from remat import Graph, GraphBuilder, InvalidOption
 from remat.answer.plan_facts import PlanFacts
 from remat.answer.registry import DEFAULT_STEP_MODEL, find_costmodel
+from remat.errors import InvalidProblem
 from remat.pytorch import Partitioner
 from remat.pytorch.measure.torch_budgets import torchs_plans, torchs_plans_of
 from remat.pytorch.read.capture import visit_joint_graphs

@@ -13,7 +13,8 @@ from depth import deep_except
 from helpers import CONFIGURED, each, most_values
 from numpy.random import default_rng
 
-from remat import Feature, Problem, Solver, solve
+from remat import Problem, solve
+from remat.plugin import Feature, Solver
 
 
 def tied_problem(seed: int, values: int, budget: bool) -> Problem:

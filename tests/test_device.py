@@ -14,8 +14,9 @@ import torch
 from torch._subclasses import FakeTensorMode
 from typer.testing import CliRunner
 
-from remat import InvalidOption, UnknownName
+from remat import InvalidOption
 from remat.cli.app import app
+from remat.errors import UnknownName
 from remat.predict.time import Roofline
 from remat.predict.time.device import DeviceProfile, cache_folder, measured_file
 from remat.predict.time.known_devices import ALIASES, KNOWN, find_device

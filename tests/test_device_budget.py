@@ -113,7 +113,7 @@ def test_what_is_too_small_says_what_takes_how_much() -> None:
 class Watched(MemoryBudget):
     """Notes for how many rows a graph is planned, which knows whose kernels are to be predicted."""
 
-    def terms(self, graph: remat.Graph) -> remat.Terms:
+    def terms(self, graph: remat.Graph) -> remat.plugin.Terms:
         assert graph.meta["device"] == "cpu"
         ROWS.append(max(graph.shapes[i][0] for i in np.flatnonzero(graph.input & ~graph.parameter) if graph.shapes[i]))
         return super().terms(graph)

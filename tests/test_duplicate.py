@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from torch import Tensor, fx, nn
 from torch._inductor.compile_fx import compile_fx
 
-from remat.improve.between_kernels import Pass, recompute_across
+from remat.improve.cross_kernel import Pass, recompute_across
 from remat.pytorch.inductor.dry_run import can_dry_run, copied
 from remat.pytorch.inductor.duplicate import DuplicateAcrossKernels, duplicate, pass_of
 from remat.pytorch.inductor.lowered_graphs import visited

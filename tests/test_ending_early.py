@@ -22,9 +22,10 @@ from torch import nn
 
 import remat
 from costmodels import MemoryBudget
-from remat import Graph, InvalidOption, Reason, Termination
+from remat import Graph, InvalidOption, TerminationReason
 from remat.facts.corpus import Corpus
 from remat.improve.progress import ending_at_ctrl_c, ending_within, is_over
+from remat.plugin import Termination
 from remat.views.report import Page
 from solvers.cpsat import CPSAT
 from solvers.cpsat_backend import run_search
@@ -201,7 +202,7 @@ def test_a_comparison_keeps_no_row_that_ctrl_c_cut_short(tmp_path: Path, monkeyp
         os.kill(os.getpid(), signal.SIGINT)
         while not is_over():
             time.sleep(0.001)
-        return replace(found, termination=Termination(Reason.FEASIBLE, 0, limit="interrupt"))
+        return replace(found, termination=Termination(TerminationReason.FEASIBLE, 0, limit="interrupt"))
 
     found = remat.solve(MemoryBudget(1.0).pose(TINY), "lagrangian")
     file = tmp_path / "rows.json"
@@ -267,7 +268,7 @@ def test_a_forecast_ends_its_searches_within_a_time_limit(monkeypatch: pytest.Mo
 
 SCRIPT = """
 import os, signal, sys
-import remat.improve.plan_pool as pool
+import remat.improve.candidates as pool
 whole = pool.PlanPool.add_mixtures
 def pressed(self):
     os.kill(os.getpid(), signal.SIGINT)

@@ -18,7 +18,9 @@ from test_calls import conv_net
 
 import remat
 from experiments.models.zoo import gpt2
-from remat import Estimator, Graph, GraphBuilder, InvalidGraph, InvalidOption, Region, UnknownName
+from remat import Graph, GraphBuilder, InvalidOption
+from remat.errors import InvalidGraph, UnknownName
+from remat.plugin import Estimator, Region
 from remat.predict.time import Flops, Profile, Roofline
 from remat.predict.time.device import DeviceProfile
 from remat.predict.time.work import Work
@@ -275,7 +277,7 @@ def convolutions() -> Graph:
 @pytest.mark.parametrize("name", ["flops", "roofline"])
 def test_captured_models_get_whole_prices(name: str, transformer: Graph, convolutions: Graph) -> None:
     for graph in (transformer, convolutions):
-        cost = remat.find_estimator(name).recompute_cost(graph)
+        cost = remat.plugin.find_estimator(name).recompute_cost(graph)
         assert cost.dtype == np.int64
         assert (cost >= 0).all()
         free = (
@@ -297,25 +299,25 @@ def test_on_a_transformer_products_are_the_price_of_recomputing(transformer: Gra
 def test_a_default_is_the_same_whatever_was_measured(
     transformer: Graph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    before = remat.find_estimator(remat.DEFAULT_ESTIMATOR).recompute_cost(transformer)
+    before = remat.plugin.find_estimator(remat.plugin.DEFAULT_ESTIMATOR).recompute_cost(transformer)
     monkeypatch.setattr("remat.predict.time.device.cache_folder", lambda: tmp_path)
     TOY.save(tmp_path / "device-cpu.json")
-    after = remat.find_estimator(remat.DEFAULT_ESTIMATOR).recompute_cost(transformer)
+    after = remat.plugin.find_estimator(remat.plugin.DEFAULT_ESTIMATOR).recompute_cost(transformer)
     assert np.array_equal(before, after)
     assert not np.array_equal(after, Roofline("here").recompute_cost(transformer))
 
 
 def test_estimators_go_by_name() -> None:
-    assert {"flops", "profile", "roofline"} <= set(remat.estimator_names())
-    assert remat.find_estimator("roofline") == Roofline()
+    assert {"flops", "profile", "roofline"} <= set(remat.plugin.estimator_names())
+    assert remat.plugin.find_estimator("roofline") == Roofline()
     chosen = Roofline("h200")
-    assert remat.find_estimator(chosen) is chosen
+    assert remat.plugin.find_estimator(chosen) is chosen
     with pytest.raises(UnknownName, match="no estimator is named 'rofline'; did you mean 'roofline'"):
-        remat.find_estimator("rofline")
+        remat.plugin.find_estimator("rofline")
     with pytest.raises(
         InvalidOption, match=r"estimator must be a name or an instance of remat\.Estimator, got .*paren"
     ):
-        remat.find_estimator(Roofline)  # type: ignore[arg-type]
+        remat.plugin.find_estimator(Roofline)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -327,7 +329,7 @@ def test_estimators_go_by_name() -> None:
     ],
 )
 def test_options_follow_a_name(text: str, expected: Estimator) -> None:
-    assert remat.find_estimator(text) == expected
+    assert remat.plugin.find_estimator(text) == expected
 
 
 @pytest.mark.parametrize(
@@ -340,7 +342,7 @@ def test_options_follow_a_name(text: str, expected: Estimator) -> None:
 )
 def test_a_bad_option_of_a_name_is_one_clear_error(text: str, message: str) -> None:
     with pytest.raises(InvalidOption, match=message):
-        remat.find_estimator(text)
+        remat.plugin.find_estimator(text)
 
 
 def test_every_estimator_in_the_folder_is_registered_under_its_name() -> None:
@@ -349,16 +351,16 @@ def test_every_estimator_in_the_folder_is_registered_under_its_name() -> None:
     public = [getattr(remat.predict.time, name) for name in remat.predict.time.__all__]
     ours = [one for one in public if isinstance(one, type) and issubclass(one, Estimator)]
     assert len(ours) == 3
-    assert {type(remat.find_estimator(one.name)) for one in ours} == set(ours)
+    assert {type(remat.plugin.find_estimator(one.name)) for one in ours} == set(ours)
 
 
 def test_an_estimator_of_one_s_own_registers() -> None:
     mine = type("Mine", (Flops,), {"name": "mine"})
-    remat.register(mine)
+    remat.plugin.register(mine)
     try:
-        assert type(remat.find_estimator("mine")) is mine
+        assert type(remat.plugin.find_estimator("mine")) is mine
     finally:
-        remat.unregister("mine")
+        remat.plugin.unregister("mine")
 
 
 # Profile: what is timed is counted, so that no test depends on how long anything takes.

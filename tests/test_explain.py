@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from strategies import DiceWithHost
 
 import remat
-from remat import Graph, GraphBuilder, Infeasible, UnknownName
+from remat import Graph, GraphBuilder, Infeasible
+from remat.errors import UnknownName
 from remat.testing import graphs
 from remat.views.explain import Decision
 

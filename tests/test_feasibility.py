@@ -11,7 +11,8 @@ from depth import drawn
 from helpers import BUDGET, SOLVERS, each, every_plan
 from hypothesis import given
 
-from remat import Feature, Infeasible, Problem, Reason, Solution, Solver, solve
+from remat import Infeasible, Problem, Solution, TerminationReason, solve
+from remat.plugin import Feature, Solver
 from remat.problem.feasibility import check_feasible
 from remat.testing import problems
 
@@ -93,7 +94,11 @@ def test_a_budget_that_nothing_fits(solver: Solver) -> None:
         solve(needs_four, solver)
     assert caught.value.path == ()
     solution = solve(needs_four, solver, throw=False)
-    assert (solution.plan, solution.objective, solution.termination.reason) == (None, None, Reason.INFEASIBLE)
+    assert (solution.plan, solution.objective, solution.termination.reason) == (
+        None,
+        None,
+        TerminationReason.INFEASIBLE,
+    )
 
 
 @each(BUDGET)

@@ -19,13 +19,15 @@ from strategies import Dice, every_legal_mask, late_views, training_steps
 
 import remat
 from costmodels import MemoryBudget, RecomputeTime
-from remat import CertificateRejected, Choice, Corpus, FlowSolver, Infeasible, InvalidOption, Problem, frontier, solve
+from remat import Choice, Corpus, Infeasible, InvalidOption, Problem, frontier, solve
 from remat.answer.network import SOURCE, Network, Sides
 from remat.answer.plan_facts import no_recompute_saved, no_recompute_saved_bytes
+from remat.errors import CertificateRejected
 from remat.facts.columns import IntArray
 from remat.improve.byte_budgets import default_saved_bytes
-from remat.improve.landmarks import EAGER, landmarks
-from remat.problem.weights import BY_BYTES, BY_COST, Weights
+from remat.improve.reference_plans import EAGER, reference_plans
+from remat.plugin import FlowSolver
+from remat.problem.multipliers import BY_BYTES, BY_COST, Multipliers
 from remat.proof.certify import proven_bound
 from remat.proof.hull import Hull
 from remat.testing import graphs, problems
@@ -128,18 +130,18 @@ def test_bounds_hold_where_weights_are_too_large_for_the_solver(problem: Problem
 
 
 def test_coarser_weights_keep_the_ratio() -> None:
-    weights = Weights(3 * 10**17 + 1, 2 * 10**11 + 1)
+    weights = Multipliers(3 * 10**17 + 1, 2 * 10**11 + 1)
     coarse = weights.coarser(40)
     assert max(coarse.cost, coarse.byte) < 2**40
     assert coarse.byte / coarse.cost == pytest.approx(weights.byte / weights.cost, rel=1e-3)
     assert weights.coarser(60) == weights
-    assert Weights(10**18, 1).coarser(8) == Weights(255, 1)
+    assert Multipliers(10**18, 1).coarser(8) == Multipliers(255, 1)
 
 
 @pytest.mark.parametrize("wrong", [(0, 0), (-1, 2), (1.0, 0.0), (True, 1), (math.nan, 1)])
 def test_weights_that_weigh_nothing(wrong: tuple[int, int]) -> None:
     with pytest.raises(InvalidOption, match="whole numbers, non-negative and not both 0"):
-        Weights(*wrong)
+        Multipliers(*wrong)
 
 
 @drawn(75)
@@ -212,9 +214,9 @@ def test_what_a_price_of_memory_proves() -> None:
     assert BY_COST.bound(9, None) == 9
     assert BY_BYTES.bound(100, 99) is None
     assert BY_BYTES.bound(100, 100) == 0
-    assert Weights(cost=2, byte=3).bound(100, 10) == 35
-    assert Weights(cost=2, byte=3).bound(101, 10) == 36  # rounded up: costs are integers
-    assert Weights(cost=2, byte=3).bound(10, 10) == 0  # no plan costs less than nothing
+    assert Multipliers(cost=2, byte=3).bound(100, 10) == 35
+    assert Multipliers(cost=2, byte=3).bound(101, 10) == 36  # rounded up: costs are integers
+    assert Multipliers(cost=2, byte=3).bound(10, 10) == 0  # no plan costs less than nothing
 
 
 def test_one_plan_that_is_best_in_both() -> None:
@@ -356,16 +358,16 @@ def test_the_picture_is_written(tmp_path: Path) -> None:
 def test_pytorchs_and_eagers_plan_stand_beside_every_frontier_of_a_graph() -> None:
     graph = Corpus.open().graph("small-dropout-mlp")
     curve = frontier(graph)
-    theirs, eager = curve.landmarks
+    theirs, eager = curve.references
     assert (theirs.solver, eager.solver) == ("PyTorch's default", "nothing runs twice (eager)")
     assert (theirs.saved_bytes, eager.saved_bytes) == (default_saved_bytes(graph), no_recompute_saved_bytes(graph))
-    for point in curve.landmarks:
+    for point in curve.references:
         assert curve.price(point.plan) == point.point
         assert point.bound <= point.cost
     axes = curve.plot().axes[0]
     assert axes.get_title() == "dropout MLP: a small model of our own: memory against recompute time"
     drawn = {line.get_label(): line.get_xydata().tolist() for line in axes.lines}
-    assert all(drawn[point.solver] == [list(point.point)] for point in curve.landmarks)
+    assert all(drawn[point.solver] == [list(point.point)] for point in curve.references)
 
 
 @pytest.mark.parametrize("name", ["small-gpt-fused-attention", "small-resnet"])
@@ -374,7 +376,7 @@ def test_where_nothing_runs_twice_no_time_is_added(name: str) -> None:
     graph = Corpus.open().graph(name)
     estimator = "roofline:device=h100"
     for curve in (frontier(graph, estimator=estimator), frontier(graph, estimator=estimator, offload="h100")):
-        (eager,) = [point for point in curve.landmarks if point.solver == EAGER]
+        (eager,) = [point for point in curve.references if point.solver == EAGER]
         assert eager.cost == 0
         assert not any(graph.compute_bound[graph.index[name]] for name in eager.plan.recomputed)
 
@@ -383,7 +385,7 @@ def test_a_landmark_that_is_not_legal_is_left_out() -> None:
     graph = Corpus.open().graph("small-dropout-mlp")
     kept = no_recompute_saved(graph) & ~graph.input
     graph = replace(graph, cannot_save=graph.cannot_save.also(kept, "for this test"))
-    assert EAGER not in landmarks(graph)
+    assert EAGER not in reference_plans(graph)
 
 
 def test_a_hull_is_asked_for_its_part_at_a_budget_only() -> None:

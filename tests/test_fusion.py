@@ -18,7 +18,8 @@ from torch.nn import functional as F
 import remat
 from costmodels import ByteTraffic
 from experiments.models.workloads import Mixer
-from remat import Graph, GraphBuilder, InvalidGraph, InvalidOption, InvalidPlan, Plan
+from remat import Graph, GraphBuilder, InvalidOption, InvalidPlan, Plan
+from remat.errors import InvalidGraph
 from remat.facts.columns import BoolArray
 from remat.predict.kernels import Fuser, Kernel, kernels
 from remat.predict.kernels.index import contiguous_strides, identity, reshaped, strided, through
@@ -60,7 +61,7 @@ def _operator(draw: st.DrawFn, g: GraphBuilder, values: list[str]) -> str:
 
 def drawn_saves(draw: st.DataObject, graph: Graph) -> BoolArray:
     """Some legal plan, without what it saves in vain."""
-    demands = remat.unpriced(graph)
+    demands = remat.plugin.base_problem(graph)
     price = draw.draw(st.lists(st.integers(1, 9), min_size=len(demands), max_size=len(demands)))
     problem = demands.priced(
         save_cost=np.array(price, np.int64),

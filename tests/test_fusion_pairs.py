@@ -11,9 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from costmodels import FusionPairs
-from remat import GraphBuilder, InvalidGraph, InvalidOption, Solver, solve
+from remat import GraphBuilder, InvalidOption, solve
 from remat.answer.registry import costmodel_names
-from remat.improve.between_kernels import Group, Pass, pair, recompute_across
+from remat.errors import InvalidGraph
+from remat.improve.cross_kernel import Group, Pass, pair, recompute_across
+from remat.plugin import Solver
 from remat.testing import check_cost_model, dags
 
 

@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 
-from remat import Bans, Graph, GraphBuilder, InvalidGraph, Region
+from remat import Graph, GraphBuilder
+from remat.errors import InvalidGraph
+from remat.plugin import Bans, Region
 from remat.testing import graphs
 
 
@@ -55,7 +57,7 @@ def column(*values: int) -> np.ndarray:
         ({"names": ("x", "y", "y", "dx")}, "Graph.names.*unique.*'y' twice"),
         ({"ops": ("tanh",)}, r"Graph.ops.*\(4\), got 1"),
         ({"cannot_save": Bans.none(3)}, r"Graph.cannot_save.*\(4\), got 3"),
-        ({"region": column(0, 0, 1, 7)}, r"Graph.region.*remat.Region.*7"),
+        ({"region": column(0, 0, 1, 7)}, r"Graph.region.*remat.plugin.Region.*7"),
         (
             {"region": column(0, 0, 1, 0)},
             "Graph: 'dx'.*'dy'.*tangent.*region",

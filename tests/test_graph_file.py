@@ -16,7 +16,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from test_graph import GRAPH
 
-from remat import Graph, InvalidGraph, InvalidPlan, Plan, Problem, solve
+from remat import Graph, InvalidPlan, Plan, Problem, solve
+from remat.errors import InvalidGraph
 from remat.facts.tensors import ELEMENT_BYTES
 from remat.testing import graphs, problems
 
@@ -135,7 +136,7 @@ def drop(table: str, key: str) -> Callable[[dict[str, Any]], None]:
         (put("values", "view", value=[0, 0, 0, 2]), "Graph.view.*true and false"),
         (put("values", "name", value=["x", "y", "x", "z"]), "Graph.names.*unique.*'x' twice"),
         (put("values", "op", value=["tanh"]), r"Graph.ops.*\(4\), got 1"),
-        (put("values", "region", value=[0, 0, 1, 3]), r"Graph.region.*remat.Region.*3"),
+        (put("values", "region", value=[0, 0, 1, 3]), r"Graph.region.*remat.plugin.Region.*3"),
         (put("values", "region", value=[0, 0, 1, 0]), "tangent.*region.*TANGENTS"),
         (put("values", "shape", value=[1, 2, 3, 4]), '"values.shape".*lists of integers.* 1'),
         (put("values", "shape", value=[[2], ["2"], [], []]), '"values.shape".*lists of integers.*'),

@@ -36,7 +36,7 @@ def test_a_file_that_hides_a_package_of_plug_ins_is_named(tmp_path: Path, file: 
     script.write_text(
         "import remat\n"
         "graph = remat.Corpus.open().graph('gpt2-small-bf16')\n"
-        "problem = remat.unpriced(graph)\n"
+        "problem = remat.plugin.base_problem(graph)\n"
         f"remat.{call}\n"
     )
     # The folder of the script comes first, as where remat is installed.

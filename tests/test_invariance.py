@@ -11,8 +11,9 @@ from helpers import EXACT, FLOW, each, largest_price, most_values
 from hypothesis import given
 from hypothesis import strategies as st
 
-from remat import Problem, Solver, solve
+from remat import Problem, solve
 from remat.answer.choice import Choice
+from remat.plugin import Solver
 from remat.testing import problems
 
 FEW = drawn(75)

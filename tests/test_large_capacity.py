@@ -11,8 +11,10 @@ from helpers import BUDGET, CONFIGURED, FLOW, each, every_plan
 from hypothesis import given
 from hypothesis import strategies as st
 
-from remat import FlowSolver, InvalidProblem, Problem, Solver, UnsupportedProblem, check_plan, solve
+from remat import Problem, UnsupportedProblem, check_plan, solve
 from remat.answer.network import Network
+from remat.errors import InvalidProblem
+from remat.plugin import FlowSolver, Solver
 from remat.proof.certify import check_flow
 from remat.testing import problems
 
@@ -120,7 +122,7 @@ def test_a_flow_against_an_infinite_arc(solver: Solver) -> None:
     network = Network(6, tails, heads, np.array(list(arcs.values())), infinity)
     if infinity > (solver.largest_capacity or infinity):
         with pytest.raises(UnsupportedProblem, match="the prices add up to"):
-            network.fitted(solver.largest_capacity)
+            network.rescaled(solver.largest_capacity)
     else:
         assert 2 * x - 1 == check_flow(network, solver._max_flow(network)[0])
 

@@ -16,7 +16,7 @@ from torch import nn
 import remat
 from costmodels import ByteTraffic
 from remat import Choice, Graph, Plan
-from remat.facts.later import is_later
+from remat.facts.lazy_field import is_deferred
 from remat.pytorch.read.capture import visit_joint_graphs
 from remat.pytorch.read.extract import extract
 from solvers.ortools_flow import ORTools
@@ -39,13 +39,13 @@ def test_a_plan_is_solved_for_before_its_graph_is_written_down() -> None:
         (problem, "places"),
         (plan, "graph"),
     ]
-    assert all(is_later(thing, field) for thing, field in unread)
+    assert all(is_deferred(thing, field) for thing, field in unread)
     assert "signature" not in vars(graph)
     assert plan.graph == problem.signature == graph.signature
     assert len(problem.places) == len(problem)
     assert any(graph.modules)
     assert any(graph.arguments)
-    assert not any(is_later(thing, field) for thing, field in unread if field != "sources")
+    assert not any(is_deferred(thing, field) for thing, field in unread if field != "sources")
 
 
 def pickled(thing: Any) -> Any:
@@ -75,8 +75,8 @@ def test_what_is_read_later_keeps_no_fx_graph_alive() -> None:
     torch.compiler.reset()
     gc.collect()
     graph, joint_graph = found
-    assert is_later(graph, "modules")
-    assert is_later(graph, "arguments")
+    assert is_deferred(graph, "modules")
+    assert is_deferred(graph, "arguments")
     assert joint_graph() is None
     assert any(graph.arguments)
 

@@ -262,7 +262,7 @@ def test_a_torch_without_its_scheduler_is_refused(monkeypatch: pytest.MonkeyPatc
     internals.cache_clear()
     monkeypatch.delattr(Scheduler, "codegen")
     x = torch.randn(4, requires_grad=True)
-    with pytest.raises(remat.UnsupportedTorch, match=r"torch._inductor.scheduler.Scheduler.codegen is gone"):
+    with pytest.raises(remat.errors.UnsupportedTorch, match=r"torch._inductor.scheduler.Scheduler.codegen is gone"):
         measure(torch.sin, x)
 
 

@@ -24,10 +24,11 @@ from costmodels import MemoryBudget
 from experiments.accuracy import peak_error
 from experiments.demo import SaveLeast
 from experiments.models.cases import CASES
-from remat import CostModel, Graph, GraphBuilder, InvalidPlan, Plan, Region, RematError
+from remat import CostModel, Graph, GraphBuilder, InvalidPlan, Plan, RematError
 from remat.answer.plan_facts import PlanFacts
 from remat.cli.app import app
 from remat.facts.columns import BoolArray
+from remat.plugin import Region
 from remat.predict.memory import Simulator, Timeline, lower_bound, simulate
 from remat.predict.memory.bound import Necessary
 from remat.predict.memory.registers import fusion
@@ -478,7 +479,7 @@ def test_what_is_no_plan_of_the_graph_is_refused() -> None:
     with pytest.raises(InvalidPlan, match="'cos9'"):
         simulate(graph, Plan(("cos9",), ()))
     with pytest.raises(InvalidPlan, match="made for another graph"):
-        simulate(graph, Plan(("add3",), ("cos1", "sin2", "sin1")).made_for(products(2).build()))
+        simulate(graph, Plan(("add3",), ("cos1", "sin2", "sin1")).for_graph(products(2).build()))
     simulator = Simulator(graph)
     with pytest.raises(InvalidPlan, match=r"saved must be of shape \(14,\), got shape \(3,\)"):
         simulator.peak(np.zeros(3, np.bool_))

@@ -51,7 +51,7 @@ def test_least_saved_bytes_keep_to_the_limit_and_fall_as_it_grows(graph: Graph, 
     given, starts = torchs[1.0], list(torchs.values())
     found = [remat.refine(graph, given, SavedBytes(extra), starts=starts) for extra in EXTRA]
     for extra, refined in zip(EXTRA, found, strict=True):
-        remat.check_plan(remat.unpriced(graph), refined.plan)
+        remat.check_plan(remat.plugin.base_problem(graph), refined.plan)
         assert refined.after[:2] == (saved(graph, refined.plan), moved(graph, refined.plan))
         assert refined.after[1] <= moved(graph, given) * (1 + extra)
         assert refined.after[0] <= saved(graph, given)

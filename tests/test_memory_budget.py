@@ -22,11 +22,9 @@ from remat import (
     GraphBuilder,
     Infeasible,
     InvalidOption,
-    InvalidProblem,
     LimitReached,
     Plan,
-    Reason,
-    UnknownName,
+    TerminationReason,
     UnsupportedProblem,
     certify,
     check_plan,
@@ -37,6 +35,7 @@ from remat import (
 )
 from remat.answer.choice import Choice
 from remat.answer.plan_facts import PlanFacts
+from remat.errors import InvalidProblem, UnknownName
 from remat.facts.columns import BoolArray
 from remat.facts.corpus import Corpus
 from remat.improve.byte_budgets import default_saved_bytes
@@ -276,7 +275,7 @@ def test_a_plan_never_exceeds_the_peak(graph: Graph, data: st.DataObject) -> Non
     solution = choose(graph, model, throw=False)
     relaxed = relaxation(graph, problem, limit)
     if solution.plan is None:
-        infeasible = solution.termination.reason is Reason.INFEASIBLE
+        infeasible = solution.termination.reason is TerminationReason.INFEASIBLE
         assert infeasible == (lower_bound(graph).bytes > limit)
         return
     assert simulate(graph, solution.plan).peak_bytes <= limit
@@ -396,7 +395,11 @@ def test_bans_that_leave_no_plan_are_explained_whatever_the_peak() -> None:
         with pytest.raises(Infeasible, match=r"(?s)no plan can make 'lost' available.*These rules contradict"):
             choose(graph, model)
         solution = choose(graph, model, throw=False)
-        assert (solution.plan, solution.termination.reason, solution.is_proven) == (None, Reason.INFEASIBLE, True)
+        assert (solution.plan, solution.termination.reason, solution.is_proven) == (
+            None,
+            TerminationReason.INFEASIBLE,
+            True,
+        )
 
 
 def test_a_search_is_given_what_it_can_use_before_it_starts() -> None:

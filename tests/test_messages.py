@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 
-from remat import Bans, CostModel, InvalidProblem, Problem, Terms
+from remat import CostModel, Problem
+from remat.errors import InvalidProblem
 from remat.facts.graph import Graph
+from remat.plugin import Bans, Terms
 from remat.problem.costmodel import Sum
 from remat.words import spoken_gap
 

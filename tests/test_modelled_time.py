@@ -10,7 +10,8 @@ import torch
 from torch import nn
 
 import remat
-from remat import Graph, GraphBuilder, Plan, UnknownName, predict_traffic
+from remat import Graph, GraphBuilder, Plan, predict_traffic
+from remat.errors import UnknownName
 from remat.predict.kernels import Kernel, kernels
 from remat.predict.time import DeviceProfile, modelled_time
 from remat.predict.time.known_devices import KNOWN
@@ -90,7 +91,7 @@ class Products(nn.Module):
 @pytest.mark.parametrize("backend", ["cpu", "triton"])
 def test_what_each_pass_multiplies_is_counted_once_in_a_call(backend: str) -> None:
     graph = remat.capture(Products(), torch.randn(128, 64, requires_grad=True), device="h100")
-    problem = remat.unpriced(graph)
+    problem = remat.plugin.base_problem(graph)
     for save_cost in (0 * problem.save_cost, problem.save_cost + 1):
         plan = remat.solve(replace(problem, save_cost=save_cost)).plan
         assert plan is not None

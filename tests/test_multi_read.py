@@ -13,7 +13,8 @@ from costmodels.backward_kernels import BackwardKernels
 from costmodels.byte_traffic import Mode
 from costmodels.recompute_rules import RULES
 from experiments.traffic_study.shared_write import SharedWrite
-from remat import Graph, GraphBuilder, InvalidOption, InvalidProblem, Problem, solve
+from remat import Graph, GraphBuilder, InvalidOption, Problem, solve
+from remat.errors import InvalidProblem
 from remat.testing import check_cost_model, graphs
 
 B = 64

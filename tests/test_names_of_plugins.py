@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import remat
-from remat import estimator_names
 from remat.answer.registry import costmodel_names, solver_names
+from remat.plugin import estimator_names
 
 CORE = Path(remat.__file__).parent
 NAMES = {*solver_names(), *costmodel_names(), *estimator_names()}

@@ -21,7 +21,7 @@ from remat.answer.plan_facts import PlanFacts
 from remat.cli.app import app
 from remat.improve.refine import NoWorse
 from remat.improve.refine.states import Space
-from remat.problem.feasibility import forced
+from remat.problem.feasibility import forced_values
 from remat.pytorch.inductor.scheduled import Scheduled
 from remat.pytorch.measure.torch_budgets import torchs_plans_of
 from remat.testing.strategies import graphs
@@ -67,8 +67,8 @@ def none_is_more(ours: tuple[int, ...], theirs: tuple[int, ...]) -> bool:
 @drawn(60)
 @given(graphs(max_values=16), st.data())
 def test_the_answer_is_no_worse_than_the_given_plan_in_any_of_four(graph: Graph, data: st.DataObject) -> None:
-    problem = remat.unpriced(graph)
-    assume(not bool((forced(problem).lost & problem.needed).any()))
+    problem = remat.plugin.base_problem(graph)
+    assume(not bool((forced_values(problem).unavailable & problem.needed).any()))
     wanted = np.array(data.draw(st.lists(st.booleans(), min_size=len(graph), max_size=len(graph))), np.bool_)
     plan = Space(graph).state(wanted).choice.plan(graph)
     found = remat.refine(graph, plan, "no-worse")
@@ -113,15 +113,15 @@ def test_the_estimator_says_what_time_is(graph: Graph, theirs: Plan) -> None:
     problem = RecomputeTime("flops").pose(graph)
     assert found.terms[3] == "recompute_flops"
     assert found.after[3] == Choice.from_plan(problem, found.plan).cost(problem) <= found.before[3]
-    with pytest.raises(remat.UnknownName, match="no estimator is named"):
+    with pytest.raises(remat.errors.UnknownName, match="no estimator is named"):
         NoWorse("abacus")
 
 
 def test_what_pytorch_may_not_recompute_is_saved_where_its_plan_is_to_be_legal(graph: Graph, theirs: Plan) -> None:
     asked = torchs_plans_of(graph, [0.3])[0.3]
     with pytest.raises(remat.InvalidPlan, match="cannot be recomputed"):
-        remat.check_plan(remat.unpriced(graph), asked)
-    remat.check_plan(remat.unpriced(graph), theirs)
+        remat.check_plan(remat.plugin.base_problem(graph), asked)
+    remat.check_plan(remat.plugin.base_problem(graph), theirs)
     more = {*theirs.saved} - {*asked.saved}
     assert more
     assert all(graph.cannot_recompute.mask[graph.index[name]] for name in more)

@@ -20,8 +20,8 @@ from nbclient import NotebookClient
 from nbformat import NotebookNode
 
 import remat
-from remat import Feature
 from remat.answer.registry import solver_class, usable_solvers
+from remat.plugin import Feature
 
 FOLDER = Path(__file__).parents[1] / "experiments" / "notebooks"
 NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))

@@ -14,26 +14,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from costmodels import MemoryBudget
-from remat import (
-    Bans,
-    Choice,
-    Corpus,
-    Feature,
-    Infeasible,
-    InvalidPlan,
-    InvalidProblem,
-    Offload,
-    Plan,
-    Problem,
-    Solver,
-    UnsupportedProblem,
-    check_plan,
-    refine,
-    solve,
-)
+from remat import Choice, Corpus, Infeasible, InvalidPlan, Plan, Problem, UnsupportedProblem, check_plan, refine, solve
 from remat.answer.dimacs_file import write_dimacs
+from remat.errors import InvalidProblem
+from remat.improve.joint_budget import Subproblem, split, union_problem
 from remat.improve.peak_search import fit_peak
-from remat.improve.together import Part, side_by_side, split
+from remat.plugin import Bans, Feature, Offload, Solver
 from remat.proof.budget import flow_solver
 from remat.proof.hull import Hull
 from remat.testing import problems
@@ -177,7 +163,7 @@ def test_a_budget_that_offloading_cannot_meet_is_refused() -> None:
 @pytest.mark.parametrize(
     ("cost", "message"),
     [
-        ([1, 2], "Problem.offload must be remat.Offload of 3 values"),
+        ([1, 2], "Problem.offload must be remat.plugin.Offload of 3 values"),
         ([1, 2, -3], "Offload.cost must not be negative, got -3"),
         ([1, 2, 0.5], "whole numbers"),
         ([2**62, 2**62, 0], r"Offload|add up to less than 2\*\*62"),
@@ -209,12 +195,14 @@ def test_what_knows_no_host_refuses_it() -> None:
 
 def test_several_graphs_share_a_budget_and_a_host() -> None:
     host = chain(offload_cost=[inf, 5, 20], budget_bytes=None)
-    both = side_by_side([Part(GRAPH, host, 2), Part(GRAPH, host)])
+    both = union_problem([Subproblem(GRAPH, host, 2), Subproblem(GRAPH, host)])
     assert both.offload is not None
     assert both.offload.cost.tolist() == [0, 10, 40, 0, 5, 20]
     assert both.offload.banned.mask.tolist() == [True, False, False] * 2
     choice = Choice(*np.array([[True] * 6, [False] * 6, [False, True, True, False, False, True]]))
-    assert [mine.offloaded.tolist() for _, mine in split([Part(GRAPH, host, 2), Part(GRAPH, host)], choice)] == [
+    assert [
+        mine.offloaded.tolist() for _, mine in split([Subproblem(GRAPH, host, 2), Subproblem(GRAPH, host)], choice)
+    ] == [
         [False, True, True],
         [False, False, True],
     ]

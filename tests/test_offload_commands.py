@@ -8,21 +8,10 @@ import pytest
 from commands import answer, run
 
 from costmodels import MemoryBudget
-from remat import (
-    Choice,
-    Corpus,
-    Frontier,
-    Graph,
-    Plan,
-    PlanFacts,
-    cannot_offload,
-    choose,
-    explain,
-    frontier,
-    predict_traffic,
-)
+from remat import Choice, Corpus, Frontier, Graph, Plan, choose, explain, frontier, predict_traffic
 from remat import timeline as timeline_of
 from remat.answer.plan_facts import no_recompute_saved
+from remat.plugin import PlanFacts, cannot_offload
 from remat.views.explain import UNHIDDEN
 
 
@@ -135,7 +124,7 @@ def test_a_plan_that_several_budgets_have_is_one_row(files: tuple[Path, Path], c
     printed = run("frontier", files[0], "-e", "roofline:device=h100", "--offload", "h100").stdout.splitlines()
     several = {point.point for point in curve.points}
     assert len(several) < len(curve.points)
-    assert len(printed) == 1 + len(several) + len(curve.landmarks)
+    assert len(printed) == 1 + len(several) + len(curve.references)
 
 
 def test_answers_to_a_stated_problem_say_that_nothing_hides_copies(files: tuple[Path, Path]) -> None:

@@ -15,13 +15,11 @@ from hypothesis import strategies as st
 
 from costmodels import ByteTraffic, MemoryBudget
 from remat import (
-    Bans,
     Choice,
     Corpus,
     Graph,
     GraphBuilder,
     Infeasible,
-    InvalidGraph,
     InvalidOption,
     Plan,
     Problem,
@@ -31,7 +29,9 @@ from remat import (
     compile,
     frontier,
 )
+from remat.errors import InvalidGraph
 from remat.improve.offload_search import Delays, fit_offload
+from remat.plugin import Bans
 from remat.predict.offloading import OffloadTimeline, StepClock, offload_timeline
 from remat.predict.offloading.timeline import Simulated
 from remat.predict.time import DeviceProfile
@@ -148,7 +148,7 @@ def test_timelines_are_consistent_and_no_shorter_than_what_the_bound_counts(grap
     choice = data.draw(st.sampled_from(legal(problem)))
     may = choice.saved & ~problem.offload.banned.mask  # type: ignore[union-attr]
     flags = data.draw(st.lists(st.booleans(), min_size=len(problem), max_size=len(problem)))
-    saved, offloaded = graph.widened(choice.saved), graph.widened(may & np.array(flags))
+    saved, offloaded = graph.for_all_values(choice.saved), graph.for_all_values(may & np.array(flags))
     prefetch = data.draw(st.one_of(st.none(), st.integers(0, 5000)))
     seen = Simulated.of(clock, saved, offloaded, prefetch)
     check_consistent(seen.timeline, clock)
@@ -157,7 +157,7 @@ def test_timelines_are_consistent_and_no_shorter_than_what_the_bound_counts(grap
     again = {name for name, later in zip(line.names, line.backward, strict=True) if later}
     redone = np.isin(graph.names, list(again)) & ~graph.in_tangents
     moved = np.isin(np.arange(len(graph)), line.out.values)
-    forward, backward = Delays.of(clock).seen(seen).of_plan(redone, moved)
+    forward, backward = Delays.of(clock).with_delays_of(seen).of_plan(redone, moved)
     assert forward.max() == line.forward_ns
     assert backward.max() <= line.ns - line.forward_ns
 
@@ -226,7 +226,7 @@ def test_no_plan_adds_less_than_the_bound(posed: tuple[Graph, Problem], budget: 
             if not plan.keeps_budget(problem):
                 continue
             priced = clock.priced(problem.recompute_cost)
-            line = Simulated.of(priced, graph.widened(plan.saved), graph.widened(offloaded)).timeline
+            line = Simulated.of(priced, graph.for_all_values(plan.saved), graph.for_all_values(offloaded)).timeline
             least = line.added_ns if least is None else min(least, line.added_ns)
     if least is None:
         with pytest.raises(Infeasible):
@@ -267,7 +267,7 @@ def test_the_frontier_with_a_host_lies_below_the_one_without(tmp_path: object) -
     assert curve.at(curve.points[-1].budget_bytes).cost == min(point.cost for point in curve.points)
     assert any(point.plan.offloaded for point in curve.points)
     assert len(curve.refine(2).points) == len(curve.points) + 2
-    assert curve.landmarks
+    assert curve.references
     curve.plot(f"{tmp_path}/curve.svg")
     offload_timeline(graph, curve.points[0].plan, "h100").show(f"{tmp_path}/line.svg")
 

@@ -22,7 +22,8 @@ import remat
 from experiments.models.cases import CASES
 from experiments.models.model_case import ModelCase
 from experiments.models.training import train
-from remat import CostModel, Plan, PlanFacts
+from remat import CostModel, Plan
+from remat.plugin import PlanFacts
 from remat.pytorch.inductor.scheduled import Scheduled
 from remat.pytorch.run.partitioner import Partitioner
 from remat.pytorch.seam import offloading

@@ -12,7 +12,8 @@ from strategies import DiceWithHost, SaveOnHost, all_on_host
 import remat
 from experiments.models.cases import CASES
 from experiments.models.workloads import KERNEL_ZOO
-from remat import CostModel, GraphBuilder, Plan, PlanFacts, predict_traffic, solve
+from remat import CostModel, GraphBuilder, Plan, predict_traffic, solve
+from remat.plugin import PlanFacts
 from remat.pytorch.inductor.scheduled import Scheduled, inductor_kernels
 
 

@@ -11,9 +11,10 @@ from helpers import BUDGET, EXACT, SOLVERS, each, every_plan, is_legal, largest_
 from hypothesis import given
 from hypothesis import strategies as st
 
-from remat import Feature, Infeasible, Problem, Solver, solve
+from remat import Infeasible, Problem, solve
 from remat.answer.choice import Choice
 from remat.answer.solution import FlowCertificate
+from remat.plugin import Feature, Solver
 from remat.testing import problems
 from solvers import CPSAT
 

@@ -384,7 +384,7 @@ def test_a_solver_that_takes_long_runs_once(monkeypatch: pytest.MonkeyPatch) -> 
     ran: list[str] = []
     choose = solver_time.chosen
 
-    def counted(graph: remat.Graph, solver: remat.Solver) -> remat.Solution:
+    def counted(graph: remat.Graph, solver: remat.plugin.Solver) -> remat.Solution:
         ran.append(solver.name)
         return choose(graph, solver)
 

@@ -16,7 +16,7 @@ import remat
 from costmodels import MemoryBudget
 from experiments.accuracy.compiled_peaks import measured
 from remat.improve import peak_search
-from remat.improve.peak_search import fit_peak, measured_by
+from remat.improve.peak_search import fit_peak, measuring_with
 from remat.predict.buffers import StepMemory
 from remat.pytorch.inductor.rehearsed import rehearsed_peak
 from remat.pytorch.measure.peak import peak_bytes
@@ -243,7 +243,7 @@ def test_the_search_ends_whatever_is_measured(limit: int | Fraction) -> None:
         asked.append(limit_bytes)
         return 10 * limit_bytes
 
-    with measured_by(never):
+    with measuring_with(never):
         solution = fit_peak(graph, problem, (limit,), throw=False)
     assert 1 <= len(asked) <= 4
     assert (solution.plan is not None) == isinstance(limit, Fraction)

@@ -20,9 +20,9 @@ from remat import Graph, GraphBuilder, InvalidOption, check_plan, choose
 from remat.answer.plan_facts import PlanFacts
 from remat.answer.registry import find_estimator, find_solver
 from remat.improve import peak_search
-from remat.improve.moments import Clock
 from remat.improve.peak_plans import PeakPlans
 from remat.improve.peak_search import fit_peak
+from remat.improve.time_prices import TimeIndexedPrices
 from remat.predict.memory import Simulator, lower_bound, simulate
 from remat.testing import graphs
 
@@ -90,7 +90,7 @@ def test_plans_are_legal_simulated_and_unbeaten(graph: Graph) -> None:
 @given(graphs(facts=False))
 def test_moments_are_in_order_and_hold_the_peak_whatever_is_saved(graph: Graph) -> None:
     simulator, n = Simulator(graph), len(graph)
-    clock = Clock(simulator, RecomputeTime("flops").pose(graph))
+    clock = TimeIndexedPrices(simulator, RecomputeTime("flops").pose(graph))
     for saved in (np.zeros(n, np.bool_), graph.in_forward):
         moments = clock.moments(saved)
         assert moments.alive_bytes.max() == simulator.peak(saved)
@@ -109,7 +109,7 @@ def test_memory_is_dear_while_most_is_alive() -> None:
     g.gradient(g.op("mm", g.tangent("d"), early, late, name="dx", bytes=1, compute_bound=True))
     graph = g.build()
     problem = RecomputeTime("flops").pose(graph)
-    clock = Clock(Simulator(graph), problem)
+    clock = TimeIndexedPrices(Simulator(graph), problem)
     priced = clock.priced(clock.moments(graph.in_forward), byte=1, focus=20)
     paid = dict(zip(problem.names, priced.save_cost.tolist(), strict=True))
     assert paid["early"] > 10 * paid["late"] > 0

@@ -11,9 +11,10 @@ from typer.testing import CliRunner
 
 import remat
 from costmodels import MemoryBudget
-from remat import ClaimedBound, Corpus, Graph, Problem, Reason, Solution, Termination
+from remat import Corpus, Graph, Problem, Solution, TerminationReason
 from remat.cli.app import app
 from remat.improve.byte_budgets import default_plan
+from remat.plugin import ClaimedBound, Termination
 from remat.proof.budget import least_bytes
 from solvers import Lagrangian
 from tests.test_whole_run import WIDTH, Model
@@ -67,7 +68,7 @@ class SavesNothing(Lagrangian):
 
     def _solve(self, problem: Problem, *, time_limit_s: float | None) -> Solution:
         choice = least_bytes(problem).choice
-        claim = Termination(Reason.FEASIBLE, 0, "time")
+        claim = Termination(TerminationReason.FEASIBLE, 0, "time")
         return Solution(choice.plan(problem), choice.cost(problem), claim, ClaimedBound("nobody"), self.name)
 
 

@@ -54,7 +54,7 @@ def test_an_unknown_suffix_is_refused_in_the_same_words(draw: Callable[[Path], A
 
 @each_picture
 def test_without_matplotlib_the_error_names_the_extra(draw: Callable[[], Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("remat.pictures", "remat.improve.frontier_plot", "remat.predict.memory.timeline_plot"):
+    for module in ("remat.pictures", "remat.improve.frontier_plot", "remat.predict.memory.memory_picture"):
         monkeypatch.delitem(sys.modules, module, raising=False)
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     with pytest.raises(NotInstalled, match=r"pictures need matplotlib: pip install 'remat\[plot\]'"):

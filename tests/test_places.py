@@ -211,7 +211,7 @@ def test_files_keep_places_and_old_files_have_none(tmp_path: Path) -> None:
     assert not any(remat.Graph.load(path).places)
     remat.Graph.load(path).save(path)
     assert json.loads(path.read_text()) == document
-    with pytest.raises(remat.InvalidGraph, match=r"Graph\.sources must have one entry a name"):
+    with pytest.raises(remat.errors.InvalidGraph, match=r"Graph\.sources must have one entry a name"):
         replace(graph, sources=("net.py:1",))
 
 
@@ -301,7 +301,7 @@ def test_refusals_say_where() -> None:
     assert f"(backward of layers.1.up, {UP})" in str(caught.value)
     assert len(lines) == 8  # what, five tensors, all others, what to do
     with pytest.raises(InvalidPlan, match=rf"neither saved nor recomputed: .*\(layers.0.norm, {UP}\)"):
-        remat.check_plan(remat.unpriced(graph), Plan((), ()))
+        remat.check_plan(remat.plugin.base_problem(graph), Plan((), ()))
     builder = GraphBuilder()
     key = builder.op("draw", builder.input("x", bytes=4), cannot_recompute="random", cannot_save="secret")
     big = builder.op("scale", key, cannot_save="secret")

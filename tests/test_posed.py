@@ -21,20 +21,11 @@ from typer.testing import CliRunner
 
 from costmodels import ByteTraffic, MemoryBudget
 from experiments.benchmark import check
-from remat import (
-    Bans,
-    Choice,
-    Corpus,
-    InvalidOption,
-    InvalidProblem,
-    Offload,
-    Problem,
-    UnsupportedProblem,
-    check_plan,
-    solve,
-)
+from remat import Choice, Corpus, InvalidOption, Problem, UnsupportedProblem, check_plan, solve
 from remat.answer.dimacs_file import write_dimacs
 from remat.cli.app import app
+from remat.errors import InvalidProblem
+from remat.plugin import Bans, Offload
 from remat.problem.mps_file import write_mps
 from remat.problem.problem_file import Budget, problem_document
 from remat.testing import problems

@@ -8,8 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from remat import Bans, InvalidProblem, Problem, solve
+from remat import Problem, solve
 from remat.answer.choice import Choice
+from remat.errors import InvalidProblem
+from remat.plugin import Bans
 
 CHAIN = Problem.of([0, 0, 0], edges=[(0, 1), (1, 2)], needed=[2], cannot_recompute={0: "an input"})
 

@@ -29,14 +29,14 @@ from remat.cli.app import app
 from remat.errors import InvalidOption, InvalidPlan
 from remat.facts.columns import BoolArray
 from remat.improve.refine import Objective, Peak, Time, Traffic
-from remat.improve.refine.equal_values import colours
+from remat.improve.refine.equivalence_classes import equivalence_classes
 from remat.improve.refine.objectives import Score, Scorer
-from remat.improve.refine.oracles import Opinion, Oracle
-from remat.improve.refine.repeated_layers import shortened
+from remat.improve.refine.oracles import BatchScorer, Oracle
+from remat.improve.refine.repeated_layers import shorten
 from remat.improve.refine.states import Space, State
 from remat.predict.memory import simulate
 from remat.predict.time.device import DeviceProfile
-from remat.problem.feasibility import forced
+from remat.problem.feasibility import forced_values
 from remat.pytorch.inductor.scheduled import Scheduled
 from remat.testing.strategies import graphs
 
@@ -70,7 +70,7 @@ class Bytes(Objective):
 
 def saves_all(graph: Graph) -> Plan:
     """What autograd would do: save whatever can be saved."""
-    problem = remat.unpriced(graph)
+    problem = remat.plugin.base_problem(graph)
     return Choice.from_saved(problem, ~problem.cannot_save.mask).plan(problem)
 
 
@@ -87,8 +87,8 @@ def legal_states(graph: Graph) -> list[State]:
 
 
 def feasible(graph: Graph) -> bool:
-    problem = remat.unpriced(graph)
-    return not bool((forced(problem).lost & problem.needed).any())
+    problem = remat.plugin.base_problem(graph)
+    return not bool((forced_values(problem).unavailable & problem.needed).any())
 
 
 @given(graphs(), st.data())
@@ -100,7 +100,7 @@ def test_whatever_is_wanted_becomes_a_legal_plan_and_a_legal_plan_stays_what_it_
     wanted = np.array(data.draw(st.lists(st.booleans(), min_size=len(graph), max_size=len(graph))), np.bool_)
     state = space.state(wanted)
     plan = state.choice.plan(graph)
-    remat.check_plan(remat.unpriced(graph), plan)
+    remat.check_plan(remat.plugin.base_problem(graph), plan)
     assert state.saved_bytes == PlanFacts.of(graph, plan).saved_bytes
     assert space.state(state.choice.saved).choice.plan(graph) == plan
 
@@ -112,7 +112,7 @@ def test_the_answer_is_legal_allowed_and_no_worse_than_any_start(graph: Graph, s
     plan, objective = saves_all(graph), Anything(salt)
     others = [state.choice.plan(graph) for state in (Space(graph).state(np.zeros(len(graph), np.bool_)),)]
     found = remat.refine(graph, plan, objective, extra_bytes=extra_bytes, starts=others)
-    remat.check_plan(remat.unpriced(graph), found.plan)
+    remat.check_plan(remat.plugin.base_problem(graph), found.plan)
     limit = PlanFacts.of(graph, plan).saved_bytes + extra_bytes
     assert PlanFacts.of(graph, found.plan).saved_bytes <= limit
     assert found.after == min([found.after, *(start.score for start in found.starts if start.allowed)])
@@ -195,16 +195,18 @@ def deep(layers: int, skip: bool = False, far: bool = False) -> Graph:
 
 def test_equal_values_of_equal_layers_have_one_colour() -> None:
     graph = deep(9)
-    colour = dict(zip(graph.names, colours(graph, 2).tolist(), strict=True))
+    colour = dict(zip(graph.names, equivalence_classes(graph, 2).tolist(), strict=True))
     for name in ("up", "tanh", "act", "down", "slope", "dup", "dw"):
         assert len({colour[f"{name}{i}"] for i in range(2, 7)}) == 1
     assert len({colour[name] for name in ("up4", "tanh4", "act4", "down4", "x4", "slope4", "dup4")}) == 7
-    assert len(set(colours(graph, len(graph)).tolist())) == len(graph)  # as far as the ends, nothing is equal
+    assert len(set(equivalence_classes(graph, len(graph)).tolist())) == len(
+        graph
+    )  # as far as the ends, nothing is equal
 
 
 @pytest.mark.parametrize("layers", [6, 9, 20])
 def test_a_deep_graph_is_shortened_to_the_same_graph_whatever_its_depth(layers: int) -> None:
-    short, reference = shortened(deep(layers)).graph, shortened(deep(8)).graph
+    short, reference = shorten(deep(layers)).graph, shorten(deep(8)).graph
     assert len(short) < len(deep(4))
     for column in ("ops", "bytes", "region", "producers", "consumers", "fusible_uses", "output", "gradient"):
         assert np.array_equal(getattr(short, column), getattr(reference, column)), column
@@ -215,7 +217,7 @@ def test_a_deep_graph_is_shortened_to_the_same_graph_whatever_its_depth(layers: 
 @given(st.integers(6, 12), st.data())
 def test_what_is_decided_in_the_short_graph_is_decided_in_every_layer(layers: int, data: st.DataObject) -> None:
     graph = deep(layers)
-    short = shortened(graph)
+    short = shorten(graph)
     wanted = np.array(data.draw(st.lists(st.booleans(), min_size=len(short.graph), max_size=len(short.graph))), bool)
     lifted = short.lift(wanted)
     assert np.array_equal(short.project(lifted), wanted)
@@ -229,10 +231,10 @@ def test_what_is_decided_in_the_short_graph_is_decided_in_every_layer(layers: in
 
 
 def test_a_graph_whose_layers_differ_is_not_cut() -> None:
-    assert shortened(deep(9)).layers > 1
-    assert shortened(deep(9, skip=True)).layers < shortened(deep(9)).layers
-    assert shortened(deep(3)).layers == 1
-    assert shortened(deep(9, far=True)).layers == 1  # every layer by itself looks like the others
+    assert shorten(deep(9)).layers > 1
+    assert shorten(deep(9, skip=True)).layers < shorten(deep(9)).layers
+    assert shorten(deep(3)).layers == 1
+    assert shorten(deep(9, far=True)).layers == 1  # every layer by itself looks like the others
 
 
 def test_a_deep_model_is_refined_in_all_layers_for_the_price_of_two() -> None:
@@ -334,7 +336,7 @@ class Slow(Oracle):
     def __init__(self, clock: Clock) -> None:
         self.clock, self.seen = clock, list[Choice]()
 
-    def on(self, graph: Graph, objective: Objective) -> Opinion:
+    def on(self, graph: Graph, objective: Objective) -> BatchScorer:
         score = objective.scorer(graph)
 
         def opinion(states: Sequence[State]) -> list[Score]:
@@ -479,7 +481,7 @@ def test_a_device_times_the_starts_and_what_was_found() -> None:
     found = remat.refine(graph, saves_all(graph), "time", "device")
     assert found.terms == ("measured_ns", "saved_bytes")
     assert 0 < found.after[0] <= min(start.score[0] for start in found.starts if start.allowed)
-    remat.check_plan(remat.unpriced(graph), found.plan)
+    remat.check_plan(remat.plugin.base_problem(graph), found.plan)
     with pytest.raises(InvalidOption, match="the oracle 'device' knows about time only"):
         remat.refine(graph, found.plan, "traffic", "device")
 
@@ -513,8 +515,8 @@ def test_bad_input_is_refused_with_one_clear_error() -> None:
     with pytest.raises(InvalidOption, match=r"plan must be a remat\.Plan .*, got None"):
         remat.refine(graph, None, Bytes())  # type: ignore[arg-type]
     with pytest.raises(InvalidOption, match=r"graph must be a remat\.Graph"):
-        remat.refine(remat.unpriced(graph), plan, Bytes())  # type: ignore[arg-type]
-    with pytest.raises(remat.UnknownName, match="no device is named"):
+        remat.refine(remat.plugin.base_problem(graph), plan, Bytes())  # type: ignore[arg-type]
+    with pytest.raises(remat.errors.UnknownName, match="no device is named"):
         Time(device="abacus")
     with pytest.raises((remat.Infeasible, InvalidPlan)):
         remat.refine(impossible(), Plan((), ()), Bytes())
@@ -536,4 +538,4 @@ def test_the_command_line_refines_a_file(tmp_path: Path) -> None:
     document = json.loads(shown.output)
     assert document["after"][0] <= document["before"][0]
     assert Plan.load(plan).digest == document["plan"]
-    assert remat.check_plan(remat.unpriced(deep(6)), Plan.load(plan)) == 0
+    assert remat.check_plan(remat.plugin.base_problem(deep(6)), Plan.load(plan)) == 0

@@ -44,7 +44,7 @@ def test_no_plan_that_makes_the_same_calls_is_below_the_floor(graph: Graph, data
 
 
 def save_all(graph: Graph) -> Plan:
-    problem = remat.unpriced(graph)
+    problem = remat.plugin.base_problem(graph)
     return Choice.from_saved(problem, ~problem.cannot_save.mask).plan(problem)
 
 

@@ -16,8 +16,9 @@ from torch import Tensor, nn
 
 import remat
 from costmodels import ByteTraffic, MemoryBudget
-from remat import InvalidPlan, Plan, Problem, Solution, Solver
+from remat import InvalidPlan, Plan, Problem, Solution
 from remat.answer.registry import solver_names
+from remat.plugin import Solver
 from remat.pytorch.seam.compilations import graphs_compiled
 from remat.pytorch.seam.torch_settings import fresh_compilation
 from tests.test_compile import gradients
@@ -172,7 +173,7 @@ def test_of_equal_blocks_each_takes_the_plan_that_is_legal_for_it() -> None:
     plans = [plan for graph in graphs if (plan := remat.choose(graph).plan) is not None]
     assert graphs[0].signature == graphs[1].signature
     with pytest.raises(InvalidPlan, match="needed by the backward pass, but neither"):
-        remat.check_plan(remat.unpriced(graphs[1]), plans[0])
+        remat.check_plan(remat.plugin.base_problem(graphs[1]), plans[0])
     steps = [remat.compile(block, plan=plans, codegen=False) for block in (first, second)]
     steps[1](steps[0](batch(4))).sum().backward()
     seen = first.scale.grad, second.scale.grad

@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 import remat
 from remat.cli.app import app
 from remat.errors import InvalidOption, RematError
-from remat.improve.landmarks import EAGER, PYTORCH
+from remat.improve.reference_plans import EAGER, PYTORCH
 from remat.views.report import Page
 
 EVIL = "</table><script>alert(1)</script>&\"'"

@@ -20,8 +20,9 @@ from experiments.accuracy.peak_error import solved
 from experiments.demo import SaveLeast
 from experiments.models import workloads, zoo
 from experiments.models.cases import CASES
-from remat import Bans, CaptureError, Graph, GraphBuilder, InvalidOption, InvalidPlan, Plan
+from remat import CaptureError, Graph, GraphBuilder, InvalidOption, InvalidPlan, Plan
 from remat.errors import CannotRebuild, UnknownName
+from remat.plugin import Bans
 from remat.pytorch import capture_all
 from remat.pytorch.inductor.scheduled import Scheduled, inductor_kernels
 from remat.pytorch.inductor.traffic_count import InductorKernel, counted
@@ -143,7 +144,7 @@ def test_a_part_of_a_graph_has_the_kernels_of_the_whole() -> None:
     layer = _between(graph, ("permute_1", "add_5"), ("mul_30", "view_2"))  # from one linear layer to the next
     part = cut_out(graph, layer)
     plan = solved(graph, SaveEverything())
-    problem = remat.unpriced(part)
+    problem = remat.plugin.base_problem(part)
     inside = remat.Choice.from_saved(problem, np.array([name in plan.saved for name in problem.names])).plan(problem)
     found = Scheduled(part).kernels(inside)
     kept = {graph.names[v] for v in np.flatnonzero(layer)}
@@ -169,7 +170,7 @@ def test_plans_are_checked_first() -> None:
     with pytest.raises(InvalidPlan, match="the plan is not legal"):
         scheduled.kernels(Plan(plan.saved[1:], plan.recomputed))
     with pytest.raises(InvalidPlan, match="made for another graph"):
-        scheduled.kernels(plan.made_for(remat.capture(*_with_args(case("dropout")()))))
+        scheduled.kernels(plan.for_graph(remat.capture(*_with_args(case("dropout")()))))
 
 
 def test_a_model_is_refused_as_a_graph_is() -> None:

@@ -383,14 +383,16 @@ def test_everything_in_the_table_is_used_and_there() -> None:
 def test_a_torch_without_a_name_is_refused_with_the_name(gone: str, monkeypatch: pytest.MonkeyPatch) -> None:
     internals.cache_clear()
     monkeypatch.delattr(partitioners, gone)
-    with pytest.raises(remat.UnsupportedTorch, match=rf"torch._functorch.partitioners.{gone}\(joint_.*\) is gone"):
+    with pytest.raises(
+        remat.errors.UnsupportedTorch, match=rf"torch._functorch.partitioners.{gone}\(joint_.*\) is gone"
+    ):
         internals("torch._functorch.partitioners")
 
 
 def test_a_torch_without_a_parameter_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     internals.cache_clear()
     monkeypatch.setattr(partitioners, "choose_saved_values_set", lambda joint_graph, node_info: [])
-    with pytest.raises(remat.UnsupportedTorch, match=r"memory_budget\) is gone"):
+    with pytest.raises(remat.errors.UnsupportedTorch, match=r"memory_budget\) is gone"):
         internals("torch._functorch.partitioners")
 
 
@@ -398,7 +400,7 @@ def test_a_torch_without_a_type_is_refused_when_pytorch_is_first_needed() -> Non
     code = (
         "import remat, torch._inductor.custom_graph_pass as passes; del passes.CustomPartitionerFn\n"
         "try: remat.capture\n"
-        "except remat.UnsupportedTorch as error: print(error)"
+        "except remat.errors.UnsupportedTorch as error: print(error)"
     )
     command = [sys.executable, "-W", "ignore", "-c", code]
     said = subprocess.run(command, check=True, capture_output=True, text=True).stdout

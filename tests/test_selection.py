@@ -20,16 +20,12 @@ import remat
 import solvers
 from remat import (
     CostModel,
-    Feature,
     GraphBuilder,
     InvalidOption,
-    InvalidProblem,
     NotInstalled,
     Problem,
     RematError,
     Solution,
-    Solver,
-    UnknownName,
     UnsupportedProblem,
 )
 from remat.answer.registry import (
@@ -40,6 +36,8 @@ from remat.answer.registry import (
     solver_class,
     solver_names,
 )
+from remat.errors import InvalidProblem, UnknownName
+from remat.plugin import Feature, Solver
 from solvers import Exhaustive
 
 SMALL = Problem.of([3], needed=[0])
@@ -63,12 +61,12 @@ class NeedsNonsense(Solver):
 
 @pytest.fixture
 def registered() -> Iterator[type[Solver]]:
-    yield remat.register(Mine)
-    remat.unregister("mine")
+    yield remat.plugin.register(Mine)
+    remat.plugin.unregister("mine")
 
 
 def test_by_default() -> None:
-    assert remat.solve(SMALL).solver == remat.DEFAULT_SOLVER == "ortools"
+    assert remat.solve(SMALL).solver == remat.plugin.DEFAULT_SOLVER == "ortools"
 
 
 @each(SOLVERS)
@@ -148,25 +146,25 @@ def test_options_are_checked_when_they_are_set(options: Any, message: str) -> No
 def test_register_and_unregister(registered: type[Solver]) -> None:
     assert "mine" in solver_names()
     assert remat.solve(SMALL, "mine").solver == "mine"
-    remat.unregister("mine")
+    remat.plugin.unregister("mine")
     assert "mine" not in solver_names()
-    remat.register(registered)
+    remat.plugin.register(registered)
 
 
 def test_a_taken_name_is_refused(registered: type[Solver]) -> None:
     other = dataclass(frozen=True)(type("Other", (Exhaustive,), {"name": "mine"}))
-    taken = r"the name 'mine' is taken; choose another, or call remat\.unregister\('mine'"
+    taken = r"the name 'mine' is taken; choose another, or call remat\.plugin\.unregister\('mine'"
     with pytest.raises(RematError, match=taken):
-        remat.register(other)
+        remat.plugin.register(other)
 
 
 def test_a_cell_of_a_notebook_can_run_again(registered: type[Solver]) -> None:
-    assert remat.register(registered) is registered
+    assert remat.plugin.register(registered) is registered
 
 
 def test_an_unfinished_solver_is_refused() -> None:
     with pytest.raises(RematError, match="Unfinished must have a `name` and implement every abstract method"):
-        remat.register(type("Unfinished", (Solver,), {"name": "unfinished"}))
+        remat.plugin.register(type("Unfinished", (Solver,), {"name": "unfinished"}))
 
 
 def test_a_class_in_the_place_of_an_instance_is_an_error_that_helps() -> None:
@@ -184,20 +182,20 @@ def test_a_graph_in_the_place_of_a_problem_is_an_error_that_helps() -> None:
 def test_the_name_of_a_built_in_is_taken_too() -> None:
     taken = dataclass(frozen=True)(type("Taken", (Exhaustive,), {"name": "ortools"}))
     with pytest.raises(RematError, match="the name 'ortools' is taken"):
-        remat.register(taken)
+        remat.plugin.register(taken)
 
 
 def test_only_what_was_registered_can_be_unregistered() -> None:
-    with pytest.raises(UnknownName, match=r"'ortools' was not added by remat\.register"):
-        remat.unregister("ortools")
+    with pytest.raises(UnknownName, match=r"'ortools' was not added by remat\.plugin\.register"):
+        remat.plugin.unregister("ortools")
 
 
 @pytest.mark.parametrize("plugin", [int, Mine(), "ortools"], ids=repr)
 def test_only_classes_of_solvers_and_cost_models_can_be_registered(plugin: Any) -> None:
     with pytest.raises(
-        RematError, match=r"takes a class derived from remat\.Solver, remat\.CostModel or remat\.Estimator, got "
+        RematError, match=r"takes a class derived from Solver, CostModel or Estimator of remat.plugin, got "
     ):
-        remat.register(plugin)
+        remat.plugin.register(plugin)
 
 
 def test_an_installed_package_adds_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

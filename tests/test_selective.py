@@ -25,8 +25,9 @@ from torch.utils.checkpoint import SAC_IGNORED_OPS, checkpoint, set_checkpoint_e
 
 import remat
 from costmodels import ByteTraffic
-from remat import CaptureError, CostModel, Graph, InvalidOption, InvalidPlan, Plan, Terms
+from remat import CaptureError, CostModel, Graph, InvalidOption, InvalidPlan, Plan
 from remat.answer.plan_facts import PlanFacts
+from remat.plugin import Terms
 from remat.pytorch.eager.policy import KeptCall, SelectivePolicy
 from remat.pytorch.eager.selective import Observed
 
@@ -102,7 +103,7 @@ def under_budget(graph: Graph) -> Plan:
 
 
 def save_least(graph: Graph) -> Plan:
-    plan = remat.solve(remat.unpriced(graph), "networkx").plan
+    plan = remat.solve(remat.plugin.base_problem(graph), "networkx").plan
     assert plan is not None
     return plan
 
@@ -250,7 +251,7 @@ def observed_block() -> tuple[nn.Module, Tensor, Observed]:
 def test_holds_for_every_legal_plan(seed: int, share: float, hosted: float) -> None:
     model, x, observed = observed_block()
     graph = observed.graph
-    problem = remat.unpriced(graph, offload=True)
+    problem = remat.plugin.base_problem(graph, offload=True)
     assert problem.offload is not None
     chosen, away = np.random.default_rng(seed).random((2, len(problem))) < [[share], [hosted]]
     saved = (chosen | problem.cannot_recompute.mask) & ~problem.cannot_save.mask
@@ -294,7 +295,7 @@ class Projections(nn.Module):
 def test_equal_operators_are_told_apart(value: str, layer: str) -> None:
     model, x = Projections(), torch.randn(4, 8)
     graph = remat.capture(model, x)
-    problem = remat.unpriced(graph)
+    problem = remat.plugin.base_problem(graph)
     saved = problem.cannot_recompute.mask.copy()
     saved[problem.index[value]] = True
     spied = Watched(remat.selective_policy(model, remat.Choice.from_saved(problem, saved).plan(problem), x))
@@ -308,7 +309,7 @@ def test_what_reads_dropout_tells_which_operator_computes_it() -> None:
     """Eager's dropout on CPU is not the compiler's, but what it returns takes the same place."""
     model, x = nn.Sequential(nn.Linear(8, 8), nn.Dropout(0.5), nn.Tanh(), nn.Linear(8, 8)), torch.randn(4, 8)
     graph = remat.capture(model, x)
-    problem = remat.unpriced(graph)
+    problem = remat.plugin.base_problem(graph)
     (tanh,) = (i for i, op in enumerate(graph.ops) if op == "aten.tanh.default")
     (dropped,) = graph.producers[graph.consumers == tanh]
     saved = problem.cannot_recompute.mask.copy()
@@ -329,7 +330,7 @@ def dropout_twice(x: Tensor) -> Tensor:
 def test_random_numbers_are_kept_only_if_none_is_drawn_again_after_them() -> None:
     x = torch.randn(64, requires_grad=True)
     graph = remat.capture(dropout_twice, x)
-    problem = remat.unpriced(graph)
+    problem = remat.plugin.base_problem(graph)
     observed = Observed.of(dropout_twice, x)
     for masks in (["gt"], ["gt_1"], ["gt", "gt_1"]):
         saved = problem.cannot_recompute.mask.copy()

@@ -50,7 +50,7 @@ def test_wrong_settings_are_refused_by_name() -> None:
     graph_module = torch.fx.symbolic_trace(torch.nn.Linear(2, 2))
     with pytest.raises(remat.InvalidOption, match=r"got 'remat.costmodel'; did you mean 'remat.cost_model'\?"):
         backend(graph_module, [], options={"remat.costmodel": "byte-traffic"})
-    with pytest.raises(remat.UnknownName, match="no-such-model"):
+    with pytest.raises(remat.errors.UnknownName, match="no-such-model"):
         backend(graph_module, [], options={"remat.cost_model": "no-such-model"})
 
 

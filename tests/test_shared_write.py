@@ -14,16 +14,8 @@ from hypothesis import strategies as st
 import remat
 from costmodels import MultiRead
 from experiments.traffic_study.shared_write import SharedWrite
-from remat import (
-    Graph,
-    GraphBuilder,
-    Infeasible,
-    InvalidOption,
-    InvalidPlan,
-    InvalidProblem,
-    LimitReached,
-    UnsupportedProblem,
-)
+from remat import Graph, GraphBuilder, Infeasible, InvalidOption, InvalidPlan, LimitReached, UnsupportedProblem
+from remat.errors import InvalidProblem
 from remat.facts.columns import BoolArray
 from remat.testing import graphs
 
@@ -105,7 +97,7 @@ def test_the_optimum_is_that_of_all_saved_sets(graph: Graph, mode: Any, budget_b
     answer = its.solve(budget_bytes=budget_bytes)
     assert (answer.bytes, answer.bound, answer.gap) == (expected, expected, 0.0)
     assert budget_bytes is None or answer.saved_bytes <= budget_bytes
-    remat.check_plan(remat.unpriced(graph), answer.plan)
+    remat.check_plan(remat.plugin.base_problem(graph), answer.plan)
 
 
 @given(SMALL, MODES, st.integers(0, 2**10 - 1))

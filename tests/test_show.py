@@ -14,7 +14,8 @@ from matplotlib.colors import to_hex
 from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
 
 import remat
-from remat import Graph, InvalidPlan, Plan, RematError, UnknownName
+from remat import Graph, InvalidPlan, Plan, RematError
+from remat.errors import UnknownName
 from remat.testing import dags, graphs
 from remat.views.layout import layered
 from remat.views.show import (

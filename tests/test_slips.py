@@ -14,24 +14,22 @@ import pytest
 import remat
 from costmodels import ByteTraffic, MemoryBudget
 from remat import (
-    Bans,
     CostModel,
     Graph,
     GraphBuilder,
     InvalidOption,
-    InvalidProblem,
     Plan,
     Problem,
-    Reason,
     RematError,
     Simulator,
     Solution,
-    Termination,
-    Terms,
+    TerminationReason,
 )
 from remat.answer.solution import FlowCertificate
+from remat.errors import InvalidProblem
 from remat.facts.corpus import Corpus
-from remat.problem.weights import Weights
+from remat.plugin import Bans, Termination, Terms
+from remat.problem.multipliers import Multipliers
 
 
 def small() -> Graph:
@@ -83,9 +81,9 @@ CALLS: dict[str, Callable[[Any], object]] = {
     "offload_timeline: plan": lambda it: remat.offload_timeline(G, it, "h100"),
     "offload_timeline: device": lambda it: remat.offload_timeline(G, PLAN, it),
     "offload_timeline: prefetch_ns": lambda it: remat.offload_timeline(G, PLAN, "h100", prefetch_ns=it),
-    "cannot_offload": remat.cannot_offload,
-    "Offload": lambda it: remat.Offload(it, Bans.none(1)),
-    "Offload: banned": lambda it: remat.Offload(np.array([1]), it),
+    "cannot_offload": remat.plugin.cannot_offload,
+    "Offload": lambda it: remat.plugin.Offload(it, Bans.none(1)),
+    "Offload: banned": lambda it: remat.plugin.Offload(np.array([1]), it),
     "Problem.of: offload_cost": lambda it: Problem.of([1, 2], offload_cost=it),
     "MemoryBudget: offload": lambda it: MemoryBudget(0.5, offload=it),
     "predict_traffic": lambda it: remat.predict_traffic(it, PLAN),
@@ -102,13 +100,13 @@ CALLS: dict[str, Callable[[Any], object]] = {
     "check_plan: plan": lambda it: remat.check_plan(P, it),
     "Plan": lambda it: Plan(it, ()),
     "Choice.from_saved": lambda it: remat.Choice.from_saved(P, it),
-    "Plan.made_for": PLAN.made_for,
+    "Plan.for_graph": PLAN.for_graph,
     "Termination": Termination,
-    "Termination: bound": lambda it: Termination(Reason.OPTIMAL, it),
+    "Termination: bound": lambda it: Termination(TerminationReason.OPTIMAL, it),
     "Solution: objective": lambda it: Solution(PLAN, it, S.termination, None, "me").gap,
     "Solution: termination": lambda it: Solution(PLAN, 1, it, None, "me").gap,
     "FlowCertificate": lambda it: remat.certify(P, Solution(PLAN, 4, S.termination, FlowCertificate(it), "me")),
-    "Weights": lambda it: Weights(it, 1),
+    "Multipliers": lambda it: Multipliers(it, 1),
     "Problem.of": Problem.of,
     "Problem.of: a price": lambda it: Problem.of([1, it]),
     "Problem.of: edges": lambda it: Problem.of([1, 2], edges=it),
@@ -125,9 +123,9 @@ CALLS: dict[str, Callable[[Any], object]] = {
     "GraphBuilder: bytes": lambda it: builder(bytes=it),
     "GraphBuilder: shape": lambda it: builder(shape=it),
     "GraphBuilder: an argument": lambda it: GraphBuilder().op("sin", it),
-    "register": lambda it: remat.register(it) if it is not ByteTraffic else None,
-    "unregister": remat.unregister,
-    "find_estimator": remat.find_estimator,
+    "register": lambda it: remat.plugin.register(it) if it is not ByteTraffic else None,
+    "unregister": remat.plugin.unregister,
+    "find_estimator": remat.plugin.find_estimator,
     "recompute_parameter_copies": remat.recompute_parameter_copies,
     "Simulator": Simulator,
     "pose": ByteTraffic().pose,
@@ -137,7 +135,7 @@ CALLS: dict[str, Callable[[Any], object]] = {
     "Terms and": lambda it: Terms.nothing(G) + it,
     "Terms of something else": lambda it: Terms(it, it, Bans.none(4), Bans.none(4)) + Terms.nothing(G),
     "Terms without bans": lambda it: Terms.nothing(G) + replace(Terms.nothing(G), cannot_save=it),
-    "estimate": lambda it: [remat.find_estimator(name).recompute_cost(it) for name in ("flops", "roofline")],
+    "estimate": lambda it: [remat.plugin.find_estimator(name).recompute_cost(it) for name in ("flops", "roofline")],
     "Frontier.plot: beside": lambda it: FRONTIER.plot(beside=it),
     "Frontier.plot: points": lambda it: FRONTIER.plot(beside={"mine": it}),
     "Frontier.plot: a point": lambda it: FRONTIER.plot(beside={"mine": [it]}),
@@ -216,7 +214,7 @@ def test_bans_name_values_that_there_are() -> None:
 
 
 def test_a_plug_in_without_a_unit_is_named() -> None:
-    class Unitless(remat.Estimator):
+    class Unitless(remat.plugin.Estimator):
         name = "unitless"
 
         def recompute_cost(self, graph: Graph) -> Any:
@@ -228,7 +226,7 @@ def test_a_plug_in_without_a_unit_is_named() -> None:
         def terms(self, graph: Graph) -> Terms:
             return Terms.nothing(graph)
 
-    for call in (lambda: remat.frontier(G, estimator=Unitless()), lambda: remat.find_estimator(Unitless())):
+    for call in (lambda: remat.frontier(G, estimator=Unitless()), lambda: remat.plugin.find_estimator(Unitless())):
         with pytest.raises(InvalidOption, match=r"estimator must have the class attribute 'unit' .* Unitless has none"):
             call()
     with pytest.raises(InvalidOption, match=r"cost_model must have the class attribute 'name' .* Nameless has none"):

@@ -7,8 +7,9 @@ import pytest
 
 import remat
 from costmodels import ByteTraffic
-from remat import Graph, GraphBuilder, Plan, Problem, Region
+from remat import Graph, GraphBuilder, Plan, Problem
 from remat.answer.network import Reduction
+from remat.plugin import Region
 
 B = 4096
 

@@ -15,7 +15,7 @@ import remat
 from costmodels import MemoryBudget, RecomputeTime
 from experiments.models.workloads import KERNEL_ZOO
 from remat import Choice, Graph, Infeasible, Problem, solve
-from remat.facts.columns import some
+from remat.facts.columns import any_set
 from remat.improve.peak_search import between_passes
 from remat.improve.step_bound import step_bounds
 from remat.predict.buffers import StepMemory
@@ -67,7 +67,7 @@ def plans(graph: Graph, problem: Problem, count: int, seed: int) -> Iterator[Cho
     dice = np.random.default_rng(seed)
     for _ in range(count):
         choice = Choice.from_saved(problem, dice.random(len(problem)) < dice.random())
-        if not some(choice.saved & problem.cannot_save.mask | choice.recomputed & problem.cannot_recompute.mask):
+        if not any_set(choice.saved & problem.cannot_save.mask | choice.recomputed & problem.cannot_recompute.mask):
             yield choice
     total = int(problem.save_bytes.sum())
     for share in np.linspace(0, 0.5, count):
@@ -89,7 +89,7 @@ def bound(graph: Graph, problem: Problem, limit_bytes: int) -> float:
 def check(graph: Graph, count: int) -> None:
     problem, memory = RecomputeTime().pose(graph), StepMemory(graph)
     for choice in plans(graph, problem, count, seed=count):
-        assert bound(graph, problem, memory.peak(graph.widened(choice.saved))) <= choice.cost(problem)
+        assert bound(graph, problem, memory.peak(graph.for_all_values(choice.saved))) <= choice.cost(problem)
 
 
 @pytest.mark.parametrize("name", [*GRAPHS])
@@ -116,8 +116,8 @@ def test_the_best_of_all_plans_is_not_below_the_bound() -> None:
         wanted = others.copy()
         wanted[free] = [bool(bits >> i & 1) for i in range(len(free))]
         choice = Choice.from_saved(problem, wanted)
-        if not some(choice.saved & problem.cannot_save.mask | choice.recomputed & problem.cannot_recompute.mask):
-            found.add((memory.peak(graph.widened(choice.saved)), choice.cost(problem)))
+        if not any_set(choice.saved & problem.cannot_save.mask | choice.recomputed & problem.cannot_recompute.mask):
+            found.add((memory.peak(graph.for_all_values(choice.saved)), choice.cost(problem)))
     limits = sorted({peak for peak, _ in found})
     best = [min(cost for peak, cost in found if peak <= limit) for limit in limits]
     bounds = [bound(graph, problem, limit) for limit in limits]

@@ -10,7 +10,8 @@ import pytest
 from helpers import SOLVERS, each
 from numpy.random import default_rng
 
-from remat import Feature, LimitReached, Problem, Reason, Solver, UnsupportedProblem, solve
+from remat import LimitReached, Problem, TerminationReason, UnsupportedProblem, solve
+from remat.plugin import Feature, Solver
 from solvers import pulp_ilp
 
 LIMITED = [solver for solver in SOLVERS if Feature.TIME_LIMIT in solver.features]
@@ -36,7 +37,7 @@ def test_a_time_limit_is_kept_and_reported(solver: Solver, time_limit_s: float) 
     solution = solve(knapsack(400), solver, time_limit_s=time_limit_s, throw=False)
     assert time.perf_counter() - start < time_limit_s + 5  # a hundred times what starting CBC takes
     assert solution.termination.limit == "time"
-    assert solution.termination.reason in (Reason.FEASIBLE, Reason.LIMIT)
+    assert solution.termination.reason in (TerminationReason.FEASIBLE, TerminationReason.LIMIT)
     if solution.plan is not None:
         assert solution.bound is not None
         assert solution.objective is not None
@@ -68,7 +69,7 @@ def test_a_generous_limit_is_not_mentioned(solver: Solver) -> None:
 def test_no_plan_within_the_limit_is_an_error_unless_asked_otherwise(solver: Solver) -> None:
     problem = knapsack(400)
     solution = solve(problem, solver, time_limit_s=1e-4, throw=False)
-    assert (solution.plan, solution.objective, solution.termination.reason) == (None, None, Reason.LIMIT)
+    assert (solution.plan, solution.objective, solution.termination.reason) == (None, None, TerminationReason.LIMIT)
     with pytest.raises(LimitReached, match=f"{solver.name} found no plan within its time limit"):
         solve(problem, solver, time_limit_s=1e-4)
 
@@ -90,7 +91,7 @@ def test_a_limit_must_be_positive(solver: Solver, time_limit_s: float) -> None:
 def test_optimal_means_that_bound_and_objective_meet(solver: Solver) -> None:
     solution = solve(Problem.of([4, 2, 9], edges=[(0, 1), (1, 2)], needed=[2], cannot_recompute={0: "input"}), solver)
     assert (solution.objective, solution.bound, solution.gap) == (2, 2, 0)
-    assert solution.termination.reason is Reason.OPTIMAL
+    assert solution.termination.reason is TerminationReason.OPTIMAL
     assert solution.solver == solver.name
     assert solution.solve_time_s > 0
 
@@ -103,4 +104,8 @@ def test_a_limit_in_cbcs_preprocessing_is_no_proof_that_there_is_no_plan(monkeyp
 
     monkeypatch.setattr(pulp_ilp, "_run_cbc", stopped)
     solution = solve(knapsack(40), "pulp", time_limit_s=0.01, throw=False)
-    assert (solution.plan, solution.termination.reason, solution.termination.limit) == (None, Reason.LIMIT, "time")
+    assert (solution.plan, solution.termination.reason, solution.termination.limit) == (
+        None,
+        TerminationReason.LIMIT,
+        "time",
+    )

@@ -13,26 +13,13 @@ from depth import deeper, examples
 from helpers import CONFIGURED, each, every_plan
 from hypothesis import HealthCheck, Phase, find, given, settings
 
-from remat import (
-    Bans,
-    CostModel,
-    Feature,
-    FlowSolver,
-    Graph,
-    Plan,
-    Problem,
-    Reason,
-    Solution,
-    Solver,
-    Termination,
-    Terms,
-    solve,
-)
+from remat import CostModel, Graph, Plan, Problem, Solution, TerminationReason, solve
 from remat.answer.choice import Choice
 from remat.answer.network import SINK, SOURCE, Network, Sides
 from remat.answer.registry import costmodel_class, costmodel_names
 from remat.answer.solution import ClaimedBound
-from remat.problem.feasibility import check_feasible, forced
+from remat.plugin import Bans, Feature, FlowSolver, Solver, Termination, Terms
+from remat.problem.feasibility import check_feasible, forced_values
 from remat.testing import check_cost_model, check_solver, dags, graphs, problems
 from solvers import Exhaustive
 
@@ -69,7 +56,9 @@ def answer(problem: Problem, saved: list[int] | np.ndarray, recomputed: list[int
     masks[0][saved] = masks[1][recomputed] = True
     choice = Choice(*masks)
     cost = choice.cost(problem)
-    return Solution(choice.plan(problem), cost, Termination(Reason.OPTIMAL, cost), ClaimedBound("broken"), "broken")
+    return Solution(
+        choice.plan(problem), cost, Termination(TerminationReason.OPTIMAL, cost), ClaimedBound("broken"), "broken"
+    )
 
 
 @dataclass(frozen=True)
@@ -111,7 +100,7 @@ class SavesAllItCan(Broken):
 
 class MiscountsCost(Broken):
     def bent(self, problem: Problem, right: Solution) -> Solution:
-        return replace(right, objective=7, termination=Termination(Reason.OPTIMAL, 7))
+        return replace(right, objective=7, termination=Termination(TerminationReason.OPTIMAL, 7))
 
 
 class IgnoresBans(Broken):
@@ -126,12 +115,12 @@ class IgnoresTheBudget(Broken):
 
 class GivesUp(Broken):
     def bent(self, problem: Problem, right: Solution) -> Solution:
-        return replace(right, plan=None, objective=None, termination=Termination(Reason.INFEASIBLE))
+        return replace(right, plan=None, objective=None, termination=Termination(TerminationReason.INFEASIBLE))
 
 
 class Hesitates(Broken):
     def bent(self, problem: Problem, right: Solution) -> Solution:
-        return replace(right, termination=Termination(Reason.FEASIBLE, right.bound, limit="time"))
+        return replace(right, termination=Termination(TerminationReason.FEASIBLE, right.bound, limit="time"))
 
 
 class BoundsTooHigh(Broken):
@@ -139,7 +128,7 @@ class BoundsTooHigh(Broken):
 
     def bent(self, problem: Problem, right: Solution) -> Solution:
         costly = answer(problem, *map(sorted, max(every_plan(problem))[2:]))
-        return replace(costly, termination=Termination(Reason.FEASIBLE, costly.objective, limit="time"))
+        return replace(costly, termination=Termination(TerminationReason.FEASIBLE, costly.objective, limit="time"))
 
 
 class Tosses(Broken):
@@ -404,8 +393,10 @@ SEARCH = settings(max_examples=2000, database=None, phases=[Phase.generate], sup
         pytest.param(lambda p: len(p) > 4 and len(p.producers) < 2, id="disconnected parts"),
         pytest.param(lambda p: p.save_cost.max() > 2**33, id="large prices"),
         pytest.param(lambda p: p.save_bytes.max() > 2**33, id="large sizes"),
-        pytest.param(lambda p: (p.needed & forced(p).lost).any(), id="infeasible"),
-        pytest.param(lambda p: (forced(p).stuck & ~p.cannot_recompute.mask).any(), id="losses that spread"),
+        pytest.param(lambda p: (p.needed & forced_values(p).unavailable).any(), id="infeasible"),
+        pytest.param(
+            lambda p: (forced_values(p).not_recomputable & ~p.cannot_recompute.mask).any(), id="losses that spread"
+        ),
         pytest.param(lambda p: (p.save_bytes != p.save_cost).any(), id="sizes other than prices"),
     ],
 )

@@ -128,7 +128,7 @@ def test_a_plan_that_is_not_legal_is_refused() -> None:
         predict_traffic(graph, Plan(("cos9",), ()))
     with pytest.raises(remat.InvalidPlan):
         predict_traffic(graph, Plan(("cos1",), ()))  # sin1 needs add3, which is neither saved nor recomputed
-    other = plan_of(cosines(), "add3").made_for(figure_four(recomputed=True))
+    other = plan_of(cosines(), "add3").for_graph(figure_four(recomputed=True))
     with pytest.raises(remat.InvalidPlan, match="another graph"):
         predict_traffic(graph, other, fused=False)
 

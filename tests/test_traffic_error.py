@@ -143,13 +143,13 @@ def test_plans_differ_and_are_legal() -> None:
     torch.manual_seed(0)
     model, args = workloads.perceptron(layers=2)
     graph = remat.capture(model, *args)
-    illegal = remat.Plan((), remat.unpriced(graph).names)
+    illegal = remat.Plan((), remat.plugin.base_problem(graph).names)
     for selection in (PlanSelection(), _THREE):
         found = dict(different_plans(graph, {1.0: illegal}, selection))
         assert len(found) == len(set(found.values())) == selection.plans
         assert illegal not in found.values()
         for plan in found.values():
-            remat.check_plan(remat.unpriced(graph), plan)
+            remat.check_plan(remat.plugin.base_problem(graph), plan)
         assert any(name.startswith("frontier") for name in found) == bool(selection.on_the_frontier)
 
 

@@ -13,22 +13,9 @@ from examples import cosines
 
 import remat
 from costmodels import ByteTraffic, RecomputeTime
-from remat import (
-    Bans,
-    CertificateRejected,
-    CostModel,
-    Estimator,
-    FlowSolver,
-    Graph,
-    InvalidPlan,
-    InvalidProblem,
-    Network,
-    Plan,
-    Problem,
-    Sides,
-    Solver,
-    Terms,
-)
+from remat import CostModel, Graph, InvalidPlan, Plan, Problem
+from remat.errors import CertificateRejected, InvalidProblem
+from remat.plugin import Bans, Estimator, FlowSolver, Network, Sides, Solver, Terms
 from remat.testing import check_cost_model, check_estimator, check_solver
 from solvers import SciPy
 

@@ -82,7 +82,7 @@ def test_broken_plans_never_run(case: ModelCase) -> None:
     torch.manual_seed(0)
     model, batch = case.build(), case.inputs()
     for graph in capture_all(model, *batch):
-        problem = remat.unpriced(graph)
+        problem = remat.plugin.base_problem(graph)
         plan = remat.solve(ByteTraffic().pose(graph)).plan
         assert plan is not None
         broken = [Plan(plan.saved[1:], plan.recomputed)]

@@ -19,7 +19,9 @@ from two_ranks_train import UNCOMPILED
 
 import remat
 from costmodels import ByteTraffic
-from remat import InvalidGraph, LimitReached, Problem, Solution, Solver
+from remat import LimitReached, Problem, Solution
+from remat.errors import InvalidGraph
+from remat.plugin import Solver
 from remat.pytorch.measure.saved import saved_activations
 from remat.pytorch.run import partitioner
 

@@ -140,7 +140,7 @@ def predicted(folder: Path) -> tuple[list[CompiledPeak], list[str]]:
             failed.append(f"{kept['model']}: {kept['failed']}")
             continue
         graph = remat.Graph.load(folder / f"{file_name(kept['model'])}.graph.json.gz")
-        plan = remat.Plan(tuple(kept["saved"]), tuple(kept["recomputed"])).made_for(graph)
+        plan = remat.Plan(tuple(kept["saved"]), tuple(kept["recomputed"])).for_graph(graph)
         both = remat.timeline(graph, plan).peak_bytes, simulate(graph, plan).peak_bytes
         head = {name: kept[name] for name in ("model", "plan", "group", "kernels", "measured")}
         rows.append(CompiledPeak(**head, predicted=both[0], values=both[1]))

@@ -56,7 +56,7 @@ def _joined(seen: Mapping[str, Any], known: Mapping[str, Any], graph: remat.Grap
 
 
 def _row(real: Mapping[str, Any], digest: str, known: Mapping[str, Any], graph: remat.Graph) -> dict[str, Any]:
-    plan = remat.Plan(tuple(known["saved"]), tuple(known["recomputed"])).made_for(graph)
+    plan = remat.Plan(tuple(known["saved"]), tuple(known["recomputed"])).for_graph(graph)
     traffic = remat.predict_traffic(graph, plan, device=GPU)
     timeline = remat.timeline(graph, plan, device=GPU)
     return {

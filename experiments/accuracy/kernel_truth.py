@@ -63,10 +63,10 @@ class Dice(remat.CostModel):
     seed: int
     recompute: int = 1
 
-    def terms(self, graph: remat.Graph) -> remat.Terms:
+    def terms(self, graph: remat.Graph) -> remat.plugin.Terms:
         """Draws prices that are cubes, so that they differ by orders of magnitude."""
         save, recompute = np.random.default_rng(self.seed).integers(0, 100, (2, len(graph))) ** 3
-        terms = remat.Terms.nothing(graph)
+        terms = remat.plugin.Terms.nothing(graph)
         return replace(terms, save_cost=8 * save, recompute_cost=self.recompute * recompute)
 
 
@@ -115,7 +115,7 @@ class Truth:
         with gzip.open(_truth_file(folder, model), "rt") as file:
             document: dict[str, Any] = json.load(file)
         plans = {
-            name: remat.Plan(tuple(found["saved"]), tuple(found["recomputed"])).made_for(graph)
+            name: remat.Plan(tuple(found["saved"]), tuple(found["recomputed"])).for_graph(graph)
             for name, found in document.items()
         }
         counted = {name: found["kernels"] for name, found in document.items() if found["kernels"] is not None}
@@ -225,7 +225,7 @@ def different_plans(
     for name, plan in _plans(graph, torchs, selection):
         if plan not in seen and _is_legal(graph, plan):
             seen.add(plan)
-            yield name, plan.made_for(graph)
+            yield name, plan.for_graph(graph)
         if len(seen) == selection.plans:
             return
 
@@ -249,7 +249,7 @@ def _plans(
 
 def _is_legal(graph: remat.Graph, plan: remat.Plan) -> bool:
     try:
-        remat.check_plan(remat.unpriced(graph), plan)
+        remat.check_plan(remat.plugin.base_problem(graph), plan)
     except remat.InvalidPlan:  # some of PyTorch's own recompute random numbers
         return False
     return True

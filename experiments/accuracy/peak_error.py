@@ -50,10 +50,10 @@ class SaveEverything(remat.CostModel):
     name: ClassVar[str] = "save-everything"
     unit: ClassVar[str] = "bytes"
 
-    def terms(self, graph: remat.Graph) -> remat.Terms:
+    def terms(self, graph: remat.Graph) -> remat.plugin.Terms:
         """Prices each save at the bytes it moves; of the forward pass, only views may be computed again."""
-        nothing = remat.Terms.nothing(graph)
-        forward = (graph.region == remat.Region.FORWARD) & ~graph.view
+        nothing = remat.plugin.Terms.nothing(graph)
+        forward = (graph.region == remat.plugin.Region.FORWARD) & ~graph.view
         bans = nothing.cannot_recompute.also(forward, "everything is saved")
         return replace(nothing, save_cost=graph.moved_bytes, cannot_recompute=bans)
 

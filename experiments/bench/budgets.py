@@ -151,7 +151,7 @@ def best(problem: Problem, budget_bytes: int, time_limit_s: float) -> remat.Solu
 def illegal(graph: Graph, plan: Plan) -> str:
     """Says in one line why a plan is not legal; "" if it is."""
     try:
-        remat.check_plan(remat.unpriced(graph), plan)
+        remat.check_plan(remat.plugin.base_problem(graph), plan)
     except InvalidPlan as error:
         return str(error).splitlines()[1].strip()
     return ""

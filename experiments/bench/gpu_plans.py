@@ -37,7 +37,7 @@ from remat.answer.plan_facts import PlanFacts
 from remat.improve.for_device import for_device
 from remat.improve.refine import Objective, Oracle, SavedBytes
 from remat.improve.refine.objectives import Score, Traffic
-from remat.improve.refine.oracles import Opinion
+from remat.improve.refine.oracles import BatchScorer
 from remat.improve.refine.states import Space, State
 from remat.pytorch.inductor.scheduled import Scheduled
 from remat.pytorch.measure.torch_budgets import TENTHS, torchs_plans_of
@@ -105,7 +105,7 @@ class KeptCounts(Oracle):
     counts: Counts
     name: ClassVar[str] = "inductor"
 
-    def on(self, graph: Graph, objective: Objective) -> Opinion:
+    def on(self, graph: Graph, objective: Objective) -> BatchScorer:
         """Scores by the schedule."""
 
         def score(state: State) -> Score:

@@ -31,7 +31,8 @@ from experiments.models.workloads import KERNEL_ZOO
 from experiments.report.markdown import bullets, cited, page, section, table
 from experiments.report.provenance import provenance
 from experiments.report.result_files import RESULTS, write_results
-from remat import Choice, Corpus, Graph, Plan, Timeline, cannot_offload
+from remat import Choice, Corpus, Graph, Plan, Timeline
+from remat.plugin import cannot_offload
 from remat.predict.offloading import OffloadTimeline, StepClock, simulated
 
 DEVICE = "h100"

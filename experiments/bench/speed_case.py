@@ -24,9 +24,9 @@ class Priced(remat.CostModel):
     name: ClassVar[str] = "priced"
     unit: ClassVar[str] = "bytes"
 
-    def terms(self, graph: remat.Graph) -> remat.Terms:
+    def terms(self, graph: remat.Graph) -> remat.plugin.Terms:
         """Prices a save at the bytes it moves, and a recomputation at a third of them."""
-        return replace(remat.Terms.nothing(graph), save_cost=3 * graph.bytes, recompute_cost=graph.bytes)
+        return replace(remat.plugin.Terms.nothing(graph), save_cost=3 * graph.bytes, recompute_cost=graph.bytes)
 
 
 _MODELS: dict[str, remat.CostModel] = {

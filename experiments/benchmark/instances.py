@@ -63,7 +63,7 @@ class Posed:
             self.problem,
             name=self.name,
             unit=RecomputeTime().unit,
-            about=about,
+            remarks=about,
             budgets=self.budgets,
             memory=stated_memory(self.graph),
         )
@@ -89,7 +89,7 @@ def peak_plans(graph: Graph, problem: Problem) -> tuple[int, tuple[PeakPlan, ...
         graphs of more than `LARGE` values they are those of the first part of the search.
     """
     plans = PeakPlans(graph, problem, find_solver(QUICK_BUDGET_SOLVER))
-    return plans.cheapest.peak_bytes, plans.front if len(graph) <= LARGE else plans.unmoved
+    return plans.cheapest.peak_bytes, plans.front if len(graph) <= LARGE else plans.from_saved_budgets
 
 
 def found_budgets(graph: Graph, problem: Problem, most: int, least: int) -> tuple[Budget, ...]:

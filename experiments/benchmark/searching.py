@@ -15,9 +15,10 @@ import remat
 from experiments.benchmark.annealing import Annealer
 from experiments.benchmark.answers import RESUMED, Answer, Answers, merged
 from experiments.benchmark.instances import Posed
-from remat import Choice, ClaimedBound, Problem, Reason, Solution, Termination, solve
+from remat import Choice, Problem, Solution, TerminationReason, solve
 from remat.improve.peak_plans import PeakPlan, PeakPlans
 from remat.improve.peak_search import relaxation
+from remat.plugin import ClaimedBound, Termination
 from remat.problem.problem_file import Budget
 from solvers import CPSAT, Portfolio
 
@@ -59,7 +60,7 @@ def _choice(posed: Posed, known: Answer) -> Choice:
 
 def _as_solution(posed: Posed, known: Answer) -> Solution:
     plan = _choice(posed, known).plan(posed.problem)
-    claim = Termination(Reason.FEASIBLE, known["bound"])
+    claim = Termination(TerminationReason.FEASIBLE, known["bound"])
     return Solution(plan, known["objective"], claim, ClaimedBound("CP-SAT"), "cpsat")
 
 
@@ -173,4 +174,4 @@ def _solved(problem: Problem, time_limit_s: float) -> Solution:
 
 
 def _peak(posed: Posed, choice: Choice) -> int:
-    return remat.Simulator(posed.graph).peak(posed.graph.widened(choice.saved))
+    return remat.Simulator(posed.graph).peak(posed.graph.for_all_values(choice.saved))

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Generic, NamedTuple, TypeVar
 
 from experiments.compare_solvers.rows import SolverRow
-from remat import CostModel, Solver
+from remat import CostModel
 from remat.facts.corpus import Corpus, Entry
+from remat.plugin import Solver
 
 Plugin = TypeVar("Plugin", Solver, CostModel)
 

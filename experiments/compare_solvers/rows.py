@@ -34,7 +34,7 @@ class SolverRow:
     Attributes:
         instance, family, values, uses: as in the index of the corpus.
         cost_model, solver: as on the command line, with options.
-        status: "optimal", "feasible", "infeasible", "limit" or "gave_up" (`remat.Reason`); "refused": the solver
+        status: "optimal", "feasible", "infeasible", "limit" or "no_plan_found"; "refused": the solver
             does not take the problem; "timeout": it was killed at the time limit; "error": anything else.
         objective: what the plan costs, in `unit`.
         bound: no plan costs less, says the solver.

@@ -11,10 +11,11 @@ from typing import Any
 
 from experiments.compare_solvers.case import SolverCase
 from experiments.compare_solvers.rows import one_line
-from remat import CostModel, Feature, Graph, GraphBuilder, Problem, Solution, Solver, UnsupportedProblem, solve
+from remat import CostModel, Graph, GraphBuilder, Problem, Solution, UnsupportedProblem, solve
 from remat.answer.plan_facts import PlanFacts
 from remat.errors import InvalidPlan, RematError
 from remat.facts.corpus import Corpus
+from remat.plugin import Feature, Solver
 from remat.views.compare import warm_up
 
 _SHOWN_DIGITS = 16

@@ -14,7 +14,7 @@ from experiments.report.markdown import bullets, page, section, table
 from remat.views.performance_profile import ratios
 
 _STATUS = ("optimal", "feasible", "refused", "timeout", "error")
-_OTHER = ("infeasible", "limit", "gave_up")
+_OTHER = ("infeasible", "limit", "no_plan_found")
 _LONGEST_NOTE = 160
 
 

@@ -24,8 +24,8 @@ from typing import Any
 from experiments.compare_solvers.case import SolverCase, graph_of
 from experiments.compare_solvers.rows import SolverRow, one_line
 from experiments.report.provenance import provenance
-from remat import Feature, Solver
 from remat.facts.corpus import Corpus
+from remat.plugin import Feature, Solver
 
 ROOT = Path(__file__).parents[2]
 

@@ -23,7 +23,8 @@ from experiments.corpus.corpus_index import entry_of, write_index
 from experiments.corpus.readme import markdown
 from experiments.models.recipe import Recipe, capture
 from experiments.report.provenance import provenance, version_of
-from remat import Graph, InvalidGraph
+from remat import Graph
+from remat.errors import InvalidGraph
 from remat.words import near
 
 INSTANCES = Path(__file__).parents[1] / "instances"

@@ -8,8 +8,9 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 
-from remat import Graph, InvalidGraph
+from remat import Graph
 from remat.answer.plan_facts import no_recompute_saved_bytes
+from remat.errors import InvalidGraph
 from remat.facts.corpus import FORMAT, INDEX, Entry
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from remat import Bans, Graph, Region
+from remat import Graph
+from remat.plugin import Bans, Region
 
 
 def training_step(num_values: int, *, seed: int = 0) -> Graph:

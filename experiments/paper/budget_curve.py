@@ -47,9 +47,9 @@ class OnlyPointwise(remat.CostModel):
     name: ClassVar[str] = "only-pointwise"
     unit: ClassVar[str] = "bytes"
 
-    def terms(self, graph: remat.Graph) -> remat.Terms:
+    def terms(self, graph: remat.Graph) -> remat.plugin.Terms:
         """Prices a saved activation at its bytes; inputs are in memory anyway."""
-        nothing = remat.Terms.nothing(graph)
+        nothing = remat.plugin.Terms.nothing(graph)
         bans = nothing.cannot_recompute.also(graph.compute_bound, "compute-bound")
         return replace(nothing, save_cost=graph.activation_bytes, cannot_recompute=bans)
 

@@ -20,9 +20,10 @@ from costmodels import ByteTraffic
 from experiments.models import zoo
 from experiments.paper.measure_table import command
 from experiments.paper.table import Figures, PaperTable, Setting, TableCase, Unavailable
-from remat import FlowSolver, Solver, UnsupportedProblem
+from remat import UnsupportedProblem
 from remat.answer.registry import find_solver, solver_names
 from remat.facts.corpus import Corpus
+from remat.plugin import FlowSolver, Solver
 from remat.pytorch.read.capture import visit_joint_graphs
 from remat.pytorch.read.extract import extract
 from remat.pytorch.seam.torch_partitioner import torchs_choice

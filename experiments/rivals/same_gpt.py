@@ -15,8 +15,9 @@ import remat
 from costmodels import RecomputeTime
 from experiments.bench.budgets import best
 from experiments.models.zoo import gpt2
-from remat import Estimator, Graph, IntArray, Plan
+from remat import Graph, Plan
 from remat.answer.plan_facts import PlanFacts
+from remat.plugin import Estimator, IntArray
 from remat.pytorch.measure.torch_budgets import torchs_plans
 
 SIZES: dict[str, Any] = {"layers": 4, "width": 256, "heads": 4, "vocabulary": 512, "context": 128, "batch": 4}

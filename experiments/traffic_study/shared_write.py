@@ -92,7 +92,7 @@ class SharedWrite:
         """
         problem = ByteTraffic(mode=mode, rules={"materialized_in_backward": False}).pose(graph)
         check_feasible(problem)
-        stuck, unsaveable = map(graph.widened, (problem.cannot_recompute.mask, problem.cannot_save.mask))
+        stuck, unsaveable = map(graph.for_all_values, (problem.cannot_recompute.mask, problem.cannot_save.mask))
         backward = BackwardKernels.of(graph, stuck)
         return cls(
             graph=graph,
@@ -159,7 +159,7 @@ class SharedWrite:
         """
         if not (type(time_limit_s) in (int, float) and time_limit_s > 0):  # HiGHS runs without a limit instead
             raise InvalidOption(f"SharedWrite.solve: time_limit_s must be a positive number, got {time_limit_s!r}")
-        problem = replace(remat.unpriced(self.graph), budget_bytes=budget_bytes)
+        problem = replace(remat.plugin.base_problem(self.graph), budget_bytes=budget_bytes)
         program = _Program.of(self, budget_bytes)
         saved, least = program.run(time_limit_s)
         plan = remat.Choice.from_saved(problem, saved[self.graph.plannable]).plan(problem)

@@ -122,7 +122,7 @@ class _Uses:
             if not kernel.generated:
                 in_calls[list(kernel.values)] = True
                 called[list(kernel.writes)] = True
-        given[graph.base[graph.given]] = True
+        given[graph.base[graph.leaf]] = True
         names = [op.rpartition(".")[0] for op in graph.ops]
         silent = np.fromiter((name in CONSTANTS or name in _PARTLY for name in names), np.bool_, n)
         others = computed & ~in_calls & ~graph.view & ~silent
@@ -154,7 +154,7 @@ class _Uses:
 
 def _handed_over(graph: Graph, uses: _Uses, written: BoolArray) -> int:
     """Prices the cheapest reads, and writes for them, that give the backward pass's operators what they need."""
-    facts, ours = remat.unpriced(graph), graph.plannable
+    facts, ours = remat.plugin.base_problem(graph), graph.plannable
     needed = np.zeros(len(graph), np.bool_)
     needed[uses.producers[uses.by_others & graph.in_tangents[uses.consumers]]] = True
     price = np.where(written[graph.base], 1, 2) * graph.moved_bytes
@@ -195,7 +195,7 @@ def memory_floor(graph: Graph, plan: Plan) -> Callable[[int], int]:
         computed = [value for value in kernel.values if early[value]]
         if not kernel.generated and computed:
             again[computed[-1]] = kernel.bytes
-    facts = remat.unpriced(graph)
+    facts = remat.plugin.base_problem(graph)
     priced = facts.priced(
         save_cost=facts.save_cost,
         recompute_cost=again[graph.plannable],

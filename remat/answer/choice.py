@@ -13,10 +13,10 @@ import numpy as np
 
 from remat.answer.plan import Plan
 from remat.errors import InvalidPlan
-from remat.facts.columns import BoolArray, FrozenColumns, bool_column, some
+from remat.facts.columns import BoolArray, FrozenColumns, any_set, bool_column
 from remat.facts.graph import Graph
-from remat.facts.later import Later
-from remat.facts.uses import spread
+from remat.facts.lazy_field import Deferred
+from remat.facts.uses import propagate_to_operands
 from remat.problem.problem import Problem
 
 
@@ -48,7 +48,7 @@ class Choice(FrozenColumns):
             object.__setattr__(self, name, bool_column(f"Choice.{name}", getattr(self, name), n, InvalidPlan))
 
     @classmethod
-    def from_saved(cls, about: Problem | Graph, saved: BoolArray, offloaded: BoolArray | None = None) -> Choice:
+    def from_saved(cls, owner: Problem | Graph, saved: BoolArray, offloaded: BoolArray | None = None) -> Choice:
         """The choice that follows from a set of saved values: whatever else is needed is recomputed.
 
         Saved values that the backward pass never reads are dropped. The choice may break bans.
@@ -58,14 +58,14 @@ class Choice(FrozenColumns):
             saved: (n,) which of them to save.
             offloaded: (n,) which of those to offload; none, if left out.
         """
-        saved = bool_column("saved", saved, len(about), InvalidPlan)
-        available = spread(about.operands, about.needed, ~saved)
+        saved = bool_column("saved", saved, len(owner), InvalidPlan)
+        available = propagate_to_operands(owner.operands, owner.needed, ~saved)
         kept = available & saved
-        hosted = None if offloaded is None else kept & bool_column("offloaded", offloaded, len(about), InvalidPlan)
+        hosted = None if offloaded is None else kept & bool_column("offloaded", offloaded, len(owner), InvalidPlan)
         return cls(kept, available & ~saved, cast(BoolArray, hosted))
 
     @classmethod
-    def from_plan(cls, about: Problem | Graph, plan: Plan, *, offload: bool = False) -> Choice:
+    def from_plan(cls, owner: Problem | Graph, plan: Plan, *, offload: bool = False) -> Choice:
         """The choice that a plan names, over the values of a problem or of a graph.
 
         Args:
@@ -76,19 +76,19 @@ class Choice(FrozenColumns):
         Raises:
             InvalidPlan: a name is unknown, or appears twice; or values are offloaded, and the caller takes none.
         """
-        if plan.offloaded and isinstance(about, Graph) and not offload:
+        if plan.offloaded and isinstance(owner, Graph) and not offload:
             raise InvalidPlan(
                 f"the plan offloads {plan.offloaded[0]!r}, but here what is saved stays on the device: take a plan "
                 f"that offloads nothing"
             )
         labels = ("saved", "recomputed", "offloaded")
-        return cls(*(_named(label, getattr(plan, label), about) for label in labels))
+        return cls(*(_named(label, getattr(plan, label), owner) for label in labels))
 
     @cached_property
     def key(self) -> bytes:
         """The decisions in few bytes: equal for equal choices."""
         masks = [self.saved, self.recomputed]
-        return np.packbits([*masks, self.offloaded] if some(self.offloaded) else masks).tobytes()
+        return np.packbits([*masks, self.offloaded] if any_set(self.offloaded) else masks).tobytes()
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Choice) and len(self.saved) == len(other.saved) and self.key == other.key
@@ -99,7 +99,7 @@ class Choice(FrozenColumns):
     @cached_property
     def on_device(self) -> BoolArray:
         """(n,) the saved values that are not offloaded."""
-        return self.saved & ~self.offloaded if some(self.offloaded) else self.saved
+        return self.saved & ~self.offloaded if any_set(self.offloaded) else self.saved
 
     def cost(self, problem: Problem) -> int:
         """What the choice costs, in the unit of the problem's prices. What cannot be offloaded costs nothing there."""
@@ -114,23 +114,23 @@ class Choice(FrozenColumns):
         """Whether what it saves fits the problem's budget."""
         return problem.budget_bytes is None or self.saved_bytes(problem) <= problem.budget_bytes
 
-    def plan(self, about: Problem | Graph) -> Plan:
+    def plan(self, owner: Problem | Graph) -> Plan:
         """The same by name, in the order of the values, with a note of the graph."""
-        names = about.names
+        names = owner.names
 
         def named(mask: BoolArray) -> tuple[str, ...]:
             positions: list[int] = np.flatnonzero(mask).tolist()
             return tuple([names[i] for i in positions])
 
-        return Plan(named(self.saved), named(self.recomputed), Later(lambda: about.signature), named(self.offloaded))
+        return Plan(named(self.saved), named(self.recomputed), Deferred(lambda: owner.signature), named(self.offloaded))
 
 
-def _named(label: str, names: tuple[str, ...], about: Problem | Graph) -> BoolArray:
-    mask = np.zeros(len(about), np.bool_)
+def _named(label: str, names: tuple[str, ...], owner: Problem | Graph) -> BoolArray:
+    mask = np.zeros(len(owner), np.bool_)
     try:
-        positions = [about.index[name] for name in names]
+        positions = [owner.index[name] for name in names]
     except KeyError as error:
-        raise InvalidPlan(f"Plan.{label} names {error.args[0]!r}, which is not a value of {about!r}") from None
+        raise InvalidPlan(f"Plan.{label} names {error.args[0]!r}, which is not a value of {owner!r}") from None
     mask[positions] = True
     if int(np.count_nonzero(mask)) != len(names):
         raise InvalidPlan(f"Plan.{label} must name each value once")

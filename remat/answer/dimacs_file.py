@@ -20,7 +20,7 @@ from pathlib import Path
 from remat.answer.network import SINK, SOURCE, Reduction
 from remat.errors import UnsupportedProblem
 from remat.facts.files import write_file
-from remat.problem.feasibility import check_feasible, forced
+from remat.problem.feasibility import check_feasible, forced_values
 from remat.problem.problem import Problem
 
 
@@ -36,9 +36,9 @@ def write_dimacs(problem: Problem, path: Path) -> None:
             f"a maximum flow cannot state a budget ({problem.budget_bytes} bytes); write MPS or JSON, or drop it"
         )
     problem.require_two_choices("the DIMACS file")
-    rules = forced(problem)
+    rules = forced_values(problem)
     check_feasible(problem, rules)
-    write_file(path, "".join(f"{line}\n" for line in _lines(Reduction.of(problem, known=rules))).encode("ascii"))
+    write_file(path, "".join(f"{line}\n" for line in _lines(Reduction.of(problem, rules=rules))).encode("ascii"))
 
 
 def _lines(reduction: Reduction) -> Iterator[str]:

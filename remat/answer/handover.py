@@ -14,7 +14,7 @@ from remat.answer.choice import Choice
 from remat.answer.plan import Plan
 from remat.errors import InvalidPlan
 from remat.facts.bans import cannot_be
-from remat.facts.columns import BoolArray, some
+from remat.facts.columns import BoolArray, any_set
 from remat.facts.graph import Graph
 from remat.words import placed
 
@@ -22,14 +22,14 @@ from remat.words import placed
 def handed_over(graph: Graph, plan: Plan) -> set[str]:
     """The names of the values that the backward pass is given, for a plan that was checked.
 
-    That is what the plan saves, on the device or offloaded, but for `owners_alone`; and the sizes that the views need
+    That is what the plan saves, on the device or offloaded, but for `storage_owners`; and the sizes that the views need
     which it takes again.
 
     Raises:
         InvalidPlan: a view depends on more than its owner, which cannot be had in the backward pass.
     """
     choice = Choice.from_plan(graph, plan, offload=True)
-    handed = owners_alone(graph, choice.saved)
+    handed = storage_owners(graph, choice.saved)
     views = set(np.flatnonzero(choice.saved & ~handed).tolist())
     values = set(np.flatnonzero(handed).tolist())
     if views:
@@ -37,20 +37,20 @@ def handed_over(graph: Graph, plan: Plan) -> set[str]:
     return {graph.names[v] for v in values}
 
 
-def owners_alone(graph: Graph, saved: BoolArray) -> BoolArray:
+def storage_owners(graph: Graph, saved: BoolArray) -> BoolArray:
     """(n,) what is handed over for what is saved: of several values of one storage that would be donated, its owner."""
     base = graph.base
-    donated = saved & ~graph.once(visible)
+    donated = saved & ~graph.derived(externally_visible)
     count = np.bincount(base[donated], minlength=len(graph))
     views = donated & (count[base] > 1) & (base != np.arange(len(graph)))
-    if not some(views):
+    if not any_set(views):
         return saved
     handed = saved & ~views
     handed[base[views]] = True
     return handed
 
 
-def visible(graph: Graph) -> BoolArray:
+def externally_visible(graph: Graph) -> BoolArray:
     """(n,) values in storages that somebody else can see, which are never donated: of inputs and outputs."""
     visible = np.zeros(len(graph), np.bool_)
     visible[graph.base[graph.input | graph.output]] = True

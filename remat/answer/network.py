@@ -29,10 +29,10 @@ import numpy as np
 
 from remat.answer.choice import Choice
 from remat.errors import UnsupportedProblem
-from remat.facts.columns import LARGEST_TOTAL, BoolArray, IntArray, common_divisor, frozen, own_array
-from remat.problem.feasibility import Forced, forced
+from remat.facts.columns import LARGEST_TOTAL, BoolArray, IntArray, common_divisor, frozen, separate_view
+from remat.problem.feasibility import ForcedValues, forced_values
+from remat.problem.multipliers import BY_COST, Multipliers
 from remat.problem.problem import Problem
-from remat.problem.weights import BY_COST, Weights
 
 SOURCE, SINK = 0, 1
 
@@ -57,7 +57,7 @@ class Network:
     infinity: int
     tiebreaks: tuple[IntArray, ...] = ()
 
-    def fitted(self, largest: int | None, what: str = "prices") -> tuple[Network, int]:
+    def rescaled(self, largest: int | None, label: str = "prices") -> tuple[Network, int]:
         """The same network in a unit in which a solver can count its capacities, the coarsest unless 1 will do.
 
         Args:
@@ -79,14 +79,14 @@ class Network:
         infinity = int(capacities[finite].sum()) + 1
         if infinity > largest:
             raise UnsupportedProblem(
-                f"the {what} add up to {infinity - 1} in units of {unit}, but the solver counts to {largest} only; "
+                f"the {label} add up to {infinity - 1} in units of {unit}, but the solver counts to {largest} only; "
                 f"take one of a larger `largest_capacity` (`remat plugins solvers --json` lists them)"
             )
         capacities[~finite] = infinity
         fitted = Network(self.num_vertices, self.tails, self.heads, capacities, infinity, self.tiebreaks)
         return fitted, unit
 
-    def folded(self, largest: int | None) -> Network:
+    def with_tiebreaks(self, largest: int | None) -> Network:
         """The same minimum cuts, with the tiebreaks as part of the capacities, if the solver can count that far.
 
         A unit of capacity outweighs all that a tiebreak can add up to, so whole numbers lose nothing.
@@ -192,18 +192,18 @@ class Reduction:
     offloaded: BoolArray
 
     @classmethod
-    def of(cls, problem: Problem, weights: Weights = BY_COST, known: Forced | None = None) -> Reduction:
+    def of(cls, problem: Problem, weights: Multipliers = BY_COST, rules: ForcedValues | None = None) -> Reduction:
         """Builds the network of a feasible problem, in time linear in the graph.
 
         Args:
             problem: its budget, if any, is not part of the network.
             weights: the price on saved bytes, which are free when left out.
-            known: `forced(problem)`, to save time.
+            rules: `forced_values(problem)`, to save time.
 
         Raises:
             UnsupportedProblem: the weighed prices add up to 2**62 or more.
         """
-        return Arcs.of(problem, known).weighed(weights)
+        return Arcs.of(problem, rules).with_multipliers(weights)
 
     def choice(self, sink_side: BoolArray) -> Choice:
         """What a cut means, given (num_vertices,) its sink side.
@@ -245,22 +245,22 @@ class Arcs:
     heads: IntArray
 
     @classmethod
-    def of(cls, problem: Problem, known: Forced | None = None) -> Arcs:
-        """Builds the arcs, in time linear in the graph; `known` is `forced(problem)`, to save time."""
-        rules = known or forced(problem)
+    def of(cls, problem: Problem, rules: ForcedValues | None = None) -> Arcs:
+        """Builds the arcs, in time linear in the graph; `rules` is `forced_values(problem)`, to save time."""
+        rules = rules or forced_values(problem)
         n = len(problem)
-        in_vertex = np.where(rules.stuck, SOURCE, np.arange(2, 2 + n))
+        in_vertex = np.where(rules.not_recomputable, SOURCE, np.arange(2, 2 + n))
         out_vertex = np.arange(2 + n, 2 + 2 * n)
         out_vertex[problem.needed] = SINK
-        out_vertex[rules.lost] = SOURCE
+        out_vertex[rules.unavailable] = SOURCE
 
-        always = rules.stuck & problem.needed
+        always = rules.not_recomputable & problem.needed
         use = (out_vertex[problem.producers] != SINK) & (in_vertex[problem.consumers] != SOURCE)
         wanted = problem.needed.copy()
         wanted[problem.producers[use]] = True
         use &= wanted[problem.consumers]
-        split = (wanted & ~(always | rules.lost)).nonzero()[0]
-        redo = (wanted & ~rules.stuck & (problem.recompute_cost > 0)).nonzero()[0]
+        split = (wanted & ~(always | rules.unavailable)).nonzero()[0]
+        redo = (wanted & ~rules.not_recomputable & (problem.recompute_cost > 0)).nonzero()[0]
         return cls(
             problem,
             in_vertex,
@@ -274,14 +274,14 @@ class Arcs:
             heads=frozen(np.concatenate([out_vertex[split], in_vertex[redo], in_vertex[problem.consumers[use]]])),
         )
 
-    def weighed(self, weights: Weights) -> Reduction:
+    def with_multipliers(self, weights: Multipliers) -> Reduction:
         """The network under a price on saved bytes, in arrays of its own: whoever gets it cannot change another one.
 
         Raises:
             UnsupportedProblem: the weighed prices add up to 2**62 or more.
         """
         problem, split, redo = self.problem, self.split, self.redo
-        terms = _Weighed.of(problem, weights)
+        terms = _PricedArcs.of(problem, weights)
         unit, save_weight, recompute_weight = terms.unit, terms.save, terms.recompute
         infinity = int(save_weight.sum() + recompute_weight.sum()) + 1
         can_save = ~problem.cannot_save.mask[split]
@@ -290,8 +290,8 @@ class Arcs:
         redoes = recomputed if weights.cost else problem.recompute_cost[redo]
         network = Network(
             num_vertices=2 + 2 * len(problem),
-            tails=own_array(self.tails),
-            heads=own_array(self.heads),
+            tails=separate_view(self.tails),
+            heads=separate_view(self.heads),
             capacities=np.concatenate(
                 [np.where(can_save, save_weight[split], infinity), recompute_weight[redo], uses + infinity]
             ),
@@ -306,7 +306,7 @@ class Arcs:
 
 
 @dataclass(frozen=True, eq=False)
-class _Weighed:
+class _PricedArcs:
     """What the choices weigh.
 
     Attributes:
@@ -324,7 +324,7 @@ class _Weighed:
     offloaded: BoolArray
 
     @classmethod
-    def of(cls, problem: Problem, weights: Weights) -> _Weighed:
+    def of(cls, problem: Problem, weights: Multipliers) -> _PricedArcs:
         unit, (save, recompute, *copies) = _in_units(problem, weights)
         tie = problem.save_bytes if weights.cost else problem.save_cost
         if problem.offload is None:
@@ -336,7 +336,7 @@ class _Weighed:
         return cls(unit, np.where(offloaded, host, save), recompute, np.where(offloaded, host_tie, tie), offloaded)
 
 
-def _in_units(problem: Problem, weights: Weights) -> tuple[int, tuple[IntArray, ...]]:
+def _in_units(problem: Problem, weights: Multipliers) -> tuple[int, tuple[IntArray, ...]]:
     """The unit, and in that unit (n,) what saving, recomputing and, if that can be, offloading each value weighs."""
     costs = [problem.save_cost, problem.recompute_cost]
     if problem.offload is not None:

@@ -45,22 +45,22 @@ def label(plugin: Solver | CostModel) -> str:
     return f"{type(plugin).__name__}({changed})" if changed else plugin.name
 
 
-def spelled(plugin: Any) -> str:
+def option_text(plugin: Any) -> str:
     """Names a plug-in as users type it, whether or not its options differ from the defaults.
 
     >>> from costmodels import ByteTraffic
-    >>> spelled(ByteTraffic() + ByteTraffic(mode="aggressive"))
+    >>> option_text(ByteTraffic() + ByteTraffic(mode="aggressive"))
     'byte-traffic + byte-traffic:mode=aggressive'
     """
     if isinstance(plugin, Sum):
-        return " + ".join(map(spelled, plugin.parts))
+        return " + ".join(map(option_text, plugin.parts))
     changed = ",".join(f"{name}={_typed(value)}" for name, value in _changed(plugin).items())
     return f"{plugin.name}:{changed}" if changed else plugin.name
 
 
 def _typed(value: object) -> str:
     if isinstance(getattr(type(value), "name", None), str):  # a plug-in of its own
-        return spelled(value)
+        return option_text(value)
     try:
         return value if isinstance(value, str) else json.dumps(value)
     except TypeError:
@@ -80,7 +80,7 @@ def _differ(value: Any, default: Any) -> bool:
         return repr(value) != repr(default)
 
 
-def configured(plugin: type[_T], pairs: Sequence[str]) -> _T:
+def from_options(plugin: type[_T], pairs: Sequence[str]) -> _T:
     """Makes an instance of a plug-in class from options given as `key=value`; values are JSON, or else text.
 
     Raises:

@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from remat.errors import InvalidOption, InvalidPlan
+from remat.facts.argument_checks import checked_path
 from remat.facts.columns import name_column
-from remat.facts.given import checked_path
 from remat.facts.graph import Graph, checked_graph
 from remat.facts.json_file import read_document, write_document
-from remat.facts.later import Late, Later, is_later
+from remat.facts.lazy_field import Deferred, LazyField, is_deferred
 
 _FORMAT = "remat.plan"
 _VERSION, _WITH_OFFLOADED = 1, 2
@@ -39,20 +39,20 @@ class Plan:
 
     saved: tuple[str, ...]
     recomputed: tuple[str, ...]
-    graph: Late[tuple[str, ...]] = field(default=Late(()), compare=False)
+    graph: LazyField[tuple[str, ...]] = field(default=LazyField(()), compare=False)
     offloaded: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         for label in ("saved", "recomputed", "graph", "offloaded"):
-            if not is_later(self, label):
+            if not is_deferred(self, label):
                 object.__setattr__(self, label, name_column(f"Plan.{label}", getattr(self, label), InvalidPlan))
 
-    def made_for(self, graph: Graph) -> Plan:
+    def for_graph(self, graph: Graph) -> Plan:
         """This plan, with the graph noted, so that a replay on another one is refused."""
         checked_graph(graph)
-        return replace(self, graph=Later(lambda: graph.signature))
+        return replace(self, graph=Deferred(lambda: graph.signature))
 
-    def check_made_for(self, graph: Graph, remedy: str = "Solve the new graph") -> None:
+    def check_is_for(self, graph: Graph, remedy: str = "Solve the new graph") -> None:
         """Checks that `graph` is the one noted in this plan, if any is.
 
         Args:

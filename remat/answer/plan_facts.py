@@ -10,7 +10,7 @@ from remat.answer.choice import Choice
 from remat.answer.plan import Plan
 from remat.facts.columns import BoolArray
 from remat.facts.graph import Graph, Region
-from remat.facts.uses import spread
+from remat.facts.uses import propagate_to_operands
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class PlanFacts:
 
 def computed_by_forward(graph: Graph, saved: BoolArray) -> BoolArray:
     """(n,) what the forward pass computes: all that its outputs, or what it saves, depend on."""
-    return spread(graph.operands, graph.in_forward | saved, graph.region == Region.EITHER)
+    return propagate_to_operands(graph.operands, graph.in_forward | saved, graph.region == Region.EITHER)
 
 
 def _names(graph: Graph, mask: BoolArray) -> tuple[str, ...]:

@@ -6,7 +6,7 @@ name is used:
     [project.entry-points."remat.solvers"]
     my-solver = "my_package.my_module:MySolver"
 
-A notebook calls `remat.register(MySolver)`.
+A notebook calls `remat.plugin.register(MySolver)`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from importlib.util import find_spec
 from inspect import isabstract
 from typing import Any, TypeVar
 
-from remat.answer.option_text import configured, split_options
+from remat.answer.option_text import from_options, split_options
 from remat.answer.solver import Solver
 from remat.errors import InvalidOption, NotInstalled, RematError, UnknownName
 from remat.problem.costmodel import CostModel
@@ -79,7 +79,7 @@ def register(plugin: _Plugin) -> _Plugin:
     again = known is not None and (known.__module__, known.__qualname__) == (plugin.__module__, plugin.__qualname__)
     if plugin.name in solver_names() + costmodel_names() + estimator_names() and not again:
         raise RematError(
-            f"the name {plugin.name!r} is taken; choose another, or call remat.unregister({plugin.name!r})"
+            f"the name {plugin.name!r} is taken; choose another, or call remat.plugin.unregister({plugin.name!r})"
         )
     _registered[group][plugin.name] = plugin
     return plugin
@@ -90,7 +90,7 @@ def unregister(name: str) -> None:
     for group in _registered.values():
         if group.pop(name, None) is not None:
             return
-    raise UnknownName(f"{name!r} was not added by remat.register, so it cannot be removed")
+    raise UnknownName(f"{name!r} was not added by remat.plugin.register, so it cannot be removed")
 
 
 def solver_names() -> list[str]:
@@ -156,7 +156,7 @@ def find_costmodel(cost_model: str | CostModel) -> CostModel:
     """
     if isinstance(cost_model, str):
         name, options = split_options(cost_model)
-        cost_model = configured(costmodel_class(name), options)
+        cost_model = from_options(costmodel_class(name), options)
     return _instance(cost_model, CostModel, "cost_model")
 
 
@@ -168,21 +168,21 @@ def find_estimator(estimator: str | Estimator) -> Estimator:
     """
     if isinstance(estimator, str):
         name, options = split_options(estimator)
-        estimator = configured(estimator_class(name), options)
+        estimator = from_options(estimator_class(name), options)
     return _instance(estimator, Estimator, "estimator")
 
 
-def _instance(given: object, base: type[_Base], argument: str) -> _Base:
-    if isinstance(given, base):
+def _instance(candidate: object, base: type[_Base], argument: str) -> _Base:
+    if isinstance(candidate, base):
         for attribute in ("name", "unit"):
-            if attribute in base.__annotations__ and not hasattr(type(given), attribute):
+            if attribute in base.__annotations__ and not hasattr(type(candidate), attribute):
                 raise InvalidOption(
                     f"{argument} must have the class attribute {attribute!r} (see remat.{base.__name__}), but "
-                    f"{type(given).__name__} has none"
+                    f"{type(candidate).__name__} has none"
                 )
-        return given
-    hint = "; write it with parentheses" if isinstance(given, type) else ""
-    raise InvalidOption(f"{argument} must be a name or an instance of remat.{base.__name__}, got {given!r}{hint}")
+        return candidate
+    hint = "; write it with parentheses" if isinstance(candidate, type) else ""
+    raise InvalidOption(f"{argument} must be a name or an instance of remat.{base.__name__}, got {candidate!r}{hint}")
 
 
 def _is_usable(solver: str) -> bool:
@@ -199,7 +199,7 @@ def _group_of(plugin: object) -> str:
                 return group
             raise RematError(f"{plugin.__name__} must have a `name` and implement every abstract method")
     raise RematError(
-        f"register() takes a class derived from remat.Solver, remat.CostModel or remat.Estimator, got {plugin!r}"
+        f"register() takes a class derived from Solver, CostModel or Estimator of remat.plugin, got {plugin!r}"
     )
 
 

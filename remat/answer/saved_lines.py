@@ -41,7 +41,7 @@ class SavedLine:
         return f"{human_bytes(self.bytes)} from {placed(self.line or 'an unknown line', self.modules_told())}"
 
 
-def saved_lines(planned: Iterable[tuple[Graph, Plan]]) -> tuple[SavedLine, ...]:
+def saved_lines(plans: Iterable[tuple[Graph, Plan]]) -> tuple[SavedLine, ...]:
     """Adds up what plans save on the device by lines, the largest first; nothing where the graphs know no place.
 
     Args:
@@ -52,7 +52,7 @@ def saved_lines(planned: Iterable[tuple[Graph, Plan]]) -> tuple[SavedLine, ...]:
     """
     sizes: dict[str, list[int]] = {}
     modules: dict[str, dict[str, None]] = {}
-    for graph, plan in planned:
+    for graph, plan in plans:
         choice = Choice.from_plan(graph, plan, offload=True)
         elsewhere = (graph.input | choice.offloaded)[graph.base]
         owners: list[int] = np.unique(graph.base[choice.saved & ~elsewhere]).tolist()

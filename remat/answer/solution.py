@@ -11,17 +11,17 @@ import numpy as np
 from remat.answer.plan import Plan
 from remat.errors import CertificateRejected, InvalidOption
 from remat.facts.columns import FrozenColumns, IntArray, frozen, is_frozen, is_whole
-from remat.problem.weights import BY_COST, Weights
+from remat.problem.multipliers import BY_COST, Multipliers
 
 
-class Reason(Enum):
+class TerminationReason(Enum):
     """How a search ended, as claimed by the solver. The value is the help text."""
 
     OPTIMAL = "no plan costs less"
     FEASIBLE = "a plan was found, but there may be a cheaper one"
     INFEASIBLE = "no plan keeps all the rules; relax a ban or raise the budget"
     LIMIT = "a limit stopped the search before it found a plan; raise the limit"
-    GAVE_UP = "the heuristic found no plan, though there may be one; take an exact solver"
+    NO_PLAN_FOUND = "the heuristic found no plan, though there may be one; take an exact solver"
 
 
 @dataclass(frozen=True)
@@ -35,17 +35,17 @@ class Termination:
         detail: the backend's own words.
     """
 
-    reason: Reason
+    reason: TerminationReason
     bound: int | None = None
     limit: str | None = None
     detail: str = ""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "bound", _plain("Termination.bound", self.bound))
-        if type(self.reason) is not Reason:
-            raise InvalidOption(f"Termination.reason must be a remat.Reason, got {self.reason!r}")
+        if type(self.reason) is not TerminationReason:
+            raise InvalidOption(f"Termination.reason must be a remat.TerminationReason, got {self.reason!r}")
         limited = self.limit is not None
-        if limited != (self.reason is Reason.LIMIT) and self.reason is not Reason.FEASIBLE:
+        if limited != (self.reason is TerminationReason.LIMIT) and self.reason is not TerminationReason.FEASIBLE:
             raise InvalidOption(f"Termination.limit must be set if and only if a limit stopped the solver, got {self}")
 
 
@@ -62,7 +62,7 @@ class FlowCertificate(FrozenColumns, Certificate):
     """A feasible flow: no plan weighs less than its value (duality).
 
     Without a budget the weight of a plan is its cost, and a flow of that value proves it optimal.
-    With one, see `remat.problem.weights`.
+    With one, see `remat.problem.multipliers`.
 
     Attributes:
         flow: (k,) flow on each arc of `remat.answer.network.Reduction.of(problem, weights).network`.
@@ -70,14 +70,14 @@ class FlowCertificate(FrozenColumns, Certificate):
     """
 
     flow: IntArray
-    weights: Weights = BY_COST
+    multipliers: Multipliers = BY_COST
 
     def __post_init__(self) -> None:
         if type(self.flow) is np.ndarray and self.flow.ndim == 1 and not is_frozen(self.flow):
             object.__setattr__(self, "flow", frozen(self.flow))  # what happens to the solver's own array is no matter
 
     def __str__(self) -> str:
-        return "flow = cut, verified" if self.weights == BY_COST else f"flow at {self.weights}, verified"
+        return "flow = cut, verified" if self.multipliers == BY_COST else f"flow at {self.multipliers}, verified"
 
 
 @dataclass(frozen=True)
@@ -136,7 +136,7 @@ class Solution:
 
     def __post_init__(self) -> None:
         if not isinstance(self.termination, Termination):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise InvalidOption(f"Solution.termination must be a remat.Termination, got {self.termination!r}")
+            raise InvalidOption(f"Solution.termination must be a remat.plugin.Termination, got {self.termination!r}")
         object.__setattr__(self, "objective", _plain("Solution.objective", self.objective))
         if self.objective is not None and self.bound is not None and self.bound > self.objective:
             raise CertificateRejected(
@@ -151,7 +151,7 @@ class Solution:
     @property
     def is_optimal(self) -> bool:
         """The solver says that no plan costs less."""
-        return self.termination.reason is Reason.OPTIMAL
+        return self.termination.reason is TerminationReason.OPTIMAL
 
     @property
     def gap(self) -> float | None:

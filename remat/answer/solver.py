@@ -14,13 +14,13 @@ import numpy as np
 
 from remat.answer.choice import Choice
 from remat.answer.network import SINK, SOURCE, Arcs, Network, Reduction, Sides
-from remat.answer.solution import FlowCertificate, Reason, Solution, Termination
+from remat.answer.solution import FlowCertificate, Solution, Termination, TerminationReason
 from remat.errors import CertificateRejected, InvalidOption, NotInstalled, UnsupportedProblem
-from remat.facts.columns import BoolArray, IntArray, some
+from remat.facts.columns import BoolArray, IntArray, any_set
 from remat.facts.graph import Graph
-from remat.problem.feasibility import Forced
+from remat.problem.feasibility import ForcedValues
+from remat.problem.multipliers import BY_COST, Multipliers
 from remat.problem.problem import Problem
-from remat.problem.weights import BY_COST, Weights
 
 
 class Feature(Enum):
@@ -188,34 +188,40 @@ class FlowSolver(Solver):
     def _solve(self, problem: Problem, *, time_limit_s: float | None) -> Solution:
         cut = self.minimum_cut(problem)
         return Solution(
-            cut.choice.plan(problem), cut.weight, Termination(Reason.OPTIMAL, cut.weight), cut.certificate, self.name
+            cut.choice.plan(problem),
+            cut.weight,
+            Termination(TerminationReason.OPTIMAL, cut.weight),
+            cut.certificate,
+            self.name,
         )
 
-    def minimum_cut(self, problem: Problem, weights: Weights = BY_COST, known: Forced | None = None) -> Cut:
+    def minimum_cut(
+        self, problem: Problem, multipliers: Multipliers = BY_COST, rules: ForcedValues | None = None
+    ) -> Cut:
         """The choice that weighs least, whatever the budget, with the flow that proves it.
 
         Args:
             problem: a feasible problem.
             weights: the price on saved bytes, which are free when left out.
-            known: `forced(problem)`, to save time.
+            rules: `forced_values(problem)`, to save time.
 
         Raises:
             UnsupportedProblem: the weighed prices are too large for this solver, or for any.
         """
-        found = self.max_flow(Arcs.of(problem, known), weights)
+        found = self.max_flow(Arcs.of(problem, rules), multipliers)
         return Cut(self.cut(found), found.weight, found.certificate)
 
-    def max_flow(self, arcs: Arcs, weights: Weights) -> MaxFlow:
+    def max_flow(self, arcs: Arcs, multipliers: Multipliers) -> MaxFlow:
         """What every choice weighs at least, with the flow that proves it; `cut` finds a choice that weighs so much.
 
         Raises:
             UnsupportedProblem: the weighed prices are too large for this solver, or for any.
         """
-        reduction = arcs.weighed(weights)
-        fitted, unit = reduction.network.fitted(self.largest_capacity)
+        reduction = arcs.with_multipliers(multipliers)
+        fitted, unit = reduction.network.rescaled(self.largest_capacity)
         flow, sides = self._checked_flow(fitted)
         weight = reduction.base + reduction.unit * unit * flow_value(fitted, flow)
-        certificate = FlowCertificate(flow * unit, weights)
+        certificate = FlowCertificate(flow * unit, multipliers)
         return MaxFlow(reduction, certificate, fitted, flow, sides or residual_sides(fitted, flow), weight)
 
     def _checked_flow(self, network: Network) -> tuple[IntArray, Sides | None]:
@@ -231,23 +237,23 @@ class FlowSolver(Solver):
             )
         return flow, sides
 
-    def cut(self, found: MaxFlow) -> Choice:
+    def cut(self, flow: MaxFlow) -> Choice:
         """The choice of the minimum cut that the tiebreaks prefer.
 
         Raises:
             UnsupportedProblem: what breaks ties adds up to more than this solver counts to.
         """
-        return found.reduction.choice(self._preferred(found.fitted, found.flow, found.sides))
+        return flow.reduction.choice(self._preferred(flow.fitted, flow.flow, flow.sides))
 
     def _preferred(self, network: Network, flow: IntArray, sides: Sides) -> BoolArray:
         """The sink side of the minimum cut that the tiebreaks prefer, given a maximum flow."""
         if not network.tiebreaks or network.is_decided(sides):
             return sides.sink
         face, vertex = network.face(flow, sides)
-        if not some(face.heads == SINK):  # what is undecided leads nowhere
+        if not any_set(face.heads == SINK):  # what is undecided leads nowhere
             return sides.sink
         what = "bytes or values that break ties between optimal plans"
-        fitted, _ = face.folded(self.largest_capacity).fitted(self.largest_capacity, what)
+        fitted, _ = face.with_tiebreaks(self.largest_capacity).rescaled(self.largest_capacity, what)
         flow, known = self._checked_flow(fitted)
         return self._preferred(fitted, flow, known or residual_sides(fitted, flow))[vertex]
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 import remat
-from remat.answer.option_text import label, spelled
+from remat.answer.option_text import label, option_text
 from remat.cli.inputs import cost_models_of, load_factory
 from remat.cli.options import DeviceName, ModelOptions, OptimizerName, TimeLimit, plugin_option
 from remat.cli.output import Answer, picked, waiting
@@ -73,6 +73,6 @@ def _largest_batch(made: Any, about: dict[str, str], model: CostModel | None, op
             return made(batch)
 
         batch = remat.largest_batch(step, about["memory"], cost_model=model, **options)
-    names = ["PyTorch's plan"] * 2 if model is None else [label(model), spelled(model)]
+    names = ["PyTorch's plan"] * 2 if model is None else [label(model), option_text(model)]
     text = f"largest batch that fits into {about['memory']}: {batch} ({names[1]}, optimizer {about['optimizer']})"
     return {"batch": batch, "plan": names[0]} | about, (text,)

@@ -170,7 +170,7 @@ def _save(curve: Frontier | TrafficFrontier, folder: Path | None) -> None:
 def _lines(curve: Frontier) -> Iterator[object]:
     # Several budgets may have one plan: the smallest says most about it.
     points = [*{point.point: point for point in reversed(curve.points)}.values()][::-1]
-    yield table(frontier_rows(curve, (*points[:_TABLE], *curve.landmarks)))
+    yield table(frontier_rows(curve, (*points[:_TABLE], *curve.references)))
     if len(points) > _TABLE:
         yield f"... and {len(points) - _TABLE} more; --json lists all"
 
@@ -178,7 +178,7 @@ def _lines(curve: Frontier) -> Iterator[object]:
 def _document(graph: Path, time: OfTime, curve: Frontier) -> dict[str, Any]:
     point = ("budget_bytes", "saved_bytes", "cost", "bound", "claimed_bound", "is_vertex", "solver")
     points, landmarks = (
-        [picked(one, *point) | {"plan": one.plan.digest} for one in some] for some in (curve.points, curve.landmarks)
+        [picked(one, *point) | {"plan": one.plan.digest} for one in some] for some in (curve.points, curve.references)
     )
     about = {"graph": str(graph), "estimator": time.estimator or DEFAULT_ESTIMATOR, "unit": curve.unit}
     about |= {"offload": curve.clock.device.name} if curve.clock else {}

@@ -13,12 +13,12 @@ from typing import Any, TypeVar
 
 import typer
 
-from remat.answer.option_text import configured, split_options
+from remat.answer.option_text import from_options, split_options
 from remat.answer.registry import DEFAULT_COST_MODEL, costmodel_class, solver_class
 from remat.answer.solver import Solver
 from remat.errors import CaptureError, InvalidOption, NotInstalled, UnknownName
+from remat.facts.argument_checks import model_and_arguments
 from remat.facts.corpus import Corpus
-from remat.facts.given import model_and_arguments
 from remat.problem.costmodel import CostModel
 from remat.words import near
 
@@ -125,7 +125,7 @@ def load_factory(text: str) -> Callable[..., tuple[Any, tuple[Any, ...], dict[st
 def _configured(plugin: type[_Plugin], text: str, pairs: Sequence[str], flag: str) -> _Plugin:
     """Makes a plug-in; an error begins with what was typed for it."""
     try:
-        return configured(plugin, [*split_options(text)[1], *pairs])
+        return from_options(plugin, [*split_options(text)[1], *pairs])
     except InvalidOption as error:
         typed = [*([text] if ":" in text or not pairs else []), *(f"{flag} {pair}" for pair in pairs)]
         raise InvalidOption(f"{' '.join(typed)}: {error}") from error

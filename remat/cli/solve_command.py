@@ -14,7 +14,7 @@ from rich.text import Text
 
 import remat
 from remat.answer.dimacs_file import write_dimacs
-from remat.answer.option_text import label, spelled
+from remat.answer.option_text import label, option_text
 from remat.answer.plan_facts import PlanFacts
 from remat.answer.solution import Solution
 from remat.cli.option_groups import Question
@@ -94,10 +94,10 @@ def solve(
         "digest": solution.plan.digest,
         **asdict(facts),
     }
-    solver, grid = spelled(chosen) if chosen else solution.solver, Table.grid(padding=(0, 2))
+    solver, grid = option_text(chosen) if chosen else solution.solver, Table.grid(padding=(0, 2))
     for title, text in _summary(facts, solution, model.unit, pose_time_s):
         grid.add_row(Text(title, style="dim"), Text(text))
-    heading = bold(f"{graph.name}: {len(values):,} values, {spelled(model)}, {solver}")
+    heading = bold(f"{graph.name}: {len(values):,} values, {option_text(model)}, {solver}")
     return document, (heading, grid, *_largest(values, problem, facts, model.unit, top), *written(output))
 
 
@@ -112,7 +112,7 @@ def _write_problem(graph: Path, values: Graph, model: CostModel, path: Path) -> 
             problem,
             name=graph.name.removesuffix(".gz").removesuffix(".json"),
             unit=model.unit,
-            about={"graph": graph.name, "cost_model": label(model)},
+            remarks={"graph": graph.name, "cost_model": label(model)},
             memory=stated_memory(values),
         )
         write_document(document, path)

@@ -14,12 +14,12 @@ from remat.facts.columns import (
     BoolArray,
     FrozenColumns,
     IntArray,
+    any_set,
     frozen,
     int_column,
     is_frozen,
     is_whole,
     name_column,
-    some,
 )
 
 
@@ -43,7 +43,7 @@ class Bans(FrozenColumns):
             return
         object.__setattr__(self, "codes", int_column("Bans.codes", self.codes, None, InvalidProblem))
         object.__setattr__(self, "reasons", name_column("Bans.reasons", self.reasons, InvalidProblem))
-        if some((self.codes < 0) | (self.codes > len(self.reasons))):
+        if any_set((self.codes < 0) | (self.codes > len(self.reasons))):
             raise InvalidProblem(f"Bans.codes must be from 0 to {len(self.reasons)}, the number of reasons")
 
     @classmethod
@@ -89,7 +89,7 @@ class Bans(FrozenColumns):
     def also(self, mask: BoolArray, reason: str) -> Bans:
         """These bans and those of `mask`; a value already forbidden keeps its first reason."""
         fresh = mask & ~self.mask
-        if not some(fresh):
+        if not any_set(fresh):
             return self
         reasons = self.reasons if reason in self.reasons else (*self.reasons, reason)
         codes = np.where(fresh, reasons.index(reason) + 1, self.codes)
@@ -108,7 +108,7 @@ class Bans(FrozenColumns):
 
     def without(self, mask: BoolArray) -> Bans:
         """These bans, lifted from the values of `mask`."""
-        return Bans(frozen(np.where(mask, 0, self.codes)), self.reasons) if some(mask) else self
+        return Bans(frozen(np.where(mask, 0, self.codes)), self.reasons) if any_set(mask) else self
 
     def as_dict(self) -> dict[int, str]:
         """The forbidden indices, each with its reason: the inverse of `of`."""

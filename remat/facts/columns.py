@@ -68,20 +68,20 @@ def int_column(label: str, values: ArrayLike, length: int | None, error: type[Re
     return frozen(array.astype(np.int64, copy=False))
 
 
-def checked_prices(what: str, prices: object, length: int, error: type[RematError]) -> IntArray:
+def checked_prices(label: str, prices: object, length: int, error: type[RematError]) -> IntArray:
     """Returns (length,) prices that a plug-in answered, if they are non-negative integers, below 2**62 in sum."""
     if not isinstance(prices, np.ndarray) or isinstance(prices, np.ma.MaskedArray):
-        raise error(f"{what} must be an array of {length} integers, none negative, got {prices!r}")
+        raise error(f"{label} must be an array of {length} integers, none negative, got {prices!r}")
     prices = cast(NDArray[Any], prices)
     if prices.shape != (length,) or prices.dtype.kind not in "iu":
         wrong = f"{prices.dtype} of shape {prices.shape}: {prices!r}"
     elif prices.size and int(prices.min()) < 0:
         wrong = f"{int(prices.min())} among them"
     elif (total := float(prices.sum(dtype=np.float64))) >= LARGEST_TOTAL:
-        raise error(f"{what} must add up to less than 2**62, got about {total:.2e}")
+        raise error(f"{label} must add up to less than 2**62, got about {total:.2e}")
     else:
         return prices
-    raise error(f"{what} must be an array of {length} integers, none negative, got {wrong}")
+    raise error(f"{label} must be an array of {length} integers, none negative, got {wrong}")
 
 
 def bool_column(label: str, values: ArrayLike, length: int, error: type[RematError]) -> BoolArray:
@@ -124,7 +124,7 @@ def is_frozen(array: object) -> TypeGuard[NDArray[Any]]:
     return type(array) is np.ndarray and type(cast(Any, array).base) is bytes
 
 
-def own_array(column: NDArray[_Scalar]) -> NDArray[_Scalar]:
+def separate_view(column: NDArray[_Scalar]) -> NDArray[_Scalar]:
     """Makes an array of its own over the memory of a frozen one: its shape, strides and dtype can be set alone."""
     return np.frombuffer(cast(bytes, column.base), column.dtype)
 
@@ -133,7 +133,9 @@ class FrozenColumns:
     """What holds frozen columns, and freezes them again when it is unpickled or copied in depth: numpy does not."""
 
     def __getstate__(self) -> dict[str, Any]:
-        return dict(vars(self))  # a copy: what is computed meanwhile (`remat.facts.later`) is kept with the original
+        return dict(
+            vars(self)
+        )  # a copy: what is computed meanwhile (`remat.facts.lazy_field`) is kept with the original
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update({name: _frozen_again(value) for name, value in state.items()})
@@ -143,7 +145,7 @@ def _frozen_again(value: Any) -> Any:
     return frozen(value) if type(value) is np.ndarray and value.dtype.kind in "biu" else value
 
 
-def some(mask: BoolArray) -> bool:
+def any_set(mask: BoolArray) -> bool:
     """Whether any flag is set: `mask.any()`, which takes three times as long on the short columns of small models."""
     return bool(np.count_nonzero(mask))
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from remat.errors import InvalidGraph, NotInstalled, UnknownName
-from remat.facts.given import checked_path
+from remat.facts.argument_checks import checked_path
 from remat.facts.graph import Graph
 from remat.words import near
 

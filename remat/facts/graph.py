@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from remat.errors import InvalidGraph, InvalidOption
+from remat.facts.argument_checks import checked_path
 from remat.facts.bans import Bans
 from remat.facts.columns import (
     FLAGS,
@@ -28,15 +29,14 @@ from remat.facts.columns import (
     BoolArray,
     FrozenColumns,
     IntArray,
+    any_set,
     bool_column,
     frozen,
     int_column,
     name_column,
-    some,
 )
-from remat.facts.given import checked_path
 from remat.facts.graph_file import read_columns, write_columns
-from remat.facts.later import Late, is_later
+from remat.facts.lazy_field import LazyField, is_deferred
 from remat.facts.tensors import check_storages, check_tensors
 from remat.facts.uses import check_uses, operands_of
 
@@ -125,9 +125,9 @@ class Graph(FrozenColumns):
     cannot_save: Bans
     cannot_recompute: Bans
     meta: Mapping[str, str] = field(default_factory=dict[str, str])
-    arguments: Late[tuple[str, ...]] = field(default=Late(()))
-    modules: Late[tuple[str, ...]] = field(default=Late(()), compare=False)
-    sources: Late[tuple[str, ...]] = field(default=Late(()), compare=False)
+    arguments: LazyField[tuple[str, ...]] = field(default=LazyField(()))
+    modules: LazyField[tuple[str, ...]] = field(default=LazyField(()), compare=False)
+    sources: LazyField[tuple[str, ...]] = field(default=LazyField(()), compare=False)
     noncontiguous: BoolArray = field(default=None, compare=False)  # type: ignore[assignment]  # an array of that length
 
     def __post_init__(self) -> None:
@@ -145,7 +145,7 @@ class Graph(FrozenColumns):
         uses = bool_column("Graph.fusible_uses", self.fusible_uses, m, InvalidGraph)
         object.__setattr__(self, "fusible_uses", uses)
         for name in TEXTS:
-            if not is_later(self, name):
+            if not is_deferred(self, name):
                 object.__setattr__(self, name, tuple(getattr(self, name)) or ("",) * n)
         _check(self)
 
@@ -202,7 +202,7 @@ class Graph(FrozenColumns):
         """
         return frozen(np.flatnonzero(~self.in_tangents))
 
-    def widened(self, column: NDArray[_Scalar]) -> NDArray[_Scalar]:
+    def for_all_values(self, column: NDArray[_Scalar]) -> NDArray[_Scalar]:
         """(n,) a mask, or prices, over the values of a problem, as over all values of this graph; the others get 0."""
         wide = np.zeros(len(self), column.dtype)
         wide[self.plannable] = column
@@ -226,7 +226,7 @@ class Graph(FrozenColumns):
         return frozen(np.fromiter((op == "getitem" for op in self.ops), np.bool_, len(self)))
 
     @cached_property
-    def given(self) -> BoolArray:
+    def leaf(self) -> BoolArray:
         """(n,) values that no operator computes: inputs of the forward pass, tangents, constants."""
         return frozen(self.input | np.fromiter((op in _GIVEN for op in self.ops), np.bool_, len(self)))
 
@@ -290,7 +290,7 @@ class Graph(FrozenColumns):
             lines.append(f"{names[i]}: {self.ops[i]}{kind}, {sizes[i]} bytes{of}")
         return tuple(lines)
 
-    def once(self, derive: Callable[[Graph], _T]) -> _T:
+    def derived(self, derive: Callable[[Graph], _T]) -> _T:
         """What a function makes of this graph: computed when it is first asked for, and kept with the graph."""
         if derive not in self._derived:
             self._derived[derive] = derive(self)
@@ -338,27 +338,27 @@ def _same(left: object, right: object) -> bool:
 def _check(graph: Graph) -> None:
     n = len(graph)
     for label in ("ops", "dtypes", "shapes", *TEXTS, "cannot_save", "cannot_recompute"):
-        if not is_later(graph, label) and len(getattr(graph, label)) != n:
+        if not is_deferred(graph, label) and len(getattr(graph, label)) != n:
             raise InvalidGraph(f"Graph.{label} must have one entry a name ({n}), got {len(getattr(graph, label))}")
     if len(set(graph.names)) != n:
         twice = next(name for i, name in enumerate(graph.names) if graph.index[name] != i)
         raise InvalidGraph(f"Graph.names must be unique, got {twice!r} twice")
     for label in ("bytes", "flops"):
         column: IntArray = getattr(graph, label)
-        if some(column < 0):
+        if any_set(column < 0):
             i = int(column.argmin())
             raise InvalidGraph(f"Graph.{label}[{graph.names[i]!r}] must not be negative, got {int(column[i])}")
     # The columns are summed as int64; a float sum is close enough to refuse what could wrap.
     if float(graph.bytes.sum(dtype=np.float64)) >= LARGEST_TOTAL:
         raise InvalidGraph("Graph.bytes must add up to less than 2**62")
     unknown = (graph.region < 0) | (graph.region >= len(Region))
-    if some(unknown):
+    if any_set(unknown):
         bad = int(graph.region[unknown][0])
-        raise InvalidGraph(f"Graph.region must hold {[int(r) for r in Region]} (see remat.Region), got {bad}")
+        raise InvalidGraph(f"Graph.region must hold {[int(r) for r in Region]} (see remat.plugin.Region), got {bad}")
     _check_flags(graph)
     check_uses(graph.names, graph.producers, graph.consumers, "Graph", InvalidGraph)
     check_tensors(graph.names, graph.dtypes, graph.shapes, graph.bytes)
-    check_storages(graph.names, graph.storage, graph.base, graph.view, graph.given, graph.producers, graph.consumers)
+    check_storages(graph.names, graph.storage, graph.base, graph.view, graph.leaf, graph.producers, graph.consumers)
     _check_regions(graph)
 
 
@@ -369,7 +369,7 @@ def _check_flags(graph: Graph) -> None:
         "both prefer_save and prefer_recompute": graph.prefer_save & graph.prefer_recompute,
     }
     for what, where in contradictions.items():
-        if some(where):
+        if any_set(where):
             raise InvalidGraph(f"Graph: {graph.names[int(np.flatnonzero(where)[0])]!r} is {what}")
 
 
@@ -382,14 +382,14 @@ def _check_regions(graph: Graph) -> None:
         "is an input, so it cannot use another value": graph.input[v],
     }
     for because, bad in bad_uses.items():
-        if some(bad):
+        if any_set(bad):
             producer, consumer = graph.names[int(u[bad][0])], graph.names[int(v[bad][0])]
             raise InvalidGraph(f"Graph: {consumer!r} (which uses {producer!r}) {because}")
-    if some(wrong := graph.input & tangents):
+    if any_set(wrong := graph.input & tangents):
         raise InvalidGraph(
             f"Graph.region[{_first(graph, wrong)!r}] must not be TANGENTS: it is an input of the forward"
         )
-    if some(wrong := graph.output & ~forward):
+    if any_set(wrong := graph.output & ~forward):
         raise InvalidGraph(f"Graph.region[{_first(graph, wrong)!r}] must be FORWARD: it is an output of the forward")
 
 

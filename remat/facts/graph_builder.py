@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from remat.errors import InvalidGraph
+from remat.facts.argument_checks import checked_list
 from remat.facts.bans import Bans
 from remat.facts.columns import FLAGS
-from remat.facts.given import listed
 from remat.facts.graph import Graph, Region
 
 
@@ -185,7 +185,7 @@ class GraphBuilder:
         self._bytes.append(bytes)
         self._flops.append(facts.flops)
         self._dtypes.append(facts.dtype)
-        self._shapes.append(tuple(listed("shape", facts.shape, InvalidGraph)))
+        self._shapes.append(tuple(checked_list("shape", facts.shape, InvalidGraph)))
         self._calls.append(facts.call)
         self._storage.append(i)
         self._arguments.append(arguments)

@@ -18,7 +18,7 @@ from typing import Any, cast
 
 from remat.errors import InvalidGraph
 from remat.facts.bans import Bans
-from remat.facts.columns import FLAGS, INTS, LATER_FLAGS, TEXTS, some
+from remat.facts.columns import FLAGS, INTS, LATER_FLAGS, TEXTS, any_set
 from remat.facts.json_file import read_document, write_document
 
 FORMAT = "remat.graph"
@@ -35,7 +35,7 @@ def write_columns(graph: Mapping[str, Any], path: Path) -> None:
         **{label: graph[label] for label in TEXTS if label == "arguments" or any(graph[label])},
         **{label: graph[label].tolist() for label in INTS},
         **{label: graph[label].astype(int).tolist() for label in FLAGS},
-        **{label: graph[label].astype(int).tolist() for label in LATER_FLAGS if some(graph[label])},
+        **{label: graph[label].astype(int).tolist() for label in LATER_FLAGS if any_set(graph[label])},
     }
     uses = {
         "producer": graph["producers"].tolist(),

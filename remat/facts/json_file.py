@@ -24,7 +24,7 @@ def write_document(document: Mapping[str, Any], path: Path, *, indent: int | Non
 
 
 def read_document(
-    path: Path, format: str, error: type[RematError], *, what: str = "", remedy: str = ""
+    path: Path, format: str, error: type[RematError], *, file_kind: str = "", remedy: str = ""
 ) -> dict[str, Any]:
     """Reads a document, from a file gzipped or not, whatever its name.
 
@@ -38,7 +38,7 @@ def read_document(
         RematError: the file is damaged, or too large, or holds something else.
     """
     kind = format.removeprefix("remat.")
-    what, remedy = what or f"a {kind} file", remedy or f"write one with {kind.title()}.save"
+    file_kind, remedy = file_kind or f"a {kind} file", remedy or f"write one with {kind.title()}.save"
     data = unpacked(path, path.read_bytes(), error)
     try:
         document = json.loads(data)
@@ -47,5 +47,5 @@ def read_document(
     except (ValueError, RecursionError) as damage:  # no text, no JSON, or a number of thousands of digits
         raise error(f"{path}: not JSON, or truncated ({damage}); {remedy}") from None
     if not isinstance(document, dict) or cast(dict[str, Any], document).get("format") != format:
-        raise error(f'{path}: not {what} (no "format": "{format}"); {remedy}')
+        raise error(f'{path}: not {file_kind} (no "format": "{format}"); {remedy}')
     return cast(dict[str, Any], document)

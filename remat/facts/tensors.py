@@ -8,7 +8,7 @@ from math import prod
 import numpy as np
 
 from remat.errors import InvalidGraph
-from remat.facts.columns import BoolArray, IntArray, is_whole, some
+from remat.facts.columns import BoolArray, IntArray, any_set, is_whole
 
 ELEMENT_BYTES = {
     **dict.fromkeys(("float64", "int64", "uint64", "complex64", "symint"), 8),
@@ -67,7 +67,7 @@ def check_storages(  # columns of a graph
     storage: IntArray,
     base: IntArray,
     view: BoolArray,
-    given: BoolArray,
+    leaf: BoolArray,
     producers: IntArray,
     consumers: IntArray,
 ) -> None:
@@ -84,13 +84,13 @@ def check_storages(  # columns of a graph
     Raises:
         InvalidGraph: something does not, or a storage has a negative number.
     """
-    if some(storage < 0):
+    if any_set(storage < 0):
         i = int(storage.argmin())
         raise InvalidGraph(f"Graph.storage[{names[i]!r}] must not be negative, got {int(storage[i])}")
-    shares = (base != np.arange(len(names))) & ~(given & given[base])
+    shares = (base != np.arange(len(names))) & ~(leaf & leaf[base])
     alone = view | shares
     alone[consumers[storage[producers] == storage[consumers]]] = False
-    if some(alone):
+    if any_set(alone):
         i = int(alone.argmax())
         why = "it is a view" if view[i] else f"it shares that of {names[int(base[i])]!r}"
         raise InvalidGraph(

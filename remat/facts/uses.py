@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from remat.errors import RematError
-from remat.facts.columns import BoolArray, IntArray, some
+from remat.facts.columns import BoolArray, IntArray, any_set
 
 
 def operands_of(length: int, producers: IntArray, consumers: IntArray) -> tuple[tuple[int, ...], ...]:
@@ -19,7 +19,7 @@ def operands_of(length: int, producers: IntArray, consumers: IntArray) -> tuple[
     return tuple([used[start:end] for start, end in zip([0, *ends], ends, strict=False)])
 
 
-def spread(operands: Sequence[Sequence[int]], marked: BoolArray, through: BoolArray) -> BoolArray:
+def propagate_to_operands(operands: Sequence[Sequence[int]], marked: BoolArray, through: BoolArray) -> BoolArray:
     """Spreads a mark backwards: from every marked value of `through` to what it uses, and so on.
 
     Values are listed in topological order, so one sweep from the last to the first meets all users of a value
@@ -33,7 +33,7 @@ def spread(operands: Sequence[Sequence[int]], marked: BoolArray, through: BoolAr
     Returns:
         (n,) where the mark is in the end.
     """
-    if not some(marked & through):
+    if not any_set(marked & through):
         return marked
     found: list[bool] = marked.tolist()
     positions: list[int] = np.flatnonzero(through)[::-1].tolist()
@@ -60,12 +60,12 @@ def check_uses(
     if not len(producers):
         return
     # Of a producer before its consumer, both are in range if the one is not negative and the other below n.
-    if some(producers >= consumers) or some(producers < 0) or some(consumers >= n):
+    if any_set(producers >= consumers) or any_set(producers < 0) or any_set(consumers >= n):
         raise error(_explain_ends(names, producers, consumers, label))
     codes = producers * n + consumers
     codes.sort()
     twice = codes[1:] == codes[:-1]
-    if some(twice):
+    if any_set(twice):
         u, v = divmod(int(codes[1:][twice][0]), n)
         raise error(f"{label} must list each use once, got {names[u]!r} -> {names[v]!r} twice")
 

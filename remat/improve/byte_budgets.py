@@ -20,7 +20,7 @@ from remat.answer.registry import DEFAULT_COST_MODEL, DEFAULT_STEP_MODEL, find_c
 from remat.errors import Infeasible, InvalidOption, InvalidProblem
 from remat.facts.columns import is_whole
 from remat.facts.graph import Graph
-from remat.problem.feasibility import check_feasible, forced
+from remat.problem.feasibility import check_feasible, forced_values
 from remat.problem.problem import Problem
 from remat.proof.budget import flow_solver, least_bytes
 from remat.words import parse_bytes, parse_share
@@ -112,8 +112,8 @@ def saved_limit(graph: Graph, problem: Problem, amount: int | Fraction) -> int:
     """
     if isinstance(amount, int):
         return amount
-    rules = forced(problem)
-    if bool((rules.lost & problem.needed).any()):
+    rules = forced_values(problem)
+    if bool((rules.unavailable & problem.needed).any()):
         return 0  # no plan at all, whatever the budget; `remat.solve` explains
     return max(math.floor(amount * default_saved_bytes(graph)), least_bytes(problem, rules).weight)
 

@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
+from dataclasses import replace
+from fractions import Fraction
 from typing import Any
 
 from remat.answer.choice import Choice
-from remat.answer.option_text import spelled
+from remat.answer.option_text import option_text
 from remat.answer.registry import DEFAULT_COST_MODEL, QUICK_BUDGET_SOLVER, find_costmodel, find_solver
 from remat.answer.solution import Solution
 from remat.answer.solver import Solver, check_time_limit
 from remat.errors import UnsupportedProblem
 from remat.facts.graph import Graph
+from remat.improve.joint_budget import Subproblem
 from remat.improve.offload_search import fit_offload
 from remat.improve.peak_rise import peak_rise
 from remat.improve.peak_search import fit_peak
 from remat.improve.progress import Progress, check_progress, ending_within, limit_for
-from remat.improve.together import Part
 from remat.predict.offloading import StepClock
 from remat.problem.costmodel import CostModel
+from remat.problem.problem import Problem
 from remat.proof.solve import solve
 
 
@@ -55,28 +59,56 @@ def choose(
     check_progress(progress)
     check_time_limit(time_limit_s)
     model = find_costmodel(cost_model)
-    if not model.limits_peak:
-        posed = model.pose(graph)
-        device: Any = model.offload_device
-        if device is not None:
-            search_with, clock = QUICK_BUDGET_SOLVER if solver is None else solver, StepClock.of(graph, device)
-            solution = fit_offload(posed, clock, search_with, time_limit_s=time_limit_s, throw=throw)
-        else:
-            solution = solve(posed, solver, time_limit_s=time_limit_s, throw=throw)
-        if model.saved_limits and solution.plan is not None:
-            rise = peak_rise([Part(graph, posed)], [Choice.from_plan(posed, solution.plan)], solver)
-            if rise is not None:
-                warnings.warn(str(rise), stacklevel=2)
-        return solution
     if model.device_limits:
         raise UnsupportedProblem(
-            f"{spelled(model)} limits all that training holds, of which a graph knows a part; it is for "
+            f"{option_text(model)} limits all that training holds, of which a graph knows a part; it is for "
             f"remat.compile and remat.forecast"
         )
     problem = model.pose_without_peak(graph)
-    search_with = find_solver(QUICK_BUDGET_SOLVER if solver is None else solver)
-    with ending_within(time_limit_s):
-        limit_s = limit_for(search_with, time_limit_s)
-        return fit_peak(
-            graph, problem, model.peak_limits, search_with, time_limit_s=limit_s, throw=throw, progress=progress
-        )
+    solution = search(graph, problem, model, solver, time_limit_s=time_limit_s, throw=throw, progress=progress)
+    if model.saved_limits and not model.peak_limits and solution.plan is not None:
+        rise = peak_rise([Subproblem(graph, problem)], [Choice.from_plan(problem, solution.plan)], solver)
+        if rise is not None:
+            warnings.warn(str(rise), stacklevel=2)
+    return solution
+
+
+def search(
+    graph: Graph,
+    problem: Problem,
+    cost_model: CostModel,
+    solver: str | Solver | None = None,
+    *,
+    limits: Sequence[int | Fraction] | None = None,
+    hides_copies: bool = True,
+    time_limit_s: float | None = None,
+    throw: bool = True,
+    progress: Progress | None = None,
+) -> Solution:
+    """Finds a plan by the search that the budget of a cost model needs: this is the one place that decides which.
+
+    Args:
+        graph: the joint graph.
+        problem: its problem under the cost model, but for a limit on peak memory.
+        cost_model: says what is limited, and on which device copies run.
+        solver: as for `choose`.
+        limits: the limits to keep in place of those of the cost model, of saved bytes or of the peak.
+        hides_copies: copies of what is offloaded run beside kernels.
+        time_limit_s, throw, progress: as for `choose`.
+
+    Raises:
+        Infeasible, LimitReached, UnsupportedProblem: as for `choose`.
+    """
+    quick = find_solver(QUICK_BUDGET_SOLVER if solver is None else solver)
+    if cost_model.limits_peak:
+        peaks = cost_model.peak_limits if limits is None else tuple(limits)
+        with ending_within(time_limit_s):
+            limit_s = limit_for(quick, time_limit_s)
+            return fit_peak(graph, problem, peaks, quick, time_limit_s=limit_s, throw=throw, progress=progress)
+    if limits is not None:
+        problem = replace(problem, budget_bytes=min(map(int, limits)))
+    device: Any = cost_model.offload_device
+    if device is not None and hides_copies:
+        clock = StepClock.of(graph, device)
+        return fit_offload(problem, clock, quick, time_limit_s=time_limit_s, throw=throw)
+    return solve(problem, solver, time_limit_s=time_limit_s, throw=throw)

@@ -25,14 +25,14 @@ from remat.errors import InvalidOption
 from remat.facts.columns import is_whole
 from remat.facts.graph import Graph
 from remat.improve.byte_budgets import default_saved_bytes, evenly_spaced, read_budget
-from remat.improve.landmarks import landmarks
 from remat.improve.offload_search import fit_offload
 from remat.improve.point import Point
 from remat.improve.progress import Progress, check_progress, is_over
+from remat.improve.reference_plans import reference_plans
 from remat.predict.offloading import StepClock, simulated
 from remat.predict.time import DeviceProfile
+from remat.problem.constraints import base_problem
 from remat.problem.costmodel import CostModel
-from remat.problem.demands import unpriced
 from remat.problem.estimator import Estimator
 from remat.problem.problem import Problem
 from remat.proof.budget import flow_solver, least_bytes
@@ -115,12 +115,12 @@ class Frontier:
         return min(fitting, key=lambda point: (point.cost, point.saved_bytes))
 
     @cached_property
-    def landmarks(self) -> tuple[Point, ...]:
+    def references(self) -> tuple[Point, ...]:
         """PyTorch's default plan, and the one by which nothing runs twice; `Point.solver` says which is which.
 
         Where no graph is known there are none. What the backward pass alone computes has a price here, too.
         """
-        plans = landmarks(self.graph) if self.graph is not None else {}
+        plans = reference_plans(self.graph) if self.graph is not None else {}
         found: list[Point] = []
         for name, plan in plans.items():
             saved_bytes, cost = self.price(plan)
@@ -196,7 +196,7 @@ class Frontier:
         elif self.graph is None:
             cost = check_plan(self.problem, plan)
         else:
-            check_plan(unpriced(self.graph), plan)
+            check_plan(base_problem(self.graph), plan)
             cost = Choice.from_plan(self.problem, plan).cost(self.problem)
         return self._saved_bytes(plan), cost
 
@@ -204,7 +204,7 @@ class Frontier:
         saved, graph = Choice.from_plan(self.problem, plan).on_device, self.graph
         if graph is None:
             return int(self.problem.save_bytes[saved].sum())
-        saved, barred = graph.widened(saved), graph.widened(self.problem.cannot_save.mask)
+        saved, barred = graph.for_all_values(saved), graph.for_all_values(self.problem.cannot_save.mask)
         views = saved & barred & ~barred[graph.base]
         saved = saved & ~views
         saved[graph.base[views]] = True
@@ -236,7 +236,7 @@ class Frontier:
 
         between = [point.point for point in self.points if not point.is_vertex]
         vertices = [point.point for point in self.vertices]
-        known = {point.solver: [point.point] for point in self.landmarks}
+        known = {point.solver: [point.point] for point in self.references}
         model = self.graph.meta.get("model", "") if self.graph is not None else ""
         return draw(vertices, between, self._bound_line(), (known, beside or {}), self.unit, model, path)
 

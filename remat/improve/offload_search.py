@@ -28,10 +28,10 @@ from numpy.typing import NDArray
 
 from remat.answer.choice import Choice
 from remat.answer.registry import QUICK_BUDGET_SOLVER, find_solver
-from remat.answer.solution import FlowCertificate, Reason, Solution, Termination
+from remat.answer.solution import FlowCertificate, Solution, Termination, TerminationReason
 from remat.answer.solver import Solver
 from remat.errors import UnsupportedProblem
-from remat.facts.columns import BoolArray, IntArray, frozen, some
+from remat.facts.columns import BoolArray, IntArray, any_set, frozen
 from remat.improve.byte_budgets import evenly_spaced
 from remat.predict.offloading.clock import StepClock
 from remat.predict.offloading.timeline import Simulated
@@ -124,10 +124,10 @@ class Delays:
         out = evenly_spaced(0, clock.forward_end_ns + 1, _TIMES)
         return cls(clock, _Reach.of(clock), np.array(out, np.int64), np.array([-1, *back], np.int64))
 
-    def seen(self, by: Simulated) -> Delays:
+    def with_delays_of(self, simulation: Simulated) -> Delays:
         """These, and what delayed a plan."""
-        out = self.out if by.late_out_ns is None else np.union1d(self.out, [by.late_out_ns])
-        back = self.back if by.late_in_at is None else np.union1d(self.back, [by.late_in_at])
+        out = self.out if simulation.late_out_ns is None else np.union1d(self.out, [simulation.late_out_ns])
+        back = self.back if simulation.late_in_at is None else np.union1d(self.back, [simulation.late_in_at])
         return replace(self, out=out, back=back)
 
     @property
@@ -194,7 +194,7 @@ def fit_offload(
         Infeasible, LimitReached: see `remat.solve`.
         UnsupportedProblem: that, too; or saving costs something beside memory, or nothing can be offloaded.
     """
-    if problem.offload is None or some(problem.save_cost > 0):
+    if problem.offload is None or any_set(problem.save_cost > 0):
         raise UnsupportedProblem(
             "a search for what to offload takes problems with Problem.offload, in which saving on the device is free"
         )
@@ -206,14 +206,14 @@ def fit_offload(
     if first.plan is None:
         return first
     search = _Search(problem, clock.priced(problem.recompute_cost))
-    search.look_at(Choice.from_plan(problem, first.plan))
+    search.consider(Choice.from_plan(problem, first.plan))
 
     def try_under(prices: Problem) -> BoolArray:
         """Looks at the best plan; (n,) what it offloads."""
         plan = solve(prices, chosen, time_limit_s=time_limit_s, throw=False).plan
         if plan is None:
             return np.zeros(len(problem), np.bool_)
-        search.look_at(choice := Choice.from_plan(problem, plan))
+        search.consider(choice := Choice.from_plan(problem, plan))
         return choice.offloaded
 
     try_under(replace(problem, offload=None))
@@ -225,7 +225,7 @@ def fit_offload(
     for _ in range(_ROUNDS):
         if search.round():
             break
-    for prices in (search.prices, *search.rationed(worth)):
+    for prices in (search.prices, *search.at_rations(worth)):
         try_under(prices)
     return search.solution(time.perf_counter() - start)
 
@@ -240,7 +240,7 @@ class _Search:
         self.mixtures: list[_Mixture] = []
         self.mixed: list[tuple[float, _Mixture]] = []
 
-    def look_at(self, choice: Choice) -> None:
+    def consider(self, choice: Choice) -> None:
         """Simulates a choice within the budget: it may be the best, and has its say in the game."""
         seen = self._simulated(choice)
         found = seen.timeline.added_ns, seen.timeline.saved_bytes, choice
@@ -258,7 +258,7 @@ class _Search:
             self.bound, self.certificate, self.prices = max(least, self.bound), certificate, prices
         for _, choice in mixture:
             if choice.keeps_budget(self.problem):
-                self.look_at(choice)
+                self.consider(choice)
             else:
                 self._simulated(choice)
         if len(mixture) > 1 and min(part for part, _ in mixture) > 0:
@@ -267,8 +267,8 @@ class _Search:
 
     def _simulated(self, choice: Choice) -> Simulated:
         graph = self.clock.graph
-        seen = Simulated.of(self.clock, graph.widened(choice.saved), graph.widened(choice.offloaded))
-        self.delays = self.delays.seen(seen)
+        seen = Simulated.of(self.clock, graph.for_all_values(choice.saved), graph.for_all_values(choice.offloaded))
+        self.delays = self.delays.with_delays_of(seen)
         return seen
 
     def _worst_average(self) -> tuple[tuple[IntArray, IntArray], float]:
@@ -276,7 +276,10 @@ class _Search:
         graph = self.clock.graph
         rows = [
             sum(
-                part * np.concatenate(self.delays.of_plan(graph.widened(c.recomputed), graph.widened(c.offloaded)))
+                part
+                * np.concatenate(
+                    self.delays.of_plan(graph.for_all_values(c.recomputed), graph.for_all_values(c.offloaded))
+                )
                 for part, c in mixture
             )
             for mixture in self.mixtures
@@ -300,7 +303,7 @@ class _Search:
         self.mixed = list(zip(chosen / _PLAYS, self.mixtures, strict=True))
         return (_whole(played[0]), _whole(played[1])), float(best)
 
-    def rationed(self, worth: IntArray) -> Iterator[Problem]:
+    def at_rations(self, worth: IntArray) -> Iterator[Problem]:
         """Problems in which only so much can be offloaded as may hide, for free; of what is worth as much, the first.
 
         Where layers are alike, a price has all of them offload a value, or none. What is worth more is what the best
@@ -327,7 +330,7 @@ class _Search:
         assert self.best is not None
         cost, _, choice = self.best
         proven = cost == self.bound
-        claim = Termination(Reason.OPTIMAL if proven else Reason.FEASIBLE, self.bound)
+        claim = Termination(TerminationReason.OPTIMAL if proven else TerminationReason.FEASIBLE, self.bound)
         plan = choice.plan(self.problem)
         return Solution(plan, cost, claim, self.certificate, NAME, seconds, is_proven=proven)
 

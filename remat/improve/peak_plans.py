@@ -7,7 +7,7 @@ early (`remat.improve.progress`) keeps less: what was found until then.
 The search takes the vertices of the frontier of saved bytes and cost, and plans for budgets of saved bytes
 between them, closer where peaks and costs lie far apart. Of the plan with the smallest peak it changes single values
 that are alive there. Then it takes minimum cuts at prices of memory by the time at which it is taken
-(`remat.improve.moments`): such plans save much that is not alive at the peak. And where two neighbours lie far apart,
+(`time_prices`): such plans save much that is not alive at the peak. And where two neighbours lie far apart,
 it joins one up to some value with the other from there on, and saves what is costly to recompute, up to the next peak.
 """
 
@@ -23,11 +23,11 @@ import numpy as np
 
 from remat.answer.choice import Choice
 from remat.answer.solver import Solver
-from remat.facts.columns import BoolArray, some
+from remat.facts.columns import BoolArray, any_set
 from remat.facts.graph import Graph
 from remat.improve.byte_budgets import default_plan, evenly_spaced
-from remat.improve.moments import Clock
 from remat.improve.progress import OutOfTime, Progress, go_on, limit_for
+from remat.improve.time_prices import TimeIndexedPrices
 from remat.predict.memory import Simulator
 from remat.problem.problem import Problem
 from remat.proof.budget import flow_solver
@@ -96,7 +96,7 @@ class PeakPlans:
         self._found: list[PeakPlan] = []  # by simulation
         self._simulator = Simulator(graph)
         self._hull = Hull(problem, flow_solver())
-        self._clock = Clock(self._simulator, problem)
+        self._clock = TimeIndexedPrices(self._simulator, problem)
 
     def within(self, limit_bytes: int) -> PeakPlan | None:
         """Returns the cheapest plan found with a peak of at most `limit_bytes`, if any."""
@@ -138,7 +138,7 @@ class PeakPlans:
         return self.front[0]
 
     @cached_property
-    def unmoved(self) -> tuple[PeakPlan, ...]:
+    def from_saved_budgets(self) -> tuple[PeakPlan, ...]:
         """Those of `front` that a few budgets of saved bytes give."""
         with suppress(OutOfTime):
             return tuple(_unbeaten([self._simulated(self.cheapest.choice), *self._vertices(), *self._samples()]))
@@ -148,7 +148,9 @@ class PeakPlans:
     def lowest(self) -> PeakPlan:
         """A plan with mostly the smallest peak of `front`, in a third of its time."""
         with suppress(OutOfTime):
-            low = min(self._with_less_peak(self.unmoved[0]), key=_by_peak, default=self.unmoved[0])
+            low = min(
+                self._with_less_peak(self.from_saved_budgets[0]), key=_by_peak, default=self.from_saved_budgets[0]
+            )
             return min(self._saving_more(low, low.peak_bytes, _MOVES), key=_by_peak, default=low)
         return self._so_far()[0]
 
@@ -160,10 +162,10 @@ class PeakPlans:
         return self._so_far()
 
     def _whole_front(self) -> tuple[PeakPlan, ...]:
-        plans = _unbeaten([*self.unmoved, *self._between_budgets([*self.unmoved])])
+        plans = _unbeaten([*self.from_saved_budgets, *self._between_budgets([*self.from_saved_budgets])])
         plans = _unbeaten([*plans, *self._with_less_peak(plans[0])])
         plans = _unbeaten([*plans, *self._saving_more(plans[0], plans[0].peak_bytes, _MOVES)])
-        plans = _unbeaten([*plans, *self._at_prices(self.unmoved)])
+        plans = _unbeaten([*plans, *self._at_prices(self.from_saved_budgets)])
         for _ in range(_ROUNDS):
             for between in (self._joined, self._filled):
                 gaps = sorted(pairwise(plans), key=_rectangle, reverse=True)[:_GAPS]
@@ -180,7 +182,7 @@ class PeakPlans:
 
     def _samples(self) -> Iterable[PeakPlan]:
         least, most = self._hull.smallest.saved_bytes, self._hull.cheapest.saved_bytes
-        found = map(self.saving, evenly_spaced(least, most, _SAMPLES))
+        found = map(self.within_saved_budget, evenly_spaced(least, most, _SAMPLES))
         return (plan for plan in found if plan is not None)
 
     def _between_budgets(self, plans: list[PeakPlan]) -> list[PeakPlan]:
@@ -194,7 +196,7 @@ class PeakPlans:
             if not budgets:
                 break
             tried.add(budget := budgets[max(budgets)])
-            if (plan := self.saving(budget)) is not None:
+            if (plan := self.within_saved_budget(budget)) is not None:
                 found.append(plan)
                 plans = _unbeaten([*plans, plan])
         return found
@@ -203,7 +205,7 @@ class PeakPlans:
         """Saves or drops storages that make the peak, one after the other, as long as that helps."""
         found: list[PeakPlan] = []
         while True:
-            timeline = self._simulator.timeline(self.graph.widened(plan.choice.saved))
+            timeline = self._simulator.timeline(self.graph.for_all_values(plan.choice.saved))
             moves = [self.problem.index[t.name] for t in timeline.peak_tensors if t.name in self.problem.index]
             tried = [other for v in moves[:_MOVES] if (other := self._changed(plan, v)) is not None]
             found += tried
@@ -221,7 +223,7 @@ class PeakPlans:
         for byte in np.geomspace(min(slopes) / _WIDER, max(slopes) * _WIDER, _PRICES).tolist():
             for focus in _FOCUS:
                 go_on()
-                moments = self._clock.moments(self.graph.widened(plan.choice.saved))
+                moments = self._clock.moments(self.graph.for_all_values(plan.choice.saved))
                 cut = self._hull.solver.minimum_cut(self._clock.priced(moments, byte, focus))
                 yield (plan := self._simulated(cut.choice))
 
@@ -265,13 +267,13 @@ class PeakPlans:
         wanted[v] = not wanted[v]
         return self._legal(wanted)
 
-    def _legal(self, wanted: BoolArray) -> PeakPlan | None:
-        choice, problem = Choice.from_saved(self.problem, wanted), self.problem
-        if some(choice.saved & problem.cannot_save.mask | choice.recomputed & problem.cannot_recompute.mask):
+    def _legal(self, saved: BoolArray) -> PeakPlan | None:
+        choice, problem = Choice.from_saved(self.problem, saved), self.problem
+        if any_set(choice.saved & problem.cannot_save.mask | choice.recomputed & problem.cannot_recompute.mask):
             return None
         return self._simulated(choice)
 
-    def saving(self, budget_bytes: int) -> PeakPlan | None:
+    def within_saved_budget(self, budget_bytes: int) -> PeakPlan | None:
         """Returns the solver's plan for a budget of saved bytes; None if it finds none within its time.
 
         Raises:
@@ -283,10 +285,10 @@ class PeakPlans:
         return None if plan is None else self._simulated(Choice.from_plan(self.problem, plan))
 
     def _simulated(self, choice: Choice) -> PeakPlan:
-        self._found.append(plan := self.noted(choice, self._simulator.peak(self.graph.widened(choice.saved))))
+        self._found.append(plan := self.record(choice, self._simulator.peak(self.graph.for_all_values(choice.saved))))
         return plan
 
-    def noted(self, choice: Choice, peak_bytes: int) -> PeakPlan:
+    def record(self, choice: Choice, peak_bytes: int) -> PeakPlan:
         """Counts a plan whose peak was found."""
         plan = PeakPlan(choice, choice.cost(self.problem), peak_bytes)
         self._looked_at += 1

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from remat.answer.choice import Choice
 from remat.answer.solver import Solver
 from remat.improve.byte_budgets import default_plan, evenly_spaced
-from remat.improve.together import Part, PeakTogether, side_by_side, split
+from remat.improve.joint_budget import JointPeak, Subproblem, split, union_problem
 from remat.proof.budget import flow_solver
 from remat.proof.hull import Hull, Vertex
 from remat.proof.solve import solve
@@ -55,7 +55,9 @@ class PeakRise:
         )
 
 
-def peak_rise(parts: Sequence[Part], choices: Sequence[Choice], solver: str | Solver | None = None) -> PeakRise | None:
+def peak_rise(
+    parts: Sequence[Subproblem], choices: Sequence[Choice], solver: str | Solver | None = None
+) -> PeakRise | None:
     """Compares choices within a budget with PyTorch's default plans; None if the peak is no higher.
 
     Peaks are those of `remat.timeline`: of the compiled step, if a graph knows its calls, with copies to a host between
@@ -71,11 +73,11 @@ def peak_rise(parts: Sequence[Part], choices: Sequence[Choice], solver: str | So
     default = [Choice.from_plan(part.problem, plan) for part, plan in zip(parts, plans, strict=True) if plan]
     if len(default) < len(parts):
         return None
-    peaks = PeakTogether(parts)
+    peaks = JointPeak(parts)
     now, before = peaks.of(choices), peaks.of(default)
     if now <= before:
         return None
-    union = side_by_side(parts)
+    union = union_problem(parts)
     alone = replace(union, offload=None)
     hull = Hull(alone, flow_solver())
 

@@ -24,7 +24,7 @@ import numpy as np
 from remat.answer.choice import Choice
 from remat.answer.plan import Plan
 from remat.answer.registry import QUICK_BUDGET_SOLVER, find_solver
-from remat.answer.solution import FlowCertificate, Reason, Solution, Termination
+from remat.answer.solution import FlowCertificate, Solution, Termination, TerminationReason
 from remat.answer.solver import Solver
 from remat.errors import Infeasible, InvalidOption, LimitReached, UnsupportedProblem
 from remat.facts.columns import IntArray, is_whole
@@ -56,7 +56,7 @@ MEASURED = 4
 
 
 @contextmanager
-def measured_by(measure: Measure | None) -> Generator[None]:
+def measuring_with(measure: Measure | None) -> Generator[None]:
     """Has each plan that is found within a limit of the peak, in this thread, measured once before it is taken."""
     token = measuring.set(measure)
     try:
@@ -79,7 +79,7 @@ def relaxation(graph: Graph, problem: Problem, limit_bytes: int) -> Problem:
     floor = AlwaysAlive.of(facts)
     owner = graph.base == np.arange(len(graph))
     size = np.where(owner & ~floor.held & ~facts.foreign, graph.bytes, 0)
-    saved = graph.widened(flow_solver().minimum_cut(replace(problem, budget_bytes=None)).choice.saved)
+    saved = graph.for_all_values(flow_solver().minimum_cut(replace(problem, budget_bytes=None)).choice.saved)
     step = _tightest(facts, floor, np.where(saved, size, 0))
     counted = np.where(floor.first_read >= step, size, 0)
     budget = max(limit_bytes - int(floor.bytes[step]), 0)
@@ -135,7 +135,7 @@ def fit_peak(
             cost.
 
     Returns:
-        a solution whose plan keeps the limit by `measured_by`, too, or, of a fraction, takes least of those measured.
+        a solution whose plan keeps the limit by `measuring_with`, too; of a fraction, the lowest of those measured.
         Its bound is that of `relaxation`; or, if the graph knows its calls, the highest one of `between_passes` and
         `remat.improve.step_bound`, with the flow that proves it. It is optimal if it costs that.
         A solver that searches within peaks itself (`Solver.within_peak`: `cpsat`) goes on from the plan that is found,
@@ -169,7 +169,7 @@ def fit_peak(
     except Infeasible as conflict:
         if throw:
             raise
-        claim = Termination(Reason.INFEASIBLE, detail=str(conflict))
+        claim = Termination(TerminationReason.INFEASIBLE, detail=str(conflict))
         return Solution(None, None, claim, None, NAME, is_proven=True)
     is_fraction = all(isinstance(limit, Fraction) for limit in limits)
     taken, best = _measured(plans, graph, problem, limit_bytes, is_fraction=is_fraction)
@@ -184,25 +184,25 @@ def fit_peak(
         conflict = _no_plan(exact, limit_bytes, _not_found(limit_bytes, smallest, least.bytes))
         if throw:
             raise conflict
-        reason = Reason.INFEASIBLE if isinstance(conflict, Infeasible) else Reason.GAVE_UP
+        reason = TerminationReason.INFEASIBLE if isinstance(conflict, Infeasible) else TerminationReason.NO_PLAN_FOUND
         return Solution(None, None, Termination(reason, detail=str(conflict)), None, NAME)
     plan = choice.plan(problem)
     cost, seconds = check_plan(problem, plan), time.perf_counter() - start
     if exact is not None and (exact.bound or 0) > bound:
         return Solution(plan, cost, exact.termination, exact.certificate, NAME, seconds)
     is_proven = cost == proven_bound(relaxed, certificate)
-    claim = Termination(Reason.OPTIMAL, bound) if is_proven else replace(_ended(), bound=bound)
+    claim = Termination(TerminationReason.OPTIMAL, bound) if is_proven else replace(_ended(), bound=bound)
     return Solution(plan, cost, claim, certificate, NAME, seconds, is_proven=is_proven)
 
 
 def _ended() -> Termination:
-    return ended_early() if is_over() else Termination(Reason.FEASIBLE)
+    return ended_early() if is_over() else Termination(TerminationReason.FEASIBLE)
 
 
 def _measured(
     plans: PeakPlans | StepPlans, graph: Graph, problem: Problem, limit_bytes: int, *, is_fraction: bool
 ) -> tuple[int | None, PeakPlan | None]:
-    """Finds a plan that keeps a limit, by `measured_by`, too, with what it takes by that, if that is known.
+    """Finds a plan that keeps a limit, by `measuring_with`, too, with what it takes by that, if that is known.
 
     Each plan is sought within a limit that is tighter by as much as the last one took too much. Where none keeps it:
     the one that takes least, for a fraction; else none, with what that one takes.
@@ -222,7 +222,7 @@ def _measured(
 
 
 def _no_plan(exact: Solution | None, limit_bytes: int, detail: str) -> Infeasible | LimitReached:
-    if exact is None or exact.termination.reason is not Reason.INFEASIBLE:
+    if exact is None or exact.termination.reason is not TerminationReason.INFEASIBLE:
         return LimitReached(f"{detail}; raise the budget")
     return Infeasible(f"no plan has a peak of at most {limit_bytes} bytes ({exact.certificate}). Raise the budget.")
 

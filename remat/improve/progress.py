@@ -9,7 +9,7 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
-from remat.answer.solution import Reason, Termination
+from remat.answer.solution import Termination, TerminationReason
 from remat.answer.solver import Feature, Solver
 from remat.errors import InvalidOption
 
@@ -72,7 +72,7 @@ def limit_for(solver: Solver, time_limit_s: float | None) -> float | None:
 def ended_early() -> Termination:
     """Says what ended a search for which `is_over`."""
     limit, what = ("interrupt", "Ctrl-C") if _asked.is_set() else ("time", "the time limit")
-    return Termination(Reason.FEASIBLE, limit=limit, detail=f"{what} stopped the search: the best so far")
+    return Termination(TerminationReason.FEASIBLE, limit=limit, detail=f"{what} stopped the search: the best so far")
 
 
 def end_at_ctrl_c() -> None:

@@ -26,7 +26,7 @@ import numpy as np
 from remat.facts.bans import Bans
 from remat.facts.columns import BoolArray, IntArray
 from remat.facts.graph import Graph
-from remat.facts.uses import spread
+from remat.facts.uses import propagate_to_operands
 from remat.predict.buffers.floor import surely_called
 from remat.predict.buffers.overwritten import descendants, may_be_written_over
 from remat.predict.kernels import Fuser
@@ -43,7 +43,7 @@ _CALLS = 2
 
 
 @dataclass(frozen=True, eq=False)
-class Moment:
+class ProgramPoint:
     """What is in memory at a moment whatever the plan, and what comes later.
 
     Attributes:
@@ -74,7 +74,7 @@ def step_bounds(graph: Graph, problem: Problem, limit_bytes: int) -> Iterator[Pr
         needed = np.zeros(len(graph), np.bool_)
         needed[graph.producers[read]] = True
         size = np.where(moment.known[graph.base], 0, sizes)
-        again = np.where(graph.view | _is_op(graph, "aten.clone"), 0, graph.widened(problem.recompute_cost))
+        again = np.where(graph.view | _is_op(graph, "aten.clone"), 0, graph.for_all_values(problem.recompute_cost))
         ours = graph.plannable
         yield replace(
             problem,
@@ -104,7 +104,7 @@ def _no_memory(graph: Graph) -> Bans:
     return Bans.of(len(graph), dict.fromkeys(several, "several results"))
 
 
-def _moments(facts: Storages, sizes: IntArray) -> list[Moment]:
+def _moments(facts: Storages, sizes: IntArray) -> list[ProgramPoint]:
     """Finds moments with much memory: calls, and kernels that write the arguments of calls."""
     graph, called = facts.graph, surely_called(facts)
     calls = np.flatnonzero(called & facts.live).tolist()
@@ -125,20 +125,20 @@ def _storages(facts: Storages, call: int) -> list[int]:
     return [base for base in found if not facts.foreign[base]]
 
 
-def _call(facts: Storages, v: int) -> Moment:
+def _call(facts: Storages, v: int) -> ProgramPoint:
     graph = facts.graph
     known = np.zeros(len(graph), np.bool_)
     known[_storages(facts, v)] = True
     size = sum(min(int(graph.bytes[u]), int(facts.size[u])) for u in _storages(facts, v))
-    return Moment(size, known, descendants(graph, v) & facts.live)
+    return ProgramPoint(size, known, descendants(graph, v) & facts.live)
 
 
-def _kernel(facts: Storages, called: BoolArray, sizes: IntArray, w: int) -> Moment:
+def _kernel(facts: Storages, called: BoolArray, sizes: IntArray, w: int) -> ProgramPoint:
     """A kernel that writes the argument of a call has that in memory, and what it depends on."""
     graph = facts.graph
     cone = np.zeros(len(graph), np.bool_)
     cone[w] = True
-    cone = spread(graph.operands, cone, facts.computed & ~called)
+    cone = propagate_to_operands(graph.operands, cone, facts.computed & ~called)
     known = np.zeros(len(graph), np.bool_)
     known[graph.base[cone]] = True
     cone[w] = False
@@ -147,7 +147,7 @@ def _kernel(facts: Storages, called: BoolArray, sizes: IntArray, w: int) -> Mome
         over = int(sizes[w]) + _fewest_bytes(facts, called, np.where(graph.base == old, 0, sizes), cone, w)
         if over < beside and may_be_written_over(Fuser(graph), old, w):
             beside = over
-    return Moment(beside, known, descendants(graph, w) & facts.live)
+    return ProgramPoint(beside, known, descendants(graph, w) & facts.live)
 
 
 def _hosts(facts: Storages, cone: BoolArray, w: int) -> list[int]:

@@ -82,7 +82,7 @@ class StepPlans:
             self._compiled(self._plans.default)
 
     def _look_about(self, limit_bytes: int) -> None:
-        for plan in self._plans.unmoved[:_STEPS]:
+        for plan in self._plans.from_saved_budgets[:_STEPS]:
             self._compiled(plan)
         self._approached(self.cheapest, (limit_bytes + self.cheapest.peak_bytes) // 2)
 
@@ -119,7 +119,7 @@ class StepPlans:
     def _saving(self, budget_bytes: int) -> PeakPlan | None:
         if budget_bytes < self._plans.least_saved_bytes:
             return None
-        plan = self._plans.saving(budget_bytes)
+        plan = self._plans.within_saved_budget(budget_bytes)
         return None if plan is None else self._compiled(plan)
 
     def _try_simulated(self, limit_bytes: int) -> None:
@@ -140,8 +140,8 @@ class StepPlans:
         if key not in self._known:
             if self._known:  # the first plan is there however long it takes
                 go_on()
-            peak_bytes = self._memory.peak(self._plans.graph.widened(plan.choice.saved))
-            self._known[key] = self._plans.noted(plan.choice, peak_bytes)
+            peak_bytes = self._memory.peak(self._plans.graph.for_all_values(plan.choice.saved))
+            self._known[key] = self._plans.record(plan.choice, peak_bytes)
         return self._known[key]
 
 

@@ -10,21 +10,21 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 from remat.answer.plan import Plan
-from remat.answer.solution import Reason, Termination
+from remat.answer.solution import Termination, TerminationReason
 from remat.answer.solver import check_time_limit
 from remat.errors import InvalidOption
 from remat.facts.columns import is_whole
 from remat.facts.graph import Graph, checked_graph
 from remat.improve.byte_budgets import evenly_spaced, read_budget
+from remat.improve.candidates import Candidate, PlanPool, pareto
 from remat.improve.choose import choose
 from remat.improve.for_device import for_device
-from remat.improve.plan_pool import Candidate, PlanPool, pareto
 from remat.improve.progress import OutOfTime, Progress, check_progress, ended_early, is_over
 from remat.improve.refine.named_oracles import find_oracle
 from remat.improve.refine.objectives import Traffic
 from remat.improve.refine.oracles import Model, Oracle
 from remat.improve.refine.starts import starting_points
-from remat.problem.demands import unpriced
+from remat.problem.constraints import base_problem
 from remat.proof.certify import check_plan
 
 if TYPE_CHECKING:
@@ -170,7 +170,11 @@ def traffic_frontier(
         pool.add_mixtures()
         for size in _sizes(budgets, pool):
             pool.descend(size, int(effort), int(seed))
-    ended = ended_early() if is_over(deadline_s) else Termination(Reason.FEASIBLE, detail="the search came to its end")
+    ended = (
+        ended_early()
+        if is_over(deadline_s)
+        else Termination(TerminationReason.FEASIBLE, detail="the search came to its end")
+    )
     if isinstance(judge, Model):
         return TrafficFrontier(_points(graph, pool.front()), judge.name, len(pool), 0, ended)
     best = (candidate for size in _sizes(budgets, pool) for candidate in pool.within(size)[: int(tries)])
@@ -197,6 +201,6 @@ def _points(graph: Graph, front: Sequence[Candidate]) -> tuple[TrafficPoint, ...
     points: list[TrafficPoint] = []
     for found in front:
         plan = found.state.choice.plan(graph)
-        check_plan(unpriced(graph), plan)
+        check_plan(base_problem(graph), plan)
         points.append(TrafficPoint(found.saved_bytes, found.traffic_bytes, plan, found.source))
     return tuple(points)

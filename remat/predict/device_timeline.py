@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from remat.answer.plan import Plan
 from remat.errors import InvalidOption
-from remat.facts.given import checked_flag
+from remat.facts.argument_checks import checked_flag
 from remat.facts.graph import Graph, checked_graph
 from remat.predict.buffers import StepMemory, records_calls
 from remat.predict.memory.simulator import simulate
 from remat.predict.memory.timeline import Timeline
 from remat.predict.time.known_devices import backend_of
-from remat.proof.arguments import checked_choice
+from remat.proof.validate import legal_choice
 
 
 def timeline(
@@ -53,7 +53,7 @@ def timeline(
     """
     checked_flag("holds_outputs", holds_outputs)
     checked_flag("copy_stream", copy_stream)
-    choice = checked_choice(checked_graph(graph), plan)
+    choice = legal_choice(checked_graph(graph), plan)
     if device is None and not records_calls(graph):
         if copy_stream:
             raise InvalidOption(

@@ -15,7 +15,7 @@ from remat.errors import InvalidOption, InvalidProblem, UnsupportedProblem
 from remat.facts.bans import Bans
 from remat.facts.columns import LARGEST_TOTAL, IntArray, checked_prices, frozen
 from remat.facts.graph import Graph, checked_graph
-from remat.problem.demands import unpriced
+from remat.problem.constraints import base_problem
 from remat.problem.offload import Offload, checked_budget
 from remat.problem.problem import Problem
 
@@ -66,19 +66,19 @@ class Terms:
         )
 
 
-def _checked(terms: Terms, length: int, what: str) -> Terms:
+def _checked(terms: Terms, length: int, source: str) -> Terms:
     if not isinstance(terms, Terms):  # pyright: ignore[reportUnnecessaryIsInstance]  # plug-ins may be untyped
-        raise InvalidProblem(f"{what} must be remat.Terms, got {terms!r}")
+        raise InvalidProblem(f"{source} must be remat.plugin.Terms, got {terms!r}")
     for label in ("save_cost", "recompute_cost"):
-        checked_prices(f"{what}: {label}", getattr(terms, label), length, InvalidProblem)
-    checked_budget(f"{what}: budget_bytes", terms.budget_bytes)
+        checked_prices(f"{source}: {label}", getattr(terms, label), length, InvalidProblem)
+    checked_budget(f"{source}: budget_bytes", terms.budget_bytes)
     for label in ("cannot_save", "cannot_recompute"):
         bans: Any = getattr(terms, label)
         if type(bans) is not Bans or len(bans) != length:
-            raise InvalidProblem(f"{what} must have remat.Bans of {length} values as {label}, got {bans!r}")
+            raise InvalidProblem(f"{source} must have Bans of {length} values as {label}, got {bans!r}")
     offload: Any = terms.offload
     if offload is not None and (type(offload) is not Offload or len(offload) != length):
-        raise InvalidProblem(f"{what} must have remat.Offload of {length} values or None as offload, got {offload!r}")
+        raise InvalidProblem(f"{source} must have Offload of {length} values or None as offload, got {offload!r}")
     return terms
 
 
@@ -133,7 +133,7 @@ class CostModel(ABC):
         """The most bytes that may be saved, if the model limits that; `terms` has them in bytes of one graph.
 
         An `int` is a number of bytes: one for all graphs of a run together, of whatever sizes (see
-        `remat.improve.together`). A `Fraction` is one of what each graph saves by default.
+        `remat.improve.joint_budget`). A `Fraction` is one of what each graph saves by default.
         """
         return ()
 
@@ -188,7 +188,7 @@ class CostModel(ABC):
         tuple never saved); what the user demands of a value (MUST); what the user asks for (PREFER),
         unless facts or demands make that impossible; and the cost model.
         """
-        facts = unpriced(checked_graph(graph))
+        facts = base_problem(checked_graph(graph))
         terms = self.checked_terms(graph)
         ours = graph.plannable
         keep = (graph.must_save | graph.prefer_save)[ours]

@@ -14,7 +14,7 @@ class Estimator(ABC):
     """A price of recomputing each value of a graph. Implementations are frozen dataclasses.
 
     A cost model that weighs memory against time takes one, by name or as an instance
-    (`remat.find_estimator`). What an estimator says of a value does not depend on the plan: it is the
+    (`remat.plugin.find_estimator`). What an estimator says of a value does not depend on the plan: it is the
     price of computing that value alone, given its arguments.
 
     Attributes:

@@ -14,7 +14,7 @@ import numpy as np
 
 from remat.errors import Infeasible
 from remat.facts.bans import cannot_be
-from remat.facts.columns import BoolArray, some
+from remat.facts.columns import BoolArray, any_set
 from remat.problem.problem import Problem
 from remat.words import placed
 
@@ -23,7 +23,7 @@ REMEDY = "Relax one of them."
 
 
 @dataclass(frozen=True)
-class Forced:
+class ForcedValues:
     """What follows from the bans alone.
 
     Attributes:
@@ -31,17 +31,17 @@ class Forced:
         stuck: (n,) values that cannot be recomputed: forbidden, or an argument is lost.
     """
 
-    lost: BoolArray
-    stuck: BoolArray
+    unavailable: BoolArray
+    not_recomputable: BoolArray
 
 
-def forced(problem: Problem) -> Forced:
+def forced_values(problem: Problem) -> ForcedValues:
     """Propagates the bans along the uses, in time linear in the graph."""
     unsaveable = problem.cannot_save.mask
     stuck = problem.cannot_recompute.mask.copy()
     lost = unsaveable & stuck
-    if not some(lost):
-        return Forced(lost, stuck)
+    if not any_set(lost):
+        return ForcedValues(lost, stuck)
     # Only values that cannot be saved pass a loss on, and they are few: loop over their uses only.
     from_unsaveable = np.flatnonzero(unsaveable[problem.producers])
     order = from_unsaveable[np.argsort(problem.consumers[from_unsaveable], kind="stable")]
@@ -50,12 +50,12 @@ def forced(problem: Problem) -> Forced:
         if lost[u]:
             stuck[v] = True
             lost[v] = unsaveable[v]
-    return Forced(lost, stuck)
+    return ForcedValues(lost, stuck)
 
 
-def check_feasible(problem: Problem, known: Forced | None = None) -> None:
+def check_feasible(problem: Problem, rules: ForcedValues | None = None) -> None:
     """Raises `Infeasible`, naming the path of conflicting rules, if the bans leave no plan."""
-    lost = (known or forced(problem)).lost
+    lost = (rules or forced_values(problem)).unavailable
     victims = np.flatnonzero(lost & problem.needed)
     if not len(victims):
         return

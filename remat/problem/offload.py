@@ -8,7 +8,7 @@ import numpy as np
 
 from remat.errors import InvalidProblem
 from remat.facts.bans import Bans
-from remat.facts.columns import FrozenColumns, IntArray, int_column, is_whole, some
+from remat.facts.columns import FrozenColumns, IntArray, any_set, int_column, is_whole
 from remat.facts.graph import Graph, checked_graph
 
 
@@ -31,8 +31,8 @@ class Offload(FrozenColumns):
     def __post_init__(self) -> None:
         object.__setattr__(self, "cost", int_column("Offload.cost", self.cost, None, InvalidProblem))
         if type(self.banned) is not Bans or len(self.banned) != len(self.cost):
-            raise InvalidProblem(f"Offload.banned must be remat.Bans of {len(self.cost)} values, got {self.banned!r}")
-        if some(self.cost < 0):
+            raise InvalidProblem(f"Offload.banned must be Bans of {len(self.cost)} values, got {self.banned!r}")
+        if any_set(self.cost < 0):
             raise InvalidProblem(f"Offload.cost must not be negative, got {int(self.cost.min())}")
 
     def __len__(self) -> int:
@@ -76,7 +76,7 @@ def cannot_offload(graph: Graph) -> Bans:
     bans = graph.cannot_save.also(graph.in_tangents, "only the backward pass computes it")
     for mask, reason in (
         (graph.input[graph.base], "an input's memory, which the caller holds"),
-        (graph.given[graph.base], "a constant's memory, which is there all the time"),
+        (graph.leaf[graph.base], "a constant's memory, which is there all the time"),
         (returned[graph.base], "memory of an output, which the caller holds"),
         (graph.base != np.arange(len(graph)), "a view: what owns its memory can be"),
         (~tensor, "no tensor with a size"),

@@ -33,21 +33,21 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from remat.errors import InvalidProblem, UnsupportedProblem
+from remat.facts.argument_checks import checked_list, checked_path
 from remat.facts.bans import Bans
 from remat.facts.columns import (
     LARGEST_TOTAL,
     BoolArray,
     FrozenColumns,
     IntArray,
+    any_set,
     bool_column,
     int_column,
     is_whole,
     name_column,
-    some,
 )
-from remat.facts.given import checked_path, listed
 from remat.facts.json_file import write_document
-from remat.facts.later import Late, is_later
+from remat.facts.lazy_field import LazyField, is_deferred
 from remat.facts.uses import check_uses, operands_of
 from remat.problem.offload import Offload, checked_budget
 from remat.problem.problem_file import problem_document, read_columns
@@ -86,13 +86,13 @@ class Problem(FrozenColumns):
     cannot_save: Bans
     cannot_recompute: Bans
     budget_bytes: int | None = None
-    signature: Late[tuple[str, ...]] = field(default=Late(()))
-    places: Late[tuple[str, ...]] = field(default=Late(()))
+    signature: LazyField[tuple[str, ...]] = field(default=LazyField(()))
+    places: LazyField[tuple[str, ...]] = field(default=LazyField(()))
     offload: Offload | None = None
 
     def __post_init__(self) -> None:
         for name in ("names", "signature", "places"):
-            if not is_later(self, name):
+            if not is_deferred(self, name):
                 object.__setattr__(self, name, name_column(f"Problem.{name}", getattr(self, name), InvalidProblem))
         n, m = len(self.names), len(self.producers)
         for name in _COSTS:
@@ -100,7 +100,7 @@ class Problem(FrozenColumns):
         for name in ("producers", "consumers"):
             object.__setattr__(self, name, int_column(f"Problem.{name}", getattr(self, name), m, InvalidProblem))
         object.__setattr__(self, "needed", bool_column("Problem.needed", self.needed, n, InvalidProblem))
-        if not is_later(self, "places"):
+        if not is_deferred(self, "places"):
             object.__setattr__(self, "places", self.places or ("",) * n)
             if len(self.places) != n:
                 raise InvalidProblem(f"Problem.places must have one entry a value ({n}), got {len(self.places)}")
@@ -167,21 +167,21 @@ class Problem(FrozenColumns):
         >>> chain
         <Problem: 3 values, 2 uses, 1 needed>
         """
-        save_cost = listed("save_cost", save_cost, InvalidProblem)
+        save_cost = checked_list("save_cost", save_cost, InvalidProblem)
         n = len(save_cost)
-        names = None if names is None else listed("names", names, InvalidProblem)
+        names = None if names is None else checked_list("names", names, InvalidProblem)
         if names is not None and len(names) != n:
             raise InvalidProblem(f"names must have one entry a value ({n}), got {len(names)}")
         save, no_save = _split_infinite(save_cost, "save_cost", cannot_save)
-        redo = [0] * n if recompute_cost is None else listed("recompute_cost", recompute_cost, InvalidProblem)
+        redo = [0] * n if recompute_cost is None else checked_list("recompute_cost", recompute_cost, InvalidProblem)
         recompute, no_recompute = _split_infinite(redo, "recompute_cost", cannot_recompute)
         offload = None
         if offload_cost is not None:
-            copies = listed("offload_cost", offload_cost, InvalidProblem)
+            copies = checked_list("offload_cost", offload_cost, InvalidProblem)
             offload = Offload(*_split_infinite(copies, "offload_cost", None))
-        ends = _pairs(listed("edges", edges, InvalidProblem))
+        ends = _pairs(checked_list("edges", edges, InvalidProblem))
         need = np.zeros(n, np.bool_)
-        for v in listed("needed", needed, InvalidProblem):
+        for v in checked_list("needed", needed, InvalidProblem):
             _position("needed", v, n)
             need[v] = True
         return cls(
@@ -207,10 +207,12 @@ class Problem(FrozenColumns):
         facts = f"{len(self)} values, {len(self.producers)} uses, {int(self.needed.sum())} needed"
         return f"<Problem: {facts}{host}{budget}>"
 
-    def require_two_choices(self, what: str) -> None:
+    def require_two_choices(self, caller: str) -> None:
         """Raises `UnsupportedProblem`, which begins with `what`, if values can be offloaded."""
         if self.offload is not None:
-            raise UnsupportedProblem(f"{what} states two choices, save or recompute, but here values can be offloaded")
+            raise UnsupportedProblem(
+                f"{caller} states two choices, save or recompute, but here values can be offloaded"
+            )
 
     @cached_property
     def index(self) -> dict[str, int]:
@@ -252,7 +254,7 @@ class Problem(FrozenColumns):
 def _split_infinite(prices: Sequence[float], label: str, reasons: Mapping[int, str] | None) -> tuple[IntArray, Bans]:
     """Separates a list of prices into finite integers and bans where the price is infinite."""
     infinite = {i: "its price is infinite" for i, price in enumerate(prices) if price == math.inf}
-    for i in listed(f"cannot_{label.removesuffix('_cost')}", {} if reasons is None else reasons, InvalidProblem):
+    for i in checked_list(f"cannot_{label.removesuffix('_cost')}", {} if reasons is None else reasons, InvalidProblem):
         _position(f"cannot_{label.removesuffix('_cost')}", i, len(prices))
     finite = [0 if price == math.inf else price for price in prices]
     bans = Bans.of(len(prices), infinite | dict(reasons or {}))
@@ -260,7 +262,7 @@ def _split_infinite(prices: Sequence[float], label: str, reasons: Mapping[int, s
 
 
 def _pairs(edges: list[tuple[int, int]]) -> IntArray:
-    odd = [edge for edge in edges if len(listed("each of edges", edge, InvalidProblem)) != 2]
+    odd = [edge for edge in edges if len(checked_list("each of edges", edge, InvalidProblem)) != 2]
     if odd:
         raise InvalidProblem(f"edges must hold pairs (producer, consumer), got {odd[0]!r}")
     flat = int_column("edges", [end for edge in edges for end in edge], 2 * len(edges), InvalidProblem)
@@ -278,12 +280,12 @@ def _check_terms(problem: Problem) -> None:
     n = len(problem)
     for label in ("cannot_save", "cannot_recompute"):
         if type(getattr(problem, label)) is not Bans:
-            raise InvalidProblem(f"Problem.{label} must be remat.Bans, got {getattr(problem, label)!r}")
+            raise InvalidProblem(f"Problem.{label} must be remat.plugin.Bans, got {getattr(problem, label)!r}")
         if len(getattr(problem, label)) != n:
             raise InvalidProblem(f"Problem.{label} must have length {n}, got {len(getattr(problem, label))}")
     for label in _COSTS:
         column: IntArray = getattr(problem, label)
-        if some(column < 0):
+        if any_set(column < 0):
             i = int(column.argmin())
             raise InvalidProblem(
                 f"Problem.{label}[{problem.names[i]!r}] must be a non-negative integer, got {int(column[i])}"
@@ -292,7 +294,7 @@ def _check_terms(problem: Problem) -> None:
     offload = problem.offload
     if offload is not None:
         if type(offload) is not Offload or len(offload) != n:
-            raise InvalidProblem(f"Problem.offload must be remat.Offload of {n} values or None, got {offload!r}")
+            raise InvalidProblem(f"Problem.offload must be remat.plugin.Offload of {n} values or None, got {offload!r}")
         total += float(offload.cost.sum(dtype=np.float64))
     total = max(total, float(problem.save_bytes.sum(dtype=np.float64)))
     if total >= LARGEST_TOTAL:

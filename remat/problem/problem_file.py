@@ -61,7 +61,7 @@ def problem_document(
     *,
     name: str = "",
     unit: str = "",
-    about: Mapping[str, str] | None = None,
+    remarks: Mapping[str, str] | None = None,
     budgets: Iterable[Budget] | None = None,
     memory: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
@@ -97,7 +97,7 @@ def problem_document(
         "format": FORMAT,
         "version": VERSION if offload is None else VERSION_WITH_HOST,
         "name": name,
-        "about": dict(about or {}),
+        "about": dict(remarks or {}),
         "unit": unit,
         "reasons": reasons,
         "values": values,

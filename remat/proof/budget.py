@@ -15,9 +15,9 @@ from remat.answer.registry import (
 from remat.answer.solver import Cut, FlowSolver, Solver
 from remat.errors import Infeasible, InvalidOption
 from remat.facts.bans import cannot_be
-from remat.problem.feasibility import Forced
+from remat.problem.feasibility import ForcedValues
+from remat.problem.multipliers import BY_BYTES
 from remat.problem.problem import Problem
-from remat.problem.weights import BY_BYTES
 from remat.proof.certify import proven_bound
 from remat.words import human_bytes, placed
 
@@ -41,21 +41,21 @@ def flow_solver(solver: str | Solver | None = None) -> FlowSolver:
     return chosen
 
 
-def least_bytes(problem: Problem, known: Forced | None = None) -> Cut:
+def least_bytes(problem: Problem, rules: ForcedValues | None = None) -> Cut:
     """The choice that saves the fewest bytes, and of those costs least, with the proof.
 
     Args:
         problem: one that has a plan, but for the budget.
-        known: `forced(problem)`, to save time.
+        rules: `forced_values(problem)`, to save time.
     """
-    return flow_solver().minimum_cut(problem, BY_BYTES, known)
+    return flow_solver().minimum_cut(problem, BY_BYTES, rules)
 
 
-def check_budget(problem: Problem, known: Forced | None = None) -> None:
+def check_budget(problem: Problem, rules: ForcedValues | None = None) -> None:
     """Raises `Infeasible`, naming what the plan of the fewest bytes keeps, if it is proven that no plan fits."""
     if problem.budget_bytes is None or int(problem.save_bytes.sum()) <= problem.budget_bytes:
         return
-    least = least_bytes(problem, known)
+    least = least_bytes(problem, rules)
     if proven_bound(problem, least.certificate) is None:
         raise Infeasible(_explained(problem, least))
 

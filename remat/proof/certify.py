@@ -10,14 +10,14 @@ import numpy as np
 from remat.answer.choice import Choice
 from remat.answer.network import SINK, SOURCE, Arcs, Network
 from remat.answer.plan import Plan, checked_plan
-from remat.answer.solution import FlowCertificate, Reason, Solution, Termination
+from remat.answer.solution import FlowCertificate, Solution, Termination, TerminationReason
 from remat.errors import CertificateRejected, InvalidPlan, InvalidProblem, UnsupportedProblem
 from remat.facts.bans import Bans, cannot_be
-from remat.facts.columns import LARGEST_TOTAL, BoolArray, IntArray, is_frozen, name_column, some
-from remat.problem.feasibility import forced
+from remat.facts.columns import LARGEST_TOTAL, BoolArray, IntArray, any_set, is_frozen, name_column
+from remat.problem.feasibility import forced_values
+from remat.problem.multipliers import Multipliers
 from remat.problem.offload import Offload
 from remat.problem.problem import Problem
-from remat.problem.weights import Weights
 from remat.words import placed
 
 _SHOWN = 5
@@ -57,7 +57,7 @@ def _cost(problem: Problem, plan: Plan) -> int:
     no_host = [("the problem has no host to offload to", choice.offloaded)]
     for reason, who in no_host if offload is None else offload.banned.by_reason(choice.offloaded):
         broken[f"{cannot_be('offloaded', reason)}, but is"] = who
-    complaints = [f"{what}: {_named(problem, who)}" for what, who in broken.items() if some(who)]
+    complaints = [f"{what}: {_named(problem, who)}" for what, who in broken.items() if any_set(who)]
     saved_bytes = choice.saved_bytes(problem)
     if problem.budget_bytes is not None and saved_bytes > problem.budget_bytes:
         complaints.append(f"saves {saved_bytes} bytes, but the budget is {problem.budget_bytes}")
@@ -79,7 +79,7 @@ def check_flow(network: Network, flow: IntArray) -> int:
         raise CertificateRejected(
             f"a flow must be int64 of shape {network.capacities.shape}, got {flow.dtype} of shape {flow.shape}"
         )
-    if some(flow < 0) or some(flow > network.capacities):
+    if any_set(flow < 0) or any_set(flow > network.capacities):
         arc = int(np.flatnonzero((flow < 0) | (flow > network.capacities))[0])
         raise CertificateRejected(
             f"flow[{arc}] must be between 0 and the capacity {int(network.capacities[arc])}, got {int(flow[arc])}"
@@ -88,7 +88,7 @@ def check_flow(network: Network, flow: IntArray) -> int:
     n = network.num_vertices
     if flow.sum(dtype=np.float64) >= LARGEST_TOTAL:
         through = np.bincount(network.tails, flow, minlength=n) + np.bincount(network.heads, flow, minlength=n)
-        if some(through >= 2.0**63):
+        if any_set(through >= 2.0**63):
             raise CertificateRejected(f"too much flow at vertex {int(through.argmax())}: {through.max():.2e}")
     excess = np.zeros(n, np.int64)
     np.add.at(excess, network.heads, flow)
@@ -105,7 +105,7 @@ def certify(problem: Problem, solution: Solution) -> bool:
 
     A flow certificate is verified against a network built afresh from the problem: no plan weighs
     less than a feasible flow (weak duality). So a bound that follows from the flow, and equals the
-    plan's price, proves the plan optimal, with a budget, too (`remat.problem.weights`); and a flow may show
+    plan's price, proves the plan optimal, with a budget, too (`remat.problem.multipliers`); and a flow may show
     that no plan fits the budget. Other certificates are claims: they are checked for consistency only.
 
     What holds, holds for the problem and the solution as they are now, whatever was checked or cached before:
@@ -173,13 +173,13 @@ def proven_bound(problem: Problem, certificate: FlowCertificate) -> int | None:
         least = proven_weight(problem, certificate)
     except UnsupportedProblem as error:
         raise CertificateRejected(f"no bound follows from the flow: {error}") from error
-    weights = certificate.weights
+    weights = certificate.multipliers
     if weights.byte and problem.budget_bytes is None:
         raise CertificateRejected(f"a flow that weighs bytes ({weights}) bounds nothing without a budget")
     return weights.bound(least, problem.budget_bytes)
 
 
-def proven_weight(problem: Problem, certificate: FlowCertificate, known: Arcs | None = None) -> int:
+def proven_weight(problem: Problem, certificate: FlowCertificate, arcs: Arcs | None = None) -> int:
     """What every choice weighs at least, whatever the budget, shown by a flow.
 
     Args:
@@ -191,12 +191,12 @@ def proven_weight(problem: Problem, certificate: FlowCertificate, known: Arcs | 
         CertificateRejected: the flow is not feasible, or it, or its weights, are not our own.
         UnsupportedProblem: the weighed prices add up to 2**62 or more.
     """
-    flow, weights = certificate.flow, certificate.weights
-    if type(weights) is not Weights or {type(weights.cost), type(weights.byte)} != {int}:
-        raise CertificateRejected(f"a flow's weights must be remat.problem.weights.Weights, got {weights!r}")
+    flow, weights = certificate.flow, certificate.multipliers
+    if type(weights) is not Multipliers or {type(weights.cost), type(weights.byte)} != {int}:
+        raise CertificateRejected(f"a flow's weights must be remat.problem.multipliers.Multipliers, got {weights!r}")
     if min(weights.cost, weights.byte) < 0:
         raise CertificateRejected(f"a flow's weights must not be negative, got {weights!r}")
-    reduction = (known or Arcs.of(problem)).weighed(weights)
+    reduction = (arcs or Arcs.of(problem)).with_multipliers(weights)
     least = reduction.base + reduction.unit * check_flow(reduction.network, flow)
     if not is_frozen(flow):
         raise CertificateRejected("a flow that can be written to proves nothing; FlowCertificate(flow) keeps a copy")
@@ -214,7 +214,7 @@ def _check_exact(solution: object) -> None:
         raise CertificateRejected(f"a solver must return a remat.Solution, got {solution!r}")
     claim, plan = solution.termination, solution.plan
     _check_type("the termination", claim, Termination)
-    _check_type("the reason", claim.reason, Reason)
+    _check_type("the reason", claim.reason, TerminationReason)
     _check_type("the solver", solution.solver, str)
     for label, part, kind in (
         ("the objective", solution.objective, int),
@@ -239,11 +239,11 @@ def _check_claim(solution: Solution, cost: int) -> None:
     who, claim = solution.solver, solution.termination
     if cost != solution.objective:
         raise InvalidPlan(f"the plan costs {cost}, but {who} claims {solution.objective}")
-    if claim.reason not in (Reason.OPTIMAL, Reason.FEASIBLE):
+    if claim.reason not in (TerminationReason.OPTIMAL, TerminationReason.FEASIBLE):
         raise CertificateRejected(f"{who} claims {claim.reason.name}, yet returns a plan")
     if claim.bound is not None and claim.bound > cost:
         raise CertificateRejected(f"{who} claims the bound {claim.bound}, above its own plan's cost {cost}")
-    if claim.reason is Reason.OPTIMAL and claim.bound != cost:
+    if claim.reason is TerminationReason.OPTIMAL and claim.bound != cost:
         raise CertificateRejected(f"{who} claims optimality at cost {cost} with the bound {claim.bound}")
     if solution.certificate is None:
         raise CertificateRejected(f"{who} gives no certificate; a ClaimedBound is the least that it can give")
@@ -251,14 +251,14 @@ def _check_claim(solution: Solution, cost: int) -> None:
 
 def _certify_without_plan(problem: Problem, solution: Solution) -> bool:
     who, reason = solution.solver, solution.termination.reason
-    if reason in (Reason.OPTIMAL, Reason.FEASIBLE):
+    if reason in (TerminationReason.OPTIMAL, TerminationReason.FEASIBLE):
         raise CertificateRejected(f"{who} claims {reason.name} without a plan")
     if solution.objective is not None:
         raise CertificateRejected(f"{who} claims the objective {solution.objective} without a plan")
-    if reason is not Reason.INFEASIBLE:
+    if reason is not TerminationReason.INFEASIBLE:
         return False
-    rules = forced(problem)
-    if some(rules.lost & problem.needed):
+    rules = forced_values(problem)
+    if any_set(rules.unavailable & problem.needed):
         return True
     if type(solution.certificate) is FlowCertificate and proven_bound(problem, solution.certificate) is None:
         return True
@@ -267,7 +267,7 @@ def _certify_without_plan(problem: Problem, solution: Solution) -> bool:
     return False
 
 
-def _named(problem: Problem, who: BoolArray) -> str:
-    indices = np.flatnonzero(who).tolist()
+def _named(problem: Problem, mask: BoolArray) -> str:
+    indices = np.flatnonzero(mask).tolist()
     names = ", ".join(placed(repr(problem.names[i]), problem.places[i]) for i in indices[:_SHOWN])
     return names + (f" and {len(indices) - _SHOWN} more" if len(indices) > _SHOWN else "")

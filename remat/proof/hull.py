@@ -1,6 +1,6 @@
 """The lower convex hull of (saved bytes, cost), vertex by vertex, each edge with a proof.
 
-Weigh the two ends of a chord alike, `Weights.along`, and cut: either nothing weighs less, and the
+Weigh the two ends of a chord alike, `Multipliers.equalizing`, and cut: either nothing weighs less, and the
 chord is an edge of the hull, proven by the flow; or the cut is a vertex below the chord, which
 splits it in two. Every cut is a vertex or an edge, so v vertices take 2 v - 1 cuts.
 """
@@ -16,9 +16,9 @@ from remat.answer.network import Arcs
 from remat.answer.solution import FlowCertificate
 from remat.answer.solver import FlowSolver, MaxFlow
 from remat.errors import CertificateRejected, UnsupportedProblem
-from remat.problem.feasibility import check_feasible, forced
+from remat.problem.feasibility import check_feasible, forced_values
+from remat.problem.multipliers import BY_BYTES, BY_COST, Multipliers
 from remat.problem.problem import Problem
-from remat.problem.weights import BY_BYTES, BY_COST, Weights
 from remat.proof.certify import proven_weight
 
 
@@ -64,12 +64,12 @@ class Edge:
     @property
     def is_exact(self) -> bool:
         """The line goes through both ends. If not, 62 bits were too few to weigh them alike."""
-        weights = self.certificate.weights
+        weights = self.certificate.multipliers
         return weights.weigh(*self.left.point) == self.weight == weights.weigh(*self.right.point)
 
     def bound(self, budget_bytes: int) -> int:
         """What every choice that saves up to `budget_bytes` costs at least."""
-        bound = self.certificate.weights.bound(self.weight, budget_bytes)
+        bound = self.certificate.multipliers.bound(self.weight, budget_bytes)
         assert bound is not None  # an edge weighs costs, too
         return bound
 
@@ -92,7 +92,7 @@ class Hull:
 
     @cached_property
     def _arcs(self) -> Arcs:
-        rules = forced(self.problem)
+        rules = forced_values(self.problem)
         check_feasible(self.problem, rules)
         return Arcs.of(self.problem, rules)
 
@@ -136,12 +136,12 @@ class Hull:
         """A vertex below the chord, or the proof that the chord is an edge; None if it has no length."""
         if left.saved_bytes >= right.saved_bytes:
             return None
-        for weights in Weights.along(left.point, right.point).ever_coarser():
+        for weights in Multipliers.equalizing(left.point, right.point).ever_coarser():
             with suppress(UnsupportedProblem):  # then under coarser ones: the solver cannot count so far
                 return self._between(left, right, weights)
         return self._between(left, right, BY_COST)
 
-    def _between(self, left: Vertex, right: Vertex, weights: Weights) -> Vertex | Edge:
+    def _between(self, left: Vertex, right: Vertex, weights: Multipliers) -> Vertex | Edge:
         flow = self._flow(weights)
         # That nothing weighs less than the chord is what the flow says. It takes no cut, and here most tie.
         if flow.weight < min(weights.weigh(*left.point), weights.weigh(*right.point)):
@@ -150,7 +150,7 @@ class Hull:
                 return middle
         return Edge(left, right, flow.certificate, flow.weight)
 
-    def _flow(self, weights: Weights) -> MaxFlow:
+    def _flow(self, weights: Multipliers) -> MaxFlow:
         flow = self.solver.max_flow(self._arcs, weights)
         proven = proven_weight(self.problem, flow.certificate, self._arcs)
         if flow.weight != proven:
@@ -161,7 +161,7 @@ class Hull:
 
     def _vertex(self, flow: MaxFlow) -> Vertex:
         vertex = Vertex.of(self.problem, self.solver.cut(flow))
-        weight = flow.certificate.weights.weigh(*vertex.point)
+        weight = flow.certificate.multipliers.weigh(*vertex.point)
         if weight != flow.weight:
             raise CertificateRejected(
                 f"{self.solver.name} returns a cut that weighs {weight}, as a minimum cut of {flow.weight}"

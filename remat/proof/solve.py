@@ -14,12 +14,12 @@ from remat.answer.registry import (
     find_solver,
     usable_solvers,
 )
-from remat.answer.solution import Reason, Solution, Termination
+from remat.answer.solution import Solution, Termination, TerminationReason
 from remat.answer.solver import Solver
 from remat.errors import CertificateRejected, Infeasible, InvalidPlan, LimitReached
-from remat.facts.columns import is_frozen, own_array
-from remat.facts.later import Later
-from remat.problem.feasibility import check_feasible, forced
+from remat.facts.columns import is_frozen, separate_view
+from remat.facts.lazy_field import Deferred
+from remat.problem.feasibility import check_feasible, forced_values
 from remat.problem.problem import Problem
 from remat.proof.budget import check_budget
 from remat.proof.certify import certify_for, check_is_problem
@@ -62,14 +62,14 @@ def solve(
         solver = _default_solver(problem)
     chosen, given = find_solver(solver), _copy(problem)
     chosen.accept(given, time_limit_s=time_limit_s)
-    rules = forced(problem)
+    rules = forced_values(problem)
     try:
         check_feasible(problem, rules)
         check_budget(problem, rules)
     except Infeasible as conflict:
         if throw:
             raise
-        claim = Termination(Reason.INFEASIBLE, detail=str(conflict))
+        claim = Termination(TerminationReason.INFEASIBLE, detail=str(conflict))
         return Solution(None, None, claim, None, chosen.name, is_proven=True)
     start = time.perf_counter()
     solution = chosen._solve(given, time_limit_s=time_limit_s)  # pyright: ignore[reportPrivateUsage]
@@ -78,9 +78,9 @@ def solve(
         is_proven = certify_for(problem, solution)
     except (InvalidPlan, CertificateRejected) as error:
         raise type(error)(f"what {chosen!r} answers is wrong: {error}") from None
-    plan = None if solution.plan is None else replace(solution.plan, graph=Later(lambda: problem.signature))
+    plan = None if solution.plan is None else replace(solution.plan, graph=Deferred(lambda: problem.signature))
     solution = replace(solution, plan=plan, is_proven=is_proven, solve_time_s=taken_s)
-    if solution.termination.reason is Reason.INFEASIBLE:
+    if solution.termination.reason is TerminationReason.INFEASIBLE:
         raise CertificateRejected(f"{chosen.name} claims INFEASIBLE, but no rule stands in the way of a plan")
     if solution.plan is None and throw:
         raise LimitReached(_nothing_found(solution))
@@ -120,12 +120,12 @@ def _copy(problem: Problem) -> Problem:
 def _twin(thing: _T) -> _T:
     twin = object.__new__(type(thing))  # `copy.copy` takes three times as long
     state: dict[str, Any] = vars(thing)
-    vars(twin).update({name: own_array(value) if is_frozen(value) else value for name, value in state.items()})
+    vars(twin).update({name: separate_view(value) if is_frozen(value) else value for name, value in state.items()})
     return twin
 
 
 def _nothing_found(solution: Solution) -> str:
-    if solution.termination.reason is Reason.GAVE_UP:
+    if solution.termination.reason is TerminationReason.NO_PLAN_FOUND:
         return f"{solution.solver} is a heuristic, and found no plan, though there may be one; take an exact solver"
     return (
         f"{solution.solver} found no plan within its {solution.termination.limit} limit; "

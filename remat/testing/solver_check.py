@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from remat.answer.choice import Choice
 from remat.answer.registry import FALLBACK_SOLVER
-from remat.answer.solution import Reason, Solution
+from remat.answer.solution import Solution, TerminationReason
 from remat.answer.solver import Feature, Solver, features_of
 from remat.errors import Infeasible, UnsupportedProblem
 from remat.facts.columns import common_divisor
@@ -104,9 +104,12 @@ def _check_claims(solver: Solver, problem: Problem, answer: Solution, best: int 
     claim, bound, cost = answer.termination.reason, answer.bound, answer.objective
     what = f"{solver!r} claims {claim.name} at cost {cost} with the bound {bound}, but"
     if best is None:
-        require(claim in (Reason.INFEASIBLE, Reason.LIMIT, Reason.GAVE_UP), f"{what} there is no plan")
+        require(
+            claim in (TerminationReason.INFEASIBLE, TerminationReason.LIMIT, TerminationReason.NO_PLAN_FOUND),
+            f"{what} there is no plan",
+        )
         return
-    require(claim is not Reason.INFEASIBLE, f"{what} a plan costs {best}")
+    require(claim is not TerminationReason.INFEASIBLE, f"{what} a plan costs {best}")
     require(bound is None or bound <= best, f"{what} a plan costs {best}")
     require(cost == best or not (solver.exact or answer.is_optimal), f"{what} a plan costs {best}")
     require(answer.is_optimal or not solver.exact, f"{what} it declares itself exact")

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from remat.answer.choice import Choice
 from remat.facts.graph import Graph
 from remat.facts.graph_builder import GraphBuilder
-from remat.problem.feasibility import forced
+from remat.problem.feasibility import forced_values
 from remat.problem.problem import Problem
 
 LARGEST = 2**34
@@ -70,7 +70,7 @@ def problems(
         offload_cost=None if copies is None else [inf if copy is None else copy for copy in copies],
     )
     if feasible:
-        victims = forced(problem).lost & problem.needed
+        victims = forced_values(problem).unavailable & problem.needed
         problem = dataclasses.replace(problem, cannot_save=problem.cannot_save.without(victims))
     if budget:
         least = _enough_bytes(problem) if feasible else 0
@@ -81,7 +81,7 @@ def problems(
 
 def _enough_bytes(problem: Problem) -> int:
     """Finds bytes that some plan fits: one that recomputes all it can, or one that saves all it can."""
-    stuck, unsaveable = forced(problem).stuck, problem.cannot_save.mask
+    stuck, unsaveable = forced_values(problem).not_recomputable, problem.cannot_save.mask
     return min(Choice.from_saved(problem, saved).saved_bytes(problem) for saved in (stuck, ~unsaveable))
 
 

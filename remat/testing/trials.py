@@ -22,50 +22,53 @@ _T = TypeVar("_T")
 
 
 def for_all(
-    drawn: st.SearchStrategy[_T], max_examples: int, plugin: Solver | CostModel | Estimator, check: Callable[[_T], None]
+    strategy: st.SearchStrategy[_T],
+    max_examples: int,
+    plugin: Solver | CostModel | Estimator,
+    check: Callable[[_T], None],
 ) -> None:
     """Runs a check on what is drawn, and raises an AssertionError that names the input that fails it."""
 
-    def attempt(about: _T) -> None:
+    def attempt(example: _T) -> None:
         try:
-            check(about)
+            check(example)
         except Exception as error:
             what = str(error) if isinstance(error, AssertionError) else f"{plugin!r}: {type(error).__name__}: {error}"
-            raise AssertionError(f"{what}\nfor {_code(about)}") from error
+            raise AssertionError(f"{what}\nfor {_code(example)}") from error
 
     quiet = [HealthCheck.too_slow, HealthCheck.nested_given]
     options = settings(max_examples=max_examples, deadline=None, derandomize=True, database=None)
     try:
-        settings(options, suppress_health_check=quiet, report_multiple_bugs=False)(given(drawn)(attempt))()
+        settings(options, suppress_health_check=quiet, report_multiple_bugs=False)(given(strategy)(attempt))()
     except Flaky as error:
         raise AssertionError(f"{plugin!r} is not deterministic: what failed once does not fail again") from error
 
 
-def _code(about: object) -> str:
-    if isinstance(about, Graph):
-        uses = zip(about.producers.tolist(), about.consumers.tolist(), strict=True)
-        return f"{about!r} with {', '.join(f'{about.names[u]} -> {about.names[v]}' for u, v in uses)}"
-    if not isinstance(about, Problem):
-        return repr(about)
+def _code(example: object) -> str:
+    if isinstance(example, Graph):
+        uses = zip(example.producers.tolist(), example.consumers.tolist(), strict=True)
+        return f"{example!r} with {', '.join(f'{example.names[u]} -> {example.names[v]}' for u, v in uses)}"
+    if not isinstance(example, Problem):
+        return repr(example)
     offload = ""
-    if about.offload is not None:
-        banned = about.offload.banned.mask.tolist()
-        costs = ["inf" if no else str(cost) for cost, no in zip(about.offload.cost.tolist(), banned, strict=True)]
+    if example.offload is not None:
+        banned = example.offload.banned.mask.tolist()
+        costs = ["inf" if no else str(cost) for cost, no in zip(example.offload.cost.tolist(), banned, strict=True)]
         offload = f", offload_cost=[{', '.join(costs)}]"
     return (
-        f"Problem.of({about.save_cost.tolist()}, "
-        f"edges={list(zip(about.producers.tolist(), about.consumers.tolist(), strict=True))}, "
-        f"needed={np.flatnonzero(about.needed).tolist()}, "
-        f"recompute_cost={about.recompute_cost.tolist()}, save_bytes={about.save_bytes.tolist()}, "
-        f"cannot_save={about.cannot_save.as_dict()}, cannot_recompute={about.cannot_recompute.as_dict()}, "
-        f"budget_bytes={about.budget_bytes}{offload})"
+        f"Problem.of({example.save_cost.tolist()}, "
+        f"edges={list(zip(example.producers.tolist(), example.consumers.tolist(), strict=True))}, "
+        f"needed={np.flatnonzero(example.needed).tolist()}, "
+        f"recompute_cost={example.recompute_cost.tolist()}, save_bytes={example.save_bytes.tolist()}, "
+        f"cannot_save={example.cannot_save.as_dict()}, cannot_recompute={example.cannot_recompute.as_dict()}, "
+        f"budget_bytes={example.budget_bytes}{offload})"
     )
 
 
-def require(condition: bool, what: str) -> None:
+def require(condition: bool, requirement: str) -> None:
     """Raises an AssertionError that says what is wrong, unless a condition holds."""
     if not condition:
-        raise AssertionError(what)
+        raise AssertionError(requirement)
 
 
 def require_options(plugin: Solver | CostModel | Estimator) -> None:

@@ -13,13 +13,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from remat.answer.option_text import spelled
+from remat.answer.option_text import option_text
 from remat.answer.plan_facts import PlanFacts
 from remat.answer.registry import DEFAULT_COST_MODEL, find_costmodel, find_solver, usable_solvers
 from remat.answer.solver import Feature, Solver
 from remat.errors import InvalidOption, NotInstalled, RematError, UnsupportedProblem
+from remat.facts.argument_checks import checked_list, checked_path
 from remat.facts.columns import is_whole
-from remat.facts.given import checked_path, listed
 from remat.facts.graph import Graph, checked_graph
 from remat.facts.json_file import read_document, write_document
 from remat.improve.choose import choose
@@ -100,7 +100,7 @@ class _Case:
 
     def key(self, solver: Solver) -> str:
         """Tells the row of a solver from all others."""
-        return json.dumps([self.name, self._digest, spelled(self.model), spelled(solver), self.time_limit_s])
+        return json.dumps([self.name, self._digest, option_text(self.model), option_text(solver), self.time_limit_s])
 
     def rows(self, solvers: Sequence[Solver]) -> Iterator[tuple[str, dict[str, Any]]]:
         """Yields the row of each solver, with its key."""
@@ -114,7 +114,7 @@ class _Case:
             "graph": self.name,
             "instance": self.graph.meta.get("instance", ""),
             "values": len(self.graph),
-            "cost_model": spelled(self.model),
+            "cost_model": option_text(self.model),
             "unit": self.model.unit,
             "budget_bytes": min(limits, default=None) if problem is None else problem.budget_bytes,
             "pose_time_s": time.perf_counter() - start,
@@ -143,7 +143,7 @@ def _listed_rows(case: _Case, solvers: list[Solver]) -> list[tuple[str, dict[str
 
 def _kept(path: Path) -> dict[str, dict[str, Any]]:
     what, remedy = "a file of comparisons", "name another one, or delete it to solve all again"
-    rows: Any = read_document(path, _FORMAT, InvalidOption, what=what, remedy=remedy).get("rows")
+    rows: Any = read_document(path, _FORMAT, InvalidOption, file_kind=what, remedy=remedy).get("rows")
     if not isinstance(rows, dict) or not all(isinstance(row, dict) for row in cast(dict[str, Any], rows).values()):
         raise InvalidOption(f"{path}: not {what}; {remedy}")
     return {key: row for key, row in cast(dict[str, Any], rows).items() if row.get("termination") != "refused"}
@@ -152,7 +152,7 @@ def _kept(path: Path) -> dict[str, dict[str, Any]]:
 def _solved(
     graph: Graph, model: CostModel, problem: Problem | None, solver: Solver, time_limit_s: float | None
 ) -> dict[str, Any]:
-    row: dict[str, Any] = {"solver": spelled(solver), "exact": solver.exact}
+    row: dict[str, Any] = {"solver": option_text(solver), "exact": solver.exact}
     row |= {"proven": False, "certified": "", "error": "", "ended_by": None}
     limit = time_limit_s if Feature.TIME_LIMIT in solver.features else None
     try:
@@ -180,7 +180,7 @@ def _solved(
 
 
 def _several(given: Any, kind: type[Solver] | type[CostModel]) -> list[Any]:
-    return [given] if isinstance(given, (str, kind)) else listed(f"each {kind.__name__}", given, InvalidOption)
+    return [given] if isinstance(given, (str, kind)) else checked_list(f"each {kind.__name__}", given, InvalidOption)
 
 
 def _named(graphs: Graph | Iterable[Graph] | Mapping[str, Graph]) -> dict[str, Graph]:
@@ -188,7 +188,7 @@ def _named(graphs: Graph | Iterable[Graph] | Mapping[str, Graph]) -> dict[str, G
         return {name: checked_graph(graph) for name, graph in cast(Mapping[str, Graph], graphs).items()}
     named: dict[str, Graph] = {}
     for position, graph in enumerate(
-        [graphs] if isinstance(graphs, Graph) else listed("graphs", graphs, InvalidOption)
+        [graphs] if isinstance(graphs, Graph) else checked_list("graphs", graphs, InvalidOption)
     ):
         name = checked_graph(graph).meta.get("model", f"graph{position}")
         named[name if name not in named else f"{name} ({position})"] = graph

@@ -18,7 +18,7 @@ from remat.errors import Infeasible, UnknownName
 from remat.facts.bans import cannot_be
 from remat.facts.graph import Graph, Region, checked_graph
 from remat.problem.costmodel import CostModel
-from remat.problem.feasibility import REMEDY, forced
+from remat.problem.feasibility import REMEDY, forced_values
 from remat.problem.problem import Problem
 from remat.proof.solve import solve
 from remat.words import human_bytes, human_price, near
@@ -230,11 +230,11 @@ def _readers(graph: Graph, i: int, plan: Plan) -> tuple[str, ...]:
 
 
 def _why_not_recomputed(problem: Problem, v: int) -> str | None:
-    rules = forced(problem)
-    if problem.cannot_recompute.mask[v] or not rules.stuck[v]:
+    rules = forced_values(problem)
+    if problem.cannot_recompute.mask[v] or not rules.not_recomputable[v]:
         return problem.cannot_recompute.reason(v)
     arguments = problem.producers[problem.consumers == v]
-    lost = problem.names[int(arguments[rules.lost[arguments]][0])]
+    lost = problem.names[int(arguments[rules.unavailable[arguments]][0])]
     return f"uses {lost!r}, which can be neither saved nor recomputed"
 
 

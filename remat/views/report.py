@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING, Any
 from remat.answer.registry import DEFAULT_ESTIMATOR, QUICK_BUDGET_SOLVER, find_estimator, find_solver
 from remat.answer.solver import Solver, check_time_limit
 from remat.errors import InvalidOption
+from remat.facts.argument_checks import checked_path
 from remat.facts.files import write_file
-from remat.facts.given import checked_path
 from remat.facts.graph import Graph
 from remat.improve.frontier import Frontier, frontier
 from remat.improve.point import Point
@@ -160,7 +160,7 @@ def _section(path: Path, estimator: str, curve_of: Callable[[Graph], Frontier]) 
     facts |= {"values": f"{len(graph):,}", "estimator": estimator}
     facts |= {name: str(text) for name, text in graph.meta.items() if text not in (None, "")}
     seen = "Saved activations against recompute time. No plan lies in the grey area: that is proven."
-    table = ("Plans of the frontier", _html(frontier_rows(curve, (*curve.landmarks, *curve.points))))
+    table = ("Plans of the frontier", _html(frontier_rows(curve, (*curve.references, *curve.points))))
     return Section(path.name, "Frontier", facts, ((seen, _picture(curve.plot())),), (table,))
 
 

@@ -13,8 +13,9 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from remat import Graph, GraphBuilder, Region
-from remat.facts.uses import spread
+from remat import Graph, GraphBuilder
+from remat.facts.uses import propagate_to_operands
+from remat.plugin import Region
 from remat.predict.time.device import DeviceProfile
 from remat.predict.time.known_devices import find_device
 
@@ -50,7 +51,10 @@ class _Groups:
         self._graph = graph
         given = graph.input | np.array([op == "placeholder" for op in graph.ops], np.bool_)
         self._given = given[graph.base]
-        needed = spread(graph.operands, graph.output | graph.gradient, np.ones(len(graph), np.bool_)) & ~self._given
+        needed = (
+            propagate_to_operands(graph.operands, graph.output | graph.gradient, np.ones(len(graph), np.bool_))
+            & ~self._given
+        )
         self.of: list[int] = np.where(needed, np.arange(len(graph)), -1).tolist()
         self.members: dict[int, set[int]] = {v: {v} for v in np.flatnonzero(needed).tolist()}
         self._readers: list[list[int]] = [[] for _ in range(len(graph))]

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from remat import BoolArray, Graph, InvalidOption
-from remat.facts.uses import spread
+from remat import Graph, InvalidOption
+from remat.facts.uses import propagate_to_operands
+from remat.plugin import BoolArray
 from remat.predict.memory.order import Order
 from remat.predict.memory.storages import Storages
 
@@ -93,7 +94,7 @@ class Instance:
 def kept_values(graph: Graph) -> list[int]:
     """Lists the values that an operator computes and that an output or a gradient depends on."""
     facts = Storages.of(graph)
-    wanted = spread(graph.operands, graph.output | graph.gradient, np.ones(len(graph), np.bool_))
+    wanted = propagate_to_operands(graph.operands, graph.output | graph.gradient, np.ones(len(graph), np.bool_))
     return np.flatnonzero(wanted & facts.computed).tolist()
 
 

@@ -44,7 +44,7 @@ def compared(graph: Graph, time_limit_s: float) -> dict[str, Any]:
     for share in SHARES:
         budget = int(share * most)
         plan = plans.within(budget)
-        searched = plan and replay(instance, schedule_of(graph, graph.widened(plan.choice.saved)))
+        searched = plan and replay(instance, schedule_of(graph, graph.for_all_values(plan.choice.saved)))
         found = {rules: least_cost(instance, budget, rules=rules, time_limit_s=time_limit_s) for rules in EXTREMES}
         ours, free = (found[rules] for rules in EXTREMES)
         if ours.cost == free.cost and ours.is_proven and free.is_proven:

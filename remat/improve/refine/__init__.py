@@ -27,7 +27,7 @@ What is left above the floor of `experiments.traffic_study.traffic_floor` is mos
 whatever is saved: a sum over rows beside one over columns, a masked softmax in two kernels, a loss that is charged for
 all logits to read one of each row.
 
-**Equal values move together** (`remat.improve.refine.equal_values`): first all that look the same up to a distance
+**Equal values move together** (`equivalence_classes`): first all that look the same up to a distance
 of a few operators, wherever they are, then one by one.
 
 **Deep models** (`remat.improve.refine.repeated_layers`). Where a graph repeats a layer, the search looks at a graph of
@@ -39,8 +39,8 @@ and not for "saved" and "no-worse", whose limits are those of the whole model.
 must also lower TorchInductor's own count, and with oracle="device" the results are timed.
 """
 
+from remat.improve.refine.descent import Step
 from remat.improve.refine.driver import refine
-from remat.improve.refine.local_search import Step
 from remat.improve.refine.memory_objectives import Peak, SavedBytes
 from remat.improve.refine.no_worse import NoWorse
 from remat.improve.refine.objectives import Objective, Time, Traffic

@@ -10,25 +10,25 @@ from typing import Literal
 import numpy as np
 
 from remat.answer.plan import Plan
-from remat.answer.solution import Reason, Termination
+from remat.answer.solution import Termination, TerminationReason
 from remat.answer.solver import check_time_limit
 from remat.errors import InvalidOption
 from remat.facts.columns import BoolArray, is_whole
 from remat.facts.graph import Graph, checked_graph
 from remat.improve.for_device import for_device
 from remat.improve.progress import OutOfTime, Progress, check_progress, ended_early, is_over
-from remat.improve.refine.equal_values import colours
-from remat.improve.refine.local_search import Descent, Evaluator, Judge, Step, promising
+from remat.improve.refine.descent import Acceptance, Descent, Evaluator, Step, most_promising
+from remat.improve.refine.equivalence_classes import equivalence_classes
 from remat.improve.refine.moves import Neighbourhood
 from remat.improve.refine.named_objectives import find_objective
 from remat.improve.refine.named_oracles import find_oracle
 from remat.improve.refine.objectives import Objective
-from remat.improve.refine.oracles import Model, Opinion, Oracle
-from remat.improve.refine.repeated_layers import Shortened, shortened, unshortened
+from remat.improve.refine.oracles import BatchScorer, Model, Oracle
+from remat.improve.refine.repeated_layers import ShortGraph, shorten, whole_graph
 from remat.improve.refine.result import Refined, Start
-from remat.improve.refine.starts import kept_values, starting_states
+from remat.improve.refine.starts import never_recomputed, starting_states
 from remat.improve.refine.states import Space, State
-from remat.problem.demands import unpriced
+from remat.problem.constraints import base_problem
 from remat.proof.certify import check_plan
 
 _ROUNDS = 4
@@ -86,7 +86,7 @@ def refine(
     _check_numbers(extra_bytes, time_limit_s, seed)
     check_progress(progress)
     states = starting_states(graph, goal, plan, starts, int(extra_bytes))
-    keep = kept_values(graph, goal, states.values())
+    keep = never_recomputed(graph, goal, states.values())
     run = _Run(
         graph=graph,
         objective=goal,
@@ -112,7 +112,7 @@ def _check_numbers(extra_bytes: object, time_limit_s: object, seed: object) -> N
 
 
 @dataclass(frozen=True, eq=False)
-class _Found:
+class _Outcome:
     """Holds what the search of the short graph came to.
 
     Attributes:
@@ -128,14 +128,14 @@ class _Found:
     termination: Termination
 
 
-class _Clock:
+class _TimedScorer:
     """Has plans of the whole graph scored as long as there is time; the first one in any case.
 
     Attributes:
         longest_s: that one score took.
     """
 
-    def __init__(self, opinion: Opinion, deadline_s: float | None) -> None:
+    def __init__(self, opinion: BatchScorer, deadline_s: float | None) -> None:
         self._opinion, self._deadline_s, self.longest_s = opinion, deadline_s, 0.0
 
     @property
@@ -184,10 +184,10 @@ class _Run:
     def refined(self) -> Refined:
         """Searches, and compares what was found with the starts."""
         opinion = self.oracle.on(self.graph, self.objective)
-        clock = _Clock(opinion, self._deadline_s(0))
+        clock = _TimedScorer(opinion, self._deadline_s(0))
         starts = self._scored_starts(clock)
-        goal = self.objective.beside(opinion([starts["given"]])[0])
-        short = shortened(self.graph) if self.objective.adds_up else unshortened(self.graph)
+        goal = self.objective.with_limits_of(opinion([starts["given"]])[0])
+        short = shorten(self.graph) if self.objective.adds_up else whole_graph(self.graph)
         # Every start may lead to another plan, whose score on the whole graph takes as long as that of the start.
         found = self._search(short, starts.values(), self._deadline_s(len(starts) * clock.longest_s))
         lifted = [self.space.state(short.lift(state.choice.saved)) for state in found.states]
@@ -197,14 +197,14 @@ class _Run:
         allowed = {
             state.choice
             for state in states
-            if state.saved_bytes <= self.limit_bytes and not goal.excess(scores[state.choice])
+            if state.saved_bytes <= self.limit_bytes and not goal.violation(scores[state.choice])
         }
         if not allowed:
             known = dict(zip(self.oracle.terms(goal), scores[states[0].choice], strict=True))
             raise InvalidOption(f"no plan was found within the limits of {goal!r}; the given one has {known}")
         best = min((state for state in states if state.choice in allowed), key=lambda state: scores[state.choice])
         plan = self._plan(best)
-        check_plan(unpriced(self.graph), plan)
+        check_plan(base_problem(self.graph), plan)
         return Refined(
             plan=plan,
             objective=self.objective.name,
@@ -224,14 +224,14 @@ class _Run:
             termination=found.termination,
         )
 
-    def _scored_starts(self, clock: _Clock) -> dict[str, State]:
+    def _scored_starts(self, clock: _TimedScorer) -> dict[str, State]:
         """Scores the given plan, and the other starts by their prediction, the best first, while there is time."""
         given, *others = self.starts.values()
         clock.scored([given])
         if self.time_limit_s is not None and clock.has_time:
             predicted = self.objective.scorer(self.graph)
-            goal = self.objective.beside(predicted(given))
-            others.sort(key=lambda state: (goal.excess(score := predicted(state)), score))
+            goal = self.objective.with_limits_of(predicted(given))
+            others.sort(key=lambda state: (goal.violation(score := predicted(state)), score))
         known = {state.choice for state in (given, *clock.scored(others))}
         return {name: state for name, state in self.starts.items() if state.choice in known}
 
@@ -241,52 +241,52 @@ class _Run:
     def _plan(self, state: State) -> Plan:
         return state.choice.plan(self.graph)
 
-    def _search(self, short: Shortened, starts: Iterable[State], deadline_s: float | None) -> _Found:
+    def _search(self, short: ShortGraph, starts: Iterable[State], deadline_s: float | None) -> _Outcome:
         """Descends from the good starts by classes of equal values, and from the best of these results value by value.
 
         An oracle that is asked in the search is asked on the way from the best start only. Without time for any of
         it, nothing is prepared either.
         """
         if is_over(deadline_s):
-            return _Found(states=(), history=(), evaluated=0, asked=0, termination=ended_early())
+            return _Outcome(states=(), history=(), evaluated=0, asked=0, termination=ended_early())
         space = Space(short.graph, short.project(self.keep), short.copies)
-        near = Neighbourhood(space, colours(short.graph, _ROUNDS))
+        near = Neighbourhood(space, equivalence_classes(short.graph, _ROUNDS))
         one_by_one = Neighbourhood(space, np.arange(len(short.graph)))
         begun = [space.state(short.project(start.choice.saved)) for start in starts]
         judge = self._judge(short.graph, begun[0], deadline_s)
-        quick = Judge(judge.model)
+        quick = Acceptance(judge.model)
         descents = [Descent(quick, state, self.seed) for state in {state.choice: state for state in begun}.values()]
         results = descents
-        termination = Termination(Reason.FEASIBLE, detail="no move improves the plan")
+        termination = Termination(TerminationReason.FEASIBLE, detail="no move improves the plan")
         try:
-            descents = results = promising(descents, quick)
+            descents = results = most_promising(descents, quick)
             for descent in descents:
                 descent.run(near)
             best = min(descents, key=lambda descent: quick.score(descent.state))
-            if judge.truth is not None:  # the same way again, with every step checked
+            if judge.reference is not None:  # the same way again, with every step checked
                 best = Descent(judge, best.start, self.seed)
                 descents = results = [*descents, best]
                 best.run(near)
             best.run(one_by_one)
         except OutOfTime:
             termination = ended_early()
-        return _Found(
+        return _Outcome(
             states=tuple(descent.state for descent in results),
             history=tuple(step for descent in descents for step in descent.steps),
             evaluated=judge.model.evaluated,
-            asked=0 if judge.truth is None else judge.truth.evaluated,
+            asked=0 if judge.reference is None else judge.reference.evaluated,
             termination=termination,
         )
 
-    def _judge(self, graph: Graph, given: State, deadline_s: float | None) -> Judge:
+    def _judge(self, graph: Graph, start: State, deadline_s: float | None) -> Acceptance:
         """Makes the judge of a graph: limits that follow from the given plan follow from whoever scores it."""
         scorer = self.objective.scorer(graph)
-        goal = self.objective.beside(scorer(given))
-        sure_excess = goal.sure_excess(graph)
-        model = Evaluator(scorer, self.limit_bytes, deadline_s, self.progress, goal.excess, sure_excess)
+        goal = self.objective.with_limits_of(scorer(start))
+        violation_bound = goal.violation_bound(graph)
+        model = Evaluator(scorer, self.limit_bytes, deadline_s, self.progress, goal.violation, violation_bound)
         if not self.oracle.asked_in_search:
-            return Judge(model)
+            return Acceptance(model)
         opinion = self.oracle.on(graph, self.objective)
-        excess = self.objective.beside(opinion([given])[0]).excess
-        truth = Evaluator(lambda state: opinion([state])[0], self.limit_bytes, deadline_s, excess=excess)
-        return Judge(model, truth)
+        violation = self.objective.with_limits_of(opinion([start])[0]).violation
+        truth = Evaluator(lambda state: opinion([state])[0], self.limit_bytes, deadline_s, violation=violation)
+        return Acceptance(model, truth)

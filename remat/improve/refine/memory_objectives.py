@@ -53,13 +53,13 @@ class TrafficLimited(KernelObjective):
         """Whether there is a limit on traffic."""
         return self.extra_traffic is not None or self.most_traffic_bytes is not None
 
-    def beside(self, given: Score) -> Objective:
+    def with_limits_of(self, start: Score) -> Objective:
         """Limits the traffic to that of the given plan, and what is allowed beyond it."""
         if self.extra_traffic is None or self.most_traffic_bytes is not None:
             return self
-        return replace(self, most_traffic_bytes=math.floor(given[1] * (1 + self.extra_traffic)))
+        return replace(self, most_traffic_bytes=math.floor(start[1] * (1 + self.extra_traffic)))
 
-    def excess(self, score: Score) -> int:
+    def violation(self, score: Score) -> int:
         """Counts the bytes moved beyond the limit."""
         return 0 if self.most_traffic_bytes is None else max(0, score[1] - self.most_traffic_bytes)
 

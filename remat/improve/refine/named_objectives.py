@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from remat.answer.option_text import configured, split_options
+from remat.answer.option_text import from_options, split_options
 from remat.errors import InvalidOption
 from remat.improve.refine.memory_objectives import Peak, SavedBytes
 from remat.improve.refine.no_worse import NoWorse
@@ -29,4 +29,4 @@ def find_objective(objective: str | Objective) -> Objective:
             f"objective must be one of {', '.join(OBJECTIVES)}, or an instance of "
             f"remat.improve.refine.Objective, got {objective!r}{near(name, OBJECTIVES)}"
         )
-    return configured(OBJECTIVES[name], options)
+    return from_options(OBJECTIVES[name], options)

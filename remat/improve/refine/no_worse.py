@@ -63,9 +63,9 @@ class NoWorse(KernelObjective):
         """Whether a score asks of the kernels only how many there are, and how many bytes each moves."""
         return True
 
-    def beside(self, given: Score) -> Objective:
+    def with_limits_of(self, start: Score) -> Objective:
         """Limits kernels and recompute time to those of the given plan."""
-        return _Limited(self.estimator, given[1], given[3])
+        return _Limited(self.estimator, start[1], start[3])
 
     def starts(self, graph: Graph, limit_bytes: int) -> Mapping[str, BoolArray]:
         """Finds plans that recompute little within a budget of saved bytes, by the names of their solvers."""
@@ -76,7 +76,7 @@ class NoWorse(KernelObjective):
             for solver in (DEFAULT_BUDGET_SOLVER, QUICK_BUDGET_SOLVER):
                 plan = solve(problem, solver, throw=False).plan
                 if plan is not None:
-                    found[solver] = graph.widened(Choice.from_plan(problem, plan).saved)
+                    found[solver] = graph.for_all_values(Choice.from_plan(problem, plan).saved)
         return found
 
     def cost(self, graph: Graph) -> Callable[[Sequence[Launch], State], Score]:
@@ -85,7 +85,7 @@ class NoWorse(KernelObjective):
         return lambda launches, state: (*moved(launches, state), time(state))
 
     def _time(self, graph: Graph) -> Callable[[State], int]:
-        again = graph.widened(self._timed(graph).recompute_cost)
+        again = graph.for_all_values(self._timed(graph).recompute_cost)
         return lambda state: int(again[state.choice.recomputed].sum())
 
     def _timed(self, graph: Graph) -> Problem:
@@ -100,11 +100,11 @@ class _Limited(NoWorse):
     most_kernels: int = 0
     most_recompute: int = 0
 
-    def excess(self, score: Score) -> int:
+    def violation(self, score: Score) -> int:
         """Counts what is beyond the limits: kernels, and time."""
         return max(0, score[1] - self.most_kernels) + max(0, score[3] - self.most_recompute)
 
-    def sure_excess(self, graph: Graph) -> Callable[[State], int]:
+    def violation_bound(self, graph: Graph) -> Callable[[State], int]:
         """Counts the time beyond the limit."""
         time = self._time(graph)
         return lambda state: max(0, time(state) - self.most_recompute)

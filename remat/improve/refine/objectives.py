@@ -60,17 +60,17 @@ class Objective(ABC):
         """Whether scores add up over layers, so that what helps in a few of equal layers helps in all."""
         return True
 
-    def beside(self, given: Score) -> Objective:
+    def with_limits_of(self, start: Score) -> Objective:
         """Returns the objective with the limits that follow from the score of the given plan."""
-        del given
+        del start
         return self
 
-    def excess(self, score: Score) -> int:
+    def violation(self, score: Score) -> int:
         """Returns by how much a score breaks a limit of the objective: such a plan is no answer."""
         del score
         return 0
 
-    def sure_excess(self, graph: Graph) -> Callable[[State], int]:
+    def violation_bound(self, graph: Graph) -> Callable[[State], int]:
         """Returns a function that says by how much a choice breaks a limit at least, without scoring it.
 
         What it finds beyond a limit is not scored, which saves most of the time.
@@ -146,7 +146,7 @@ class Traffic(KernelObjective):
         """Whether a score asks of the kernels only how many there are, and how many bytes each moves."""
         return True
 
-    def excess(self, score: Score) -> int:
+    def violation(self, score: Score) -> int:
         """Counts the kernels beyond the limit."""
         return 0 if self.most_kernels is None else max(0, score[1] - self.most_kernels)
 

@@ -11,7 +11,7 @@ from remat.facts.graph import Graph
 from remat.improve.refine.objectives import Objective, Score, Scorer
 from remat.improve.refine.states import State
 
-Opinion: TypeAlias = Callable[[Sequence[State]], list[Score]]
+BatchScorer: TypeAlias = Callable[[Sequence[State]], list[Score]]
 """Scores some choices of one graph. Scores of one call are comparable with each other."""
 
 
@@ -35,7 +35,7 @@ class Oracle(ABC):
         return objective.terms
 
     @abstractmethod
-    def on(self, graph: Graph, objective: Objective) -> Opinion:
+    def on(self, graph: Graph, objective: Objective) -> BatchScorer:
         """Returns its opinion about choices of one graph.
 
         What does not depend on the choice is done once, and so is what takes long about a choice that is asked about
@@ -48,12 +48,12 @@ class Model(Oracle):
 
     name: ClassVar[str] = "model"
 
-    def on(self, graph: Graph, objective: Objective) -> Opinion:
+    def on(self, graph: Graph, objective: Objective) -> BatchScorer:
         """Scores by the objective's own prediction, each choice once."""
         return each_once(objective.scorer(graph))
 
 
-def each_once(scorer: Scorer) -> Opinion:
+def each_once(scorer: Scorer) -> BatchScorer:
     """Makes an opinion of a scorer, which is asked about each choice once."""
     known: dict[Choice, Score] = {}
 

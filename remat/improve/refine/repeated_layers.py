@@ -21,7 +21,7 @@ from remat.errors import InvalidGraph
 from remat.facts.bans import Bans
 from remat.facts.columns import BoolArray, IntArray
 from remat.facts.graph import Graph, Region
-from remat.improve.refine.equal_values import colours
+from remat.improve.refine.equivalence_classes import equivalence_classes
 
 KEPT = 2
 """Layers that stay; on GPT-2 three lead to the same plans, in a fourth more time."""
@@ -30,7 +30,7 @@ _OUTSIDE = -1
 
 
 @dataclass(frozen=True, eq=False)
-class Shortened:
+class ShortGraph:
     """A graph with fewer layers, and what its values stand for in the whole.
 
     Attributes:
@@ -60,9 +60,9 @@ class Shortened:
         return mask[self.kept]
 
 
-def shortened(graph: Graph) -> Shortened:
+def shorten(graph: Graph) -> ShortGraph:
     """Cuts out the layers that repeat others; returns the graph itself where no more than three are equal."""
-    whole = unshortened(graph)
+    whole = whole_graph(graph)
     layout = _Layout.of(graph)
     if layout is None or layout.layers <= KEPT + 1:
         return whole
@@ -72,10 +72,10 @@ def shortened(graph: Graph) -> Shortened:
         return whole
 
 
-def unshortened(graph: Graph) -> Shortened:
+def whole_graph(graph: Graph) -> ShortGraph:
     """Returns the graph as it is."""
     everything = np.arange(len(graph))
-    return Shortened(graph, everything, everything, 1)
+    return ShortGraph(graph, everything, everything, 1)
 
 
 class _Irregular(Exception):
@@ -102,8 +102,8 @@ class _Layout:
 
     @classmethod
     def of(cls, graph: Graph) -> _Layout | None:
-        tokens = colours(graph, 0)
-        given = graph.given
+        tokens = equivalence_classes(graph, 0)
+        given = graph.leaf
         body = np.flatnonzero(~given)
         late = np.flatnonzero((graph.region != int(Region.FORWARD)) & ~given)
         if not len(late):
@@ -164,7 +164,7 @@ def _longest_repetition(tokens: IntArray) -> _Repetition:
     return best
 
 
-def _cut(graph: Graph, layout: _Layout) -> Shortened:
+def _cut(graph: Graph, layout: _Layout) -> ShortGraph:
     """Removes the layers from KEPT - 1 on, but for the last.
 
     What stays reads, instead of a value that was removed, its counterpart in the layer that now is as
@@ -188,7 +188,7 @@ def _cut(graph: Graph, layout: _Layout) -> Shortened:
         "consumers": position[consumers],
         "fusible_uses": graph.fusible_uses[uses],
     }
-    return Shortened(replace(graph, **columns), position[stands_for], kept, layout.layers)
+    return ShortGraph(replace(graph, **columns), position[stands_for], kept, layout.layers)
 
 
 _BY_VALUE = tuple(
@@ -210,12 +210,12 @@ def _read_by_none_left(graph: Graph, removed: BoolArray) -> BoolArray:
     read, left = np.zeros(len(graph), np.bool_), np.zeros(len(graph), np.bool_)
     read[graph.producers] = True
     left[graph.producers[~removed[graph.consumers]]] = True
-    return graph.given & read & ~left
+    return graph.leaf & read & ~left
 
 
 def _check_uses(graph: Graph, layout: _Layout) -> None:
     """Raises `_Irregular` unless each layer uses what the layer before it uses, one layer on."""
-    given: list[bool] = graph.given.tolist()
+    given: list[bool] = graph.leaf.tolist()
     layer: list[int] = layout.layer.tolist()
     place: list[int] = layout.place.tolist()
     rows: list[list[int]] = layout.at.tolist()

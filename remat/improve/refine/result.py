@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from remat.answer.plan import Plan
 from remat.answer.solution import Termination
-from remat.improve.refine.local_search import Step
+from remat.improve.refine.descent import Step
 from remat.improve.refine.objectives import Score
 from remat.words import human_price
 

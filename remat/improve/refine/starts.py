@@ -14,23 +14,23 @@ from remat.facts.columns import BoolArray
 from remat.facts.graph import Graph
 from remat.improve.refine.objectives import Objective
 from remat.improve.refine.states import Space, State
-from remat.proof.arguments import checked_choice
 from remat.proof.budget import flow_solver
+from remat.proof.validate import legal_choice
 
 
-def starting_points(graph: Graph, plan: Plan, others: Iterable[Plan]) -> dict[str, BoolArray]:
+def starting_points(graph: Graph, plan: Plan, plans: Iterable[Plan]) -> dict[str, BoolArray]:
     """Returns what each start saves, by name, the given plan first; a start that repeats another is left out.
 
     Raises:
         InvalidPlan: one is not legal, or was made for another graph.
         InvalidOption: one is no plan at all.
     """
-    if isinstance(others, Plan) or not isinstance(others, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise InvalidOption(f"starts must be a list of remat.Plan, got {others!r}")
+    if isinstance(plans, Plan) or not isinstance(plans, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise InvalidOption(f"starts must be a list of remat.Plan, got {plans!r}")
     found: dict[str, BoolArray] = {}
-    for name, label, start in [("given", "plan", plan), *((f"starts[{i}]",) * 2 + (p,) for i, p in enumerate(others))]:
+    for name, label, start in [("given", "plan", plan), *((f"starts[{i}]",) * 2 + (p,) for i, p in enumerate(plans))]:
         try:
-            found[name] = checked_choice(graph, start, label, offload=False).saved
+            found[name] = legal_choice(graph, start, label, offload=False).saved
         except InvalidPlan as error:
             raise InvalidPlan(f"{label}: {error}") from error
     for name, model in CLASSIC_CUTS.items():
@@ -39,7 +39,7 @@ def starting_points(graph: Graph, plan: Plan, others: Iterable[Plan]) -> dict[st
             cut = flow_solver().minimum_cut(replace(problem, budget_bytes=None))
         except Infeasible:  # its bans contradict the user's demands
             continue
-        found[name] = graph.widened(cut.choice.saved)
+        found[name] = graph.for_all_values(cut.choice.saved)
     distinct: dict[bytes, str] = {}
     return {name: saved for name, saved in found.items() if distinct.setdefault(saved.tobytes(), name) == name}
 
@@ -61,7 +61,7 @@ def starting_states(
     return {name: state for name, state in states.items() if state.saved_bytes <= limit_bytes}
 
 
-def kept_values(graph: Graph, objective: Objective, starts: Iterable[State]) -> BoolArray:
+def never_recomputed(graph: Graph, objective: Objective, starts: Iterable[State]) -> BoolArray:
     """Marks values not to recompute, (n,), for an objective that does not see what arithmetic costs."""
     if objective.counts_arithmetic:
         return np.zeros(len(graph), np.bool_)

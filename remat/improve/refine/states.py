@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from remat.answer.choice import Choice
-from remat.facts.columns import BoolArray, IntArray, some
+from remat.facts.columns import BoolArray, IntArray, any_set
 from remat.facts.graph import Graph
-from remat.improve.refine.equal_values import readers_of
-from remat.problem.demands import unpriced
-from remat.problem.feasibility import check_feasible, forced
+from remat.improve.refine.equivalence_classes import readers_of
+from remat.problem.constraints import base_problem
+from remat.problem.feasibility import check_feasible, forced_values
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,7 +34,7 @@ class Space:
     backward pass needs, and is not in the set, is recomputed if that is possible, and saved otherwise.
     Inputs, random numbers and what the user marked MUST_SAVE so end up saved wherever they are needed, and
     every choice is legal, whatever the set: a value that can be neither saved nor recomputed makes its
-    consumers impossible to recompute, so none of them ever asks for it (`remat.problem.feasibility.forced`).
+    consumers impossible to recompute, so none of them ever asks for it (`remat.problem.feasibility.forced_values`).
 
     Args:
         graph: the joint graph.
@@ -46,28 +46,30 @@ class Space:
     """
 
     def __init__(self, graph: Graph, keep: BoolArray | None = None, copies: IntArray | None = None) -> None:
-        facts = unpriced(graph)
+        facts = base_problem(graph)
         check_feasible(facts)
         guarded = facts
         if keep is not None:
             kept = facts.cannot_recompute.also(keep[graph.plannable], "kept by the search")
             guarded = replace(facts, cannot_recompute=kept)
-            if some(forced(guarded).lost & guarded.needed):  # what cannot be saved has to be recomputed, however dear
+            if any_set(
+                forced_values(guarded).unavailable & guarded.needed
+            ):  # what cannot be saved has to be recomputed, however dear
                 guarded = facts
         self.graph = graph
-        self.saveable = graph.widened(~facts.cannot_save.mask)
-        self.stuck = graph.widened(forced(guarded).stuck)
+        self.saveable = graph.for_all_values(~facts.cannot_save.mask)
+        self.stuck = graph.for_all_values(forced_values(guarded).not_recomputable)
         self.readers = readers_of(graph)
         self._activation = ~graph.input[graph.base]
         self._size = graph.storage_bytes * (1 if copies is None else copies[graph.base])
 
-    def state(self, wanted: BoolArray) -> State:
+    def state(self, saved: BoolArray) -> State:
         """Returns the choice that a set of values to save becomes.
 
         Args:
             wanted: (n,) what to save if the backward pass needs it.
         """
-        choice = Choice.from_saved(self.graph, wanted & self.saveable | self.stuck)
+        choice = Choice.from_saved(self.graph, saved & self.saveable | self.stuck)
         bases = np.zeros(len(self.graph), np.bool_)
         bases[self.graph.base[choice.saved & self._activation]] = True
         return State(choice, int(self._size[bases].sum()))

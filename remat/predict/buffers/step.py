@@ -7,7 +7,7 @@ from typing import Literal
 
 import numpy as np
 
-from remat.answer.handover import visible
+from remat.answer.handover import externally_visible
 from remat.facts.columns import BoolArray
 from remat.facts.graph import Graph
 from remat.predict.buffers.allocated import AllocatedPass, PassFacts
@@ -87,8 +87,8 @@ class StepMemory:
 
     def _allocated(self, scheduled: ScheduledPass, *, frees: bool) -> AllocatedPass:
         graph = self.graph
-        made = [v for v in scheduled.handed if frees and not graph.given[v]]
-        donated = [v for v in made if not graph.once(visible)[v]]
+        made = [v for v in scheduled.handed if frees and not graph.leaf[v]]
+        donated = [v for v in made if not graph.derived(externally_visible)[v]]
         gpu = self._fuser.backend.gpu
         return AllocatedPass(scheduled, PassFacts(made, donated, graph.ops, graph.dtypes, gpu))
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from remat.answer.handover import owners_alone
+from remat.answer.handover import storage_owners
 from remat.answer.plan import Plan
 from remat.facts.columns import BoolArray, IntArray
 from remat.facts.graph import Graph, checked_graph
@@ -42,7 +42,7 @@ from remat.predict.kernels.strides import (
 from remat.predict.kernels.unfused import unfused_kernels
 from remat.predict.memory.order import Order
 from remat.predict.memory.storages import Storages
-from remat.proof.arguments import checked_choice, checked_mask
+from remat.proof.validate import checked_mask, legal_choice
 
 _SCHEDULERS = {"cpu": CpuScheduler, "triton": SimdScheduler}
 
@@ -54,7 +54,7 @@ def kernels(graph: Graph, plan: Plan, *, fused: bool = True, backend: str | None
 
     Arguments and errors are those of `remat.predict_traffic`.
     """
-    choice = checked_choice(checked_graph(graph), plan)
+    choice = legal_choice(checked_graph(graph), plan)
     if not fused:
         return tuple(unfused_kernels(graph, Order.of(Storages.of(graph), choice.saved)))
     return Fuser(graph, backend).kernels(choice.saved, choice.offloaded)
@@ -152,7 +152,7 @@ class Fuser:
         """
         graph = self.graph
         order = Order.of(self._facts, checked_mask(graph, saved))
-        handed = owners_alone(graph, order.saved)
+        handed = storage_owners(graph, order.saved)
         if handed is not order.saved:
             order = Order.of(self._facts, handed)
         hosted = np.zeros(len(graph), np.bool_) if offloaded is None else offloaded & order.saved

@@ -27,8 +27,8 @@ from remat.facts.graph import Graph, Region
 from remat.predict.memory.lifetimes import alive_bytes
 from remat.predict.memory.storages import Storages
 from remat.predict.memory.timeline import LiveTensor, Why, listed_tensors
-from remat.problem.demands import unpriced
-from remat.problem.feasibility import forced
+from remat.problem.constraints import base_problem
+from remat.problem.feasibility import forced_values
 from remat.words import human_bytes, placed
 
 _SHOWN = 5
@@ -171,8 +171,8 @@ def _spans(facts: Storages, holds_outputs: bool) -> list[tuple[int, int, int, Wh
 
 def always_saved(facts: Storages) -> BoolArray:
     """(n,) values that every legal plan saves."""
-    problem = unpriced(facts.graph)
-    saved = facts.graph.widened(problem.needed & forced(problem).stuck)
+    problem = base_problem(facts.graph)
+    saved = facts.graph.for_all_values(problem.needed & forced_values(problem).not_recomputable)
     return saved & (facts.wanted_at <= len(facts)) & ~facts.foreign
 
 

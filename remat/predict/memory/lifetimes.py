@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from remat.facts.columns import BoolArray, IntArray, some
+from remat.facts.columns import BoolArray, IntArray, any_set
 from remat.predict.memory.order import Order
 from remat.predict.memory.storages import Storages
 
@@ -66,7 +66,7 @@ class Lifetimes:
             inside = at[facts.readers] >= 0
             u, v = facts.producers[inside], facts.readers[inside]
             np.maximum.at(end, where[u], _ran(facts, values, at, written[where])[v])
-            if where is place and some(away):
+            if where is place and any_set(away):
                 np.minimum.at(start, place[u[away[u]]], at[v[away[u]]])
         outputs = graph.base[graph.output]  # they and the gradients outlive their last reader
         end[outputs] = steps if holds_outputs else np.maximum(end[outputs], len(order.forward) - 1)

@@ -14,7 +14,7 @@ from remat.predict.memory.lifetimes import Lifetimes, alive_bytes
 from remat.predict.memory.order import Order
 from remat.predict.memory.storages import Storages
 from remat.predict.memory.timeline import WHYS, LiveTensor, Timeline
-from remat.proof.arguments import checked_choice, checked_mask
+from remat.proof.validate import checked_mask, legal_choice
 
 
 def simulate(graph: Graph, plan: Plan, *, holds_outputs: bool = True) -> Timeline:
@@ -43,7 +43,7 @@ def simulate(graph: Graph, plan: Plan, *, holds_outputs: bool = True) -> Timelin
              4 B  gradient   dx
              1 B  output     sum
     """
-    choice = checked_choice(checked_graph(graph), plan)
+    choice = legal_choice(checked_graph(graph), plan)
     return Simulator(graph, holds_outputs=holds_outputs).timeline(choice.saved, choice.offloaded)
 
 

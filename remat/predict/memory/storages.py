@@ -8,7 +8,7 @@ import numpy as np
 
 from remat.facts.columns import BoolArray, IntArray
 from remat.facts.graph import Graph, Region
-from remat.facts.uses import spread
+from remat.facts.uses import propagate_to_operands
 from remat.predict.memory.registers import fusion
 
 
@@ -59,7 +59,7 @@ class Storages:
     def of(cls, graph: Graph) -> Storages:
         """Reads a graph, in time linear in its size."""
         n = len(graph)
-        given = graph.given
+        given = graph.leaf
         foreign, tangents = given[graph.base], graph.region == Region.TANGENTS
         arguments: list[list[int]] = [[] for _ in range(n)]
         fused_consumers: list[list[int]] = [[] for _ in range(n)]
@@ -80,7 +80,7 @@ class Storages:
                 parent[v] = u
             if graph.ops[v] == "getitem" and maker[v] == v:
                 maker[v] = maker[u]
-        live = spread(graph.operands, graph.gradient & tangents, tangents) & tangents & ~given
+        live = propagate_to_operands(graph.operands, graph.gradient & tangents, tangents) & tangents & ~given
         counted = ~foreign[producers]
         return cls(
             graph=graph,

@@ -160,7 +160,7 @@ class Timeline:
             InvalidOption: matplotlib knows no format of that suffix.
             RematError: the timeline has no steps.
         """
-        from remat.predict.memory.timeline_plot import draw
+        from remat.predict.memory.memory_picture import draw
 
         if not len(self):
             raise RematError("a timeline without steps cannot be drawn: neither pass computes anything")

@@ -19,7 +19,7 @@ from remat.predict.time.known_devices import find_device
 from remat.predict.time.modelled_step import modelled_time
 from remat.predict.time.roofline import Roofline
 from remat.predict.time.work import whole_prices
-from remat.problem.demands import unpriced
+from remat.problem.constraints import base_problem
 from remat.proof.budget import least_bytes
 from remat.proof.certify import check_plan
 
@@ -95,7 +95,7 @@ class StepClock:
         Args:
             recompute_cost: (k,) `Problem.recompute_cost`, of the values that a plan decides about.
         """
-        return replace(self, again_ns=np.where(self.facts.computed, self.graph.widened(recompute_cost), 0))
+        return replace(self, again_ns=np.where(self.facts.computed, self.graph.for_all_values(recompute_cost), 0))
 
     @property
     def forward_end_ns(self) -> int:
@@ -126,9 +126,9 @@ def _plain_plan(graph: Graph) -> Plan:
     """A plan under which nothing runs twice; or if that is not legal, the one that saves the fewest bytes."""
     plan = no_recompute_plan(graph)
     try:
-        check_plan(unpriced(graph), plan)
+        check_plan(base_problem(graph), plan)
     except InvalidPlan:
-        plan = least_bytes(unpriced(graph)).choice.plan(unpriced(graph))
+        plan = least_bytes(base_problem(graph)).choice.plan(base_problem(graph))
     return plan
 
 

@@ -20,7 +20,7 @@ from remat.predict.memory.lifetimes import Lifetimes, alive_bytes
 from remat.predict.memory.order import Order, first_readers
 from remat.predict.offloading.clock import StepClock
 from remat.predict.time.device import DeviceProfile
-from remat.proof.arguments import checked_choice
+from remat.proof.validate import legal_choice
 from remat.words import human_bytes
 
 if TYPE_CHECKING:
@@ -121,9 +121,11 @@ class OffloadTimeline:
             NotInstalled: matplotlib is missing.
             InvalidOption: matplotlib knows no format of that suffix.
         """
-        from remat.predict.offloading.timeline_plot import draw
+        from remat.predict.offloading.offload_picture import draw
 
-        return draw(self, path)
+        spans = [(one.start_ns, one.end_ns) for one in (self, self.out, self.back)]
+        sizes = {"host_bytes": self.host_bytes, "forward_ns": self.forward_ns, "step_ns": self.ns}
+        return draw(spans, self.device_bytes, **sizes, path=path)
 
 
 def offload_timeline(
@@ -152,7 +154,7 @@ def offload_timeline(
 
 def simulated(clock: StepClock, plan: Plan, prefetch_ns: int | None = None) -> OffloadTimeline:
     """Simulates one of many plans of a graph, whose times are known: see `offload_timeline`."""
-    choice = checked_choice(clock.graph, plan)
+    choice = legal_choice(clock.graph, plan)
     return Simulated.of(clock, choice.saved, choice.offloaded, prefetch_ns).timeline
 
 

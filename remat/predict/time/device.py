@@ -16,7 +16,7 @@ from typing import cast
 import numpy as np
 
 from remat.errors import InvalidOption
-from remat.facts.given import checked_path
+from remat.facts.argument_checks import checked_path
 from remat.facts.json_file import read_document, write_document
 
 FORMAT = "remat.device"
@@ -98,7 +98,7 @@ class DeviceProfile:
             InvalidOption: not such a file, of a newer version, or with a figure that makes no sense.
         """
         what, remedy = "a device profile", "`remat device -o` writes one"
-        figures = read_document(checked_path(path), FORMAT, InvalidOption, what=what, remedy=remedy)
+        figures = read_document(checked_path(path), FORMAT, InvalidOption, file_kind=what, remedy=remedy)
         if figures.get("version") != VERSION:
             raise InvalidOption(f"{path}: version {figures.get('version')!r}, but this remat reads {VERSION}")
         known, given = {option.name for option in fields(cls)}, set(figures) - {"format", "version"}

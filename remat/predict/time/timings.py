@@ -37,7 +37,7 @@ def read_timings(path: Path, device: str) -> dict[str, int]:
     if path.is_dir():
         raise InvalidOption(f"{path}: a file for the times is needed, got a folder")
     what, remedy = "a file of timings of this version of remat", "delete it to measure anew"
-    table = read_document(path, FORMAT, InvalidOption, what=what, remedy=remedy)
+    table = read_document(path, FORMAT, InvalidOption, file_kind=what, remedy=remedy)
     times = table.get("ns")
     if table.get("version") != VERSION or not isinstance(times, dict):
         raise InvalidOption(f"{path}: not {what}; {remedy}")

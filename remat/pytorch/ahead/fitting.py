@@ -10,7 +10,7 @@ from typing import Any
 
 from remat.answer.solver import check_time_limit
 from remat.errors import Infeasible, InvalidOption, LimitReached
-from remat.facts.given import model_and_arguments
+from remat.facts.argument_checks import model_and_arguments
 from remat.improve.progress import ended_early, is_over
 from remat.predict.whole_step import read_memory
 from remat.problem.costmodel import CostModel

@@ -12,7 +12,7 @@ from remat.answer.plan_facts import no_recompute_plan
 from remat.answer.registry import DEFAULT_BUDGET_SOLVER, DEFAULT_STEP_MODEL, find_costmodel, find_solver
 from remat.answer.solver import check_time_limit
 from remat.errors import InvalidOption
-from remat.facts.given import listed
+from remat.facts.argument_checks import checked_list
 from remat.facts.graph import Graph
 from remat.improve.choose import choose
 from remat.improve.progress import ending_within, limit_for
@@ -67,7 +67,7 @@ def forecast(
     given = (
         [cost_models]
         if isinstance(cost_models, (str, CostModel))
-        else listed("cost_models", cost_models, InvalidOption)
+        else checked_list("cost_models", cost_models, InvalidOption)
     )
     models = [find_costmodel(one) for one in given]
     check_time_limit(time_limit_s)

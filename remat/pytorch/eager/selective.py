@@ -9,7 +9,7 @@ from typing import Any
 from remat.answer.plan import Plan, checked_plan
 from remat.errors import CaptureError, InvalidOption
 from remat.facts.graph import Graph
-from remat.proof.arguments import checked_choice
+from remat.proof.validate import legal_choice
 from remat.pytorch.eager.correspondence import Correspondence
 from remat.pytorch.eager.expansion import expand
 from remat.pytorch.eager.policy import KeptCall, SelectivePolicy
@@ -94,7 +94,7 @@ class Observed:
 
     def policy(self, plan: Plan) -> SelectivePolicy:
         """Exports a plan for this graph."""
-        checked_choice(self.graph, plan)
+        legal_choice(self.graph, plan)
         return _Export(self.graph, plan, self.recording, self.found).policy()
 
 

@@ -20,7 +20,7 @@ from types import SimpleNamespace
 from torch import fx
 
 from remat.errors import UnsupportedTorch
-from remat.improve.between_kernels import Pass, recompute_across
+from remat.improve.cross_kernel import Pass, recompute_across
 from remat.pytorch.inductor.dry_run import can_dry_run, copied, dry_run
 from remat.pytorch.inductor.traffic_count import InductorKernel
 from remat.pytorch.read.extract import extract
@@ -44,7 +44,7 @@ class DuplicateAcrossKernels(CustomGraphPass):
 
     Inductor runs the pass on each forward, backward, or inference graph after all of its own passes that look
     for patterns or drop duplicates. The kernels are those that Inductor would make (`dry_run`); what to compute
-    again is decided pair by pair (`remat.improve.between_kernels`); and what is decided is kept if Inductor,
+    again is decided pair by pair (`remat.improve.cross_kernel`); and what is decided is kept if Inductor,
     asked again, moves fewer bytes in no more kernels. So Inductor's own count never rises, but for what it still
     changes later: it lets some operators work in place. Bytes are all that counts: arithmetic is taken for free,
     however much of it a kernel does again. Compiling takes longer by two lowerings as a rule, and by twenty or

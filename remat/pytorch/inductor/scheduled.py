@@ -12,12 +12,12 @@ import torch
 from torch import fx
 
 from remat.answer.choice import Choice
-from remat.answer.handover import handed_over, visible
+from remat.answer.handover import externally_visible, handed_over
 from remat.answer.plan import Plan
 from remat.errors import CaptureError, InvalidOption
-from remat.facts.given import checked_flag
+from remat.facts.argument_checks import checked_flag
 from remat.facts.graph import Graph, checked_graph
-from remat.proof.arguments import checked_choice
+from remat.proof.validate import legal_choice
 from remat.pytorch.inductor.lowered_graphs import lower, visit_lowerings
 from remat.pytorch.inductor.to_fx import JointGraph
 from remat.pytorch.inductor.traffic_count import InductorKernel, scheduled_kernels
@@ -134,7 +134,7 @@ class Scheduled:
             InvalidPlan: the plan names unknown values, is not legal, or was made for another graph.
             InvalidOption: it is no plan.
         """
-        checked_choice(self.graph, plan)
+        legal_choice(self.graph, plan)
         if all(node.op != "call_function" for node in self.joint_graph.module.graph.nodes):
             return  # torch's partitioner takes no graph without operators
         strides: dict[str, tuple[int, ...] | None] = {}
@@ -183,7 +183,7 @@ class Scheduled:
                 with self.joint_graph.fake_mode:
                     node.meta["val"] = value.as_strided(value.shape, given)
         outputs = [getattr(node, "name", "") for node in outputs_of(module)]
-        fake_mode, own = self.joint_graph.fake_mode, ~self.graph.given & ~self.graph.once(visible)
+        fake_mode, own = self.joint_graph.fake_mode, ~self.graph.leaf & ~self.graph.derived(externally_visible)
         places = [self.graph.index.get(node.name, -1) for node in placeholders] if backward else []
         donated = [i for i, v in enumerate(places) if v >= 0 and own[v]]
         found = lower(module, fake_mode, lambda one: visit(one, inputs, outputs), backward=backward, donated=donated)

@@ -14,7 +14,7 @@ from remat.answer.plan import Plan
 from remat.errors import InvalidOption
 from remat.facts.graph import Graph
 from remat.improve.refine.objectives import KernelObjective, Launch, Objective, Score, Time
-from remat.improve.refine.oracles import Opinion, Oracle, each_once
+from remat.improve.refine.oracles import BatchScorer, Oracle, each_once
 from remat.improve.refine.states import State
 from remat.pytorch.inductor.scheduled import Scheduled, outputs_of
 from remat.pytorch.measure.timing import Stopwatch, device_of
@@ -41,7 +41,7 @@ class Inductor(Oracle):
         """Names the terms of the objective, which must go by the bytes of kernels."""
         return _by_bytes(objective).terms
 
-    def on(self, graph: Graph, objective: Objective) -> Opinion:
+    def on(self, graph: Graph, objective: Objective) -> BatchScorer:
         """Judges by the joint graph, made again from the columns of `graph`."""
         cost = _by_bytes(objective).cost(graph)
         scheduled = Scheduled(graph, device=self.device)
@@ -71,7 +71,7 @@ class Device(Oracle):
             )
         return "measured_ns", "saved_bytes"
 
-    def on(self, graph: Graph, objective: Objective) -> Opinion:
+    def on(self, graph: Graph, objective: Objective) -> BatchScorer:
         """Compiles each plan once, and times all anew at each call."""
         self.terms(objective)
         device = device_of(None)

@@ -29,7 +29,7 @@ from torch import fx
 from torch.fx.node import map_arg
 
 from remat.errors import CannotRebuild, InvalidGraph
-from remat.facts.later import Later
+from remat.facts.lazy_field import Deferred
 from remat.pytorch.read.operators import Operators
 from remat.pytorch.seam.fakes import hint
 from remat.pytorch.seam.torch_names import call_of_node
@@ -46,7 +46,7 @@ _NUMBERS = (float, int)
 
 def call_texts(
     nodes: Sequence[fx.Node], sources: Sequence[Collection[fx.Node]], ops: Operators, symbolic: AbstractSet[fx.Node]
-) -> Later[tuple[str, ...]]:
+) -> Deferred[tuple[str, ...]]:
     """Writes every node's call as text when they are asked for: a plan needs none.
 
     Until then no node is kept: of most calls a tuple, the constants after the first argument, and () if all arguments
@@ -70,7 +70,7 @@ def call_texts(
             calls.append({"args": (_FIRST, *rest), "kwargs": kwargs} if kwargs else rest)
         else:
             calls.append(() if args == (*of,) and not kwargs else _without_nodes(args, kwargs, of))
-    return Later(lambda: _texts(calls))
+    return Deferred(lambda: _texts(calls))
 
 
 def _is_value_and_number(args: Sequence[Any]) -> bool:

@@ -15,7 +15,7 @@ from torch.utils.checkpoint import CheckpointPolicy
 from remat.facts.bans import Bans
 from remat.facts.columns import BoolArray, IntArray, frozen
 from remat.facts.graph import Graph, Region
-from remat.facts.later import Later
+from remat.facts.lazy_field import Deferred
 from remat.pytorch.read.call_text import call_texts
 from remat.pytorch.read.flops import flops_of
 from remat.pytorch.read.inputs import Inputs
@@ -97,8 +97,8 @@ class _Reader:
             cannot_recompute=cannot_recompute,
             meta=meta,
             arguments=call_texts(nodes, self.inputs.sources, ops, symbolic),
-            modules=Later(lambda: places()[0]),
-            sources=Later(lambda: places()[1]),
+            modules=Deferred(lambda: places()[0]),
+            sources=Deferred(lambda: places()[1]),
             noncontiguous=values.noncontiguous,
         )
 

@@ -12,7 +12,7 @@ import torch
 from torch import fx, nn
 
 from remat.errors import InvalidOption
-from remat.improve.peak_search import measured_by
+from remat.improve.peak_search import measuring_with
 from remat.pytorch.read.interpreter import run_uncompiled
 from remat.pytorch.run.calls import called, compiling, counted
 from remat.pytorch.run.partitioner import Partitioner
@@ -95,7 +95,7 @@ def compile_within(
             return run(*args, **kwargs)
         if torch.is_grad_enabled() and not in_backward():
             try:
-                with measured_by(partitioner.check):
+                with measuring_with(partitioner.check):
                     budget.begin_step()
             except Exception as error:
                 if partitioner.on_error == "raise":

@@ -15,7 +15,7 @@ from remat.answer.plan import Plan
 from remat.answer.registry import find_costmodel, find_solver
 from remat.answer.solver import Solver
 from remat.errors import InvalidOption, RematError
-from remat.facts.given import checked_flag
+from remat.facts.argument_checks import checked_flag
 from remat.problem.costmodel import CostModel
 from remat.pytorch.read.interpreter import run_uncompiled
 from remat.pytorch.run.budgeted import compile_within

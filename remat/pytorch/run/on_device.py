@@ -10,12 +10,11 @@ from collections.abc import Sequence
 
 from torch import Tensor, nn
 
-from remat.answer.registry import QUICK_BUDGET_SOLVER
 from remat.answer.solution import Solution
 from remat.answer.solver import Solver
 from remat.errors import Infeasible, InvalidOption, LimitReached
 from remat.facts.graph import Graph
-from remat.improve.peak_search import fit_peak
+from remat.improve.choose import search
 from remat.predict.whole_step import Surroundings
 from remat.problem.costmodel import CostModel
 from remat.pytorch.read.optimizer_memory import MakeOptimizer, optimizer_from, optimizer_memory
@@ -54,7 +53,7 @@ def plan_on_device(
     Args:
         graph: the joint graph of a step that forgets its gradients first.
         cost_model: with `device_limits`.
-        solver: as for `remat.improve.peak_search.fit_peak`.
+        solver: as for `remat.choose`.
         alive: what is there anyway: parameters, buffers, inputs. Trainable `nn.Parameter`s are those of the optimizer.
         larger_bytes: by how much the inputs are larger at the sizes that the graph is planned for.
         optimizer: counts in place of those that the limits name; None for those.
@@ -72,7 +71,7 @@ def plan_on_device(
     rooms = [one.room(limit.bytes) for one, limit in zip(around, cost_model.device_limits, strict=True)]
     problem = cost_model.pose_without_peak(graph)
     try:
-        return fit_peak(graph, problem, (*cost_model.peak_limits, *rooms), solver or QUICK_BUDGET_SOLVER)
+        return search(graph, problem, cost_model, solver, limits=(*cost_model.peak_limits, *rooms))
     except (Infeasible, LimitReached) as error:
         room = rooms.index(min(rooms))
         raise type(error)(

@@ -9,10 +9,9 @@ from torch import fx
 from remat.answer.plan import Plan
 from remat.answer.solver import Solver
 from remat.facts.graph import Graph
-from remat.improve.choose import choose
-from remat.improve.together import part_of
+from remat.improve.choose import choose, search
+from remat.improve.joint_budget import subproblem_of
 from remat.problem.costmodel import CostModel
-from remat.proof.solve import solve
 from remat.pytorch.run.calls import Compilation
 from remat.pytorch.run.chosen import Chosen
 from remat.pytorch.run.on_device import check_device
@@ -69,10 +68,11 @@ class Order:
         if self.compilation is not None and not self.is_region:
             return self.compilation.plan(graph, self.joint_graph, self.solver, copy_stream=self.copy_stream)
         if self.compilation is not None and self.compilation.budget.limit_bytes is not None:
-            part = part_of(graph, self.cost_model)
+            part = subproblem_of(graph, self.cost_model)
             return Chosen(part.least.plan(part.problem), "least saved")
-        if self.cost_model.offload_device is not None and not self.copy_stream:  # nothing hides the copies
-            return Chosen.of(solve(self.cost_model.pose(graph), self.solver))
+        if self.cost_model.offload_device is not None and not self.copy_stream:
+            problem = self.cost_model.pose(graph)
+            return Chosen.of(search(graph, problem, self.cost_model, self.solver, hides_copies=False))
         return Chosen.of(choose(graph, self.cost_model, self.solver))
 
     @property

@@ -29,12 +29,12 @@ from remat.answer.registry import (
 from remat.answer.solver import Solver
 from remat.errors import Infeasible, InvalidOption, InvalidPlan, LimitReached, RematError
 from remat.facts.annotations import recompute_parameter_copies
+from remat.facts.argument_checks import checked_flag
 from remat.facts.bans import cannot_be
-from remat.facts.given import checked_flag
 from remat.facts.graph import Graph
-from remat.improve.peak_search import measured_by
+from remat.improve.peak_search import measuring_with
+from remat.problem.constraints import base_problem
 from remat.problem.costmodel import CostModel
-from remat.problem.demands import unpriced
 from remat.proof.certify import check_plan
 from remat.pytorch.read.capture import where
 from remat.pytorch.read.extract import extract
@@ -221,10 +221,10 @@ class Partitioner(CustomPartitionerFn):
                 graph = recompute_parameter_copies(graph)
             self.log.begin(graph)
             try:
-                with measured_by(self.check):
+                with measuring_with(self.check):
                     chosen = Chosen(plan_for(graph, self.plans), "replayed") if self.plans else order.plan(graph)
                 chosen = self.check.noted(graph, chosen)
-                check_plan(unpriced(graph, offload=True), chosen.plan)
+                check_plan(base_problem(graph, offload=True), chosen.plan)
             except Exception as error:  # whatever it is, the other ranks wait for this one
                 if isinstance(error, Infeasible | LimitReached) and order.take_smaller_sizes():
                     continue
@@ -237,7 +237,7 @@ class Partitioner(CustomPartitionerFn):
         if isinstance(plan, Exception):
             raise plan
         if plan is not mine:  # whoever made the plan, this rank's own graph decides whether it is legal
-            check_plan(unpriced(graph, offload=True), plan)
+            check_plan(base_problem(graph, offload=True), plan)
         return plan
 
     def uuid(self) -> str:

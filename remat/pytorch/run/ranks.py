@@ -65,7 +65,7 @@ def agreed(mine: Plan | Exception, graph: Graph | None) -> Plan | Exception:
 
 def key_of_graph(graph: Graph) -> str:
     """Makes a key of a graph: two graphs with one key have the same legal plans."""
-    return graph.once(_key)
+    return graph.derived(_key)
 
 
 def _key(graph: Graph) -> str:

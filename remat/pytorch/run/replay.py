@@ -8,9 +8,9 @@ from pathlib import Path
 
 from remat.answer.plan import Plan, checked_plan
 from remat.errors import InvalidOption, InvalidPlan
-from remat.facts.given import listed
+from remat.facts.argument_checks import checked_list
 from remat.facts.graph import Graph
-from remat.problem.demands import unpriced
+from remat.problem.constraints import base_problem
 from remat.proof.certify import check_plan
 
 Plans = Plan | str | Path | Sequence[Plan | str | Path]
@@ -26,7 +26,7 @@ def plans_of(given: Plans) -> tuple[Plan, ...]:
     """
     if hasattr(given, "plan"):  # a solution
         checked_plan(given)
-    several = [given] if isinstance(given, Plan | str | Path) else listed("plan", given, InvalidOption)
+    several = [given] if isinstance(given, Plan | str | Path) else checked_list("plan", given, InvalidOption)
     if not several or "" in several:
         raise InvalidOption(f"plan must be a plan, a file or several of them, got {given!r}; leave it out to solve")
     return tuple(Plan.load(one) if isinstance(one, str | Path) else checked_plan(one) for one in several)
@@ -49,7 +49,7 @@ def plan_for(graph: Graph, plans: Sequence[Plan]) -> Plan:
     for plan in sorted(plans, key=lambda plan: plan.graph != graph.signature):
         if plan.graph in (graph.signature, ()):
             try:
-                check_plan(unpriced(graph, offload=True), plan)
+                check_plan(base_problem(graph, offload=True), plan)
             except InvalidPlan as error:
                 wrong = wrong or error
             else:
@@ -59,7 +59,7 @@ def plan_for(graph: Graph, plans: Sequence[Plan]) -> Plan:
     now = set(graph.signature)
     nearest = min(plans, key=lambda plan: len(now.symmetric_difference(plan.graph)))
     others = f"The other {len(plans) - 1} plans differ as much or more. " if len(plans) > 1 else ""
-    nearest.check_made_for(graph, others + _what_to_do(nearest.graph, graph))
+    nearest.check_is_for(graph, others + _what_to_do(nearest.graph, graph))
     raise AssertionError  # no plan has this graph's signature
 
 

@@ -2,7 +2,7 @@
 
 A graph is planned when torch compiles it, and nobody knows then what will be alive beside it. So the first step is a
 careful one: a graph after which others may come saves the least it can. What is alive at once is counted from then on
-(`remat.pytorch.run.calls`), and before the next step all these graphs are planned together (`remat.improve.together`)
+(`remat.pytorch.run.calls`), and before the next step all these graphs are planned together (`joint_budget`)
 and compiled again. A graph that comes later is planned at the same price of memory.
 
 Of a fraction, each graph has its own share in the first two steps. Then the graphs of the second step are planned
@@ -18,19 +18,15 @@ from typing import Any
 
 from remat.answer.choice import Choice
 from remat.answer.plan import Plan
-from remat.answer.registry import QUICK_BUDGET_SOLVER, find_costmodel
+from remat.answer.registry import find_costmodel
 from remat.answer.solver import Solver
 from remat.errors import InvalidOption, RematError
 from remat.facts.graph import Graph
-from remat.improve.choose import choose
-from remat.improve.offload_search import fit_offload
+from remat.improve.choose import search
+from remat.improve.joint_budget import Subproblem, solve_jointly, subproblem_of
 from remat.improve.peak_rise import peak_rise
-from remat.improve.peak_search import fit_peak
-from remat.improve.together import Part, part_of, plans_together
-from remat.predict.offloading import StepClock
 from remat.problem.costmodel import CostModel
-from remat.problem.weights import Weights
-from remat.proof.solve import solve
+from remat.problem.multipliers import Multipliers
 from remat.pytorch.run import ranks
 from remat.pytorch.run.chosen import Chosen
 from remat.pytorch.run.live_calls import LiveCalls, Together, largest
@@ -60,7 +56,7 @@ class Piece:
     """
 
     key: str
-    part: Part
+    part: Subproblem
     plan: Plan
     saved_bytes: int
     is_careful: bool
@@ -94,7 +90,7 @@ class SharedBudget:
         self.largest: dict[int, dict[str, int]] = {}
         self._pieces: dict[str, Piece] = {}
         self._plans: Mapping[str, Chosen] = {}
-        self._price: Weights | None = None
+        self._price: Multipliers | None = None
         self._solver: Solver | None = None
         self._calls = LiveCalls()
         self._planned: set[Together] = set()
@@ -139,7 +135,7 @@ class SharedBudget:
         if (known := self._plans.get(ranks.key_of_graph(graph))) is not None:
             return known
         self._solver = solver
-        part, limit = part_of(graph, self.cost_model, made_before), self.limit_bytes
+        part, limit = subproblem_of(graph, self.cost_model, made_before), self.limit_bytes
         if limit is None:  # a fraction: of this graph's, as of all others'
             return self._within(part, None, copy_stream)
         room = max(limit - self.held_bytes, 0)
@@ -155,22 +151,15 @@ class SharedBudget:
                     raise
         return Chosen(part.least.plan(part.problem), "least saved")
 
-    def _within(self, part: Part, room: int | None, copy_stream: bool) -> Chosen:
+    def _within(self, part: Subproblem, room: int | None, copy_stream: bool) -> Chosen:
         """Finds the best plan in a number of bytes; None for the graph's own part of the budget."""
-        if not self.cost_model.limits_peak:
-            problem = part.problem if room is None else replace(part.problem, budget_bytes=room)
-            device: Any = self.cost_model.offload_device
-            if device is not None and copy_stream:
-                clock = StepClock.of(part.graph, device)
-                return Chosen.of(fit_offload(problem, clock, self._solver or QUICK_BUDGET_SOLVER))
-            return Chosen.of(solve(problem, self._solver))
-        if room is None:
-            return Chosen.of(choose(part.graph, self.cost_model, self._solver))
-        return Chosen.of(fit_peak(part.graph, part.problem, (room,), self._solver or QUICK_BUDGET_SOLVER))
+        limits = None if room is None else (room,)
+        cost_model, solver = self.cost_model, self._solver
+        return Chosen.of(search(part.graph, part.problem, cost_model, solver, limits=limits, hides_copies=copy_stream))
 
     def compiled(self, graph: Graph, plan: Plan, made_before: Collection[str], *, others: bool) -> Piece:
         """Notes what a graph runs."""
-        key, part = ranks.key_of_graph(graph), part_of(graph, self.cost_model, made_before)
+        key, part = ranks.key_of_graph(graph), subproblem_of(graph, self.cost_model, made_before)
         choice = Choice.from_plan(part.problem, plan)
         saved_bytes = choice.saved_bytes(part.problem)
         is_careful = key not in self._plans and self._price is None and (others or self.limit_bytes is None)
@@ -254,7 +243,7 @@ class SharedBudget:
             keys = sorted(together)
             parts = [replace(self._pieces[key].part, times=times) for key, times in keys]
             beside = seen[together]
-            found, self._price, gap = plans_together(parts, self.cost_model, self._solver, beside_bytes=beside)
+            found, self._price, gap = solve_jointly(parts, self.cost_model, self._solver, other_bytes=beside)
             by = "all graphs together"
             if is_last:
                 found, by, gap = [part.least.plan(part.problem) for part in parts], "least saved", None
@@ -280,7 +269,7 @@ class SharedBudget:
         """Says what all calls saved at most at the same time, by the plans that they have now."""
         return max((self._held(together) + beside for together, beside in self._calls.seen().items()), default=0)
 
-    def _tell_of_the_peak(self, parts: Sequence[Part], plans: Sequence[Plan]) -> None:
+    def _tell_of_the_peak(self, parts: Sequence[Subproblem], plans: Sequence[Plan]) -> None:
         """Warns once where a budget of saved memory makes the peak higher than PyTorch's default plans have it."""
         if self._has_told_of_the_peak or self.cost_model.limits_peak:
             return

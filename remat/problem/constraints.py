@@ -9,31 +9,31 @@ from dataclasses import replace
 
 import numpy as np
 
-from remat.facts.columns import frozen, some
+from remat.facts.columns import any_set, frozen
 from remat.facts.graph import Graph, checked_graph
-from remat.facts.later import Later
-from remat.problem.feasibility import forced
+from remat.facts.lazy_field import Deferred
+from remat.problem.feasibility import forced_values
 from remat.problem.offload import Offload, cannot_offload
 from remat.problem.problem import Problem
 
 
-def unpriced(graph: Graph, *, offload: bool = False) -> Problem:
+def base_problem(graph: Graph, *, offload: bool = False) -> Problem:
     """The problem of a graph at no price: bans and needs alone. It is computed once for each graph.
 
     Args:
         graph: of n values.
         offload: with a host to offload to, at no price: there every plan that can run is legal.
     """
-    return checked_graph(graph).once(_with_host if offload else _unpriced)
+    return checked_graph(graph).derived(_with_host if offload else _unpriced)
 
 
 def _unpriced(graph: Graph) -> Problem:
     demands = _demands(graph)
     ours = graph.plannable
     keep, redo = graph.prefer_save[ours], graph.prefer_recompute[ours]
-    if not some(keep | redo):
+    if not any_set(keep | redo):
         return demands
-    redo &= ~forced(demands).stuck
+    redo &= ~forced_values(demands).not_recomputable
     keep &= ~demands.cannot_save.mask
     return demands.priced(
         save_cost=demands.save_cost,
@@ -45,7 +45,7 @@ def _unpriced(graph: Graph) -> Problem:
 
 
 def _with_host(graph: Graph) -> Problem:
-    problem = unpriced(graph)
+    problem = base_problem(graph)
     return replace(problem, offload=Offload(problem.save_cost, cannot_offload(graph).take(graph.plannable)))
 
 
@@ -68,6 +68,6 @@ def _demands(graph: Graph) -> Problem:
         cannot_recompute=graph.cannot_recompute.also(graph.input, "an input of the graph")
         .also(graph.must_save, "marked MUST_SAVE")
         .take(ours),
-        signature=Later(lambda: graph.signature),
-        places=Later(lambda: tuple([graph.places[i] for i in positions])),
+        signature=Deferred(lambda: graph.signature),
+        places=Deferred(lambda: tuple([graph.places[i] for i in positions])),
     )

@@ -8,7 +8,7 @@ from typing import Any, Generic, TypeVar, cast
 T = TypeVar("T")
 
 
-class Later(Generic[T]):
+class Deferred(Generic[T]):
     """Stands for a value until somebody asks for it. Pickled, or copied in depth, it is the value."""
 
     def __init__(self, value: Callable[[], T]) -> None:
@@ -22,14 +22,14 @@ def _same(value: T) -> T:
     return value
 
 
-class Late(Generic[T]):
-    """A dataclass's field that may be given as `Later`, and then is computed when it is first read.
+class LazyField(Generic[T]):
+    """A dataclass's field that may be given as `Deferred`, and then is computed when it is first read.
 
     >>> from dataclasses import dataclass
     >>> @dataclass(frozen=True)
     ... class Page:
-    ...     text: Late[str] = Late("")
-    >>> Page(Later(lambda: "written now")).text
+    ...     text: LazyField[str] = LazyField("")
+    >>> Page(Deferred(lambda: "written now")).text
     'written now'
     """
 
@@ -45,16 +45,16 @@ class Late(Generic[T]):
     def __get__(self, thing: Any, owner: type | None = None) -> T:
         if thing is None:  # a dataclass asks for the default
             return self._default
-        held = cast(T | Later[T], vars(thing)[self._name])  # once: another thread may put the value there meanwhile
-        if type(held) is not Later:
+        held = cast(T | Deferred[T], vars(thing)[self._name])  # once: another thread may put the value there meanwhile
+        if type(held) is not Deferred:
             return cast(T, held)
-        vars(thing)[self._name] = value = cast(Later[T], held).value()
+        vars(thing)[self._name] = value = cast(Deferred[T], held).value()
         return value
 
-    def __set__(self, thing: Any, value: T | Later[T] | Late[T]) -> None:
-        vars(thing)[self._name] = self._default if isinstance(value, Late) else value
+    def __set__(self, thing: Any, value: T | Deferred[T] | LazyField[T]) -> None:
+        vars(thing)[self._name] = self._default if isinstance(value, LazyField) else value
 
 
-def is_later(thing: object, field: str) -> bool:
+def is_deferred(thing: object, field: str) -> bool:
     """Whether nobody has asked yet for a field."""
-    return type(vars(thing)[field]) is Later
+    return type(vars(thing)[field]) is Deferred

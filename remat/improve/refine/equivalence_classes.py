@@ -38,14 +38,14 @@ def _local_colours(graph: Graph) -> list[str]:
     ]
 
 
-def colours(graph: Graph, rounds: int) -> IntArray:
+def equivalence_classes(graph: Graph, rounds: int) -> IntArray:
     """Numbers the values: (n,), equal for values that look the same up to a distance of `rounds`.
 
     >>> from remat import GraphBuilder
     >>> g = GraphBuilder()
     >>> x, y = g.input("x", bytes=4), g.input("y", bytes=4)
     >>> g.output(g.op("sin", x), g.op("sin", y), g.op("cos", g.op("sin", x)))
-    >>> colours(g.build(), 0).tolist(), colours(g.build(), 1).tolist()
+    >>> equivalence_classes(g.build(), 0).tolist(), equivalence_classes(g.build(), 1).tolist()
     ([0, 0, 1, 1, 2, 3], [0, 1, 2, 2, 3, 4])
     """
     operands, readers = graph.operands, readers_of(graph)

@@ -9,11 +9,11 @@ from remat.answer.plan import checked_plan
 from remat.errors import InvalidPlan
 from remat.facts.columns import BoolArray, bool_column
 from remat.facts.graph import Graph
-from remat.problem.demands import unpriced
+from remat.problem.constraints import base_problem
 from remat.proof.certify import check_plan
 
 
-def checked_choice(graph: Graph, plan: object, label: str = "plan", *, offload: bool = True) -> Choice:
+def legal_choice(graph: Graph, plan: object, label: str = "plan", *, offload: bool = True) -> Choice:
     """Returns what a plan decides about the values of a graph, if it is a legal one for it.
 
     Raises:
@@ -22,9 +22,9 @@ def checked_choice(graph: Graph, plan: object, label: str = "plan", *, offload: 
         InvalidOption: it is no plan; the message begins with `label`.
     """
     plan = checked_plan(plan, label)
-    plan.check_made_for(graph)
+    plan.check_is_for(graph)
     choice = Choice.from_plan(graph, plan, offload=offload)
-    check_plan(unpriced(graph, offload=offload), plan)
+    check_plan(base_problem(graph, offload=offload), plan)
     return choice
 
 

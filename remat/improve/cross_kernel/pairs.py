@@ -12,10 +12,10 @@ import numpy as np
 from remat.errors import InvalidOption
 from remat.facts.graph import Graph
 from remat.facts.graph_builder import GraphBuilder
-from remat.improve.between_kernels.fusion_groups import Pass
+from remat.improve.cross_kernel.fusion_groups import Pass
 
 
-def pair(whole: Pass, a: int, b: int) -> Graph:
+def pair(full_pass: Pass, a: int, b: int) -> Graph:
     """Builds the joint graph of two groups, A as the forward pass and B as the backward pass.
 
     What A reads are its inputs. A value of A that another group needs, or that the pass returns, is an output:
@@ -30,18 +30,18 @@ def pair(whole: Pass, a: int, b: int) -> Graph:
     Raises:
         InvalidOption: B reads nothing that A writes.
     """
-    if not 0 <= a < len(whole.groups) or not 0 <= b < len(whole.groups) or a == b:
+    if not 0 <= a < len(full_pass.groups) or not 0 <= b < len(full_pass.groups) or a == b:
         raise InvalidOption(
-            f"pair() takes two different groups of the pass (0 to {len(whole.groups) - 1}), got {a} and {b}"
+            f"pair() takes two different groups of the pass (0 to {len(full_pass.groups) - 1}), got {a} and {b}"
         )
-    if not touches(whole, a, b):
+    if not touches(full_pass, a, b):
         raise InvalidOption(f"pair() takes touching groups, but group {b} reads nothing that group {a} writes")
-    return _Pair(whole, a, b).graph()
+    return _Pair(full_pass, a, b).graph()
 
 
-def touches(whole: Pass, a: int, b: int) -> bool:
+def touches(full_pass: Pass, a: int, b: int) -> bool:
     """Says if group `b` reads what group `a` writes."""
-    return any(whole.writer.get(whole.bases[u]) == a for u in whole.traffic.reads[b])
+    return any(full_pass.writer.get(full_pass.bases[u]) == a for u in full_pass.traffic.reads[b])
 
 
 class _Pair:

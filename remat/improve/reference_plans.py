@@ -7,14 +7,14 @@ from remat.answer.plan_facts import no_recompute_plan
 from remat.errors import InvalidPlan
 from remat.facts.graph import Graph
 from remat.improve.byte_budgets import default_plan
-from remat.problem.demands import unpriced
+from remat.problem.constraints import base_problem
 from remat.proof.certify import check_plan
 
 PYTORCH = "PyTorch's default"
 EAGER = "nothing runs twice (eager)"
 
 
-def landmarks(graph: Graph) -> dict[str, Plan]:
+def reference_plans(graph: Graph) -> dict[str, Plan]:
     """Finds both without PyTorch: see `default_plan` and `no_recompute_plan`.
 
     One that is missing is not legal: what it would save cannot be saved, or the user's demands forbid it.
@@ -25,7 +25,7 @@ def landmarks(graph: Graph) -> dict[str, Plan]:
 
 def _is_legal(graph: Graph, plan: Plan) -> bool:
     try:
-        check_plan(unpriced(graph), plan)
+        check_plan(base_problem(graph), plan)
     except InvalidPlan:
         return False
     return True

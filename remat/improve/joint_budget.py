@@ -26,9 +26,9 @@ from remat.improve.byte_budgets import evenly_spaced
 from remat.improve.peak_search import MEASURED, measuring
 from remat.predict.buffers import memory_of
 from remat.problem.costmodel import CostModel
+from remat.problem.multipliers import BY_COST, Multipliers
 from remat.problem.offload import Offload
 from remat.problem.problem import Problem
-from remat.problem.weights import BY_COST, Weights
 from remat.proof.budget import flow_solver, least_bytes
 from remat.proof.hull import Hull
 from remat.proof.solve import solve
@@ -41,12 +41,12 @@ _BETWEEN = 8
 
 
 @dataclass(frozen=True, eq=False)
-class Part:
+class Subproblem:
     """A graph of a run, and how often its saved values are alive at once.
 
     Attributes:
         graph: the joint graph.
-        problem: its prices and bans, and the budget as it would be for this graph alone (see `part_of`).
+        problem: its prices and bans, and the budget as it would be for this graph alone (see `subproblem_of`).
         times: of how many calls.
     """
 
@@ -59,12 +59,12 @@ class Part:
         """The choice that saves the fewest bytes."""
         return least_bytes(self.problem).choice
 
-    def at(self, price: Weights) -> Choice:
+    def at(self, price: Multipliers) -> Choice:
         """The choice that is best where a saved byte has a price."""
         return flow_solver().minimum_cut(self.problem, price.coarser(_BITS)).choice
 
 
-def part_of(graph: Graph, cost_model: CostModel, made_before: Collection[str] = ()) -> Part:
+def subproblem_of(graph: Graph, cost_model: CostModel, earlier_values: Collection[str] = ()) -> Subproblem:
     """Poses the problem of a graph of a run.
 
     Args:
@@ -74,9 +74,9 @@ def part_of(graph: Graph, cost_model: CostModel, made_before: Collection[str] = 
             and count. Other inputs are given, and count nothing.
     """
     problem = cost_model.pose_without_peak(graph)
-    made = np.array([name in made_before for name in graph.names], np.bool_)
+    made = np.array([name in earlier_values for name in graph.names], np.bool_)
     if not made.any():
-        return Part(graph, problem)
+        return Subproblem(graph, problem)
     counted = np.where(made[graph.base], graph.storage_bytes, 0)[graph.plannable]
     problem = replace(problem, save_bytes=frozen(problem.save_bytes + counted))
     fractions = [limit for limit in cost_model.saved_limits if isinstance(limit, Fraction)]
@@ -84,14 +84,14 @@ def part_of(graph: Graph, cost_model: CostModel, made_before: Collection[str] = 
         owned = made & (graph.base == np.arange(len(graph)))
         budget = problem.budget_bytes + math.floor(min(fractions) * int(graph.bytes[owned].sum()))
         problem = replace(problem, budget_bytes=max(budget, least_bytes(problem).weight))
-    return Part(graph, problem)
+    return Subproblem(graph, problem)
 
 
-def budget_of(parts: Sequence[Part], cost_model: CostModel, beside_bytes: int = 0) -> int | None:
+def budget_of(parts: Sequence[Subproblem], cost_model: CostModel, other_bytes: int = 0) -> int | None:
     """Says what parts may save together: of a budget in bytes all there is, of a fraction that of each.
 
     Args:
-        parts, cost_model: as in `plans_together`.
+        parts, cost_model: as in `solve_jointly`.
         beside_bytes: what is alive beside them, and counts.
     """
     budgets = [part.times * budget for part in parts if (budget := part.problem.budget_bytes) is not None]
@@ -99,14 +99,14 @@ def budget_of(parts: Sequence[Part], cost_model: CostModel, beside_bytes: int = 
         return None
     fractions = [limit for limit in cost_model.saved_limits if isinstance(limit, Fraction)]
     fixed = [limit for limit in cost_model.saved_limits if isinstance(limit, int)]
-    added = sum(budgets) + (math.floor(min(fractions) * beside_bytes) if fractions else 0)
-    room = max(min([added, *fixed]) - beside_bytes, 0)
+    added = sum(budgets) + (math.floor(min(fractions) * other_bytes) if fractions else 0)
+    room = max(min([added, *fixed]) - other_bytes, 0)
     return room if fixed else max(room, sum(part.times * least_bytes(part.problem).weight for part in parts))
 
 
-def plans_together(
-    parts: Sequence[Part], cost_model: CostModel, solver: str | Solver | None = None, *, beside_bytes: int = 0
-) -> tuple[list[Plan], Weights, float | None]:
+def solve_jointly(
+    parts: Sequence[Subproblem], cost_model: CostModel, solver: str | Solver | None = None, *, other_bytes: int = 0
+) -> tuple[list[Plan], Multipliers, float | None]:
     """Finds the plans that cost least in all, with everything that is alive at once within the budget.
 
     Args:
@@ -123,21 +123,21 @@ def plans_together(
         Infeasible: together they save more than the budget, whatever the plans.
         LimitReached: no plans were found with so small a peak.
     """
-    union = side_by_side(parts)
+    union = union_problem(parts)
     if cost_model.limits_peak:
-        choice, price = _within_peak(parts, union, cost_model, beside_bytes)
+        choice, price = _within_peak(parts, union, cost_model, other_bytes)
         return [mine.plan(part.problem) for part, mine in split(parts, choice)], price, None
-    budget = budget_of(parts, cost_model, beside_bytes)
+    budget = budget_of(parts, cost_model, other_bytes)
     solution = solve(replace(union, budget_bytes=budget), solver)
     assert solution.plan is not None  # solve() raises where there is none
     plans = [mine.plan(part.problem) for part, mine in split(parts, Choice.from_plan(union, solution.plan))]
     edge = None
     if budget is not None:
         edge = Hull(union, flow_solver()).edge_at(budget)
-    return plans, BY_COST if edge is None else edge.certificate.weights, solution.gap
+    return plans, BY_COST if edge is None else edge.certificate.multipliers, solution.gap
 
 
-def side_by_side(parts: Sequence[Part]) -> Problem:
+def union_problem(parts: Sequence[Subproblem]) -> Problem:
     """Poses one problem of several, without a budget: each counts as often as it is called."""
     starts = np.cumsum([0, *(len(part.problem) for part in parts)])
     problems = [part.problem for part in parts]
@@ -176,7 +176,7 @@ def _joined(bans: Sequence[Bans]) -> Bans:
     return Bans.of(starts[-1], reasons)
 
 
-def split(parts: Sequence[Part], choice: Choice) -> Iterator[tuple[Part, Choice]]:
+def split(parts: Sequence[Subproblem], choice: Choice) -> Iterator[tuple[Subproblem, Choice]]:
     """Gives each part its own of a choice for all of them, as `side_by_side` poses them."""
     start = 0
     for part in parts:
@@ -186,22 +186,22 @@ def split(parts: Sequence[Part], choice: Choice) -> Iterator[tuple[Part, Choice]
 
 
 def _within_peak(
-    parts: Sequence[Part], union: Problem, cost_model: CostModel, beside_bytes: int
-) -> tuple[Choice, Weights]:
+    parts: Sequence[Subproblem], union: Problem, cost_model: CostModel, other_bytes: int
+) -> tuple[Choice, Multipliers]:
     """Finds the cheapest choice for all parts whose peak fits, of some that save fewer and fewer bytes."""
     hull = Hull(union, flow_solver())
     found = [(hull.cheapest.choice, BY_COST), (hull.smallest.choice, BY_COST)]
-    found += [(edge.left.choice, edge.certificate.weights) for edge in hull.edges()]
+    found += [(edge.left.choice, edge.certificate.multipliers) for edge in hull.edges()]
     for budget in evenly_spaced(hull.smallest.saved_bytes, hull.cheapest.saved_bytes, _BETWEEN + 2)[1:-1]:
         plan = solve(replace(union, budget_bytes=budget)).plan
         edge = hull.edge_at(budget)
         if plan is not None and edge is not None:
-            found.append((Choice.from_plan(union, plan), edge.certificate.weights))
+            found.append((Choice.from_plan(union, plan), edge.certificate.multipliers))
     found.sort(key=lambda one: one[0].cost(union))  # stable: the cheapest stays the first
-    together = PeakTogether(parts)
+    together = JointPeak(parts)
 
     def peak(choice: Choice) -> int:
-        return together.of([mine for _, mine in split(parts, choice)]) + beside_bytes
+        return together.of([mine for _, mine in split(parts, choice)]) + other_bytes
 
     most = peak(found[0][0])
     limit = min(limit if isinstance(limit, int) else math.floor(limit * most) for limit in cost_model.peak_limits)
@@ -211,10 +211,10 @@ def _within_peak(
             peaks.append(peak(choice))
         if peaks[-1] <= tighter:
             measured += 1
-            taken = together.measured([mine for _, mine in split(parts, choice)], limit - beside_bytes)
-            if taken is None or taken + beside_bytes <= limit or measured == MEASURED:
+            taken = together.measured([mine for _, mine in split(parts, choice)], limit - other_bytes)
+            if taken is None or taken + other_bytes <= limit or measured == MEASURED:
                 return choice, price
-            tighter = peaks[-1] * limit // (taken + beside_bytes)
+            tighter = peaks[-1] * limit // (taken + other_bytes)
     smallest = min(peaks)
     if all(isinstance(limit, Fraction) or limit >= smallest for limit in cost_model.peak_limits):
         return found[peaks.index(smallest)]  # a fraction is at least the smallest peak that is found
@@ -224,7 +224,7 @@ def _within_peak(
     )
 
 
-class PeakTogether:
+class JointPeak:
     """Says what is alive at most in graphs whose saved values are alive at the same time.
 
     Peaks are those of the compiled step, if a graph knows its calls (`remat.predict.buffers.memory_of`).
@@ -233,7 +233,7 @@ class PeakTogether:
         parts: the graphs.
     """
 
-    def __init__(self, parts: Sequence[Part]) -> None:
+    def __init__(self, parts: Sequence[Subproblem]) -> None:
         self.parts = parts
         self._memory = [memory_of(part.graph) for part in parts]
 
@@ -241,13 +241,13 @@ class PeakTogether:
         """Returns the peak in bytes: in one call of a part, beside what all other calls save."""
         both = zip(self.parts, self._memory, choices, strict=True)
         peaks = [
-            memory.peak(part.graph.widened(mine.saved), part.graph.widened(mine.offloaded))
+            memory.peak(part.graph.for_all_values(mine.saved), part.graph.for_all_values(mine.offloaded))
             for part, memory, mine in both
         ]
         return self._beside(peaks, choices)
 
     def measured(self, choices: Sequence[Choice], limit_bytes: int) -> int | None:
-        """Returns the peak by `remat.improve.peak_search.measured_by`; None if nobody measures, or it is not known."""
+        """Returns the peak by `peak_search.measuring_with`; None if nobody measures, or it is not known."""
         measure, both = measuring.get(), zip(self.parts, choices, strict=True)
         if measure is None:
             return None

@@ -57,11 +57,11 @@ class Evaluator:
         limit_bytes: int,
         deadline_s: float | None = None,
         progress: Progress | None = None,
-        excess: Callable[[Score], int] = lambda _: 0,
-        sure_excess: Callable[[State], int] = lambda _: 0,
+        violation: Callable[[Score], int] = lambda _: 0,
+        violation_bound: Callable[[State], int] = lambda _: 0,
     ) -> None:
         self._scorer, self._deadline_s, self._progress = scorer, deadline_s, progress
-        self._excess, self._sure_excess = excess, sure_excess
+        self._violation, self._violation_bound = violation, violation_bound
         self._scores: dict[bytes, Score] = {}
         self._best: Score | None = None
         self.limit_bytes, self.evaluated = limit_bytes, 0
@@ -77,7 +77,7 @@ class Evaluator:
             if is_over(self._deadline_s):
                 raise OutOfTime
             found = self._scorer(state)
-            self._scores[key] = score = (self._over(state), self._excess(found), *found)
+            self._scores[key] = score = (self._over(state), self._violation(found), *found)
             self.evaluated += 1
             if self._best is None or score < self._best:
                 self._best = score
@@ -89,12 +89,12 @@ class Evaluator:
         """Returns what the objective counts first, whatever limits are broken."""
         return self.score(state)[_LIMITS]
 
-    def is_surely_worse(self, state: State, than: State) -> bool:
+    def is_surely_worse(self, state: State, other: State) -> bool:
         """Says if a state breaks limits by more than another one, as far as that is known without its score."""
-        over, excess = self.score(than)[:_LIMITS]
+        over, violation = self.score(other)[:_LIMITS]
         if (mine := self._over(state)) != over:
             return mine > over
-        return self._sure_excess(state) > excess
+        return self._violation_bound(state) > violation
 
     def breaks_limits(self, state: State) -> bool:
         """Says if a state breaks a limit of the objective; it may save too much."""
@@ -104,7 +104,7 @@ class Evaluator:
         return max(0, state.saved_bytes - self.limit_bytes)
 
 
-class Judge:
+class Acceptance:
     """Decides whether a move is made: it has to lower the model's score, and that of a second opinion, if there is one.
 
     Attributes:
@@ -112,18 +112,18 @@ class Judge:
         truth: the second one, on what the first one likes.
     """
 
-    def __init__(self, model: Evaluator, truth: Evaluator | None = None) -> None:
-        self.model, self.truth = model, truth
+    def __init__(self, model: Evaluator, reference: Evaluator | None = None) -> None:
+        self.model, self.reference = model, reference
 
     def score(self, state: State) -> Score:
         """Scores a state by the opinion that counts."""
-        return (self.truth or self.model).score(state)
+        return (self.reference or self.model).score(state)
 
     def improves(self, state: State, on: State) -> bool:
         """Says if a state is better than another one by every opinion."""
         if self.model.is_surely_worse(state, on) or not self.model.score(state) < self.model.score(on):
             return False
-        return self.truth is None or self.truth.score(state) < self.truth.score(on)
+        return self.reference is None or self.reference.score(state) < self.reference.score(on)
 
 
 class Descent:
@@ -136,7 +136,7 @@ class Descent:
         steps: the moves made.
     """
 
-    def __init__(self, judge: Judge, start: State, seed: int) -> None:
+    def __init__(self, judge: Acceptance, start: State, seed: int) -> None:
         self.judge, self.start, self.state = judge, start, start
         self.steps: list[Step] = []
         self._random = np.random.default_rng(seed)
@@ -164,8 +164,8 @@ class Descent:
         if not gains:
             return False
         losses = sorted(self._losses(near, start))
-        for _, excess, saved in gains:
-            enough = [dropped for _, freed, dropped in losses if freed >= excess][:_EXCHANGES]
+        for _, violation, saved in gains:
+            enough = [dropped for _, freed, dropped in losses if freed >= violation][:_EXCHANGES]
             if any(self._try(near, Move(save=(saved,), drop=(dropped,))) for dropped in enough):
                 return True
         return False
@@ -175,9 +175,9 @@ class Descent:
         model = self.judge.model
         for c in near.saves(start):
             state = near.after(start, Move(save=(c,)))
-            excess = state.saved_bytes - model.limit_bytes
-            if excess > 0 and model.score(state)[_LIMITS:] < model.score(start)[_LIMITS:]:
-                yield model.score(state)[_LIMITS:], excess, c
+            violation = state.saved_bytes - model.limit_bytes
+            if violation > 0 and model.score(state)[_LIMITS:] < model.score(start)[_LIMITS:]:
+                yield model.score(state)[_LIMITS:], violation, c
 
     def _losses(self, near: Neighbourhood, start: State) -> Iterator[tuple[Score, int, int]]:
         for c in near.drops(start):
@@ -194,7 +194,7 @@ class Descent:
         return True
 
 
-def promising(descents: list[Descent], judge: Judge) -> list[Descent]:
+def most_promising(descents: list[Descent], judge: Acceptance) -> list[Descent]:
     """Returns the descents whose start is not far above the lowest within the objective's limits, the best first."""
     model = judge.model
     within = [descent for descent in descents if not model.breaks_limits(descent.start)]

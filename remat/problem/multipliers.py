@@ -19,8 +19,8 @@ _COARSER_BITS = (48, 40, 32, 24, 16, 8, 4, 2, 1)
 
 
 @dataclass(frozen=True)
-class Weights:
-    """How much one unit of cost and one saved byte count. `Weights()` ignores the bytes.
+class Multipliers:
+    """How much one unit of cost and one saved byte count. `Multipliers()` ignores the bytes.
 
     Attributes:
         cost, byte: non-negative integers, not both 0.
@@ -36,12 +36,12 @@ class Weights:
         # Integers of numpy wrap: a bound that comes of them may prove what is not so. Checked are the plain ones.
         plain = [int(one) if is_whole(one) else -1 for one in (self.cost, self.byte)]
         if min(plain) < 0 or max(plain) == 0:
-            raise InvalidOption(f"Weights must be whole numbers, non-negative and not both 0, got {self!r}")
+            raise InvalidOption(f"Multipliers must be whole numbers, non-negative and not both 0, got {self!r}")
         for label, one in zip(("cost", "byte"), plain, strict=True):
             object.__setattr__(self, label, one)
 
     @classmethod
-    def along(cls, fewer_bytes: tuple[int, int], more_bytes: tuple[int, int]) -> Weights:
+    def equalizing(cls, fewer_bytes: tuple[int, int], more_bytes: tuple[int, int]) -> Multipliers:
         """The weights under which two points (bytes, cost) of a trade-off weigh the same."""
         byte, cost = fewer_bytes[1] - more_bytes[1], more_bytes[0] - fewer_bytes[0]
         common = math.gcd(byte, cost)
@@ -64,16 +64,16 @@ class Weights:
             return 0 if least <= paid else None
         return max(-((paid - least) // self.cost), 0)
 
-    def coarser(self, bits: int) -> Weights:
+    def coarser(self, bits: int) -> Multipliers:
         """About the same ratio in numbers of at most `bits` bits, never 0 where it was not."""
         if not self.cost or not self.byte or max(self.cost, self.byte) < 2**bits:
             return self
         ratio = Fraction(min(self.byte, self.cost), max(self.byte, self.cost))
         near = ratio.limit_denominator(2**bits - 1) or Fraction(1, 2**bits - 1)
         small, large = near.numerator, near.denominator
-        return Weights(small, large) if self.cost < self.byte else Weights(large, small)
+        return Multipliers(small, large) if self.cost < self.byte else Multipliers(large, small)
 
-    def ever_coarser(self) -> Iterator[Weights]:
+    def ever_coarser(self) -> Iterator[Multipliers]:
         """These, then about the same ratio in ever fewer bits; in the end bytes are free."""
         last = self
         yield last
@@ -84,8 +84,8 @@ class Weights:
             yield BY_COST
 
 
-BY_COST = Weights()
+BY_COST = Multipliers()
 """Bytes are free."""
 
-BY_BYTES = Weights(cost=0, byte=1)
+BY_BYTES = Multipliers(cost=0, byte=1)
 """Only bytes count."""

@@ -23,11 +23,11 @@ def checked_path(path: object) -> Path:
     return Path(cast(str, path))
 
 
-def listed(label: str, given: Iterable[_T], error: type[RematError]) -> list[_T]:
+def checked_list(label: str, items: Iterable[_T], error: type[RematError]) -> list[_T]:
     """Lists what was given as several things; text is one thing."""
-    if isinstance(given, str | bytes) or not isinstance(given, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise error(f"{label} must be a list or the like, got {cast(Any, given)!r}")
-    return list(given)
+    if isinstance(items, str | bytes) or not isinstance(items, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise error(f"{label} must be a list or the like, got {cast(Any, items)!r}")
+    return list(items)
 
 
 def checked_flag(label: str, flag: object) -> bool:
@@ -41,13 +41,13 @@ def checked_flag(label: str, flag: object) -> bool:
     return flag
 
 
-def model_and_arguments(label: str, made: Any) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
+def model_and_arguments(label: str, answer: Any) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
     """Reads what a factory returned: a model, arguments, and keyword arguments if there are any.
 
     Raises:
         CaptureError: it is something else.
     """
-    parts = list(cast(tuple[Any, ...], made)) if type(made) is tuple else [made]
+    parts = list(cast(tuple[Any, ...], answer)) if type(answer) is tuple else [answer]
     whole: list[Any] = [*parts, {}] if len(parts) == 2 else parts
     if len(whole) == 3 and isinstance(whole[1], (tuple, list)) and isinstance(whole[2], dict):
         return whole[0], tuple(cast(Sequence[Any], whole[1])), cast(dict[str, Any], whole[2])

@@ -2,7 +2,7 @@
 
 A *pass* is one graph that runs from its inputs to its outputs: a forward or a backward graph after the partition. A
 *fusion group* is what one kernel computes. A value may be computed by several groups, by each for itself: compilers
-inline cheap values into all their readers, and `remat.improve.between_kernels` makes more of the kind. At most one
+inline cheap values into all their readers, and `remat.improve.cross_kernel` makes more of the kind. At most one
 group writes it to memory for the others.
 """
 

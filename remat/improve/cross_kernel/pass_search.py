@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from remat.answer.registry import DEFAULT_PAIR_MODEL, find_costmodel
-from remat.improve.between_kernels.fusion_groups import Group, Pass
-from remat.improve.between_kernels.pairs import pair, touches
+from remat.improve.cross_kernel.fusion_groups import Group, Pass
+from remat.improve.cross_kernel.pairs import pair, touches
 from remat.problem.problem import Problem
 from remat.proof.solve import solve
 
@@ -28,7 +28,7 @@ class Recomputed:
     bytes: int
 
 
-def recompute_across(whole: Pass) -> Recomputed:
+def recompute_across(full_pass: Pass) -> Recomputed:
     """Finds, for each fusion group of a pass, what it should compute again instead of reading it.
 
     The groups are visited as readers B in the order in which they run; for each, those that it reads from, the
@@ -43,12 +43,12 @@ def recompute_across(whole: Pass) -> Recomputed:
     Args:
         whole: the pass.
     """
-    search = _Search(whole)
+    search = _Search(full_pass)
     while search.pairs() or search.values():
         pass
     now = search.now
-    again = tuple(done - before.values for done, before in zip(now.traffic.computes, whole.groups, strict=True))
-    return Recomputed(now.groups, again, whole.traffic.bytes, now.traffic.bytes)
+    again = tuple(done - before.values for done, before in zip(now.traffic.computes, full_pass.groups, strict=True))
+    return Recomputed(now.groups, again, full_pass.traffic.bytes, now.traffic.bytes)
 
 
 class _Search:

@@ -22,7 +22,7 @@ _LARGEST = 2.0**50
 
 
 @dataclass(frozen=True, eq=False)
-class Moments:
+class Liveness:
     """Bytes alive under a plan, and when values take memory: at moments that all plans of a graph share.
 
     Moment v is when the forward pass computes the value v, of n; moment n + v is when the backward pass does, and what
@@ -40,7 +40,7 @@ class Moments:
     read: IntArray
 
 
-class Clock:
+class TimeIndexedPrices:
     """Finds the moments of many plans of one graph, and prices a problem about it by them.
 
     Args:
@@ -61,7 +61,7 @@ class Clock:
         self._again_bytes = np.where(in_memory, graph.storage_bytes, 0)[graph.plannable]
         self._first = self._asked(Order.of(facts, np.zeros(n, np.bool_)))
 
-    def moments(self, saved: BoolArray) -> Moments:
+    def moments(self, saved: BoolArray) -> Liveness:
         """Finds the moments of the plan that saves some values, of all in the graph."""
         facts, base = self._simulator.facts, self._simulator.graph.base
         order, alive = self._simulator.alive(saved)
@@ -70,14 +70,14 @@ class Clock:
         np.maximum.at(most, np.concatenate([order.forward, asked[order.backward]]), alive)
         read, reads = asked.copy(), order.backward_at[facts.readers] >= 0
         np.maximum.at(read, base[facts.producers[reads]], asked[facts.readers[reads]])
-        return Moments(most, asked, np.maximum(asked, read[base]))
+        return Liveness(most, asked, np.maximum(asked, read[base]))
 
     def _asked(self, order: Order) -> IntArray:
         facts, n = self._simulator.facts, len(self._simulator.graph)
         when = np.where(facts.live | (np.arange(n) >= facts.turn), np.arange(n), order.asked_at)
         return n + np.minimum(when, n)
 
-    def priced(self, moments: Moments, byte: float, focus: float) -> Problem:
+    def priced(self, moments: Liveness, byte: float, focus: float) -> Problem:
         """Adds prices of memory to those of the problem, in a unit so small that they are whole.
 
         Args:

@@ -14,8 +14,8 @@ from remat.facts.columns import BoolArray
 from remat.facts.graph import Graph
 from remat.improve.frontier import frontier
 from remat.improve.progress import OutOfTime, Progress, is_over
-from remat.improve.refine.equal_values import colours
-from remat.improve.refine.local_search import Descent, Evaluator, Judge
+from remat.improve.refine.descent import Acceptance, Descent, Evaluator
+from remat.improve.refine.equivalence_classes import equivalence_classes
 from remat.improve.refine.moves import Neighbourhood
 from remat.improve.refine.objectives import Score, Traffic
 from remat.improve.refine.states import Space, State
@@ -73,9 +73,9 @@ class PlanPool:
     def __len__(self) -> int:
         return len(self._known)
 
-    def add(self, wanted: BoolArray, source: str) -> Candidate:
+    def add(self, saved: BoolArray, source: str) -> Candidate:
         """Completes a set of values to save to a legal choice, and predicts it."""
-        return self._entry(self.space.state(wanted), source)[0]
+        return self._entry(self.space.state(saved), source)[0]
 
     def front(self) -> list[Candidate]:
         """Lists the candidates that no other one beats in both, from the fewest saved bytes on."""
@@ -116,7 +116,7 @@ class PlanPool:
         if not fitting or not effort:
             return
         if self._near is None:
-            self._near = Neighbourhood(self.space, colours(self.space.graph, _ROUNDS))
+            self._near = Neighbourhood(self.space, equivalence_classes(self.space.graph, _ROUNDS))
         most = len(self) + effort
 
         def score(state: State) -> Score:
@@ -124,7 +124,7 @@ class PlanPool:
                 raise _Enough
             return self._entry(state, "local search")[1]
 
-        descent = Descent(Judge(Evaluator(score, budget_bytes)), fitting[0].state, seed)
+        descent = Descent(Acceptance(Evaluator(score, budget_bytes)), fitting[0].state, seed)
         with suppress(_Enough):
             descent.run(self._near)
 
