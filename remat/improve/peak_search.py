@@ -172,6 +172,7 @@ def fit_peak(
         claim = Termination(TerminationReason.INFEASIBLE, detail=str(conflict))
         return Solution(None, None, claim, None, NAME, is_proven=True)
     is_fraction = all(isinstance(limit, Fraction) for limit in limits)
+    was_cut_short = is_over()  # then a fraction may be that of the smallest peak so far, which a search would lower
     taken, best = _measured(plans, graph, problem, limit_bytes, is_fraction=is_fraction)
     choice = None if best is None else best.choice
     exact = None
@@ -190,7 +191,7 @@ def fit_peak(
     cost, seconds = check_plan(problem, plan), time.perf_counter() - start
     if exact is not None and (exact.bound or 0) > bound:
         return Solution(plan, cost, exact.termination, exact.certificate, NAME, seconds)
-    is_proven = cost == proven_bound(relaxed, certificate)
+    is_proven = cost == proven_bound(relaxed, certificate) and not was_cut_short
     claim = Termination(TerminationReason.OPTIMAL, bound) if is_proven else replace(_ended(), bound=bound)
     return Solution(plan, cost, claim, certificate, NAME, seconds, is_proven=is_proven)
 

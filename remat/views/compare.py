@@ -165,7 +165,8 @@ def _solved(
     ended = solution.termination
     row |= {"termination": ended.reason.name.lower(), "ended_by": ended.limit, "bound": solution.bound}
     if solution.plan is None:
-        return row | {"error": ended.detail or ended.reason.value}
+        early = "Ctrl-C stopped it before it had a plan" if ended.limit == "interrupt" else ended.reason.value
+        return row | {"error": ended.detail or early}
     facts = PlanFacts.of(graph, solution.plan)
     return row | {
         "objective": solution.objective,
