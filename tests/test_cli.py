@@ -470,6 +470,12 @@ def test_a_frontier_takes_the_options_of_its_kind_alone(paper: Path, tmp_path: P
         assert message in run("frontier", paper, *options, code=2).stderr
 
 
+def test_the_largest_batch_takes_a_memory_and_one_cost_model(plugins: None) -> None:
+    for options in ([], ["--memory", "1MB", "-m", "byte-traffic", "-m", "multi-read"]):
+        said = run("forecast", "json:loads", "--largest-batch", *options, code=2).stderr
+        assert "--largest-batch takes the --memory of a device, such as 80GB, and at most one -m" in said
+
+
 def test_plans_of_a_frontier_against_time_are_written(paper: Path, tmp_path: Path) -> None:
     points = answer("frontier", paper, "--plans", tmp_path / "plans")["points"]
     digests = {Plan.load(tmp_path / "plans" / f"{point['saved_bytes']}.json").digest for point in points}

@@ -50,10 +50,10 @@ def forecast(
     make, made = optimizer_from(optimizer), load_factory(factory)
     options: dict[str, Any] = {"optimizer": make, "device": device, "time_limit_s": time_limit}
     if largest_batch and memory is not None:
-        about = {"memory": memory, "optimizer": optimizer}
-        return _largest_batch(made, about, next(iter(models), None), options)
+        return _largest_batch(made, memory, optimizer, next(iter(models), None), options)
     model, args, kwargs = made()
-    with waiting("forecasting", ends_early=True):
+    searches = any(one.limits_peak or one.saved_limits for one in models)
+    with waiting("forecasting", ends_early=searches):
         found = remat.forecast(model, *args, cost_models=models, **options, **kwargs)
     fitting = None if memory is None else found.fitting(memory)
     plans = [
@@ -65,14 +65,14 @@ def forecast(
     return document, (found, *([] if fitting is None else [f"fits into {memory}: {', '.join(fitting) or 'none'}"]))
 
 
-def _largest_batch(made: Any, about: dict[str, str], model: CostModel | None, options: dict[str, Any]) -> Answer:
+def _largest_batch(made: Any, memory: str, optimizer: str, model: CostModel | None, options: dict[str, Any]) -> Answer:
     with waiting("searching", ends_early=True) as say:
 
         def step(batch: int) -> tuple[Any, ...]:
             say(f"a batch of {batch}")
             return made(batch)
 
-        batch = remat.largest_batch(step, about["memory"], cost_model=model, **options)
+        batch = remat.largest_batch(step, memory, cost_model=model, **options)
     names = ["PyTorch's plan"] * 2 if model is None else [label(model), option_text(model)]
-    text = f"largest batch that fits into {about['memory']}: {batch} ({names[1]}, optimizer {about['optimizer']})"
-    return {"batch": batch, "plan": names[0]} | about, (text,)
+    text = f"largest batch that fits into {memory}: {batch} ({names[1]}, optimizer {optimizer})"
+    return {"batch": batch, "memory": memory, "plan": names[0], "optimizer": optimizer}, (text,)
