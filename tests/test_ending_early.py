@@ -266,6 +266,14 @@ def test_a_forecast_ends_its_searches_within_a_time_limit(monkeypatch: pytest.Mo
         remat.forecast(model, x, time_limit_s=0)
 
 
+def test_a_fraction_of_a_peak_that_no_search_could_keep_is_no_proven_optimum() -> None:
+    """The smallest peak so far takes the place of the fraction; that a plan is the best of that peak proves nothing."""
+    found = remat.choose(GRAPH, MemoryBudget(0.5, of="peak"), time_limit_s=1e-9)
+    assert found.objective == found.bound
+    assert (found.termination.reason, found.termination.limit) == (TerminationReason.FEASIBLE, "time")
+    assert not found.is_proven
+
+
 SCRIPT = """
 import os, signal, sys
 import remat.improve.candidates as pool
