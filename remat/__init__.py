@@ -14,6 +14,9 @@ from importlib.util import find_spec
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
+# It answers Ctrl-C while the others are imported.
+import remat.startup  # noqa: F401  # pyright: ignore[reportUnusedImport]
+
 # `import X as X` makes a name public: so a type checker knows that it is meant to be imported from here.
 from remat import errors as errors
 from remat import plugin as plugin

@@ -58,7 +58,7 @@ def human_bytes(count: int) -> str:
 
 
 def human_price(price: int, unit: str) -> str:
-    """Writes a price in its cost model's unit.
+    """Writes a price in its cost model's unit, or a time in "ns".
 
     >>> human_price(2048, "bytes"), human_price(1_500_000, "ns"), human_price(699_700_000, "flops")
     ('2.0 KiB', '1.5 ms', '699.7 MFLOP')
@@ -70,6 +70,24 @@ def human_price(price: int, unit: str) -> str:
     if unit == "flops":
         return _human(price, "FLOP", ("kFLOP", "MFLOP", "GFLOP", "TFLOP", "PFLOP"), 1000)
     return f"{price:,} {unit}"
+
+
+def human_seconds(seconds: float) -> str:
+    """Writes a time that was measured.
+
+    >>> human_seconds(0.0023), human_seconds(90)
+    ('2.3 ms', '90.0 s')
+    """
+    return human_price(round(1e9 * seconds), "ns")
+
+
+def counted(number: int, what: str) -> str:
+    """Writes how many there are.
+
+    >>> counted(1, "figure"), counted(2000, "figure")
+    ('1 figure', '2,000 figures')
+    """
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 
 def _human(count: int, unit: str, larger: tuple[str, ...], step: int) -> str:
@@ -120,11 +138,12 @@ def wrapped(head: str, text: str, width: int = 80, between: str = "  ") -> list[
 def near(name: str, candidates: Iterable[str]) -> str:
     """Writes the end of an error message about an unknown name: the known name that is most like it, if one is.
 
-    >>> near("relu_33", ["relu_3", "sin"]), near("tan", ["relu_3"])
-    ("; did you mean 'relu_3'?", '')
+    >>> near("relu_33", ["relu_3", "sin"]), near("VGG16", ["vgg16"]), near("tan", ["relu_3"])
+    ("; did you mean 'relu_3'?", "; did you mean 'vgg16'?", '')
     """
-    matches = difflib.get_close_matches(name, list(candidates), n=1)
-    return f"; did you mean {matches[0]!r}?" if matches else ""
+    by_letters = {one.casefold(): one for one in candidates}
+    matches = difflib.get_close_matches(name.casefold(), by_letters, n=1)
+    return f"; did you mean {by_letters[matches[0]]!r}?" if matches else ""
 
 
 def spoken_gap(gap: float, digits: int = 2, before: str = "") -> str:

@@ -13,8 +13,9 @@ import numpy as np
 
 from remat import Choice, InvalidOption, Problem, RematError, Solution, TerminationReason, UnsupportedProblem
 from remat.facts.columns import common_divisor
+from remat.improve.progress import ended_early, is_over
 from remat.plugin import BoolArray, ClaimedBound, Feature, IntArray, Solver, Termination, forced_values
-from solvers.cpsat_backend import new_backend, sum_by_weight
+from solvers.cpsat_backend import new_backend, run_search, sum_by_weight
 
 _THREADS = 10_000
 """A larger number is a mistake; OR-Tools takes up to 2**31."""
@@ -96,12 +97,12 @@ class CPSAT(Solver):
             backend.parameters.absolute_gap_limit = incumbent.bound * tolerance // model.unit
         if time_limit_s is not None:
             backend.parameters.max_time_in_seconds = max(time_limit_s - (time.perf_counter() - start), 0)
-        status = backend.solve(model.program)
+        status = run_search(backend, model.program)
         if status == cp_model.MODEL_INVALID:
             raise UnsupportedProblem(
                 f"solver 'cpsat': CP-SAT refuses the problem ({model.program.validate()[:200]}); use coarser units"
             )
-        if status not in (cp_model.OPTIMAL, cp_model.INFEASIBLE) and time_limit_s is None:
+        if status not in (cp_model.OPTIMAL, cp_model.INFEASIBLE) and time_limit_s is None and not is_over():
             raise RematError(f"cpsat: CP-SAT ended with {backend.status_name(status)}, though no limit was set")
         certificate = ClaimedBound("CP-SAT")
         if status == cp_model.INFEASIBLE:
@@ -110,13 +111,17 @@ class CPSAT(Solver):
         bound = model.cost(response.inner_objective_lower_bound)
         if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
             return Solution(
-                None, None, Termination(TerminationReason.LIMIT, bound, limit="time"), certificate, self.name
+                None,
+                None,
+                Termination(TerminationReason.LIMIT, bound, limit=ended_early().limit),
+                certificate,
+                self.name,
             )
         choice = Choice.from_saved(problem, *model.read(np.array(response.solution, np.int64)))
         plan, cost = choice.plan(problem), choice.cost(problem)
         # CP-SAT also says "optimal" of a plan within the tolerance.
         reason = TerminationReason.OPTIMAL if bound >= cost else TerminationReason.FEASIBLE
-        limit = None if status == cp_model.OPTIMAL else "time"
+        limit = None if status == cp_model.OPTIMAL else ended_early().limit
         return Solution(plan, cost, Termination(reason, bound, limit=limit), certificate, self.name)
 
 

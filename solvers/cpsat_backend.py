@@ -5,11 +5,16 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor, wait
 from typing import Any
 
 import numpy as np
 
+from remat.improve.progress import is_over
 from remat.plugin import IntArray
+
+_LOOK_S = 0.05
+"""How often a search looks whether it is to end."""
 
 
 def new_backend(workers: int) -> Any:
@@ -27,6 +32,25 @@ def new_backend(workers: int) -> Any:
     # passes 2**31 (OR-Tools 9.15, google/or-tools#5293): two gigabytes of activations are enough.
     parameters.presolve_inclusion_work_limit = 0
     return backend
+
+
+def run_search(backend: Any, program: Any) -> int:
+    """Searches, and returns the status; the search ends early where `is_over` says so, and at Ctrl-C.
+
+    Python's handlers of signals run in the main thread alone, and not before a call into C++ returns. So the search has
+    a thread of its own. OR-Tools must not handle Ctrl-C either: it would end this one search, and tell nobody.
+    """
+    backend.parameters.catch_sigint_signal = False
+    with ThreadPoolExecutor(1) as pool:
+        search = pool.submit(backend.solve, program)
+        try:
+            while not search.done() and not is_over():
+                wait([search], _LOOK_S)
+        finally:
+            while not search.done():  # a search that has not begun yet does not hear that it is to stop
+                backend.stop_search()
+                wait([search], _LOOK_S)
+    return search.result()
 
 
 def sum_by_weight(program: Any, literals: list[Any], weights: IntArray) -> Any:

@@ -10,6 +10,7 @@ from importlib import import_module
 from typing import ClassVar
 
 from remat import InvalidOption, Problem, Solution, TerminationReason, solve
+from remat.improve.progress import ended_early, is_over
 from remat.plugin import Feature, Solver, Termination
 from solvers.cpsat import CPSAT
 from solvers.lagrangian import Lagrangian
@@ -73,9 +74,11 @@ class Portfolio(Solver):
         for turn, (search, share) in enumerate(_TURNS):
             end += share * limit_s
             incumbent = _search_further(problem, incumbent, search, enough if turn else 0.0, end)
-        limit = None if _is_within(incumbent, enough) else "time"
-        if limit and time_limit_s is None:
-            _warn_of_gap(incumbent, f"{self.seconds} s were not enough; solver=Portfolio(seconds=60) looks longer")
+        limit = None if _is_within(incumbent, enough) else ended_early().limit
+        if limit and time_limit_s is None and not is_over():
+            _warn_of_gap(
+                incumbent, f"{self.seconds} s were not enough; the solver 'portfolio' looks longer with seconds=60"
+            )
         return replace(incumbent, termination=replace(incumbent.termination, limit=limit))
 
 

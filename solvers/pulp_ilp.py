@@ -114,7 +114,7 @@ def _scaled(problem: Problem) -> tuple[list[int], list[int], list[int], int]:
     if total > _LARGEST_PRICE:
         raise UnsupportedProblem(
             f"solver 'pulp': the prices add up to {total} in units of {unit}, but CBC's input holds 13 digits; "
-            f'use solver="ortools"'
+            f"take the solver 'ortools'"
         )
     save, recompute, copies = (
         (column // unit).tolist() for column in (problem.save_cost, problem.recompute_cost, copies)

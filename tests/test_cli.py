@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -22,8 +23,7 @@ import remat
 from remat import CostModel, Graph, Plan, Problem, Solution, TerminationReason
 from remat.answer.registry import costmodel_names, solver_names, usable_solvers
 from remat.cli.app import app
-from remat.cli.output import waiting
-from remat.cli.wording import spoken
+from remat.cli.output import quiet, waiting
 from remat.plugin import Feature, Solver, Termination, Terms
 
 MIB = 2**20
@@ -122,16 +122,19 @@ def test_options_of_the_solver(paper: Path) -> None:
         (["-s", "ortools", "-S", "threads=4"], "ortools has no option 'threads'. There are: none"),
         (["-O", "mode=fast"], "must be one of conservative, aggressive, got 'fast'"),
         (["-O", "free_parameters=yes"], "must be true or false, got 'yes'"),
-        (["-O", "rules=none"], "-O rules must be a JSON object"),
-        (["-m", "memory-budget", "-O", "budget=much"], "error: -O budget must be a fraction from 0.0 to 1.0"),
-        (["-m", "memory-budget:budget=much"], "error: memory-budget: budget must be a fraction from 0.0 to 1.0"),
+        (["-O", "rules=none"], "error: -O rules=none: byte-traffic: rules must be a JSON object"),
+        (
+            ["-m", "memory-budget", "-O", "budget=much"],
+            "error: -O budget=much: MemoryBudget.budget must be a fraction from",
+        ),
+        (["-m", "memory-budget:budget=much"], "error: memory-budget:budget=much: MemoryBudget.budget must be"),
         (["-m", "memory-budget:budget=0.5,offload=maybe"], "no device is named 'maybe'"),
-        (["-m", "memory-budget:budget=0.5,of=device"], 'size such as "80GB" where of=device, got 0.5'),
-        (["-s", "portfolio", "-S", "seconds=-1"], "error: -S seconds must be a number from 0 on, got -1"),
+        (["-m", "memory-budget:budget=0.5,of=device"], 'size such as "80GB" where of="device", got 0.5'),
+        (["-s", "portfolio", "-S", "seconds=-1"], "error: -S seconds=-1: Portfolio.seconds must be a number from 0 on"),
         (["-m", "memory-budget", "-O", f"budget={10_000 * '9'}"], f"got '{59 * '9'}... (10,002 characters)"),
         (
             ["-s", "cpsat", "-S", f"workers={400 * '9'}"],
-            f"-S workers must be a whole number of threads from 1 to 10,000, got {60 * '9'}",
+            f"CPSAT.workers must be a whole number of threads from 1 to 10,000, got {60 * '9'}",
         ),
         (["-O", "mode"], "expected KEY=VALUE, got 'mode'"),
         (["-m", "weighed"], "weighed needs a value for weight: weight=VALUE"),
@@ -154,7 +157,7 @@ def test_wrong_usage_is_explained_and_ends_with_2(
         (["solve", "PAPER", "-s", "ortools", "--time-limit", "3"], "does not support a time limit"),
         (["solve", "PAPER", "-o", "no/such/folder/plan.json"], "no/such/folder/plan.json: No such file"),
         (["compare", "missing.json"], "missing.json: No such file"),
-        (["show", "PAPER", "-o", "p.svg", "--plan", "missing.json"], "missing.json: No such file"),
+        (["inspect", "picture", "PAPER", "-o", "p.svg", "--plan", "missing.json"], "missing.json: No such file"),
         (["capture", "no_such_module:f", "-o", "g.json"], "cannot import 'no_such_module'"),
         (["capture", "os:path", "-o", "g.json"], "os:path must be a function that returns (model, args[, kwargs])"),
         (["capture", "json:dump", "-o", "g.json"], "json:dump is called with no arguments: missing a required"),
@@ -178,14 +181,14 @@ def test_errors_are_one_message_on_stderr_and_end_with_1(paper: Path, arguments:
         (["solve", "PAPER", "-s", "ortool"], "ortools"),
         (["compare", "PAPER", "-s", "ortool"], "ortools"),
         (["frontier", "PAPER", "-e", "rofline"], "roofline"),
-        (["traffic", "PAPER", "--device", "h1000"], "h100"),
+        (["inspect", "traffic", "PAPER", "--device", "h1000"], "h100"),
         (["refine", "PAPER", "--objective", "trafic"], "traffic"),
         (["refine", "PAPER", "--oracle", "modell"], "model"),
         (["forecast", "json:loads", "--optimizer", "adamx"], "adamax"),
         (["corpus", "get", "resnet5", "-o", "g.json"], "resnet50"),
         (["corpus", "list", "--family", "transformers"], "transformer"),
         (["explain", "PAPER", "add33"], "add3"),
-        (["show", "PAPER", "-o", "p.svg", "--around", "add33"], "add3"),
+        (["inspect", "picture", "PAPER", "-o", "p.svg", "--around", "add33"], "add3"),
         (["capture", "json:dump_", "-o", "g.json"], "dump"),
     ],
 )
@@ -194,23 +197,6 @@ def test_wrong_names_end_alike_with_the_nearest_one(paper: Path, arguments: list
     assert result.stderr.startswith("error: ")
     assert f"did you mean {meant!r}?" in result.stderr
     assert result.stdout == ""
-
-
-def test_messages_of_the_library_are_said_in_words_of_the_shell() -> None:
-    said = {
-        "MemoryBudget(budget='8GB', of='device') is for remat.compile(model) and remat.forecast(model, x=[...])": (
-            "memory-budget:budget=8GB,of=device is for remat.compile in Python and `remat forecast`"
-        ),
-        "ByteTraffic(rules={'random': True, 'not_fusible': False}) + MultiRead()": (
-            'byte-traffic:rules={"random": true, "not_fusible": false} + multi-read'
-        ),
-        "RecomputeTime(estimator=Roofline(device='h200'))": "recompute-time:estimator=roofline:device=h200",
-        'take oracle="model", or objective="time"': "take --oracle model, or --objective time",
-        "g.json: Graph.bytes['x'] must not be negative": "g.json: bytes['x'] must not be negative",
-        "the file is there already": "the file is there already",
-        "take MemoryBudget(0.5), or MemoryBudget(half of it)": "take MemoryBudget(0.5), or MemoryBudget(half of it)",
-    }
-    assert {text: spoken(text) for text in said} == said
 
 
 def test_infeasible_ends_with_3_and_the_conflict(conflict: Path) -> None:
@@ -232,7 +218,7 @@ def test_compare_has_a_row_for_each_combination(paper: Path, tmp_path: Path) -> 
 
 
 def test_compare_fits_80_columns_with_every_solver_and_objective(paper: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("remat.cli.compare_command.console", lambda: Console(width=80))
+    monkeypatch.setattr("remat.cli.output.console", lambda: Console(width=80))
     monkeypatch.chdir(paper.parent)
     lines = run("compare", paper.name, "-m", "byte-traffic", "-O", "mode=aggressive").stdout.splitlines()
     assert max(map(len, lines)) <= 80
@@ -248,25 +234,33 @@ def test_an_option_is_that_of_the_only_cost_model(paper: Path) -> None:
     assert "-m NAME:KEY=VALUE for each" in run("compare", paper, *several, code=2).stderr
 
 
+def every_command() -> Iterator[tuple[str, Any]]:
+    """All commands with their names, and those of groups: ("inspect timeline", ...)."""
+    for name, command in get_command(app).commands.items():  # type: ignore[attr-defined]
+        inner = getattr(command, "commands", {})
+        yield from ((f"{name} {one}", part) for one, part in inner.items())
+        if not inner:
+            yield name, command
+
+
 def test_whoever_takes_a_cost_model_takes_its_options() -> None:
-    options = {
-        name: {text for option in command.params for text in option.opts}
-        for name, command in get_command(app).commands.items()
-    }
+    options = {name: {text for option in command.params for text in option.opts} for name, command in every_command()}
     takers = {name for name, texts in options.items() if "-m" in texts}
-    assert {"refine", "traffic", "timeline", "kernels", "forecast", "largest-batch", "compare"} <= takers
+    assert {"refine", "inspect traffic", "inspect timeline", "inspect kernels", "forecast", "compare"} <= takers
     assert takers == {name for name, texts in options.items() if "-O" in texts}
 
 
 def test_progress_is_shown_on_a_terminal_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     shown: dict[tuple[bool, bool], str] = {}
     for terminal in (True, False):
-        for quiet in (True, False):
+        for as_json in (True, False):
             err = Console(file=io.StringIO(), force_terminal=terminal, width=80)
             monkeypatch.setattr("remat.cli.output.Console", lambda stderr, err=err: err)
-            with waiting("solving", quiet=quiet) as say:
+            token = quiet.set(as_json)
+            with waiting("solving") as say:
                 say("1 of 2")
-            shown[terminal, quiet] = err.file.getvalue()
+            quiet.reset(token)
+            shown[terminal, as_json] = err.file.getvalue()
     assert "solving: 1 of 2" in shown.pop((True, False))
     assert set(shown.values()) == {""}
 
@@ -289,16 +283,16 @@ def test_show_writes_a_picture(paper: Path, tmp_path: Path, plan: list[str]) -> 
     saved = Plan(("add3",), ("cos1", "sin2", "sin1"))
     saved.save(tmp_path / "plan.json")
     arguments = [str(tmp_path / "plan.json") if argument == "FILE" else argument for argument in plan]
-    document = answer("show", paper, "-o", tmp_path / "picture.svg", *arguments)
+    document = answer("inspect", "picture", paper, "-o", tmp_path / "picture.svg", *arguments)
     assert document == {"picture": str(tmp_path / "picture.svg"), "plan": saved.digest if plan else None}
     assert "<svg" in (tmp_path / "picture.svg").read_text()
 
 
 def test_show_draws_a_part_of_a_large_graph(tmp_path: Path) -> None:
     chain(300).save(tmp_path / "chain.json")
-    refused = run("show", tmp_path / "chain.json", "-o", tmp_path / "p.svg", code=1)
+    refused = run("inspect", "picture", tmp_path / "chain.json", "-o", tmp_path / "p.svg", code=1)
     assert "can hold 300 values" in refused.stderr
-    run("show", tmp_path / "chain.json", "-o", tmp_path / "p.svg", "--around", "cos_10", "--hops", "1")
+    run("inspect", "picture", tmp_path / "chain.json", "-o", tmp_path / "p.svg", "--around", "cos_10", "--hops", "1")
     assert (tmp_path / "p.svg").exists()
 
 
@@ -407,46 +401,92 @@ def test_capture_needs_a_module_and_a_factory() -> None:
 
 
 def test_solvers_lists_what_is_registered() -> None:
-    listed = {one["name"]: one for one in answer("solvers")}
+    listed = {one["name"]: one for one in answer("plugins", "solvers")}
     assert sorted(listed) == solver_names()
     assert listed["pulp"]["features"] == ["budget", "offload", "time_limit"]
     assert listed["scipy"]["options"]["method"]["choices"] == "dinic|edmonds_karp"
-    assert "budget, offload, time limit" in run("solvers").stdout
+    assert "budget, offload, time limit" in run("plugins", "solvers").stdout
 
 
 def test_costmodels_lists_options_and_rules_with_their_sources(plugins: None) -> None:
-    listed = {one["name"]: one for one in answer("costmodels")}
+    listed = {one["name"]: one for one in answer("plugins", "costmodels")}
     assert sorted(listed) == costmodel_names()
     assert {"name": "compute_bound", "reason": "compute-bound", "source": "paper 3.1 (3); post"} in listed[
         "byte-traffic"
     ]["rules"]
     assert listed["weighed"]["options"]["weight"]["required"]
-    text = run("costmodels").stdout
+    text = run("plugins", "costmodels").stdout
     for words in ("mode=conservative|aggressive", "Lemma 3.1", "weight="):
         assert words in text
 
 
 def test_help_documents_the_exit_codes() -> None:
     text = run("--help").stdout
-    for words in ("0  done", "3  infeasible", "4  a limit", "capture", "costmodels"):
+    for words in ("0    done", "3    infeasible", "4    a limit", "capture", "plugins"):
         assert words in text
 
 
 def test_an_option_reads_the_same_in_every_command() -> None:
     said: dict[tuple[str, ...], set[str | None]] = {}
-    for command in get_command(app).commands.values():
+    for _, command in every_command():
         for option in command.params:
             said.setdefault(tuple(option.opts), set()).add(getattr(option, "help", None))
     differ = {options[0] for options, texts in said.items() if len(texts) > 1}
-    assert differ == {
-        "--output",
-        "--plan",
-        "--cost-model",
-        "--solver",
-        "--device",
-        "factory",
-    }  # of another kind; one, or several; to measure; of a batch size
+    # Another kind; one, or several; to measure; of a batch size; for traffic alone; for each solve, not for all.
+    another = {"--output", "--cost-model", "--solver", "--device", "factory", "--oracle", "--start", "--time-limit"}
+    assert differ == another
     assert len(said["--json",]) == 1
+
+
+def test_help_fits_80_columns_and_breaks_no_example() -> None:
+    for name, command in [("", get_command(app)), *every_command()]:
+        shown = CliRunner().invoke(app, [*name.split(), "--help"], env={"COLUMNS": "80"}).stdout.splitlines()
+        assert max(map(len, shown)) <= 80, name
+        for line in (command.help or "").splitlines():
+            if line.startswith("  "):
+                assert line.strip() in [one.strip() for one in shown], (name, line)
+
+
+def test_a_command_of_earlier_versions_answers_with_its_new_spelling() -> None:
+    names = {name for name, _ in every_command()}
+    earlier = {"pose", "show", "traffic-frontier", "timeline", "traffic", "kernels", "report", "largest-batch"}
+    for name in earlier | {"solvers", "costmodels", "estimators"}:
+        (line,) = run(name, "graph.json", "--json", code=2).stderr.splitlines()
+        _, old, _, new, _ = line.split("`")
+        assert (old, line.startswith("error: ")) == (f"remat {name}", True)
+        assert any(f"{new} ".startswith(f"remat {one} ") for one in names), line
+    assert len(get_command(app).commands) == 11  # type: ignore[attr-defined]
+
+
+def test_a_frontier_takes_the_options_of_its_kind_alone(paper: Path, tmp_path: Path) -> None:
+    page = "--html", str(tmp_path / "page.html")
+    for options, message in (
+        (["--against", "traffic", "-s", "cpsat", "-o", "p.svg"], "--solver, --output has no meaning against traffic"),
+        (["--oracle", "model"], "--oracle has no meaning against time"),
+        ([*page, "--device", "h100"], "--device has no meaning for a page"),
+        ([*page, "--plans", "folder"], "--html takes neither"),
+        ([str(paper)], "a frontier is that of one GRAPH"),
+    ):
+        assert message in run("frontier", paper, *options, code=2).stderr
+
+
+def test_the_largest_batch_takes_a_memory_and_one_cost_model(plugins: None) -> None:
+    for options in ([], ["--memory", "1MB", "-m", "byte-traffic", "-m", "multi-read"]):
+        said = run("forecast", "json:loads", "--largest-batch", *options, code=2).stderr
+        assert "--largest-batch takes the --memory of a device, such as 80GB, and at most one -m" in said
+
+
+def test_plans_of_a_frontier_against_time_are_written(paper: Path, tmp_path: Path) -> None:
+    points = answer("frontier", paper, "--plans", tmp_path / "plans")["points"]
+    digests = {Plan.load(tmp_path / "plans" / f"{point['saved_bytes']}.json").digest for point in points}
+    assert digests == {point["plan"] for point in points}
+
+
+def test_all_plugins_are_the_three_lists() -> None:
+    kinds = ("solvers", "costmodels", "estimators")
+    assert answer("plugins") == {kind: answer("plugins", kind) for kind in kinds}
+    text = run("plugins").stdout
+    assert all(kind.upper() in text for kind in kinds)
 
 
 def test_version() -> None:
@@ -458,7 +498,7 @@ def test_python_m_remat_is_the_command_and_a_real_process_survives_a_closed_pipe
     solved = subprocess.run([*command, "solve", paper, "--json"], check=True, capture_output=True, text=True)
     assert json.loads(solved.stdout)["objective"] == 8 * MIB
     assert solved.stderr == ""
-    with subprocess.Popen([*command, "solvers"], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as closed:
+    with subprocess.Popen([*command, "plugins"], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as closed:
         assert closed.stdout is not None
         assert closed.stderr is not None
         closed.stdout.close()
@@ -467,7 +507,7 @@ def test_python_m_remat_is_the_command_and_a_real_process_survives_a_closed_pipe
 
 def test_traffic_lists_every_kernel_with_what_it_moves(paper: Path, tmp_path: Path) -> None:
     Plan(("add3",), ("cos1", "sin2", "sin1")).save(tmp_path / "plan.json")
-    call = "traffic", paper, "--plan", tmp_path / "plan.json"
+    call = "inspect", "traffic", paper, "--plan", tmp_path / "plan.json"
     assert "2 kernels for CPUs (1 forward, 1 backward)" in run(*call).stdout
     found = answer(*call)
     assert (found["reads"], found["writes"]) == (6, 3)
@@ -478,29 +518,30 @@ def test_traffic_lists_every_kernel_with_what_it_moves(paper: Path, tmp_path: Pa
 
 
 def test_traffic_of_a_device_has_a_modelled_time(paper: Path) -> None:
-    line = run("traffic", paper, "--device", "h100").stdout.splitlines()[-1]
+    line = run("inspect", "traffic", paper, "--device", "h100").stdout.splitlines()[-1]
     assert line.startswith("modelled for NVIDIA H100 SXM, not measured: ")
-    found = answer("traffic", paper, "--device", "h100")["modelled"]
+    found = answer("inspect", "traffic", paper, "--device", "h100")["modelled"]
     assert found["device"] == "NVIDIA H100 SXM"
     assert found["forward_ns"] > 4000 < found["backward_ns"]  # a launch is in both
-    assert "did you mean 'h100'" in run("traffic", paper, "--device", "h101", code=2).output
+    assert "did you mean 'h100'" in run("inspect", "traffic", paper, "--device", "h101", code=2).output
 
 
 @pytest.mark.parametrize("command", ["traffic", "timeline"])
 def test_a_plan_from_a_file_is_not_solved_for(command: str, paper: Path) -> None:
-    assert "leave them out" in run(command, paper, "--plan", "p.json", "-m", "byte-traffic", code=2).output
+    assert "leave them out" in run("inspect", command, paper, "--plan", "p.json", "-m", "byte-traffic", code=2).output
 
 
-def test_traffic_frontier_prints_its_points_and_writes_their_plans(paper: Path, tmp_path: Path) -> None:
-    found = answer("traffic-frontier", paper, "--budgets", 3, "--device", "h100", "-o", tmp_path / "plans")
+def test_a_frontier_against_traffic_prints_its_points_and_writes_their_plans(paper: Path, tmp_path: Path) -> None:
+    against = "--against", "traffic"
+    found = answer("frontier", paper, *against, "--budgets", 3, "--device", "h100", "--plans", tmp_path / "plans")
     graph = Graph.load(paper)
     assert [point["saved_bytes"] for point in found["points"]] == sorted(p["saved_bytes"] for p in found["points"])
     for point in found["points"]:
         plan = Plan.load(tmp_path / "plans" / f"{point['saved_bytes']}.json")
         assert plan.digest == point["plan"]
         assert remat.predict_traffic(graph, plan, device="h100").bytes == point["traffic_bytes"]
-    assert "is there already" in run("traffic-frontier", paper, "-o", tmp_path / "plans", code=2).output
-    assert "saved" in run("traffic-frontier", paper).output
+    assert "is there already" in run("frontier", paper, *against, "--plans", tmp_path / "plans", code=2).output
+    assert "saved" in run("frontier", paper, *against).output
 
 
 NAME = "small-layernorm-gelu-mlp"
@@ -509,11 +550,16 @@ NAME = "small-layernorm-gelu-mlp"
 @pytest.mark.parametrize(
     "line",
     [
-        *(["solve", NAME], ["compare", NAME, "-s", "ortools"], ["explain", NAME, "gelu"], ["traffic", NAME]),
-        *(["timeline", NAME], ["frontier", NAME], ["report", NAME, "--refine", "0"], ["refine", NAME]),
-        *(["pose", NAME, "-o", "p.json"], ["show", NAME, "-o", "p.svg"]),
+        *(["solve", NAME], ["compare", NAME, "-s", "ortools"], ["explain", NAME, "gelu"], ["inspect", "traffic", NAME]),
+        *(
+            ["inspect", "timeline", NAME],
+            ["frontier", NAME],
+            ["frontier", NAME, "--budgets", "0", "--html", "p.html"],
+            ["refine", NAME],
+        ),
+        *(["solve", NAME, "--problem", "p.json"], ["inspect", "picture", NAME, "-o", "p.svg"]),
     ],
-    ids=lambda line: line[0],
+    ids=" ".join,
 )
 def test_a_name_of_the_corpus_stands_for_its_graph(
     line: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -529,6 +575,11 @@ def test_a_file_comes_before_a_name_of_the_corpus(tmp_path: Path, monkeypatch: p
     cosines().save("vgg16")
     assert answer("solve", "vgg16")["values"] == len(cosines())
     assert "did you mean 'vgg19'" in run("solve", "vgg199", code=2).stderr
+    assert "did you mean 'vgg19'" in run("solve", "VGG19", code=2).stderr
+    for missing in ("vgg19.json.gz", "folder/vgg19.json"):
+        hint = run("solve", missing, code=2).stderr
+        assert f"error: {missing}: no such file, but the corpus has this graph: name it 'vgg19'" in hint
+        assert f"remat corpus get vgg19 -o {missing}" in hint
 
 
 def test_a_module_may_be_named_by_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -552,12 +603,12 @@ def test_a_module_may_be_named_by_its_file(tmp_path: Path, monkeypatch: pytest.M
 
 def test_h_is_help_of_each_command() -> None:
     assert "Exit codes" in run("-h").stdout
-    for name in get_command(app).commands:  # type: ignore[attr-defined]
-        assert "--help" in run(name, "-h").stdout
+    for name, _ in every_command():
+        assert "--help" in run(*name.split(), "-h").stdout
 
 
 def test_estimators_are_listed_with_every_device() -> None:
-    listed = run("estimators").stdout
+    listed = run("plugins", "estimators").stdout
     for device in ("h100", "h200", "a100", "a100-40gb", "a100-80gb", "rtx-4090", "cpu", "here"):
         assert f"{device}," in listed or f" {device} (" in listed
 

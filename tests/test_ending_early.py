@@ -9,18 +9,26 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from commands import answer, run
+from examples import chain
 from torch import nn
 
 import remat
-from remat import Graph, InvalidOption
+from costmodels import MemoryBudget
+from remat import Graph, InvalidOption, TerminationReason
 from remat.facts.corpus import Corpus
-from remat.improve.progress import ending_at_ctrl_c, is_over
+from remat.improve.progress import ending_at_ctrl_c, ending_within, is_over
+from remat.plugin import Termination
+from remat.views.report import Page
+from solvers.cpsat import CPSAT
+from solvers.cpsat_backend import run_search
 
 GRAPH = Corpus.open().graph("small-gpt-fused-attention")
 TINY = Corpus.open().graph("qehvi-4")
@@ -123,7 +131,7 @@ def test_the_largest_batch_so_far_comes_with_a_warning() -> None:
 
 LINES = {
     "refine": ["GRAPH", "--objective", "no-worse", "--time-limit", "0.001"],
-    "traffic-frontier": ["GRAPH", "--time-limit", "0.001"],
+    "frontier": ["GRAPH", "--against", "traffic", "--time-limit", "0.001"],
 }
 
 
@@ -137,10 +145,133 @@ def test_a_command_says_that_it_prints_the_best_so_far(command: str, tmp_path: P
 
 @pytest.mark.parametrize(
     "command",
-    ["solve", "compare", "frontier", "traffic-frontier", "refine", "largest-batch"],
+    ["solve", "compare", "frontier", "refine", "forecast"],
 )
 def test_what_may_take_long_has_a_time_limit(command: str) -> None:
     assert "--time-limit" in run(command, "--help").stdout
+
+
+@pytest.mark.parametrize("graph", [GRAPH, chain(60)], ids=["knows its calls", "does not"])
+def test_a_time_limit_is_one_for_the_whole_search_for_a_peak(graph: Graph, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fewer plans are looked at, and the best of them is taken."""
+    looked_at: list[int] = []
+    some: list[int] = []
+    half, seconds = MemoryBudget(0.5, of="peak"), count()
+    whole = remat.choose(graph, half, progress=lambda number, _: looked_at.append(number))
+    assert whole.termination.limit is None
+    monkeypatch.setattr("remat.improve.progress.time.monotonic", lambda: float(next(seconds)))
+    found = remat.choose(graph, half, time_limit_s=8, progress=lambda number, _: some.append(number))
+    assert 2 * len(some) < len(looked_at)
+    assert found.plan is not None
+    assert found.objective >= whole.objective
+    assert (found.termination.limit, found.is_proven) == ("time", False)
+
+
+def test_ctrl_c_ends_a_search_of_cp_sat() -> None:
+    """OR-Tools would otherwise end this one search itself, and Python would hear of it when all is done, or never."""
+    problem = MemoryBudget(0.3).pose(Corpus.open().graph("gpt2-small"))
+
+    def run_pressed(backend: Any, program: Any) -> int:
+        def press(_: str) -> None:
+            if not pressed:
+                pressed.append(1)
+                os.kill(os.getpid(), signal.SIGINT)
+
+        backend.log_callback = press
+        backend.parameters.log_search_progress, backend.parameters.log_to_stdout = True, False
+        return run_search(backend, program)
+
+    for ends in (True, False):
+        pressed: list[int] = []
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("solvers.cpsat.run_search", run_pressed)
+            if ends:
+                with ending_at_ctrl_c():
+                    found = CPSAT().search(problem)
+                assert found.termination.limit == "interrupt"
+            else:
+                with pytest.raises(KeyboardInterrupt):
+                    CPSAT().search(problem)
+        assert pressed
+
+
+def test_a_comparison_keeps_no_row_that_ctrl_c_cut_short(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(problem: Any, *_: Any, **__: Any) -> Any:
+        if len(problem) < len(found.plan.saved):  # the one that loads the solver
+            return None
+        os.kill(os.getpid(), signal.SIGINT)
+        while not is_over():
+            time.sleep(0.001)
+        return replace(found, termination=Termination(TerminationReason.FEASIBLE, 0, limit="interrupt"))
+
+    found = remat.solve(MemoryBudget(1.0).pose(TINY), "lagrangian")
+    file = tmp_path / "rows.json"
+    with monkeypatch.context() as patch, ending_at_ctrl_c():
+        patch.setattr("remat.views.compare.solve", interrupted)
+        assert len(remat.compare(TINY, "memory-budget:budget=1.0", ["lagrangian"], path=file)) == 1
+    assert json.loads(file.read_text())["rows"] == {}
+    again = remat.compare(TINY, "memory-budget:budget=1.0", ["lagrangian"], path=file)
+    assert again["objective"].tolist() == [found.objective]
+
+
+@pytest.mark.parametrize("program", ["remat", "other"])
+def test_ctrl_c_while_the_command_is_imported_prints_one_line(program: str, tmp_path: Path) -> None:
+    """Another program that imports `remat` has the error that Python raises."""
+    script = """
+import os, signal, sys
+class Pressing:
+    def find_spec(name, path, target=None):
+        if name == "remat.proof.solve":
+            os.kill(os.getpid(), signal.SIGINT)
+sys.meta_path.insert(0, Pressing)
+from remat.cli import main
+"""
+    (tmp_path / program).write_text(script)
+    environment = os.environ | {"PYTHONPATH": str(Path(remat.__file__).parents[1])}
+    command = [sys.executable, str(tmp_path / program)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    assert ("KeyboardInterrupt" in done.stderr) == (program == "other")
+    if program == "remat":
+        assert (done.returncode, done.stderr) == (130, "stopped by Ctrl-C\n")
+
+
+def test_a_page_ends_its_frontiers_within_a_time_limit(tmp_path: Path) -> None:
+    GRAPH.save(tmp_path / "graph.json")
+    counts = []
+    for limit in (1e-9, None):
+        (section,) = Page.of([tmp_path / "graph.json"], refine=4, time_limit_s=limit).sections
+        counts.append(section.tables[0][1].count("<tr"))
+    assert counts == [counts[1] - 4, counts[1]]
+
+
+def test_a_frontier_with_a_host_has_a_point_however_short_the_time_is() -> None:
+    with ending_within(1e-9):
+        assert len(remat.frontier(TINY, estimator="roofline:device=h100", offload="h100").points) == 1
+
+
+def test_a_forecast_ends_its_searches_within_a_time_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, x = nn.Sequential(nn.Linear(8, 8), nn.GELU(), nn.Linear(8, 1)), torch.ones(4, 8)
+    left: list[tuple[str, bool]] = []
+    whole = remat.choose
+
+    def noted(graph: Graph, model: Any, **options: Any) -> Any:
+        left.append((model.name, options["time_limit_s"] is None))
+        return whole(graph, model, **options)
+
+    monkeypatch.setattr("remat.pytorch.ahead.forecasting.choose", noted)
+    models = [MemoryBudget(0.5, of="peak"), MemoryBudget(1.0)]
+    assert len(remat.forecast(model, x, cost_models=models, time_limit_s=3600).plans) == 4
+    assert left == [("byte-traffic", True), ("memory-budget", False), ("memory-budget", False)]
+    with pytest.raises(InvalidOption, match="time_limit_s must be a positive number"):
+        remat.forecast(model, x, time_limit_s=0)
+
+
+def test_a_fraction_of_a_peak_that_no_search_could_keep_is_no_proven_optimum() -> None:
+    """The smallest peak so far takes the place of the fraction; that a plan is the best of that peak proves nothing."""
+    found = remat.choose(GRAPH, MemoryBudget(0.5, of="peak"), time_limit_s=1e-9)
+    assert found.objective == found.bound
+    assert (found.termination.reason, found.termination.limit) == (TerminationReason.FEASIBLE, "time")
+    assert not found.is_proven
 
 
 SCRIPT = """
@@ -152,7 +283,7 @@ def pressed(self):
     whole(self)
 pool.PlanPool.add_mixtures = pressed
 from remat.cli import main
-sys.argv = ["remat", "traffic-frontier", sys.argv[1], "--json"]
+sys.argv = ["remat", "frontier", sys.argv[1], "--against", "traffic", "--json"]
 main()
 """
 

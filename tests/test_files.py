@@ -132,7 +132,7 @@ def test_half_a_character_is_refused_and_a_whole_one_is_not(tmp_path: Path) -> N
     path.write_text(text.replace('"cos1"', '"\\uD800"'))
     with pytest.raises(InvalidGraph, match="surrogates not allowed"):
         Graph.load(path)
-    run("show", path, "-o", tmp_path / "graph.svg", code=1)
+    run("inspect", "picture", path, "-o", tmp_path / "graph.svg", code=1)
 
 
 def test_a_position_of_5000_digits_is_refused(tmp_path: Path) -> None:

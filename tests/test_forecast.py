@@ -361,7 +361,7 @@ def test_the_command_says_how_large_a_batch_fits(tmp_path: Path) -> None:
         "    def forward(self, *, x):\n        return super().forward(x).tanh().mean()\n\n"
         "def loss(batch):\n    with FakeTensorMode():\n        return Loss(64, 64), (), {'x': torch.randn(batch, 64)}\n"
     )
-    command = [sys.executable, "-m", "remat", "largest-batch", "sized:loss", "--memory", "1MB", "--json"]
+    command = [sys.executable, "-m", "remat", "forecast", "sized:loss", "--memory", "1MB", "--largest-batch", "--json"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
     found = json.loads(done.stdout)
     assert found["plan"] == PYTORCH

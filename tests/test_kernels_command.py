@@ -1,4 +1,4 @@
-"""`remat kernels`: what is compiled is what Inductor schedules, and what is said of it is so."""
+"""`remat inspect kernels`: what is compiled is what Inductor schedules, and what is said of it is so."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from remat.pytorch.seam.compiled_kernels import compiled
 
 
 def run(*arguments: object, code: int = 0) -> Result:
-    result = CliRunner().invoke(app, ["kernels", *map(str, arguments)], env={"COLUMNS": "300"})
+    result = CliRunner().invoke(app, ["inspect", "kernels", *map(str, arguments)], env={"COLUMNS": "300"})
     assert result.exit_code == code, result.output
     return result
 
@@ -112,5 +112,5 @@ def test_errors_without_tracebacks(graph: Graph, plan: Plan, tmp_path: Path, mon
         raise importlib.metadata.PackageNotFoundError(name)
 
     monkeypatch.setattr("remat.pytorch.seam.virtual_gpu.version", missing)
-    monkeypatch.setattr("remat.cli.kernels_command.chosen_plan", lambda *given: pytest.fail("it was solved for first"))
+    monkeypatch.setattr("remat.cli.option_groups.WantedPlan.plan_of", lambda *_: pytest.fail("it was solved for first"))
     assert "pip install 'remat[gpu]'" in run(file, code=1).stderr

@@ -503,7 +503,7 @@ def test_what_is_saved_in_vain_is_not_saved() -> None:
 def test_the_command_prints_the_peak_and_draws(tmp_path: Path) -> None:
     cosines().save(tmp_path / "paper.json")
     Plan(("add3",), ("cos1", "sin2", "sin1")).save(tmp_path / "plan.json")
-    call = ["timeline", str(tmp_path / "paper.json"), "--plan", str(tmp_path / "plan.json")]
+    call = ["inspect", "timeline", str(tmp_path / "paper.json"), "--plan", str(tmp_path / "plan.json")]
     result = CliRunner().invoke(app, [*call, "-o", str(tmp_path / "paper.svg")])
     assert "no plan has a smaller peak than 8.0 MiB" in result.output
     assert (tmp_path / "paper.svg").exists()
@@ -518,7 +518,7 @@ def test_the_command_solves_for_a_budget(budget: str, tmp_path: Path) -> None:
     graph = cosines()
     graph.save(tmp_path / "paper.json")
     result = CliRunner().invoke(
-        app, ["timeline", str(tmp_path / "paper.json"), "-m", f"memory-budget:{budget}", "--json"]
+        app, ["inspect", "timeline", str(tmp_path / "paper.json"), "-m", f"memory-budget:{budget}", "--json"]
     )
     model = MemoryBudget(0.5, of="peak" if "peak" in budget else "saved")
     plan = remat.choose(graph, model).plan

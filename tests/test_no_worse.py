@@ -144,6 +144,6 @@ def test_the_command_takes_pytorchs_own_plan(graph: Graph, theirs: Plan, tmp_pat
 @pytest.mark.parametrize("budget", ["", "1.5", "half", "nan"])
 def test_a_budget_of_pytorch_that_is_none_is_refused(graph: Graph, tmp_path: Path, budget: str) -> None:
     graph.save(tmp_path / "graph.json")
-    refused = run("traffic", tmp_path / "graph.json", "--plan", f"pytorch:{budget}")
+    refused = run("inspect", "traffic", tmp_path / "graph.json", "--plan", f"pytorch:{budget}")
     assert refused.exit_code == 2
     assert "takes a number from 0 to 1" in " ".join(refused.output.split())

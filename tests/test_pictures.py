@@ -61,9 +61,9 @@ def test_without_matplotlib_the_error_names_the_extra(draw: Callable[[], Any], m
         draw()
 
 
-@pytest.mark.parametrize("command", ["show", "frontier", "timeline"])
+@pytest.mark.parametrize("command", ["inspect picture", "frontier", "inspect timeline"])
 def test_commands_refuse_an_unknown_suffix_in_the_same_words(command: str, tmp_path: Path) -> None:
     cosines().save(tmp_path / "graph.json")
-    result = CliRunner().invoke(app, [command, str(tmp_path / "graph.json"), "-o", "a.foo"])
+    result = CliRunner().invoke(app, [*command.split(), str(tmp_path / "graph.json"), "-o", "a.foo"])
     assert result.exit_code == 2
     assert result.stderr.startswith("error: a.foo: the suffix must be one of ")

@@ -251,7 +251,7 @@ def test_a_timeline_says_where(tmp_path: Path) -> None:
     assert f"  {timeline.peak_place}," in str(timeline).splitlines()
     assert all(tensor.place == graph.places[graph.index[tensor.name]] for tensor in timeline.peak_tensors)
     assert f"{timeline.peak_tensors[0].name} ({timeline.peak_tensors[0].place})" in str(timeline)
-    assert json_of("timeline", str(path))["peak_tensors"][0]["place"] == timeline.peak_tensors[0].place
+    assert json_of("inspect", "timeline", str(path))["peak_tensors"][0]["place"] == timeline.peak_tensors[0].place
     long = replace(
         timeline.peak_tensors[0], place="backward of model.layers.0.post_attention_layernorm, modeling.py:57"
     )

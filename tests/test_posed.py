@@ -300,11 +300,11 @@ def test_a_budget_is_no_maximum_flow(tmp_path: Path) -> None:
         write_dimacs(CHAIN, tmp_path / "chain.max")
 
 
-@pytest.mark.parametrize("form", ["json", "mps", "dimacs"])
-def test_the_command_writes_each_form(form: str, tmp_path: Path) -> None:
-    graph, output = Corpus.open().path("vgg16"), tmp_path / "vgg16.out"
+@pytest.mark.parametrize(("suffix", "form"), [(".json", "json"), (".mps", "mps"), (".max", "dimacs"), (".out", "json")])
+def test_the_command_writes_each_form(suffix: str, form: str, tmp_path: Path) -> None:
+    graph, output = Corpus.open().path("vgg16"), tmp_path / f"vgg16{suffix}"
     options = [] if form == "dimacs" else ["-m", "memory-budget", "-O", "budget=0.5"]
-    done = CliRunner().invoke(app, ["pose", str(graph), *options, "--format", form, "-o", str(output), "--json"])
+    done = CliRunner().invoke(app, ["solve", str(graph), *options, "--problem", str(output), "--json"])
     assert done.exit_code == 0, done.output
     model = ByteTraffic() if form == "dimacs" else MemoryBudget(0.5)
     problem = model.pose(Corpus.open().graph("vgg16"))
@@ -327,7 +327,7 @@ def test_the_command_writes_each_form(form: str, tmp_path: Path) -> None:
 
 def test_the_command_says_what_a_form_cannot_state(tmp_path: Path) -> None:
     graph = str(Corpus.open().path("vgg16"))
-    options = ["-m", "memory-budget", "-O", "budget=0.5", "--format", "dimacs", "-o", str(tmp_path / "vgg16.max")]
-    done = CliRunner().invoke(app, ["pose", graph, *options])
+    options = ["-m", "memory-budget", "-O", "budget=0.5", "--problem", str(tmp_path / "vgg16.max")]
+    done = CliRunner().invoke(app, ["solve", graph, *options])
     assert done.exit_code == 1
     assert "a maximum flow cannot state a budget" in done.stderr

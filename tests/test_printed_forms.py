@@ -98,22 +98,31 @@ def lines_of(graph: Path, folder: Path, value: str) -> dict[str, list[list[objec
     """The lines to try of each command that takes a graph."""
     plan, out = folder / "plan.json", folder / "out"
     return {
-        "solve": [[graph, "-o", plan], [graph, "-m", "memory-budget:budget=0.5", "-s", "lagrangian"]],
+        "solve": [
+            [graph, "-o", plan],
+            [graph, "-m", "memory-budget:budget=0.5", "-s", "lagrangian"],
+            *([graph, "--problem", f"{out}.{kind}"] for kind in ("json", "mps", "max")),
+        ],
         "compare": [[graph, "-s", "ortools", "-s", "exhaustive"]],
-        "pose": [[graph, "-o", out, "--format", kind] for kind in ("json", "mps", "dimacs")],
         "explain": [[graph, value]],
-        "show": [[graph, "-o", f"{out}.svg", "--plan", plan, "--around", value]],
-        "frontier": [[graph, "-o", f"{out}.svg"]],
-        "traffic-frontier": [[graph, "--budgets", 1, "--time-limit", 0.01]],
-        "timeline": [[graph, "--plan", plan, "-o", f"{out}.svg"]],
-        "traffic": [[graph, "--plan", plan], [graph, "--plan", plan, "--device", "h100"], [graph, "--no-fused"]],
+        "frontier": [
+            [graph, "-o", f"{out}.svg"],
+            [graph, "--against", "traffic", "--budgets", 1, "--time-limit", 0.01],
+            [graph, "--html", f"{out}.html", "--budgets", 0],
+        ],
+        "inspect": [
+            ["picture", graph, "-o", f"{out}.svg", "--plan", plan, "--around", value],
+            ["timeline", graph, "--plan", plan, "-o", f"{out}.svg"],
+            ["traffic", graph, "--plan", plan],
+            ["traffic", graph, "--plan", plan, "--device", "h100"],
+            ["traffic", graph, "--no-fused"],
+        ],
         "refine": [[graph, "--plan", plan, "--time-limit", 0.01]],
-        "report": [[graph, "-o", f"{out}.html", "--refine", 0]],
     }
 
 
-ELSEWHERE = {"capture", "forecast", "largest-batch", "kernels", "device", "solvers", "costmodels", "estimators"}
-"""Commands that take no graph, or need more: their own tests print them."""
+ELSEWHERE = {"capture", "forecast", "device", "plugins"}
+"""Commands that take no graph: their own tests print them; and those of `inspect kernels`, which takes long."""
 
 
 @each

@@ -184,11 +184,11 @@ def test_of_equal_blocks_each_takes_the_plan_that_is_legal_for_it() -> None:
 
 
 COMMANDS = [
-    ["timeline", "GRAPH", "--plan", "PLAN"],
-    ["traffic", "GRAPH", "--plan", "PLAN"],
-    ["show", "GRAPH", "-o", "OUT.svg", "--plan", "PLAN"],
+    ["inspect", "timeline", "GRAPH", "--plan", "PLAN"],
+    ["inspect", "traffic", "GRAPH", "--plan", "PLAN"],
+    ["inspect", "picture", "GRAPH", "-o", "OUT.svg", "--plan", "PLAN"],
     ["refine", "GRAPH", "--plan", "PLAN", "--objective", "traffic", "--start", "PLAN", "-o", "OUT.json.gz"],
-    ["traffic-frontier", "GRAPH", "--start", "PLAN"],
+    ["frontier", "GRAPH", "--against", "traffic", "--start", "PLAN"],
 ]
 
 

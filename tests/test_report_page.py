@@ -1,4 +1,4 @@
-"""The page of `remat report`: what it reads and shows, and that nothing in a file breaks out of it."""
+"""The page of `remat frontier --html`: what it reads and shows, and that nothing in a file breaks out of it."""
 
 from __future__ import annotations
 
@@ -137,11 +137,13 @@ def test_no_name_breaks_out_of_the_page_and_nothing_is_fetched(tmp_path: Path) -
 def test_the_command_writes_the_page_and_never_over_a_result(tmp_path: Path) -> None:
     chain(4).save(tmp_path / "graph.json")
     output = tmp_path / "page.html"
-    assert "graph.json: frontier" in command("report", tmp_path / "graph.json", "-o", output)
-    written: Any = json.loads(command("report", tmp_path / "graph.json", "-o", output, "--json"))
+    assert "graph.json: frontier" in command("frontier", tmp_path / "graph.json", "--html", output)
+    written: Any = json.loads(command("frontier", tmp_path / "graph.json", "--html", output, "--json"))
     assert written["bytes"] == output.stat().st_size
-    assert "would be lost" in command("report", tmp_path / "graph.json", "-o", tmp_path / "graph.json", code=2)
-    assert "make it first" in command("report", tmp_path / "graph.json", "-o", tmp_path / "no" / "page.html", code=2)
+    assert "would be lost" in command("frontier", tmp_path / "graph.json", "--html", tmp_path / "graph.json", code=2)
+    assert "make it first" in command(
+        "frontier", tmp_path / "graph.json", "--html", tmp_path / "no" / "page.html", code=2
+    )
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed")

@@ -211,3 +211,23 @@ def test_bans_name_values_that_there_are() -> None:
         Bans.of(2, {7: "why"})
     with pytest.raises(InvalidProblem, match="from 0 to 1, the number of reasons"):
         Bans(np.array([0, 2]), ("why",))
+
+
+def test_a_plug_in_without_a_unit_is_named() -> None:
+    class Unitless(remat.plugin.Estimator):
+        name = "unitless"
+
+        def recompute_cost(self, graph: Graph) -> Any:
+            return np.zeros(len(graph), np.int64)
+
+    class Nameless(CostModel):
+        unit = "bytes"
+
+        def terms(self, graph: Graph) -> Terms:
+            return Terms.nothing(graph)
+
+    for call in (lambda: remat.frontier(G, estimator=Unitless()), lambda: remat.plugin.find_estimator(Unitless())):
+        with pytest.raises(InvalidOption, match=r"estimator must have the class attribute 'unit' .* Unitless has none"):
+            call()
+    with pytest.raises(InvalidOption, match=r"cost_model must have the class attribute 'name' .* Nameless has none"):
+        remat.choose(G, Nameless())

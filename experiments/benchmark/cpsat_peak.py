@@ -23,7 +23,7 @@ from experiments.benchmark.peak_program import BETWEEN, Moment, PeakProgram, mom
 from remat import Choice, Graph, Problem, Solution, TerminationReason, UnsupportedProblem
 from remat.plugin import BoolArray, ClaimedBound, Termination
 from remat.predict.memory import Simulator
-from solvers.cpsat_backend import new_backend
+from solvers.cpsat_backend import new_backend, run_search
 
 NAME = "cpsat-peak"
 
@@ -95,7 +95,7 @@ def _solved(program: PeakProgram, time_limit_s: float | None, workers: int) -> _
     backend = new_backend(workers)
     if time_limit_s is not None:
         backend.parameters.max_time_in_seconds = max(time_limit_s, 0)
-    status = backend.solve(program.program)
+    status = run_search(backend, program.program)
     if status == cp_model.INFEASIBLE:
         return _Outcome(0, None, is_infeasible=True)
     if status == cp_model.MODEL_INVALID:

@@ -80,7 +80,7 @@ class Network:
         if infinity > largest:
             raise UnsupportedProblem(
                 f"the {label} add up to {infinity - 1} in units of {unit}, but the solver counts to {largest} only; "
-                f"take one of a larger `largest_capacity` (`remat solvers --json` lists them)"
+                f"take one of a larger `largest_capacity` (`remat plugins solvers --json` lists them)"
             )
         capacities[~finite] = infinity
         network = Network(self.num_vertices, self.tails, self.heads, capacities, infinity, self.tiebreaks)

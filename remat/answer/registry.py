@@ -153,7 +153,7 @@ def find_costmodel(cost_model: str | CostModel) -> CostModel:
     """
     if isinstance(cost_model, str):
         name, options = split_options(cost_model)
-        return from_options(costmodel_class(name), options)
+        cost_model = from_options(costmodel_class(name), options)
     return _instance(cost_model, CostModel, "cost_model")
 
 
@@ -169,12 +169,18 @@ def find_estimator(estimator: str | Estimator) -> Estimator:
     """
     if isinstance(estimator, str):
         name, options = split_options(estimator)
-        return from_options(estimator_class(name), options)
+        estimator = from_options(estimator_class(name), options)
     return _instance(estimator, Estimator, "estimator")
 
 
 def _instance(candidate: object, base: type[_Base], argument: str) -> _Base:
     if isinstance(candidate, base):
+        for attribute in ("name", "unit"):
+            if attribute in base.__annotations__ and not hasattr(type(candidate), attribute):
+                raise InvalidOption(
+                    f"{argument} must have the class attribute {attribute!r} (see remat.{base.__name__}), but "
+                    f"{type(candidate).__name__} has none"
+                )
         return candidate
     hint = "; write it with parentheses" if isinstance(candidate, type) else ""
     raise InvalidOption(f"{argument} must be a name or an instance of remat.{base.__name__}, got {candidate!r}{hint}")

@@ -65,7 +65,7 @@ class Solver(ABC):
         if missing:
             raise NotInstalled(
                 f"solver {self.name!r} needs {', '.join(missing)}: pip install {_remedy(missing)} "
-                f"(or choose an installed one: `remat solvers` lists them)"
+                f"(or choose an installed one: `remat plugins solvers` lists them)"
             )
 
     def accept(self, problem: Problem, *, time_limit_s: float | None = None) -> None:
@@ -82,7 +82,8 @@ class Solver(ABC):
         for feature in (*features_of(problem), *limit):
             if feature not in self.features:
                 raise UnsupportedProblem(
-                    f"solver {self.name!r} does not support {feature.value}; `remat solvers` lists those that do"
+                    f"solver {self.name!r} does not support {feature.value}; "
+                    "`remat plugins solvers` lists those that do"
                 )
         if self.max_values is not None and len(problem) > self.max_values:
             raise UnsupportedProblem(

@@ -9,71 +9,80 @@ import typer
 from typer.core import TyperGroup
 
 import remat
-from remat.cli import corpus_commands
+from remat.cli import corpus_commands, inspect_commands
 from remat.cli.capture_command import capture
 from remat.cli.compare_command import compare
 from remat.cli.device_command import device
 from remat.cli.explain_command import explain
 from remat.cli.forecast_command import forecast
 from remat.cli.frontier_command import frontier
-from remat.cli.kernels_command import kernels
-from remat.cli.largest_batch_command import largest_batch
+from remat.cli.option_groups import command
 from remat.cli.output import stopped
-from remat.cli.plugin_commands import costmodels, estimators, solvers
-from remat.cli.pose_command import pose
+from remat.cli.plugin_commands import plugins
 from remat.cli.refine_command import refine
-from remat.cli.report_command import report
-from remat.cli.show_command import show
 from remat.cli.solve_command import solve
-from remat.cli.timeline_command import timeline
-from remat.cli.traffic_command import traffic
-from remat.cli.traffic_frontier_command import traffic_frontier
 from remat.cli.users_code import users_traceback
-from remat.cli.wording import spoken
-from remat.errors import Infeasible, InvalidOption, LimitReached, RematError, UnknownName
+from remat.errors import Infeasible, InvalidOption, LimitReached, RematError, UnknownName, without_endless_words
+from remat.startup import leave_ctrl_c_to_commands
 
 _HELP = """Which activations should a model save, and which should it recompute?
 
 \b
-  remat capture my_models:gpt2 -o gpt2.json.gz   a training step's joint graph
-  remat forecast my_models:gpt2 --memory 80GB    will training fit?
-  remat largest-batch my_models:gpt2 --memory 80GB
-  remat solve gpt2.json.gz -o plan.json          the best plan, with its proof
-  remat compare gpt2.json.gz -s ortools -s pulp  solvers side by side
-  remat pose gpt2.json.gz --format mps -o gpt2.mps  the problem, for other solvers
-  remat explain gpt2.json.gz gelu_3              why is this value saved?
-  remat frontier gpt2.json.gz -o frontier.svg    memory against time
-  remat traffic-frontier gpt2.json.gz            memory against bytes moved
-  remat timeline gpt2.json.gz --plan plan.json   what is alive when
-  remat traffic gpt2.json.gz --plan plan.json    the kernels, and what they move
-  remat kernels gpt2.json.gz --device h100       registers and cubins, without a GPU
-  remat refine gpt2.json.gz -o better.json       fewer bytes moved, by local search
-  remat show gpt2.json.gz --around gelu_3 -o gelu.svg
-  remat report gpt2.json.gz results.json         one page of plots and tables
-  remat corpus list                              joint graphs of published models
+  remat capture my_models:gpt2 -o gpt2.json   the graph of a training step
+  remat solve gpt2.json -o plan.json          the best plan, with its proof
+  remat compare gpt2.json -s ortools -s pulp  solvers side by side
+  remat explain gpt2.json gelu_3              why is this value saved?
+  remat frontier gpt2.json -o frontier.svg    memory against recompute time
+  remat frontier gpt2.json --against traffic  memory against bytes moved
+  remat inspect timeline gpt2.json            what is in memory, and when
+  remat inspect traffic gpt2.json             the kernels, what they move
+  remat inspect kernels gpt2.json             their registers, without a GPU
+  remat inspect picture gpt2.json -o p.svg    the graph in colours
+  remat refine gpt2.json -o better.json       fewer bytes moved
+  remat forecast my_models:gpt2               what will training hold?
+  remat plugins                               solvers and cost models
+  remat corpus list                           graphs of known models
+  remat device                                how fast is this machine?
 
-Every command takes --json: pure JSON on standard output.
+GRAPH is a file that `remat capture` wrote, or a name from `remat corpus list`.
+Every command takes --json and then prints JSON and nothing else.
 
 \b
 Exit codes:
-  0  done
-  1  an error, explained on standard error
-  2  wrong usage of a command or an option, or an unknown name
-  3  infeasible: no plan keeps all the rules
-  4  a limit was reached before there was any plan
-  130  Ctrl-C ended a search: what is printed is the best so far, if anything is
+  0    done
+  1    an error; standard error explains it
+  2    wrong usage of a command or an option, or an unknown name
+  3    infeasible: no plan obeys all the rules
+  4    a limit was reached before there was any plan
+  130  Ctrl-C; what is printed, if anything, is the best so far
 """
 
-
 _CODES = {UnknownName: 2, InvalidOption: 2, Infeasible: 3, LimitReached: 4}
+
+_MOVED = {
+    "pose": "solve GRAPH --problem FILE",
+    "traffic-frontier": "frontier GRAPH --against traffic",
+    "report": "frontier GRAPH... --html FILE",
+    "largest-batch": "forecast MODULE:FACTORY --memory SIZE --largest-batch",
+    "show": "inspect picture GRAPH -o FILE",
+    **{name: f"inspect {name} GRAPH" for name in ("timeline", "traffic", "kernels")},
+    **{name: f"plugins {name}" for name in ("solvers", "costmodels", "estimators")},
+}
+"""Where to find what earlier versions had as a command of its own."""
 
 
 class _Group(TyperGroup):
     """Turns warnings into lines, and our errors into messages and exit codes; a bug keeps its traceback."""
 
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        if args and args[0] in _MOVED:
+            raise UnknownName(f"`remat {args[0]}` has another name now: `remat {_MOVED[args[0]]}`")
+        return super().resolve_command(ctx, args)
+
     def invoke(self, ctx: Any) -> Any:
         stopped.set(False)
         try:
+            leave_ctrl_c_to_commands()
             with warnings.catch_warnings():  # puts back what shows them
                 warnings.showwarning = _warn
                 answer = super().invoke(ctx)
@@ -83,8 +92,11 @@ class _Group(TyperGroup):
             return answer
         except BrokenPipeError:
             raise  # typer ends quietly
+        except KeyboardInterrupt:
+            typer.echo("stopped by Ctrl-C", err=True)
+            raise typer.Exit(130) from None
         except typer.BadParameter as error:
-            error.message = spoken(error.message)
+            error.message = without_endless_words(error.message)
             raise
         except (RematError, OSError) as error:
             _fail(error)
@@ -97,12 +109,12 @@ class _Group(TyperGroup):
 
 
 def _warn(message: Warning | str, *_: object, **__: object) -> None:
-    typer.echo(f"warning: {spoken(str(message))}", err=True)
+    typer.echo(f"warning: {without_endless_words(str(message))}", err=True)
 
 
 def _fail(error: RematError | OSError) -> NoReturn:
     message = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) and error.filename else str(error)
-    typer.echo(f"error: {spoken(message)}", err=True)
+    typer.echo(f"error: {without_endless_words(message)}", err=True)
     raise typer.Exit(next((code for kind, code in _CODES.items() if isinstance(error, kind)), 1))
 
 
@@ -131,12 +143,11 @@ def options(
     del version
 
 
-_COMMANDS = (
-    *(capture, solve, compare, pose, explain, show, forecast, largest_batch, frontier, traffic_frontier),
-    *(timeline, traffic, kernels, refine, report, device),
-)
-for command in (*_COMMANDS, solvers, costmodels, estimators):
-    app.command()(command)
+for answer in (capture, solve, compare, explain, frontier):
+    app.command()(command(answer))
+app.add_typer(inspect_commands.app, name="inspect")
+for answer in (refine, forecast, plugins, device):
+    app.command()(command(answer))
 app.add_typer(corpus_commands.app, name="corpus")
 
 

@@ -9,16 +9,15 @@ import typer
 
 import remat
 from remat.cli.inputs import load_factory
-from remat.cli.options import DeviceName, Json
-from remat.cli.output import print_json, waiting
+from remat.cli.options import DeviceName
+from remat.cli.output import Answer, waiting, written
 
 
 def capture(
     factory: Annotated[str, typer.Argument(metavar="MODULE:FACTORY", help="Returns (model, args[, kwargs]).")],
     output: Annotated[Path, typer.Option("--output", "-o", help="Graph file to write; gzipped if it ends in .gz.")],
     device: DeviceName = None,
-    as_json: Json = False,
-) -> None:
+) -> Answer:
     """Capture the joint graph of a model's training step.
 
     FACTORY is called without arguments; the current directory is importable. Without --device the graph is that of
@@ -33,10 +32,8 @@ def capture(
       remat capture my_models:gpt2 --device a100 -o gpt2-a100.json.gz
     """
     model, args, kwargs = load_factory(factory)()
-    with waiting("capturing", quiet=as_json):
+    with waiting("capturing"):
         graph = remat.capture(model, *args, device=device, **kwargs)
     graph.save(output)
-    if not as_json:
-        return typer.echo(f"{graph!r}\nwritten to {output}")
-    facts = {"graph": str(output), "values": len(graph), "uses": len(graph.producers), "meta": dict(graph.meta)}
-    return print_json(facts)
+    facts = {"values": len(graph), "uses": len(graph.producers), "meta": dict(graph.meta)}
+    return {"graph": str(output)} | facts, (repr(graph), *written(output))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -11,10 +12,9 @@ from rich.text import Text
 
 import remat
 from remat.answer.registry import DEFAULT_COST_MODEL
-from remat.cli.inputs import cost_models_of, graph_file, solver_of
-from remat.cli.options import PLUGIN, Json, ModelOptions, TimeLimit
-from remat.cli.output import console, print_json, table, waiting
-from remat.cli.wording import spoken
+from remat.cli.inputs import cost_models_of, solver_of
+from remat.cli.options import GraphFiles, ModelOptions, plugin_option
+from remat.cli.output import Answer, bold, table, waiting
 from remat.facts.graph import Graph
 from remat.views.explain import UNHIDDEN
 
@@ -22,36 +22,31 @@ if TYPE_CHECKING:
     from remat.views.comparison import Comparison
 
 
+_MODELS, _SOLVERS = "Repeatable; the default is one.", "Repeatable; the default is all."
+_LIMIT = "Seconds for each solve that takes a limit."
+_ROWS = "File that keeps the finished rows: the same command goes on from there."
+
+
 def compare(
-    graphs: Annotated[
-        list[Path], typer.Argument(metavar="GRAPH...", help="Graph files, or names of `remat corpus list`.")
-    ],
-    cost_models: Annotated[
-        list[str] | None,
-        typer.Option("--cost-model", "-m", metavar=PLUGIN, help="Repeatable; the default is one."),
-    ] = None,
+    graphs: GraphFiles,
+    cost_models: Annotated[list[str] | None, plugin_option("--cost-model", "-m", help=_MODELS)] = None,
     model_options: ModelOptions = None,
-    solvers: Annotated[
-        list[str] | None, typer.Option("--solver", "-s", metavar=PLUGIN, help="Repeatable; the default is all.")
-    ] = None,
-    time_limit: TimeLimit = None,
+    solvers: Annotated[list[str] | None, plugin_option("--solver", "-s", help=_SOLVERS)] = None,
+    time_limit: Annotated[float | None, typer.Option("--time-limit", metavar="S", min=1e-9, help=_LIMIT)] = None,
     jobs: Annotated[int, typer.Option(min=1, help="How many processes solve at once.")] = 1,
-    rows: Annotated[
-        Path | None, typer.Option(help="File that keeps what is done: the same line goes on there.")
-    ] = None,
-    as_json: Json = False,
-) -> None:
+    rows: Annotated[Path | None, typer.Option(help=_ROWS)] = None,
+) -> Answer:
     """Compare graphs, cost models and solvers: a row for each combination.
 
     \b
       remat compare gpt2.json.gz
       remat compare vgg16 gpt2-small --jobs 2 --rows rows.json
-      remat compare *.json.gz -m byte-traffic -m byte-traffic:mode=aggressive -s ortools -s networkx
+      remat compare *.json.gz -m byte-traffic -m multi-read -s ortools -s networkx
     """
-    values = {str(path): Graph.load(graph_file(path)) for path in graphs}
+    values = {str(path): Graph.load(path) for path in graphs}
     models = cost_models_of(cost_models or [DEFAULT_COST_MODEL], model_options)
     chosen = [solver_of(text) for text in solvers] if solvers else None
-    with waiting("solving", quiet=as_json, ends_early=True) as say:
+    with waiting("solving", ends_early=True) as say:
         frame = remat.compare(
             values,
             models,
@@ -61,24 +56,19 @@ def compare(
             n_jobs=jobs,
             path=rows,
         )
-    if as_json:
-        return print_json(frame.records())
-    _print(frame)
-    return console().print(UNHIDDEN) if any(model.offload_device is not None for model in models) else None
+    unhidden = [Text(UNHIDDEN)] if any(model.offload_device is not None for model in models) else []
+    return frame.records(), (*_tables(frame), *unhidden)
 
 
-def _print(comparison: Comparison) -> None:
-    """Prints a table for each graph and cost model, and below it why a solver has no plan; the best is bold."""
-    out = console()
+def _tables(comparison: Comparison) -> Iterator[object]:
+    """Makes a table for each graph and cost model, and says below why a solver has no plan; the best is bold."""
     rows = zip(comparison.texts(), comparison.best(), strict=True)
     for (graph, cost_model), group in groupby(rows, lambda row: (row[0]["graph"], row[0]["cost model"])):
         listed = list(group)
-        out.print(Text(f"{graph}: {cost_model}", style="bold"))
-        out.print(table((_row(row, best) for row, best in listed), "solver", "objective"))
-        for row, _ in listed:
-            if row.get("error"):
-                out.print(Text(f"{row['solver']}: {spoken(row['error'])}"))
-        out.print()
+        yield bold(f"{graph}: {cost_model}")
+        yield table((_row(row, best) for row, best in listed), "solver", "objective")
+        yield from (Text(f"{row['solver']}: {row['error']}") for row, _ in listed if row.get("error"))
+        yield ""
 
 
 def _row(row: dict[str, str], best: bool) -> dict[str, object]:

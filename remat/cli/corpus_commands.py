@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from dataclasses import asdict
 from pathlib import Path
@@ -10,30 +9,25 @@ from typing import Annotated, Any
 
 import typer
 
-from remat.cli.options import Json
-from remat.cli.output import console, print_json, table
+from remat.cli.option_groups import command
+from remat.cli.output import Answer, table, written
 from remat.errors import UnknownName
 from remat.facts.corpus import Corpus, Entry
 from remat.facts.files import write_file
 from remat.facts.graph import Graph, Region
 from remat.words import human_bytes, near
 
-app = typer.Typer(
-    no_args_is_help=True, help="Joint graphs of published models, ready to solve: list them, look at one, take one."
-)
+app = typer.Typer(no_args_is_help=True, help="List, look at and copy the joint graphs of published models.")
 
 _Name = Annotated[str, typer.Argument(metavar="NAME", help="See `remat corpus list`.")]
-_Folder = Annotated[
-    Path | None, typer.Option(help="Where the corpus is; else in the repository that remat is run from.")
-]
+_FOLDER = "Where the corpus is; else the one that comes with remat."
+_Folder = Annotated[Path | None, typer.Option(help=_FOLDER)]
 
 
-@app.command("list")
 def listed(
     folder: _Folder = None,
     family: Annotated[str | None, typer.Option(help="Only one kind of model, such as `transformer`.")] = None,
-    as_json: Json = False,
-) -> None:
+) -> Answer:
     """List the instances, with their sizes.
 
     `saved` is what the forward pass hands over if nothing of it is recomputed: about what autograd keeps.
@@ -48,13 +42,10 @@ def listed(
             f"no family is named {family!r}{near(family, families) or ';'} there are: {', '.join(families)}"
         )
     entries = [entry for entry in corpus.entries if family in (None, entry.family)]
-    if as_json:
-        return print_json([asdict(entry) for entry in entries])
-    return console().print(table([_row(entry) for entry in entries], "name"))
+    return [asdict(entry) for entry in entries], (table([_row(entry) for entry in entries], "name"),)
 
 
-@app.command()
-def show(name: _Name, folder: _Folder = None, as_json: Json = False) -> None:
+def show(name: _Name, folder: _Folder = None) -> Answer:
     """Show the facts about an instance, and where it comes from.
 
     \b
@@ -62,19 +53,15 @@ def show(name: _Name, folder: _Folder = None, as_json: Json = False) -> None:
     """
     corpus = Corpus.open(folder)
     document = asdict(corpus.entry(name)) | _facts(corpus.graph(name))
-    if as_json:
-        return print_json(document)
     rows = [{"": key.replace("_", " "), name: _text(key, value)} for key, value in document.items() if key != "name"]
-    return console().print(table(rows))
+    return document, (table(rows),)
 
 
-@app.command()
 def get(
     name: _Name,
     output: Annotated[Path, typer.Option("--output", "-o", help="Graph file to write; it is gzipped.")],
     folder: _Folder = None,
-    as_json: Json = False,
-) -> None:
+) -> Answer:
     """Copy the graph file of an instance.
 
     \b
@@ -82,7 +69,7 @@ def get(
       remat solve resnet50.json.gz
     """
     write_file(output, Corpus.open(folder).path(name).read_bytes())
-    typer.echo(json.dumps({"instance": name, "graph": str(output)}) if as_json else f"written to {output}")
+    return {"instance": name, "graph": str(output)}, written(output)
 
 
 def _facts(graph: Graph) -> dict[str, Any]:
@@ -113,3 +100,7 @@ def _text(key: str, value: Any) -> str:
     if key.endswith("bytes"):
         return human_bytes(value)
     return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+for name, answer in {"list": listed, "show": show, "get": get}.items():
+    app.command(name)(command(answer))

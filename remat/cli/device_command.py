@@ -10,11 +10,11 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from remat.cli.options import Json
-from remat.cli.output import console, print_json, table, waiting
+from remat.cli.output import Answer, table, waiting, written
 from remat.errors import NotInstalled
 from remat.predict.time.device import DeviceProfile, measured_file
 from remat.predict.time.known_devices import ALIASES, KNOWN, find_device
+from remat.words import human_price
 
 
 def device(
@@ -25,8 +25,7 @@ def device(
         Path | None, typer.Option("--output", "-o", help="File to write, instead of the one that `here` names.")
     ] = None,
     listed: Annotated[bool, typer.Option("--list", help="List the known devices; measure nothing.")] = False,
-    as_json: Json = False,
-) -> None:
+) -> Answer:
     """Measure what this machine can do: flops, bytes and kernels a second.
 
     It takes 10 to 20 seconds. Estimators then know the device as `here`, or by the name of the file.
@@ -37,35 +36,32 @@ def device(
       remat device --list
     """
     if listed:
-        return _list(as_json)
+        return _list()
     if find_spec("torch") is None:
         raise NotInstalled("remat device needs torch to measure: pip install 'remat[torch]'")
     from remat.pytorch.measure.ceilings import measure_device
     from remat.pytorch.measure.timing import device_of
 
     file = output or measured_file(device_of(kind).type)
-    with waiting("measuring", quiet=as_json):
+    with waiting("measuring"):
         measured = measure_device(kind)
     file.parent.mkdir(parents=True, exist_ok=True)
     measured.save(file)
-    if as_json:
-        return print_json({"file": str(file)} | asdict(measured))
-    console().print(table([_row("here" if output is None else str(output), measured)]))
-    return typer.echo(f"written to {file}")
+    rows = table([_row("here" if output is None else str(output), measured)])
+    return {"file": str(file)} | asdict(measured), (rows, *written(file))
 
 
-def _list(as_json: bool) -> None:
+def _list() -> Answer:
     known = dict(KNOWN)
     if any(measured_file(kind).is_file() for kind in ("cuda", "cpu")):
         known["here"] = find_device("here")
-    if as_json:
-        return print_json({"devices": {name: asdict(one) for name, one in known.items()}, "aliases": ALIASES})
-    out = console()
-    out.print(table([_row(name, one) for name, one in known.items()], "device", "Tflop/s"))
-    for source in dict.fromkeys(one.source for one in known.values()):
-        names = ", ".join(name for name, one in known.items() if one.source == source)
-        out.print(Text(f"\n{names}: {source}"))
-    return out.print(f"\nAlso: {', '.join(f'{alias} for {name}' for alias, name in ALIASES.items())}")
+    names: dict[str, list[str]] = {}
+    for name, one in known.items():
+        names.setdefault(one.source, []).append(name)
+    sources = (Text(f"\n{', '.join(some)}: {source}") for source, some in names.items())
+    also = Text(f"\nAlso: {', '.join(f'{alias} for {name}' for alias, name in ALIASES.items())}")
+    rows = table([_row(name, one) for name, one in known.items()], "device", "Tflop/s")
+    return {"devices": {name: asdict(one) for name, one in known.items()}, "aliases": ALIASES}, (rows, *sources, also)
 
 
 def _row(name: str, one: DeviceProfile) -> dict[str, str]:
@@ -75,6 +71,6 @@ def _row(name: str, one: DeviceProfile) -> dict[str, str]:
         "is": one.name,
         "Tflop/s": rates,
         "GB/s": f"{one.bytes_per_s / 1e9:,.4g}",
-        "kernel": f"{one.launch_ns / 1000:,.2g} µs",
+        "kernel": human_price(round(one.launch_ns), "ns"),
         "reached": f"{one.flops_fraction:.0%} of flops\n{one.bytes_fraction:.0%} of bytes",
     }

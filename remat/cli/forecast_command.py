@@ -1,62 +1,78 @@
-"""Forecasts what training a model will hold: `remat forecast`."""
+"""Forecasts what training a model will hold, and the largest batch that fits: `remat forecast`."""
 
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 import remat
+from remat.answer.option_text import label, option_text
 from remat.cli.inputs import cost_models_of, load_factory
-from remat.cli.options import PLUGIN, DeviceName, Json, ModelOptions, OptimizerName
-from remat.cli.output import print_json, waiting
+from remat.cli.options import DeviceName, ModelOptions, OptimizerName, TimeLimit, plugin_option
+from remat.cli.output import Answer, picked, waiting
+from remat.problem.costmodel import CostModel
+
+_FACTORY = "Returns (model, args[, kwargs]); with --largest-batch, of a batch size."
+_MODELS = "Forecast the plan of this cost model, too. Repeatable."
+_LARGEST = "Find the largest batch size that fits into --memory."
 
 
 def forecast(
-    factory: Annotated[str, typer.Argument(metavar="MODULE:FACTORY", help="Returns (model, args[, kwargs]).")],
+    factory: Annotated[str, typer.Argument(metavar="MODULE:FACTORY", help=_FACTORY)],
     optimizer: OptimizerName = "adamw",
-    cost_models: Annotated[
-        list[str] | None, typer.Option("--cost-model", "-m", metavar=PLUGIN, help="A plan of ours; repeatable.")
-    ] = None,
+    cost_models: Annotated[list[str] | None, plugin_option("--cost-model", "-m", help=_MODELS)] = None,
     model_options: ModelOptions = None,
-    memory: Annotated[str | None, typer.Option(help="Of the device, such as 80GB.")] = None,
+    memory: Annotated[str | None, typer.Option(help="Memory of the device, such as 80GB.")] = None,
+    largest_batch: Annotated[bool, typer.Option("--largest-batch", help=_LARGEST)] = False,
     device: DeviceName = None,
-    as_json: Json = False,
-) -> None:
+    time_limit: TimeLimit = None,
+) -> Answer:
     """Forecast what training a model will hold: parameters, gradients, optimizer state, and the peak of each plan.
 
-    FACTORY is called without arguments, and best makes a model that returns its loss. Nothing is trained; of fake
-    tensors, a model of any size takes no memory.
+    FACTORY should make a model that returns its loss. Nothing is trained; with fake tensors, a model of any size takes
+    no memory. With --largest-batch, FACTORY is called with some twenty batch sizes, and the plan is that of -m, or
+    PyTorch's; the answer is 0 if no batch fits.
 
     \b
       remat forecast my_models:gpt2 --memory 80GB
-      remat forecast my_models:gpt2 --optimizer sgd:momentum=0.9 -m memory-budget:budget=0.5 --device a100
+      remat forecast my_models:gpt2 --optimizer sgd:momentum=0.9
+      remat forecast my_models:gpt2 -m memory-budget:budget=0.5 --device a100
       remat forecast my_models:gpt2 -m memory-budget:budget=80GB,of=device
+      remat forecast my_models:gpt2_of --memory 80GB --largest-batch
     """
     from remat.pytorch.read.optimizer_memory import optimizer_from
 
     models = cost_models_of(cost_models or (), model_options)
-    make = optimizer_from(optimizer)
-    model, args, kwargs = load_factory(factory)()
-    with waiting("forecasting", quiet=as_json):
-        found = remat.forecast(model, *args, optimizer=make, cost_models=models, device=device, **kwargs)
+    if largest_batch and (memory is None or len(models) > 1):
+        raise typer.BadParameter("--largest-batch takes the --memory of a device, such as 80GB, and at most one -m")
+    make, made = optimizer_from(optimizer), load_factory(factory)
+    options: dict[str, Any] = {"optimizer": make, "device": device, "time_limit_s": time_limit}
+    if largest_batch and memory is not None:
+        return _largest_batch(made, memory, optimizer, next(iter(models), None), options)
+    model, args, kwargs = made()
+    searches = any(one.limits_peak or one.saved_limits for one in models)
+    with waiting("forecasting", ends_early=searches):
+        found = remat.forecast(model, *args, cost_models=models, **options, **kwargs)
     fitting = None if memory is None else found.fitting(memory)
-    if not as_json:
-        typer.echo(found)
-        if fitting is not None:
-            typer.echo(f"fits into {memory}: {', '.join(fitting) or 'none'}")
-        return
-    sizes = ("parameter_bytes", "buffer_bytes", "input_bytes", "gradient_bytes")
     plans = [
         {"plan": one.name, **{key: value for key, value in asdict(one).items() if key.endswith("_bytes")}}
         for one in found.plans
     ]
-    print_json(
-        {
-            **{size: getattr(found, size) for size in sizes},
-            "optimizer": asdict(found.optimizer),
-            "plans": plans,
-            "fitting": fitting,
-        }
-    )
+    sizes = picked(found, "parameter_bytes", "buffer_bytes", "input_bytes", "gradient_bytes")
+    document = sizes | {"optimizer": asdict(found.optimizer), "plans": plans, "fitting": fitting}
+    return document, (found, *([] if fitting is None else [f"fits into {memory}: {', '.join(fitting) or 'none'}"]))
+
+
+def _largest_batch(made: Any, memory: str, optimizer: str, model: CostModel | None, options: dict[str, Any]) -> Answer:
+    with waiting("searching", ends_early=True) as say:
+
+        def step(batch: int) -> tuple[Any, ...]:
+            say(f"a batch of {batch}")
+            return made(batch)
+
+        batch = remat.largest_batch(step, memory, cost_model=model, **options)
+    names = ["PyTorch's plan"] * 2 if model is None else [label(model), option_text(model)]
+    text = f"largest batch that fits into {memory}: {batch} ({names[1]}, optimizer {optimizer})"
+    return {"batch": batch, "memory": memory, "plan": names[0], "optimizer": optimizer}, (text,)

@@ -1,84 +1,228 @@
-"""Prints the frontier of memory and recompute time: `remat frontier`."""
+"""Prints the frontier of memory against recompute time, or against traffic: `remat frontier`."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 import typer
 
 import remat
+from remat.answer.plan import Plan
 from remat.answer.registry import DEFAULT_ESTIMATOR, QUICK_BUDGET_SOLVER
 from remat.cli.inputs import solver_of
-from remat.cli.options import PLUGIN, Budgets, EstimatorName, GraphFile, Json, NewPictureIfNamed, TimeLimit
-from remat.cli.output import console, print_json, table, waiting
+from remat.cli.options import DeviceName, GraphFiles, NewPictureIfNamed, TimeLimit, plugin_option
+from remat.cli.output import Answer, picked, table, waiting, written
 from remat.facts.graph import Graph
 from remat.improve.frontier import Frontier
+from remat.improve.progress import ending_within, limit_for
+from remat.improve.traffic_frontier import TrafficFrontier
 from remat.views.report import frontier_rows
+from remat.words import human_bytes
 
 _TABLE = 40
 """Rows of the table, at most; --json prints all points."""
 
-_POINT = ("budget_bytes", "saved_bytes", "cost", "bound", "claimed_bound", "is_vertex", "solver")
+_MANY = 16
+"""Budgets that are solved for a page, or searched against traffic, where --budgets says nothing."""
+
+
+class Against(StrEnum):
+    """What memory is traded against."""
+
+    TIME = "time"
+    TRAFFIC = "traffic"
+
+
+_ESTIMATOR = f"For time: see `remat plugins estimators`; {DEFAULT_ESTIMATOR} when left out."
+_SOLVER = f"For time: who solves the budgets; {QUICK_BUDGET_SOLVER} when left out."
+_OFFLOAD = "For time: values may wait in the host memory of this device, such as h100 (`remat device --list`)."
+_START = "For traffic: a further plan to begin from. Repeatable."
+_ORACLE = "For traffic: what has the last word on a plan."
+_HTML = "Page to write. GRAPH... may then name what `remat compare --json` printed, or CSV, too."
+_AGAINST = "What memory is traded against: recompute time, or the bytes that kernels move."
+_BUDGETS = f"How many budgets to solve between the ends; 0 when left out, {_MANY} for traffic and for a page."
+
+
+@dataclass(frozen=True)
+class OfTime:
+    """Options of a frontier against time."""
+
+    estimator: Annotated[str | None, plugin_option("--estimator", "-e", help=_ESTIMATOR)] = None
+    solver: Annotated[str | None, plugin_option("--solver", "-s", help=_SOLVER)] = None
+    offload: Annotated[str | None, typer.Option(metavar="DEVICE", help=_OFFLOAD)] = None
+    output: NewPictureIfNamed = None
+
+
+@dataclass(frozen=True)
+class OfTraffic:
+    """Options of a frontier against traffic."""
+
+    start: Annotated[list[Path] | None, typer.Option(help=_START)] = None
+    oracle: Annotated[str | None, typer.Option(metavar="model|inductor", help=_ORACLE)] = None
+    device: DeviceName = None
+
+
+@dataclass(frozen=True)
+class OfPage:
+    """Options of a page."""
+
+    html: Annotated[Path | None, typer.Option(help=_HTML)] = None
+    title: Annotated[str, typer.Option(help="Heading of the page.")] = "remat report"
 
 
 def frontier(
-    graph: GraphFile,
-    estimator: EstimatorName = DEFAULT_ESTIMATOR,
-    budgets: Budgets = 0,
-    solver: Annotated[
-        str, typer.Option("--solver", "-s", metavar=PLUGIN, help="Who solves them: takes a byte budget.")
-    ] = QUICK_BUDGET_SOLVER,
+    graphs: GraphFiles,
+    *,
+    against: Annotated[Against, typer.Option(help=_AGAINST)] = Against.TIME,
+    budgets: Annotated[int | None, typer.Option("--budgets", "--refine", min=0, help=_BUDGETS)] = None,
+    time: OfTime,
+    traffic: OfTraffic,
+    page: OfPage,
+    plans: Annotated[Path | None, typer.Option(metavar="FOLDER", help="A new folder to write the plans to.")] = None,
     time_limit: TimeLimit = None,
-    offload: Annotated[
-        str | None,
-        typer.Option(
-            metavar="<device>", help="Values may wait on the host of this device, e.g. h100 (remat device --list)."
-        ),
-    ] = None,
-    output: NewPictureIfNamed = None,
-    as_json: Json = False,
-) -> None:
-    """Trade memory against recompute time: every optimal trade-off, with a bound at any budget.
+) -> Answer:
+    """Trade memory against recompute time, or against the bytes that kernels move.
+
+    Against time, the table has every optimal trade-off, and a bound at any budget. Against traffic it has the best
+    plans that a search finds; nothing proves that there is none better. The page shows the frontiers of several graphs
+    against time, and comparisons of solvers; it needs no network.
 
     \b
       remat frontier gpt2.json.gz
-      remat frontier gpt2.json.gz -e roofline:device=h200 --refine 20 -o frontier.svg
-      remat frontier gpt2.json.gz --refine 8 -s cpsat --time-limit 10
+      remat frontier gpt2.json.gz -e roofline:device=h200 --budgets 20 -o gpt2.svg
+      remat frontier gpt2.json.gz --budgets 8 -s cpsat --time-limit 10
       remat frontier gpt2.json.gz -e roofline:device=h100 --offload h100
+      remat frontier gpt2.json.gz --against traffic --device h100 --plans plans
+      remat frontier gpt2.json.gz vgg16 solvers.json --html report.html
     """
-    values, chosen = Graph.load(graph), solver_of(solver)
-    with waiting("searching", quiet=as_json, ends_early=True) as say:
-        if offload is None:
-            curve = remat.frontier(values, estimator=estimator)
+    if page.html is not None:
+        if against is not Against.TIME or plans is not None or time.offload or time.output:
+            raise typer.BadParameter("--html takes neither --against traffic nor --plans, --offload and --output")
+        _refuse("for a page", traffic)
+        return _page(graphs, page.html, page.title, time, budgets, time_limit)
+    if len(graphs) > 1:
+        raise typer.BadParameter("a frontier is that of one GRAPH; --html FILE puts several on a page")
+    if plans is not None and plans.exists():
+        raise typer.BadParameter(f"{plans} is there already", param_hint="--plans")
+    if against is Against.TRAFFIC:
+        _refuse("against traffic", time)
+        moved = _against_traffic(Graph.load(graphs[0]), traffic, budgets, time_limit)
+        _save(moved, plans)
+        return _moved_document(graphs[0], moved), (*_moved_lines(moved), *written(plans))
+    _refuse("against time", traffic)
+    curve = _against_time(Graph.load(graphs[0]), time, budgets or 0, time_limit)
+    if time.output is not None:
+        curve.plot(time.output)
+    _save(curve, plans)
+    return _document(graphs[0], time, curve), (*_lines(curve), *written(time.output), *written(plans))
+
+
+def _refuse(where: str, options: OfTime | OfTraffic) -> None:
+    given = [f"--{name}" for name, value in vars(options).items() if value is not None]
+    if given:
+        raise typer.BadParameter(f"{', '.join(given)} has no meaning {where}: leave it out")
+
+
+def _against_time(graph: Graph, time: OfTime, budgets: int, time_limit: float | None) -> Frontier:
+    chosen, estimator = solver_of(time.solver or QUICK_BUDGET_SOLVER), time.estimator or DEFAULT_ESTIMATOR
+    with waiting("searching", ends_early=True) as say, ending_within(time_limit):
+        if time.offload is None:
+            curve = remat.frontier(graph, estimator=estimator)
         else:
-            curve = remat.frontier(values, estimator=estimator, solver=chosen, offload=offload)
+            curve = remat.frontier(graph, estimator=estimator, solver=chosen, offload=time.offload)
         if budgets:
             curve = curve.refine(
                 budgets,
                 chosen,
-                time_limit_s=time_limit,
+                time_limit_s=limit_for(chosen, time_limit),
                 progress=lambda done, known: say(f"{done} of {known[0]} budgets"),
             )
-    if output is not None:
-        curve.plot(output)
-    if as_json:
-        return print_json(_document(graph, estimator, curve))
-    out = console()
+    return curve
+
+
+def _against_traffic(
+    graph: Graph, traffic: OfTraffic, budgets: int | None, time_limit: float | None
+) -> TrafficFrontier:
+    with waiting("searching", ends_early=True) as say:
+        return remat.traffic_frontier(
+            graph,
+            _MANY if budgets is None else budgets,
+            starts=[Plan.load(path) for path in traffic.start or []],
+            oracle=cast(Any, traffic.oracle or "model"),
+            device=traffic.device,
+            time_limit_s=time_limit,
+            progress=lambda predicted, best: say(f"{predicted} plans, the best moves {human_bytes(best[0])}"),
+        )
+
+
+def _save(curve: Frontier | TrafficFrontier, folder: Path | None) -> None:
+    """Writes the plan of each point to a file that is named after its saved bytes."""
+    if folder is not None:
+        folder.mkdir(parents=True)
+        for point in curve.points:
+            point.plan.save(folder / f"{point.saved_bytes}.json")
+
+
+def _lines(curve: Frontier) -> Iterator[object]:
     # Several budgets may have one plan: the smallest says most about it.
     points = [*{point.point: point for point in reversed(curve.points)}.values()][::-1]
-    out.print(table(frontier_rows(curve, (*points[:_TABLE], *curve.references))))
+    yield table(frontier_rows(curve, (*points[:_TABLE], *curve.references)))
     if len(points) > _TABLE:
-        out.print(f"... and {len(points) - _TABLE} more; --json lists all")
-    return out.print(f"written to {output}") if output is not None else None
+        yield f"... and {len(points) - _TABLE} more; --json lists all"
 
 
-def _document(graph: Path, estimator: str, curve: Frontier) -> dict[str, Any]:
+def _document(graph: Path, time: OfTime, curve: Frontier) -> dict[str, Any]:
+    point = ("budget_bytes", "saved_bytes", "cost", "bound", "claimed_bound", "is_vertex", "solver")
     points, landmarks = (
-        [{name: getattr(point, name) for name in _POINT} | {"plan": point.plan.digest} for point in some]
-        for some in (curve.points, curve.references)
+        [picked(one, *point) | {"plan": one.plan.digest} for one in some] for some in (curve.points, curve.references)
     )
-    about = {"graph": str(graph), "estimator": estimator, "unit": curve.unit}
+    about = {"graph": str(graph), "estimator": time.estimator or DEFAULT_ESTIMATOR, "unit": curve.unit}
     about |= {"offload": curve.clock.device.name} if curve.clock else {}
     exact = curve.clock is None and all(edge.is_exact for edge in curve.edges)
     return about | {"is_exact": exact, "points": points, "landmarks": landmarks}
+
+
+def _moved_lines(curve: TrafficFrontier) -> Iterator[object]:
+    yield table(
+        {"saved": human_bytes(point.saved_bytes), "moved": human_bytes(point.traffic_bytes), "by": point.source}
+        for point in curve.points
+    )
+    yield f"{curve.predicted} plans predicted; {curve.termination.detail}"
+
+
+def _moved_document(graph: Path, curve: TrafficFrontier) -> dict[str, Any]:
+    points = [
+        picked(point, "saved_bytes", "traffic_bytes", "source") | {"plan": point.plan.digest} for point in curve.points
+    ]
+    ended = picked(curve.termination, "limit", "detail")
+    found = picked(curve, "oracle", "predicted", "asked")
+    return {"graph": str(graph), **found, "termination": ended, "points": points}
+
+
+def _page(
+    results: list[Path], html: Path, title: str, time: OfTime, budgets: int | None, time_limit: float | None
+) -> Answer:
+    from remat.views.report import Page
+
+    if not html.parent.is_dir():  # now, not after the frontiers of large graphs were found
+        raise typer.BadParameter(f"--html {html} must be in a folder that exists, got {html.parent}: make it first")
+    if html.exists() and any(path.exists() and path.samefile(html) for path in results):
+        raise typer.BadParameter(f"--html {html} is one of GRAPH..., and would be lost: name another file")
+    with waiting("reading", ends_early=True) as say:
+        page = Page.of(
+            results,
+            title=title,
+            estimator=time.estimator or DEFAULT_ESTIMATOR,
+            refine=_MANY if budgets is None else budgets,
+            solver=solver_of(time.solver or QUICK_BUDGET_SOLVER),
+            time_limit_s=time_limit,
+            progress=lambda done, known: say(f"{done} of {known[0]} budgets"),
+        )
+    size_bytes = page.save(html)
+    kinds = [{"file": section.name, "kind": section.kind} for section in page.sections]
+    lines = (f"{line['file']}: {line['kind'].lower()}" for line in kinds)
+    return {"report": str(html), "bytes": size_bytes, "files": kinds}, (*lines, *written(html))

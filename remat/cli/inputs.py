@@ -7,7 +7,6 @@ import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import wraps
-from importlib.util import find_spec
 from inspect import signature
 from pathlib import Path
 from typing import Any, TypeVar
@@ -15,27 +14,20 @@ from typing import Any, TypeVar
 import typer
 
 from remat.answer.option_text import from_options, split_options
-from remat.answer.plan import Plan
 from remat.answer.registry import DEFAULT_COST_MODEL, costmodel_class, solver_class
 from remat.answer.solver import Solver
-from remat.cli.wording import spoken
 from remat.errors import CaptureError, InvalidOption, NotInstalled, UnknownName
 from remat.facts.argument_checks import model_and_arguments
 from remat.facts.corpus import Corpus
-from remat.facts.graph import Graph
-from remat.improve.choose import choose
 from remat.problem.costmodel import CostModel
 from remat.words import near
-
-_TORCHS = "pytorch:"
 
 _Plugin = TypeVar("_Plugin", Solver, CostModel)
 
 
 def solver_of(text: str, options: Sequence[str] = ()) -> Solver:
     """Makes a solver from `NAME` or `NAME:key=value,key=value`, with further `key=value` options."""
-    name, inline = split_options(text)
-    return _configured(solver_class(name), inline, options, "-S")
+    return _configured(solver_class(split_options(text)[0]), text, options, "-S")
 
 
 def solver_if_named(text: str | None, options: Sequence[str] | None = None) -> Solver | None:
@@ -50,8 +42,8 @@ def cost_model_of(text: str | None, options: Sequence[str] | None = None) -> Cos
 
     Without a name, it is the default one.
     """
-    name, inline = split_options(text or DEFAULT_COST_MODEL)
-    return _configured(costmodel_class(name), inline, options or (), "-O")
+    text = text or DEFAULT_COST_MODEL
+    return _configured(costmodel_class(split_options(text)[0]), text, options or (), "-O")
 
 
 def cost_models_of(texts: Sequence[str], options: Sequence[str] | None = None) -> list[CostModel]:
@@ -62,58 +54,33 @@ def cost_models_of(texts: Sequence[str], options: Sequence[str] | None = None) -
     return [cost_model_of(text, options) for text in texts]
 
 
-def chosen_plan(
-    graph: Graph,
-    plan: str,
-    cost_model: str | None = None,
-    solver: str | None = None,
-    model_options: Sequence[str] | None = None,
-    solver_options: Sequence[str] | None = None,
-) -> Plan:
-    """Reads the plan of `--plan FILE`, asks for that of `pytorch:BUDGET`, or solves for that of `solved`."""
-    if plan != "solved":
-        if cost_model or solver or model_options or solver_options:
-            raise typer.BadParameter(
-                f"-m and -s, -O and -S decide what to solve, but --plan {plan} is a plan already: leave them out"
-            )
-        return _torchs_plan(graph, plan) if plan.startswith(_TORCHS) else Plan.load(plan)
-    model, chosen = cost_model_of(cost_model, model_options), solver_if_named(solver, solver_options)
-    solution = choose(graph, model, chosen)
-    assert solution.plan is not None  # choose() raises where there is none
-    return solution.plan
-
-
-def _torchs_plan(graph: Graph, text: str) -> Plan:
-    """Asks PyTorch for its plan at a memory budget; what it recomputes and may not is saved, too."""
-    try:
-        budget = float(text.removeprefix(_TORCHS))
-    except ValueError:
-        budget = -1.0
-    if not 0 <= budget <= 1:
-        raise typer.BadParameter(f"--plan pytorch:BUDGET takes a number from 0 to 1, as in pytorch:0.5, got {text!r}")
-    if find_spec("torch") is None:
-        raise NotInstalled(f"--plan {text} needs torch: pip install 'remat[torch]'")
-    from remat.pytorch.measure.torch_budgets import torchs_plans_of
-
-    return torchs_plans_of(graph, [budget], legal=True)[budget]
-
-
 def graph_file(path: Path) -> Path:
     """Returns the path of a graph file; of an instance of the corpus, if that is named and there is no such file.
 
     Raises:
-        UnknownName: it is neither, and an instance has nearly that name.
+        UnknownName: there is no such file, and an instance has this name in other letters, nearly, or with a suffix.
     """
-    if path.exists() or str(path) != path.stem:
+    name = path.name.removesuffix(".gz").removesuffix(".json")
+    if path.exists():
         return path
     with suppress(NotInstalled):
         corpus = Corpus.open()
         names = [entry.name for entry in corpus.entries]
         if str(path) in names:
             return corpus.path(str(path))
-        if hint := near(str(path), names):
-            raise UnknownName(f"{path}: no such file, and no graph of the corpus is named so{hint}")
+        if name in names:
+            raise UnknownName(
+                f"{path}: no such file, but the corpus has this graph: name it {name!r}, or copy it by "
+                f"`remat corpus get {name} -o {path}`"
+            )
+        if str(path) == path.stem and (hint := near(name, names)):
+            raise UnknownName(f"{path}: no such file, and no graph of the corpus has this name{hint}")
     return path
+
+
+def graph_files(paths: list[Path]) -> list[Path]:
+    """Returns the path of each, as `graph_file` does."""
+    return [*map(graph_file, paths)]
 
 
 def load_factory(text: str) -> Callable[..., tuple[Any, tuple[Any, ...], dict[str, Any]]]:
@@ -155,12 +122,10 @@ def load_factory(text: str) -> Callable[..., tuple[Any, tuple[Any, ...], dict[st
     return made
 
 
-def _configured(plugin: type[_Plugin], inline: Sequence[str], pairs: Sequence[str], flag: str) -> _Plugin:
-    """Makes a plug-in; an error names each option as it was typed: in its pair, or behind its flag."""
+def _configured(plugin: type[_Plugin], text: str, pairs: Sequence[str], flag: str) -> _Plugin:
+    """Makes a plug-in; an error begins with what was typed for it."""
     try:
-        return from_options(plugin, [*inline, *pairs])
+        return from_options(plugin, [*split_options(text)[1], *pairs])
     except InvalidOption as error:
-        message = spoken(str(error))
-        for key in {pair.partition("=")[0] for pair in pairs}:
-            message = message.replace(f"{plugin.name}: {key} ", f"{flag} {key} ")
-        raise InvalidOption(message) from error
+        typed = [*([text] if ":" in text or not pairs else []), *(f"{flag} {pair}" for pair in pairs)]
+        raise InvalidOption(f"{' '.join(typed)}: {error}") from error

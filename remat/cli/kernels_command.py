@@ -1,4 +1,4 @@
-"""Compiles the kernels of a plan for a GPU that need not be there: `remat kernels`."""
+"""Compiles the kernels of a plan for a GPU that need not be there: `remat inspect kernels`."""
 
 from __future__ import annotations
 
@@ -7,22 +7,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.text import Text
 
-from remat.cli.inputs import chosen_plan
-from remat.cli.options import (
-    CostModelName,
-    DeviceName,
-    GraphFile,
-    Json,
-    ModelOptions,
-    PlanFile,
-    SolverName,
-    SolverOptions,
-)
-from remat.cli.output import console, counted, print_json, table, waiting
+from remat.cli.option_groups import WantedPlan
+from remat.cli.options import DeviceName, GraphFile
+from remat.cli.output import Answer, bold, picked, table, waiting, written
 from remat.facts.graph import Graph
-from remat.words import cut, human_bytes
+from remat.words import counted, cut, human_bytes
 
 if TYPE_CHECKING:
     from remat.pytorch.inductor.cubins import CompiledPass
@@ -30,26 +20,21 @@ if TYPE_CHECKING:
 
 def kernels(
     graph: GraphFile,
-    plan: PlanFile = "solved",
-    cost_model: CostModelName = None,
-    solver: SolverName = None,
-    model_options: ModelOptions = None,
-    solver_options: SolverOptions = None,
+    wanted: WantedPlan,
     device: DeviceName = None,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Folder to write: Triton source, PTX and cubins.")
     ] = None,
-    as_json: Json = False,
-) -> None:
-    """Compile the Triton kernels that TorchInductor writes for a plan, and say what each needs.
+) -> Answer:
+    """Compile the Triton kernels that TorchInductor writes for a plan, for a GPU.
 
-    Nothing runs, and no GPU is needed: without --device it is done for an h100. Registers and spilled bytes are those
-    of a thread, shared memory is that of a block; each is the largest over the configurations that Inductor would time
-    on the GPU to choose one.
+    Nothing runs, and no GPU is needed; without --device the kernels are for an h100. The table has registers and
+    spilled bytes of a thread, and shared memory of a block. Each number is the largest over the configurations of
+    which Inductor would choose one by timing them on the GPU.
 
     \b
-      remat kernels gpt2.json.gz --plan plan.json
-      remat kernels gpt2.json.gz -m byte-traffic:mode=aggressive --device a100 -o kernels
+      remat inspect kernels gpt2.json.gz --plan plan.json
+      remat inspect kernels gpt2.json.gz -m multi-read --device a100 -o kernels
     """
     from remat.pytorch.inductor.cubins import compile_plan
     from remat.pytorch.seam.virtual_gpu import device_of
@@ -64,29 +49,15 @@ def kernels(
             f"are never drawn again from their seed: capture it with `remat capture --device {device}`",
             err=True,
         )
-    with waiting("solving and compiling", quiet=as_json):
-        chosen = chosen_plan(values, plan, cost_model, solver, model_options, solver_options)
-        passes = list(compile_plan(values, chosen, device=device))
+    with waiting("solving and compiling"):
+        passes = list(compile_plan(values, wanted.plan_of(values), device=device))
     if output is not None:
         for compiled in passes:
             compiled.write(output)
-    if as_json:
-        folder = None if output is None else str(output)
-        return print_json(
-            {
-                "graph": str(graph),
-                "device": device,
-                "folder": folder,
-                "passes": [_document(each, values) for each in passes],
-            }
-        )
-    out = console()
-    for compiled in passes:
-        out.print(Text(f"{compiled.code.name} pass", style="bold"))
-        out.print(table(_rows(compiled, values)))
-        out.print()
-    typer.echo(_summary(passes, device))
-    return typer.echo(f"written to {output}") if output is not None else None
+    about = {"graph": str(graph), "device": device, "folder": None if output is None else str(output)}
+    tables = (thing for each in passes for thing in (bold(f"{each.code.name} pass"), table(_rows(each, values)), ""))
+    document = about | {"passes": [_document(each, values) for each in passes]}
+    return document, (*tables, _summary(passes, device), *written(output))
 
 
 def _places(compiled: CompiledPass, graph: Graph) -> dict[str, str]:
@@ -107,17 +78,10 @@ def _document(compiled: CompiledPass, graph: Graph) -> dict[str, Any]:
         "called_bytes": compiled.called_bytes,
         "kernels": [
             {
-                "name": kernel.name,
-                "launches": kernel.launches,
-                "bytes": kernel.bytes,
+                **picked(kernel, "name", "launches", "bytes"),
                 **({"place": place} if (place := places.get(kernel.name)) else {}),
                 "configurations": [
-                    {
-                        **cubin.configuration,
-                        "registers": cubin.registers,
-                        "spilled_bytes": cubin.spilled_bytes,
-                        "shared_bytes": cubin.shared_bytes,
-                    }
+                    cubin.configuration | picked(cubin, "registers", "spilled_bytes", "shared_bytes")
                     for cubin in kernel.cubins
                 ],
             }

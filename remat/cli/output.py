@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import asdict
 from enum import Enum
+from pathlib import Path
 from typing import Any
 
 import typer
@@ -18,10 +19,32 @@ from rich.text import Text
 
 from remat.improve.progress import ending_at_ctrl_c
 
+Answer = tuple[Mapping[str, Any] | Sequence[Any], Iterable[object]]
+"""What a command returns: a document for --json; and what is printed for people: tables, or what has a text."""
 
-def print_json(document: Any) -> None:
-    """Prints a document as JSON, as every command does under --json."""
-    typer.echo(json.dumps(document, indent=1, default=_plain))
+quiet: ContextVar[bool] = ContextVar("quiet", default=False)
+"""Whether this command prints JSON and nothing else."""
+
+stopped: ContextVar[bool] = ContextVar("stopped", default=False)
+"""Whether Ctrl-C ended a search of this command, so that what is printed is the best so far."""
+
+
+def show(answer: Answer) -> None:
+    """Prints an answer: one part of it."""
+    document, things = answer
+    if quiet.get():
+        typer.echo(json.dumps(document, indent=1, default=_plain))
+        return
+    for thing in things:
+        if isinstance(thing, Table | Text):
+            console().print(thing)
+        else:
+            typer.echo(thing)
+
+
+def picked(thing: object, *names: str) -> dict[str, Any]:
+    """Returns some attributes of a thing, for JSON."""
+    return {name: getattr(thing, name) for name in names}
 
 
 def as_told(record: Any) -> dict[str, Any]:
@@ -30,8 +53,18 @@ def as_told(record: Any) -> dict[str, Any]:
 
 
 def _plain(value: object) -> object:
-    """Replaces what JSON does not know: an enum by its name, anything else by its text."""
     return value.name.lower() if isinstance(value, Enum) else str(value)
+
+
+def written(path: Path | None) -> Iterator[str]:
+    """Says that a file or a folder was written, if there is one."""
+    if path is not None:
+        yield f"written to {path}"
+
+
+def bold(text: str) -> Text:
+    """Makes a heading."""
+    return Text(text, style="bold")
 
 
 def console() -> Console:
@@ -40,43 +73,36 @@ def console() -> Console:
     return terminal if terminal.is_terminal else Console(width=200)
 
 
-def table(rows: Iterable[Mapping[str, object]], *whole: str) -> Table:
-    """Makes a table of rows that share their keys, which are the headings; columns to keep on one line can be named."""
+def table(rows: Iterable[Mapping[str, object]], *unbroken: str) -> Table:
+    """Makes a table of rows that share their keys, which are the headings; cells of `unbroken` columns stay a line."""
     built = Table(box=None, pad_edge=False, header_style="bold")
     for position, row in enumerate(rows):
         if position == 0:
             for heading in row:
-                built.add_column(heading, overflow="fold", no_wrap=heading in whole)
+                built.add_column(heading, overflow="fold", no_wrap=heading in unbroken)
         built.add_row(*(cell if isinstance(cell, Text) else Text(str(cell)) for cell in row.values()))
     return built
 
 
-stopped: ContextVar[bool] = ContextVar("stopped", default=False)
-"""Whether Ctrl-C ended a search of this command, so that what is printed is the best so far."""
-
-
 @contextmanager
-def waiting(what: str, *, quiet: bool, ends_early: bool = False) -> Generator[Callable[[str], None]]:
-    """Shows on standard error, if that is a terminal, what takes time, and for how long; gives a way to say more.
+def waiting(what: str, *, ends_early: bool = False) -> Generator[Callable[[str], None]]:
+    """Shows on standard error, if that is a terminal, what takes time, and for how long; but not with --json.
 
     Args:
         what: is being done.
-        quiet: show nothing, as under --json.
         ends_early: it is a search that the first Ctrl-C ends with the best so far.
+
+    Returns:
+        a way to say how far it is.
     """
     columns = SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn()
     err = Console(stderr=True)
     stopping = ending_at_ctrl_c() if ends_early else nullcontext(lambda: False)
     with (
-        Progress(*columns, console=err, transient=True, disable=quiet or not err.is_terminal) as shown,
+        Progress(*columns, console=err, transient=True, disable=quiet.get() or not err.is_terminal) as shown,
         stopping as ended,
     ):
         task = shown.add_task(what, total=None)
         yield lambda news: shown.update(task, description=f"{what}: {news}")
         if ended():
             stopped.set(True)
-
-
-def counted(number: int, what: str) -> str:
-    """Writes how many there are: "1 figure", "2,000 figures"."""
-    return f"{number:,} {what}{'' if number == 1 else 's'}"

@@ -1,66 +1,72 @@
-"""Finds the best plan of a graph, and prints its proof: `remat solve`."""
+"""Finds the best plan of a graph, and prints its proof; or writes the problem to a file: `remat solve`."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from dataclasses import asdict
-from typing import Annotated, Any
+from pathlib import Path
+from typing import Annotated
 
 import typer
 from rich.table import Table
 from rich.text import Text
 
 import remat
-from remat.answer.option_text import label
+from remat.answer.dimacs_file import write_dimacs
+from remat.answer.option_text import label, option_text
 from remat.answer.plan_facts import PlanFacts
 from remat.answer.solution import Solution
-from remat.cli.inputs import cost_model_of, solver_if_named
-from remat.cli.options import (
-    CostModelName,
-    GraphFile,
-    Json,
-    ModelOptions,
-    NewPlanFile,
-    SolverName,
-    SolverOptions,
-    TimeLimit,
-)
-from remat.cli.output import console, counted, print_json, table, waiting
-from remat.cli.wording import spoken
+from remat.cli.option_groups import Question
+from remat.cli.options import GraphFile, NewPlanFile, TimeLimit
+from remat.cli.output import Answer, bold, picked, table, waiting, written
 from remat.facts.graph import Graph
+from remat.facts.json_file import write_document
+from remat.predict.memory.stated import stated_memory
+from remat.problem.costmodel import CostModel
+from remat.problem.mps_file import write_mps
 from remat.problem.problem import Problem
+from remat.problem.problem_file import problem_document
 from remat.views.compare import warm_up
-from remat.words import human_bytes, human_price, spoken_gap
+from remat.words import counted, human_bytes, human_price, human_seconds, spoken_gap
+
+_FORMATS = {".mps": "mps", ".max": "dimacs", ".dimacs": "dimacs"}
+"""How a problem is written, by the suffix of its file; any other one is JSON."""
+
+
+_PROBLEM = """Write the problem to this file, for other solvers, and solve nothing: an integer program (.mps), a maximum
+flow (.max), or plain numbers (.json, .json.gz)."""
 
 
 def solve(
     graph: GraphFile,
-    cost_model: CostModelName = None,
-    solver: SolverName = None,
-    model_options: ModelOptions = None,
-    solver_options: SolverOptions = None,
+    question: Question,
     time_limit: TimeLimit = None,
     output: NewPlanFile = None,
+    problem_file: Annotated[Path | None, typer.Option("--problem", help=_PROBLEM)] = None,
     top: Annotated[int, typer.Option(min=0, help="How many saved activations to list, the largest first.")] = 10,
-    as_json: Json = False,
-) -> None:
+) -> Answer:
     """Find the best plan of a graph, and prove it.
 
     \b
       remat solve gpt2.json.gz -o plan.json
-      remat solve gpt2.json.gz -O mode=aggressive -O 'rules={"used_far_apart": false}'
+      remat solve gpt2.json.gz -O mode=aggressive
       remat solve gpt2.json.gz -s pulp --time-limit 60
       remat solve gpt2.json.gz -s networkx -S flow_func=dinitz
-      remat solve gpt2.json.gz -m memory-budget -O budget=8GB -O estimator=roofline:device=h200
+      remat solve gpt2.json.gz -m memory-budget -O budget=8GB
       remat solve gpt2.json.gz -m memory-budget:budget=0.5,of=peak
+      remat solve gpt2.json.gz -m memory-budget:budget=0.5 --problem half.mps
     """
-    model, chosen = cost_model_of(cost_model, model_options), solver_if_named(solver, solver_options)
+    model, chosen = question.model(), question.chosen_solver()
     values = Graph.load(graph)
+    if problem_file is not None:
+        return _write_problem(graph, values, model, problem_file)
     warm_up(chosen)
     start = time.perf_counter()
     problem = model.pose_without_peak(values)
     pose_time_s = time.perf_counter() - start
-    with waiting("solving", quiet=as_json) as say:
+    budget = model.limits_peak or bool(model.saved_limits)  # a minimum cut has no best so far
+    with waiting("solving", ends_early=budget) as say:
         solution = remat.choose(
             values,
             model,
@@ -69,88 +75,84 @@ def solve(
             progress=lambda count, last: say(f"{count} plans, the last with a peak of {human_bytes(last[0])}"),
         )
     assert solution.plan is not None  # choose() raises where there is none
-    facts = PlanFacts.of(values, solution.plan)
-    solver = label(chosen) if chosen else solution.solver
     if output is not None:
         solution.plan.save(output)
-    if as_json:
-        about = {"graph": str(graph), "values": len(values), "cost_model": label(model), "unit": model.unit}
-        found = _document(solution, pose_time_s) | {"digest": solution.plan.digest}
-        return print_json(about | {"solver": solver} | found | asdict(facts))
-    heading = f"{graph.name}: {len(values):,} values, {spoken(label(model))}, {spoken(solver)}"
-    return _print(values, problem, solution, facts, heading, model.unit, pose_time_s, top)
-
-
-def _document(solution: Solution, pose_time_s: float) -> dict[str, Any]:
-    return {
-        "objective": solution.objective,
-        "bound": solution.bound,
-        "gap": solution.gap,
+    facts = PlanFacts.of(values, solution.plan)
+    document = {
+        "graph": str(graph),
+        "values": len(values),
+        "cost_model": label(model),
+        "unit": model.unit,
+        "solver": label(chosen) if chosen else solution.solver,
+        **picked(solution, "objective", "bound", "gap"),
         "termination": solution.termination.reason.name.lower(),
         "limit": solution.termination.limit,
         "certified": str(solution.certificate),
         "proven": solution.is_proven,
         "pose_time_s": pose_time_s,
         "solve_time_s": solution.solve_time_s,
+        "digest": solution.plan.digest,
+        **asdict(facts),
     }
-
-
-def _print(
-    graph: Graph,
-    problem: Problem,
-    solution: Solution,
-    facts: PlanFacts,
-    heading: str,
-    unit: str,
-    pose_time_s: float,
-    top: int,
-) -> None:
-    out = console()
-    out.print(Text(heading, style="bold"))
-    grid = Table.grid(padding=(0, 2))
-    for title, text in _summary(facts, solution, unit, pose_time_s):
+    solver, grid = option_text(chosen) if chosen else solution.solver, Table.grid(padding=(0, 2))
+    for title, text in _summary(facts, solution, model.unit, pose_time_s):
         grid.add_row(Text(title, style="dim"), Text(text))
-    out.print(grid)
-    largest = _largest(graph, problem, facts, unit)
-    if largest and top > 0:
-        out.print()
-        out.print(table(largest[:top]))
-    if len(largest) > top > 0:
-        out.print(Text(f"... and {len(largest) - top} smaller ones (--top {len(largest)} shows all)", style="dim"))
+    heading = bold(f"{graph.name}: {len(values):,} values, {option_text(model)}, {solver}")
+    return document, (heading, grid, *_largest(values, problem, facts, model.unit, top), *written(output))
 
 
-def _summary(facts: PlanFacts, solution: Solution, unit: str, pose_time_s: float) -> list[tuple[str, str]]:
+def _write_problem(graph: Path, values: Graph, model: CostModel, path: Path) -> Answer:
+    problem, format = model.pose(values), _FORMATS.get(path.suffix, "json")
+    if format == "mps":
+        write_mps(problem, path)
+    elif format == "dimacs":
+        write_dimacs(problem, path)
+    else:
+        document = problem_document(
+            problem,
+            name=graph.name.removesuffix(".gz").removesuffix(".json"),
+            unit=model.unit,
+            remarks={"graph": graph.name, "cost_model": label(model)},
+            memory=stated_memory(values),
+        )
+        write_document(document, path)
+    return {"problem": str(path), "format": format, "values": len(problem), "unit": model.unit}, written(path)
+
+
+def _summary(facts: PlanFacts, solution: Solution, unit: str, pose_time_s: float) -> Iterator[tuple[str, str]]:
+    yield "objective", human_price(solution.objective or 0, unit)
     bound = "unknown" if solution.bound is None else human_price(solution.bound, unit)
-    gap = f", {spoken_gap(solution.gap, before='gap ')}" if solution.gap else ""
+    yield "bound", bound + (f", {spoken_gap(solution.gap, before='gap ')}" if solution.gap else "")
     ended = "proven optimal" if solution.is_proven else solution.termination.reason.name.lower()
-    evidence = "" if solution.certificate is None else f" ({solution.certificate})"
+    yield "proof", ended + ("" if solution.certificate is None else f" ({solution.certificate})")
+    if solution.termination.limit is not None:
+        yield "ended by", {"time": "the time limit", "interrupt": "Ctrl-C"}.get(solution.termination.limit, "a limit")
     saved = f"{counted(len(facts.saved_activations), 'activation')}, {human_bytes(facts.saved_bytes)}"
-    if facts.saved_inputs:
-        saved += f"; and {counted(len(facts.saved_inputs), 'input')}, alive anyway"
-    hosted = f"{counted(len(facts.offloaded), 'activation')}, {human_bytes(facts.offloaded_bytes)} on the host"
+    inputs = f"; and {counted(len(facts.saved_inputs), 'input')}, alive anyway" if facts.saved_inputs else ""
+    yield "saved", saved + inputs
+    if facts.offloaded:
+        hosted = counted(len(facts.offloaded), "activation")
+        yield "offloaded", f"{hosted}, {human_bytes(facts.offloaded_bytes)} on the host"
     views = f", and {counted(len(facts.recomputed_views), 'view')}" if facts.recomputed_views else ""
-    return [
-        ("objective", human_price(solution.objective or 0, unit)),
-        ("bound", bound + gap),
-        ("proof", ended + evidence),
-        ("saved", saved),
-        *([("offloaded", hosted)] if facts.offloaded else []),
-        ("recomputed", f"{counted(len(facts.recomputed_ops), 'operator')}{views}"),
-        ("time", f"posed in {1000 * pose_time_s:.2f} ms, solved in {1000 * solution.solve_time_s:.2f} ms"),
-    ]
+    yield "recomputed", f"{counted(len(facts.recomputed_ops), 'operator')}{views}"
+    yield "time", f"posed in {human_seconds(pose_time_s)}, solved in {human_seconds(solution.solve_time_s)}"
 
 
-def _largest(graph: Graph, problem: Problem, facts: PlanFacts, unit: str) -> list[dict[str, str]]:
+def _largest(graph: Graph, problem: Problem, facts: PlanFacts, unit: str, top: int) -> Iterator[object]:
     positions = [problem.index[name] for name in facts.saved_activations]
     order = sorted(positions, key=lambda v: -int(problem.save_bytes[v]))
     priced = bool(problem.save_cost[positions].any())  # where saving is free, a column of zeros says nothing
     known = any(problem.places)  # both do not fit into 80 columns, and a name tells most of the operator
-    return [
-        {
-            "saved activation": problem.names[v],
-            **({"from": problem.places[v]} if known else {"operator": graph.ops[graph.index[problem.names[v]]]}),
-            "memory": human_bytes(int(problem.save_bytes[v])),
-            **({"price": human_price(int(problem.save_cost[v]), unit)} if priced else {}),
-        }
-        for v in order
-    ]
+    if order and top > 0:
+        yield ""
+        yield table(
+            {
+                "saved activation": problem.names[v],
+                **({"from": problem.places[v]} if known else {"operator": graph.ops[graph.index[problem.names[v]]]}),
+                "memory": human_bytes(int(problem.save_bytes[v])),
+                **({"price": human_price(int(problem.save_cost[v]), unit)} if priced else {}),
+            }
+            for v in order[:top]
+        )
+    if len(order) > top > 0:
+        yield Text(f"... and {len(order) - top} smaller ones (--top {len(order)} shows all)", style="dim")

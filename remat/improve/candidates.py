@@ -14,8 +14,8 @@ from remat.facts.columns import BoolArray
 from remat.facts.graph import Graph
 from remat.improve.frontier import frontier
 from remat.improve.pareto_front import pareto_front
-from remat.improve.progress import Progress, is_over
-from remat.improve.refine.descent import Acceptance, Descent, Evaluator, OutOfTime
+from remat.improve.progress import OutOfTime, Progress, is_over
+from remat.improve.refine.descent import Acceptance, Descent, Evaluator
 from remat.improve.refine.equivalence_classes import equivalence_classes
 from remat.improve.refine.moves import Neighbourhood
 from remat.improve.refine.objectives import Score, Traffic

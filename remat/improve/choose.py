@@ -9,16 +9,17 @@ from fractions import Fraction
 from typing import Any
 
 from remat.answer.choice import Choice
-from remat.answer.registry import DEFAULT_COST_MODEL, QUICK_BUDGET_SOLVER, find_costmodel
+from remat.answer.option_text import option_text
+from remat.answer.registry import DEFAULT_COST_MODEL, QUICK_BUDGET_SOLVER, find_costmodel, find_solver
 from remat.answer.solution import Solution
-from remat.answer.solver import Solver
+from remat.answer.solver import Solver, check_time_limit
 from remat.errors import UnsupportedProblem
 from remat.facts.graph import Graph
 from remat.improve.joint_budget import Subproblem
 from remat.improve.offload_search import fit_offload
 from remat.improve.peak_rise import peak_rise
 from remat.improve.peak_search import fit_peak
-from remat.improve.progress import Progress, check_progress
+from remat.improve.progress import Progress, check_progress, ending_within, limit_for
 from remat.predict.offloading import StepClock
 from remat.problem.costmodel import CostModel
 from remat.problem.problem import Problem
@@ -43,7 +44,8 @@ def choose(
     Args:
         cost_model: a registered name or an instance.
         solver: a registered name or an instance; None takes the default of `remat.solve`.
-        time_limit_s: wall time in seconds for each problem that is solved; only for solvers that support it.
+        time_limit_s: wall time in seconds, for solvers that support it. A search for a peak ends then with the best
+            plan so far; what proves a bound for that plan takes longer.
         throw: whether to raise if there is no plan; if False, a solution without a plan is returned.
         progress: called in a search for the peak, with the number of plans simulated so far, and with the peak in bytes
             and the cost of the last one.
@@ -54,11 +56,12 @@ def choose(
             limit on a whole device is not supported, either: a graph does not know all that the device holds.
     """
     check_progress(progress)
+    check_time_limit(time_limit_s)
     model = find_costmodel(cost_model)
     if model.device_limits:
         raise UnsupportedProblem(
-            f"{model!r} limits all that training holds, of which a graph knows a part; it is for "
-            f"remat.compile(model, cost_model=...) and remat.forecast(model, *args, cost_models=[...])"
+            f"{option_text(model)} limits all that training holds, of which a graph knows a part; it is for "
+            f"remat.compile and remat.forecast"
         )
     problem = model.pose_without_peak(graph)
     solution = search(graph, problem, model, solver, time_limit_s=time_limit_s, throw=throw, progress=progress)
@@ -94,10 +97,12 @@ def search(
     Raises:
         Infeasible, LimitReached, UnsupportedProblem: as for `choose`.
     """
-    quick = QUICK_BUDGET_SOLVER if solver is None else solver
+    quick = find_solver(QUICK_BUDGET_SOLVER if solver is None else solver)
     if cost_model.limits_peak:
         peaks = cost_model.peak_limits if limits is None else tuple(limits)
-        return fit_peak(graph, problem, peaks, quick, time_limit_s=time_limit_s, throw=throw, progress=progress)
+        with ending_within(time_limit_s):
+            limit_s = limit_for(quick, time_limit_s)
+            return fit_peak(graph, problem, peaks, quick, time_limit_s=limit_s, throw=throw, progress=progress)
     if limits is not None:
         problem = replace(problem, budget_bytes=min(map(int, limits)))
     device: Any = cost_model.offload_device

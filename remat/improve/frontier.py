@@ -141,7 +141,7 @@ class Frontier:
 
         Args:
             budgets: how many, evenly spaced between the ends; or a list of them, in bytes or sizes ("8GB").
-            solver: a solver of problems with a byte budget; `remat solvers` lists them.
+            solver: a solver of problems with a byte budget; `remat plugins solvers` lists them.
             time_limit_s: seconds for each budget, if the solver takes a limit.
             progress: called with the number of budgets solved so far, and with how many there will be.
 
@@ -154,7 +154,7 @@ class Frontier:
         check_progress(progress)
         sizes, new_points = self._budgets(budgets), list[Point]()
         for budget in sizes:
-            if is_over():
+            if is_over() and (new_points or self.points):  # a frontier has one plan at least
                 break
             new_points.append(self._solved(budget, chosen, time_limit_s))
             if progress is not None:

@@ -1,7 +1,8 @@
 """Collects the Pareto front of plans by simulated peak and cost.
 
 The search depends on no budget. So a larger budget never gets a plan that costs more, and a smaller one never gets a
-plan with a larger peak; and one search answers many budgets of one problem.
+plan with a larger peak; and one search answers many budgets of one problem. Only a
+search that ends early (`remat.improve.progress`) keeps less: the plans that it found until then.
 
 The candidates are, in this order:
 
@@ -17,6 +18,7 @@ The candidates are, in this order:
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain, pairwise
@@ -29,7 +31,7 @@ from remat.facts.columns import BoolArray, any_set
 from remat.facts.graph import Graph
 from remat.improve.byte_budgets import default_plan, evenly_spaced
 from remat.improve.pareto_front import pareto_front
-from remat.improve.progress import Progress
+from remat.improve.progress import OutOfTime, Progress, go_on, limit_for
 from remat.improve.time_prices import TimeIndexedPrices
 from remat.predict.memory import Simulator
 from remat.problem.problem import Problem
@@ -86,6 +88,7 @@ class PeakPlans:
     ) -> None:
         self.graph, self.problem, self.solver, self.time_limit_s = graph, problem, solver, time_limit_s
         self._progress, self._looked_at = progress, 0
+        self._simulated_plans: list[PeakPlan] = []  # by simulation
         self._simulator = Simulator(graph)
         self._hull = Hull(problem, flow_solver())
         self._clock = TimeIndexedPrices(self._simulator, problem)
@@ -132,17 +135,27 @@ class PeakPlans:
     @cached_property
     def from_saved_budgets(self) -> tuple[PeakPlan, ...]:
         """Returns the Pareto front of the hull vertices and of plans for a few budgets of saved bytes."""
-        return tuple(_front([self._simulated(self.cheapest.choice)], self._vertices(), self._samples()))
+        with suppress(OutOfTime):
+            return tuple(_front([self._simulated(self.cheapest.choice)], self._vertices(), self._samples()))
+        return self._front_so_far()
 
     @cached_property
     def lowest(self) -> PeakPlan:
         """Returns a plan that mostly has the smallest peak of `front`, in a third of the time of that search."""
-        lowest = min(self._with_less_peak(self.from_saved_budgets[0]), key=_by_peak, default=self.from_saved_budgets[0])
-        return min(self._saving_more(lowest, lowest.peak_bytes, _MOVES), key=_by_peak, default=lowest)
+        with suppress(OutOfTime):
+            start = self.from_saved_budgets[0]
+            lowest = min(self._with_less_peak(start), key=_by_peak, default=start)
+            return min(self._saving_more(lowest, lowest.peak_bytes, _MOVES), key=_by_peak, default=lowest)
+        return self._front_so_far()[0]
 
     @cached_property
     def front(self) -> tuple[PeakPlan, ...]:
         """Returns the Pareto front of all candidates, from the smallest simulated peak to the lowest cost."""
+        with suppress(OutOfTime):
+            return self._whole_front()
+        return self._front_so_far()
+
+    def _whole_front(self) -> tuple[PeakPlan, ...]:
         plans = _front(self.from_saved_budgets, self._between_budgets([*self.from_saved_budgets]))
         plans = _front(plans, self._with_less_peak(plans[0]))
         plans = _front(plans, self._saving_more(plans[0], plans[0].peak_bytes, _MOVES))
@@ -152,6 +165,9 @@ class PeakPlans:
                 gaps = sorted(pairwise(plans), key=_rectangle, reverse=True)[:_GAPS]
                 plans = _front(plans, *(between(left, right) for left, right in gaps))
         return tuple(plans)
+
+    def _front_so_far(self) -> tuple[PeakPlan, ...]:
+        return tuple(_front([self.cheapest], self._simulated_plans))
 
     def _vertices(self) -> list[PeakPlan]:
         edges = self._hull.edges()
@@ -201,11 +217,13 @@ class PeakPlans:
         plan = plans[-1]
         for byte in np.geomspace(min(slopes) / _WIDER, max(slopes) * _WIDER, _PRICES).tolist():
             for focus in _FOCUS:
+                go_on()
                 moments = self._clock.moments(self.graph.for_all_values(plan.choice.saved))
                 cut = self._hull.solver.minimum_cut(self._clock.priced(moments, byte, focus))
                 yield (plan := self._simulated(cut.choice))
 
     def _joined(self, left: PeakPlan, right: PeakPlan) -> list[PeakPlan]:
+        go_on()
         saved = left.choice.saved, right.choice.saved
         differences, position = np.flatnonzero(saved[0] != saved[1]), np.arange(len(self.problem))
         places = np.unique(differences[evenly_spaced(0, len(differences) - 1, _PIECES + 1)[1:-1]]).tolist()
@@ -222,6 +240,7 @@ class PeakPlans:
         costliest = np.argsort(-np.where(recomputed, self.problem.recompute_cost, -1), kind="stable")
         at, count, last = 0, 1, int(recomputed.sum())
         for _ in range(moves):
+            go_on()
             values = costliest[at : min(at + count, last)]
             if not len(values):
                 break
@@ -244,13 +263,21 @@ class PeakPlans:
         return self._simulated(choice)
 
     def within_saved_budget(self, budget_bytes: int) -> PeakPlan | None:
-        """Returns the solver's plan for a budget of saved bytes; None if it finds none within its time limit."""
+        """Returns the solver's plan for a budget of saved bytes; None if it finds none within its time limit.
+
+        Raises:
+            OutOfTime: the search is over (`remat.improve.progress`).
+        """
+        go_on()
         problem = replace(self.problem, budget_bytes=budget_bytes)
-        plan = solve(problem, self.solver, time_limit_s=self.time_limit_s, throw=False).plan
+        plan = solve(problem, self.solver, time_limit_s=limit_for(self.solver, self.time_limit_s), throw=False).plan
         return None if plan is None else self._simulated(Choice.from_plan(self.problem, plan))
 
     def _simulated(self, choice: Choice) -> PeakPlan:
-        return self.record(choice, self._simulator.peak(self.graph.for_all_values(choice.saved)))
+        self._simulated_plans.append(
+            plan := self.record(choice, self._simulator.peak(self.graph.for_all_values(choice.saved)))
+        )
+        return plan
 
     def record(self, choice: Choice, peak_bytes: int) -> PeakPlan:
         """Counts a plan whose peak is now known, reports the progress, and returns the plan."""

@@ -28,7 +28,7 @@ from remat.errors import Infeasible, InvalidOption, LimitReached, UnsupportedPro
 from remat.facts.columns import IntArray, is_whole
 from remat.facts.graph import Graph
 from remat.improve.peak_plans import PeakPlan, PeakPlans
-from remat.improve.progress import Progress, check_progress
+from remat.improve.progress import Progress, check_progress, ended_early, is_over
 from remat.improve.step_bound import has_dead_gradients, step_bounds
 from remat.improve.step_plans import StepPlans
 from remat.predict.buffers import records_calls, step_floor
@@ -171,11 +171,13 @@ def fit_peak(
         claim = Termination(TerminationReason.INFEASIBLE, detail=str(conflict))
         return Solution(None, None, claim, None, NAME, is_proven=True)
     is_fraction = all(isinstance(limit, Fraction) for limit in limits)
+    was_cut_short = is_over()  # then a fraction may be that of the smallest peak so far, which a search would lower
     taken, best = _measured(plans, graph, problem, limit_bytes, is_fraction=is_fraction)
     if best is None:
         smallest = plans.smallest.peak_bytes if taken is None else taken
+        early = f"{ended_early().detail}; " if is_over() else ""
         detail = (
-            f"no plan was found with a peak of at most {limit_bytes} bytes. The smallest found is {smallest} "
+            f"{early}no plan was found with a peak of at most {limit_bytes} bytes. The smallest found is {smallest} "
             f"({human_bytes(smallest)}), and none is below {least.bytes} ({human_bytes(least.bytes)}); raise the budget"
         )
         if throw:
@@ -183,9 +185,13 @@ def fit_peak(
         return Solution(None, None, Termination(TerminationReason.NO_PLAN_FOUND, detail=detail), None, NAME)
     plan = best.choice.plan(problem)
     cost, seconds = check_plan(problem, plan), time.perf_counter() - start
-    is_proven = cost == proven_bound(relaxed, certificate)
-    claim = Termination(TerminationReason.OPTIMAL if is_proven else TerminationReason.FEASIBLE, bound)
+    is_proven = cost == proven_bound(relaxed, certificate) and not was_cut_short
+    claim = Termination(TerminationReason.OPTIMAL, bound) if is_proven else replace(_ended(), bound=bound)
     return Solution(plan, cost, claim, certificate, NAME, seconds, is_proven=is_proven)
+
+
+def _ended() -> Termination:
+    return ended_early() if is_over() else Termination(TerminationReason.FEASIBLE)
 
 
 def _measured(

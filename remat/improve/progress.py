@@ -7,14 +7,22 @@ import threading
 import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
+from contextvars import ContextVar
 
 from remat.answer.solution import Termination, TerminationReason
+from remat.answer.solver import Feature, Solver
 from remat.errors import InvalidOption
 
 Progress = Callable[[int, tuple[int, ...]], None]
 """A function that is called with the number of plans looked at so far, and a score; each search says which score."""
 
 _interrupted = threading.Event()
+
+_deadline_s: ContextVar[float | None] = ContextVar("deadline_s", default=None)
+
+
+class OutOfTime(Exception):
+    """Ends a search that would look at one more plan, though it is over; what was found so far is kept elsewhere."""
 
 
 def check_progress(progress: object) -> None:
@@ -31,15 +39,53 @@ def is_over(deadline_s: float | None = None) -> bool:
     """Says if a search must end now and return the best plan so far: its time is up, or the user pressed Ctrl-C.
 
     Args:
-        deadline_s: a time of `time.monotonic`; None for no limit.
+        deadline_s: a time of `time.monotonic`, beside that of `ending_within`; None for no limit.
     """
-    return _interrupted.is_set() or (deadline_s is not None and time.monotonic() > deadline_s)
+    ends = [one for one in (deadline_s, _deadline_s.get()) if one is not None]
+    return _interrupted.is_set() or (bool(ends) and time.monotonic() > min(ends))
+
+
+def go_on() -> None:
+    """Raises `OutOfTime` if the search is over."""
+    if is_over():
+        raise OutOfTime
+
+
+@contextmanager
+def ending_within(time_limit_s: float | None) -> Generator[None]:
+    """Has all searches in a block, together, end with the best so far once the time is up; None for no limit."""
+    before = _deadline_s.get()
+    ends = [
+        one for one in (before, None if time_limit_s is None else time.monotonic() + time_limit_s) if one is not None
+    ]
+    token = _deadline_s.set(min(ends, default=None))
+    try:
+        yield
+    finally:
+        _deadline_s.reset(token)
+
+
+def limit_for(solver: Solver, time_limit_s: float | None) -> float | None:
+    """Returns what a solver may take of a limit: what `ending_within` leaves of it; None if it takes no limit."""
+    deadline_s = _deadline_s.get()
+    if time_limit_s is None or Feature.TIME_LIMIT not in solver.features:
+        return None
+    return time_limit_s if deadline_s is None else min(time_limit_s, max(deadline_s - time.monotonic(), 1e-3))
 
 
 def ended_early() -> Termination:
     """Describes why `is_over` ended a search."""
     limit, what = ("interrupt", "Ctrl-C") if _interrupted.is_set() else ("time", "the time limit")
     return Termination(TerminationReason.FEASIBLE, limit=limit, detail=f"{what} stopped the search: the best so far")
+
+
+def end_at_ctrl_c() -> None:
+    """Has Ctrl-C end the searches of this process with the best so far, for good: a process that works for another."""
+
+    def end(*_: object) -> None:
+        _interrupted.set()
+
+    signal.signal(signal.SIGINT, end)
 
 
 @contextmanager

@@ -9,9 +9,11 @@ peak, it does not follow. There the plans that `remat.improve.peak_plans` finds 
 from __future__ import annotations
 
 from bisect import bisect_right
+from contextlib import suppress
 from functools import cached_property
 
 from remat.improve.peak_plans import PeakPlan, PeakPlans
+from remat.improve.progress import OutOfTime, go_on
 from remat.predict.buffers import StepMemory
 
 # At most so many plans are predicted on the way to a limit; each has at most half the excess of the last.
@@ -37,22 +39,26 @@ class StepPlans:
     @property
     def smallest(self) -> PeakPlan:
         """Returns the cheapest plan near the smallest peak found; it is not proven that no plan has a smaller one."""
-        self._compiled(self._plans.lowest)
-        self._try_default()
+        _ = self.cheapest
+        with suppress(OutOfTime):
+            self._compiled(self._plans.lowest)
+            self._try_default()
         enough = (1 + _NEAR) * min(plan.peak_bytes for plan in self._compiled_plans.values())
         return min((plan for plan in self._compiled_plans.values() if plan.peak_bytes <= enough), key=_by_cost)
 
     def within(self, limit_bytes: int) -> PeakPlan | None:
         """Returns the cheapest plan found with a peak of at most `limit_bytes`; None if there is none."""
-        if limit_bytes not in self._within:
-            self._within[limit_bytes] = self._searched(limit_bytes)
-        return self._within[limit_bytes]
-
-    def _searched(self, limit_bytes: int) -> PeakPlan | None:
         if self.cheapest.peak_bytes <= limit_bytes:
             return self.cheapest
+        if limit_bytes not in self._within:
+            with suppress(OutOfTime):
+                self._search(limit_bytes)
+            self._within[limit_bytes] = self._cheapest_within(limit_bytes)
+        return self._within[limit_bytes]
+
+    def _search(self, limit_bytes: int) -> None:
         if limit_bytes <= self._least_bytes:
-            return self._cheapest_within(limit_bytes)
+            return
         if not self._approached(self.cheapest, limit_bytes) and not self._simulation_says_no(limit_bytes):
             for limit in {limit_bytes, max(limit_bytes, self._compiled(self._plans.front[0]).peak_bytes)}:
                 self._try_simulated(limit)
@@ -64,7 +70,6 @@ class StepPlans:
             self._try_default()
         if self._cheapest_within(limit_bytes) is None:  # the same plans for every limit that is hard to keep
             self._look_about(self.cheapest.peak_bytes // 2)
-        return self._cheapest_within(limit_bytes)
 
     def _try_default(self) -> None:
         # A limit that is kept without this search is to be kept with it.
@@ -126,6 +131,8 @@ class StepPlans:
     def _compiled(self, plan: PeakPlan) -> PeakPlan:
         key = plan.choice.saved.tobytes()
         if key not in self._compiled_plans:
+            if self._compiled_plans:  # the first plan is there however long it takes
+                go_on()
             peak_bytes = self._memory.peak(self._plans.graph.for_all_values(plan.choice.saved))
             self._compiled_plans[key] = self._plans.record(plan.choice, peak_bytes)
         return self._compiled_plans[key]

@@ -20,8 +20,7 @@ from remat.improve.candidates import Candidate, PlanPool
 from remat.improve.choose import choose
 from remat.improve.for_device import for_device
 from remat.improve.pareto_front import pareto_front
-from remat.improve.progress import Progress, check_progress, ended_early, is_over
-from remat.improve.refine.descent import OutOfTime
+from remat.improve.progress import OutOfTime, Progress, check_progress, ended_early, is_over
 from remat.improve.refine.named_oracles import find_oracle
 from remat.improve.refine.objectives import Traffic
 from remat.improve.refine.oracles import Model, Oracle

@@ -36,7 +36,7 @@ def solve(
 
     Args:
         problem: the problem.
-        solver: a registered name (`remat solvers` lists them) or a configured instance; by default "ortools",
+        solver: a registered name (`remat plugins solvers` lists them) or a configured instance; by default "ortools",
             and "portfolio" for a problem with a budget. Where OR-Tools is not installed, SciPy's
             or NetworkX's maximum flow takes the place of "ortools", and a warning says so once.
         time_limit_s: wall time in seconds; only for solvers that support it.

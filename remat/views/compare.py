@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import signal
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -24,7 +23,7 @@ from remat.facts.columns import is_whole
 from remat.facts.graph import Graph, checked_graph
 from remat.facts.json_file import read_document, write_document
 from remat.improve.choose import choose
-from remat.improve.progress import Progress, check_progress, is_over
+from remat.improve.progress import Progress, check_progress, end_at_ctrl_c, is_over
 from remat.problem.costmodel import CostModel
 from remat.problem.problem import Problem
 from remat.proof.solve import solve
@@ -78,7 +77,8 @@ def compare(
     for key, row in _solved_by(n_jobs, [(case, left) for case, left in wanted if left]):
         rows[key] = row
         if file is not None:
-            write_document({"format": _FORMAT, "version": 1, "rows": rows}, file)
+            finished = {key: row for key, row in rows.items() if row.get("ended_by") != "interrupt"}
+            write_document({"format": _FORMAT, "version": 1, "rows": finished}, file)
         if progress is not None:
             progress(sum(case.key(one) in rows for case in cases for one in chosen), (len(cases) * len(chosen),))
     return Comparison.of([rows[key] for case in cases for one in chosen if (key := case.key(one)) in rows])
@@ -130,7 +130,7 @@ def _solved_by(n_jobs: int, cases: list[tuple[_Case, list[Solver]]]) -> Iterator
         while not is_over() and (keyed := next(found, None)) is not None:
             yield keyed
         return
-    with ProcessPoolExecutor(n_jobs, initializer=signal.signal, initargs=(signal.SIGINT, signal.SIG_IGN)) as pool:
+    with ProcessPoolExecutor(n_jobs, initializer=end_at_ctrl_c) as pool:
         for done in as_completed([pool.submit(_listed_rows, *case) for case in cases]):
             yield from done.result()
             if is_over():
@@ -153,7 +153,7 @@ def _solved(
     graph: Graph, model: CostModel, problem: Problem | None, solver: Solver, time_limit_s: float | None
 ) -> dict[str, Any]:
     row: dict[str, Any] = {"solver": option_text(solver), "exact": solver.exact}
-    row |= {"proven": False, "certified": "", "error": ""}
+    row |= {"proven": False, "certified": "", "error": "", "ended_by": None}
     limit = time_limit_s if Feature.TIME_LIMIT in solver.features else None
     try:
         if problem is None:
@@ -163,9 +163,10 @@ def _solved(
     except (NotInstalled, UnsupportedProblem) as error:
         return row | {"termination": "refused", "error": str(error)}
     ended = solution.termination
-    row |= {"termination": ended.reason.name.lower(), "bound": solution.bound}
+    row |= {"termination": ended.reason.name.lower(), "ended_by": ended.limit, "bound": solution.bound}
     if solution.plan is None:
-        return row | {"error": ended.detail or ended.reason.value}
+        early = "Ctrl-C stopped it before it had a plan" if ended.limit == "interrupt" else ended.reason.value
+        return row | {"error": ended.detail or early}
     facts = PlanFacts.of(graph, solution.plan)
     return row | {
         "objective": solution.objective,

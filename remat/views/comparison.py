@@ -16,7 +16,7 @@ import pandas as pd
 
 from remat.errors import RematError
 from remat.views.performance_profile import profile, ratios
-from remat.words import human_bytes, human_price
+from remat.words import human_bytes, human_price, human_seconds, spoken_gap
 
 if TYPE_CHECKING:
     from pandas.io.formats.style import Styler
@@ -173,10 +173,6 @@ def _cells(title: str, column: str, show: Callable[[Any], str] = str) -> _View:
     return title, {column}, lambda frame: ["" if pd.isna(cell) else show(cell) for cell in frame[column]]
 
 
-def _milliseconds(seconds: float) -> str:
-    return f"{1000 * seconds:.2f} ms"
-
-
 def _optimality(frame: pd.DataFrame) -> list[str]:
     rows = zip(frame["proven"], frame["termination"], strict=True)
     return ["proven" if proven else "claimed" if ended == "optimal" else "" for proven, ended in rows]
@@ -192,27 +188,18 @@ _VIEW: tuple[_View, ...] = (
     _cells("exact", "exact", lambda exact: "exact" if exact else "heuristic"),
     _prices("objective"),
     _prices("bound"),
-    _cells("gap", "gap", "{:.2%}".format),
+    _cells("gap", "gap", spoken_gap),
     _cells("ended", "termination"),
     ("optimality", {"proven", "termination"}, _optimality),
     _cells("certified", "certified"),
     _cells("saved tensors", "saved_tensors", "{:,}".format),
     _cells("saved memory", "saved_bytes", human_bytes),
     _cells("recomputed ops", "recomputed_ops", "{:,}".format),
-    _cells("posed in", "pose_time_s", _milliseconds),
-    _cells("solved in", "solve_time_s", _milliseconds),
+    _cells("posed in", "pose_time_s", human_seconds),
+    _cells("solved in", "solve_time_s", human_seconds),
     _cells("error", "error"),
 )
 """What a notebook shows: the title, the columns that it takes, and how the cells read."""
 
-_NUMBERS = {
-    "values",
-    "objective",
-    "bound",
-    "gap",
-    "saved tensors",
-    "saved memory",
-    "recomputed ops",
-    "posed in",
-    "solved in",
-}
+_NUMBERS = {title for title, needs, _ in _VIEW if {_DTYPES[name] for name in needs} & {"int64", "Int64", "float64"}}
+"""The titles of columns that are aligned to the right."""

@@ -152,10 +152,7 @@ class Explanation:
 
 
 def explain(
-    graph: Graph,
-    name: str,
-    cost_model: str | CostModel = DEFAULT_COST_MODEL,
-    solver: str | Solver | None = None,
+    graph: Graph, name: str, cost_model: str | CostModel = DEFAULT_COST_MODEL, solver: str | Solver | None = None
 ) -> Explanation:
     """Explains what the best plan does with a value, and what deciding otherwise would cost.
 

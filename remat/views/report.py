@@ -13,20 +13,22 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from remat.answer.registry import DEFAULT_ESTIMATOR, find_estimator
+from remat.answer.registry import DEFAULT_ESTIMATOR, QUICK_BUDGET_SOLVER, find_estimator, find_solver
+from remat.answer.solver import Solver, check_time_limit
 from remat.errors import InvalidOption
 from remat.facts.argument_checks import checked_path
 from remat.facts.files import write_file
 from remat.facts.graph import Graph
 from remat.improve.frontier import Frontier, frontier
 from remat.improve.point import Point
+from remat.improve.progress import Progress, ending_within, limit_for
 from remat.words import human_bytes, human_price, spoken_gap
 
 if TYPE_CHECKING:
@@ -76,6 +78,9 @@ class Page:
         title: str = "remat report",
         estimator: str = DEFAULT_ESTIMATOR,
         refine: int = 16,
+        solver: str | Solver = QUICK_BUDGET_SOLVER,
+        time_limit_s: float | None = None,
+        progress: Progress | None = None,
     ) -> Page:
         """Reads files of results.
 
@@ -85,6 +90,10 @@ class Page:
             title: the heading of the report.
             estimator: of the recompute time in the frontiers of graphs.
             refine: how many budgets are solved between the ends of each frontier.
+            solver: who solves them: one that takes a byte budget.
+            time_limit_s: wall time in seconds for all these budgets together; each frontier then has those that were
+                solved until then. The ends of a frontier come on top.
+            progress: as for `remat.Frontier.refine`.
 
         Raises:
             InvalidOption: there is no path.
@@ -94,7 +103,15 @@ class Page:
             RematError: a file is neither a graph nor a comparison, or it is damaged.
         """
         find_estimator(estimator)
-        sections = tuple(_section(Path(path), estimator, refine) for path in paths)
+        check_time_limit(time_limit_s)
+        chosen = find_solver(solver)
+
+        def curve_of(graph: Graph) -> Frontier:
+            ends = frontier(graph, estimator=estimator)
+            return ends.refine(refine, chosen, time_limit_s=limit_for(chosen, time_limit_s), progress=progress)
+
+        with ending_within(time_limit_s):
+            sections = tuple(_section(Path(path), estimator, curve_of) for path in paths)
         if not sections:
             raise InvalidOption("paths must name at least one graph file or comparison of solvers, got none")
         return cls(title, sections)
@@ -129,7 +146,7 @@ def frontier_rows(curve: Frontier, points: Iterable[Point]) -> list[dict[str, st
     ]
 
 
-def _section(path: Path, estimator: str, refine: int) -> Section:
+def _section(path: Path, estimator: str, curve_of: Callable[[Graph], Frontier]) -> Section:
     data = path.read_bytes()
     facts = {"SHA-256": hashlib.sha256(data).hexdigest()}
     if path.suffix == ".csv" or data.lstrip()[:1] == b"[":
@@ -139,7 +156,7 @@ def _section(path: Path, estimator: str, refine: int) -> Section:
         table = ("Runs of solvers", _html(runs.texts()))
         return Section(path.name, "Solver comparison", facts, tuple(_profiles(runs)), (table,))
     graph = Graph.load(path)
-    curve = frontier(graph, estimator=estimator).refine(refine)
+    curve = curve_of(graph)
     facts |= {"values": f"{len(graph):,}", "estimator": estimator}
     facts |= {name: str(text) for name, text in graph.meta.items() if text not in (None, "")}
     seen = "Saved activations against recompute time. No plan lies in the grey area: that is proven."

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from remat.improve.progress import Progress, is_over
+from remat.improve.progress import OutOfTime, Progress, is_over
 from remat.improve.refine.moves import Move, Neighbourhood
 from remat.improve.refine.objectives import Score, Scorer
 from remat.improve.refine.states import State
@@ -39,10 +39,6 @@ class Step:
     evaluated: int
     move: str
     score: Score
-
-
-class OutOfTime(Exception):
-    """Ends a search whose time is up, or whose user pressed Ctrl-C."""
 
 
 class Evaluator:

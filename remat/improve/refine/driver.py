@@ -16,8 +16,8 @@ from remat.errors import InvalidOption
 from remat.facts.columns import BoolArray, is_whole
 from remat.facts.graph import Graph, checked_graph
 from remat.improve.for_device import for_device
-from remat.improve.progress import Progress, check_progress, ended_early, is_over
-from remat.improve.refine.descent import Acceptance, Descent, Evaluator, OutOfTime, Step, most_promising
+from remat.improve.progress import OutOfTime, Progress, check_progress, ended_early, is_over
+from remat.improve.refine.descent import Acceptance, Descent, Evaluator, Step, most_promising
 from remat.improve.refine.equivalence_classes import equivalence_classes
 from remat.improve.refine.moves import Neighbourhood
 from remat.improve.refine.named_objectives import find_objective

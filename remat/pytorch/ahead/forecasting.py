@@ -9,11 +9,13 @@ from torch import Tensor, nn
 
 from remat.answer.option_text import label
 from remat.answer.plan_facts import no_recompute_plan
-from remat.answer.registry import DEFAULT_STEP_MODEL, find_costmodel
+from remat.answer.registry import DEFAULT_BUDGET_SOLVER, DEFAULT_STEP_MODEL, find_costmodel, find_solver
+from remat.answer.solver import check_time_limit
 from remat.errors import InvalidOption
 from remat.facts.argument_checks import checked_list
 from remat.facts.graph import Graph
 from remat.improve.choose import choose
+from remat.improve.progress import ending_within, limit_for
 from remat.predict.device_timeline import timeline
 from remat.predict.whole_step import Forecast, Surroundings
 from remat.problem.costmodel import CostModel
@@ -35,6 +37,7 @@ def forecast(
     optimizer: MakeOptimizer | None = None,
     cost_models: str | CostModel | Iterable[str | CostModel] = (),
     device: Any = None,
+    time_limit_s: float | None = None,
     **kwargs: Any,
 ) -> Forecast:
     """Forecasts the memory of training: parameters, gradients, optimizer state, activations, peaks.
@@ -53,6 +56,8 @@ def forecast(
         cost_models: names or instances, a plan each, such as `MemoryBudget(0.5)`; beside that which recomputes
             nothing, and PyTorch's default.
         device: to train on, as in `remat.capture`: None for the device of the model, or a GPU by name.
+        time_limit_s: wall time in seconds for the searches for plans within budgets, all together; each of them then
+            ends with the best plan so far. Capturing the model comes on top.
 
     Raises:
         CaptureError: see `remat.capture`.
@@ -65,6 +70,7 @@ def forecast(
         else checked_list("cost_models", cost_models, InvalidOption)
     )
     models = [find_costmodel(one) for one in given]
+    check_time_limit(time_limit_s)
     graph = capture(model, *args, device=device, **kwargs)
     held = held_tensors(model, (args, kwargs))
     _check_found(model, held, graph)
@@ -74,11 +80,16 @@ def forecast(
     gpu = graph.meta.get("device") == "cuda"
     alive = [*parameters, *buffers, *inputs]
     plans = {NOTHING_RECOMPUTED: no_recompute_plan(graph)}
-    for name, one in {PYTORCH: find_costmodel(DEFAULT_STEP_MODEL), **{label(one): one for one in models}}.items():
-        on_device = bool(one.device_limits)
-        solution = plan_on_device(graph, one, None, alive, optimizer=optimizer) if on_device else choose(graph, one)
-        assert solution.plan is not None  # both raise where there is none
-        plans[name] = solution.plan
+    with ending_within(time_limit_s):
+        for name, one in {PYTORCH: find_costmodel(DEFAULT_STEP_MODEL), **{label(one): one for one in models}}.items():
+            if one.device_limits:
+                solution = plan_on_device(graph, one, None, alive, optimizer=optimizer)
+            else:
+                budget = one.limits_peak or one.saved_limits  # all else is a minimum cut, which takes no limit
+                limit_s = limit_for(find_solver(DEFAULT_BUDGET_SOLVER), time_limit_s) if budget else None
+                solution = choose(graph, one, time_limit_s=limit_s)
+            assert solution.plan is not None  # both raise where there is none
+            plans[name] = solution.plan
     own = bytes_of(parameters), bytes_of(buffers), bytes_of(inputs)
     taken = optimizer_memory(optimizer, trained(parameters), gpu=gpu)
     around = Surroundings.of(graph, sum(own), taken)

@@ -66,8 +66,8 @@ class Device(Oracle):
         """Names measured time; the objective of the search must be time."""
         if not isinstance(objective, Time):
             raise InvalidOption(
-                f'oracle="device" knows about time only, got objective={objective.name!r}; '
-                'take oracle="model", or objective="time"'
+                f"the oracle 'device' knows about time only, got the objective {objective.name!r}; "
+                "take the oracle 'model', or the objective 'time'"
             )
         return "measured_ns", "saved_bytes"
 
@@ -129,6 +129,6 @@ def _by_bytes(objective: Objective) -> KernelObjective:
     if isinstance(objective, KernelObjective) and objective.goes_by_bytes:
         return objective
     raise InvalidOption(
-        f'oracle="inductor" knows what kernels move and no more, got objective={objective.name!r}; '
-        'take oracle="model", or objective="traffic" or "saved"'
+        f"the oracle 'inductor' knows what kernels move and no more, got the objective {objective.name!r}; "
+        "take the oracle 'model', or the objective 'traffic' or 'saved'"
     )

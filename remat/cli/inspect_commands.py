@@ -1,0 +1,130 @@
+"""Shows what a plan becomes: `remat inspect timeline`, `traffic`, `kernels` and `picture`."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+import remat
+from remat.cli.kernels_command import kernels
+from remat.cli.option_groups import WantedPlan, command
+from remat.cli.options import DeviceName, GraphFile, NewPicture, NewPictureIfNamed
+from remat.cli.output import Answer, as_told, picked, waiting, written
+from remat.facts.graph import Graph
+from remat.predict.buffers import records_calls, step_floor
+from remat.predict.device_timeline import timeline as simulated
+from remat.predict.memory import lower_bound
+from remat.predict.time import modelled_time
+from remat.predict.traffic import predict_traffic
+from remat.words import human_bytes
+
+app = typer.Typer(
+    no_args_is_help=True,
+    help="Show what a plan becomes: live memory, kernels, a picture. Nothing runs, and no GPU is needed.",
+)
+
+
+def timeline(
+    graph: GraphFile,
+    wanted: WantedPlan,
+    output: NewPictureIfNamed = None,
+    holds_outputs: Annotated[
+        bool, typer.Option(help="The caller keeps the outputs of the forward pass until the backward pass ends.")
+    ] = True,
+    device: DeviceName = None,
+) -> Answer:
+    """Simulate what is in memory at each step of the forward and the backward pass.
+
+    Prints the peak and what is in memory then, and a bound: no plan without a host has a smaller peak. A step is a
+    kernel or a call in the code that TorchInductor writes for --device; without it, for the device on which the graph
+    was captured.
+
+    \b
+      remat inspect timeline gpt2.json.gz --plan plan.json -o gpt2.svg
+      remat inspect timeline gpt2.json.gz -m byte-traffic:mode=aggressive
+      remat inspect timeline gpt2.json.gz -m memory-budget:budget=0.5,of=peak
+      remat inspect timeline gpt2.json.gz --plan plan.json --device a100
+    """
+    values = Graph.load(graph)
+    with waiting("solving"):
+        plan = wanted.plan_of(values)
+        found = simulated(values, plan, holds_outputs=holds_outputs, device=device)
+        bound = (step_floor if records_calls(values) else lower_bound)(values, holds_outputs=holds_outputs)
+    if output is not None:
+        found.show(output)
+    which = "no plan that offloads nothing" if plan.offloaded else "no plan"
+    document = {
+        "graph": str(graph),
+        **picked(found, "forward_peak_bytes", "backward_peak_bytes", "peak_bytes", "saved_bytes", "at_forward_end"),
+        "lower_bound_bytes": None if plan.offloaded else bound.bytes,
+        "peak_step": found.peak_step,
+        "peak_tensors": [as_told(tensor) for tensor in found.peak_tensors],
+        "picture": None if output is None else str(output),
+    }
+    bounded = f"{which} has a smaller peak than {human_bytes(bound.bytes)}"
+    return document, (found, bounded, *written(output))
+
+
+def traffic(
+    graph: GraphFile,
+    wanted: WantedPlan,
+    fused: Annotated[bool, typer.Option(help="As TorchInductor fuses operators; or each operator alone.")] = True,
+    device: DeviceName = None,
+) -> Answer:
+    """Predict the kernels of both passes, and what they read and write.
+
+    With --device the kernels are those that TorchInductor would make for it, and a modelled time is printed; without
+    it, they are those of the device for which the graph was captured.
+
+    \b
+      remat inspect traffic gpt2.json.gz --plan plan.json
+      remat inspect traffic gpt2.json.gz -m multi-read
+      remat inspect traffic gpt2.json.gz --no-fused
+      remat inspect traffic gpt2.json.gz --plan plan.json --device h100
+    """
+    values = Graph.load(graph)
+    with waiting("solving"):
+        found = predict_traffic(values, wanted.plan_of(values), fused=fused, device=device)
+    time = None if device in (None, "cuda") else modelled_time(values, found.kernels, device)
+    kernels: list[dict[str, Any]] = [
+        {
+            **picked(kernel, "backward", "generated"),
+            **{part: [values.names[v] for v in getattr(kernel, part)] for part in ("values", "reads", "writes")},
+            **picked(kernel, "read_bytes", "written_bytes"),
+        }
+        for kernel in found.kernels
+    ]
+    about = {"graph": str(graph), "backend": found.backend}
+    about |= picked(found, "reads", "writes", "read_bytes", "written_bytes", "bytes", "offloaded_bytes")
+    about |= {} if time is None else {"modelled": picked(time, "device", "forward_ns", "backward_ns")}
+    alone = ["(kernels alone, without the copies)"] if time and found.offloaded_bytes else []
+    return about | {"kernels": kernels}, (found, *filter(None, [time]), *alone)
+
+
+def picture(
+    graph: GraphFile,
+    output: NewPicture,
+    wanted: WantedPlan,
+    around: Annotated[
+        list[str] | None, typer.Option(metavar="VALUE", help="Draw only the values near this one. Repeatable.")
+    ] = None,
+    hops: Annotated[int, typer.Option(min=0, help="How many uses away a value may be to count as near.")] = 2,
+) -> Answer:
+    """Draw a graph of up to 300 values, or a part of a larger one.
+
+    The colours say what a plan does with each value, if --plan, -m or -s names one; else, to which pass it belongs.
+
+    \b
+      remat inspect picture small.json -o small.svg --plan solved
+      remat inspect picture gpt2.json.gz -o gelu.svg --around gelu_3 --hops 3
+    """
+    values = Graph.load(graph)
+    with waiting("solving and drawing"):
+        plan = wanted.plan_of(values) if wanted.is_named else None
+        remat.show(values, plan, output, around=around, hops=hops)
+    return {"picture": str(output), "plan": plan and plan.digest}, written(output)
+
+
+for answer in (timeline, traffic, kernels, picture):
+    app.command()(command(answer))

@@ -1,0 +1,108 @@
+"""Lets a command take a group of options as one parameter: a dataclass, of which each field is an option."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields, is_dataclass
+from functools import wraps
+from importlib.util import find_spec
+from inspect import Parameter, Signature, signature
+from typing import Any, get_type_hints
+
+import typer
+
+from remat.answer.plan import Plan
+from remat.answer.solver import Solver
+from remat.cli.inputs import cost_model_of, solver_if_named
+from remat.cli.options import CostModelName, Json, ModelOptions, PlanName, SolverName, SolverOptions
+from remat.cli.output import Answer, quiet, show
+from remat.errors import NotInstalled
+from remat.facts.graph import Graph
+from remat.improve.choose import choose
+from remat.problem.costmodel import CostModel
+
+_TORCHS = "pytorch:"
+
+
+@dataclass(frozen=True)
+class Question:
+    """Says what is to be solved, and by which solver."""
+
+    cost_model: CostModelName = None
+    solver: SolverName = None
+    model_options: ModelOptions = None
+    solver_options: SolverOptions = None
+
+    def model(self) -> CostModel:
+        """Makes the cost model; without a name, it is the default one."""
+        return cost_model_of(self.cost_model, self.model_options)
+
+    def chosen_solver(self) -> Solver | None:
+        """Makes the solver; without a name, it is None: the problem then decides who solves it."""
+        return solver_if_named(self.solver, self.solver_options)
+
+
+@dataclass(frozen=True)
+class WantedPlan(Question):
+    """Says which plan a command looks at: that of a file, PyTorch's own, or the answer to a question."""
+
+    plan: PlanName = None
+
+    @property
+    def is_named(self) -> bool:
+        """Says whether any option names a plan, or what to solve for one."""
+        return any(getattr(self, option.name) for option in fields(self))
+
+    def plan_of(self, graph: Graph) -> Plan:
+        """Reads the plan, asks PyTorch for it, or solves for it."""
+        if self.plan not in (None, "solved"):
+            if self.cost_model or self.solver or self.model_options or self.solver_options:
+                raise typer.BadParameter(
+                    f"-m and -s, -O and -S decide what to solve, but --plan {self.plan} is a plan already: leave them "
+                    "out"
+                )
+            return _torchs_plan(graph, self.plan) if self.plan.startswith(_TORCHS) else Plan.load(self.plan)
+        solution = choose(graph, self.model(), self.chosen_solver())
+        assert solution.plan is not None  # choose() raises where there is none
+        return solution.plan
+
+
+def command(answer: Callable[..., Answer]) -> Callable[..., None]:
+    """Makes a command of a function: an option for each field of the groups that it takes, and --json."""
+    hints = get_type_hints(answer, include_extras=True)
+    groups: dict[str, Any] = {name: hint for name, hint in hints.items() if is_dataclass(hint)}
+    options: dict[str, tuple[Any, Any]] = {}  # annotation, default
+    for name, parameter in signature(answer).parameters.items():
+        if name in groups:
+            types = get_type_hints(groups[name], include_extras=True)
+            options |= {one.name: (types[one.name], one.default) for one in fields(groups[name])}
+        else:
+            options[name] = hints[name], parameter.default
+    options["as_json"] = Json, False
+
+    @wraps(answer)
+    def called(as_json: bool, **typed: Any) -> None:
+        quiet.set(as_json)
+        made = {name: kind(**{one.name: typed.pop(one.name) for one in fields(kind)}) for name, kind in groups.items()}
+        show(answer(**typed, **made))
+
+    vars(called)["__signature__"] = Signature(  # what typer reads
+        [Parameter(name, Parameter.KEYWORD_ONLY, default=one[1], annotation=one[0]) for name, one in options.items()]
+    )
+    called.__annotations__ = {name: annotation for name, (annotation, _) in options.items()}
+    return called
+
+
+def _torchs_plan(graph: Graph, text: str) -> Plan:
+    """Asks PyTorch for its plan at a memory budget; the plan also saves what PyTorch recomputes and we must not."""
+    try:
+        budget = float(text.removeprefix(_TORCHS))
+    except ValueError:
+        budget = -1.0
+    if not 0 <= budget <= 1:
+        raise typer.BadParameter(f"--plan pytorch:BUDGET takes a number from 0 to 1, as in pytorch:0.5, got {text!r}")
+    if find_spec("torch") is None:
+        raise NotInstalled(f"--plan {text} needs torch: pip install 'remat[torch]'")
+    from remat.pytorch.measure.torch_budgets import torchs_plans_of
+
+    return torchs_plans_of(graph, [budget], legal=True)[budget]
