@@ -6,7 +6,7 @@ byte that torch's allocator hands out and takes back; the C++ kernels are left o
 is what the report says of the graph and the plan; checked is the peak by the code that Inductor writes, where a limit
 of the peak was asked for. The limit is 0.65 of the predicted peak of the plan that is fastest. Where no plan is found
 that keeps it, it is raised, as for any fraction: to what the plan that was found holds by the check, and the report
-says so.
+says so. Really saved is what autograd keeps of one forward pass, each storage once, without parameters and inputs.
 
 What is measured is kept in the folder of --kept, with the graphs and plans: a run that was stopped goes on from there,
 and with --before FILE the predictions of an older version for the same graphs and plans stand beside the new ones.
@@ -45,6 +45,7 @@ from experiments.report.markdown import bullets, cited, page, section, table
 from experiments.report.provenance import provenance
 from experiments.report.result_files import RESULTS, write_results
 from remat.pytorch.measure.peak import peak_bytes
+from remat.pytorch.measure.saved import saved_activations
 from remat.pytorch.seam.no_kernels import no_cpu_kernels
 
 SHARE = 0.65
@@ -67,6 +68,8 @@ class ForeignPeak:
         limit: of the peak; None if there is none.
         reached: a plan is predicted to keep the share that was asked for.
         note: what the report says of the check.
+        saved, default_saved: what autograd really keeps between the passes, and what PyTorch's plan saves by the
+            report, of one call of each graph; None where that was not measured.
     """
 
     model: str
@@ -79,6 +82,8 @@ class ForeignPeak:
     limit: int | None = None
     reached: bool = True
     note: str = ""
+    saved: int | None = None
+    default_saved: int | None = None
 
     @property
     def error(self) -> float:
@@ -102,14 +107,16 @@ def measured(model: str, plan: str, folder: Path) -> ForeignPeak:
             train()
             made.zero_grad()
         real = peak_bytes(train, torch.device("cpu"))
+        saved = saved_activations(step, made, *args)[1].bytes
     planned = step.report().graphs
+    kept: dict[str, Any] = {"saved": saved, "default_saved": sum(one.row["default_saved_bytes"] for one in planned)}
     if len(planned) != 1:
-        return ForeignPeak(model, plan, len(planned), None, None, real)
+        return ForeignPeak(model, plan, len(planned), None, None, real, **kept)
     (one,), (row,) = planned, step.report().as_frame().to_dict("records")
     stem = f"{file_name(model)}.{file_name(plan)}"
     one.graph.save(folder / f"{stem}.graph.json.gz")
     (folder / f"{stem}.plan").write_text(json.dumps([one.plan.saved, one.plan.recomputed]))
-    found = ForeignPeak(model, plan, 1, int(row["peak_bytes"]), row.get("checked_peak_bytes"), real)
+    found = ForeignPeak(model, plan, 1, int(row["peak_bytes"]), row.get("checked_peak_bytes"), real, **kept)
     if "peak" not in plan:
         return found
     fastest = remat.choose(one.graph, MemoryBudget(1.0, of="peak")).plan
@@ -183,9 +190,27 @@ def markdown(document: Mapping[str, Any]) -> str:
         f"{cited(document['provenance'], 'experiments.accuracy.foreign_peaks')}.",
         table(("plan", "steps", "prediction of", "median", "90% within", "worst"), lines),
         told,
+        section("What is really saved", *_saved(rows)),
         section("All steps", table(columns, [_line(row) for row in rows])),
         section("Not measured", bullets(document["failed"])) if document["failed"] else "",
     )
+
+
+def _saved(rows: Sequence[ForeignPeak]) -> tuple[str, str]:
+    """Tells what half of PyTorch's default came to, by what autograd really keeps."""
+    half = [row for row in rows if row.plan == "half of what is saved" and row.saved and row.default_saved]
+    shares = np.array([(row.saved or 0) / (row.default_saved or 1) for row in half])
+    lines = [
+        (row.model, row.graphs, row.default_saved, row.saved, f"{share:.3f}")
+        for row, share in zip(half, shares, strict=True)
+    ]
+    told = (
+        f"`MemoryBudget(0.5)` on {len(half)} models: {int((shares <= 0.5).sum())} keep at most half of what PyTorch's "
+        f"plan saves. The median is {np.median(shares):.3f} of it, the largest share {shares.max():.3f}."
+        if half
+        else ""
+    )
+    return told, table(("model", "graphs", "PyTorch's plan", "really saved", "share"), lines)
 
 
 def _line(row: ForeignPeak) -> tuple[object, ...]:
