@@ -17,6 +17,7 @@ from costmodels import MemoryBudget
 from experiments.accuracy.compiled_peaks import measured
 from remat.improve import peak_search
 from remat.improve.peak_search import fit_peak, measured_by
+from remat.improve.together import part_of, plans_together
 from remat.predict.buffers import StepMemory
 from remat.pytorch.inductor.rehearsed import rehearsed_peak
 from remat.pytorch.measure.peak import peak_bytes
@@ -247,6 +248,28 @@ def test_the_search_ends_whatever_is_measured(limit: int | Fraction) -> None:
         solution = fit_peak(graph, problem, (limit,), throw=False)
     assert 1 <= len(asked) <= 4
     assert (solution.plan is not None) == isinstance(limit, Fraction)
+
+
+@pytest.mark.parametrize("too_much", [1, 10])
+@pytest.mark.parametrize("graphs", [1, 2])
+def test_plans_that_the_check_finds_too_high_are_refused_of_several_graphs_as_of_one(
+    graphs: int, too_much: int
+) -> None:
+    """A size is refused, a fraction is raised; and plans are tried in vain no more often than of one graph."""
+    parts = [part_of(chain(), MemoryBudget(1024, of="peak")) for _ in range(graphs)]
+    asked: list[remat.Plan] = []
+
+    def never(_graph: remat.Graph, plan: remat.Plan, limit_bytes: int) -> int:
+        asked.append(plan)
+        return limit_bytes + too_much
+
+    with measured_by(never):
+        for limit in (1024 * graphs, 5000 * graphs):
+            with pytest.raises(remat.LimitReached, match=f"for {graphs} graphs .* by the check"):
+                plans_together(parts, MemoryBudget(limit, of="peak"))
+        assert len(asked) <= 2 * 4 * graphs
+        plans, _, _ = plans_together(parts, MemoryBudget(0.9, of="peak"))
+    assert len(plans) == graphs
 
 
 def chain() -> remat.Graph:

@@ -185,10 +185,7 @@ def split(parts: Sequence[Part], choice: Choice) -> Iterator[tuple[Part, Choice]
         start = end
 
 
-def _within_peak(
-    parts: Sequence[Part], union: Problem, cost_model: CostModel, beside_bytes: int
-) -> tuple[Choice, Weights]:
-    """Finds the cheapest choice for all parts whose peak fits, of some that save fewer and fewer bytes."""
+def _thinner_and_thinner(union: Problem) -> list[tuple[Choice, Weights]]:
     hull = Hull(union, flow_solver())
     found = [(hull.cheapest.choice, BY_COST), (hull.smallest.choice, BY_COST)]
     found += [(edge.left.choice, edge.certificate.weights) for edge in hull.edges()]
@@ -197,7 +194,14 @@ def _within_peak(
         edge = hull.edge_at(budget)
         if plan is not None and edge is not None:
             found.append((Choice.from_plan(union, plan), edge.certificate.weights))
-    found.sort(key=lambda one: one[0].cost(union))  # stable: the cheapest stays the first
+    return sorted(found, key=lambda one: one[0].cost(union))  # stable: the cheapest stays the first
+
+
+def _within_peak(
+    parts: Sequence[Part], union: Problem, cost_model: CostModel, beside_bytes: int
+) -> tuple[Choice, Weights]:
+    """Finds the cheapest choice for all parts whose peak fits, of some that save fewer and fewer bytes."""
+    found = _thinner_and_thinner(union)
     together = PeakTogether(parts)
 
     def peak(choice: Choice) -> int:
@@ -205,22 +209,31 @@ def _within_peak(
 
     most = peak(found[0][0])
     limit = min(limit if isinstance(limit, int) else math.floor(limit * most) for limit in cost_model.peak_limits)
-    peaks, tighter, measured = [most], limit, 0
-    for choice, price in found:
-        if choice is not found[0][0]:
-            peaks.append(peak(choice))
-        if peaks[-1] <= tighter:
-            measured += 1
-            taken = together.measured([mine for _, mine in split(parts, choice)], limit - beside_bytes)
-            if taken is None or taken + beside_bytes <= limit or measured == MEASURED:
-                return choice, price
-            tighter = peaks[-1] * limit // (taken + beside_bytes)
-    smallest = min(peaks)
+    peaks, tighter, tried = [most], limit, dict[int, int]()
+
+    def keeps(i: int) -> bool:
+        taken = together.measured([mine for _, mine in split(parts, found[i][0])], limit - beside_bytes)
+        if taken is not None:
+            tried[i] = taken + beside_bytes
+        return tried.get(i, 0) <= limit
+
+    for i in range(len(found)):
+        peaks += [peak(found[i][0])] if i else []
+        if len(tried) < MEASURED and peaks[i] <= tighter:
+            if keeps(i):
+                return found[i]
+            tighter = peaks[i] * limit // tried[i]
+    last = peaks.index(min(peaks))
+    if 0 < len(tried) < MEASURED and last not in tried and keeps(last):
+        return found[last]
+    found_bytes = tried or dict(enumerate(peaks))
+    least = min(found_bytes, key=found_bytes.__getitem__)
+    smallest = found_bytes[least]
     if all(isinstance(limit, Fraction) or limit >= smallest for limit in cost_model.peak_limits):
-        return found[peaks.index(smallest)]  # a fraction is at least the smallest peak that is found
+        return found[least]  # a fraction is at least the smallest peak that is found
     raise LimitReached(
         f"no plans were found with a peak of at most {limit} bytes for {len(parts)} graphs that are alive at the same "
-        f"time; the smallest found is {smallest}; raise the budget"
+        f"time; the smallest found is {smallest}{' by the check' if tried else ''}; raise the budget"
     )
 
 
