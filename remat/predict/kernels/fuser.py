@@ -178,7 +178,9 @@ class Fuser:
         inside[values] = True
         u, v = graph.producers, graph.consumers
         given: list[int] = np.unique(u[inside[v] & ~inside[u]]).tolist()  # what the pass reads and does not compute
-        strides = self._strides_backward(given, last) if backward and last else self._strides
+        strides = self._strides
+        if backward and last:  # what the pass is handed has its channels last, and what follows from it in eager
+            strides = eager_strides(self._calls, {v: last.get(v, strides[v]) for v in given})
         done = Rewritten.of(self._rewrites, values, graph.producers, graph.consumers, returned, strides)
         realized, ordered = np.zeros(n, np.bool_), np.zeros(n, np.bool_)
         products = np.isin(done.readers, [*done.unfused])
@@ -226,16 +228,9 @@ class Fuser:
         inside[forward] = True
         uses = inside[graph.consumers]
         own = hosted | graph.output | self._restrided(graph.producers[uses], graph.consumers[uses])
-        both = {v: (channels_last(self._calls[v].shape), self._strides[v]) for v in self._last if not own[v]}
-        return {
-            v: last
-            for v, (last, eager) in both.items()
-            if not (graph.input[v] and same_layout(self._calls[v].shape, last, eager))
-        }
-
-    def _strides_backward(self, given: list[int], last: Mapping[int, Shape]) -> list[Shape]:
-        """Finds eager's strides in a backward pass that is handed images with their channels last."""
-        return eager_strides(self._calls, {v: last.get(v, self._strides[v]) for v in given})
+        found = {v: channels_last(self._calls[v].shape) for v in self._last if not own[v]}
+        moved = {v for v, last in found.items() if not same_layout(self._calls[v].shape, last, self._strides[v])}
+        return {v: last for v, last in found.items() if v in moved or not graph.input[v]}
 
     def _kernel(self, scheduled: ScheduledPass, group: LoopGroup, backward: bool) -> Kernel:
         """Counts what a kernel moves, each buffer once (`BaseSchedulerNode.get_read_write_buffers_sizes`)."""
