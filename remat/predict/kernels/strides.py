@@ -150,7 +150,8 @@ def _strides(call: Call, calls: list[Call], found: list[Shape]) -> Shape:
 def _like_images(call: Call, calls: list[Call], found: list[Shape]) -> bool:
     if call.op == "aten.cat":
         return all(is_channels_last(calls[u].shape, found[u]) for u in call.refs())
-    images = [call.args[i].position for i in _LIKE_IMAGE.get(call.op, ()) if isinstance(call.args[i], Ref)]
+    arguments = [call.args[i] for i in _LIKE_IMAGE.get(call.op, ())]
+    images = [argument.position for argument in arguments if isinstance(argument, Ref)]
     return any(is_channels_last(calls[u].shape, found[u]) for u in images)
 
 
