@@ -16,6 +16,7 @@ import remat
 from costmodels import MemoryBudget
 from experiments.accuracy.compiled_peaks import measured
 from remat.improve import peak_search
+from remat.improve.joint_budget import solve_jointly, subproblem_of
 from remat.improve.peak_search import fit_peak, measuring_with
 from remat.predict.buffers import StepMemory
 from remat.pytorch.inductor.rehearsed import rehearsed_peak
@@ -247,6 +248,28 @@ def test_the_search_ends_whatever_is_measured(limit: int | Fraction) -> None:
         solution = fit_peak(graph, problem, (limit,), throw=False)
     assert 1 <= len(asked) <= 4
     assert (solution.plan is not None) == isinstance(limit, Fraction)
+
+
+@pytest.mark.parametrize("too_much", [1, 10])
+@pytest.mark.parametrize("graphs", [1, 2])
+def test_plans_that_the_check_finds_too_high_are_refused_of_several_graphs_as_of_one(
+    graphs: int, too_much: int
+) -> None:
+    """A size is refused, a fraction is raised; and plans are tried in vain no more often than of one graph."""
+    parts = [subproblem_of(chain(), MemoryBudget(1024, of="peak")) for _ in range(graphs)]
+    asked: list[remat.Plan] = []
+
+    def never(_graph: remat.Graph, plan: remat.Plan, limit_bytes: int) -> int:
+        asked.append(plan)
+        return limit_bytes + too_much
+
+    with measuring_with(never):
+        for limit in (1024 * graphs, 5000 * graphs):
+            with pytest.raises(remat.LimitReached, match=f"for {graphs} graphs .* by the check"):
+                solve_jointly(parts, MemoryBudget(limit, of="peak"))
+        assert len(asked) <= 2 * 4 * graphs
+        plans, _, _ = solve_jointly(parts, MemoryBudget(0.9, of="peak"))
+    assert len(plans) == graphs
 
 
 def chain() -> remat.Graph:

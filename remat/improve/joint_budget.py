@@ -181,13 +181,8 @@ def split(parts: Sequence[Subproblem], choice: Choice) -> Iterator[tuple[Subprob
         start = end
 
 
-def _within_peak(
-    parts: Sequence[Subproblem], union: Problem, cost_model: CostModel, other_bytes: int
-) -> tuple[Choice, Multipliers]:
-    """Finds the cheapest choice whose joint peak keeps the limit.
-
-    Candidates are the vertices of the convex hull, and plans at budgets of saved bytes between them.
-    """
+def _candidates(union: Problem) -> list[tuple[Choice, Multipliers]]:
+    """Lists vertices of the convex hull, and plans at budgets of saved bytes between them, the cheapest first."""
     hull = Hull(union, flow_solver())
     candidates = [(hull.cheapest.choice, BY_COST), (hull.smallest.choice, BY_COST)]
     candidates += [(edge.left.choice, edge.certificate.multipliers) for edge in hull.edges()]
@@ -196,8 +191,14 @@ def _within_peak(
         edge = hull.edge_at(budget)
         if plan is not None and edge is not None:
             candidates.append((Choice.from_plan(union, plan), edge.certificate.multipliers))
-    candidates.sort(key=lambda one: one[0].cost(union))  # a stable sort, so that the cheapest choice stays the first
-    joint_peak = JointPeak(parts)
+    return sorted(candidates, key=lambda one: one[0].cost(union))  # a stable sort: the cheapest choice stays the first
+
+
+def _within_peak(
+    parts: Sequence[Subproblem], union: Problem, cost_model: CostModel, other_bytes: int
+) -> tuple[Choice, Multipliers]:
+    """Finds the cheapest candidate whose joint peak keeps the limit, also by measurement."""
+    candidates, joint_peak = _candidates(union), JointPeak(parts)
 
     def peak(choice: Choice) -> int:
         return joint_peak.of([own for _, own in split(parts, choice)]) + other_bytes
@@ -205,22 +206,31 @@ def _within_peak(
     cheapest_peak = peak(candidates[0][0])
     limits = cost_model.peak_limits
     limit = min(limit if isinstance(limit, int) else math.floor(limit * cheapest_peak) for limit in limits)
-    peaks, tightened, measured = [cheapest_peak], limit, 0
-    for choice, multipliers in candidates:
-        if choice is not candidates[0][0]:
-            peaks.append(peak(choice))
-        if peaks[-1] <= tightened:
-            measured += 1
-            measured_bytes = joint_peak.measured([own for _, own in split(parts, choice)], limit - other_bytes)
-            if measured_bytes is None or measured_bytes + other_bytes <= limit or measured == MEASURED:
-                return choice, multipliers
-            tightened = peaks[-1] * limit // (measured_bytes + other_bytes)
-    smallest = min(peaks)
+    peaks, tightened, measured = [cheapest_peak], limit, dict[int, int]()
+
+    def keeps_limit(i: int) -> bool:
+        measured_bytes = joint_peak.measured([own for _, own in split(parts, candidates[i][0])], limit - other_bytes)
+        if measured_bytes is not None:
+            measured[i] = measured_bytes + other_bytes
+        return measured.get(i, 0) <= limit
+
+    for i in range(len(candidates)):
+        peaks += [peak(candidates[i][0])] if i else []
+        if len(measured) < MEASURED and peaks[i] <= tightened:
+            if keeps_limit(i):
+                return candidates[i]
+            tightened = peaks[i] * limit // measured[i]
+    lowest = peaks.index(min(peaks))
+    if 0 < len(measured) < MEASURED and lowest not in measured and keeps_limit(lowest):
+        return candidates[lowest]
+    peak_of = measured or dict(enumerate(peaks))
+    lowest = min(peak_of, key=peak_of.__getitem__)
+    smallest = peak_of[lowest]
     if all(isinstance(limit, Fraction) or limit >= smallest for limit in limits):
-        return candidates[peaks.index(smallest)]  # a fraction may always be kept by the smallest peak found
+        return candidates[lowest]  # a fraction may always be kept by the smallest peak found
     raise LimitReached(
         f"no plans were found with a peak of at most {limit} bytes for {len(parts)} graphs that are alive at the same "
-        f"time; the smallest found is {smallest}; raise the budget"
+        f"time; the smallest found is {smallest}{' by the check' if measured else ''}; raise the budget"
     )
 
 

@@ -67,6 +67,9 @@ class AllocatedPass:
         self._planned_bytes = planned.alive_bytes(self._order)
         self._planned_peak = max(self._planned_bytes, default=0)
         self._inside = self._places()
+        self._runs = {"kernel": self._kernel, "call": self._call, "result": self._result}
+        self._together: dict[Buffer, int] = {}
+        self._heir: dict[Buffer, Buffer] = {}
         self._over: dict[Buffer, Buffer] = {}
         self._taken: set[Buffer] = set()
         self._gone: set[Buffer] = set()
@@ -106,17 +109,22 @@ class AllocatedPass:
             if alone:
                 self._flush(at - 1)
             self._dropped += last.get(unit, ())
-            if unit.kind == "kernel":
-                self._kernel(unit.group, at)
-                self._waiting.append(unit.group)
-            elif unit.kind == "call":
-                self._call(unit.group, at)
-                self._waiting.append(unit.group)
+            if unit.kind in self._runs:
+                self._runs[unit.kind](unit.group, at)
             if alone or self._facts.gpu:
                 self._flush(at)
             for nest in unit.group.nests:
                 self._completed |= 1 << nest.index
         self._flush(len(self._order) - 1)
+        for buffer, step in self._together.items():
+            self._hold(buffer, step)
+
+    def _hold(self, buffer: Buffer, step: int) -> None:
+        """Keeps the memory of a buffer until a step, whoever has it by then."""
+        while buffer in self._heir:
+            buffer = self._heir[buffer]
+        if buffer in self.end:
+            self.end[buffer] = max(self.end[buffer], step)
 
     def _flush(self, at: int) -> None:
         """Makes a step of the kernels that wait, and drops what they were the last to use."""
@@ -134,7 +142,8 @@ class AllocatedPass:
         own = {self.memory(buffer) for unit in self._order for buffer in unit.defines} | self._handed
         last: dict[Buffer, Unit] = {}
         for unit in self._order:
-            for buffer in (*unit.defines, *(dep[0] for dep in unit.group.deps)):
+            accessed = unit.group.used if unit.kind != "result" else ()
+            for buffer in (*unit.defines, *accessed):
                 last[self.memory(buffer)] = unit
         found: dict[Unit, list[Buffer]] = {}
         for buffer, unit in last.items():
@@ -142,7 +151,12 @@ class AllocatedPass:
                 found.setdefault(unit, []).append(buffer)
         return found
 
+    def _result(self, group: LoopGroup, _: int) -> None:
+        # The call's tuple holds all results until the last one is taken out of it.
+        self._together.update((self.memory(buffer), len(self.steps) - 1) for buffer in group.written)
+
     def _kernel(self, group: LoopGroup, at: int) -> None:
+        self._waiting.append(group)
         for nest in group.nests:
             if nest.loop.mutates is not None:
                 continue
@@ -198,6 +212,7 @@ class AllocatedPass:
         return None
 
     def _call(self, group: LoopGroup, at: int) -> None:
+        self._waiting.append(group)
         loop = group.nests[0].loop
         if loop.mutates is not None or "to the host" in loop.copy:
             return
@@ -224,6 +239,7 @@ class AllocatedPass:
         self.start[buffer] = len(self.steps)
         if over is not None:
             self._gone.add(over)
+            self._heir[over] = buffer
             self.size[buffer] = self.size.get(over, over.bytes)
             self.end[over] = len(self.steps) - 1
             return
@@ -233,6 +249,7 @@ class AllocatedPass:
         between = max(self._planned_bytes[since + 1 : at], default=0)
         if since + 1 == at or between + buffer.bytes <= self._planned_peak:
             free.pop()
+            self._heir[old] = buffer
             self.end[old] = len(self.steps) - 1
             for i in range(since + 1, at):
                 self._planned_bytes[i] += buffer.bytes

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from remat.predict.buffers.planned import Planned, Unit
 from remat.predict.kernels.ir import Buffer
+from remat.predict.kernels.schedule import with_needs_first
 
 
 def chosen_order(planned: Planned) -> tuple[Unit, ...]:
@@ -79,17 +80,7 @@ def _depth_first(planned: Planned) -> Sequence[Unit]:
     def sorted_by_size(units: Sequence[Unit]) -> list[Unit]:
         return sorted(units, key=lambda unit: (size[unit], unit.index))
 
-    seen: set[Unit] = set()
-    order: list[Unit] = []
-    for root in sorted_by_size(planned.units):
-        stack = [(root, False)]
-        while stack:
-            unit, done = stack.pop()
-            if done:
-                order.append(unit)
-            elif unit not in seen:
-                seen.add(unit)
-                stack.append((unit, True))
-                needed = {defined[buffer]: None for buffer in unit.needs if buffer in defined}
-                stack += [(earlier, False) for earlier in reversed(sorted_by_size(list(needed)))]
-    return order
+    def needed(unit: Unit) -> list[Unit]:
+        return sorted_by_size(list({defined[buffer]: None for buffer in unit.needs if buffer in defined}))
+
+    return with_needs_first(sorted_by_size(planned.units), needed)

@@ -13,6 +13,7 @@ from typing import Literal
 from remat.predict.kernels.fuser import ScheduledPass
 from remat.predict.kernels.ir import Buffer
 from remat.predict.kernels.loop_groups import LoopGroup
+from remat.predict.kernels.schedule import with_needs_first
 
 Kind = Literal["kernel", "call", "result", "whole"]
 
@@ -137,4 +138,22 @@ def _units(scheduled: ScheduledPass, renamed: Collection[Buffer]) -> tuple[list[
             add(group, (several,), "call", sum(buffer.bytes for buffer in results), needs)
             for buffer in results:
                 add(group, (buffer,), "result", 0, {several: None})
-    return units, free_bytes
+    return _sorted(units, scheduled), free_bytes
+
+
+def _sorted(units: list[Unit], scheduled: ScheduledPass) -> list[Unit]:
+    """Sorts units as the scheduler sorts its groups, with each result where it is asked for, or has its own place."""
+    number, by_name = scheduled.scheduler.number, scheduled.scheduler.by_name
+    defined = {buffer: unit for unit in units for buffer in unit.defines}
+
+    def needed(unit: Unit) -> list[Unit]:
+        buffers = unit.needs if unit.kind == "result" else by_name(dep[0] for dep in unit.group.unmet)
+        return [defined[buffer] for buffer in buffers]
+
+    def place(unit: Unit) -> int:
+        return number[unit.defines[0]] if unit.kind == "result" else unit.group.first
+
+    found = with_needs_first(sorted(units, key=place), needed)
+    for index, unit in enumerate(found):
+        unit.index = index
+    return found

@@ -12,10 +12,10 @@ from collections.abc import Mapping, Sequence
 from math import prod
 
 from remat.facts.graph import Graph
-from remat.predict.kernels.index import Shape, contiguous_strides
+from remat.predict.kernels.index import contiguous_strides
 from remat.predict.kernels.ir import Buffer
 from remat.predict.kernels.loop_groups import LoopGroup
-from remat.predict.kernels.strides import channels_last, same_layout
+from remat.predict.kernels.strides import channels_last, is_channels_last, same_layout
 
 _BLOCK = 16
 """Channels are padded to a multiple of these."""
@@ -125,13 +125,4 @@ def _may_be_last(buffer: Buffer) -> bool:
 
 
 def _last(buffer: Buffer) -> bool:
-    """Says if channels are the innermost dimension in memory (`suggest_memory_format`)."""
-    if len(buffer.shape) not in (4, 5):
-        return False
-    strides: Shape = buffer.strides or contiguous_strides(buffer.shape)
-    least = 0
-    for dim in (1, *range(len(buffer.shape) - 1, 1, -1), 0):
-        if strides[dim] < least or (dim == 0 and least == strides[1]):
-            return False
-        least = strides[dim] * max(buffer.shape[dim], 1)
-    return True
+    return is_channels_last(buffer.shape, buffer.strides or contiguous_strides(buffer.shape))

@@ -29,8 +29,8 @@ a view is index arithmetic (`index`, `view_maps`). Stored are:
 
 A value that reads nothing, such as a constant, is computed wherever it is needed and is never read from memory.
 
-**In which layout** (`strides`, `loops`). A value that is returned, or that a call asks for, has the strides that eager
-PyTorch would give it. One of which a view was taken is row-major. Images around convolutions have their channels last.
+**In which layout** (`strides`, `loops`). What is returned, asked for by a call, or read by an as_strided has eager's
+strides. One of which a view was taken is row-major. Images around convolutions have their channels last.
 Any other value is laid out as the loop that writes it reads. A call that cannot take a layout gets a copy: of matrices
 that are neither in rows nor in columns, of images whose channels are not last, and of what a convolution's gradients
 want in another order. Before torch 2.15, a pass that has gradients of convolutions only has images in eager's layout;

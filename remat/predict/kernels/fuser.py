@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
@@ -22,7 +22,7 @@ from remat.predict.kernels.host_copies import HostCopies, early_places
 from remat.predict.kernels.index import Shape
 from remat.predict.kernels.ir import Buffer, Loop
 from remat.predict.kernels.kernel import Kernel
-from remat.predict.kernels.library import called, copied, library, product_and_bias
+from remat.predict.kernels.library import attention, called, copied, library, product_and_bias
 from remat.predict.kernels.loop_groups import LoopGroup
 from remat.predict.kernels.lowering import Lowering, Uses
 from remat.predict.kernels.passes import Rewrites, Rewritten
@@ -31,7 +31,6 @@ from remat.predict.kernels.schedule import Scheduler
 from remat.predict.kernels.simd_schedule import SimdScheduler
 from remat.predict.kernels.stores import Stores
 from remat.predict.kernels.strides import (
-    after_convolutions,
     channels_last,
     channels_last_chosen,
     channels_last_values,
@@ -118,14 +117,14 @@ class Fuser:
         self._calls = calls_of(graph)
         self._strides = eager_strides(self._calls)
         self._last = channels_last_values(self._calls, graph.in_tangents.tolist())
-        self._turned = after_convolutions(self._calls)
         self._rules = rules_of(self._calls, graph.fusible.tolist(), graph.view.tolist())
-        self._rewrites = Rewrites.of(self._calls, self._strides, graph.view.tolist(), self.backend)
+        self._rewrites = Rewrites.of(self._calls, graph.view.tolist(), self.backend)
         ops = [call.op for call in self._calls]
         self._realizing = np.array([op in rules.NEEDS_REALIZED for op in ops], np.bool_)
-        self._realizing |= np.array([rule is library for rule in self._rules], np.bool_)
+        self._realizing |= np.array([rule in (library, attention) for rule in self._rules], np.bool_)
         self._realizing &= ~np.array([op in rules.CALLED_BY_NAME for op in ops], np.bool_)
         self._ordering = np.array([op in rules.FIXED_LAYOUT for op in ops], np.bool_)
+        self._restriding = np.array([op == "aten.as_strided" for op in ops], np.bool_)
         turning = turning_images(graph.meta.get("torch", ""))
         self._convolutions = np.array([op in turning for op in ops], np.bool_)
         self._base: list[int] = graph.base.tolist()
@@ -156,13 +155,13 @@ class Fuser:
         if handed is not order.saved:
             order = Order.of(self._facts, handed)
         hosted = np.zeros(len(graph), np.bool_) if offloaded is None else offloaded & order.saved
-        turned = self._turns_images(order.forward)
+        last = self._with_channels_last(order.forward, hosted)
         forward = order.forward
         if self.copy_stream and hosted.any():
             forward = forward[np.argsort(early_places(graph, forward), kind="stable")]
         return (
-            self._pass(forward, graph.output | order.saved, turned, hosted, backward=False),
-            self._pass(order.backward, graph.gradient, turned, hosted, backward=True),
+            self._pass(forward, graph.output | order.saved, last, hosted, backward=False),
+            self._pass(order.backward, graph.gradient, last, hosted, backward=True),
         )
 
     def _turns_images(self, values: IntArray) -> bool:
@@ -172,25 +171,29 @@ class Fuser:
         return channels_last_chosen(self.backend, convolutions, self._calls, len(values))
 
     def _pass(
-        self, values: IntArray, returned: BoolArray, turned: bool, hosted: BoolArray, *, backward: bool
+        self, values: IntArray, returned: BoolArray, last: Mapping[int, Shape], hosted: BoolArray, *, backward: bool
     ) -> ScheduledPass:
         graph, n = self.graph, len(self.graph)
-        done = Rewritten.of(self._rewrites, values, graph.producers, graph.consumers, returned)
         inside = np.zeros(n, np.bool_)
         inside[values] = True
         u, v = graph.producers, graph.consumers
         given: list[int] = np.unique(u[inside[v] & ~inside[u]]).tolist()  # what the pass reads and does not compute
-        strides, given_strides = self._layouts(given, returned, turned, hosted, backward)
+        strides = self._strides
+        if backward and last:  # what the pass is handed has its channels last, and what follows from it in eager
+            strides = eager_strides(self._calls, {v: last.get(v, strides[v]) for v in given})
+        done = Rewritten.of(self._rewrites, values, graph.producers, graph.consumers, returned, strides)
         realized, ordered = np.zeros(n, np.bool_), np.zeros(n, np.bool_)
         products = np.isin(done.readers, [*done.unfused])
         realized[done.producers[self._realizing[done.readers] | products]] = True
         ordered[done.producers[self._ordering[done.readers] | products]] = True
         readers = np.bincount(done.producers, minlength=n) + done.returned
-        convolves = self._turns_images(values) if backward else turned
-        kept = done.returned & ~hosted
-        uses = Uses(readers.tolist(), kept.tolist(), realized.tolist(), ordered.tolist(), convolves, done.uses)
+        convolves, kept = self._turns_images(values), done.returned & ~hosted
+        restrided = self._restrided(done.producers, done.readers)
+        images = {v: strides for v, strides in last.items() if convolves and not restrided[v]}
+        columns = (readers.tolist(), kept.tolist(), (kept | restrided).tolist(), realized.tolist(), ordered.tolist())
+        uses = Uses(*columns, convolves, images, done.uses)
         low = Lowering(Stores(self._calls, strides, self.backend), uses, self._rules)
-        handed, moved = low.given(given, given_strides, hosted), dict[int, Buffer]()
+        handed, moved = low.given(given, strides, hosted), dict[int, Buffer]()
         copies = HostCopies(graph, values, hosted, backward=backward, beside=self.copy_stream)
         for v in done.values:
             for copy in copies.before(v):
@@ -211,29 +214,23 @@ class Fuser:
         found = {v: buffer for v, seen in low.seen.items() if returned[v] and (buffer := seen.box.buffer) is not None}
         return ScheduledPass(scheduler, tuple(scheduler.groups()), handed, found if backward else found | moved)
 
-    def _layouts(
-        self, given: list[int], returned: BoolArray, turned: bool, hosted: BoolArray, backward: bool
-    ) -> tuple[list[Shape], list[Shape]]:
-        """Finds the strides that eager would give each value in a pass, and those of what the pass is handed.
+    def _restrided(self, producers: IntArray, readers: IntArray) -> BoolArray:
+        """Says which values an as_strided reads, which wants them just as eager would lay them out."""
+        found = np.zeros(len(self.graph), np.bool_)
+        found[producers[self._restriding[readers]]] = True
+        return found
 
-        Where the forward pass turns images, it saves them with their channels last, and eager's strides in the
-        backward pass follow from these. What is offloaded is copied in rows.
-        """
-        if not turned or not self._last:
-            return self._strides, self._strides
-        last = {v: strides for v in self._last if not hosted[v] and (strides := self._with_channels_last(v))}
-        if backward:
-            strides = eager_strides(self._calls, self._turned | {v: last.get(v, self._strides[v]) for v in given})
-            return strides, strides
-        strides = list(self._strides)
-        for v in np.flatnonzero(returned & ~self.graph.output).tolist():
-            strides[v] = last.get(v, strides[v])
-        return strides, self._strides
-
-    def _with_channels_last(self, v: int) -> Shape | None:
-        """Returns the strides that a value is saved with; None for an input in which nothing would move."""
-        strides = channels_last(shape := self._calls[v].shape)
-        return None if self.graph.input[v] and same_layout(shape, strides, self._strides[v]) else strides
+    def _with_channels_last(self, forward: IntArray, hosted: BoolArray) -> dict[int, Shape]:
+        """Finds the values that the forward pass keeps with their channels last; of inputs those that this moves."""
+        if not self._turns_images(forward):
+            return {}
+        graph, inside = self.graph, np.zeros(len(self.graph), np.bool_)
+        inside[forward] = True
+        uses = inside[graph.consumers]
+        own = hosted | graph.output | self._restrided(graph.producers[uses], graph.consumers[uses])
+        found = {v: channels_last(self._calls[v].shape) for v in self._last if not own[v]}
+        moved = {v for v, last in found.items() if not same_layout(self._calls[v].shape, last, self._strides[v])}
+        return {v: last for v, last in found.items() if v in moved or not graph.input[v]}
 
     def _kernel(self, scheduled: ScheduledPass, group: LoopGroup, backward: bool) -> Kernel:
         """Counts what a kernel moves, each buffer once (`BaseSchedulerNode.get_read_write_buffers_sizes`)."""

@@ -108,7 +108,7 @@ def _positions(shape: Shape, sizes: Shape) -> list[int]:
 
 def in_memory(buffer: Buffer, access: Access) -> Access:
     """Turns an access to row-major positions of a buffer into one to where these are in memory."""
-    strides, access = buffer.fix(), (unmarked(access[0]), access[1])
+    strides, access = buffer.strides or contiguous_strides(buffer.shape), (unmarked(access[0]), access[1])
     if buffer.offset == 0 and strides == contiguous_strides(buffer.shape):
         return access
     return through(access, (strided(buffer.shape, strides), buffer.offset))

@@ -6,7 +6,7 @@ This follows `GraphLowering.run_node` of torch 2.13 (`torch/_inductor/graph.py`)
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from remat.errors import InvalidGraph
@@ -26,17 +26,22 @@ class Uses:
     Attributes:
         readers: how many operators read a value, the return of the pass counted as one.
         returned: the pass returns it.
+        exact: it is stored with given strides, those of `images` or eager's: the pass returns it, or an as_strided
+            reads it.
         realized: an operator reads it that wants its input in memory.
         ordered: an operator reads it that wants eager's order of strides.
         convolves: the pass has a convolution, so that the compiler chooses the layout of images.
+        images: what has its channels last if it is returned or stored for its readers' sake, with these strides.
         network: which operators read what.
     """
 
     readers: Sequence[int]
     returned: Sequence[bool]
+    exact: Sequence[bool]
     realized: Sequence[bool]
     ordered: Sequence[bool]
     convolves: bool
+    images: Mapping[int, Shape]
     network: Readers
 
 
@@ -73,7 +78,7 @@ class Lowering:
             on_host = Buffer(v, (0, *call.shape), call.itemsize)
             handed[v] = on_host if hosted[v] else Buffer(v, call.shape, call.itemsize, strides[v])
             seen = Seen.of_buffer(handed[v])
-            self.seen[v] = self.stores.exactly(seen, self.stores.strides[v]) if self.uses.returned[v] else seen
+            self.seen[v] = self.stores.exactly(seen, self._wanted(v)) if self.uses.exact[v] else seen
         return handed
 
     def run(self, v: int) -> None:
@@ -97,23 +102,38 @@ class Lowering:
         if seen is None:
             return
         stores, uses = self.stores, self.uses
-        strides = stores.strides[v]
-        if uses.returned[v]:
+        if uses.returned[v] and not seen.plain:
+            stores.store(seen.box)
+        if uses.exact[v]:
             if not seen.plain:
-                stores.store(seen.box)
-                seen = stores.in_order(seen, strides)
+                seen = stores.in_order(seen, self._wanted(v))
             elif seen.shape:
-                seen = stores.exactly(seen, strides)
+                seen = stores.exactly(seen, self._wanted(v))
         if uses.readers[v] > 1:
-            if uses.realized[v]:
-                stores.hint(seen)
-            if uses.ordered[v]:
-                seen = stores.in_order(seen, strides)
-            if uses.returned[v] and seen.box.reads:
-                stores.store(seen.box)
-            stores.reused(seen, uses.readers[v])
+            seen = self._shared(v, seen)
+        if stores.has_many_reads(seen.box):
+            seen = self._as_image(v, seen)
         stores.limit(seen)
         self.seen[v] = seen
+
+    def _shared(self, v: int, seen: Seen) -> Seen:
+        stores, uses = self.stores, self.uses
+        if uses.realized[v]:
+            stores.hint(seen)
+        if uses.ordered[v]:
+            seen = stores.in_order(seen, stores.strides[v])
+        if uses.returned[v] and seen.box.reads:
+            stores.store(seen.box)
+        if stores.is_stored_for(seen.box, uses.readers[v]):
+            seen = self._as_image(v, seen)
+            stores.store(seen.box)
+        return seen
+
+    def _wanted(self, v: int) -> Shape:
+        return self.uses.images.get(v, self.stores.strides[v])
+
+    def _as_image(self, v: int, seen: Seen) -> Seen:
+        return self.stores.in_order(seen, self.uses.images[v]) if v in self.uses.images else seen
 
     def finish(self) -> list[Loop]:
         """Stores what is returned and still an expression; returns the loops, in the order of their creation."""

@@ -22,13 +22,13 @@ class Rewrites:
     """The rewritings that may apply to a pass, whatever the plan.
 
     Attributes:
-        copies: clones that change nothing -> what they copy (`remove_noop_ops`).
+        copies: clones -> what they copy.
         sums: sums -> (matrix product, what is added to it) for each product in it (the `addmm` pattern).
         elements: tuples -> their elements.
         biased: matrix products with a bias that are a product and a sum, if only elementwise operators read them
             (`unfuse_bias_add_to_pointwise`, for GPUs alone, and not in half precision).
         elementwise, seen_through: (n,) operators, and views and elements of tuples, whose readers read instead.
-        ops: (n,) names of operators.
+        ops, shapes: (n,) names of operators, and sizes.
         for_gpu: the kernels are Triton's.
     """
 
@@ -39,12 +39,11 @@ class Rewrites:
     elementwise: Sequence[bool]
     seen_through: Sequence[bool]
     ops: Sequence[str]
+    shapes: Sequence[Shape]
     for_gpu: bool
 
     @classmethod
-    def of(
-        cls, calls: Sequence[Call], strides: Sequence[Shape], views: Sequence[bool], backend: KernelBackend
-    ) -> Rewrites:
+    def of(cls, calls: Sequence[Call], views: Sequence[bool], backend: KernelBackend) -> Rewrites:
         """Reads a graph, in time linear in its size."""
         copies: dict[int, int] = {}
         sums: dict[int, list[tuple[int, int]]] = {}
@@ -54,15 +53,15 @@ class Rewrites:
             if call.op == "getitem" and call.sources:
                 elements.setdefault(call.sources[0], []).append(v)
             elif call.op == "aten.clone" and call.sources:
-                if same_layout(call.shape, strides[call.sources[0]], strides[v]):
-                    copies[v] = call.sources[0]
+                copies[v] = call.sources[0]
             elif call.op == "aten.add" and (pairs := _products(call, calls)):
                 sums[v] = pairs
         apart = [call for call in calls if backend.gpu and call.op == "aten.addmm" and call.dtype not in _HALF]
         biased = frozenset(call.position for call in apart)
         ops = [call.op for call in calls]
         through = [view or op == "getitem" for view, op in zip(views, ops, strict=True)]
-        return cls(copies, sums, elements, biased, [op in ELEMENTWISE for op in ops], through, ops, backend.gpu)
+        elementwise, shapes = [op in ELEMENTWISE for op in ops], [call.shape for call in calls]
+        return cls(copies, sums, elements, biased, elementwise, through, ops, shapes, backend.gpu)
 
 
 def _products(call: Call, calls: Sequence[Call]) -> list[tuple[int, int]]:
@@ -106,7 +105,13 @@ class Rewritten:
 
     @classmethod
     def of(
-        cls, rewrites: Rewrites, values: IntArray, producers: IntArray, readers: IntArray, returned: BoolArray
+        cls,
+        rewrites: Rewrites,
+        values: IntArray,
+        producers: IntArray,
+        readers: IntArray,
+        returned: BoolArray,
+        strides: Sequence[Shape],
     ) -> Rewritten:
         """Applies what applies to one pass.
 
@@ -115,6 +120,7 @@ class Rewritten:
             values: what the pass computes, in order.
             producers, readers: all uses of the graph.
             returned: (n,) what the pass returns.
+            strides: that eager would give each value in this pass: a clone that changes none is no operator.
         """
         n = len(returned)
         inside = np.zeros(n, np.bool_)
@@ -124,7 +130,9 @@ class Rewritten:
         copies = {
             copy: source
             for copy, source in rewrites.copies.items()
-            if inside[copy] and not (returned[copy] and (returned[source] or not inside[source]))
+            if inside[copy]
+            and same_layout(rewrites.shapes[copy], strides[source], strides[copy])  # `remove_noop_ops`
+            and not (returned[copy] and (returned[source] or not inside[source]))
         }
         products, unfused = _fused(
             rewrites, values.tolist(), np.bincount(u, minlength=n), returned, Readers(rewrites, u, v, returned)

@@ -58,7 +58,7 @@ def view(low: Lowering, call: Call) -> Seen:
     """Lowers a view to index arithmetic."""
     of = low.first(call)
     if call.op == "aten.expand":
-        low.stores.reused(of, prod(call.shape) // max(prod(of.shape), 1), by_graph=False)
+        low.stores.reused(of, prod(call.shape) // max(prod(of.shape), 1))
     access = view_access(call, of.shape, of.access)
     if access is None:  # strides that are anything, or an operator of a graph made by hand
         unknown = tuple(opaque(n, call.position, i) for i, n in enumerate(call.shape))
@@ -121,7 +121,7 @@ def patched(low: Lowering, call: Call) -> Seen:
 def repeated(low: Lowering, call: Call) -> Seen:
     """Lowers copies side by side, which read the same place again and again."""
     of = low.first(call)
-    low.stores.reused(of, prod(call.shape) // max(prod(of.shape), 1), by_graph=False)
+    low.stores.reused(of, prod(call.shape) // max(prod(of.shape), 1))
     ahead = len(call.shape) - len(of.shape)
     times: list[int] = call.args[1]
     dims = tuple(

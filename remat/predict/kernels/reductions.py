@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import product
@@ -12,7 +13,7 @@ from remat.predict.kernels.index import Access, Digits, Dims, Shape, identity, l
 from remat.predict.kernels.ir import Buffer, Loop, Read, Reads, Seen, merged
 from remat.predict.kernels.lowering import Lowering
 from remat.predict.kernels.recorded_calls import Call
-from remat.predict.kernels.splits import split_reduction
+from remat.predict.kernels.splits import PROCESSORS, split_reduction
 from remat.predict.kernels.stores import Draft
 from remat.predict.kernels.view_maps import at, positive
 
@@ -78,10 +79,10 @@ def _reduce(
     low: Lowering, loop: Loop, results: Sequence[Buffer], how: str, unsplit: tuple[int, int] | None = None
 ) -> None:
     """Adds the loops of a reduction with one or more results: one for each, or more, where it is split."""
-    stores, parts, across = low.stores, 1, False
-    if stores.backend.gpu:
-        parts, across = split_reduction(loop.sizes, loop.reduced, list(loop.reads), stores.settle)
-    if parts > 1:
+    stores = low.stores
+    processors = PROCESSORS if stores.backend.gpu else os.cpu_count() or 1
+    parts, across = split_reduction(loop.sizes, loop.reduced, list(loop.reads), stores.settle, processors)
+    if parts > 1 and stores.backend.gpu:
         loop = _first_parts(low, loop, len(results), parts, results[0], how)
     for buffer in results:
         written = (_written(buffer.shape, loop.sizes), 0)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cmp_to_key
 from math import prod
 from typing import Generic, TypeVar
@@ -16,6 +16,7 @@ from remat.predict.kernels.loops import Nest, decide_layouts
 _Score = tuple[int, int, int]
 N = TypeVar("N", bound=Nest)
 G = TypeVar("G", bound=LoopGroup)
+T = TypeVar("T")
 _Pair = tuple[G, G]
 
 
@@ -24,6 +25,9 @@ class Scheduler(ABC, Generic[N, G]):
 
     Args:
         loops: in the order of their creation.
+
+    Attributes:
+        number: the place of each buffer in that order; each result of a call with several has one of its own.
     """
 
     def __init__(self, loops: Sequence[Loop]) -> None:
@@ -33,7 +37,7 @@ class Scheduler(ABC, Generic[N, G]):
         self._readers: dict[Buffer, int] = {}
         self._unaligned = {buffer for loop in loops if loop.unaligned for buffer in loop.writes}
         nests: list[N] = [self._nest(loop, i) for i, loop in enumerate(loops)]
-        _place(nests)
+        self.number = _placed(nests)
         for nest in nests:
             for buffer, _, _ in nest.reads:
                 self._readers[buffer] = self._readers.get(buffer, 0) | 1 << nest.index
@@ -155,22 +159,34 @@ class Scheduler(ABC, Generic[N, G]):
             yield group
             nests &= ~group.members
 
+    def by_name(self, buffers: Iterable[Buffer]) -> list[Buffer]:
+        """Sorts buffers by their names, in which numbers are texts: buf10 comes before buf9."""
+        return sorted(dict.fromkeys(buffers), key=lambda buffer: str(self.number[buffer]))
+
     def _sorted(self, groups: Iterable[G]) -> list[G]:
         """Sorts groups by place, with dependencies first."""
-        seen: set[G] = set()
-        found: list[G] = []
-        for root in sorted(dict.fromkeys(groups), key=lambda group: group.first):
-            stack = [(root, False)]
-            while stack:
-                group, done = stack.pop()
-                if done:
-                    found.append(group)
-                elif group not in seen:
-                    seen.add(group)
-                    stack.append((group, True))
-                    before = sorted({self._made[dep[0]] for dep in group.unmet}, reverse=True)
-                    stack += [(self._group_of[i], False) for i in before if self._group_of[i] not in seen]
-        return found
+
+        def needed(group: G) -> list[G]:
+            return [self._group_of[self._made[buffer]] for buffer in self.by_name(dep[0] for dep in group.unmet)]
+
+        return with_needs_first(sorted(dict.fromkeys(groups), key=lambda group: group.first), needed)
+
+
+def with_needs_first(items: Iterable[T], needed: Callable[[T], list[T]]) -> list[T]:
+    """Puts what each item needs before it, and keeps the order else (`Scheduler.topological_sort_schedule`)."""
+    seen: set[T] = set()
+    found: list[T] = []
+    for root in items:
+        stack = [(root, False)]
+        while stack:
+            item, done = stack.pop()
+            if done:
+                found.append(item)
+            elif item not in seen:
+                seen.add(item)
+                stack.append((item, True))
+                stack += [(earlier, False) for earlier in reversed(needed(item)) if earlier not in seen]
+    return found
 
 
 def _alive(loops: Sequence[Loop]) -> list[Loop]:
@@ -186,15 +202,20 @@ def _alive(loops: Sequence[Loop]) -> list[Loop]:
     return kept[::-1]
 
 
-def _place(nests: Sequence[Nest]) -> None:
-    """Numbers the nests; each result of a call with several has a place of its own."""
+def _placed(nests: Sequence[Nest]) -> dict[Buffer, int]:
+    """Numbers the nests, and the results of calls with several; returns the numbers of the buffers."""
     read = {buffer for nest in nests for buffer, _, _ in nest.reads}
+    numbers: dict[Buffer, int] = {}
     place = 0
     for nest in nests:
         nest.place = place
         place += 1
-        if nest.loop.several:
-            place += sum(buffer.output or buffer in read for buffer in nest.loop.writes)
+        for buffer in nest.loop.writes:
+            numbers[buffer] = nest.place
+            if nest.loop.several and (buffer.output or buffer in read):
+                numbers[buffer] = place
+                place += 1
+    return numbers
 
 
 def _compared(a: tuple[_Score, LoopGroup, LoopGroup], b: tuple[_Score, LoopGroup, LoopGroup]) -> int:

@@ -16,8 +16,8 @@ PROCESSORS = 132
 """Streaming multiprocessors: those of an H100. An A100 has 108."""
 
 _THREADS, _WARP, _MOST_EACH = 2048, 32, 512
-_ENOUGH = PROCESSORS * 2 * 32
-"""Results: so many of them are a kernel's worth."""
+_ENOUGH = 2 * 32
+"""Results for each processor: so many of them are a kernel's worth."""
 
 _SMALL, _LARGE = _WARP * PROCESSORS * _THREADS, _MOST_EACH * PROCESSORS * _THREADS
 """Elements: below, threads take as few as there are in a warp; from there on, as many as they may."""
@@ -26,29 +26,36 @@ _ROWS_UNSPLIT = 8192
 
 
 def split_reduction(
-    sizes: Shape, reduced: Shape, reads: Sequence[tuple[Buffer, Access]], settle: Callable[[Buffer], None]
+    sizes: Shape,
+    reduced: Shape,
+    reads: Sequence[tuple[Buffer, Access]],
+    settle: Callable[[Buffer], None],
+    processors: int = PROCESSORS,
 ) -> tuple[int, bool]:
-    """Returns in how many parts a reduction is split, one if it is not, and whether it goes across memory.
+    """Returns in how many parts a GPU splits a reduction, one if it does not, and whether that goes across memory.
+
+    Whether it splits or not, a compiler that asks decides the layouts of what is read: for CPUs it asks, too.
 
     Args:
         sizes, reduced: what it keeps and reduces.
         reads: over both.
         settle: decides the layout of a buffer.
+        processors: how many there are, of a GPU or of the host.
     """
     results, elements = prod(sizes), prod(reduced)
     if results == 1:
         return _inner(elements, results), False
-    if elements <= _WARP or results >= _ENOUGH:
+    if elements <= _WARP or results >= processors * _ENOUGH:
         return 1, False
     whole: list[bool] = []
     partial: list[bool] = []
     wide = [i for i, n in enumerate((*sizes, *reduced)) if n != 1]
     for buffer, access in reads:
-        settle(buffer)
-        dims = in_memory(buffer, access)[0]
-        moves = [i for i in wide if any(s for _, s in dims[i])]
+        moves = [i for i in wide if any(s for _, s in access[0][i])]
         if not any(i >= len(sizes) for i in moves) and len(moves) < len(wide):
             continue
+        settle(buffer)
+        dims = in_memory(buffer, access)[0]
         across = all(abs(step_of(dims[i])) != 1 for i in wide if i >= len(sizes))
         (whole if len(moves) == len(wide) else partial).append(across)
     directions = whole or partial

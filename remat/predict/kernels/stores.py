@@ -11,7 +11,17 @@ from math import prod
 
 from remat.predict.kernels import rules
 from remat.predict.kernels.backends import KernelBackend
-from remat.predict.kernels.index import Access, Shape, broadcasts, identity, opaque, strided, strides_of, through
+from remat.predict.kernels.index import (
+    Access,
+    Shape,
+    broadcasts,
+    contiguous_strides,
+    identity,
+    opaque,
+    strided,
+    strides_of,
+    through,
+)
 from remat.predict.kernels.ir import Box, Buffer, Loop, Read, Reads, Seen, merged
 from remat.predict.kernels.loops import decide_layout
 from remat.predict.kernels.recorded_calls import Call
@@ -84,9 +94,15 @@ class Stores:
         buffer = self.store(seen.box)
         if seen.plain:
             return buffer
-        if buffer.strides is None and self.strides[buffer.value] == channels_last(buffer.shape):
-            buffer.strides = channels_last(buffer.shape)  # `ExternKernel.convert_to_reinterpret_view`
+        self._settle_whole(seen)
         return buffer if layout(seen) is not None else self.store(self.copy(seen).box)
+
+    def _settle_whole(self, seen: Seen) -> None:
+        """Decides the layout of the buffer that a view is of (`ExternKernel.convert_to_reinterpret_view`)."""
+        buffer = seen.box.buffer
+        if buffer is not None and buffer.strides is None and not seen.plain:
+            last = channels_last(buffer.shape)
+            buffer.strides = last if self.strides[buffer.value] == last else contiguous_strides(buffer.shape)
 
     def exactly(self, seen: Seen, strides: Shape) -> Seen:
         """Puts a value in memory with these strides: stores it so, or copies it."""
@@ -96,6 +112,7 @@ class Stores:
             return seen
         if box.buffer is None:
             return self.copy(seen, strides)
+        self._settle_whole(seen)
         found = layout(seen)
         same = found is not None and same_layout(seen.shape, found, strides)
         return seen if same else self.copy(seen, strides)
@@ -104,6 +121,7 @@ class Stores:
         """Puts a value in memory with the same order of strides: stores it so, or copies it."""
         if len(seen.shape) < 2:
             return seen
+        self._settle_whole(seen)
         settled = seen.box.buffer is not None and seen.box.buffer.strides is not None
         found = layout(seen) if settled else None
         return seen if found and _ordered(seen.shape, found, strides) else self.exactly(seen, strides)
@@ -114,27 +132,35 @@ class Stores:
         if box.buffer is None and sum(any(access[0]) for _, access in box.reads) > 1:
             self.store(box)
 
-    def reused(self, seen: Seen, readers: int, *, by_graph: bool = True) -> None:
-        """Stores what is too much to be computed by several readers (`StorageBox.should_realize_on_reuse`).
+    def reused(self, seen: Seen, readers: int) -> None:
+        """Stores what is too much to be computed by several readers, such as the elements of a broadcast."""
+        if self.is_stored_for(seen.box, readers, by_graph=False):
+            self.store(seen.box)
+
+    def is_stored_for(self, box: Box, readers: int, *, by_graph: bool = True) -> bool:
+        """Says if an expression is too much to be computed by several readers (`StorageBox.should_realize_on_reuse`).
 
         Args:
-            seen: the value.
+            box: the expression.
             readers: how many.
             by_graph: they are operators; otherwise the elements of a broadcast.
         """
-        box = seen.box
-        if box.buffer is None and readers > 1:
-            many = by_graph and len(box.reads) > rules.CHEAP_READS
-            if box.heavy or many or self.has_many(box, self.backend.max_ops):
-                self.store(box)
+        many = by_graph and len(box.reads) > rules.CHEAP_READS
+        too_much = box.heavy or many or self.has_many(box, self.backend.max_ops)
+        return box.buffer is None and readers > 1 and too_much
+
+    def has_many_reads(self, box: Box) -> bool:
+        """Says if an expression has grown too large to be inlined (`StorageBox.has_exceeded_max_reads`)."""
+        return box.buffer is None and (
+            len(box.reads) > self.backend.max_reads or self.has_many(box, self.backend.max_ops)
+        )
 
     def limit(self, seen: Seen) -> None:
-        """Stores what has grown too large to be inlined (`StorageBox.has_exceeded_max_reads`)."""
-        box = seen.box
-        if box.buffer is None and (len(box.reads) > self.backend.max_reads or self.has_many(box, self.backend.max_ops)):
+        """Stores what has grown too large to be inlined, of what reads one tensor only what nobody could inline."""
+        if self.has_many_reads(seen.box):
             self.hint(seen)
-        if box.buffer is None and seen.plain and self.has_many(box, rules.MAX_INLINED_OPS):
-            self.store(box)
+        if seen.box.buffer is None and seen.plain and self.has_many(seen.box, rules.MAX_INLINED_OPS):
+            self.store(seen.box)
 
     def has_many(self, box: Box, threshold: int) -> bool:
         """Says if an expression has more operations than a threshold; a read counts as one, and so does a number."""
@@ -168,7 +194,7 @@ class Stores:
             return seen
         if not broadcasts(seen.shape, shape):
             return Seen(seen.box, shape, (tuple(opaque(n, seen.box.value, i) for i, n in enumerate(shape)), 0))
-        self.reused(seen, prod(shape) // max(prod(seen.shape), 1), by_graph=False)
+        self.reused(seen, prod(shape) // max(prod(seen.shape), 1))
         return self.shown(seen, shape, (expanded(seen.access[0], seen.shape, shape), seen.access[1]))
 
 

@@ -41,6 +41,18 @@ def channels_last(shape: Shape) -> Shape:
     return batch, channels, height, width
 
 
+def is_channels_last(shape: Shape, strides: Shape) -> bool:
+    """Says if torch takes these for the strides of images, or volumes, with channels last (`suggest_memory_format`)."""
+    least, rank = 0, len(shape)
+    if rank not in (4, 5):
+        return False
+    for dim in (1, *range(rank - 1, 1, -1), 0):
+        if strides[dim] < least or (dim == 0 and least == strides[1]):
+            return False
+        least = strides[dim] * max(shape[dim], 1)
+    return True
+
+
 def in_order_of(shape: Shape, strides: Shape) -> Shape:
     """Returns strides of a dense tensor in the order of others; of equals, the last is innermost (`get_fill_order`).
 
@@ -111,12 +123,15 @@ def channels_last_values(calls: list[Call], tangents: Sequence[bool]) -> frozens
 
 
 _LIKE_IMAGE = {
-    "aten.avg_pool2d": 0,
-    "aten.avg_pool2d_backward": 1,
-    "aten.adaptive_max_pool2d_backward": 1,
-    "aten.max_pool2d_with_indices_backward": 1,
+    "aten.avg_pool2d": (0,),
+    "aten.avg_pool2d_backward": (1,),
+    "aten.adaptive_max_pool2d_backward": (1,),
+    "aten.max_pool2d_with_indices_backward": (1,),
+    "prims._low_memory_max_pool_with_offsets": (0,),
+    "aten.convolution": (0, 1),
+    "aten.convolution_backward": (1, 2),
 }
-"""Operators whose result has its channels last if an image has, by the position of that among the arguments."""
+"""Operators whose results have their channels last if one of these arguments has: images, or filters."""
 
 
 def _strides(call: Call, calls: list[Call], found: list[Shape]) -> Shape:
@@ -125,19 +140,19 @@ def _strides(call: Call, calls: list[Call], found: list[Shape]) -> Shape:
         return _of_view(call, calls[first.position], found[first.position])
     if call.op == "getitem" and isinstance(first, Ref):
         return _of_element(call, calls[first.position], calls, found)
-    if call.op == "aten.clone" and call.kwargs.get("memory_format", (0, "preserve_format"))[1] != "preserve_format":
-        return contiguous_strides(call.shape)
-    if call.op == "aten.cat" and all(found[u] == channels_last(calls[u].shape) for u in call.refs()):
-        return channels_last(call.shape)
-    if call.op in OPERATIONS:
+    asked = call.kwargs.get("memory_format", (0, ""))[1] if call.op == "aten.clone" else ""
+    if call.op in OPERATIONS and asked in ("", "preserve_format"):
         return _elementwise(call.shape, [(calls[u].shape, found[u]) for u in call.refs()])
-    image = _LIKE_IMAGE.get(call.op)
-    return contiguous_strides(call.shape) if image is None else _as_image(call, call.args[image].position, calls, found)
-
-
-def _as_image(call: Call, image: int, calls: list[Call], found: list[Shape]) -> Shape:
-    last = found[image] == channels_last(calls[image].shape)
+    last = asked == "channels_last" or _like_images(call, calls, found)
     return channels_last(call.shape) if last else contiguous_strides(call.shape)
+
+
+def _like_images(call: Call, calls: list[Call], found: list[Shape]) -> bool:
+    if call.op == "aten.cat":
+        return all(is_channels_last(calls[u].shape, found[u]) for u in call.refs())
+    arguments = [call.args[i] for i in _LIKE_IMAGE.get(call.op, ())]
+    images = [argument.position for argument in arguments if isinstance(argument, Ref)]
+    return any(is_channels_last(calls[u].shape, found[u]) for u in images)
 
 
 def _of_view(call: Call, of: Call, strides: Shape) -> Shape:
@@ -167,8 +182,8 @@ def _of_element(call: Call, of: Call, calls: list[Call], found: list[Shape]) -> 
             return found[parent]
         dim = positive(of.arg(1, "dim", 0), len(calls[parent].shape))
         return found[parent][:dim] + found[parent][dim + 1 :]
-    if of.op == "prims._low_memory_max_pool_with_offsets" and isinstance(of.args[0], Ref):
-        return _as_image(call, of.args[0].position, calls, found)
+    if _like_images(of, calls, found):
+        return channels_last(call.shape)
     inside = len(call.shape) >= 3 if of.op.startswith(_HEADS_INSIDE) else len(call.shape) == 4
     if of.op.startswith((_HEADS_INSIDE, *_HEADS_INSIDE_ON_GPUS)) and inside:
         swapped = (call.shape[0], call.shape[2], call.shape[1], *call.shape[3:])
@@ -211,16 +226,6 @@ def _padded(shape: Shape, size: Shape, strides: Shape) -> Shape:
     return (0,) * missing + tuple(
         0 if n == 1 and m != 1 else s for n, m, s in zip(size, shape[missing:], strides, strict=True)
     )
-
-
-def after_convolutions(calls: list[Call]) -> dict[int, Shape]:
-    """Returns the strides of what convolutions and their gradients give for inputs with channels last."""
-    return {
-        call.position: channels_last(call.shape)
-        for call in calls
-        if call.op == "aten.convolution"
-        or (call.op == "getitem" and call.sources and calls[call.sources[0]].op == "aten.convolution_backward")
-    }
 
 
 def same_layout(shape: Shape, left: Shape, right: Shape) -> bool:
