@@ -344,7 +344,7 @@ STAGES = {
     "reading the graph": ("remat.pytorch.run.partitioner", "extract", BUDGET),
     "its device": ("remat.pytorch.run.partitioner", "where", "byte-traffic"),
     "choosing": ("remat.pytorch.run.order", "choose", "byte-traffic"),
-    "choosing within a budget": ("remat.pytorch.run.shared_budget", "solve", BUDGET),
+    "choosing within a budget": ("remat.pytorch.run.shared_budget", "search", BUDGET),
     "checking": ("remat.pytorch.run.partitioner", "check_plan", "byte-traffic"),
     "what is handed over": ("remat.pytorch.run.partitioner", "handed_over", BUDGET),
     "what a budget holds": ("remat.pytorch.run.shared_budget", "subproblem_of", BUDGET),
