@@ -10,11 +10,7 @@ from remat.predict.kernels.schedule import Scheduler
 
 
 class CpuScheduler(Scheduler[Nest, LoopGroup]):
-    """Fuses the loops of one pass into kernels for CPUs.
-
-    Args:
-        loops: in the order of their creation.
-    """
+    """Fuses the loops of one pass into kernels for CPUs."""
 
     def _nest(self, loop: Loop, index: int) -> Nest:
         return nest_of(loop, index)
