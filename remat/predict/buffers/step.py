@@ -12,7 +12,7 @@ from remat.facts.columns import BoolArray
 from remat.facts.graph import Graph
 from remat.predict.buffers.allocated import AllocatedPass, PassFacts
 from remat.predict.buffers.workspaces import workspace_bytes
-from remat.predict.kernels import Fuser
+from remat.predict.kernels import Fuser, Kernel
 from remat.predict.kernels.fuser import ScheduledPass
 from remat.predict.kernels.ir import Buffer
 from remat.predict.kernels.loop_groups import LoopGroup
@@ -72,7 +72,21 @@ class StepMemory:
 
         Args and errors are those of `peak`.
         """
-        first, second = self._fuser.passes(saved, offloaded)
+        return self._timeline(*self._fuser.passes(saved, offloaded))
+
+    def kernels_and_peak(self, saved: BoolArray) -> tuple[tuple[Kernel, ...], int]:
+        """Returns the kernels of a plan, and the most bytes that are alive at once: both from one schedule.
+
+        Args and errors are those of `peak`.
+        """
+        passes = self._fuser.passes(saved)
+        return self._fuser.launched(passes), self._timeline(*passes).peak_bytes
+
+    def kernels(self, saved: BoolArray) -> tuple[Kernel, ...]:
+        """Returns the kernels of a plan alone, which takes half as long. Args and errors are those of `peak`."""
+        return self._fuser.kernels(saved)
+
+    def _timeline(self, first: ScheduledPass, second: ScheduledPass) -> Timeline:
         forward, backward = self._allocated(first, frees=False), self._allocated(second, frees=True)
         joined = _Joined(len(forward.steps), len(forward.steps) + len(backward.steps))
         joined.add(forward, backward=False)

@@ -141,8 +141,11 @@ class Fuser:
             InvalidPlan: not one flag a value, or a value of the tangents' closure is saved.
             InvalidGraph: the call of an operator is not recorded, but it takes the call to know what it does.
         """
-        passes = enumerate(self.passes(saved, offloaded))
-        return tuple(self._kernel(scheduled, group, bool(i)) for i, scheduled in passes for group in scheduled.launched)
+        return self.launched(self.passes(saved, offloaded))
+
+    def launched(self, passes: tuple[ScheduledPass, ScheduledPass]) -> tuple[Kernel, ...]:
+        """Lists the kernels of two scheduled passes, in the order in which they run."""
+        return tuple(self._kernel(one, group, i == 1) for i, one in enumerate(passes) for group in one.launched)
 
     def passes(self, saved: BoolArray, offloaded: BoolArray | None = None) -> tuple[ScheduledPass, ScheduledPass]:
         """Schedules the forward and the backward pass.

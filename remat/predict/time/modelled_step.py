@@ -99,17 +99,24 @@ def modelled_time(
     >>> print(time)
     modelled for NVIDIA A100 SXM 40GB, not measured: 0.196 ms forward, 0.292 ms backward, 2 kernels
     """
-    profile = find_device(device)
-    compute_ns = 1e9 * checked_graph(graph).flops / flops_per_s(graph, profile)
-    return ModelledTime(
-        profile.name,
-        tuple(
-            KernelTime(
-                backward=kernel.backward,
-                memory_ns=1e9 * kernel.bytes / profile.reached_bytes_per_s,
-                compute_ns=float(np.sum(compute_ns[list(kernel.values)])),
-                launch_ns=float(profile.launch_ns),
-            )
-            for kernel in kernels
-        ),
-    )
+    return KernelClock(graph, device).time(kernels)
+
+
+class KernelClock:
+    """Models the times of kernels of one graph on one device: see `modelled_time`, whose arguments these are."""
+
+    def __init__(self, graph: Graph, device: str | Path | DeviceProfile = DEFAULT_DEVICE) -> None:
+        self.device = find_device(device)
+        self._compute_ns = 1e9 * checked_graph(graph).flops / flops_per_s(graph, self.device)
+
+    def time(self, kernels: Iterable[Kernel]) -> ModelledTime:
+        """Models the time of each kernel."""
+        return ModelledTime(self.device.name, tuple(map(self._kernel_time, kernels)))
+
+    def _kernel_time(self, kernel: Kernel) -> KernelTime:
+        return KernelTime(
+            backward=kernel.backward,
+            memory_ns=1e9 * kernel.bytes / self.device.reached_bytes_per_s,
+            compute_ns=float(np.sum(self._compute_ns[list(kernel.values)])),
+            launch_ns=float(self.device.launch_ns),
+        )

@@ -71,6 +71,11 @@ class Profile(Estimator):
             prices[value] = ns
         return whole_prices("profile", prices)
 
+    @property
+    def step_device(self) -> object:
+        """Returns the ceilings that were measured of this device, or measures them now."""
+        return self._roofline().device
+
     def data(self) -> str:
         """Returns the ceilings alone: each compilation adds to the times, and measured anew they differ by noise."""
         return self._roofline().data()

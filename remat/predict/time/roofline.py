@@ -53,6 +53,11 @@ class Roofline(Estimator):
         ns = 1e9 * np.maximum(compute_s, memory_s) + np.where(work.own_kernel, profile.launch_ns, 0.0)
         return whole_prices(f"roofline on {profile.name}", ns)
 
+    @property
+    def step_device(self) -> object:
+        """Returns the device whose ceilings these are."""
+        return self.device
+
     def data(self) -> str:
         """Returns the ceilings, whatever file they come from."""
         return repr(find_device(self.device))
