@@ -20,7 +20,7 @@ _WHOSE = {"cpu": "kernels for CPUs", "triton": "Triton kernels", "": "kernels wi
 
 @dataclass(frozen=True)
 class PredictedTraffic:
-    """The kernels of both passes, and what they read and write.
+    """Holds the kernels of both passes, and what they read and write.
 
     Attributes:
         kernels: the forward pass's, then the backward pass's, in the order in which they run.
@@ -38,7 +38,7 @@ class PredictedTraffic:
 
     @property
     def reads(self) -> int:
-        """How many tensors are read: each once a kernel."""
+        """How many tensors are read: each counts once for each kernel that reads it."""
         return sum(len(kernel.reads) for kernel in self.kernels)
 
     @property
@@ -67,7 +67,6 @@ class PredictedTraffic:
         return self.read_bytes + self.written_bytes
 
     def __str__(self) -> str:
-        """Writes a line or two for each kernel, with the place of what it computes last (or copies), and the sums."""
         lines = list[str]()
         for k in self.kernels:
             head = (

@@ -27,7 +27,7 @@ from remat.words import human_bytes, parse_bytes
 
 @dataclass(frozen=True)
 class OptimizerMemory:
-    """What an optimizer takes, in bytes. Nothing, where there is none.
+    """Holds what an optimizer takes, in bytes; all zero if there is none.
 
     Attributes:
         state_bytes: what it keeps from step to step.
@@ -44,7 +44,7 @@ class OptimizerMemory:
 
 @dataclass(frozen=True)
 class PlanForecast:
-    """What a training step holds under one plan, in bytes.
+    """Holds what a training step takes under one plan, in bytes.
 
     Attributes:
         name: of the plan.
@@ -70,7 +70,7 @@ class PlanForecast:
 
 @dataclass(frozen=True)
 class Surroundings:
-    """What training holds around the two passes of a graph, in bytes: the same under any plan.
+    """Holds what training takes around the two passes of a graph, in bytes: the same under any plan.
 
     Attributes:
         own_bytes: parameters, buffers, inputs.
@@ -88,7 +88,7 @@ class Surroundings:
 
     @classmethod
     def of(cls, graph: Graph, own_bytes: int, optimizer: OptimizerMemory) -> Surroundings:
-        """Reads off a graph what its passes return and are given."""
+        """Reads from a graph what its passes return and are given."""
         returned = np.zeros((2, len(graph)), np.bool_)
         returned[0, graph.base[graph.gradient]] = True
         returned[1, graph.base[graph.output]] = True
@@ -120,7 +120,7 @@ class Surroundings:
         )
 
     def room(self, memory_bytes: int) -> int:
-        """Says how much of a device's memory the two passes may take: of any step, beside all else.
+        """Returns how much of a device's memory the two passes may take in any step.
 
         Raises:
             Infeasible: all else takes more than the device has.
@@ -134,7 +134,6 @@ class Surroundings:
         return room
 
     def __str__(self) -> str:
-        """Says in one line what takes how much."""
         held = {
             "parameters, buffers and inputs": self.own_bytes,
             "gradients": self.gradient_bytes,
@@ -146,7 +145,7 @@ class Surroundings:
 
 @dataclass(frozen=True)
 class Forecast:
-    """What training a model will hold, in bytes, before it runs.
+    """Holds what training a model will take, in bytes, before it runs.
 
     Attributes:
         parameter_bytes, buffer_bytes, input_bytes: alive all the time.
@@ -163,7 +162,7 @@ class Forecast:
     plans: tuple[PlanForecast, ...]
 
     def __getitem__(self, name: str) -> PlanForecast:
-        """The forecast of a plan by name.
+        """Returns the forecast of a plan by name.
 
         Raises:
             InvalidOption: there is no plan of this name.
@@ -175,7 +174,7 @@ class Forecast:
         raise InvalidOption(f"the forecast has no plan named {name!r}; there are: {known}")
 
     def fitting(self, memory: int | str) -> list[str]:
-        """Names the plans with which training fits into so much memory.
+        """Lists the names of the plans with which training fits into so much memory.
 
         Args:
             memory: bytes, or a size such as "80GB".
@@ -184,7 +183,6 @@ class Forecast:
         return [found.name for found in self.plans if found.peak_bytes <= most]
 
     def __str__(self) -> str:
-        """Writes what is held under any plan, and a line for each."""
         held = {
             "parameters": self.parameter_bytes,
             "buffers": self.buffer_bytes,

@@ -23,12 +23,7 @@ _LEAST = 16
 
 
 def step_floor(graph: Graph, *, holds_outputs: bool = True) -> WorkingSet:
-    """Finds the moment with the most bytes that no plan can avoid, and what they are.
-
-    Args:
-        graph: the joint graph.
-        holds_outputs: as for `remat.predict.memory.simulator`.
-    """
+    """Finds the moment with the most bytes that no plan can avoid, and what they are."""
     facts, n = Storages.of(graph), len(graph)
     outputs = graph.output if holds_outputs else np.zeros(n, np.bool_)
     moments = [
@@ -57,7 +52,7 @@ def step_floor(graph: Graph, *, holds_outputs: bool = True) -> WorkingSet:
 
 
 def surely_called(facts: Storages) -> BoolArray:
-    """(n,) what is computed by a call of a library whatever the plan, so that its arguments are in memory then."""
+    """Finds what a call of a library computes whatever the plan, so that its arguments are in memory then: (n,)."""
     graph = facts.graph
     called = graph.compute_bound & facts.computed
     for v in np.flatnonzero(called).tolist():
@@ -65,8 +60,8 @@ def surely_called(facts: Storages) -> BoolArray:
     return called
 
 
+# Each storage counts as much as the largest of these values in it.
 def _bytes(facts: Storages, kinds: dict[Why, BoolArray]) -> dict[int, tuple[int, Why]]:
-    """Returns the bytes of each storage behind some values, and why it is there; at least what one of them is large."""
     found: dict[int, tuple[int, Why]] = {}
     for why, values in kinds.items():
         for v in np.flatnonzero(values & ~facts.foreign).tolist():

@@ -19,8 +19,8 @@ def chosen_order(planned: Planned) -> tuple[Unit, ...]:
     return tuple(min(orders, key=lambda order: max(planned.alive_bytes(order), default=0)))
 
 
+# Takes what fits under the peak so far and leaves least alive, or else takes least (`topological_sort_lpmf`).
 def _least_memory_first(planned: Planned) -> Sequence[Unit]:
-    """Takes what fits under the peak so far and leaves least alive, or else takes least (`topological_sort_lpmf`)."""
     units, readers, free = planned.units, planned.readers, planned.free_bytes
     waiting = {unit: len(unit.before) for unit in units}
     ready = {unit: None for unit in units if not unit.before}
@@ -56,8 +56,8 @@ def _least_memory_first(planned: Planned) -> Sequence[Unit]:
     return order
 
 
+# Takes what waited for those that ran first (`topological_sort_bfs`).
 def _breadth_first(units: Sequence[Unit]) -> Sequence[Unit]:
-    """Takes what waited for those that ran first (`topological_sort_bfs`)."""
     waiting = {unit: len(unit.before) for unit in units}
     place: dict[Unit, int] = {}
     ready: list[tuple[list[int], int, Unit]] = [([], unit.index, unit) for unit in units if not unit.before]
@@ -72,8 +72,8 @@ def _breadth_first(units: Sequence[Unit]) -> Sequence[Unit]:
     return list(place)
 
 
+# Takes what touches least memory first, right after all that it waits for (`topological_sort_dfs`).
 def _depth_first(planned: Planned) -> Sequence[Unit]:
-    """Takes what touches least memory first, right after all that it waits for (`topological_sort_dfs`)."""
     size = {unit: unit.alloc_bytes + sum(planned.free_bytes[buffer] for buffer in unit.needs) for unit in planned.units}
     defined: dict[Buffer, Unit] = {buffer: unit for unit in planned.units for buffer in unit.defines}
 

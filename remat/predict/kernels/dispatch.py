@@ -77,8 +77,7 @@ def rules_of(calls: Sequence[Call], fusible: Sequence[bool], views: Sequence[boo
     """Returns the rule that lowers each value of a graph.
 
     Args:
-        calls: of the graph.
-        fusible, views: what the graph says of operators that have no rule of their own.
+        fusible, views: columns of the graph, for operators that have no rule of their own.
     """
     return [_rule(call, calls, fusible, views) for call in calls]
 

@@ -18,7 +18,7 @@ from remat.predict.kernels.view_maps import positive
 
 
 def keeping_arguments(rule: Rule) -> Rule:
-    """Has others read the arguments of a call for a GPU as they were, not in the layouts that the call asked for."""
+    """Makes a rule whose layouts of arguments hold for its own call alone, not for other readers."""
 
     def lowered(low: Lowering, call: Call) -> Seen | None:
         before = {u: low.seen[u] for u in call.refs() if u in low.seen}
@@ -35,7 +35,11 @@ def library(low: Lowering, call: Call) -> Seen | None:
 
 
 def called(low: Lowering, call: Call, arguments: Sequence[Seen], *beside: int) -> Seen | None:
-    """Makes a call, and lists what it computes beside; its result, or None for a tuple, whose elements follow."""
+    """Adds a call, and returns its result; None for a tuple, whose elements follow.
+
+    Args:
+        beside: positions of other values that the call computes.
+    """
     reads: Reads = {(low.stores.for_call(seen), ((), 0)): 1 for seen in arguments}
     views = tuple(map(_as_seen, arguments))
     at, unaligned = frozenset({call.position, *beside}), call.op not in rules.ALIGNED
@@ -54,13 +58,12 @@ def called(low: Lowering, call: Call, arguments: Sequence[Seen], *beside: int) -
 
 
 def copied(low: Lowering, copy: Copy, found: dict[int, Buffer]) -> None:
-    """Makes a call that copies a value to the host, or back; or that begins this, or ends it.
+    """Adds one step of a copy to the host, or back.
 
-    To the compiler, what is on the host has no elements, nor has what is on its way back.
+    To the compiler, a value on the host has no elements, nor has a value on its way back.
 
     Args:
-        low: of one pass.
-        copy: what is copied. When it is back, others read it from then on.
+        copy: the step. Once the value is back, others read the new buffer.
         found: what the last such call of each value wrote, by value.
     """
     v, seen = copy.value, low.seen[copy.value]
@@ -84,11 +87,8 @@ def copied(low: Lowering, copy: Copy, found: dict[int, Buffer]) -> None:
         low.seen[v] = Seen.of_buffer(written)
 
 
+# A tensor that no strides describe was copied in rows.
 def _as_seen(seen: Seen) -> Buffer:
-    """Describes what a call sees of a tensor in memory, which may be a part of it or have another shape.
-
-    What no strides describe was copied in rows.
-    """
     return Buffer(seen.box.value, seen.shape, seen.box.itemsize, layout(seen) or contiguous_strides(seen.shape))
 
 
@@ -99,7 +99,7 @@ def _result(low: Lowering, call: Call, loop: Loop) -> Seen:
 
 
 def product_and_bias(low: Lowering, call: Call) -> Seen:
-    """Lowers a matrix product with a bias to the product, and an expression that adds the bias."""
+    """Lowers a matrix product with a bias to a product and an expression that adds the bias."""
     bias, *factors = low.arguments(call)
     product = called(low, call, factors)
     assert product is not None
@@ -111,9 +111,9 @@ def product_and_bias(low: Lowering, call: Call) -> Seen:
 
 @keeping_arguments
 def batched_product(low: Lowering, call: Call) -> Seen | None:
-    """Lowers a product of matrices, each in rows or in columns; one that would be neither is stored in rows.
+    """Lowers a batched product. A matrix that is neither in rows nor in columns is stored in rows.
 
-    On CPUs a product by a single row or column is no call, but products of numbers, and their sums.
+    On CPUs a product by a single row or column is no call, but an expression that multiplies, and a sum.
     """
     left, right = low.arguments(call)
     if not low.stores.backend.gpu and 1 in (left.shape[1], right.shape[2]):
@@ -142,9 +142,9 @@ def _summed_products(low: Lowering, call: Call, left: Seen, right: Seen) -> Seen
 
 @keeping_arguments
 def convolution(low: Lowering, call: Call) -> Seen | None:
-    """Lowers a convolution, whose image and filters are stored with their channels last if the pass keeps images so.
+    """Lowers a convolution. If the pass keeps images with their channels last, image and filters are stored so.
 
-    For GPUs, the bias is added to what the library computes without it.
+    For GPUs, an expression adds the bias to what the library computes without it.
     """
     both = [argument.position for argument in call.args[:2]]
     last = low.uses.convolves
@@ -165,7 +165,6 @@ def convolution(low: Lowering, call: Call) -> Seen | None:
 
 
 def _plus_bias(low: Lowering, call: Call, result: Seen, bias: Seen) -> Seen:
-    """Makes an expression that adds a number to each channel."""
     ones = (1,) * (len(call.shape) - 2)
     (channels,) = bias.access[0]
     draft = Draft(low.stores, {call.position})
@@ -181,7 +180,7 @@ def _plus_bias(low: Lowering, call: Call, result: Seen, bias: Seen) -> Seen:
 
 @keeping_arguments
 def convolution_backward(low: Lowering, call: Call) -> Seen | None:
-    """Lowers a convolution's gradients: arguments take the layout for the filters' gradient, then for the image's.
+    """Lowers the gradients of a convolution: arguments take the layout for the filters' gradient, then the image's.
 
     In a pass without convolutions, where layouts are not the compiler's to choose, they first take eager's.
 
@@ -212,8 +211,8 @@ def convolution_backward(low: Lowering, call: Call) -> Seen | None:
     return result
 
 
+# cuDNN gives gradients the layout of what they were made of, whatever eager's was.
 def _as_cudnn_writes(low: Lowering, call: Call, last: bool) -> None:
-    """Gives gradients of a convolution the layout of what they were made of, whatever eager's was."""
     element = low.elements[call.position]
 
     def written(low: Lowering, one: Call) -> Seen:
@@ -227,7 +226,7 @@ def _as_cudnn_writes(low: Lowering, call: Call, last: bool) -> None:
 
 @keeping_arguments
 def attention(low: Lowering, call: Call) -> Seen | None:
-    """Lowers attention, with arguments in eager's order of strides, or in rows if the last one is not the least."""
+    """Lowers attention. Its arguments keep eager's order of strides, if the last dimension is the innermost."""
     for u in call.refs():
         seen, strides = low.seen[u], low.stores.strides[u]
         if strides and min(strides) != strides[-1]:
@@ -237,7 +236,7 @@ def attention(low: Lowering, call: Call) -> Seen | None:
 
 
 def concatenation(low: Lowering, call: Call) -> Seen:
-    """Lowers a concatenation, which is no kernel: parts that are not stored yet are written in place, others copied."""
+    """Lowers a concatenation without a kernel: expressions are written in place, stored parts are copied."""
     if not isinstance(call.args[0], list):
         raise ValueError("the tensors must be a list")
     listed = cast(list[Any], call.args[0])
@@ -263,8 +262,8 @@ _MAX_PARTS = 8
 """`max_pointwise_cat_inputs`."""
 
 
+# On GPUs a concatenation may be an expression that selects among its parts (`lowering.cat`).
 def _computes_parts(low: Lowering, call: Call, sources: Sequence[int]) -> bool:
-    """Says if a concatenation is an expression that selects among its parts, as it may be on GPUs (`lowering.cat`)."""
     if len(sources) > _MAX_PARTS:
         return False
     uses, parts = low.uses.network, [low.seen[u] for u in sources]
@@ -287,7 +286,6 @@ def _has_reduction(part: Seen, reduced: set[Buffer]) -> bool:
 
 
 def _part_by_part(low: Lowering, call: Call, parts: Sequence[Seen], dim: int) -> Seen:
-    """Makes an expression that reads each part under a condition on the coordinates."""
     draft = Draft(low.stores, {call.position})
     for i, part in enumerate(parts):
         dims, start = part.access
@@ -296,8 +294,8 @@ def _part_by_part(low: Lowering, call: Call, parts: Sequence[Seen], dim: int) ->
     return draft.done(call.position, call.shape, call.itemsize)
 
 
+# As `ConcatKernel.create`: the parts in memory decide; if there are none, eager's strides.
 def _whole_strides(low: Lowering, call: Call, parts: Sequence[Seen]) -> Shape:
-    """Chooses channels last if a part in memory has them so, or, with none in memory, eager (`ConcatKernel.create`)."""
     stored = [(part, part.box.buffer) for part in parts if part.box.buffer is not None]
     if stored:
         last = any(buffer.strides is not None and _channels_last(part) for part, buffer in stored)
@@ -310,8 +308,8 @@ def _channels_last(seen: Seen) -> bool:
     return layout(seen) == channels_last(seen.shape)
 
 
+# As `is_preferred_layout_as_bmm_input`.
 def _either_last(shape: Shape, strides: Shape) -> bool:
-    """Says if a matrix is in rows or in columns (`is_preferred_layout_as_bmm_input`)."""
     *_, rows, columns = shape
     *_, a, b = strides
     return (b == 1 and (rows == 1 or a >= columns)) or (a == 1 and (columns == 1 or b >= rows))

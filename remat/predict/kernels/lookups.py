@@ -23,7 +23,7 @@ from remat.predict.kernels.view_maps import expanded, positive
 
 
 def lookup(low: Lowering, call: Call) -> Seen:
-    """Lowers a read at places that other values say: any part of the table, as far as is known before."""
+    """Lowers a read at indices that other values hold: it may read any part of the table."""
     table, where, axes = _places(low, call)
     draft = Draft(low.stores, {call.position})
     count = _count(low, where[0]) if call.op == "aten.embedding" else None
@@ -46,7 +46,6 @@ def lookup(low: Lowering, call: Call) -> Seen:
 
 
 def _places(low: Lowering, call: Call) -> tuple[Seen, list[Seen], list[int]]:
-    """Returns the table, the values that say where to read it, and the dimensions that these are places in."""
     table, *where = low.arguments(call)
     rank = len(table.shape)
     if call.op == "aten.embedding":
@@ -57,14 +56,13 @@ def _places(low: Lowering, call: Call) -> tuple[Seen, list[Seen], list[int]]:
 
 
 def _count(low: Lowering, seen: Seen) -> Access | None:
-    """Returns the index map of a value that is a plain count from zero; None for other values."""
     call = low.stores.calls[seen.box.value]
     plain = call.op == "prims.iota" and call.kwargs.get("start") == 0 and call.kwargs.get("step") == 1
     return seen.access if plain and seen.inlined else None
 
 
 def put(low: Lowering, call: Call) -> Seen:
-    """Lowers index_put, which adds values to places of a copy of the first argument: a loop over the values."""
+    """Lowers index_put to a loop over the new values, which adds them to places of a copy of the first argument."""
     value = call.args[3] if call.op == "aten._unsafe_masked_index_put_accumulate" else call.args[2]
     others = low.arguments(call)[1:]
     shape = low.stores.calls[value.position].shape if isinstance(value, Ref) else others[0].shape
@@ -82,7 +80,7 @@ def put(low: Lowering, call: Call) -> Seen:
 
 
 def placed(low: Lowering, call: Call) -> Seen:
-    """Lowers scatter, which writes to places along a dimension of a copy of the first argument: a loop over places."""
+    """Lowers scatter to a loop over the indices, which writes to places of a copy of the first argument."""
     target = low.stores.store(low.stores.copy(low.first(call)).box)
     where, *values = low.arguments(call)[1:]
     draft = Draft(low.stores, {call.position})
@@ -95,7 +93,7 @@ def placed(low: Lowering, call: Call) -> Seen:
 
 
 def diagonal(low: Lowering, call: Call) -> Seen:
-    """Lowers diagonal_scatter, which writes a diagonal of a copy of the first argument: a loop over the diagonal."""
+    """Lowers diagonal_scatter to a loop over the diagonal, which it writes to a copy of the first argument."""
     target = low.stores.store(low.stores.copy(low.first(call)).box)
     source = low.arguments(call)[1]
     offset = call.arg(2, "offset", 0)
@@ -109,7 +107,6 @@ def diagonal(low: Lowering, call: Call) -> Seen:
 
 
 def _written_into(low: Lowering, call: Call, target: Buffer, draft: Draft, shape: Shape, written: Access) -> Seen:
-    """Adds a loop over `shape` that writes an expression into places of a buffer; returns the buffer after it."""
     after = Buffer(call.position, call.shape, call.itemsize, target.fix())
     done = draft.done(call.position, shape, call.itemsize).box
     low.stores.loops.append(Loop(done.ops, done.reads, [after], shape, (), done.indices, written, mutates=target))
@@ -117,10 +114,7 @@ def _written_into(low: Lowering, call: Call, target: Buffer, draft: Draft, shape
 
 
 def scatter(low: Lowering, call: Call) -> Seen:
-    """Lowers scatter_add to a copy of the first argument and a call, as it is on more than one thread of a CPU.
-
-    A GPU adds atomically, if it can.
-    """
+    """Lowers scatter_add to a copy and a call, as on several threads of a CPU; a GPU adds atomically, if it can."""
     if low.stores.backend.gpu and call.dtype not in ("int64", "bool"):
         return placed(low, call)
     target = low.stores.store(low.stores.copy(low.first(call)).box)
@@ -133,7 +127,7 @@ def scatter(low: Lowering, call: Call) -> Seen:
 
 
 def overwrite(low: Lowering, call: Call) -> Seen:
-    """Lowers copy_, which writes a value over an input of the pass."""
+    """Lowers copy_, which overwrites an input of the pass."""
     target, source = low.arguments(call)[:2]
     low.stores.store(source.box)
     buffer = low.stores.store(target.box)
@@ -145,8 +139,8 @@ def overwrite(low: Lowering, call: Call) -> Seen:
     return Seen.of_buffer(after)
 
 
+# The placed values may have more dimensions than the index, behind those of the index.
 def _leading(seen: Seen, shape: Shape) -> Dims:
-    """Returns the map of an index over the shape of what it places, which may have more dimensions behind."""
     ahead = seen.shape == shape[: len(seen.shape)]
     if broadcasts(seen.shape, shape) and (len(seen.shape) == len(shape) or not ahead):
         return expanded(seen.access[0], seen.shape, shape)
@@ -156,12 +150,11 @@ def _leading(seen: Seen, shape: Shape) -> Dims:
 
 
 def _spread(shape: Shape) -> Dims:
-    """Returns the map that stays at one place, whatever the index."""
     return strided(shape, (0,) * len(shape))
 
 
+# What is looked up does not move with the loops of the result.
 def _replaced(dims: Dims, axes: list[int], shape: Shape) -> Dims:
-    """Returns the map over the result of a lookup: what is looked up does not move with it."""
     if not axes:
         return dims
     if len(dims) == len(shape) and len(axes) == 1:

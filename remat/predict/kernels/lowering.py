@@ -21,18 +21,17 @@ from remat.predict.kernels.stores import Stores
 
 @dataclass(frozen=True, eq=False)
 class Uses:
-    """Says how the values of one pass are read in it; all is indexed by position.
+    """Says how the values of one pass are read in it; every sequence is indexed by position.
 
     Attributes:
-        readers: how many operators read a value, the return of the pass counted as one.
-        returned: the pass returns it.
-        exact: it is stored with given strides, those of `images` or eager's: the pass returns it, or an as_strided
-            reads it.
-        realized: an operator reads it that wants its input in memory.
-        ordered: an operator reads it that wants eager's order of strides.
-        convolves: the pass has a convolution, so that the compiler chooses the layout of images.
-        images: what has its channels last if it is returned or stored for its readers' sake, with these strides.
-        network: which operators read what.
+        readers: how many operators read a value; the return of the pass counts as one.
+        exact: whether a value is stored with given strides, those of `images` or eager's: the pass returns it, or an
+            as_strided reads it.
+        realized: whether an operator reads it that needs its arguments in memory.
+        ordered: whether an operator reads it that needs eager's order of strides.
+        convolves: whether the pass has a convolution, so that the compiler chooses the layout of images.
+        images: strides with the channels last, of the values that get them once they are stored.
+        network: which operators read which values.
     """
 
     readers: Sequence[int]
@@ -56,10 +55,8 @@ class Lowering:
     """Lowers the values of one pass, in order.
 
     Attributes:
-        stores: the loops so far.
-        uses: of the pass.
-        seen: what each value is.
-        elements: of each tuple.
+        seen: the lowered values.
+        elements: for each tuple, the function that lowers one of its elements.
     """
 
     def __init__(self, stores: Stores, uses: Uses, rules: Sequence[Rule]) -> None:
@@ -68,9 +65,9 @@ class Lowering:
         self.elements: dict[int, Elements] = {}
 
     def given(self, values: Iterable[int], strides: Sequence[Shape], hosted: BoolArray) -> dict[int, Buffer]:
-        """Takes the values that the pass is handed, with their strides; returns their buffers.
+        """Takes the values that the pass gets as arguments, with their strides; returns their buffers.
 
-        What is on the host has no elements until it is copied back.
+        A value on the host has no elements until it is copied back.
         """
         handed: dict[int, Buffer] = {}
         for v in values:
@@ -98,7 +95,7 @@ class Lowering:
         self.settle(v, result)
 
     def settle(self, v: int, seen: Seen | None) -> None:
-        """Notes what a value was lowered to, if to anything, and decides by who reads it what becomes of that."""
+        """Records what a value was lowered to, and stores it if its readers ask for that."""
         if seen is None:
             return
         stores, uses = self.stores, self.uses
@@ -136,14 +133,14 @@ class Lowering:
         return self.stores.in_order(seen, self.uses.images[v]) if v in self.uses.images else seen
 
     def finish(self) -> list[Loop]:
-        """Stores what is returned and still an expression; returns the loops, in the order of their creation."""
+        """Stores the expressions that the pass returns; lists all loops, in the order of their creation."""
         for v, seen in self.seen.items():
             if self.uses.returned[v]:
                 self.stores.store(seen.box).output = True
         return self.stores.loops
 
     def shifted(self, size: int, digits: Digits, *what: object) -> Digits:
-        """Returns a dimension of which a part is read, elsewhere: how far it steps still orders loops."""
+        """Returns the digits of a dimension that is read only in part. The length of their step still orders loops."""
         return uneven(size, abs(step_of(digits)), *what) if size != 1 else ()
 
     def first(self, call: Call) -> Seen:

@@ -36,7 +36,7 @@ def pointwise(low: Lowering, call: Call) -> Seen:
 
 
 def random(low: Lowering, call: Call) -> Seen:
-    """Lowers random numbers, a function of the seed and the position, which are stored as they are drawn."""
+    """Lowers random numbers, which depend on the seed and the position, and are stored at once."""
     seen = pointwise(low, call)
     seen.box.indices = (*seen.box.indices, (identity(call.shape), 0))
     low.stores.store(seen.box)
@@ -79,7 +79,7 @@ def restrided(low: Lowering, call: Call) -> Seen:
 
 
 def split(low: Lowering, call: Call) -> None:
-    """Lowers a split to pieces, each of which is a view."""
+    """Lowers a split; each of its parts is a view."""
     whole = low.first(call)
 
     def piece(low: Lowering, one: Call) -> Seen:
@@ -90,13 +90,13 @@ def split(low: Lowering, call: Call) -> None:
 
 
 def tuple_element(low: Lowering, call: Call) -> Seen | None:
-    """Lowers an element of what an operator with several results made."""
+    """Lowers one result of an operator with several."""
     make = low.elements.get(call.args[0].position)
     return None if make is None else make(low, call)
 
 
 def patched(low: Lowering, call: Call) -> Seen:
-    """Lowers the replacement of a part of a value: it reads both, under a condition on the coordinates."""
+    """Lowers the replacement of a part of a value to an expression that selects by the coordinates."""
     base, part = low.arguments(call)[:2]
     shape = call.shape
     dim = positive(call.arg(2, "dim", 0), len(shape))
@@ -119,7 +119,7 @@ def patched(low: Lowering, call: Call) -> Seen:
 
 
 def repeated(low: Lowering, call: Call) -> Seen:
-    """Lowers copies side by side, which read the same place again and again."""
+    """Lowers copies side by side to reads of the same place."""
     of = low.first(call)
     low.stores.reused(of, prod(call.shape) // max(prod(of.shape), 1))
     ahead = len(call.shape) - len(of.shape)
@@ -139,7 +139,7 @@ def mirrored(low: Lowering, call: Call) -> Seen:
 
 
 def padded(low: Lowering, call: Call) -> Seen:
-    """Lowers padding: it reads where there is something to read, under a condition on the coordinates."""
+    """Lowers padding to a read under a condition on the coordinates."""
     of = low.first(call)
     changed = [i for i, (n, m) in enumerate(zip(of.shape, call.shape, strict=True)) if n != m]
     dims = tuple(
@@ -149,7 +149,6 @@ def padded(low: Lowering, call: Call) -> Seen:
 
 
 def _rearranged(low: Lowering, call: Call, of: Seen, access: Access, by: Sequence[int]) -> Seen:
-    """Makes an expression that reads a value through another index map and computes with some coordinates."""
     draft = Draft(low.stores, {call.position})
     draft.take(Seen(of.box, call.shape, access, of.stored))
     for dim in by:

@@ -21,7 +21,7 @@ _LARGEST_WINDOW = 25
 
 
 def pool_indices(low: Lowering, call: Call) -> Seen:
-    """Lowers places in windows to places in an image: arithmetic with the coordinates of the window."""
+    """Lowers positions in windows to positions in an image, by arithmetic on the coordinates of the window."""
     seen = pointwise(low, call)
     _, kernel, sizes, stride, *_ = call.args
     rank = len(kernel)
@@ -32,7 +32,7 @@ def pool_indices(low: Lowering, call: Call) -> Seen:
 
 
 def max_pool(low: Lowering, call: Call) -> None:
-    """Lowers the maximum over windows, and its place, to two expressions that read each place of a window."""
+    """Lowers the maximum over windows, and its position, to expressions that read each place of a window."""
     image = low.first(call)
     low.stores.hint(image)
     _, kernel, stride, padding, dilation, *_ = call.args
@@ -65,12 +65,12 @@ def average_pool(low: Lowering, call: Call) -> Seen | None:
 
 
 def average_pool_backward(low: Lowering, call: Call) -> Seen | None:
-    """Lowers its gradient to an expression that reads all windows that a place is in."""
+    """Lowers the average's gradient to an expression that reads all windows that hold a place."""
     return _gathered(low, call, [low.first(call)])
 
 
 def max_pool_backward(low: Lowering, call: Call) -> Seen | None:
-    """Lowers the maximum's gradient to an expression that reads the windows that a place is in, and their choices.
+    """Lowers the maximum's gradient to an expression that reads the windows that hold a place, and their choices.
 
     Since torch 2.13 graphs have a scatter for it (`torch._decomp`), unless algorithms are to be deterministic.
     """
@@ -83,8 +83,8 @@ def max_pool_backward(low: Lowering, call: Call) -> Seen | None:
     return found
 
 
+# An expression has them last if it would be stored so now.
 def _has_channels_last(seen: Seen) -> bool:
-    """Says if a value is stored with its channels last, or would be if it were stored now."""
     box = seen.box
     buffer = box.buffer
     if buffer is None and seen.plain:
@@ -95,7 +95,6 @@ def _has_channels_last(seen: Seen) -> bool:
 
 
 def _gathered(low: Lowering, call: Call, of: Sequence[Seen]) -> Seen | None:
-    """Makes an expression that reads values at all windows that a place is in: the gradient first."""
     kernel, stride, _ = _window(call, 2)
     overlapping = [
         max(1, *(h // s - max(0, (h - k) // s) for h in range(2 * k))) for k, s in zip(kernel, stride, strict=True)
@@ -113,7 +112,6 @@ def _gathered(low: Lowering, call: Call, of: Sequence[Seen]) -> Seen | None:
 
 
 def _window(call: Call, first: int) -> tuple[list[int], list[int], list[int]]:
-    """Returns size, step and padding of the windows, from the argument `first` on."""
     kernel = call.arg(first, "kernel_size")
     stride, padding = call.arg(first + 1, "stride") or kernel, call.arg(first + 2, "padding") or [0]
     return _pair(kernel), _pair(stride), _pair(padding)
@@ -126,7 +124,6 @@ def _pair(one: list[int]) -> list[int]:
 def _windows(
     low: Lowering, call: Call, image: Seen, window: tuple[list[int], list[int], list[int], list[int]]
 ) -> Draft:
-    """Begins an expression that reads each place of the windows of an image; size, step, padding and dilation."""
     kernel, stride, padding, dilation = window
     dims, start = image.access
     rank = len(kernel)

@@ -41,7 +41,6 @@ def reduction(low: Lowering, call: Call) -> Seen | None:
 
 
 def _over(low: Lowering, call: Call, of: Sequence[Seen], shape: Shape) -> Seen:
-    """Makes an expression over values of the same shape or smaller."""
     draft = Draft(low.stores, {call.position})
     for seen in of:
         draft.take(low.stores.broadcast(seen, shape))
@@ -49,7 +48,7 @@ def _over(low: Lowering, call: Call, of: Sequence[Seen], shape: Shape) -> Seen:
 
 
 def reduced_over(low: Lowering, call: Call, of: Seen, axes: list[int], shape: Shape, itemsize: int) -> Seen:
-    """Reduces some dimensions of a value: in a loop of its own, or where they are short in an expression."""
+    """Reduces some dimensions of a value: in a loop of its own; or, if they are short, in an expression."""
     kept = [i for i in range(len(of.shape)) if i not in axes]
     sizes, reduced = tuple(of.shape[i] for i in kept), tuple(of.shape[i] for i in axes)
     alone = prod(sizes) == 1 and not low.stores.backend.gpu
@@ -63,8 +62,6 @@ def reduced_over(low: Lowering, call: Call, of: Seen, axes: list[int], shape: Sh
 
 
 def _loop_over(low: Lowering, call: Call, of: Seen, order: list[int], kept: int) -> Loop:
-    """Makes a loop, which writes nothing yet, over the dimensions of a value: those kept, then those reduced."""
-
     def turned(access: Access) -> Access:
         return tuple(access[0][i] for i in order), access[1]
 
@@ -75,10 +72,10 @@ def _loop_over(low: Lowering, call: Call, of: Seen, order: list[int], kept: int)
     return Loop(ops | {call.position}, reads, [], sizes[:kept], sizes[kept:], indices)
 
 
+# There is a loop for each result, or several where the reduction is split.
 def _reduce(
     low: Lowering, loop: Loop, results: Sequence[Buffer], how: str, unsplit: tuple[int, int] | None = None
 ) -> None:
-    """Adds the loops of a reduction with one or more results: one for each, or more, where it is split."""
     stores = low.stores
     processors = PROCESSORS if stores.backend.gpu else os.cpu_count() or 1
     parts, across = split_reduction(loop.sizes, loop.reduced, list(loop.reads), stores.settle, processors)
@@ -92,7 +89,6 @@ def _reduce(
 
 
 def _first_parts(low: Lowering, loop: Loop, results: int, parts: int, like: Buffer, how: str) -> Loop:
-    """Adds the loops that reduce each part; returns the loop that reduces over the parts."""
     size = -(-prod(loop.reduced) // parts)
     kept, sizes = len(loop.sizes), (*loop.sizes, parts)
 
@@ -118,7 +114,6 @@ def _first_parts(low: Lowering, loop: Loop, results: int, parts: int, like: Buff
 
 
 def _unrolled(low: Lowering, call: Call, of: Seen, axes: list[int], shape: Shape, itemsize: int) -> Seen:
-    """Lowers a short reduction to an expression that reads several times."""
     dims, start = of.access
     thin: Dims = tuple(() if i in axes else digits for i, digits in enumerate(dims))
     draft = Draft(low.stores, {call.position})
@@ -141,8 +136,8 @@ def _without(dims: Dims, axes: list[int], shape: Shape) -> Dims:
     return dims if len(shape) == len(dims) else tuple(d for i, d in enumerate(dims) if i not in axes)
 
 
+# Short rows take the mean first, then the squares; long ones take both at once (`use_two_step_variance`).
 def _variance(low: Lowering, call: Call, of: Seen, axes: list[int], with_mean: bool) -> Seen | None:
-    """Lowers a variance: mean first, squares second where rows are short, else at once (`use_two_step_variance`)."""
     keep = tuple(1 if i in axes else n for i, n in enumerate(of.shape))
     dropped = tuple(n for i, n in enumerate(of.shape) if i not in axes)
     shape, itemsize = keep if call.kwargs.get("keepdim") else dropped, of.box.itemsize
@@ -177,7 +172,6 @@ def _variance(low: Lowering, call: Call, of: Seen, axes: list[int], with_mean: b
 
 
 def _element(seen: Seen, one: Call) -> Seen:
-    """Says of what is stored that it is the element, not the tuple."""
     seen.box.value = one.position
     if seen.box.buffer is not None:
         seen.box.buffer.value = one.position
@@ -185,7 +179,6 @@ def _element(seen: Seen, one: Call) -> Seen:
 
 
 def _written(shape: Shape, sizes: Shape) -> Dims:
-    """Returns where a reduction writes, over the dimensions that it keeps."""
     dims = identity(shape)
     if len(sizes) == len(shape):
         return dims

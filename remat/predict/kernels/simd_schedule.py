@@ -14,11 +14,7 @@ from remat.predict.kernels.simd_loops import SimdNest, same_place, simd_nest_of
 
 
 class SimdScheduler(Scheduler[SimdNest, SimdGroup]):
-    """Fuses the loops of one pass into Triton kernels.
-
-    Args:
-        loops: in the order of their creation.
-    """
+    """Fuses the loops of one pass into Triton kernels."""
 
     def __init__(self, loops: Sequence[Loop]) -> None:
         self._reorders = False
@@ -31,7 +27,7 @@ class SimdScheduler(Scheduler[SimdNest, SimdGroup]):
         return SimdGroup(nests, self._made)
 
     def groups(self) -> list[SimdGroup]:
-        """Returns the kernels; after the rounds, one more looks for pairs that only walk differently."""
+        """Lists the groups. After the rounds, one more looks for pairs that only walk differently."""
         groups = super().groups()
         self._reorders = True
         return self._round(groups)
@@ -53,12 +49,12 @@ class SimdScheduler(Scheduler[SimdNest, SimdGroup]):
         alike, _, near = super()._score(one, other)
         return alike, self._shared(one, other), near
 
+    # Rows and columns share elements, other groups bytes.
     def _shared(self, one: SimdGroup, other: SimdGroup) -> int:
-        """Counts the bytes that two groups share; the elements, if they share them as rows and columns."""
         return prod(one.extent) if can_mix(one, other) else one.shared_bytes(other)
 
+    # Loops that were changed for a fusion stay so only if it happens.
     def _can_fuse(self, one: SimdGroup, other: SimdGroup, *, mixing: bool = True) -> bool:
-        """Says if two groups can fuse; loops that were changed for it stay so only if they can."""
         if one.ancestors & other.members or isinstance(other, MixedGroup) > isinstance(one, MixedGroup):
             return False
         if isinstance(one, MixedGroup):
@@ -71,8 +67,8 @@ class SimdScheduler(Scheduler[SimdNest, SimdGroup]):
                 group.walk_as(nests)
         return False
 
+    # As `FusedMixOrderReductions.can_fuse_with`.
     def _can_extend(self, one: MixedGroup, other: SimdGroup) -> bool:
-        """Says if a kernel of rows and columns can take another group (`FusedMixOrderReductions.can_fuse_with`)."""
         if one.too_many_reads(other):
             return False
         rows, columns = one.rows, one.columns
@@ -86,8 +82,8 @@ class SimdScheduler(Scheduler[SimdNest, SimdGroup]):
             columns, other, rows.members, rows.ancestors, one
         )
 
+    # Neither part may read from the other.
     def _can_take(self, part: SimdGroup, other: SimdGroup, members: int, ancestors: int, whole: MixedGroup) -> bool:
-        """Says if one part of such a kernel can take another group, without one part reading from the other."""
         reorders, self._reorders = self._reorders, False
         fuses = self._can_fuse(part, other, mixing=False)
         self._reorders = reorders

@@ -32,14 +32,14 @@ def split_reduction(
     settle: Callable[[Buffer], None],
     processors: int = PROCESSORS,
 ) -> tuple[int, bool]:
-    """Returns in how many parts a GPU splits a reduction, one if it does not, and whether that goes across memory.
+    """Returns the number of parts of a reduction, and whether it reduces across memory.
 
-    Whether it splits or not, a compiler that asks decides the layouts of what is read: for CPUs it asks, too.
+    To ask fixes the layouts of what is read, whether the reduction is split or not. Inductor asks for CPUs, too.
 
     Args:
-        sizes, reduced: what it keeps and reduces.
+        sizes, reduced: what the reduction keeps and reduces.
         reads: over both.
-        settle: decides the layout of a buffer.
+        settle: fixes the layout of a buffer.
         processors: how many there are, of a GPU or of the host.
     """
     results, elements = prod(sizes), prod(reduced)
@@ -96,8 +96,8 @@ def _up(a: int, b: int) -> int:
     return -(-a // b)
 
 
+# The divisor nearest to the wanted size, if one is near; of two, the smaller.
 def _even(elements: int, wanted: int, slack: int, least: int) -> int:
-    """Returns the divisor that is nearest to a wanted size, if one is near; of two, the smaller."""
     divisors = {d for i in range(1, isqrt(elements) + 1) if elements % i == 0 for d in (i, elements // i)}
     nearest = min(sorted(divisors), key=lambda d: abs(d - wanted))
     return max(nearest, least) if abs(nearest - wanted) < slack else wanted

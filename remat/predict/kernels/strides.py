@@ -42,7 +42,7 @@ def channels_last(shape: Shape) -> Shape:
 
 
 def is_channels_last(shape: Shape, strides: Shape) -> bool:
-    """Says if torch takes these for the strides of images, or volumes, with channels last (`suggest_memory_format`)."""
+    """Says whether torch takes strides for those of images or volumes with channels last (`suggest_memory_format`)."""
     least, rank = 0, len(shape)
     if rank not in (4, 5):
         return False
@@ -63,7 +63,7 @@ def in_order_of(shape: Shape, strides: Shape) -> Shape:
 
 
 def turning_images(torch: str) -> frozenset[str]:
-    """Names the operators for whose sake a compiler may keep the images of a pass with channels last.
+    """Names the operators for which a compiler may keep the images of a pass with channels last.
 
     Before torch 2.15 the gradients of convolutions are none of them, so that layouts in backward passes are eager's.
 
@@ -81,14 +81,12 @@ _FILTERS = {"aten.convolution": (1, 8), "aten.convolution_backward": (2, 9)}
 
 
 def channels_last_chosen(backend: KernelBackend, convolutions: list[Call], calls: list[Call], count: int) -> bool:
-    """Says if the compiler keeps the images of a pass with channels last (`GraphLowering.decide_layout_opt`).
+    """Says whether the compiler keeps images with channels last (`GraphLowering.decide_layout_opt`).
 
     For CPUs it does wherever it convolves; for GPUs not where convolutions are rare, grouped, small or narrowing.
 
     Args:
-        backend: whose kernels they are.
         convolutions: in the pass, as `turning_images` names them.
-        calls: of the whole graph.
         count: how many values the pass computes.
     """
     if not convolutions or not backend.gpu:
@@ -106,7 +104,7 @@ def channels_last_chosen(backend: KernelBackend, convolutions: list[Call], calls
 
 
 def channels_last_values(calls: list[Call], tangents: Sequence[bool]) -> frozenset[int]:
-    """Finds the images that the compiler keeps with channels last: they lead to a convolution, or come from one.
+    """Finds the images that the compiler keeps with channels last: those that lead to a convolution or come from one.
 
     As `GraphLowering.find_nodes_prefer_channels_last`.
     """
@@ -192,8 +190,8 @@ def _of_element(call: Call, of: Call, calls: list[Call], found: list[Shape]) -> 
     return contiguous_strides(call.shape)
 
 
+# As `torch._prims_common.compute_elementwise_output_strides`.
 def _elementwise(shape: Shape, operands: list[tuple[Shape, Shape]]) -> Shape:
-    """Returns the strides of an elementwise result (`torch._prims_common.compute_elementwise_output_strides`)."""
     padded = [_padded(shape, size, strides) for size, strides in operands if size and broadcasts(size, shape)]
     if all(strides == contiguous_strides(shape) for strides in padded):
         return contiguous_strides(shape)
@@ -210,8 +208,8 @@ def _elementwise(shape: Shape, operands: list[tuple[Shape, Shape]]) -> Shape:
     return strides_in(order, shape)
 
 
+# The first operand that tells decides which dimension is the outer one.
 def _compared(a: int, b: int, shape: Shape, padded: list[Shape]) -> int:
-    """Says which of two dimensions is the outer one, by the first operand that tells."""
     for strides in padded:
         if strides[a] and strides[b]:
             if strides[a] != strides[b]:
@@ -229,5 +227,5 @@ def _padded(shape: Shape, size: Shape, strides: Shape) -> Shape:
 
 
 def same_layout(shape: Shape, left: Shape, right: Shape) -> bool:
-    """Says if two strides agree wherever they matter."""
+    """Says whether two strides agree in every dimension that has more than one element."""
     return all(a == b for n, a, b in zip(shape, left, right, strict=True) if n != 1)

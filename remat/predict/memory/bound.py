@@ -1,4 +1,4 @@
-"""Finds the memory that no plan can do without: what is alive while an operator runs, whatever is saved.
+"""Finds the memory that no plan can avoid: what is alive while an operator runs, whatever is saved.
 
 Three facts hold under every legal plan, in the model of `remat.predict.memory`:
 
@@ -36,7 +36,7 @@ _SHOWN = 5
 
 @dataclass(frozen=True)
 class WorkingSet:
-    """What must be alive at once, whatever the plan: a lower bound on the peak of every legal plan.
+    """Describes what must be alive at once, whatever the plan: a lower bound on the peak of every legal plan.
 
     Attributes:
         bytes: their total.
@@ -61,12 +61,7 @@ class WorkingSet:
 
 
 def lower_bound(graph: Graph, *, holds_outputs: bool = True) -> WorkingSet:
-    """Finds the operator with the most bytes that no plan can avoid, and what they are.
-
-    Args:
-        graph: the joint graph.
-        holds_outputs: as for `remat.predict.memory.simulator`.
-    """
+    """Finds the operator with the most bytes that no plan can avoid, and what they are."""
     n = len(graph)
     facts = Storages.of(graph)
     needed = Necessary.of(facts, holds_outputs)
@@ -91,10 +86,9 @@ def lower_bound(graph: Graph, *, holds_outputs: bool = True) -> WorkingSet:
 
 @dataclass(frozen=True, eq=False)
 class AlwaysAlive:
-    """What is alive under every plan, at n + 2 moments: between the passes, each step of the backward pass, its end.
+    """Holds what is alive under every plan between the passes, at each step of the backward pass, and at its end.
 
     Attributes:
-        bytes: (n + 2,) their total at each of these, by the position in the graph of what the step computes.
         held: (n,) storages, by the value that owns them, that are alive from the end of the forward
             pass on, until the backward pass has read them: outputs, and what every plan saves.
         first_read: (n,) the earliest step of the backward pass, as a position in the graph, at which a
@@ -107,7 +101,6 @@ class AlwaysAlive:
 
     @classmethod
     def of(cls, facts: Storages) -> AlwaysAlive:
-        """Reads a graph, in time linear in its size."""
         n, graph = len(facts), facts.graph
         held = np.zeros(n, np.bool_)
         held[graph.base[(graph.output & ~facts.foreign) | always_saved(facts)]] = True
@@ -118,7 +111,7 @@ class AlwaysAlive:
 
 
 def first_read(facts: Storages) -> IntArray:
-    """(n,) the earliest position at which the backward pass can read a value, under any plan; n + 1 for never."""
+    """Finds the earliest position at which the backward pass of any plan can read a value; n + 1 for never: (n,)."""
     first: list[int] = facts.wanted_at.tolist()
     outside: list[int] = np.flatnonzero(~facts.tangents)[::-1].tolist()
     for v in outside:
@@ -131,7 +124,7 @@ def first_read(facts: Storages) -> IntArray:
 
 @dataclass(frozen=True, eq=False)
 class Necessary:
-    """Lifetimes that every plan contains, over 2n + 1 steps: each pass in graph order, and the end."""
+    """Holds lifetimes that every plan contains, over 2n + 1 steps: each pass in graph order, and the end."""
 
     base: IntArray
     start: IntArray
@@ -141,7 +134,6 @@ class Necessary:
 
     @classmethod
     def of(cls, facts: Storages, holds_outputs: bool) -> Necessary:
-        """Reads a graph, in time linear in its size."""
         spans = _spans(facts, holds_outputs)
         merged: list[tuple[int, int, int, Why]] = []
         for base, start, end, why in sorted(spans, key=lambda span: span[:3]):
@@ -155,12 +147,11 @@ class Necessary:
         return cls(bases, columns[:, 1], columns[:, 2], facts.size[bases], tuple(span[3] for span in merged))
 
     def alive_bytes(self, n: int) -> IntArray:
-        """(2n + 1,) what is alive at each step."""
         return alive_bytes(self.start, self.end, self.size, 2 * n + 1)
 
 
+# A storage may have several spans, which may overlap: (base, first step, last step, why).
 def _spans(facts: Storages, holds_outputs: bool) -> list[tuple[int, int, int, Why]]:
-    """(base, first step, last step, why): a storage may have several, which may overlap."""
     n, graph = len(facts), facts.graph
     must_save = always_saved(facts)
     forward, crossing = _forward_spans(facts, must_save, holds_outputs), _crossing_spans(facts, must_save)
@@ -170,7 +161,7 @@ def _spans(facts: Storages, holds_outputs: bool) -> list[tuple[int, int, int, Wh
 
 
 def always_saved(facts: Storages) -> BoolArray:
-    """(n,) values that every legal plan saves."""
+    """Finds the values that every legal plan saves: (n,)."""
     problem = base_problem(facts.graph)
     saved = facts.graph.for_all_values(problem.needed & forced_values(problem).not_recomputable)
     return saved & (facts.wanted_at <= len(facts)) & ~facts.foreign
@@ -199,8 +190,8 @@ def _forward_spans(facts: Storages, must_save: BoolArray, holds_outputs: bool) -
     ]
 
 
+# Values from outside the tangents' closure, from their first reader in it to the last.
 def _crossing_spans(facts: Storages, must_save: BoolArray) -> list[tuple[int, int, int, Why]]:
-    """Lists spans of values from outside the tangents' closure, from their first reader in it to the last."""
     n, graph = len(facts), facts.graph
     reads = facts.live[facts.readers] & ~facts.tangents[facts.producers]
     u, v = facts.producers[reads], facts.readers[reads]
@@ -218,8 +209,8 @@ def _crossing_spans(facts: Storages, must_save: BoolArray) -> list[tuple[int, in
     ]
 
 
+# They are the same under every plan, as the order of the tangents' closure is.
 def _tangent_spans(facts: Storages) -> list[tuple[int, int, int, Why]]:
-    """Lists spans of the tangents' closure: they are the same under every plan, as their order is."""
     n, graph = len(facts), facts.graph
     written = _written_by_tangents(facts)
     end = np.full(n, -1)
@@ -239,7 +230,6 @@ def _tangent_spans(facts: Storages) -> list[tuple[int, int, int, Why]]:
 
 
 def _written_by_tangents(facts: Storages) -> BoolArray:
-    """(n,) storages of the tangents' closure that are written to memory."""
     graph = facts.graph
     written = np.zeros(len(facts), np.bool_)
     written[graph.base[graph.gradient & facts.tangents]] = True
@@ -250,7 +240,7 @@ def _written_by_tangents(facts: Storages) -> BoolArray:
 
 
 def kernel_ends(facts: Storages) -> IntArray:
-    """(n,) the last value of the kernel that computes a value of the tangents' closure: see `remat.predict.memory`."""
+    """Finds the last value of the kernel that computes a value of the tangents' closure: (n,)."""
     graph = facts.graph
     alone = ~_written_by_tangents(facts)[graph.base] & facts.tangents[graph.base] & ~facts.foreign
     ran: list[int] = np.where(facts.live, np.arange(len(facts)), -1).tolist()

@@ -13,7 +13,7 @@ from remat.predict.memory.storages import Storages
 
 @dataclass(frozen=True, eq=False)
 class Lifetimes:
-    """The k storages that take memory, over T steps.
+    """Holds the k storages that take memory, over T steps.
 
     A storage of the forward pass whose base is recomputed, and which is saved through a view, is
     there twice in the backward pass: the two are storages of their own here. So are the two of what is offloaded,
@@ -44,8 +44,6 @@ class Lifetimes:
         """Finds the lifetimes under a plan, in time linear in the graph.
 
         Args:
-            facts: of the graph.
-            order: of both passes.
             holds_outputs: the caller keeps the outputs of the forward pass until the end of the backward.
             offloaded: (n,) what of the saved values waits on the host; none, if left out.
         """
@@ -87,12 +85,10 @@ class Lifetimes:
 
 
 def alive_bytes(start: IntArray, end: IntArray, size: IntArray, steps: int) -> IntArray:
-    """(steps,) bytes of the storages that are alive during each step.
+    """Adds up the bytes of the storages that are alive during each step.
 
     Args:
         start, end: (k,) the first and the last step of each storage; the last is at most `steps`.
-        size: (k,) bytes.
-        steps: how many there are.
     """
     change = np.zeros(steps + 2, np.int64)
     np.add.at(change, start, size)

@@ -37,14 +37,13 @@ def draw(
     peak_step: int,
     path: str | Path | None,
 ) -> Picture:
-    """Draws T steps, of which there is at least one, and writes the picture if there is a path: see `Timeline.show`.
+    """Draws T > 0 steps, and writes the picture if there is a path: see `Timeline.show`.
 
     Args:
         names: of the value that each step computes.
         live_bytes: reason -> (T,) the bytes that it keeps alive during each step, from the bottom to the top.
         forward_steps: how many of the steps belong to the forward pass.
         peak_step: the step with the most bytes alive.
-        path: where to write the picture.
     """
     figure = Picture(figsize=(8.0, 3.6), layout="constrained")
     axes = figure.add_subplot()
@@ -64,8 +63,8 @@ def draw(
     return figure
 
 
+# A step is what happens between two positions on the axis, so that each reason is flat over it.
 def _stack(axes: Axes, steps: int, live_bytes: Mapping[str, IntArray], scale: int) -> None:
-    """Draws each reason flat over each step: a step is what happens between two positions on the axis."""
     edges = np.arange(steps + 1)
     below = np.zeros(steps)
     for why, live in live_bytes.items():

@@ -14,7 +14,7 @@ from remat.predict.memory.storages import Storages
 
 @dataclass(frozen=True, eq=False)
 class Order:
-    """The steps of both passes.
+    """Lists the steps of both passes.
 
     Attributes:
         saved: (n,) what is saved, and read by the backward pass.
@@ -51,12 +51,8 @@ class Order:
         return cls(kept, recomputed, forward, backward, forward_at, backward_at, asked_at)
 
 
+# Values are in topological order, so one sweep from the last to the first meets all readers of a value before it.
 def _asked_at(facts: Storages, saved: BoolArray) -> IntArray:
-    """(n,) the position at which torch's backward pass first needs a value: n for the end, n + 1 for never.
-
-    Values are listed in topological order, so one sweep from the last to the first meets all readers of
-    a value before the value.
-    """
     n, turn, arguments = len(facts), facts.turn, facts.arguments
     asked: list[int] = facts.wanted_at.tolist()
     unsaved: list[int] = np.flatnonzero(facts.computed & ~facts.tangents & ~saved)[::-1].tolist()
@@ -73,7 +69,7 @@ def _asked_at(facts: Storages, saved: BoolArray) -> IntArray:
 
 
 def first_readers(graph: Graph, at: IntArray, never: int) -> IntArray:
-    """(n,) when each value is read for the first time, given when each is computed, or -1; `never` for no reader."""
+    """Finds when each value is read for the first time, if `at` says when each is computed, or -1: (n,)."""
     first = np.full(len(graph), never)
     reads = at[graph.consumers] >= 0
     np.minimum.at(first, graph.producers[reads], at[graph.consumers[reads]])

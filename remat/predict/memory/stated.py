@@ -1,4 +1,4 @@
-"""States what a simulation of live bytes needs to know about a graph, in plain numbers: "memory" of a problem's file.
+"""Writes what a simulation of live bytes needs to know about a graph as plain numbers: "memory" of a problem's file.
 
     {"node": [...],                        the node of each value of the problem
      "turn": 512,
@@ -23,7 +23,7 @@ from remat.predict.memory.storages import Storages
 
 
 def stated_memory(graph: Graph) -> dict[str, Any]:
-    """The columns of a graph that decide what is alive when, whatever the plan."""
+    """Returns the columns of a graph that decide what is alive when, whatever the plan."""
     facts, n = Storages.of(graph), len(graph)
     owns = graph.base == np.arange(n)
     flags: dict[str, BoolArray] = {

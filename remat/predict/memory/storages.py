@@ -14,14 +14,11 @@ from remat.predict.memory.registers import fusion
 
 @dataclass(frozen=True, eq=False)
 class Storages:
-    """The facts about the n values of a graph that depend on no plan.
+    """Holds the facts about the n values of a graph that depend on no plan.
 
     Attributes:
-        graph: the joint graph.
-        size: (n,) bytes of the storage behind each value.
         computed: (n,) an operator computes the value, so that it is a step of a pass.
         foreign: (n,) the value lives in memory that is not counted: of an input, a tangent, a constant.
-        tangents: (n,) in the tangents' closure.
         fusible: (n,) it can live in registers, as `remat.predict.memory.registers` says.
         maker: (n,) the value at whose step the storage is allocated: for the elements of a tuple, the tuple.
         parent: (n,) for a view, the argument whose storage it shares; -1 for others.
@@ -57,7 +54,6 @@ class Storages:
 
     @classmethod
     def of(cls, graph: Graph) -> Storages:
-        """Reads a graph, in time linear in its size."""
         n = len(graph)
         given = graph.leaf
         foreign, tangents = given[graph.base], graph.region == Region.TANGENTS
@@ -114,7 +110,7 @@ def _wanted_at(graph: Graph, live: BoolArray, producers: IntArray, readers: IntA
     return wanted
 
 
+# Without a reader of a tangent torch leaves the backward pass in graph order.
 def _turn(live: BoolArray, given_tangents: BoolArray, producers: IntArray, readers: IntArray) -> int:
-    """Finds the first reader of a tangent; 0 without one: then torch leaves the backward pass in graph order."""
     first = readers[live[readers] & given_tangents[producers]]
     return int(first.min(initial=len(live))) if len(first) else 0

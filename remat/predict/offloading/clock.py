@@ -26,7 +26,7 @@ from remat.proof.certify import check_plan
 
 @dataclass(frozen=True, eq=False)
 class StepClock:
-    """The times of a step of n values on a device, in whole nanoseconds. No plan is in them.
+    """Holds the times of a step of n values on a device, in whole nanoseconds, whatever the plan.
 
     Attributes:
         graph: the joint graph.
@@ -90,7 +90,7 @@ class StepClock:
         )
 
     def priced(self, recompute_cost: IntArray) -> StepClock:
-        """The same step, where computing values once more takes what an estimator says; inputs and constants, nothing.
+        """Returns the same step with an estimator's times of recomputation; inputs and constants take none.
 
         Args:
             recompute_cost: (k,) `Problem.recompute_cost`, of the values that a plan decides about.
@@ -109,11 +109,7 @@ class StepClock:
 
 
 def copy_ns(graph: Graph, device: DeviceProfile) -> IntArray:
-    """(n,) how long copying the storage of each value to the host takes, or back, in whole nanoseconds.
-
-    Args:
-        graph: the joint graph.
-        device: with a link to the host.
+    """Returns how long copying the storage of each value to the host takes, or back, in whole nanoseconds: (n,).
 
     Raises:
         InvalidGraph: they add up to 2**62 or more.
@@ -122,8 +118,8 @@ def copy_ns(graph: Graph, device: DeviceProfile) -> IntArray:
     return whole_prices(f"copies between {device.name} and its host", ns)
 
 
+# If it is not legal to run nothing twice, the plan that saves the fewest bytes.
 def _plain_plan(graph: Graph) -> Plan:
-    """A plan under which nothing runs twice; or if that is not legal, the one that saves the fewest bytes."""
     plan = no_recompute_plan(graph)
     try:
         check_plan(base_problem(graph), plan)
@@ -133,7 +129,7 @@ def _plain_plan(graph: Graph) -> Plan:
 
 
 def linked(device: str | Path | DeviceProfile) -> DeviceProfile:
-    """Finds the profile of a device that has a host to copy to.
+    """Finds the profile of a device, which must have a host to copy to.
 
     Raises:
         InvalidOption: it has none.

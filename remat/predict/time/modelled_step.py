@@ -17,7 +17,7 @@ from remat.predict.time.roofline import DEFAULT_DEVICE, flops_per_s
 
 @dataclass(frozen=True)
 class KernelTime:
-    """The modelled time of one kernel: the longer of its memory traffic and its arithmetic, and a launch.
+    """Holds the modelled time of one kernel: the longer of its memory traffic and its arithmetic, and a launch.
 
     Attributes:
         backward: it runs in the backward pass.
@@ -33,13 +33,13 @@ class KernelTime:
 
     @property
     def ns(self) -> float:
-        """All of it."""
+        """The time of the kernel, its launch included."""
         return max(self.memory_ns, self.compute_ns) + self.launch_ns
 
 
 @dataclass(frozen=True)
 class ModelledTime:
-    """The modelled time of a step: a model by rooflines, not a measurement.
+    """Holds the modelled time of a step: a model by rooflines, not a measurement.
 
     Attributes:
         device: its name.
@@ -51,21 +51,20 @@ class ModelledTime:
 
     @property
     def forward_ns(self) -> float:
-        """The forward pass's kernels, one after the other."""
+        """The time of the forward pass's kernels, one after the other."""
         return sum(kernel.ns for kernel in self.kernels if not kernel.backward)
 
     @property
     def backward_ns(self) -> float:
-        """The backward pass's kernels, one after the other."""
+        """The time of the backward pass's kernels, one after the other."""
         return sum(kernel.ns for kernel in self.kernels if kernel.backward)
 
     @property
     def ns(self) -> float:
-        """Both passes."""
+        """The time of both passes."""
         return self.forward_ns + self.backward_ns
 
     def __str__(self) -> str:
-        """Says in one line what the model gives, and that it is one."""
         return (
             f"modelled for {self.device}, not measured: {self.forward_ns / 1e6:.3g} ms forward, "
             f"{self.backward_ns / 1e6:.3g} ms backward, {len(self.kernels)} kernels"

@@ -58,7 +58,7 @@ class Profile(Estimator):
             find_device(self.ceilings)
 
     def recompute_cost(self, graph: Graph) -> IntArray:
-        """(n,) nanoseconds on this machine's device.
+        """Measures the nanoseconds of each value on this machine's device: (n,).
 
         Raises:
             NotInstalled: torch is missing.
@@ -72,7 +72,7 @@ class Profile(Estimator):
         return whole_prices("profile", prices)
 
     def data(self) -> str:
-        """Returns the ceilings alone: each compilation adds to the times, and measured anew they differ by noise."""
+        """Returns the ceilings alone: compilations add to the measured times, and new measurements differ by noise."""
         return self._roofline().data()
 
     def _roofline(self) -> Roofline:
@@ -81,7 +81,6 @@ class Profile(Estimator):
         return Roofline(measured_device(self.device) if self.ceilings is None else self.ceilings)
 
     def _times(self, graph: Graph, wanted: BoolArray) -> dict[int, int]:
-        """Returns nanoseconds of the values that can be timed, from the cache where it has them."""
         from remat.pytorch.measure.profiling import time_values
         from remat.pytorch.measure.timing import Stopwatch, device_label, device_of
 
@@ -102,7 +101,6 @@ class Profile(Estimator):
 
 
 def _warn(graph: Graph, value_of: Mapping[str, int], failures: Mapping[str, str]) -> None:
-    """Warns once of all operators that could not be timed, each with the first reason."""
     reasons: dict[str, str] = {}
     for key, reason in failures.items():
         reasons.setdefault(graph.ops[value_of[key]], reason)

@@ -19,7 +19,7 @@ from remat.facts.graph import Graph, Region, checked_graph
 
 @dataclass(frozen=True, eq=False)
 class Work:
-    """The work of computing each value once more. Arrays of (n,); all zero where there is none.
+    """Holds the work of computing each value once more, as arrays of (n,); all zero where there is none.
 
     Attributes:
         free: there is nothing to compute: inputs, views, elements of tuples, constants, empty values,
@@ -58,7 +58,7 @@ _PICKS = ("aten.embedding.", "aten.gather.", "aten.index_select.", "aten.index."
 
 
 def flops_with_elements(graph: Graph) -> IntArray:
-    """(n,) `Graph.flops`; for a tuple that has none, those of its elements.
+    """Returns `Graph.flops`; for a tuple that has none, those of its elements: (n,).
 
     Raises:
         InvalidGraph: they add up to 2**62 or more, so that sums could wrap.
@@ -69,26 +69,23 @@ def flops_with_elements(graph: Graph) -> IntArray:
     return np.where(graph.flops > 0, graph.flops, _over_elements(graph, graph.flops))
 
 
+# A tuple itself has no amount: its elements do.
 def _over_elements(graph: Graph, amounts: IntArray) -> IntArray:
-    """(n,) sums of `amounts` over the elements that are taken out of each value: a tuple itself has none."""
     sums = np.zeros(len(graph), np.int64)
     taken = graph.tuple_element[graph.consumers]
     np.add.at(sums, graph.producers[taken], amounts[graph.consumers[taken]])
     return sums
 
 
+# A kernel makes them without reading anything. Random numbers are none: their arithmetic is in `Graph.flops`.
 def _constants(graph: Graph) -> BoolArray:
-    """(n,) what depends on nothing: attributes, `full`, `arange`. A kernel makes it without reading anything.
-
-    Random numbers are no constants: they take arithmetic, counted in `Graph.flops`.
-    """
     constant = ~graph.random & (graph.fusible | np.array([op == "get_attr" for op in graph.ops], np.bool_))
     constant[graph.consumers] = False
     return constant
 
 
 def _read_bytes(graph: Graph) -> IntArray:
-    """(n,) bytes that computing each value reads: each storage once, however many views of it are read.
+    """Counts the bytes that computing each value reads: each storage once, however many views of it are read.
 
     A value that fuses gets from the kernel it joins what fuses with it, and reads the rest: inputs,
     and what comes over a use that does not fuse. A view is in memory if what it looks at is.
