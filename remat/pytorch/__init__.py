@@ -1,4 +1,4 @@
-"""Everything about PyTorch: from a model to a `Graph`, and from a plan to a training step that follows it.
+"""Holds everything about PyTorch: from a model to a `Graph`, and from a plan to a training step that follows it.
 
 Nothing else in the library imports torch, and `import remat` does not either: `remat.capture`, `remat.compile`,
 `remat.SharedBudget` and `remat.selective_policy` load this package when they are first used. It may import every floor

@@ -38,14 +38,22 @@ def _gpu(
 
 # FP32 without TF32, which PyTorch turns on only when told to.
 _HOPPER = {
-    "float64": 67e12, "float32": 67e12, "bfloat16": 989.5e12, "float16": 989.5e12,
-    "float8_e4m3fn": 1979e12, "float8_e5m2": 1979e12,
+    "float64": 67e12,
+    "float32": 67e12,
+    "bfloat16": 989.5e12,
+    "float16": 989.5e12,
+    "float8_e4m3fn": 1979e12,
+    "float8_e5m2": 1979e12,
 }
 _AMPERE = {"float64": 19.5e12, "float32": 19.5e12, "bfloat16": 312e12, "float16": 312e12}
 # Halves with FP32 accumulation, as PyTorch multiplies them; FP64 runs at 1/64 of FP32.
 _ADA = {
-    "float64": 1.29e12, "float32": 82.6e12, "bfloat16": 165.2e12, "float16": 165.2e12,
-    "float8_e4m3fn": 330.3e12, "float8_e5m2": 330.3e12,
+    "float64": 1.29e12,
+    "float32": 82.6e12,
+    "bfloat16": 165.2e12,
+    "float16": 165.2e12,
+    "float8_e4m3fn": 330.3e12,
+    "float8_e5m2": 330.3e12,
 }
 _SHEET = "NVIDIA {} Tensor Core GPU data sheet"
 _HALVED = "; its figures with sparsity halved"

@@ -33,7 +33,7 @@ _Key: TypeAlias = Content | tuple[int, str]
 
 @dataclass(frozen=True)
 class Correspondence:
-    """What was found, by the names of values that own a storage in the joint graph.
+    """Says which value of the joint graph is which result of eager's, for values that own a storage.
 
     Attributes:
         returned: value -> each (position of the call, content) that eager computes it with. They are
@@ -53,8 +53,6 @@ class Correspondence:
         Args:
             joint_graph: forward and backward, with fake tensors in `meta["val"]`.
             node_info: torch's classification of its nodes.
-            calls: of the same model, with arguments of the same sizes.
-            expansions: of these calls.
         """
         nodes = [node for node in joint_graph.nodes if node.op != "output" and node not in node_info.tangents_closure]
         search = _Search(_Pieces.of(nodes), calls, expansions)
@@ -65,7 +63,7 @@ class Correspondence:
 
 @dataclass(frozen=True)
 class _Pieces:
-    """Nodes, and for each one the node that owns its storage."""
+    """Holds nodes, and for each one the node that owns its storage."""
 
     nodes: Sequence[fx.Node]
     base: dict[fx.Node, fx.Node]
@@ -75,17 +73,15 @@ class _Pieces:
         base = bases(nodes, Inputs.of(nodes), Operators.of(nodes))
         return cls(nodes, dict(zip(nodes, map(nodes.__getitem__, base), strict=True)))
 
+    # Inputs, views, and the writing back of what was functionalized are left out.
     @property
     def computed(self) -> Iterable[fx.Node]:
-        """Lists all nodes but inputs, views, and the writing back of what was functionalized."""
         for node in self.nodes:
             if node.op == "call_function" and self.base[node] is node and not is_mutable(node.target):
                 yield node
 
 
 class _Search:
-    """Looks up one call after the other, and remembers which content is which node."""
-
     def __init__(self, joint: _Pieces, calls: Sequence[EagerCall], expansions: Sequence[Expansion | None]) -> None:
         self.joint = joint
         self.calls = calls
@@ -103,7 +99,6 @@ class _Search:
                 self.by_argument[node.target, joint.base[sources[0]]].append(node)
 
     def look_up(self, position: int) -> None:
-        """Finds the pieces of a call, in order."""
         call, expansion = self.calls[position], self.expansions[position]
         if expansion is None:
             return
@@ -136,8 +131,8 @@ class _Search:
                     self.standing_for.setdefault(is_node, what)
                 return
 
+    # None if they differ; else what is learnt about unknown arguments.
     def _agree(self, piece: fx.Node, node: fx.Node, identity: dict[fx.Node, _Key]) -> dict[_Key, fx.Node] | None:
-        """Whether a piece and a node are the same value; then what that says about unknown arguments."""
         ours, shape_of_ours = tree_flatten((piece.args, dict(piece.kwargs)))
         theirs, shape_of_theirs = tree_flatten((node.args, dict(node.kwargs)))
         if shape_of_ours != shape_of_theirs or _kind(piece) != _kind(node):
@@ -157,13 +152,12 @@ class _Search:
             learnt[what] = base
         return learnt
 
+    # Both must come from outside, or neither; and the node must not be another content already.
     def _may_be(self, what: _Key, node: fx.Node) -> bool:
-        """Whether an unknown content may be a node: both come from outside or neither does, and no other one is it."""
         from_outside = what not in self.maker and isinstance(what[1], int)
         return from_outside == (node.op == "placeholder") and self.standing_for.get(node, what) == what
 
     def answer(self) -> Correspondence:
-        """Says what is known after the last call."""
         found = Correspondence()
         for what, node in self.node_of.items():
             if what in self.maker:

@@ -1,4 +1,4 @@
-"""Takes an eager operator apart into the pieces that the compiler would make of it."""
+"""Decomposes an eager operator into the pieces that the compiler would make of it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from remat.pytorch.seam.torch_names import (
 
 @dataclass(frozen=True)
 class Expansion:
-    """The decomposition of one call, without writes, with fake tensors in `meta["val"]`.
+    """Holds the decomposition of one call, without writes, with fake tensors in `meta["val"]`.
 
     Attributes:
         graph: a placeholder for each tensor that the call took, in order.

@@ -37,11 +37,10 @@ Content: TypeAlias = tuple[int, int]
 
 @dataclass(frozen=True)
 class Operand:
-    """A tensor that an operator took or returned, without its data.
+    """Describes a tensor that an operator took or returned, without its data.
 
     Attributes:
         content: what it holds; its views hold the same.
-        shape, stride, dtype, device: of the tensor.
         storage_bytes: of the storage that it keeps alive.
     """
 
@@ -55,7 +54,7 @@ class Operand:
 
 @dataclass(frozen=True)
 class EagerCall:
-    """One operator that ran.
+    """Describes one operator that ran.
 
     Attributes:
         op: e.g. `torch.ops.aten.addmm.default`.
@@ -72,18 +71,17 @@ class EagerCall:
 
     @property
     def operands(self) -> list[Operand]:
-        """Lists the tensors that it took, in order, with repetitions."""
         return [leaf for leaf in tree_leaves((self.args, self.kwargs)) if isinstance(leaf, Operand)]
 
     @property
     def created(self) -> dict[Content, Operand]:
-        """What it computed into memory of its own, by content: neither views nor what it wrote in place."""
+        """What it computed into memory of its own, by content."""
         taken = {operand.content[0] for operand in self.operands}
         return {result.content: result for result in self.results if result and result.content[0] not in taken}
 
     @property
     def is_view(self) -> bool:
-        """Whether all its results look at what it took, and nothing is written."""
+        """Whether all its results are views of its arguments, and nothing is written."""
         taken = {operand.content[0] for operand in self.operands}
         return not self.written and all(result and result.content[0] in taken for result in self.results)
 
@@ -110,7 +108,7 @@ class EagerCall:
 
 @dataclass(frozen=True)
 class Recording:
-    """The operators that a policy of selective checkpointing is asked about.
+    """Lists the operators that a policy of selective checkpointing is asked about.
 
     Attributes:
         calls: in order.
@@ -124,7 +122,7 @@ class Recording:
 
 @contextmanager
 def every_cast() -> Generator[None]:
-    """Has autocast cast a weight wherever it is used.
+    """Makes autocast cast a weight wherever it is used.
 
     Else it would keep the copy until its outermost context ends: a region that reads the weight a second time, or
     again in the backward pass, would run other operators than the first time.
@@ -179,8 +177,8 @@ def _other_random_states() -> bytes:
     return pickle.dumps((random.getstate(), np.random.get_state()))
 
 
+# A checkpoint restores torch's default generators alone.
 def _check_draws(calls: list[EagerCall], drew_elsewhere: bool) -> None:
-    """Refuses random numbers that a checkpoint does not draw again: it puts back torch's default generators alone."""
     for call in calls:
         if any(isinstance(leaf, torch.Generator) for leaf in tree_leaves((call.args, dict(call.kwargs)))):
             raise CaptureError(
@@ -194,8 +192,8 @@ def _check_draws(calls: list[EagerCall], drew_elsewhere: bool) -> None:
         )
 
 
+# No recomputation is right that reads memory from outside, and writes it.
 def _check_repeatable(recording: Recording) -> None:
-    """Refuses what no recomputation gets right: memory from outside that is both written and read."""
     own = {storage for call in recording.calls for storage, _ in call.created}
     writers = {storage: call.op for call in recording.calls for storage in call.written - own}
     for call in recording.calls:
@@ -207,9 +205,8 @@ def _check_repeatable(recording: Recording) -> None:
                 )
 
 
+# It is called for what torch's own checkpointing modes are called for: the operators below autograd.
 class _Recorder(TorchDispatchMode):
-    """Sees what torch's own checkpointing modes see: the operators below autograd."""
-
     supports_higher_order_operators = True
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""What the Triton kernels of a plan become on a GPU: registers, spills, shared memory, machine code; nothing runs."""
+"""Compiles the Triton kernels of a plan for a GPU: registers, spills, shared memory, machine code. Nothing runs."""
 
 from __future__ import annotations
 
@@ -40,17 +40,17 @@ class KernelCubins:
 
     @property
     def registers(self) -> int:
-        """Registers of a thread, at most."""
+        """The registers of a thread, at most."""
         return max(cubin.registers for cubin in self.cubins)
 
     @property
     def spilled_bytes(self) -> int:
-        """What a thread stores to and loads from memory for want of registers, at most."""
+        """The bytes that a thread stores to and loads from memory for want of registers, at most."""
         return max(cubin.spilled_bytes for cubin in self.cubins)
 
     @property
     def shared_bytes(self) -> int:
-        """Shared memory of a block, at most."""
+        """The shared memory of a block, at most."""
         return max(cubin.shared_bytes for cubin in self.cubins)
 
 
@@ -68,7 +68,7 @@ class CompiledPass:
 
     @property
     def called_bytes(self) -> int:
-        """What the calls of libraries read and write, by Inductor's own count."""
+        """The bytes that the calls of libraries read and write, by Inductor's own count."""
         return sum(
             kernel.bytes for kernel, names in zip(self.code.kernels, self.code.launched, strict=True) if not names
         )
@@ -91,7 +91,7 @@ class CompiledPass:
 
 
 def compile_plan(graph: Graph, plan: Plan, *, device: str | torch.device = "h100") -> Iterator[CompiledPass]:
-    """Has Inductor write the forward and the backward pass of a plan, and Triton compile every kernel of them.
+    """Makes Inductor write both passes of a plan, and Triton compile every kernel of them.
 
     A kernel takes a second for each configuration, or so.
 

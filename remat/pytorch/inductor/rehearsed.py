@@ -48,8 +48,6 @@ def rehearsed_peak(graph: Graph, plan: Plan) -> int:
 
 
 class _Held(TorchDispatchMode):
-    """Adds up the storages that operators make, as long as they are alive."""
-
     def __init__(self) -> None:
         super().__init__()  # pyright: ignore[reportUnknownMemberType]
         self.most_bytes, self._alive = 0, dict[int, tuple[StorageWeakRef, int]]()
@@ -76,7 +74,7 @@ def _buffer(tensor: Tensor) -> Buffer:
 
 
 class _Nothing:
-    """Stands for a kernel, and for whoever would compile it."""
+    """Stands for a kernel, and for what would compile it."""
 
     def __getattr__(self, _: str) -> _Nothing:
         return self
@@ -86,7 +84,6 @@ class _Nothing:
 
 
 def _loaded(text: str, constants: Mapping[str, Any]) -> Callable[..., Any]:
-    """Loads the module that Inductor has written for a pass, with stand-ins for its kernels, and returns its `call`."""
     nothing = _Nothing()
     module: dict[str, Any] = {"nothing": nothing}
     exec(text.replace("AsyncCompile()", "nothing"), module)

@@ -13,14 +13,13 @@ from typing import Any
 
 import torch
 
-from remat.pytorch.seam.inductor_lowering import before_code
-from remat.pytorch.seam.inductor_nodes import is_generated, is_inside_another, launched
+from remat.pytorch.seam.inductor_lowering import before_code, is_generated, is_inside_another, launched
 from remat.pytorch.seam.torch_settings import nothing_cached
 
 
 @dataclass(frozen=True)
 class InductorKernel:
-    """What Inductor launches at once: a generated kernel, or the call of a library or fallback operator.
+    """Describes one launch of Inductor's: a generated kernel, or the call of a library or an eager operator.
 
     Attributes:
         name: Inductor's name, unique in its graph.
@@ -70,7 +69,7 @@ def counted() -> Generator[list[InductorKernel]]:
 
 
 def scheduled_kernels(lowering: Any) -> list[InductorKernel]:
-    """Lists the kernels of one of Inductor's graphs, in order: while Inductor works on it, after scheduling."""
+    """Lists the kernels of one of Inductor's graphs, in order, after it was scheduled."""
     return [_kernel(node, lowering) for node in launched(lowering)]
 
 
@@ -90,8 +89,8 @@ def _kernel(node: Any, lowering: Any) -> InductorKernel:
     )
 
 
+# A placeholder's buffer has its name already.
 def _origin(name: str, lowering: Any) -> str:
-    """Names the FX node behind a buffer; a placeholder's buffer has its name already."""
     buffer = lowering.name_to_buffer.get(name)
     origin = buffer.get_origin_node() if buffer is not None and name not in lowering.graph_inputs else None
     return name if origin is None else origin.name

@@ -1,4 +1,4 @@
-"""The Triton code that TorchInductor writes for a plan: a module for each pass, and the source of every kernel."""
+"""Gets the Triton code that TorchInductor writes for a plan: a module for each pass, and the source of every kernel."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ class PassCode:
 
     @property
     def name(self) -> str:
-        """Says which pass it is, in a word."""
+        """ "backward" or "forward"."""
         return "backward" if self.backward else "forward"
 
 
 def triton_code(scheduled: Scheduled, plan: Plan) -> tuple[PassCode, ...]:
-    """Has Inductor write the code of the forward and of the backward pass under a plan; one without operators has none.
+    """Makes Inductor write the code of both passes under a plan; a pass without operators has none.
 
     Args:
         scheduled: a graph, on a GPU.

@@ -15,7 +15,7 @@ from remat.pytorch.seam.fakes import owned
 
 @dataclass(frozen=True)
 class SavedTensor:
-    """A tensor that autograd keeps.
+    """Describes a tensor that autograd keeps.
 
     Attributes:
         shape, dtype: of the tensor, the first one if several share a storage.
@@ -29,7 +29,7 @@ class SavedTensor:
 
 @dataclass(frozen=True)
 class Saved:
-    """Memory that one forward pass keeps for the backward pass.
+    """Lists the memory that one forward pass keeps for the backward pass.
 
     Attributes:
         each: one tensor for each distinct storage, in the order in which autograd keeps them;
@@ -40,19 +40,19 @@ class Saved:
 
     @property
     def tensors(self) -> int:
-        """Counts the distinct storages."""
+        """The number of distinct storages."""
         return len(self.each)
 
     @property
     def bytes(self) -> int:
-        """Adds up the sizes of the storages."""
+        """The bytes of all storages."""
         return sum(tensor.bytes for tensor in self.each)
 
 
 def saved_activations(
     step: Callable[..., Any], model: Callable[..., Any], /, *args: Any, **kwargs: Any
 ) -> tuple[Any, Saved]:
-    """Runs `step(*args, **kwargs)` and notes what autograd packs away.
+    """Runs `step(*args, **kwargs)` and records what autograd keeps.
 
     Args:
         step: the model, compiled or not.

@@ -1,4 +1,4 @@
-"""Ways to decide what a training step saves, each as a function from a model to a step."""
+"""Lists ways to decide what a training step saves, each as a function from a model to a step."""
 
 from __future__ import annotations
 
@@ -79,14 +79,9 @@ class _Default(CustomPartitionerFn):
         return "remat: autograd's own saves"
 
 
+# The setting of `torch._functorch.config` holds while the partitioner runs, and at no other time.
 @dataclass(frozen=True)
 class _MinCut(CustomPartitionerFn):
-    """PyTorch's own partitioner with a setting of its own, set while it runs and at no other time.
-
-    Attributes:
-        setting, value: of `torch._functorch.config`.
-    """
-
     setting: str
     value: Any
 

@@ -19,7 +19,7 @@ compare: what is this much smaller than the largest of all gradients is compared
 
 @dataclass(frozen=True)
 class Outcome:
-    """What one step computed.
+    """Holds what one step computed.
 
     Attributes:
         values: outputs, loss, gradients and buffers, by name; copies.
@@ -56,7 +56,6 @@ def outcome(
         step: the model, compiled or not.
         model: the module behind it, or the function.
         args: what to call it with.
-        loss: what to differentiate.
     """
     leaves = {f"argument {i}": leaf for i, leaf in enumerate(tree_leaves(args)) if isinstance(leaf, Tensor)}
     buffers: dict[str, Tensor] = {}
@@ -124,7 +123,7 @@ def _unknown(why: str) -> dict[str, Any]:
 
 
 def first_line(error: Exception) -> str:
-    """Says what went wrong in one line, for a table."""
+    """Describes an error in one line, for a table."""
     return f"{type(error).__name__}: {error}".splitlines()[0]
 
 

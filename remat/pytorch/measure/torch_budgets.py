@@ -1,4 +1,4 @@
-"""Makes plans of what PyTorch's own partitioner saves at each of its memory budgets."""
+"""Makes plans from what PyTorch's own partitioner saves at each of its memory budgets."""
 
 from __future__ import annotations
 

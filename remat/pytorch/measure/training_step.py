@@ -1,4 +1,4 @@
-"""What a training step really does: bytes moved, kernels, memory kept and held, time."""
+"""Measures what a training step really does: bytes moved, kernels, memory kept and held, time."""
 
 # pandas ships partial types.
 # pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false
@@ -35,7 +35,7 @@ Loss = Callable[[Any], Tensor]
 
 @dataclass(frozen=True)
 class Measured:
-    """One training step, forward and backward, under one strategy.
+    """Describes one training step, forward and backward, under one strategy.
 
     Attributes:
         kernels: what Inductor launches, in order; empty where nothing is compiled, as in eager.
@@ -53,7 +53,7 @@ class Measured:
     times_s: tuple[float, ...] = ()
 
     def row(self) -> dict[str, Any]:
-        """Fills the columns of `measure` about this step; what was not measured is missing."""
+        """Returns the columns of `measure` about this step; what was not measured is missing."""
         row: dict[str, Any] = {"saved_tensors": self.saved.tensors, "saved_bytes": self.saved.bytes}
         row |= {"peak_bytes": self.peak_bytes, "first_s": self.first_s}
         if self.kernels:
@@ -68,7 +68,7 @@ class Measured:
 
 
 def mean_square(output: Any) -> Tensor:
-    """Stands in for a loss: a scalar as it is, else the mean squares of all that has a gradient."""
+    """Computes a loss: a scalar as it is, else the mean squares of all that has a gradient."""
     outputs = [leaf for leaf in tree_leaves(output) if isinstance(leaf, Tensor) and leaf.requires_grad]
     if not outputs:
         raise InvalidOption("nothing that the model returns requires a gradient: there is no step to measure")
@@ -212,15 +212,13 @@ def _table(rows: list[dict[str, Any]]) -> pd.DataFrame:
 
 @dataclass(frozen=True)
 class _Run:
-    """Training steps of one way to call a model."""
-
     step: Callable[..., Any]
     model: Callable[..., Any]
     args: tuple[Any, ...]
     loss: Loss
 
+    # What the steps change is left to the caller.
     def first(self) -> Measured:
-        """Measures all but the times of later steps; what the steps change is left to the caller."""
         start = time.perf_counter()
         with counted() as kernels, fresh_compilation(), torch.enable_grad():
             self._train()
@@ -231,13 +229,12 @@ class _Run:
         self._forget_gradients()
         return Measured(tuple(kernels), saved, peak_bytes(self._train, self._device()), first_s)
 
+    # Nothing stays behind.
     def outcome(self) -> Outcome:
-        """What a step computes, from the state that the model is in; nothing stays behind."""
         with _step_put_back(self.model, self.args), fresh_compilation():
             return outcome(self.step, self.model, self.args, self.loss)
 
     def seconds(self) -> float:
-        """Times one more step, by the clock on the wall."""
         self._forget_gradients()
         self._wait()
         start = time.perf_counter()
@@ -264,9 +261,9 @@ class _Run:
             torch.cuda.synchronize(self._device())
 
 
+# Training steps change contents, gradients, and random number generators.
 @contextmanager
 def _step_put_back(model: Callable[..., Any], args: tuple[Any, ...]) -> Generator[None]:
-    """Takes back what training steps change: contents, gradients, random number generators."""
     gradients = [(tensor, tensor.grad) for tensor in owned(model, args) if tensor.is_leaf]
     try:
         with put_back(model, args, {}):

@@ -38,7 +38,7 @@ class Inputs:
         return cls(position, sources, frozen(producers), frozen(np.repeat(np.arange(len(nodes)), uses)))
 
     def first(self) -> IntArray:
-        """(n,) the first node that each one uses: itself where it uses none."""
+        """Returns the first node that each one uses; a node that uses none stands for itself: (n,)."""
         first = np.arange(len(self.sources))
         first[self.consumers[::-1]] = self.producers[::-1]  # the last one written is the first use
         return first

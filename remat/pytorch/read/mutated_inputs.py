@@ -113,8 +113,8 @@ def keep_old_values(joint_module: fx.GraphModule) -> None:
     joint_module.recompile()
 
 
+# As torch's partitioner: what uses a tangent, or is a write that the backward pass makes.
 def _tangents_closure(nodes: Sequence[fx.Node]) -> set[fx.Node]:
-    """Finds, as torch's partitioner will, what uses a tangent, or is a write that the backward pass makes."""
     closure: set[fx.Node] = set()
     for node in nodes:
         is_tangent = node.op == "placeholder" and "tangents" in str(node.target)

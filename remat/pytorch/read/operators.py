@@ -41,7 +41,7 @@ _COLLECTIVES = ("_c10d_functional", "_c10d_functional_autograd", "c10d_functiona
 
 @dataclass(frozen=True)
 class Operator:
-    """The facts that depend on the operator alone.
+    """Holds the facts that depend on the operator alone.
 
     Attributes:
         name: e.g. "aten.mm.default".
@@ -73,7 +73,7 @@ class Operator:
 
     @classmethod
     def of(cls, node: fx.Node) -> Operator:
-        """Says what the operator of a node does; read once a process, as schemas are slow to read (20 us)."""
+        """Reads what the operator of a node does, once a process, as schemas are slow to read (20 us)."""
         target: Any = node.target
         # A formula may be registered after the first look.
         key = (target, _has_formula(target)) if node.op == "call_function" else node.op
@@ -116,7 +116,7 @@ _known: dict[Any, Operator] = {}
 
 @dataclass(frozen=True, eq=False)
 class Operators:
-    """Says what the operators of n nodes do: models repeat theirs, so a fact is read once for each different one.
+    """Says what the operators of n nodes do; a fact is read once for each different operator.
 
     Attributes:
         different: the operators, each once.
@@ -130,7 +130,6 @@ class Operators:
 
     @classmethod
     def of(cls, nodes: Sequence[fx.Node]) -> Operators:
-        """Reads the operators of nodes."""
         position: dict[Any, int] = {}
         number: list[int] = []
         different: list[Operator] = []
@@ -147,18 +146,17 @@ class Operators:
         return cls(different, targets, frozen(np.array(number, np.int64)))
 
     def are(self, flags: Sequence[bool]) -> BoolArray:
-        """(n,) a flag of each node, given one of each different operator."""
+        """Returns a flag of each node, given one of each different operator: (n,)."""
         return frozen(np.array(flags, np.bool_)[self.number])
 
     def which(self, fact: Callable[[Operator], bool]) -> Iterator[tuple[int, Operator]]:
-        """Goes over the positions of the nodes whose operators a fact holds of."""
+        """Yields the positions of the nodes whose operators a fact holds of."""
         numbers: list[int] = self.number.tolist()
         positions: list[int] = np.flatnonzero(self.are([fact(op) for op in self.different])).tolist()
         for i in positions:
             yield i, self.different[numbers[i]]
 
     def __iter__(self) -> Iterator[Operator]:
-        """Goes over the operators, node by node."""
         numbers: list[int] = self.number.tolist()
         return iter([self.different[i] for i in numbers])
 
@@ -177,13 +175,12 @@ def grouped_flops(left: tuple[int, ...], right: tuple[int, ...]) -> int:
 
 
 def is_dropout_free(node: fx.Node) -> bool:
-    """Whether it is attention that could drop out, but was told not to: then it draws no random numbers."""
+    """Returns whether it is attention that was told not to drop out, and so draws no random numbers."""
     given = argument_of(node.target, node.args, node.kwargs, "dropout_p")
     return isinstance(given, (int, float)) and given == 0
 
 
 def _views(target: Any) -> bool:
-    """Whether an operator only looks at its first argument, by its schema."""
     if str(target) in _UNDECLARED:
         return True
     if not is_overload(target) or target in _MAY_COPY:
@@ -200,7 +197,6 @@ def _fresh(target: Any) -> bool:
 
 
 def _unary(target: Any) -> bool:
-    """Whether an operator takes one tensor, its first argument, by its schema."""
     if not is_overload(target):
         return target is operator.getitem
     first, *others = [str(given.type) for given in schema_of(target).arguments] or [""]

@@ -1,4 +1,4 @@
-"""Finds what an optimizer takes, by two steps of it on parameters without contents."""
+"""Finds the memory that an optimizer takes, by two steps of it on parameters without contents."""
 
 from __future__ import annotations
 
@@ -25,25 +25,19 @@ MakeOptimizer = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
 """From parameters to an optimizer: a class of `torch.optim`, or `lambda p: torch.optim.SGD(p, momentum=0.9)`."""
 
 
+# Follows the storages that operators make, until nobody holds them: bytes that are alive now, and at most.
 class _Live(TorchDispatchMode):
-    """Follows the storages that operators make, until nobody holds them.
-
-    Attributes:
-        held, most: bytes that are alive now, and at most.
-    """
-
     def __init__(self) -> None:
         super().__init__()  # pyright: ignore[reportUnknownMemberType]
         self.held = self.most = 0
         self._sizes: dict[int, int] = {}
 
+    # These are alive anyway, and do not count.
     def know(self, tensors: Iterable[Tensor]) -> None:
-        """Takes tensors for alive anyway: they do not count."""
         for tensor in tensors:
             self._follow(tensor.untyped_storage(), 0)
 
     def count(self, storages: Iterable[torch.UntypedStorage]) -> None:
-        """Counts storages that were made before."""
         for storage in storages:
             self._follow(storage, storage.nbytes())
 
@@ -67,7 +61,7 @@ class _Live(TorchDispatchMode):
 
 
 def optimizer_memory(make: MakeOptimizer | None, parameters: Sequence[Tensor], *, gpu: bool) -> OptimizerMemory:
-    """Finds what an optimizer keeps, and what its steps hold on their way.
+    """Finds the memory that an optimizer keeps, and that its steps take for a while.
 
     The parameters are stood in for by fake tensors, so it takes no memory and no GPU.
 
@@ -122,7 +116,7 @@ def _two_steps(make: MakeOptimizer, stand_ins: Sequence[nn.Parameter], *, gpu: b
 
 
 def optimizer_from(given: object) -> MakeOptimizer | None:
-    """Finds what makes an optimizer: by name with options, as it is, or None for "none".
+    """Returns what makes an optimizer: found by name with options, as it is, or None for "none".
 
     Raises:
         InvalidOption: torch has none of this name, or it takes no such options.
@@ -133,7 +127,7 @@ def optimizer_from(given: object) -> MakeOptimizer | None:
 
 
 def optimizer_named(text: str) -> MakeOptimizer:
-    """Finds an optimizer of torch by name, in any case, with its options: "adamw", "sgd:momentum=0.9".
+    """Returns an optimizer of torch by name, in any case, with its options: "adamw", "sgd:momentum=0.9".
 
     Raises:
         InvalidOption: torch has none of this name, or it takes no such options.

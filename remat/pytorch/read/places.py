@@ -1,4 +1,4 @@
-"""Reads from FX nodes where in the model each value comes from: the path of its module, and the line of its source.
+"""Finds the place in the model that each value comes from: the path of its module, and the line of its source.
 
 Dynamo notes both on the nodes of the forward pass, and AOTAutograd copies them to what autograd adds for each of these.
 What has no note, as an input or what a pass of the compiler made, is put where it is read first.
@@ -41,7 +41,7 @@ _ITEM = re.compile(r"(?:\b[LG]|\._modules)?\['?([^\]']*)'?\]")
 
 @dataclass(frozen=True)
 class Notes:
-    """What is noted of each node. It keeps no node alive.
+    """Holds what is noted of each node, and keeps no node alive.
 
     Attributes:
         stacks: Dynamo's own: the modules around an operator, from the outermost; or None.
@@ -55,12 +55,11 @@ class Notes:
 
     @classmethod
     def of(cls, metas: Sequence[dict[str, Any]]) -> Notes:
-        """Takes the notes out of the `meta` of nodes."""
         return cls(*(noted(metas, key) for key in ("nn_module_stack", "fwd_nn_module_stack", "stack_trace")))
 
 
 def noted(metas: Sequence[dict[str, Any]], key: str) -> Sequence[Any]:
-    """Takes one note out of the `meta` of each node: None where it has none."""
+    """Reads one note from the `meta` of each node: None if it has none."""
     return [*map(dict[str, Any].get, metas, repeat(key))]
 
 
@@ -107,7 +106,7 @@ def module_path(path: str) -> str:
 
 
 def source_line(trace: str) -> str:
-    """Finds the innermost line outside of torch in a stack trace as Python prints it, without its folder; or ""."""
+    """Finds the innermost line outside of torch in a stack trace of Python's, without its folder; or ""."""
     for path, line in reversed(_FRAME.findall(trace)):
         if not path.startswith(_NOT_THE_MODELS):
             return f"{'cell' if _CELL.search(path) else os.path.basename(path)}:{line}"

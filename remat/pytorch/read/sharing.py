@@ -22,8 +22,6 @@ def bases(nodes: Sequence[fx.Node], inputs: Inputs, ops: Operators) -> list[int]
 
     Args:
         nodes: in order, each after what it uses.
-        inputs: what they use.
-        ops: their operators.
 
     Returns:
         The position of that value, of each node.
@@ -34,8 +32,8 @@ def bases(nodes: Sequence[fx.Node], inputs: Inputs, ops: Operators) -> list[int]
     open_: list[int] = np.flatnonzero(~ops.are([op.fresh for op in ops.different])).tolist()
     owners: dict[int, int] = {}
 
+    # The first value that was met in the storage of a fake tensor.
     def owner(value: int) -> int:
-        """Finds the first value that was met in the storage of a fake tensor."""
         storage = storage_number(nodes[value].meta.get("val"))
         return value if storage is None else owners.setdefault(storage, value)
 

@@ -1,4 +1,4 @@
-"""Splits a joint graph into its forward and backward graphs: the one path of capture and compile."""
+"""Splits a joint graph into its forward and backward graphs, for capture and compile alike."""
 
 from __future__ import annotations
 
@@ -18,8 +18,6 @@ def split(
 
     Args:
         joint_module: the joint graph, after Inductor's passes; changed in place.
-        joint_inputs: its inputs, as torch hands them over.
-        chooser: decides what to save.
         kwargs: what else torch's partitioner takes.
     """
     keep_old_values(joint_module)

@@ -1,4 +1,4 @@
-"""From a plan to a compiled training step that follows it.
+"""Makes a compiled training step that follows a plan.
 
 `partitioner` is what torch calls with each joint graph: it solves, or takes a plan that was made before (`replay`),
 checks it, and splits the graph. `compile` is `torch.compile` with that partitioner. `shared_budget` gives the graphs

@@ -1,4 +1,4 @@
-"""A plan with what is known of how it was chosen, on its way from whoever chose it to the report."""
+"""Holds a plan with what is known of how it was chosen."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ TOGETHER = ("all graphs together", "price of memory", "least saved", "another ra
 
 @dataclass(frozen=True)
 class Chosen:
-    """A plan, and who chose it.
+    """Holds a plan, and how it was chosen.
 
     Attributes:
         plan: what to save and recompute.

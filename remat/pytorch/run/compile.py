@@ -1,4 +1,4 @@
-"""Runs `torch.compile` with a plan of ours."""
+"""Runs `torch.compile` with a plan of this library."""
 
 from __future__ import annotations
 
@@ -131,11 +131,7 @@ def compile(
 
 @dataclass(frozen=True)
 class InductorBackend:
-    """A backend for Dynamo: TorchInductor with our partitioner. What equal ones compile is the same.
-
-    Attributes:
-        partitioner: splits joint graphs.
-    """
+    """Compiles Dynamo's graphs by TorchInductor with our partitioner; equal backends compile the same."""
 
     __name__ = "remat"  # as it is registered: what torch knows by name, it treats as its own
     partitioner: Partitioner
@@ -143,7 +139,7 @@ class InductorBackend:
     def __call__(
         self, graph_module: fx.GraphModule, example_inputs: Sequence[Any], *, options: Mapping[str, Any] | None = None
     ) -> Callable[..., Any]:
-        """Compiles a graph of Dynamo's; where torch has it in its cache, what was planned for it once is reported."""
+        """Compiles a graph of Dynamo's. If torch has it in its cache, the report names the plan of an earlier run."""
         patches = {**(options or {}), "custom_partitioner_fn": self.partitioner}
         with under_way(graph_module) as graph:
             compiled = compile_fx(graph_module, example_inputs, patches)
@@ -162,7 +158,7 @@ def backend(
     mode: str | None = None,
     options: Mapping[str, Any] | None = None,
 ) -> Callable[..., Any]:
-    """Compiles as `torch.compile(model, backend="remat")` asks for.
+    """Compiles a graph for `torch.compile(model, backend="remat")`.
 
     For whoever has no call of `remat.compile`: `options={"remat.cost_model": "memory-budget:budget=8GB"}`, or the
     environment variable REMAT_COST_MODEL; and so REMAT_SOLVER, REMAT_ON_ERROR, and REMAT_PLAN, a file, or
@@ -209,11 +205,6 @@ def _partitioner_of(options: Mapping[str, Any]) -> Partitioner:
 
 
 def _from_environment(wanted: Collection[str] = _OPTIONS) -> dict[str, Any]:
-    """Reads the options that environment variables give, of those that are wanted.
-
-    Raises:
-        InvalidOption: a variable has a wrong value.
-    """
     variables = {name: f"REMAT_{name.upper()}" for name in _OPTIONS}
     _check_environment({*variables.values(), "REMAT_LOG"})
     asked: dict[str, Any] = {}
@@ -227,19 +218,14 @@ def _from_environment(wanted: Collection[str] = _OPTIONS) -> dict[str, Any]:
 
 
 def _check_environment(known: Collection[str]) -> None:
-    """Warns of a variable that looks like one of ours."""
     for name in sorted(os.environ):
         if name.startswith("REMAT_") and name not in known:
             told = f"{near(name, known) or ';'} there are: {', '.join(sorted(known))}"
             warnings.warn(f"remat reads no environment variable {name}{told}", stacklevel=2)
 
 
+# As torch.compile joins its `mode` and `options`.
 def _inductor_options(mode: str | None, options: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Joins `mode` and `options` into one dictionary, as torch.compile would.
-
-    Raises:
-        InvalidOption: TorchInductor has no such option.
-    """
     from_mode = {} if mode is None or mode == "default" else mode_options(mode)
     known = {*all_options(), *_TORCHS}
     for name in options or {}:

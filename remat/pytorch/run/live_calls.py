@@ -1,4 +1,4 @@
-"""Counts the calls of compiled graphs whose saved values are alive, and notes which of them were at the same time."""
+"""Counts the calls of compiled graphs whose saved values are alive, and records which were alive at the same time."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class LiveCalls:
 
     @property
     def handed_bytes(self) -> int:
-        """What graphs have made for others that are alive, where no plan can know."""
+        """The bytes that graphs have made for others and that are alive, where no plan can know."""
         return sum(self._handed.values())
 
     def began(self, key: str, handed: Mapping[int, int], node: Any) -> None:
@@ -59,12 +59,12 @@ class LiveCalls:
         node.register_prehook(read)  # not a hook after the node: torch would keep the incoming gradients alive for it
 
     def seen(self) -> Mapping[Together, int]:
-        """Returns what was alive at the same time when calls ended, with the most that was handed over beside it."""
+        """Returns which calls were alive together when one ended, each with the most bytes handed over beside it."""
         self._count_released()
         return self._seen
 
     def forget(self) -> None:
-        """Forgets what was alive at the same time up to now."""
+        """Forgets what was alive at the same time so far."""
         self._seen.clear()
 
     def _count_released(self) -> None:
@@ -84,7 +84,7 @@ class LiveCalls:
 
 
 def largest(seen: Collection[Together]) -> list[Together]:
-    """Leaves out what is part of another one."""
+    """Returns the sets of calls that are no part of another set."""
     counts = {together: dict(together) for together in seen}
 
     def within(small: Together, large: Together) -> bool:

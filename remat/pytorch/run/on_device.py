@@ -23,7 +23,7 @@ from remat.pytorch.seam.torch_names import storage_of
 
 
 def check_device(cost_model: CostModel, *, is_alone: bool) -> None:
-    """Checks that all is known that counts, if a cost model limits the memory of a device.
+    """Checks that one model of one graph on one rank runs, if a cost model limits the memory of a device.
 
     Raises:
         InvalidOption: there are other graphs or ranks, which nobody has counted; or the optimizer is none.
@@ -48,7 +48,7 @@ def plan_on_device(
     larger_bytes: int = 0,
     optimizer: MakeOptimizer | None = None,
 ) -> Solution:
-    """Finds the fastest plan with which training stays within the limits of a device, in the first step and later.
+    """Finds the fastest plan with which all steps of training stay within the limits of a device.
 
     Args:
         graph: the joint graph of a step that forgets its gradients first.

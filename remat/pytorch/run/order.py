@@ -1,4 +1,4 @@
-"""What is asked for when a joint graph is planned: by whom, for which sizes, within which budget."""
+"""Describes what a joint graph is planned for: cost model, sizes, budget."""
 
 from __future__ import annotations
 
@@ -20,12 +20,10 @@ from remat.pytorch.seam.symbols import assumed
 
 
 class Order:
-    """A joint graph that needs a plan.
+    """Describes a joint graph that needs a plan.
 
     Args:
         cost_model, solver: of the partitioner.
-        joint_graph: of torch.
-        compilation: what it is a part of, if its graph shares a budget with others.
         is_region: the graph is the body of a `nested_compile_region`: what it saves, the graph around it saves.
         copy_stream: copies of what is offloaded run beside kernels.
     """
@@ -46,11 +44,11 @@ class Order:
         self._tried = sizes_to_plan_for(joint_graph, cost_model, seen)
 
     def sizes(self) -> AbstractContextManager[None]:
-        """Has the graph read at the sizes that it is planned for."""
+        """Makes the graph read at the sizes that it is planned for."""
         return assumed(self._tried[0])
 
     def take_smaller_sizes(self) -> bool:
-        """Goes on with the next smaller sizes, if there are any."""
+        """Goes on with the next smaller sizes; returns whether there are any."""
         if len(self._tried) > 1:
             self._tried.pop(0)
             return True
@@ -77,12 +75,12 @@ class Order:
 
     @property
     def made_before(self) -> list[str]:
-        """Lists the inputs that are activations of the run."""
+        """The inputs that are activations of the run."""
         known = None if self.is_region else self.compilation
         return [] if known is None else known.made_before_of(self.joint_graph)
 
     def settled(self, graph: Graph, plan: Plan) -> None:
-        """Notes what the graph runs, and has Dynamo compile another one for sizes at which it breaks the budget."""
+        """Records what the graph runs, and makes Dynamo compile another one for sizes at which it breaks the budget."""
         saved_limit, peak_limit = limits_of(self.cost_model)
         compilation = None if self.is_region else self.compilation
         owners = counted_storages(graph, plan, self.made_before)

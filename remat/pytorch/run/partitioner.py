@@ -1,4 +1,4 @@
-"""Puts our choice of saved values into torch's own partitioner."""
+"""Puts the chosen plan into torch's own partitioner."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ OnError = Literal["raise", "fallback"]
 
 @dataclass(frozen=True)
 class Partitioner(CustomPartitionerFn):
-    """A partitioner for `torch._inductor.config.custom_partitioner_fn`.
+    """Splits joint graphs for `torch._inductor.config.custom_partitioner_fn`.
 
     Every joint graph is posed under the cost model, solved, and certified; or a plan is replayed,
     and checked as strictly. A plan that fails a check never runs. Under `torch.distributed` all
@@ -148,7 +148,6 @@ class Partitioner(CustomPartitionerFn):
     def _split(
         self, gm: fx.GraphModule, joint_inputs: Sequence[object], **kwargs: Any
     ) -> tuple[fx.GraphModule, fx.GraphModule]:
-        """Splits a joint graph in two with a plan of ours."""
         graphs: list[Graph] = []
         planned: list[Planned] = []
 
@@ -198,8 +197,8 @@ class Partitioner(CustomPartitionerFn):
     def _told(self, order: Order) -> str:
         return "a plan that was given" if self.plans else label(order.cost_model)
 
+    # PyTorch's own memory budget counts if nobody has asked for another.
     def _cost_model(self) -> CostModel:
-        """Finds the cost model for a graph: PyTorch's own memory budget counts if nobody has asked for another."""
         budget = torchs_budget()
         if budget == 1:
             return self.cost_model
@@ -213,7 +212,6 @@ class Partitioner(CustomPartitionerFn):
         return self.cost_model
 
     def _planned(self, order: Order, node_info: Any, num_fwd_outputs: int) -> tuple[Graph, Chosen | Exception]:
-        """Reads the graph at the sizes that it is planned for, with this rank's plan, or why there is none."""
         while True:
             with order.sizes():
                 graph = extract(order.joint_graph, node_info, num_fwd_outputs, where(order.joint_graph))
@@ -231,8 +229,8 @@ class Partitioner(CustomPartitionerFn):
                 return graph, error
             return graph, chosen
 
+    # The plan is the same one on every rank, and checked on each.
     def _plan(self, graph: Graph, mine: Plan | Exception) -> Plan:
-        """Finds a checked plan for a graph, given this rank's own: the same one on every rank."""
         plan = ranks.agreed(mine, graph)
         if isinstance(plan, Exception):
             raise plan
@@ -241,7 +239,7 @@ class Partitioner(CustomPartitionerFn):
         return plan
 
     def uuid(self) -> str:
-        """Gives torch's cache key its part: everything that can change a plan (see `remat.pytorch.run.cache_key`).
+        """Returns a key for torch's cache of everything that can change a plan (see `remat.pytorch.run.cache_key`).
 
         Two settings never have the same key twice: with several ranks, one that finds its graph in a cache would
         leave the others waiting for its plan; and with a fallback, or where PyTorch's budget is ignored, a cached
@@ -264,18 +262,14 @@ class Partitioner(CustomPartitionerFn):
 
 
 def checked_on_error(on_error: Any) -> OnError:
-    """Returns the same word, if it is one of the two.
-
-    Raises:
-        InvalidOption: it is not.
-    """
+    """Returns the same word, or raises `InvalidOption` if it is not one of the two."""
     if on_error not in get_args(OnError):
         raise InvalidOption(f"on_error must be one of {', '.join(get_args(OnError))}, got {on_error!r}")
     return on_error
 
 
 def check_nothing_runs_twice(graph: Graph, forward: fx.GraphModule, backward: fx.GraphModule) -> None:
-    """Checks torch's extraction against the facts: what must not run twice is in one graph only.
+    """Checks that torch put what must not run twice in one graph only.
 
     Raises:
         InvalidPlan: a collective, an effect or a draw of random numbers is in both.

@@ -1,4 +1,4 @@
-"""A joint graph with the plan that it runs, and what a report says of it."""
+"""Holds a joint graph with the plan that it runs, and what a report says of it."""
 
 from __future__ import annotations
 
@@ -19,15 +19,12 @@ from remat.words import human_bytes
 
 @dataclass(frozen=True, eq=False)
 class Planned:
-    """A joint graph, and the plan that it runs.
+    """Holds a joint graph, and the plan that it runs.
 
     Attributes:
         graph: at the sizes that it was planned for.
-        chosen: the plan, and who chose it.
-        cost_model: under which cost model.
         seconds: that reading the graph, choosing and checking took, in this run or an earlier one.
         from_cache: planned in an earlier run, and found with the compiled graph in torch's cache on disk.
-        copy_stream: what is offloaded is copied in a stream of its own.
         made_before: inputs that other graphs of the run have made, as far as is known when the graph is compiled.
         remarks: what there is to say of the plan (see `remat.pytorch.run.remarks`).
     """
@@ -43,12 +40,10 @@ class Planned:
 
     @property
     def plan(self) -> Plan:
-        """What is saved and recomputed."""
         return self.chosen.plan
 
     @cached_property
     def facts(self) -> PlanFacts:
-        """What the plan saves and recomputes, in names and bytes."""
         return PlanFacts.of(self.graph, self.plan)
 
     @cached_property
@@ -83,7 +78,6 @@ class Planned:
         return sum(int(self.graph.bytes[owner]) for owner in owners if self.graph.input[owner])
 
     def __str__(self) -> str:
-        """For the log."""
         hosted = f" and offloads {human_bytes(self.facts.offloaded_bytes)}" if self.plan.offloaded else ""
         when = "from torch's cache" if self.from_cache else f"{self.seconds:.2f} s"
         return (

@@ -1,4 +1,4 @@
-"""One budget for a whole run: which plans its graphs get, by what was seen to be alive at the same time.
+"""Plans all graphs of a run within one budget, by what was seen to be alive at the same time.
 
 A graph is planned when torch compiles it, and nobody knows then what will be alive beside it. So the first step is a
 careful one: a graph after which others may come saves the least it can. What is alive at once is counted from then on
@@ -44,15 +44,13 @@ _WAITS = 8
 
 @dataclass(frozen=True, eq=False)
 class Piece:
-    """A graph that is compiled.
+    """Holds a compiled graph.
 
     Attributes:
         key: equal for equal graphs at equal sizes.
-        part: its problem.
-        plan: what it runs.
         saved_bytes: by the plan, with what other graphs made for it.
-        is_careful: it saves the least it can, until it is known what else is alive.
-        may_take_all: nothing else shares the budget, as far as is known.
+        is_careful: whether it saves the least it can, until it is known what else is alive.
+        may_take_all: whether nothing else shares the budget, as far as is known.
     """
 
     key: str
@@ -64,7 +62,7 @@ class Piece:
 
 
 class SharedBudget:
-    """A budget for all that is compiled with it: `remat.compile(block, cost_model=shared)` for each block.
+    """Limits the memory of all that is compiled with it: `remat.compile(block, cost_model=shared)` for each block.
 
     `remat.compile(model, cost_model=MemoryBudget("8GB"))` is the same for the graphs of one model. Blocks that are
     compiled one by one, as for FSDP, share one object of this class instead.
@@ -100,7 +98,7 @@ class SharedBudget:
 
     @classmethod
     def of_one(cls, cost_model: CostModel) -> SharedBudget:
-        """The budget of one model that shares it with no other."""
+        """Makes the budget of one model that shares it with no other."""
         budget = cls(cost_model)
         budget.is_alone = True
         return budget
@@ -113,7 +111,7 @@ class SharedBudget:
 
     @property
     def held_bytes(self) -> int:
-        """What the calls save that are alive now, by their plans."""
+        """The bytes that the calls save that are alive now, by their plans."""
         return self._held(self._calls.together) + self._calls.handed_bytes
 
     def plan_for(
@@ -152,13 +150,12 @@ class SharedBudget:
         return Chosen(part.least.plan(part.problem), "least saved")
 
     def _within(self, part: Subproblem, room: int | None, copy_stream: bool) -> Chosen:
-        """Finds the best plan in a number of bytes; None for the graph's own part of the budget."""
         limits = None if room is None else (room,)
         cost_model, solver = self.cost_model, self._solver
         return Chosen.of(search(part.graph, part.problem, cost_model, solver, limits=limits, hides_copies=copy_stream))
 
     def compiled(self, graph: Graph, plan: Plan, made_before: Collection[str], *, others: bool) -> Piece:
-        """Notes what a graph runs."""
+        """Records what a graph runs."""
         key, part = ranks.key_of_graph(graph), subproblem_of(graph, self.cost_model, made_before)
         choice = Choice.from_plan(part.problem, plan)
         saved_bytes = choice.saved_bytes(part.problem)
@@ -170,10 +167,9 @@ class SharedBudget:
         return self._pieces[key]
 
     def began(self, piece: Piece, handed: Mapping[int, int], node: Any) -> None:
-        """Counts a call whose saved values are alive from now on; warns once if they break the budget.
+        """Counts a call whose saved values are alive from now on; warns once if they exceed the budget.
 
         Args:
-            piece: what was called.
             handed: the bytes of each storage that another graph made for it, where no plan can know.
             node: of autograd, that holds the saved values.
         """
@@ -209,7 +205,7 @@ class SharedBudget:
         return "They are planned again, together, for the next step; remat.SharedBudget says so from the start."
 
     def begin_step(self) -> None:
-        """Plans all graphs together, before a step, where what is alive at once has turned out to be other graphs.
+        """Plans all graphs together before a step, if other graphs than expected have been alive at once.
 
         Raises:
             Infeasible, LimitReached: there are no plans that keep the budget.
@@ -233,7 +229,6 @@ class SharedBudget:
         self._planned |= new
 
     def _plan_together(self, seen: Mapping[Together, int]) -> None:
-        """Finds new plans for all that was alive at the same time, with the bytes that were alive beside it."""
         is_last = self.generation == _REPLANNED - 1
         if self.limit_bytes is None and is_last:  # a share of its own is right for each graph, whatever else runs
             self._plans, self.generation = {}, self.generation + 1
@@ -257,8 +252,8 @@ class SharedBudget:
             self.generation += 1
             self._has_warned = False
 
+    # Graphs that are alive together have no plans that were made together.
     def _is_unplanned(self, keys: Sequence[str]) -> bool:
-        """Whether graphs that are alive together have no plans that were made together."""
         if self.limit_bytes is not None:
             return any(self._pieces[key].is_careful for key in keys)
         # A share that one graph has left to another is lost where a third one runs instead.
@@ -266,11 +261,11 @@ class SharedBudget:
         return 1 < len(keys) > ours and (not self._plans or (ours > 0 and not ranks.several_ranks()))
 
     def most_held_bytes(self) -> int:
-        """Says what all calls saved at most at the same time, by the plans that they have now."""
+        """Returns the most bytes that all calls saved at the same time, by the plans that they have now."""
         return max((self._held(together) + beside for together, beside in self._calls.seen().items()), default=0)
 
+    # A budget of saved memory may make the peak higher than under PyTorch's default plans.
     def _tell_of_the_peak(self, parts: Sequence[Subproblem], plans: Sequence[Plan]) -> None:
-        """Warns once where a budget of saved memory makes the peak higher than PyTorch's default plans have it."""
         if self._has_told_of_the_peak or self.cost_model.limits_peak:
             return
         choices = [Choice.from_plan(part.problem, plan) for part, plan in zip(parts, plans, strict=True)]
@@ -279,8 +274,8 @@ class SharedBudget:
             self._has_told_of_the_peak = True
             ranks.warn(rise)
 
+    # The budget, and what the calls save; None if they keep it.
     def _exceeded(self, together: Together, beside_bytes: int) -> tuple[int, int] | None:
-        """Returns the budget, and what calls save together if that is more; None if they keep the budget."""
         held = self._held(together) + beside_bytes
         return (self.limit_bytes, held) if self.limit_bytes is not None and held > self.limit_bytes else None
 
@@ -295,5 +290,5 @@ class SharedBudget:
 
 
 def has_budget(cost_model: CostModel) -> bool:
-    """Whether a cost model limits memory."""
+    """Returns whether a cost model limits memory."""
     return bool(cost_model.saved_limits or cost_model.limits_peak)

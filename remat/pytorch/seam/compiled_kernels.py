@@ -1,4 +1,4 @@
-"""Triton kernels of TorchInductor compiled to machine code, without a GPU to load it on."""
+"""Compiles Triton kernels of TorchInductor to machine code, without a GPU to load it on."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Cubin:
 
 
 def compiled(source: str, name: str) -> list[Cubin]:
-    """Compiles a kernel in every configuration that Inductor would time on the GPU in use: a second for each, or so.
+    """Compiles a kernel in every configuration that Inductor would time on the GPU in use; each takes about a second.
 
     Args:
         source: a Python module that Inductor has written.
@@ -65,9 +65,9 @@ def _compiled(tuner: Any, configuration: Any) -> Cubin:
     )
 
 
+# Triton compiles anew, since a kernel from its cache comes without the assembler's words, and prints these.
 @contextmanager
 def _nothing_kept() -> Generator[None]:
-    """Has Triton compile anew, as a kernel from its cache comes without the assembler's words, and print those."""
     knobs: Any = internals("triton.knobs")
     with tempfile.TemporaryDirectory() as folder, knobs.cache.scope(), knobs.nvidia.scope():
         knobs.cache.dir = folder

@@ -1,4 +1,4 @@
-"""What CUDA tells a compiler about a GPU, for each GPU that remat can compile for where there is none."""
+"""Lists what CUDA tells a compiler about each GPU that remat can compile for without having it."""
 
 from __future__ import annotations
 
@@ -10,10 +10,9 @@ from remat.words import near
 
 @dataclass(frozen=True)
 class GpuSheet:
-    """The properties of a GPU that PyTorch, TorchInductor and Triton read, by CUDA's own names.
+    """Holds the properties of a GPU that PyTorch, TorchInductor and Triton read, by CUDA's own names.
 
     Attributes:
-        name: as CUDA reports it.
         major, minor: of its compute capability.
         multi_processor_count: its streaming multiprocessors.
         total_memory: bytes.
@@ -21,7 +20,6 @@ class GpuSheet:
         L2_cache_size: bytes.
         memory_clock_rate, clock_rate: kHz.
         memory_bus_width: bits.
-        source: where the figures are from.
     """
 
     name: str

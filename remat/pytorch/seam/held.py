@@ -1,4 +1,4 @@
-"""What a callable computes with: the modules and tensors that it refers to, wherever Python code holds them."""
+"""Finds the modules and tensors that a callable computes with, wherever Python code holds them."""
 
 from __future__ import annotations
 
@@ -53,14 +53,14 @@ class Held:
 
     @property
     def tensors(self) -> list[Tensor]:
-        """Parameters and buffers of the modules, and the tensors of closures and globals; each once."""
+        """The parameters and buffers of the modules, and the tensors of closures and globals; each once."""
         own = [tensor for one in self.modules.values() for tensor in (*one.parameters(False), *one.buffers(False))]
         contents = [*(cell.cell_contents for cell in self.cells), *(place[name] for place, name in self.named)]
         loose = [leaf for leaf in tree_leaves(contents) if isinstance(leaf, Tensor)]
         return list({id(tensor): tensor for tensor in (*own, *loose)}.values())
 
     def look_into(self, value: Any) -> None:
-        """Looks into a value, and into all that it refers to."""
+        """Searches a value, and all that it refers to."""
         if id(value) in self.seen or isinstance(value, type | Tensor):
             return
         self.seen[id(value)] = value

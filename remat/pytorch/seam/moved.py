@@ -1,4 +1,4 @@
-"""A model on another device for the length of a call: fake tensors in the places of its own, and its own again."""
+"""Puts a model on another device for the length of a call, with fake tensors in the places of its own."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def moved(
     device: torch.device,
     mode: FakeTensorMode | None,
 ) -> Generator[Call]:
-    """Gives the arguments as fake tensors on a device, and has the model hold such tensors, too.
+    """Yields the arguments as fake tensors on a device, while the model holds such tensors, too.
 
     Modules are looked for where Python code holds them: in lists and closures, among defaults and arguments, in the
     globals that a function names. Tensors are looked for in modules, closures and such globals. Lists and dicts of a
