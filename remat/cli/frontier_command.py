@@ -23,11 +23,10 @@ from remat.improve.traffic_frontier import TrafficFrontier
 from remat.views.report import frontier_rows
 from remat.words import human_bytes
 
+# Rows of the table, at most; --json prints all points.
 _TABLE = 40
-"""Rows of the table, at most; --json prints all points."""
-
+# Budgets that are solved for a page, or searched against traffic, where --budgets says nothing.
 _MANY = 16
-"""Budgets that are solved for a page, or searched against traffic, where --budgets says nothing."""
 
 
 class Against(StrEnum):

@@ -30,8 +30,8 @@ from remat.problem.problem_file import problem_document
 from remat.views.compare import warm_up
 from remat.words import counted, human_bytes, human_price, human_seconds, spoken_gap
 
+# How a problem is written, by the suffix of its file; any other one is JSON.
 _FORMATS = {".mps": "mps", ".max": "dimacs", ".dimacs": "dimacs"}
-"""How a problem is written, by the suffix of its file; any other one is JSON."""
 
 
 _PROBLEM = """Write the problem to this file, for other solvers, and solve nothing: an integer program (.mps), a maximum

@@ -70,21 +70,13 @@ class PlanForecast:
 
 @dataclass(frozen=True)
 class Surroundings:
-    """Holds what training takes around the two passes of a graph, in bytes: the same under any plan.
+    """Holds what training takes around the two passes of a graph, in bytes: the same under any plan."""
 
-    Attributes:
-        own_bytes: parameters, buffers, inputs.
-        gradient_bytes: what the backward pass returns.
-        output_bytes: what the forward pass returns.
-        tangent_bytes: what the backward pass is given: the gradients of the outputs.
-        optimizer: what the optimizer takes.
-    """
-
-    own_bytes: int
-    gradient_bytes: int
-    output_bytes: int
-    tangent_bytes: int
-    optimizer: OptimizerMemory
+    own_bytes: int  # parameters, buffers, inputs
+    gradient_bytes: int  # what the backward pass returns
+    output_bytes: int  # what the forward pass returns
+    tangent_bytes: int  # what the backward pass is given: the gradients of the outputs
+    optimizer: OptimizerMemory  # what the optimizer takes
 
     @classmethod
     def of(cls, graph: Graph, own_bytes: int, optimizer: OptimizerMemory) -> Surroundings:

@@ -16,29 +16,22 @@ from remat.predict.kernels.ir import Buffer
 from remat.predict.kernels.loop_groups import LoopGroup
 from remat.predict.kernels.loops import Nest
 
+# Operators whose call writes where it is told to; a sum is one with a product in it.
 _WRITTEN_BY_CALLS = frozenset(f"aten.{name}" for name in ("mm", "addmm", "bmm", "baddbmm", "add", "_int_mm"))
-"""Operators whose call writes where it is told to; a sum is one with a product in it."""
-
+# How much of a buffer a result must fill that is written over it (`can_match_buffer_size`).
 _LEAST_SHARE = 0.95
-"""How much of a buffer a result must fill that is written over it (`can_match_buffer_size`)."""
 
 
 @dataclass(frozen=True, eq=False)
 class PassFacts:
-    """Holds what decides about the buffers of a pass, beside its kernels.
+    """Holds what decides about the buffers of a pass, beside its kernels."""
 
-    Attributes:
-        freeable: values that the pass is handed and may drop.
-        donated: those of them that it may write over.
-        ops, dtypes: of every value of the graph.
-        gpu: whether each kernel is launched by itself; on CPUs those between two calls are one function.
-    """
-
-    freeable: Collection[int]
-    donated: Collection[int]
+    freeable: Collection[int]  # values that the pass is handed and may drop
+    donated: Collection[int]  # those of them that it may write over
+    # ops, dtypes: of every value of the graph.
     ops: Sequence[str]
     dtypes: Sequence[str]
-    gpu: bool
+    gpu: bool  # whether each kernel is launched by itself; on CPUs those between two calls are one function
 
 
 class AllocatedPass:

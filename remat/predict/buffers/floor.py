@@ -18,8 +18,8 @@ from remat.predict.memory.bound import WorkingSet, always_saved
 from remat.predict.memory.storages import Storages
 from remat.predict.memory.timeline import LiveTensor, Why
 
+# The fewest rows and columns of a matrix that is surely multiplied by a call.
 _LEAST = 16
-"""The fewest rows and columns of a matrix that is surely multiplied by a call."""
 
 
 def step_floor(graph: Graph, *, holds_outputs: bool = True) -> WorkingSet:

@@ -15,8 +15,8 @@ from remat.predict.kernels import Fuser
 from remat.predict.kernels.ir import Buffer
 from remat.predict.kernels.loops import Nest
 
+# Dimensions from which on the order in memory depends on what else a pass computes.
 _IMAGE = 4
-"""Dimensions from which on the order in memory depends on what else a pass computes."""
 
 
 def may_be_written_over(fuser: Fuser, old: int, new: int) -> bool:

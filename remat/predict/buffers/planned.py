@@ -20,43 +20,30 @@ Kind = Literal["kernel", "call", "result", "whole"]
 
 @dataclass(eq=False, slots=True)
 class Unit:
-    """Describes what is ordered: a kernel, a call, a result of a call with several, or a concatenation.
-
-    Attributes:
-        index: its place in the order of the graph.
-        defines: the buffers that exist once it has run.
-        alloc_bytes: by Inductor's sum.
-        needs: the buffers that it reads and others define, and what the pass was handed and may free.
-        before, after: the units that it waits for, and those that wait for it.
-    """
+    """Describes what is ordered: a kernel, a call, a result of a call with several, or a concatenation."""
 
     group: LoopGroup
-    index: int
-    defines: tuple[Buffer, ...]
+    index: int  # its place in the order of the graph
+    defines: tuple[Buffer, ...]  # the buffers that exist once it has run
     kind: Kind
-    alloc_bytes: int = 0
+    alloc_bytes: int = 0  # by Inductor's sum
+    # the buffers that it reads and others define, and what the pass was handed and may free.
     needs: dict[Buffer, None] = field(default_factory=dict[Buffer, None])
+    # before, after: the units that it waits for, and those that wait for it.
     before: dict[Unit, None] = field(default_factory=dict["Unit", None])
     after: dict[Unit, None] = field(default_factory=dict["Unit", None])
 
 
 @dataclass(frozen=True, eq=False)
 class Planned:
-    """Holds the units of one pass with the buffers between them.
+    """Holds the units of one pass with the buffers between them."""
 
-    Attributes:
-        units: in the order of the graph.
-        readers: the units that read each buffer; one that is overwritten is read by the readers of the result.
-        free_bytes: what is free once the last reader of each buffer has run, by Inductor's sum.
-        handed: the buffers that the pass was handed and may free.
-        kept: the buffers that it returns.
-    """
-
-    units: tuple[Unit, ...]
+    units: tuple[Unit, ...]  # in the order of the graph
+    # the units that read each buffer; one that is overwritten is read by the readers of the result.
     readers: dict[Buffer, dict[Unit, None]]
-    free_bytes: dict[Buffer, int]
-    handed: tuple[Buffer, ...]
-    kept: frozenset[Buffer]
+    free_bytes: dict[Buffer, int]  # what is free once the last reader of each buffer has run, by Inductor's sum
+    handed: tuple[Buffer, ...]  # the buffers that the pass was handed and may free
+    kept: frozenset[Buffer]  # the buffers that it returns
 
     @classmethod
     def of(cls, scheduled: ScheduledPass, freeable: Collection[int]) -> Planned:

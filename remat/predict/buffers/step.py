@@ -123,16 +123,13 @@ def _last_steps(found: AllocatedPass) -> dict[Buffer, int]:
 
 @dataclass(eq=False)
 class _Joined:
-    """Holds the buffers of both passes over the steps of both.
-
-    Attributes:
-        rows: for each buffer its value, its pass, its first and last step, and its bytes.
-        held: the buffers of each kind.
-    """
+    """Holds the buffers of both passes over the steps of both."""
 
     forward_steps: int
     steps: int
+    # for each buffer its value, its pass, its first and last step, and its bytes.
     rows: dict[Buffer, list[int]] = field(default_factory=dict[Buffer, list[int]])
+    # the buffers of each kind.
     held: dict[str, set[Buffer]] = field(
         default_factory=lambda: {kind: set() for kind in ("output", "saved", "gradient", "offloaded")}
     )

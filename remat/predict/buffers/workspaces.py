@@ -17,18 +17,16 @@ from remat.predict.kernels.ir import Buffer
 from remat.predict.kernels.loop_groups import LoopGroup
 from remat.predict.kernels.strides import channels_last, is_channels_last, same_layout
 
+# Channels are padded to a multiple of these.
 _BLOCK = 16
-"""Channels are padded to a multiple of these."""
-
 _ATTENTION = "aten._scaled_dot_product_flash_attention_for_cpu"
 
+# Calls that return values and places. Of two, what nobody reads is there until the call returns.
 _IN_ORDER = ("aten.sort.", "aten.cummax.", "aten.cummin.")
-"""Calls that return values and places. Of two, what nobody reads is there until the call returns."""
-
 _PLACE_BYTES = 8
 
+# What one convolution takes for its threads; 8 KiB and 4 KiB for each, traced with 1 and 2.
 _SCRATCH_BYTES = 12 << 10
-"""What one convolution takes for its threads; 8 KiB and 4 KiB for each, traced with 1 and 2."""
 
 
 def workspace_bytes(graph: Graph, groups: Sequence[LoopGroup]) -> int:

@@ -61,19 +61,12 @@ def kernels(graph: Graph, plan: Plan, *, fused: bool = True, backend: str | None
 
 @dataclass(frozen=True, eq=False)
 class ScheduledPass:
-    """Holds one pass, cut into groups of loops that share a kernel.
+    """Holds one pass, cut into groups of loops that share a kernel."""
 
-    Attributes:
-        scheduler: who made the groups, and knows who reads what.
-        groups: in an order in which they can run; those that launch no kernel are among them.
-        handed: the buffers of what the pass is handed, by value.
-        returned: the buffers of what it returns, by value.
-    """
-
-    scheduler: Scheduler[Any, Any]
-    groups: tuple[LoopGroup, ...]
-    handed: dict[int, Buffer]
-    returned: dict[int, Buffer]
+    scheduler: Scheduler[Any, Any]  # who made the groups, and knows who reads what
+    groups: tuple[LoopGroup, ...]  # in an order in which they can run; those that launch no kernel are among them
+    handed: dict[int, Buffer]  # the buffers of what the pass is handed, by value
+    returned: dict[int, Buffer]  # the buffers of what it returns, by value
 
     @property
     def loops(self) -> Iterator[Loop]:

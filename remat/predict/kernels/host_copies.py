@@ -35,15 +35,11 @@ CopyStep: TypeAlias = Literal[
 
 @dataclass(frozen=True)
 class Copy:
-    """Describes a copy of an offloaded value; with a stream of copies, its begin or its end.
-
-    Attributes:
-        value: position of the value.
-        behind: position of another value, whose copy to the host has begun before, or whose copy back has ended.
-    """
+    """Describes a copy of an offloaded value; with a stream of copies, its begin or its end."""
 
     step: CopyStep
-    value: int
+    value: int  # position of the value
+    # position of another value, whose copy to the host has begun before, or whose copy back has ended.
     behind: int | None = None
 
 
@@ -97,7 +93,6 @@ def early_places(graph: Graph, values: IntArray) -> IntArray:
     with the gradients that read it. All others stay where they are.
 
     Args:
-        graph: the joint graph.
         values: (k,) what the pass computes, in order.
 
     Returns:
@@ -112,8 +107,8 @@ def early_places(graph: Graph, values: IntArray) -> IntArray:
     return np.array(at, np.int64)[values]
 
 
+# The values that are due in one stage, in order, each behind its place.
 _Stage: TypeAlias = list[tuple[int, int]]
-"""The values that are due in one stage, in order, each behind its place."""
 
 
 def _staged(found: list[int], due: IntArray, stage: IntArray) -> list[_Stage]:

@@ -30,9 +30,8 @@ Access = tuple[Dims, int]
 Where that position is looked up in memory, it is a number of `looked_up`.
 """
 
+# Stands before a digit of which only one round is seen, though it repeats: there `ModularIndexing` stays.
 _WRAPS = (1, 0)
-"""Stands before a digit of which only one round is seen, though it repeats: there `ModularIndexing` stays."""
-
 _NOWHERE = -(1 << 48)
 
 

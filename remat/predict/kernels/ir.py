@@ -16,21 +16,14 @@ from remat.predict.kernels.index import Access, Shape, contiguous_strides, ident
 
 @dataclass(eq=False, slots=True)
 class Buffer:
-    """Holds the place and the layout of a tensor in memory.
+    """Holds the place and the layout of a tensor in memory."""
 
-    Attributes:
-        value: position of the value that it holds, or that it is a part of.
-        strides: in elements; None while the loop that writes the buffer may still choose them.
-        offset: of the first element, for a part of a concatenation.
-        output: whether the pass returns it.
-    """
-
-    value: int
+    value: int  # position of the value that it holds, or that it is a part of
     shape: Shape
     itemsize: int
-    strides: Shape | None = None
-    offset: int = 0
-    output: bool = False
+    strides: Shape | None = None  # in elements; None while the loop that writes the buffer may still choose them
+    offset: int = 0  # of the first element, for a part of a concatenation
+    output: bool = False  # whether the pass returns it
 
     @property
     def bytes(self) -> int:
@@ -57,38 +50,27 @@ def merged(into: Reads, reads: Reads) -> None:
 
 @dataclass(eq=False, slots=True)
 class Box:
-    """Holds a value as an expression, or as the buffer that the expression was stored in.
-
-    Attributes:
-        reads: what the expression reads, each access once, over `shape`.
-        ops: the values that it computes on the way.
-        heavy: whether one of these operators is costly on this backend.
-        indices: maps of coordinates that it computes with, such as `arange`: they shape loops, too.
-        buffer: where it is stored. What reads nothing stays an expression besides.
-    """
+    """Holds a value as an expression, or as the buffer that the expression was stored in."""
 
     value: int
     shape: Shape
     itemsize: int
-    reads: Reads = field(default_factory=dict[Read, int])
-    ops: frozenset[int] = frozenset()
-    heavy: bool = False
+    reads: Reads = field(default_factory=dict[Read, int])  # what the expression reads, each access once, over `shape`
+    ops: frozenset[int] = frozenset()  # the values that it computes on the way
+    heavy: bool = False  # whether one of these operators is costly on this backend
+    # maps of coordinates that it computes with, such as `arange`: they shape loops, too.
     indices: tuple[Access, ...] = ()
-    buffer: Buffer | None = None
+    buffer: Buffer | None = None  # where it is stored. What reads nothing stays an expression besides.
 
 
 @dataclass(eq=False, slots=True)
 class Seen:
-    """Shows a box through an index map into its row-major positions.
-
-    Attributes:
-        stored: whether the view was taken of a buffer, not of an expression.
-    """
+    """Shows a box through an index map into its row-major positions."""
 
     box: Box
     shape: Shape
     access: Access
-    stored: bool = False
+    stored: bool = False  # whether the view was taken of a buffer, not of an expression
 
     @property
     def inlined(self) -> bool:
@@ -114,39 +96,23 @@ class Seen:
 
 @dataclass(eq=False, slots=True)
 class Loop:
-    """Describes what is scheduled: a loop nest that writes one buffer, or the call of a library.
+    """Describes what is scheduled: a loop nest that writes one buffer, or the call of a library."""
 
-    Attributes:
-        values: positions of the values that it computes.
-        reads: over `sizes` and then `reduced`. The accesses of a call say nothing.
-        writes: one buffer; only a call may have several.
-        written: where it writes, over `sizes`.
-        generated: whether the compiler writes its code.
-        launched: False for a concatenation, whose parts are written in place, so that no kernel runs.
-        mutates: the buffer that a scatter adds to.
-        several: whether it is a call with several results.
-        unaligned: whether an eager operator returns its results, so that nobody knows how they are aligned.
-        arguments: the tensors that a call reads, with the shape and the layout that it gets.
-        reduction: how it reduces, such as "sum".
-        across: whether it reduces dimensions that are not the innermost in memory.
-        unsplit: the points kept and reduced of the whole reduction, if this loop is the first of two parts.
-        copy: which step of an offloaded value's copy this call is; "" for none.
-    """
-
-    values: frozenset[int]
-    reads: Reads
-    writes: list[Buffer]
+    values: frozenset[int]  # positions of the values that it computes
+    reads: Reads  # over `sizes` and then `reduced`. The accesses of a call say nothing.
+    writes: list[Buffer]  # one buffer; only a call may have several
     sizes: Shape = ()
     reduced: Shape = ()
     indices: tuple[Access, ...] = ()
-    written: Access = ((), 0)
-    generated: bool = True
-    launched: bool = True
-    mutates: Buffer | None = None
-    several: bool = False
-    unaligned: bool = False
-    arguments: tuple[Buffer, ...] = ()
-    reduction: str = ""
-    across: bool = False
+    written: Access = ((), 0)  # where it writes, over `sizes`
+    generated: bool = True  # whether the compiler writes its code
+    launched: bool = True  # False for a concatenation, whose parts are written in place, so that no kernel runs
+    mutates: Buffer | None = None  # the buffer that a scatter adds to
+    several: bool = False  # whether it is a call with several results
+    unaligned: bool = False  # whether an eager operator returns its results, so that nobody knows how they are aligned
+    arguments: tuple[Buffer, ...] = ()  # the tensors that a call reads, with the shape and the layout that it gets
+    reduction: str = ""  # how it reduces, such as "sum"
+    across: bool = False  # whether it reduces dimensions that are not the innermost in memory
+    # the points kept and reduced of the whole reduction, if this loop is the first of two parts.
     unsplit: tuple[int, int] | None = None
-    copy: CopyStep | Literal[""] = ""
+    copy: CopyStep | Literal[""] = ""  # which step of an offloaded value's copy this call is; "" for none

@@ -258,8 +258,8 @@ def concatenation(low: Lowering, call: Call) -> Seen:
     return Seen.of_buffer(whole)
 
 
+# `max_pointwise_cat_inputs`.
 _MAX_PARTS = 8
-"""`max_pointwise_cat_inputs`."""
 
 
 # On GPUs a concatenation may be an expression that selects among its parts (`lowering.cat`).

@@ -39,28 +39,21 @@ AccessTable = tuple[tuple[Dims, int], ...]
 
 @dataclass(eq=False, slots=True)
 class Nest:
-    """Holds a loop nest, or a call, with its accesses.
-
-    Attributes:
-        index: how many nests were created before it.
-        place: the same, if each result of a call counts as one.
-        sizes, reduced: the loops that remain after joining.
-        formulas: all accesses, over the loops before joining and ordering: those kept, then those reduced.
-        table: the accesses to memory among them.
-        reads, writes: accesses, each with the bytes that it moves.
-        ancestors: bits of the nests that it depends on.
-    """
+    """Holds a loop nest, or a call, with its accesses."""
 
     loop: Loop
-    index: int
+    index: int  # how many nests were created before it
+    # sizes, reduced: the loops that remain after joining.
     sizes: Shape = ()
     reduced: Shape = ()
+    # all accesses, over the loops before joining and ordering: those kept, then those reduced.
     formulas: tuple[Dims, ...] = ()
+    # reads, writes: accesses, each with the bytes that it moves.
     reads: dict[Dep, int] = field(default_factory=dict[Dep, int])
     writes: dict[Dep, int] = field(default_factory=dict[Dep, int])
-    table: AccessTable = ()
-    ancestors: int = 0
-    place: int = 0
+    table: AccessTable = ()  # the accesses to memory among them
+    ancestors: int = 0  # bits of the nests that it depends on
+    place: int = 0  # the same, if each result of a call counts as one
 
     @property
     def is_reduction(self) -> bool:

@@ -21,27 +21,18 @@ from remat.predict.kernels.stores import Stores
 
 @dataclass(frozen=True, eq=False)
 class Uses:
-    """Says how the values of one pass are read in it; every sequence is indexed by position.
+    """Says how the values of one pass are read in it; every sequence is indexed by position."""
 
-    Attributes:
-        readers: how many operators read a value; the return of the pass counts as one.
-        exact: whether a value is stored with given strides, those of `images` or eager's: the pass returns it, or an
-            as_strided reads it.
-        realized: whether an operator reads it that needs its arguments in memory.
-        ordered: whether an operator reads it that needs eager's order of strides.
-        convolves: whether the pass has a convolution, so that the compiler chooses the layout of images.
-        images: strides with the channels last, of the values that get them once they are stored.
-        network: which operators read which values.
-    """
-
-    readers: Sequence[int]
+    readers: Sequence[int]  # how many operators read a value; the return of the pass counts as one
     returned: Sequence[bool]
+    # whether a value is stored with given strides, those of `images` or eager's: the pass returns it, or an as_strided
+    # reads it.
     exact: Sequence[bool]
-    realized: Sequence[bool]
-    ordered: Sequence[bool]
-    convolves: bool
-    images: Mapping[int, Shape]
-    network: Readers
+    realized: Sequence[bool]  # whether an operator reads it that needs its arguments in memory
+    ordered: Sequence[bool]  # whether an operator reads it that needs eager's order of strides
+    convolves: bool  # whether the pass has a convolution, so that the compiler chooses the layout of images
+    images: Mapping[int, Shape]  # strides with the channels last, of the values that get them once they are stored
+    network: Readers  # which operators read which values
 
 
 Elements = Callable[["Lowering", Call], Seen]

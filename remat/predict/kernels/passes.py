@@ -19,23 +19,17 @@ _HALF = ("bfloat16", "float16")
 
 @dataclass(frozen=True, eq=False)
 class Rewrites:
-    """Holds the rewritings that may apply to a pass, whatever the plan.
+    """Holds the rewritings that may apply to a pass, whatever the plan."""
 
-    Attributes:
-        copies: clones -> what they copy.
-        sums: sums -> (matrix product, what is added to it) for each product in it (the `addmm` pattern).
-        elements: tuples -> their elements.
-        biased: matrix products with a bias that become a product and a sum, if only elementwise operators read them
-            (`unfuse_bias_add_to_pointwise`, for GPUs alone, and not in half precision).
-        seen_through: (n,) views and elements of tuples: their readers count in their place.
-    """
-
-    copies: Mapping[int, int]
+    copies: Mapping[int, int]  # clones -> what they copy
+    # sums -> (matrix product, what is added to it) for each product in it (the `addmm` pattern).
     sums: Mapping[int, Sequence[tuple[int, int]]]
-    elements: Mapping[int, Sequence[int]]
+    elements: Mapping[int, Sequence[int]]  # tuples -> their elements
+    # matrix products with a bias that become a product and a sum, if only elementwise operators read them
+    # (`unfuse_bias_add_to_pointwise`, for GPUs alone, and not in half precision).
     biased: frozenset[int]
     elementwise: Sequence[bool]
-    seen_through: Sequence[bool]
+    seen_through: Sequence[bool]  # (n,) views and elements of tuples: their readers count in their place
     ops: Sequence[str]
     shapes: Sequence[Shape]
     for_gpu: bool
@@ -79,24 +73,16 @@ def _products(call: Call, calls: Sequence[Call]) -> list[tuple[int, int]]:
 
 @dataclass(frozen=True, eq=False)
 class Rewritten:
-    """Describes a pass after the rewritings.
+    """Describes a pass after the rewritings."""
 
-    Attributes:
-        values: what it computes, in order.
-        producers, readers: its uses.
-        returned: (n,) what it returns.
-        copies: removed clones -> what they copied.
-        products: sums that are one call with a product -> (product, what is added).
-        unfused: products with a bias that become a product and a sum.
-    """
-
-    values: Sequence[int]
+    values: Sequence[int]  # what it computes, in order
+    # producers, readers: its uses.
     producers: IntArray
     readers: IntArray
-    returned: BoolArray
-    copies: Mapping[int, int]
-    products: Mapping[int, tuple[int, int]]
-    unfused: frozenset[int]
+    returned: BoolArray  # (n,) what it returns
+    copies: Mapping[int, int]  # removed clones -> what they copied
+    products: Mapping[int, tuple[int, int]]  # sums that are one call with a product -> (product, what is added)
+    unfused: frozenset[int]  # products with a bias that become a product and a sum
     uses: Readers
 
     @classmethod

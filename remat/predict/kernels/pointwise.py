@@ -50,8 +50,8 @@ def seed(low: Lowering, call: Call) -> Seen:
     return Seen.whole(Box(call.position, (), call.itemsize, reads, frozenset({call.position})))
 
 
+# Views that want what they are taken of to be row-major, unless it has a layout already.
 _RESHAPES = {f"aten.{name}" for name in ("view", "_unsafe_view", "reshape", "unsqueeze")}
-"""Views that want what they are taken of to be row-major, unless it has a layout already."""
 
 
 def view(low: Lowering, call: Call) -> Seen:

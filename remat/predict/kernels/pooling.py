@@ -16,8 +16,8 @@ from remat.predict.kernels.recorded_calls import Call
 from remat.predict.kernels.stores import Draft, layout
 from remat.predict.kernels.strides import channels_last
 
+# Places of a window from which on averages are not written out (`lowering._avg_poolnd`, `avg_pool2d_backward`).
 _LARGEST_WINDOW = 25
-"""Places of a window from which on averages are not written out (`lowering._avg_poolnd`, `avg_pool2d_backward`)."""
 
 
 def pool_indices(low: Lowering, call: Call) -> Seen:

@@ -32,26 +32,18 @@ class Slice(NamedTuple):
 
 @dataclass(frozen=True)
 class Call:
-    """Holds the call that computes a value, as the graph records it.
-
-    Attributes:
-        op: the operator without its overload, e.g. "aten.add".
-        args, kwargs: with a `Ref` for each value.
-        sources: the values that it uses, each once.
-        shape: of the result. If the graph gives none that fits the bytes, it is one dimension of all bytes.
-        dtype: "float32", or "" if the result is not a tensor.
-        is_tuple: whether the result is several tensors, which `getitem` takes out of it.
-    """
+    """Holds the call that computes a value, as the graph records it."""
 
     position: int
-    op: str
+    op: str  # the operator without its overload, e.g. "aten.add".
+    # args, kwargs: with a `Ref` for each value.
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
-    sources: tuple[int, ...]
-    shape: Shape
+    sources: tuple[int, ...]  # the values that it uses, each once
+    shape: Shape  # of the result. If the graph gives none that fits the bytes, it is one dimension of all bytes.
     itemsize: int
-    dtype: str
-    is_tuple: bool
+    dtype: str  # "float32", or "" if the result is not a tensor
+    is_tuple: bool  # whether the result is several tensors, which `getitem` takes out of it
 
     def arg(self, index: int, name: str, default: Any = None) -> Any:
         """Returns an argument by position or keyword."""

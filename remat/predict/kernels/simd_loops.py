@@ -30,13 +30,9 @@ from remat.predict.kernels.loops import (
 
 @dataclass(eq=False, slots=True)
 class SimdNest(Nest):
-    """Holds a loop nest of a Triton kernel, or a call.
+    """Holds a loop nest of a Triton kernel, or a call."""
 
-    Attributes:
-        walks: its accesses to memory over all its loops; the write is the last.
-    """
-
-    walks: tuple[Dep, ...] = ()
+    walks: tuple[Dep, ...] = ()  # its accesses to memory over all its loops; the write is the last
 
     @property
     def points(self) -> int:

@@ -16,12 +16,10 @@ PROCESSORS = 132
 """Streaming multiprocessors: those of an H100. An A100 has 108."""
 
 _THREADS, _WARP, _MOST_EACH = 2048, 32, 512
+# Results for each processor: so many of them are a kernel's worth.
 _ENOUGH = 2 * 32
-"""Results for each processor: so many of them are a kernel's worth."""
-
+# Elements: below, threads take as few as there are in a warp; from there on, as many as they may.
 _SMALL, _LARGE = _WARP * PROCESSORS * _THREADS, _MOST_EACH * PROCESSORS * _THREADS
-"""Elements: below, threads take as few as there are in a warp; from there on, as many as they may."""
-
 _ROWS_UNSPLIT = 8192
 
 

@@ -76,8 +76,8 @@ def turning_images(torch: str) -> frozenset[str]:
     return frozenset(_FILTERS) if release(torch) >= (2, 15) else frozenset({"aten.convolution"})
 
 
+# At which places a call has its filters, and the number of groups.
 _FILTERS = {"aten.convolution": (1, 8), "aten.convolution_backward": (2, 9)}
-"""At which places a call has its filters, and the number of groups."""
 
 
 def channels_last_chosen(backend: KernelBackend, convolutions: list[Call], calls: list[Call], count: int) -> bool:
@@ -120,6 +120,7 @@ def channels_last_values(calls: list[Call], tangents: Sequence[bool]) -> frozens
     return frozenset(v for v in found if len(calls[v].shape) == 4)
 
 
+# Operators whose results have their channels last if one of these arguments has: images, or filters.
 _LIKE_IMAGE = {
     "aten.avg_pool2d": (0,),
     "aten.avg_pool2d_backward": (1,),
@@ -129,7 +130,6 @@ _LIKE_IMAGE = {
     "aten.convolution": (0, 1),
     "aten.convolution_backward": (1, 2),
 }
-"""Operators whose results have their channels last if one of these arguments has: images, or filters."""
 
 
 def _strides(call: Call, calls: list[Call], found: list[Shape]) -> Shape:
@@ -162,15 +162,15 @@ def _of_view(call: Call, of: Call, strides: Shape) -> Shape:
     return contiguous_strides(call.shape) if known is None else known
 
 
+# Attention, whose results have the heads next to the features, whatever their shape says.
 _HEADS_INSIDE = "aten._scaled_dot_product_flash_attention_for_cpu"
-"""Attention, whose results have the heads next to the features, whatever their shape says."""
 
+# The same, but for results that have no features, such as the logarithms of sums.
 _HEADS_INSIDE_ON_GPUS = (
     "aten._scaled_dot_product_flash_attention",
     "aten._scaled_dot_product_efficient_attention",
     "aten._scaled_dot_product_cudnn_attention",
 )
-"""The same, but for results that have no features, such as the logarithms of sums."""
 
 
 def _of_element(call: Call, of: Call, calls: list[Call], found: list[Shape]) -> Shape:

@@ -86,17 +86,14 @@ def lower_bound(graph: Graph, *, holds_outputs: bool = True) -> WorkingSet:
 
 @dataclass(frozen=True, eq=False)
 class AlwaysAlive:
-    """Holds what is alive under every plan between the passes, at each step of the backward pass, and at its end.
-
-    Attributes:
-        held: (n,) storages, by the value that owns them, that are alive from the end of the forward
-            pass on, until the backward pass has read them: outputs, and what every plan saves.
-        first_read: (n,) the earliest step of the backward pass, as a position in the graph, at which a
-            saved value can be read for the first time, be it for a recomputation; n + 1 for never.
-    """
+    """Holds what is alive under every plan between the passes, at each step of the backward pass, and at its end."""
 
     bytes: IntArray
+    # (n,) storages, by the value that owns them, that are alive from the end of the forward pass on, until the backward
+    # pass has read them: outputs, and what every plan saves.
     held: BoolArray
+    # (n,) the earliest step of the backward pass, as a position in the graph, at which a saved value can be read for
+    # the first time, be it for a recomputation; n + 1 for never.
     first_read: IntArray
 
     @classmethod

@@ -18,22 +18,15 @@ class Lifetimes:
     A storage of the forward pass whose base is recomputed, and which is saved through a view, is
     there twice in the backward pass: the two are storages of their own here. So are the two of what is offloaded,
     before and after it waits on the host.
-
-    Attributes:
-        base: (k,) the value that owns the storage.
-        backward: (k,) allocated in the backward pass.
-        start: (k,) the step that allocates it.
-        end: (k,) the last step that needs it; T for what is still held after the last step.
-        size: (k,) bytes.
-        output, saved, gradient, offloaded: (k,) holds an output, a value saved on the device, a gradient, an offloaded
-            value.
     """
 
-    base: IntArray
-    backward: BoolArray
-    start: IntArray
-    end: IntArray
-    size: IntArray
+    base: IntArray  # (k,) the value that owns the storage
+    backward: BoolArray  # (k,) allocated in the backward pass
+    start: IntArray  # (k,) the step that allocates it
+    end: IntArray  # (k,) the last step that needs it; T for what is still held after the last step
+    size: IntArray  # (k,) bytes
+    # output, saved, gradient, offloaded: (k,) holds an output, a value saved on the device, a gradient, an offloaded
+    # value.
     output: BoolArray
     saved: BoolArray
     gradient: BoolArray

@@ -18,6 +18,7 @@ from remat.words import human_bytes
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+# Fill and legend of each reason; saved, offloaded and gradients are coloured as `remat.show` colours them.
 _COLOURS = {
     "output": ("#c9c9c9", "outputs: the caller holds them"),
     "saved": ("#ffa940", "saved for the backward pass"),
@@ -25,8 +26,6 @@ _COLOURS = {
     "offloaded": ("#c9b6f2", "offloaded: not yet on the host, or back"),
     "transient": ("#a9cbe6", "transient: read later in the same pass"),
 }
-"""Fill and legend of each reason; saved, offloaded and gradients are coloured as `remat.show` colours them."""
-
 _UNITS = (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10), ("bytes", 1))
 
 

@@ -14,22 +14,17 @@ from remat.predict.memory.storages import Storages
 
 @dataclass(frozen=True, eq=False)
 class Order:
-    """Lists the steps of both passes.
+    """Lists the steps of both passes."""
 
-    Attributes:
-        saved: (n,) what is saved, and read by the backward pass.
-        recomputed: (n,) what the backward pass computes from outside the tangents' closure.
-        forward, backward: the values that each pass computes, in order.
-        forward_at, backward_at: (n,) the step, over both passes, that computes a value; -1 for none.
-        asked_at: (n,) the position at which the backward pass first needs a value: n for its end, n + 1 for never.
-    """
-
-    saved: BoolArray
-    recomputed: BoolArray
+    saved: BoolArray  # (n,) what is saved, and read by the backward pass
+    recomputed: BoolArray  # (n,) what the backward pass computes from outside the tangents' closure
+    # forward, backward: the values that each pass computes, in order.
     forward: IntArray
     backward: IntArray
+    # forward_at, backward_at: (n,) the step, over both passes, that computes a value; -1 for none.
     forward_at: IntArray
     backward_at: IntArray
+    # (n,) the position at which the backward pass first needs a value: n for its end, n + 1 for never.
     asked_at: IntArray
 
     @classmethod

@@ -14,42 +14,28 @@ from remat.predict.memory.registers import fusion
 
 @dataclass(frozen=True, eq=False)
 class Storages:
-    """Holds the facts about the n values of a graph that depend on no plan.
-
-    Attributes:
-        computed: (n,) an operator computes the value, so that it is a step of a pass.
-        foreign: (n,) the value lives in memory that is not counted: of an input, a tangent, a constant.
-        fusible: (n,) it can live in registers, as `remat.predict.memory.registers` says.
-        maker: (n,) the value at whose step the storage is allocated: for the elements of a tuple, the tuple.
-        parent: (n,) for a view, the argument whose storage it shares; -1 for others.
-        calls: (n,) a kernel, or a call of a library, that nothing can be fused with.
-        arguments: for each value, what it uses that is computed.
-        fused_consumers: for each value, what uses it and can be fused with it.
-        producers, readers: the uses with a counted producer, in order of their readers.
-        barred: which of these uses cannot be fused.
-        live: (n,) computed, in the tangents' closure, and some gradient depends on it.
-        wanted_at: (n,) position of the first value of `live` that reads a value from outside the
-            closure; n for a gradient that no such value reads, n + 1 where none does.
-        turn: where the backward pass leaves what it was asked for and runs in graph order: the first
-            reader of a tangent.
-    """
+    """Holds the facts about the n values of a graph that depend on no plan."""
 
     graph: Graph
     size: IntArray
-    computed: BoolArray
-    foreign: BoolArray
+    computed: BoolArray  # (n,) an operator computes the value, so that it is a step of a pass
+    foreign: BoolArray  # (n,) the value lives in memory that is not counted: of an input, a tangent, a constant
     tangents: BoolArray
-    fusible: BoolArray
-    maker: IntArray
-    parent: IntArray
-    calls: BoolArray
-    arguments: list[list[int]]
-    fused_consumers: list[list[int]]
+    fusible: BoolArray  # (n,) it can live in registers, as `remat.predict.memory.registers` says.
+    maker: IntArray  # (n,) the value at whose step the storage is allocated: for the elements of a tuple, the tuple
+    parent: IntArray  # (n,) for a view, the argument whose storage it shares; -1 for others
+    calls: BoolArray  # (n,) a kernel, or a call of a library, that nothing can be fused with
+    arguments: list[list[int]]  # for each value, what it uses that is computed
+    fused_consumers: list[list[int]]  # for each value, what uses it and can be fused with it
+    # producers, readers: the uses with a counted producer, in order of their readers.
     producers: IntArray
     readers: IntArray
-    barred: BoolArray
-    live: BoolArray
+    barred: BoolArray  # which of these uses cannot be fused
+    live: BoolArray  # (n,) computed, in the tangents' closure, and some gradient depends on it
+    # (n,) position of the first value of `live` that reads a value from outside the closure; n for a gradient that no
+    # such value reads, n + 1 where none does.
     wanted_at: IntArray
+    # where the backward pass leaves what it was asked for and runs in graph order: the first reader of a tangent.
     turn: int
 
     @classmethod

@@ -25,8 +25,8 @@ WHYS: tuple[Why, ...] = get_args(Why)
 
 _SHOWN = 8
 
+# Letters of a line that is indented by two: with the place of a value, it may become two lines.
 _WIDTH = 78
-"""Letters of a line that is indented by two: with the place of a value, it may become two lines."""
 
 
 @dataclass(frozen=True)

@@ -133,7 +133,6 @@ def linked(device: str | Path | DeviceProfile) -> DeviceProfile:
 
     Raises:
         InvalidOption: it has none.
-        UnknownName: there is no such device.
     """
     profile = find_device(device)
     if not profile.host_bytes_per_s:

@@ -164,17 +164,14 @@ class Simulated:
 
     No plan takes less time than the delays that these two name, wherever they come from
     (`remat.improve.offload_search`).
-
-    Attributes:
-        timeline: the result.
-        late_out_ns: the copies of all that is written from this time on have to run after it, and the forward pass
-            ends with the last of them; None if it ends with its last kernel.
-        late_in_at: the copies of all that the backward pass needs up to this position of the graph have to run before
-            its compute from there on; None if no copy delays the end of the step.
     """
 
-    timeline: OffloadTimeline
+    timeline: OffloadTimeline  # the result
+    # the copies of all that is written from this time on have to run after it, and the forward pass ends with the last
+    # of them; None if it ends with its last kernel.
     late_out_ns: int | None
+    # the copies of all that the backward pass needs up to this position of the graph have to run before its compute
+    # from there on; None if no copy delays the end of the step.
     late_in_at: int | None
 
     @classmethod
@@ -236,19 +233,14 @@ def _copies_out(clock: StepClock, values: IntArray) -> Copies:
 
 @dataclass(frozen=True, eq=False)
 class _Reload:
-    """Holds the steps of the backward pass, which wait for copies.
-
-    Attributes:
-        start_ns, end_ns: (k,) of each copy, as late as delays nothing.
-        step_ns: (T + 1,) when each step begins; and when all is over.
-        latest: the step whose wait counts to the end; None if none does.
-    """
+    """Holds the steps of the backward pass, which wait for copies."""
 
     order: IntArray
+    # start_ns, end_ns: (k,) of each copy, as late as delays nothing.
     start_ns: IntArray
     end_ns: IntArray
-    step_ns: IntArray
-    latest: int | None
+    step_ns: IntArray  # (T + 1,) when each step begins; and when all is over
+    latest: int | None  # the step whose wait counts to the end; None if none does
 
     @classmethod
     def of(cls, took: IntArray, needed: IntArray, copy_ns: IntArray, prefetch_ns: int | None) -> _Reload:

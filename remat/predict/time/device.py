@@ -22,8 +22,8 @@ from remat.facts.json_file import read_document, write_document
 FORMAT = "remat.device"
 VERSION = 1
 
+# Neither infinite nor NaN, and no whole number that a float cannot hold.
 _TOO_LARGE = 1e300
-"""Neither infinite nor NaN, and no whole number that a float cannot hold."""
 
 
 @dataclass(frozen=True)

@@ -16,8 +16,8 @@ from remat.words import near
 
 _ROUND = "; launch time and fractions: round figures, not the vendor's"
 
+# Bytes a second that 16 lanes carry in each direction.
 _PCIE_4, _PCIE_5 = 32e9, 64e9
-"""Bytes a second that 16 lanes carry in each direction."""
 
 
 def _gpu(

@@ -17,19 +17,12 @@ from remat.predict.time.roofline import DEFAULT_DEVICE, flops_per_s
 
 @dataclass(frozen=True)
 class KernelTime:
-    """Holds the modelled time of one kernel: the longer of its memory traffic and its arithmetic, and a launch.
+    """Holds the modelled time of one kernel: the longer of its memory traffic and its arithmetic, and a launch."""
 
-    Attributes:
-        backward: it runs in the backward pass.
-        memory_ns: its bytes at the bandwidth that large copies reach.
-        compute_ns: its floating-point operations at the rate that matrix products of their type reach.
-        launch_ns: the least that any kernel costs.
-    """
-
-    backward: bool
-    memory_ns: float
-    compute_ns: float
-    launch_ns: float
+    backward: bool  # it runs in the backward pass
+    memory_ns: float  # its bytes at the bandwidth that large copies reach
+    compute_ns: float  # its floating-point operations at the rate that matrix products of their type reach
+    launch_ns: float  # the least that any kernel costs
 
     @property
     def ns(self) -> float:

@@ -21,8 +21,8 @@ from remat.predict.time.timings import call_keys, read_timings, timings_file, wr
 from remat.predict.time.work import Work, whole_prices
 from remat.problem.estimator import Estimator
 
+# Operators that the warning names.
 _SHOWN = 10
-"""Operators that the warning names."""
 
 
 @dataclass(frozen=True)

@@ -19,20 +19,16 @@ from remat.facts.graph import Graph, Region, checked_graph
 
 @dataclass(frozen=True, eq=False)
 class Work:
-    """Holds the work of computing each value once more, as arrays of (n,); all zero where there is none.
+    """Holds the work of computing each value once more, as arrays of (n,); all zero where there is none."""
 
-    Attributes:
-        free: there is nothing to compute: inputs, views, elements of tuples, constants, empty values,
-            what is no tensor, and the tangents' closure.
-        own_kernel: recomputing it takes a kernel of its own, since PyTorch's partitioner does not take it for
-            fusible (`Graph.fusible`; docs/fusion.md says what other questions take).
-        flops: floating-point operations.
-        read_bytes, written_bytes: memory traffic.
-    """
-
+    # there is nothing to compute: inputs, views, elements of tuples, constants, empty values, what is no tensor, and
+    # the tangents' closure.
     free: BoolArray
+    # recomputing it takes a kernel of its own, since PyTorch's partitioner does not take it for fusible
+    # (`Graph.fusible`; docs/fusion.md says what other questions take).
     own_kernel: BoolArray
-    flops: IntArray
+    flops: IntArray  # floating-point operations
+    # read_bytes, written_bytes: memory traffic.
     read_bytes: IntArray
     written_bytes: IntArray
 
@@ -53,8 +49,8 @@ class Work:
         )
 
 
+# What picks some rows or elements by index: it reads no more of any argument than it makes.
 _PICKS = ("aten.embedding.", "aten.gather.", "aten.index_select.", "aten.index.")
-"""What picks some rows or elements by index: it reads no more of any argument than it makes."""
 
 
 def flops_with_elements(graph: Graph) -> IntArray:

@@ -27,21 +27,18 @@ from remat.pytorch.read.sharing import bases
 from remat.pytorch.seam.fakes import hint
 from remat.pytorch.seam.torch_names import is_mutable, tree_flatten, tree_leaves
 
+# A content, or a piece inside a call: the position of the call, and a name.
 _Key: TypeAlias = Content | tuple[int, str]
-"""A content, or a piece inside a call: the position of the call, and a name."""
 
 
 @dataclass(frozen=True)
 class Correspondence:
-    """Says which value of the joint graph is which result of eager's, for values that own a storage.
+    """Says which value of the joint graph is which result of eager's, for values that own a storage."""
 
-    Attributes:
-        returned: value -> each (position of the call, content) that eager computes it with. They are
-            several where equal calls are one in the joint graph.
-        inside: value -> position of the call that computes it on the way, but does not return it.
-    """
-
+    # value -> each (position of the call, content) that eager computes it with. They are several where equal calls are
+    # one in the joint graph.
     returned: dict[str, list[tuple[int, Content]]] = field(default_factory=dict[str, list[tuple[int, Content]]])
+    # value -> position of the call that computes it on the way, but does not return it.
     inside: dict[str, int] = field(default_factory=dict[str, int])
 
     @classmethod

@@ -37,37 +37,27 @@ Content: TypeAlias = tuple[int, int]
 
 @dataclass(frozen=True)
 class Operand:
-    """Describes a tensor that an operator took or returned, without its data.
+    """Describes a tensor that an operator took or returned, without its data."""
 
-    Attributes:
-        content: what it holds; its views hold the same.
-        storage_bytes: of the storage that it keeps alive.
-    """
-
-    content: Content
+    content: Content  # what it holds; its views hold the same
     shape: tuple[int, ...]
     stride: tuple[int, ...]
     dtype: torch.dtype
     device: torch.device
-    storage_bytes: int
+    storage_bytes: int  # of the storage that it keeps alive
 
 
 @dataclass(frozen=True)
 class EagerCall:
-    """Describes one operator that ran.
+    """Describes one operator that ran."""
 
-    Attributes:
-        op: e.g. `torch.ops.aten.addmm.default`.
-        args, kwargs: what it was called with, an `Operand` for each tensor.
-        results: one entry for each leaf of what it returned; None for what is not a strided tensor.
-        written: ids of the storages that it wrote to, by its schema.
-    """
-
-    op: Any
+    op: Any  # e.g. `torch.ops.aten.addmm.default`.
+    # args, kwargs: what it was called with, an `Operand` for each tensor.
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any]
+    # one entry for each leaf of what it returned; None for what is not a strided tensor.
     results: tuple[Operand | None, ...]
-    written: frozenset[int]
+    written: frozenset[int]  # ids of the storages that it wrote to, by its schema
 
     @property
     def operands(self) -> list[Operand]:
@@ -108,16 +98,10 @@ class EagerCall:
 
 @dataclass(frozen=True)
 class Recording:
-    """Lists the operators that a policy of selective checkpointing is asked about.
+    """Lists the operators that a policy of selective checkpointing is asked about."""
 
-    Attributes:
-        calls: in order.
-        repeated: how many of them a recomputation goes through: it stops when autograd has all that
-            it saves.
-    """
-
-    calls: tuple[EagerCall, ...]
-    repeated: int
+    calls: tuple[EagerCall, ...]  # in order
+    repeated: int  # how many of them a recomputation goes through: it stops when autograd has all that it saves
 
 
 @contextmanager

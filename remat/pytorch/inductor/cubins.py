@@ -25,18 +25,12 @@ class KernelCubins:
 
     Inductor times the configurations of a kernel on the GPU and keeps the fastest. Which one that is cannot be known
     without the GPU, so figures are the largest of all.
-
-    Attributes:
-        name: in the code of the pass.
-        launches: how often the pass launches it.
-        bytes: what it reads and writes in all its launches, by Inductor's own count.
-        cubins: one for each configuration.
     """
 
-    name: str
-    launches: int
-    bytes: int
-    cubins: tuple[Cubin, ...]
+    name: str  # in the code of the pass
+    launches: int  # how often the pass launches it
+    bytes: int  # what it reads and writes in all its launches, by Inductor's own count
+    cubins: tuple[Cubin, ...]  # one for each configuration
 
     @property
     def registers(self) -> int:
@@ -97,16 +91,11 @@ def compile_plan(graph: Graph, plan: Plan, *, device: str | torch.device = "h100
 
     Args:
         graph: the joint graph, whatever device it was captured for.
-        plan: a legal plan for it.
         device: "a100", "a100-40gb", "h100" or "h200", whether or not the machine has a GPU, or a GPU of torch.
 
     Raises:
-        InvalidPlan: the plan names unknown values, is not legal, or was made for another graph.
         CannotRebuild: the graph has an operator or an argument that cannot be made again.
         InvalidOption: the device is no GPU.
-        UnknownName: there is no such device.
-        NotInstalled: Triton is missing.
-        UnsupportedTorch: the installed torch lacks what this relies on, or Triton does not fit it.
     """
     found, for_device = device_of(device)
     if found.type != "cuda":

@@ -20,11 +20,7 @@ from remat.pytorch.seam.torch_names import HigherOrderOperator, tree_leaves
 
 
 def dry_run(graph: fx.Graph) -> list[InductorKernel]:
-    """Lists the kernels that Inductor would make of `graph`, in order; to be called from a post-grad pass.
-
-    Raises:
-        UnsupportedTorch: the installed torch lacks what this relies on.
-    """
+    """Lists the kernels that Inductor would make of `graph`, in order; to be called from a post-grad pass."""
     module: Any = graph.owning_module
     with lowered(fx.GraphModule(module, copied(graph))) as lowering:
         return _named(scheduled_kernels(lowering), lowering)

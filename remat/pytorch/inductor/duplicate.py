@@ -27,11 +27,10 @@ from remat.pytorch.read.extract import extract
 from remat.pytorch.run.cache_key import key_of
 from remat.pytorch.seam.torch_names import CustomGraphPass
 
+# Schedules that Inductor is asked for in vain, at most: each takes as long as lowering the graph.
 _MOST_TRIALS = 16
-"""Schedules that Inductor is asked for in vain, at most: each takes as long as lowering the graph."""
-
+# Of one group, before its readers share them.
 _MOST_COPIES = 64
-"""Of one group, before its readers share them."""
 
 
 @dataclass(frozen=True)
@@ -54,9 +53,6 @@ class DuplicateAcrossKernels(CustomGraphPass):
     a user's Triton kernel). Never computed again: random numbers, effects, collectives, and what reads memory
     that the graph writes to. Where Inductor's internals are not as expected of a graph, it is left as it is, too,
     with a warning (at compilation: a cache keeps the graph alone).
-
-    Raises:
-        UnsupportedTorch: the installed torch lacks what this relies on.
     """
 
     def __call__(self, graph: fx.Graph) -> None:

@@ -41,9 +41,6 @@ def visited(visit: LoweringVisitor) -> Generator[None]:
     Nothing inside comes from a cache on disk, and backward passes are compiled at once, not only when they run. What
     was compiled in this process before is not compiled again: `torch.compiler.reset()` forgets it. A graph outside of
     training, which Inductor calls inference, has no plan and is passed over.
-
-    Raises:
-        UnsupportedTorch: the installed torch lacks what this relies on.
     """
 
     def observe(lowering: Any) -> Any:
@@ -70,10 +67,7 @@ def visit_lowerings(
     """Visits each forward and each backward graph that a plan makes of a model, in turn.
 
     Args:
-        visit: called once for each graph.
         model: a module or function; it runs once, and is left as it was.
-        args: what to call it with.
-        plans: a plan for each joint graph.
         options: further settings of Inductor.
     """
     settings = {"custom_partitioner_fn": Partitioner.of(plan=plans), **(options or {})}

@@ -34,14 +34,11 @@ def inductor_kernels(model: Callable[..., Any], /, *args: Any, plans: Plan | Seq
 
     Args:
         model: a module or function; it runs once, uncompiled, and is left as it was.
-        args: what to call it with.
-        plans: a plan for each joint graph.
 
     Raises:
         CaptureError: no model; or there is no joint graph, for one because nothing requires gradients.
         InvalidOption: `plans` holds something else.
         InvalidPlan: a plan is not legal, or there is none for a joint graph.
-        UnsupportedTorch: the installed torch lacks what counting relies on.
     """
     if not callable(model):
         raise CaptureError(f"inductor_kernels() takes a module or a function, got {model!r}")
@@ -89,9 +86,7 @@ class Scheduled:
             CannotRebuild: the graph has an operator that is not installed here, a higher-order one, or an
                 argument of which only the type is known.
             InvalidOption: no graph; or Inductor is set to decide by timing.
-            UnknownName: there is no such device.
             NotInstalled: the device is a GPU, and neither a driver nor Triton is there.
-            UnsupportedTorch: the installed torch lacks what counting relies on, or Triton does not fit it.
         """
         self.graph, self.copy_stream = checked_graph(graph), checked_flag("copy_stream", copy_stream)
         self._device, self._for_device = device_of(captured_for(graph.meta) if device is None else device)
@@ -109,12 +104,7 @@ class Scheduled:
         return fx.GraphModule(module, copied)
 
     def kernels(self, plan: Plan) -> list[InductorKernel]:
-        """Lists the kernels of the forward and then of the backward pass, in Inductor's order.
-
-        Raises:
-            InvalidPlan: the plan names unknown values, is not legal, or was made for another graph.
-            InvalidOption: it is no plan.
-        """
+        """Lists the kernels of the forward and then of the backward pass, in Inductor's order."""
         kernels: list[InductorKernel] = []
 
         def visit(lowering: Any, inputs: Mapping[str, str], _: Sequence[str]) -> None:
@@ -127,12 +117,7 @@ class Scheduled:
         """Shows the forward and then the backward pass to a visitor, while Inductor works on it.
 
         Args:
-            plan: a legal plan.
             visit: not called for a pass without operators.
-
-        Raises:
-            InvalidPlan: the plan names unknown values, is not legal, or was made for another graph.
-            InvalidOption: it is no plan.
         """
         legal_choice(self.graph, plan)
         if all(node.op != "call_function" for node in self.joint_graph.module.graph.nodes):

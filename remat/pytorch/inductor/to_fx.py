@@ -32,24 +32,18 @@ from remat.pytorch.seam.torch_names import (
 )
 from remat.pytorch.seam.torch_partitioner import Chooser, partition
 
+# Constants of a graph are real tensors to Inductor; large ones are refused, as nothing is to be allocated.
 _LARGEST_CONSTANT_BYTES = 1 << 20
-"""Constants of a graph are real tensors to Inductor; large ones are refused, as nothing is to be allocated."""
 
 
 @dataclass(frozen=True, eq=False)
 class JointGraph:
-    """Holds a joint graph that torch's partitioner takes.
+    """Holds a joint graph that torch's partitioner takes."""
 
-    Attributes:
-        module: FX nodes with the names of the graph's values; symbolic integers are left out.
-        fake_mode: of the fake tensors in `meta["val"]`.
-        num_fwd_outputs: how many of the outputs belong to the forward pass; they come first.
-        parameters: positions, among the inputs of the forward pass, of those that live as long as the model.
-    """
-
-    module: fx.GraphModule
-    fake_mode: FakeTensorMode
-    num_fwd_outputs: int
+    module: fx.GraphModule  # FX nodes with the names of the graph's values; symbolic integers are left out
+    fake_mode: FakeTensorMode  # of the fake tensors in `meta["val"]`
+    num_fwd_outputs: int  # how many of the outputs belong to the forward pass; they come first
+    # positions, among the inputs of the forward pass, of those that live as long as the model.
     parameters: tuple[int, ...]
 
     @classmethod

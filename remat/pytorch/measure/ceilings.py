@@ -26,9 +26,6 @@ def measure_device(kind: str | None = None) -> DeviceProfile:
 
     Returns:
         what was reached, so with fractions of 1. float32 products as torch is set up (TF32 or not).
-
-    Raises:
-        InvalidOption: there is no such device.
     """
     device = device_of(kind)
     today = datetime.datetime.now(datetime.UTC).date().isoformat()
@@ -50,9 +47,6 @@ def measured_device(kind: str | None = None) -> DeviceProfile:
 
     The file that `remat device` writes may be of another device: of another machine that shares the folder, or of
     as many cores as another process was given. Then this one has a file of its own.
-
-    Raises:
-        InvalidOption: there is no such device.
     """
     device = device_of(kind)
     name = device_name(device)

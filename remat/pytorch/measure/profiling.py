@@ -24,7 +24,6 @@ def time_values(
     Args:
         graph: any graph, also one that was captured elsewhere.
         value_of: the value to time, by key.
-        device: where.
         time_call: how (`remat.pytorch.measure.timing.Stopwatch.median_ns`).
 
     Returns:

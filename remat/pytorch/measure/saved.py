@@ -15,27 +15,20 @@ from remat.pytorch.seam.fakes import owned
 
 @dataclass(frozen=True)
 class SavedTensor:
-    """Describes a tensor that autograd keeps.
+    """Describes a tensor that autograd keeps."""
 
-    Attributes:
-        shape, dtype: of the tensor, the first one if several share a storage.
-        bytes: of the storage that it keeps alive, which may be larger than the tensor.
-    """
-
+    # shape, dtype: of the tensor, the first one if several share a storage.
     shape: tuple[int, ...]
     dtype: str
-    bytes: int
+    bytes: int  # of the storage that it keeps alive, which may be larger than the tensor
 
 
 @dataclass(frozen=True)
 class Saved:
-    """Lists the memory that one forward pass keeps for the backward pass.
+    """Lists the memory that one forward pass keeps for the backward pass."""
 
-    Attributes:
-        each: one tensor for each distinct storage, in the order in which autograd keeps them;
-            storages of parameters, buffers and arguments are not counted.
-    """
-
+    # one tensor for each distinct storage, in the order in which autograd keeps them; storages of parameters, buffers
+    # and arguments are not counted.
     each: tuple[SavedTensor, ...]
 
     @property

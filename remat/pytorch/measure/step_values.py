@@ -12,22 +12,17 @@ from torch import Tensor, nn
 
 from remat.pytorch.seam.torch_names import tree_leaves
 
+# A gradient that is zero but for rounding, such as that of a bias before a normalization, has no digits to compare:
+# what is this much smaller than the largest of all gradients is compared at this scale.
 _FLOOR = 1e-2
-"""A gradient that is zero but for rounding, such as that of a bias before a normalization, has no digits to
-compare: what is this much smaller than the largest of all gradients is compared at this scale."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """Holds what one step computed.
+    """Holds what one step computed."""
 
-    Attributes:
-        values: outputs, loss, gradients and buffers, by name; copies.
-        drew: whether the step took random numbers.
-    """
-
-    values: Mapping[str, Tensor]
-    drew: bool
+    values: Mapping[str, Tensor]  # outputs, loss, gradients and buffers, by name; copies
+    drew: bool  # whether the step took random numbers
 
     def difference(self, expected: Outcome) -> tuple[float, str]:
         """Finds the largest relative error of a value, and the name of that value.
@@ -55,7 +50,6 @@ def outcome(
     Args:
         step: the model, compiled or not.
         model: the module behind it, or the function.
-        args: what to call it with.
     """
     leaves = {f"argument {i}": leaf for i, leaf in enumerate(tree_leaves(args)) if isinstance(leaf, Tensor)}
     buffers: dict[str, Tensor] = {}

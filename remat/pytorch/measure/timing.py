@@ -16,8 +16,8 @@ from remat.errors import InvalidOption
 from remat.predict.time.device import require_kind
 from remat.pytorch.seam.fakes import real_tensors
 
+# More than the last cache holds (50 MB on an H200): a saved value comes from memory in the backward pass.
 _FLUSH_BYTES = {"cpu": 64 * 2**20, "cuda": 256 * 2**20}
-"""More than the last cache holds (50 MB on an H200): a saved value comes from memory in the backward pass."""
 
 
 @contextmanager

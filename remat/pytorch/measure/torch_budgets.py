@@ -37,11 +37,7 @@ def torchs_plans(
 
     Args:
         model: a module or function, called once.
-        args, kwargs: its arguments.
         budgets: from 0 to 1, of `torch._functorch.config.activation_memory_budget`.
-
-    Raises:
-        CaptureError: see `remat.capture`.
     """
     found: list[tuple[Graph, dict[float, Plan]]] = []
     wanted = tuple(budgets)

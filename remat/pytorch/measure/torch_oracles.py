@@ -20,8 +20,8 @@ from remat.pytorch.inductor.scheduled import Scheduled, outputs_of
 from remat.pytorch.measure.timing import Stopwatch, device_of
 from remat.pytorch.seam.inductor_lowering import compile_pass
 
+# Alternating runs of each step; the score is the median.
 _ROUNDS = 15
-"""Alternating runs of each step; the score is the median."""
 
 
 class Inductor(Oracle):

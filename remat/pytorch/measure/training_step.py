@@ -35,22 +35,16 @@ Loss = Callable[[Any], Tensor]
 
 @dataclass(frozen=True)
 class Measured:
-    """Describes one training step, forward and backward, under one strategy.
+    """Describes one training step, forward and backward, under one strategy."""
 
-    Attributes:
-        kernels: what Inductor launches, in order; empty where nothing is compiled, as in eager.
-        saved: what is kept between the two passes.
-        peak_bytes: the most memory held at once above what was held before the step, gradients
-            included: see `remat.pytorch.measure.peak`.
-        first_s: wall time of the first step, which compiles.
-        times_s: wall times of the later ones, until the device has finished.
-    """
-
+    # what Inductor launches, in order; empty where nothing is compiled, as in eager.
     kernels: tuple[InductorKernel, ...]
-    saved: Saved
+    saved: Saved  # what is kept between the two passes
+    # the most memory held at once above what was held before the step, gradients included: see
+    # `remat.pytorch.measure.peak`.
     peak_bytes: int
-    first_s: float
-    times_s: tuple[float, ...] = ()
+    first_s: float  # wall time of the first step, which compiles
+    times_s: tuple[float, ...] = ()  # wall times of the later ones, until the device has finished
 
     def row(self) -> dict[str, Any]:
         """Returns the columns of `measure` about this step; what was not measured is missing."""
@@ -92,12 +86,8 @@ def measure_step(
         step: the model, compiled or not.
         model: the module behind it, or the function. Parameters, their gradients, buffers, arguments and
             random number generators are put back as they were.
-        args: what to call it with.
         loss: what to differentiate.
         repeats: timed steps.
-
-    Raises:
-        UnsupportedTorch: the installed torch lacks what measuring relies on.
     """
     torch.compiler.reset()
     run = _Run(step, model, args, loss)

@@ -61,13 +61,13 @@ def _flops(node: fx.Node, shape: tuple[int, ...], known: dict[tuple[Any, ...], i
 
 
 _aten: Any = torch.ops.aten
+# Matrix products, and which argument is the left factor.
 _LEFT_FACTOR: dict[Any, int] = {
     _aten.mm.default: 0,
     _aten.bmm.default: 0,
     _aten.addmm.default: 1,
     _aten.baddbmm.default: 1,
 }
-"""Matrix products, and which argument is the left factor."""
 
 
 # Torch's formulas read it as any other shape, but their wrappers need not take it apart and rebuild it.
@@ -75,8 +75,8 @@ class _Shape(tuple[Any, ...]):
     pass
 
 
+# Of the wrapper that torch puts around a formula over shapes: it maps trees, which takes 50 us a matrix product.
 _OVER_SHAPES = getattr(formula_over_shapes(math.prod), "__code__", None)
-"""Of the wrapper that torch puts around a formula over shapes: it maps trees, which takes 50 us a matrix product."""
 
 
 def _by_formula(formula: Any, node: fx.Node, value: object) -> Any:

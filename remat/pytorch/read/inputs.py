@@ -15,16 +15,11 @@ from remat.pytorch.seam.torch_names import inputs_of
 
 @dataclass(frozen=True, eq=False)
 class Inputs:
-    """Says what n nodes use.
+    """Says what n nodes use."""
 
-    Attributes:
-        position: of each node.
-        sources: what each of them uses, each once and in order.
-        producers, consumers: the uses, as in `remat.Graph`.
-    """
-
-    position: Mapping[fx.Node, int]
-    sources: Sequence[Collection[fx.Node]]
+    position: Mapping[fx.Node, int]  # of each node
+    sources: Sequence[Collection[fx.Node]]  # what each of them uses, each once and in order
+    # producers, consumers: the uses, as in `remat.Graph`.
     producers: IntArray
     consumers: IntArray
 

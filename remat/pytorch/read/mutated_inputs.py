@@ -24,15 +24,14 @@ from remat.pytorch.read.operators import Operator, Operators
 from remat.pytorch.read.sharing import bases
 from remat.pytorch.seam.torch_names import HigherOrderOperator
 
+# Inductor turns these into their in-place forms, beside what wraps custom operators (`fx_passes.reinplace`).
 _IN_PLACE = ("_scatter", "index_put", "_c10d_functional")
-"""Inductor turns these into their in-place forms, beside what wraps custom operators (`fx_passes.reinplace`)."""
 
 
 def overwritten_inputs(joint_graph: fx.Graph, writers: Iterable[fx.Node], tangents: Container[fx.Node]) -> set[fx.Node]:
     """Finds the placeholders that the forward pass writes to, inside the graph or right after it.
 
     Args:
-        joint_graph: the graph.
         writers: its nodes that write to an argument.
         tangents: the nodes of the tangents' closure; what those write is the backward's affair.
     """

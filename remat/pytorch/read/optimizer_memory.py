@@ -18,8 +18,8 @@ from remat.pytorch.seam.swap import swapped
 from remat.pytorch.seam.torch_names import FakeTensorMode, TorchDispatchMode, tree_leaves
 from remat.words import near
 
+# Bytes of the numbers that an operator takes, which are tensors for a moment and seen by nobody.
 _NUMBERS = 16
-"""Bytes of the numbers that an operator takes, which are tensors for a moment and seen by nobody."""
 
 MakeOptimizer = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
 """From parameters to an optimizer: a class of `torch.optim`, or `lambda p: torch.optim.SGD(p, momentum=0.9)`."""

@@ -29,7 +29,6 @@ def for_device(
     Args:
         device: as in `remat.capture`; None for the one that the model is on.
         model_or_fn: a module or a function, which holds fake tensors on that device inside the block.
-        args, kwargs: its arguments.
 
     Raises:
         CaptureError: the model cannot be traced with fake tensors on the device.
@@ -59,8 +58,8 @@ def for_device(
         raise CaptureError(f"{where}, with fake tensors on {target}: {_first_line(cause)}") from error
 
 
+# Torch says one of these where tensors meet that are on two devices: 2.11 the latter.
 _TWO_DEVICES = ("on the same device", "two different devices")
-"""Torch says one of these where tensors meet that are on two devices: 2.11 the latter."""
 
 
 # libtorch asks a driver while it traces; there may be none.

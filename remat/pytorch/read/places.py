@@ -26,32 +26,26 @@ Place: TypeAlias = tuple[str, str]
 """(module, line): "layers.0.fc1" and "model.py:57"; "" for the model itself, or unknown."""
 
 _FRAME = re.compile(r'^ *File "(.+)", line (\d+), in ', re.MULTILINE)
+# What Jupyter, IPython and Colab call the file of a cell: another number in each.
 _CELL = re.compile(r"\bipykernel_\d+\W\d+\.py$|\bipython-input-[\w-]+(?:\.py|>)$")
-"""What Jupyter, IPython and Colab call the file of a cell: another number in each."""
+# Folders whose lines say nothing about a model: that of torch, and that of `remat.pytorch`, which calls it.
 _NOT_THE_MODELS = tuple(f"{folder}{os.sep}" for folder in (Path(torch.__file__).parent, Path(__file__).parents[1]))
-"""Folders whose lines say nothing about a model: that of torch, and that of `remat.pytorch`, which calls it."""
-
+# What stands for the model itself, or for a variable whose name is lost: in Dynamo's words, and in `capture`'s.
 _ROOT = re.compile(r"^(?:[LG]\['(?:self|fn|model_or_fn|__import_\w+)'\])?(?:.*\.__closure__\[\d+\]\.cell_contents)?")
-"""What stands for the model itself, or for a variable whose name is lost: in Dynamo's words, and in `capture`'s."""
+# What wraps a module without a name of the user's.
 _UNNAMED = re.compile(r"\.(?:__self__|_orig_mod|_checkpoint_wrapped_module|_fsdp_wrapped_module)\b")
-"""What wraps a module without a name of the user's."""
+# A variable, a module by its name, or an item of a list.
 _ITEM = re.compile(r"(?:\b[LG]|\._modules)?\['?([^\]']*)'?\]")
-"""A variable, a module by its name, or an item of a list."""
 
 
 @dataclass(frozen=True)
 class Notes:
-    """Holds what is noted of each node, and keeps no node alive.
+    """Holds what is noted of each node, and keeps no node alive."""
 
-    Attributes:
-        stacks: Dynamo's own: the modules around an operator, from the outermost; or None.
-        forward_stacks: of what autograd added, those around the operator of the forward pass; or None.
-        traces: the stack of Python, or None.
-    """
-
-    stacks: Sequence[_Stack | None]
+    stacks: Sequence[_Stack | None]  # Dynamo's own: the modules around an operator, from the outermost; or None
+    # of what autograd added, those around the operator of the forward pass; or None.
     forward_stacks: Sequence[_Stack | None]
-    traces: Sequence[str | None]
+    traces: Sequence[str | None]  # the stack of Python, or None
 
     @classmethod
     def of(cls, metas: Sequence[dict[str, Any]]) -> Notes:

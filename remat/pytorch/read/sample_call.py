@@ -20,8 +20,8 @@ from remat.facts.graph import Graph
 from remat.pytorch.read.call_text import call_of
 from remat.pytorch.seam.inductor_lowering import register_inductors_operators
 
+# Operators (input, dim, index, ...).
 _SELECTS = ("aten.gather", "aten.index_select", "aten.scatter", "aten.scatter_add", "aten.index_add")
-"""Operators (input, dim, index, ...)."""
 
 
 def rebuild(graph: Graph, value: int, device: torch.device) -> Callable[[], Any]:

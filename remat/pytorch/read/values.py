@@ -14,26 +14,21 @@ from remat.facts.columns import BoolArray, IntArray, frozen
 from remat.pytorch.seam.fakes import hint
 from remat.pytorch.seam.torch_names import FakeTensor, has_symbolic_shape, torch_functions_disabled
 
+# A symbolic integer crosses to the backward pass as a Python number.
 _SYMBOL_BYTES = 8
-"""A symbolic integer crosses to the backward pass as a Python number."""
 
 
 @dataclass(frozen=True, eq=False)
 class Values:
-    """Describes n values.
+    """Describes n values."""
 
-    Attributes:
-        dtypes, shapes, bytes: as in `remat.Graph`.
-        noncontiguous: (n,) as in `remat.Graph`.
-        elements: (n,) how many a tensor has; 0 for what is none.
-        unsaveable: why values cannot cross from the forward to the backward pass, of those that cannot.
-    """
-
+    # dtypes, shapes, bytes: as in `remat.Graph`.
     dtypes: tuple[str, ...]
     shapes: tuple[tuple[int, ...], ...]
     bytes: IntArray
-    noncontiguous: BoolArray
-    elements: IntArray
+    noncontiguous: BoolArray  # (n,) as in `remat.Graph`.
+    elements: IntArray  # (n,) how many a tensor has; 0 for what is none
+    # why values cannot cross from the forward to the backward pass, of those that cannot.
     unsaveable: Mapping[int, str]
 
     @classmethod

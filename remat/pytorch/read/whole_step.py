@@ -14,8 +14,8 @@ from remat.pytorch.read.capture import where
 from remat.pytorch.read.extract import extract
 from remat.pytorch.read.split import split
 
+# With this autograd begins at a loss.
 _SEED = torch.ops.aten.ones_like.default
-"""With this autograd begins at a loss."""
 
 _HOW = (
     "return (loss, *gradients), with the gradients of torch.autograd.grad(loss, parameters), and leave "

@@ -25,17 +25,12 @@ from remat.pytorch.seam.torch_settings import every_joint_graph_partitioned
 
 @dataclass(frozen=True)
 class BudgetedBackend:
-    """Compiles Dynamo's graphs. Equal backends compile the same, and Dynamo takes it from one for the other.
-
-    Attributes:
-        codegen: False runs the graphs operator by operator.
-        plans: whose plans they are: 0, or of which budget, and how often it planned.
-    """
+    """Compiles Dynamo's graphs. Equal backends compile the same, and Dynamo takes it from one for the other."""
 
     partitioner: Partitioner
     options: Mapping[str, Any]
-    codegen: bool
-    plans: tuple[int, int]
+    codegen: bool  # False runs the graphs operator by operator
+    plans: tuple[int, int]  # whose plans they are: 0, or of which budget, and how often it planned
 
     @own_errors()
     def __call__(self, graph_module: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
@@ -67,7 +62,6 @@ def compile_within(
     """Compiles a model whose graphs share a budget; other arguments are passed on to `torch.compile`.
 
     Args:
-        options: of Inductor.
         codegen: see `remat.compile`.
     """
 

@@ -25,17 +25,12 @@ from remat.pytorch.seam.torch_names import storage_of, tree_leaves
 
 @dataclass
 class Call:
-    """Describes a call of a model by its user.
+    """Describes a call of a model by its user."""
 
-    Attributes:
-        budget: that the model's graphs share.
-        graphs: how many compiled graphs have run in it so far.
-    """
-
-    budget: SharedBudget
+    budget: SharedBudget  # that the model's graphs share
     model: Callable[..., Any]
     arguments: Any = ()
-    graphs: int = 0
+    graphs: int = 0  # how many compiled graphs have run in it so far
 
     def handed_over(self, inputs: Sequence[Any]) -> dict[int, int]:
         """Finds the storages, with their bytes, that other graphs of the model made for one without a gradient.
@@ -49,22 +44,14 @@ class Call:
 
 @dataclass
 class Compilation:
-    """Describes a graph of Dynamo's while it is compiled.
-
-    Attributes:
-        others: whether other graphs may follow in the same step.
-        given: the graph's inputs.
-        owned: the model's parameters, buffers and arguments; empty if no device is limited.
-        made_before: which of its inputs are activations of the run, by position.
-        piece: the compiled graph; None as long as there is no plan.
-    """
+    """Describes a graph of Dynamo's while it is compiled."""
 
     budget: SharedBudget
-    others: bool
-    given: Sequence[Tensor]
-    owned: Sequence[Tensor]
-    made_before: frozenset[int]
-    piece: Piece | None = field(default=None)
+    others: bool  # whether other graphs may follow in the same step
+    given: Sequence[Tensor]  # the graph's inputs
+    owned: Sequence[Tensor]  # the model's parameters, buffers and arguments; empty if no device is limited
+    made_before: frozenset[int]  # which of its inputs are activations of the run, by position
+    piece: Piece | None = field(default=None)  # the compiled graph; None as long as there is no plan
 
     def plan(self, graph: Graph, joint_graph: fx.Graph, solver: Solver | None, *, copy_stream: bool) -> Chosen:
         """Chooses a plan for the graph (see `SharedBudget.plan_for`).

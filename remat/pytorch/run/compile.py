@@ -187,13 +187,13 @@ def _plans_in(text: str) -> tuple[Plan, ...]:
     return plans_of(files)
 
 
+# What the backend takes as "remat.cost_model" and so on, and what reads REMAT_COST_MODEL in the environment.
 _OPTIONS: dict[str, Callable[[str], Any]] = {
     "cost_model": find_costmodel,
     "solver": find_solver,
     "on_error": checked_on_error,
     "plan": _plans_in,
 }
-"""What the backend takes as "remat.cost_model" and so on, and what reads REMAT_COST_MODEL in the environment."""
 
 
 def _partitioner_of(options: Mapping[str, Any]) -> Partitioner:
@@ -243,5 +243,5 @@ def _inductor_options(mode: str | None, options: Mapping[str, Any] | None) -> di
     return {**from_mode, **{name.replace("-", "_"): value for name, value in (options or {}).items()}}
 
 
+# Options that torch.compile takes for itself.
 _TORCHS = ("guard_filter_fn", "use_aoti")
-"""Options that torch.compile takes for itself."""

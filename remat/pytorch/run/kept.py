@@ -28,14 +28,10 @@ _LOGGER = logging.getLogger("remat")
 
 @dataclass
 class UnderWay:
-    """Describes a graph of Dynamo's while it is compiled.
+    """Describes a graph of Dynamo's while it is compiled."""
 
-    Attributes:
-        places: of its nodes, and of those in its regions.
-        planned: what was planned for its regions, and at last for all of it.
-    """
-
-    places: Sequence[Place]
+    places: Sequence[Place]  # of its nodes, and of those in its regions
+    # what was planned for its regions, and at last for all of it.
     planned: list[Planned] = field(default_factory=list[Planned])
 
     def keep_with(self, backward: fx.GraphModule) -> None:

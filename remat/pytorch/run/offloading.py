@@ -24,8 +24,8 @@ from remat.facts.graph import Graph
 from remat.predict.kernels.host_copies import Copy, CopyStep, HostCopies, early_places
 from remat.pytorch.seam.offloading import FETCH, FETCHED, SEND, SENT, TO_DEVICE, TO_HOST
 
+# What is done to copy a value, its name, that of the value behind whose copy it is done, and before which node.
 _Place: TypeAlias = tuple[CopyStep, str, str | None, fx.Node]
-"""What is done to copy a value, its name, that of the value behind whose copy it is done, and before which node."""
 
 
 def add_copies(
@@ -42,8 +42,6 @@ def add_copies(
     What the backward pass does not read, nobody hands over, and nothing is copied.
 
     Args:
-        graph: the joint graph.
-        plan: a legal plan for it.
         forward, backward: the graphs of the passes, which are changed.
         num_fwd_outputs: how many outputs of the forward graph are the model's; the others are handed over.
         beside: copies are made beside the kernels.

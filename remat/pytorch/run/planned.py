@@ -19,23 +19,16 @@ from remat.words import human_bytes
 
 @dataclass(frozen=True, eq=False)
 class Planned:
-    """Holds a joint graph, and the plan that it runs.
+    """Holds a joint graph, and the plan that it runs."""
 
-    Attributes:
-        graph: at the sizes that it was planned for.
-        seconds: that reading the graph, choosing and checking took, in this run or an earlier one.
-        from_cache: planned in an earlier run, and found with the compiled graph in torch's cache on disk.
-        made_before: inputs that other graphs of the run have made, as far as is known when the graph is compiled.
-        remarks: what there is to say of the plan (see `remat.pytorch.run.remarks`).
-    """
-
-    graph: Graph
+    graph: Graph  # at the sizes that it was planned for
     chosen: Chosen
     cost_model: str
-    seconds: float
-    from_cache: bool = False
+    seconds: float  # that reading the graph, choosing and checking took, in this run or an earlier one
+    from_cache: bool = False  # planned in an earlier run, and found with the compiled graph in torch's cache on disk
     copy_stream: bool = False
-    remarks: tuple[str, ...] = ()
+    remarks: tuple[str, ...] = ()  # what there is to say of the plan (see `remat.pytorch.run.remarks`).
+    # inputs that other graphs of the run have made, as far as is known when the graph is compiled.
     made_before: tuple[str, ...] = ()
 
     @property

@@ -33,11 +33,11 @@ if TYPE_CHECKING:
 
 _LOGGER = logging.getLogger("remat")
 _LOGGER.addHandler(logging.NullHandler())
+# How many graphs `remat.last_report()` remembers.
 _RECENT = 64
-"""How many graphs `remat.last_report()` remembers."""
 _WIDTH = 80
+# How many lines of a model are named.
 _SHOWN = 5
-"""How many lines of a model are named."""
 _STYLE: dict[str, Any] = {"box": None, "pad_edge": False, "header_style": "bold", "collapse_padding": True}
 
 

@@ -32,33 +32,25 @@ from remat.pytorch.run.chosen import Chosen
 from remat.pytorch.run.live_calls import LiveCalls, Together, largest
 from remat.words import human_bytes
 
+# How often all graphs are planned again at most; the last time they save the least they can, or their own shares.
+#
+# Dynamo gives a piece of code up after eight compilations. Blocks that are called one after the other take two each
+# time: the first one's input needs no gradient.
 _REPLANNED = 2
-"""How often all graphs are planned again at most; the last time they save the least they can, or their own shares.
-
-Dynamo gives a piece of code up after eight compilations. Blocks that are called one after the other take two each time:
-the first one's input needs no gradient."""
-
+# Graphs are planned again when nothing is alive, or after so many calls: in a pipeline something always is.
 _WAITS = 8
-"""Graphs are planned again when nothing is alive, or after so many calls: in a pipeline something always is."""
 
 
 @dataclass(frozen=True, eq=False)
 class Piece:
-    """Holds a compiled graph.
+    """Holds a compiled graph."""
 
-    Attributes:
-        key: equal for equal graphs at equal sizes.
-        saved_bytes: by the plan, with what other graphs made for it.
-        is_careful: whether it saves the least it can, until it is known what else is alive.
-        may_take_all: whether nothing else shares the budget, as far as is known.
-    """
-
-    key: str
+    key: str  # equal for equal graphs at equal sizes
     part: Subproblem
     plan: Plan
-    saved_bytes: int
-    is_careful: bool
-    may_take_all: bool
+    saved_bytes: int  # by the plan, with what other graphs made for it
+    is_careful: bool  # whether it saves the least it can, until it is known what else is alive
+    may_take_all: bool  # whether nothing else shares the budget, as far as is known
 
 
 class SharedBudget:

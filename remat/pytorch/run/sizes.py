@@ -24,8 +24,8 @@ from remat.pytorch.seam.symbols import has_jagged_sizes, keep_at_most, symbols
 Sizes = Mapping[str, int]
 """By the names of symbols; empty for those of the call that the graph is compiled for."""
 
+# Dynamo compiles a piece of code for sizes that do not vary, then for one that does; what follows is a third time.
 _EXACT = 2
-"""Dynamo compiles a piece of code for sizes that do not vary, then for one that does; what follows is a third time."""
 
 
 def limits_of(cost_model: CostModel) -> tuple[int | None, int | None]:
@@ -43,7 +43,6 @@ def sizes_to_plan_for(joint_graph: fx.Graph, cost_model: CostModel, seen: Sizes)
     """Lists the sizes to try, the largest first: a plan is made for the first at which there is one.
 
     Args:
-        joint_graph: of torch.
         cost_model: with the budget, if it has one.
         seen: sizes that the same graph was planned for before.
     """

@@ -12,29 +12,20 @@ from typing import Any
 
 from remat.pytorch.seam.internals import internals
 
+# What `ptxas -v` says of a kernel.
 _LOG = re.compile(r"(\d+) bytes spill stores, (\d+) bytes spill loads.*?Used (\d+) registers", re.DOTALL)
-"""What `ptxas -v` says of a kernel."""
 
 
 @dataclass(frozen=True)
 class Cubin:
-    """Holds a kernel compiled in one of the configurations that Inductor would time.
+    """Holds a kernel compiled in one of the configurations that Inductor would time."""
 
-    Attributes:
-        configuration: sizes of blocks, numbers of warps and of pipeline stages, by name.
-        registers: of each thread, as the assembler says.
-        spilled_bytes: stored to and loaded from memory by each thread for want of registers.
-        shared_bytes: of shared memory for each block.
-        ptx: the assembly.
-        cubin: the machine code.
-    """
-
-    configuration: dict[str, int]
-    registers: int
-    spilled_bytes: int
-    shared_bytes: int
-    ptx: str
-    cubin: bytes
+    configuration: dict[str, int]  # sizes of blocks, numbers of warps and of pipeline stages, by name
+    registers: int  # of each thread, as the assembler says
+    spilled_bytes: int  # stored to and loaded from memory by each thread for want of registers
+    shared_bytes: int  # of shared memory for each block
+    ptx: str  # the assembly
+    cubin: bytes  # the machine code
 
 
 def compiled(source: str, name: str) -> list[Cubin]:

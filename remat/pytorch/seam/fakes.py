@@ -82,7 +82,6 @@ def owned(model: Callable[..., Any], args: Any) -> list[Tensor]:
 
     Args:
         model: a module, a method of one, or a function (whose closure is not searched).
-        args: what it is called with.
     """
     model = getattr(model, "__self__", model)
     own = [*model.parameters(), *model.buffers()] if isinstance(model, nn.Module) else []

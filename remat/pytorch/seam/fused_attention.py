@@ -22,8 +22,8 @@ from remat.pytorch.seam.gpu_sheets import GpuSheet
 from remat.pytorch.seam.torch_names import scoped_library
 
 _HALVES = (torch.float16, torch.bfloat16)
+# Elements: heads are padded to a multiple for flash attention (`pad_last_dim<8>`), masks for the efficient one.
 _ALIGNED = 8
-"""Elements: heads are padded to a multiple for flash attention (`pad_last_dim<8>`), masks for the efficient one."""
 
 
 @contextmanager

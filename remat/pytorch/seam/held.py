@@ -37,18 +37,13 @@ def held_tensors(model: Callable[..., Any], args: Any) -> list[Tensor]:
 
 @dataclass
 class Held:
-    """Collects what a callable computes with.
+    """Collects what a callable computes with."""
 
-    Attributes:
-        modules: by their `id`.
-        cells: of closures, with tensors in them.
-        named: the globals of a function, and a name in them that stands for a tensor.
-        seen: all that was looked into, by its `id`, which is its own as long as it is held here.
-    """
-
-    modules: dict[int, nn.Module] = field(default_factory=dict[int, nn.Module])
-    cells: list[CellType] = field(default_factory=list[CellType])
+    modules: dict[int, nn.Module] = field(default_factory=dict[int, nn.Module])  # by their `id`
+    cells: list[CellType] = field(default_factory=list[CellType])  # of closures, with tensors in them
+    # the globals of a function, and a name in them that stands for a tensor.
     named: list[tuple[dict[str, Any], str]] = field(default_factory=list[tuple[dict[str, Any], str]])
+    # all that was looked into, by its `id`, which is its own as long as it is held here.
     seen: dict[int, Any] = field(default_factory=dict[int, Any])
 
     @property

@@ -37,7 +37,6 @@ def moved(
 
     Args:
         model_or_fn: a module, a method of one, a `functools.partial`, or a function.
-        args, kwargs: what it is called with.
         device: where the fake tensors are said to be.
         mode: the one of the model's and arguments' fake tensors, if they are fake already.
 

@@ -50,9 +50,9 @@ def place_for(tensor: Tensor, device: torch.device) -> Tensor:
 
 
 _streams: dict[torch.device, torch.cuda.Stream] = {}
+# By the address of a copy that was begun: the event of its end; itself and its source, so that nobody takes their
+# memory before, not even where a pass is broken off.
 _under_way: dict[int, tuple[Any, Tensor, Tensor]] = {}
-"""By the address of a copy that was begun: the event of its end; itself and its source, so that nobody takes their
-memory before, not even where a pass is broken off."""
 
 
 def begin(copy: Tensor, source: Tensor) -> None:

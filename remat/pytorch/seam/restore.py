@@ -24,7 +24,6 @@ def put_back(model_or_fn: Callable[..., Any], args: tuple[Any, ...], kwargs: Map
 
     Args:
         model_or_fn: a module, a method of one, or a function (whose closure is not searched).
-        args, kwargs: what it is called with.
     """
     tensors = [part for tensor in owned(model_or_fn, (args, kwargs)) for part in _parts(tensor)]
     tracked = [tensor for tensor in tensors if not tensor.is_inference() and not is_fake(tensor)]

@@ -40,9 +40,6 @@ def no_cpu_kernels() -> Generator[None]:
     """Leaves out generated kernels of what is compiled and run within the block; calls of libraries run.
 
     Kernels allocate nothing. What they would have written is zero, so that an index among it points somewhere.
-
-    Raises:
-        UnsupportedTorch: the installed torch lacks what this relies on.
     """
     guards = internals("torch._C._dynamo.guards")
     empty = guards._empty_strided_cpu

@@ -16,27 +16,20 @@ from typing import Any
 import torch
 from torch import fx
 
+# Where torch knows of no bound, it has one of its own, past all sizes that there are.
 _UNBOUNDED = 2**31
-"""Where torch knows of no bound, it has one of its own, past all sizes that there are."""
-
 _assumed: ContextVar[Mapping[str, int]] = ContextVar("_assumed", default=MappingProxyType({}))
 
 
 @dataclass(frozen=True)
 class Symbol:
-    """Describes a size that differs from call to call.
+    """Describes a size that differs from call to call."""
 
-    Attributes:
-        name: torch's: the same whenever the same dimension of the same argument is traced.
-        now: what it is in the call that the graph is compiled for.
-        least: what it is at least, as torch sees it; not below 0.
-        most: what it is at most, by what the user or the model says (`torch._dynamo.mark_dynamic(x, 0, min=2,
-            max=512)`, `torch._check`); None if nothing is said.
-    """
-
-    name: str
-    now: int
-    least: int
+    name: str  # torch's: the same whenever the same dimension of the same argument is traced
+    now: int  # what it is in the call that the graph is compiled for
+    least: int  # what it is at least, as torch sees it; not below 0
+    # what it is at most, by what the user or the model says (`torch._dynamo.mark_dynamic(x, 0, min=2, max=512)`,
+    # `torch._check`); None if nothing is said.
     most: int | None
     size: Any
 

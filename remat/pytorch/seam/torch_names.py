@@ -3,6 +3,9 @@
 # Only `_schema` says what an operator declares, only `_cdata` tells storages without memory apart, and the types
 # of some public functions are known in part: they leave this module as `Any`.
 # pyright: reportPrivateUsage=false, reportUnknownMemberType=false, reportUnknownVariableType=false
+# What is imported is handed on.
+# ruff: noqa: F401
+# pyright: reportUnusedImport=false
 
 from __future__ import annotations
 
@@ -47,42 +50,6 @@ call_of_node: Any = attrgetter("_args", "_kwargs")
 has_symbolic_shape: Any = attrgetter("_has_symbolic_sizes_strides")
 torch_functions_disabled: Any = torch._C.DisableTorchFunctionSubclass
 """Within it, what is asked of a fake tensor takes half as long: that it overrides no function is not asked again."""
-
-__all__ = [
-    "CustomGraphPass",
-    "CustomPartitionerFn",
-    "DataDependentOutputException",
-    "DynamicOutputShapeException",
-    "FakeTensor",
-    "FakeTensorMode",
-    "HigherOrderOperator",
-    "TorchDispatchMode",
-    "argument_of",
-    "assume_constant_result",
-    "call_of_node",
-    "enable_python_dispatcher",
-    "fork_rng",
-    "formula_over_shapes",
-    "get_layout_constraint_tag",
-    "has_symbolic_shape",
-    "inputs_of",
-    "is_builtin",
-    "is_mutable",
-    "is_overload",
-    "is_traceable_wrapper_subclass",
-    "never_asked_about",
-    "schema_of",
-    "scoped_library",
-    "selective_checkpoint_contexts",
-    "storage_number",
-    "storage_of",
-    "torch_compile",
-    "torch_functions_disabled",
-    "tree_flatten",
-    "tree_leaves",
-    "tree_map",
-    "tree_unflatten",
-]
 
 
 def is_overload(operator: object) -> bool:

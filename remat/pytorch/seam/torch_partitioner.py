@@ -37,9 +37,6 @@ def partition(
     """Splits a joint graph into its forward and backward graphs, with our choice of saved values.
 
     A partition that another thread makes meanwhile gets torch's choice, or its own.
-
-    Raises:
-        UnsupportedTorch: the installed torch lacks what this relies on.
     """
 
     def choose(joint_graph: fx.Graph, node_info: Any, memory_budget: float = 1) -> list[fx.Node]:

@@ -35,8 +35,8 @@ _DECIDED_BY_TIMING = (
     "benchmark_combo_kernel",
 )
 
+# Held inside `virtual_gpu`: Triton has one driver in a process, and torch one table of devices.
 _one_at_a_time = threading.RLock()
-"""Held inside `virtual_gpu`: Triton has one driver in a process, and torch one table of devices."""
 
 
 def device_of(name: object) -> tuple[torch.device, Callable[[], AbstractContextManager[object]]]:

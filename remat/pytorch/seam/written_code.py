@@ -9,16 +9,11 @@ from remat.pytorch.seam.internals import internals
 
 
 class WrittenCode(NamedTuple):
-    """Holds what Inductor has written for one graph.
+    """Holds what Inductor has written for one graph."""
 
-    Attributes:
-        text: a Python module, whose `call` takes a list of tensors and runs the graph.
-        sources: of each Triton kernel, by its name in the text: a Python module of its own.
-        launches: for each launch of a Triton kernel, in order: the name of the scheduler's node, and of the kernel.
-    """
-
-    text: str
-    sources: dict[str, str]
+    text: str  # a Python module, whose `call` takes a list of tensors and runs the graph
+    sources: dict[str, str]  # of each Triton kernel, by its name in the text: a Python module of its own
+    # for each launch of a Triton kernel, in order: the name of the scheduler's node, and of the kernel.
     launches: tuple[tuple[str, str], ...]
 
 
