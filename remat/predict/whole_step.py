@@ -112,11 +112,7 @@ class Surroundings:
         )
 
     def room(self, memory_bytes: int) -> int:
-        """Returns how much of a device's memory the two passes may take in any step.
-
-        Raises:
-            Infeasible: all else takes more than the device has.
-        """
+        """Returns how much of a device's memory the two passes may take in any step."""
         room = memory_bytes - self.own_bytes - self.optimizer.state_bytes - self.tangent_bytes
         if max(self.outside_bytes) > memory_bytes or room < 0:
             raise Infeasible(

@@ -70,11 +70,7 @@ class Lowering:
         return handed
 
     def run(self, v: int) -> None:
-        """Lowers one value.
-
-        Raises:
-            InvalidGraph: its call is not recorded, but it takes the call to know what it does.
-        """
+        """Lowers one value."""
         call = self.stores.calls[v]
         try:
             result = self._rules[v](self, call)
@@ -135,11 +131,7 @@ class Lowering:
         return uneven(size, abs(step_of(digits)), *what) if size != 1 else ()
 
     def first(self, call: Call) -> Seen:
-        """Returns the first argument.
-
-        Raises:
-            KeyError: it is no tensor of this pass.
-        """
+        """Returns the first argument."""
         first = call.args[0]
         return self.seen[first.position if isinstance(first, Ref) else -1]
 

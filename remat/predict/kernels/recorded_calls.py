@@ -56,11 +56,7 @@ class Call:
 
 
 def calls_of(graph: Graph) -> list[Call]:
-    """Reads the call of every value.
-
-    Raises:
-        InvalidGraph: an entry of `Graph.arguments` is not one that `remat.capture` writes.
-    """
+    """Reads the call of every value."""
     taken = {u for v, of in enumerate(graph.operands) if graph.ops[v] == "getitem" for u in of}
     return [_call(graph, v, of, v in taken) for v, of in enumerate(graph.operands)]
 

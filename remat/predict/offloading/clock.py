@@ -109,11 +109,7 @@ class StepClock:
 
 
 def copy_ns(graph: Graph, device: DeviceProfile) -> IntArray:
-    """Returns how long copying the storage of each value to the host takes, or back, in whole nanoseconds: (n,).
-
-    Raises:
-        InvalidGraph: they add up to 2**62 or more.
-    """
+    """Returns how long copying the storage of each value to the host takes, or back, in whole nanoseconds: (n,)."""
     ns = np.array(1e9 * graph.storage_bytes / device.host_bytes_per_s + device.host_latency_ns, np.float64)
     return whole_prices(f"copies between {device.name} and its host", ns)
 
@@ -129,11 +125,7 @@ def _plain_plan(graph: Graph) -> Plan:
 
 
 def linked(device: str | Path | DeviceProfile) -> DeviceProfile:
-    """Finds the profile of a device, which must have a host to copy to.
-
-    Raises:
-        InvalidOption: it has none.
-    """
+    """Finds the profile of a device, which must have a host to copy to."""
     profile = find_device(device)
     if not profile.host_bytes_per_s:
         raise InvalidOption(

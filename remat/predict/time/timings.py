@@ -27,11 +27,7 @@ def timings_file(device: str) -> Path:
 
 
 def read_timings(path: Path, device: str) -> dict[str, int]:
-    """Reads the times in a file, by the keys of `call_keys`; there are none without a file.
-
-    Raises:
-        InvalidOption: it is another kind of file, damaged, or of another device.
-    """
+    """Reads the times in a file, by the keys of `call_keys`; there are none without a file."""
     if not path.exists():
         return {}
     if path.is_dir():

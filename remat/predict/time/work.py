@@ -54,11 +54,7 @@ _PICKS = ("aten.embedding.", "aten.gather.", "aten.index_select.", "aten.index."
 
 
 def flops_with_elements(graph: Graph) -> IntArray:
-    """Returns `Graph.flops`; for a tuple that has none, those of its elements: (n,).
-
-    Raises:
-        InvalidGraph: they add up to 2**62 or more, so that sums could wrap.
-    """
+    """Returns `Graph.flops`; for a tuple that has none, those of its elements: (n,)."""
     total = float(graph.flops.sum(dtype=np.float64))
     if total >= LARGEST_TOTAL:
         raise InvalidGraph(f"Graph.flops must add up to less than 2**62, got about {total:.2e}")
@@ -109,11 +105,7 @@ def _read_bytes(graph: Graph) -> IntArray:
 
 
 def whole_prices(label: str, prices: NDArray[np.float64] | IntArray) -> IntArray:
-    """Rounds prices up to integers, so that what costs anything at all is not free.
-
-    Raises:
-        InvalidGraph: they add up to 2**62 or more.
-    """
+    """Rounds prices up to integers, so that what costs anything at all is not free."""
     total = float(prices.sum(dtype=np.float64))
     if not total < LARGEST_TOTAL:
         raise InvalidGraph(f"{label}: the prices of this graph must add up to less than 2**62, got about {total:.2e}")

@@ -123,9 +123,6 @@ def record(function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[
     """Runs `function(*args, **kwargs)` once and lists what runs.
 
     Arguments, parameters, buffers and random number generators are put back as they were.
-
-    Raises:
-        CaptureError: no checkpoint of the function can be right, or torch cannot run it under one.
     """
     recorder = _Recorder()
     saves = [0]

@@ -24,11 +24,7 @@ from remat.pytorch.seam.written_code import written_code
 
 
 def rehearsed_peak(graph: Graph, plan: Plan) -> int:
-    """Returns the most bytes that a step holds at once: what `remat.timeline(graph, plan).peak_bytes` predicts.
-
-    Raises:
-        CannotRebuild, InvalidOption, InvalidPlan, UnsupportedTorch: see `Scheduled`.
-    """
+    """Returns the most bytes that a step holds at once: what `remat.timeline(graph, plan).peak_bytes` predicts."""
     scheduled, passes = Scheduled(graph), list[tuple[Callable[..., Any], dict[str, Any], Sequence[str]]]()
 
     def visit(lowering: Any, inputs: Mapping[str, str], outputs: Sequence[str]) -> None:

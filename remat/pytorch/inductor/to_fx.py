@@ -53,11 +53,6 @@ class JointGraph:
         Args:
             graph: with the arguments of its calls, as `remat.capture` writes them.
             device: where its tensors are said to be.
-
-        Raises:
-            CannotRebuild: an operator is not installed here or higher-order, an argument is of a kind of which
-                only the type is known, or what comes out is not what the graph says.
-            InvalidGraph: `Graph.arguments` holds no call.
         """
         return _Builder(graph, device).built()
 

@@ -15,9 +15,6 @@ def peak_bytes(call: Callable[[], object], device: torch.device) -> int:
     On CUDA, of the current process by torch's caching allocator. On CPU, by the same running total of
     what is allocated and freed, read from the events that torch's CPU allocator reports to the profiler:
     memory that a library keeps for itself is in neither, nor is rounding to pages.
-
-    Raises:
-        UnsupportedTorch: the installed torch reports no such events.
     """
     if device.type == "cuda":
         torch.cuda.synchronize(device)

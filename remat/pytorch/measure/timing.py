@@ -72,11 +72,7 @@ class Stopwatch:
 
 
 def device_of(kind: str | None) -> torch.device:
-    """Returns the device of a kind: "cpu", "cuda", or None for CUDA if there is any.
-
-    Raises:
-        InvalidOption: another kind, or there is no such device.
-    """
+    """Returns the device of a kind: "cpu", "cuda", or None for CUDA if there is any."""
     require_kind(kind)
     available = torch.cuda.is_available()
     if kind == "cuda" and not available:

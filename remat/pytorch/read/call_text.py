@@ -114,10 +114,6 @@ def call_of(text: str, producers: Sequence[Any], device: torch.device) -> tuple[
         text: an entry of `Graph.arguments`.
         producers: what to put in the place of each producer, in the order of the uses.
         device: takes the place of the device that the graph was captured on.
-
-    Raises:
-        CannotRebuild: it has an argument of which only the type is known.
-        InvalidGraph: the text is not one that `call_texts` writes.
     """
     if not text:
         return list(producers), {}

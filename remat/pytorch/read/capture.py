@@ -93,9 +93,6 @@ def visit_joint_graphs(
     """Calls `visit` with each joint graph when torch would choose what to save.
 
     Arguments and errors are those of `capture`.
-
-    Raises:
-        CaptureError: there was no joint graph.
     """
     if not callable(model_or_fn):
         raise CaptureError(f"capture() takes a module or a function, got {model_or_fn!r}")

@@ -69,10 +69,6 @@ def optimizer_memory(make: MakeOptimizer | None, parameters: Sequence[Tensor], *
         make: the optimizer, from parameters; None for none.
         parameters: those that it updates; their shapes and element types count.
         gpu: as on a GPU, where torch's optimizers update all parameters at once unless they are told otherwise.
-
-    Raises:
-        InvalidOption: it makes no optimizer of these parameters, or one that cannot step without their contents, or
-            without a closure.
     """
     if make is None or not parameters:
         return OptimizerMemory()
@@ -116,22 +112,14 @@ def _two_steps(make: MakeOptimizer, stand_ins: Sequence[nn.Parameter], *, gpu: b
 
 
 def optimizer_from(given: object) -> MakeOptimizer | None:
-    """Returns what makes an optimizer: found by name with options, as it is, or None for "none".
-
-    Raises:
-        InvalidOption: torch has none of this name, or it takes no such options.
-    """
+    """Returns what makes an optimizer: found by name with options, as it is, or None for "none"."""
     if not isinstance(given, str):
         return cast(MakeOptimizer | None, given)
     return None if given == "none" else optimizer_named(given)
 
 
 def optimizer_named(text: str) -> MakeOptimizer:
-    """Returns an optimizer of torch by name, in any case, with its options: "adamw", "sgd:momentum=0.9".
-
-    Raises:
-        InvalidOption: torch has none of this name, or it takes no such options.
-    """
+    """Returns an optimizer of torch by name, in any case, with its options: "adamw", "sgd:momentum=0.9"."""
     name, options = split_options(text)
     classes = {key.lower(): one for key, one in vars(torch.optim).items() if _is_optimizer(one)}
     if name.lower() not in classes:

@@ -29,9 +29,6 @@ def for_device(
     Args:
         device: as in `remat.capture`; None for the one that the model is on.
         model_or_fn: a module or a function, which holds fake tensors on that device inside the block.
-
-    Raises:
-        CaptureError: the model cannot be traced with fake tensors on the device.
     """
     if device is None:
         _require_driver(model_or_fn, args, kwargs)

@@ -25,12 +25,7 @@ _SELECTS = ("aten.gather", "aten.index_select", "aten.scatter", "aten.scatter_ad
 
 
 def rebuild(graph: Graph, value: int, device: torch.device) -> Callable[[], Any]:
-    """Makes a function that computes one value, on arguments of its own.
-
-    Raises:
-        CannotRebuild: the operator is not installed here, or an argument cannot be made up.
-        InvalidGraph: `Graph.arguments` holds no call.
-    """
+    """Makes a function that computes one value, on arguments of its own."""
     operator = operator_named(graph.ops[value])
     producers: list[int] = graph.producers[graph.consumers == value].tolist()
     stands = [_Stand(graph.names[u], graph.dtypes[u], graph.shapes[u]) for u in producers]
@@ -75,11 +70,7 @@ class _Stand:
 
 
 def operator_named(name: str) -> Callable[..., Any]:
-    """Returns the operator of `torch.ops` with a name as in `Graph.ops`.
-
-    Raises:
-        CannotRebuild: there is none.
-    """
+    """Returns the operator of `torch.ops` with a name as in `Graph.ops`."""
     parts = name.split(".")
     if len(parts) != 3:
         raise CannotRebuild(f"{name} is not an operator of torch.ops")

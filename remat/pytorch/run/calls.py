@@ -54,11 +54,7 @@ class Compilation:
     piece: Piece | None = field(default=None)  # the compiled graph; None as long as there is no plan
 
     def plan(self, graph: Graph, joint_graph: fx.Graph, solver: Solver | None, *, copy_stream: bool) -> Chosen:
-        """Chooses a plan for the graph (see `SharedBudget.plan_for`).
-
-        Raises:
-            InvalidOption: the budget is one of a device, and other graphs may share it.
-        """
+        """Chooses a plan for the graph (see `SharedBudget.plan_for`)."""
         model = self.budget.cost_model
         if model.device_limits:
             check_device(model, is_alone=not self.others)

@@ -23,11 +23,7 @@ from remat.pytorch.seam.torch_names import storage_of
 
 
 def check_device(cost_model: CostModel, *, is_alone: bool) -> None:
-    """Checks that one model of one graph on one rank runs, if a cost model limits the memory of a device.
-
-    Raises:
-        InvalidOption: there are other graphs or ranks, which nobody has counted; or the optimizer is none.
-    """
+    """Checks that one model of one graph on one rank runs, if a cost model limits the memory of a device."""
     if cost_model.device_limits and (not is_alone or several_ranks()):
         raise InvalidOption(
             f"{cost_model!r} counts all that training holds, and can do so for one model of one graph on one rank. "
@@ -57,10 +53,6 @@ def plan_on_device(
         alive: what is there anyway: parameters, buffers, inputs. Trainable `nn.Parameter`s are those of the optimizer.
         larger_bytes: by how much the inputs are larger at the sizes that the graph is planned for.
         optimizer: counts in place of those that the limits name; None for those.
-
-    Raises:
-        Infeasible, LimitReached: no plan is small enough, or none was found.
-        InvalidOption: the optimizer is none.
     """
     own_bytes, parameters = bytes_of(alive) + larger_bytes, trained(alive)
     gpu = graph.meta.get("device") == "cuda"

@@ -55,12 +55,7 @@ class Order:
         return False
 
     def plan(self, graph: Graph) -> Chosen:
-        """Chooses a plan for the graph at these sizes.
-
-        Raises:
-            Infeasible, LimitReached, UnsupportedProblem: see `remat.choose`.
-            InvalidOption: see `Compilation.plan`.
-        """
+        """Chooses a plan for the graph at these sizes."""
         if self.is_region:
             check_device(self.cost_model, is_alone=False)
         if self.compilation is not None and not self.is_region:

@@ -269,11 +269,7 @@ def checked_on_error(on_error: Any) -> OnError:
 
 
 def check_nothing_runs_twice(graph: Graph, forward: fx.GraphModule, backward: fx.GraphModule) -> None:
-    """Checks that torch put what must not run twice in one graph only.
-
-    Raises:
-        InvalidPlan: a collective, an effect or a draw of random numbers is in both.
-    """
+    """Checks that torch put what must not run twice in one graph only."""
     both = {node.name for node in forward.graph.nodes if node.op == "call_function"}
     again = {node.name: node for node in backward.graph.nodes if node.op == "call_function" and node.name in both}
     for name in sorted(again.keys() & graph.index.keys()):

@@ -18,12 +18,7 @@ Plans = Plan | str | Path | Sequence[Plan | str | Path]
 
 
 def plans_of(given: Plans) -> tuple[Plan, ...]:
-    """Returns the plans that were given, and reads those that are files.
-
-    Raises:
-        InvalidOption: there is something else among them.
-        InvalidPlan: see `Plan.load`.
-    """
+    """Returns the plans that were given, and reads those that are files."""
     if hasattr(given, "plan"):  # a solution
         checked_plan(given)
     several = [given] if isinstance(given, Plan | str | Path) else checked_list("plan", given, InvalidOption)
@@ -37,9 +32,6 @@ def plan_for(graph: Graph, plans: Sequence[Plan]) -> Plan:
 
     A plan without a note of its graph is taken at its word. Where several fit, the first legal one is taken: of equal
     blocks that are compiled one by one, the first has an input that needs no gradient, and a plan of its own.
-
-    Raises:
-        InvalidPlan: there is none; the message says how the nearest one's graph differs, and what to do.
     """
     wrong: InvalidPlan | None = None
     for plan in sorted(plans, key=lambda plan: plan.graph != graph.signature):

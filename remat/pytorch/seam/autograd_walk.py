@@ -36,11 +36,7 @@ def grad(
     is_grads_batched: bool = False,
     materialize_grads: bool = False,
 ) -> tuple[Tensor | None, ...]:
-    """Computes gradients as `torch.autograd.grad` does.
-
-    Raises:
-        CaptureError: an argument asks for something that the walk does not do.
-    """
+    """Computes gradients as `torch.autograd.grad` does."""
     del retain_graph  # nothing is freed here
     if is_grads_batched or materialize_grads or not allow_unused:  # AOTAutograd and torch.func allow what is unused
         raise CaptureError(f"torch.autograd.grad within a model {_UNTRACED}")

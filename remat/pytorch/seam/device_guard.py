@@ -25,11 +25,7 @@ _METHODS = 64  # more than the virtual methods of c10::impl::DeviceGuardImplInte
 
 @contextmanager
 def guarded_without_driver() -> Generator[None]:
-    """Registers libtorch's fake guard for CUDA devices, and afterwards what was registered before.
-
-    Raises:
-        UnsupportedTorch: this torch has no such guard, or does not register it.
-    """
+    """Registers libtorch's fake guard for CUDA devices, and afterwards what was registered before."""
     slots = _registry()
     before = slots[_CUDA]
     try:

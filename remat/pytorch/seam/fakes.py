@@ -93,10 +93,6 @@ def in_their_mode(model_or_fn: Callable[..., Any], args: tuple[Any, ...], kwargs
     """Runs the body in the mode of the model's and arguments' fake tensors, if they are fake.
 
     Constants that the model makes on its way are fake then, too.
-
-    Raises:
-        CaptureError: some are fake and some are not, they are of two modes, they are on the meta
-            device, or the body asks for the contents of one.
     """
     mode = mode_of(model_or_fn, args, kwargs)
     if mode is None:
@@ -116,11 +112,7 @@ def in_their_mode(model_or_fn: Callable[..., Any], args: tuple[Any, ...], kwargs
 
 
 def mode_of(model_or_fn: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> FakeTensorMode | None:
-    """Returns the mode of the model's and arguments' fake tensors; None if they are real.
-
-    Raises:
-        CaptureError: see `in_their_mode`.
-    """
+    """Returns the mode of the model's and arguments' fake tensors; None if they are real."""
     tensors = owned(model_or_fn, (args, kwargs))
     fakes = [tensor for tensor in tensors if is_fake(tensor)]
     if any(tensor.device.type == "meta" for tensor in tensors):

@@ -65,9 +65,6 @@ def choice(
     Args:
         query, key, value: (batch, heads, length, size of a head).
         attn_mask, dropout_p, is_causal, enable_gqa: of `F.scaled_dot_product_attention`.
-
-    Raises:
-        CaptureError: releases of torch differ here, so that the kernel is not known.
     """
     tensors = (query, key, value)
     size, half = query.shape[-1], query.dtype in _HALVES

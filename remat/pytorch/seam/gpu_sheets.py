@@ -76,12 +76,7 @@ SHEETS: dict[str, GpuSheet] = {
 
 
 def sheet_of(gpu: str | GpuSheet) -> GpuSheet:
-    """Finds the data sheet of a GPU.
-
-    Raises:
-        UnknownName: no GPU is known by this name.
-        InvalidOption: it is neither a name nor a sheet.
-    """
+    """Finds the data sheet of a GPU."""
     if isinstance(gpu, GpuSheet):
         return gpu
     if not isinstance(gpu, str):  # pyright: ignore[reportUnnecessaryIsInstance]  # users are untyped

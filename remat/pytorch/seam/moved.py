@@ -39,9 +39,6 @@ def moved(
         model_or_fn: a module, a method of one, a `functools.partial`, or a function.
         device: where the fake tensors are said to be.
         mode: the one of the model's and arguments' fake tensors, if they are fake already.
-
-    Raises:
-        CaptureError: a tensor is sparse, or of a class of its own.
     """
     mode = mode or FakeTensorMode(allow_non_fake_inputs=True)
     fakes: dict[int, tuple[Tensor, Tensor]] = {}  # with each tensor itself, so that its `id` stays its own

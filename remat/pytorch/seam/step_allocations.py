@@ -18,9 +18,6 @@ def cpu_allocations(call: Callable[[], object]) -> list[int]:
 
     By the profiler that preceded Kineto, which records the same sums as its successor (torch 2.11,
     2.13 and 2.15) and prints nothing.
-
-    Raises:
-        UnsupportedTorch: the installed torch has no such profiler.
     """
     profiler, stop = internals("torch.autograd.profiler_legacy"), internals("torch.autograd")._disable_profiler_legacy
     # What was allocated earlier and is freed inside is reported with size 0: not part of this call.

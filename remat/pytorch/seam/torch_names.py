@@ -80,9 +80,6 @@ def storage_of(tensor: Tensor) -> int:
     """Returns a number of the storage of a tensor; no two storages that are alive share it.
 
     Not the address of its memory: a fake tensor, or a subclass that wraps tensors, has a storage without one.
-
-    Raises:
-        NotImplementedError: the tensor has no storage.
     """
     return tensor.untyped_storage()._cdata
 

@@ -44,11 +44,6 @@ def device_of(name: object) -> tuple[torch.device, Callable[[], AbstractContextM
 
     Args:
         name: a device of torch, such as "cpu" or, where there is a GPU, "cuda"; or a GPU's sheet or its name.
-
-    Raises:
-        InvalidOption: it is no name, or not one that torch can read.
-        UnknownName: torch knows no such device, and there is no sheet of that name.
-        NotInstalled, UnsupportedTorch: see `virtual_gpu`.
     """
     if isinstance(name, torch.device | str) and str(name).split(":")[0] in ("cpu", "cuda"):
         try:
