@@ -37,7 +37,7 @@ want in another order. Before torch 2.15, a pass that has gradients of convoluti
 before 2.13, such gradients take no other.
 
 **What each operator becomes** (`dispatch` chooses among these). In `reductions`, sums of fewer than 8 elements are
-unrolled, variances of up to 1,024 elements take two loops, and means take a division more. In `lookups`, embedding,
+unrolled, variances of up to 1,024 elements take two loops, and means take a division more. In `indexing`, embedding,
 gather and index read at any place, index_put and scatter are loops that write at any place, and scatter_add is a call.
 In `library`, a concatenation is written in place. Everything without a rule is a call of eager's operator, and so is
 everything with complex numbers. `pointwise` has the rest, and `rules` the thresholds.
@@ -65,7 +65,7 @@ reach if it has only one. A buffer that only its own kernel reads is never writt
   processors are busy; how, depends on whether it goes along memory. Sums of fewer than 8 elements are always unrolled.
 - *Images* (`strides`, `library`). Channels are last only where most convolutions profit: not where they are rare,
   grouped, narrowing, or all small. A convolution's bias is added outside. Its gradients have the layout of cuDNN's.
-- *Others* (`library`, `lookups`). A concatenation of up to 8 parts is an expression that selects, if its parts would be
+- *Others* (`library`, `indexing`). A concatenation of up to 8 parts is an expression that selects, if its parts would be
   copied anyway or elementwise operators alone read it. scatter_add is a loop that adds atomically. What a call asks
   for, others do not read.
 - *Shared kernels* (`simd_loops`, `simd_groups`, `simd_schedule`, `tiles`). Every dimension is a loop until fusion is

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from remat.predict.kernels import rules
+from remat.predict.kernels.indexing import diagonal, lookup, overwrite, placed, put, scatter
 from remat.predict.kernels.library import (
     attention,
     batched_product,
@@ -13,7 +14,6 @@ from remat.predict.kernels.library import (
     convolution_backward,
     library,
 )
-from remat.predict.kernels.lookups import diagonal, lookup, overwrite, placed, put, scatter
 from remat.predict.kernels.lowering import Lowering, Rule
 from remat.predict.kernels.pointwise import (
     mirrored,

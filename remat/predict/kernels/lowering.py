@@ -1,7 +1,7 @@
 """Lowers one pass, operator by operator, to loops and calls: what is stored, and what is inlined where it is read.
 
 This follows `GraphLowering.run_node` of torch 2.13 (`torch/_inductor/graph.py`); what each operator becomes is in
-`pointwise`, `reductions`, `lookups` and `library`.
+`pointwise`, `reductions`, `indexing` and `library`.
 """
 
 from __future__ import annotations
