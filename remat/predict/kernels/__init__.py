@@ -17,7 +17,7 @@ values that share memory, only the owner is handed over. The elements of a tuple
 the pass is rewritten (`passes`): clones that change nothing disappear, and a matrix product that only a sum reads
 becomes one call with the sum.
 
-**What is stored** (`lowering`, `stores`). A pointwise operator is an expression, which every reader computes anew, and
+**What is stored** (`lowering`, `realize`). A pointwise operator is an expression, which every reader computes anew, and
 a view is index arithmetic (`index`, `view_maps`). Stored are:
 
 - what a pass returns, and the arguments of calls;

@@ -26,10 +26,10 @@ from remat.predict.kernels.library import attention, called, copied, library, pr
 from remat.predict.kernels.loop_groups import LoopGroup
 from remat.predict.kernels.lowering import Lowering, Uses
 from remat.predict.kernels.passes import Rewrites, Rewritten
+from remat.predict.kernels.realize import Stores
 from remat.predict.kernels.recorded_calls import calls_of
 from remat.predict.kernels.schedule import Scheduler
 from remat.predict.kernels.simd_schedule import SimdScheduler
-from remat.predict.kernels.stores import Stores
 from remat.predict.kernels.strides import (
     channels_last,
     channels_last_chosen,

@@ -17,8 +17,8 @@ from remat.predict.kernels.index import (
 )
 from remat.predict.kernels.ir import Buffer, Loop, Reads, Seen
 from remat.predict.kernels.lowering import Lowering
+from remat.predict.kernels.realize import Draft
 from remat.predict.kernels.recorded_calls import Call, Ref
-from remat.predict.kernels.stores import Draft
 from remat.predict.kernels.view_maps import expanded, positive
 
 

@@ -10,9 +10,9 @@ from remat.predict.kernels.host_copies import Copy
 from remat.predict.kernels.index import Shape, contiguous_strides
 from remat.predict.kernels.ir import Buffer, Loop, Reads, Seen
 from remat.predict.kernels.lowering import Lowering, Rule
+from remat.predict.kernels.realize import Draft, layout
 from remat.predict.kernels.recorded_calls import Call, Ref
 from remat.predict.kernels.reductions import reduced_over
-from remat.predict.kernels.stores import Draft, layout
 from remat.predict.kernels.strides import channels_last, in_order_of
 from remat.predict.kernels.view_maps import positive
 

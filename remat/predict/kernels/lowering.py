@@ -15,8 +15,8 @@ from remat.predict.kernels.index import Digits, Shape, uneven
 from remat.predict.kernels.ir import Buffer, Loop, Seen
 from remat.predict.kernels.loops import step_of
 from remat.predict.kernels.passes import Readers
+from remat.predict.kernels.realize import Stores
 from remat.predict.kernels.recorded_calls import Call, Ref
-from remat.predict.kernels.stores import Stores
 
 
 @dataclass(frozen=True, eq=False)

@@ -19,8 +19,8 @@ from remat.predict.kernels.index import (
 )
 from remat.predict.kernels.ir import Box, Seen, merged
 from remat.predict.kernels.lowering import Lowering
+from remat.predict.kernels.realize import Draft
 from remat.predict.kernels.recorded_calls import Call
-from remat.predict.kernels.stores import Draft
 from remat.predict.kernels.view_maps import element, positive, view_access
 
 

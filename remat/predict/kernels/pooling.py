@@ -12,8 +12,8 @@ from remat.predict.kernels.library import library
 from remat.predict.kernels.loops import decide_layout
 from remat.predict.kernels.lowering import Lowering
 from remat.predict.kernels.pointwise import pointwise
+from remat.predict.kernels.realize import Draft, layout
 from remat.predict.kernels.recorded_calls import Call
-from remat.predict.kernels.stores import Draft, layout
 from remat.predict.kernels.strides import channels_last
 
 # Places of a window from which on averages are not written out (`lowering._avg_poolnd`, `avg_pool2d_backward`).

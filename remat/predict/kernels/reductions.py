@@ -12,9 +12,9 @@ from remat.predict.kernels import rules
 from remat.predict.kernels.index import Access, Digits, Dims, Shape, identity, led_to, reshaped, through, uneven
 from remat.predict.kernels.ir import Buffer, Loop, Read, Reads, Seen, merged
 from remat.predict.kernels.lowering import Lowering
+from remat.predict.kernels.realize import Draft
 from remat.predict.kernels.recorded_calls import Call
 from remat.predict.kernels.splits import PROCESSORS, split_reduction
-from remat.predict.kernels.stores import Draft
 from remat.predict.kernels.view_maps import at, positive
 
 
