@@ -68,7 +68,7 @@ reach if it has only one. A buffer that only its own kernel reads is never writt
 - *Others* (`library`, `indexing`). A concatenation of up to 8 parts is an expression that selects, if its parts would be
   copied anyway or elementwise operators alone read it. scatter_add is a loop that adds atomically. What a call asks
   for, others do not read.
-- *Shared kernels* (`simd_loops`, `simd_groups`, `simd_schedule`, `tiles`). Every dimension is a loop until fusion is
+- *Shared kernels* (`triton_loops`, `triton_groups`, `triton_schedule`, `tiles`). Every dimension is a loop until fusion is
   over. Two groups fuse if they have as many points, and reduce as many; or if one is elementwise, and runs over all
   points of a reduction or over its results, and its loops and tiles can be cut like that. Neither outer loops nor 16
   neighbours limit it. In one last round, elementwise loops may be reordered, and be given those of a reduction, so that

@@ -29,7 +29,6 @@ from remat.predict.kernels.passes import Rewrites, Rewritten
 from remat.predict.kernels.realize import Stores
 from remat.predict.kernels.recorded_calls import calls_of
 from remat.predict.kernels.schedule import Scheduler
-from remat.predict.kernels.simd_schedule import SimdScheduler
 from remat.predict.kernels.strides import (
     channels_last,
     channels_last_chosen,
@@ -38,12 +37,13 @@ from remat.predict.kernels.strides import (
     same_layout,
     turning_images,
 )
+from remat.predict.kernels.triton_schedule import TritonScheduler
 from remat.predict.kernels.unfused import unfused_kernels
 from remat.predict.memory.order import Order
 from remat.predict.memory.storages import Storages
 from remat.proof.validate import checked_mask, legal_choice
 
-_SCHEDULERS = {"cpu": CpuScheduler, "triton": SimdScheduler}
+_SCHEDULERS = {"cpu": CpuScheduler, "triton": TritonScheduler}
 
 
 def kernels(graph: Graph, plan: Plan, *, fused: bool = True, backend: str | None = None) -> tuple[Kernel, ...]:

@@ -13,7 +13,7 @@ from math import prod
 
 from remat.predict.kernels.index import Shape
 from remat.predict.kernels.loops import step_of
-from remat.predict.kernels.simd_loops import SimdNest
+from remat.predict.kernels.triton_loops import TritonNest
 
 
 @lru_cache(maxsize=1 << 14)
@@ -41,7 +41,7 @@ def fits(ranges: Shape, sizes: Shape, reduced: Shape = ()) -> bool:
     return all(n == 1 for n in left)
 
 
-def tiling(nests: Sequence[SimdNest], points: int) -> Shape:
+def tiling(nests: Sequence[TritonNest], points: int) -> Shape:
     """Returns the sizes of the one or two tiled dimensions of a pointwise kernel."""
     best: list[tuple[int, Shape]] = []
     seen: set[object] = set()
@@ -57,7 +57,7 @@ def tiling(nests: Sequence[SimdNest], points: int) -> Shape:
 
 
 # An access that walks through memory before the last loop would have two tiles.
-def _candidates(nest: SimdNest) -> list[tuple[object, Shape, int]]:
+def _candidates(nest: TritonNest) -> list[tuple[object, Shape, int]]:
     sizes = nest.sizes
     if len(sizes) <= 1 or nest.reduced:
         return []

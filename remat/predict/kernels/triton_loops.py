@@ -29,7 +29,7 @@ from remat.predict.kernels.loops import (
 
 
 @dataclass(eq=False, slots=True)
-class SimdNest(Nest):
+class TritonNest(Nest):
     """Holds a loop nest of a Triton kernel, or a call."""
 
     walks: tuple[Dep, ...] = ()  # its accesses to memory over all its loops; the write is the last
@@ -38,18 +38,18 @@ class SimdNest(Nest):
     def points(self) -> int:
         return prod(self.sizes)
 
-    def reordered(self, order: Sequence[int]) -> SimdNest:
+    def reordered(self, order: Sequence[int]) -> TritonNest:
         """Returns a pointwise nest with its loops in another order."""
         sizes = tuple(self.sizes[i] for i in order)
         return self._walking(sizes, [tuple(dims[i] for i in order) for _, dims, _ in self.walks])
 
-    def reindexed(self, sizes: Shape) -> SimdNest:
+    def reindexed(self, sizes: Shape) -> TritonNest:
         """Returns a pointwise nest with loops of other sizes, over the same points in the same order."""
         return self._walking(sizes, [_filled(reshaped(dims, sizes), sizes) for _, dims, _ in self.walks])
 
-    def _walking(self, sizes: Shape, dims: Sequence[Dims]) -> SimdNest:
+    def _walking(self, sizes: Shape, dims: Sequence[Dims]) -> TritonNest:
         walks = tuple((buffer, new, start) for (buffer, _, start), new in zip(self.walks, dims, strict=True))
-        nest = SimdNest(self.loop, self.index, sizes, ancestors=self.ancestors, place=self.place, walks=walks)
+        nest = TritonNest(self.loop, self.index, sizes, ancestors=self.ancestors, place=self.place, walks=walks)
         note_wholes(nest)
         nest.note_walks()
         return nest
@@ -62,9 +62,9 @@ class SimdNest(Nest):
         self.writes[dep] = moved_bytes(dep)
 
 
-def simd_nest_of(loop: Loop, index: int) -> SimdNest:
+def triton_nest_of(loop: Loop, index: int) -> TritonNest:
     """Makes a nest of a loop: orders its dimensions, and leaves out those of size one."""
-    nest = SimdNest(loop, index)
+    nest = TritonNest(loop, index)
     note_wholes(nest)
     if not loop.generated:
         return nest

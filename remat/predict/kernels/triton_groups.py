@@ -10,20 +10,20 @@ from remat.predict.kernels.index import Shape
 from remat.predict.kernels.ir import Buffer
 from remat.predict.kernels.loop_groups import LoopGroup
 from remat.predict.kernels.loops import Dep
-from remat.predict.kernels.simd_loops import SimdNest, by_stride, merged_loops, order_to_match
 from remat.predict.kernels.tiles import fits, tiling
+from remat.predict.kernels.triton_loops import TritonNest, by_stride, merged_loops, order_to_match
 
 
-class SimdGroup(LoopGroup):
+class TritonGroup(LoopGroup):
     """Holds nests that share a Triton kernel.
 
     Attributes:
         kept, reduced_points: how many points it keeps, and reduces for each; of several nests, as the first reduction.
     """
 
-    nests: list[SimdNest]
+    nests: list[TritonNest]
 
-    def __init__(self, nests: list[SimdNest], made: Mapping[Buffer, int]) -> None:
+    def __init__(self, nests: list[TritonNest], made: Mapping[Buffer, int]) -> None:
         super().__init__([*nests], made)
         self.nests = nests
         self._made = made
@@ -46,13 +46,13 @@ class SimdGroup(LoopGroup):
         first = whole[0] if whole else None
         return first if first is not None and None not in whole else (self.kept, self.reduced_points)
 
-    def shared_elements(self, other: SimdGroup) -> int:
+    def shared_elements(self, other: TritonGroup) -> int:
         return sum(size // dep[0].itemsize for dep, size in self.deps.items() if dep in other.deps)
 
-    def walk_as(self, nests: list[SimdNest]) -> None:
+    def walk_as(self, nests: list[TritonNest]) -> None:
         for name in ("deps", "used", "tiling", "last_access", "extent"):
             self.__dict__.pop(name, None)
-        SimdGroup.__init__(self, nests, self._made)
+        TritonGroup.__init__(self, nests, self._made)
 
     def reorder(self, own: Dep, other: Dep) -> bool:
         """Reorders its loops so that one access walks like that of another group; returns whether it could."""
@@ -65,7 +65,7 @@ class SimdGroup(LoopGroup):
         self.walk_as([nest.reordered(order) for nest in self.nests])
         return True
 
-    def fuses(self, other: SimdGroup) -> bool:
+    def fuses(self, other: TritonGroup) -> bool:
         """Says whether one kernel can run both groups (`SIMDScheduling.can_fuse`)."""
         if self.is_reduction and other.is_reduction:
             return self.kept == other.kept and self.reduced_points == other.reduced_points
@@ -82,7 +82,7 @@ class SimdGroup(LoopGroup):
         return not tiles or tiles == {tiling([*self.nests, *other.nests], self.kept)}
 
 
-def shared_after_reordering(one: SimdGroup, other: SimdGroup) -> int:
+def shared_after_reordering(one: TritonGroup, other: TritonGroup) -> int:
     """Reorders loops of one group so that both access a buffer alike; returns the bytes that they share then.
 
     As `Scheduler.shared_data_after_reordering_loop`; -1 if nothing was found, though the groups may have changed.
@@ -94,7 +94,7 @@ def shared_after_reordering(one: SimdGroup, other: SimdGroup) -> int:
     return found if found >= 0 else one.shared_bytes(other)
 
 
-def _reordered(one: SimdGroup, other: SimdGroup) -> int:
+def _reordered(one: TritonGroup, other: TritonGroup) -> int:
     best: tuple[tuple[bool, int], Dep, Dep] | None = None
     for buffer, left in one.last_access.items():
         right = other.last_access.get(buffer)
@@ -124,7 +124,7 @@ def _sizes(dep: Dep) -> Sequence[int]:
     return [prod(n for n, _ in digits) for digits in merged_loops(dep[1])]
 
 
-def reindex_for_reduction(one: SimdGroup, other: SimdGroup) -> bool:
+def reindex_for_reduction(one: TritonGroup, other: TritonGroup) -> bool:
     """Gives a pointwise group the loops of a reduction; returns whether both access a buffer alike then.
 
     As `Scheduler._try_reindex_pointwise_for_reduction`.
