@@ -96,5 +96,5 @@ def _rule(call: Call, calls: Sequence[Call], fusible: Sequence[bool], views: Seq
     return view if views[call.position] else pointwise if fusible[call.position] else library
 
 
-def _nothing(low: Lowering, call: Call) -> None:
+def _nothing(lowering: Lowering, call: Call) -> None:
     """Lowers a size, which is no tensor, to nothing."""

@@ -179,26 +179,28 @@ class Fuser:
         images = {v: strides for v, strides in last.items() if convolves and not restrided[v]}
         columns = (readers.tolist(), kept.tolist(), (kept | restrided).tolist(), realized.tolist(), ordered.tolist())
         uses = Uses(*columns, convolves, images, done.uses)
-        low = Lowering(Stores(self._calls, strides, self.backend), uses, self._rules)
-        handed, moved = low.given(given, strides, hosted), dict[int, Buffer]()
+        lowering = Lowering(Stores(self._calls, strides, self.backend), uses, self._rules)
+        handed, moved = lowering.given(given, strides, hosted), dict[int, Buffer]()
         copies = HostCopies(graph, values, hosted, backward=backward, beside=self.copy_stream)
         for v in done.values:
             for copy in copies.before(v):
-                copied(low, copy, moved)
+                copied(lowering, copy, moved)
             if v in done.copies:
-                low.seen[v] = low.seen[done.copies[v]]  # an earlier pass of the compiler removes the copy
+                lowering.seen[v] = lowering.seen[done.copies[v]]  # an earlier pass of the compiler removes the copy
             elif v in done.products:
                 product, addend = done.products[v]
-                arguments = [low.seen[addend], *low.arguments(self._calls[product])]
-                low.settle(v, called(low, self._calls[v], arguments, product))
+                arguments = [lowering.seen[addend], *lowering.arguments(self._calls[product])]
+                lowering.settle(v, called(lowering, self._calls[v], arguments, product))
             elif v in done.unfused:
-                low.settle(v, product_and_bias(low, self._calls[v]))
+                lowering.settle(v, product_and_bias(lowering, self._calls[v]))
             else:
-                low.run(v)
+                lowering.run(v)
         for copy in copies.left():
-            copied(low, copy, moved)
-        scheduler = _SCHEDULERS[self.backend.name](low.finish())
-        found = {v: buffer for v, seen in low.seen.items() if returned[v] and (buffer := seen.box.buffer) is not None}
+            copied(lowering, copy, moved)
+        scheduler = _SCHEDULERS[self.backend.name](lowering.finish())
+        found = {
+            v: buffer for v, seen in lowering.seen.items() if returned[v] and (buffer := seen.box.buffer) is not None
+        }
         return ScheduledPass(scheduler, tuple(scheduler.groups()), handed, found if backward else found | moved)
 
     def _restrided(self, producers: IntArray, readers: IntArray) -> BoolArray:

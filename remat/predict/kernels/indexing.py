@@ -22,11 +22,11 @@ from remat.predict.kernels.recorded_calls import Call, Ref
 from remat.predict.kernels.view_maps import expanded, positive
 
 
-def lookup(low: Lowering, call: Call) -> Seen:
+def lookup(lowering: Lowering, call: Call) -> Seen:
     """Lowers a read at indices that other values hold: it may read any part of the table."""
-    table, where, axes = _places(low, call)
-    draft = Draft(low.stores, {call.position})
-    count = _count(low, where[0]) if call.op == "aten.embedding" else None
+    table, where, axes = _places(lowering, call)
+    draft = Draft(lowering.stores, {call.position})
+    count = _count(lowering, where[0]) if call.op == "aten.embedding" else None
     if count is not None and table.access[0][0]:
         # Rows at places 0, 1, 2, ... are rows in order, without any lookup.
         step = table.access[0][0][-1][1]
@@ -35,7 +35,7 @@ def lookup(low: Lowering, call: Call) -> Seen:
         where, axes = [], []
     for seen in where:
         draft.take(Seen(seen.box, call.shape, (_leading(seen, call.shape), seen.access[1]), seen.stored))
-    for (buffer, (dims, start)), times in low.stores.loads(table).items():
+    for (buffer, (dims, start)), times in lowering.stores.loads(table).items():
         moves = any(s for axis in axes for _, s in dims[axis])
         read = (buffer, (_replaced(dims, axes, call.shape), looked_up(start) if moves else start))
         draft.reads[read] = draft.reads.get(read, 0) + times
@@ -45,8 +45,8 @@ def lookup(low: Lowering, call: Call) -> Seen:
     return draft.done(call.position, call.shape, call.itemsize)
 
 
-def _places(low: Lowering, call: Call) -> tuple[Seen, list[Seen], list[int]]:
-    table, *where = low.arguments(call)
+def _places(lowering: Lowering, call: Call) -> tuple[Seen, list[Seen], list[int]]:
+    table, *where = lowering.arguments(call)
     rank = len(table.shape)
     if call.op == "aten.embedding":
         return table, where[:1], [0]
@@ -55,19 +55,19 @@ def _places(low: Lowering, call: Call) -> tuple[Seen, list[Seen], list[int]]:
     return table, where, list(range(rank))
 
 
-def _count(low: Lowering, seen: Seen) -> Access | None:
-    call = low.stores.calls[seen.box.value]
+def _count(lowering: Lowering, seen: Seen) -> Access | None:
+    call = lowering.stores.calls[seen.box.value]
     plain = call.op == "prims.iota" and call.kwargs.get("start") == 0 and call.kwargs.get("step") == 1
     return seen.access if plain and seen.inlined else None
 
 
-def put(low: Lowering, call: Call) -> Seen:
+def put(lowering: Lowering, call: Call) -> Seen:
     """Lowers index_put to a loop over the new values, which adds them to places of a copy of the first argument."""
     value = call.args[3] if call.op == "aten._unsafe_masked_index_put_accumulate" else call.args[2]
-    others = low.arguments(call)[1:]
-    shape = low.stores.calls[value.position].shape if isinstance(value, Ref) else others[0].shape
-    target = low.stores.store(low.stores.copy(low.first(call)).box)
-    draft = Draft(low.stores, {call.position})
+    others = lowering.arguments(call)[1:]
+    shape = lowering.stores.calls[value.position].shape if isinstance(value, Ref) else others[0].shape
+    target = lowering.stores.store(lowering.stores.copy(lowering.first(call)).box)
+    draft = Draft(lowering.stores, {call.position})
     for seen in others:
         draft.take(Seen(seen.box, shape, (_leading(seen, shape), seen.access[1]), seen.stored))
     which: list[Any] = [*call.args[2 if call.op == "aten._unsafe_masked_index_put_accumulate" else 1]]
@@ -76,65 +76,72 @@ def put(low: Lowering, call: Call) -> Seen:
     places = _spread(shape)
     if None not in which and shape[lead:] == kept:
         places = _spread(shape[:lead]) + identity(call.shape)[len(which) :]
-    return _written_into(low, call, target, draft, shape, (places, looked_up("put")))
+    return _written_into(lowering, call, target, draft, shape, (places, looked_up("put")))
 
 
-def placed(low: Lowering, call: Call) -> Seen:
+def placed(lowering: Lowering, call: Call) -> Seen:
     """Lowers scatter to a loop over the indices, which writes to places of a copy of the first argument."""
-    target = low.stores.store(low.stores.copy(low.first(call)).box)
-    where, *values = low.arguments(call)[1:]
-    draft = Draft(low.stores, {call.position})
+    target = lowering.stores.store(lowering.stores.copy(lowering.first(call)).box)
+    where, *values = lowering.arguments(call)[1:]
+    draft = Draft(lowering.stores, {call.position})
     for seen in (where, *values):
         dims = tuple(d if n != 1 else () for n, d in zip(where.shape, seen.access[0], strict=True))
         draft.take(Seen(seen.box, where.shape, (dims, seen.access[1]), seen.stored))
     dim = positive(call.args[1], len(call.shape)) if call.shape else 0
     places = _replaced(strided(where.shape, contiguous_strides(call.shape)), [dim] if call.shape else [], where.shape)
-    return _written_into(low, call, target, draft, where.shape, (places, looked_up("placed")))
+    return _written_into(lowering, call, target, draft, where.shape, (places, looked_up("placed")))
 
 
-def diagonal(low: Lowering, call: Call) -> Seen:
+def diagonal(lowering: Lowering, call: Call) -> Seen:
     """Lowers diagonal_scatter to a loop over the diagonal, which it writes to a copy of the first argument."""
-    target = low.stores.store(low.stores.copy(low.first(call)).box)
-    source = low.arguments(call)[1]
+    target = lowering.stores.store(lowering.stores.copy(lowering.first(call)).box)
+    source = lowering.arguments(call)[1]
     offset = call.arg(2, "offset", 0)
     one, two = (positive(dim, len(call.shape)) for dim in (call.arg(3, "dim1", 0), call.arg(4, "dim2", 1)))
     strides = contiguous_strides(call.shape)
     steps = (*(s for i, s in enumerate(strides) if i not in (one, two)), strides[one] + strides[two])
     start = offset * strides[two] if offset >= 0 else -offset * strides[one]
-    draft = Draft(low.stores, {call.position})
+    draft = Draft(lowering.stores, {call.position})
     draft.take(source)
-    return _written_into(low, call, target, draft, source.shape, (strided(source.shape, steps), start))
+    return _written_into(lowering, call, target, draft, source.shape, (strided(source.shape, steps), start))
 
 
-def _written_into(low: Lowering, call: Call, target: Buffer, draft: Draft, shape: Shape, written: Access) -> Seen:
+def _written_into(lowering: Lowering, call: Call, target: Buffer, draft: Draft, shape: Shape, written: Access) -> Seen:
     after = Buffer(call.position, call.shape, call.itemsize, target.fix())
     done = draft.done(call.position, shape, call.itemsize).box
-    low.stores.loops.append(Loop(done.ops, done.reads, [after], shape, (), done.indices, written, mutates=target))
+    lowering.stores.loops.append(Loop(done.ops, done.reads, [after], shape, (), done.indices, written, mutates=target))
     return Seen.of_buffer(after)
 
 
-def scatter(low: Lowering, call: Call) -> Seen:
+def scatter(lowering: Lowering, call: Call) -> Seen:
     """Lowers scatter_add to a copy and a call, as on several threads of a CPU; a GPU adds atomically, if it can."""
-    if low.stores.backend.gpu and call.dtype not in ("int64", "bool"):
-        return placed(low, call)
-    target = low.stores.store(low.stores.copy(low.first(call)).box)
+    if lowering.stores.backend.gpu and call.dtype not in ("int64", "bool"):
+        return placed(lowering, call)
+    target = lowering.stores.store(lowering.stores.copy(lowering.first(call)).box)
     reads: Reads = {(target, ((), 0)): 1}
-    for seen in low.arguments(call)[1:]:
-        reads[low.stores.for_call(seen), ((), 0)] = 1
+    for seen in lowering.arguments(call)[1:]:
+        reads[lowering.stores.for_call(seen), ((), 0)] = 1
     after = Buffer(call.position, call.shape, call.itemsize, target.fix())
-    low.stores.loops.append(Loop(frozenset({call.position}), reads, [after], generated=False, mutates=target))
+    lowering.stores.loops.append(Loop(frozenset({call.position}), reads, [after], generated=False, mutates=target))
     return Seen.of_buffer(after)
 
 
-def overwrite(low: Lowering, call: Call) -> Seen:
+def overwrite(lowering: Lowering, call: Call) -> Seen:
     """Lowers copy_, which overwrites an input of the pass."""
-    target, source = low.arguments(call)[:2]
-    low.stores.store(source.box)
-    buffer = low.stores.store(target.box)
+    target, source = lowering.arguments(call)[:2]
+    lowering.stores.store(source.box)
+    buffer = lowering.stores.store(target.box)
     after = Buffer(target.box.value, call.shape, call.itemsize, buffer.fix(), output=True)
     written = (identity(call.shape), 0)
-    low.stores.loops.append(
-        Loop(frozenset({call.position}), low.stores.loads(source), [after], call.shape, written=written, mutates=buffer)
+    lowering.stores.loops.append(
+        Loop(
+            frozenset({call.position}),
+            lowering.stores.loads(source),
+            [after],
+            call.shape,
+            written=written,
+            mutates=buffer,
+        )
     )
     return Seen.of_buffer(after)
 
