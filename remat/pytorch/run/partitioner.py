@@ -47,8 +47,8 @@ from remat.pytorch.run.calls import compilation
 from remat.pytorch.run.chosen import TOGETHER, Chosen
 from remat.pytorch.run.kept import keep
 from remat.pytorch.run.offloading import add_copies
-from remat.pytorch.run.order import Order
 from remat.pytorch.run.peak_check import PeakCheck
+from remat.pytorch.run.plan_request import PlanRequest
 from remat.pytorch.run.planned import Planned
 from remat.pytorch.run.remarks import remarks_on
 from remat.pytorch.run.replay import Plans, plan_for, plans_of
@@ -154,7 +154,7 @@ class Partitioner(CustomPartitionerFn):
         def saved_nodes(joint_graph: fx.Graph, node_info: Any, num_fwd_outputs: int) -> list[fx.Node]:
             start = time.perf_counter()
             try:
-                order = Order(
+                request = PlanRequest(
                     self._cost_model(),
                     self.solver,
                     joint_graph,
@@ -162,7 +162,7 @@ class Partitioner(CustomPartitionerFn):
                     is_region=not joint_inputs,
                     copy_stream=self.copy_stream,
                 )
-                graph, mine = self._planned(order, node_info, num_fwd_outputs)
+                graph, mine = self._planned(request, node_info, num_fwd_outputs)
             except Exception as error:
                 ranks.agreed(error, None)  # the other ranks wait for this one
                 raise
@@ -174,15 +174,15 @@ class Partitioner(CustomPartitionerFn):
                     f"the plan offloads {plan.offloaded[0]!r} in the body of a nested_compile_region, where "
                     f"nothing is offloaded: what it saves, the graph around it keeps"
                 )
-            order.settled(graph, plan)
+            request.settled(graph, plan)
             if isinstance(mine, Exception) or plan is not mine.plan:
                 mine = Chosen(plan, "another rank")
             took = time.perf_counter() - start
-            remarks = {} if self.plans or mine.by in TOGETHER else remarks_on(graph, plan, order.cost_model)
+            remarks = {} if self.plans or mine.by in TOGETHER else remarks_on(graph, plan, request.cost_model)
             for about, remark in remarks.items():
                 ranks.warn(f"remat: {remark}", about)
-            told, made = tuple(remarks.values()), tuple(order.made_before)
-            planned.append(Planned(graph, mine, self._told(order), took, False, self.copy_stream, told, made))
+            told, made = tuple(remarks.values()), tuple(request.made_before)
+            planned.append(Planned(graph, mine, self._told(request), took, False, self.copy_stream, told, made))
             return [node for node in joint_graph.nodes if node.name in handed]
 
         forward, backward = split(gm, joint_inputs, saved_nodes, **kwargs)
@@ -194,8 +194,8 @@ class Partitioner(CustomPartitionerFn):
         keep(planned, backward if joint_inputs else None)
         return forward, backward
 
-    def _told(self, order: Order) -> str:
-        return "a plan that was given" if self.plans else label(order.cost_model)
+    def _told(self, request: PlanRequest) -> str:
+        return "a plan that was given" if self.plans else label(request.cost_model)
 
     # PyTorch's own memory budget counts if nobody has asked for another.
     def _cost_model(self) -> CostModel:
@@ -211,20 +211,20 @@ class Partitioner(CustomPartitionerFn):
         )
         return self.cost_model
 
-    def _planned(self, order: Order, node_info: Any, num_fwd_outputs: int) -> tuple[Graph, Chosen | Exception]:
+    def _planned(self, request: PlanRequest, node_info: Any, num_fwd_outputs: int) -> tuple[Graph, Chosen | Exception]:
         while True:
-            with order.sizes():
-                graph = extract(order.joint_graph, node_info, num_fwd_outputs, where(order.joint_graph))
+            with request.sizes():
+                graph = extract(request.joint_graph, node_info, num_fwd_outputs, where(request.joint_graph))
             if self.recompute_parameter_copies:
                 graph = recompute_parameter_copies(graph)
             self.log.begin(graph)
             try:
                 with measuring_with(self.check):
-                    chosen = Chosen(plan_for(graph, self.plans), "replayed") if self.plans else order.plan(graph)
+                    chosen = Chosen(plan_for(graph, self.plans), "replayed") if self.plans else request.plan(graph)
                 chosen = self.check.noted(graph, chosen)
                 check_plan(base_problem(graph, offload=True), chosen.plan)
             except Exception as error:  # whatever it is, the other ranks wait for this one
-                if isinstance(error, Infeasible | LimitReached) and order.take_smaller_sizes():
+                if isinstance(error, Infeasible | LimitReached) and request.take_smaller_sizes():
                     continue
                 return graph, error
             return graph, chosen

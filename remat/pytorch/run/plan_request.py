@@ -19,7 +19,7 @@ from remat.pytorch.run.sizes import counted_storages, keep_within, limits_of, sa
 from remat.pytorch.seam.symbols import assumed
 
 
-class Order:
+class PlanRequest:
     """Describes a joint graph that needs a plan.
 
     Args:
