@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from math import prod
 
 from remat.predict.buffers.orders import chosen_order
-from remat.predict.buffers.planned import Planned, Unit
+from remat.predict.buffers.units import PassUnits, Unit
 from remat.predict.kernels.fuser import ScheduledPass
 from remat.predict.kernels.ir import Buffer
 from remat.predict.kernels.loop_groups import LoopGroup
@@ -51,7 +51,7 @@ class AllocatedPass:
         self.end: dict[Buffer, int] = {}
         self.size: dict[Buffer, int] = {}
         self._facts = facts
-        planned = Planned.of(scheduled, facts.freeable)
+        planned = PassUnits.of(scheduled, facts.freeable)
         self._order = chosen_order(planned)
         self._planned_bytes = planned.alive_bytes(self._order)
         self._planned_peak = max(self._planned_bytes, default=0)

@@ -35,7 +35,7 @@ class Unit:
 
 
 @dataclass(frozen=True, eq=False)
-class Planned:
+class PassUnits:
     """Holds the units of one pass with the buffers between them."""
 
     units: tuple[Unit, ...]  # in the order of the graph
@@ -46,7 +46,7 @@ class Planned:
     kept: frozenset[Buffer]  # the buffers that it returns
 
     @classmethod
-    def of(cls, scheduled: ScheduledPass, freeable: Collection[int]) -> Planned:
+    def of(cls, scheduled: ScheduledPass, freeable: Collection[int]) -> PassUnits:
         renamed = {loop.writes[0]: loop.mutates for loop in scheduled.loops if loop.mutates is not None}
         units, free_bytes = _units(scheduled, renamed)
         given = {buffer for v, buffer in scheduled.handed.items() if v in freeable}
