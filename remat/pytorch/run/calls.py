@@ -14,8 +14,8 @@ from torch import Tensor, fx
 from remat.answer.plan import Plan
 from remat.answer.solver import Solver
 from remat.facts.graph import Graph
-from remat.pytorch.run.chosen import Chosen
 from remat.pytorch.run.on_device import check_device, plan_on_device
+from remat.pytorch.run.planned_graph import ChosenPlan
 from remat.pytorch.run.shared_budget import Piece, SharedBudget
 from remat.pytorch.seam.compilations import is_whole
 from remat.pytorch.seam.fakes import owned
@@ -53,7 +53,7 @@ class Compilation:
     made_before: frozenset[int]  # which of its inputs are activations of the run, by position
     piece: Piece | None = field(default=None)  # the compiled graph; None as long as there is no plan
 
-    def plan(self, graph: Graph, joint_graph: fx.Graph, solver: Solver | None, *, copy_stream: bool) -> Chosen:
+    def plan(self, graph: Graph, joint_graph: fx.Graph, solver: Solver | None, *, copy_stream: bool) -> ChosenPlan:
         """Chooses a plan for the graph (see `SharedBudget.plan_for`)."""
         model = self.budget.cost_model
         if model.device_limits:
@@ -61,7 +61,7 @@ class Compilation:
             planned = graph.bytes[graph.input & (np.array(graph.dtypes) != "")].sum()
             larger = max(int(planned) - sum(tensor.nbytes for tensor in self.given), 0)
             found = plan_on_device(graph, model, solver, [*self.owned, *self.given], larger_bytes=larger)
-            return Chosen.of(found)
+            return ChosenPlan.of(found)
         made_before = self.made_before_of(joint_graph)
         return self.budget.plan_for(graph, solver, made_before, others=self.others, copy_stream=copy_stream)
 

@@ -19,7 +19,7 @@ from typing import Any
 from torch import fx
 
 from remat.pytorch.read.places import Place, places_in
-from remat.pytorch.run.planned import Planned
+from remat.pytorch.run.planned_graph import PlannedGraph
 from remat.pytorch.run.report import report_again
 from remat.pytorch.seam.cache_note import found_note, keep_note
 
@@ -32,7 +32,7 @@ class UnderWay:
 
     places: Sequence[Place]  # of its nodes, and of those in its regions
     # what was planned for its regions, and at last for all of it.
-    planned: list[Planned] = field(default_factory=list[Planned])
+    planned: list[PlannedGraph] = field(default_factory=list[PlannedGraph])
 
     def keep_with(self, backward: fx.GraphModule) -> None:
         """Keeps all that was planned with what is compiled of a backward graph."""
@@ -40,14 +40,14 @@ class UnderWay:
         with _no_harm():
             keep_note(backward, _Note(zlib.compress(pickle.dumps((self.places, fresh)))))  # torch's entry is a pickle
 
-    def found_with(self, compiled: Callable[..., object]) -> list[Planned]:
+    def found_with(self, compiled: Callable[..., object]) -> list[PlannedGraph]:
         """Reads what was kept with a compiled graph, if torch took that from its cache."""
         with _no_harm():
             note = found_note(compiled)
             return [] if note is None else self.read(note)
         return []
 
-    def read(self, note: bytes) -> list[Planned]:
+    def read(self, note: bytes) -> list[PlannedGraph]:
         """Reads a note, and puts the values at the places of this graph."""
         before, kept = pickle.loads(zlib.decompress(note))
         return [_moved(planned, before, self.places) for planned in kept]
@@ -91,7 +91,7 @@ def under_way(graph_module: fx.GraphModule) -> Generator[UnderWay]:
         _under_way.reset(token)
 
 
-def keep(planned: Sequence[Planned], backward: fx.GraphModule | None) -> None:
+def keep(planned: Sequence[PlannedGraph], backward: fx.GraphModule | None) -> None:
     """Keeps plans with the graph that is being compiled in this thread.
 
     Args:
@@ -104,7 +104,7 @@ def keep(planned: Sequence[Planned], backward: fx.GraphModule | None) -> None:
 
 
 # The values are where the model has them now; "" if one place has become two.
-def _moved(planned: Planned, before: Sequence[Place], after: Sequence[Place]) -> Planned:
+def _moved(planned: PlannedGraph, before: Sequence[Place], after: Sequence[Place]) -> PlannedGraph:
     now: dict[Place, Place] = {}
     for old, new in zip(before, after, strict=bool(before and after)):
         now[old] = new if now.get(old, new) == new else ("", "")

@@ -44,12 +44,11 @@ from remat.pytorch.read.split import split
 from remat.pytorch.run import ranks
 from remat.pytorch.run.cache_key import key_of
 from remat.pytorch.run.calls import compilation
-from remat.pytorch.run.chosen import TOGETHER, Chosen
 from remat.pytorch.run.kept import keep
 from remat.pytorch.run.offloading import add_copies
 from remat.pytorch.run.peak_check import PeakCheck
 from remat.pytorch.run.plan_request import PlanRequest
-from remat.pytorch.run.planned import Planned
+from remat.pytorch.run.planned_graph import TOGETHER, ChosenPlan, PlannedGraph
 from remat.pytorch.run.remarks import remarks_on
 from remat.pytorch.run.replay import Plans, plan_for, plans_of
 from remat.pytorch.run.report import Log
@@ -149,7 +148,7 @@ class Partitioner(CustomPartitionerFn):
         self, gm: fx.GraphModule, joint_inputs: Sequence[object], **kwargs: Any
     ) -> tuple[fx.GraphModule, fx.GraphModule]:
         graphs: list[Graph] = []
-        planned: list[Planned] = []
+        planned: list[PlannedGraph] = []
 
         def saved_nodes(joint_graph: fx.Graph, node_info: Any, num_fwd_outputs: int) -> list[fx.Node]:
             start = time.perf_counter()
@@ -176,13 +175,13 @@ class Partitioner(CustomPartitionerFn):
                 )
             request.settled(graph, plan)
             if isinstance(mine, Exception) or plan is not mine.plan:
-                mine = Chosen(plan, "another rank")
+                mine = ChosenPlan(plan, "another rank")
             took = time.perf_counter() - start
             remarks = {} if self.plans or mine.by in TOGETHER else remarks_on(graph, plan, request.cost_model)
             for about, remark in remarks.items():
                 ranks.warn(f"remat: {remark}", about)
             told, made = tuple(remarks.values()), tuple(request.made_before)
-            planned.append(Planned(graph, mine, self._told(request), took, False, self.copy_stream, told, made))
+            planned.append(PlannedGraph(graph, mine, self._told(request), took, False, self.copy_stream, told, made))
             return [node for node in joint_graph.nodes if node.name in handed]
 
         forward, backward = split(gm, joint_inputs, saved_nodes, **kwargs)
@@ -211,7 +210,9 @@ class Partitioner(CustomPartitionerFn):
         )
         return self.cost_model
 
-    def _planned(self, request: PlanRequest, node_info: Any, num_fwd_outputs: int) -> tuple[Graph, Chosen | Exception]:
+    def _planned(
+        self, request: PlanRequest, node_info: Any, num_fwd_outputs: int
+    ) -> tuple[Graph, ChosenPlan | Exception]:
         while True:
             with request.sizes():
                 graph = extract(request.joint_graph, node_info, num_fwd_outputs, where(request.joint_graph))
@@ -220,7 +221,7 @@ class Partitioner(CustomPartitionerFn):
             self.log.begin(graph)
             try:
                 with measuring_with(self.check):
-                    chosen = Chosen(plan_for(graph, self.plans), "replayed") if self.plans else request.plan(graph)
+                    chosen = ChosenPlan(plan_for(graph, self.plans), "replayed") if self.plans else request.plan(graph)
                 chosen = self.check.noted(graph, chosen)
                 check_plan(base_problem(graph, offload=True), chosen.plan)
             except Exception as error:  # whatever it is, the other ranks wait for this one

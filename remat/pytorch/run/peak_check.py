@@ -11,7 +11,7 @@ from dataclasses import replace
 from remat.answer.plan import Plan
 from remat.facts.graph import Graph
 from remat.pytorch.run import ranks
-from remat.pytorch.run.chosen import Chosen
+from remat.pytorch.run.planned_graph import ChosenPlan
 from remat.words import human_bytes
 
 
@@ -41,7 +41,7 @@ class PeakCheck:
             peaks[plan] = _peak(graph, plan) if self.codegen else "it runs operator by operator"
         return peak if isinstance(peak := peaks[plan], int) else None
 
-    def noted(self, graph: Graph, chosen: Chosen) -> Chosen:
+    def noted(self, graph: Graph, chosen: ChosenPlan) -> ChosenPlan:
         """Adds the result of the check to what was chosen; warns if no plan was found that keeps the limit."""
         limit_bytes, peaks = self._found.get(ranks.key_of_graph(graph), (0, {}))
         if (peak := peaks.get(chosen.plan)) is None:

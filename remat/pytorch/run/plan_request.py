@@ -13,8 +13,8 @@ from remat.improve.choose import choose, search
 from remat.improve.joint_budget import subproblem_of
 from remat.problem.costmodel import CostModel
 from remat.pytorch.run.calls import Compilation
-from remat.pytorch.run.chosen import Chosen
 from remat.pytorch.run.on_device import check_device
+from remat.pytorch.run.planned_graph import ChosenPlan
 from remat.pytorch.run.sizes import counted_storages, keep_within, limits_of, saved_sizes, sizes_to_plan_for
 from remat.pytorch.seam.symbols import assumed
 
@@ -54,7 +54,7 @@ class PlanRequest:
             return True
         return False
 
-    def plan(self, graph: Graph) -> Chosen:
+    def plan(self, graph: Graph) -> ChosenPlan:
         """Chooses a plan for the graph at these sizes."""
         if self.is_region:
             check_device(self.cost_model, is_alone=False)
@@ -62,11 +62,11 @@ class PlanRequest:
             return self.compilation.plan(graph, self.joint_graph, self.solver, copy_stream=self.copy_stream)
         if self.compilation is not None and self.compilation.budget.limit_bytes is not None:
             part = subproblem_of(graph, self.cost_model)
-            return Chosen(part.least.plan(part.problem), "least saved")
+            return ChosenPlan(part.least.plan(part.problem), "least saved")
         if self.cost_model.offload_device is not None and not self.copy_stream:
             problem = self.cost_model.pose(graph)
-            return Chosen.of(search(graph, problem, self.cost_model, self.solver, hides_copies=False))
-        return Chosen.of(choose(graph, self.cost_model, self.solver))
+            return ChosenPlan.of(search(graph, problem, self.cost_model, self.solver, hides_copies=False))
+        return ChosenPlan.of(choose(graph, self.cost_model, self.solver))
 
     @property
     def made_before(self) -> list[str]:

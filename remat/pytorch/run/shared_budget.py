@@ -28,8 +28,8 @@ from remat.improve.peak_rise import peak_rise
 from remat.problem.costmodel import CostModel
 from remat.problem.multipliers import Multipliers
 from remat.pytorch.run import ranks
-from remat.pytorch.run.chosen import Chosen
 from remat.pytorch.run.live_calls import LiveCalls, Together, largest
+from remat.pytorch.run.planned_graph import ChosenPlan
 from remat.words import human_bytes
 
 # How often all graphs are planned again at most; the last time they save the least they can, or their own shares.
@@ -79,7 +79,7 @@ class SharedBudget:
         self.generation = 0
         self.largest: dict[int, dict[str, int]] = {}
         self._pieces: dict[str, Piece] = {}
-        self._plans: Mapping[str, Chosen] = {}
+        self._plans: Mapping[str, ChosenPlan] = {}
         self._price: Multipliers | None = None
         self._solver: Solver | None = None
         self._calls = LiveCalls()
@@ -108,7 +108,7 @@ class SharedBudget:
 
     def plan_for(
         self, graph: Graph, solver: Solver | None, made_before: Collection[str], *, others: bool, copy_stream: bool
-    ) -> Chosen:
+    ) -> ChosenPlan:
         """Chooses a plan when a graph is compiled.
 
         Args:
@@ -132,19 +132,21 @@ class SharedBudget:
         if self._price is not None and not self.cost_model.limits_peak:
             choice = part.at(self._price)
             if choice.saved_bytes(part.problem) <= room:
-                return Chosen(choice.plan(part.problem), "price of memory")
+                return ChosenPlan(choice.plan(part.problem), "price of memory")
         if not others:
             try:
                 return self._within(part, room, copy_stream)
             except RematError:
                 if room == limit:  # nothing else is alive
                     raise
-        return Chosen(part.least.plan(part.problem), "least saved")
+        return ChosenPlan(part.least.plan(part.problem), "least saved")
 
-    def _within(self, part: Subproblem, room: int | None, copy_stream: bool) -> Chosen:
+    def _within(self, part: Subproblem, room: int | None, copy_stream: bool) -> ChosenPlan:
         limits = None if room is None else (room,)
         cost_model, solver = self.cost_model, self._solver
-        return Chosen.of(search(part.graph, part.problem, cost_model, solver, limits=limits, hides_copies=copy_stream))
+        return ChosenPlan.of(
+            search(part.graph, part.problem, cost_model, solver, limits=limits, hides_copies=copy_stream)
+        )
 
     def compiled(self, graph: Graph, plan: Plan, made_before: Collection[str], *, others: bool) -> Piece:
         """Records what a graph runs."""
@@ -225,7 +227,7 @@ class SharedBudget:
         if self.limit_bytes is None and is_last:  # a share of its own is right for each graph, whatever else runs
             self._plans, self.generation = {}, self.generation + 1
             return
-        plans: dict[str, tuple[int, Chosen]] = {}
+        plans: dict[str, tuple[int, ChosenPlan]] = {}
         for together in largest(seen):
             keys = sorted(together)
             parts = [replace(self._pieces[key].part, times=times) for key, times in keys]
@@ -238,7 +240,7 @@ class SharedBudget:
             for (key, _), part, plan in zip(keys, parts, found, strict=True):
                 saved = Choice.from_plan(part.problem, plan).saved_bytes(part.problem)
                 if key not in plans or saved < plans[key][0]:
-                    plans[key] = saved, Chosen(plan, by, gap)
+                    plans[key] = saved, ChosenPlan(plan, by, gap)
         self._plans = {key: chosen for key, (_, chosen) in plans.items()}
         if any(self._pieces[key].plan != chosen.plan for key, chosen in self._plans.items()):
             self.generation += 1

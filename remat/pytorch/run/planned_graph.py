@@ -8,21 +8,51 @@ from typing import Any
 
 from remat.answer.plan import Plan
 from remat.answer.plan_facts import PlanFacts, no_recompute_saved_bytes
+from remat.answer.solution import Solution
 from remat.facts.graph import Graph
 from remat.improve.byte_budgets import default_plan
 from remat.predict.buffers import records_calls
 from remat.predict.device_timeline import timeline
-from remat.pytorch.run.chosen import Chosen
 from remat.pytorch.run.sizes import counted_storages
 from remat.words import human_bytes
 
+TOGETHER = ("all graphs together", "price of memory", "least saved", "another rank")
+"""What `ChosenPlan.by` says where a graph has no budget to itself."""
+
+
+@dataclass(frozen=True)
+class ChosenPlan:
+    """Holds a plan, and how it was chosen.
+
+    Attributes:
+        plan: what to save and recompute.
+        by: the solver, or in words how it was found.
+        gap: how far above the best it may cost, at most, as a part of its cost; None if nobody knows.
+        is_proven: it is optimal, and the proof was verified.
+        checked_peak_bytes: its peak by the code that Inductor writes for it; None where that was not asked for.
+        check: what the check has come to, in a sentence; "" where there was none.
+    """
+
+    plan: Plan
+    by: str
+    gap: float | None = None
+    is_proven: bool = False
+    checked_peak_bytes: int | None = None
+    check: str = ""
+
+    @classmethod
+    def of(cls, solution: Solution) -> ChosenPlan:
+        """Takes what a solution says of its plan."""
+        assert solution.plan is not None  # whoever calls has it raise where there is none
+        return cls(solution.plan, solution.solver, solution.gap, solution.is_proven)
+
 
 @dataclass(frozen=True, eq=False)
-class Planned:
+class PlannedGraph:
     """Holds a joint graph, and the plan that it runs."""
 
     graph: Graph  # at the sizes that it was planned for
-    chosen: Chosen
+    chosen: ChosenPlan
     cost_model: str
     seconds: float  # that reading the graph, choosing and checking took, in this run or an earlier one
     from_cache: bool = False  # planned in an earlier run, and found with the compiled graph in torch's cache on disk
