@@ -16,7 +16,7 @@ from remat.answer.solver import Solver
 from remat.facts.graph import Graph
 from remat.pytorch.run.on_device import check_device, plan_on_device
 from remat.pytorch.run.planned_graph import ChosenPlan
-from remat.pytorch.run.shared_budget import Piece, SharedBudget
+from remat.pytorch.run.shared_budget import CompiledGraph, SharedBudget
 from remat.pytorch.seam.compilations import is_whole
 from remat.pytorch.seam.fakes import owned
 from remat.pytorch.seam.held import held_tensors
@@ -51,7 +51,7 @@ class Compilation:
     given: Sequence[Tensor]  # the graph's inputs
     owned: Sequence[Tensor]  # the model's parameters, buffers and arguments; empty if no device is limited
     made_before: frozenset[int]  # which of its inputs are activations of the run, by position
-    piece: Piece | None = field(default=None)  # the compiled graph; None as long as there is no plan
+    piece: CompiledGraph | None = field(default=None)  # the compiled graph; None as long as there is no plan
 
     def plan(self, graph: Graph, joint_graph: fx.Graph, solver: Solver | None, *, copy_stream: bool) -> ChosenPlan:
         """Chooses a plan for the graph (see `SharedBudget.plan_for`)."""
@@ -129,7 +129,7 @@ def compiling(graph_module: fx.GraphModule, inputs: Sequence[Any]) -> Generator[
         _compilation.reset(token)
 
 
-def counted(compiled: Callable[..., Any], piece: Piece) -> Callable[..., Any]:
+def counted(compiled: Callable[..., Any], piece: CompiledGraph) -> Callable[..., Any]:
     """Makes a compiled graph tell the budget of the call when it saves values, and when they are free."""
 
     def run(*args: Any) -> Any:

@@ -42,7 +42,7 @@ _WAITS = 8
 
 
 @dataclass(frozen=True, eq=False)
-class Piece:
+class CompiledGraph:
     """Holds a compiled graph."""
 
     key: str  # equal for equal graphs at equal sizes
@@ -78,7 +78,7 @@ class SharedBudget:
         self.cost_model, self.is_alone = model, False
         self.generation = 0
         self.largest: dict[int, dict[str, int]] = {}
-        self._pieces: dict[str, Piece] = {}
+        self._pieces: dict[str, CompiledGraph] = {}
         self._plans: Mapping[str, ChosenPlan] = {}
         self._price: Multipliers | None = None
         self._solver: Solver | None = None
@@ -148,19 +148,19 @@ class SharedBudget:
             search(part.graph, part.problem, cost_model, solver, limits=limits, hides_copies=copy_stream)
         )
 
-    def compiled(self, graph: Graph, plan: Plan, made_before: Collection[str], *, others: bool) -> Piece:
+    def compiled(self, graph: Graph, plan: Plan, made_before: Collection[str], *, others: bool) -> CompiledGraph:
         """Records what a graph runs."""
         key, part = ranks.key_of_graph(graph), subproblem_of(graph, self.cost_model, made_before)
         choice = Choice.from_plan(part.problem, plan)
         saved_bytes = choice.saved_bytes(part.problem)
         is_careful = key not in self._plans and self._price is None and (others or self.limit_bytes is None)
         may_take_all = key not in self._plans and not others
-        self._pieces[key] = Piece(key, part, plan, saved_bytes, is_careful, may_take_all)
+        self._pieces[key] = CompiledGraph(key, part, plan, saved_bytes, is_careful, may_take_all)
         if may_take_all:
             self._tell_of_the_peak([part], [plan])
         return self._pieces[key]
 
-    def began(self, piece: Piece, handed: Mapping[int, int], node: Any) -> None:
+    def began(self, piece: CompiledGraph, handed: Mapping[int, int], node: Any) -> None:
         """Counts a call whose saved values are alive from now on; warns once if they exceed the budget.
 
         Args:
