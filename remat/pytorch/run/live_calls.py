@@ -83,7 +83,7 @@ class LiveCalls:
             self._handed.clear()
 
 
-def largest(seen: Collection[Together]) -> list[Together]:
+def maximal_sets(seen: Collection[Together]) -> list[Together]:
     """Returns the sets of calls that are no part of another set."""
     counts = {together: dict(together) for together in seen}
 

@@ -28,7 +28,7 @@ from remat.improve.peak_rise import peak_rise
 from remat.problem.costmodel import CostModel
 from remat.problem.multipliers import Multipliers
 from remat.pytorch.run import ranks
-from remat.pytorch.run.live_calls import LiveCalls, Together, largest
+from remat.pytorch.run.live_calls import LiveCalls, Together, maximal_sets
 from remat.pytorch.run.planned_graph import ChosenPlan
 from remat.words import human_bytes
 
@@ -228,7 +228,7 @@ class SharedBudget:
             self._plans, self.generation = {}, self.generation + 1
             return
         plans: dict[str, tuple[int, ChosenPlan]] = {}
-        for together in largest(seen):
+        for together in maximal_sets(seen):
             keys = sorted(together)
             parts = [replace(self._pieces[key].part, times=times) for key, times in keys]
             beside = seen[together]
