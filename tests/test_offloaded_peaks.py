@@ -28,7 +28,7 @@ from remat.predict.buffers import StepMemory
 from remat.predict.kernels.host_copies import Copy, HostCopies, early_places
 from remat.predict.memory import Simulator
 from remat.predict.memory.order import Order
-from remat.predict.memory.storages import Storages
+from remat.predict.memory.storages import StorageFacts
 from remat.predict.offloading import StepClock
 from remat.predict.offloading.timeline import Simulated
 from remat.predict.time import DeviceProfile
@@ -287,7 +287,7 @@ def test_offloading_takes_bytes_off_the_device_and_adds_none(graph: Graph, seed:
     beside = Simulated.of(StepClock.of(graph, TOY), saved, offloaded).timeline
     assert (away.during_bytes <= beside.device_bytes).all()
     assert (beside.device_bytes <= plain.during_bytes).all()
-    hosted = offloaded & Order.of(Storages.of(graph), saved).saved
+    hosted = offloaded & Order.of(StorageFacts.of(graph), saved).saved
     assert plain.saved_bytes - away.saved_bytes == graph.storage_bytes[hosted].sum()
     assert away.saved_bytes == beside.saved_bytes
     assert simulator.peak(saved, offloaded) == away.peak_bytes

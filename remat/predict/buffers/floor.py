@@ -15,7 +15,7 @@ import numpy as np
 from remat.facts.columns import BoolArray
 from remat.facts.graph import Graph, Region
 from remat.predict.memory.bound import WorkingSet, always_saved
-from remat.predict.memory.storages import Storages
+from remat.predict.memory.storages import StorageFacts
 from remat.predict.memory.timeline import LiveTensor, Why
 
 # The fewest rows and columns of a matrix that is surely multiplied by a call.
@@ -24,7 +24,7 @@ _LEAST = 16
 
 def step_floor(graph: Graph, *, holds_outputs: bool = True) -> WorkingSet:
     """Finds the moment with the most bytes that no plan can avoid, and what they are."""
-    facts, n = Storages.of(graph), len(graph)
+    facts, n = StorageFacts.of(graph), len(graph)
     outputs = graph.output if holds_outputs else np.zeros(n, np.bool_)
     moments = [
         ("", "", True, _bytes(facts, {"gradient": graph.gradient, "output": outputs})),
@@ -51,7 +51,7 @@ def step_floor(graph: Graph, *, holds_outputs: bool = True) -> WorkingSet:
     )
 
 
-def surely_called(facts: Storages) -> BoolArray:
+def surely_called(facts: StorageFacts) -> BoolArray:
     """Finds what a call of a library computes whatever the plan, so that its arguments are in memory then: (n,)."""
     graph = facts.graph
     called = graph.compute_bound & facts.computed
@@ -64,7 +64,7 @@ def surely_called(facts: Storages) -> BoolArray:
 def _bytes(facts: Storages, kinds: dict[Why, BoolArray]) -> dict[int, tuple[int, Why]]:
     found: dict[int, tuple[int, Why]] = {}
     for why, values in kinds.items():
-        for v in np.flatnonzero(values & ~facts.foreign).tolist():
+        for v in np.flatnonzero(values & ~facts.external).tolist():
             base = int(facts.graph.base[v])
             size = min(int(facts.graph.bytes[v]), int(facts.size[base]))
             found[base] = max(found.get(base, (0, why)), (size, why), key=lambda item: item[0])

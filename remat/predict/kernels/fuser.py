@@ -40,7 +40,7 @@ from remat.predict.kernels.strides import (
 from remat.predict.kernels.triton_schedule import TritonScheduler
 from remat.predict.kernels.unfused import unfused_kernels
 from remat.predict.memory.order import Order
-from remat.predict.memory.storages import Storages
+from remat.predict.memory.storages import StorageFacts
 from remat.proof.validate import checked_mask, legal_choice
 
 _SCHEDULERS = {"cpu": CpuScheduler, "triton": TritonScheduler}
@@ -55,7 +55,7 @@ def kernels(graph: Graph, plan: Plan, *, fused: bool = True, backend: str | None
     """
     choice = legal_choice(checked_graph(graph), plan)
     if not fused:
-        return tuple(unfused_kernels(graph, Order.of(Storages.of(graph), choice.saved)))
+        return tuple(unfused_kernels(graph, Order.of(StorageFacts.of(graph), choice.saved)))
     return Fuser(graph, backend).kernels(choice.saved, choice.offloaded)
 
 
@@ -104,7 +104,7 @@ class Fuser:
     def __init__(self, graph: Graph, backend: str | None = None, *, copy_stream: bool = False) -> None:
         self.graph, self.copy_stream = checked_graph(graph), copy_stream
         self.backend = backend_for(graph, backend)
-        self._facts = Storages.of(graph)
+        self._facts = StorageFacts.of(graph)
         self._calls = calls_of(graph)
         self._strides = eager_strides(self._calls)
         self._last = channels_last_values(self._calls, graph.in_tangents.tolist())

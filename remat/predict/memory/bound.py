@@ -8,7 +8,7 @@ Three facts hold under every legal plan, in the model of `remat.predict.memory`:
 2. A storage whose base cannot be fused, or that is returned, or that an operator of (1) reads in a way
    that cannot be fused, is written to memory in the pass of that operator. It is alive from its
    allocation to that reader; if it is recomputed, or read more than once, from the first reader of (1)
-   to the last, as it is never freed in between. Storages of the tangents' closure depend on no plan.
+   to the last, as it is never freed in between. StorageFacts of the tangents' closure depend on no plan.
 3. What the backward pass needs and must not recompute is saved: alive from the operator of the forward
    pass that makes it to its last reader. Outputs and gradients, once there, are held to the end.
 
@@ -25,7 +25,7 @@ import numpy as np
 from remat.facts.columns import BoolArray, IntArray
 from remat.facts.graph import Graph, Region
 from remat.predict.memory.lifetimes import alive_bytes
-from remat.predict.memory.storages import Storages
+from remat.predict.memory.storages import StorageFacts
 from remat.predict.memory.timeline import LiveTensor, Why, listed_tensors
 from remat.problem.constraints import base_problem
 from remat.problem.feasibility import forced_values
@@ -63,7 +63,7 @@ class WorkingSet:
 def lower_bound(graph: Graph, *, holds_outputs: bool = True) -> WorkingSet:
     """Finds the operator with the most bytes that no plan can avoid, and what they are."""
     n = len(graph)
-    facts = Storages.of(graph)
+    facts = StorageFacts.of(graph)
     needed = Necessary.of(facts, holds_outputs)
     at = needed.alive_bytes(n)
     runs = np.concatenate([(graph.region == Region.FORWARD) & facts.computed, facts.live, [True]])
@@ -97,23 +97,23 @@ class AlwaysAlive:
     first_read: IntArray
 
     @classmethod
-    def of(cls, facts: Storages) -> AlwaysAlive:
+    def of(cls, facts: StorageFacts) -> AlwaysAlive:
         n, graph = len(facts), facts.graph
         held = np.zeros(n, np.bool_)
-        held[graph.base[(graph.output & ~facts.foreign) | always_saved(facts)]] = True
+        held[graph.base[(graph.output & ~facts.external) | always_saved(facts)]] = True
         passes = Necessary.of(facts, holds_outputs=True).alive_bytes(n)
         # Not what is alive while the last value of the forward pass runs: that may still read what nobody saves.
         between = facts.size[held].sum(keepdims=True)
         return cls(np.concatenate([between, passes[n:]]), held, first_read(facts))
 
 
-def first_read(facts: Storages) -> IntArray:
+def first_read(facts: StorageFacts) -> IntArray:
     """Finds the earliest position at which the backward pass of any plan can read a value; n + 1 for never: (n,)."""
-    first: list[int] = facts.wanted_at.tolist()
+    first: list[int] = facts.first_use.tolist()
     outside: list[int] = np.flatnonzero(~facts.tangents)[::-1].tolist()
     for v in outside:
         # What comes after the turn runs in its place; what comes before it, when it is wanted.
-        when = v if v >= facts.turn else first[v]
+        when = v if v >= facts.first_tangent_reader else first[v]
         for u in facts.arguments[v]:
             first[u] = min(first[u], when)
     return np.array(first, np.int64)
@@ -152,16 +152,16 @@ def _spans(facts: Storages, holds_outputs: bool) -> list[tuple[int, int, int, Wh
     n, graph = len(facts), facts.graph
     must_save = always_saved(facts)
     forward, crossing = _forward_spans(facts, must_save, holds_outputs), _crossing_spans(facts, must_save)
-    returned = graph.gradient & ~facts.tangents & ~facts.foreign
+    returned = graph.gradient & ~facts.tangents & ~facts.external
     at_end: list[tuple[int, int, int, Why]] = [(b, 2 * n, 2 * n, "gradient") for b in graph.base[returned].tolist()]
     return forward + crossing + _tangent_spans(facts) + at_end
 
 
-def always_saved(facts: Storages) -> BoolArray:
+def always_saved(facts: StorageFacts) -> BoolArray:
     """Finds the values that every legal plan saves: (n,)."""
     problem = base_problem(facts.graph)
     saved = facts.graph.for_all_values(problem.needed & forced_values(problem).not_recomputable)
-    return saved & (facts.wanted_at <= len(facts)) & ~facts.foreign
+    return saved & (facts.first_use <= len(facts)) & ~facts.external
 
 
 def _forward_spans(facts: Storages, must_save: BoolArray, holds_outputs: bool) -> list[tuple[int, int, int, Why]]:
@@ -171,7 +171,7 @@ def _forward_spans(facts: Storages, must_save: BoolArray, holds_outputs: bool) -
     u, v = facts.producers[reads], facts.readers[reads]
     written = np.zeros(n, np.bool_)
     written[graph.base[runs & ~facts.fusible & (graph.base == np.arange(n))]] = True
-    written[u[facts.barred[reads]]] = True
+    written[u[facts.unfused[reads]]] = True
     bases = np.zeros(n, np.bool_)
     bases[graph.base[written | graph.output | must_save]] = True
     end = np.full(n, -1)
@@ -182,8 +182,8 @@ def _forward_spans(facts: Storages, must_save: BoolArray, holds_outputs: bool) -
     outputs = set(graph.base[graph.output].tolist())
     saved = set(graph.base[must_save].tolist())
     return [
-        (b, int(facts.maker[b]), int(end[b]), "output" if b in outputs else "saved" if b in saved else "transient")
-        for b in np.flatnonzero(bases & ~facts.foreign).tolist()
+        (b, int(facts.producer[b]), int(end[b]), "output" if b in outputs else "saved" if b in saved else "transient")
+        for b in np.flatnonzero(bases & ~facts.external).tolist()
     ]
 
 
@@ -198,7 +198,7 @@ def _crossing_spans(facts: Storages, must_save: BoolArray) -> list[tuple[int, in
     first[must_save] = n
     last[must_save & graph.gradient] = 2 * n
     written = ~facts.fusible[graph.base] | must_save
-    written[u[facts.barred[reads]]] = True
+    written[u[facts.unfused[reads]]] = True
     why: list[Why] = ["transient", "saved"]
     return [
         (int(graph.base[a]), int(first[a]), int(last[a]), why[int(must_save[a])])
@@ -207,7 +207,7 @@ def _crossing_spans(facts: Storages, must_save: BoolArray) -> list[tuple[int, in
 
 
 # They are the same under every plan, as the order of the tangents' closure is.
-def _tangent_spans(facts: Storages) -> list[tuple[int, int, int, Why]]:
+def _tangent_spans(facts: StorageFacts) -> list[tuple[int, int, int, Why]]:
     n, graph = len(facts), facts.graph
     written = _written_by_tangents(facts)
     end = np.full(n, -1)
@@ -219,27 +219,27 @@ def _tangent_spans(facts: Storages) -> list[tuple[int, int, int, Why]]:
     returned = graph.gradient & facts.tangents
     end[graph.base[returned]] = 2 * n
     gradients = set(graph.base[returned].tolist())
-    mine = written & facts.live & ~facts.foreign & (graph.base == np.arange(n))
+    mine = written & facts.live & ~facts.external & (graph.base == np.arange(n))
     return [
-        (b, int(facts.maker[b]) + n, int(end[b]), "gradient" if b in gradients else "transient")
+        (b, int(facts.producer[b]) + n, int(end[b]), "gradient" if b in gradients else "transient")
         for b in np.flatnonzero(mine).tolist()
     ]
 
 
-def _written_by_tangents(facts: Storages) -> BoolArray:
+def _written_by_tangents(facts: StorageFacts) -> BoolArray:
     graph = facts.graph
     written = np.zeros(len(facts), np.bool_)
     written[graph.base[graph.gradient & facts.tangents]] = True
     written[~facts.fusible] = True
-    barred = facts.barred & facts.live[facts.readers]
+    barred = facts.unfused & facts.live[facts.readers]
     written[graph.base[facts.producers[barred]]] = True
     return written
 
 
-def kernel_ends(facts: Storages) -> IntArray:
+def kernel_ends(facts: StorageFacts) -> IntArray:
     """Finds the last value of the kernel that computes a value of the tangents' closure: (n,)."""
     graph = facts.graph
-    alone = ~_written_by_tangents(facts)[graph.base] & facts.tangents[graph.base] & ~facts.foreign
+    alone = ~_written_by_tangents(facts)[graph.base] & facts.tangents[graph.base] & ~facts.external
     ran: list[int] = np.where(facts.live, np.arange(len(facts)), -1).tolist()
     in_registers: list[int] = np.flatnonzero(facts.live & alone)[::-1].tolist()
     for v in in_registers:

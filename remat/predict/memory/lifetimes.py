@@ -8,7 +8,6 @@ import numpy as np
 
 from remat.facts.columns import BoolArray, IntArray, any_set
 from remat.predict.memory.order import Order
-from remat.predict.memory.storages import Storages
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,7 +50,7 @@ class Lifetimes:
             (order.forward, order.forward_at, graph.base),
             (order.backward, order.backward_at, place),
         ):
-            made = at[facts.maker[values]]
+            made = at[facts.producer[values]]
             np.minimum.at(start, where[values], np.where(made >= 0, made, at[values]))
             np.maximum.at(end, where[values], at[values])
             inside = at[facts.readers] >= 0
@@ -65,7 +64,7 @@ class Lifetimes:
         returned = place[graph.gradient & away]  # what nothing reads comes back at the end of the backward pass
         start[returned] = np.minimum(start[returned], max(steps - 1, len(order.forward)))
         owner = np.arange(2 * n) % n
-        found = np.flatnonzero(written & (start < steps) & ~facts.foreign[owner])
+        found = np.flatnonzero(written & (start < steps) & ~facts.external[owner])
         hosted = np.concatenate([graph.base[away], place[away]])
         held = {
             "output": outputs,
@@ -111,9 +110,9 @@ def _written(facts: Storages, order: Order, place: IntArray) -> BoolArray:
     written[place[graph.gradient | order.saved]] = True
     owners = np.flatnonzero(~facts.fusible)
     written[owners] = written[owners + n] = True
-    written[np.flatnonzero(facts.foreign)] = written[np.flatnonzero(facts.foreign) + n] = True
+    written[np.flatnonzero(facts.external)] = written[np.flatnonzero(facts.external) + n] = True
     for at, where in ((order.forward_at, graph.base), (order.backward_at, place)):
-        barred = facts.barred & (at[facts.readers] >= 0)
+        barred = facts.unfused & (at[facts.readers] >= 0)
         written[where[facts.producers[barred]]] = True
     return written
 

@@ -9,7 +9,6 @@ import numpy as np
 from remat.answer.plan_facts import computed_by_forward
 from remat.facts.columns import BoolArray, IntArray
 from remat.facts.graph import Graph
-from remat.predict.memory.storages import Storages
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,7 +37,7 @@ class Order:
         forward = np.flatnonzero(computed_by_forward(facts.graph, kept) & facts.computed)
         backward = np.flatnonzero(recomputed | facts.live)
         # Past the turn in graph order; before it, where a value is asked for, and there in graph order.
-        when = np.where(facts.live[backward] | (backward >= facts.turn), backward, asked_at[backward])
+        when = np.where(facts.live[backward] | (backward >= facts.first_tangent_reader), backward, asked_at[backward])
         backward = backward[np.argsort(when * (n + 2) + backward)]
         forward_at, backward_at = np.full(n, -1), np.full(n, -1)
         forward_at[forward] = np.arange(len(forward))
@@ -48,8 +47,8 @@ class Order:
 
 # Values are in topological order, so one sweep from the last to the first meets all readers of a value before it.
 def _asked_at(facts: Storages, saved: BoolArray) -> IntArray:
-    n, turn, arguments = len(facts), facts.turn, facts.arguments
-    asked: list[int] = facts.wanted_at.tolist()
+    n, turn, arguments = len(facts), facts.first_tangent_reader, facts.arguments
+    asked: list[int] = facts.first_use.tolist()
     unsaved: list[int] = np.flatnonzero(facts.computed & ~facts.tangents & ~saved)[::-1].tolist()
     for v in unsaved:
         when = asked[v]

@@ -12,7 +12,7 @@ from remat.facts.columns import BoolArray, IntArray, frozen
 from remat.facts.graph import Graph, checked_graph
 from remat.predict.memory.lifetimes import Lifetimes, alive_bytes
 from remat.predict.memory.order import Order
-from remat.predict.memory.storages import Storages
+from remat.predict.memory.storages import StorageFacts
 from remat.predict.memory.timeline import WHYS, LiveTensor, Timeline
 from remat.proof.validate import checked_mask, legal_choice
 
@@ -59,7 +59,7 @@ class Simulator:
     def __init__(self, graph: Graph, *, holds_outputs: bool = True) -> None:
         self.graph = checked_graph(graph)
         self.holds_outputs = holds_outputs
-        self.facts = Storages.of(graph)
+        self.facts = StorageFacts.of(graph)
 
     def peak(self, saved: BoolArray, offloaded: BoolArray | None = None) -> int:
         """Returns the most bytes that are alive at once.

@@ -13,16 +13,16 @@ from remat.predict.memory.registers import fusion
 
 
 @dataclass(frozen=True, eq=False)
-class Storages:
+class StorageFacts:
     """Holds the facts about the n values of a graph that depend on no plan."""
 
     graph: Graph
     size: IntArray
     computed: BoolArray  # (n,) an operator computes the value, so that it is a step of a pass
-    foreign: BoolArray  # (n,) the value lives in memory that is not counted: of an input, a tangent, a constant
+    external: BoolArray  # (n,) the value lives in memory that is not counted: of an input, a tangent, a constant
     tangents: BoolArray
     fusible: BoolArray  # (n,) it can live in registers, as `remat.predict.memory.registers` says.
-    maker: IntArray  # (n,) the value at whose step the storage is allocated: for the elements of a tuple, the tuple
+    producer: IntArray  # (n,) the value at whose step the storage is allocated: for the elements of a tuple, the tuple
     parent: IntArray  # (n,) for a view, the argument whose storage it shares; -1 for others
     calls: BoolArray  # (n,) a kernel, or a call of a library, that nothing can be fused with
     arguments: list[list[int]]  # for each value, what it uses that is computed
@@ -30,16 +30,16 @@ class Storages:
     # producers, readers: the uses with a counted producer, in order of their readers.
     producers: IntArray
     readers: IntArray
-    barred: BoolArray  # which of these uses cannot be fused
+    unfused: BoolArray  # which of these uses cannot be fused
     live: BoolArray  # (n,) computed, in the tangents' closure, and some gradient depends on it
     # (n,) position of the first value of `live` that reads a value from outside the closure; n for a gradient that no
     # such value reads, n + 1 where none does.
-    wanted_at: IntArray
+    first_use: IntArray
     # where the backward pass leaves what it was asked for and runs in graph order: the first reader of a tangent.
-    turn: int
+    first_tangent_reader: int
 
     @classmethod
-    def of(cls, graph: Graph) -> Storages:
+    def of(cls, graph: Graph) -> StorageFacts:
         n = len(graph)
         given = graph.leaf
         foreign, tangents = given[graph.base], graph.region == Region.TANGENTS
@@ -68,20 +68,20 @@ class Storages:
             graph=graph,
             size=graph.storage_bytes,
             computed=~given,
-            foreign=foreign,
+            external=foreign,
             tangents=tangents,
             fusible=fusible,
-            maker=maker,
+            producer=maker,
             parent=parent,
             calls=~(fusible | given | graph.view | graph.tuple_element),
             arguments=arguments,
             fused_consumers=fused_consumers,
             producers=producers[counted],
             readers=readers[counted],
-            barred=~fusible_uses[counted],
+            unfused=~fusible_uses[counted],
             live=live,
-            wanted_at=_wanted_at(graph, live, producers, readers),
-            turn=_turn(live, given & tangents, producers, readers),
+            first_use=_wanted_at(graph, live, producers, readers),
+            first_tangent_reader=_turn(live, given & tangents, producers, readers),
         )
 
     def __len__(self) -> int:

@@ -13,7 +13,7 @@ from remat.errors import InvalidOption, InvalidPlan
 from remat.facts.columns import IntArray
 from remat.facts.graph import Graph, Region, checked_graph
 from remat.predict.kernels import kernels
-from remat.predict.memory.storages import Storages
+from remat.predict.memory.storages import StorageFacts
 from remat.predict.time.device import DeviceProfile
 from remat.predict.time.known_devices import find_device
 from remat.predict.time.modelled_step import modelled_time
@@ -46,7 +46,7 @@ class StepClock:
     again_ns: IntArray
     copy_ns: IntArray
     written_ns: IntArray
-    facts: Storages
+    facts: StorageFacts
 
     @classmethod
     def of(cls, graph: Graph, device: str | Path | DeviceProfile) -> StepClock:
@@ -64,7 +64,7 @@ class StepClock:
         profile = linked(device)
         found = kernels(graph, _plain_plan(checked_graph(graph)), backend="triton")
         times = modelled_time(graph, found, profile).kernels
-        n, facts = len(graph), Storages.of(graph)
+        n, facts = len(graph), StorageFacts.of(graph)
         per_pass, written_at = np.zeros((2, n), np.int64), np.arange(n)
         always = (graph.region == Region.FORWARD) & facts.computed, facts.live  # whatever the plan
         carried = [0, 0]

@@ -218,7 +218,7 @@ class Simulated:
         return cls(
             line,
             int(clock.written_ns[out.values[idle[-1]]]) if forward_ns > clock.forward_end_ns else None,
-            _position(facts.live, facts.turn, backward, reload.latest),
+            _position(facts.live, facts.first_tangent_reader, backward, reload.latest),
         )
 
 
