@@ -42,7 +42,7 @@ BETWEEN = Moment(backward=True, asked_at=0, at=-1)
 """The moment after the forward pass, before the backward pass."""
 
 
-def moment_of(facts: Storages, order: Order, step: int) -> Moment:
+def moment_of(facts: StorageFacts, order: Order, step: int) -> Moment:
     """Returns the moment of a step, counted over both passes, under a plan."""
     if step < len(order.forward):
         v = int(order.forward[step])
@@ -57,7 +57,7 @@ def needs_gradients_only(graph: Graph, problem: Problem) -> bool:
     return np.array_equal(problem.needed, (StorageFacts.of(graph).first_use <= len(graph))[graph.plannable])
 
 
-def _views_up(facts: Storages, v: int) -> list[int]:
+def _views_up(facts: StorageFacts, v: int) -> list[int]:
     """Lists a view, what it is a view of, and so on, up to the owner of the memory, which is left out."""
     path: list[int] = []
     while facts.parent[v] >= 0:

@@ -104,7 +104,7 @@ def between_passes(graph: Graph, problem: Problem, limit_bytes: int) -> Problem:
     return replace(problem, save_bytes=size[graph.plannable], budget_bytes=budget)
 
 
-def _tightest(facts: Storages, floor: AlwaysAlive, saved_bytes: IntArray) -> int:
+def _tightest(facts: StorageFacts, floor: AlwaysAlive, saved_bytes: IntArray) -> int:
     # Moment 0 is between the passes, and moment v + 1 is while the value v is computed.
     unread = np.zeros_like(floor.bytes)
     np.add.at(unread, floor.first_read, saved_bytes)

@@ -61,7 +61,7 @@ def surely_called(facts: StorageFacts) -> BoolArray:
 
 
 # Each storage counts as much as the largest of these values in it.
-def _bytes(facts: Storages, kinds: dict[Why, BoolArray]) -> dict[int, tuple[int, Why]]:
+def _bytes(facts: StorageFacts, kinds: dict[Why, BoolArray]) -> dict[int, tuple[int, Why]]:
     found: dict[int, tuple[int, Why]] = {}
     for why, values in kinds.items():
         for v in np.flatnonzero(values & ~facts.external).tolist():

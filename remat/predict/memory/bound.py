@@ -8,7 +8,7 @@ Three facts hold under every legal plan, in the model of `remat.predict.memory`:
 2. A storage whose base cannot be fused, or that is returned, or that an operator of (1) reads in a way
    that cannot be fused, is written to memory in the pass of that operator. It is alive from its
    allocation to that reader; if it is recomputed, or read more than once, from the first reader of (1)
-   to the last, as it is never freed in between. StorageFacts of the tangents' closure depend on no plan.
+   to the last, as it is never freed in between. Storages of the tangents' closure depend on no plan.
 3. What the backward pass needs and must not recompute is saved: alive from the operator of the forward
    pass that makes it to its last reader. Outputs and gradients, once there, are held to the end.
 
@@ -130,7 +130,7 @@ class Necessary:
     why: tuple[Why, ...]
 
     @classmethod
-    def of(cls, facts: Storages, holds_outputs: bool) -> Necessary:
+    def of(cls, facts: StorageFacts, holds_outputs: bool) -> Necessary:
         spans = _spans(facts, holds_outputs)
         merged: list[tuple[int, int, int, Why]] = []
         for base, start, end, why in sorted(spans, key=lambda span: span[:3]):
@@ -148,7 +148,7 @@ class Necessary:
 
 
 # A storage may have several spans, which may overlap: (base, first step, last step, why).
-def _spans(facts: Storages, holds_outputs: bool) -> list[tuple[int, int, int, Why]]:
+def _spans(facts: StorageFacts, holds_outputs: bool) -> list[tuple[int, int, int, Why]]:
     n, graph = len(facts), facts.graph
     must_save = always_saved(facts)
     forward, crossing = _forward_spans(facts, must_save, holds_outputs), _crossing_spans(facts, must_save)
@@ -164,7 +164,7 @@ def always_saved(facts: StorageFacts) -> BoolArray:
     return saved & (facts.first_use <= len(facts)) & ~facts.external
 
 
-def _forward_spans(facts: Storages, must_save: BoolArray, holds_outputs: bool) -> list[tuple[int, int, int, Why]]:
+def _forward_spans(facts: StorageFacts, must_save: BoolArray, holds_outputs: bool) -> list[tuple[int, int, int, Why]]:
     n, graph = len(facts), facts.graph
     runs = (graph.region == Region.FORWARD) & facts.computed
     reads = runs[facts.readers]
@@ -188,7 +188,7 @@ def _forward_spans(facts: Storages, must_save: BoolArray, holds_outputs: bool) -
 
 
 # Values from outside the tangents' closure, from their first reader in it to the last.
-def _crossing_spans(facts: Storages, must_save: BoolArray) -> list[tuple[int, int, int, Why]]:
+def _crossing_spans(facts: StorageFacts, must_save: BoolArray) -> list[tuple[int, int, int, Why]]:
     n, graph = len(facts), facts.graph
     reads = facts.live[facts.readers] & ~facts.tangents[facts.producers]
     u, v = facts.producers[reads], facts.readers[reads]

@@ -32,7 +32,9 @@ class Lifetimes:
     offloaded: BoolArray
 
     @classmethod
-    def of(cls, facts: Storages, order: Order, holds_outputs: bool, offloaded: BoolArray | None = None) -> Lifetimes:
+    def of(
+        cls, facts: StorageFacts, order: Order, holds_outputs: bool, offloaded: BoolArray | None = None
+    ) -> Lifetimes:
         """Finds the lifetimes under a plan, in time linear in the graph.
 
         Args:
@@ -88,7 +90,7 @@ def alive_bytes(start: IntArray, end: IntArray, size: IntArray, steps: int) -> I
     return change.cumsum()[:steps]
 
 
-def _backward_storage(facts: Storages, order: Order, kept: BoolArray) -> IntArray:
+def _backward_storage(facts: StorageFacts, order: Order, kept: BoolArray) -> IntArray:
     """(n,) the storage of each value in the backward pass.
 
     That is the position of its base if the forward pass saved it, and the device `kept` it; n more if the backward pass
@@ -103,7 +105,7 @@ def _backward_storage(facts: Storages, order: Order, kept: BoolArray) -> IntArra
     return place
 
 
-def _written(facts: Storages, order: Order, place: IntArray) -> BoolArray:
+def _written(facts: StorageFacts, order: Order, place: IntArray) -> BoolArray:
     n, graph = len(facts), facts.graph
     written = np.zeros(2 * n, np.bool_)
     written[graph.base[graph.output | order.saved]] = True
@@ -117,7 +119,7 @@ def _written(facts: Storages, order: Order, place: IntArray) -> BoolArray:
     return written
 
 
-def _ran(facts: Storages, values: IntArray, at: IntArray, written: BoolArray) -> IntArray:
+def _ran(facts: StorageFacts, values: IntArray, at: IntArray, written: BoolArray) -> IntArray:
     """(n,) the step up to which what a value of this pass reads is needed.
 
     That is the last step of its kernel: what is written by consumers that it is fused with, up to the

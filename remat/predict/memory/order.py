@@ -27,7 +27,7 @@ class Order:
     asked_at: IntArray
 
     @classmethod
-    def of(cls, facts: Storages, saved: BoolArray) -> Order:
+    def of(cls, facts: StorageFacts, saved: BoolArray) -> Order:
         """Finds the order that follows from what is saved, in time linear in the graph."""
         n = len(facts)
         asked_at = _asked_at(facts, saved)
@@ -46,7 +46,7 @@ class Order:
 
 
 # Values are in topological order, so one sweep from the last to the first meets all readers of a value before it.
-def _asked_at(facts: Storages, saved: BoolArray) -> IntArray:
+def _asked_at(facts: StorageFacts, saved: BoolArray) -> IntArray:
     n, turn, arguments = len(facts), facts.first_tangent_reader, facts.arguments
     asked: list[int] = facts.first_use.tolist()
     unsaved: list[int] = np.flatnonzero(facts.computed & ~facts.tangents & ~saved)[::-1].tolist()
