@@ -22,7 +22,7 @@ from remat.cli.options import GraphFile, NewPlanFile, TimeLimit
 from remat.cli.output import Answer, bold, picked, table, waiting, written
 from remat.facts.graph import Graph
 from remat.facts.json_file import write_document
-from remat.predict.memory.stated import stated_memory
+from remat.predict.memory.memory_export import stated_memory
 from remat.problem.costmodel import CostModel
 from remat.problem.mps_file import write_mps
 from remat.problem.problem import Problem
