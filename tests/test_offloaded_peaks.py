@@ -30,7 +30,7 @@ from remat.predict.memory import Simulator
 from remat.predict.memory.order import Order
 from remat.predict.memory.storages import StorageFacts
 from remat.predict.offloading import StepClock
-from remat.predict.offloading.timeline import Simulated
+from remat.predict.offloading.offload_timeline import Simulated
 from remat.predict.time import DeviceProfile
 from remat.pytorch.inductor.scheduled import Scheduled
 from remat.pytorch.inductor.triton_code import triton_code

@@ -34,7 +34,7 @@ from remat.errors import UnsupportedProblem
 from remat.facts.columns import BoolArray, IntArray, any_set, frozen
 from remat.improve.byte_budgets import evenly_spaced
 from remat.predict.offloading.clock import StepClock
-from remat.predict.offloading.timeline import Simulated
+from remat.predict.offloading.offload_timeline import Simulated
 from remat.problem.offload import cannot_offload
 from remat.problem.problem import Problem
 from remat.proof.budget import flow_solver

@@ -16,7 +16,7 @@ Begin with `read.capture` and `run.partitioner`.
 """
 
 from remat.pytorch.read.capture import capture, capture_all
-from remat.pytorch.read.whole_step import read_step
+from remat.pytorch.read.traced_step import read_step
 from remat.pytorch.run.compile import backend, compile
 from remat.pytorch.run.partitioner import Partitioner
 from remat.pytorch.run.report import Report, last_report

@@ -1,6 +1,6 @@
 """Says where a pass copies what is offloaded: to the host behind its last reader, and back before the first.
 
-`remat.pytorch.run.offloading` adds the copies to the graphs of both passes by this, and they are predicted by it.
+`remat.pytorch.run.offload_copies` adds the copies to the graphs of both passes by this, and they are predicted by it.
 
 Copies are made between the kernels, or beside them, in a stream of their own. Then a copy begins in one place and ends
 in another. Matrix products and the like cut a pass into stages: those of the forward pass by how many a value waits

@@ -21,7 +21,7 @@ from torch import Tensor, fx
 
 from remat.pytorch.eager.expansion import Expansion
 from remat.pytorch.eager.recording import Content, EagerCall
-from remat.pytorch.read.inputs import Inputs
+from remat.pytorch.read.node_inputs import Inputs
 from remat.pytorch.read.operators import Operators
 from remat.pytorch.read.sharing import bases
 from remat.pytorch.seam.fakes import hint

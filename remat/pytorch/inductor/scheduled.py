@@ -21,7 +21,7 @@ from remat.proof.validate import legal_choice
 from remat.pytorch.inductor.lowered_graphs import lower, visit_lowerings
 from remat.pytorch.inductor.to_fx import JointGraph
 from remat.pytorch.inductor.traffic_count import InductorKernel, scheduled_kernels
-from remat.pytorch.run.offloading import add_copies
+from remat.pytorch.run.offload_copies import add_copies
 from remat.pytorch.seam.virtual_gpu import captured_for, device_of
 
 PassVisitor: TypeAlias = Callable[[Any, Mapping[str, str], Sequence[str]], None]

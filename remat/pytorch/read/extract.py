@@ -16,10 +16,10 @@ from remat.facts.bans import Bans
 from remat.facts.columns import BoolArray, IntArray, frozen
 from remat.facts.graph import Graph, Region
 from remat.facts.lazy_field import Deferred
+from remat.pytorch.read.call_flops import flops_of
 from remat.pytorch.read.call_text import call_texts
-from remat.pytorch.read.flops import flops_of
-from remat.pytorch.read.inputs import Inputs
 from remat.pytorch.read.mutated_inputs import backward_targets, overwritten_inputs, values_in_their_memory
+from remat.pytorch.read.node_inputs import Inputs
 from remat.pytorch.read.operators import COLLECTIVE, Operator, Operators, is_dropout_free
 from remat.pytorch.read.places import Notes, noted, places_of
 from remat.pytorch.read.sharing import bases

@@ -19,7 +19,7 @@ from collections.abc import Container, Iterable, Sequence
 import torch
 from torch import fx
 
-from remat.pytorch.read.inputs import Inputs
+from remat.pytorch.read.node_inputs import Inputs
 from remat.pytorch.read.operators import Operator, Operators
 from remat.pytorch.read.sharing import bases
 from remat.pytorch.seam.torch_names import HigherOrderOperator

@@ -19,7 +19,7 @@ import torch
 from torch import fx
 
 from remat.facts.columns import IntArray
-from remat.pytorch.read.inputs import Inputs
+from remat.pytorch.read.node_inputs import Inputs
 
 _Stack: TypeAlias = Mapping[str, tuple[str, Any]]
 Place: TypeAlias = tuple[str, str]

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 from torch import fx
 
-from remat.pytorch.read.inputs import Inputs
+from remat.pytorch.read.node_inputs import Inputs
 from remat.pytorch.read.operators import Operators
 from remat.pytorch.seam.torch_names import HigherOrderOperator, storage_number
 

@@ -45,7 +45,7 @@ from remat.pytorch.run import ranks
 from remat.pytorch.run.cache_key import key_of
 from remat.pytorch.run.calls import compilation
 from remat.pytorch.run.kept import keep
-from remat.pytorch.run.offloading import add_copies
+from remat.pytorch.run.offload_copies import add_copies
 from remat.pytorch.run.peak_check import PeakCheck
 from remat.pytorch.run.plan_request import PlanRequest
 from remat.pytorch.run.planned_graph import TOGETHER, ChosenPlan, PlannedGraph

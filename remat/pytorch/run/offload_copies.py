@@ -2,7 +2,7 @@
 
 Torch can add copies of its own (`torch._functorch.config.enable_activation_offloading`, of nodes whose
 `meta["should_offload"]` is true). They are not used: they hand over the tensor on the host (see
-`remat.pytorch.seam.offloading`), torch refuses elements of tuples, and with copies beside the kernels
+`remat.pytorch.seam.offload_operators`), torch refuses elements of tuples, and with copies beside the kernels
 (`activation_offload_separate_stream`) the operator that waits for one frees the value on the device, and does not
 declare that it writes to it, so Inductor puts it before operators that read the value (torch 2.13, in the code that it
 writes for an H100).
@@ -22,7 +22,7 @@ from remat.answer.plan import Plan
 from remat.facts.columns import BoolArray
 from remat.facts.graph import Graph
 from remat.predict.kernels.host_copies import Copy, CopyStep, HostCopies, early_places
-from remat.pytorch.seam.offloading import FETCH, FETCHED, SEND, SENT, TO_DEVICE, TO_HOST
+from remat.pytorch.seam.offload_operators import FETCH, FETCHED, SEND, SENT, TO_DEVICE, TO_HOST
 
 # What is done to copy a value, its name, that of the value behind whose copy it is done, and before which node.
 _Place: TypeAlias = tuple[CopyStep, str, str | None, fx.Node]
