@@ -52,7 +52,7 @@ class Correspondence:
             node_info: torch's classification of its nodes.
         """
         nodes = [node for node in joint_graph.nodes if node.op != "output" and node not in node_info.tangents_closure]
-        search = _Search(_Pieces.of(nodes), calls, expansions)
+        search = _Lookup(_Pieces.of(nodes), calls, expansions)
         for position in range(len(calls)):
             search.look_up(position)
         return search.answer()
@@ -78,7 +78,7 @@ class _Pieces:
                 yield node
 
 
-class _Search:
+class _Lookup:
     def __init__(self, joint: _Pieces, calls: Sequence[EagerCall], expansions: Sequence[Expansion | None]) -> None:
         self.joint = joint
         self.calls = calls

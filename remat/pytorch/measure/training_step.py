@@ -90,7 +90,7 @@ def measure_step(
         repeats: timed steps.
     """
     torch.compiler.reset()
-    run = _Run(step, model, args, loss)
+    run = _TrainingRun(step, model, args, loss)
     with _step_put_back(model, args):
         return replace(run.first(), times_s=tuple(run.seconds() for _ in range(repeats)))
 
@@ -146,7 +146,7 @@ def measure(
         raise InvalidOption(f"tolerance must be a positive number, as a share of a value's size, got {tolerance!r}")
     torch.compiler.reset()
     chosen = usual_strategies() if strategies is None else strategies
-    runs = {name: _Run(strategy(model), model, args, loss) for name, strategy in chosen.items()}
+    runs = {name: _TrainingRun(strategy(model), model, args, loss) for name, strategy in chosen.items()}
     measured: dict[str, Measured] = {}
     outcomes: dict[str, Outcome] = {}
     errors: dict[str, str] = {}
@@ -161,7 +161,7 @@ def measure(
             except Exception as error:  # a strategy that fails is a result too: PyTorch's own do, on some models
                 measured.pop(name, None)
                 errors[name] = first_line(error)
-        judged = _judged(_Run(model, model, args, loss), outcomes, tolerance)
+        judged = _judged(_TrainingRun(model, model, args, loss), outcomes, tolerance)
         times: dict[str, list[float]] = {name: [] for name in measured}
         for _ in range(repeats):
             for name, seconds in times.items():
@@ -175,7 +175,7 @@ def measure(
     return _table(rows)
 
 
-def _judged(eager: _Run, outcomes: Mapping[str, Outcome], tolerance: float) -> dict[str, dict[str, Any]]:
+def _judged(eager: _TrainingRun, outcomes: Mapping[str, Outcome], tolerance: float) -> dict[str, dict[str, Any]]:
     def nothing_recomputed() -> Outcome:
         step = usual_strategies()[NOTHING_RECOMPUTED](eager.model)
         with nothing_donated():
@@ -201,7 +201,7 @@ def _table(rows: list[dict[str, Any]]) -> pd.DataFrame:
 
 
 @dataclass(frozen=True)
-class _Run:
+class _TrainingRun:
     step: Callable[..., Any]
     model: Callable[..., Any]
     args: tuple[Any, ...]

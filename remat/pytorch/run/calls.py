@@ -24,7 +24,7 @@ from remat.pytorch.seam.torch_names import storage_of, tree_leaves
 
 
 @dataclass
-class Call:
+class ModelCall:
     """Describes a call of a model by its user."""
 
     budget: SharedBudget  # that the model's graphs share
@@ -89,7 +89,7 @@ def _storages(tensors: Sequence[Tensor]) -> dict[int, int]:
     return found
 
 
-_call: ContextVar[Call | None] = ContextVar("_call", default=None)
+_call: ContextVar[ModelCall | None] = ContextVar("_call", default=None)
 _compilation: ContextVar[Compilation | None] = ContextVar("_compilation", default=None)
 
 
@@ -101,7 +101,7 @@ def compilation() -> Compilation | None:
 @contextmanager
 def called(budget: SharedBudget, model: Callable[..., Any], arguments: Any) -> Generator[None]:
     """Counts what runs in the block as one call of a model."""
-    token = _call.set(Call(budget, model, arguments))
+    token = _call.set(ModelCall(budget, model, arguments))
     try:
         yield
     finally:

@@ -24,7 +24,7 @@ from remat.pytorch.run.kept import under_way
 from remat.pytorch.run.on_device import check_device
 from remat.pytorch.run.partitioner import OnError, Partitioner, checked_on_error
 from remat.pytorch.run.replay import Plans, has_symbols, plans_of
-from remat.pytorch.run.report import Step, reporting
+from remat.pytorch.run.report import CompiledStep, reporting
 from remat.pytorch.run.shared_budget import SharedBudget, has_budget
 from remat.pytorch.seam.compilations import own_errors
 from remat.pytorch.seam.inductor_lowering import all_options, compile_fx, mode_options
@@ -33,11 +33,11 @@ from remat.words import near
 
 
 @overload
-def compile(model: Callable[..., Any], **options: Any) -> Step: ...
+def compile(model: Callable[..., Any], **options: Any) -> CompiledStep: ...
 
 
 @overload
-def compile(model: None = None, **options: Any) -> Callable[[Callable[..., Any]], Step]: ...
+def compile(model: None = None, **options: Any) -> Callable[[Callable[..., Any]], CompiledStep]: ...
 
 
 def compile(
@@ -51,7 +51,7 @@ def compile(
     copy_stream: bool = False,
     codegen: bool = True,
     **torch_compile_kwargs: Any,
-) -> Step | Callable[[Callable[..., Any]], Step]:
+) -> CompiledStep | Callable[[Callable[..., Any]], CompiledStep]:
     """Compiles a model as `torch.compile` does, with what to save chosen by a cost model and a solver.
 
     Args:

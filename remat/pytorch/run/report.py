@@ -156,7 +156,7 @@ class Report:
         return f"<Report of {len(self.graphs)} graphs>"
 
 
-class Step(Protocol):
+class CompiledStep(Protocol):
     """What `remat.compile` returns: it is called as the model is."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -233,7 +233,7 @@ def report_again(planned: PlannedGraph) -> None:
 
 def reporting(
     step: Callable[..., Any], model: Callable[..., Any], log: Log, held_bytes: Callable[[], int] | None = None
-) -> Step:
+) -> CompiledStep:
     """Gives a compiled model its `report`; not where the model has a `report` of its own.
 
     Args:
@@ -247,7 +247,7 @@ def reporting(
     if not hasattr(model, "report"):
         # In the dictionary: torch would set the attribute of a compiled module on the module inside.
         vars(step)["report"] = functools.partial(log.report, held_bytes)
-    return cast(Step, step)
+    return cast(CompiledStep, step)
 
 
 def log_what_is_asked_for(asked: str) -> None:
