@@ -34,7 +34,7 @@ from remat.predict.offloading.offload_timeline import Simulated
 from remat.predict.time import DeviceProfile
 from remat.pytorch.inductor.scheduled import Scheduled
 from remat.pytorch.inductor.triton_code import triton_code
-from remat.pytorch.seam import offloading
+from remat.pytorch.seam import offload_operators
 from remat.testing import graphs
 
 
@@ -42,7 +42,7 @@ from remat.testing import graphs
 def host(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A host whose memory torch's allocator does not hand out."""
     memory: dict[int, ctypes.Array[ctypes.c_char]] = {}
-    on_device = offloading.place_for
+    on_device = offload_operators.place_for
 
     def place_for(tensor: Tensor, device: torch.device) -> Tensor:
         if tensor.data_ptr() in memory:
@@ -55,7 +55,7 @@ def host(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         memory[place.data_ptr()] = block
         return place
 
-    monkeypatch.setattr(offloading, "place_for", place_for)
+    monkeypatch.setattr(offload_operators, "place_for", place_for)
     yield
     memory.clear()
 

@@ -8,6 +8,7 @@ import numpy as np
 
 from remat.facts.columns import BoolArray, IntArray, any_set
 from remat.predict.memory.order import Order
+from remat.predict.memory.storages import StorageFacts
 
 
 @dataclass(frozen=True, eq=False)

@@ -9,6 +9,7 @@ import numpy as np
 from remat.answer.plan_facts import computed_by_forward
 from remat.facts.columns import BoolArray, IntArray
 from remat.facts.graph import Graph
+from remat.predict.memory.storages import StorageFacts
 
 
 @dataclass(frozen=True, eq=False)
