@@ -30,7 +30,7 @@ _MANY = 16
 
 
 class Against(StrEnum):
-    """What memory is traded against."""
+    """Names what memory is traded against."""
 
     TIME = "time"
     TRAFFIC = "traffic"

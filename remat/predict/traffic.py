@@ -38,32 +38,32 @@ class PredictedTraffic:
 
     @property
     def reads(self) -> int:
-        """How many tensors are read: each counts once for each kernel that reads it."""
+        """Returns how many tensors are read: each counts once for each kernel that reads it."""
         return sum(len(kernel.reads) for kernel in self.kernels)
 
     @property
     def writes(self) -> int:
-        """How many tensors are written."""
+        """Returns how many tensors are written."""
         return sum(len(kernel.writes) for kernel in self.kernels)
 
     @property
     def accesses(self) -> int:
-        """How many tensors are read or written: what Table 1 of the paper counts as "Mem"."""
+        """Returns how many tensors are read or written: what Table 1 of the paper counts as "Mem"."""
         return self.reads + self.writes
 
     @property
     def read_bytes(self) -> int:
-        """How many bytes are read from memory."""
+        """Returns how many bytes are read from memory."""
         return sum(kernel.read_bytes for kernel in self.kernels)
 
     @property
     def written_bytes(self) -> int:
-        """How many bytes are written to memory."""
+        """Returns how many bytes are written to memory."""
         return sum(kernel.written_bytes for kernel in self.kernels)
 
     @property
     def bytes(self) -> int:
-        """How many bytes are read or written."""
+        """Returns how many bytes are read or written."""
         return self.read_bytes + self.written_bytes
 
     def __str__(self) -> str:

@@ -64,7 +64,7 @@ class PlanForecast:
 
     @property
     def peak_bytes(self) -> int:
-        """The most that training holds."""
+        """Returns the most that training holds."""
         return max(self.first_bytes, self.later_bytes)
 
 
@@ -93,7 +93,7 @@ class Surroundings:
 
     @property
     def outside_bytes(self) -> tuple[int, int]:
-        """The most that the first step, and a later one, hold while the optimizer runs."""
+        """Returns the most that the first step, and a later one, hold while the optimizer runs."""
         always = self.own_bytes + self.gradient_bytes + self.output_bytes
         later = self.optimizer.state_bytes + self.optimizer.workspace_bytes
         return always + self.optimizer.first_bytes, always + later

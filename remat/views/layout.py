@@ -38,7 +38,6 @@ def layered(
     """Lays out nodes 0 to n - 1, whose edges lead from smaller to larger ones.
 
     Args:
-        edges: pairs (from, to), each once.
         widths: of each node, in inches.
         rank: where to start each node within its layer: the smaller, the further left.
         gap: least distance between the boxes of a layer.

@@ -42,7 +42,7 @@ _ENOUGH_GRAPHS = 3
 
 @dataclass(frozen=True)
 class Section:
-    """What the page says of one file."""
+    """Holds what the page says of one file."""
 
     # name, kind: the name of the file; "Frontier" or "Solver comparison".
     name: str
@@ -55,7 +55,7 @@ class Section:
 
 @dataclass(frozen=True)
 class Page:
-    """A report. The same files give the same bytes."""
+    """Holds a report. The same files give the same bytes."""
 
     title: str  # the heading
     sections: tuple[Section, ...]  # one a file, in the order of the files

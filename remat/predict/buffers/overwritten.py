@@ -23,7 +23,6 @@ def may_be_written_over(fuser: Fuser, old: int, new: int) -> bool:
     """Says whether some plan's kernel may write the value `new` over the value `old`; True unless it surely may not.
 
     Args:
-        fuser: of the graph.
         old: a value that owns its storage.
         new: a value of the tangents' closure that owns its storage, and depends on `old`.
     """

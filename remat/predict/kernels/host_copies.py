@@ -47,9 +47,6 @@ class HostCopies:
     """Lists the copies of one pass, in the order in which they are due.
 
     Args:
-        values: what the pass computes, in order.
-        hosted: (n,) what is offloaded.
-        backward: whether the pass copies back.
         beside: whether copies are made beside the kernels.
     """
 
@@ -91,9 +88,6 @@ def early_places(graph: Graph, values: IntArray) -> IntArray:
 
     A value that the backward pass alone needs moves behind the last value that it reads: in the graph it comes late,
     with the gradients that read it. All others stay where they are.
-
-    Args:
-        values: (k,) what the pass computes, in order.
 
     Returns:
         (k,) the place behind which each is computed.

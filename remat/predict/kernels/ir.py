@@ -74,9 +74,10 @@ class Seen:
 
     @property
     def inlined(self) -> bool:
-        """Whether each reader computes the value itself (`ComputedBuffer.make_loader`, `ReinterpretView.make_loader`).
+        """Returns whether each reader computes the value itself, as in `ComputedBuffer.make_loader`.
 
-        So it is if the value is not stored; or if it reads nothing, and this is not a view of a buffer.
+        So it is if the value is not stored; or if it reads nothing, and this is not a view of a buffer
+        (`ReinterpretView.make_loader`).
         """
         return self.box.buffer is None or (bool(self.box.ops) and not self.box.reads and not self.stored)
 
@@ -90,7 +91,7 @@ class Seen:
 
     @property
     def plain(self) -> bool:
-        """Whether the box is shown as it is, without a view."""
+        """Returns whether the box is shown as it is, without a view."""
         return self.shape == self.box.shape and self.access == (identity(self.shape), 0)
 
 

@@ -27,5 +27,5 @@ class Kernel:
 
     @property
     def bytes(self) -> int:
-        """The bytes that it reads and writes."""
+        """Returns the bytes that it reads and writes."""
         return self.read_bytes + self.written_bytes

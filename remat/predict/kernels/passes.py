@@ -98,9 +98,7 @@ class Rewritten:
         """Applies the rewritings of one pass.
 
         Args:
-            values: what the pass computes, in order.
             producers, readers: all uses of the graph.
-            returned: (n,) what the pass returns.
             strides: that eager gives each value in this pass: a clone that changes none is removed.
         """
         n = len(returned)

@@ -35,9 +35,6 @@ def split_reduction(
     To ask fixes the layouts of what is read, whether the reduction is split or not. Inductor asks for CPUs, too.
 
     Args:
-        sizes, reduced: what the reduction keeps and reduces.
-        reads: over both.
-        settle: fixes the layout of a buffer.
         processors: how many there are, of a GPU or of the host.
     """
     results, elements = prod(sizes), prod(reduced)

@@ -19,7 +19,6 @@ def eager_strides(calls: list[Call], known: Mapping[int, Shape] | None = None) -
     """Finds the strides of every value, in elements.
 
     Args:
-        calls: of the whole graph.
         known: strides that are not eager's, from which the others follow.
     """
     found: list[Shape] = []
@@ -69,9 +68,6 @@ def turning_images(torch: str) -> frozenset[str]:
 
     >>> sorted(turning_images("2.15.0+cpu") - turning_images("2.13.0+cpu"))
     ['aten.convolution_backward']
-
-    Args:
-        torch: the version that captured the graph.
     """
     return frozenset(_FILTERS) if release(torch) >= (2, 15) else frozenset({"aten.convolution"})
 
@@ -87,7 +83,6 @@ def channels_last_chosen(backend: KernelBackend, convolutions: list[Call], calls
 
     Args:
         convolutions: in the pass, as `turning_images` names them.
-        count: how many values the pass computes.
     """
     if not convolutions or not backend.gpu:
         return bool(convolutions)

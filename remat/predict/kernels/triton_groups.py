@@ -31,17 +31,17 @@ class TritonGroup(LoopGroup):
 
     @cached_property
     def tiling(self) -> Shape:
-        """The sizes of the tiled dimensions of a pointwise group."""
+        """Returns the sizes of the tiled dimensions of a pointwise group."""
         return tiling(self.nests, self.kept)
 
     @cached_property
     def last_access(self) -> dict[Buffer, Dep]:
-        """The access to each buffer by which groups are compared: a write, if there is one."""
+        """Returns the access to each buffer by which groups are compared: a write, if there is one."""
         return {dep[0]: dep for dep in (*self.reads, *self.writes)}
 
     @cached_property
     def extent(self) -> tuple[int, int]:
-        """The numbers of points kept and reduced; for the first of two parts, those of the whole reduction."""
+        """Returns the numbers of points kept and reduced; for the first of two parts, those of the whole reduction."""
         whole = [nest.loop.unsplit for nest in self.nests if nest.is_reduction]
         first = whole[0] if whole else None
         return first if first is not None and None not in whole else (self.kept, self.reduced_points)

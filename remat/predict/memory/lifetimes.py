@@ -39,7 +39,6 @@ class Lifetimes:
         """Finds the lifetimes under a plan, in time linear in the graph.
 
         Args:
-            holds_outputs: the caller keeps the outputs of the forward pass until the end of the backward.
             offloaded: (n,) what of the saved values waits on the host; none, if left out.
         """
         n, graph = len(facts), facts.graph
@@ -92,7 +91,7 @@ def alive_bytes(start: IntArray, end: IntArray, size: IntArray, steps: int) -> I
 
 
 def _backward_storage(facts: StorageFacts, order: Order, kept: BoolArray) -> IntArray:
-    """(n,) the storage of each value in the backward pass.
+    """Returns the storage of each value in the backward pass: (n,).
 
     That is the position of its base if the forward pass saved it, and the device `kept` it; n more if the backward pass
     computed it anew, or copied it back. A view lives where its parent does.
@@ -121,7 +120,7 @@ def _written(facts: StorageFacts, order: Order, place: IntArray) -> BoolArray:
 
 
 def _ran(facts: StorageFacts, values: IntArray, at: IntArray, written: BoolArray) -> IntArray:
-    """(n,) the step up to which what a value of this pass reads is needed.
+    """Returns the step up to which what a value of this pass reads is needed: (n,).
 
     That is the last step of its kernel: what is written by consumers that it is fused with, up to the
     next call. What is in registers is part of the kernels of all its consumers, wherever they are.

@@ -41,8 +41,6 @@ def draw(
     Args:
         names: of the value that each step computes.
         live_bytes: reason -> (T,) the bytes that it keeps alive during each step, from the bottom to the top.
-        forward_steps: how many of the steps belong to the forward pass.
-        peak_step: the step with the most bytes alive.
     """
     figure = Picture(figsize=(8.0, 3.6), layout="constrained")
     axes = figure.add_subplot()

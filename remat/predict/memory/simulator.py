@@ -99,7 +99,6 @@ def timeline_of(
 
     Args:
         values: the value that names each step.
-        forward_steps: how many of them are of the forward pass; they come first.
         copies: the steps that copy a value to the host or back, each with how they are called.
     """
     steps = len(values)

@@ -100,22 +100,22 @@ class Timeline:
 
     @property
     def peak_bytes(self) -> int:
-        """The most bytes that are alive at once."""
+        """Returns the most bytes that are alive at once."""
         return int(self.during_bytes.max(initial=0))
 
     @property
     def forward_peak_bytes(self) -> int:
-        """The most that are alive at once during the forward pass."""
+        """Returns the most that are alive at once during the forward pass."""
         return int(self.during_bytes[~self.backward].max(initial=0))
 
     @property
     def backward_peak_bytes(self) -> int:
-        """The most that are alive at once during the backward pass."""
+        """Returns the most that are alive at once during the backward pass."""
         return int(self.during_bytes[self.backward].max(initial=0))
 
     @property
     def forward_steps(self) -> int:
-        """How many steps the forward pass has."""
+        """Returns how many steps the forward pass has."""
         return int((~self.backward).sum())
 
     def __repr__(self) -> str:

@@ -99,12 +99,12 @@ class StepClock:
 
     @property
     def forward_end_ns(self) -> int:
-        """When the last kernel of the forward pass has run."""
+        """Returns when the last kernel of the forward pass has run."""
         return int(self.forward_ns.sum())
 
     @property
     def compute_ns(self) -> int:
-        """All kernels of both passes, if nothing runs twice and nothing is copied."""
+        """Returns the time of all kernels of both passes, if nothing runs twice and nothing is copied."""
         return self.forward_end_ns + int(self.backward_ns.sum())
 
 

@@ -36,7 +36,6 @@ def draw(
     Args:
         spans: of compute, of the copies to the host, and of the copies back.
         device_bytes: what the device holds during each piece of compute.
-        host_bytes: what the host holds between the two passes.
     """
     figure = Picture(figsize=(8.0, 4.2), layout="constrained")
     lanes, memory = figure.subplots(2, 1, sharex=True, height_ratios=[1, 1.5])

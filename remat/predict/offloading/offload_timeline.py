@@ -77,22 +77,22 @@ class OffloadTimeline:
 
     @property
     def copied_ns(self) -> int:
-        """The time of all copies, hidden or not."""
+        """Returns the time of all copies, hidden or not."""
         return sum(int((copies.end_ns - copies.start_ns).sum()) for copies in (self.out, self.back))
 
     @property
     def hidden_ns(self) -> int:
-        """The time of copies that run while kernels or other copies run."""
+        """Returns the time of copies that run while kernels or other copies run."""
         return self.copied_ns - self.exposed_ns
 
     @property
     def added_ns(self) -> int:
-        """The time that the plan adds to a step in which nothing runs twice and nothing is copied."""
+        """Returns the time that the plan adds to a step in which nothing runs twice and nothing is copied."""
         return self.recomputed_ns + self.exposed_ns
 
     @property
     def peak_bytes(self) -> int:
-        """The most bytes that are alive on the device at once."""
+        """Returns the most bytes that are alive on the device at once."""
         return int(self.device_bytes.max(initial=0))
 
     def __str__(self) -> str:
@@ -181,7 +181,6 @@ class Simulated:
         Args:
             saved: (n,) what is saved, on the device or the host.
             offloaded: (n,) what of it is on the host.
-            prefetch_ns: see `offload_timeline`.
         """
         graph, facts = clock.graph, clock.facts
         order = Order.of(facts, saved)

@@ -82,7 +82,7 @@ class DeviceProfile:
 
     @property
     def reached_bytes_per_s(self) -> float:
-        """The bytes a second that large copies reach."""
+        """Returns the bytes a second that large copies reach."""
         return self.bytes_fraction * self.bytes_per_s
 
     def save(self, path: str | Path) -> None:

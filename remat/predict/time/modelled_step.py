@@ -26,7 +26,7 @@ class KernelTime:
 
     @property
     def ns(self) -> float:
-        """The time of the kernel, its launch included."""
+        """Returns the time of the kernel, its launch included."""
         return max(self.memory_ns, self.compute_ns) + self.launch_ns
 
 
@@ -44,17 +44,17 @@ class ModelledTime:
 
     @property
     def forward_ns(self) -> float:
-        """The time of the forward pass's kernels, one after the other."""
+        """Returns the time of the forward pass's kernels, one after the other."""
         return sum(kernel.ns for kernel in self.kernels if not kernel.backward)
 
     @property
     def backward_ns(self) -> float:
-        """The time of the backward pass's kernels, one after the other."""
+        """Returns the time of the backward pass's kernels, one after the other."""
         return sum(kernel.ns for kernel in self.kernels if kernel.backward)
 
     @property
     def ns(self) -> float:
-        """The time of both passes."""
+        """Returns the time of both passes."""
         return self.forward_ns + self.backward_ns
 
     def __str__(self) -> str:

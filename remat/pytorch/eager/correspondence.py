@@ -45,12 +45,7 @@ class Correspondence:
     def of(
         cls, joint_graph: fx.Graph, node_info: Any, calls: Sequence[EagerCall], expansions: Sequence[Expansion | None]
     ) -> Correspondence:
-        """Finds the values of a joint graph in what eager ran.
-
-        Args:
-            joint_graph: forward and backward, with fake tensors in `meta["val"]`.
-            node_info: torch's classification of its nodes.
-        """
+        """Finds the values of a joint graph in what eager ran."""
         nodes = [node for node in joint_graph.nodes if node.op != "output" and node not in node_info.tangents_closure]
         search = _Lookup(_Pieces.of(nodes), calls, expansions)
         for position in range(len(calls)):

@@ -71,17 +71,17 @@ class SelectivePolicy:
 
     @property
     def kept_bytes(self) -> int:
-        """The memory of the device that is kept between the passes, without the region's inputs."""
+        """Returns the memory of the device that is kept between the passes, without the region's inputs."""
         return sum(call.bytes for call in self.kept)
 
     @property
     def host_bytes(self) -> int:
-        """The memory of the host that is kept between the passes."""
+        """Returns the memory of the host that is kept between the passes."""
         return sum(call.host_bytes for call in self.kept)
 
     @property
     def along_bytes(self) -> int:
-        """The part of `kept_bytes` that the plan did not ask for: further results of the operators."""
+        """Returns the part of `kept_bytes` that the plan did not ask for: further results of the operators."""
         return sum(call.along_bytes for call in self.kept)
 
     def contexts(self) -> tuple[AbstractContextManager[Any], AbstractContextManager[Any]]:

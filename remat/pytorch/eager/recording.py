@@ -65,19 +65,19 @@ class EagerCall:
 
     @property
     def created(self) -> dict[Content, Operand]:
-        """What it computed into memory of its own, by content."""
+        """Returns what it computed into memory of its own, by content."""
         taken = {operand.content[0] for operand in self.operands}
         return {result.content: result for result in self.results if result and result.content[0] not in taken}
 
     @property
     def is_view(self) -> bool:
-        """Whether all its results are views of its arguments, and nothing is written."""
+        """Returns whether all its results are views of its arguments, and nothing is written."""
         taken = {operand.content[0] for operand in self.operands}
         return not self.written and all(result and result.content[0] in taken for result in self.results)
 
     @property
     def draws(self) -> bool:
-        """Whether it draws random numbers; attention that was told not to drop out does not.
+        """Returns whether it draws random numbers; attention that was told not to drop out does not.
 
         What is inside a higher-order operator is unknown, so it is taken to draw.
         """
@@ -89,7 +89,7 @@ class EagerCall:
 
     @property
     def writes_hidden(self) -> bool:
-        """Whether it updates running statistics, which the schemas of batch normalisation do not say."""
+        """Returns whether it updates running statistics, which the schemas of batch normalisation do not say."""
         return "batch_norm" in str(self.op) and bool(self._argument("training") or self._argument("train"))
 
     def _argument(self, name: str) -> Any:

@@ -34,17 +34,17 @@ class KernelCubins:
 
     @property
     def registers(self) -> int:
-        """The registers of a thread, at most."""
+        """Returns the registers of a thread, at most."""
         return max(cubin.registers for cubin in self.cubins)
 
     @property
     def spilled_bytes(self) -> int:
-        """The bytes that a thread stores to and loads from memory for want of registers, at most."""
+        """Returns the bytes that a thread stores to and loads from memory for want of registers, at most."""
         return max(cubin.spilled_bytes for cubin in self.cubins)
 
     @property
     def shared_bytes(self) -> int:
-        """The shared memory of a block, at most."""
+        """Returns the shared memory of a block, at most."""
         return max(cubin.shared_bytes for cubin in self.cubins)
 
 
@@ -57,12 +57,12 @@ class CompiledPass:
 
     @property
     def calls(self) -> int:
-        """How many calls of libraries there are, such as matrix products."""
+        """Returns how many calls of libraries there are, such as matrix products."""
         return sum(not names for names in self.code.launched)
 
     @property
     def called_bytes(self) -> int:
-        """The bytes that the calls of libraries read and write, by Inductor's own count."""
+        """Returns the bytes that the calls of libraries read and write, by Inductor's own count."""
         return sum(
             kernel.bytes for kernel, names in zip(self.code.kernels, self.code.launched, strict=True) if not names
         )

@@ -131,8 +131,6 @@ def duplicate(graph: fx.Graph, whole: Pass, again: Mapping[int, frozenset[int]])
     well, and views in between, are copied, too. What nobody reads any more is removed.
 
     Args:
-        graph: the graph that `whole` was made of, or a copy of it.
-        whole: see `pass_of`.
         again: of each group, the values of others that it is to compute itself.
     """
     rewriting = _Rewriting(graph, whole)

@@ -68,7 +68,6 @@ def visit_lowerings(
 
     Args:
         model: a module or function; it runs once, and is left as it was.
-        options: further settings of Inductor.
     """
     settings = {"custom_partitioner_fn": Partitioner.of(plan=plans), **(options or {})}
 
@@ -86,9 +85,6 @@ def lower(
     """Visits the lowering of a forward or backward graph that torch's partitioner made, without Dynamo and AOTAutograd.
 
     Args:
-        graph_module: changed in place.
-        fake_mode: of the fake tensors in the `meta["val"]` of its nodes.
-        backward: the graph is a backward pass.
         donated: positions of the inputs over which it may write.
 
     Returns:

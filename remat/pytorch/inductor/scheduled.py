@@ -114,11 +114,7 @@ class Scheduled:
         return kernels
 
     def visit(self, plan: Plan, visit: PassVisitor) -> None:
-        """Shows the forward and then the backward pass to a visitor, while Inductor works on it.
-
-        Args:
-            visit: not called for a pass without operators.
-        """
+        """Shows the forward and then the backward pass to a visitor, while Inductor works on it."""
         legal_choice(self.graph, plan)
         if all(node.op != "call_function" for node in self.joint_graph.module.graph.nodes):
             return  # torch's partitioner takes no graph without operators

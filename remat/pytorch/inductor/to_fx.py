@@ -48,12 +48,7 @@ class JointGraph:
 
     @classmethod
     def of(cls, graph: Graph, device: torch.device) -> JointGraph:
-        """Rebuilds the joint graph of a `Graph`.
-
-        Args:
-            graph: with the arguments of its calls, as `remat.capture` writes them.
-            device: where its tensors are said to be.
-        """
+        """Rebuilds the joint graph of a `Graph`."""
         return _Builder(graph, device).built()
 
     def partitioned(self, chooser: Chooser) -> tuple[fx.GraphModule, fx.GraphModule]:

@@ -28,16 +28,12 @@ class PassCode:
 
     @property
     def name(self) -> str:
-        """ "backward" or "forward"."""
+        """Returns "backward" or "forward"."""
         return "backward" if self.backward else "forward"
 
 
 def triton_code(scheduled: Scheduled, plan: Plan) -> tuple[PassCode, ...]:
-    """Makes Inductor write the code of both passes under a plan; a pass without operators has none.
-
-    Args:
-        scheduled: a graph, on a GPU.
-    """
+    """Makes Inductor write the code of both passes under a plan; a pass without operators has none."""
     found: list[PassCode] = []
 
     def visit(lowering: Any, inputs: Mapping[str, str], outputs: Sequence[str]) -> None:

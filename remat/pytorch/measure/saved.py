@@ -33,12 +33,12 @@ class Saved:
 
     @property
     def tensors(self) -> int:
-        """The number of distinct storages."""
+        """Returns the number of distinct storages."""
         return len(self.each)
 
     @property
     def bytes(self) -> int:
-        """The bytes of all storages."""
+        """Returns the bytes of all storages."""
         return sum(tensor.bytes for tensor in self.each)
 
 
@@ -48,7 +48,6 @@ def saved_activations(
     """Runs `step(*args, **kwargs)` and records what autograd keeps.
 
     Args:
-        step: the model, compiled or not.
         model: the module behind it, whose parameters and buffers do not count; or a function.
         args, kwargs: what to call it with; their storages do not count either.
 

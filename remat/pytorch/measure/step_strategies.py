@@ -33,11 +33,6 @@ def usual_strategies(
     """Lists the strategies to compare by name: eager, autograd's own saves, PyTorch in three settings, and ours.
 
     All but eager go through TorchInductor, so they differ in what is saved and in nothing else.
-
-    Args:
-        cost_models: names or instances, a strategy each.
-        solver: who solves under them.
-        torch_compile_kwargs: for `torch.compile`, the same for all.
     """
     given = [cost_models] if isinstance(cost_models, (str, CostModel)) else list(cost_models)
     models = [find_costmodel(model) if isinstance(model, str) else model for model in given]

@@ -45,12 +45,7 @@ class Outcome:
 def outcome(
     step: Callable[..., Any], model: Callable[..., Any], args: tuple[Any, ...], loss: Callable[[Any], Tensor]
 ) -> Outcome:
-    """Runs one step, whose gradients start from nothing, and copies all that it computes.
-
-    Args:
-        step: the model, compiled or not.
-        model: the module behind it, or the function.
-    """
+    """Runs one step, whose gradients start from nothing, and copies all that it computes."""
     leaves = {f"argument {i}": leaf for i, leaf in enumerate(tree_leaves(args)) if isinstance(leaf, Tensor)}
     buffers: dict[str, Tensor] = {}
     if isinstance(model, nn.Module):
@@ -83,10 +78,8 @@ def verdicts(
 
     Args:
         outcomes: what each computed, by name; all from one state and seed.
-        eager: computes what is right.
         compiled: name and outcome of a compiled strategy that recomputes nothing: what is right, too, where
             random numbers are drawn, as compiled ones may be others than eager's.
-        tolerance: the largest relative error that is none.
 
     Returns:
         by name: relative_error, compared_with, and error, which is "" if all is well.

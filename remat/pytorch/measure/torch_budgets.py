@@ -63,8 +63,6 @@ def torchs_plans_of(
     The joint FX graph is made again (`remat.pytorch.inductor.to_fx`). As above, some of the plans are not legal.
 
     Args:
-        graph: as `remat.capture` makes it, or from a file.
-        budgets: as above.
         legal: save what PyTorch recomputes and may not, too: random numbers, mostly a few bytes of seeds.
         device: where its tensors are said to be, as in `remat.pytorch.inductor.scheduled.Scheduled`.
 

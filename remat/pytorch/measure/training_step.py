@@ -83,11 +83,8 @@ def measure_step(
     """Compiles a step anew and measures it.
 
     Args:
-        step: the model, compiled or not.
         model: the module behind it, or the function. Parameters, their gradients, buffers, arguments and
             random number generators are put back as they were.
-        loss: what to differentiate.
-        repeats: timed steps.
     """
     torch.compiler.reset()
     run = _TrainingRun(step, model, args, loss)

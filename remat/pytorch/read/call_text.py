@@ -111,7 +111,6 @@ def call_of(text: str, producers: Sequence[Any], device: torch.device) -> tuple[
     """Reads the positional and keyword arguments of a call.
 
     Args:
-        text: an entry of `Graph.arguments`.
         producers: what to put in the place of each producer, in the order of the uses.
         device: takes the place of the device that the graph was captured on.
     """

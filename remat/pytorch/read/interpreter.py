@@ -17,11 +17,7 @@ def run_uncompiled(
     partitioner: CustomPartitionerFn,
     options: Mapping[str, Any] | None = None,
 ) -> Callable[..., Any]:
-    """Runs a graph of Dynamo's as a backend: passed over and partitioned as for Inductor, then interpreted.
-
-    Args:
-        options: Inductor's settings.
-    """
+    """Runs a graph of Dynamo's as a backend: passed over and partitioned as for Inductor, then interpreted."""
     patches = {
         **(options or {}),
         "custom_partitioner_fn": partitioner,

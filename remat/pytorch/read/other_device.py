@@ -28,7 +28,6 @@ def for_device(
 
     Args:
         device: as in `remat.capture`; None for the one that the model is on.
-        model_or_fn: a module or a function, which holds fake tensors on that device inside the block.
     """
     if device is None:
         _require_driver(model_or_fn, args, kwargs)

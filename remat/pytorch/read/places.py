@@ -58,12 +58,7 @@ def noted(metas: Sequence[dict[str, Any]], key: str) -> Sequence[Any]:
 
 
 def places_of(notes: Notes, producers: IntArray, consumers: IntArray) -> list[Place]:
-    """Finds the place of each value.
-
-    Args:
-        notes: of n values, in order.
-        producers, consumers: the uses, as in `remat.Graph`.
-    """
+    """Finds the place of each value."""
     stacks = [own or forward for own, forward in zip(notes.stacks, notes.forward_stacks, strict=True)]
     read_path, read_line = cache(module_path), cache(source_line)  # models repeat their layers
     places: list[Place | None] = [

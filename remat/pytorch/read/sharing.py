@@ -20,9 +20,6 @@ def bases(nodes: Sequence[fx.Node], inputs: Inputs, ops: Operators) -> list[int]
     their own (torch 2.13: the no-op `expand` between a softmax and its matmul). What a schema leaves open, the
     storages of the fake tensors tell.
 
-    Args:
-        nodes: in order, each after what it uses.
-
     Returns:
         The position of that value, of each node.
     """

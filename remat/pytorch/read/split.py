@@ -14,11 +14,6 @@ from remat.pytorch.seam.torch_partitioner import Chooser, partition
 def split(
     joint_module: fx.GraphModule, joint_inputs: Sequence[object], chooser: Chooser, **kwargs: Any
 ) -> tuple[fx.GraphModule, fx.GraphModule]:
-    """Splits a joint graph with torch's partitioner and our choice of saved values.
-
-    Args:
-        joint_module: the joint graph, after Inductor's passes; changed in place.
-        kwargs: what else torch's partitioner takes.
-    """
+    """Splits a joint graph with torch's partitioner and our choice of saved values; the graph is changed in place."""
     keep_old_values(joint_module)
     return partition(joint_module, joint_inputs, chooser, **kwargs)

@@ -59,11 +59,7 @@ def compile_within(
     codegen: bool,
     **torch_compile_kwargs: Any,
 ) -> Callable[..., Any]:
-    """Compiles a model whose graphs share a budget; other arguments are passed on to `torch.compile`.
-
-    Args:
-        codegen: see `remat.compile`.
-    """
+    """Compiles a model whose graphs share a budget; other arguments are passed on to `torch.compile`."""
 
     def compiled_anew() -> Callable[..., Any]:
         # Blocks with a budget each run one compiled graph, as long as none of them has plans of its own.

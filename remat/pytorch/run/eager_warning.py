@@ -29,7 +29,6 @@ def warn_if_skipped(compiled: Callable[..., Any], model: Callable[..., Any]) -> 
     Args:
         compiled: what `torch.compile` made of the model; a module is changed in place, and only up to
             that first call.
-        model: the module or function.
     """
     if compiled is model:  # torch's switch for "do not compile" is set
         return compiled

@@ -27,20 +27,19 @@ class LiveCalls:
 
     @property
     def together(self) -> Together:
-        """The calls that are alive now."""
+        """Returns the calls that are alive now."""
         self._count_released()
         return frozenset(self._live.items())
 
     @property
     def handed_bytes(self) -> int:
-        """The bytes that graphs have made for others and that are alive, where no plan can know."""
+        """Returns the bytes that graphs have made for others and that are alive, where no plan can know."""
         return sum(self._handed.values())
 
     def began(self, key: str, handed: Mapping[int, int], node: Any) -> None:
         """Counts a call whose saved values are alive from now on.
 
         Args:
-            key: of its graph.
             handed: the bytes of each storage that another graph made for it, where no plan can know.
             node: of autograd, that holds the saved values. They are free once they were read, or nobody can read them
                 any more, whichever comes first.

@@ -48,8 +48,6 @@ def plan_on_device(
 
     Args:
         graph: the joint graph of a step that forgets its gradients first.
-        cost_model: with `device_limits`.
-        solver: as for `remat.choose`.
         alive: what is there anyway: parameters, buffers, inputs. Trainable `nn.Parameter`s are those of the optimizer.
         larger_bytes: by how much the inputs are larger at the sizes that the graph is planned for.
         optimizer: counts in place of those that the limits name; None for those.

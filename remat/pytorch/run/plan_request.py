@@ -23,9 +23,7 @@ class PlanRequest:
     """Describes a joint graph that needs a plan.
 
     Args:
-        cost_model, solver: of the partitioner.
         is_region: the graph is the body of a `nested_compile_region`: what it saves, the graph around it saves.
-        copy_stream: copies of what is offloaded run beside kernels.
     """
 
     def __init__(
@@ -70,7 +68,7 @@ class PlanRequest:
 
     @property
     def made_before(self) -> list[str]:
-        """The inputs that are activations of the run."""
+        """Returns the inputs that are activations of the run."""
         known = None if self.is_region else self.compilation
         return [] if known is None else known.made_before_of(self.joint_graph)
 

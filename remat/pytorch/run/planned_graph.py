@@ -71,7 +71,7 @@ class PlannedGraph:
 
     @cached_property
     def row(self) -> dict[str, Any]:
-        """The columns of `Report.as_frame` about this graph."""
+        """Returns the columns of `Report.as_frame` about this graph."""
         default = default_plan(self.graph)
         plans = {"": self.plan, "default_": default}
         beside = self.copy_stream and records_calls(self.graph)  # of products alone there is nothing to record

@@ -97,13 +97,13 @@ class SharedBudget:
 
     @property
     def limit_bytes(self) -> int | None:
-        """The budget in bytes; None if it is a fraction."""
+        """Returns the budget in bytes; None if it is a fraction."""
         limits = (*self.cost_model.saved_limits, *self.cost_model.peak_limits)
         return min((limit for limit in limits if isinstance(limit, int)), default=None)
 
     @property
     def held_bytes(self) -> int:
-        """The bytes that the calls save that are alive now, by their plans."""
+        """Returns the bytes that the calls save that are alive now, by their plans."""
         return self._held(self._calls.together) + self._calls.handed_bytes
 
     def plan_for(

@@ -43,7 +43,6 @@ def sizes_to_plan_for(joint_graph: fx.Graph, cost_model: CostModel, seen: Sizes)
     """Lists the sizes to try, the largest first: a plan is made for the first at which there is one.
 
     Args:
-        cost_model: with the budget, if it has one.
         seen: sizes that the same graph was planned for before.
     """
     varying = symbols(joint_graph)
@@ -73,10 +72,7 @@ def keep_within(
     those that the plan is made for.
 
     Args:
-        joint_graph: of torch; its values have symbolic sizes.
         saved: the bytes of each storage that the plan saves (`saved_sizes`).
-        sizes: that the plan is made for.
-        saved_limit, peak_limit: in bytes, or None.
     """
     varying = symbols(joint_graph) if sizes else []
     why = "there are several ranks" if ranks.several_ranks() else ""

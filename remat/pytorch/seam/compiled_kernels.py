@@ -29,12 +29,7 @@ class Cubin:
 
 
 def compiled(source: str, name: str) -> list[Cubin]:
-    """Compiles a kernel in every configuration that Inductor would time on the GPU in use; each takes about a second.
-
-    Args:
-        source: a Python module that Inductor has written.
-        name: of the kernel in it.
-    """
+    """Compiles a kernel in every configuration that Inductor would time on the GPU in use: about a second for each."""
     tuner: Any = getattr(internals("torch._inductor.codecache").PyCodeCache.load(source), name)
     with _nothing_kept():
         return [_compiled(tuner, configuration) for configuration in tuner.configs]

@@ -43,7 +43,7 @@ class GpuSheet:
 
     @property
     def capability(self) -> int:
-        """The compute capability as one number: 90 for 9.0."""
+        """Returns the compute capability as one number: 90 for 9.0."""
         return 10 * self.major + self.minor
 
 

@@ -24,7 +24,6 @@ def held_tensors(model: Callable[..., Any], args: Any) -> list[Tensor]:
     a method, in the attributes of its object; for a function, in its closure, defaults, globals and arguments.
 
     Args:
-        model: a module or function.
         args: what it is called with. Tensors among them are left out.
     """
     module = getattr(model, "__self__", model)
@@ -48,7 +47,7 @@ class Held:
 
     @property
     def tensors(self) -> list[Tensor]:
-        """The parameters and buffers of the modules, and the tensors of closures and globals; each once."""
+        """Returns the parameters and buffers of the modules, and the tensors of closures and globals; each once."""
         own = [tensor for one in self.modules.values() for tensor in (*one.parameters(False), *one.buffers(False))]
         contents = [*(cell.cell_contents for cell in self.cells), *(place[name] for place, name in self.named)]
         loose = [leaf for leaf in tree_leaves(contents) if isinstance(leaf, Tensor)]

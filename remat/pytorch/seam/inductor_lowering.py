@@ -64,7 +64,6 @@ def lowered(graph_module: fx.GraphModule, donated: Sequence[int] = (), **kwargs:
     Args:
         graph_module: after Inductor's passes over forward and backward graphs, in the fake mode that Inductor works in.
         donated: positions of the inputs over which a backward pass may write (`get_donated_idxs`).
-        kwargs: what else `GraphLowering` takes.
     """
     virtualized, inputs = internals("torch._inductor.virtualized").V, _inputs(graph_module)
     lowering = internals("torch._inductor.graph").GraphLowering(

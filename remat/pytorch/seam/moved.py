@@ -36,8 +36,6 @@ def moved(
     module are copied for the time, so that what the model puts into them is gone afterwards.
 
     Args:
-        model_or_fn: a module, a method of one, a `functools.partial`, or a function.
-        device: where the fake tensors are said to be.
         mode: the one of the model's and arguments' fake tensors, if they are fake already.
     """
     mode = mode or FakeTensorMode(allow_non_fake_inputs=True)
