@@ -56,7 +56,7 @@ class Scheduler(ABC, Generic[N, G]):
 
     @abstractmethod
     def _can_fuse(self, one: G, other: G) -> bool:
-        """Says if two groups can fuse."""
+        """Says whether two groups can fuse."""
 
     @abstractmethod
     def _joined(self, one: G, other: G) -> G:
