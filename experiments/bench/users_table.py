@@ -58,7 +58,7 @@ def compared(name: str) -> Iterator[dict[str, Any]]:
         model = MemoryBudget(peak_bytes, of="peak", estimator=f"roofline:device={device}")
         solution = remat.choose(graph, model, throw=False)
         seconds = time.process_time() - begin
-        plan, ours = solution.plan, None if solution.step is None else solution.step.ns
+        ours = None if solution.step is None else solution.step.ns
         yield {
             "rival": rival,
             "peak_bytes": peak_bytes,

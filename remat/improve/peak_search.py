@@ -35,7 +35,7 @@ from remat.improve.step_search import FastestPlans, StepPredictor, StepSearch
 from remat.predict.buffers import records_calls, step_floor
 from remat.predict.memory import lower_bound
 from remat.predict.memory.bound import AlwaysAlive
-from remat.predict.memory.storages import Storages
+from remat.predict.memory.storages import StorageFacts
 from remat.problem.feasibility import check_feasible
 from remat.problem.problem import Problem
 from remat.proof.budget import check_budget, flow_solver
@@ -77,12 +77,12 @@ def relaxation(graph: Graph, problem: Problem, limit_bytes: int) -> Problem:
     all steps this takes the one where the cheapest plan has most alive. A plan may save a view without the value that
     owns its storage, so only owners count.
     """
-    facts = Storages.of(graph)
+    facts = StorageFacts.of(graph)
     if has_dead_gradients(facts):
         return replace(problem, budget_bytes=None)
     floor = AlwaysAlive.of(facts)
     owner = graph.base == np.arange(len(graph))
-    size = np.where(owner & ~floor.held & ~facts.foreign, graph.bytes, 0)
+    size = np.where(owner & ~floor.held & ~facts.external, graph.bytes, 0)
     saved = graph.for_all_values(flow_solver().minimum_cut(replace(problem, budget_bytes=None)).choice.saved)
     step = _tightest(facts, floor, np.where(saved, size, 0))
     counted = np.where(floor.first_read >= step, size, 0)
@@ -96,18 +96,18 @@ def between_passes(graph: Graph, problem: Problem, limit_bytes: int) -> Problem:
     A kernel may write its result over what it reads. But what is saved, and the outputs, are alive between the two
     passes whatever the kernels are.
     """
-    facts = Storages.of(graph)
+    facts = StorageFacts.of(graph)
     if has_dead_gradients(facts):
         return replace(problem, budget_bytes=None)
     held = np.zeros(len(graph), np.bool_)
     held[graph.base[graph.output]] = True
-    owner = (graph.base == np.arange(len(graph))) & ~facts.foreign
+    owner = (graph.base == np.arange(len(graph))) & ~facts.external
     size = np.where(owner & ~held, graph.bytes, 0)
     budget = max(limit_bytes - int(facts.size[held & owner].sum()), 0)
     return replace(problem, save_bytes=size[graph.plannable], budget_bytes=budget)
 
 
-def _tightest(facts: Storages, floor: AlwaysAlive, saved_bytes: IntArray) -> int:
+def _tightest(facts: StorageFacts, floor: AlwaysAlive, saved_bytes: IntArray) -> int:
     # Moment 0 is between the passes, and moment v + 1 is while the value v is computed.
     unread = np.zeros_like(floor.bytes)
     np.add.at(unread, floor.first_read, saved_bytes)

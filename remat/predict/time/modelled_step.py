@@ -17,29 +17,22 @@ from remat.predict.time.roofline import DEFAULT_DEVICE, flops_per_s
 
 @dataclass(frozen=True)
 class KernelTime:
-    """The modelled time of one kernel: the longer of its memory traffic and its arithmetic, and a launch.
+    """Holds the modelled time of one kernel: the longer of its memory traffic and its arithmetic, and a launch."""
 
-    Attributes:
-        backward: it runs in the backward pass.
-        memory_ns: its bytes at the bandwidth that large copies reach.
-        compute_ns: its floating-point operations at the rate that matrix products of their type reach.
-        launch_ns: the least that any kernel costs.
-    """
-
-    backward: bool
-    memory_ns: float
-    compute_ns: float
-    launch_ns: float
+    backward: bool  # it runs in the backward pass
+    memory_ns: float  # its bytes at the bandwidth that large copies reach
+    compute_ns: float  # its floating-point operations at the rate that matrix products of their type reach
+    launch_ns: float  # the least that any kernel costs
 
     @property
     def ns(self) -> float:
-        """All of it."""
+        """Returns the time of the kernel, its launch included."""
         return max(self.memory_ns, self.compute_ns) + self.launch_ns
 
 
 @dataclass(frozen=True)
 class ModelledTime:
-    """The modelled time of a step: a model by rooflines, not a measurement.
+    """Holds the modelled time of a step: a model by rooflines, not a measurement.
 
     Attributes:
         device: its name.
@@ -51,21 +44,20 @@ class ModelledTime:
 
     @property
     def forward_ns(self) -> float:
-        """The forward pass's kernels, one after the other."""
+        """Returns the time of the forward pass's kernels, one after the other."""
         return sum(kernel.ns for kernel in self.kernels if not kernel.backward)
 
     @property
     def backward_ns(self) -> float:
-        """The backward pass's kernels, one after the other."""
+        """Returns the time of the backward pass's kernels, one after the other."""
         return sum(kernel.ns for kernel in self.kernels if kernel.backward)
 
     @property
     def ns(self) -> float:
-        """Both passes."""
+        """Returns the time of both passes."""
         return self.forward_ns + self.backward_ns
 
     def __str__(self) -> str:
-        """Says in one line what the model gives, and that it is one."""
         return (
             f"modelled for {self.device}, not measured: {self.forward_ns / 1e6:.3g} ms forward, "
             f"{self.backward_ns / 1e6:.3g} ms backward, {len(self.kernels)} kernels"
