@@ -28,9 +28,7 @@ ROWS = json.loads((RESULTS / "compiled_peaks.json").read_text())["rows"]
 
 
 def solved(graph: remat.Graph, cost_model: remat.CostModel) -> remat.Plan:
-    plan = remat.choose(graph, cost_model).plan
-    assert plan is not None
-    return plan
+    return remat.choose(graph, cost_model).plan
 
 
 @pytest.mark.parametrize("plan", [pytest.param("default", marks=deep), "save least"])
@@ -160,9 +158,6 @@ def test_a_budget_of_the_peak_has_a_bound_that_holds_for_compiled_steps() -> Non
     plan = solved(graph, ByteTraffic())
     limit = memory.peak(np.isin(graph.names, plan.saved))
     solution = remat.choose(graph, MemoryBudget(limit, of="peak"))
-    assert solution.plan is not None
-    assert solution.objective is not None
-    assert solution.bound is not None
     assert memory.peak(np.isin(graph.names, solution.plan.saved)) <= limit
     assert solution.bound <= solution.objective
     problem = MemoryBudget(limit, of="peak").pose_without_peak(graph)
@@ -175,7 +170,6 @@ def test_a_step_within_a_budget_of_the_peak_stays_within_it(model: str) -> None:
     module, args = KERNEL_ZOO[model]()
     graph = remat.capture(module, *args)
     half = remat.choose(graph, MemoryBudget(0.5, of="peak")).plan
-    assert half is not None
     limit = remat.timeline(graph, half).peak_bytes
     *_, bytes_ = measured((module, args, None), MemoryBudget(limit, of="peak"), kernels=False)
     assert bytes_ <= limit

@@ -124,8 +124,6 @@ def test_bounds_hold_where_weights_are_too_large_for_the_solver(problem: Problem
     budget = data.draw(st.integers(curve.points[0].saved_bytes, int(problem.save_bytes.sum()) + 1))
     best = solve(replace(problem, budget_bytes=budget), "exhaustive").objective
     bound = curve.bound(budget)
-    assert bound is not None
-    assert best is not None
     assert bound <= best <= curve.at(budget).cost
 
 
@@ -155,7 +153,6 @@ def test_no_prices_are_too_large_for_a_frontier(problem: Problem, data: st.DataO
     drawn = next(line for line in figure.axes[0].lines if line.get_label() == "proven bound")
     for plan in every:
         bound = curve.bound(plan.saved_bytes)
-        assert bound is not None
         assert bound <= plan.cost
         assert np.interp(plan.saved_bytes, *drawn.get_data()) <= plan.cost * (1 + 1e-9)
     budget = data.draw(st.integers(curve.points[0].saved_bytes, int(problem.save_bytes.sum())))
@@ -257,7 +254,6 @@ def test_refined_points_keep_their_budget_and_their_bound(solver: str, problem: 
         assert point.bound <= point.cost
         assert point.saved_bytes <= point.budget_bytes
         best = solve(replace(problem, budget_bytes=point.budget_bytes), "exhaustive").objective
-        assert best is not None
         assert point.bound <= best <= point.cost
 
 
@@ -401,7 +397,6 @@ def test_a_landmark_that_is_not_legal_is_left_out() -> None:
 def test_a_hull_is_asked_for_its_part_at_a_budget_only() -> None:
     hull = Hull(layers(12), remat.proof.budget.flow_solver())
     edge = hull.edge_at(250)
-    assert edge is not None
     assert (edge.left.point, edge.right.point, edge.bound(250)) == ((0, 84), (1200, 0), 67)
     assert hull.edge_at(1200) is None
 

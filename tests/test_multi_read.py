@@ -170,7 +170,6 @@ def test_no_plan_costs_less_than_it_moves_with_one_write_and_only_real_reads(gra
     """`reads` is the most there can be. What kernels of recomputed values read is left out, so none may run."""
     solution = solve(MultiRead(mode=mode).pose(graph))
     assert solution.is_proven
-    assert solution.plan is not None
     problem = ByteTraffic(mode=mode, rules={"materialized_in_backward": False}).pose(graph)
     backward = BackwardKernels.of(graph, graph.for_all_values(problem.cannot_recompute.mask))
     if not backward.own_kernel[np.isin(graph.names, solution.plan.recomputed)].any():

@@ -192,10 +192,8 @@ def reads_a_constant(**told: bool) -> Graph:
 def test_a_constant_that_must_be_saved_is_not_copied() -> None:
     graph = reads_a_constant(must_save=True)
     problem = MemoryBudget(0.0, estimator="roofline", offload=TOY).pose(graph)
-    assert problem.offload is not None
     anything = replace(problem, offload=replace(problem.offload, banned=Bans.none(len(problem))))
     found = fit_offload(anything, StepClock.of(graph, TOY))
-    assert found.plan is not None
     assert (found.plan.saved, found.plan.offloaded) == (("c", "x"), ())
     check_plan(problem, found.plan)
 
@@ -215,7 +213,6 @@ def test_no_plan_adds_less_than_the_bound(posed: tuple[Graph, Problem], budget: 
     clock = StepClock.of(graph, TOY)
     problem = replace(problem, budget_bytes=budget)
     host = problem.offload
-    assert host is not None
     least = None
     for choice in legal(problem):
         may = np.flatnonzero(choice.saved & ~host.banned.mask).tolist()
@@ -233,7 +230,6 @@ def test_no_plan_adds_less_than_the_bound(posed: tuple[Graph, Problem], budget: 
             fit_offload(problem, clock, "cpsat")
         return
     found = fit_offload(problem, clock, "lagrangian")
-    assert found.plan is not None
     assert (found.bound or 0) <= least <= (found.objective or 0)
     check_plan(problem, found.plan)
     assert found.is_proven == (found.objective == found.bound)
@@ -243,7 +239,6 @@ def test_offloading_beats_recomputing_alone_and_copies_that_nothing_hides() -> N
     graph = Corpus.open().graph("small-gpt-fused-attention")
     model = MemoryBudget(0.3, estimator="roofline:device=h100", offload=True)
     found, alone = choose(graph, model), choose(graph, replace(model, offload=False))
-    assert found.plan is not None
     assert found.plan.offloaded
     assert (found.bound or 0) <= (found.objective or 0) < (alone.objective or 0)
     line = offload_timeline(graph, found.plan, "h100")

@@ -85,7 +85,6 @@ def test_a_step_allocates_what_is_predicted(name: str, model: remat.CostModel, c
 
 
 def test_the_peak_is_in_the_report() -> None:
-    torch.compiler.reset()
     case = CASES["pointwise chain"]
     model, batch = case.build(), case.inputs()
     step = remat.compile(model, cost_model=SaveOnHost(), codegen=False)
@@ -122,7 +121,6 @@ def test_compiled_steps_name_their_copies() -> None:
     case = CASES["pointwise chain"]
     graph = remat.capture(case.build(), *case.inputs())
     plan = solve(SaveOnHost().pose(graph)).plan
-    assert plan is not None
     for device in ("cpu", "h100"):
         line = timeline(graph, plan, device=device)
         out, back = (
@@ -245,7 +243,6 @@ def test_the_code_for_an_h100_sends_between_the_products_that_are_predicted(name
 def drawn_choice(graph: Graph, seed: int) -> tuple[BoolArray, BoolArray]:
     """What a random legal plan saves, and some of what it could offload."""
     plan = solve(Dice(seed).pose(graph)).plan
-    assert plan is not None
     may = ~cannot_offload(graph).mask & (np.random.default_rng(seed).random(len(graph)) < 0.5)
     saved = np.isin(graph.names, plan.saved)
     return saved, saved & may

@@ -67,7 +67,6 @@ def shown(graph: Graph) -> Iterator[object]:
     """Everything that can be printed, of one graph."""
     problem, solution = ByteTraffic().pose(graph), remat.choose(graph)
     plan = solution.plan
-    assert plan is not None
     yield from (graph, problem, solution, solution.termination, solution.certificate, plan)
     half = remat.choose(graph, MemoryBudget(0.5), "lagrangian", throw=False)
     yield from (half, half.termination, half.certificate)

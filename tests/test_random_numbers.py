@@ -74,7 +74,6 @@ def test_gradients_equal_those_of_the_run_that_recomputes_nothing(
     cost_model: remat.CostModel, model_and_input: tuple[nn.Module, Tensor], nothing_recomputed: list[Tensor]
 ) -> None:
     model, x = model_and_input
-    torch.compiler.reset()
     step = remat.compile(model, cost_model=cost_model)
     torch.testing.assert_close(loss_and_gradients(step, model, x), nothing_recomputed)
 
@@ -86,7 +85,6 @@ def test_torchs_own_budget_gets_this_wrong(
     fail because torch is right, delete it.
     """
     model, x = model_and_input
-    torch.compiler.reset()
     with torch._functorch.config.patch(activation_memory_budget=0.1):
         theirs = loss_and_gradients(torch.compile(model), model, x)
     torch.testing.assert_close(theirs[0], nothing_recomputed[0])
@@ -158,7 +156,6 @@ def test_a_draw_that_must_be_recomputed_is_the_same_draw(
     model, x = MarkedDropout(partial(F.dropout, p=0.4)), torch.randn(4, 16)
     plain = MarkedDropout(model.dropout, marked=False)
     plain.load_state_dict(model.state_dict())
-    torch.compiler.reset()
     once = remat.compile(plain, cost_model=SaveEverything(), **settings)
     expected = loss_and_gradients(once, plain, x)
     seen: list[tuple[set[str], set[str]]] = []
@@ -177,7 +174,6 @@ def test_a_plain_checkpoint_draws_again_and_saves_no_mask(settings: dict[str, An
     model, x = MarkedDropout(partial(F.dropout, p=0.4), contexts=None), torch.randn(4, 16)
     plain = MarkedDropout(model.dropout, marked=False)
     plain.load_state_dict(model.state_dict())
-    torch.compiler.reset()
     expected = loss_and_gradients(remat.compile(plain, cost_model=SaveEverything(), **settings), plain, x)
     step = remat.compile(model, **settings)
     torch.testing.assert_close(loss_and_gradients(step, model, x), expected)
@@ -230,6 +226,5 @@ def test_a_seed_is_cheaper_to_save_than_a_mask_unless_the_rule_forbids() -> None
     saved = {}
     for rule in (True, False):
         plan = remat.solve(ByteTraffic(mode="aggressive", rules={"random": rule}).pose(graph)).plan
-        assert plan is not None
         saved[rule] = [graph.dtypes[graph.index[name]] for name in plan.saved]
     assert saved == {True: ["bool"], False: ["int64"]}

@@ -44,7 +44,6 @@ def test_every_recipe_is_listed_explained_and_short() -> None:
 
 
 def test_a_module_compiled_in_place_keeps_the_names_of_its_parameters() -> None:
-    torch.compiler.reset()
     model = Model()
     before = [*model.state_dict()]
     model.compile(backend="remat", options={"remat.cost_model": "memory-budget:budget=0.37"})
@@ -63,7 +62,6 @@ def test_accelerate_still_refuses_other_peoples_backends() -> None:
 
 
 def test_where_only_inductor_may_be_said_a_partitioner_is_set_for_the_process() -> None:
-    torch.compiler.reset()
     model, partitioner = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Tanh()), Partitioner.of("multi-read")
     with torch._inductor.config.patch(custom_partitioner_fn=partitioner), every_joint_graph_partitioned():
         torch.compile(model)(torch.randn(2, 4)).sum().backward()

@@ -118,7 +118,6 @@ def test_a_feature_that_is_not_declared(solver: Solver) -> None:
 
 @each([solver for solver in SOLVERS if solver.max_values is not None])
 def test_more_values_than_a_solver_takes(solver: Solver) -> None:
-    assert solver.max_values is not None
     values = solver.max_values + 1
     with pytest.raises(UnsupportedProblem, match=f"takes up to {solver.max_values} values, got {values}"):
         remat.solve(Problem.of([1] * values), solver)
