@@ -539,29 +539,6 @@ def test_a_frontier_against_traffic_prints_its_points_and_writes_their_plans(pap
 NAME = "small-layernorm-gelu-mlp"
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        *(["solve", NAME], ["compare", NAME, "-s", "ortools"], ["explain", NAME, "gelu"], ["inspect", "traffic", NAME]),
-        *(
-            ["inspect", "timeline", NAME],
-            ["frontier", NAME],
-            ["frontier", NAME, "--budgets", "0", "--html", "p.html"],
-            ["refine", NAME],
-        ),
-        *(["solve", NAME, "--problem", "p.json"], ["inspect", "picture", NAME, "-o", "p.svg"]),
-    ],
-    ids=" ".join,
-)
-def test_a_name_of_the_corpus_stands_for_its_graph(
-    line: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    if line[0] == "explain":
-        line[2] = remat.Corpus.open().graph(NAME).names[-1]
-    run(*line)
-
-
 def test_a_file_comes_before_a_name_of_the_corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     cosines().save("vgg16")
@@ -574,11 +551,10 @@ def test_a_file_comes_before_a_name_of_the_corpus(tmp_path: Path, monkeypatch: p
         assert f"remat corpus get vgg19 -o {missing}" in hint
 
 
-def test_a_module_may_be_named_by_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_module_may_be_named_by_its_file(factories: list[Any], tmp_path: Path) -> None:
     (tmp_path / "nets").mkdir()
     for file in ("nets/inner.py", "outer_net.py"):
-        (tmp_path / file).write_text("import torch\ndef net(): return torch.nn.Linear(2, 3), (torch.ones(4, 2),)\n")
-    monkeypatch.chdir(tmp_path)
+        (tmp_path / file).write_text(f"def net(): return {file!r}, (1, 2)\n")
     elsewhere = tmp_path.parent / "elsewhere_net.py"
     elsewhere.write_text((tmp_path / "outer_net.py").read_text())
     files = (
@@ -590,6 +566,7 @@ def test_a_module_may_be_named_by_its_file(tmp_path: Path, monkeypatch: pytest.M
     )
     for named in (*(f"{file}:net" for file in files), f"{elsewhere}:net", "nets.inner:net"):
         assert "written to" in run("capture", named, "-o", "net.json").stdout
+        assert factories.pop()[0] == ("nets/inner.py" if "inner" in named else "outer_net.py")
     assert "No module named 'nowhere_net'" in run("capture", "nowhere_net.py:net", "-o", "net.json", code=1).stderr
 
 
