@@ -50,9 +50,7 @@ def train(step: Any, *args: Tensor) -> None:
     [
         "dropout MLP",
         pytest.param("EvoNorm", marks=deep),
-        pytest.param("MLP-Mixer", marks=deep),
         pytest.param("HF Llama", marks=deep),
-        pytest.param("HF ConvNeXt V2: response normalization", marks=deep),
     ],
 )
 def test_training_with_adamw_stays_within_the_budget(name: str) -> None:

@@ -309,7 +309,7 @@ def test_every_plan_solves_the_relaxation_of_its_peak(drawn: tuple[Graph, BoolAr
     check_relaxation(*drawn)
 
 
-@drawn(300)
+@drawn(150)
 @given(graphs(max_values=8) | training_steps() | late_views())
 def test_no_plan_of_a_small_graph_breaks_the_relaxation(graph: Graph) -> None:
     problem, simulator = Dice(1).pose(graph), Simulator(graph)

@@ -43,7 +43,7 @@ def test_every_solver_of_this_package_takes_the_third_choice() -> None:
 
 
 @each(TAKES)
-@drawn(300)
+@drawn(150)
 @given(data=st.data())
 def test_agrees_with_enumeration(solver: Solver, data: st.DataObject) -> None:
     most = min(most_values(solver, 7), 7)
@@ -52,7 +52,7 @@ def test_agrees_with_enumeration(solver: Solver, data: st.DataObject) -> None:
 
 
 @each(WITHIN)
-@drawn(300)
+@drawn(150)
 @given(data=st.data())
 def test_agrees_with_enumeration_within_a_budget(solver: Solver, data: st.DataObject) -> None:
     problem = data.draw(problems(max_values=7, budget=True, offload=True, largest=largest_price(solver, 21)))
@@ -68,7 +68,7 @@ def test_a_minimum_cut_costs_what_the_integer_program_does(problem: Problem) -> 
 
 
 @each(FLOW)
-@drawn(200)
+@drawn(100)
 @given(data=st.data())
 def test_every_flow_solver_finds_the_same_plan(solver: Solver, data: st.DataObject) -> None:
     problem = data.draw(problems(max_values=12, offload=True, largest=largest_price(solver, 36)))

@@ -59,7 +59,7 @@ def assert_equal_to_eager(case: ModelCase, seed: int, **options: Any) -> None:
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=list(CASES))
-@settings(drawn(6), suppress_health_check=list(HealthCheck))
+@settings(drawn(3), suppress_health_check=list(HealthCheck))
 @given(seed=st.integers(0, 2**32 - 1))
 def test_random_plans_without_code_generation(case: ModelCase, seed: int) -> None:
     assert_equal_to_eager(case, seed, codegen=False)

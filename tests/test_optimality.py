@@ -32,7 +32,7 @@ def test_enumeration_agrees_with_running_every_plan(problem: Problem) -> None:
 
 
 @each(besides("exhaustive", EXACT))
-@drawn(450)
+@drawn(150)
 @given(data=st.data())
 def test_agrees_with_enumeration(solver: Solver, data: st.DataObject) -> None:
     problem = data.draw(problems(max_values=12, largest=largest_price(solver, 12)))
@@ -40,7 +40,7 @@ def test_agrees_with_enumeration(solver: Solver, data: st.DataObject) -> None:
 
 
 @each(besides("exhaustive", BUDGET))
-@drawn(450)
+@drawn(150)
 @given(data=st.data())
 def test_agrees_with_enumeration_within_a_budget(solver: Solver, data: st.DataObject) -> None:
     problem = data.draw(problems(max_values=12, budget=True, largest=largest_price(solver, 12)))
@@ -67,7 +67,7 @@ def test_a_budget_is_kept_to_the_byte(solver: Solver) -> None:
 
 
 @each(HEURISTIC)
-@drawn(450)
+@drawn(150)
 @given(data=st.data())
 def test_a_heuristic_keeps_the_budget_and_never_beats_the_optimum(solver: Solver, data: st.DataObject) -> None:
     problem = data.draw(problems(max_values=12, budget=True, largest=largest_price(solver, 12)))
