@@ -379,13 +379,13 @@ def test_pytorchs_and_eagers_plan_stand_beside_every_frontier_of_a_graph() -> No
 @pytest.mark.parametrize(
     ("name", "offload"),
     [
-        ("small-gpt-fused-attention", None),
-        ("small-resnet", None),
+        ("small-gpt-fused-attention", False),
+        ("small-resnet", False),
         ("small-resnet", "h100"),
         pytest.param("small-gpt-fused-attention", "h100", marks=deep),
     ],
 )
-def test_where_nothing_runs_twice_no_time_is_added(name: str, offload: str | None) -> None:
+def test_where_nothing_runs_twice_no_time_is_added(name: str, offload: str | bool) -> None:
     """Attention, and the search for maxima, make what the backward pass alone reads: it is kept, not made again."""
     graph = Corpus.open().graph(name)
     curve = frontier(graph, estimator="roofline:device=h100", offload=offload)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from depth import deep
+from depth import deep_except
 
 import remat
 from experiments.recipes.beside import largest_difference
@@ -16,10 +16,11 @@ from remat.pytorch.seam.torch_settings import every_joint_graph_partitioned, fre
 from tests.test_whole_run import WIDTH, Model
 
 ROOT = Path(__file__).parents[1]
-QUICK = ("amp_accumulation",)
+ONE_OF_EACH_KIND = ["amp_accumulation", "hugging_face_trainer", "peft_lora", "fsdp2"]
+"""A loop, a trainer, an adapter, and several ranks: each of these is a minute or two of Inductor."""
 
 
-@pytest.mark.parametrize("name", [name if name in QUICK else pytest.param(name, marks=deep) for name in RECIPES])
+@pytest.mark.parametrize("name", deep_except(["amp_accumulation"], ONE_OF_EACH_KIND))
 def test_a_recipe_has_torch_inductors_losses_in_less_memory(name: str) -> None:
     recipe = RECIPES[name]
     if recipe.missing:
