@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from depth import deep_except
+from depth import deep
 
 import remat
 from experiments.recipes.beside import largest_difference
@@ -16,11 +16,10 @@ from remat.pytorch.seam.torch_settings import every_joint_graph_partitioned, fre
 from tests.test_whole_run import WIDTH, Model
 
 ROOT = Path(__file__).parents[1]
-ONE_OF_EACH_KIND = ["amp_accumulation", "hugging_face_trainer", "peft_lora", "fsdp2"]
-"""A loop, a trainer, an adapter, and several ranks: each of these is a minute or two of Inductor."""
+QUICK = ("amp_accumulation", "accelerate_loop")
 
 
-@pytest.mark.parametrize("name", deep_except(["amp_accumulation"], ONE_OF_EACH_KIND))
+@pytest.mark.parametrize("name", [name if name in QUICK else pytest.param(name, marks=deep) for name in RECIPES])
 def test_a_recipe_has_torch_inductors_losses_in_less_memory(name: str) -> None:
     recipe = RECIPES[name]
     if recipe.missing:
@@ -45,6 +44,7 @@ def test_every_recipe_is_listed_explained_and_short() -> None:
 
 
 def test_a_module_compiled_in_place_keeps_the_names_of_its_parameters() -> None:
+    torch.compiler.reset()
     model = Model()
     before = [*model.state_dict()]
     model.compile(backend="remat", options={"remat.cost_model": "memory-budget:budget=0.37"})
@@ -63,6 +63,7 @@ def test_accelerate_still_refuses_other_peoples_backends() -> None:
 
 
 def test_where_only_inductor_may_be_said_a_partitioner_is_set_for_the_process() -> None:
+    torch.compiler.reset()
     model, partitioner = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Tanh()), Partitioner.of("multi-read")
     with torch._inductor.config.patch(custom_partitioner_fn=partitioner), every_joint_graph_partitioned():
         torch.compile(model)(torch.randn(2, 4)).sum().backward()
