@@ -132,6 +132,22 @@ class MemoryBudget(CostModel):
         """
         return GRAPHS_OWN if self.estimator == DEFAULT_ESTIMATOR else find_estimator(self.estimator).step_device
 
+    def on_device(self, device: str) -> MemoryBudget:
+        """Returns the budget with the roofline of a device, if the estimator is left at its default.
+
+        Raises:
+            InvalidOption: the estimator names another device.
+        """
+        if self.estimator == DEFAULT_ESTIMATOR:
+            return replace(self, estimator=f"{DEFAULT_ESTIMATOR}:device={device}")
+        named = find_estimator(self.estimator).step_device
+        if named not in (None, device):
+            raise InvalidOption(
+                f"device={device!r}, but MemoryBudget.estimator has the times of {named!r}: name one device, or leave "
+                f"one of the two out"
+            )
+        return self
+
     @property
     def amount(self) -> int | Fraction:
         """Returns the budget in bytes, or as an exact fraction; a double would lose bytes past 2**53."""

@@ -26,7 +26,7 @@ class StepTime(CostModel):
     budget, with a proof: recompute just what is faster to compute again than to write and to read.
 
     The prices add up, while kernels do not: a recomputed value may split a kernel in two, and two recomputed values
-    may share one read. docs/step_time.md says how far predicted kernels agree.
+    may share one read. docs/costmodels.md says how far predicted kernels agree.
 
     Attributes:
         device: a known name (`remat device --list`), a file, "here" (what `remat device` measured), or a

@@ -11,6 +11,7 @@ import pytest
 import remat
 from costmodels import MemoryBudget, RecomputeTime
 from remat import Corpus, Graph, GraphBuilder
+from remat.errors import InvalidOption, UnknownName
 from remat.improve.one_liners import one_liners
 from remat.improve.step_search import StepPredictor
 from remat.predict.time import modelled_time
@@ -71,6 +72,18 @@ def test_without_a_device_in_the_estimator_it_is_that_of_the_graph() -> None:
     solution = remat.choose(graph, MemoryBudget(0.5))
     assert solution.step is not None
     assert solution.step.device == find_device("cpu").name
+
+
+def test_the_device_of_the_call_is_that_of_prices_kernels_and_peak() -> None:
+    graph = Corpus.open().graph("small-bert")
+    asked = remat.choose(graph, MemoryBudget(0.5), device="h100")
+    named = remat.choose(graph, MemoryBudget(0.5, estimator=H100))
+    assert asked.step == named.step
+    assert asked.plan == named.plan
+    with pytest.raises(InvalidOption, match="device='a100', but MemoryBudget.estimator has the times of 'h100'"):
+        remat.choose(graph, MemoryBudget(0.5, estimator=H100), device="a100")
+    with pytest.raises(UnknownName, match="h1000"):
+        remat.choose(graph, MemoryBudget(0.5), device="h1000")
 
 
 def test_the_bound_is_one_on_the_additive_cost_and_solve_answers_as_before() -> None:

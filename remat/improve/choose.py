@@ -16,6 +16,7 @@ from remat.answer.solution import Solution, StepEstimate, Termination, Terminati
 from remat.answer.solver import Solver, check_time_limit
 from remat.errors import UnsupportedProblem
 from remat.facts.graph import Graph
+from remat.improve.for_device import for_device
 from remat.improve.joint_budget import Subproblem
 from remat.improve.offload_search import fit_offload
 from remat.improve.peak_rise import peak_rise
@@ -39,6 +40,7 @@ def choose(
     cost_model: str | CostModel = DEFAULT_COST_MODEL,
     solver: str | Solver | None = None,
     *,
+    device: str | None = None,
     time_limit_s: float | None = None,
     throw: bool = True,
     progress: Progress | None = None,
@@ -52,6 +54,8 @@ def choose(
     Args:
         cost_model: a registered name or an instance.
         solver: a registered name or an instance; None takes the default of `remat.solve`.
+        device: "cpu", or the name of a GPU, such as "h100": kernels, peaks and times are predicted for it. None takes
+            the device that the estimator of the cost model names; if it names none, that of the graph.
         time_limit_s: wall time in seconds, for solvers that support it. A search for a peak ends then with the best
             plan so far; what proves a bound for that plan takes longer.
         throw: whether to raise if there is no plan; if False, a solution without a plan is returned.
@@ -59,13 +63,16 @@ def choose(
             and the cost of the last one.
 
     Raises:
-        InvalidOption: `progress` is no function.
+        InvalidOption: `progress` is no function; or the estimator of the cost model names another device.
+        UnknownName: no device is known by this name.
         Infeasible, LimitReached, UnsupportedProblem: see `remat.solve`, and `remat.improve.peak_search.fit_peak`. A
             limit on a whole device is not supported, either: a graph does not know all that the device holds.
     """
     check_progress(progress)
     check_time_limit(time_limit_s)
     model = find_costmodel(cost_model)
+    if device is not None:
+        graph, model = for_device(graph, device), model.on_device(device)
     if model.device_limits:
         raise UnsupportedProblem(
             f"{option_text(model)} limits all that training holds, of which a graph knows a part; it is for "

@@ -286,8 +286,9 @@ class FastestPlans:
     def within(self, limit_bytes: int) -> PeakPlan | None:
         """Returns the fastest step found with a peak of at most `limit_bytes`; None if there is none."""
         if limit_bytes not in self._within:
-            found = self._search.within_peak(limit_bytes, self._limited)
-            if found is None and (additive := self._additive.within(limit_bytes)) is not None:
-                found = self._search.within_peak(limit_bytes, self._limited, additive.choice)
+            # Where step prices lead to no plan near the limit, simulations by value find what they do not.
+            is_hard = self._limited.approach(limit_bytes) is None
+            additive = self._additive.within(limit_bytes) if is_hard else None
+            found = self._search.within_peak(limit_bytes, self._limited, additive and additive.choice)
             self._within[limit_bytes] = None if found is None else self._search.with_peak(found.choice)
         return self._within[limit_bytes]

@@ -165,6 +165,14 @@ class CostModel(ABC):
         """
         return None
 
+    def on_device(self, device: str) -> CostModel:
+        """Returns the model with the prices of a device, where its options leave open of which device they are.
+
+        Raises:
+            InvalidOption: the options name another device.
+        """
+        return self
+
     @property
     def offload_device(self) -> object:
         """Returns the device whose copies to its host run beside its kernels; None if nothing is offloaded.
@@ -255,6 +263,9 @@ class Sum(CostModel):
     @property
     def step_device(self) -> object:
         return next((part.step_device for part in self.parts if part.step_device is not None), None)
+
+    def on_device(self, device: str) -> CostModel:
+        return Sum(tuple(part.on_device(device) for part in self.parts))
 
     @property
     def offload_device(self) -> object:
