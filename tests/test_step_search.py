@@ -80,7 +80,7 @@ def test_the_device_of_the_call_is_that_of_prices_kernels_and_peak() -> None:
     named = remat.choose(graph, MemoryBudget(0.5, estimator=H100))
     assert asked.step == named.step
     assert asked.plan == named.plan
-    with pytest.raises(InvalidOption, match="device='a100', but MemoryBudget.estimator has the times of 'h100'"):
+    with pytest.raises(InvalidOption, match=r"device='a100', but MemoryBudget\.estimator has the times of 'h100'"):
         remat.choose(graph, MemoryBudget(0.5, estimator=H100), device="a100")
     with pytest.raises(UnknownName, match="h1000"):
         remat.choose(graph, MemoryBudget(0.5), device="h1000")

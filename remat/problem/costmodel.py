@@ -165,7 +165,7 @@ class CostModel(ABC):
         """
         return None
 
-    def on_device(self, device: str) -> CostModel:
+    def on_device(self, device: str) -> CostModel:  # noqa: ARG002  # for models whose prices depend on it
         """Returns the model with the prices of a device, where its options leave open of which device they are.
 
         Raises:
