@@ -13,7 +13,7 @@ import functools
 import inspect
 import threading
 from collections.abc import Callable, Generator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
