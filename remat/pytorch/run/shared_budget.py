@@ -16,6 +16,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from torch import Tensor
+
 from remat.answer.choice import Choice
 from remat.answer.plan import Plan
 from remat.answer.registry import find_costmodel
@@ -30,6 +32,8 @@ from remat.problem.multipliers import Multipliers
 from remat.pytorch.run import ranks
 from remat.pytorch.run.chosen import Chosen
 from remat.pytorch.run.live_calls import LiveCalls, Together, largest
+from remat.pytorch.run.shared_storages import Boundary, Shared
+from remat.pytorch.run.sizes import counted_storages
 from remat.words import human_bytes
 
 _REPLANNED = 2
@@ -51,6 +55,9 @@ class Piece:
         part: its problem.
         plan: what it runs.
         saved_bytes: by the plan, with what other graphs made for it.
+        saved: the names of the storages that the plan saves, whoever made them.
+        made_before: its inputs that are activations of the run.
+        boundary: what it takes and gives.
         is_careful: it saves the least it can, until it is known what else is alive.
         may_take_all: nothing else shares the budget, as far as is known.
     """
@@ -59,6 +66,9 @@ class Piece:
     part: Subproblem
     plan: Plan
     saved_bytes: int
+    saved: frozenset[str]
+    made_before: frozenset[str]
+    boundary: Boundary
     is_careful: bool
     may_take_all: bool
 
@@ -114,7 +124,7 @@ class SharedBudget:
     @property
     def held_bytes(self) -> int:
         """What the calls save that are alive now, by their plans."""
-        return self._held(self._calls.together) + self._calls.handed_bytes
+        return self._held(self._calls.together, self._calls.shared)
 
     def plan_for(
         self, graph: Graph, solver: Solver | None, made_before: Collection[str], *, others: bool, copy_stream: bool
@@ -157,28 +167,41 @@ class SharedBudget:
         cost_model, solver = self.cost_model, self._solver
         return Chosen.of(search(part.graph, part.problem, cost_model, solver, limits=limits, hides_copies=copy_stream))
 
-    def compiled(self, graph: Graph, plan: Plan, made_before: Collection[str], *, others: bool) -> Piece:
+    def compiled(
+        self, graph: Graph, plan: Plan, made_before: Collection[str], boundary: Boundary, *, others: bool
+    ) -> Piece:
         """Notes what a graph runs."""
         key, part = ranks.key_of_graph(graph), subproblem_of(graph, self.cost_model, made_before)
         choice = Choice.from_plan(part.problem, plan)
         saved_bytes = choice.saved_bytes(part.problem)
         is_careful = key not in self._plans and self._price is None and (others or self.limit_bytes is None)
         may_take_all = key not in self._plans and not others
-        self._pieces[key] = Piece(key, part, plan, saved_bytes, is_careful, may_take_all)
+        saved = frozenset(graph.names[owner] for owner in counted_storages(graph, plan, boundary.inputs.values()))
+        self._pieces[key] = Piece(
+            key, part, plan, saved_bytes, saved, frozenset(made_before), boundary, is_careful, may_take_all
+        )
         if may_take_all:
             self._tell_of_the_peak([part], [plan])
         return self._pieces[key]
 
-    def began(self, piece: Piece, handed: Mapping[int, int], node: Any) -> None:
+    def began(
+        self,
+        piece: Piece,
+        handed: Mapping[int, int],
+        taken: Mapping[str, Tensor],
+        given: Mapping[str, Tensor],
+        node: Any,
+    ) -> None:
         """Counts a call whose saved values are alive from now on; warns once if they break the budget.
 
         Args:
             piece: what was called.
             handed: the bytes of each storage that another graph made for it, where no plan can know.
+            taken, given: its activations (see `SharedStorages.note`).
             node: of autograd, that holds the saved values.
         """
         self._pieces.setdefault(piece.key, piece)
-        self._calls.began(piece.key, handed, node)
+        self._calls.began(piece.key, handed, taken, given, node)
         alive = dict(self._calls.together)
         calls = sum(alive.values())
         if self.cost_model.device_limits and calls > 1 and not self._has_warned:
@@ -190,7 +213,7 @@ class SharedBudget:
             )
         if self._has_warned or self.cost_model.limits_peak:
             return
-        if exceeded := self._exceeded(self._calls.together, self._calls.handed_bytes):
+        if exceeded := self._exceeded(self._calls.together, self._calls.shared):
             self._has_warned = True
             most, found = exceeded
             warnings.warn(
@@ -226,13 +249,13 @@ class SharedBudget:
             self._is_first_step = False
             self._calls.forget()
             return
-        over = not ranks.several_ranks() and any(self._exceeded(together, seen[together]) for together in new)
+        over = not ranks.several_ranks() and any(self._exceeded(together, seen[together][1]) for together in new)
         unplanned = any(self._is_unplanned([key for key, _ in together]) for together in new)
         if (over or unplanned) and self.generation < _REPLANNED:
             self._plan_together(seen)
         self._planned |= new
 
-    def _plan_together(self, seen: Mapping[Together, int]) -> None:
+    def _plan_together(self, seen: Mapping[Together, tuple[int, Shared]]) -> None:
         """Finds new plans for all that was alive at the same time, with the bytes that were alive beside it."""
         is_last = self.generation == _REPLANNED - 1
         if self.limit_bytes is None and is_last:  # a share of its own is right for each graph, whatever else runs
@@ -242,7 +265,7 @@ class SharedBudget:
         for together in largest(seen):
             keys = sorted(together)
             parts = [replace(self._pieces[key].part, times=times) for key, times in keys]
-            beside = seen[together]
+            beside, _ = seen[together]
             found, self._price, gap = solve_jointly(parts, self.cost_model, self._solver, other_bytes=beside)
             by = "all graphs together"
             if is_last:
@@ -267,7 +290,7 @@ class SharedBudget:
 
     def most_held_bytes(self) -> int:
         """Says what all calls saved at most at the same time, by the plans that they have now."""
-        return max((self._held(together) + beside for together, beside in self._calls.seen().items()), default=0)
+        return max((self._held(together, shared) for together, (_, shared) in self._calls.seen().items()), default=0)
 
     def _tell_of_the_peak(self, parts: Sequence[Subproblem], plans: Sequence[Plan]) -> None:
         """Warns once where a budget of saved memory makes the peak higher than PyTorch's default plans have it."""
@@ -279,13 +302,21 @@ class SharedBudget:
             self._has_told_of_the_peak = True
             ranks.warn(rise)
 
-    def _exceeded(self, together: Together, beside_bytes: int) -> tuple[int, int] | None:
+    def _exceeded(self, together: Together, shared: Shared) -> tuple[int, int] | None:
         """Returns the budget, and what calls save together if that is more; None if they keep the budget."""
-        held = self._held(together) + beside_bytes
+        held = self._held(together, shared)
         return (self.limit_bytes, held) if self.limit_bytes is not None and held > self.limit_bytes else None
 
-    def _held(self, together: Together) -> int:
-        return sum(self._pieces[key].saved_bytes * times for key, times in together)
+    def _held(self, together: Together, shared: Shared) -> int:
+        """Adds up what calls save, each storage once; a plan counts nothing of what it was handed unexpectedly."""
+        held = sum(self._pieces[key].saved_bytes * times for key, times in together)
+        for size, uses in shared:
+            saving = [(self._pieces[key], name) for key, name in uses if name in self._pieces[key].saved]
+            counted = sum(
+                name in piece.made_before or name in piece.boundary.outputs.values() for piece, name in saving
+            )
+            held += size * (bool(saving) - counted)
+        return held
 
     def __repr__(self) -> str:
         if not self._pieces:
