@@ -18,7 +18,7 @@ import remat
 from costmodels import MemoryBudget
 from remat.improve.byte_budgets import default_saved_bytes
 from remat.pytorch.measure.saved import saved_activations
-from remat.pytorch.run import ranks
+from remat.pytorch.run import ranks, shared_budget
 from remat.pytorch.run.report import log_what_is_asked_for
 from remat.pytorch.seam.torch_settings import fresh_compilation
 from tests.test_whole_run import WIDTH, Model
@@ -51,7 +51,8 @@ def graph_and_plan(step: object) -> tuple[remat.Graph, remat.Plan]:
     return planned.graph, planned.plan
 
 
-def test_graphs_that_are_planned_again_are_reported_once() -> None:
+def test_graphs_that_are_planned_again_are_reported_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shared_budget, "_WORTHWHILE", -1)
     model = Model(2, breaks=True)
     step = remat.compile(model, cost_model=MemoryBudget(0.5), codegen=False)
     for _ in range(3):

@@ -25,7 +25,7 @@ from remat.answer.solver import Solver
 from remat.errors import InvalidOption, RematError
 from remat.facts.graph import Graph
 from remat.improve.choose import search
-from remat.improve.joint_budget import Subproblem, solve_jointly, subproblem_of
+from remat.improve.joint_budget import Subproblem, budget_of, solve_jointly, subproblem_of
 from remat.improve.peak_rise import peak_rise
 from remat.problem.costmodel import CostModel
 from remat.problem.multipliers import Multipliers
@@ -41,6 +41,9 @@ _REPLANNED = 2
 
 Dynamo gives a piece of code up after eight compilations. Blocks that are called one after the other take two each time:
 the first one's input needs no gradient."""
+
+_WORTHWHILE = 0.01
+"""Which part of the cost plans must spare for graphs that keep their shares of a fraction to be compiled again."""
 
 _WAITS = 8
 """Graphs are planned again when nothing is alive, or after so many calls: in a pipeline something always is."""
@@ -262,6 +265,7 @@ class SharedBudget:
             self._plans, self.generation = {}, self.generation + 1
             return
         plans: dict[str, tuple[int, Chosen]] = {}
+        is_better = False
         for together in largest(seen):
             keys = sorted(together)
             parts = [replace(self._pieces[key].part, times=times) for key, times in keys]
@@ -271,14 +275,32 @@ class SharedBudget:
             if is_last:
                 found, by, gap = [part.least.plan(part.problem) for part in parts], "least saved", None
             self._tell_of_the_peak(parts, found)
+            is_better |= self._is_better(parts, [self._pieces[key].plan for key, _ in keys], found, beside)
             for (key, _), part, plan in zip(keys, parts, found, strict=True):
                 saved = Choice.from_plan(part.problem, plan).saved_bytes(part.problem)
                 if key not in plans or saved < plans[key][0]:
                     plans[key] = saved, Chosen(plan, by, gap)
         self._plans = {key: chosen for key, (_, chosen) in plans.items()}
-        if any(self._pieces[key].plan != chosen.plan for key, chosen in self._plans.items()):
+        if not is_better:
+            self._plans = {key: replace(one, plan=self._pieces[key].plan, gap=None) for key, one in self._plans.items()}
+        elif any(self._pieces[key].plan != chosen.plan for key, chosen in self._plans.items()):
             self.generation += 1
             self._has_warned = False
+
+    def _is_better(self, parts: Sequence[Subproblem], now: Sequence[Plan], then: Sequence[Plan], beside: int) -> bool:
+        """Whether plans are worth that all graphs are compiled again; always, where those of now may break a limit."""
+        budget = budget_of(parts, self.cost_model, beside)
+        if self.limit_bytes is not None or self.cost_model.limits_peak or budget is None:
+            return True
+        choices = [
+            [Choice.from_plan(part.problem, plan) for part, plan in zip(parts, plans, strict=True)]
+            for plans in (now, then)
+        ]
+        saved = [one.saved_bytes(part.problem) * part.times for part, one in zip(parts, choices[0], strict=True)]
+        cost_now, cost_then = (
+            sum(one.cost(part.problem) * part.times for part, one in zip(parts, of, strict=True)) for of in choices
+        )
+        return sum(saved) > budget or cost_then < (1 - _WORTHWHILE) * cost_now
 
     def _is_unplanned(self, keys: Sequence[str]) -> bool:
         """Whether graphs that are alive together have no plans that were made together."""
