@@ -14,6 +14,7 @@ from remat.improve.byte_budgets import read_amount, saved_limit
 from remat.plugin import DEFAULT_ESTIMATOR, DeviceLimit, Estimator, Terms, find_estimator
 from remat.predict.offloading.clock import copy_ns, linked
 from remat.predict.time import DeviceProfile
+from remat.problem.costmodel import GRAPHS_OWN
 from remat.problem.offload import Offload, cannot_offload
 
 Of = Literal["saved", "peak", "device"]
@@ -122,6 +123,14 @@ class MemoryBudget(CostModel):
                 f"estimator in ns, got {self.offload!r} and {estimator!r}"
             )
         return linked(device)
+
+    @property
+    def step_device(self) -> object:
+        """Returns the device that the estimator names; that of the graph, if the estimator is left at its default.
+
+        With an estimator that knows no device, such as "flops", plans are ranked by price alone.
+        """
+        return GRAPHS_OWN if self.estimator == DEFAULT_ESTIMATOR else find_estimator(self.estimator).step_device
 
     @property
     def amount(self) -> int | Fraction:

@@ -46,7 +46,7 @@ from remat.improve.traffic_frontier import traffic_frontier as traffic_frontier
 from remat.predict.device_timeline import timeline as timeline
 from remat.predict.memory import Simulator as Simulator
 from remat.predict.memory import Timeline as Timeline
-from remat.predict.offloading.timeline import offload_timeline as offload_timeline
+from remat.predict.offloading.offload_timeline import offload_timeline as offload_timeline
 from remat.predict.traffic import predict_traffic as predict_traffic
 from remat.problem.costmodel import CostModel as CostModel
 from remat.problem.problem import Problem as Problem

@@ -22,7 +22,7 @@ from experiments.benchmark.annealing import Annealer
 from experiments.benchmark.answers import Answers
 from experiments.benchmark.manifest import FOLDER, Manifest
 from remat import Corpus, Graph
-from remat.predict.memory.stated import stated_memory
+from remat.predict.memory.memory_export import stated_memory
 from remat.problem.problem_file import problem_document
 from remat.testing import graphs
 

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from costmodels import RecomputeTime
 from experiments.benchmark import check
 from remat import Choice, Corpus, Graph, InvalidPlan, Problem, Simulator, check_plan
-from remat.predict.memory.stated import stated_memory
+from remat.predict.memory.memory_export import stated_memory
 from remat.problem.problem_file import Budget, problem_document
 from remat.testing import graphs, problems
 

@@ -340,15 +340,15 @@ def test_fallback_warns_and_uses_torchs_own_partitioner() -> None:
 BUDGET = "memory-budget:budget=64KB"
 STAGES = {
     "inputs that are written to": ("remat.pytorch.read.split", "keep_old_values", BUDGET),
-    "sizes to plan for": ("remat.pytorch.run.order", "sizes_to_plan_for", BUDGET),
+    "sizes to plan for": ("remat.pytorch.run.plan_request", "sizes_to_plan_for", BUDGET),
     "reading the graph": ("remat.pytorch.run.partitioner", "extract", BUDGET),
     "its device": ("remat.pytorch.run.partitioner", "where", "byte-traffic"),
-    "choosing": ("remat.pytorch.run.order", "choose", "byte-traffic"),
+    "choosing": ("remat.pytorch.run.plan_request", "choose", "byte-traffic"),
     "choosing within a budget": ("remat.pytorch.run.shared_budget", "search", BUDGET),
     "checking": ("remat.pytorch.run.partitioner", "check_plan", "byte-traffic"),
     "what is handed over": ("remat.pytorch.run.partitioner", "handed_over", BUDGET),
     "what a budget holds": ("remat.pytorch.run.shared_budget", "subproblem_of", BUDGET),
-    "guards on sizes": ("remat.pytorch.run.order", "keep_within", BUDGET),
+    "guards on sizes": ("remat.pytorch.run.plan_request", "keep_within", BUDGET),
     "the two graphs": ("remat.pytorch.run.partitioner", "check_nothing_runs_twice", BUDGET),
     "copies to the host": ("remat.pytorch.run.partitioner", "add_copies", "byte-traffic"),
 }

@@ -18,7 +18,7 @@ from remat import CostModel, Infeasible, InvalidOption, LimitReached, Unsupporte
 from remat.improve.byte_budgets import default_plan
 from remat.pytorch.ahead.forecasting import PYTORCH
 from remat.pytorch.run.on_device import trained
-from remat.pytorch.seam.no_kernels import no_cpu_kernels
+from remat.pytorch.seam.step_allocations import no_cpu_kernels
 
 WIDTH = 32
 

@@ -26,7 +26,7 @@ from remat import Graph, InvalidOption, TerminationReason
 from remat.facts.corpus import Corpus
 from remat.improve.progress import ending_at_ctrl_c, ending_within, is_over
 from remat.plugin import Termination
-from remat.views.report import Page
+from remat.views.report_page import Page
 from solvers.cpsat import CPSAT
 from solvers.cpsat_backend import run_search
 

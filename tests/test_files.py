@@ -29,7 +29,7 @@ from remat.predict.time.device import DeviceProfile
 from remat.predict.time.known_devices import find_device
 from remat.predict.time.timings import read_timings, write_timings
 from remat.problem.mps_file import write_mps
-from remat.views.report import Page
+from remat.views.report_page import Page
 
 GRAPH = linear_dropout()
 PROBLEM = ByteTraffic().pose(GRAPH)

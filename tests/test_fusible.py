@@ -19,7 +19,7 @@ from remat.predict.kernels import Fuser
 from remat.predict.memory.lifetimes import Lifetimes
 from remat.predict.memory.order import Order
 from remat.predict.memory.registers import LOWERED
-from remat.predict.memory.storages import Storages
+from remat.predict.memory.storages import StorageFacts
 from remat.predict.time.work import Work
 from remat.testing.strategies import graphs
 
@@ -61,13 +61,13 @@ class WrittenStorages:
 
 def stores(graph: Graph, saved: BoolArray) -> tuple[WrittenStorages, WrittenStorages]:
     """Finds what the forward and the backward pass write, when `saved` (n,) is saved."""
-    facts, work = Storages.of(graph), Work.of(graph)
+    facts, work = StorageFacts.of(graph), Work.of(graph)
     order = Order.of(facts, saved)
     lives, kernels = Lifetimes.of(facts, order, True), Fuser(graph).kernels(saved)
 
     def of(values: IntArray, returned: BoolArray, backward: bool) -> WrittenStorages:
         inside = _flags(graph, values)
-        own = inside & (graph.base == np.arange(len(graph))) & ~facts.foreign & (graph.bytes > 0)
+        own = inside & (graph.base == np.arange(len(graph))) & ~facts.external & (graph.bytes > 0)
         mine = [kernel for kernel in kernels if kernel.backward == backward]
         found = np.flatnonzero(own)
         columns = (
@@ -132,7 +132,7 @@ def check_inclusions_of_models(graph: Graph, saved: BoolArray) -> None:
 
 def check_registers(graph: Graph) -> None:
     """The simulation of memory departs from torch's lists by the three rules of its docstring, nowhere else."""
-    memory = Storages.of(graph).fusible
+    memory = StorageFacts.of(graph).fusible
     more, less = memory & ~graph.fusible, graph.fusible & ~memory
     assert ops(graph, np.flatnonzero(more)) <= LOWERED | {PRODUCT}
     complex_numbers = np.array([dtype.startswith("complex") for dtype in graph.dtypes], np.bool_)

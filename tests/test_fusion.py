@@ -23,7 +23,7 @@ from remat.errors import InvalidGraph
 from remat.facts.columns import BoolArray
 from remat.predict.kernels import Fuser, Kernel, kernels
 from remat.predict.kernels.index import contiguous_strides, identity, reshaped, strided, through
-from remat.predict.kernels.stores import Stores
+from remat.predict.kernels.realize import Stores
 from remat.testing.strategies import graphs
 
 BYTES = 64

@@ -29,20 +29,19 @@ from remat import Plan
 from remat.improve.choose import choose
 from remat.pytorch import Partitioner
 from remat.pytorch.read.places import Place
-from remat.pytorch.run.chosen import Chosen
 from remat.pytorch.run.kept import UnderWay, keep, under_way
-from remat.pytorch.run.planned import Planned
+from remat.pytorch.run.planned_graph import ChosenPlan, PlannedGraph
 from remat.pytorch.run.report import Log
 from remat.pytorch.seam.cache_note import keep_note
 from remat.pytorch.seam.torch_names import torch_compile
 
 
-def planned() -> Planned:
+def planned() -> PlannedGraph:
     graph = chain(3)
     rest = ("",) * (len(graph) - 4)
     graph = replace(graph, modules=("", "a", "b", "b", *rest), sources=("", "m.py:1", "m.py:2", "m.py:3", *rest))
     solution = choose(graph)
-    return Planned(graph, Chosen.of(solution), "byte-traffic", 0.5)
+    return PlannedGraph(graph, ChosenPlan.of(solution), "byte-traffic", 0.5)
 
 
 BEFORE: list[Place] = [("a", "m.py:1"), ("b", "m.py:2"), ("b", "m.py:3")]
@@ -61,7 +60,7 @@ class Cached:
         return self
 
 
-def found(before: list[Place], after: list[Place]) -> Planned:
+def found(before: list[Place], after: list[Place]) -> PlannedGraph:
     backward = fx.symbolic_trace(nn.Identity())
     UnderWay(before, [planned()]).keep_with(backward)
     (again,) = UnderWay(after).found_with(Cached(backward))
@@ -88,7 +87,7 @@ def test_what_cannot_be_pickled_is_not_kept() -> None:
     mine = planned()
     own = Mine(mine.plan.saved, mine.plan.recomputed)
     backward = fx.symbolic_trace(nn.Identity())
-    UnderWay(BEFORE, [replace(mine, chosen=Chosen(own, "me"))]).keep_with(backward)
+    UnderWay(BEFORE, [replace(mine, chosen=ChosenPlan(own, "me"))]).keep_with(backward)
     assert UnderWay(BEFORE).found_with(Cached(backward)) == []
 
 
@@ -171,7 +170,7 @@ def test_a_step_of_somebody_elses_backend_from_torchs_cache_is_reported(settings
     def model(x: Tensor) -> Tensor:
         return (x.sin().exp() * once).sum()
 
-    found: list[Planned] = []
+    found: list[PlannedGraph] = []
     for _ in range(2):
         torch.compiler.reset()
         with patch("remat.pytorch.run.report._recent", Log(64)):  # as in a process of its own

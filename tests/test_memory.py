@@ -32,7 +32,7 @@ from remat.plugin import Region
 from remat.predict.memory import Simulator, Timeline, lower_bound, simulate
 from remat.predict.memory.bound import Necessary
 from remat.predict.memory.registers import fusion
-from remat.predict.memory.storages import Storages
+from remat.predict.memory.storages import StorageFacts
 from remat.pytorch.read.interpreter import run_uncompiled
 from remat.pytorch.run.partitioner import Partitioner
 from remat.testing import graphs
@@ -231,7 +231,7 @@ def test_every_operator_that_always_runs_finds_its_working_set(drawn: tuple[Grap
     """Not only the largest one."""
     graph, saved = drawn
     timeline = Simulator(graph, holds_outputs=True).timeline(saved)
-    floor = Necessary.of(Storages.of(graph), holds_outputs=True).alive_bytes(len(graph))
+    floor = Necessary.of(StorageFacts.of(graph), holds_outputs=True).alive_bytes(len(graph))
     for name, backward, alive in zip(timeline.names, timeline.backward, timeline.during_bytes, strict=True):
         v = graph.index[name]
         if backward == (graph.region[v] == Region.TANGENTS):

@@ -33,7 +33,7 @@ from remat.errors import InvalidGraph
 from remat.improve.offload_search import Delays, fit_offload
 from remat.plugin import Bans
 from remat.predict.offloading import OffloadTimeline, StepClock, offload_timeline
-from remat.predict.offloading.timeline import Simulated
+from remat.predict.offloading.offload_timeline import Simulated
 from remat.predict.time import DeviceProfile
 from remat.testing import graphs
 

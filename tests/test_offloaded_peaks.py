@@ -28,13 +28,13 @@ from remat.predict.buffers import StepMemory
 from remat.predict.kernels.host_copies import Copy, HostCopies, early_places
 from remat.predict.memory import Simulator
 from remat.predict.memory.order import Order
-from remat.predict.memory.storages import Storages
+from remat.predict.memory.storages import StorageFacts
 from remat.predict.offloading import StepClock
-from remat.predict.offloading.timeline import Simulated
+from remat.predict.offloading.offload_timeline import Simulated
 from remat.predict.time import DeviceProfile
 from remat.pytorch.inductor.scheduled import Scheduled
 from remat.pytorch.inductor.triton_code import triton_code
-from remat.pytorch.seam import offloading
+from remat.pytorch.seam import offload_operators
 from remat.testing import graphs
 
 
@@ -42,7 +42,7 @@ from remat.testing import graphs
 def host(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A host whose memory torch's allocator does not hand out."""
     memory: dict[int, ctypes.Array[ctypes.c_char]] = {}
-    on_device = offloading.place_for
+    on_device = offload_operators.place_for
 
     def place_for(tensor: Tensor, device: torch.device) -> Tensor:
         if tensor.data_ptr() in memory:
@@ -55,7 +55,7 @@ def host(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         memory[place.data_ptr()] = block
         return place
 
-    monkeypatch.setattr(offloading, "place_for", place_for)
+    monkeypatch.setattr(offload_operators, "place_for", place_for)
     yield
     memory.clear()
 
@@ -287,7 +287,7 @@ def test_offloading_takes_bytes_off_the_device_and_adds_none(graph: Graph, seed:
     beside = Simulated.of(StepClock.of(graph, TOY), saved, offloaded).timeline
     assert (away.during_bytes <= beside.device_bytes).all()
     assert (beside.device_bytes <= plain.during_bytes).all()
-    hosted = offloaded & Order.of(Storages.of(graph), saved).saved
+    hosted = offloaded & Order.of(StorageFacts.of(graph), saved).saved
     assert plain.saved_bytes - away.saved_bytes == graph.storage_bytes[hosted].sum()
     assert away.saved_bytes == beside.saved_bytes
     assert simulator.peak(saved, offloaded) == away.peak_bytes

@@ -26,7 +26,7 @@ from remat import CostModel, Plan
 from remat.plugin import PlanFacts
 from remat.pytorch.inductor.scheduled import Scheduled
 from remat.pytorch.run.partitioner import Partitioner
-from remat.pytorch.seam import offloading
+from remat.pytorch.seam import offload_operators
 
 QUICK = (
     *("pointwise chain", "dropout", "symbolic batch", "batch normalization", "attention with dropout"),
@@ -39,13 +39,13 @@ QUICK = (
 def copies(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Tensor]]:
     """What was copied to the host or back, which on a CPU are other buffers."""
     made: list[Tensor] = []
-    place = offloading.place_for
+    place = offload_operators.place_for
 
     def place_for(tensor: Tensor, device: torch.device) -> Tensor:
         made.append(place(tensor, device))
         return made[-1]
 
-    monkeypatch.setattr(offloading, "place_for", place_for)
+    monkeypatch.setattr(offload_operators, "place_for", place_for)
     yield made
     made.clear()
 
@@ -92,8 +92,8 @@ def beside(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> I
         copy, source = under_way.pop(copy.untyped_storage().data_ptr())
         copy.copy_(source)  # by now, others may have written over it: that would be seen
 
-    monkeypatch.setattr(offloading, "begin", begin)
-    monkeypatch.setattr(offloading, "end", end)
+    monkeypatch.setattr(offload_operators, "begin", begin)
+    monkeypatch.setattr(offload_operators, "end", end)
     yield made
     assert not under_way
     made.clear()

@@ -21,7 +21,7 @@ from remat.improve.peak_search import fit_peak, measuring_with
 from remat.predict.buffers import StepMemory
 from remat.pytorch.inductor.rehearsed import rehearsed_peak
 from remat.pytorch.measure.peak import peak_bytes
-from remat.pytorch.seam.no_kernels import no_cpu_kernels
+from remat.pytorch.seam.step_allocations import no_cpu_kernels
 from remat.pytorch.seam.torch_names import torch_compile
 from tests.depth import deep
 

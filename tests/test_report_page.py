@@ -19,7 +19,7 @@ import remat
 from remat.cli.app import app
 from remat.errors import InvalidOption, RematError
 from remat.improve.reference_plans import EAGER, PYTORCH
-from remat.views.report import Page
+from remat.views.report_page import Page
 
 EVIL = "</table><script>alert(1)</script>&\"'"
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")

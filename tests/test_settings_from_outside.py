@@ -13,13 +13,13 @@ from torch import Tensor
 import remat
 from costmodels import MemoryBudget
 from remat.pytorch.run.compile import backend
-from remat.pytorch.run.planned import Planned
+from remat.pytorch.run.planned_graph import PlannedGraph
 from remat.pytorch.run.report import Report
 from remat.pytorch.seam.torch_settings import fresh_compilation
 from tests.test_whole_run import WIDTH, Model
 
 
-def planned(**kwargs: Any) -> Planned:
+def planned(**kwargs: Any) -> PlannedGraph:
     """What a step by the backend's name was planned by, without compiling kernels."""
     torch.compiler.reset()
     model = Model()

@@ -33,7 +33,7 @@ from remat.predict.memory import simulate
 from remat.pytorch import capture_all
 from remat.pytorch.measure.peak import peak_bytes
 from remat.pytorch.seam.fakes import owned
-from remat.pytorch.seam.no_kernels import no_cpu_kernels
+from remat.pytorch.seam.step_allocations import no_cpu_kernels
 
 PLANS: dict[str, remat.CostModel] = {"default": ByteTraffic(), "save least": SaveLeast()}
 Made = tuple[nn.Module, tuple[Tensor, ...], bool | None]

@@ -37,7 +37,7 @@ from experiments.report.markdown import table
 from experiments.report.result_table import ResultTable, Row
 from remat.pytorch.measure.peak import peak_bytes
 from remat.pytorch.measure.saved import saved_activations
-from remat.pytorch.seam.no_kernels import no_cpu_kernels
+from remat.pytorch.seam.step_allocations import no_cpu_kernels
 
 SHARE = 0.65
 LIMITED = f"{SHARE} of the peak"

@@ -30,7 +30,7 @@ from remat.answer.plan_facts import PlanFacts
 from remat.answer.registry import DEFAULT_STEP_MODEL, find_costmodel
 from remat.pytorch.measure.torch_budgets import torchs_plans_of
 from remat.pytorch.measure.training_step import measure_step
-from remat.pytorch.seam.no_kernels import no_cpu_kernels
+from remat.pytorch.seam.step_allocations import no_cpu_kernels
 from remat.pytorch.seam.torch_names import torch_compile
 from remat.pytorch.seam.torch_settings import partitioner_settings
 

@@ -21,7 +21,7 @@ from remat import Corpus, Graph, Problem
 from remat.answer.registry import QUICK_BUDGET_SOLVER, find_solver
 from remat.improve.byte_budgets import saved_limit
 from remat.improve.peak_plans import PeakPlan, PeakPlans
-from remat.predict.memory.stated import stated_memory
+from remat.predict.memory.memory_export import stated_memory
 from remat.problem.problem_file import Budget, problem_document
 
 LARGE = 25_000

@@ -26,7 +26,7 @@ from remat.facts.columns import common_divisor
 from remat.plugin import BoolArray, IntArray, Region
 from remat.predict.memory.bound import Necessary, first_read, kernel_ends
 from remat.predict.memory.order import Order
-from remat.predict.memory.storages import Storages
+from remat.predict.memory.storages import StorageFacts
 from solvers.cpsat_backend import sum_by_weight
 
 
@@ -42,22 +42,22 @@ BETWEEN = Moment(backward=True, asked_at=0, at=-1)
 """The moment after the forward pass, before the backward pass."""
 
 
-def moment_of(facts: Storages, order: Order, step: int) -> Moment:
+def moment_of(facts: StorageFacts, order: Order, step: int) -> Moment:
     """Returns the moment of a step, counted over both passes, under a plan."""
     if step < len(order.forward):
         v = int(order.forward[step])
         return Moment(backward=False, asked_at=v, at=v)
     v = int(order.backward[step - len(order.forward)])
-    in_place = facts.live[v] or v >= facts.turn
+    in_place = facts.live[v] or v >= facts.first_tangent_reader
     return Moment(backward=True, asked_at=v if in_place else int(order.asked_at[v]), at=v)
 
 
 def needs_gradients_only(graph: Graph, problem: Problem) -> bool:
     """Says whether a problem needs only what gradients depend on: torch neither computes nor keeps the rest."""
-    return np.array_equal(problem.needed, (Storages.of(graph).wanted_at <= len(graph))[graph.plannable])
+    return np.array_equal(problem.needed, (StorageFacts.of(graph).first_use <= len(graph))[graph.plannable])
 
 
-def _views_up(facts: Storages, v: int) -> list[int]:
+def _views_up(facts: StorageFacts, v: int) -> list[int]:
     """Lists a view, what it is a view of, and so on, up to the owner of the memory, which is left out."""
     path: list[int] = []
     while facts.parent[v] >= 0:
@@ -77,7 +77,7 @@ class PeakProgram:
     def __init__(self, graph: Graph, problem: Problem, limit_bytes: int) -> None:
         from ortools.sat.python import cp_model
 
-        facts = Storages.of(graph)
+        facts = StorageFacts.of(graph)
         assert needs_gradients_only(graph, problem)
         self.program: Any = cp_model.CpModel()
         self._false: Any = self.program.new_constant(0)
@@ -95,8 +95,8 @@ class PeakProgram:
         """Finds what is in memory under every plan that computes it in a pass, and what is there only if saved."""
         facts, graph, n = self._facts, self._graph, len(self._graph)
         owner, base = graph.base == np.arange(n), graph.base
-        barred = facts.producers[facts.barred]
-        barred_by = facts.readers[facts.barred]
+        barred = facts.producers[facts.unfused]
+        barred_by = facts.readers[facts.unfused]
         in_forward = (graph.region == Region.FORWARD) & facts.computed
         sure, sure_forward, mixed = (np.zeros(n, np.bool_) for _ in range(3))
         sure[barred[facts.live[barred_by]]] = True
@@ -219,12 +219,12 @@ class PeakProgram:
         for v in reversed(self._values):
             if self._earliest[v] > time:
                 continue
-            if self._facts.wanted_at[v] <= time:
+            if self._facts.first_use[v] <= time:
                 asked[v] = self._true
                 continue
             reasons: list[Any] = []
             for w in self._readers[v]:
-                if w >= self._facts.turn:
+                if w >= self._facts.first_tangent_reader:
                     if w <= time:
                         reasons.append(self.recomputed[w])
                 elif w in asked:
@@ -241,7 +241,7 @@ class PeakProgram:
         _, time, at = moment
         is_again = at in self.recomputed
         asked_before, before = self._asked(time), self._asked(time - 1)
-        turn = self._facts.turn
+        turn = self._facts.first_tangent_reader
 
         def is_recomputed_by_now(v: int) -> Any:
             """Says whether `v`, if it is recomputed, has been recomputed before this moment or is now."""
@@ -325,7 +325,7 @@ class PeakProgram:
         owned: dict[int, list[Any]] = {}
         for v, literal in in_memory.items():
             owner = int(self._graph.base[v])
-            if facts.size[owner] and not facts.foreign[owner] and owner not in always_alive:
+            if facts.size[owner] and not facts.external[owner] and owner not in always_alive:
                 owned.setdefault(owner, []).append(literal)
         for owner, literals in owned.items():
             if len(literals) > 1:

@@ -109,6 +109,22 @@ class ClaimedBound(Certificate):
 
 
 @dataclass(frozen=True)
+class StepEstimate:
+    """Holds the time of a step by its predicted kernels: a model of one device, neither measured nor proven.
+
+    Attributes:
+        device: the name of the device.
+        ns: nanoseconds of both passes.
+    """
+
+    device: str
+    ns: float
+
+    def __str__(self) -> str:
+        return f"{self.ns / 1e6:.3g} ms by predicted kernels on {self.device}"
+
+
+@dataclass(frozen=True)
 class Solution:
     """Holds a solver's answer, after `remat.solve` has checked it.
 
@@ -121,6 +137,7 @@ class Solution:
         solve_time_s: wall time of the solver in seconds, without the checks.
         is_proven: whether the plan is optimal (or no plan exists), and the proof was verified without trusting the
             solver. Only `remat.solve` says so, and overwrites what a solver puts here.
+        step: the time of the step, if the plan was chosen by it (`remat.choose`); None otherwise.
 
     Raises:
         CertificateRejected: the bound is above the objective.
@@ -133,6 +150,7 @@ class Solution:
     solver: str
     solve_time_s: float = 0.0
     is_proven: bool = False
+    step: StepEstimate | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.termination, Termination):  # pyright: ignore[reportUnnecessaryIsInstance]

@@ -59,6 +59,7 @@ Exit codes:
 
 _CODES = {UnknownName: 2, InvalidOption: 2, Infeasible: 3, LimitReached: 4}
 
+# Where to find what earlier versions had as a command of its own.
 _MOVED = {
     "pose": "solve GRAPH --problem FILE",
     "traffic-frontier": "frontier GRAPH --against traffic",
@@ -68,7 +69,6 @@ _MOVED = {
     **{name: f"inspect {name} GRAPH" for name in ("timeline", "traffic", "kernels")},
     **{name: f"plugins {name}" for name in ("solvers", "costmodels", "estimators")},
 }
-"""Where to find what earlier versions had as a command of its own."""
 
 
 class _Group(TyperGroup):

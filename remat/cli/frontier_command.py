@@ -20,18 +20,17 @@ from remat.facts.graph import Graph
 from remat.improve.frontier import Frontier
 from remat.improve.progress import ending_within, limit_for
 from remat.improve.traffic_frontier import TrafficFrontier
-from remat.views.report import frontier_rows
+from remat.views.report_page import frontier_rows
 from remat.words import human_bytes
 
+# Rows of the table, at most; --json prints all points.
 _TABLE = 40
-"""Rows of the table, at most; --json prints all points."""
-
+# Budgets that are solved for a page, or searched against traffic, where --budgets says nothing.
 _MANY = 16
-"""Budgets that are solved for a page, or searched against traffic, where --budgets says nothing."""
 
 
 class Against(StrEnum):
-    """What memory is traded against."""
+    """Names what memory is traded against."""
 
     TIME = "time"
     TRAFFIC = "traffic"
@@ -206,7 +205,7 @@ def _moved_document(graph: Path, curve: TrafficFrontier) -> dict[str, Any]:
 def _page(
     results: list[Path], html: Path, title: str, time: OfTime, budgets: int | None, time_limit: float | None
 ) -> Answer:
-    from remat.views.report import Page
+    from remat.views.report_page import Page
 
     if not html.parent.is_dir():  # now, not after the frontiers of large graphs were found
         raise typer.BadParameter(f"--html {html} must be in a folder that exists, got {html.parent}: make it first")

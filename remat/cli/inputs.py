@@ -55,11 +55,7 @@ def cost_models_of(texts: Sequence[str], options: Sequence[str] | None = None) -
 
 
 def graph_file(path: Path) -> Path:
-    """Returns the path of a graph file; of an instance of the corpus, if that is named and there is no such file.
-
-    Raises:
-        UnknownName: there is no such file, and an instance has this name in other letters, nearly, or with a suffix.
-    """
+    """Returns the path of a graph file; of an instance of the corpus, if that is named and there is no such file."""
     name = path.name.removesuffix(".gz").removesuffix(".json")
     if path.exists():
         return path
@@ -87,10 +83,6 @@ def load_factory(text: str) -> Callable[..., tuple[Any, tuple[Any, ...], dict[st
     """Finds `MODULE:FACTORY`, whose results are read: (model, args) or (model, args, kwargs).
 
     The current directory is importable, as with `python -m`. A module may be named by its file: `my_models.py:gpt2`.
-
-    Raises:
-        CaptureError: there is no such module, or it cannot be called as it is called here.
-        UnknownName: the module has no such name.
     """
     module_name, _, name = text.partition(":")
     if not module_name or not name:

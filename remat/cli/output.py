@@ -89,7 +89,6 @@ def waiting(what: str, *, ends_early: bool = False) -> Generator[Callable[[str],
     """Shows on standard error, if that is a terminal, what takes time, and for how long; but not with --json.
 
     Args:
-        what: is being done.
         ends_early: it is a search that the first Ctrl-C ends with the best so far.
 
     Returns:

@@ -28,7 +28,7 @@ from remat.problem.costmodel import CostModel
 
 
 class Kind(StrEnum):
-    """A kind of plug-in."""
+    """Names a kind of plug-in."""
 
     SOLVERS = "solvers"
     COSTMODELS = "costmodels"

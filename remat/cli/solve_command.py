@@ -22,7 +22,7 @@ from remat.cli.options import GraphFile, NewPlanFile, TimeLimit
 from remat.cli.output import Answer, bold, picked, table, waiting, written
 from remat.facts.graph import Graph
 from remat.facts.json_file import write_document
-from remat.predict.memory.stated import stated_memory
+from remat.predict.memory.memory_export import stated_memory
 from remat.problem.costmodel import CostModel
 from remat.problem.mps_file import write_mps
 from remat.problem.problem import Problem
@@ -30,8 +30,8 @@ from remat.problem.problem_file import problem_document
 from remat.views.compare import warm_up
 from remat.words import counted, human_bytes, human_price, human_seconds, spoken_gap
 
+# How a problem is written, by the suffix of its file; any other one is JSON.
 _FORMATS = {".mps": "mps", ".max": "dimacs", ".dimacs": "dimacs"}
-"""How a problem is written, by the suffix of its file; any other one is JSON."""
 
 
 _PROBLEM = """Write the problem to this file, for other solvers, and solve nothing: an integer program (.mps), a maximum

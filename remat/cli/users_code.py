@@ -9,11 +9,10 @@ from traceback import FrameSummary, StackSummary, extract_tb, format_exception_o
 
 _REMAT = Path(__file__).parents[1]
 
+# Where `remat` imports a user's module, calls the factory, and runs the model: (file, function).
 _HANDS_OVER = {("inputs.py", "load_factory"), ("inputs.py", "made"), ("capture.py", "call")}
-"""Where `remat` imports a user's module, calls the factory, and runs the model: (file, function)."""
-
+# Lines of a message that are shown, at most.
 _LINES = 5
-"""Lines of a message that are shown, at most."""
 
 
 def users_traceback(error: Exception) -> str | None:

@@ -6,12 +6,13 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 from fractions import Fraction
+from pathlib import Path
 from typing import Any
 
 from remat.answer.choice import Choice
 from remat.answer.option_text import option_text
 from remat.answer.registry import DEFAULT_COST_MODEL, QUICK_BUDGET_SOLVER, find_costmodel, find_solver
-from remat.answer.solution import Solution
+from remat.answer.solution import Solution, StepEstimate, Termination, TerminationReason
 from remat.answer.solver import Solver, check_time_limit
 from remat.errors import UnsupportedProblem
 from remat.facts.graph import Graph
@@ -20,9 +21,16 @@ from remat.improve.offload_search import fit_offload
 from remat.improve.peak_rise import peak_rise
 from remat.improve.peak_search import fit_peak
 from remat.improve.progress import Progress, check_progress, ending_within, limit_for
+from remat.improve.step_search import StepPredictor, StepSearch
+from remat.predict.buffers import records_calls
+from remat.predict.kernels import backend_for
 from remat.predict.offloading import StepClock
-from remat.problem.costmodel import CostModel
+from remat.predict.time.device import DeviceProfile
+from remat.predict.time.known_devices import ALIASES, KNOWN, find_device
+from remat.predict.time.roofline import DEFAULT_DEVICE
+from remat.problem.costmodel import GRAPHS_OWN, CostModel
 from remat.problem.problem import Problem
+from remat.proof.certify import check_plan
 from remat.proof.solve import solve
 
 
@@ -102,11 +110,59 @@ def search(
         peaks = cost_model.peak_limits if limits is None else tuple(limits)
         with ending_within(time_limit_s):
             limit_s = limit_for(quick, time_limit_s)
-            return fit_peak(graph, problem, peaks, quick, time_limit_s=limit_s, throw=throw, progress=progress)
+            predictor = step_predictor(graph, cost_model)
+            graph = graph if predictor is None else predictor.graph
+            solution = fit_peak(
+                graph, problem, peaks, quick, time_limit_s=limit_s, throw=throw, progress=progress, predictor=predictor
+            )
+            return solution if predictor is None else _with_step(graph, solution, predictor)
     if limits is not None:
         problem = replace(problem, budget_bytes=min(map(int, limits)))
     device: Any = cost_model.offload_device
     if device is not None and hides_copies:
         clock = StepClock.of(graph, device)
         return fit_offload(problem, clock, quick, time_limit_s=time_limit_s, throw=throw)
-    return solve(problem, solver, time_limit_s=time_limit_s, throw=throw)
+    solution = solve(problem, solver, time_limit_s=time_limit_s, throw=throw)
+    if problem.budget_bytes is None or problem.offload is not None or solution.plan is None:
+        return solution
+    predictor = step_predictor(graph, cost_model)
+    if predictor is None:
+        return solution
+    with ending_within(time_limit_s):
+        return _with_step(graph, _fastest(problem, solution, predictor), predictor)
+
+
+def step_predictor(graph: Graph, cost_model: CostModel) -> StepPredictor | None:
+    """Returns the judge of the steps of a graph, on the device of a cost model; None if plans are ranked by price.
+
+    The graph of the judge has the kernels of that device. Graphs that do not record their calls have no kernels.
+    """
+    device = cost_model.step_device
+    if device is None or not records_calls(graph):
+        return None
+    kind = None
+    if device == GRAPHS_OWN:
+        device = "cpu" if backend_for(graph, None).name == "cpu" else DEFAULT_DEVICE
+    elif isinstance(device, str) and device in (*KNOWN, *ALIASES):
+        kind = device
+    assert isinstance(device, str | Path | DeviceProfile)  # `CostModel.step_device` says so
+    return StepPredictor.of(graph, find_device(device), kind)
+
+
+def _fastest(problem: Problem, solution: Solution, predictor: StepPredictor) -> Solution:
+    assert solution.plan is not None
+    assert problem.budget_bytes is not None
+    additive = Choice.from_plan(problem, solution.plan)
+    best = StepSearch(predictor, problem).within_saved(problem.budget_bytes, additive).choice
+    if best.key == additive.key:
+        return solution
+    plan = best.plan(problem)
+    termination = Termination(TerminationReason.FEASIBLE, solution.bound)
+    return replace(solution, plan=plan, objective=check_plan(problem, plan), termination=termination, is_proven=False)
+
+
+def _with_step(graph: Graph, solution: Solution, predictor: StepPredictor) -> Solution:
+    if solution.plan is None:
+        return solution
+    ns = predictor.ns(Choice.from_plan(graph, solution.plan).saved)
+    return replace(solution, step=StepEstimate(predictor.device.name, ns))

@@ -34,7 +34,7 @@ from remat.errors import UnsupportedProblem
 from remat.facts.columns import BoolArray, IntArray, any_set, frozen
 from remat.improve.byte_budgets import evenly_spaced
 from remat.predict.offloading.clock import StepClock
-from remat.predict.offloading.timeline import Simulated
+from remat.predict.offloading.offload_timeline import Simulated
 from remat.problem.offload import cannot_offload
 from remat.problem.problem import Problem
 from remat.proof.budget import flow_solver
@@ -78,14 +78,14 @@ class _Reach:
     def of(cls, clock: StepClock) -> _Reach:
         facts, graph = clock.facts, clock.graph
         n = len(graph)
-        earliest: list[int] = facts.wanted_at.tolist()
-        is_read: list[bool] = (facts.wanted_at <= n).tolist()
+        earliest: list[int] = facts.first_use.tolist()
+        is_read: list[bool] = (facts.first_use <= n).tolist()
         latest = [when if read else -1 for when, read in zip(earliest, is_read, strict=True)]
         in_reverse: list[int] = np.flatnonzero(~facts.tangents)[::-1].tolist()
         for v in in_reverse:
-            if v >= facts.turn and earliest[v] <= n:  # it runs at its own place
+            if v >= facts.first_tangent_reader and earliest[v] <= n:  # it runs at its own place
                 earliest[v] = v
-            last = v if v >= facts.turn else latest[v]
+            last = v if v >= facts.first_tangent_reader else latest[v]
             for u in graph.operands[v]:
                 earliest[u] = min(earliest[u], earliest[v])
                 if not is_read[u]:
@@ -162,7 +162,7 @@ class Delays:
             problem,
             recompute_cost=frozen((self.clock.again_ns * (shares[1] @ recomputes))[plannable]),
             # Torch drops what leads to no gradient, so that it takes no time.
-            needed=frozen(problem.needed & (self.clock.facts.wanted_at <= len(self.clock.graph))[plannable]),
+            needed=frozen(problem.needed & (self.clock.facts.first_use <= len(self.clock.graph))[plannable]),
             offload=replace(offload, cost=frozen(copies[plannable])),
         )
         return prices, sum(int(share @ always) for share, always in zip(shares, self.always_ns, strict=True))

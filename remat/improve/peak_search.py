@@ -31,10 +31,11 @@ from remat.improve.peak_plans import PeakPlan, PeakPlans
 from remat.improve.progress import Progress, check_progress, ended_early, is_over
 from remat.improve.step_bound import has_dead_gradients, step_bounds
 from remat.improve.step_plans import StepPlans
+from remat.improve.step_search import FastestPlans, StepPredictor, StepSearch
 from remat.predict.buffers import records_calls, step_floor
 from remat.predict.memory import lower_bound
 from remat.predict.memory.bound import AlwaysAlive
-from remat.predict.memory.storages import Storages
+from remat.predict.memory.storages import StorageFacts
 from remat.problem.feasibility import check_feasible
 from remat.problem.problem import Problem
 from remat.proof.budget import check_budget, flow_solver
@@ -48,6 +49,8 @@ Measure: TypeAlias = Callable[[Graph, Plan, int], int | None]
 """Maps a graph, a plan, and the limit of its peak in bytes to the measured peak; None if it cannot be measured."""
 
 measuring: ContextVar[Measure | None] = ContextVar("measuring", default=None)
+
+_Plans: TypeAlias = "PeakPlans | StepPlans | FastestPlans"
 
 MEASURED = 4
 """At most so many plans are measured."""
@@ -74,12 +77,12 @@ def relaxation(graph: Graph, problem: Problem, limit_bytes: int) -> Problem:
     all steps this takes the one where the cheapest plan has most alive. A plan may save a view without the value that
     owns its storage, so only owners count.
     """
-    facts = Storages.of(graph)
+    facts = StorageFacts.of(graph)
     if has_dead_gradients(facts):
         return replace(problem, budget_bytes=None)
     floor = AlwaysAlive.of(facts)
     owner = graph.base == np.arange(len(graph))
-    size = np.where(owner & ~floor.held & ~facts.foreign, graph.bytes, 0)
+    size = np.where(owner & ~floor.held & ~facts.external, graph.bytes, 0)
     saved = graph.for_all_values(flow_solver().minimum_cut(replace(problem, budget_bytes=None)).choice.saved)
     step = _tightest(facts, floor, np.where(saved, size, 0))
     counted = np.where(floor.first_read >= step, size, 0)
@@ -93,18 +96,18 @@ def between_passes(graph: Graph, problem: Problem, limit_bytes: int) -> Problem:
     A kernel may write its result over what it reads. But what is saved, and the outputs, are alive between the two
     passes whatever the kernels are.
     """
-    facts = Storages.of(graph)
+    facts = StorageFacts.of(graph)
     if has_dead_gradients(facts):
         return replace(problem, budget_bytes=None)
     held = np.zeros(len(graph), np.bool_)
     held[graph.base[graph.output]] = True
-    owner = (graph.base == np.arange(len(graph))) & ~facts.foreign
+    owner = (graph.base == np.arange(len(graph))) & ~facts.external
     size = np.where(owner & ~held, graph.bytes, 0)
     budget = max(limit_bytes - int(facts.size[held & owner].sum()), 0)
     return replace(problem, save_bytes=size[graph.plannable], budget_bytes=budget)
 
 
-def _tightest(facts: Storages, floor: AlwaysAlive, saved_bytes: IntArray) -> int:
+def _tightest(facts: StorageFacts, floor: AlwaysAlive, saved_bytes: IntArray) -> int:
     # Moment 0 is between the passes, and moment v + 1 is while the value v is computed.
     unread = np.zeros_like(floor.bytes)
     np.add.at(unread, floor.first_read, saved_bytes)
@@ -122,6 +125,7 @@ def fit_peak(
     time_limit_s: float | None = None,
     throw: bool = True,
     progress: Progress | None = None,
+    predictor: StepPredictor | None = None,
 ) -> Solution:
     """Finds the cheapest plan whose peak keeps the limits: that of the compiled step, if the graph records its calls.
 
@@ -133,6 +137,8 @@ def fit_peak(
         throw: whether to raise if no plan is found; if False, a solution without a plan is returned.
         progress: called with the number of plans simulated so far, and with the peak in bytes and the cost of the last
             one.
+        predictor: ranks plans by the time of their step instead of by their cost (`remat.improve.step_search`); None,
+            also for a graph that does not record its calls.
 
     Returns:
         a solution. If a block of `measuring_with` measures, the plan keeps the limit by measurement, too; or, where the
@@ -159,7 +165,7 @@ def fit_peak(
     chosen.accept(replace(problem, budget_bytes=0), time_limit_s=time_limit_s)
     try:
         simulated = PeakPlans(graph, problem, chosen, time_limit_s, progress)
-        plans = StepPlans(simulated) if records_calls(graph) else simulated
+        plans = simulated if not records_calls(graph) else _step_plans(simulated, predictor)
         least = step_floor(graph) if records_calls(graph) else lower_bound(graph)
         limit_bytes = _tightest_limit(limits, plans, least.bytes)
         if least.bytes > limit_bytes:
@@ -190,12 +196,21 @@ def fit_peak(
     return Solution(plan, cost, claim, certificate, NAME, seconds, is_proven=is_proven)
 
 
+def _step_plans(simulated: PeakPlans, predictor: StepPredictor | None) -> StepPlans | FastestPlans:
+    additive = StepPlans(simulated, predictor)
+    if predictor is None:
+        return additive
+    steps = StepSearch(predictor, simulated.problem)
+    at_step_prices = PeakPlans(simulated.graph, steps.priced, simulated.solver, simulated.time_limit_s)
+    return FastestPlans(additive, steps, StepPlans(at_step_prices, predictor))
+
+
 def _ended() -> Termination:
     return ended_early() if is_over() else Termination(TerminationReason.FEASIBLE)
 
 
 def _measured(
-    plans: PeakPlans | StepPlans, graph: Graph, problem: Problem, limit_bytes: int, *, is_fraction: bool
+    plans: _Plans, graph: Graph, problem: Problem, limit_bytes: int, *, is_fraction: bool
 ) -> tuple[int | None, PeakPlan | None]:
     """Finds a plan that keeps a limit also by measurement, and returns (measured bytes or None, plan or None).
 
@@ -217,7 +232,7 @@ def _measured(
     return taken, least if is_fraction or not tried else None
 
 
-def _tightest_limit(limits: tuple[int | Fraction, ...], plans: PeakPlans | StepPlans, least_bytes: int) -> int:
+def _tightest_limit(limits: tuple[int | Fraction, ...], plans: _Plans, least_bytes: int) -> int:
     for limit in limits:
         if not isinstance(limit, Fraction) and not is_whole(limit):
             raise InvalidOption(

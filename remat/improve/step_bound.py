@@ -30,7 +30,7 @@ from remat.facts.uses import propagate_to_operands
 from remat.predict.buffers.floor import surely_called
 from remat.predict.buffers.overwritten import descendants, may_be_written_over
 from remat.predict.kernels import Fuser
-from remat.predict.memory.storages import Storages
+from remat.predict.memory.storages import StorageFacts
 from remat.problem.problem import Problem
 from remat.proof.budget import least_bytes
 from remat.proof.certify import proven_weight
@@ -61,7 +61,7 @@ def step_bounds(graph: Graph, problem: Problem, limit_bytes: int) -> Iterator[Pr
 
     The graph must record its calls, and the problem has no budget. The limit is one of the peak of the compiled step.
     """
-    facts = Storages.of(graph)
+    facts = StorageFacts.of(graph)
     if has_dead_gradients(facts):
         return
     sizes = _sizes(facts)
@@ -83,7 +83,7 @@ def step_bounds(graph: Graph, problem: Problem, limit_bytes: int) -> Iterator[Pr
         )
 
 
-def has_dead_gradients(facts: Storages) -> bool:
+def has_dead_gradients(facts: StorageFacts) -> bool:
     """Says if a part of the backward pass leads to no gradient.
 
     Torch does not compute that part, and drops saved values that only it would read. So such values may take no memory,
@@ -92,12 +92,12 @@ def has_dead_gradients(facts: Storages) -> bool:
     return bool((facts.tangents & facts.computed & ~facts.live).any())
 
 
-def _sizes(facts: Storages) -> IntArray:
+def _sizes(facts: StorageFacts) -> IntArray:
     graph = facts.graph
     # At least so many bytes a value takes in memory. Inputs are there anyway, and parts of a concatenation lie in it.
     part = np.zeros(len(graph), np.bool_)
     part[graph.base[graph.producers[_is_op(graph, "aten.cat")[graph.consumers]]]] = True
-    return np.where(facts.foreign | part[graph.base], 0, np.minimum(graph.bytes, facts.size))
+    return np.where(facts.external | part[graph.base], 0, np.minimum(graph.bytes, facts.size))
 
 
 def _is_op(graph: Graph, name: str) -> BoolArray:
@@ -109,7 +109,7 @@ def _no_memory(graph: Graph) -> Bans:
     return Bans.of(len(graph), dict.fromkeys(several, "several results"))
 
 
-def _moments(facts: Storages, sizes: IntArray) -> list[ProgramPoint]:
+def _moments(facts: StorageFacts, sizes: IntArray) -> list[ProgramPoint]:
     # Much memory is taken by calls, and by kernels that write the arguments of calls.
     graph, called = facts.graph, surely_called(facts)
     calls = np.flatnonzero(called & facts.live).tolist()
@@ -123,12 +123,12 @@ def _moments(facts: Storages, sizes: IntArray) -> list[ProgramPoint]:
     return moments
 
 
-def _storages(facts: Storages, call: int) -> list[int]:
+def _storages(facts: StorageFacts, call: int) -> list[int]:
     bases = {int(facts.graph.base[u]) for u in (call, *facts.graph.operands[call])}
-    return [base for base in bases if not facts.foreign[base]]
+    return [base for base in bases if not facts.external[base]]
 
 
-def _call(facts: Storages, v: int) -> ProgramPoint:
+def _call(facts: StorageFacts, v: int) -> ProgramPoint:
     graph = facts.graph
     counted = np.zeros(len(graph), np.bool_)
     counted[_storages(facts, v)] = True
@@ -137,7 +137,7 @@ def _call(facts: Storages, v: int) -> ProgramPoint:
 
 
 # While a kernel writes `w`, the argument of a call, memory holds `w` and values from which it can be computed.
-def _kernel(facts: Storages, called: BoolArray, sizes: IntArray, w: int) -> ProgramPoint:
+def _kernel(facts: StorageFacts, called: BoolArray, sizes: IntArray, w: int) -> ProgramPoint:
     graph = facts.graph
     cone = np.zeros(len(graph), np.bool_)
     cone[w] = True
@@ -153,14 +153,14 @@ def _kernel(facts: Storages, called: BoolArray, sizes: IntArray, w: int) -> Prog
     return ProgramPoint(peak, counted, descendants(graph, w) & facts.live)
 
 
-def _large_enough(facts: Storages, cone: BoolArray, w: int) -> list[int]:
+def _large_enough(facts: StorageFacts, cone: BoolArray, w: int) -> list[int]:
     graph, least = facts.graph, int(facts.size[w])
     fits = (least <= facts.size) | (least <= graph.bytes)
     fits &= (_LEAST_SHARE * facts.size <= least) | (_LEAST_SHARE * graph.bytes <= least)
-    return np.unique(graph.base[cone & fits & (graph.base != w) & ~facts.foreign]).tolist()
+    return np.unique(graph.base[cone & fits & (graph.base != w) & ~facts.external]).tolist()
 
 
-def _fewest_bytes(facts: Storages, called: BoolArray, sizes: IntArray, cone: BoolArray, w: int) -> int:
+def _fewest_bytes(facts: StorageFacts, called: BoolArray, sizes: IntArray, cone: BoolArray, w: int) -> int:
     # A cut finds the fewest bytes from which the arguments of `w` can be computed without a library call.
     graph = facts.graph
     members = np.flatnonzero(cone)

@@ -11,7 +11,9 @@ from __future__ import annotations
 from bisect import bisect_right
 from contextlib import suppress
 from functools import cached_property
+from typing import Protocol
 
+from remat.facts.columns import BoolArray
 from remat.improve.peak_plans import PeakPlan, PeakPlans
 from remat.improve.progress import OutOfTime, go_on
 from remat.predict.buffers import StepMemory
@@ -22,11 +24,23 @@ _STEPS = 5
 _NEAR = 0.01
 
 
-class StepPlans:
-    """Holds plans of one graph that records its calls, each with the peak of its compiled step."""
+class PredictsPeaks(Protocol):
+    """Predicts the peak of the compiled step that saves (n,) some values of a graph, in bytes."""
 
-    def __init__(self, plans: PeakPlans) -> None:
-        self._plans, self._memory = plans, StepMemory(plans.graph)
+    def peak(self, saved: BoolArray, /) -> int: ...
+
+
+class StepPlans:
+    """Holds plans of one graph that records its calls, each with the peak of its compiled step.
+
+    Args:
+        plans: the plans by simulation.
+        memory: predicts peaks; None for a `StepMemory` of its own.
+    """
+
+    def __init__(self, plans: PeakPlans, memory: PredictsPeaks | None = None) -> None:
+        self._plans = plans
+        self._memory: PredictsPeaks = StepMemory(plans.graph) if memory is None else memory
         self._compiled_plans: dict[bytes, PeakPlan] = {}
         self._within: dict[int, PeakPlan | None] = {}
         self._least_bytes = -1  # the smallest peak by simulation; -1 until it is computed
@@ -55,6 +69,12 @@ class StepPlans:
                 self._search(limit_bytes)
             self._within[limit_bytes] = self._cheapest_within(limit_bytes)
         return self._within[limit_bytes]
+
+    def approach(self, limit_bytes: int) -> PeakPlan | None:
+        """Returns a cheap plan near a limit, and within it, by a few predictions; None if these find none."""
+        if self.cheapest.peak_bytes > limit_bytes:
+            self._approached(self.cheapest, limit_bytes)
+        return self._cheapest_within(limit_bytes)
 
     def _search(self, limit_bytes: int) -> None:
         if limit_bytes <= self._least_bytes:

@@ -50,8 +50,8 @@ class TimeIndexedPrices:
         last_read, barred = np.arange(n), np.zeros(n, np.bool_)
         reads = graph.in_forward[facts.readers]
         np.maximum.at(last_read, base[facts.producers[reads]], facts.readers[reads])
-        barred[base[facts.producers[facts.barred]]] = True
-        in_memory = (base == np.arange(n)) & ~facts.foreign & (~facts.fusible | barred | graph.gradient)
+        barred[base[facts.producers[facts.unfused]]] = True
+        in_memory = (base == np.arange(n)) & ~facts.external & (~facts.fusible | barred | graph.gradient)
         self._last_forward_read = last_read[base][graph.plannable]
         self._recomputed_bytes = np.where(in_memory, graph.storage_bytes, 0)[graph.plannable]
         self._first_reads_if_nothing_saved = self._first_reads(Order.of(facts, np.zeros(n, np.bool_)))
@@ -71,7 +71,7 @@ class TimeIndexedPrices:
 
     def _first_reads(self, order: Order) -> IntArray:
         facts, n = self._simulator.facts, len(self._simulator.graph)
-        when = np.where(facts.live | (np.arange(n) >= facts.turn), np.arange(n), order.asked_at)
+        when = np.where(facts.live | (np.arange(n) >= facts.first_tangent_reader), np.arange(n), order.asked_at)
         return n + np.minimum(when, n)
 
     def priced(self, moments: Liveness, byte: float, focus: float) -> Problem:

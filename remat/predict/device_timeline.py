@@ -1,7 +1,7 @@
-"""Gives the live bytes of a compiled step over its kernels and calls: see `remat.predict.buffers` for the model.
+"""Predicts the live bytes of a compiled step over its kernels and calls: see `remat.predict.buffers` for the model.
 
-`remat.predict.memory` asks what any fusing compiler holds, of the graph alone, and fast enough for a search. Here the
-buffers are those that TorchInductor's code for one backend allocates.
+`remat.predict.memory` models any compiler that fuses, and is fast enough for a search. Here the buffers are those that
+the code of TorchInductor allocates for one backend.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from remat.proof.validate import legal_choice
 def timeline(
     graph: Graph, plan: Plan, *, holds_outputs: bool = True, device: str | None = None, copy_stream: bool = False
 ) -> Timeline:
-    """Predicts live bytes over the steps of a compiled training step under a plan: its kernels, and calls of libraries.
+    """Predicts live bytes over the kernels and library calls of a compiled training step under a plan.
 
     Args:
         graph: the joint graph.

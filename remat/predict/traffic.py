@@ -20,7 +20,7 @@ _WHOSE = {"cpu": "kernels for CPUs", "triton": "Triton kernels", "": "kernels wi
 
 @dataclass(frozen=True)
 class PredictedTraffic:
-    """The kernels of both passes, and what they read and write.
+    """Holds the kernels of both passes, and what they read and write.
 
     Attributes:
         kernels: the forward pass's, then the backward pass's, in the order in which they run.
@@ -38,36 +38,35 @@ class PredictedTraffic:
 
     @property
     def reads(self) -> int:
-        """How many tensors are read: each once a kernel."""
+        """Returns how many tensors are read: each counts once for each kernel that reads it."""
         return sum(len(kernel.reads) for kernel in self.kernels)
 
     @property
     def writes(self) -> int:
-        """How many tensors are written."""
+        """Returns how many tensors are written."""
         return sum(len(kernel.writes) for kernel in self.kernels)
 
     @property
     def accesses(self) -> int:
-        """How many tensors are read or written: what Table 1 of the paper counts as "Mem"."""
+        """Returns how many tensors are read or written: what Table 1 of the paper counts as "Mem"."""
         return self.reads + self.writes
 
     @property
     def read_bytes(self) -> int:
-        """How many bytes are read from memory."""
+        """Returns how many bytes are read from memory."""
         return sum(kernel.read_bytes for kernel in self.kernels)
 
     @property
     def written_bytes(self) -> int:
-        """How many bytes are written to memory."""
+        """Returns how many bytes are written to memory."""
         return sum(kernel.written_bytes for kernel in self.kernels)
 
     @property
     def bytes(self) -> int:
-        """How many bytes are read or written."""
+        """Returns how many bytes are read or written."""
         return self.read_bytes + self.written_bytes
 
     def __str__(self) -> str:
-        """Writes a line or two for each kernel, with the place of what it computes last (or copies), and the sums."""
         lines = list[str]()
         for k in self.kernels:
             head = (

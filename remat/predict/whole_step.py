@@ -27,7 +27,7 @@ from remat.words import human_bytes, parse_bytes
 
 @dataclass(frozen=True)
 class OptimizerMemory:
-    """What an optimizer takes, in bytes. Nothing, where there is none.
+    """Holds what an optimizer takes, in bytes; all zero if there is none.
 
     Attributes:
         state_bytes: what it keeps from step to step.
@@ -44,7 +44,7 @@ class OptimizerMemory:
 
 @dataclass(frozen=True)
 class PlanForecast:
-    """What a training step holds under one plan, in bytes.
+    """Holds what a training step takes under one plan, in bytes.
 
     Attributes:
         name: of the plan.
@@ -64,31 +64,23 @@ class PlanForecast:
 
     @property
     def peak_bytes(self) -> int:
-        """The most that training holds."""
+        """Returns the most that training holds."""
         return max(self.first_bytes, self.later_bytes)
 
 
 @dataclass(frozen=True)
 class Surroundings:
-    """What training holds around the two passes of a graph, in bytes: the same under any plan.
+    """Holds what training takes around the two passes of a graph, in bytes: the same under any plan."""
 
-    Attributes:
-        own_bytes: parameters, buffers, inputs.
-        gradient_bytes: what the backward pass returns.
-        output_bytes: what the forward pass returns.
-        tangent_bytes: what the backward pass is given: the gradients of the outputs.
-        optimizer: what the optimizer takes.
-    """
-
-    own_bytes: int
-    gradient_bytes: int
-    output_bytes: int
-    tangent_bytes: int
-    optimizer: OptimizerMemory
+    own_bytes: int  # parameters, buffers, inputs
+    gradient_bytes: int  # what the backward pass returns
+    output_bytes: int  # what the forward pass returns
+    tangent_bytes: int  # what the backward pass is given: the gradients of the outputs
+    optimizer: OptimizerMemory  # what the optimizer takes
 
     @classmethod
     def of(cls, graph: Graph, own_bytes: int, optimizer: OptimizerMemory) -> Surroundings:
-        """Reads off a graph what its passes return and are given."""
+        """Reads from a graph what its passes return and are given."""
         returned = np.zeros((2, len(graph)), np.bool_)
         returned[0, graph.base[graph.gradient]] = True
         returned[1, graph.base[graph.output]] = True
@@ -101,7 +93,7 @@ class Surroundings:
 
     @property
     def outside_bytes(self) -> tuple[int, int]:
-        """The most that the first step, and a later one, hold while the optimizer runs."""
+        """Returns the most that the first step, and a later one, hold while the optimizer runs."""
         always = self.own_bytes + self.gradient_bytes + self.output_bytes
         later = self.optimizer.state_bytes + self.optimizer.workspace_bytes
         return always + self.optimizer.first_bytes, always + later
@@ -120,11 +112,7 @@ class Surroundings:
         )
 
     def room(self, memory_bytes: int) -> int:
-        """Says how much of a device's memory the two passes may take: of any step, beside all else.
-
-        Raises:
-            Infeasible: all else takes more than the device has.
-        """
+        """Returns how much of a device's memory the two passes may take in any step."""
         room = memory_bytes - self.own_bytes - self.optimizer.state_bytes - self.tangent_bytes
         if max(self.outside_bytes) > memory_bytes or room < 0:
             raise Infeasible(
@@ -134,7 +122,6 @@ class Surroundings:
         return room
 
     def __str__(self) -> str:
-        """Says in one line what takes how much."""
         held = {
             "parameters, buffers and inputs": self.own_bytes,
             "gradients": self.gradient_bytes,
@@ -146,7 +133,7 @@ class Surroundings:
 
 @dataclass(frozen=True)
 class Forecast:
-    """What training a model will hold, in bytes, before it runs.
+    """Holds what training a model will take, in bytes, before it runs.
 
     Attributes:
         parameter_bytes, buffer_bytes, input_bytes: alive all the time.
@@ -163,7 +150,7 @@ class Forecast:
     plans: tuple[PlanForecast, ...]
 
     def __getitem__(self, name: str) -> PlanForecast:
-        """The forecast of a plan by name.
+        """Returns the forecast of a plan by name.
 
         Raises:
             InvalidOption: there is no plan of this name.
@@ -175,7 +162,7 @@ class Forecast:
         raise InvalidOption(f"the forecast has no plan named {name!r}; there are: {known}")
 
     def fitting(self, memory: int | str) -> list[str]:
-        """Names the plans with which training fits into so much memory.
+        """Lists the names of the plans with which training fits into so much memory.
 
         Args:
             memory: bytes, or a size such as "80GB".
@@ -184,7 +171,6 @@ class Forecast:
         return [found.name for found in self.plans if found.peak_bytes <= most]
 
     def __str__(self) -> str:
-        """Writes what is held under any plan, and a line for each."""
         held = {
             "parameters": self.parameter_bytes,
             "buffers": self.buffer_bytes,

@@ -19,6 +19,9 @@ from remat.problem.constraints import base_problem
 from remat.problem.offload import Offload, checked_budget
 from remat.problem.problem import Problem
 
+GRAPHS_OWN = "graph's own"
+"""Stands for the kind of device on which a graph was captured (`CostModel.step_device`)."""
+
 
 @dataclass(frozen=True, eq=False)
 class Terms:
@@ -155,6 +158,14 @@ class CostModel(ABC):
         return ()
 
     @property
+    def step_device(self) -> object:
+        """Returns the device on which a plan within a limit should have the fastest step; None ranks by price alone.
+
+        A name, a file or a profile, as `remat.predict.time.Roofline` takes; or `GRAPHS_OWN` for that of the graph.
+        """
+        return None
+
+    @property
     def offload_device(self) -> object:
         """Returns the device whose copies to its host run beside its kernels; None if nothing is offloaded.
 
@@ -240,6 +251,10 @@ class Sum(CostModel):
     @property
     def device_limits(self) -> tuple[DeviceLimit, ...]:
         return tuple(limit for part in self.parts for limit in part.device_limits)
+
+    @property
+    def step_device(self) -> object:
+        return next((part.step_device for part in self.parts if part.step_device is not None), None)
 
     @property
     def offload_device(self) -> object:

@@ -46,6 +46,11 @@ class Estimator(ABC):
         answer = self.recompute_cost(graph)
         return checked_prices(f"{self!r}: what recompute_cost() returns", answer, len(graph), InvalidProblem)
 
+    @property
+    def step_device(self) -> object:
+        """Returns the device whose times these are: a name, a file or a profile; None if there is none."""
+        return None
+
     def data(self) -> str:
         """Returns a text of what the prices depend on beside the options and the graph: a measured file, for one.
 

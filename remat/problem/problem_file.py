@@ -8,7 +8,7 @@
      "budgets": [{"name": "saved-0.5", "of": "saved", "bytes": 1048576}, ...]}
 
 docs/benchmark.md says what each field means. A ban is 0 for none, or the number of its reason, counted from 1.
-Instances of the benchmark also have "memory" (`remat.predict.memory.stated`) and budgets of the peak.
+Instances of the benchmark also have "memory" (`remat.predict.memory.memory_export`) and budgets of the peak.
 
 If values can be offloaded, the version is 2. Then "values" also has "offload_cost" and "cannot_offload", and there
 is an empty object "host_budgets".
@@ -73,7 +73,7 @@ def problem_document(
         unit: the unit of the prices.
         remarks: where the problem comes from, by keywords.
         budgets: limits to choose from; by default the one of the problem, if it has one.
-        memory: what a simulation of the peak needs (`remat.predict.memory.stated`).
+        memory: what a simulation of the peak needs (`remat.predict.memory.memory_export`).
     """
     offload = problem.offload
     if budgets is None:

@@ -1,4 +1,4 @@
-"""Everything about PyTorch: from a model to a `Graph`, and from a plan to a training step that follows it.
+"""Holds everything about PyTorch: from a model to a `Graph`, and from a plan to a training step that follows it.
 
 Nothing else in the library imports torch, and `import remat` does not either: `remat.capture`, `remat.compile`,
 `remat.SharedBudget` and `remat.selective_policy` load this package when they are first used. It may import every floor
@@ -16,7 +16,7 @@ Begin with `read.capture` and `run.partitioner`.
 """
 
 from remat.pytorch.read.capture import capture, capture_all
-from remat.pytorch.read.whole_step import read_step
+from remat.pytorch.read.traced_step import read_step
 from remat.pytorch.run.compile import backend, compile
 from remat.pytorch.run.partitioner import Partitioner
 from remat.pytorch.run.report import Report, last_report

@@ -86,8 +86,6 @@ def compare(
 
 @dataclass(frozen=True)
 class _Case:
-    """A graph under a cost model."""
-
     name: str
     graph: Graph
     model: CostModel

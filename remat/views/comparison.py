@@ -21,6 +21,7 @@ from remat.words import human_bytes, human_price, human_seconds, spoken_gap
 if TYPE_CHECKING:
     from pandas.io.formats.style import Styler
 
+# The columns. Int64 is pandas' integer that can be missing: a float would round above 2**53.
 _DTYPES = {
     "graph": "str",
     "instance": "str",
@@ -43,11 +44,8 @@ _DTYPES = {
     "solve_time_s": "float64",
     "error": "str",
 }
-"""The columns. Int64 is pandas' integer that can be missing: a float would round above 2**53."""
-
+# Columns without which rows are no comparison.
 _NEEDED = ("graph", "cost_model", "unit", "solver", "termination")
-"""Columns without which rows are no comparison."""
-
 _LONGEST_STYLED = 200
 
 
@@ -180,6 +178,7 @@ def _optimality(frame: pd.DataFrame) -> list[str]:
 
 _View = tuple[str, set[str], Callable[[pd.DataFrame], list[str]]]
 
+# What a notebook shows: the title, the columns that it takes, and how the cells read.
 _VIEW: tuple[_View, ...] = (
     _cells("graph", "graph"),
     _cells("values", "values", "{:,}".format),
@@ -199,7 +198,5 @@ _VIEW: tuple[_View, ...] = (
     _cells("solved in", "solve_time_s", human_seconds),
     _cells("error", "error"),
 )
-"""What a notebook shows: the title, the columns that it takes, and how the cells read."""
-
+# The titles of columns that are aligned to the right.
 _NUMBERS = {title for title, needs, _ in _VIEW if {_DTYPES[name] for name in needs} & {"int64", "Int64", "float64"}}
-"""The titles of columns that are aligned to the right."""

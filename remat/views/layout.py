@@ -17,24 +17,19 @@ import numpy as np
 _ORDER_SWEEPS, _PLACE_SWEEPS = 24, 80
 
 _BEND_WIDTH = 0.1
+# How much more an edge between two bends wants to be vertical than one between two nodes.
 _STRAIGHT = 8
-"""How much more an edge between two bends wants to be vertical than one between two nodes."""
-
 _Point = tuple[float, float]
 
 
 @dataclass(frozen=True)
 class Layout:
-    """Gives the centres of n nodes and the routes of m edges, in inches; y grows downwards.
+    """Gives the centres of n nodes and the routes of m edges, in inches; y grows downwards."""
 
-    Attributes:
-        x, y: of each node.
-        routes: the points of each edge, from the centre of one node to that of the other.
-    """
-
+    # x, y: of each node.
     x: tuple[float, ...]
     y: tuple[float, ...]
-    routes: tuple[tuple[_Point, ...], ...]
+    routes: tuple[tuple[_Point, ...], ...]  # the points of each edge, from the centre of one node to that of the other
 
 
 def layered(
@@ -43,7 +38,6 @@ def layered(
     """Lays out nodes 0 to n - 1, whose edges lead from smaller to larger ones.
 
     Args:
-        edges: pairs (from, to), each once.
         widths: of each node, in inches.
         rank: where to start each node within its layer: the smaller, the further left.
         gap: least distance between the boxes of a layer.

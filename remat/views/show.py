@@ -32,16 +32,15 @@ LARGEST = 300
 """The most values in one picture: beyond, labels are too small to read."""
 
 _FONT = 9
+# Width of a letter of the monospaced labels, in inches, at `_FONT` points.
 _LETTER = 0.078
-"""Width of a letter of the monospaced labels, in inches, at `_FONT` points."""
 _SMALL = 7
 _HEIGHT = 0.42
 _DROP = 0.78
 _GAP = 0.25
 _LEGEND_WIDTH = 3.0
+# Signs in a line of the title, so that it is no wider than the legend.
 _TITLE = 40
-"""Signs in a line of the title, so that it is no wider than the legend."""
-
 _Point = tuple[float, float]
 
 
@@ -177,8 +176,8 @@ def _draw(figure: Picture, graph: Graph, plan: Plan | None, shown: IntArray) -> 
 
 
 _LEGEND = (INPUT, FORWARD, PLAIN_FORWARD, SAVED, OFFLOADED, SAVED_INPUT, RECOMPUTED, DEFERRED, EITHER, TANGENTS)
+# Of what is saved, the colour of its arrows into the backward pass.
 _CROSSING = {SAVED: "#e07b00", SAVED_INPUT: "#e07b00", OFFLOADED: "#6d4fc0"}
-"""Of what is saved, the colour of its arrows into the backward pass."""
 _BACKWARD = {RECOMPUTED, DEFERRED, TANGENTS}
 
 

@@ -16,7 +16,7 @@ from remat import Graph, InvalidOption
 from remat.facts.uses import propagate_to_operands
 from remat.plugin import BoolArray
 from remat.predict.memory.order import Order
-from remat.predict.memory.storages import Storages
+from remat.predict.memory.storages import StorageFacts
 
 
 class InvalidSchedule(ValueError):
@@ -62,7 +62,7 @@ class Instance:
             InvalidOption: a value shares its storage, or could live in registers, or is listed after values that need
                 tangents and needs none (`coarse` makes graphs without such values).
         """
-        facts = Storages.of(graph)
+        facts = StorageFacts.of(graph)
         shared = (graph.base != np.arange(len(graph))) | (facts.fusible & facts.computed)
         used = kept_values(graph)
         if bool(shared.any()) or bool((np.diff(graph.in_tangents[used].astype(int)) < 0).any()):
@@ -93,7 +93,7 @@ class Instance:
 
 def kept_values(graph: Graph) -> list[int]:
     """Lists the values that an operator computes and that an output or a gradient depends on."""
-    facts = Storages.of(graph)
+    facts = StorageFacts.of(graph)
     wanted = propagate_to_operands(graph.operands, graph.output | graph.gradient, np.ones(len(graph), np.bool_))
     return np.flatnonzero(wanted & facts.computed).tolist()
 
@@ -105,7 +105,7 @@ def schedule_of(graph: Graph, saved: BoolArray) -> tuple[int, ...]:
         graph: a plain one.
         saved: (n,) what the plan saves.
     """
-    order, at = Order.of(Storages.of(graph), saved), {v: i for i, v in enumerate(kept_values(graph))}
+    order, at = Order.of(StorageFacts.of(graph), saved), {v: i for i, v in enumerate(kept_values(graph))}
     return tuple(at[v] for v in [*order.forward.tolist(), *order.backward.tolist()])
 
 

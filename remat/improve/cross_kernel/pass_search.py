@@ -39,7 +39,7 @@ def recompute_across(full_pass: Pass) -> Recomputed:
     its readers computes it again. When the pairs are done, this is tried for each value, the last first, and taken if
     it lowers the traffic; then the pairs follow once more. The search ends, since groups only grow.
     """
-    search = _Search(full_pass)
+    search = _PassSearch(full_pass)
     while search.pairs() or search.values():
         pass
     result = search.current
@@ -49,7 +49,7 @@ def recompute_across(full_pass: Pass) -> Recomputed:
     return Recomputed(result.groups, recomputed, full_pass.traffic.bytes, result.traffic.bytes)
 
 
-class _Search:
+class _PassSearch:
     def __init__(self, full_pass: Pass) -> None:
         self.current, self.model = full_pass, find_costmodel(DEFAULT_PAIR_MODEL)
         # A pair whose groups have not changed since gives the same answer.

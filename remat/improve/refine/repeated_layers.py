@@ -71,6 +71,25 @@ def shorten(graph: Graph) -> ShortGraph:
         return whole
 
 
+def repeated_layers(graph: Graph) -> IntArray:
+    """Numbers, for each of n values, the repeated block of the forward pass that computes it; -1 outside of all."""
+    forward = np.flatnonzero(graph.in_forward & ~graph.leaf)
+    # Without arguments: a block has seeds of its own for its random numbers.
+    number: dict[object, int] = {}
+    looks = zip(graph.ops, graph.dtypes, graph.shapes, strict=True)
+    tokens = np.array([number.setdefault(look, len(number)) for look in looks], np.int64)
+    blocks = _longest_repetition(tokens[forward], forward)
+    for period in range(1, blocks.shape[1]):  # a stretch of two layers each may be one of twice as many layers
+        if blocks.shape[1] % period == 0:
+            shorter = blocks.reshape(-1, period)
+            if (tokens[shorter] == tokens[shorter[0]]).all():
+                blocks = shorter
+                break
+    layer = np.full(len(graph), _OUTSIDE)
+    layer[blocks] = np.arange(len(blocks))[:, None]
+    return layer
+
+
 def whole_graph(graph: Graph) -> ShortGraph:
     """Returns the graph with all its layers."""
     everything = np.arange(len(graph))

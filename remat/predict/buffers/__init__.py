@@ -4,7 +4,7 @@ Everything is found from the graph alone, without torch: the kernels of a plan (
 Inductor does with their buffers, after the rules of torch 2.13. Begin reading in `step`. The rules, in the order in
 which they apply, each with the module that holds it:
 
-- *Order* (`planned`, `orders`). Of four orders of the kernels, the one with the smallest peak by Inductor's own sum.
+- *Order* (`units`, `orders`). Of four orders of the kernels, the one with the smallest peak by Inductor's own sum.
 - *Steps* (`allocated`). On CPUs the kernels between two calls of a library are one function: what any of them writes
   is allocated before it, and nothing is freed until it returns. For GPUs each kernel is a step.
 - *What is in memory* (`allocated`). Not what only its own kernel reads; but what passes between kernels that share

@@ -10,43 +10,32 @@ from dataclasses import dataclass
 from math import prod
 
 from remat.predict.buffers.orders import chosen_order
-from remat.predict.buffers.planned import Planned, Unit
+from remat.predict.buffers.units import PassUnits, Unit
 from remat.predict.kernels.fuser import ScheduledPass
 from remat.predict.kernels.ir import Buffer
 from remat.predict.kernels.loop_groups import LoopGroup
 from remat.predict.kernels.loops import Nest
 
+# Operators whose call writes where it is told to; a sum is one with a product in it.
 _WRITTEN_BY_CALLS = frozenset(f"aten.{name}" for name in ("mm", "addmm", "bmm", "baddbmm", "add", "_int_mm"))
-"""Operators whose call writes where it is told to; a sum is one with a product in it."""
-
+# How much of a buffer a result must fill that is written over it (`can_match_buffer_size`).
 _LEAST_SHARE = 0.95
-"""How much of a buffer a result must fill that is written over it (`can_match_buffer_size`)."""
 
 
 @dataclass(frozen=True, eq=False)
 class PassFacts:
-    """What decides about the buffers of a pass, beside its kernels.
+    """Holds what decides about the buffers of a pass, beside its kernels."""
 
-    Attributes:
-        freeable: values that it is handed and may drop.
-        donated: those of them that it may write over.
-        ops, dtypes: of every value of the graph.
-        gpu: each kernel is launched by itself; on CPUs those between two calls are one function.
-    """
-
-    freeable: Collection[int]
-    donated: Collection[int]
+    freeable: Collection[int]  # values that the pass is handed and may drop
+    donated: Collection[int]  # those of them that it may write over
+    # ops, dtypes: of every value of the graph.
     ops: Sequence[str]
     dtypes: Sequence[str]
-    gpu: bool
+    gpu: bool  # whether each kernel is launched by itself; on CPUs those between two calls are one function
 
 
 class AllocatedPass:
-    """The buffers of one pass over its steps.
-
-    Args:
-        scheduled: the pass.
-        facts: what else decides.
+    """Follows the buffers of one pass over its steps.
 
     Attributes:
         steps: the kernels of one function, or a call.
@@ -62,7 +51,7 @@ class AllocatedPass:
         self.end: dict[Buffer, int] = {}
         self.size: dict[Buffer, int] = {}
         self._facts = facts
-        planned = Planned.of(scheduled, facts.freeable)
+        planned = PassUnits.of(scheduled, facts.freeable)
         self._order = chosen_order(planned)
         self._planned_bytes = planned.alive_bytes(self._order)
         self._planned_peak = max(self._planned_bytes, default=0)
@@ -119,15 +108,14 @@ class AllocatedPass:
         for buffer, step in self._together.items():
             self._hold(buffer, step)
 
+    # Other buffers may have taken over the memory by then.
     def _hold(self, buffer: Buffer, step: int) -> None:
-        """Keeps the memory of a buffer until a step, whoever has it by then."""
         while buffer in self._heir:
             buffer = self._heir[buffer]
         if buffer in self.end:
             self.end[buffer] = max(self.end[buffer], step)
 
     def _flush(self, at: int) -> None:
-        """Makes a step of the kernels that wait, and drops what they were the last to use."""
         if self._waiting:
             self.steps.append(tuple(self._waiting))
         for buffer in self._dropped:
@@ -136,8 +124,8 @@ class AllocatedPass:
         self._waiting.clear()
         self._dropped.clear()
 
+    # Leaves out what is returned, and what belongs to somebody else.
     def _last_uses(self) -> dict[Unit, list[Buffer]]:
-        """Lists what is not used any more after each unit, and neither returned nor somebody else's."""
         kept = {self.memory(buffer) for buffer in self.scheduled.returned.values()}
         own = {self.memory(buffer) for unit in self._order for buffer in unit.defines} | self._handed
         last: dict[Buffer, Unit] = {}
@@ -170,8 +158,8 @@ class AllocatedPass:
                     over = self._over.get(over)  # it stays within the kernel
                 self._allocate(self.memory(buffer), at, over)
 
+    # Others read it, or another part of the group does.
     def _is_stored(self, buffer: Buffer, group: LoopGroup) -> bool:
-        """Says if a buffer that a group writes is in memory: others read it, or another part of the group does."""
         if self.scheduled.scheduler.is_needed_outside(buffer, group):
             return True
         return self._crosses(buffer, group) and not self._is_local(buffer, group)
@@ -179,8 +167,8 @@ class AllocatedPass:
     def _crosses(self, buffer: Buffer, group: LoopGroup) -> bool:
         return group.depth > 0 and sum(buffer in part.used for part in group.parts) > 1
 
+    # What passes between parts of a group may be an array of one inner loop (`codegen_outer_loop_node`).
     def _is_local(self, buffer: Buffer, group: LoopGroup) -> bool:
-        """Says if what passes between parts of a group is an array of one inner loop (`codegen_outer_loop_node`)."""
         if any(len(part.sizes) + len(part.reduced) != group.depth + 1 for part in group.parts):
             return False
         accesses = {dep for nest in group.nests for dep in (*nest.reads, *nest.writes) if dep[0] is buffer}
@@ -189,8 +177,8 @@ class AllocatedPass:
         ((_, dims, offset),) = accesses
         return offset == 0 and len(dims) == 1 and dims[0][-1][1] == 1
 
+    # As `decide_inplace_update`: a nest reads it just where it writes, and nobody reads it afterwards.
     def _written_over(self, nest: Nest, buffer: Buffer, group: LoopGroup) -> Buffer | None:
-        """Finds what a nest reads just where it writes, and nobody reads afterwards (`decide_inplace_update`)."""
         if self.memory(buffer) is not buffer:
             return None
         (written,) = nest.writes
@@ -232,8 +220,8 @@ class AllocatedPass:
                 if loop.unaligned:
                     self._unaligned.add(memory)
 
+    # As `AllocateLine.plan`: the memory is that of `over`, or of a buffer that was freed, or new.
     def _allocate(self, buffer: Buffer, at: int, over: Buffer | None) -> None:
-        """Takes memory for a buffer: that of `over`, or of one that was freed, or new (`AllocateLine.plan`)."""
         if buffer in self.start:
             return
         self.start[buffer] = len(self.steps)

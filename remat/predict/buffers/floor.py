@@ -15,21 +15,16 @@ import numpy as np
 from remat.facts.columns import BoolArray
 from remat.facts.graph import Graph, Region
 from remat.predict.memory.bound import WorkingSet, always_saved
-from remat.predict.memory.storages import Storages
+from remat.predict.memory.storages import StorageFacts
 from remat.predict.memory.timeline import LiveTensor, Why
 
+# The fewest rows and columns of a matrix that is surely multiplied by a call.
 _LEAST = 16
-"""The fewest rows and columns of a matrix that is surely multiplied by a call."""
 
 
 def step_floor(graph: Graph, *, holds_outputs: bool = True) -> WorkingSet:
-    """Finds the moment with the most bytes that no plan can avoid, and what they are.
-
-    Args:
-        graph: the joint graph.
-        holds_outputs: as for `remat.predict.memory.simulator`.
-    """
-    facts, n = Storages.of(graph), len(graph)
+    """Finds the moment with the most bytes that no plan can avoid, and what they are."""
+    facts, n = StorageFacts.of(graph), len(graph)
     outputs = graph.output if holds_outputs else np.zeros(n, np.bool_)
     moments = [
         ("", "", True, _bytes(facts, {"gradient": graph.gradient, "output": outputs})),
@@ -56,8 +51,8 @@ def step_floor(graph: Graph, *, holds_outputs: bool = True) -> WorkingSet:
     )
 
 
-def surely_called(facts: Storages) -> BoolArray:
-    """(n,) what is computed by a call of a library whatever the plan, so that its arguments are in memory then."""
+def surely_called(facts: StorageFacts) -> BoolArray:
+    """Finds what a call of a library computes whatever the plan, so that its arguments are in memory then: (n,)."""
     graph = facts.graph
     called = graph.compute_bound & facts.computed
     for v in np.flatnonzero(called).tolist():
@@ -65,11 +60,11 @@ def surely_called(facts: Storages) -> BoolArray:
     return called
 
 
-def _bytes(facts: Storages, kinds: dict[Why, BoolArray]) -> dict[int, tuple[int, Why]]:
-    """Returns the bytes of each storage behind some values, and why it is there; at least what one of them is large."""
+# Each storage counts as much as the largest of these values in it.
+def _bytes(facts: StorageFacts, kinds: dict[Why, BoolArray]) -> dict[int, tuple[int, Why]]:
     found: dict[int, tuple[int, Why]] = {}
     for why, values in kinds.items():
-        for v in np.flatnonzero(values & ~facts.foreign).tolist():
+        for v in np.flatnonzero(values & ~facts.external).tolist():
             base = int(facts.graph.base[v])
             size = min(int(facts.graph.bytes[v]), int(facts.size[base]))
             found[base] = max(found.get(base, (0, why)), (size, why), key=lambda item: item[0])

@@ -8,19 +8,19 @@ from __future__ import annotations
 import heapq
 from collections.abc import Sequence
 
-from remat.predict.buffers.planned import Planned, Unit
+from remat.predict.buffers.units import PassUnits, Unit
 from remat.predict.kernels.ir import Buffer
 from remat.predict.kernels.schedule import with_needs_first
 
 
-def chosen_order(planned: Planned) -> tuple[Unit, ...]:
+def chosen_order(planned: PassUnits) -> tuple[Unit, ...]:
     """Returns the units in the order in which they run (`reorder_for_peak_memory`)."""
     orders = [planned.units, _least_memory_first(planned), _breadth_first(planned.units), _depth_first(planned)]
     return tuple(min(orders, key=lambda order: max(planned.alive_bytes(order), default=0)))
 
 
-def _least_memory_first(planned: Planned) -> Sequence[Unit]:
-    """Takes what fits under the peak so far and leaves least alive, or else takes least (`topological_sort_lpmf`)."""
+# Takes what fits under the peak so far and leaves least alive, or else takes least (`topological_sort_lpmf`).
+def _least_memory_first(planned: PassUnits) -> Sequence[Unit]:
     units, readers, free = planned.units, planned.readers, planned.free_bytes
     waiting = {unit: len(unit.before) for unit in units}
     ready = {unit: None for unit in units if not unit.before}
@@ -56,8 +56,8 @@ def _least_memory_first(planned: Planned) -> Sequence[Unit]:
     return order
 
 
+# Takes what waited for those that ran first (`topological_sort_bfs`).
 def _breadth_first(units: Sequence[Unit]) -> Sequence[Unit]:
-    """Takes what waited for those that ran first (`topological_sort_bfs`)."""
     waiting = {unit: len(unit.before) for unit in units}
     place: dict[Unit, int] = {}
     ready: list[tuple[list[int], int, Unit]] = [([], unit.index, unit) for unit in units if not unit.before]
@@ -72,8 +72,8 @@ def _breadth_first(units: Sequence[Unit]) -> Sequence[Unit]:
     return list(place)
 
 
-def _depth_first(planned: Planned) -> Sequence[Unit]:
-    """Takes what touches least memory first, right after all that it waits for (`topological_sort_dfs`)."""
+# Takes what touches least memory first, right after all that it waits for (`topological_sort_dfs`).
+def _depth_first(planned: PassUnits) -> Sequence[Unit]:
     size = {unit: unit.alloc_bytes + sum(planned.free_bytes[buffer] for buffer in unit.needs) for unit in planned.units}
     defined: dict[Buffer, Unit] = {buffer: unit for unit in planned.units for buffer in unit.defines}
 

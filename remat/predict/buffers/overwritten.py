@@ -1,8 +1,8 @@
-"""Says if a kernel could write a value over another one, whatever the plan.
+"""Says whether a kernel could write a value over another one, whatever the plan.
 
-TorchInductor writes over what a kernel reads just where it writes. Where in the other one it reads follows from the
-operators between the two, but for results between them that are in memory themselves: then it reads these instead.
-So of a plan that keeps nothing between the two, the kernel shows all the places that any plan's could read.
+TorchInductor writes over what a kernel reads, if it reads just where it writes. Where it reads the other value follows
+from the operators between the two. If a plan keeps results between them in memory, the kernel reads these instead. So
+a plan that keeps nothing between the two shows all the places that the kernel of any plan could read.
 """
 
 from __future__ import annotations
@@ -15,15 +15,14 @@ from remat.predict.kernels import Fuser
 from remat.predict.kernels.ir import Buffer
 from remat.predict.kernels.loops import Nest
 
+# Dimensions from which on the order in memory depends on what else a pass computes.
 _IMAGE = 4
-"""Dimensions from which on the order in memory depends on what else a pass computes."""
 
 
 def may_be_written_over(fuser: Fuser, old: int, new: int) -> bool:
-    """Says if some plan's kernel may write the value `new` over the value `old`; True unless it surely may not.
+    """Says whether some plan's kernel may write the value `new` over the value `old`; True unless it surely may not.
 
     Args:
-        fuser: of the graph.
         old: a value that owns its storage.
         new: a value of the tangents' closure that owns its storage, and depends on `old`.
     """
@@ -46,8 +45,8 @@ def may_be_written_over(fuser: Fuser, old: int, new: int) -> bool:
     return any(_is_inlined(dep[0], given, made) for dep in writer.reads if dep[0] is not given)
 
 
+# A buffer that depends on another one without a reduction between: another plan may not keep it.
 def _is_inlined(buffer: Buffer, given: Buffer, made: dict[Buffer, Nest]) -> bool:
-    """Says if a buffer depends on another one without a reduction between them: another plan may not keep it."""
     if buffer is given:
         return True
     nest = made.get(buffer)
@@ -57,7 +56,7 @@ def _is_inlined(buffer: Buffer, given: Buffer, made: dict[Buffer, Nest]) -> bool
 
 
 def descendants(graph: Graph, v: int) -> BoolArray:
-    """(n,) what depends on a value, itself not included."""
+    """Finds what depends on a value, itself not included: (n,)."""
     reached = [False] * len(graph)
     reached[v] = True
     for u, reader in sorted(zip(graph.producers.tolist(), graph.consumers.tolist(), strict=True)):

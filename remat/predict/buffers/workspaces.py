@@ -17,22 +17,20 @@ from remat.predict.kernels.ir import Buffer
 from remat.predict.kernels.loop_groups import LoopGroup
 from remat.predict.kernels.strides import channels_last, is_channels_last, same_layout
 
+# Channels are padded to a multiple of these.
 _BLOCK = 16
-"""Channels are padded to a multiple of these."""
-
 _ATTENTION = "aten._scaled_dot_product_flash_attention_for_cpu"
 
+# Calls that return values and places. Of two, what nobody reads is there until the call returns.
 _IN_ORDER = ("aten.sort.", "aten.cummax.", "aten.cummin.")
-"""Calls that return values and places. Of two, what nobody reads is there until the call returns."""
-
 _PLACE_BYTES = 8
 
+# What one convolution takes for its threads; 8 KiB and 4 KiB for each, traced with 1 and 2.
 _SCRATCH_BYTES = 12 << 10
-"""What one convolution takes for its threads; 8 KiB and 4 KiB for each, traced with 1 and 2."""
 
 
 def workspace_bytes(graph: Graph, groups: Sequence[LoopGroup]) -> int:
-    """Returns the bytes that a step takes besides; 0 for kernels, and for calls of which nothing is known."""
+    """Returns the bytes that a step takes besides its buffers; 0 for kernels and for unknown calls."""
     loop = groups[0].nests[0].loop
     if loop.generated or loop.copy:
         return 0
@@ -44,10 +42,9 @@ def workspace_bytes(graph: Graph, groups: Sequence[LoopGroup]) -> int:
 
 
 def call_bytes(op: str, arguments: Sequence[Buffer], results: Sequence[Buffer], stored: Mapping[int, int]) -> int:
-    """Returns the bytes that a call takes besides; 0 where nothing is known.
+    """Returns the bytes that a call takes besides its tensors; 0 if nothing is known about it.
 
     Args:
-        op: the operator.
         arguments, results: its tensors, as the call sees them.
         stored: the bytes of the whole tensor of which an argument is a part, by its value.
     """
@@ -62,8 +59,8 @@ def call_bytes(op: str, arguments: Sequence[Buffer], results: Sequence[Buffer], 
     return of_parts + _gradients(arguments, results) if "convolution_backward" in op else 0
 
 
+# Each thread has a block of rows by columns, in the backward pass two.
 def _attention(arguments: Sequence[Buffer], *, backward: bool) -> int:
-    """Counts blocks of rows by columns of fused attention: for each thread one, in the backward pass two."""
     query, key = (seen.shape for seen in arguments[backward : backward + 2])
     rows = min(query[-2], 256 if query[-2] >= 768 else 64 if query[-2] >= 192 else 32)
     columns = min(key[-2], 512)
@@ -72,11 +69,9 @@ def _attention(arguments: Sequence[Buffer], *, backward: bool) -> int:
     return 4 * (threads * block + (rows if backward else 0))
 
 
+# This is the gradient of a table of embeddings, whose sums, averages or maxima were taken; averages take a quarter
+# less.
 def _bags(arguments: Sequence[Buffer]) -> int:
-    """Counts what the gradient of a table of embeddings takes, of whose rows sums, averages or maxima were taken.
-
-    For averages it is a quarter less.
-    """
     gradient, indices, *_, sizes, maxima = arguments
     return 3 * gradient.bytes + sizes.bytes if len(maxima.shape) > 1 else 4 * indices.bytes
 
@@ -89,8 +84,8 @@ def _convolution(arguments: Sequence[Buffer], results: Sequence[Buffer]) -> int:
     return max(image.bytes + filters.bytes, result.bytes)
 
 
+# The larger of two phases: the gradient of the image, then those of filters and bias beside it.
 def _gradients(arguments: Sequence[Buffer], results: Sequence[Buffer]) -> int:
-    """Counts the larger of two phases: the gradient of the image, then those of filters and bias beside it."""
     gradient, image, filters = arguments[:3]
     of_image = image.bytes if any(buffer.shape == image.shape for buffer in results) else 0
     rest = sum(buffer.bytes for buffer in results) - of_image
@@ -105,8 +100,8 @@ def _gradients(arguments: Sequence[Buffer], results: Sequence[Buffer]) -> int:
     return image.bytes + max(first, gradient.bytes)  # a copy in rows comes first
 
 
+# Where `few`, groups of few channels stay as they are.
 def _blocked_bytes(filters: Buffer, channels: int, *, few: bool) -> int:
-    """Counts the bytes of filters in blocks of channels; where `few`, groups of few channels stay as they are."""
     out, within, *size = filters.shape
     groups = max(channels // within, 1)
     if groups > 1 and within < _BLOCK // 2 and few:
@@ -118,8 +113,8 @@ def _padded(channels: int) -> int:
     return -(-channels // _BLOCK) * _BLOCK
 
 
+# As `is_contiguous(memory_format=...)`.
 def _may_be_last(buffer: Buffer) -> bool:
-    """Says if nothing moves where channels are to be the innermost dimension (`is_contiguous(memory_format=...)`)."""
     strides = buffer.strides or contiguous_strides(buffer.shape)
     return len(buffer.shape) != 4 or same_layout(buffer.shape, strides, channels_last(buffer.shape))
 

@@ -17,7 +17,7 @@ values that share memory, only the owner is handed over. The elements of a tuple
 the pass is rewritten (`passes`): clones that change nothing disappear, and a matrix product that only a sum reads
 becomes one call with the sum.
 
-**What is stored** (`lowering`, `stores`). A pointwise operator is an expression, which every reader computes anew, and
+**What is stored** (`lowering`, `realize`). A pointwise operator is an expression, which every reader computes anew, and
 a view is index arithmetic (`index`, `view_maps`). Stored are:
 
 - what a pass returns, and the arguments of calls;
@@ -37,7 +37,7 @@ want in another order. Before torch 2.15, a pass that has gradients of convoluti
 before 2.13, such gradients take no other.
 
 **What each operator becomes** (`dispatch` chooses among these). In `reductions`, sums of fewer than 8 elements are
-unrolled, variances of up to 1,024 elements take two loops, and means take a division more. In `lookups`, embedding,
+unrolled, variances of up to 1,024 elements take two loops, and means take a division more. In `indexing`, embedding,
 gather and index read at any place, index_put and scatter are loops that write at any place, and scatter_add is a call.
 In `library`, a concatenation is written in place. Everything without a rule is a call of eager's operator, and so is
 everything with complex numbers. `pointwise` has the rest, and `rules` the thresholds.
@@ -65,14 +65,14 @@ reach if it has only one. A buffer that only its own kernel reads is never writt
   processors are busy; how, depends on whether it goes along memory. Sums of fewer than 8 elements are always unrolled.
 - *Images* (`strides`, `library`). Channels are last only where most convolutions profit: not where they are rare,
   grouped, narrowing, or all small. A convolution's bias is added outside. Its gradients have the layout of cuDNN's.
-- *Others* (`library`, `lookups`). A concatenation of up to 8 parts is an expression that selects, if its parts would be
-  copied anyway or elementwise operators alone read it. scatter_add is a loop that adds atomically. What a call asks
+- *Others* (`library`, `indexing`). A concatenation of up to 8 parts is an expression that selects, if its parts would
+  be copied anyway or elementwise operators alone read it. scatter_add is a loop that adds atomically. What a call asks
   for, others do not read.
-- *Shared kernels* (`simd_loops`, `simd_groups`, `simd_schedule`, `tiles`). Every dimension is a loop until fusion is
-  over. Two groups fuse if they have as many points, and reduce as many; or if one is elementwise, and runs over all
-  points of a reduction or over its results, and its loops and tiles can be cut like that. Neither outer loops nor 16
-  neighbours limit it. In one last round, elementwise loops may be reordered, and be given those of a reduction, so that
-  both access a buffer alike.
+- *Shared kernels* (`triton_loops`, `triton_groups`, `triton_schedule`, `tiles`). Every dimension is a loop until
+  fusion is over. Two groups fuse if they have as many points, and reduce as many; or if one is elementwise, and runs
+  over all points of a reduction or over its results, and its loops and tiles can be cut like that. Neither outer loops
+  nor 16 neighbours limit it. In one last round, elementwise loops may be reordered, and be given those of a reduction,
+  so that both access a buffer alike.
 - *Rows and columns* (`mixed_orders`). Two reductions of the same 5 Mi elements or more, one of rows and one of columns,
   share a kernel, if there are 4,096 rows, and twice as many as columns.
 

@@ -17,30 +17,24 @@ from remat.words import near
 
 @dataclass(frozen=True)
 class KernelBackend:
-    """What TorchInductor writes kernels in, and when it stores a value for its sake.
+    """Describes a backend of TorchInductor by the thresholds at which it stores a value."""
 
-    Attributes:
-        name: "cpu" or "triton".
-        gpu: its kernels are Triton's, and run on a GPU.
-        heavy: operators that it would rather store than compute twice (`StorageBox.should_realize_on_reuse`).
-        max_reads: what reads more tensors is stored (`realize_cpu_acc_reads_threshold`, `realize_acc_reads_threshold`).
-        max_ops: what several operators read is stored beyond so many operations (`realize_cpu_opcount_threshold`,
-            `realize_opcount_threshold`).
-        two_step_variance: up to so many elements, a variance takes the mean first (`use_two_step_variance`).
-        eager_gradients: gradients of convolutions ask for the layouts of eager (`constrain_to_fx_strides`), and not for
-            those that suit the library (`convolution_backward_lowering`).
-    """
-
-    name: str
-    gpu: bool
+    name: str  # "cpu" or "triton"
+    gpu: bool  # whether its kernels run on a GPU
+    # operators that it would rather store than compute twice (`StorageBox.should_realize_on_reuse`).
     heavy: frozenset[str]
+    # what reads more tensors is stored (`realize_cpu_acc_reads_threshold`, `realize_acc_reads_threshold`).
     max_reads: int
+    # what several operators read is stored beyond so many operations (`realize_cpu_opcount_threshold`,
+    # `realize_opcount_threshold`).
     max_ops: int
-    two_step_variance: int
+    two_step_variance: int  # up to so many elements, a variance takes the mean first (`use_two_step_variance`)
+    # whether gradients of convolutions ask for the layouts of eager (`constrain_to_fx_strides`), not for those that
+    # suit the library (`convolution_backward_lowering`).
     eager_gradients: bool = False
 
     def of_torch(self, torch: str) -> KernelBackend:
-        """Returns the same as it was in a version of torch (`release`)."""
+        """Returns the backend as it was in a version of torch."""
         if release(torch) >= (2, 13):
             return self
         return replace(

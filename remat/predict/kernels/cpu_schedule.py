@@ -21,13 +21,12 @@ class CpuScheduler(Scheduler[Nest, LoopGroup]):
     def _joined(self, one: LoopGroup, other: LoopGroup) -> LoopGroup:
         return one.joined(other, self._made)
 
+    # Pairs that share their outer loops alone wait until there are no others.
     def _best(self, pairs: list[tuple[LoopGroup, LoopGroup]]) -> list[tuple[LoopGroup, LoopGroup]]:
-        """Leaves those that share their outer loops alone until there are no others."""
         whole = [(one, other) for one, other in pairs if not one.outer_depth(other)]
         return whole or pairs
 
     def _can_fuse(self, one: LoopGroup, other: LoopGroup) -> bool:
-        """Says if two groups can fuse: `Scheduler.can_fuse`, `InductorChoices` and the rules of the C++ backend."""
         if one.ancestors & other.members:
             return False
         shared, count = one.shared_bytes(other), len(one.nests) + len(other.nests)
@@ -44,8 +43,8 @@ class CpuScheduler(Scheduler[Nest, LoopGroup]):
             and one.same_loops(other)
         )
 
+    # A consumer must read its producer just where that is written, with nothing in between.
     def _can_follow(self, one: LoopGroup, other: LoopGroup) -> bool:
-        """Says if a consumer reads all of its producer just where that is written, with nothing in between."""
         for dep in other.unmet:
             if dep in one.writes:
                 continue

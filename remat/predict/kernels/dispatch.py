@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from remat.predict.kernels import rules
+from remat.predict.kernels.indexing import diagonal, lookup, overwrite, placed, put, scatter
 from remat.predict.kernels.library import (
     attention,
     batched_product,
@@ -13,7 +14,6 @@ from remat.predict.kernels.library import (
     convolution_backward,
     library,
 )
-from remat.predict.kernels.lookups import diagonal, lookup, overwrite, placed, put, scatter
 from remat.predict.kernels.lowering import Lowering, Rule
 from remat.predict.kernels.pointwise import (
     mirrored,
@@ -77,8 +77,7 @@ def rules_of(calls: Sequence[Call], fusible: Sequence[bool], views: Sequence[boo
     """Returns the rule that lowers each value of a graph.
 
     Args:
-        calls: of the graph.
-        fusible, views: what the graph says of operators that have no rule of their own.
+        fusible, views: columns of the graph, for operators that have no rule of their own.
     """
     return [_rule(call, calls, fusible, views) for call in calls]
 
@@ -97,5 +96,5 @@ def _rule(call: Call, calls: Sequence[Call], fusible: Sequence[bool], views: Seq
     return view if views[call.position] else pointwise if fusible[call.position] else library
 
 
-def _nothing(low: Lowering, call: Call) -> None:
+def _nothing(lowering: Lowering, call: Call) -> None:
     """Lowers a size, which is no tensor, to nothing."""

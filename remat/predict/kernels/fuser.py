@@ -26,10 +26,9 @@ from remat.predict.kernels.library import attention, called, copied, library, pr
 from remat.predict.kernels.loop_groups import LoopGroup
 from remat.predict.kernels.lowering import Lowering, Uses
 from remat.predict.kernels.passes import Rewrites, Rewritten
+from remat.predict.kernels.realize import Stores
 from remat.predict.kernels.recorded_calls import calls_of
 from remat.predict.kernels.schedule import Scheduler
-from remat.predict.kernels.simd_schedule import SimdScheduler
-from remat.predict.kernels.stores import Stores
 from remat.predict.kernels.strides import (
     channels_last,
     channels_last_chosen,
@@ -38,16 +37,17 @@ from remat.predict.kernels.strides import (
     same_layout,
     turning_images,
 )
+from remat.predict.kernels.triton_schedule import TritonScheduler
 from remat.predict.kernels.unfused import unfused_kernels
 from remat.predict.memory.order import Order
-from remat.predict.memory.storages import Storages
+from remat.predict.memory.storages import StorageFacts
 from remat.proof.validate import checked_mask, legal_choice
 
-_SCHEDULERS = {"cpu": CpuScheduler, "triton": SimdScheduler}
+_SCHEDULERS = {"cpu": CpuScheduler, "triton": TritonScheduler}
 
 
 def kernels(graph: Graph, plan: Plan, *, fused: bool = True, backend: str | None = None) -> tuple[Kernel, ...]:
-    """Predicts the kernels of the forward and of the backward pass under a plan, in the order in which they run.
+    """Predicts the kernels of both passes under a plan, in the order in which they run.
 
     Copies to the host and back are none, but kernels fuse around them.
 
@@ -55,39 +55,30 @@ def kernels(graph: Graph, plan: Plan, *, fused: bool = True, backend: str | None
     """
     choice = legal_choice(checked_graph(graph), plan)
     if not fused:
-        return tuple(unfused_kernels(graph, Order.of(Storages.of(graph), choice.saved)))
+        return tuple(unfused_kernels(graph, Order.of(StorageFacts.of(graph), choice.saved)))
     return Fuser(graph, backend).kernels(choice.saved, choice.offloaded)
 
 
 @dataclass(frozen=True, eq=False)
 class ScheduledPass:
-    """One pass, cut into groups of loops that share a kernel.
+    """Holds one pass, cut into groups of loops that share a kernel."""
 
-    Attributes:
-        scheduler: who made the groups, and knows who reads what.
-        groups: in an order in which they can run; those that launch no kernel are among them.
-        handed: the buffers of what the pass is handed, by value.
-        returned: the buffers of what it returns, by value.
-    """
-
-    scheduler: Scheduler[Any, Any]
-    groups: tuple[LoopGroup, ...]
-    handed: dict[int, Buffer]
-    returned: dict[int, Buffer]
+    scheduler: Scheduler[Any, Any]  # who made the groups, and knows who reads what
+    groups: tuple[LoopGroup, ...]  # in an order in which they can run; those that launch no kernel are among them
+    handed: dict[int, Buffer]  # the buffers of what the pass is handed, by value
+    returned: dict[int, Buffer]  # the buffers of what it returns, by value
 
     @property
     def loops(self) -> Iterator[Loop]:
-        """Yields the loops of all groups."""
         return (nest.loop for group in self.groups for nest in group.nests)
 
     @cached_property
     def called(self) -> frozenset[int]:
-        """The values that calls compute."""
         return frozenset[int]().union(*(loop.values for loop in self.loops if not (loop.generated or loop.copy)))
 
     @property
     def launched(self) -> Iterator[LoopGroup]:
-        """Yields those that are kernels: concatenations and copies to the host are none, empty tensors take none."""
+        """Yields the groups that are kernels. Concatenations, copies to the host and empty tensors launch none."""
         for group in self.groups:
             does = not group.written or any(buffer.bytes for buffer in group.written)
             loop = group.nests[0].loop
@@ -96,7 +87,7 @@ class ScheduledPass:
 
 
 class Fuser:
-    """Predicts kernels for many plans of one graph: what does not depend on the plan is read once.
+    """Predicts kernels for many plans of one graph, and reads what does not depend on the plan only once.
 
     A plan of a GPT-2 of 12 layers (2,533 values, 550 to 640 kernels) takes 0.1 to 0.2 s on one shared CPU core.
 
@@ -113,7 +104,7 @@ class Fuser:
     def __init__(self, graph: Graph, backend: str | None = None, *, copy_stream: bool = False) -> None:
         self.graph, self.copy_stream = checked_graph(graph), copy_stream
         self.backend = backend_for(graph, backend)
-        self._facts = Storages.of(graph)
+        self._facts = StorageFacts.of(graph)
         self._calls = calls_of(graph)
         self._strides = eager_strides(self._calls)
         self._last = channels_last_values(self._calls, graph.in_tangents.tolist())
@@ -141,14 +132,14 @@ class Fuser:
             InvalidPlan: not one flag a value, or a value of the tangents' closure is saved.
             InvalidGraph: the call of an operator is not recorded, but it takes the call to know what it does.
         """
-        passes = enumerate(self.passes(saved, offloaded))
-        return tuple(self._kernel(scheduled, group, bool(i)) for i, scheduled in passes for group in scheduled.launched)
+        return self.launched(self.passes(saved, offloaded))
+
+    def launched(self, passes: tuple[ScheduledPass, ScheduledPass]) -> tuple[Kernel, ...]:
+        """Lists the kernels of two scheduled passes, in the order in which they run."""
+        return tuple(self._kernel(one, group, i == 1) for i, one in enumerate(passes) for group in one.launched)
 
     def passes(self, saved: BoolArray, offloaded: BoolArray | None = None) -> tuple[ScheduledPass, ScheduledPass]:
-        """Schedules the forward and the backward pass.
-
-        Args and errors are those of `kernels`.
-        """
+        """Schedules the forward and the backward pass; arguments and errors are those of `kernels`."""
         graph = self.graph
         order = Order.of(self._facts, checked_mask(graph, saved))
         handed = storage_owners(graph, order.saved)
@@ -165,7 +156,6 @@ class Fuser:
         )
 
     def _turns_images(self, values: IntArray) -> bool:
-        """Says if a pass keeps images with their channels last."""
         found: list[int] = values[self._convolutions[values]].tolist()
         convolutions = [self._calls[v] for v in found]
         return channels_last_chosen(self.backend, convolutions, self._calls, len(values))
@@ -192,36 +182,36 @@ class Fuser:
         images = {v: strides for v, strides in last.items() if convolves and not restrided[v]}
         columns = (readers.tolist(), kept.tolist(), (kept | restrided).tolist(), realized.tolist(), ordered.tolist())
         uses = Uses(*columns, convolves, images, done.uses)
-        low = Lowering(Stores(self._calls, strides, self.backend), uses, self._rules)
-        handed, moved = low.given(given, strides, hosted), dict[int, Buffer]()
+        lowering = Lowering(Stores(self._calls, strides, self.backend), uses, self._rules)
+        handed, moved = lowering.given(given, strides, hosted), dict[int, Buffer]()
         copies = HostCopies(graph, values, hosted, backward=backward, beside=self.copy_stream)
         for v in done.values:
             for copy in copies.before(v):
-                copied(low, copy, moved)
+                copied(lowering, copy, moved)
             if v in done.copies:
-                low.seen[v] = low.seen[done.copies[v]]  # an earlier pass of the compiler removes the copy
+                lowering.seen[v] = lowering.seen[done.copies[v]]  # an earlier pass of the compiler removes the copy
             elif v in done.products:
                 product, addend = done.products[v]
-                arguments = [low.seen[addend], *low.arguments(self._calls[product])]
-                low.settle(v, called(low, self._calls[v], arguments, product))
+                arguments = [lowering.seen[addend], *lowering.arguments(self._calls[product])]
+                lowering.settle(v, called(lowering, self._calls[v], arguments, product))
             elif v in done.unfused:
-                low.settle(v, product_and_bias(low, self._calls[v]))
+                lowering.settle(v, product_and_bias(lowering, self._calls[v]))
             else:
-                low.run(v)
+                lowering.run(v)
         for copy in copies.left():
-            copied(low, copy, moved)
-        scheduler = _SCHEDULERS[self.backend.name](low.finish())
-        found = {v: buffer for v, seen in low.seen.items() if returned[v] and (buffer := seen.box.buffer) is not None}
+            copied(lowering, copy, moved)
+        scheduler = _SCHEDULERS[self.backend.name](lowering.finish())
+        found = {
+            v: buffer for v, seen in lowering.seen.items() if returned[v] and (buffer := seen.box.buffer) is not None
+        }
         return ScheduledPass(scheduler, tuple(scheduler.groups()), handed, found if backward else found | moved)
 
     def _restrided(self, producers: IntArray, readers: IntArray) -> BoolArray:
-        """Says which values an as_strided reads, which wants them just as eager would lay them out."""
         found = np.zeros(len(self.graph), np.bool_)
         found[producers[self._restriding[readers]]] = True
         return found
 
     def _with_channels_last(self, forward: IntArray, hosted: BoolArray) -> dict[int, Shape]:
-        """Finds the values that the forward pass keeps with their channels last; of inputs those that this moves."""
         if not self._turns_images(forward):
             return {}
         graph, inside = self.graph, np.zeros(len(self.graph), np.bool_)
@@ -232,8 +222,8 @@ class Fuser:
         moved = {v for v, last in found.items() if not same_layout(self._calls[v].shape, last, self._strides[v])}
         return {v: last for v, last in found.items() if v in moved or not graph.input[v]}
 
+    # Each buffer counts once (`BaseSchedulerNode.get_read_write_buffers_sizes`).
     def _kernel(self, scheduled: ScheduledPass, group: LoopGroup, backward: bool) -> Kernel:
-        """Counts what a kernel moves, each buffer once (`BaseSchedulerNode.get_read_write_buffers_sizes`)."""
         loop = group.nests[0].loop
         alone = len(group.nests) == 1
         limit: dict[Buffer, int] = {}

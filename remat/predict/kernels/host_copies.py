@@ -1,6 +1,6 @@
 """Says where a pass copies what is offloaded: to the host behind its last reader, and back before the first.
 
-`remat.pytorch.run.offloading` adds the copies to the graphs of both passes by this, and they are predicted by it.
+`remat.pytorch.run.offload_copies` adds the copies to the graphs of both passes by this, and they are predicted by it.
 
 Copies are made between the kernels, or beside them, in a stream of their own. Then a copy begins in one place and ends
 in another. Matrix products and the like cut a pass into stages: those of the forward pass by how many a value waits
@@ -35,29 +35,19 @@ CopyStep: TypeAlias = Literal[
 
 @dataclass(frozen=True)
 class Copy:
-    """A copy of an offloaded value; or, beside the kernels, its begin or its end.
-
-    Attributes:
-        step: which of these it is.
-        value: position of the value.
-        behind: position of another one, whose copy to the host has begun before, or whose copy back has ended; None for
-            none.
-    """
+    """Describes a copy of an offloaded value; with a stream of copies, its begin or its end."""
 
     step: CopyStep
-    value: int
+    value: int  # position of the value
+    # position of another value, whose copy to the host has begun before, or whose copy back has ended.
     behind: int | None = None
 
 
 class HostCopies:
-    """The copies of one pass, in the order in which they are due.
+    """Lists the copies of one pass, in the order in which they are due.
 
     Args:
-        graph: the joint graph.
-        values: what the pass computes, in order.
-        hosted: (n,) what is offloaded.
-        backward: it is the pass that copies back.
-        beside: copies are made beside the kernels.
+        beside: whether copies are made beside the kernels.
     """
 
     def __init__(self, graph: Graph, values: IntArray, hosted: BoolArray, *, backward: bool, beside: bool) -> None:
@@ -79,11 +69,11 @@ class HostCopies:
         self._waiting = copies[::-1]
 
     def before(self, v: int) -> list[Copy]:
-        """Takes off the copies that are made before the pass computes v."""
+        """Removes and returns the copies that are made before the pass computes v."""
         return self._taken(self._place[v])
 
     def left(self) -> list[Copy]:
-        """Takes off the copies that are made when the pass has computed all."""
+        """Removes and returns the copies that are made at the end of the pass."""
         return self._taken(len(self._place))
 
     def _taken(self, place: int) -> list[Copy]:
@@ -94,14 +84,13 @@ class HostCopies:
 
 
 def early_places(graph: Graph, values: IntArray) -> IntArray:
-    """(k,) behind which place of a forward pass each value is computed, so that copies beside the kernels begin early.
+    """Finds a place for each value of a forward pass at which copies beside the kernels can begin early.
 
-    Its own, but for what the backward pass alone needs: that of the last value that it reads. Such values come late in
-    the order of the graph, with the gradients that read them.
+    A value that the backward pass alone needs moves behind the last value that it reads: in the graph it comes late,
+    with the gradients that read it. All others stay where they are.
 
-    Args:
-        graph: the joint graph.
-        values: (k,) what the pass computes, in order.
+    Returns:
+        (k,) the place behind which each is computed.
     """
     at: list[int] = np.where(graph.input, -1, len(graph)).tolist()
     moves: list[bool] = ((graph.region == Region.EITHER) & ~graph.random & ~graph.cannot_recompute.mask).tolist()
@@ -112,8 +101,8 @@ def early_places(graph: Graph, values: IntArray) -> IntArray:
     return np.array(at, np.int64)[values]
 
 
+# The values that are due in one stage, in order, each behind its place.
 _Stage: TypeAlias = list[tuple[int, int]]
-"""The values that are due in one stage, in order, each behind its place."""
 
 
 def _staged(found: list[int], due: IntArray, stage: IntArray) -> list[_Stage]:
@@ -123,8 +112,8 @@ def _staged(found: list[int], due: IntArray, stage: IntArray) -> list[_Stage]:
     return [stages[number] for number in sorted(stages)]
 
 
+# How many matrix products and the like each value waits for, one behind the other.
 def _products_behind(graph: Graph, values: IntArray) -> IntArray:
-    """(k,) how many matrix products and the like the values of a pass wait for, one behind the other."""
     behind = [0] * len(graph)
     positions: list[int] = values.tolist()
     for v in positions:
@@ -132,8 +121,8 @@ def _products_behind(graph: Graph, values: IntArray) -> IntArray:
     return np.array(behind, np.int64)[values]
 
 
+# A copy to the host ends when one of the next stage has begun; the last ones end with the pass.
 def _ended_later(stages: list[_Stage], end: int) -> list[tuple[int, Copy]]:
-    """Copies to the host that end when one of the next stage has begun; the last ones, where the pass does."""
     copies = [(place, Copy("copy to the host begins", v)) for stage in stages for place, v in stage]
     for stage, following in pairwise(stages):
         first, other = following[0]
@@ -142,8 +131,8 @@ def _ended_later(stages: list[_Stage], end: int) -> list[tuple[int, Copy]]:
     return sorted(copies, key=lambda copy: copy[0])
 
 
+# A copy back begins when the first one of the stage before has come; the first ones begin with the pass.
 def _begun_before(stages: list[_Stage]) -> list[tuple[int, Copy]]:
-    """Copies back that begin when the first one of the stage before has come; the first ones, with the pass."""
     copies = [(0, Copy("copy back begins", v)) for stage in stages[:1] for _, v in stage]
     copies += [(place, Copy("copy back ends", v)) for stage in stages for place, v in stage]
     for stage, following in pairwise(stages):
@@ -152,14 +141,14 @@ def _begun_before(stages: list[_Stage]) -> list[tuple[int, Copy]]:
     return sorted(copies, key=lambda copy: copy[0])
 
 
+# A value that the pass returns unread is read at its end.
 def _first_readers(graph: Graph, place: IntArray, end: int) -> IntArray:
-    """(n,) the place of the first operator of the pass that reads a value; its end, for what it returns as it came."""
     first = first_readers(graph, place, end + 1)
     return np.where(graph.gradient, np.minimum(first, end), first)
 
 
+# The readers of a view count; without any reader, a value's own place.
 def _last_readers(graph: Graph, place: IntArray) -> IntArray:
-    """(n,) the place of the last operator of the pass that reads a value, or a view of it; its own for none."""
     last = place.copy()
     order = np.argsort(-graph.producers, kind="stable")
     for u, v in zip(graph.producers[order].tolist(), graph.consumers[order].tolist(), strict=True):

@@ -30,19 +30,17 @@ Access = tuple[Dims, int]
 Where that position is looked up in memory, it is a number of `looked_up`.
 """
 
+# Stands before a digit of which only one round is seen, though it repeats: there `ModularIndexing` stays.
 _WRAPS = (1, 0)
-"""Stands before a digit of which only one round is seen, though it repeats: there `ModularIndexing` stays."""
-
 _NOWHERE = -(1 << 48)
 
 
 def looked_up(*what: object) -> int:
-    """Returns a position that is not known before the program runs; equal ones stand for equal lookups."""
+    """Returns a number for a position that only the running program knows; equal lookups have equal numbers."""
     return _NOWHERE - crc32(repr(what).encode())
 
 
 def is_looked_up(start: int) -> bool:
-    """Says if a position is one of `looked_up`."""
     return start <= _NOWHERE
 
 
@@ -69,7 +67,7 @@ def strides_in(order: Iterable[int], shape: Shape) -> Shape:
 
 
 def broadcasts(shape: Shape, target: Shape) -> bool:
-    """Says if a value of one shape can be read in another: a graph made by hand may give shapes that cannot.
+    """Says whether a value of one shape can be read in another; in a graph written by hand it may not.
 
     >>> broadcasts((3, 1), (2, 3, 4)), broadcasts((3,), (2, 3, 4))
     (True, False)
@@ -80,7 +78,6 @@ def broadcasts(shape: Shape, target: Shape) -> bool:
 
 @lru_cache(maxsize=1 << 14)
 def strided(shape: Shape, strides: Shape) -> Dims:
-    """Returns the map of a strided tensor."""
     return tuple(((n, s),) if n != 1 else () for n, s in zip(shape, strides, strict=True))
 
 
@@ -95,7 +92,7 @@ def identity(shape: Shape) -> Dims:
 
 
 def strides_of(dims: Dims, shape: Shape) -> Shape | None:
-    """Returns the strides of a map over a shape; None where strides cannot say it.
+    """Returns the strides that an index map stands for; None if no strides can.
 
     A dimension of size one has a stride, too, which decides nothing.
     """
@@ -106,7 +103,7 @@ def strides_of(dims: Dims, shape: Shape) -> Shape | None:
 
 
 def opaque(size: int, *what: object) -> Digits:
-    """Returns a dimension of which nothing is known but what it depends on."""
+    """Returns the digits of a dimension of which only is known what it depends on."""
     return ((size, -1 - crc32(repr(what).encode())),) if size != 1 else ()
 
 
@@ -115,12 +112,12 @@ STEPS = 1 << 40
 
 
 def uneven(size: int, step: int, *what: object) -> Digits:
-    """Returns a dimension of which only is known how far it steps at first, and what it depends on."""
+    """Returns the digits of a dimension of which only is known its first step, and what it depends on."""
     return ((size, -STEPS * (1 + crc32(repr(what).encode())) - step),)
 
 
 def led_to(dims: Dims, index: int) -> int:
-    """Returns where an index map leads at a row-major index.
+    """Returns the position that an index map leads to from a row-major index.
 
     >>> led_to(strided((3, 4), (1, 3)), 5)
     4
@@ -133,7 +130,7 @@ def led_to(dims: Dims, index: int) -> int:
 
 
 def flat(dims: Dims) -> Digits:
-    """Lists all digits in a row, the outermost first, with neighbours joined where they are one loop."""
+    """Lists all digits, the outermost first; two neighbours that are walked through as one loop become one digit."""
     row: list[tuple[int, int]] = []
     for digits in dims:
         for n, s in digits:
@@ -148,7 +145,7 @@ def flat(dims: Dims) -> Digits:
 
 @lru_cache(maxsize=1 << 16)
 def reshaped(dims: Dims, shape: Shape) -> Dims:
-    """Returns the map under a new shape with as many elements.
+    """Returns the index map of the same elements in another shape.
 
     >>> reshaped((((6, 1),), ((4, 6),)), (3, 8))
     (((3, 2),), ((2, 1), (4, 6)))
@@ -217,14 +214,18 @@ def through(outer: Access, inner: Access) -> Access:
 
 
 def unmarked(dims: Dims) -> Dims:
-    """Returns a map without the marks of what repeats elsewhere: over its own loops it does not."""
+    """Removes the marks of digits that repeat: over the loops that it belongs to, a digit does not repeat."""
     return tuple(digits[1:] if digits[:1] == (_WRAPS,) else digits for digits in dims)
 
 
 def part_of(outer: Dims, inner: Access, dim: int, start: int) -> Access:
-    """Returns the map that reads `inner` as a part of a dimension, which begins at `start`; `outer` is unknown there.
+    """Returns the map that reads a part of one dimension of `inner`, from `start` on.
 
     TorchInductor drops from `ModularIndexing` what its modulus divides: what repeats is read as if it began at 0.
+
+    Args:
+        outer: the map to the part; in dimension `dim` only its size counts.
+        inner: the map that is read.
     """
     digits, size = unmarked(inner[0])[dim], prod(n for n, _ in outer[dim])
     if digits == inner[0][dim] or size % digits[0][0] or start % digits[0][0]:
@@ -233,13 +234,12 @@ def part_of(outer: Dims, inner: Access, dim: int, start: int) -> Access:
 
 
 def _beyond(n: int, s: int, inner: Access) -> tuple[int, int]:
-    """Reads an inner map through an opaque digit; how far that steps at first stays known."""
     known = uneven(n, abs(led_to(inner[0], -s % STEPS)), n, s, inner) if s <= -STEPS else opaque(n, n, s, inner)
     return known[0]
 
 
+# The digits are the innermost first; None if no digits of the inner map can say it.
 def _piece(n: int, s: int, row: Digits, weights: Shape, room: list[int]) -> list[tuple[int, int]] | None:
-    """Writes a digit of the outer map in terms of the inner one, innermost first; None if it cannot be said."""
     if s == 0:
         return [(n, 0)]
     k = len(row) - 1

@@ -7,15 +7,14 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Kernel:
-    """What is launched at once: a generated kernel, or the call of a library or fallback operator.
+    """Describes one launch: a generated kernel, or the call of a library or of an eager operator.
 
     Attributes:
-        backward: it runs in the backward pass.
-        generated: the compiler writes it; otherwise it is a call, such as a matrix product.
+        generated: whether the compiler writes it; otherwise it is a call, such as a matrix product.
         values: positions in the graph of what it computes, in order. A value that is inlined is computed
             by every kernel that reads it, but a product by its call alone. A copy into another layout computes none.
         reads, writes: positions of what it reads from and writes to memory, each once: the base of a storage.
-        read_bytes, written_bytes: what that moves. A buffer that is both read and written counts as written.
+        read_bytes, written_bytes: the bytes of these. A buffer that is both read and written counts as written.
     """
 
     backward: bool
@@ -28,5 +27,5 @@ class Kernel:
 
     @property
     def bytes(self) -> int:
-        """What it reads and writes together."""
+        """Returns the bytes that it reads and writes."""
         return self.read_bytes + self.written_bytes

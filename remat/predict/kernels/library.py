@@ -10,168 +10,169 @@ from remat.predict.kernels.host_copies import Copy
 from remat.predict.kernels.index import Shape, contiguous_strides
 from remat.predict.kernels.ir import Buffer, Loop, Reads, Seen
 from remat.predict.kernels.lowering import Lowering, Rule
+from remat.predict.kernels.realize import Draft, layout
 from remat.predict.kernels.recorded_calls import Call, Ref
 from remat.predict.kernels.reductions import reduced_over
-from remat.predict.kernels.stores import Draft, layout
 from remat.predict.kernels.strides import channels_last, in_order_of
 from remat.predict.kernels.view_maps import positive
 
 
 def keeping_arguments(rule: Rule) -> Rule:
-    """Has others read the arguments of a call for a GPU as they were, not in the layouts that the call asked for."""
+    """Makes a rule whose layouts of arguments hold for its own call alone, not for other readers."""
 
-    def lowered(low: Lowering, call: Call) -> Seen | None:
-        before = {u: low.seen[u] for u in call.refs() if u in low.seen}
-        result = rule(low, call)
-        low.seen.update(before)
+    def lowered(lowering: Lowering, call: Call) -> Seen | None:
+        before = {u: lowering.seen[u] for u in call.refs() if u in lowering.seen}
+        result = rule(lowering, call)
+        lowering.seen.update(before)
         return result
 
     return lowered
 
 
-def library(low: Lowering, call: Call) -> Seen | None:
+def library(lowering: Lowering, call: Call) -> Seen | None:
     """Lowers an operator that has no other rule to a call."""
-    return called(low, call, low.arguments(call))
+    return called(lowering, call, lowering.arguments(call))
 
 
-def called(low: Lowering, call: Call, arguments: Sequence[Seen], *beside: int) -> Seen | None:
-    """Makes a call, and lists what it computes beside; its result, or None for a tuple, whose elements follow."""
-    reads: Reads = {(low.stores.for_call(seen), ((), 0)): 1 for seen in arguments}
+def called(lowering: Lowering, call: Call, arguments: Sequence[Seen], *beside: int) -> Seen | None:
+    """Adds a call, and returns its result; None for a tuple, whose elements follow.
+
+    Args:
+        beside: positions of other values that the call computes.
+    """
+    reads: Reads = {(lowering.stores.for_call(seen), ((), 0)): 1 for seen in arguments}
     views = tuple(map(_as_seen, arguments))
     at, unaligned = frozenset({call.position, *beside}), call.op not in rules.ALIGNED
     loop = Loop(at, reads, [], generated=False, arguments=views, unaligned=unaligned)
-    low.stores.loops.append(loop)
+    lowering.stores.loops.append(loop)
     if call.is_tuple:
         loop.several = True
 
-        def element(low: Lowering, one: Call) -> Seen:
+        def element(lowering: Lowering, one: Call) -> Seen:
             loop.values |= {one.position}
-            return _result(low, one, loop)
+            return _result(lowering, one, loop)
 
-        low.elements[call.position] = element
+        lowering.elements[call.position] = element
         return None
-    return _result(low, call, loop)
+    return _result(lowering, call, loop)
 
 
-def copied(low: Lowering, copy: Copy, found: dict[int, Buffer]) -> None:
-    """Makes a call that copies a value to the host, or back; or that begins this, or ends it.
+def copied(lowering: Lowering, copy: Copy, found: dict[int, Buffer]) -> None:
+    """Adds one step of a copy to the host, or back.
 
-    To the compiler, what is on the host has no elements, nor has what is on its way back.
+    To the compiler, a value on the host has no elements, nor has a value on its way back.
 
     Args:
-        low: of one pass.
-        copy: what is copied. When it is back, others read it from then on.
+        copy: the step. Once the value is back, others read the new buffer.
         found: what the last such call of each value wrote, by value.
     """
-    v, seen = copy.value, low.seen[copy.value]
-    call, comes = low.stores.calls[v], copy.step in ("copied back", "copy back ends")
-    written = Buffer(v, call.shape, call.itemsize, low.stores.strides[v])
+    v, seen = copy.value, lowering.seen[copy.value]
+    call, comes = lowering.stores.calls[v], copy.step in ("copied back", "copy back ends")
+    written = Buffer(v, call.shape, call.itemsize, lowering.stores.strides[v])
     if not comes:
         is_last = copy.step in ("copied to the host", "copy to the host ends")
         written = Buffer(v, (0, *call.shape), call.itemsize, output=is_last)
-    reads = [low.stores.for_call(seen)] if copy.step != "copy back ends" else []
+    reads = [lowering.stores.for_call(seen)] if copy.step != "copy back ends" else []
     if copy.step.endswith("ends"):
         reads.append(found[v])
     if copy.behind is not None:
         u = copy.behind
-        reads.append(low.stores.for_call(low.seen[u]) if copy.step == "copy back begins" else found[u])
+        reads.append(lowering.stores.for_call(lowering.seen[u]) if copy.step == "copy back begins" else found[u])
     accesses: Reads = {(buffer, ((), 0)): 1 for buffer in reads}
-    low.stores.loops.append(
+    lowering.stores.loops.append(
         Loop(frozenset({v}), accesses, [written], generated=False, several=True, unaligned=True, copy=copy.step)
     )
     found[v] = written
     if comes:
-        low.seen[v] = Seen.of_buffer(written)
+        lowering.seen[v] = Seen.of_buffer(written)
 
 
+# A tensor that no strides describe was copied in rows.
 def _as_seen(seen: Seen) -> Buffer:
-    """Describes what a call sees of a tensor in memory, which may be a part of it or have another shape.
-
-    What no strides describe was copied in rows.
-    """
     return Buffer(seen.box.value, seen.shape, seen.box.itemsize, layout(seen) or contiguous_strides(seen.shape))
 
 
-def _result(low: Lowering, call: Call, loop: Loop) -> Seen:
-    buffer = Buffer(call.position, call.shape, call.itemsize, low.stores.strides[call.position])
+def _result(lowering: Lowering, call: Call, loop: Loop) -> Seen:
+    buffer = Buffer(call.position, call.shape, call.itemsize, lowering.stores.strides[call.position])
     loop.writes.append(buffer)
     return Seen.of_buffer(buffer)
 
 
-def product_and_bias(low: Lowering, call: Call) -> Seen:
-    """Lowers a matrix product with a bias to the product, and an expression that adds the bias."""
-    bias, *factors = low.arguments(call)
-    product = called(low, call, factors)
+def product_and_bias(lowering: Lowering, call: Call) -> Seen:
+    """Lowers a matrix product with a bias to a product and an expression that adds the bias."""
+    bias, *factors = lowering.arguments(call)
+    product = called(lowering, call, factors)
     assert product is not None
-    draft = Draft(low.stores, {call.position})
-    draft.take(low.stores.broadcast(bias, call.shape))
+    draft = Draft(lowering.stores, {call.position})
+    draft.take(lowering.stores.broadcast(bias, call.shape))
     draft.take(product)
     return draft.done(call.position, call.shape, call.itemsize)
 
 
 @keeping_arguments
-def batched_product(low: Lowering, call: Call) -> Seen | None:
-    """Lowers a product of matrices, each in rows or in columns; one that would be neither is stored in rows.
+def batched_product(lowering: Lowering, call: Call) -> Seen | None:
+    """Lowers a batched product. A matrix that is neither in rows nor in columns is stored in rows.
 
-    On CPUs a product by a single row or column is no call, but products of numbers, and their sums.
+    On CPUs a product by a single row or column is no call, but an expression that multiplies, and a sum.
     """
-    left, right = low.arguments(call)
-    if not low.stores.backend.gpu and 1 in (left.shape[1], right.shape[2]):
-        return _summed_products(low, call, left, right)
+    left, right = lowering.arguments(call)
+    if not lowering.stores.backend.gpu and 1 in (left.shape[1], right.shape[2]):
+        return _summed_products(lowering, call, left, right)
     for u in call.refs():
-        seen = low.seen[u]
+        seen = lowering.seen[u]
         buffer = seen.box.buffer
-        if (buffer is None or buffer.strides is None) and not _either_last(seen.shape, low.stores.strides[u]):
-            low.seen[u] = low.stores.exactly(seen, contiguous_strides(seen.shape))
-    return library(low, call)
+        if (buffer is None or buffer.strides is None) and not _either_last(seen.shape, lowering.stores.strides[u]):
+            lowering.seen[u] = lowering.stores.exactly(seen, contiguous_strides(seen.shape))
+    return library(lowering, call)
 
 
-def _summed_products(low: Lowering, call: Call, left: Seen, right: Seen) -> Seen:
+def _summed_products(lowering: Lowering, call: Call, left: Seen, right: Seen) -> Seen:
     shape = (*left.shape, right.shape[2])
     (*of_left,), (batch, *of_right) = left.access[0], right.access[0]
-    draft = Draft(low.stores, {call.position})
+    draft = Draft(lowering.stores, {call.position})
     for seen, sizes, dims in (
         (left, (*left.shape, 1), (*of_left, ())),
         (right, (right.shape[0], 1, *right.shape[1:]), (batch, (), *of_right)),
     ):
-        low.stores.settle_rows(seen)
-        draft.take(low.stores.broadcast(Seen(seen.box, sizes, (dims, seen.access[1]), seen.stored), shape))
+        lowering.stores.settle_rows(seen)
+        draft.take(lowering.stores.broadcast(Seen(seen.box, sizes, (dims, seen.access[1]), seen.stored), shape))
     product = draft.done(call.position, shape, call.itemsize)
-    return reduced_over(low, call, product, [2], call.shape, call.itemsize)
+    return reduced_over(lowering, call, product, [2], call.shape, call.itemsize)
 
 
 @keeping_arguments
-def convolution(low: Lowering, call: Call) -> Seen | None:
-    """Lowers a convolution, whose image and filters are stored with their channels last if the pass keeps images so.
+def convolution(lowering: Lowering, call: Call) -> Seen | None:
+    """Lowers a convolution. If the pass keeps images with their channels last, image and filters are stored so.
 
-    For GPUs, the bias is added to what the library computes without it.
+    For GPUs, an expression adds the bias to what the library computes without it.
     """
     both = [argument.position for argument in call.args[:2]]
-    last = low.uses.convolves
+    last = lowering.uses.convolves
     if not last:
         for u in both:
-            low.stores.store(low.seen[u].box)
-        last = any(_channels_last(low.seen[u]) for u in both)
+            lowering.stores.store(lowering.seen[u].box)
+        last = any(_channels_last(lowering.seen[u]) for u in both)
     for u in both:
-        shape = low.seen[u].shape
-        low.seen[u] = low.stores.in_order(low.seen[u], channels_last(shape) if last else contiguous_strides(shape))
-    bias = call.args[2] if low.stores.backend.gpu else None
-    arguments = [low.seen[u] for u in call.refs() if u in low.seen and (bias is None or u in both)]
-    result = called(low, call, arguments)
+        shape = lowering.seen[u].shape
+        lowering.seen[u] = lowering.stores.in_order(
+            lowering.seen[u], channels_last(shape) if last else contiguous_strides(shape)
+        )
+    bias = call.args[2] if lowering.stores.backend.gpu else None
+    arguments = [lowering.seen[u] for u in call.refs() if u in lowering.seen and (bias is None or u in both)]
+    result = called(lowering, call, arguments)
     assert result is not None
     assert result.box.buffer is not None
     result.box.buffer.strides = channels_last(call.shape) if last else contiguous_strides(call.shape)
-    return result if bias is None else _plus_bias(low, call, result, low.seen[bias.position])
+    return result if bias is None else _plus_bias(lowering, call, result, lowering.seen[bias.position])
 
 
-def _plus_bias(low: Lowering, call: Call, result: Seen, bias: Seen) -> Seen:
-    """Makes an expression that adds a number to each channel."""
+def _plus_bias(lowering: Lowering, call: Call, result: Seen, bias: Seen) -> Seen:
     ones = (1,) * (len(call.shape) - 2)
     (channels,) = bias.access[0]
-    draft = Draft(low.stores, {call.position})
+    draft = Draft(lowering.stores, {call.position})
     draft.take(result)
     draft.take(
-        low.stores.broadcast(
+        lowering.stores.broadcast(
             Seen(bias.box, (*bias.shape, *ones), ((channels, *((),) * len(ones)), bias.access[1]), bias.stored),
             call.shape,
         )
@@ -180,8 +181,8 @@ def _plus_bias(low: Lowering, call: Call, result: Seen, bias: Seen) -> Seen:
 
 
 @keeping_arguments
-def convolution_backward(low: Lowering, call: Call) -> Seen | None:
-    """Lowers a convolution's gradients: arguments take the layout for the filters' gradient, then for the image's.
+def convolution_backward(lowering: Lowering, call: Call) -> Seen | None:
+    """Lowers the gradients of a convolution: arguments take the layout for the filters' gradient, then the image's.
 
     In a pass without convolutions, where layouts are not the compiler's to choose, they first take eager's.
 
@@ -190,94 +191,94 @@ def convolution_backward(low: Lowering, call: Call) -> Seen | None:
     torch 2.13, arguments take eager's layouts, and no others.
     """
     gradient, image, filters = list(call.refs())[:3]
-    if not low.uses.convolves or low.stores.backend.eager_gradients:
+    if not lowering.uses.convolves or lowering.stores.backend.eager_gradients:
         for u in (gradient, image, filters):
-            low.seen[u] = low.stores.in_order(low.seen[u], low.stores.strides[u])
-    if low.stores.backend.eager_gradients:
-        return library(low, call)
+            lowering.seen[u] = lowering.stores.in_order(lowering.seen[u], lowering.stores.strides[u])
+    if lowering.stores.backend.eager_gradients:
+        return library(lowering, call)
     for u in (image, filters, gradient):
-        low.stores.store(low.seen[u].box)
+        lowering.stores.store(lowering.seen[u].box)
     of_image, of_filters = call.args[10][:2]
     for asked, like, ends in ((of_filters, filters, (image, gradient)), (of_image, image, (gradient, filters))):
-        last = low.uses.convolves or any(_channels_last(low.seen[u]) for u in (image, filters))
-        shape = low.seen[like].shape
+        last = lowering.uses.convolves or any(_channels_last(lowering.seen[u]) for u in (image, filters))
+        shape = lowering.seen[like].shape
         order = channels_last(shape) if last else contiguous_strides(shape)
         for u in ends if asked else ():
-            seen = low.seen[u]
-            wanted = channels_last(seen.shape) if low.uses.convolves else in_order_of(seen.shape, order)
-            low.seen[u] = low.stores.in_order(seen, wanted)
-    result = library(low, call)
-    if low.stores.backend.gpu:
-        _as_cudnn_writes(low, call, any(_channels_last(low.seen[u]) for u in (image, filters)))
+            seen = lowering.seen[u]
+            wanted = channels_last(seen.shape) if lowering.uses.convolves else in_order_of(seen.shape, order)
+            lowering.seen[u] = lowering.stores.in_order(seen, wanted)
+    result = library(lowering, call)
+    if lowering.stores.backend.gpu:
+        _as_cudnn_writes(lowering, call, any(_channels_last(lowering.seen[u]) for u in (image, filters)))
     return result
 
 
-def _as_cudnn_writes(low: Lowering, call: Call, last: bool) -> None:
-    """Gives gradients of a convolution the layout of what they were made of, whatever eager's was."""
-    element = low.elements[call.position]
+# cuDNN gives gradients the layout of what they were made of, whatever eager's was.
+def _as_cudnn_writes(lowering: Lowering, call: Call, last: bool) -> None:
+    element = lowering.elements[call.position]
 
-    def written(low: Lowering, one: Call) -> Seen:
-        seen = element(low, one)
+    def written(lowering: Lowering, one: Call) -> Seen:
+        seen = element(lowering, one)
         assert seen.box.buffer is not None
         seen.box.buffer.strides = channels_last(one.shape) if last else contiguous_strides(one.shape)
         return seen
 
-    low.elements[call.position] = written
+    lowering.elements[call.position] = written
 
 
 @keeping_arguments
-def attention(low: Lowering, call: Call) -> Seen | None:
-    """Lowers attention, with arguments in eager's order of strides, or in rows if the last one is not the least."""
+def attention(lowering: Lowering, call: Call) -> Seen | None:
+    """Lowers attention. Its arguments keep eager's order of strides, if the last dimension is the innermost."""
     for u in call.refs():
-        seen, strides = low.seen[u], low.stores.strides[u]
+        seen, strides = lowering.seen[u], lowering.stores.strides[u]
         if strides and min(strides) != strides[-1]:
             strides = contiguous_strides(seen.shape)
-        low.seen[u] = low.stores.in_order(seen, strides)
-    return library(low, call)
+        lowering.seen[u] = lowering.stores.in_order(seen, strides)
+    return library(lowering, call)
 
 
-def concatenation(low: Lowering, call: Call) -> Seen:
-    """Lowers a concatenation, which is no kernel: parts that are not stored yet are written in place, others copied."""
+def concatenation(lowering: Lowering, call: Call) -> Seen:
+    """Lowers a concatenation without a kernel: expressions are written in place, stored parts are copied."""
     if not isinstance(call.args[0], list):
         raise ValueError("the tensors must be a list")
     listed = cast(list[Any], call.args[0])
     sources = [ref.position for ref in listed if isinstance(ref, Ref)]
-    parts = [low.seen[u] for u in sources]
+    parts = [lowering.seen[u] for u in sources]
     dim = positive(call.arg(1, "dim", 0), len(call.shape))
-    if low.stores.backend.gpu and _computes_parts(low, call, sources):
-        return _part_by_part(low, call, parts, dim)
-    strides, start = _whole_strides(low, call, parts), 0
+    if lowering.stores.backend.gpu and _computes_parts(lowering, call, sources):
+        return _part_by_part(lowering, call, parts, dim)
+    strides, start = _whole_strides(lowering, call, parts), 0
     reads: Reads = {}
     for part in parts:
         still_open = part.plain and (part.box.buffer is None or part.box.buffer.strides is None)
-        buffer = low.stores.store(part.box if still_open else low.stores.copy(part).box)
+        buffer = lowering.stores.store(part.box if still_open else lowering.stores.copy(part).box)
         buffer.strides, buffer.offset = strides, start
         start += part.shape[dim] * strides[dim]
         reads[buffer, ((), 0)] = 1
     whole = Buffer(call.position, call.shape, call.itemsize, strides)
-    low.stores.loops.append(Loop(frozenset({call.position}), reads, [whole], generated=False, launched=False))
+    lowering.stores.loops.append(Loop(frozenset({call.position}), reads, [whole], generated=False, launched=False))
     return Seen.of_buffer(whole)
 
 
+# `max_pointwise_cat_inputs`.
 _MAX_PARTS = 8
-"""`max_pointwise_cat_inputs`."""
 
 
-def _computes_parts(low: Lowering, call: Call, sources: Sequence[int]) -> bool:
-    """Says if a concatenation is an expression that selects among its parts, as it may be on GPUs (`lowering.cat`)."""
+# On GPUs a concatenation may be an expression that selects among its parts (`lowering.cat`).
+def _computes_parts(lowering: Lowering, call: Call, sources: Sequence[int]) -> bool:
     if len(sources) > _MAX_PARTS:
         return False
-    uses, parts = low.uses.network, [low.seen[u] for u in sources]
+    uses, parts = lowering.uses.network, [lowering.seen[u] for u in sources]
     # Whatever could be written in place need not be copied; the rest is an expression, or has a layout.
     fresh = [part.box.buffer is None or part.box.buffer.strides is not None for part in parts]
     for u, part in zip(sources, parts, strict=True):
         others = [reader for reader in uses.of(u) if reader != call.position]
-        again = bool(others) or low.uses.returned[u]
+        again = bool(others) or lowering.uses.returned[u]
         if again and (part.box.buffer is None or any(map(uses.is_elementwise, others))):
             return False
     if any(fresh) and uses.elementwise(call.position, "aten.cat", "aten.constant_pad_nd"):
         return True
-    reduced = {buffer for loop in low.stores.loops if loop.reduced for buffer in loop.writes}
+    reduced = {buffer for loop in lowering.stores.loops if loop.reduced for buffer in loop.writes}
     return all(fresh) and not any(_has_reduction(part, reduced) for part in parts)
 
 
@@ -286,23 +287,26 @@ def _has_reduction(part: Seen, reduced: set[Buffer]) -> bool:
     return buffer in reduced if buffer is not None else any(read in reduced for read, _ in part.box.reads)
 
 
-def _part_by_part(low: Lowering, call: Call, parts: Sequence[Seen], dim: int) -> Seen:
-    """Makes an expression that reads each part under a condition on the coordinates."""
-    draft = Draft(low.stores, {call.position})
+def _part_by_part(lowering: Lowering, call: Call, parts: Sequence[Seen], dim: int) -> Seen:
+    draft = Draft(lowering.stores, {call.position})
     for i, part in enumerate(parts):
         dims, start = part.access
-        within = (*dims[:dim], low.shifted(call.shape[dim], dims[dim], "part", i, dims[dim]), *dims[dim + 1 :])
+        within = (*dims[:dim], lowering.shifted(call.shape[dim], dims[dim], "part", i, dims[dim]), *dims[dim + 1 :])
         draft.take(Seen(part.box, call.shape, (within, start), part.stored))
     return draft.done(call.position, call.shape, call.itemsize)
 
 
-def _whole_strides(low: Lowering, call: Call, parts: Sequence[Seen]) -> Shape:
-    """Chooses channels last if a part in memory has them so, or, with none in memory, eager (`ConcatKernel.create`)."""
+# As `ConcatKernel.create`: the parts in memory decide; if there are none, eager's strides.
+def _whole_strides(lowering: Lowering, call: Call, parts: Sequence[Seen]) -> Shape:
     stored = [(part, part.box.buffer) for part in parts if part.box.buffer is not None]
     if stored:
         last = any(buffer.strides is not None and _channels_last(part) for part, buffer in stored)
     else:
-        last = any(low.stores.strides[u] == channels_last(low.seen[u].shape) for u in call.refs() if u in low.seen)
+        last = any(
+            lowering.stores.strides[u] == channels_last(lowering.seen[u].shape)
+            for u in call.refs()
+            if u in lowering.seen
+        )
     return channels_last(call.shape) if last else contiguous_strides(call.shape)
 
 
@@ -310,8 +314,8 @@ def _channels_last(seen: Seen) -> bool:
     return layout(seen) == channels_last(seen.shape)
 
 
+# As `is_preferred_layout_as_bmm_input`.
 def _either_last(shape: Shape, strides: Shape) -> bool:
-    """Says if a matrix is in rows or in columns (`is_preferred_layout_as_bmm_input`)."""
     *_, rows, columns = shape
     *_, a, b = strides
     return (b == 1 and (rows == 1 or a >= columns)) or (a == 1 and (columns == 1 or b >= rows))

@@ -11,16 +11,13 @@ from remat.predict.kernels.loops import Dep, Nest, same_after_joining
 
 
 class LoopGroup:
-    """A group of nests that share a kernel.
+    """Holds nests that share a kernel.
 
     Attributes:
-        nests: in order.
         members, ancestors: bits of the nests in it, and of all that it depends on.
         first, last: its places in the order of creation.
-        reads, writes: deps with the bytes that they move; what is read just where it is written counts as written.
-        written: the buffers that it writes.
+        reads, writes: accesses with the bytes that they move; what is read just where it is written counts as written.
         unmet: reads of what other groups write.
-        sizes, reduced: its loops.
         depth, parts: how many outer loops the parts share, if they share no more than these; else 0.
     """
 
@@ -47,27 +44,24 @@ class LoopGroup:
 
     @cached_property
     def deps(self) -> dict[Dep, int]:
-        """Everything that it accesses."""
         return self.reads | self.writes
 
     @cached_property
     def used(self) -> dict[Buffer, None]:
-        """The buffers that it accesses, in order."""
         return dict.fromkeys(dep[0] for dep in self.deps)
 
     def shared_bytes(self, other: LoopGroup) -> int:
-        """Counts the bytes that both access in the same way (`Scheduler.score_fusion_memory`)."""
+        """Counts the bytes that both groups access in the same way (`Scheduler.score_fusion_memory`)."""
         few, many = self.deps, other.deps
         if len(few) > len(many):
             few, many = many, few
         return sum(size for dep, size in few.items() if dep in many)
 
     def distance(self, other: LoopGroup) -> int:
-        """Says how far apart the two are, in the order of creation."""
         return max(abs(self.first - other.last), abs(other.first - self.last))
 
     def same_loops(self, other: LoopGroup) -> bool:
-        """Says if one loop nest can run both (`CppScheduling._why_fuse_nodes`)."""
+        """Says whether one loop nest can run both groups (`CppScheduling._why_fuse_nodes`)."""
         if self.depth or other.depth:
             return False
         if self.sizes == other.sizes and self.reduced == other.reduced:
@@ -86,7 +80,7 @@ class LoopGroup:
         )
 
     def outer_depth(self, consumer: LoopGroup) -> int:
-        """Counts the outer loops that it shares with a consumer, if that is how they fuse; 0 if not.
+        """Counts the outer loops that this group shares with a consumer, if they fuse in that way; 0 if not.
 
         As `CppScheduling.can_fuse_vertical_outer_loop`.
         """
@@ -101,7 +95,6 @@ class LoopGroup:
         return depth if (self.depth or consumer.depth) in (0, depth) else 0
 
     def joined(self, other: LoopGroup, made: Mapping[Buffer, int]) -> LoopGroup:
-        """Joins both in one kernel."""
         depth = self.outer_depth(other)
         group = LoopGroup([*self.nests, *other.nests], made)
         if depth:

@@ -39,52 +39,37 @@ AccessTable = tuple[tuple[Dims, int], ...]
 
 @dataclass(eq=False, slots=True)
 class Nest:
-    """A loop nest, or a call, with its accesses.
-
-    Attributes:
-        loop: what it was made from.
-        index: how many nests were created before it.
-        place: the same, with a place for each result of a call with several.
-        sizes, reduced: what remains of the loops after joining.
-        formulas: all accesses, over the loops before joining and ordering: those kept, then those reduced.
-        table: the accesses to memory among them.
-        reads, writes: deps, each with the bytes that it moves.
-        ancestors: bits of the nests that it depends on.
-    """
+    """Holds a loop nest, or a call, with its accesses."""
 
     loop: Loop
-    index: int
+    index: int  # how many nests were created before it
+    # sizes, reduced: the loops that remain after joining.
     sizes: Shape = ()
     reduced: Shape = ()
+    # all accesses, over the loops before joining and ordering: those kept, then those reduced.
     formulas: tuple[Dims, ...] = ()
+    # reads, writes: accesses, each with the bytes that it moves.
     reads: dict[Dep, int] = field(default_factory=dict[Dep, int])
     writes: dict[Dep, int] = field(default_factory=dict[Dep, int])
-    table: AccessTable = ()
-    ancestors: int = 0
-    place: int = 0
+    table: AccessTable = ()  # the accesses to memory among them
+    ancestors: int = 0  # bits of the nests that it depends on
+    place: int = 0  # the same, if each result of a call counts as one
 
     @property
     def is_reduction(self) -> bool:
-        """Whether some of its loops are reduced."""
         return bool(self.loop.reduced)
 
 
-def decide_layouts(loops: Sequence[Loop]) -> None:
-    """Gives buffers whose strides nobody asked for the order in which their loop reads."""
-    for loop in loops:
-        decide_layout(loop)
-
-
 def decide_layout(loop: Loop) -> None:
-    """Gives what one loop writes the order in which it reads."""
+    """Fixes the strides of what a loop writes, in the order in which it reads, unless they are fixed already."""
     for buffer in loop.writes:
         if buffer.strides is None and loop.generated and loop.reads and len(loop.sizes) > 1:
             buffer.strides = _like_reads(buffer.shape, loop)
         buffer.fix()
 
 
+# As `ComputedBuffer.get_fill_order`.
 def _like_reads(shape: Shape, loop: Loop) -> Shape:
-    """Returns strides in the order in which a loop reads (`ComputedBuffer.get_fill_order`)."""
     kept = _positions(shape, loop.sizes)
     table: list[tuple[Shape, int]] = []
     for buffer, access in loop.reads:
@@ -96,8 +81,8 @@ def _like_reads(shape: Shape, loop: Loop) -> Shape:
     return strides_in(_loop_order(table, shape), shape)
 
 
+# A reduction may leave dimensions of size one, over which no loop runs.
 def _positions(shape: Shape, sizes: Shape) -> list[int]:
-    """Lists the dimensions of a result that loops run over: all but those that a reduction left at size one."""
     found: list[int] = []
     for dim, n in enumerate(shape):
         spare = len(shape) - dim > len(sizes) - len(found)
@@ -107,7 +92,7 @@ def _positions(shape: Shape, sizes: Shape) -> list[int]:
 
 
 def in_memory(buffer: Buffer, access: Access) -> Access:
-    """Turns an access to row-major positions of a buffer into one to where these are in memory."""
+    """Maps an access to row-major positions of a buffer to the places where these are in memory."""
     strides, access = buffer.strides or contiguous_strides(buffer.shape), (unmarked(access[0]), access[1])
     if buffer.offset == 0 and strides == contiguous_strides(buffer.shape):
         return access
@@ -149,7 +134,7 @@ def nest_of(loop: Loop, index: int) -> Nest:
 
 
 def note_wholes(nest: Nest) -> None:
-    """Notes the buffers that a nest accesses as a whole: all that a call does, and what a scatter adds to."""
+    """Adds the accesses to whole buffers: those of a call, and the one that a scatter adds to."""
     if nest.loop.mutates is not None:
         nest.reads[nest.loop.mutates, (), ANYWHERE] = nest.loop.mutates.bytes
     if not nest.loop.generated:
@@ -166,7 +151,7 @@ def padded(access: Access, rank: int) -> Access:
 
 
 def step_of(digits: Digits) -> int:
-    """Returns how far an access steps with a loop; with an opaque one, what `index.uneven` says."""
+    """Returns how far an access steps with a loop; for an opaque digit see `index.uneven`."""
     if not digits:
         return 0
     step = digits[-1][1]
@@ -175,16 +160,15 @@ def step_of(digits: Digits) -> int:
 
 @lru_cache(maxsize=1 << 13)
 def order_of(table: AccessTable, shape: Shape, kept: int) -> tuple[int, ...]:
-    """Orders the loops: those kept by their strides, then those reduced by theirs."""
+    """Orders the loops by their strides: first those kept, then those reduced."""
     steps = [(tuple(abs(step_of(digits)) for digits in dims), times) for dims, times in table]
     first = _loop_order([(row[:kept], times) for row, times in steps], shape[:kept])
     last = _loop_order([(row[kept:], times) for row, times in steps], shape[kept:])
     return (*reversed(first), *(kept + i for i in reversed(last)))
 
 
+# As `scheduler.pick_loop_order`: the innermost loop first, by how far accesses step.
 def _loop_order(table: Sequence[tuple[Shape, int]], shape: Shape) -> list[int]:
-    """Lists dimensions, the innermost loop first, by how far accesses step (`scheduler.pick_loop_order`)."""
-
     def compared(a: int, b: int) -> int:
         if shape[a] == 1 or shape[b] == 1:
             return (shape[a] == 1) - (shape[b] == 1)
@@ -201,7 +185,6 @@ def _loop_order(table: Sequence[tuple[Shape, int]], shape: Shape) -> list[int]:
 
 @lru_cache(maxsize=1 << 13)
 def _joined(formulas: tuple[Dims, ...], shape: Shape, kept: int, order: tuple[int, ...]) -> tuple[Shape, Shape]:
-    """Joins neighbouring loops, of those kept and of those reduced, where all accesses walk through both as one."""
     found: list[Shape] = []
     for part in (order[:kept], order[kept:]):
         sizes: list[int] = []
@@ -215,7 +198,7 @@ def _joined(formulas: tuple[Dims, ...], shape: Shape, kept: int, order: tuple[in
 
 
 def one_loop(outer: Digits, inner: Digits, size: int) -> bool:
-    """Says if two neighbouring dimensions are walked through as one."""
+    """Says whether two neighbouring dimensions are walked through as one."""
     if len(outer) > 1 or len(inner) > 1 or any(s <= -STEPS for _, s in (*outer, *inner)):
         return False  # of one that is uneven only the first step is known
     a, b = step_of(outer), step_of(inner)
@@ -224,7 +207,6 @@ def one_loop(outer: Digits, inner: Digits, size: int) -> bool:
 
 @lru_cache(maxsize=1 << 14)
 def _normal(dims: Dims, shape: Shape, order: tuple[int, ...]) -> Dims:
-    """Writes an access in normal form: its own loops joined, without the innermost that it does not depend on."""
     row: list[Digits] = []
     for i in order:
         digits: Digits = dims[i] or ((shape[i], 0),)
@@ -247,7 +229,7 @@ def moved_bytes(dep: Dep) -> int:
 
 
 def same_after_joining(one: Nest, other: Nest) -> bool:
-    """Says if nests over the same dimensions have the same loops once each respects the other's accesses, too."""
+    """Says whether two nests have the same loops once each respects the accesses of the other, too."""
     if one.loop.sizes != other.loop.sizes or len(one.formulas[0]) != len(other.formulas[0]):
         return False
     shape = tuple(n for n in one.loop.sizes if n != 1)

@@ -1,7 +1,7 @@
 """Lowers one pass, operator by operator, to loops and calls: what is stored, and what is inlined where it is read.
 
 This follows `GraphLowering.run_node` of torch 2.13 (`torch/_inductor/graph.py`); what each operator becomes is in
-`pointwise`, `reductions`, `lookups` and `library`.
+`pointwise`, `reductions`, `indexing` and `library`.
 """
 
 from __future__ import annotations
@@ -15,34 +15,24 @@ from remat.predict.kernels.index import Digits, Shape, uneven
 from remat.predict.kernels.ir import Buffer, Loop, Seen
 from remat.predict.kernels.loops import step_of
 from remat.predict.kernels.passes import Readers
+from remat.predict.kernels.realize import Stores
 from remat.predict.kernels.recorded_calls import Call, Ref
-from remat.predict.kernels.stores import Stores
 
 
 @dataclass(frozen=True, eq=False)
 class Uses:
-    """Says how the values of one pass are read in it; all is indexed by position.
+    """Says how the values of one pass are read in it; every sequence is indexed by position."""
 
-    Attributes:
-        readers: how many operators read a value, the return of the pass counted as one.
-        returned: the pass returns it.
-        exact: it is stored with given strides, those of `images` or eager's: the pass returns it, or an as_strided
-            reads it.
-        realized: an operator reads it that wants its input in memory.
-        ordered: an operator reads it that wants eager's order of strides.
-        convolves: the pass has a convolution, so that the compiler chooses the layout of images.
-        images: what has its channels last if it is returned or stored for its readers' sake, with these strides.
-        network: which operators read what.
-    """
-
-    readers: Sequence[int]
+    readers: Sequence[int]  # how many operators read a value; the return of the pass counts as one
     returned: Sequence[bool]
+    # whether a value is stored with given strides, those of `images` or eager's: the pass returns it, or an as_strided
+    # reads it.
     exact: Sequence[bool]
-    realized: Sequence[bool]
-    ordered: Sequence[bool]
-    convolves: bool
-    images: Mapping[int, Shape]
-    network: Readers
+    realized: Sequence[bool]  # whether an operator reads it that needs its arguments in memory
+    ordered: Sequence[bool]  # whether an operator reads it that needs eager's order of strides
+    convolves: bool  # whether the pass has a convolution, so that the compiler chooses the layout of images
+    images: Mapping[int, Shape]  # strides with the channels last, of the values that get them once they are stored
+    network: Readers  # which operators read which values
 
 
 Elements = Callable[["Lowering", Call], Seen]
@@ -56,10 +46,8 @@ class Lowering:
     """Lowers the values of one pass, in order.
 
     Attributes:
-        stores: the loops so far.
-        uses: of the pass.
-        seen: what each value is.
-        elements: of each tuple.
+        seen: the lowered values.
+        elements: for each tuple, the function that lowers one of its elements.
     """
 
     def __init__(self, stores: Stores, uses: Uses, rules: Sequence[Rule]) -> None:
@@ -68,9 +56,9 @@ class Lowering:
         self.elements: dict[int, Elements] = {}
 
     def given(self, values: Iterable[int], strides: Sequence[Shape], hosted: BoolArray) -> dict[int, Buffer]:
-        """Takes the values that the pass is handed, with their strides; returns their buffers.
+        """Takes the values that the pass gets as arguments, with their strides; returns their buffers.
 
-        What is on the host has no elements until it is copied back.
+        A value on the host has no elements until it is copied back.
         """
         handed: dict[int, Buffer] = {}
         for v in values:
@@ -82,11 +70,7 @@ class Lowering:
         return handed
 
     def run(self, v: int) -> None:
-        """Lowers one value.
-
-        Raises:
-            InvalidGraph: its call is not recorded, but it takes the call to know what it does.
-        """
+        """Lowers one value."""
         call = self.stores.calls[v]
         try:
             result = self._rules[v](self, call)
@@ -98,7 +82,7 @@ class Lowering:
         self.settle(v, result)
 
     def settle(self, v: int, seen: Seen | None) -> None:
-        """Notes what a value was lowered to, if to anything, and decides by who reads it what becomes of that."""
+        """Records what a value was lowered to, and stores it if its readers ask for that."""
         if seen is None:
             return
         stores, uses = self.stores, self.uses
@@ -136,22 +120,18 @@ class Lowering:
         return self.stores.in_order(seen, self.uses.images[v]) if v in self.uses.images else seen
 
     def finish(self) -> list[Loop]:
-        """Stores what is returned and still an expression; returns the loops, in the order of their creation."""
+        """Stores the expressions that the pass returns; lists all loops, in the order of their creation."""
         for v, seen in self.seen.items():
             if self.uses.returned[v]:
                 self.stores.store(seen.box).output = True
         return self.stores.loops
 
     def shifted(self, size: int, digits: Digits, *what: object) -> Digits:
-        """Returns a dimension of which a part is read, elsewhere: how far it steps still orders loops."""
+        """Returns the digits of a dimension that is read only in part. The length of their step still orders loops."""
         return uneven(size, abs(step_of(digits)), *what) if size != 1 else ()
 
     def first(self, call: Call) -> Seen:
-        """Returns the first argument.
-
-        Raises:
-            KeyError: it is no tensor of this pass.
-        """
+        """Returns the first argument."""
         first = call.args[0]
         return self.seen[first.position if isinstance(first, Ref) else -1]
 

@@ -12,30 +12,29 @@ from math import prod
 
 from remat.predict.kernels.ir import Buffer
 from remat.predict.kernels.loops import step_of
-from remat.predict.kernels.simd_groups import SimdGroup
+from remat.predict.kernels.triton_groups import TritonGroup
 
 _MIN_ELEMENTS, _MIN_ROWS, _MAX_COLUMNS, _MAX_READS = 5 << 20, 4096, 1 << 14, 10
 
 
-class MixedGroup(SimdGroup):
-    """A group that reduces rows, and one that reduces columns of the same data, in one kernel.
+class MixedGroup(TritonGroup):
+    """Joins a group that reduces rows and one that reduces columns of the same data in one kernel.
 
     Attributes:
-        rows, columns: the two; `rows` reads memory in order.
+        rows: the group that reads memory in order.
     """
 
-    def __init__(self, rows: SimdGroup, columns: SimdGroup, made: Mapping[Buffer, int]) -> None:
+    def __init__(self, rows: TritonGroup, columns: TritonGroup, made: Mapping[Buffer, int]) -> None:
         super().__init__([*rows.nests, *columns.nests], made)
         self.rows, self.columns = rows, columns
 
-    def too_many_reads(self, other: SimdGroup) -> bool:
-        """Says if it would read too many buffers with another group."""
+    def too_many_reads(self, other: TritonGroup) -> bool:
         nests = (*self.nests, *other.nests)
         return len({walk[0] for nest in nests for walk in nest.walks[:-1]}) > _MAX_READS
 
 
-def can_mix(one: SimdGroup, other: SimdGroup) -> bool:
-    """Says if two groups can share a kernel as rows and columns."""
+def can_mix(one: TritonGroup, other: TritonGroup) -> bool:
+    """Says whether two groups can share a kernel as rows and columns."""
     if not (one.is_reduction and other.is_reduction):
         return False
     left, right = one.extent, other.extent
@@ -56,13 +55,12 @@ def can_mix(one: SimdGroup, other: SimdGroup) -> bool:
     )
 
 
-def mixed(one: SimdGroup, other: SimdGroup, made: Mapping[Buffer, int]) -> MixedGroup:
-    """Joins two groups that can share a kernel as rows and columns."""
+def mixed(one: TritonGroup, other: TritonGroup, made: Mapping[Buffer, int]) -> MixedGroup:
     return MixedGroup(one, other, made) if in_order(one) else MixedGroup(other, one, made)
 
 
-def in_order(group: SimdGroup) -> bool:
-    """Says if the innermost loops of a group read memory in order, or stay where they are."""
+def in_order(group: TritonGroup) -> bool:
+    """Says whether the innermost loops of a group read memory in order, or do not move."""
     read = {dep[0] for dep in group.reads}
     return all(
         step_of(dims[-1]) in (0, 1)
@@ -72,8 +70,8 @@ def in_order(group: SimdGroup) -> bool:
     )
 
 
-def _reads_all(group: SimdGroup, buffer: Buffer) -> bool:
-    """Says if a group reads a place of a buffer at every point of its loops."""
+# It reads one place of the buffer at every point of its loops.
+def _reads_all(group: TritonGroup, buffer: Buffer) -> bool:
     nest = group.nests[0]
     size = next((size for dep, size in group.reads.items() if dep[0] is buffer), 0)
     return size == nest.points * prod(nest.reduced) * buffer.itemsize

@@ -19,32 +19,23 @@ _HALF = ("bfloat16", "float16")
 
 @dataclass(frozen=True, eq=False)
 class Rewrites:
-    """The rewritings that may apply to a pass, whatever the plan.
+    """Holds the rewritings that may apply to a pass, whatever the plan."""
 
-    Attributes:
-        copies: clones -> what they copy.
-        sums: sums -> (matrix product, what is added to it) for each product in it (the `addmm` pattern).
-        elements: tuples -> their elements.
-        biased: matrix products with a bias that are a product and a sum, if only elementwise operators read them
-            (`unfuse_bias_add_to_pointwise`, for GPUs alone, and not in half precision).
-        elementwise, seen_through: (n,) operators, and views and elements of tuples, whose readers read instead.
-        ops, shapes: (n,) names of operators, and sizes.
-        for_gpu: the kernels are Triton's.
-    """
-
-    copies: Mapping[int, int]
+    copies: Mapping[int, int]  # clones -> what they copy
+    # sums -> (matrix product, what is added to it) for each product in it (the `addmm` pattern).
     sums: Mapping[int, Sequence[tuple[int, int]]]
-    elements: Mapping[int, Sequence[int]]
+    elements: Mapping[int, Sequence[int]]  # tuples -> their elements
+    # matrix products with a bias that become a product and a sum, if only elementwise operators read them
+    # (`unfuse_bias_add_to_pointwise`, for GPUs alone, and not in half precision).
     biased: frozenset[int]
     elementwise: Sequence[bool]
-    seen_through: Sequence[bool]
+    seen_through: Sequence[bool]  # (n,) views and elements of tuples: their readers count in their place
     ops: Sequence[str]
     shapes: Sequence[Shape]
     for_gpu: bool
 
     @classmethod
     def of(cls, calls: Sequence[Call], views: Sequence[bool], backend: KernelBackend) -> Rewrites:
-        """Reads a graph, in time linear in its size."""
         copies: dict[int, int] = {}
         sums: dict[int, list[tuple[int, int]]] = {}
         elements: dict[int, list[int]] = {}
@@ -64,8 +55,8 @@ class Rewrites:
         return cls(copies, sums, elements, biased, elementwise, through, ops, shapes, backend.gpu)
 
 
+# Of two products in a sum, Inductor adds the second to the first.
 def _products(call: Call, calls: Sequence[Call]) -> list[tuple[int, int]]:
-    """Lists the matrix products in a sum, each with what is added; of two, Inductor adds the second to the first."""
     terms = [argument.position for argument in call.args if isinstance(argument, Ref)]
     if len(terms) != 2 or len(call.args) != 2 or call.kwargs:
         return []
@@ -82,25 +73,16 @@ def _products(call: Call, calls: Sequence[Call]) -> list[tuple[int, int]]:
 
 @dataclass(frozen=True, eq=False)
 class Rewritten:
-    """A pass after the rewritings.
+    """Describes a pass after the rewritings."""
 
-    Attributes:
-        values: what it computes, in order.
-        producers, readers: its uses.
-        returned: (n,) what it returns.
-        copies: clones that are gone -> what they copied.
-        products: sums that are one call with a product -> (product, what is added).
-        unfused: products with a bias that are a product and a sum.
-        uses: who reads what.
-    """
-
-    values: Sequence[int]
+    values: Sequence[int]  # what it computes, in order
+    # producers, readers: its uses.
     producers: IntArray
     readers: IntArray
-    returned: BoolArray
-    copies: Mapping[int, int]
-    products: Mapping[int, tuple[int, int]]
-    unfused: frozenset[int]
+    returned: BoolArray  # (n,) what it returns
+    copies: Mapping[int, int]  # removed clones -> what they copied
+    products: Mapping[int, tuple[int, int]]  # sums that are one call with a product -> (product, what is added)
+    unfused: frozenset[int]  # products with a bias that become a product and a sum
     uses: Readers
 
     @classmethod
@@ -113,14 +95,11 @@ class Rewritten:
         returned: BoolArray,
         strides: Sequence[Shape],
     ) -> Rewritten:
-        """Applies what applies to one pass.
+        """Applies the rewritings of one pass.
 
         Args:
-            rewrites: of the graph.
-            values: what the pass computes, in order.
             producers, readers: all uses of the graph.
-            returned: (n,) what the pass returns.
-            strides: that eager would give each value in this pass: a clone that changes none is no operator.
+            strides: that eager gives each value in this pass: a clone that changes none is removed.
         """
         n = len(returned)
         inside = np.zeros(n, np.bool_)
@@ -146,7 +125,7 @@ class Rewritten:
 
 
 class Readers:
-    """Says of values of a pass who reads them, and whether those are elementwise operators (`is_pointwise_use`)."""
+    """Says who reads a value of a pass, and whether these are elementwise operators (`is_pointwise_use`)."""
 
     def __init__(self, rewrites: Rewrites, u: IntArray, v: IntArray, returned: BoolArray) -> None:
         order = np.argsort(u, kind="stable")
@@ -156,29 +135,25 @@ class Readers:
         """Operators that are parts of calls, whatever they were."""
 
     def of(self, value: int) -> list[int]:
-        """Lists the operators that read a value."""
         start, end = np.searchsorted(self._u, [value, value + 1])
         return self._v[start:end].tolist()
 
     def elementwise(self, value: int, *others: str) -> bool:
-        """Says if elementwise operators alone read a value; views are looked through."""
+        """Says whether elementwise operators alone read a value; the readers of a view count in its place."""
         return not self._returned[value] and all(self.is_elementwise(reader, *others) for reader in self.of(value))
 
     def is_elementwise(self, reader: int, *others: str) -> bool:
-        """Says if an operator is elementwise, or one of others by name, or a view that only such operators read."""
+        """Says whether an operator is elementwise or one of `others`, or a view that only such operators read."""
         rewrites = self._rewrites
         if rewrites.seen_through[reader]:
             return self.elementwise(reader, *others)
         return (rewrites.elementwise[reader] and reader not in self.calls) or rewrites.ops[reader] in others
 
 
+# Later sums are decided first. For GPUs, a product stays apart from a sum that elementwise operators alone read.
 def _fused(
     rewrites: Rewrites, values: Sequence[int], readers: IntArray, returned: BoolArray, uses: Readers
 ) -> tuple[dict[int, tuple[int, int]], frozenset[int]]:
-    """Finds the sums with a product that nobody else reads, and the products that lose their bias.
-
-    For GPUs, a product is kept apart from a sum that elementwise operators alone read. The last are decided first.
-    """
     products: dict[int, tuple[int, int]] = {}
     unfused: set[int] = set()
     inside = set(values)
@@ -194,8 +169,8 @@ def _fused(
     return products, frozenset(unfused)
 
 
+# As torch's `raise_getitems`.
 def _raised(rewrites: Rewrites, values: Sequence[int], inside: BoolArray) -> list[int]:
-    """Moves the elements of a tuple right behind it, and keeps the order else (torch's `raise_getitems`)."""
     moved = {e for source, elements in rewrites.elements.items() if inside[source] for e in elements}
     found: list[int] = []
     for v in values:
@@ -212,7 +187,6 @@ def _renamed(
     copies: Mapping[int, int],
     products: Mapping[int, tuple[int, int]],
 ) -> tuple[IntArray, IntArray, BoolArray]:
-    """Returns the uses without copies and products: readers read the originals, and the sums take the arguments."""
     n = len(returned)
     source, reader = np.arange(n), np.arange(n)
     for copy in sorted(copies):

@@ -19,138 +19,138 @@ from remat.predict.kernels.index import (
 )
 from remat.predict.kernels.ir import Box, Seen, merged
 from remat.predict.kernels.lowering import Lowering
+from remat.predict.kernels.realize import Draft
 from remat.predict.kernels.recorded_calls import Call
-from remat.predict.kernels.stores import Draft
 from remat.predict.kernels.view_maps import element, positive, view_access
 
 
-def pointwise(low: Lowering, call: Call) -> Seen:
+def pointwise(lowering: Lowering, call: Call) -> Seen:
     """Lowers an elementwise operator to an expression over the shape of the result."""
-    draft = Draft(low.stores, {call.position}, heavy=call.op in low.stores.backend.heavy)
+    draft = Draft(lowering.stores, {call.position}, heavy=call.op in lowering.stores.backend.heavy)
     if call.op not in rules.CONSTANTS:
-        for seen in low.arguments(call):
-            draft.take(low.stores.broadcast(seen, call.shape))
+        for seen in lowering.arguments(call):
+            draft.take(lowering.stores.broadcast(seen, call.shape))
     if call.op in rules.COUNTS:
         draft.indices[identity(call.shape), 0] = None
     return draft.done(call.position, call.shape, call.itemsize)
 
 
-def random(low: Lowering, call: Call) -> Seen:
-    """Lowers random numbers, a function of the seed and the position, which are stored as they are drawn."""
-    seen = pointwise(low, call)
+def random(lowering: Lowering, call: Call) -> Seen:
+    """Lowers random numbers, which depend on the seed and the position, and are stored at once."""
+    seen = pointwise(lowering, call)
     seen.box.indices = (*seen.box.indices, (identity(call.shape), 0))
-    low.stores.store(seen.box)
+    lowering.stores.store(seen.box)
     return seen
 
 
-def seed(low: Lowering, call: Call) -> Seen:
+def seed(lowering: Lowering, call: Call) -> Seen:
     """Lowers the read of one of several seeds in memory."""
-    seeds = low.stores.store(low.first(call).box)
+    seeds = lowering.stores.store(lowering.first(call).box)
     reads = {(seeds, ((), int(call.args[1]))): 1}
     return Seen.whole(Box(call.position, (), call.itemsize, reads, frozenset({call.position})))
 
 
+# Views that want what they are taken of to be row-major, unless it has a layout already.
 _RESHAPES = {f"aten.{name}" for name in ("view", "_unsafe_view", "reshape", "unsqueeze")}
-"""Views that want what they are taken of to be row-major, unless it has a layout already."""
 
 
-def view(low: Lowering, call: Call) -> Seen:
+def view(lowering: Lowering, call: Call) -> Seen:
     """Lowers a view to index arithmetic."""
-    of = low.first(call)
+    of = lowering.first(call)
     if call.op == "aten.expand":
-        low.stores.reused(of, prod(call.shape) // max(prod(of.shape), 1))
+        lowering.stores.reused(of, prod(call.shape) // max(prod(of.shape), 1))
     access = view_access(call, of.shape, of.access)
     if access is None:  # strides that are anything, or an operator of a graph made by hand
         unknown = tuple(opaque(n, call.position, i) for i, n in enumerate(call.shape))
         access = (identity(call.shape) if prod(call.shape) == prod(of.shape) else unknown, of.access[1])
     if call.op in _RESHAPES:
-        low.stores.settle_rows(of)
-    return low.stores.shown(of, call.shape, access)
+        lowering.stores.settle_rows(of)
+    return lowering.stores.shown(of, call.shape, access)
 
 
-def restrided(low: Lowering, call: Call) -> Seen:
+def restrided(lowering: Lowering, call: Call) -> Seen:
     """Lowers as_strided, which gives what is in memory any strides."""
-    of = low.first(call)
-    buffer = low.stores.store(of.box)
+    of = lowering.first(call)
+    buffer = lowering.stores.store(of.box)
     if buffer.offset or buffer.fix() != contiguous_strides(buffer.shape):
-        return view(low, call)
+        return view(lowering, call)
     dims = strided(call.shape, tuple(call.args[2]))
     return Seen(of.box, call.shape, (dims, call.arg(3, "storage_offset") or 0), stored=True)
 
 
-def split(low: Lowering, call: Call) -> None:
-    """Lowers a split to pieces, each of which is a view."""
-    whole = low.first(call)
+def split(lowering: Lowering, call: Call) -> None:
+    """Lowers a split; each of its parts is a view."""
+    whole = lowering.first(call)
 
-    def piece(low: Lowering, one: Call) -> Seen:
+    def piece(lowering: Lowering, one: Call) -> Seen:
         dims, start = element(one, call, whole.shape, whole.access[0])
-        return low.stores.shown(whole, one.shape, (dims, whole.access[1] + start))
+        return lowering.stores.shown(whole, one.shape, (dims, whole.access[1] + start))
 
-    low.elements[call.position] = piece
-
-
-def tuple_element(low: Lowering, call: Call) -> Seen | None:
-    """Lowers an element of what an operator with several results made."""
-    make = low.elements.get(call.args[0].position)
-    return None if make is None else make(low, call)
+    lowering.elements[call.position] = piece
 
 
-def patched(low: Lowering, call: Call) -> Seen:
-    """Lowers the replacement of a part of a value: it reads both, under a condition on the coordinates."""
-    base, part = low.arguments(call)[:2]
+def tuple_element(lowering: Lowering, call: Call) -> Seen | None:
+    """Lowers one result of an operator with several."""
+    make = lowering.elements.get(call.args[0].position)
+    return None if make is None else make(lowering, call)
+
+
+def patched(lowering: Lowering, call: Call) -> Seen:
+    """Lowers the replacement of a part of a value to an expression that selects by the coordinates."""
+    base, part = lowering.arguments(call)[:2]
     shape = call.shape
     dim = positive(call.arg(2, "dim", 0), len(shape))
-    draft, outer = Draft(low.stores, {call.position}), identity(part.shape)
+    draft, outer = Draft(lowering.stores, {call.position}), identity(part.shape)
     if call.op == "aten.select_scatter":
         outer = (*outer[:dim], ((shape[dim], 0),), *outer[dim:])
     elif part.shape != shape:
-        outer = (*outer[:dim], low.shifted(shape[dim], outer[dim], "part", call.args[2:]), *outer[dim + 1 :])
+        outer = (*outer[:dim], lowering.shifted(shape[dim], outer[dim], "part", call.args[2:]), *outer[dim + 1 :])
     start: int = call.arg(3, "start", 0) or 0
 
     def read(of: Access) -> Access:
         # Of a select_scatter, the part has a dimension less.
         return through((outer, 0), of) if call.op == "aten.select_scatter" else part_of(outer, of, dim, start)
 
-    merged(draft.reads, {(buffer, read(of)): n for (buffer, of), n in low.stores.loads(part).items()})
+    merged(draft.reads, {(buffer, read(of)): n for (buffer, of), n in lowering.stores.loads(part).items()})
     draft.note(Seen(part.box, shape, read(part.access), part.stored))
     draft.take(base)
     draft.indices[_coordinate(shape, dim), 0] = None
     return draft.done(call.position, shape, call.itemsize)
 
 
-def repeated(low: Lowering, call: Call) -> Seen:
-    """Lowers copies side by side, which read the same place again and again."""
-    of = low.first(call)
-    low.stores.reused(of, prod(call.shape) // max(prod(of.shape), 1))
+def repeated(lowering: Lowering, call: Call) -> Seen:
+    """Lowers copies side by side to reads of the same place."""
+    of = lowering.first(call)
+    lowering.stores.reused(of, prod(call.shape) // max(prod(of.shape), 1))
     ahead = len(call.shape) - len(of.shape)
     times: list[int] = call.args[1]
     dims = tuple(
         (((k, 0),) if k != 1 else ()) + digits for k, digits in zip(times, ((),) * ahead + of.access[0], strict=True)
     )
-    return _rearranged(low, call, of, (dims, of.access[1]), ())
+    return _rearranged(lowering, call, of, (dims, of.access[1]), ())
 
 
-def mirrored(low: Lowering, call: Call) -> Seen:
+def mirrored(lowering: Lowering, call: Call) -> Seen:
     """Lowers the mirroring of some dimensions, which are read backwards."""
-    of = low.first(call)
+    of = lowering.first(call)
     turned = {positive(dim, len(of.shape)) for dim in call.args[1]}
     dims = tuple(opaque(of.shape[i], "rev", d) if i in turned else d for i, d in enumerate(of.access[0]))
-    return _rearranged(low, call, of, (dims, of.access[1]), sorted(turned))
+    return _rearranged(lowering, call, of, (dims, of.access[1]), sorted(turned))
 
 
-def padded(low: Lowering, call: Call) -> Seen:
-    """Lowers padding: it reads where there is something to read, under a condition on the coordinates."""
-    of = low.first(call)
+def padded(lowering: Lowering, call: Call) -> Seen:
+    """Lowers padding to a read under a condition on the coordinates."""
+    of = lowering.first(call)
     changed = [i for i, (n, m) in enumerate(zip(of.shape, call.shape, strict=True)) if n != m]
     dims = tuple(
-        low.shifted(call.shape[i], d, "pad", d, call.args[1]) if i in changed else d for i, d in enumerate(of.access[0])
+        lowering.shifted(call.shape[i], d, "pad", d, call.args[1]) if i in changed else d
+        for i, d in enumerate(of.access[0])
     )
-    return _rearranged(low, call, of, (dims, of.access[1]), changed)
+    return _rearranged(lowering, call, of, (dims, of.access[1]), changed)
 
 
-def _rearranged(low: Lowering, call: Call, of: Seen, access: Access, by: Sequence[int]) -> Seen:
-    """Makes an expression that reads a value through another index map and computes with some coordinates."""
-    draft = Draft(low.stores, {call.position})
+def _rearranged(lowering: Lowering, call: Call, of: Seen, access: Access, by: Sequence[int]) -> Seen:
+    draft = Draft(lowering.stores, {call.position})
     draft.take(Seen(of.box, call.shape, access, of.stored))
     for dim in by:
         draft.indices[_coordinate(call.shape, dim), 0] = None

@@ -12,17 +12,17 @@ from remat.predict.kernels.library import library
 from remat.predict.kernels.loops import decide_layout
 from remat.predict.kernels.lowering import Lowering
 from remat.predict.kernels.pointwise import pointwise
+from remat.predict.kernels.realize import Draft, layout
 from remat.predict.kernels.recorded_calls import Call
-from remat.predict.kernels.stores import Draft, layout
 from remat.predict.kernels.strides import channels_last
 
+# Places of a window from which on averages are not written out (`lowering._avg_poolnd`, `avg_pool2d_backward`).
 _LARGEST_WINDOW = 25
-"""Places of a window from which on averages are not written out (`lowering._avg_poolnd`, `avg_pool2d_backward`)."""
 
 
-def pool_indices(low: Lowering, call: Call) -> Seen:
-    """Lowers places in windows to places in an image: arithmetic with the coordinates of the window."""
-    seen = pointwise(low, call)
+def pool_indices(lowering: Lowering, call: Call) -> Seen:
+    """Lowers positions in windows to positions in an image, by arithmetic on the coordinates of the window."""
+    seen = pointwise(lowering, call)
     _, kernel, sizes, stride, *_ = call.args
     rank = len(kernel)
     steps = [s * row for s, row in zip(stride, contiguous_strides(tuple(sizes)), strict=True)]
@@ -31,60 +31,60 @@ def pool_indices(low: Lowering, call: Call) -> Seen:
     return seen
 
 
-def max_pool(low: Lowering, call: Call) -> None:
-    """Lowers the maximum over windows, and its place, to two expressions that read each place of a window."""
-    image = low.first(call)
-    low.stores.hint(image)
+def max_pool(lowering: Lowering, call: Call) -> None:
+    """Lowers the maximum over windows, and its position, to expressions that read each place of a window."""
+    image = lowering.first(call)
+    lowering.stores.hint(image)
     _, kernel, stride, padding, dilation, *_ = call.args
 
-    def result(low: Lowering, one: Call) -> Seen:
-        draft = _windows(low, one, image, (kernel, stride, padding, dilation))
+    def result(lowering: Lowering, one: Call) -> Seen:
+        draft = _windows(lowering, one, image, (kernel, stride, padding, dilation))
         draft.ops.add(call.position)
         seen = draft.done(one.position, one.shape, one.itemsize)
         # Each read comes with a comparison, and at the border with conditions on the coordinates. To know which
         # place it is takes twelve operations more for each but the first (`ir.get_reduction_combine_fn`).
         places = len(draft.reads)
         compared = 12 * (places - 1) if one.args[1] else 0
-        if places * (8 if any(padding) else 2) + compared > low.stores.backend.max_ops:
-            low.stores.store(seen.box)
+        if places * (8 if any(padding) else 2) + compared > lowering.stores.backend.max_ops:
+            lowering.stores.store(seen.box)
         return seen
 
-    low.elements[call.position] = result
+    lowering.elements[call.position] = result
 
 
-def average_pool(low: Lowering, call: Call) -> Seen | None:
+def average_pool(lowering: Lowering, call: Call) -> Seen | None:
     """Lowers the average over windows to an expression that reads each place of a window."""
     kernel, stride, padding = _window(call, 1)
     if prod(kernel) > _LARGEST_WINDOW:
-        return library(low, call)
-    image = low.first(call)
-    low.stores.hint(image)
-    return _windows(low, call, image, (kernel, stride, padding, [1] * len(kernel))).done(
+        return library(lowering, call)
+    image = lowering.first(call)
+    lowering.stores.hint(image)
+    return _windows(lowering, call, image, (kernel, stride, padding, [1] * len(kernel))).done(
         call.position, call.shape, call.itemsize
     )
 
 
-def average_pool_backward(low: Lowering, call: Call) -> Seen | None:
-    """Lowers its gradient to an expression that reads all windows that a place is in."""
-    return _gathered(low, call, [low.first(call)])
+def average_pool_backward(lowering: Lowering, call: Call) -> Seen | None:
+    """Lowers the average's gradient to an expression that reads all windows that hold a place."""
+    return _gathered(lowering, call, [lowering.first(call)])
 
 
-def max_pool_backward(low: Lowering, call: Call) -> Seen | None:
-    """Lowers the maximum's gradient to an expression that reads the windows that a place is in, and their choices.
+def max_pool_backward(lowering: Lowering, call: Call) -> Seen | None:
+    """Lowers the maximum's gradient to an expression that reads the windows that hold a place, and their choices.
 
     Since torch 2.13 graphs have a scatter for it (`torch._decomp`), unless algorithms are to be deterministic.
     """
-    gradient, image, chosen = (low.seen[u] for u in call.refs())
+    gradient, image, chosen = (lowering.seen[u] for u in call.refs())
     if any(step != 1 for step in call.args[5]):
-        return library(low, call)
-    found = _gathered(low, call, [gradient, chosen])
+        return library(lowering, call)
+    found = _gathered(lowering, call, [gradient, chosen])
     if found is not None and any(map(_has_channels_last, (image, gradient))):
-        return low.stores.in_order(found, channels_last(call.shape))
+        return lowering.stores.in_order(found, channels_last(call.shape))
     return found
 
 
+# An expression has them last if it would be stored so now.
 def _has_channels_last(seen: Seen) -> bool:
-    """Says if a value is stored with its channels last, or would be if it were stored now."""
     box = seen.box
     buffer = box.buffer
     if buffer is None and seen.plain:
@@ -94,16 +94,15 @@ def _has_channels_last(seen: Seen) -> bool:
     return buffer is not None and buffer.strides is not None and layout(seen) == channels_last(seen.shape)
 
 
-def _gathered(low: Lowering, call: Call, of: Sequence[Seen]) -> Seen | None:
-    """Makes an expression that reads values at all windows that a place is in: the gradient first."""
+def _gathered(lowering: Lowering, call: Call, of: Sequence[Seen]) -> Seen | None:
     kernel, stride, _ = _window(call, 2)
     overlapping = [
         max(1, *(h // s - max(0, (h - k) // s) for h in range(2 * k))) for k, s in zip(kernel, stride, strict=True)
     ]
     if prod(overlapping) > _LARGEST_WINDOW:
-        return library(low, call)
-    low.stores.hint(of[0])
-    draft = Draft(low.stores, {call.position})
+        return library(lowering, call)
+    lowering.stores.hint(of[0])
+    draft = Draft(lowering.stores, {call.position})
     for place in product(*map(range, overlapping)):
         at: Dims = tuple(opaque(n, "window", i, call.position, *place) for i, n in enumerate(call.shape[-2:]))
         for seen in of:
@@ -113,7 +112,6 @@ def _gathered(low: Lowering, call: Call, of: Sequence[Seen]) -> Seen | None:
 
 
 def _window(call: Call, first: int) -> tuple[list[int], list[int], list[int]]:
-    """Returns size, step and padding of the windows, from the argument `first` on."""
     kernel = call.arg(first, "kernel_size")
     stride, padding = call.arg(first + 1, "stride") or kernel, call.arg(first + 2, "padding") or [0]
     return _pair(kernel), _pair(stride), _pair(padding)
@@ -124,18 +122,17 @@ def _pair(one: list[int]) -> list[int]:
 
 
 def _windows(
-    low: Lowering, call: Call, image: Seen, window: tuple[list[int], list[int], list[int], list[int]]
+    lowering: Lowering, call: Call, image: Seen, window: tuple[list[int], list[int], list[int], list[int]]
 ) -> Draft:
-    """Begins an expression that reads each place of the windows of an image; size, step, padding and dilation."""
     kernel, stride, padding, dilation = window
     dims, start = image.access
     rank = len(kernel)
     steps = [digits[-1][1] if digits else 0 for digits in dims[-rank:]]
     moved = (*dims[:-rank], *strided(call.shape[-rank:], tuple(k * s for k, s in zip(stride, steps, strict=True))))
-    draft = Draft(low.stores, {call.position})
+    draft = Draft(lowering.stores, {call.position})
     for place in product(*map(range, kernel)):
         shift = sum((i * d - p) * s for i, d, p, s in zip(place, dilation, padding, steps, strict=True))
-        merged(draft.reads, low.stores.loads(Seen(image.box, call.shape, (moved, start + shift), image.stored)))
+        merged(draft.reads, lowering.stores.loads(Seen(image.box, call.shape, (moved, start + shift), image.stored)))
     draft.note(image)
     draft.indices.clear()
     return draft

@@ -18,13 +18,13 @@ from remat.predict.kernels.index import Shape
 
 
 class Ref(NamedTuple):
-    """An argument that another value computes."""
+    """Stands for an argument that another value computes."""
 
     position: int
 
 
 class Slice(NamedTuple):
-    """An argument that is no value, number, text or list: a dtype, a layout, a slice."""
+    """Stands for an argument that is no value, number, text or list, such as a dtype, a layout or a slice."""
 
     kind: str
     content: Any
@@ -32,28 +32,18 @@ class Slice(NamedTuple):
 
 @dataclass(frozen=True)
 class Call:
-    """The call that computes a value, as the graph records it.
-
-    Attributes:
-        position: in the graph.
-        op: the operator without its overload, e.g. "aten.add".
-        args, kwargs: with a `Ref` for each value.
-        sources: the values it uses, each once.
-        shape: of the result. Where a graph gives none that fits the bytes, one dimension of all bytes.
-        itemsize: bytes of an element.
-        dtype: "float32", or "" for what is not a tensor.
-        is_tuple: the result is several tensors, which others take out of it.
-    """
+    """Holds the call that computes a value, as the graph records it."""
 
     position: int
-    op: str
+    op: str  # the operator without its overload, e.g. "aten.add".
+    # args, kwargs: with a `Ref` for each value.
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
-    sources: tuple[int, ...]
-    shape: Shape
+    sources: tuple[int, ...]  # the values that it uses, each once
+    shape: Shape  # of the result. If the graph gives none that fits the bytes, it is one dimension of all bytes.
     itemsize: int
-    dtype: str
-    is_tuple: bool
+    dtype: str  # "float32", or "" if the result is not a tensor
+    is_tuple: bool  # whether the result is several tensors, which `getitem` takes out of it
 
     def arg(self, index: int, name: str, default: Any = None) -> Any:
         """Returns an argument by position or keyword."""
@@ -66,11 +56,7 @@ class Call:
 
 
 def calls_of(graph: Graph) -> list[Call]:
-    """Reads the call of every value.
-
-    Raises:
-        InvalidGraph: an entry of `Graph.arguments` is not one that `remat.capture` writes.
-    """
+    """Reads the call of every value."""
     taken = {u for v, of in enumerate(graph.operands) if graph.ops[v] == "getitem" for u in of}
     return [_call(graph, v, of, v in taken) for v, of in enumerate(graph.operands)]
 

@@ -12,78 +12,79 @@ from remat.predict.kernels import rules
 from remat.predict.kernels.index import Access, Digits, Dims, Shape, identity, led_to, reshaped, through, uneven
 from remat.predict.kernels.ir import Buffer, Loop, Read, Reads, Seen, merged
 from remat.predict.kernels.lowering import Lowering
+from remat.predict.kernels.realize import Draft
 from remat.predict.kernels.recorded_calls import Call
 from remat.predict.kernels.splits import PROCESSORS, split_reduction
-from remat.predict.kernels.stores import Draft
 from remat.predict.kernels.view_maps import at, positive
 
 
-def reduction(low: Lowering, call: Call) -> Seen | None:
+def reduction(lowering: Lowering, call: Call) -> Seen | None:
     """Lowers a reduction over some dimensions, or over all."""
-    of = low.first(call)
+    of = lowering.first(call)
     which = call.arg(1, "dim")
     rank = len(of.shape)
     axes = [positive(d, rank) for d in ([which] if isinstance(which, int) else which or range(rank))]
     if call.op in ("aten.var", "aten.var_mean"):
-        return _variance(low, call, of, axes, call.op == "aten.var_mean")
+        return _variance(lowering, call, of, axes, call.op == "aten.var_mean")
     if call.is_tuple:  # of `max` and `min`: the value and its place are a loop each
 
-        def result(low: Lowering, one: Call) -> Seen:
-            return _element(reduced_over(low, call, of, axes, one.shape, one.itemsize), one)
+        def result(lowering: Lowering, one: Call) -> Seen:
+            return _element(reduced_over(lowering, call, of, axes, one.shape, one.itemsize), one)
 
-        low.elements[call.position] = result
+        lowering.elements[call.position] = result
         return None
-    total = reduced_over(low, call, of, axes, call.shape, call.itemsize)
+    total = reduced_over(lowering, call, of, axes, call.shape, call.itemsize)
     if call.op != "aten.mean":
         return total
-    low.stores.weigh(call.position, 2)  # a count, and a division by it
-    return _over(low, call, (total,), call.shape)
+    lowering.stores.weigh(call.position, 2)  # a count, and a division by it
+    return _over(lowering, call, (total,), call.shape)
 
 
-def _over(low: Lowering, call: Call, of: Sequence[Seen], shape: Shape) -> Seen:
-    """Makes an expression over values of the same shape or smaller."""
-    draft = Draft(low.stores, {call.position})
+def _over(lowering: Lowering, call: Call, of: Sequence[Seen], shape: Shape) -> Seen:
+    draft = Draft(lowering.stores, {call.position})
     for seen in of:
-        draft.take(low.stores.broadcast(seen, shape))
+        draft.take(lowering.stores.broadcast(seen, shape))
     return draft.done(call.position, shape, of[0].box.itemsize)
 
 
-def reduced_over(low: Lowering, call: Call, of: Seen, axes: list[int], shape: Shape, itemsize: int) -> Seen:
-    """Reduces some dimensions of a value: in a loop of its own, or where they are short in an expression."""
+def reduced_over(lowering: Lowering, call: Call, of: Seen, axes: list[int], shape: Shape, itemsize: int) -> Seen:
+    """Reduces some dimensions of a value: in a loop of its own; or, if they are short, in an expression."""
     kept = [i for i in range(len(of.shape)) if i not in axes]
     sizes, reduced = tuple(of.shape[i] for i in kept), tuple(of.shape[i] for i in axes)
-    alone = prod(sizes) == 1 and not low.stores.backend.gpu
+    alone = prod(sizes) == 1 and not lowering.stores.backend.gpu
     if prod(reduced) == 1 or (prod(reduced) < rules.UNROLLED and not alone):
-        return _unrolled(low, call, of, axes, shape, itemsize)
+        return _unrolled(lowering, call, of, axes, shape, itemsize)
     buffer = Buffer(call.position, shape, itemsize)
-    _reduce(low, _loop_over(low, call, of, [*kept, *axes], len(kept)), [buffer], call.op.removeprefix("aten."))
-    if prod(sizes) == 1 and low.stores.loops[-1].reduced != reduced:
-        low.stores.store(of.box)  # `Reduction.check_for_split_dense_dim_reindexing`, for those who read it after this
+    _reduce(
+        lowering, _loop_over(lowering, call, of, [*kept, *axes], len(kept)), [buffer], call.op.removeprefix("aten.")
+    )
+    if prod(sizes) == 1 and lowering.stores.loops[-1].reduced != reduced:
+        lowering.stores.store(
+            of.box
+        )  # `Reduction.check_for_split_dense_dim_reindexing`, for those who read it after this
     return Seen.of_buffer(buffer)
 
 
-def _loop_over(low: Lowering, call: Call, of: Seen, order: list[int], kept: int) -> Loop:
-    """Makes a loop, which writes nothing yet, over the dimensions of a value: those kept, then those reduced."""
-
+def _loop_over(lowering: Lowering, call: Call, of: Seen, order: list[int], kept: int) -> Loop:
     def turned(access: Access) -> Access:
         return tuple(access[0][i] for i in order), access[1]
 
-    reads: Reads = {(buffer, turned(access)): times for (buffer, access), times in low.stores.loads(of).items()}
+    reads: Reads = {(buffer, turned(access)): times for (buffer, access), times in lowering.stores.loads(of).items()}
     ops = of.box.ops if of.inlined else frozenset[int]()
     indices = tuple(turned(through(of.access, index)) for index in of.box.indices) if of.inlined else ()
     sizes = tuple(of.shape[i] for i in order)
     return Loop(ops | {call.position}, reads, [], sizes[:kept], sizes[kept:], indices)
 
 
+# There is a loop for each result, or several where the reduction is split.
 def _reduce(
-    low: Lowering, loop: Loop, results: Sequence[Buffer], how: str, unsplit: tuple[int, int] | None = None
+    lowering: Lowering, loop: Loop, results: Sequence[Buffer], how: str, unsplit: tuple[int, int] | None = None
 ) -> None:
-    """Adds the loops of a reduction with one or more results: one for each, or more, where it is split."""
-    stores = low.stores
+    stores = lowering.stores
     processors = PROCESSORS if stores.backend.gpu else os.cpu_count() or 1
     parts, across = split_reduction(loop.sizes, loop.reduced, list(loop.reads), stores.settle, processors)
     if parts > 1 and stores.backend.gpu:
-        loop = _first_parts(low, loop, len(results), parts, results[0], how)
+        loop = _first_parts(lowering, loop, len(results), parts, results[0], how)
     for buffer in results:
         written = (_written(buffer.shape, loop.sizes), 0)
         stores.loops.append(
@@ -91,8 +92,7 @@ def _reduce(
         )
 
 
-def _first_parts(low: Lowering, loop: Loop, results: int, parts: int, like: Buffer, how: str) -> Loop:
-    """Adds the loops that reduce each part; returns the loop that reduces over the parts."""
+def _first_parts(lowering: Lowering, loop: Loop, results: int, parts: int, like: Buffer, how: str) -> Loop:
     size = -(-prod(loop.reduced) // parts)
     kept, sizes = len(loop.sizes), (*loop.sizes, parts)
 
@@ -112,26 +112,25 @@ def _first_parts(low: Lowering, loop: Loop, results: int, parts: int, like: Buff
     # A variance in parts is a mean, a sum of squares, and a count.
     made = [Buffer(like.value, sizes, like.itemsize) for _ in range(3 if how.startswith("var") else results)]
     unsplit = (prod(loop.sizes), prod(loop.reduced))
-    _reduce(low, Loop(loop.values, reads, [], sizes, (size,), indices), made, how, unsplit)
+    _reduce(lowering, Loop(loop.values, reads, [], sizes, (size,), indices), made, how, unsplit)
     whole: Reads = {(buffer, (identity(sizes), 0)): 1 for buffer in made}
     return Loop(loop.values, whole, [], loop.sizes, (parts,))
 
 
-def _unrolled(low: Lowering, call: Call, of: Seen, axes: list[int], shape: Shape, itemsize: int) -> Seen:
-    """Lowers a short reduction to an expression that reads several times."""
+def _unrolled(lowering: Lowering, call: Call, of: Seen, axes: list[int], shape: Shape, itemsize: int) -> Seen:
     dims, start = of.access
     thin: Dims = tuple(() if i in axes else digits for i, digits in enumerate(dims))
-    draft = Draft(low.stores, {call.position})
+    draft = Draft(lowering.stores, {call.position})
     places = [*product(*(range(of.shape[axis]) for axis in axes))]
     terms: set[frozenset[Read]] = set()  # equal ones are computed once
     for place in places:
         shift = sum(at(dims[axis], i) for axis, i in zip(axes, place, strict=True))
-        loads = low.stores.loads(Seen(of.box, of.shape, (thin, start + shift), of.stored))
+        loads = lowering.stores.loads(Seen(of.box, of.shape, (thin, start + shift), of.stored))
         terms.add(frozenset(loads))
         for (buffer, (seen, first)), times in loads.items():
             merged(draft.reads, {(buffer, (_without(seen, axes, shape), first)): times})
-    operations, _ = low.stores.weight(of.box.ops if of.inlined else ())
-    low.stores.weigh(call.position, (len(terms) - 1) * operations + len(places) - 1)
+    operations, _ = lowering.stores.weight(of.box.ops if of.inlined else ())
+    lowering.stores.weigh(call.position, (len(terms) - 1) * operations + len(places) - 1)
     draft.note(Seen(of.box, of.shape, (thin, start), of.stored))
     draft.indices = {(_without(seen, axes, shape), first): None for seen, first in draft.indices}
     return draft.done(call.position, shape, itemsize)
@@ -141,43 +140,42 @@ def _without(dims: Dims, axes: list[int], shape: Shape) -> Dims:
     return dims if len(shape) == len(dims) else tuple(d for i, d in enumerate(dims) if i not in axes)
 
 
-def _variance(low: Lowering, call: Call, of: Seen, axes: list[int], with_mean: bool) -> Seen | None:
-    """Lowers a variance: mean first, squares second where rows are short, else at once (`use_two_step_variance`)."""
+# Short rows take the mean first, then the squares; long ones take both at once (`use_two_step_variance`).
+def _variance(lowering: Lowering, call: Call, of: Seen, axes: list[int], with_mean: bool) -> Seen | None:
     keep = tuple(1 if i in axes else n for i, n in enumerate(of.shape))
     dropped = tuple(n for i, n in enumerate(of.shape) if i not in axes)
     shape, itemsize = keep if call.kwargs.get("keepdim") else dropped, of.box.itemsize
     count = prod(of.shape[i] for i in axes)
-    if count <= low.stores.backend.two_step_variance and prod(dropped) != 1:
-        low.stores.weigh(call.position, 2)
-        mean = _over(low, call, (reduced_over(low, call, of, axes, keep, itemsize),), keep)
+    if count <= lowering.stores.backend.two_step_variance and prod(dropped) != 1:
+        lowering.stores.weigh(call.position, 2)
+        mean = _over(lowering, call, (reduced_over(lowering, call, of, axes, keep, itemsize),), keep)
         if with_mean:
-            low.stores.store(mean.box)
-        squares = _over(low, call, (of, mean), of.shape)
-        variance = _over(low, call, (reduced_over(low, call, squares, axes, shape, itemsize),), shape)
+            lowering.stores.store(mean.box)
+        squares = _over(lowering, call, (of, mean), of.shape)
+        variance = _over(lowering, call, (reduced_over(lowering, call, squares, axes, shape, itemsize),), shape)
         if shape != keep:
             dims = _without(mean.access[0], axes, shape)
-            mean = low.stores.shown(mean, shape, (dims, 0))
+            mean = lowering.stores.shown(mean, shape, (dims, 0))
     else:
         kept = [i for i in range(len(of.shape)) if i not in axes]
-        loop = _loop_over(low, call, of, [*kept, *axes], len(kept))
+        loop = _loop_over(lowering, call, of, [*kept, *axes], len(kept))
         both = [Buffer(call.position, shape, itemsize) for _ in range(2)]
-        _reduce(low, loop, both, "var")
+        _reduce(lowering, loop, both, "var")
         mean, squared = map(Seen.of_buffer, both)
         correction = call.kwargs.get("correction")  # the sum is divided by max(0, count - correction)
-        low.stores.weigh(call.position, 3, {0, count, 1 if correction is None else correction})
-        variance = _over(low, call, (squared,), shape)
+        lowering.stores.weigh(call.position, 3, {0, count, 1 if correction is None else correction})
+        variance = _over(lowering, call, (squared,), shape)
     if not with_mean:
         return variance
 
     def result(_: Lowering, one: Call) -> Seen:
         return _element((variance, mean)[int(one.args[1])], one)
 
-    low.elements[call.position] = result
+    lowering.elements[call.position] = result
     return None
 
 
 def _element(seen: Seen, one: Call) -> Seen:
-    """Says of what is stored that it is the element, not the tuple."""
     seen.box.value = one.position
     if seen.box.buffer is not None:
         seen.box.buffer.value = one.position
@@ -185,7 +183,6 @@ def _element(seen: Seen, one: Call) -> Seen:
 
 
 def _written(shape: Shape, sizes: Shape) -> Dims:
-    """Returns where a reduction writes, over the dimensions that it keeps."""
     dims = identity(shape)
     if len(sizes) == len(shape):
         return dims

@@ -10,7 +10,6 @@ from remat.predict.kernels.recorded_calls import Call
 
 
 def aten(names: str) -> frozenset[str]:
-    """Names operators of `torch.ops.aten`, listed with spaces between."""
     return frozenset(f"aten.{name}" for name in names.split())
 
 
@@ -89,10 +88,10 @@ ROUNDS = 10
 
 
 def operations(call: Call) -> int:
-    """Counts the operations that a value adds to an expression: none of its numbers, none of a reduction's."""
+    """Counts the operations that a value adds to an expression; numbers and reductions count elsewhere."""
     return OPERATIONS.get(call.op, 0 if call.op in REDUCTIONS else 1)
 
 
 def numbers(call: Call) -> set[float]:
-    """Returns the numbers among the arguments of a value: an expression has each of them once."""
+    """Returns the numbers among the arguments of a value. An expression holds each of them once."""
     return {argument for argument in call.args if type(argument) in (int, float)}

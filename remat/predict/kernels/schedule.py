@@ -11,7 +11,7 @@ from typing import Generic, TypeVar
 from remat.predict.kernels import rules
 from remat.predict.kernels.ir import Buffer, Loop
 from remat.predict.kernels.loop_groups import LoopGroup
-from remat.predict.kernels.loops import Nest, decide_layouts
+from remat.predict.kernels.loops import Nest, decide_layout
 
 _Score = tuple[int, int, int]
 N = TypeVar("N", bound=Nest)
@@ -21,17 +21,15 @@ _Pair = tuple[G, G]
 
 
 class Scheduler(ABC, Generic[N, G]):
-    """Fuses the loops of one pass: what all backends have in common.
-
-    Args:
-        loops: in the order of their creation.
+    """Fuses the loops of one pass, by the rules that all backends have in common.
 
     Attributes:
-        number: the place of each buffer in that order; each result of a call with several has one of its own.
+        number: the place of each buffer in the order of creation; each result of a call has its own.
     """
 
     def __init__(self, loops: Sequence[Loop]) -> None:
-        decide_layouts(loops)
+        for loop in loops:
+            decide_layout(loop)
         loops = _alive(loops)
         self._made: dict[Buffer, int] = {buffer: i for i, loop in enumerate(loops) for buffer in loop.writes}
         self._readers: dict[Buffer, int] = {}
@@ -58,18 +56,18 @@ class Scheduler(ABC, Generic[N, G]):
 
     @abstractmethod
     def _can_fuse(self, one: G, other: G) -> bool:
-        """Says if two groups can fuse."""
+        """Says whether two groups can fuse."""
 
     @abstractmethod
     def _joined(self, one: G, other: G) -> G:
         """Joins two groups in one kernel."""
 
+    # A backend may leave out pairs in a round.
     def _best(self, pairs: list[_Pair[G]]) -> list[_Pair[G]]:
-        """Picks among the pairs that could fuse those that are tried in a round."""
         return pairs
 
     def groups(self) -> list[G]:
-        """Returns the kernels, and what launches none, in an order in which they can run."""
+        """Lists the groups in an order in which they can run."""
         groups = self._sorted(self._group_of)
         for _ in range(rules.ROUNDS):
             before = len(groups)
@@ -79,8 +77,8 @@ class Scheduler(ABC, Generic[N, G]):
         return groups
 
     def is_needed_outside(self, buffer: Buffer, group: G) -> bool:
-        """Says if a buffer is needed outside a group."""
-        return buffer.output or bool(self._readers.get(buffer, 0) & ~group.members)
+        """Says whether the pass returns a buffer, or a nest outside a group reads it."""
+        return buffer.output or bool(self.readers(buffer) & ~group.members)
 
     def readers(self, buffer: Buffer) -> int:
         """Returns the nests that read a buffer, as bits."""
@@ -88,7 +86,7 @@ class Scheduler(ABC, Generic[N, G]):
 
     def _round(self, groups: list[G]) -> list[G]:
         for one, other in self._candidates(groups):
-            left, right = self._now(one), self._now(other)
+            left, right = (self._group_of[group.nests[0].index] for group in (one, other))  # as fused so far
             if left is not right and self._can_fuse(left, right) and not self._cycle(left, right):
                 both = self._joined(left, right)
                 self._fused |= both.members
@@ -96,12 +94,7 @@ class Scheduler(ABC, Generic[N, G]):
                     self._group_of[nest.index] = both
         return self._sorted(self._group_of)
 
-    def _now(self, group: G) -> G:
-        """Returns the group that a group of the last round has become a part of."""
-        return self._group_of[group.nests[0].index]
-
     def _candidates(self, groups: list[G]) -> list[tuple[G, G]]:
-        """Lists the pairs that could fuse, the best first."""
         users: dict[Buffer, list[G]] = {}
         for group in groups:
             if group.nests[0].loop.generated:
@@ -120,12 +113,12 @@ class Scheduler(ABC, Generic[N, G]):
         scored = [(self._score(one, other), one, other) for one, other in self._best(found)]
         return [(one, other) for _, one, other in sorted(scored, key=cmp_to_key(_compared), reverse=True)]
 
+    # As `InductorChoices.score_fusion`.
     def _score(self, one: G, other: G) -> _Score:
-        """Scores a pair by the kind of loops, shared bytes and closeness (`InductorChoices.score_fusion`)."""
         return int(one.is_reduction == other.is_reduction), one.shared_bytes(other), -one.distance(other)
 
+    # As `Scheduler.can_fusion_increase_peak_memory`: two that fuse cannot use the same memory in turn.
     def _takes_memory(self, one: G, other: G, shared: int) -> bool:
-        """Says if fusing would keep two from using the same memory (`Scheduler.can_fusion_increase_peak_memory`)."""
         sizes = [
             {
                 (buffer.itemsize, prod(buffer.shape), buffer in self._unaligned)
@@ -136,8 +129,8 @@ class Scheduler(ABC, Generic[N, G]):
         ]
         return sum(n for _, n, _ in sizes[0] & sizes[1]) > 32 * shared
 
+    # A cycle is a group that depends on one of the two, and on which the other depends.
     def _cycle(self, one: G, other: G) -> bool:
-        """Says if fusing makes a cycle: some group depends on one of them, and the other on that group."""
         members = one.members | other.members
         ancestors = (one.ancestors | other.ancestors) & ~members
         seen: set[G] = set()
@@ -153,19 +146,16 @@ class Scheduler(ABC, Generic[N, G]):
         return False
 
     def _groups(self, nests: int) -> Iterator[G]:
-        """Yields the groups of some nests, given as bits, each once."""
         while nests:
             group = self._group_of[(nests & -nests).bit_length() - 1]
             yield group
             nests &= ~group.members
 
     def by_name(self, buffers: Iterable[Buffer]) -> list[Buffer]:
-        """Sorts buffers by their names, in which numbers are texts: buf10 comes before buf9."""
+        """Sorts buffers by their names as texts: buf10 comes before buf9."""
         return sorted(dict.fromkeys(buffers), key=lambda buffer: str(self.number[buffer]))
 
     def _sorted(self, groups: Iterable[G]) -> list[G]:
-        """Sorts groups by place, with dependencies first."""
-
         def needed(group: G) -> list[G]:
             return [self._group_of[self._made[buffer]] for buffer in self.by_name(dep[0] for dep in group.unmet)]
 
@@ -173,7 +163,7 @@ class Scheduler(ABC, Generic[N, G]):
 
 
 def with_needs_first(items: Iterable[T], needed: Callable[[T], list[T]]) -> list[T]:
-    """Puts what each item needs before it, and keeps the order else (`Scheduler.topological_sort_schedule`)."""
+    """Moves what each item needs before it, and keeps the order else (`Scheduler.topological_sort_schedule`)."""
     seen: set[T] = set()
     found: list[T] = []
     for root in items:
@@ -190,7 +180,6 @@ def with_needs_first(items: Iterable[T], needed: Callable[[T], list[T]]) -> list
 
 
 def _alive(loops: Sequence[Loop]) -> list[Loop]:
-    """Drops the loops whose results nobody reads."""
     wanted: set[Buffer] = set()
     kept: list[Loop] = []
     for loop in reversed(loops):
@@ -203,7 +192,6 @@ def _alive(loops: Sequence[Loop]) -> list[Loop]:
 
 
 def _placed(nests: Sequence[Nest]) -> dict[Buffer, int]:
-    """Numbers the nests, and the results of calls with several; returns the numbers of the buffers."""
     read = {buffer for nest in nests for buffer, _, _ in nest.reads}
     numbers: dict[Buffer, int] = {}
     place = 0
@@ -218,8 +206,8 @@ def _placed(nests: Sequence[Nest]) -> dict[Buffer, int]:
     return numbers
 
 
+# Bytes decide where they differ much, else the kind of loops (`FusionScore.__lt__`).
 def _compared(a: tuple[_Score, LoopGroup, LoopGroup], b: tuple[_Score, LoopGroup, LoopGroup]) -> int:
-    """Compares scores: by bytes where they differ much, by the kind of loops where not (`FusionScore.__lt__`)."""
     left, right = a[0], b[0]
     if max(left[1], right[1]) > 16 * min(left[1], right[1]):
         return left[1] - right[1]

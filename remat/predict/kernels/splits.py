@@ -16,12 +16,10 @@ PROCESSORS = 132
 """Streaming multiprocessors: those of an H100. An A100 has 108."""
 
 _THREADS, _WARP, _MOST_EACH = 2048, 32, 512
+# Results for each processor: so many of them are a kernel's worth.
 _ENOUGH = 2 * 32
-"""Results for each processor: so many of them are a kernel's worth."""
-
+# Elements: below, threads take as few as there are in a warp; from there on, as many as they may.
 _SMALL, _LARGE = _WARP * PROCESSORS * _THREADS, _MOST_EACH * PROCESSORS * _THREADS
-"""Elements: below, threads take as few as there are in a warp; from there on, as many as they may."""
-
 _ROWS_UNSPLIT = 8192
 
 
@@ -32,14 +30,11 @@ def split_reduction(
     settle: Callable[[Buffer], None],
     processors: int = PROCESSORS,
 ) -> tuple[int, bool]:
-    """Returns in how many parts a GPU splits a reduction, one if it does not, and whether that goes across memory.
+    """Returns the number of parts of a reduction, and whether it reduces across memory.
 
-    Whether it splits or not, a compiler that asks decides the layouts of what is read: for CPUs it asks, too.
+    To ask fixes the layouts of what is read, whether the reduction is split or not. Inductor asks for CPUs, too.
 
     Args:
-        sizes, reduced: what it keeps and reduces.
-        reads: over both.
-        settle: decides the layout of a buffer.
         processors: how many there are, of a GPU or of the host.
     """
     results, elements = prod(sizes), prod(reduced)
@@ -96,8 +91,8 @@ def _up(a: int, b: int) -> int:
     return -(-a // b)
 
 
+# The divisor nearest to the wanted size, if one is near; of two, the smaller.
 def _even(elements: int, wanted: int, slack: int, least: int) -> int:
-    """Returns the divisor that is nearest to a wanted size, if one is near; of two, the smaller."""
     divisors = {d for i in range(1, isqrt(elements) + 1) if elements % i == 0 for d in (i, elements // i)}
     nearest = min(sorted(divisors), key=lambda d: abs(d - wanted))
     return max(nearest, least) if abs(nearest - wanted) < slack else wanted

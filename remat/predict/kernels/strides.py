@@ -19,7 +19,6 @@ def eager_strides(calls: list[Call], known: Mapping[int, Shape] | None = None) -
     """Finds the strides of every value, in elements.
 
     Args:
-        calls: of the whole graph.
         known: strides that are not eager's, from which the others follow.
     """
     found: list[Shape] = []
@@ -42,7 +41,7 @@ def channels_last(shape: Shape) -> Shape:
 
 
 def is_channels_last(shape: Shape, strides: Shape) -> bool:
-    """Says if torch takes these for the strides of images, or volumes, with channels last (`suggest_memory_format`)."""
+    """Says whether torch takes strides for those of images or volumes with channels last (`suggest_memory_format`)."""
     least, rank = 0, len(shape)
     if rank not in (4, 5):
         return False
@@ -63,33 +62,27 @@ def in_order_of(shape: Shape, strides: Shape) -> Shape:
 
 
 def turning_images(torch: str) -> frozenset[str]:
-    """Names the operators for whose sake a compiler may keep the images of a pass with channels last.
+    """Names the operators for which a compiler may keep the images of a pass with channels last.
 
     Before torch 2.15 the gradients of convolutions are none of them, so that layouts in backward passes are eager's.
 
     >>> sorted(turning_images("2.15.0+cpu") - turning_images("2.13.0+cpu"))
     ['aten.convolution_backward']
-
-    Args:
-        torch: the version that captured the graph.
     """
     return frozenset(_FILTERS) if release(torch) >= (2, 15) else frozenset({"aten.convolution"})
 
 
+# At which places a call has its filters, and the number of groups.
 _FILTERS = {"aten.convolution": (1, 8), "aten.convolution_backward": (2, 9)}
-"""At which places a call has its filters, and the number of groups."""
 
 
 def channels_last_chosen(backend: KernelBackend, convolutions: list[Call], calls: list[Call], count: int) -> bool:
-    """Says if the compiler keeps the images of a pass with channels last (`GraphLowering.decide_layout_opt`).
+    """Says whether the compiler keeps images with channels last (`GraphLowering.decide_layout_opt`).
 
     For CPUs it does wherever it convolves; for GPUs not where convolutions are rare, grouped, small or narrowing.
 
     Args:
-        backend: whose kernels they are.
         convolutions: in the pass, as `turning_images` names them.
-        calls: of the whole graph.
-        count: how many values the pass computes.
     """
     if not convolutions or not backend.gpu:
         return bool(convolutions)
@@ -106,7 +99,7 @@ def channels_last_chosen(backend: KernelBackend, convolutions: list[Call], calls
 
 
 def channels_last_values(calls: list[Call], tangents: Sequence[bool]) -> frozenset[int]:
-    """Finds the images that the compiler keeps with channels last: they lead to a convolution, or come from one.
+    """Finds the images that the compiler keeps with channels last: those that lead to a convolution or come from one.
 
     As `GraphLowering.find_nodes_prefer_channels_last`.
     """
@@ -122,6 +115,7 @@ def channels_last_values(calls: list[Call], tangents: Sequence[bool]) -> frozens
     return frozenset(v for v in found if len(calls[v].shape) == 4)
 
 
+# Operators whose results have their channels last if one of these arguments has: images, or filters.
 _LIKE_IMAGE = {
     "aten.avg_pool2d": (0,),
     "aten.avg_pool2d_backward": (1,),
@@ -131,7 +125,6 @@ _LIKE_IMAGE = {
     "aten.convolution": (0, 1),
     "aten.convolution_backward": (1, 2),
 }
-"""Operators whose results have their channels last if one of these arguments has: images, or filters."""
 
 
 def _strides(call: Call, calls: list[Call], found: list[Shape]) -> Shape:
@@ -164,15 +157,15 @@ def _of_view(call: Call, of: Call, strides: Shape) -> Shape:
     return contiguous_strides(call.shape) if known is None else known
 
 
+# Attention, whose results have the heads next to the features, whatever their shape says.
 _HEADS_INSIDE = "aten._scaled_dot_product_flash_attention_for_cpu"
-"""Attention, whose results have the heads next to the features, whatever their shape says."""
 
+# The same, but for results that have no features, such as the logarithms of sums.
 _HEADS_INSIDE_ON_GPUS = (
     "aten._scaled_dot_product_flash_attention",
     "aten._scaled_dot_product_efficient_attention",
     "aten._scaled_dot_product_cudnn_attention",
 )
-"""The same, but for results that have no features, such as the logarithms of sums."""
 
 
 def _of_element(call: Call, of: Call, calls: list[Call], found: list[Shape]) -> Shape:
@@ -192,8 +185,8 @@ def _of_element(call: Call, of: Call, calls: list[Call], found: list[Shape]) -> 
     return contiguous_strides(call.shape)
 
 
+# As `torch._prims_common.compute_elementwise_output_strides`.
 def _elementwise(shape: Shape, operands: list[tuple[Shape, Shape]]) -> Shape:
-    """Returns the strides of an elementwise result (`torch._prims_common.compute_elementwise_output_strides`)."""
     padded = [_padded(shape, size, strides) for size, strides in operands if size and broadcasts(size, shape)]
     if all(strides == contiguous_strides(shape) for strides in padded):
         return contiguous_strides(shape)
@@ -210,8 +203,8 @@ def _elementwise(shape: Shape, operands: list[tuple[Shape, Shape]]) -> Shape:
     return strides_in(order, shape)
 
 
+# The first operand that tells decides which dimension is the outer one.
 def _compared(a: int, b: int, shape: Shape, padded: list[Shape]) -> int:
-    """Says which of two dimensions is the outer one, by the first operand that tells."""
     for strides in padded:
         if strides[a] and strides[b]:
             if strides[a] != strides[b]:
@@ -229,5 +222,5 @@ def _padded(shape: Shape, size: Shape, strides: Shape) -> Shape:
 
 
 def same_layout(shape: Shape, left: Shape, right: Shape) -> bool:
-    """Says if two strides agree wherever they matter."""
+    """Says whether two strides agree in every dimension that has more than one element."""
     return all(a == b for n, a, b in zip(shape, left, right, strict=True) if n != 1)

@@ -13,12 +13,12 @@ from math import prod
 
 from remat.predict.kernels.index import Shape
 from remat.predict.kernels.loops import step_of
-from remat.predict.kernels.simd_loops import SimdNest
+from remat.predict.kernels.triton_loops import TritonNest
 
 
 @lru_cache(maxsize=1 << 14)
 def fits(ranges: Shape, sizes: Shape, reduced: Shape = ()) -> bool:
-    """Says if loops can be cut so that they fill the ranges of a kernel one after the other.
+    """Says whether loops can be cut so that they fill the ranges of a kernel one after the other.
 
     >>> fits((8, 6), (4, 12)), fits((8, 6), (2, 4, 6)), fits((8, 6), (3, 16))
     (True, True, False)
@@ -41,8 +41,8 @@ def fits(ranges: Shape, sizes: Shape, reduced: Shape = ()) -> bool:
     return all(n == 1 for n in left)
 
 
-def tiling(nests: Sequence[SimdNest], points: int) -> Shape:
-    """Returns the sizes of the tiled dimensions of a pointwise kernel: one or two."""
+def tiling(nests: Sequence[TritonNest], points: int) -> Shape:
+    """Returns the sizes of the one or two tiled dimensions of a pointwise kernel."""
     best: list[tuple[int, Shape]] = []
     seen: set[object] = set()
     for nest in nests:
@@ -56,8 +56,8 @@ def tiling(nests: Sequence[SimdNest], points: int) -> Shape:
     return (points,)
 
 
-def _candidates(nest: SimdNest) -> list[tuple[object, Shape, int]]:
-    """Lists tilings with scores: an access that walks through memory before the last loop would have two tiles."""
+# An access that walks through memory before the last loop would have two tiles.
+def _candidates(nest: TritonNest) -> list[tuple[object, Shape, int]]:
     sizes = nest.sizes
     if len(sizes) <= 1 or nest.reduced:
         return []

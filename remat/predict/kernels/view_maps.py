@@ -11,12 +11,11 @@ from remat.predict.kernels.recorded_calls import Call
 
 
 def positive(dim: int, rank: int) -> int:
-    """Counts a dimension from the front."""
     return dim + rank if dim < 0 else dim
 
 
 def view_access(call: Call, shape: Shape, access: Access) -> Access | None:
-    """Returns what a view sees of a value of some shape that is seen through `access`; None without a rule."""
+    """Returns the index map of a view of a value that is itself seen through `access`; None if there is no rule."""
     rule = VIEWS.get(call.op)
     if rule is None:
         return None
@@ -45,7 +44,6 @@ def _t(_call: Call, _shape: Shape, dims: Dims) -> Access:
 
 
 def expanded(dims: Dims, shape: Shape, target: Shape) -> Dims:
-    """Returns the map of a broadcast."""
     missing = len(target) - len(shape)
     return tuple(
         digits if m in (n, 1) else ((m, 0),)
@@ -80,7 +78,6 @@ def _select(call: Call, shape: Shape, dims: Dims) -> Access:
 
 
 def at(digits: Digits, index: int) -> int:
-    """Returns the position of one index of a dimension."""
     start = 0
     for n, s in reversed(digits):
         start += index % max(n, 1) * s
@@ -95,7 +92,6 @@ def _slice(call: Call, shape: Shape, dims: Dims) -> Access:
 
 
 def sliced(dims: Dims, dim: int, size: int, start: int, length: int, step: int = 1) -> Access:
-    """Returns the map of a part of a dimension."""
     digits = dims[dim]
     if length == size and step == 1:
         return dims, 0
@@ -110,7 +106,6 @@ def sliced(dims: Dims, dim: int, size: int, start: int, length: int, step: int =
 
 
 def _run(digits: Digits, start: int, length: int, step: int) -> Digits:
-    """Returns a part of a dimension of several digits: whole inner digits, or what is not known."""
     inner = prod(n for n, _ in digits[1:])
     if step == 1 and start % inner == 0 and length % inner == 0:
         outer = length // inner
@@ -143,7 +138,7 @@ VIEWS: dict[str, Callable[[Call, Shape, Dims], Access]] = {
 
 
 def element(call: Call, of: Call, shape: Shape, dims: Dims) -> Access:
-    """Returns what one piece of a split sees of the whole."""
+    """Returns what one part of a split sees of the whole."""
     k: int = call.args[1]
     if of.op == "aten.unbind":
         dim = positive(of.arg(1, "dim", 0), len(shape))

@@ -1,4 +1,4 @@
-"""Finds the memory that no plan can do without: what is alive while an operator runs, whatever is saved.
+"""Finds the memory that no plan can avoid: what is alive while an operator runs, whatever is saved.
 
 Three facts hold under every legal plan, in the model of `remat.predict.memory`:
 
@@ -25,7 +25,7 @@ import numpy as np
 from remat.facts.columns import BoolArray, IntArray
 from remat.facts.graph import Graph, Region
 from remat.predict.memory.lifetimes import alive_bytes
-from remat.predict.memory.storages import Storages
+from remat.predict.memory.storages import StorageFacts
 from remat.predict.memory.timeline import LiveTensor, Why, listed_tensors
 from remat.problem.constraints import base_problem
 from remat.problem.feasibility import forced_values
@@ -36,7 +36,7 @@ _SHOWN = 5
 
 @dataclass(frozen=True)
 class WorkingSet:
-    """What must be alive at once, whatever the plan: a lower bound on the peak of every legal plan.
+    """Describes what must be alive at once, whatever the plan: a lower bound on the peak of every legal plan.
 
     Attributes:
         bytes: their total.
@@ -61,14 +61,9 @@ class WorkingSet:
 
 
 def lower_bound(graph: Graph, *, holds_outputs: bool = True) -> WorkingSet:
-    """Finds the operator with the most bytes that no plan can avoid, and what they are.
-
-    Args:
-        graph: the joint graph.
-        holds_outputs: as for `remat.predict.memory.simulator`.
-    """
+    """Finds the operator with the most bytes that no plan can avoid, and what they are."""
     n = len(graph)
-    facts = Storages.of(graph)
+    facts = StorageFacts.of(graph)
     needed = Necessary.of(facts, holds_outputs)
     at = needed.alive_bytes(n)
     runs = np.concatenate([(graph.region == Region.FORWARD) & facts.computed, facts.live, [True]])
@@ -91,39 +86,34 @@ def lower_bound(graph: Graph, *, holds_outputs: bool = True) -> WorkingSet:
 
 @dataclass(frozen=True, eq=False)
 class AlwaysAlive:
-    """What is alive under every plan, at n + 2 moments: between the passes, each step of the backward pass, its end.
-
-    Attributes:
-        bytes: (n + 2,) their total at each of these, by the position in the graph of what the step computes.
-        held: (n,) storages, by the value that owns them, that are alive from the end of the forward
-            pass on, until the backward pass has read them: outputs, and what every plan saves.
-        first_read: (n,) the earliest step of the backward pass, as a position in the graph, at which a
-            saved value can be read for the first time, be it for a recomputation; n + 1 for never.
-    """
+    """Holds what is alive under every plan between the passes, at each step of the backward pass, and at its end."""
 
     bytes: IntArray
+    # (n,) storages, by the value that owns them, that are alive from the end of the forward pass on, until the backward
+    # pass has read them: outputs, and what every plan saves.
     held: BoolArray
+    # (n,) the earliest step of the backward pass, as a position in the graph, at which a saved value can be read for
+    # the first time, be it for a recomputation; n + 1 for never.
     first_read: IntArray
 
     @classmethod
-    def of(cls, facts: Storages) -> AlwaysAlive:
-        """Reads a graph, in time linear in its size."""
+    def of(cls, facts: StorageFacts) -> AlwaysAlive:
         n, graph = len(facts), facts.graph
         held = np.zeros(n, np.bool_)
-        held[graph.base[(graph.output & ~facts.foreign) | always_saved(facts)]] = True
+        held[graph.base[(graph.output & ~facts.external) | always_saved(facts)]] = True
         passes = Necessary.of(facts, holds_outputs=True).alive_bytes(n)
         # Not what is alive while the last value of the forward pass runs: that may still read what nobody saves.
         between = facts.size[held].sum(keepdims=True)
         return cls(np.concatenate([between, passes[n:]]), held, first_read(facts))
 
 
-def first_read(facts: Storages) -> IntArray:
-    """(n,) the earliest position at which the backward pass can read a value, under any plan; n + 1 for never."""
-    first: list[int] = facts.wanted_at.tolist()
+def first_read(facts: StorageFacts) -> IntArray:
+    """Finds the earliest position at which the backward pass of any plan can read a value; n + 1 for never: (n,)."""
+    first: list[int] = facts.first_use.tolist()
     outside: list[int] = np.flatnonzero(~facts.tangents)[::-1].tolist()
     for v in outside:
         # What comes after the turn runs in its place; what comes before it, when it is wanted.
-        when = v if v >= facts.turn else first[v]
+        when = v if v >= facts.first_tangent_reader else first[v]
         for u in facts.arguments[v]:
             first[u] = min(first[u], when)
     return np.array(first, np.int64)
@@ -131,7 +121,7 @@ def first_read(facts: Storages) -> IntArray:
 
 @dataclass(frozen=True, eq=False)
 class Necessary:
-    """Lifetimes that every plan contains, over 2n + 1 steps: each pass in graph order, and the end."""
+    """Holds lifetimes that every plan contains, over 2n + 1 steps: each pass in graph order, and the end."""
 
     base: IntArray
     start: IntArray
@@ -140,8 +130,7 @@ class Necessary:
     why: tuple[Why, ...]
 
     @classmethod
-    def of(cls, facts: Storages, holds_outputs: bool) -> Necessary:
-        """Reads a graph, in time linear in its size."""
+    def of(cls, facts: StorageFacts, holds_outputs: bool) -> Necessary:
         spans = _spans(facts, holds_outputs)
         merged: list[tuple[int, int, int, Why]] = []
         for base, start, end, why in sorted(spans, key=lambda span: span[:3]):
@@ -155,35 +144,34 @@ class Necessary:
         return cls(bases, columns[:, 1], columns[:, 2], facts.size[bases], tuple(span[3] for span in merged))
 
     def alive_bytes(self, n: int) -> IntArray:
-        """(2n + 1,) what is alive at each step."""
         return alive_bytes(self.start, self.end, self.size, 2 * n + 1)
 
 
-def _spans(facts: Storages, holds_outputs: bool) -> list[tuple[int, int, int, Why]]:
-    """(base, first step, last step, why): a storage may have several, which may overlap."""
+# A storage may have several spans, which may overlap: (base, first step, last step, why).
+def _spans(facts: StorageFacts, holds_outputs: bool) -> list[tuple[int, int, int, Why]]:
     n, graph = len(facts), facts.graph
     must_save = always_saved(facts)
     forward, crossing = _forward_spans(facts, must_save, holds_outputs), _crossing_spans(facts, must_save)
-    returned = graph.gradient & ~facts.tangents & ~facts.foreign
+    returned = graph.gradient & ~facts.tangents & ~facts.external
     at_end: list[tuple[int, int, int, Why]] = [(b, 2 * n, 2 * n, "gradient") for b in graph.base[returned].tolist()]
     return forward + crossing + _tangent_spans(facts) + at_end
 
 
-def always_saved(facts: Storages) -> BoolArray:
-    """(n,) values that every legal plan saves."""
+def always_saved(facts: StorageFacts) -> BoolArray:
+    """Finds the values that every legal plan saves: (n,)."""
     problem = base_problem(facts.graph)
     saved = facts.graph.for_all_values(problem.needed & forced_values(problem).not_recomputable)
-    return saved & (facts.wanted_at <= len(facts)) & ~facts.foreign
+    return saved & (facts.first_use <= len(facts)) & ~facts.external
 
 
-def _forward_spans(facts: Storages, must_save: BoolArray, holds_outputs: bool) -> list[tuple[int, int, int, Why]]:
+def _forward_spans(facts: StorageFacts, must_save: BoolArray, holds_outputs: bool) -> list[tuple[int, int, int, Why]]:
     n, graph = len(facts), facts.graph
     runs = (graph.region == Region.FORWARD) & facts.computed
     reads = runs[facts.readers]
     u, v = facts.producers[reads], facts.readers[reads]
     written = np.zeros(n, np.bool_)
     written[graph.base[runs & ~facts.fusible & (graph.base == np.arange(n))]] = True
-    written[u[facts.barred[reads]]] = True
+    written[u[facts.unfused[reads]]] = True
     bases = np.zeros(n, np.bool_)
     bases[graph.base[written | graph.output | must_save]] = True
     end = np.full(n, -1)
@@ -194,13 +182,13 @@ def _forward_spans(facts: Storages, must_save: BoolArray, holds_outputs: bool) -
     outputs = set(graph.base[graph.output].tolist())
     saved = set(graph.base[must_save].tolist())
     return [
-        (b, int(facts.maker[b]), int(end[b]), "output" if b in outputs else "saved" if b in saved else "transient")
-        for b in np.flatnonzero(bases & ~facts.foreign).tolist()
+        (b, int(facts.producer[b]), int(end[b]), "output" if b in outputs else "saved" if b in saved else "transient")
+        for b in np.flatnonzero(bases & ~facts.external).tolist()
     ]
 
 
-def _crossing_spans(facts: Storages, must_save: BoolArray) -> list[tuple[int, int, int, Why]]:
-    """Lists spans of values from outside the tangents' closure, from their first reader in it to the last."""
+# Values from outside the tangents' closure, from their first reader in it to the last.
+def _crossing_spans(facts: StorageFacts, must_save: BoolArray) -> list[tuple[int, int, int, Why]]:
     n, graph = len(facts), facts.graph
     reads = facts.live[facts.readers] & ~facts.tangents[facts.producers]
     u, v = facts.producers[reads], facts.readers[reads]
@@ -210,7 +198,7 @@ def _crossing_spans(facts: Storages, must_save: BoolArray) -> list[tuple[int, in
     first[must_save] = n
     last[must_save & graph.gradient] = 2 * n
     written = ~facts.fusible[graph.base] | must_save
-    written[u[facts.barred[reads]]] = True
+    written[u[facts.unfused[reads]]] = True
     why: list[Why] = ["transient", "saved"]
     return [
         (int(graph.base[a]), int(first[a]), int(last[a]), why[int(must_save[a])])
@@ -218,8 +206,8 @@ def _crossing_spans(facts: Storages, must_save: BoolArray) -> list[tuple[int, in
     ]
 
 
-def _tangent_spans(facts: Storages) -> list[tuple[int, int, int, Why]]:
-    """Lists spans of the tangents' closure: they are the same under every plan, as their order is."""
+# They are the same under every plan, as the order of the tangents' closure is.
+def _tangent_spans(facts: StorageFacts) -> list[tuple[int, int, int, Why]]:
     n, graph = len(facts), facts.graph
     written = _written_by_tangents(facts)
     end = np.full(n, -1)
@@ -231,28 +219,27 @@ def _tangent_spans(facts: Storages) -> list[tuple[int, int, int, Why]]:
     returned = graph.gradient & facts.tangents
     end[graph.base[returned]] = 2 * n
     gradients = set(graph.base[returned].tolist())
-    mine = written & facts.live & ~facts.foreign & (graph.base == np.arange(n))
+    mine = written & facts.live & ~facts.external & (graph.base == np.arange(n))
     return [
-        (b, int(facts.maker[b]) + n, int(end[b]), "gradient" if b in gradients else "transient")
+        (b, int(facts.producer[b]) + n, int(end[b]), "gradient" if b in gradients else "transient")
         for b in np.flatnonzero(mine).tolist()
     ]
 
 
-def _written_by_tangents(facts: Storages) -> BoolArray:
-    """(n,) storages of the tangents' closure that are written to memory."""
+def _written_by_tangents(facts: StorageFacts) -> BoolArray:
     graph = facts.graph
     written = np.zeros(len(facts), np.bool_)
     written[graph.base[graph.gradient & facts.tangents]] = True
     written[~facts.fusible] = True
-    barred = facts.barred & facts.live[facts.readers]
+    barred = facts.unfused & facts.live[facts.readers]
     written[graph.base[facts.producers[barred]]] = True
     return written
 
 
-def kernel_ends(facts: Storages) -> IntArray:
-    """(n,) the last value of the kernel that computes a value of the tangents' closure: see `remat.predict.memory`."""
+def kernel_ends(facts: StorageFacts) -> IntArray:
+    """Finds the last value of the kernel that computes a value of the tangents' closure: (n,)."""
     graph = facts.graph
-    alone = ~_written_by_tangents(facts)[graph.base] & facts.tangents[graph.base] & ~facts.foreign
+    alone = ~_written_by_tangents(facts)[graph.base] & facts.tangents[graph.base] & ~facts.external
     ran: list[int] = np.where(facts.live, np.arange(len(facts)), -1).tolist()
     in_registers: list[int] = np.flatnonzero(facts.live & alone)[::-1].tolist()
     for v in in_registers:

@@ -8,45 +8,37 @@ import numpy as np
 
 from remat.facts.columns import BoolArray, IntArray, any_set
 from remat.predict.memory.order import Order
-from remat.predict.memory.storages import Storages
+from remat.predict.memory.storages import StorageFacts
 
 
 @dataclass(frozen=True, eq=False)
 class Lifetimes:
-    """The k storages that take memory, over T steps.
+    """Holds the k storages that take memory, over T steps.
 
     A storage of the forward pass whose base is recomputed, and which is saved through a view, is
     there twice in the backward pass: the two are storages of their own here. So are the two of what is offloaded,
     before and after it waits on the host.
-
-    Attributes:
-        base: (k,) the value that owns the storage.
-        backward: (k,) allocated in the backward pass.
-        start: (k,) the step that allocates it.
-        end: (k,) the last step that needs it; T for what is still held after the last step.
-        size: (k,) bytes.
-        output, saved, gradient, offloaded: (k,) holds an output, a value saved on the device, a gradient, an offloaded
-            value.
     """
 
-    base: IntArray
-    backward: BoolArray
-    start: IntArray
-    end: IntArray
-    size: IntArray
+    base: IntArray  # (k,) the value that owns the storage
+    backward: BoolArray  # (k,) allocated in the backward pass
+    start: IntArray  # (k,) the step that allocates it
+    end: IntArray  # (k,) the last step that needs it; T for what is still held after the last step
+    size: IntArray  # (k,) bytes
+    # output, saved, gradient, offloaded: (k,) holds an output, a value saved on the device, a gradient, an offloaded
+    # value.
     output: BoolArray
     saved: BoolArray
     gradient: BoolArray
     offloaded: BoolArray
 
     @classmethod
-    def of(cls, facts: Storages, order: Order, holds_outputs: bool, offloaded: BoolArray | None = None) -> Lifetimes:
+    def of(
+        cls, facts: StorageFacts, order: Order, holds_outputs: bool, offloaded: BoolArray | None = None
+    ) -> Lifetimes:
         """Finds the lifetimes under a plan, in time linear in the graph.
 
         Args:
-            facts: of the graph.
-            order: of both passes.
-            holds_outputs: the caller keeps the outputs of the forward pass until the end of the backward.
             offloaded: (n,) what of the saved values waits on the host; none, if left out.
         """
         n, graph = len(facts), facts.graph
@@ -60,7 +52,7 @@ class Lifetimes:
             (order.forward, order.forward_at, graph.base),
             (order.backward, order.backward_at, place),
         ):
-            made = at[facts.maker[values]]
+            made = at[facts.producer[values]]
             np.minimum.at(start, where[values], np.where(made >= 0, made, at[values]))
             np.maximum.at(end, where[values], at[values])
             inside = at[facts.readers] >= 0
@@ -74,7 +66,7 @@ class Lifetimes:
         returned = place[graph.gradient & away]  # what nothing reads comes back at the end of the backward pass
         start[returned] = np.minimum(start[returned], max(steps - 1, len(order.forward)))
         owner = np.arange(2 * n) % n
-        found = np.flatnonzero(written & (start < steps) & ~facts.foreign[owner])
+        found = np.flatnonzero(written & (start < steps) & ~facts.external[owner])
         hosted = np.concatenate([graph.base[away], place[away]])
         held = {
             "output": outputs,
@@ -87,12 +79,10 @@ class Lifetimes:
 
 
 def alive_bytes(start: IntArray, end: IntArray, size: IntArray, steps: int) -> IntArray:
-    """(steps,) bytes of the storages that are alive during each step.
+    """Adds up the bytes of the storages that are alive during each step.
 
     Args:
         start, end: (k,) the first and the last step of each storage; the last is at most `steps`.
-        size: (k,) bytes.
-        steps: how many there are.
     """
     change = np.zeros(steps + 2, np.int64)
     np.add.at(change, start, size)
@@ -100,8 +90,8 @@ def alive_bytes(start: IntArray, end: IntArray, size: IntArray, steps: int) -> I
     return change.cumsum()[:steps]
 
 
-def _backward_storage(facts: Storages, order: Order, kept: BoolArray) -> IntArray:
-    """(n,) the storage of each value in the backward pass.
+def _backward_storage(facts: StorageFacts, order: Order, kept: BoolArray) -> IntArray:
+    """Returns the storage of each value in the backward pass: (n,).
 
     That is the position of its base if the forward pass saved it, and the device `kept` it; n more if the backward pass
     computed it anew, or copied it back. A view lives where its parent does.
@@ -115,22 +105,22 @@ def _backward_storage(facts: Storages, order: Order, kept: BoolArray) -> IntArra
     return place
 
 
-def _written(facts: Storages, order: Order, place: IntArray) -> BoolArray:
+def _written(facts: StorageFacts, order: Order, place: IntArray) -> BoolArray:
     n, graph = len(facts), facts.graph
     written = np.zeros(2 * n, np.bool_)
     written[graph.base[graph.output | order.saved]] = True
     written[place[graph.gradient | order.saved]] = True
     owners = np.flatnonzero(~facts.fusible)
     written[owners] = written[owners + n] = True
-    written[np.flatnonzero(facts.foreign)] = written[np.flatnonzero(facts.foreign) + n] = True
+    written[np.flatnonzero(facts.external)] = written[np.flatnonzero(facts.external) + n] = True
     for at, where in ((order.forward_at, graph.base), (order.backward_at, place)):
-        barred = facts.barred & (at[facts.readers] >= 0)
+        barred = facts.unfused & (at[facts.readers] >= 0)
         written[where[facts.producers[barred]]] = True
     return written
 
 
-def _ran(facts: Storages, values: IntArray, at: IntArray, written: BoolArray) -> IntArray:
-    """(n,) the step up to which what a value of this pass reads is needed.
+def _ran(facts: StorageFacts, values: IntArray, at: IntArray, written: BoolArray) -> IntArray:
+    """Returns the step up to which what a value of this pass reads is needed: (n,).
 
     That is the last step of its kernel: what is written by consumers that it is fused with, up to the
     next call. What is in registers is part of the kernels of all its consumers, wherever they are.

@@ -18,6 +18,7 @@ from remat.words import human_bytes
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+# Fill and legend of each reason; saved, offloaded and gradients are coloured as `remat.show` colours them.
 _COLOURS = {
     "output": ("#c9c9c9", "outputs: the caller holds them"),
     "saved": ("#ffa940", "saved for the backward pass"),
@@ -25,8 +26,6 @@ _COLOURS = {
     "offloaded": ("#c9b6f2", "offloaded: not yet on the host, or back"),
     "transient": ("#a9cbe6", "transient: read later in the same pass"),
 }
-"""Fill and legend of each reason; saved, offloaded and gradients are coloured as `remat.show` colours them."""
-
 _UNITS = (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10), ("bytes", 1))
 
 
@@ -37,14 +36,11 @@ def draw(
     peak_step: int,
     path: str | Path | None,
 ) -> Picture:
-    """Draws T steps, of which there is at least one, and writes the picture if there is a path: see `Timeline.show`.
+    """Draws T > 0 steps, and writes the picture if there is a path: see `Timeline.show`.
 
     Args:
         names: of the value that each step computes.
         live_bytes: reason -> (T,) the bytes that it keeps alive during each step, from the bottom to the top.
-        forward_steps: how many of the steps belong to the forward pass.
-        peak_step: the step with the most bytes alive.
-        path: where to write the picture.
     """
     figure = Picture(figsize=(8.0, 3.6), layout="constrained")
     axes = figure.add_subplot()
@@ -64,8 +60,8 @@ def draw(
     return figure
 
 
+# A step is what happens between two positions on the axis, so that each reason is flat over it.
 def _stack(axes: Axes, steps: int, live_bytes: Mapping[str, IntArray], scale: int) -> None:
-    """Draws each reason flat over each step: a step is what happens between two positions on the axis."""
     edges = np.arange(steps + 1)
     below = np.zeros(steps)
     for why, live in live_bytes.items():

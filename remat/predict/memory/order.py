@@ -9,31 +9,26 @@ import numpy as np
 from remat.answer.plan_facts import computed_by_forward
 from remat.facts.columns import BoolArray, IntArray
 from remat.facts.graph import Graph
-from remat.predict.memory.storages import Storages
+from remat.predict.memory.storages import StorageFacts
 
 
 @dataclass(frozen=True, eq=False)
 class Order:
-    """The steps of both passes.
+    """Lists the steps of both passes."""
 
-    Attributes:
-        saved: (n,) what is saved, and read by the backward pass.
-        recomputed: (n,) what the backward pass computes from outside the tangents' closure.
-        forward, backward: the values that each pass computes, in order.
-        forward_at, backward_at: (n,) the step, over both passes, that computes a value; -1 for none.
-        asked_at: (n,) the position at which the backward pass first needs a value: n for its end, n + 1 for never.
-    """
-
-    saved: BoolArray
-    recomputed: BoolArray
+    saved: BoolArray  # (n,) what is saved, and read by the backward pass
+    recomputed: BoolArray  # (n,) what the backward pass computes from outside the tangents' closure
+    # forward, backward: the values that each pass computes, in order.
     forward: IntArray
     backward: IntArray
+    # forward_at, backward_at: (n,) the step, over both passes, that computes a value; -1 for none.
     forward_at: IntArray
     backward_at: IntArray
+    # (n,) the position at which the backward pass first needs a value: n for its end, n + 1 for never.
     asked_at: IntArray
 
     @classmethod
-    def of(cls, facts: Storages, saved: BoolArray) -> Order:
+    def of(cls, facts: StorageFacts, saved: BoolArray) -> Order:
         """Finds the order that follows from what is saved, in time linear in the graph."""
         n = len(facts)
         asked_at = _asked_at(facts, saved)
@@ -43,7 +38,7 @@ class Order:
         forward = np.flatnonzero(computed_by_forward(facts.graph, kept) & facts.computed)
         backward = np.flatnonzero(recomputed | facts.live)
         # Past the turn in graph order; before it, where a value is asked for, and there in graph order.
-        when = np.where(facts.live[backward] | (backward >= facts.turn), backward, asked_at[backward])
+        when = np.where(facts.live[backward] | (backward >= facts.first_tangent_reader), backward, asked_at[backward])
         backward = backward[np.argsort(when * (n + 2) + backward)]
         forward_at, backward_at = np.full(n, -1), np.full(n, -1)
         forward_at[forward] = np.arange(len(forward))
@@ -51,14 +46,10 @@ class Order:
         return cls(kept, recomputed, forward, backward, forward_at, backward_at, asked_at)
 
 
-def _asked_at(facts: Storages, saved: BoolArray) -> IntArray:
-    """(n,) the position at which torch's backward pass first needs a value: n for the end, n + 1 for never.
-
-    Values are listed in topological order, so one sweep from the last to the first meets all readers of
-    a value before the value.
-    """
-    n, turn, arguments = len(facts), facts.turn, facts.arguments
-    asked: list[int] = facts.wanted_at.tolist()
+# Values are in topological order, so one sweep from the last to the first meets all readers of a value before it.
+def _asked_at(facts: StorageFacts, saved: BoolArray) -> IntArray:
+    n, turn, arguments = len(facts), facts.first_tangent_reader, facts.arguments
+    asked: list[int] = facts.first_use.tolist()
     unsaved: list[int] = np.flatnonzero(facts.computed & ~facts.tangents & ~saved)[::-1].tolist()
     for v in unsaved:
         when = asked[v]
@@ -73,7 +64,7 @@ def _asked_at(facts: Storages, saved: BoolArray) -> IntArray:
 
 
 def first_readers(graph: Graph, at: IntArray, never: int) -> IntArray:
-    """(n,) when each value is read for the first time, given when each is computed, or -1; `never` for no reader."""
+    """Finds when each value is read for the first time, if `at` says when each is computed, or -1: (n,)."""
     first = np.full(len(graph), never)
     reads = at[graph.consumers] >= 0
     np.minimum.at(first, graph.producers[reads], at[graph.consumers[reads]])

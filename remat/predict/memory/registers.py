@@ -1,4 +1,4 @@
-"""Says which values a compiler can keep in registers, whatever the plan: the question of simulated peaks.
+"""Says which values a compiler can keep in registers, whatever the plan, for the simulation of peaks.
 
 Other questions about fusion have other answers, and docs/fusion.md compares them. `Graph.fusible` says what
 torch's partitioner takes for fusible: that decides which traffic it sees. TorchInductor, which makes the
@@ -38,12 +38,11 @@ _SUM, _PRODUCT = "aten.add.Tensor", "aten.mm.default"
 def fusion(
     graph: Graph, producers: IntArray, readers: IntArray, fusible_uses: BoolArray
 ) -> tuple[BoolArray, BoolArray]:
-    """(n,) values that can live in registers, and (m,) uses that can be fused.
+    """Returns (n,) values that can live in registers, and (m,) uses that can be fused.
 
     Args:
-        graph: the joint graph.
-        producers, readers: (m,) its uses, those of one reader in the order of its arguments.
-        fusible_uses: (m,) what the graph says about them.
+        producers, readers: (m,) the uses of the graph, those of one reader in the order of its arguments.
+        fusible_uses: (m,) whether the graph calls them fusible.
     """
     lowered = np.fromiter((op in LOWERED for op in graph.ops), np.bool_, len(graph))
     fallback = np.fromiter((dtype.startswith("complex") for dtype in graph.dtypes), np.bool_, len(graph))
@@ -60,8 +59,8 @@ def fusion(
     return fusible, uses | is_product[producers]
 
 
+# Products that are read once, by a sum of their shape; and these sums.
 def _added_products(graph: Graph, producers: IntArray, readers: IntArray) -> tuple[list[int], list[int]]:
-    """Products that are read once, by a sum of their shape; and these sums."""
     sums = np.fromiter((op == _SUM for op in graph.ops), np.bool_, len(graph))
     once = np.bincount(producers, minlength=len(graph)) == 1
     found: dict[int, int] = {}

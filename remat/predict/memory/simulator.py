@@ -12,7 +12,7 @@ from remat.facts.columns import BoolArray, IntArray, frozen
 from remat.facts.graph import Graph, checked_graph
 from remat.predict.memory.lifetimes import Lifetimes, alive_bytes
 from remat.predict.memory.order import Order
-from remat.predict.memory.storages import Storages
+from remat.predict.memory.storages import StorageFacts
 from remat.predict.memory.timeline import WHYS, LiveTensor, Timeline
 from remat.proof.validate import checked_mask, legal_choice
 
@@ -48,7 +48,7 @@ def simulate(graph: Graph, plan: Plan, *, holds_outputs: bool = True) -> Timelin
 
 
 class Simulator:
-    """Simulates many plans of one graph: what does not depend on the plan is read once.
+    """Simulates many plans of one graph, and reads what does not depend on the plan only once.
 
     Attributes:
         graph: the joint graph.
@@ -59,7 +59,7 @@ class Simulator:
     def __init__(self, graph: Graph, *, holds_outputs: bool = True) -> None:
         self.graph = checked_graph(graph)
         self.holds_outputs = holds_outputs
-        self.facts = Storages.of(graph)
+        self.facts = StorageFacts.of(graph)
 
     def peak(self, saved: BoolArray, offloaded: BoolArray | None = None) -> int:
         """Returns the most bytes that are alive at once.
@@ -75,19 +75,13 @@ class Simulator:
         return int(self.alive(saved, offloaded)[1].max(initial=0))
 
     def alive(self, saved: BoolArray, offloaded: BoolArray | None = None) -> tuple[Order, IntArray]:
-        """Returns the steps of both passes, and the bytes that are alive during each.
-
-        Args and errors are those of `peak`.
-        """
+        """Returns the steps of both passes, and the bytes that are alive during each; errors are those of `peak`."""
         order = Order.of(self.facts, checked_mask(self.graph, saved))
         lives = Lifetimes.of(self.facts, order, self.holds_outputs, offloaded)
         return order, _during(lives, len(order.forward) + len(order.backward))
 
     def timeline(self, saved: BoolArray, offloaded: BoolArray | None = None) -> Timeline:
-        """Returns the whole timeline of a plan.
-
-        Args and errors are those of `peak`.
-        """
+        """Returns the whole timeline of a plan; errors are those of `peak`."""
         order = Order.of(self.facts, checked_mask(self.graph, saved))
         lives = Lifetimes.of(self.facts, order, self.holds_outputs, offloaded)
         values: list[int] = np.concatenate([order.forward, order.backward]).tolist()
@@ -104,10 +98,7 @@ def timeline_of(
     """Adds up the storages that are alive at each step.
 
     Args:
-        graph: the joint graph.
-        lives: from when to when each storage is alive.
         values: the value that names each step.
-        forward_steps: how many of them are of the forward pass; they come first.
         copies: the steps that copy a value to the host or back, each with how they are called.
     """
     steps = len(values)

@@ -13,51 +13,33 @@ from remat.predict.memory.registers import fusion
 
 
 @dataclass(frozen=True, eq=False)
-class Storages:
-    """The facts about the n values of a graph that depend on no plan.
-
-    Attributes:
-        graph: the joint graph.
-        size: (n,) bytes of the storage behind each value.
-        computed: (n,) an operator computes the value, so that it is a step of a pass.
-        foreign: (n,) the value lives in memory that is not counted: of an input, a tangent, a constant.
-        tangents: (n,) in the tangents' closure.
-        fusible: (n,) it can live in registers, as `remat.predict.memory.registers` says.
-        maker: (n,) the value at whose step the storage is allocated: for the elements of a tuple, the tuple.
-        parent: (n,) for a view, the argument whose storage it shares; -1 for others.
-        calls: (n,) a kernel, or a call of a library, that nothing can be fused with.
-        arguments: for each value, what it uses that is computed.
-        fused_consumers: for each value, what uses it and can be fused with it.
-        producers, readers: the uses with a counted producer, in order of their readers.
-        barred: which of these uses cannot be fused.
-        live: (n,) computed, in the tangents' closure, and some gradient depends on it.
-        wanted_at: (n,) position of the first value of `live` that reads a value from outside the
-            closure; n for a gradient that no such value reads, n + 1 where none does.
-        turn: where the backward pass leaves what it was asked for and runs in graph order: the first
-            reader of a tangent.
-    """
+class StorageFacts:
+    """Holds the facts about the n values of a graph that depend on no plan."""
 
     graph: Graph
     size: IntArray
-    computed: BoolArray
-    foreign: BoolArray
+    computed: BoolArray  # (n,) an operator computes the value, so that it is a step of a pass
+    external: BoolArray  # (n,) the value lives in memory that is not counted: of an input, a tangent, a constant
     tangents: BoolArray
-    fusible: BoolArray
-    maker: IntArray
-    parent: IntArray
-    calls: BoolArray
-    arguments: list[list[int]]
-    fused_consumers: list[list[int]]
+    fusible: BoolArray  # (n,) it can live in registers, as `remat.predict.memory.registers` says.
+    producer: IntArray  # (n,) the value at whose step the storage is allocated: for the elements of a tuple, the tuple
+    parent: IntArray  # (n,) for a view, the argument whose storage it shares; -1 for others
+    calls: BoolArray  # (n,) a kernel, or a call of a library, that nothing can be fused with
+    arguments: list[list[int]]  # for each value, what it uses that is computed
+    fused_consumers: list[list[int]]  # for each value, what uses it and can be fused with it
+    # producers, readers: the uses with a counted producer, in order of their readers.
     producers: IntArray
     readers: IntArray
-    barred: BoolArray
-    live: BoolArray
-    wanted_at: IntArray
-    turn: int
+    unfused: BoolArray  # which of these uses cannot be fused
+    live: BoolArray  # (n,) computed, in the tangents' closure, and some gradient depends on it
+    # (n,) position of the first value of `live` that reads a value from outside the closure; n for a gradient that no
+    # such value reads, n + 1 where none does.
+    first_use: IntArray
+    # where the backward pass leaves what it was asked for and runs in graph order: the first reader of a tangent.
+    first_tangent_reader: int
 
     @classmethod
-    def of(cls, graph: Graph) -> Storages:
-        """Reads a graph, in time linear in its size."""
+    def of(cls, graph: Graph) -> StorageFacts:
         n = len(graph)
         given = graph.leaf
         foreign, tangents = given[graph.base], graph.region == Region.TANGENTS
@@ -86,20 +68,20 @@ class Storages:
             graph=graph,
             size=graph.storage_bytes,
             computed=~given,
-            foreign=foreign,
+            external=foreign,
             tangents=tangents,
             fusible=fusible,
-            maker=maker,
+            producer=maker,
             parent=parent,
             calls=~(fusible | given | graph.view | graph.tuple_element),
             arguments=arguments,
             fused_consumers=fused_consumers,
             producers=producers[counted],
             readers=readers[counted],
-            barred=~fusible_uses[counted],
+            unfused=~fusible_uses[counted],
             live=live,
-            wanted_at=_wanted_at(graph, live, producers, readers),
-            turn=_turn(live, given & tangents, producers, readers),
+            first_use=_wanted_at(graph, live, producers, readers),
+            first_tangent_reader=_turn(live, given & tangents, producers, readers),
         )
 
     def __len__(self) -> int:
@@ -114,7 +96,7 @@ def _wanted_at(graph: Graph, live: BoolArray, producers: IntArray, readers: IntA
     return wanted
 
 
+# Without a reader of a tangent torch leaves the backward pass in graph order.
 def _turn(live: BoolArray, given_tangents: BoolArray, producers: IntArray, readers: IntArray) -> int:
-    """Finds the first reader of a tangent; 0 without one: then torch leaves the backward pass in graph order."""
     first = readers[live[readers] & given_tangents[producers]]
     return int(first.min(initial=len(live))) if len(first) else 0

@@ -1,4 +1,4 @@
-"""Holds what a simulation of live bytes returns: the timeline of a plan, step by step."""
+"""Holds the timeline of a plan, which a simulation of live bytes returns."""
 
 # pandas ships partial types.
 # pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false
@@ -25,13 +25,13 @@ WHYS: tuple[Why, ...] = get_args(Why)
 
 _SHOWN = 8
 
+# Letters of a line that is indented by two: with the place of a value, it may become two lines.
 _WIDTH = 78
-"""Letters of a line that is indented by two: with the place of a value, it may become two lines."""
 
 
 @dataclass(frozen=True)
 class LiveTensor:
-    """A storage that is alive at some step.
+    """Describes a storage that is alive at some step.
 
     Attributes:
         name: the value that owns it; its views are alive with it.
@@ -56,7 +56,7 @@ class LiveTensor:
 
 
 def listed_tensors(tensors: Sequence[LiveTensor], most: int) -> list[str]:
-    """Writes a line for each of the first `most` tensors, and one for all others."""
+    """Writes a line for each of the first `most` tensors, and one for all others together."""
     lines = [f"  {tensor}" for tensor in tensors[:most]]
     if rest := tensors[most:]:
         lines.append(f"  {human_bytes(sum(tensor.bytes for tensor in rest)):>10}  in {len(rest)} more")
@@ -65,7 +65,7 @@ def listed_tensors(tensors: Sequence[LiveTensor], most: int) -> list[str]:
 
 @dataclass(frozen=True, eq=False)
 class Timeline:
-    """Live bytes over the T steps of a training step under one plan: see `remat.predict.memory` for the model.
+    """Holds live bytes over the T steps of a training step under one plan: see `remat.predict.memory` for the model.
 
     A step computes one value: those of the forward pass first, in order, then those of the backward.
 
@@ -100,22 +100,22 @@ class Timeline:
 
     @property
     def peak_bytes(self) -> int:
-        """The most bytes that are alive at once."""
+        """Returns the most bytes that are alive at once."""
         return int(self.during_bytes.max(initial=0))
 
     @property
     def forward_peak_bytes(self) -> int:
-        """The most that are alive at once during the forward pass."""
+        """Returns the most that are alive at once during the forward pass."""
         return int(self.during_bytes[~self.backward].max(initial=0))
 
     @property
     def backward_peak_bytes(self) -> int:
-        """The most that are alive at once during the backward pass."""
+        """Returns the most that are alive at once during the backward pass."""
         return int(self.during_bytes[self.backward].max(initial=0))
 
     @property
     def forward_steps(self) -> int:
-        """How many steps the forward pass has."""
+        """Returns how many steps the forward pass has."""
         return int((~self.backward).sum())
 
     def __repr__(self) -> str:

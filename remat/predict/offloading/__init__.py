@@ -17,10 +17,10 @@ backward pass, or, with a prefetch distance, so long before the kernel that need
 It comes back when its copy begins, as late as delays nothing.
 
 What a copy adds to the step is *exposed*, the rest of it is *hidden* behind kernels. Begin reading in `clock`, then
-`timeline`. Contention for the device's memory, and for the host's, is not in the model.
+`offload_timeline`. Contention for the device's memory, and for the host's, is not in the model.
 """
 
 from remat.predict.offloading.clock import StepClock
-from remat.predict.offloading.timeline import Copies, OffloadTimeline, offload_timeline, simulated
+from remat.predict.offloading.offload_timeline import Copies, OffloadTimeline, offload_timeline, simulated
 
 __all__ = ["Copies", "OffloadTimeline", "StepClock", "offload_timeline", "simulated"]

@@ -13,7 +13,7 @@ from remat.errors import InvalidOption, InvalidPlan
 from remat.facts.columns import IntArray
 from remat.facts.graph import Graph, Region, checked_graph
 from remat.predict.kernels import kernels
-from remat.predict.memory.storages import Storages
+from remat.predict.memory.storages import StorageFacts
 from remat.predict.time.device import DeviceProfile
 from remat.predict.time.known_devices import find_device
 from remat.predict.time.modelled_step import modelled_time
@@ -26,7 +26,7 @@ from remat.proof.certify import check_plan
 
 @dataclass(frozen=True, eq=False)
 class StepClock:
-    """The times of a step of n values on a device, in whole nanoseconds. No plan is in them.
+    """Holds the times of a step of n values on a device, in whole nanoseconds, whatever the plan.
 
     Attributes:
         graph: the joint graph.
@@ -46,7 +46,7 @@ class StepClock:
     again_ns: IntArray
     copy_ns: IntArray
     written_ns: IntArray
-    facts: Storages
+    facts: StorageFacts
 
     @classmethod
     def of(cls, graph: Graph, device: str | Path | DeviceProfile) -> StepClock:
@@ -64,7 +64,7 @@ class StepClock:
         profile = linked(device)
         found = kernels(graph, _plain_plan(checked_graph(graph)), backend="triton")
         times = modelled_time(graph, found, profile).kernels
-        n, facts = len(graph), Storages.of(graph)
+        n, facts = len(graph), StorageFacts.of(graph)
         per_pass, written_at = np.zeros((2, n), np.int64), np.arange(n)
         always = (graph.region == Region.FORWARD) & facts.computed, facts.live  # whatever the plan
         carried = [0, 0]
@@ -90,7 +90,7 @@ class StepClock:
         )
 
     def priced(self, recompute_cost: IntArray) -> StepClock:
-        """The same step, where computing values once more takes what an estimator says; inputs and constants, nothing.
+        """Returns the same step with an estimator's times of recomputation; inputs and constants take none.
 
         Args:
             recompute_cost: (k,) `Problem.recompute_cost`, of the values that a plan decides about.
@@ -99,31 +99,23 @@ class StepClock:
 
     @property
     def forward_end_ns(self) -> int:
-        """When the last kernel of the forward pass has run."""
+        """Returns when the last kernel of the forward pass has run."""
         return int(self.forward_ns.sum())
 
     @property
     def compute_ns(self) -> int:
-        """All kernels of both passes, if nothing runs twice and nothing is copied."""
+        """Returns the time of all kernels of both passes, if nothing runs twice and nothing is copied."""
         return self.forward_end_ns + int(self.backward_ns.sum())
 
 
 def copy_ns(graph: Graph, device: DeviceProfile) -> IntArray:
-    """(n,) how long copying the storage of each value to the host takes, or back, in whole nanoseconds.
-
-    Args:
-        graph: the joint graph.
-        device: with a link to the host.
-
-    Raises:
-        InvalidGraph: they add up to 2**62 or more.
-    """
+    """Returns how long copying the storage of each value to the host takes, or back, in whole nanoseconds: (n,)."""
     ns = np.array(1e9 * graph.storage_bytes / device.host_bytes_per_s + device.host_latency_ns, np.float64)
     return whole_prices(f"copies between {device.name} and its host", ns)
 
 
+# If it is not legal to run nothing twice, the plan that saves the fewest bytes.
 def _plain_plan(graph: Graph) -> Plan:
-    """A plan under which nothing runs twice; or if that is not legal, the one that saves the fewest bytes."""
     plan = no_recompute_plan(graph)
     try:
         check_plan(base_problem(graph), plan)
@@ -133,12 +125,7 @@ def _plain_plan(graph: Graph) -> Plan:
 
 
 def linked(device: str | Path | DeviceProfile) -> DeviceProfile:
-    """Finds the profile of a device that has a host to copy to.
-
-    Raises:
-        InvalidOption: it has none.
-        UnknownName: there is no such device.
-    """
+    """Finds the profile of a device, which must have a host to copy to."""
     profile = find_device(device)
     if not profile.host_bytes_per_s:
         raise InvalidOption(

@@ -36,10 +36,6 @@ def draw(
     Args:
         spans: of compute, of the copies to the host, and of the copies back.
         device_bytes: what the device holds during each piece of compute.
-        host_bytes: what the host holds between the two passes.
-        forward_ns: when the forward pass is over.
-        step_ns: when the step is over.
-        path: where to write the picture.
     """
     figure = Picture(figsize=(8.0, 4.2), layout="constrained")
     lanes, memory = figure.subplots(2, 1, sharex=True, height_ratios=[1, 1.5])
@@ -64,8 +60,8 @@ def draw(
     return figure
 
 
+# Spans that touch are drawn as one; as (start, length) in milliseconds.
 def _joined(start: IntArray, end: IntArray) -> list[tuple[float, float]]:
-    """Spans as (start, length) in milliseconds, those that touch as one."""
     took = end > start
     start, end = start[took], end[took]
     if not len(start):

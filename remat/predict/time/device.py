@@ -1,4 +1,4 @@
-"""Holds what a device can do at most: its ceilings for arithmetic and memory traffic, and what a kernel costs at least.
+"""Holds what a device can do at most: its limits of arithmetic and memory traffic, and the least time of a kernel.
 
 `remat device` measures the device at hand and writes a file with its profile; `known_devices` has the profiles of a
 few others, from their vendors' data sheets.
@@ -22,13 +22,13 @@ from remat.facts.json_file import read_document, write_document
 FORMAT = "remat.device"
 VERSION = 1
 
+# Neither infinite nor NaN, and no whole number that a float cannot hold.
 _TOO_LARGE = 1e300
-"""Neither infinite nor NaN, and no whole number that a float cannot hold."""
 
 
 @dataclass(frozen=True)
 class DeviceProfile:
-    """The ceilings of a device, in the sense of the roofline model (Williams, Waterman, Patterson 2009).
+    """Holds the ceilings of a device, in the sense of the roofline model (Williams, Waterman, Patterson 2009).
 
     Attributes:
         name: of the device, for people.
@@ -77,12 +77,12 @@ class DeviceProfile:
                 raise InvalidOption(f"DeviceProfile.{label} must be at most 1, got {getattr(self, label)!r}")
 
     def reached_flops_per_s(self, dtype: str) -> float:
-        """Returns what matrix products of an element type reach; a type that is not listed counts as "float32"."""
+        """Returns the rate of matrix products of an element type; "float32" stands for types that are not listed."""
         return self.flops_fraction * self.flops_per_s.get(dtype, self.flops_per_s["float32"])
 
     @property
     def reached_bytes_per_s(self) -> float:
-        """The bytes a second that large copies reach."""
+        """Returns the bytes a second that large copies reach."""
         return self.bytes_fraction * self.bytes_per_s
 
     def save(self, path: str | Path) -> None:
@@ -114,22 +114,18 @@ class DeviceProfile:
 
 
 def require_kind(kind: object) -> None:
-    """Checks that `kind` names a device of this machine.
-
-    Raises:
-        InvalidOption: it is neither "cpu" nor "cuda" nor None.
-    """
+    """Raises `InvalidOption` if `kind` is neither "cpu" nor "cuda" nor None."""
     if kind not in (None, "cpu", "cuda"):
         raise InvalidOption(f'device must be "cpu", "cuda", or None for CUDA where there is any, got {kind!r}')
 
 
 def measured_file(kind: str) -> Path:
-    """Names the file in which `remat device` keeps what it measured of this machine's "cpu" or "cuda" device."""
+    """Returns the file in which `remat device` keeps what it measured of this machine's "cpu" or "cuda" device."""
     return cache_folder() / f"device-{kind}.json"
 
 
 def cache_folder() -> Path:
-    """Names the folder for files about this machine, by the platform's conventions; it may not exist yet."""
+    """Returns the folder for files about this machine, by the platform's conventions; it may not exist yet."""
     if sys.platform == "win32":
         return Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local") / "remat"
     if sys.platform == "darwin":
@@ -137,8 +133,8 @@ def cache_folder() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "remat"
 
 
+# JSON can hold Python's own numbers only.
 def _positive(label: str, figure: object, or_zero: bool = False) -> int | float:
-    """Checks a figure, and returns it as a number of Python's own, which JSON can hold."""
     number: object = figure.tolist() if isinstance(figure, (np.integer, np.floating)) else figure
     not_zero = number != 0 or or_zero
     if not (isinstance(number, int | float) and type(number) is not bool and 0 <= number < _TOO_LARGE and not_zero):

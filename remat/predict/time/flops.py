@@ -1,4 +1,4 @@
-"""Estimates recompute time by arithmetic alone, which needs to know nothing about a device."""
+"""Estimates recompute time by arithmetic alone, without any figure of a device."""
 
 from __future__ import annotations
 
@@ -24,5 +24,5 @@ class Flops(Estimator):
     unit: ClassVar[str] = "flops"
 
     def recompute_cost(self, graph: Graph) -> IntArray:
-        """(n,) `Graph.flops`, but 0 for what needs no kernel."""
+        """Returns `Graph.flops`, but 0 for what needs no kernel: (n,)."""
         return whole_prices("flops", Work.of(graph).flops)

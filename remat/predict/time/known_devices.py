@@ -16,14 +16,13 @@ from remat.words import near
 
 _ROUND = "; launch time and fractions: round figures, not the vendor's"
 
+# Bytes a second that 16 lanes carry in each direction.
 _PCIE_4, _PCIE_5 = 32e9, 64e9
-"""Bytes a second that 16 lanes carry in each direction."""
 
 
 def _gpu(
     name: str, flops_per_s: dict[str, float], bytes_per_s: float, link_bytes_per_s: float, source: str
 ) -> DeviceProfile:
-    """Completes a vendor's figures with the round ones."""
     return DeviceProfile(
         name,
         flops_per_s,
@@ -37,46 +36,35 @@ def _gpu(
     )
 
 
+# FP32 without TF32, which PyTorch turns on only when told to.
+_HOPPER = {
+    "float64": 67e12,
+    "float32": 67e12,
+    "bfloat16": 989.5e12,
+    "float16": 989.5e12,
+    "float8_e4m3fn": 1979e12,
+    "float8_e5m2": 1979e12,
+}
+_AMPERE = {"float64": 19.5e12, "float32": 19.5e12, "bfloat16": 312e12, "float16": 312e12}
+# Halves with FP32 accumulation, as PyTorch multiplies them; FP64 runs at 1/64 of FP32.
+_ADA = {
+    "float64": 1.29e12,
+    "float32": 82.6e12,
+    "bfloat16": 165.2e12,
+    "float16": 165.2e12,
+    "float8_e4m3fn": 330.3e12,
+    "float8_e5m2": 330.3e12,
+}
+_SHEET = "NVIDIA {} Tensor Core GPU data sheet"
+_HALVED = "; its figures with sparsity halved"
+
 KNOWN: dict[str, DeviceProfile] = {
-    "h200": _gpu(
-        name="NVIDIA H200 SXM",
-        # FP32 without TF32, which PyTorch turns on only when told to.
-        flops_per_s={"float64": 67e12, "float32": 67e12, "bfloat16": 989.5e12, "float16": 989.5e12}
-        | dict.fromkeys(("float8_e4m3fn", "float8_e5m2"), 1979e12),
-        bytes_per_s=4.8e12,
-        link_bytes_per_s=_PCIE_5,
-        source="NVIDIA H200 Tensor Core GPU data sheet; its figures with sparsity halved",
-    ),
-    "h100": _gpu(
-        name="NVIDIA H100 SXM",
-        flops_per_s={"float64": 67e12, "float32": 67e12, "bfloat16": 989.5e12, "float16": 989.5e12}
-        | dict.fromkeys(("float8_e4m3fn", "float8_e5m2"), 1979e12),
-        bytes_per_s=3.35e12,
-        link_bytes_per_s=_PCIE_5,
-        source="NVIDIA H100 Tensor Core GPU data sheet; its figures with sparsity halved",
-    ),
-    "a100-80gb": _gpu(
-        name="NVIDIA A100 SXM 80GB",
-        flops_per_s={"float64": 19.5e12, "float32": 19.5e12, "bfloat16": 312e12, "float16": 312e12},
-        bytes_per_s=2.039e12,
-        link_bytes_per_s=_PCIE_4,
-        source="NVIDIA A100 Tensor Core GPU data sheet",
-    ),
-    "a100-40gb": _gpu(
-        name="NVIDIA A100 SXM 40GB",
-        flops_per_s={"float64": 19.5e12, "float32": 19.5e12, "bfloat16": 312e12, "float16": 312e12},
-        bytes_per_s=1.555e12,
-        link_bytes_per_s=_PCIE_4,
-        source="NVIDIA A100 Tensor Core GPU data sheet",
-    ),
+    "h200": _gpu("NVIDIA H200 SXM", _HOPPER, 4.8e12, _PCIE_5, _SHEET.format("H200") + _HALVED),
+    "h100": _gpu("NVIDIA H100 SXM", _HOPPER, 3.35e12, _PCIE_5, _SHEET.format("H100") + _HALVED),
+    "a100-80gb": _gpu("NVIDIA A100 SXM 80GB", _AMPERE, 2.039e12, _PCIE_4, _SHEET.format("A100")),
+    "a100-40gb": _gpu("NVIDIA A100 SXM 40GB", _AMPERE, 1.555e12, _PCIE_4, _SHEET.format("A100")),
     "rtx-4090": _gpu(
-        name="NVIDIA GeForce RTX 4090",
-        # Halves with FP32 accumulation, as PyTorch multiplies them; FP64 runs at 1/64 of FP32.
-        flops_per_s={"float64": 1.29e12, "float32": 82.6e12, "bfloat16": 165.2e12, "float16": 165.2e12}
-        | dict.fromkeys(("float8_e4m3fn", "float8_e5m2"), 330.3e12),
-        bytes_per_s=1.008e12,
-        link_bytes_per_s=_PCIE_4,
-        source="NVIDIA Ada GPU Architecture white paper, appendix A",
+        "NVIDIA GeForce RTX 4090", _ADA, 1.008e12, _PCIE_4, "NVIDIA Ada GPU Architecture white paper, appendix A"
     ),
     "cpu": DeviceProfile(
         name="a desktop CPU of 8 cores",

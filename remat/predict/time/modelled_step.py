@@ -17,29 +17,22 @@ from remat.predict.time.roofline import DEFAULT_DEVICE, flops_per_s
 
 @dataclass(frozen=True)
 class KernelTime:
-    """The modelled time of one kernel: the longer of its memory traffic and its arithmetic, and a launch.
+    """Holds the modelled time of one kernel: the longer of its memory traffic and its arithmetic, and a launch."""
 
-    Attributes:
-        backward: it runs in the backward pass.
-        memory_ns: its bytes at the bandwidth that large copies reach.
-        compute_ns: its floating-point operations at the rate that matrix products of their type reach.
-        launch_ns: the least that any kernel costs.
-    """
-
-    backward: bool
-    memory_ns: float
-    compute_ns: float
-    launch_ns: float
+    backward: bool  # it runs in the backward pass
+    memory_ns: float  # its bytes at the bandwidth that large copies reach
+    compute_ns: float  # its floating-point operations at the rate that matrix products of their type reach
+    launch_ns: float  # the least that any kernel costs
 
     @property
     def ns(self) -> float:
-        """All of it."""
+        """Returns the time of the kernel, its launch included."""
         return max(self.memory_ns, self.compute_ns) + self.launch_ns
 
 
 @dataclass(frozen=True)
 class ModelledTime:
-    """The modelled time of a step: a model by rooflines, not a measurement.
+    """Holds the modelled time of a step: a model by rooflines, not a measurement.
 
     Attributes:
         device: its name.
@@ -51,21 +44,20 @@ class ModelledTime:
 
     @property
     def forward_ns(self) -> float:
-        """The forward pass's kernels, one after the other."""
+        """Returns the time of the forward pass's kernels, one after the other."""
         return sum(kernel.ns for kernel in self.kernels if not kernel.backward)
 
     @property
     def backward_ns(self) -> float:
-        """The backward pass's kernels, one after the other."""
+        """Returns the time of the backward pass's kernels, one after the other."""
         return sum(kernel.ns for kernel in self.kernels if kernel.backward)
 
     @property
     def ns(self) -> float:
-        """Both passes."""
+        """Returns the time of both passes."""
         return self.forward_ns + self.backward_ns
 
     def __str__(self) -> str:
-        """Says in one line what the model gives, and that it is one."""
         return (
             f"modelled for {self.device}, not measured: {self.forward_ns / 1e6:.3g} ms forward, "
             f"{self.backward_ns / 1e6:.3g} ms backward, {len(self.kernels)} kernels"
@@ -99,17 +91,24 @@ def modelled_time(
     >>> print(time)
     modelled for NVIDIA A100 SXM 40GB, not measured: 0.196 ms forward, 0.292 ms backward, 2 kernels
     """
-    profile = find_device(device)
-    compute_ns = 1e9 * checked_graph(graph).flops / flops_per_s(graph, profile)
-    return ModelledTime(
-        profile.name,
-        tuple(
-            KernelTime(
-                backward=kernel.backward,
-                memory_ns=1e9 * kernel.bytes / profile.reached_bytes_per_s,
-                compute_ns=float(np.sum(compute_ns[list(kernel.values)])),
-                launch_ns=float(profile.launch_ns),
-            )
-            for kernel in kernels
-        ),
-    )
+    return KernelClock(graph, device).time(kernels)
+
+
+class KernelClock:
+    """Models the times of kernels of one graph on one device: see `modelled_time`, whose arguments these are."""
+
+    def __init__(self, graph: Graph, device: str | Path | DeviceProfile = DEFAULT_DEVICE) -> None:
+        self.device = find_device(device)
+        self._compute_ns = 1e9 * checked_graph(graph).flops / flops_per_s(graph, self.device)
+
+    def time(self, kernels: Iterable[Kernel]) -> ModelledTime:
+        """Models the time of each kernel."""
+        return ModelledTime(self.device.name, tuple(map(self._kernel_time, kernels)))
+
+    def _kernel_time(self, kernel: Kernel) -> KernelTime:
+        return KernelTime(
+            backward=kernel.backward,
+            memory_ns=1e9 * kernel.bytes / self.device.reached_bytes_per_s,
+            compute_ns=float(np.sum(self._compute_ns[list(kernel.values)])),
+            launch_ns=float(self.device.launch_ns),
+        )

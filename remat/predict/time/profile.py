@@ -21,8 +21,8 @@ from remat.predict.time.timings import call_keys, read_timings, timings_file, wr
 from remat.predict.time.work import Work, whole_prices
 from remat.problem.estimator import Estimator
 
+# Operators that the warning names.
 _SHOWN = 10
-"""Operators that the warning names."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class Profile(Estimator):
             find_device(self.ceilings)
 
     def recompute_cost(self, graph: Graph) -> IntArray:
-        """(n,) nanoseconds on this machine's device.
+        """Measures the nanoseconds of each value on this machine's device: (n,).
 
         Raises:
             NotInstalled: torch is missing.
@@ -71,8 +71,13 @@ class Profile(Estimator):
             prices[value] = ns
         return whole_prices("profile", prices)
 
+    @property
+    def step_device(self) -> object:
+        """Returns the ceilings that were measured of this device, or measures them now."""
+        return self._roofline().device
+
     def data(self) -> str:
-        """Returns the ceilings alone: each compilation adds to the times, and measured anew they differ by noise."""
+        """Returns the ceilings alone: compilations add to the measured times, and new measurements differ by noise."""
         return self._roofline().data()
 
     def _roofline(self) -> Roofline:
@@ -81,7 +86,6 @@ class Profile(Estimator):
         return Roofline(measured_device(self.device) if self.ceilings is None else self.ceilings)
 
     def _times(self, graph: Graph, wanted: BoolArray) -> dict[int, int]:
-        """Returns nanoseconds of the values that can be timed, from the cache where it has them."""
         from remat.pytorch.measure.profiling import time_values
         from remat.pytorch.measure.timing import Stopwatch, device_label, device_of
 
@@ -102,7 +106,6 @@ class Profile(Estimator):
 
 
 def _warn(graph: Graph, value_of: Mapping[str, int], failures: Mapping[str, str]) -> None:
-    """Warns once of all operators that could not be timed, each with the first reason."""
     reasons: dict[str, str] = {}
     for key, reason in failures.items():
         reasons.setdefault(graph.ops[value_of[key]], reason)

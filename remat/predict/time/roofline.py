@@ -46,12 +46,17 @@ class Roofline(Estimator):
         find_device(self.device)  # a name that nobody knows is refused where it is typed
 
     def recompute_cost(self, graph: Graph) -> IntArray:
-        """(n,) nanoseconds on the device, rounded up."""
+        """Returns nanoseconds on the device, rounded up: (n,)."""
         profile, work = find_device(self.device), Work.of(graph)
         compute_s = work.flops / flops_per_s(graph, profile)
         memory_s = (work.read_bytes + work.written_bytes) / profile.reached_bytes_per_s
         ns = 1e9 * np.maximum(compute_s, memory_s) + np.where(work.own_kernel, profile.launch_ns, 0.0)
         return whole_prices(f"roofline on {profile.name}", ns)
+
+    @property
+    def step_device(self) -> object:
+        """Returns the device whose ceilings these are."""
+        return self.device
 
     def data(self) -> str:
         """Returns the ceilings, whatever file they come from."""
@@ -59,7 +64,7 @@ class Roofline(Estimator):
 
 
 def flops_per_s(graph: Graph, profile: DeviceProfile) -> NDArray[np.float64]:
-    """(n,) the arithmetic ceiling of each value."""
+    """Returns the arithmetic ceiling of each value: (n,)."""
     dtypes = [dtype if dtype == "float64" else "float32" for dtype in graph.dtypes]
     products: list[int] = np.flatnonzero(graph.compute_bound).tolist()
     for i in products:  # they multiply in the type of the first floating-point argument, or in their own

@@ -22,16 +22,12 @@ VERSION = 1
 
 
 def timings_file(device: str) -> Path:
-    """Names the file in which the times of a device are kept, unless told otherwise."""
+    """Returns the file in which the times of a device are kept by default."""
     return cache_folder() / f"timings-{re.sub(r'[^A-Za-z0-9.]+', '-', device).strip('-')}.json"
 
 
 def read_timings(path: Path, device: str) -> dict[str, int]:
-    """Reads the times in a file, by the keys of `call_keys`; there are none without a file.
-
-    Raises:
-        InvalidOption: it is another kind of file, damaged, or of another device.
-    """
+    """Reads the times in a file, by the keys of `call_keys`; there are none without a file."""
     if not path.exists():
         return {}
     if path.is_dir():
@@ -58,7 +54,7 @@ def write_timings(path: Path, device: str, times: Mapping[str, int]) -> None:
 
 
 def call_keys(graph: Graph, values: list[int]) -> list[str]:
-    """Returns what calls must have in common to take the same time: operator, constants, types and shapes."""
+    """Returns a key for each call; calls of the same operator, constants, types and shapes have the same key."""
     keys: list[str] = []
     for v in values:
         of = [f"{graph.dtypes[u]}{str(list(graph.shapes[u])).replace(' ', '')}" for u in graph.operands[v]]

@@ -19,20 +19,16 @@ from remat.facts.graph import Graph, Region, checked_graph
 
 @dataclass(frozen=True, eq=False)
 class Work:
-    """The work of computing each value once more. Arrays of (n,); all zero where there is none.
+    """Holds the work of computing each value once more, as arrays of (n,); all zero where there is none."""
 
-    Attributes:
-        free: there is nothing to compute: inputs, views, elements of tuples, constants, empty values,
-            what is no tensor, and the tangents' closure.
-        own_kernel: recomputing it takes a kernel of its own, since PyTorch's partitioner does not take it for
-            fusible (`Graph.fusible`; docs/fusion.md says what other questions take).
-        flops: floating-point operations.
-        read_bytes, written_bytes: memory traffic.
-    """
-
+    # there is nothing to compute: inputs, views, elements of tuples, constants, empty values, what is no tensor, and
+    # the tangents' closure.
     free: BoolArray
+    # recomputing it takes a kernel of its own, since PyTorch's partitioner does not take it for fusible
+    # (`Graph.fusible`; docs/fusion.md says what other questions take).
     own_kernel: BoolArray
-    flops: IntArray
+    flops: IntArray  # floating-point operations
+    # read_bytes, written_bytes: memory traffic.
     read_bytes: IntArray
     written_bytes: IntArray
 
@@ -53,42 +49,35 @@ class Work:
         )
 
 
+# What picks some rows or elements by index: it reads no more of any argument than it makes.
 _PICKS = ("aten.embedding.", "aten.gather.", "aten.index_select.", "aten.index.")
-"""What picks some rows or elements by index: it reads no more of any argument than it makes."""
 
 
 def flops_with_elements(graph: Graph) -> IntArray:
-    """(n,) `Graph.flops`; for a tuple that has none, those of its elements.
-
-    Raises:
-        InvalidGraph: they add up to 2**62 or more, so that sums could wrap.
-    """
+    """Returns `Graph.flops`; for a tuple that has none, those of its elements: (n,)."""
     total = float(graph.flops.sum(dtype=np.float64))
     if total >= LARGEST_TOTAL:
         raise InvalidGraph(f"Graph.flops must add up to less than 2**62, got about {total:.2e}")
     return np.where(graph.flops > 0, graph.flops, _over_elements(graph, graph.flops))
 
 
+# A tuple itself has no amount: its elements do.
 def _over_elements(graph: Graph, amounts: IntArray) -> IntArray:
-    """(n,) sums of `amounts` over the elements that are taken out of each value: a tuple itself has none."""
     sums = np.zeros(len(graph), np.int64)
     taken = graph.tuple_element[graph.consumers]
     np.add.at(sums, graph.producers[taken], amounts[graph.consumers[taken]])
     return sums
 
 
+# A kernel makes them without reading anything. Random numbers are none: their arithmetic is in `Graph.flops`.
 def _constants(graph: Graph) -> BoolArray:
-    """(n,) what depends on nothing: attributes, `full`, `arange`. A kernel makes it without reading anything.
-
-    Random numbers are no constants: they take arithmetic, counted in `Graph.flops`.
-    """
     constant = ~graph.random & (graph.fusible | np.array([op == "get_attr" for op in graph.ops], np.bool_))
     constant[graph.consumers] = False
     return constant
 
 
 def _read_bytes(graph: Graph) -> IntArray:
-    """(n,) bytes that computing each value reads: each storage once, however many views of it are read.
+    """Counts the bytes that computing each value reads: each storage once, however many views of it are read.
 
     A value that fuses gets from the kernel it joins what fuses with it, and reads the rest: inputs,
     and what comes over a use that does not fuse. A view is in memory if what it looks at is.
@@ -116,11 +105,7 @@ def _read_bytes(graph: Graph) -> IntArray:
 
 
 def whole_prices(label: str, prices: NDArray[np.float64] | IntArray) -> IntArray:
-    """Rounds prices up to integers, so that what costs anything at all is not free.
-
-    Raises:
-        InvalidGraph: they add up to 2**62 or more.
-    """
+    """Rounds prices up to integers, so that what costs anything at all is not free."""
     total = float(prices.sum(dtype=np.float64))
     if not total < LARGEST_TOTAL:
         raise InvalidGraph(f"{label}: the prices of this graph must add up to less than 2**62, got about {total:.2e}")

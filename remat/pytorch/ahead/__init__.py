@@ -1,7 +1,4 @@
-"""What a training step will hold, before it runs: `remat.forecast`, and the largest batch that fits.
-
-Begin reading in `forecasting`.
-"""
+"""Predicts what a training step will hold, and the largest batch that fits. Begin reading in `forecasting`."""
 
 from remat.pytorch.ahead.fitting import largest_batch
 from remat.pytorch.ahead.forecasting import forecast

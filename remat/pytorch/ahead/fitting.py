@@ -29,7 +29,7 @@ def largest_batch(
     device: Any = None,
     time_limit_s: float | None = None,
 ) -> int:
-    """Searches for the largest batch size with which training holds no more than so much memory; 0 if none does.
+    """Finds the largest batch size with which training holds no more than so much memory; 0 if none does.
 
     The size is doubled until a batch does not fit, and then the gap is halved: some twenty forecasts, each of which
     captures the model. Memory is taken to grow with the batch. Where one of 1 cannot be captured, as with batch

@@ -100,12 +100,8 @@ def forecast(
     return Forecast(*own, around.gradient_bytes, taken, tuple(found))
 
 
+# The parameters that a graph reads must be among those that were found.
 def _check_found(model: Callable[..., Any], held: Sequence[Tensor], graph: Graph) -> None:
-    """Checks that the parameters that a graph reads are among those that were found.
-
-    Raises:
-        InvalidOption: some are not.
-    """
     found, read = sum(tensor.nbytes for tensor in held), int(graph.bytes[graph.parameter].sum())
     if found < read and not isinstance(getattr(model, "__self__", model), nn.Module):
         raise InvalidOption(

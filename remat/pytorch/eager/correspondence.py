@@ -21,43 +21,33 @@ from torch import Tensor, fx
 
 from remat.pytorch.eager.expansion import Expansion
 from remat.pytorch.eager.recording import Content, EagerCall
-from remat.pytorch.read.inputs import Inputs
+from remat.pytorch.read.node_inputs import Inputs
 from remat.pytorch.read.operators import Operators
 from remat.pytorch.read.sharing import bases
 from remat.pytorch.seam.fakes import hint
 from remat.pytorch.seam.torch_names import is_mutable, tree_flatten, tree_leaves
 
+# A content, or a piece inside a call: the position of the call, and a name.
 _Key: TypeAlias = Content | tuple[int, str]
-"""A content, or a piece inside a call: the position of the call, and a name."""
 
 
 @dataclass(frozen=True)
 class Correspondence:
-    """What was found, by the names of values that own a storage in the joint graph.
+    """Says which value of the joint graph is which result of eager's, for values that own a storage."""
 
-    Attributes:
-        returned: value -> each (position of the call, content) that eager computes it with. They are
-            several where equal calls are one in the joint graph.
-        inside: value -> position of the call that computes it on the way, but does not return it.
-    """
-
+    # value -> each (position of the call, content) that eager computes it with. They are several where equal calls are
+    # one in the joint graph.
     returned: dict[str, list[tuple[int, Content]]] = field(default_factory=dict[str, list[tuple[int, Content]]])
+    # value -> position of the call that computes it on the way, but does not return it.
     inside: dict[str, int] = field(default_factory=dict[str, int])
 
     @classmethod
     def of(
         cls, joint_graph: fx.Graph, node_info: Any, calls: Sequence[EagerCall], expansions: Sequence[Expansion | None]
     ) -> Correspondence:
-        """Finds the values of a joint graph in what eager ran.
-
-        Args:
-            joint_graph: forward and backward, with fake tensors in `meta["val"]`.
-            node_info: torch's classification of its nodes.
-            calls: of the same model, with arguments of the same sizes.
-            expansions: of these calls.
-        """
+        """Finds the values of a joint graph in what eager ran."""
         nodes = [node for node in joint_graph.nodes if node.op != "output" and node not in node_info.tangents_closure]
-        search = _Search(_Pieces.of(nodes), calls, expansions)
+        search = _Lookup(_Pieces.of(nodes), calls, expansions)
         for position in range(len(calls)):
             search.look_up(position)
         return search.answer()
@@ -65,7 +55,7 @@ class Correspondence:
 
 @dataclass(frozen=True)
 class _Pieces:
-    """Nodes, and for each one the node that owns its storage."""
+    """Holds nodes, and for each one the node that owns its storage."""
 
     nodes: Sequence[fx.Node]
     base: dict[fx.Node, fx.Node]
@@ -75,17 +65,15 @@ class _Pieces:
         base = bases(nodes, Inputs.of(nodes), Operators.of(nodes))
         return cls(nodes, dict(zip(nodes, map(nodes.__getitem__, base), strict=True)))
 
+    # Inputs, views, and the writing back of what was functionalized are left out.
     @property
     def computed(self) -> Iterable[fx.Node]:
-        """Lists all nodes but inputs, views, and the writing back of what was functionalized."""
         for node in self.nodes:
             if node.op == "call_function" and self.base[node] is node and not is_mutable(node.target):
                 yield node
 
 
-class _Search:
-    """Looks up one call after the other, and remembers which content is which node."""
-
+class _Lookup:
     def __init__(self, joint: _Pieces, calls: Sequence[EagerCall], expansions: Sequence[Expansion | None]) -> None:
         self.joint = joint
         self.calls = calls
@@ -103,7 +91,6 @@ class _Search:
                 self.by_argument[node.target, joint.base[sources[0]]].append(node)
 
     def look_up(self, position: int) -> None:
-        """Finds the pieces of a call, in order."""
         call, expansion = self.calls[position], self.expansions[position]
         if expansion is None:
             return
@@ -136,8 +123,8 @@ class _Search:
                     self.standing_for.setdefault(is_node, what)
                 return
 
+    # None if they differ; else what is learnt about unknown arguments.
     def _agree(self, piece: fx.Node, node: fx.Node, identity: dict[fx.Node, _Key]) -> dict[_Key, fx.Node] | None:
-        """Whether a piece and a node are the same value; then what that says about unknown arguments."""
         ours, shape_of_ours = tree_flatten((piece.args, dict(piece.kwargs)))
         theirs, shape_of_theirs = tree_flatten((node.args, dict(node.kwargs)))
         if shape_of_ours != shape_of_theirs or _kind(piece) != _kind(node):
@@ -157,13 +144,12 @@ class _Search:
             learnt[what] = base
         return learnt
 
+    # Both must come from outside, or neither; and the node must not be another content already.
     def _may_be(self, what: _Key, node: fx.Node) -> bool:
-        """Whether an unknown content may be a node: both come from outside or neither does, and no other one is it."""
         from_outside = what not in self.maker and isinstance(what[1], int)
         return from_outside == (node.op == "placeholder") and self.standing_for.get(node, what) == what
 
     def answer(self) -> Correspondence:
-        """Says what is known after the last call."""
         found = Correspondence()
         for what, node in self.node_of.items():
             if what in self.maker:

@@ -1,4 +1,4 @@
-"""Takes an eager operator apart into the pieces that the compiler would make of it."""
+"""Decomposes an eager operator into the pieces that the compiler would make of it."""
 
 from __future__ import annotations
 
@@ -25,15 +25,10 @@ from remat.pytorch.seam.torch_names import (
 
 @dataclass(frozen=True)
 class Expansion:
-    """The decomposition of one call, without writes, with fake tensors in `meta["val"]`.
+    """Holds the decomposition of one call, without writes, with fake tensors in `meta["val"]`."""
 
-    Attributes:
-        graph: a placeholder for each tensor that the call took, in order.
-        results: the node of each result; not a node where the result is not a tensor.
-    """
-
-    graph: fx.Graph
-    results: tuple[Any, ...]
+    graph: fx.Graph  # a placeholder for each tensor that the call took, in order
+    results: tuple[Any, ...]  # the node of each result; not a node where the result is not a tensor
 
 
 def expand(calls: Sequence[EagerCall]) -> list[Expansion | None]:

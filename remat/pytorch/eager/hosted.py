@@ -1,4 +1,4 @@
-"""What waits on the host between the two runs of a checkpointed region.
+"""Keeps on the host what a checkpointed region needs between its two runs.
 
 Torch keeps what a policy has it keep in a store of its own, which no hook on saved tensors sees. So what is offloaded
 is kept here: a mode below torch's copies the results of some operators to the host when they run, and back where they
@@ -18,7 +18,7 @@ from remat.pytorch.seam.torch_names import TorchDispatchMode, never_asked_about,
 
 
 class Hosted:
-    """What one checkpointed call has on the host.
+    """Holds what one checkpointed call has on the host.
 
     Args:
         results: position of an operator in the region -> which of its results are offloaded. Its others are kept.
@@ -30,15 +30,15 @@ class Hosted:
         self._held: dict[int, tuple[list[tuple[Any, torch.device | None]], Any]] = {}
 
     def forward(self) -> TorchDispatchMode:
-        """A mode that copies to the host, for the forward pass."""
+        """Returns a mode that copies to the host, for the forward pass."""
         return _Mode(self)
 
     def again(self) -> TorchDispatchMode:
-        """A mode that copies back, for a recomputation."""
+        """Returns a mode that copies back, for a recomputation."""
         return _Mode(self, self._kept)
 
     def result(self, position: int, func: Any, args: Any, kwargs: Any) -> Any:
-        """Runs an operator, or brings back what it returned in the forward pass."""
+        """Runs an operator, or copies back what it returned in the forward pass."""
         if position in self._held:
             leaves, structure = self._held[position]
             return tree_unflatten([_back(leaf, device) for leaf, device in leaves], structure)
@@ -67,8 +67,8 @@ class _Mode(TorchDispatchMode):
         return self._hosted.result(next(self._positions), func, args, kwargs or {})
 
 
+# With the device that a copy came from, in memory from which a GPU copies quickly.
 def _away(leaf: Any, hosted: bool) -> tuple[Any, torch.device | None]:
-    """What is held of a result, and where it came from if that is a copy: in memory that a GPU copies from quickly."""
     if not isinstance(leaf, Tensor):
         return leaf, None
     if not hosted:

@@ -1,4 +1,4 @@
-"""What eager PyTorch keeps between the passes: a policy of selective activation checkpointing."""
+"""Makes a policy of selective activation checkpointing: what eager PyTorch keeps between the passes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from remat.words import human_bytes
 
 @dataclass(frozen=True)
 class KeptCall:
-    """An operator whose results are kept for the backward pass, all of them: on the device, or on the host.
+    """Describes an operator whose results are all kept for the backward pass, on the device or on the host.
 
     Attributes:
         position: which of the region's operators it is.
@@ -47,7 +47,7 @@ class KeptCall:
 
 @dataclass(frozen=True)
 class SelectivePolicy:
-    """What a plan comes to under `torch.utils.checkpoint`, operator by operator.
+    """Says what a plan becomes under `torch.utils.checkpoint`, operator by operator.
 
     Attributes:
         operators: what the region runs, in order: the overloads that torch asks a policy about.
@@ -71,21 +71,21 @@ class SelectivePolicy:
 
     @property
     def kept_bytes(self) -> int:
-        """Memory of the device that is kept between the passes, apart from the region's inputs."""
+        """Returns the memory of the device that is kept between the passes, without the region's inputs."""
         return sum(call.bytes for call in self.kept)
 
     @property
     def host_bytes(self) -> int:
-        """Memory of the host that is kept between the passes."""
+        """Returns the memory of the host that is kept between the passes."""
         return sum(call.host_bytes for call in self.kept)
 
     @property
     def along_bytes(self) -> int:
-        """The part of `kept_bytes` that the plan did not ask for: further results of the operators."""
+        """Returns the part of `kept_bytes` that the plan did not ask for: further results of the operators."""
         return sum(call.along_bytes for call in self.kept)
 
     def contexts(self) -> tuple[AbstractContextManager[Any], AbstractContextManager[Any]]:
-        """Makes what `checkpoint(fn, *args, use_reentrant=False, context_fn=policy.contexts)` of torch asks for.
+        """Makes the argument of `checkpoint(fn, *args, use_reentrant=False, context_fn=policy.contexts)`.
 
         In eager mode; inside `torch.compile`, `remat.compile` is what brings a plan.
         Sizes may differ from those that the policy was made with (the last batch of an epoch); the
@@ -115,20 +115,17 @@ class SelectivePolicy:
         return "\n".join(lines)
 
 
+# The policy function of one checkpointed call counts what it is asked about.
 class _Decisions:
-    """The policy function of one checkpointed call: it counts what it is asked about."""
-
     def __init__(self, operators: Sequence[Any], kept: frozenset[int]) -> None:
         self._operators = operators
         self._kept = kept
         self._forward, self._again = count(), count()
 
     def start_forward(self) -> None:
-        """Counts the forward pass from its start."""
         self._forward = count()
 
     def start_again(self) -> None:
-        """Counts the recomputation from its start."""
         self._again = count()
 
     def __call__(self, ctx: Any, op: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:
@@ -145,9 +142,8 @@ class _Decisions:
         return CheckpointPolicy.MUST_SAVE if position in self._kept else CheckpointPolicy.PREFER_RECOMPUTE
 
 
+# There may be several recomputations (`retain_graph=True`).
 class _Pass(AbstractContextManager[Any]):
-    """The context of the forward pass, or of a recomputation, of which there may be several (`retain_graph=True`)."""
-
     def __init__(
         self,
         torchs: AbstractContextManager[Any],

@@ -37,59 +37,47 @@ Content: TypeAlias = tuple[int, int]
 
 @dataclass(frozen=True)
 class Operand:
-    """A tensor that an operator took or returned, without its data.
+    """Describes a tensor that an operator took or returned, without its data."""
 
-    Attributes:
-        content: what it holds; its views hold the same.
-        shape, stride, dtype, device: of the tensor.
-        storage_bytes: of the storage that it keeps alive.
-    """
-
-    content: Content
+    content: Content  # what it holds; its views hold the same
     shape: tuple[int, ...]
     stride: tuple[int, ...]
     dtype: torch.dtype
     device: torch.device
-    storage_bytes: int
+    storage_bytes: int  # of the storage that it keeps alive
 
 
 @dataclass(frozen=True)
 class EagerCall:
-    """One operator that ran.
+    """Describes one operator that ran."""
 
-    Attributes:
-        op: e.g. `torch.ops.aten.addmm.default`.
-        args, kwargs: what it was called with, an `Operand` for each tensor.
-        results: one entry for each leaf of what it returned; None for what is not a strided tensor.
-        written: ids of the storages that it wrote to, by its schema.
-    """
-
-    op: Any
+    op: Any  # e.g. `torch.ops.aten.addmm.default`.
+    # args, kwargs: what it was called with, an `Operand` for each tensor.
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any]
+    # one entry for each leaf of what it returned; None for what is not a strided tensor.
     results: tuple[Operand | None, ...]
-    written: frozenset[int]
+    written: frozenset[int]  # ids of the storages that it wrote to, by its schema
 
     @property
     def operands(self) -> list[Operand]:
-        """Lists the tensors that it took, in order, with repetitions."""
         return [leaf for leaf in tree_leaves((self.args, self.kwargs)) if isinstance(leaf, Operand)]
 
     @property
     def created(self) -> dict[Content, Operand]:
-        """What it computed into memory of its own, by content: neither views nor what it wrote in place."""
+        """Returns what it computed into memory of its own, by content."""
         taken = {operand.content[0] for operand in self.operands}
         return {result.content: result for result in self.results if result and result.content[0] not in taken}
 
     @property
     def is_view(self) -> bool:
-        """Whether all its results look at what it took, and nothing is written."""
+        """Returns whether all its results are views of its arguments, and nothing is written."""
         taken = {operand.content[0] for operand in self.operands}
         return not self.written and all(result and result.content[0] in taken for result in self.results)
 
     @property
     def draws(self) -> bool:
-        """Whether it draws random numbers; attention that was told not to drop out does not.
+        """Returns whether it draws random numbers; attention that was told not to drop out does not.
 
         What is inside a higher-order operator is unknown, so it is taken to draw.
         """
@@ -101,7 +89,7 @@ class EagerCall:
 
     @property
     def writes_hidden(self) -> bool:
-        """Whether it updates running statistics, which the schemas of batch normalisation do not say."""
+        """Returns whether it updates running statistics, which the schemas of batch normalisation do not say."""
         return "batch_norm" in str(self.op) and bool(self._argument("training") or self._argument("train"))
 
     def _argument(self, name: str) -> Any:
@@ -110,21 +98,15 @@ class EagerCall:
 
 @dataclass(frozen=True)
 class Recording:
-    """The operators that a policy of selective checkpointing is asked about.
+    """Lists the operators that a policy of selective checkpointing is asked about."""
 
-    Attributes:
-        calls: in order.
-        repeated: how many of them a recomputation goes through: it stops when autograd has all that
-            it saves.
-    """
-
-    calls: tuple[EagerCall, ...]
-    repeated: int
+    calls: tuple[EagerCall, ...]  # in order
+    repeated: int  # how many of them a recomputation goes through: it stops when autograd has all that it saves
 
 
 @contextmanager
 def every_cast() -> Generator[None]:
-    """Has autocast cast a weight wherever it is used.
+    """Makes autocast cast a weight wherever it is used.
 
     Else it would keep the copy until its outermost context ends: a region that reads the weight a second time, or
     again in the backward pass, would run other operators than the first time.
@@ -141,9 +123,6 @@ def record(function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[
     """Runs `function(*args, **kwargs)` once and lists what runs.
 
     Arguments, parameters, buffers and random number generators are put back as they were.
-
-    Raises:
-        CaptureError: no checkpoint of the function can be right, or torch cannot run it under one.
     """
     recorder = _Recorder()
     saves = [0]
@@ -179,8 +158,8 @@ def _other_random_states() -> bytes:
     return pickle.dumps((random.getstate(), np.random.get_state()))
 
 
+# A checkpoint restores torch's default generators alone.
 def _check_draws(calls: list[EagerCall], drew_elsewhere: bool) -> None:
-    """Refuses random numbers that a checkpoint does not draw again: it puts back torch's default generators alone."""
     for call in calls:
         if any(isinstance(leaf, torch.Generator) for leaf in tree_leaves((call.args, dict(call.kwargs)))):
             raise CaptureError(
@@ -194,8 +173,8 @@ def _check_draws(calls: list[EagerCall], drew_elsewhere: bool) -> None:
         )
 
 
+# No recomputation is right that reads memory from outside, and writes it.
 def _check_repeatable(recording: Recording) -> None:
-    """Refuses what no recomputation gets right: memory from outside that is both written and read."""
     own = {storage for call in recording.calls for storage, _ in call.created}
     writers = {storage: call.op for call in recording.calls for storage in call.written - own}
     for call in recording.calls:
@@ -207,9 +186,8 @@ def _check_repeatable(recording: Recording) -> None:
                 )
 
 
+# It is called for what torch's own checkpointing modes are called for: the operators below autograd.
 class _Recorder(TorchDispatchMode):
-    """Sees what torch's own checkpointing modes see: the operators below autograd."""
-
     supports_higher_order_operators = True
 
     def __init__(self) -> None:

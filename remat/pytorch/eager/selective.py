@@ -61,13 +61,7 @@ def selective_policy(model_or_fn: Callable[..., Any], plan: Plan, /, *args: Any,
 
 @dataclass(frozen=True)
 class Observed:
-    """A model as it was captured, and as eager runs it: what any of its plans can be exported with.
-
-    Attributes:
-        graph: the joint graph.
-        recording: what eager ran.
-        found: which is which.
-    """
+    """Holds a model as it was captured and as eager runs it, so that its plans can be exported."""
 
     graph: Graph
     recording: Recording
@@ -75,7 +69,7 @@ class Observed:
 
     @classmethod
     def of(cls, model_or_fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Observed:
-        """Runs a model eagerly and captures it; raises as `selective_policy` does."""
+        """Runs a model eagerly and captures it; raises what `selective_policy` raises."""
         observed: list[Observed] = []
         recording = record(model_or_fn, args, kwargs)
         expansions = expand(recording.calls)
@@ -93,14 +87,11 @@ class Observed:
         return observed[0]
 
     def policy(self, plan: Plan) -> SelectivePolicy:
-        """Exports a plan for this graph."""
         legal_choice(self.graph, plan)
         return _Export(self.graph, plan, self.recording, self.found).policy()
 
 
 class _Export:
-    """Finds the calls to keep for the values of one plan."""
-
     def __init__(self, graph: Graph, plan: Plan, recording: Recording, found: Correspondence) -> None:
         self.graph = graph
         self.plan = plan
@@ -111,7 +102,6 @@ class _Export:
         self.last_write = {storage: i for i, call in enumerate(self.calls) for storage in call.written}
 
     def policy(self) -> SelectivePolicy:
-        """Decides on each saved value, then on random numbers."""
         chosen: dict[int, list[str]] = {}
         for name in self.plan.saved:
             if self.graph.input[self.graph.index[self._base(name)]]:
@@ -137,7 +127,6 @@ class _Export:
         return self.graph.names[int(self.graph.base[self.graph.index[name]])]
 
     def _why_not(self, base: str) -> str | None:
-        """Says why eager cannot keep the value that owns a storage, or None."""
         for position, content in self.found.returned.get(base, []):
             call = self.calls[position]
             if content not in call.created:
@@ -153,12 +142,9 @@ class _Export:
             return "a seed of the compiler's; a checkpoint puts the random number generator back instead"
         return "no operator of the eager forward pass returns it"
 
+    # A kept operator does not run again, so it does not advance the random number generator either, and every later
+    # draw would differ from the one in the forward pass, without an error.
     def _draw_again(self, chosen: dict[int, list[str]]) -> None:
-        """Leaves out random draws before one that is repeated.
-
-        A kept operator does not run again, so it does not advance the random number generator either,
-        and every later draw would differ from the one in the forward pass, without an error.
-        """
         draws = [i for i, call in enumerate(self.calls) if call.draws]
         # Up to the end of the region, for a recomputation need not stop early (`set_checkpoint_early_stop`).
         last = max((i for i in draws if i not in chosen), default=-1)

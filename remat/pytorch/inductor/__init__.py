@@ -1,4 +1,4 @@
-"""What TorchInductor makes of a plan: which kernels, with how many bytes, and for GPUs their code. Nothing runs.
+"""Finds what TorchInductor makes of a plan: kernels, bytes, and for GPUs their code. Nothing runs.
 
 `scheduled` gives the kernels of a model, or of a `Graph` alone, which `to_fx` turns back into a joint FX graph;
 `traffic_count` reads them off what Inductor has scheduled, also while a real compilation runs. `duplicate` is a pass

@@ -1,4 +1,4 @@
-"""What the Triton kernels of a plan become on a GPU: registers, spills, shared memory, machine code; nothing runs."""
+"""Compiles the Triton kernels of a plan for a GPU: registers, spills, shared memory, machine code. Nothing runs."""
 
 from __future__ import annotations
 
@@ -25,32 +25,26 @@ class KernelCubins:
 
     Inductor times the configurations of a kernel on the GPU and keeps the fastest. Which one that is cannot be known
     without the GPU, so figures are the largest of all.
-
-    Attributes:
-        name: in the code of the pass.
-        launches: how often the pass launches it.
-        bytes: what it reads and writes in all its launches, by Inductor's own count.
-        cubins: one for each configuration.
     """
 
-    name: str
-    launches: int
-    bytes: int
-    cubins: tuple[Cubin, ...]
+    name: str  # in the code of the pass
+    launches: int  # how often the pass launches it
+    bytes: int  # what it reads and writes in all its launches, by Inductor's own count
+    cubins: tuple[Cubin, ...]  # one for each configuration
 
     @property
     def registers(self) -> int:
-        """Registers of a thread, at most."""
+        """Returns the registers of a thread, at most."""
         return max(cubin.registers for cubin in self.cubins)
 
     @property
     def spilled_bytes(self) -> int:
-        """What a thread stores to and loads from memory for want of registers, at most."""
+        """Returns the bytes that a thread stores to and loads from memory for want of registers, at most."""
         return max(cubin.spilled_bytes for cubin in self.cubins)
 
     @property
     def shared_bytes(self) -> int:
-        """Shared memory of a block, at most."""
+        """Returns the shared memory of a block, at most."""
         return max(cubin.shared_bytes for cubin in self.cubins)
 
 
@@ -63,12 +57,12 @@ class CompiledPass:
 
     @property
     def calls(self) -> int:
-        """How many calls of libraries there are, such as matrix products."""
+        """Returns how many calls of libraries there are, such as matrix products."""
         return sum(not names for names in self.code.launched)
 
     @property
     def called_bytes(self) -> int:
-        """What the calls of libraries read and write, by Inductor's own count."""
+        """Returns the bytes that the calls of libraries read and write, by Inductor's own count."""
         return sum(
             kernel.bytes for kernel, names in zip(self.code.kernels, self.code.launched, strict=True) if not names
         )
@@ -91,22 +85,17 @@ class CompiledPass:
 
 
 def compile_plan(graph: Graph, plan: Plan, *, device: str | torch.device = "h100") -> Iterator[CompiledPass]:
-    """Has Inductor write the forward and the backward pass of a plan, and Triton compile every kernel of them.
+    """Makes Inductor write both passes of a plan, and Triton compile every kernel of them.
 
     A kernel takes a second for each configuration, or so.
 
     Args:
         graph: the joint graph, whatever device it was captured for.
-        plan: a legal plan for it.
         device: "a100", "a100-40gb", "h100" or "h200", whether or not the machine has a GPU, or a GPU of torch.
 
     Raises:
-        InvalidPlan: the plan names unknown values, is not legal, or was made for another graph.
         CannotRebuild: the graph has an operator or an argument that cannot be made again.
         InvalidOption: the device is no GPU.
-        UnknownName: there is no such device.
-        NotInstalled: Triton is missing.
-        UnsupportedTorch: the installed torch lacks what this relies on, or Triton does not fit it.
     """
     found, for_device = device_of(device)
     if found.type != "cuda":

@@ -15,28 +15,20 @@ import torch
 from torch import fx
 
 from remat.pytorch.inductor.traffic_count import InductorKernel, scheduled_kernels
-from remat.pytorch.seam.inductor_lowering import lowered
-from remat.pytorch.seam.inductor_nodes import is_computed
+from remat.pytorch.seam.inductor_lowering import is_computed, lowered
 from remat.pytorch.seam.torch_names import HigherOrderOperator, tree_leaves
 
 
 def dry_run(graph: fx.Graph) -> list[InductorKernel]:
-    """Lists the kernels that Inductor would make of `graph`, in order; to be called from a post-grad pass.
-
-    Raises:
-        UnsupportedTorch: the installed torch lacks what this relies on.
-    """
+    """Lists the kernels that Inductor would make of `graph`, in order; to be called from a post-grad pass."""
     module: Any = graph.owning_module
     with lowered(fx.GraphModule(module, copied(graph))) as lowering:
         return _named(scheduled_kernels(lowering), lowering)
 
 
+# What has no node is a result of a call with several, or a copy that a call needs of an operand: it was made while the
+# call was lowered, so that the call is the last of its origins, and the operand the one before.
 def _named(kernels: list[InductorKernel], lowering: Any) -> list[InductorKernel]:
-    """Names what kernels read and write after nodes of the graph, where there is one that it can stand for.
-
-    What has no node is a result of a call with several, or a copy that a call needs of an operand: it was made
-    while the call was lowered, so that the call is the last of its origins, and the operand the one before.
-    """
     buffers = {name: buffer for name, buffer in lowering.name_to_buffer.items() if _origins(buffer)}
     last = {name: max(_origins(buffer)).name for name, buffer in buffers.items()}
     calls = {last.get(name, name) for kernel in kernels if not kernel.generated for name, _ in kernel.writes}
@@ -59,8 +51,8 @@ def _named(kernels: list[InductorKernel], lowering: Any) -> list[InductorKernel]
     ]
 
 
+# Of a buffer that a call writes over, the call.
 def _origins(buffer: Any) -> Collection[fx.Node]:
-    """Finds the nodes behind a buffer; of one that a call writes over, the call."""
     operation = buffer.get_defining_op()
     return () if operation is None else operation.get_origins()
 
@@ -75,7 +67,7 @@ def copied(graph: fx.Graph) -> fx.Graph:
 
 
 def can_dry_run(graph: fx.Graph) -> bool:
-    """Whether all that `graph` does is known here: fixed sizes, and no operator with a graph of its own inside.
+    """Returns whether all that `graph` does is known here: fixed sizes, and no operator with a graph of its own.
 
     What gives one value, and no list of them, is the body of such an operator: a condition, or a function of scores.
     """

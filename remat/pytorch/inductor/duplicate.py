@@ -1,4 +1,4 @@
-"""Recomputation across the kernels of one pass, made real: what is computed again is there twice in the graph.
+"""Recomputes values across the kernels of one pass: what is computed again is there twice in the graph.
 
 TorchInductor by itself inlines a pointwise value into every kernel that reads it, so that nothing needs to be
 duplicated, as long as it does not write the value to memory. It does so where a value has many reads
@@ -27,11 +27,10 @@ from remat.pytorch.read.extract import extract
 from remat.pytorch.run.cache_key import key_of
 from remat.pytorch.seam.torch_names import CustomGraphPass
 
+# Schedules that Inductor is asked for in vain, at most: each takes as long as lowering the graph.
 _MOST_TRIALS = 16
-"""Schedules that Inductor is asked for in vain, at most: each takes as long as lowering the graph."""
-
+# Of one group, before its readers share them.
 _MOST_COPIES = 64
-"""Of one group, before its readers share them."""
 
 
 @dataclass(frozen=True)
@@ -54,9 +53,6 @@ class DuplicateAcrossKernels(CustomGraphPass):
     a user's Triton kernel). Never computed again: random numbers, effects, collectives, and what reads memory
     that the graph writes to. Where Inductor's internals are not as expected of a graph, it is left as it is, too,
     with a warning (at compilation: a cache keeps the graph alone).
-
-    Raises:
-        UnsupportedTorch: the installed torch lacks what this relies on.
     """
 
     def __call__(self, graph: fx.Graph) -> None:
@@ -74,12 +70,11 @@ class DuplicateAcrossKernels(CustomGraphPass):
         duplicate(graph, whole, again)
 
     def uuid(self) -> str:
-        """Tells Inductor's caches what this depends on: the code of `remat` alone."""
+        """Returns the key for Inductor's caches: the code of `remat` alone."""
         return key_of(self)
 
 
 def _decided(graph: fx.Graph) -> tuple[Pass, dict[int, frozenset[int]]]:
-    """Finds the graph's kernels, and what each is to compute again. The graph stays as it is: copies are tried."""
     kernels = dry_run(graph)
     whole = pass_of(graph, kernels)
     again = recompute_across(whole).again
@@ -87,9 +82,8 @@ def _decided(graph: fx.Graph) -> tuple[Pass, dict[int, frozenset[int]]]:
     return whole, {k: again[k] for k in _Trials(graph, whole, again, kernels).keep(readers)}
 
 
+# All readers are tried at once, then each half by itself, and so on.
 class _Trials:
-    """Finds whose duplicates lower Inductor's count, at no more kernels: all, or each half by itself, and so on."""
-
     def __init__(
         self, graph: fx.Graph, whole: Pass, again: Sequence[frozenset[int]], kernels: Sequence[InductorKernel]
     ) -> None:
@@ -98,8 +92,8 @@ class _Trials:
         self.kept: list[int] = []
         self.failures_left = _MOST_TRIALS
 
+    # All that were kept so far, those of these readers that help among them.
     def keep(self, readers: list[int]) -> list[int]:
-        """Tries some readers, and lists all that were kept so far: those of them that help are among these."""
         if not readers or not self.failures_left:
             return self.kept
         trial = copied(self.graph)
@@ -131,14 +125,12 @@ def pass_of(graph: fx.Graph, kernels: Sequence[InductorKernel]) -> Pass:
 
 
 def duplicate(graph: fx.Graph, whole: Pass, again: Mapping[int, frozenset[int]]) -> None:
-    """Rewrites `graph` so that each group of `again` has these values to itself.
+    """Rewrites `graph` so that each group of `again` computes these values itself.
 
     What only the group computes reads the copies. What it shares with others, since it is inlined in them as
     well, and views in between, are copied, too. What nobody reads any more is removed.
 
     Args:
-        graph: the graph that `whole` was made of, or a copy of it.
-        whole: see `pass_of`.
         again: of each group, the values of others that it is to compute itself.
     """
     rewriting = _Rewriting(graph, whole)
@@ -149,22 +141,18 @@ def duplicate(graph: fx.Graph, whole: Pass, again: Mapping[int, frozenset[int]])
             graph.erase_node(rewriting.nodes[v])
 
 
+# Each copy stands right before the node that reads it.
 class _Rewriting:
-    """A graph as it was, and as it becomes group by group. Each copy stands right before the node that reads it."""
-
     def __init__(self, graph: fx.Graph, whole: Pass) -> None:
         self.graph, self.whole = graph, whole
         self.nodes: list[fx.Node] = list(graph.nodes)[:-1]
         self.operands = {node: node.all_input_nodes for node in self.nodes}
         self.original: dict[fx.Node, fx.Node] = {}
 
+    # Every reader gets copies of its own: Inductor may write down what has two readers, and then fuses the writing with
+    # the group that has the original. In one kernel equal expressions are computed once. Where that would be too many
+    # copies, the readers share one.
     def give(self, k: int, values: frozenset[int]) -> None:
-        """Copies `values` for group `k`, and what lies between them and what only this group computes.
-
-        Every reader gets copies of its own: Inductor may write down what has two readers, and then fuses the
-        writing with the group that has the original. In one kernel equal expressions are computed once. Where
-        that would be too many copies, the readers share one.
-        """
         group = self.whole.groups[k]
         others = frozenset[int]().union(*(other.values for j, other in enumerate(self.whole.groups) if j != k))
         private = group.writes | (group.values - others)

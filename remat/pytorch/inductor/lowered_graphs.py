@@ -18,8 +18,14 @@ from torch import fx
 from remat.answer.plan import Plan
 from remat.pytorch.run.partitioner import Partitioner
 from remat.pytorch.seam.compilations import own_errors
-from remat.pytorch.seam.inductor_lowering import compile_fx, instead_of_code, lowered, prepared, schedule
-from remat.pytorch.seam.inductor_nodes import output_strides
+from remat.pytorch.seam.inductor_lowering import (
+    compile_fx,
+    instead_of_code,
+    lowered,
+    output_strides,
+    prepared,
+    schedule,
+)
 from remat.pytorch.seam.restore import put_back
 from remat.pytorch.seam.torch_names import torch_compile
 from remat.pytorch.seam.torch_settings import backward_at_once, fresh_compilation, nothing_cached
@@ -30,14 +36,11 @@ LoweringVisitor: TypeAlias = Callable[[Any], None]
 
 @contextmanager
 def visited(visit: LoweringVisitor) -> Generator[None]:
-    """Hands every graph that this thread has Inductor schedule inside the block to a visitor, and writes no kernels.
+    """Calls a visitor with every graph that this thread has Inductor schedule inside the block, and writes no kernels.
 
     Nothing inside comes from a cache on disk, and backward passes are compiled at once, not only when they run. What
     was compiled in this process before is not compiled again: `torch.compiler.reset()` forgets it. A graph outside of
     training, which Inductor calls inference, has no plan and is passed over.
-
-    Raises:
-        UnsupportedTorch: the installed torch lacks what this relies on.
     """
 
     def observe(lowering: Any) -> Any:
@@ -64,11 +67,7 @@ def visit_lowerings(
     """Visits each forward and each backward graph that a plan makes of a model, in turn.
 
     Args:
-        visit: called once for each graph.
         model: a module or function; it runs once, and is left as it was.
-        args: what to call it with.
-        plans: a plan for each joint graph.
-        options: further settings of Inductor.
     """
     settings = {"custom_partitioner_fn": Partitioner.of(plan=plans), **(options or {})}
 
@@ -86,10 +85,6 @@ def lower(
     """Visits the lowering of a forward or backward graph that torch's partitioner made, without Dynamo and AOTAutograd.
 
     Args:
-        graph_module: changed in place.
-        fake_mode: of the fake tensors in the `meta["val"]` of its nodes.
-        visit: called once.
-        backward: the graph is a backward pass.
         donated: positions of the inputs over which it may write.
 
     Returns:

@@ -24,11 +24,7 @@ from remat.pytorch.seam.written_code import written_code
 
 
 def rehearsed_peak(graph: Graph, plan: Plan) -> int:
-    """Returns the most bytes that a step holds at once: what `remat.timeline(graph, plan).peak_bytes` predicts.
-
-    Raises:
-        CannotRebuild, InvalidOption, InvalidPlan, UnsupportedTorch: see `Scheduled`.
-    """
+    """Returns the most bytes that a step holds at once: what `remat.timeline(graph, plan).peak_bytes` predicts."""
     scheduled, passes = Scheduled(graph), list[tuple[Callable[..., Any], dict[str, Any], Sequence[str]]]()
 
     def visit(lowering: Any, inputs: Mapping[str, str], outputs: Sequence[str]) -> None:
@@ -48,8 +44,6 @@ def rehearsed_peak(graph: Graph, plan: Plan) -> int:
 
 
 class _Held(TorchDispatchMode):
-    """Adds up the storages that operators make, as long as they are alive."""
-
     def __init__(self) -> None:
         super().__init__()  # pyright: ignore[reportUnknownMemberType]
         self.most_bytes, self._alive = 0, dict[int, tuple[StorageWeakRef, int]]()
@@ -76,7 +70,7 @@ def _buffer(tensor: Tensor) -> Buffer:
 
 
 class _Nothing:
-    """Stands for a kernel, and for whoever would compile it."""
+    """Stands for a kernel, and for what would compile it."""
 
     def __getattr__(self, _: str) -> _Nothing:
         return self
@@ -86,7 +80,6 @@ class _Nothing:
 
 
 def _loaded(text: str, constants: Mapping[str, Any]) -> Callable[..., Any]:
-    """Loads the module that Inductor has written for a pass, with stand-ins for its kernels, and returns its `call`."""
     nothing = _Nothing()
     module: dict[str, Any] = {"nothing": nothing}
     exec(text.replace("AsyncCompile()", "nothing"), module)

@@ -32,39 +32,23 @@ from remat.pytorch.seam.torch_names import (
 )
 from remat.pytorch.seam.torch_partitioner import Chooser, partition
 
+# Constants of a graph are real tensors to Inductor; large ones are refused, as nothing is to be allocated.
 _LARGEST_CONSTANT_BYTES = 1 << 20
-"""Constants of a graph are real tensors to Inductor; large ones are refused, as nothing is to be allocated."""
 
 
 @dataclass(frozen=True, eq=False)
 class JointGraph:
-    """A joint graph that torch's partitioner takes.
+    """Holds a joint graph that torch's partitioner takes."""
 
-    Attributes:
-        module: FX nodes with the names of the graph's values; symbolic integers are left out.
-        fake_mode: of the fake tensors in `meta["val"]`.
-        num_fwd_outputs: how many of the outputs belong to the forward pass; they come first.
-        parameters: positions, among the inputs of the forward pass, of those that live as long as the model.
-    """
-
-    module: fx.GraphModule
-    fake_mode: FakeTensorMode
-    num_fwd_outputs: int
+    module: fx.GraphModule  # FX nodes with the names of the graph's values; symbolic integers are left out
+    fake_mode: FakeTensorMode  # of the fake tensors in `meta["val"]`
+    num_fwd_outputs: int  # how many of the outputs belong to the forward pass; they come first
+    # positions, among the inputs of the forward pass, of those that live as long as the model.
     parameters: tuple[int, ...]
 
     @classmethod
     def of(cls, graph: Graph, device: torch.device) -> JointGraph:
-        """Makes the joint graph of a `Graph` again.
-
-        Args:
-            graph: with the arguments of its calls, as `remat.capture` writes them.
-            device: where its tensors are said to be.
-
-        Raises:
-            CannotRebuild: an operator is not installed here or higher-order, an argument is of a kind of which
-                only the type is known, or what comes out is not what the graph says.
-            InvalidGraph: `Graph.arguments` holds no call.
-        """
+        """Rebuilds the joint graph of a `Graph`."""
         return _Builder(graph, device).built()
 
     def partitioned(self, chooser: Chooser) -> tuple[fx.GraphModule, fx.GraphModule]:
@@ -130,8 +114,8 @@ class _Builder:
             node.meta["partitioner_tag"] = "is_backward" if of_tangent else "must_be_in_backward"
         return node
 
+    # Torch knows a tangent by its name.
     def _target(self, value: int) -> str:
-        """Names a placeholder so that torch, which goes by the name, knows whether it is a tangent."""
         name, tangent = self.graph.names[value], bool(self.graph.in_tangents[value])
         if ("tangents" in name) == tangent:
             return name
@@ -160,8 +144,8 @@ class _Builder:
             raise CannotRebuild(f"{name!r} ({op}) cannot be rebuilt from the graph: {error}") from None
         return self.fx_graph.create_node("call_function", target, tuple(args), kwargs, name=name)
 
+    # The forward pass comes first, as tangents look like its outputs.
     def _compute(self, outputs: list[fx.Node]) -> None:
-        """Computes fake tensors for all values: first of the forward pass, as tangents look like its outputs."""
         tangents = self.graph.in_tangents
         free = list(outputs)
         with self.fake_mode, enable_python_dispatcher(), torch.no_grad():
@@ -176,8 +160,8 @@ class _Builder:
                 else:
                     node.meta["val"] = self._result(value, node)
 
+    # It is like the first output that it may be the tangent of, or contiguous.
     def _input(self, value: int, free: list[fx.Node]) -> torch.Tensor:
-        """Makes an input: like the first output that it may be the tangent of, or contiguous."""
         graph = self.graph
         name, shape = graph.names[value], graph.shapes[value]
         dtype = getattr(torch, graph.dtypes[value], None)

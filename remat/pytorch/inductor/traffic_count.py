@@ -13,31 +13,23 @@ from typing import Any
 
 import torch
 
-from remat.pytorch.seam.inductor_lowering import before_code
-from remat.pytorch.seam.inductor_nodes import is_generated, is_inside_another, launched
+from remat.pytorch.seam.inductor_lowering import before_code, is_generated, is_inside_another, launched
 from remat.pytorch.seam.torch_settings import nothing_cached
 
 
 @dataclass(frozen=True)
 class InductorKernel:
-    """What Inductor launches at once: a generated kernel, or the call of a library or fallback operator.
+    """Describes one launch of Inductor's: a generated kernel, or the call of a library or an eager operator."""
 
-    Attributes:
-        name: Inductor's name, unique in its graph.
-        backward: whether it runs in the backward pass.
-        generated: Inductor writes it; otherwise it is a call, such as a matrix product.
-        operators: names of the FX nodes that it computes, in Inductor's order.
-        bytes: read and written, each buffer once however often the kernel touches it, and no more of
-            it than the kernel can reach. Inductor's own count: worst-case inputs, best-case kernel.
-        reads, writes: the buffers behind `bytes`, each with its share of them, by the FX node that computes
-            it or the placeholder that hands it over. What is both read and written is listed as written.
-    """
-
-    name: str
-    backward: bool
-    generated: bool
-    operators: tuple[str, ...]
+    name: str  # Inductor's name, unique in its graph
+    backward: bool  # whether it runs in the backward pass
+    generated: bool  # Inductor writes it; otherwise it is a call, such as a matrix product
+    operators: tuple[str, ...]  # names of the FX nodes that it computes, in Inductor's order
+    # read and written, each buffer once however often the kernel touches it, and no more of it than the kernel can
+    # reach. Inductor's own count: worst-case inputs, best-case kernel.
     bytes: int
+    # reads, writes: the buffers behind `bytes`, each with its share of them, by the FX node that computes it or the
+    # placeholder that hands it over. What is both read and written is listed as written.
     reads: tuple[tuple[str, int], ...] = ()
     writes: tuple[tuple[str, int], ...] = ()
 
@@ -52,9 +44,6 @@ def counted() -> Generator[list[InductorKernel]]:
 
     A branch of `torch.cond` and the body of a nested region count as one call, with what goes in
     and out, as in Inductor's own metrics.
-
-    Raises:
-        UnsupportedTorch: the installed torch lacks what counting relies on.
     """
     kernels: list[InductorKernel] = []
     seen: list[Any] = []
@@ -70,7 +59,7 @@ def counted() -> Generator[list[InductorKernel]]:
 
 
 def scheduled_kernels(lowering: Any) -> list[InductorKernel]:
-    """Lists the kernels of one of Inductor's graphs, in order: while Inductor works on it, after scheduling."""
+    """Lists the kernels of one of Inductor's graphs, in order, after it was scheduled."""
     return [_kernel(node, lowering) for node in launched(lowering)]
 
 
@@ -90,8 +79,8 @@ def _kernel(node: Any, lowering: Any) -> InductorKernel:
     )
 
 
+# A placeholder's buffer has its name already.
 def _origin(name: str, lowering: Any) -> str:
-    """Names the FX node behind a buffer; a placeholder's buffer has its name already."""
     buffer = lowering.name_to_buffer.get(name)
     origin = buffer.get_origin_node() if buffer is not None and name not in lowering.graph_inputs else None
     return name if origin is None else origin.name

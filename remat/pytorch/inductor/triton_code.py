@@ -1,4 +1,4 @@
-"""The Triton code that TorchInductor writes for a plan: a module for each pass, and the source of every kernel."""
+"""Gets the Triton code that TorchInductor writes for a plan: a module for each pass, and the source of every kernel."""
 
 from __future__ import annotations
 
@@ -14,44 +14,26 @@ from remat.pytorch.seam.written_code import written_code
 
 @dataclass(frozen=True)
 class PassCode:
-    """Holds the code of a forward or a backward pass.
+    """Holds the code of a forward or a backward pass."""
 
-    Attributes:
-        backward: which pass it is.
-        text: a Python module; its `call` takes a list of tensors, empties it, and returns the outputs.
-        inputs: names of the values that `call` takes, in order.
-        outputs: names of the values that it returns, in order; "" for what is no value.
-        kernels: what is launched or called, in order, with its bytes.
-        launched: for each of `kernels`, the names of the Triton kernels that do it: none for a call of a library.
-        sources: of each Triton kernel, by name: a Python module of its own. A kernel may be launched several times.
-    """
-
-    backward: bool
-    text: str
-    inputs: tuple[str, ...]
-    outputs: tuple[str, ...]
-    kernels: tuple[InductorKernel, ...]
+    backward: bool  # which pass it is
+    text: str  # a Python module; its `call` takes a list of tensors, empties it, and returns the outputs
+    inputs: tuple[str, ...]  # names of the values that `call` takes, in order
+    outputs: tuple[str, ...]  # names of the values that it returns, in order; "" for what is no value
+    kernels: tuple[InductorKernel, ...]  # what is launched or called, in order, with its bytes
+    # for each of `kernels`, the names of the Triton kernels that do it: none for a call of a library.
     launched: tuple[tuple[str, ...], ...]
+    # of each Triton kernel, by name: a Python module of its own. A kernel may be launched several times.
     sources: Mapping[str, str]
 
     @property
     def name(self) -> str:
-        """Says which pass it is, in a word."""
+        """Returns "backward" or "forward"."""
         return "backward" if self.backward else "forward"
 
 
 def triton_code(scheduled: Scheduled, plan: Plan) -> tuple[PassCode, ...]:
-    """Has Inductor write the code of the forward and of the backward pass under a plan; one without operators has none.
-
-    Args:
-        scheduled: a graph, on a GPU.
-        plan: a legal plan for the graph.
-
-    Raises:
-        InvalidPlan: the plan names unknown values, is not legal, or was made for another graph.
-        InvalidOption: it is no plan.
-        UnsupportedTorch: the installed torch lacks what this relies on.
-    """
+    """Makes Inductor write the code of both passes under a plan; a pass without operators has none."""
     found: list[PassCode] = []
 
     def visit(lowering: Any, inputs: Mapping[str, str], outputs: Sequence[str]) -> None:

@@ -1,4 +1,4 @@
-"""What a training step really does: bytes moved, kernels, memory kept and held, time.
+"""Measures what a training step really does: bytes moved, kernels, memory kept and held, time.
 
 `training_step` measures a model under each of several strategies (`step_strategies`), compares what they compute
 (`step_values`), counts what autograd keeps (`saved`) and the most memory held (`peak`). For estimators, `timing` has

@@ -26,9 +26,6 @@ def measure_device(kind: str | None = None) -> DeviceProfile:
 
     Returns:
         what was reached, so with fractions of 1. float32 products as torch is set up (TF32 or not).
-
-    Raises:
-        InvalidOption: there is no such device.
     """
     device = device_of(kind)
     today = datetime.datetime.now(datetime.UTC).date().isoformat()
@@ -46,13 +43,10 @@ def measure_device(kind: str | None = None) -> DeviceProfile:
 
 
 def measured_device(kind: str | None = None) -> DeviceProfile:
-    """Reads what was measured of this device before; if nothing was, measures it now and keeps it.
+    """Reads what was measured of this device before; if nothing was, measures it now and keeps the result.
 
     The file that `remat device` writes may be of another device: of another machine that shares the folder, or of
     as many cores as another process was given. Then this one has a file of its own.
-
-    Raises:
-        InvalidOption: there is no such device.
     """
     device = device_of(kind)
     name = device_name(device)
@@ -69,8 +63,8 @@ def measured_device(kind: str | None = None) -> DeviceProfile:
     return measured
 
 
+# Square products, each twice as wide as the last until one takes long; None if torch multiplies no such type.
 def _flops_per_s(stopwatch: Stopwatch, dtype: torch.dtype) -> float | None:
-    """Finds the best rate of square products, each twice as wide as the last until one takes long, or None."""
     best, width = 0.0, 256
     while width <= _LARGEST:
         left, right = (torch.ones(width, width, dtype=dtype, device=stopwatch.device) for _ in range(2))
@@ -91,8 +85,8 @@ def _bytes_per_s(stopwatch: Stopwatch) -> float:
     return 2e9 * source.numel() / stopwatch.best_ns(lambda: target.copy_(source), runs=10)
 
 
+# Both directions at once, on streams of their own; a CPU has no link.
 def _host_link(stopwatch: Stopwatch) -> dict[str, float]:
-    """Measures copies from and to pinned memory, both at once, on streams of their own; nothing on a CPU."""
     if stopwatch.device.type != "cuda":
         return {}
     streams = torch.cuda.Stream(), torch.cuda.Stream()
@@ -117,8 +111,8 @@ def _host_link(stopwatch: Stopwatch) -> dict[str, float]:
     return {"host_bytes_per_s": round(1e9 * _HOST_BYTES / ns(_HOST_BYTES)), "host_latency_ns": round(ns(16))}
 
 
+# From one tiny kernel to the next, in a long row of them.
 def _launch_ns(stopwatch: Stopwatch) -> float:
-    """Measures the time from one tiny kernel to the next, in a long row of them."""
     tiny = torch.ones(16, device=stopwatch.device)
 
     def row() -> None:

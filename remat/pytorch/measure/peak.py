@@ -6,18 +6,15 @@ from collections.abc import Callable
 
 import torch
 
-from remat.pytorch.seam.allocation_events import cpu_allocations
+from remat.pytorch.seam.step_allocations import cpu_allocations
 
 
 def peak_bytes(call: Callable[[], object], device: torch.device) -> int:
-    """Runs `call()`, and says how many bytes of tensors on `device` it held at most, above those from before.
+    """Runs `call()`, and returns how many bytes of tensors on `device` it held at most, above those from before.
 
     On CUDA, of the current process by torch's caching allocator. On CPU, by the same running total of
     what is allocated and freed, read from the events that torch's CPU allocator reports to the profiler:
     memory that a library keeps for itself is in neither, nor is rounding to pages.
-
-    Raises:
-        UnsupportedTorch: the installed torch reports no such events.
     """
     if device.type == "cuda":
         torch.cuda.synchronize(device)

@@ -22,10 +22,7 @@ def time_values(
     """Runs and times one value of the graph for each key.
 
     Args:
-        graph: any graph, also one that was captured elsewhere.
         value_of: the value to time, by key.
-        device: where.
-        time_call: how (`remat.pytorch.measure.timing.Stopwatch.median_ns`).
 
     Returns:
         nanoseconds, and why not for the keys that could not be timed. Random number generators are put back.

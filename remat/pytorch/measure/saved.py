@@ -15,47 +15,39 @@ from remat.pytorch.seam.fakes import owned
 
 @dataclass(frozen=True)
 class SavedTensor:
-    """A tensor that autograd keeps.
+    """Describes a tensor that autograd keeps."""
 
-    Attributes:
-        shape, dtype: of the tensor, the first one if several share a storage.
-        bytes: of the storage that it keeps alive, which may be larger than the tensor.
-    """
-
+    # shape, dtype: of the tensor, the first one if several share a storage.
     shape: tuple[int, ...]
     dtype: str
-    bytes: int
+    bytes: int  # of the storage that it keeps alive, which may be larger than the tensor
 
 
 @dataclass(frozen=True)
 class Saved:
-    """Memory that one forward pass keeps for the backward pass.
+    """Lists the memory that one forward pass keeps for the backward pass."""
 
-    Attributes:
-        each: one tensor for each distinct storage, in the order in which autograd keeps them;
-            storages of parameters, buffers and arguments are not counted.
-    """
-
+    # one tensor for each distinct storage, in the order in which autograd keeps them; storages of parameters, buffers
+    # and arguments are not counted.
     each: tuple[SavedTensor, ...]
 
     @property
     def tensors(self) -> int:
-        """Counts the distinct storages."""
+        """Returns the number of distinct storages."""
         return len(self.each)
 
     @property
     def bytes(self) -> int:
-        """Adds up the sizes of the storages."""
+        """Returns the bytes of all storages."""
         return sum(tensor.bytes for tensor in self.each)
 
 
 def saved_activations(
     step: Callable[..., Any], model: Callable[..., Any], /, *args: Any, **kwargs: Any
 ) -> tuple[Any, Saved]:
-    """Runs `step(*args, **kwargs)` and notes what autograd packs away.
+    """Runs `step(*args, **kwargs)` and records what autograd keeps.
 
     Args:
-        step: the model, compiled or not.
         model: the module behind it, whose parameters and buffers do not count; or a function.
         args, kwargs: what to call it with; their storages do not count either.
 

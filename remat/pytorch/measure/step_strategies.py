@@ -1,4 +1,4 @@
-"""Ways to decide what a training step saves, each as a function from a model to a step."""
+"""Lists ways to decide what a training step saves, each as a function from a model to a step."""
 
 from __future__ import annotations
 
@@ -33,11 +33,6 @@ def usual_strategies(
     """Lists the strategies to compare by name: eager, autograd's own saves, PyTorch in three settings, and ours.
 
     All but eager go through TorchInductor, so they differ in what is saved and in nothing else.
-
-    Args:
-        cost_models: names or instances, a strategy each.
-        solver: who solves under them.
-        torch_compile_kwargs: for `torch.compile`, the same for all.
     """
     given = [cost_models] if isinstance(cost_models, (str, CostModel)) else list(cost_models)
     models = [find_costmodel(model) if isinstance(model, str) else model for model in given]
@@ -79,14 +74,9 @@ class _Default(CustomPartitionerFn):
         return "remat: autograd's own saves"
 
 
+# The setting of `torch._functorch.config` holds while the partitioner runs, and at no other time.
 @dataclass(frozen=True)
 class _MinCut(CustomPartitionerFn):
-    """PyTorch's own partitioner with a setting of its own, set while it runs and at no other time.
-
-    Attributes:
-        setting, value: of `torch._functorch.config`.
-    """
-
     setting: str
     value: Any
 

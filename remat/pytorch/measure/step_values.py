@@ -12,22 +12,17 @@ from torch import Tensor, nn
 
 from remat.pytorch.seam.torch_names import tree_leaves
 
+# A gradient that is zero but for rounding, such as that of a bias before a normalization, has no digits to compare:
+# what is this much smaller than the largest of all gradients is compared at this scale.
 _FLOOR = 1e-2
-"""A gradient that is zero but for rounding, such as that of a bias before a normalization, has no digits to
-compare: what is this much smaller than the largest of all gradients is compared at this scale."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What one step computed.
+    """Holds what one step computed."""
 
-    Attributes:
-        values: outputs, loss, gradients and buffers, by name; copies.
-        drew: whether the step took random numbers.
-    """
-
-    values: Mapping[str, Tensor]
-    drew: bool
+    values: Mapping[str, Tensor]  # outputs, loss, gradients and buffers, by name; copies
+    drew: bool  # whether the step took random numbers
 
     def difference(self, expected: Outcome) -> tuple[float, str]:
         """Finds the largest relative error of a value, and the name of that value.
@@ -50,14 +45,7 @@ class Outcome:
 def outcome(
     step: Callable[..., Any], model: Callable[..., Any], args: tuple[Any, ...], loss: Callable[[Any], Tensor]
 ) -> Outcome:
-    """Runs one step, whose gradients start from nothing, and copies all that it computes.
-
-    Args:
-        step: the model, compiled or not.
-        model: the module behind it, or the function.
-        args: what to call it with.
-        loss: what to differentiate.
-    """
+    """Runs one step, whose gradients start from nothing, and copies all that it computes."""
     leaves = {f"argument {i}": leaf for i, leaf in enumerate(tree_leaves(args)) if isinstance(leaf, Tensor)}
     buffers: dict[str, Tensor] = {}
     if isinstance(model, nn.Module):
@@ -90,10 +78,8 @@ def verdicts(
 
     Args:
         outcomes: what each computed, by name; all from one state and seed.
-        eager: computes what is right.
         compiled: name and outcome of a compiled strategy that recomputes nothing: what is right, too, where
             random numbers are drawn, as compiled ones may be others than eager's.
-        tolerance: the largest relative error that is none.
 
     Returns:
         by name: relative_error, compared_with, and error, which is "" if all is well.
@@ -124,7 +110,7 @@ def _unknown(why: str) -> dict[str, Any]:
 
 
 def first_line(error: Exception) -> str:
-    """Says what went wrong in one line, for a table."""
+    """Describes an error in one line, for a table."""
     return f"{type(error).__name__}: {error}".splitlines()[0]
 
 

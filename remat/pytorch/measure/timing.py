@@ -16,13 +16,13 @@ from remat.errors import InvalidOption
 from remat.predict.time.device import require_kind
 from remat.pytorch.seam.fakes import real_tensors
 
+# More than the last cache holds (50 MB on an H200): a saved value comes from memory in the backward pass.
 _FLUSH_BYTES = {"cpu": 64 * 2**20, "cuda": 256 * 2**20}
-"""More than the last cache holds (50 MB on an H200): a saved value comes from memory in the backward pass."""
 
 
 @contextmanager
 def undisturbed(device: torch.device) -> Generator[None]:
-    """Lets operators run for real, and as they are called, whatever the caller is in the middle of.
+    """Lets operators run for real, and as they are called, even while torch compiles or under autocast.
 
     While torch compiles, all tensors that are made are fake: what would be timed is how long torch takes to find
     out their shapes. Autocast would compute in another type than the call says.
@@ -43,7 +43,7 @@ class Stopwatch:
             self._flush = torch.empty(_FLUSH_BYTES[device.type], dtype=torch.int8, device=device)
 
     def median_ns(self, call: Callable[[], object]) -> int:
-        """Takes the median of 5 to 30 runs, after two to warm up: about 50 ms of calls."""
+        """Returns the median of 5 to 30 runs, after two to warm up: about 50 ms of calls."""
         for _ in range(2):
             call()
         runs: list[float] = []
@@ -53,7 +53,7 @@ class Stopwatch:
         return max(1, round(statistics.median(runs)))
 
     def best_ns(self, call: Callable[[], object], runs: int = 5) -> float:
-        """Takes the shortest of some runs, caches as they are: what the device can do."""
+        """Returns the shortest of some runs with the caches as they are, for what the device can do."""
         call()
         return min(self.one_ns(call) for _ in range(runs))
 
@@ -72,11 +72,7 @@ class Stopwatch:
 
 
 def device_of(kind: str | None) -> torch.device:
-    """Finds the device of a kind: "cpu", "cuda", or None for CUDA where there is any.
-
-    Raises:
-        InvalidOption: another kind, or there is no such device.
-    """
+    """Returns the device of a kind: "cpu", "cuda", or None for CUDA if there is any."""
     require_kind(kind)
     available = torch.cuda.is_available()
     if kind == "cuda" and not available:
@@ -85,14 +81,14 @@ def device_of(kind: str | None) -> torch.device:
 
 
 def device_name(device: torch.device) -> str:
-    """Names the device as people do; for a CPU, with the number of threads that torch uses."""
+    """Returns the usual name of a device; for a CPU, with the number of threads that torch uses."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     return f"{_processor()}, {torch.get_num_threads()} threads"
 
 
 def device_label(device: torch.device) -> str:
-    """Names what times depend on beyond the call: the device, torch, and how it multiplies and convolves float32."""
+    """Returns a name of all that times depend on beyond the call: device, torch, and precision of float32."""
     backends: Any = torch.backends  # which stubs describe in part
     on_cuda = device.type == "cuda"
     products = backends.cuda.matmul if on_cuda else backends.mkldnn.matmul

@@ -1,4 +1,4 @@
-"""Makes plans of what PyTorch's own partitioner saves at each of its memory budgets."""
+"""Makes plans from what PyTorch's own partitioner saves at each of its memory budgets."""
 
 from __future__ import annotations
 
@@ -37,11 +37,7 @@ def torchs_plans(
 
     Args:
         model: a module or function, called once.
-        args, kwargs: its arguments.
         budgets: from 0 to 1, of `torch._functorch.config.activation_memory_budget`.
-
-    Raises:
-        CaptureError: see `remat.capture`.
     """
     found: list[tuple[Graph, dict[float, Plan]]] = []
     wanted = tuple(budgets)
@@ -67,8 +63,6 @@ def torchs_plans_of(
     The joint FX graph is made again (`remat.pytorch.inductor.to_fx`). As above, some of the plans are not legal.
 
     Args:
-        graph: as `remat.capture` makes it, or from a file.
-        budgets: as above.
         legal: save what PyTorch recomputes and may not, too: random numbers, mostly a few bytes of seeds.
         device: where its tensors are said to be, as in `remat.pytorch.inductor.scheduled.Scheduled`.
 

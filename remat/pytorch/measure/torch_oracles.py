@@ -1,4 +1,4 @@
-"""Oracles for `remat.refine` that need torch: TorchInductor's own count of its kernels, and a clock."""
+"""Holds the oracles for `remat.refine` that need torch: TorchInductor's own count of its kernels, and a clock."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from remat.pytorch.inductor.scheduled import Scheduled, outputs_of
 from remat.pytorch.measure.timing import Stopwatch, device_of
 from remat.pytorch.seam.inductor_lowering import compile_pass
 
+# Alternating runs of each step; the score is the median.
 _ROUNDS = 15
-"""Alternating runs of each step; the score is the median."""
 
 
 class Inductor(Oracle):
@@ -38,11 +38,11 @@ class Inductor(Oracle):
         self.device = device
 
     def terms(self, objective: Objective) -> tuple[str, ...]:
-        """Names the terms of the objective, which must go by the bytes of kernels."""
+        """Returns the terms of the objective, which must go by the bytes of kernels."""
         return _by_bytes(objective).terms
 
     def on(self, graph: Graph, objective: Objective) -> BatchScorer:
-        """Judges by the joint graph, made again from the columns of `graph`."""
+        """Scores plans by the joint graph, rebuilt from the columns of `graph`."""
         cost = _by_bytes(objective).cost(graph)
         scheduled = Scheduled(graph, device=self.device)
 
@@ -63,7 +63,7 @@ class Device(Oracle):
     name: ClassVar[str] = "device"
 
     def terms(self, objective: Objective) -> tuple[str, ...]:
-        """Names measured time; the objective of the search must be time."""
+        """Returns measured time; the objective of the search must be time."""
         if not isinstance(objective, Time):
             raise InvalidOption(
                 f"the oracle 'device' knows about time only, got the objective {objective.name!r}; "
@@ -89,9 +89,8 @@ class Device(Oracle):
         return scores
 
 
+# A call runs both passes.
 class _Step:
-    """A forward and a backward pass, compiled; a call runs both."""
-
     def __init__(self, scheduled: Scheduled, plan: Plan, device: torch.device) -> None:
         forward, backward = scheduled.split(plan)
         self._given = {node.name: _made_up(node, device) for node in _inputs(forward)}

@@ -1,4 +1,4 @@
-"""What a training step really does: bytes moved, kernels, memory kept and held, time."""
+"""Measures what a training step really does: bytes moved, kernels, memory kept and held, time."""
 
 # pandas ships partial types.
 # pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false
@@ -35,25 +35,19 @@ Loss = Callable[[Any], Tensor]
 
 @dataclass(frozen=True)
 class Measured:
-    """One training step, forward and backward, under one strategy.
+    """Describes one training step, forward and backward, under one strategy."""
 
-    Attributes:
-        kernels: what Inductor launches, in order; empty where nothing is compiled, as in eager.
-        saved: what is kept between the two passes.
-        peak_bytes: the most memory held at once above what was held before the step, gradients
-            included: see `remat.pytorch.measure.peak`.
-        first_s: wall time of the first step, which compiles.
-        times_s: wall times of the later ones, until the device has finished.
-    """
-
+    # what Inductor launches, in order; empty where nothing is compiled, as in eager.
     kernels: tuple[InductorKernel, ...]
-    saved: Saved
+    saved: Saved  # what is kept between the two passes
+    # the most memory held at once above what was held before the step, gradients included: see
+    # `remat.pytorch.measure.peak`.
     peak_bytes: int
-    first_s: float
-    times_s: tuple[float, ...] = ()
+    first_s: float  # wall time of the first step, which compiles
+    times_s: tuple[float, ...] = ()  # wall times of the later ones, until the device has finished
 
     def row(self) -> dict[str, Any]:
-        """Fills the columns of `measure` about this step; what was not measured is missing."""
+        """Returns the columns of `measure` about this step; what was not measured is missing."""
         row: dict[str, Any] = {"saved_tensors": self.saved.tensors, "saved_bytes": self.saved.bytes}
         row |= {"peak_bytes": self.peak_bytes, "first_s": self.first_s}
         if self.kernels:
@@ -68,7 +62,7 @@ class Measured:
 
 
 def mean_square(output: Any) -> Tensor:
-    """Stands in for a loss: a scalar as it is, else the mean squares of all that has a gradient."""
+    """Computes a loss: a scalar as it is, else the mean squares of all that has a gradient."""
     outputs = [leaf for leaf in tree_leaves(output) if isinstance(leaf, Tensor) and leaf.requires_grad]
     if not outputs:
         raise InvalidOption("nothing that the model returns requires a gradient: there is no step to measure")
@@ -89,18 +83,11 @@ def measure_step(
     """Compiles a step anew and measures it.
 
     Args:
-        step: the model, compiled or not.
         model: the module behind it, or the function. Parameters, their gradients, buffers, arguments and
             random number generators are put back as they were.
-        args: what to call it with.
-        loss: what to differentiate.
-        repeats: timed steps.
-
-    Raises:
-        UnsupportedTorch: the installed torch lacks what measuring relies on.
     """
     torch.compiler.reset()
-    run = _Run(step, model, args, loss)
+    run = _TrainingRun(step, model, args, loss)
     with _step_put_back(model, args):
         return replace(run.first(), times_s=tuple(run.seconds() for _ in range(repeats)))
 
@@ -156,7 +143,7 @@ def measure(
         raise InvalidOption(f"tolerance must be a positive number, as a share of a value's size, got {tolerance!r}")
     torch.compiler.reset()
     chosen = usual_strategies() if strategies is None else strategies
-    runs = {name: _Run(strategy(model), model, args, loss) for name, strategy in chosen.items()}
+    runs = {name: _TrainingRun(strategy(model), model, args, loss) for name, strategy in chosen.items()}
     measured: dict[str, Measured] = {}
     outcomes: dict[str, Outcome] = {}
     errors: dict[str, str] = {}
@@ -171,7 +158,7 @@ def measure(
             except Exception as error:  # a strategy that fails is a result too: PyTorch's own do, on some models
                 measured.pop(name, None)
                 errors[name] = first_line(error)
-        judged = _judged(_Run(model, model, args, loss), outcomes, tolerance)
+        judged = _judged(_TrainingRun(model, model, args, loss), outcomes, tolerance)
         times: dict[str, list[float]] = {name: [] for name in measured}
         for _ in range(repeats):
             for name, seconds in times.items():
@@ -185,7 +172,7 @@ def measure(
     return _table(rows)
 
 
-def _judged(eager: _Run, outcomes: Mapping[str, Outcome], tolerance: float) -> dict[str, dict[str, Any]]:
+def _judged(eager: _TrainingRun, outcomes: Mapping[str, Outcome], tolerance: float) -> dict[str, dict[str, Any]]:
     def nothing_recomputed() -> Outcome:
         step = usual_strategies()[NOTHING_RECOMPUTED](eager.model)
         with nothing_donated():
@@ -211,16 +198,14 @@ def _table(rows: list[dict[str, Any]]) -> pd.DataFrame:
 
 
 @dataclass(frozen=True)
-class _Run:
-    """Training steps of one way to call a model."""
-
+class _TrainingRun:
     step: Callable[..., Any]
     model: Callable[..., Any]
     args: tuple[Any, ...]
     loss: Loss
 
+    # What the steps change is left to the caller.
     def first(self) -> Measured:
-        """Measures all but the times of later steps; what the steps change is left to the caller."""
         start = time.perf_counter()
         with counted() as kernels, fresh_compilation(), torch.enable_grad():
             self._train()
@@ -231,13 +216,12 @@ class _Run:
         self._forget_gradients()
         return Measured(tuple(kernels), saved, peak_bytes(self._train, self._device()), first_s)
 
+    # Nothing stays behind.
     def outcome(self) -> Outcome:
-        """What a step computes, from the state that the model is in; nothing stays behind."""
         with _step_put_back(self.model, self.args), fresh_compilation():
             return outcome(self.step, self.model, self.args, self.loss)
 
     def seconds(self) -> float:
-        """Times one more step, by the clock on the wall."""
         self._forget_gradients()
         self._wait()
         start = time.perf_counter()
@@ -264,9 +248,9 @@ class _Run:
             torch.cuda.synchronize(self._device())
 
 
+# Training steps change contents, gradients, and random number generators.
 @contextmanager
 def _step_put_back(model: Callable[..., Any], args: tuple[Any, ...]) -> Generator[None]:
-    """Takes back what training steps change: contents, gradients, random number generators."""
     gradients = [(tensor, tensor.grad) for tensor in owned(model, args) if tensor.is_leaf]
     try:
         with put_back(model, args, {}):

@@ -1,4 +1,4 @@
-"""From a model to its joint graph as torch is about to partition it, and from that to the facts of a `Graph`.
+"""Reads a model's joint graph just before torch partitions it, and from that the facts of a `Graph`.
 
 `capture` runs Dynamo and AOTAutograd up to the partitioner; `extract` reads the joint graph there: what operators do
 (`operators`), which values share memory (`sharing`), what the forward pass overwrites (`mutated_inputs`), and how each

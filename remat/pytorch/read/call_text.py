@@ -47,16 +47,14 @@ _NUMBERS = (float, int)
 def call_texts(
     nodes: Sequence[fx.Node], sources: Sequence[Collection[fx.Node]], ops: Operators, symbolic: AbstractSet[fx.Node]
 ) -> Deferred[tuple[str, ...]]:
-    """Writes every node's call as text when they are asked for: a plan needs none.
+    """Writes every node's call as text once they are asked for, as a plan needs none.
 
     Until then no node is kept: of most calls a tuple, the constants after the first argument, and () if all arguments
     are producers; of others a list or dictionary, with what is written in the place of each node. Models repeat their
     layers: a call is encoded once, and found again by its repr (which no two different constants share).
 
     Args:
-        nodes: of the joint graph.
         sources: what each of them uses, each once and in order.
-        ops: their operators.
         symbolic: the nodes that are symbolic integers.
     """
     calls: list[Any] = []
@@ -113,13 +111,8 @@ def call_of(text: str, producers: Sequence[Any], device: torch.device) -> tuple[
     """Reads the positional and keyword arguments of a call.
 
     Args:
-        text: an entry of `Graph.arguments`.
         producers: what to put in the place of each producer, in the order of the uses.
         device: takes the place of the device that the graph was captured on.
-
-    Raises:
-        CannotRebuild: it has an argument of which only the type is known.
-        InvalidGraph: the text is not one that `call_texts` writes.
     """
     if not text:
         return list(producers), {}

@@ -81,7 +81,7 @@ def capture_all(model_or_fn: Callable[..., Any], /, *args: Any, device: Any = No
 
 
 def where(joint_graph: fx.Graph) -> dict[str, str]:
-    """Says which kind of device a graph is for, as `Graph.meta` has it: "cpu" or "cuda", and which GPU."""
+    """Returns the kind of device of a graph for `Graph.meta`: "cpu" or "cuda", and which GPU."""
     values = (node.meta.get("val") for node in joint_graph.nodes)
     kind = next(value.device.type for value in values if isinstance(value, torch.Tensor))
     return {"device": kind} | ({"gpu": torch.cuda.get_device_name()} if kind == "cuda" else {})
@@ -90,12 +90,9 @@ def where(joint_graph: fx.Graph) -> dict[str, str]:
 def visit_joint_graphs(
     visit: JointVisitor, model_or_fn: Callable[..., Any], /, *args: Any, device: Any = None, **kwargs: Any
 ) -> None:
-    """Calls `visit` on each joint graph at the moment where torch would choose what to save.
+    """Calls `visit` with each joint graph when torch would choose what to save.
 
     Arguments and errors are those of `capture`.
-
-    Raises:
-        CaptureError: there was no joint graph.
     """
     if not callable(model_or_fn):
         raise CaptureError(f"capture() takes a module or a function, got {model_or_fn!r}")
@@ -144,8 +141,6 @@ def _why_nothing(name: str, traced: int) -> str:
 
 
 class _Visit(CustomPartitionerFn):
-    """Hands the joint graph to a chooser on the way through torch's partitioner."""
-
     def __init__(self, chooser: Chooser) -> None:
         self.chooser = chooser
 

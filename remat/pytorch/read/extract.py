@@ -16,10 +16,10 @@ from remat.facts.bans import Bans
 from remat.facts.columns import BoolArray, IntArray, frozen
 from remat.facts.graph import Graph, Region
 from remat.facts.lazy_field import Deferred
+from remat.pytorch.read.call_flops import flops_of
 from remat.pytorch.read.call_text import call_texts
-from remat.pytorch.read.flops import flops_of
-from remat.pytorch.read.inputs import Inputs
 from remat.pytorch.read.mutated_inputs import backward_targets, overwritten_inputs, values_in_their_memory
+from remat.pytorch.read.node_inputs import Inputs
 from remat.pytorch.read.operators import COLLECTIVE, Operator, Operators, is_dropout_free
 from remat.pytorch.read.places import Notes, noted, places_of
 from remat.pytorch.read.sharing import bases
@@ -41,8 +41,6 @@ def extract(
 
 
 class _Reader:
-    """Goes over the nodes once for each kind of fact."""
-
     def __init__(self, joint_graph: fx.Graph, node_info: Any, num_fwd_outputs: int) -> None:
         *self.nodes, self.end = joint_graph.nodes
         self.joint_graph = joint_graph
@@ -53,7 +51,6 @@ class _Reader:
         self.ops = Operators.of(self.nodes)
 
     def graph(self, meta: dict[str, str]) -> Graph:
-        """Puts all the columns together."""
         nodes, ops, kinds = self.nodes, self.ops, self.ops.different
         values = Values.of(noted(self.metas, "val"))
         marked = self._marks()
@@ -107,11 +104,8 @@ class _Reader:
         marked[[i for i in map(self.inputs.position.get, some) if i is not None]] = True
         return frozen(marked)
 
+    # MUST_SAVE on a collective is of torch's partitioner itself, lest it run twice: that is among the bans.
     def _marks(self) -> dict[CheckpointPolicy, BoolArray]:
-        """Says which nodes carry each of torch's marks: none, as a rule.
-
-        MUST_SAVE on a collective is of torch's partitioner itself, lest it run twice: that is among the bans.
-        """
         marks = {self.nodes[i]: meta["recompute"] for i, meta in enumerate(self.metas) if "recompute" in meta}
         marks = {
             node: mark
@@ -183,29 +177,23 @@ def _unrepeatable(node: fx.Node, op: Operator) -> str | None:
     return None
 
 
+# Torch draws the same numbers again for what was marked before the partitioner (`must_recompute`,
+# `functionalize_rng_ops`): the forward pass keeps the state of the global generator, and the backward pass sets it.
+# Plain `torch.utils.checkpoint` marks all that it contains as preferred, which counts. Inductor's own seeds need no
+# such thing, and a generator of the user's own has another state.
 def _restores_its_state(node: fx.Node) -> bool:
-    """Whether torch will draw the same random numbers again where the operator is recomputed.
-
-    It does so for what was marked before the partitioner (`must_recompute`, `functionalize_rng_ops`): the forward
-    pass keeps the state of the global generator, and the backward pass sets it. Plain `torch.utils.checkpoint` marks
-    all that it contains as preferred, which counts. Inductor's own seeds need no such thing, and a generator of
-    the user's own has another state.
-    """
     aten = getattr(node.target, "namespace", "") == "aten"
     return _is_to_run_twice(node) and aten and node.kwargs.get("generator") is None
 
 
+# In a checkpointed region of the user's, torch runs even a collective again.
 def _is_to_run_twice(node: fx.Node) -> bool:
-    """Whether the model marks it: in a checkpointed region of the user's, torch runs even a collective again."""
     return node.meta.get("recompute") in (CheckpointPolicy.MUST_RECOMPUTE, CheckpointPolicy.PREFER_RECOMPUTE)
 
 
+# On GPUs Inductor draws four numbers at a time in kernels over one index, and one at a time in others, such as a
+# reduction: these are not the same numbers (torch 2.13). What the model says must be recomputed is left to torch.
 def _drawn_by_shape_of_kernel(node: fx.Node, op: Operator) -> bool:
-    """Whether a kernel of the backward pass may draw other numbers than that of the forward pass, from one seed.
-
-    On GPUs Inductor draws four numbers at a time in kernels over one index, and one at a time in others, a reduction
-    for one: these are not the same numbers (torch 2.13). What the model says must be recomputed is left to torch.
-    """
     value = node.meta.get("val")
     marked = node.meta.get("recompute") == CheckpointPolicy.MUST_RECOMPUTE
     on_gpu = isinstance(value, torch.Tensor) and value.device.type == "cuda"

@@ -1,4 +1,4 @@
-"""TorchInductor's pipeline without its code generation: the graphs run as they are, operator by operator."""
+"""Runs TorchInductor's pipeline without its code generation: graphs run as they are, operator by operator."""
 
 from __future__ import annotations
 
@@ -17,14 +17,7 @@ def run_uncompiled(
     partitioner: CustomPartitionerFn,
     options: Mapping[str, Any] | None = None,
 ) -> Callable[..., Any]:
-    """Runs a graph of Dynamo's as a backend: passed over and partitioned as for Inductor, then interpreted.
-
-    Args:
-        graph_module: Dynamo's forward graph.
-        example_inputs: its inputs.
-        partitioner: splits the joint graph.
-        options: Inductor's settings.
-    """
+    """Runs a graph of Dynamo's as a backend: passed over and partitioned as for Inductor, then interpreted."""
     patches = {
         **(options or {}),
         "custom_partitioner_fn": partitioner,

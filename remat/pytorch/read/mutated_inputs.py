@@ -19,20 +19,19 @@ from collections.abc import Container, Iterable, Sequence
 import torch
 from torch import fx
 
-from remat.pytorch.read.inputs import Inputs
+from remat.pytorch.read.node_inputs import Inputs
 from remat.pytorch.read.operators import Operator, Operators
 from remat.pytorch.read.sharing import bases
 from remat.pytorch.seam.torch_names import HigherOrderOperator
 
+# Inductor turns these into their in-place forms, beside what wraps custom operators (`fx_passes.reinplace`).
 _IN_PLACE = ("_scatter", "index_put", "_c10d_functional")
-"""Inductor turns these into their in-place forms, beside what wraps custom operators (`fx_passes.reinplace`)."""
 
 
 def overwritten_inputs(joint_graph: fx.Graph, writers: Iterable[fx.Node], tangents: Container[fx.Node]) -> set[fx.Node]:
     """Finds the placeholders that the forward pass writes to, inside the graph or right after it.
 
     Args:
-        joint_graph: the graph.
         writers: its nodes that write to an argument.
         tangents: the nodes of the tangents' closure; what those write is the backward's affair.
     """
@@ -113,8 +112,8 @@ def keep_old_values(joint_module: fx.GraphModule) -> None:
     joint_module.recompile()
 
 
+# As torch's partitioner: what uses a tangent, or is a write that the backward pass makes.
 def _tangents_closure(nodes: Sequence[fx.Node]) -> set[fx.Node]:
-    """Finds, as torch's partitioner will, what uses a tangent, or is a write that the backward pass makes."""
     closure: set[fx.Node] = set()
     for node in nodes:
         is_tangent = node.op == "placeholder" and "tangents" in str(node.target)

@@ -24,56 +24,40 @@ from remat.pytorch.seam.torch_names import (
 )
 from remat.pytorch.seam.torch_partitioner import op_types
 
+# Views according to their schemas, copies where the strides ask for one.
 _MAY_COPY = (torch.ops.aten.reshape.default, torch.ops.aten.contiguous.default, torch.ops.aten.flatten.using_ints)
-"""Views according to their schemas, copies where the strides ask for one."""
-
+# Give back their argument, or a view of it, though their schemas do not say so.
 _UNDECLARED = ("aten._unsafe_view.default", "_c10d_functional.wait_tensor.default")
-"""Give back their argument, or a view of it, though their schemas do not say so."""
 
 GROUPED = "grouped_mm"
 """In the name of a matrix product for each group of rows, as in a mixture of experts: torch has no formula for it."""
 
 COLLECTIVE = "a collective"
 
+# Namespaces. Of the second there are operators in the joint graphs of models that call them by name (torch 2.13).
 _COLLECTIVES = ("_c10d_functional", "_c10d_functional_autograd", "c10d_functional")
-"""Namespaces. Of the second there are operators in the joint graphs of models that call them by name (torch 2.13)."""
 
 
 @dataclass(frozen=True)
 class Operator:
-    """The facts that depend on the operator alone.
+    """Holds the facts that depend on the operator alone."""
 
-    Attributes:
-        name: e.g. "aten.mm.default".
-        fusible: the compiler can fuse it.
-        takes_any: fuses with any producer as a consumer (torch: "memory fusion into a cat").
-        gives: can be fused into its consumers.
-        random: draws random numbers, or expands a seed into them.
-        seeded: draws from the global random number generator.
-        compute_bound: its time is arithmetic, not memory.
-        views: its results live in the storage of its first argument.
-        fresh: its result, if it is a tensor, lives in a storage of its own.
-        mutates: writes to its first argument.
-        unrepeatable: why it must not run twice, or None.
-        unary: its first argument is the only one that holds tensors.
-    """
-
-    name: str
-    fusible: bool = True
-    takes_any: bool = False
-    gives: bool = True
-    random: bool = False
-    seeded: bool = False
-    compute_bound: bool = False
-    views: bool = False
-    fresh: bool = False
-    mutates: bool = False
-    unrepeatable: str | None = None
-    unary: bool = False
+    name: str  # e.g. "aten.mm.default".
+    fusible: bool = True  # the compiler can fuse it
+    takes_any: bool = False  # fuses with any producer as a consumer (torch: "memory fusion into a cat")
+    gives: bool = True  # can be fused into its consumers
+    random: bool = False  # draws random numbers, or expands a seed into them
+    seeded: bool = False  # draws from the global random number generator
+    compute_bound: bool = False  # its time is arithmetic, not memory
+    views: bool = False  # its results live in the storage of its first argument
+    fresh: bool = False  # its result, if it is a tensor, lives in a storage of its own
+    mutates: bool = False  # writes to its first argument
+    unrepeatable: str | None = None  # why it must not run twice, or None
+    unary: bool = False  # its first argument is the only one that holds tensors
 
     @classmethod
     def of(cls, node: fx.Node) -> Operator:
-        """Says what the operator of a node does; read once a process, as schemas are slow to read (20 us)."""
+        """Reads what the operator of a node does, once a process, as schemas are slow to read (20 us)."""
         target: Any = node.target
         # A formula may be registered after the first look.
         key = (target, _has_formula(target)) if node.op == "call_function" else node.op
@@ -116,21 +100,14 @@ _known: dict[Any, Operator] = {}
 
 @dataclass(frozen=True, eq=False)
 class Operators:
-    """Says what the operators of n nodes do: models repeat theirs, so a fact is read once for each different one.
+    """Says what the operators of n nodes do; a fact is read once for each different operator."""
 
-    Attributes:
-        different: the operators, each once.
-        targets: what their nodes call; None where they call nothing.
-        number: (n,) position in `different` of each node's operator.
-    """
-
-    different: Sequence[Operator]
-    targets: Sequence[Any]
-    number: IntArray
+    different: Sequence[Operator]  # the operators, each once
+    targets: Sequence[Any]  # what their nodes call; None where they call nothing
+    number: IntArray  # (n,) position in `different` of each node's operator
 
     @classmethod
     def of(cls, nodes: Sequence[fx.Node]) -> Operators:
-        """Reads the operators of nodes."""
         position: dict[Any, int] = {}
         number: list[int] = []
         different: list[Operator] = []
@@ -147,18 +124,17 @@ class Operators:
         return cls(different, targets, frozen(np.array(number, np.int64)))
 
     def are(self, flags: Sequence[bool]) -> BoolArray:
-        """(n,) a flag of each node, given one of each different operator."""
+        """Returns a flag of each node, given one of each different operator: (n,)."""
         return frozen(np.array(flags, np.bool_)[self.number])
 
     def which(self, fact: Callable[[Operator], bool]) -> Iterator[tuple[int, Operator]]:
-        """Goes over the positions of the nodes whose operators a fact holds of."""
+        """Yields the positions of the nodes whose operators a fact holds of."""
         numbers: list[int] = self.number.tolist()
         positions: list[int] = np.flatnonzero(self.are([fact(op) for op in self.different])).tolist()
         for i in positions:
             yield i, self.different[numbers[i]]
 
     def __iter__(self) -> Iterator[Operator]:
-        """Goes over the operators, node by node."""
         numbers: list[int] = self.number.tolist()
         return iter([self.different[i] for i in numbers])
 
@@ -177,13 +153,12 @@ def grouped_flops(left: tuple[int, ...], right: tuple[int, ...]) -> int:
 
 
 def is_dropout_free(node: fx.Node) -> bool:
-    """Whether it is attention that could drop out, but was told not to: then it draws no random numbers."""
+    """Returns whether it is attention that was told not to drop out, and so draws no random numbers."""
     given = argument_of(node.target, node.args, node.kwargs, "dropout_p")
     return isinstance(given, (int, float)) and given == 0
 
 
 def _views(target: Any) -> bool:
-    """Whether an operator only looks at its first argument, by its schema."""
     if str(target) in _UNDECLARED:
         return True
     if not is_overload(target) or target in _MAY_COPY:
@@ -200,7 +175,6 @@ def _fresh(target: Any) -> bool:
 
 
 def _unary(target: Any) -> bool:
-    """Whether an operator takes one tensor, its first argument, by its schema."""
     if not is_overload(target):
         return target is operator.getitem
     first, *others = [str(given.type) for given in schema_of(target).arguments] or [""]

@@ -1,4 +1,4 @@
-"""Finds what an optimizer takes, by two steps of it on parameters without contents."""
+"""Finds the memory that an optimizer takes, by two steps of it on parameters without contents."""
 
 from __future__ import annotations
 
@@ -18,32 +18,26 @@ from remat.pytorch.seam.swap import swapped
 from remat.pytorch.seam.torch_names import FakeTensorMode, TorchDispatchMode, tree_leaves
 from remat.words import near
 
+# Bytes of the numbers that an operator takes, which are tensors for a moment and seen by nobody.
 _NUMBERS = 16
-"""Bytes of the numbers that an operator takes, which are tensors for a moment and seen by nobody."""
 
 MakeOptimizer = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
 """From parameters to an optimizer: a class of `torch.optim`, or `lambda p: torch.optim.SGD(p, momentum=0.9)`."""
 
 
+# Follows the storages that operators make, until nobody holds them: bytes that are alive now, and at most.
 class _Live(TorchDispatchMode):
-    """Follows the storages that operators make, until nobody holds them.
-
-    Attributes:
-        held, most: bytes that are alive now, and at most.
-    """
-
     def __init__(self) -> None:
         super().__init__()  # pyright: ignore[reportUnknownMemberType]
         self.held = self.most = 0
         self._sizes: dict[int, int] = {}
 
+    # These are alive anyway, and do not count.
     def know(self, tensors: Iterable[Tensor]) -> None:
-        """Takes tensors for alive anyway: they do not count."""
         for tensor in tensors:
             self._follow(tensor.untyped_storage(), 0)
 
     def count(self, storages: Iterable[torch.UntypedStorage]) -> None:
-        """Counts storages that were made before."""
         for storage in storages:
             self._follow(storage, storage.nbytes())
 
@@ -67,7 +61,7 @@ class _Live(TorchDispatchMode):
 
 
 def optimizer_memory(make: MakeOptimizer | None, parameters: Sequence[Tensor], *, gpu: bool) -> OptimizerMemory:
-    """Finds what an optimizer keeps, and what its steps hold on their way.
+    """Finds the memory that an optimizer keeps, and that its steps take for a while.
 
     The parameters are stood in for by fake tensors, so it takes no memory and no GPU.
 
@@ -75,10 +69,6 @@ def optimizer_memory(make: MakeOptimizer | None, parameters: Sequence[Tensor], *
         make: the optimizer, from parameters; None for none.
         parameters: those that it updates; their shapes and element types count.
         gpu: as on a GPU, where torch's optimizers update all parameters at once unless they are told otherwise.
-
-    Raises:
-        InvalidOption: it makes no optimizer of these parameters, or one that cannot step without their contents, or
-            without a closure.
     """
     if make is None or not parameters:
         return OptimizerMemory()
@@ -122,22 +112,14 @@ def _two_steps(make: MakeOptimizer, stand_ins: Sequence[nn.Parameter], *, gpu: b
 
 
 def optimizer_from(given: object) -> MakeOptimizer | None:
-    """Finds what makes an optimizer: by name with options, as it is, or None for "none".
-
-    Raises:
-        InvalidOption: torch has none of this name, or it takes no such options.
-    """
+    """Returns what makes an optimizer: found by name with options, as it is, or None for "none"."""
     if not isinstance(given, str):
         return cast(MakeOptimizer | None, given)
     return None if given == "none" else optimizer_named(given)
 
 
 def optimizer_named(text: str) -> MakeOptimizer:
-    """Finds an optimizer of torch by name, in any case, with its options: "adamw", "sgd:momentum=0.9".
-
-    Raises:
-        InvalidOption: torch has none of this name, or it takes no such options.
-    """
+    """Returns an optimizer of torch by name, in any case, with its options: "adamw", "sgd:momentum=0.9"."""
     name, options = split_options(text)
     classes = {key.lower(): one for key, one in vars(torch.optim).items() if _is_optimizer(one)}
     if name.lower() not in classes:

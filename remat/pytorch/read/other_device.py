@@ -24,15 +24,10 @@ from remat.pytorch.seam.virtual_gpu import device_of
 def for_device(
     device: Any, model_or_fn: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> Generator[Call]:
-    """Gives the arguments with which a model is to be called, so that it is traced for a device.
+    """Yields the arguments with which a model is to be called, so that it is traced for a device.
 
     Args:
         device: as in `remat.capture`; None for the one that the model is on.
-        model_or_fn: a module or a function, which holds fake tensors on that device inside the block.
-        args, kwargs: its arguments.
-
-    Raises:
-        CaptureError: the model cannot be traced with fake tensors on the device.
     """
     if device is None:
         _require_driver(model_or_fn, args, kwargs)
@@ -59,13 +54,13 @@ def for_device(
         raise CaptureError(f"{where}, with fake tensors on {target}: {_first_line(cause)}") from error
 
 
+# Torch says one of these where tensors meet that are on two devices: 2.11 the latter.
 _TWO_DEVICES = ("on the same device", "two different devices")
-"""Torch says one of these where tensors meet that are on two devices: 2.11 the latter."""
 
 
+# libtorch asks a driver while it traces; there may be none.
 @contextmanager
 def _autograd(sheet: object) -> Generator[None]:
-    """Stands in for what libtorch asks of a driver while it traces, if there is none."""
     if not isinstance(sheet, GpuSheet):
         yield
         return
@@ -77,15 +72,15 @@ def _autograd(sheet: object) -> Generator[None]:
         yield
 
 
+# With fake tensors on a GPU that is not there, libtorch would end the process, without an exception.
 def _require_driver(model_or_fn: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-    """Refuses fake tensors on a GPU that is not there: libtorch would end the process, without an exception."""
     there = torch.cuda.is_available()
     if not there and any(tensor.device.type == "cuda" for tensor in owned(model_or_fn, (args, kwargs))):
         raise CaptureError("there is no GPU in this machine: name the one to capture for, as in device='a100'")
 
 
+# Dynamo wraps errors in errors of its own, and hides ours behind them.
 def _cause(error: BaseException) -> BaseException:
-    """Finds what went wrong first: Dynamo wraps errors in errors of its own, and hides ours behind them."""
     first, seen = error, error
     while seen.__context__ is not None:
         seen = seen.__cause__ or seen.__context__

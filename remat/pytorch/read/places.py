@@ -1,4 +1,4 @@
-"""Reads from FX nodes where in the model each value comes from: the path of its module, and the line of its source.
+"""Finds the place in the model that each value comes from: the path of its module, and the line of its source.
 
 Dynamo notes both on the nodes of the forward pass, and AOTAutograd copies them to what autograd adds for each of these.
 What has no note, as an input or what a pass of the compiler made, is put where it is read first.
@@ -19,58 +19,46 @@ import torch
 from torch import fx
 
 from remat.facts.columns import IntArray
-from remat.pytorch.read.inputs import Inputs
+from remat.pytorch.read.node_inputs import Inputs
 
 _Stack: TypeAlias = Mapping[str, tuple[str, Any]]
 Place: TypeAlias = tuple[str, str]
 """(module, line): "layers.0.fc1" and "model.py:57"; "" for the model itself, or unknown."""
 
 _FRAME = re.compile(r'^ *File "(.+)", line (\d+), in ', re.MULTILINE)
+# What Jupyter, IPython and Colab call the file of a cell: another number in each.
 _CELL = re.compile(r"\bipykernel_\d+\W\d+\.py$|\bipython-input-[\w-]+(?:\.py|>)$")
-"""What Jupyter, IPython and Colab call the file of a cell: another number in each."""
+# Folders whose lines say nothing about a model: that of torch, and that of `remat.pytorch`, which calls it.
 _NOT_THE_MODELS = tuple(f"{folder}{os.sep}" for folder in (Path(torch.__file__).parent, Path(__file__).parents[1]))
-"""Folders whose lines say nothing about a model: that of torch, and that of `remat.pytorch`, which calls it."""
-
+# What stands for the model itself, or for a variable whose name is lost: in Dynamo's words, and in `capture`'s.
 _ROOT = re.compile(r"^(?:[LG]\['(?:self|fn|model_or_fn|__import_\w+)'\])?(?:.*\.__closure__\[\d+\]\.cell_contents)?")
-"""What stands for the model itself, or for a variable whose name is lost: in Dynamo's words, and in `capture`'s."""
+# What wraps a module without a name of the user's.
 _UNNAMED = re.compile(r"\.(?:__self__|_orig_mod|_checkpoint_wrapped_module|_fsdp_wrapped_module)\b")
-"""What wraps a module without a name of the user's."""
+# A variable, a module by its name, or an item of a list.
 _ITEM = re.compile(r"(?:\b[LG]|\._modules)?\['?([^\]']*)'?\]")
-"""A variable, a module by its name, or an item of a list."""
 
 
 @dataclass(frozen=True)
 class Notes:
-    """What is noted of each node. It keeps no node alive.
+    """Holds what is noted of each node, and keeps no node alive."""
 
-    Attributes:
-        stacks: Dynamo's own: the modules around an operator, from the outermost; or None.
-        forward_stacks: of what autograd added, those around the operator of the forward pass; or None.
-        traces: the stack of Python, or None.
-    """
-
-    stacks: Sequence[_Stack | None]
+    stacks: Sequence[_Stack | None]  # Dynamo's own: the modules around an operator, from the outermost; or None
+    # of what autograd added, those around the operator of the forward pass; or None.
     forward_stacks: Sequence[_Stack | None]
-    traces: Sequence[str | None]
+    traces: Sequence[str | None]  # the stack of Python, or None
 
     @classmethod
     def of(cls, metas: Sequence[dict[str, Any]]) -> Notes:
-        """Takes the notes out of the `meta` of nodes."""
         return cls(*(noted(metas, key) for key in ("nn_module_stack", "fwd_nn_module_stack", "stack_trace")))
 
 
 def noted(metas: Sequence[dict[str, Any]], key: str) -> Sequence[Any]:
-    """Takes one note out of the `meta` of each node: None where it has none."""
+    """Reads one note from the `meta` of each node: None if it has none."""
     return [*map(dict[str, Any].get, metas, repeat(key))]
 
 
 def places_of(notes: Notes, producers: IntArray, consumers: IntArray) -> list[Place]:
-    """Finds the place of each value.
-
-    Args:
-        notes: of n values, in order.
-        producers, consumers: the uses, as in `remat.Graph`.
-    """
+    """Finds the place of each value."""
     stacks = [own or forward for own, forward in zip(notes.stacks, notes.forward_stacks, strict=True)]
     read_path, read_line = cache(module_path), cache(source_line)  # models repeat their layers
     places: list[Place | None] = [
@@ -107,7 +95,7 @@ def module_path(path: str) -> str:
 
 
 def source_line(trace: str) -> str:
-    """Finds the innermost line outside of torch in a stack trace as Python prints it, without its folder; or ""."""
+    """Finds the innermost line outside of torch in a stack trace of Python's, without its folder; or ""."""
     for path, line in reversed(_FRAME.findall(trace)):
         if not path.startswith(_NOT_THE_MODELS):
             return f"{'cell' if _CELL.search(path) else os.path.basename(path)}:{line}"

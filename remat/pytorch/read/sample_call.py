@@ -1,4 +1,4 @@
-"""Makes up a value's operator and arguments again from a `Graph` alone, to run it by itself.
+"""Rebuilds a value's operator and arguments from a `Graph` alone, to run it by itself.
 
 Arguments get the shapes and element types of the graph. What a graph does not record is chosen: contents
 are random, indices are valid ones, and every tensor is contiguous, also where the model hands over a
@@ -20,17 +20,12 @@ from remat.facts.graph import Graph
 from remat.pytorch.read.call_text import call_of
 from remat.pytorch.seam.inductor_lowering import register_inductors_operators
 
+# Operators (input, dim, index, ...).
 _SELECTS = ("aten.gather", "aten.index_select", "aten.scatter", "aten.scatter_add", "aten.index_add")
-"""Operators (input, dim, index, ...)."""
 
 
 def rebuild(graph: Graph, value: int, device: torch.device) -> Callable[[], Any]:
-    """Makes a function that computes one value, on arguments of its own.
-
-    Raises:
-        CannotRebuild: the operator is not installed here, or an argument cannot be made up.
-        InvalidGraph: `Graph.arguments` holds no call.
-    """
+    """Makes a function that computes one value, on arguments of its own."""
     operator = operator_named(graph.ops[value])
     producers: list[int] = graph.producers[graph.consumers == value].tolist()
     stands = [_Stand(graph.names[u], graph.dtypes[u], graph.shapes[u]) for u in producers]
@@ -44,7 +39,7 @@ def rebuild(graph: Graph, value: int, device: torch.device) -> Callable[[], Any]
 
 
 def difference(graph: Graph, value: int, result: Any) -> str:
-    """Says how a result differs from what the graph says of the value, in shape and type; "" if it does not."""
+    """Says how a result differs from the graph's value in shape and type; "" if it does not."""
     if graph.dtypes[value]:
         return _mismatch(graph, value, result)
     elements: list[int] = graph.consumers[graph.producers == value].tolist()
@@ -75,11 +70,7 @@ class _Stand:
 
 
 def operator_named(name: str) -> Callable[..., Any]:
-    """Finds the operator of `torch.ops` with a name as in `Graph.ops`.
-
-    Raises:
-        CannotRebuild: there is none.
-    """
+    """Returns the operator of `torch.ops` with a name as in `Graph.ops`."""
     parts = name.split(".")
     if len(parts) != 3:
         raise CannotRebuild(f"{name} is not an operator of torch.ops")
@@ -93,11 +84,9 @@ def operator_named(name: str) -> Callable[..., Any]:
     return found
 
 
+# Indices of an operator must stay below these, by the identity of the argument; for other operators the smallest size
+# of any argument bounds an index into any.
 def _index_bounds(packet: str, args: Sequence[Any]) -> dict[int, int]:
-    """Says what the indices of an operator must stay below, by the identity of the argument.
-
-    For other operators the smallest size of any argument will do, since it bounds an index into any.
-    """
     if packet == "aten.embedding":
         return {id(args[1]): args[0].shape[0]}
     if packet in _SELECTS and args[0].shape:

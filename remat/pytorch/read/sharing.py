@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 from torch import fx
 
-from remat.pytorch.read.inputs import Inputs
+from remat.pytorch.read.node_inputs import Inputs
 from remat.pytorch.read.operators import Operators
 from remat.pytorch.seam.torch_names import HigherOrderOperator, storage_number
 
@@ -20,11 +20,6 @@ def bases(nodes: Sequence[fx.Node], inputs: Inputs, ops: Operators) -> list[int]
     their own (torch 2.13: the no-op `expand` between a softmax and its matmul). What a schema leaves open, the
     storages of the fake tensors tell.
 
-    Args:
-        nodes: in order, each after what it uses.
-        inputs: what they use.
-        ops: their operators.
-
     Returns:
         The position of that value, of each node.
     """
@@ -34,8 +29,8 @@ def bases(nodes: Sequence[fx.Node], inputs: Inputs, ops: Operators) -> list[int]
     open_: list[int] = np.flatnonzero(~ops.are([op.fresh for op in ops.different])).tolist()
     owners: dict[int, int] = {}
 
+    # The first value that was met in the storage of a fake tensor.
     def owner(value: int) -> int:
-        """Finds the first value that was met in the storage of a fake tensor."""
         storage = storage_number(nodes[value].meta.get("val"))
         return value if storage is None else owners.setdefault(storage, value)
 

@@ -1,4 +1,4 @@
-"""Splits a joint graph into its forward and backward graphs: the one path of capture and compile."""
+"""Splits a joint graph into its forward and backward graphs, for capture and compile alike."""
 
 from __future__ import annotations
 
@@ -14,13 +14,6 @@ from remat.pytorch.seam.torch_partitioner import Chooser, partition
 def split(
     joint_module: fx.GraphModule, joint_inputs: Sequence[object], chooser: Chooser, **kwargs: Any
 ) -> tuple[fx.GraphModule, fx.GraphModule]:
-    """Splits a joint graph with torch's partitioner and our choice of saved values.
-
-    Args:
-        joint_module: the joint graph, after Inductor's passes; changed in place.
-        joint_inputs: its inputs, as torch hands them over.
-        chooser: decides what to save.
-        kwargs: what else torch's partitioner takes.
-    """
+    """Splits a joint graph with torch's partitioner and our choice of saved values; the graph is changed in place."""
     keep_old_values(joint_module)
     return partition(joint_module, joint_inputs, chooser, **kwargs)

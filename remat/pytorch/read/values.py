@@ -1,4 +1,4 @@
-"""Reads what a joint graph's values are: element types, sizes, and whether they can cross between the passes."""
+"""Reads element types and sizes of a joint graph's values, and whether they can cross between the passes."""
 
 from __future__ import annotations
 
@@ -14,31 +14,26 @@ from remat.facts.columns import BoolArray, IntArray, frozen
 from remat.pytorch.seam.fakes import hint
 from remat.pytorch.seam.torch_names import FakeTensor, has_symbolic_shape, torch_functions_disabled
 
+# A symbolic integer crosses to the backward pass as a Python number.
 _SYMBOL_BYTES = 8
-"""A symbolic integer crosses to the backward pass as a Python number."""
 
 
 @dataclass(frozen=True, eq=False)
 class Values:
-    """What n values are.
+    """Describes n values."""
 
-    Attributes:
-        dtypes, shapes, bytes: as in `remat.Graph`.
-        noncontiguous: (n,) as in `remat.Graph`.
-        elements: (n,) how many a tensor has; 0 for what is none.
-        unsaveable: why values cannot cross from the forward to the backward pass, of those that cannot.
-    """
-
+    # dtypes, shapes, bytes: as in `remat.Graph`.
     dtypes: tuple[str, ...]
     shapes: tuple[tuple[int, ...], ...]
     bytes: IntArray
-    noncontiguous: BoolArray
-    elements: IntArray
+    noncontiguous: BoolArray  # (n,) as in `remat.Graph`.
+    elements: IntArray  # (n,) how many a tensor has; 0 for what is none
+    # why values cannot cross from the forward to the backward pass, of those that cannot.
     unsaveable: Mapping[int, str]
 
     @classmethod
     def of(cls, values: Iterable[object]) -> Values:
-        """Reads values, fake tensors most of them; models repeat their layers, so few are of a kind of their own."""
+        """Reads values, most of them fake tensors; equal kinds are read once, as models repeat their layers."""
         known: dict[object, int] = {}
         different: list[_Kind] = []
         number: list[int] = []  # position in `different` of each value's kind
@@ -91,8 +86,8 @@ def _tensor(value: torch.Tensor, noncontiguous: bool) -> _Kind:
     return _Kind(dtype, shape, elements * value.itemsize, noncontiguous, elements)
 
 
+# Asked about symbols, torch would guard on its answer: so the sizes are those that the graph is read for.
 def _is_noncontiguous(value: torch.Tensor) -> bool:
-    """Asks at the sizes that the graph is read for: asked about symbols, torch would guard on its answer."""
     strides = [hint(stride) for stride in value.stride()]
     return not torch.empty_strided(shape_of(value), strides, device="meta").is_contiguous()
 
@@ -108,7 +103,7 @@ def _other(value: object) -> _Kind:
 
 
 def shape_of(value: object) -> tuple[int, ...]:
-    """Reads the sizes of a tensor, with numbers for symbols; () for anything else."""
+    """Returns the sizes of a tensor, with numbers for symbols; () for anything else."""
     if not isinstance(value, torch.Tensor):
         return ()
     return tuple(size if type(size) is int else hint(size) for size in value.shape)

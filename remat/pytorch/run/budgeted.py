@@ -1,4 +1,4 @@
-"""Runs a model whose graphs share a budget of memory, and compiles it again where they are planned again."""
+"""Runs a model whose graphs share a budget of memory, and compiles it again if its graphs are planned again."""
 
 from __future__ import annotations
 
@@ -25,23 +25,16 @@ from remat.pytorch.seam.torch_settings import every_joint_graph_partitioned
 
 @dataclass(frozen=True)
 class BudgetedBackend:
-    """A backend for Dynamo. What equal ones compile is the same, and Dynamo takes it from one for the other.
-
-    Attributes:
-        partitioner: splits joint graphs.
-        options: of Inductor.
-        codegen: False runs the graphs operator by operator.
-        plans: whose plans they are: 0, or of which budget, and how often it planned.
-    """
+    """Compiles Dynamo's graphs. Equal backends compile the same, and Dynamo takes it from one for the other."""
 
     partitioner: Partitioner
     options: Mapping[str, Any]
-    codegen: bool
-    plans: tuple[int, int]
+    codegen: bool  # False runs the graphs operator by operator
+    plans: tuple[int, int]  # whose plans they are: 0, or of which budget, and how often it planned
 
     @own_errors()
     def __call__(self, graph_module: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
-        """Compiles a graph of Dynamo's, and has its calls counted."""
+        """Compiles a graph of Dynamo's, and makes its calls count."""
         with compiling(graph_module, example_inputs) as compilation, every_joint_graph_partitioned():
             if compilation is None and torch.is_grad_enabled():
                 raise InvalidOption(
@@ -66,16 +59,7 @@ def compile_within(
     codegen: bool,
     **torch_compile_kwargs: Any,
 ) -> Callable[..., Any]:
-    """Compiles a model whose graphs share a budget.
-
-    Args:
-        budget: the budget.
-        model: a module or function.
-        partitioner: splits joint graphs.
-        options: of Inductor.
-        codegen: see `remat.compile`.
-        torch_compile_kwargs: passed on to `torch.compile`.
-    """
+    """Compiles a model whose graphs share a budget; other arguments are passed on to `torch.compile`."""
 
     def compiled_anew() -> Callable[..., Any]:
         # Blocks with a budget each run one compiled graph, as long as none of them has plans of its own.

@@ -30,7 +30,7 @@ _PACKAGE = Path(__file__).parents[2]
 
 
 def key_of(*settings: object) -> str:
-    """Hashes settings and the sources behind them: to the same text in every process."""
+    """Hashes settings and the sources behind them; the key is the same in every process."""
     digest = hashlib.sha256()
     for source in sorted(_PACKAGE.rglob("*.py")):
         digest.update(source.read_bytes())
@@ -39,13 +39,8 @@ def key_of(*settings: object) -> str:
     return digest.hexdigest()
 
 
+# A `repr` may leave fields out, and shortens long arrays. `estimators`: a text may stand for one of these.
 def _parts(setting: object, estimators: Collection[str]) -> Iterator[bytes]:
-    """Takes a setting apart, in a fixed order. A `repr` may leave fields out, and shortens long arrays.
-
-    Args:
-        setting: a plug-in, a plain value, or what holds such.
-        estimators: the names of all estimators, so that a text which stands for one is seen.
-    """
     if isinstance(setting, CostModel | Estimator):
         yield setting.data().encode()
     if isinstance(setting, CostModel | Estimator | Solver):
@@ -68,7 +63,6 @@ def _parts(setting: object, estimators: Collection[str]) -> Iterator[bytes]:
 
 
 def _inner(setting: object) -> Sequence[object] | None:
-    """Lists what a setting holds; None for a plain value."""
     if isinstance(setting, Mapping):
         return tuple(cast(Mapping[Any, Any], setting).items())
     if isinstance(setting, tuple | list):
@@ -81,8 +75,8 @@ def _inner(setting: object) -> Sequence[object] | None:
     return None
 
 
+# The source is the package's folder, or the module that is in no package.
 def _source_of(plugin: type) -> bytes:
-    """Reads the source behind a class: its package's folder, or its module where it is in no package."""
     module = sys.modules[plugin.__module__]
     if getattr(module, "__file__", None) is None:
         return _source_in_notebook(plugin)
@@ -91,8 +85,8 @@ def _source_of(plugin: type) -> bytes:
     return b"".join(source.read_bytes() for source in sources)
 
 
+# A class without a file has a number of its own, for as long as the process lives.
 @cache
 def _source_in_notebook(plugin: type) -> bytes:
-    """Numbers a class without a file, which is known by itself alone, for as long as the process lives."""
     del plugin
     return uuid4().bytes

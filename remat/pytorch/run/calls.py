@@ -14,9 +14,9 @@ from torch import Tensor, fx
 from remat.answer.plan import Plan
 from remat.answer.solver import Solver
 from remat.facts.graph import Graph
-from remat.pytorch.run.chosen import Chosen
 from remat.pytorch.run.on_device import check_device, plan_on_device
-from remat.pytorch.run.shared_budget import Piece, SharedBudget
+from remat.pytorch.run.planned_graph import ChosenPlan
+from remat.pytorch.run.shared_budget import CompiledGraph, SharedBudget
 from remat.pytorch.run.shared_storages import Boundary, taken_and_given
 from remat.pytorch.seam.compilations import is_whole
 from remat.pytorch.seam.fakes import owned
@@ -25,23 +25,16 @@ from remat.pytorch.seam.torch_names import storage_of, tree_leaves
 
 
 @dataclass
-class Call:
-    """A call of a model by its user.
+class ModelCall:
+    """Describes a call of a model by its user."""
 
-    Attributes:
-        budget: that the model's graphs share.
-        model: what was called.
-        arguments: that it was called with.
-        graphs: how many compiled graphs have run in it so far.
-    """
-
-    budget: SharedBudget
+    budget: SharedBudget  # that the model's graphs share
     model: Callable[..., Any]
     arguments: Any = ()
-    graphs: int = 0
+    graphs: int = 0  # how many compiled graphs have run in it so far
 
     def handed_over(self, inputs: Sequence[Any]) -> dict[int, int]:
-        """Finds the storages, with their bytes, that graphs of the model hand over to one without a gradient.
+        """Finds the storages, with their bytes, that other graphs of the model made for one without a gradient.
 
         A mask, for one. With a gradient, such an input is known when the graph is compiled.
         """
@@ -52,59 +45,45 @@ class Call:
 
 @dataclass
 class Compilation:
-    """A graph of Dynamo's on its way to a compiled one.
-
-    Attributes:
-        budget: that it shares.
-        others: other graphs may follow in the same step.
-        given: the graph's inputs.
-        owned: the model's parameters and buffers, and what it was called with; nothing, where no device is limited.
-        made_before: which of its inputs are activations of the run, by position.
-        piece: what came of it; None as long as there is no plan.
-    """
+    """Describes a graph of Dynamo's while it is compiled."""
 
     budget: SharedBudget
-    others: bool
-    given: Sequence[Tensor]
-    owned: Sequence[Tensor]
-    made_before: frozenset[int]
-    piece: Piece | None = field(default=None)
+    others: bool  # whether other graphs may follow in the same step
+    given: Sequence[Tensor]  # the graph's inputs
+    owned: Sequence[Tensor]  # the model's parameters, buffers and arguments; empty if no device is limited
+    made_before: frozenset[int]  # which of its inputs are activations of the run, by position
+    piece: CompiledGraph | None = field(default=None)  # the compiled graph; None as long as there is no plan
 
-    def plan(self, graph: Graph, joint_graph: fx.Graph, solver: Solver | None, *, copy_stream: bool) -> Chosen:
-        """Chooses a plan for the graph (see `SharedBudget.plan_for`).
-
-        Raises:
-            InvalidOption: the budget is one of a device, and other graphs may share it.
-        """
+    def plan(self, graph: Graph, joint_graph: fx.Graph, solver: Solver | None, *, copy_stream: bool) -> ChosenPlan:
+        """Chooses a plan for the graph (see `SharedBudget.plan_for`)."""
         model = self.budget.cost_model
         if model.device_limits:
             check_device(model, is_alone=not self.others)
             planned = graph.bytes[graph.input & (np.array(graph.dtypes) != "")].sum()
             larger = max(int(planned) - sum(tensor.nbytes for tensor in self.given), 0)
             found = plan_on_device(graph, model, solver, [*self.owned, *self.given], larger_bytes=larger)
-            return Chosen.of(found)
+            return ChosenPlan.of(found)
         made_before = self.made_before_of(joint_graph)
         return self.budget.plan_for(graph, solver, made_before, others=self.others, copy_stream=copy_stream)
 
     def settle(self, graph: Graph, plan: Plan, joint_graph: fx.Graph) -> bool:
-        """Notes what the graph runs, and says whether larger sizes of it may save up to the whole budget."""
+        """Records the plan that the graph runs, and says whether larger sizes of it may save up to the whole budget."""
         boundary, made_before = Boundary.of(graph, joint_graph), self.made_before_of(joint_graph)
         self.piece = self.budget.compiled(graph, plan, made_before, boundary, others=self.others)
         return self.piece.may_take_all
 
     def sizes_seen(self, joint_graph: fx.Graph) -> dict[str, int]:
-        """Finds the sizes that the same graph was planned for before; to be changed in place."""
+        """Returns the sizes that the same graph was planned for before, for the caller to change."""
         structure = hash(tuple((node.name, str(node.target)) for node in joint_graph.nodes))
         return self.budget.largest.setdefault(structure, {})
 
     def made_before_of(self, joint_graph: fx.Graph) -> list[str]:
-        """Lists the inputs of a joint graph that are activations of the run."""
         inputs = joint_graph.find_nodes(op="placeholder")
         return [node.name for node in inputs if getattr(node.meta.get("desc"), "idx", None) in self.made_before]
 
 
+# A tensor without a storage of its own, such as a sparse one, is left out.
 def _storages(tensors: Sequence[Tensor]) -> dict[int, int]:
-    """Finds the bytes of each storage; a tensor that has none of its own, such as a sparse one, is left out."""
     found: dict[int, int] = {}
     for tensor in tensors:
         with suppress(NotImplementedError):
@@ -112,19 +91,19 @@ def _storages(tensors: Sequence[Tensor]) -> dict[int, int]:
     return found
 
 
-_call: ContextVar[Call | None] = ContextVar("_call", default=None)
+_call: ContextVar[ModelCall | None] = ContextVar("_call", default=None)
 _compilation: ContextVar[Compilation | None] = ContextVar("_compilation", default=None)
 
 
 def compilation() -> Compilation | None:
-    """Finds the compilation under way in this thread, if its graph shares a budget."""
+    """Returns the compilation under way in this thread, if its graph shares a budget."""
     return _compilation.get()
 
 
 @contextmanager
 def called(budget: SharedBudget, model: Callable[..., Any], arguments: Any) -> Generator[None]:
     """Counts what runs in the block as one call of a model."""
-    token = _call.set(Call(budget, model, arguments))
+    token = _call.set(ModelCall(budget, model, arguments))
     try:
         yield
     finally:
@@ -133,7 +112,7 @@ def called(budget: SharedBudget, model: Callable[..., Any], arguments: Any) -> G
 
 @contextmanager
 def compiling(graph_module: fx.GraphModule, inputs: Sequence[Any]) -> Generator[Compilation | None]:
-    """Plans what is compiled in the block as a part of the call under way; by itself where there is none."""
+    """Plans what is compiled in the block as a part of the call under way, if there is one."""
     call = _call.get()
     if call is None:
         yield None
@@ -152,8 +131,8 @@ def compiling(graph_module: fx.GraphModule, inputs: Sequence[Any]) -> Generator[
         _compilation.reset(token)
 
 
-def counted(compiled: Callable[..., Any], piece: Piece) -> Callable[..., Any]:
-    """Has a compiled graph tell the budget of the call when it saves values, and when they are free."""
+def counted(compiled: Callable[..., Any], piece: CompiledGraph) -> Callable[..., Any]:
+    """Makes a compiled graph tell the budget of the call when it saves values, and when they are free."""
 
     def run(*args: Any) -> Any:
         call = _call.get()
@@ -172,7 +151,7 @@ def counted(compiled: Callable[..., Any], piece: Piece) -> Callable[..., Any]:
 
 
 def compiled_node(tensors: Sequence[Tensor]) -> Any:
-    """Finds the nearest compiled part of what would compute the gradients of some tensors; None if there is none."""
+    """Finds the nearest compiled node of the autograd graph behind some tensors; None if there is none."""
     stack: list[Any] = [tensor.grad_fn for tensor in tensors if tensor.grad_fn is not None]
     seen = set(stack)
     for node in stack:

@@ -1,4 +1,4 @@
-"""Runs `torch.compile` with a plan of ours."""
+"""Runs `torch.compile` with a plan of this library."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from remat.pytorch.run.kept import under_way
 from remat.pytorch.run.on_device import check_device
 from remat.pytorch.run.partitioner import OnError, Partitioner, checked_on_error
 from remat.pytorch.run.replay import Plans, has_symbols, plans_of
-from remat.pytorch.run.report import Step, reporting
+from remat.pytorch.run.report import CompiledStep, reporting
 from remat.pytorch.run.shared_budget import SharedBudget, has_budget
 from remat.pytorch.seam.compilations import own_errors
 from remat.pytorch.seam.inductor_lowering import all_options, compile_fx, mode_options
@@ -33,11 +33,11 @@ from remat.words import near
 
 
 @overload
-def compile(model: Callable[..., Any], **options: Any) -> Step: ...
+def compile(model: Callable[..., Any], **options: Any) -> CompiledStep: ...
 
 
 @overload
-def compile(model: None = None, **options: Any) -> Callable[[Callable[..., Any]], Step]: ...
+def compile(model: None = None, **options: Any) -> Callable[[Callable[..., Any]], CompiledStep]: ...
 
 
 def compile(
@@ -51,7 +51,7 @@ def compile(
     copy_stream: bool = False,
     codegen: bool = True,
     **torch_compile_kwargs: Any,
-) -> Step | Callable[[Callable[..., Any]], Step]:
+) -> CompiledStep | Callable[[Callable[..., Any]], CompiledStep]:
     """Compiles a model as `torch.compile` does, with what to save chosen by a cost model and a solver.
 
     Args:
@@ -131,11 +131,7 @@ def compile(
 
 @dataclass(frozen=True)
 class InductorBackend:
-    """A backend for Dynamo: TorchInductor with our partitioner. What equal ones compile is the same.
-
-    Attributes:
-        partitioner: splits joint graphs.
-    """
+    """Compiles Dynamo's graphs by TorchInductor with our partitioner; equal backends compile the same."""
 
     __name__ = "remat"  # as it is registered: what torch knows by name, it treats as its own
     partitioner: Partitioner
@@ -143,7 +139,7 @@ class InductorBackend:
     def __call__(
         self, graph_module: fx.GraphModule, example_inputs: Sequence[Any], *, options: Mapping[str, Any] | None = None
     ) -> Callable[..., Any]:
-        """Compiles a graph of Dynamo's; where torch has it in its cache, what was planned for it once is reported."""
+        """Compiles a graph of Dynamo's. If torch has it in its cache, the report names the plan of an earlier run."""
         patches = {**(options or {}), "custom_partitioner_fn": self.partitioner}
         with under_way(graph_module) as graph:
             compiled = compile_fx(graph_module, example_inputs, patches)
@@ -162,7 +158,7 @@ def backend(
     mode: str | None = None,
     options: Mapping[str, Any] | None = None,
 ) -> Callable[..., Any]:
-    """Compiles as `torch.compile(model, backend="remat")` asks for.
+    """Compiles a graph for `torch.compile(model, backend="remat")`.
 
     For whoever has no call of `remat.compile`: `options={"remat.cost_model": "memory-budget:budget=8GB"}`, or the
     environment variable REMAT_COST_MODEL; and so REMAT_SOLVER, REMAT_ON_ERROR, and REMAT_PLAN, a file, or
@@ -191,13 +187,13 @@ def _plans_in(text: str) -> tuple[Plan, ...]:
     return plans_of(files)
 
 
+# What the backend takes as "remat.cost_model" and so on, and what reads REMAT_COST_MODEL in the environment.
 _OPTIONS: dict[str, Callable[[str], Any]] = {
     "cost_model": find_costmodel,
     "solver": find_solver,
     "on_error": checked_on_error,
     "plan": _plans_in,
 }
-"""What the backend takes as "remat.cost_model" and so on, and what reads REMAT_COST_MODEL in the environment."""
 
 
 def _partitioner_of(options: Mapping[str, Any]) -> Partitioner:
@@ -209,11 +205,6 @@ def _partitioner_of(options: Mapping[str, Any]) -> Partitioner:
 
 
 def _from_environment(wanted: Collection[str] = _OPTIONS) -> dict[str, Any]:
-    """Reads the options that environment variables give, of those that are wanted.
-
-    Raises:
-        InvalidOption: a variable has a wrong value.
-    """
     variables = {name: f"REMAT_{name.upper()}" for name in _OPTIONS}
     _check_environment({*variables.values(), "REMAT_LOG"})
     asked: dict[str, Any] = {}
@@ -227,19 +218,14 @@ def _from_environment(wanted: Collection[str] = _OPTIONS) -> dict[str, Any]:
 
 
 def _check_environment(known: Collection[str]) -> None:
-    """Warns of a variable that looks like one of ours."""
     for name in sorted(os.environ):
         if name.startswith("REMAT_") and name not in known:
             told = f"{near(name, known) or ';'} there are: {', '.join(sorted(known))}"
             warnings.warn(f"remat reads no environment variable {name}{told}", stacklevel=2)
 
 
+# As torch.compile joins its `mode` and `options`.
 def _inductor_options(mode: str | None, options: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Joins `mode` and `options` into one dictionary, as torch.compile would.
-
-    Raises:
-        InvalidOption: TorchInductor has no such option.
-    """
     from_mode = {} if mode is None or mode == "default" else mode_options(mode)
     known = {*all_options(), *_TORCHS}
     for name in options or {}:
@@ -257,5 +243,5 @@ def _inductor_options(mode: str | None, options: Mapping[str, Any] | None) -> di
     return {**from_mode, **{name.replace("-", "_"): value for name, value in (options or {}).items()}}
 
 
+# Options that torch.compile takes for itself.
 _TORCHS = ("guard_filter_fn", "use_aoti")
-"""Options that torch.compile takes for itself."""

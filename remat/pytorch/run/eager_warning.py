@@ -1,4 +1,4 @@
-"""Warns of a compiled model that runs eagerly, and so without a plan.
+"""Warns if a compiled model runs eagerly, and so without a plan.
 
 Dynamo gives up on some functions without a word. Whether it did is told from what is left behind: a call
 during which nothing was compiled, whose results need gradients, and whose backward pass holds no compiled
@@ -22,14 +22,13 @@ from remat.pytorch.seam.torch_names import storage_number, tree_leaves
 
 
 def warn_if_skipped(compiled: Callable[..., Any], model: Callable[..., Any]) -> Callable[..., Any]:
-    """Has `compiled` warn if its first call that needs gradients turns out to have run eagerly.
+    """Makes `compiled` warn if its first call that needs gradients ran eagerly.
 
     A model of which Dynamo compiles some part gets no warning for the rest.
 
     Args:
         compiled: what `torch.compile` made of the model; a module is changed in place, and only up to
             that first call.
-        model: the module or function.
     """
     if compiled is model:  # torch's switch for "do not compile" is set
         return compiled
@@ -63,8 +62,8 @@ def warn_if_skipped(compiled: Callable[..., Any], model: Callable[..., Any]) -> 
     return compiled
 
 
+# Arguments and views of them do not count.
 def _made(result: Any, model: Callable[..., Any], args: Any) -> list[Tensor]:
-    """Lists the tensors that a call made and that need gradients: not what it was given, nor views of that."""
     known = {storage_number(tensor) for tensor in owned(model, args)} | {None}
     results = [leaf for leaf in tree_leaves(result) if isinstance(leaf, Tensor) and leaf.grad_fn is not None]
     return [tensor for tensor in results if storage_number(tensor) not in known]

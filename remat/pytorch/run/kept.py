@@ -1,4 +1,4 @@
-"""Keeps what was planned with torch's compiled graphs, and reports it where torch has them in its cache on disk.
+"""Keeps plans in torch's compiled graphs, and reports them if torch finds these in its cache on disk.
 
 There torch calls no partitioner. What was planned lies in the very entry that torch finds: it is that of the graph, the
 sizes, the settings and the version at hand, and goes wherever the entry goes. Only the lines of the model may have
@@ -19,7 +19,7 @@ from typing import Any
 from torch import fx
 
 from remat.pytorch.read.places import Place, places_in
-from remat.pytorch.run.planned import Planned
+from remat.pytorch.run.planned_graph import PlannedGraph
 from remat.pytorch.run.report import report_again
 from remat.pytorch.seam.cache_note import found_note, keep_note
 
@@ -28,38 +28,33 @@ _LOGGER = logging.getLogger("remat")
 
 @dataclass
 class UnderWay:
-    """A graph of Dynamo's while it is compiled.
+    """Describes a graph of Dynamo's while it is compiled."""
 
-    Attributes:
-        places: of its nodes, and of those in its regions.
-        planned: what was planned for it: for its regions, and at last for all of it.
-    """
-
-    places: Sequence[Place]
-    planned: list[Planned] = field(default_factory=list[Planned])
+    places: Sequence[Place]  # of its nodes, and of those in its regions
+    # what was planned for its regions, and at last for all of it.
+    planned: list[PlannedGraph] = field(default_factory=list[PlannedGraph])
 
     def keep_with(self, backward: fx.GraphModule) -> None:
-        """Has all that was planned kept with what is compiled of a backward graph."""
+        """Keeps all that was planned with what is compiled of a backward graph."""
         fresh = [replace(planned, graph=replace(planned.graph)) for planned in self.planned]  # without what was derived
         with _no_harm():
             keep_note(backward, _Note(zlib.compress(pickle.dumps((self.places, fresh)))))  # torch's entry is a pickle
 
-    def found_with(self, compiled: Callable[..., object]) -> list[Planned]:
+    def found_with(self, compiled: Callable[..., object]) -> list[PlannedGraph]:
         """Reads what was kept with a compiled graph, if torch took that from its cache."""
         with _no_harm():
             note = found_note(compiled)
             return [] if note is None else self.read(note)
         return []
 
-    def read(self, note: bytes) -> list[Planned]:
-        """Reads a note, with the places of this graph."""
+    def read(self, note: bytes) -> list[PlannedGraph]:
+        """Reads a note, and puts the values at the places of this graph."""
         before, kept = pickle.loads(zlib.decompress(note))
         return [_moved(planned, before, self.places) for planned in kept]
 
 
+# If a backend of somebody else has torch read it from its cache, it is reported at once.
 class _Note(bytes):
-    """What was planned. Where a backend of somebody else's has torch read it from its cache, it is reported at once."""
-
     def __reduce__(self) -> tuple[Any, ...]:
         return _read_again, (bytes(self),)
 
@@ -72,9 +67,9 @@ def _read_again(note: bytes) -> _Note:
     return _Note(note)
 
 
+# A report that lacks a graph is better than a step that does not compile.
 @contextmanager
 def _no_harm() -> Generator[None]:
-    """A report that lacks a graph is better than a step that does not compile."""
     try:
         yield
     except Exception:  # whatever a plug-in's class, or a torch to come, has in store
@@ -86,7 +81,7 @@ _under_way: ContextVar[UnderWay | None] = ContextVar("_under_way", default=None)
 
 @contextmanager
 def under_way(graph_module: fx.GraphModule) -> Generator[UnderWay]:
-    """Notes what is planned in the block, where a graph of Dynamo's is compiled."""
+    """Records what is planned in the block, while a graph of Dynamo's is compiled."""
     regions = [module.graph for module in graph_module.modules() if isinstance(module, fx.GraphModule)]
     graph = UnderWay([place for region in regions for place in places_in([*region.nodes])])
     token = _under_way.set(graph)
@@ -96,12 +91,11 @@ def under_way(graph_module: fx.GraphModule) -> Generator[UnderWay]:
         _under_way.reset(token)
 
 
-def keep(planned: Sequence[Planned], backward: fx.GraphModule | None) -> None:
+def keep(planned: Sequence[PlannedGraph], backward: fx.GraphModule | None) -> None:
     """Keeps plans with the graph that is being compiled in this thread.
 
     Args:
-        planned: what was planned.
-        backward: what to keep them with; None for a region inside the graph.
+        backward: the graph to keep them with; None for a region inside the graph.
     """
     graph = _under_way.get() or UnderWay(())  # somebody else's backend: no places are known
     graph.planned += planned
@@ -109,8 +103,8 @@ def keep(planned: Sequence[Planned], backward: fx.GraphModule | None) -> None:
         graph.keep_with(backward)
 
 
-def _moved(planned: Planned, before: Sequence[Place], after: Sequence[Place]) -> Planned:
-    """Puts the values of a graph where the model has them now; "" where one place has become two."""
+# The values are where the model has them now; "" if one place has become two.
+def _moved(planned: PlannedGraph, before: Sequence[Place], after: Sequence[Place]) -> PlannedGraph:
     now: dict[Place, Place] = {}
     for old, new in zip(before, after, strict=bool(before and after)):
         now[old] = new if now.get(old, new) == new else ("", "")

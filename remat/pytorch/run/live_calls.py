@@ -1,4 +1,4 @@
-"""Counts the calls of compiled graphs whose saved values are alive, and notes which of them were at the same time."""
+"""Counts the calls of compiled graphs whose saved values are alive, and records which were alive at the same time."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class LiveCalls:
 
     @property
     def together(self) -> Together:
-        """The calls that are alive now."""
+        """Returns the calls that are alive now."""
         self._count_released()
         return self._alive
 
@@ -47,7 +47,7 @@ class LiveCalls:
 
     @property
     def handed_bytes(self) -> int:
-        """What graphs have made for others that are alive, where no plan can know."""
+        """Returns the bytes that graphs have made for others and that are alive, where no plan can know."""
         return sum(self._handed.values())
 
     def began(
@@ -56,7 +56,6 @@ class LiveCalls:
         """Counts a call whose saved values are alive from now on.
 
         Args:
-            key: of its graph.
             handed: the bytes of each storage that another graph made for it, where no plan can know.
             taken, given: its activations (see `SharedStorages.note`).
             node: of autograd, that holds the saved values. They are free once they were read, or nobody can read them
@@ -78,15 +77,15 @@ class LiveCalls:
         node.register_prehook(read)  # not a hook after the node: torch would keep the incoming gradients alive for it
 
     def seen(self) -> Mapping[Together, tuple[int, Shared]]:
-        """Returns what was alive at the same time when calls ended.
+        """Returns which calls were alive together when one ended.
 
-        With it comes the most that was handed over where no plan can know, and what the calls had in common.
+        With them come the most bytes that were handed over, and the storages that they had in common.
         """
         self._count_released()
         return self._seen
 
     def forget(self) -> None:
-        """Forgets what was alive at the same time up to now."""
+        """Forgets what was alive at the same time so far."""
         self._seen.clear()
 
     def _count_released(self) -> None:
@@ -109,8 +108,8 @@ def _uses(shared: Shared) -> int:
     return sum(len(uses) for _, uses in shared)
 
 
-def largest(seen: Collection[Together]) -> list[Together]:
-    """Leaves out what is part of another one."""
+def maximal_sets(seen: Collection[Together]) -> list[Together]:
+    """Returns the sets of calls that are no part of another set."""
     counts = {together: dict(together) for together in seen}
 
     def within(small: Together, large: Together) -> bool:

@@ -23,11 +23,7 @@ from remat.pytorch.seam.torch_names import storage_of
 
 
 def check_device(cost_model: CostModel, *, is_alone: bool) -> None:
-    """Checks that all is known that counts, if a cost model limits the memory of a device.
-
-    Raises:
-        InvalidOption: there are other graphs or ranks, which nobody has counted; or the optimizer is none.
-    """
+    """Checks that one model of one graph on one rank runs, if a cost model limits the memory of a device."""
     if cost_model.device_limits and (not is_alone or several_ranks()):
         raise InvalidOption(
             f"{cost_model!r} counts all that training holds, and can do so for one model of one graph on one rank. "
@@ -48,19 +44,13 @@ def plan_on_device(
     larger_bytes: int = 0,
     optimizer: MakeOptimizer | None = None,
 ) -> Solution:
-    """Finds the fastest plan with which training stays within the limits of a device, in the first step and later.
+    """Finds the fastest plan with which all steps of training stay within the limits of a device.
 
     Args:
         graph: the joint graph of a step that forgets its gradients first.
-        cost_model: with `device_limits`.
-        solver: as for `remat.choose`.
         alive: what is there anyway: parameters, buffers, inputs. Trainable `nn.Parameter`s are those of the optimizer.
         larger_bytes: by how much the inputs are larger at the sizes that the graph is planned for.
         optimizer: counts in place of those that the limits name; None for those.
-
-    Raises:
-        Infeasible, LimitReached: no plan is small enough, or none was found.
-        InvalidOption: the optimizer is none.
     """
     own_bytes, parameters = bytes_of(alive) + larger_bytes, trained(alive)
     gpu = graph.meta.get("device") == "cuda"

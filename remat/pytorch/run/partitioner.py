@@ -1,4 +1,4 @@
-"""Puts our choice of saved values into torch's own partitioner."""
+"""Puts the chosen plan into torch's own partitioner."""
 
 from __future__ import annotations
 
@@ -44,12 +44,11 @@ from remat.pytorch.read.split import split
 from remat.pytorch.run import ranks
 from remat.pytorch.run.cache_key import key_of
 from remat.pytorch.run.calls import compilation
-from remat.pytorch.run.chosen import TOGETHER, Chosen
 from remat.pytorch.run.kept import keep
-from remat.pytorch.run.offloading import add_copies
-from remat.pytorch.run.order import Order
+from remat.pytorch.run.offload_copies import add_copies
 from remat.pytorch.run.peak_check import PeakCheck
-from remat.pytorch.run.planned import Planned
+from remat.pytorch.run.plan_request import PlanRequest
+from remat.pytorch.run.planned_graph import TOGETHER, ChosenPlan, PlannedGraph
 from remat.pytorch.run.remarks import remarks_on
 from remat.pytorch.run.replay import Plans, plan_for, plans_of
 from remat.pytorch.run.report import Log
@@ -62,7 +61,7 @@ OnError = Literal["raise", "fallback"]
 
 @dataclass(frozen=True)
 class Partitioner(CustomPartitionerFn):
-    """A partitioner for `torch._inductor.config.custom_partitioner_fn`.
+    """Splits joint graphs for `torch._inductor.config.custom_partitioner_fn`.
 
     Every joint graph is posed under the cost model, solved, and certified; or a plan is replayed,
     and checked as strictly. A plan that fails a check never runs. Under `torch.distributed` all
@@ -148,14 +147,13 @@ class Partitioner(CustomPartitionerFn):
     def _split(
         self, gm: fx.GraphModule, joint_inputs: Sequence[object], **kwargs: Any
     ) -> tuple[fx.GraphModule, fx.GraphModule]:
-        """Splits a joint graph in two with a plan of ours."""
         graphs: list[Graph] = []
-        planned: list[Planned] = []
+        planned: list[PlannedGraph] = []
 
         def saved_nodes(joint_graph: fx.Graph, node_info: Any, num_fwd_outputs: int) -> list[fx.Node]:
             start = time.perf_counter()
             try:
-                order = Order(
+                request = PlanRequest(
                     self._cost_model(),
                     self.solver,
                     joint_graph,
@@ -163,7 +161,7 @@ class Partitioner(CustomPartitionerFn):
                     is_region=not joint_inputs,
                     copy_stream=self.copy_stream,
                 )
-                graph, mine = self._planned(order, node_info, num_fwd_outputs)
+                graph, mine = self._planned(request, node_info, num_fwd_outputs)
             except Exception as error:
                 ranks.agreed(error, None)  # the other ranks wait for this one
                 raise
@@ -175,15 +173,15 @@ class Partitioner(CustomPartitionerFn):
                     f"the plan offloads {plan.offloaded[0]!r} in the body of a nested_compile_region, where "
                     f"nothing is offloaded: what it saves, the graph around it keeps"
                 )
-            order.settled(graph, plan)
+            request.settled(graph, plan)
             if isinstance(mine, Exception) or plan is not mine.plan:
-                mine = Chosen(plan, "another rank")
+                mine = ChosenPlan(plan, "another rank")
             took = time.perf_counter() - start
-            remarks = {} if self.plans or mine.by in TOGETHER else remarks_on(graph, plan, order.cost_model)
+            remarks = {} if self.plans or mine.by in TOGETHER else remarks_on(graph, plan, request.cost_model)
             for about, remark in remarks.items():
                 ranks.warn(f"remat: {remark}", about)
-            told, made = tuple(remarks.values()), tuple(order.made_before)
-            planned.append(Planned(graph, mine, self._told(order), took, False, self.copy_stream, told, made))
+            told, made = tuple(remarks.values()), tuple(request.made_before)
+            planned.append(PlannedGraph(graph, mine, self._told(request), took, False, self.copy_stream, told, made))
             return [node for node in joint_graph.nodes if node.name in handed]
 
         forward, backward = split(gm, joint_inputs, saved_nodes, **kwargs)
@@ -195,11 +193,11 @@ class Partitioner(CustomPartitionerFn):
         keep(planned, backward if joint_inputs else None)
         return forward, backward
 
-    def _told(self, order: Order) -> str:
-        return "a plan that was given" if self.plans else label(order.cost_model)
+    def _told(self, request: PlanRequest) -> str:
+        return "a plan that was given" if self.plans else label(request.cost_model)
 
+    # PyTorch's own memory budget counts if nobody has asked for another.
     def _cost_model(self) -> CostModel:
-        """Finds the cost model for a graph: PyTorch's own memory budget counts if nobody has asked for another."""
         budget = torchs_budget()
         if budget == 1:
             return self.cost_model
@@ -212,27 +210,28 @@ class Partitioner(CustomPartitionerFn):
         )
         return self.cost_model
 
-    def _planned(self, order: Order, node_info: Any, num_fwd_outputs: int) -> tuple[Graph, Chosen | Exception]:
-        """Reads the graph at the sizes that it is planned for, with this rank's plan, or why there is none."""
+    def _planned(
+        self, request: PlanRequest, node_info: Any, num_fwd_outputs: int
+    ) -> tuple[Graph, ChosenPlan | Exception]:
         while True:
-            with order.sizes():
-                graph = extract(order.joint_graph, node_info, num_fwd_outputs, where(order.joint_graph))
+            with request.sizes():
+                graph = extract(request.joint_graph, node_info, num_fwd_outputs, where(request.joint_graph))
             if self.recompute_parameter_copies:
                 graph = recompute_parameter_copies(graph)
             self.log.begin(graph)
             try:
                 with measuring_with(self.check):
-                    chosen = Chosen(plan_for(graph, self.plans), "replayed") if self.plans else order.plan(graph)
+                    chosen = ChosenPlan(plan_for(graph, self.plans), "replayed") if self.plans else request.plan(graph)
                 chosen = self.check.noted(graph, chosen)
                 check_plan(base_problem(graph, offload=True), chosen.plan)
             except Exception as error:  # whatever it is, the other ranks wait for this one
-                if isinstance(error, Infeasible | LimitReached) and order.take_smaller_sizes():
+                if isinstance(error, Infeasible | LimitReached) and request.take_smaller_sizes():
                     continue
                 return graph, error
             return graph, chosen
 
+    # The plan is the same one on every rank, and checked on each.
     def _plan(self, graph: Graph, mine: Plan | Exception) -> Plan:
-        """Finds a checked plan for a graph, given this rank's own: the same one on every rank."""
         plan = ranks.agreed(mine, graph)
         if isinstance(plan, Exception):
             raise plan
@@ -241,7 +240,7 @@ class Partitioner(CustomPartitionerFn):
         return plan
 
     def uuid(self) -> str:
-        """Gives torch's cache key its part: everything that can change a plan (see `remat.pytorch.run.cache_key`).
+        """Returns a key for torch's cache of everything that can change a plan (see `remat.pytorch.run.cache_key`).
 
         Two settings never have the same key twice: with several ranks, one that finds its graph in a cache would
         leave the others waiting for its plan; and with a fallback, or where PyTorch's budget is ignored, a cached
@@ -264,22 +263,14 @@ class Partitioner(CustomPartitionerFn):
 
 
 def checked_on_error(on_error: Any) -> OnError:
-    """Returns the same word, if it is one of the two.
-
-    Raises:
-        InvalidOption: it is not.
-    """
+    """Returns the same word, or raises `InvalidOption` if it is not one of the two."""
     if on_error not in get_args(OnError):
         raise InvalidOption(f"on_error must be one of {', '.join(get_args(OnError))}, got {on_error!r}")
     return on_error
 
 
 def check_nothing_runs_twice(graph: Graph, forward: fx.GraphModule, backward: fx.GraphModule) -> None:
-    """Checks torch's extraction against the facts: what must not run twice is in one graph only.
-
-    Raises:
-        InvalidPlan: a collective, an effect or a draw of random numbers is in both.
-    """
+    """Checks that torch put what must not run twice in one graph only."""
     both = {node.name for node in forward.graph.nodes if node.op == "call_function"}
     again = {node.name: node for node in backward.graph.nodes if node.op == "call_function" and node.name in both}
     for name in sorted(again.keys() & graph.index.keys()):

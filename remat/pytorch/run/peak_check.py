@@ -11,12 +11,12 @@ from dataclasses import replace
 from remat.answer.plan import Plan
 from remat.facts.graph import Graph
 from remat.pytorch.run import ranks
-from remat.pytorch.run.chosen import Chosen
+from remat.pytorch.run.planned_graph import ChosenPlan
 from remat.words import human_bytes
 
 
 class PeakCheck:
-    """Has Inductor write the code of plans that are to keep a limit of the peak, and remembers what it holds.
+    """Makes Inductor write the code of plans that are to keep a limit of the peak, and remembers the peaks.
 
     A check that fails stops nothing. It takes a fifth to a third of the time of a compilation for each plan.
 
@@ -28,12 +28,12 @@ class PeakCheck:
         self.codegen = codegen
         self._found: dict[str, tuple[int, dict[Plan, int | str]]] = {}
 
+    # A copy is empty, as that of a `Log`.
     def __reduce__(self) -> tuple[type[PeakCheck], tuple[()]]:
-        """A copy is empty, as that of a `Log`."""
         return PeakCheck, ()
 
     def __call__(self, graph: Graph, plan: Plan, limit_bytes: int) -> int | None:
-        """Returns the peak of a plan that is to stay within a limit, in bytes; None if there is no way to know it."""
+        """Returns the peak of a plan that is to stay within a limit, in bytes; None if it cannot be known."""
         key = ranks.key_of_graph(graph)
         peaks = self._found[key][1] if key in self._found else {}
         self._found[key] = limit_bytes, peaks
@@ -41,8 +41,8 @@ class PeakCheck:
             peaks[plan] = _peak(graph, plan) if self.codegen else "it runs operator by operator"
         return peak if isinstance(peak := peaks[plan], int) else None
 
-    def noted(self, graph: Graph, chosen: Chosen) -> Chosen:
-        """Notes in what was chosen what the check has come to; warns where no plan was found that keeps the limit."""
+    def noted(self, graph: Graph, chosen: ChosenPlan) -> ChosenPlan:
+        """Adds the result of the check to what was chosen; warns if no plan was found that keeps the limit."""
         limit_bytes, peaks = self._found.get(ranks.key_of_graph(graph), (0, {}))
         if (peak := peaks.get(chosen.plan)) is None:
             return chosen

@@ -1,4 +1,4 @@
-"""Has all ranks of a distributed run follow one plan.
+"""Makes all ranks of a distributed run follow one plan.
 
 Ranks that save different values may order their collectives differently, and hang.
 """
@@ -18,12 +18,12 @@ from remat.pytorch.seam.fakes import real_tensors
 
 
 def several_ranks() -> bool:
-    """Whether this process is one of several."""
+    """Returns whether this process is one of several."""
     return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
 
 
 def warn(text: str, about: str = "") -> None:
-    """Warns on the first rank alone; where it is said what it is about, once a process."""
+    """Warns on the first rank alone; with a subject `about`, once a process."""
     if about not in _warned_about and not (several_ranks() and dist.get_rank()):
         warnings.warn(text, stacklevel=3)
         _warned_about.update({about} - {""})
@@ -33,7 +33,7 @@ _warned_about: set[str] = set()
 
 
 def agreed(mine: Plan | Exception, graph: Graph | None) -> Plan | Exception:
-    """Takes the plan of the lowest rank that has one for the same graph as this one.
+    """Returns the plan of the lowest rank that has one for the same graph as this one.
 
     Every rank of the default process group must get here as often as the others, or they wait for it
     for ever: so one that has no plan, or not even a graph, comes as well. Ranks with different graphs

@@ -1,4 +1,4 @@
-"""What a user should know of a plan: a share that no plan keeps, and a model that was checkpointed already."""
+"""Says what a user should know of a plan: it misses a share, or the model was checkpointed already."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _CHECKPOINTED = (
 
 
 def remarks_on(graph: Graph, plan: Plan, cost_model: CostModel) -> dict[str, str]:
-    """Finds what there is to say of a plan that was made for a graph alone, by what it is about."""
+    """Finds what to say of a plan that was made for a graph alone, by subject."""
     told: dict[str, str] = {}
     if not cost_model.saved_limits and not cost_model.limits_peak:
         return told

@@ -18,12 +18,7 @@ Plans = Plan | str | Path | Sequence[Plan | str | Path]
 
 
 def plans_of(given: Plans) -> tuple[Plan, ...]:
-    """Returns the plans that were given, read from their files where files were named.
-
-    Raises:
-        InvalidOption: there is something else among them.
-        InvalidPlan: see `Plan.load`.
-    """
+    """Returns the plans that were given, and reads those that are files."""
     if hasattr(given, "plan"):  # a solution
         checked_plan(given)
     several = [given] if isinstance(given, Plan | str | Path) else checked_list("plan", given, InvalidOption)
@@ -33,17 +28,10 @@ def plans_of(given: Plans) -> tuple[Plan, ...]:
 
 
 def plan_for(graph: Graph, plans: Sequence[Plan]) -> Plan:
-    """Picks the plan that was made for a graph, and checks it.
+    """Finds the plan that was made for a graph, and checks it.
 
     A plan without a note of its graph is taken at its word. Where several fit, the first legal one is taken: of equal
     blocks that are compiled one by one, the first has an input that needs no gradient, and a plan of its own.
-
-    Args:
-        graph: the joint graph.
-        plans: one at least.
-
-    Raises:
-        InvalidPlan: there is none; the message says how the nearest one's graph differs, and what to do.
     """
     wrong: InvalidPlan | None = None
     for plan in sorted(plans, key=lambda plan: plan.graph != graph.signature):
@@ -68,12 +56,12 @@ def _inputs(signature: Sequence[str]) -> list[str]:
 
 
 def has_symbols(signature: Sequence[str]) -> bool:
-    """Whether a graph is one for all sizes: some of its inputs are symbols."""
+    """Returns whether a graph is one for all sizes: some of its inputs are symbols."""
     return any(": placeholder symint" in line for line in signature)
 
 
+# Names differ if one more operator comes before.
 def _operators(signature: Iterable[str]) -> Counter[str]:
-    """Counts what is computed, without the names, which differ where one more operator comes before."""
     return Counter(line.partition(": ")[2].partition(", of ")[0] for line in signature)
 
 

@@ -24,8 +24,7 @@ from torch import nn
 from remat.answer.saved_lines import SavedLine, saved_lines
 from remat.facts.graph import Graph
 from remat.pytorch.run import ranks
-from remat.pytorch.run.chosen import Chosen
-from remat.pytorch.run.planned import Planned
+from remat.pytorch.run.planned_graph import ChosenPlan, PlannedGraph
 from remat.words import human_bytes, spoken_gap
 
 if TYPE_CHECKING:
@@ -33,11 +32,11 @@ if TYPE_CHECKING:
 
 _LOGGER = logging.getLogger("remat")
 _LOGGER.addHandler(logging.NullHandler())
+# How many graphs `remat.last_report()` remembers.
 _RECENT = 64
-"""How many graphs `remat.last_report()` remembers."""
 _WIDTH = 80
+# How many lines of a model are named.
 _SHOWN = 5
-"""How many lines of a model are named."""
 _STYLE: dict[str, Any] = {"box": None, "pad_edge": False, "header_style": "bold", "collapse_padding": True}
 
 
@@ -55,7 +54,7 @@ class Report:
         notes: graphs without a plan of ours, each with the reason.
     """
 
-    graphs: tuple[Planned, ...]
+    graphs: tuple[PlannedGraph, ...]
     held_bytes: int | None = None
     notes: tuple[str, ...] = ()
 
@@ -156,7 +155,7 @@ class Report:
         return f"<Report of {len(self.graphs)} graphs>"
 
 
-class Step(Protocol):
+class CompiledStep(Protocol):
     """What `remat.compile` returns: it is called as the model is."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -174,7 +173,7 @@ class Log:
     _numbers = itertools.count()
 
     def __init__(self, most: int | None = None) -> None:
-        self._planned: OrderedDict[tuple[int, str], Planned] = OrderedDict()
+        self._planned: OrderedDict[tuple[int, str], PlannedGraph] = OrderedDict()
         self._notes = deque[str](maxlen=most)
         self._most, self._number = most, next(self._numbers)
 
@@ -187,7 +186,7 @@ class Log:
         """Logs that a plan is looked for, which takes seconds under a budget: whoever waits sees for what."""
         _LOGGER.info("planning a graph of %s values", f"{len(graph):,}")
 
-    def add(self, planned: Planned) -> None:
+    def add(self, planned: PlannedGraph) -> None:
         """Notes a plan that a graph runs, here and for `remat.last_report()`, and logs it."""
         key = self._number, ranks.key_of_graph(planned.graph)
         for log in (self, _recent):
@@ -195,7 +194,7 @@ class Log:
         if _LOGGER.isEnabledFor(logging.INFO):
             _LOGGER.info("%s", planned)
 
-    def keep(self, key: tuple[int, str], planned: Planned) -> None:
+    def keep(self, key: tuple[int, str], planned: PlannedGraph) -> None:
         """Keeps a plan as the last one, in place of that of the same key; of too many, forgets the first."""
         self._planned[key] = planned
         self._planned.move_to_end(key)
@@ -225,7 +224,7 @@ class Log:
 _recent = Log(_RECENT)
 
 
-def report_again(planned: Planned) -> None:
+def report_again(planned: PlannedGraph) -> None:
     """Notes for `remat.last_report()` what was planned in an earlier run, unless it was noted in this one."""
     if all(other.graph != planned.graph for other in _recent.report().graphs):
         _recent.add(planned)
@@ -233,7 +232,7 @@ def report_again(planned: Planned) -> None:
 
 def reporting(
     step: Callable[..., Any], model: Callable[..., Any], log: Log, held_bytes: Callable[[], int] | None = None
-) -> Step:
+) -> CompiledStep:
     """Gives a compiled model its `report`; not where the model has a `report` of its own.
 
     Args:
@@ -247,7 +246,7 @@ def reporting(
     if not hasattr(model, "report"):
         # In the dictionary: torch would set the attribute of a compiled module on the module inside.
         vars(step)["report"] = functools.partial(log.report, held_bytes)
-    return cast(Step, step)
+    return cast(CompiledStep, step)
 
 
 def log_what_is_asked_for(asked: str) -> None:
@@ -294,7 +293,7 @@ def _size(count: int | None) -> str:
     return "" if count is None else human_bytes(count)
 
 
-def _gap(chosen: Chosen) -> str:
+def _gap(chosen: ChosenPlan) -> str:
     if chosen.is_proven:
         return "proven"
     return "" if chosen.gap is None else spoken_gap(chosen.gap, 1)

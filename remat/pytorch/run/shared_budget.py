@@ -1,4 +1,4 @@
-"""One budget for a whole run: which plans its graphs get, by what was seen to be alive at the same time.
+"""Plans all graphs of a run within one budget, by what was seen to be alive at the same time.
 
 A graph is planned when torch compiles it, and nobody knows then what will be alive beside it. So the first step is a
 careful one: a graph after which others may come saves the least it can. What is alive at once is counted from then on
@@ -30,54 +30,40 @@ from remat.improve.peak_rise import peak_rise
 from remat.problem.costmodel import CostModel
 from remat.problem.multipliers import Multipliers
 from remat.pytorch.run import ranks
-from remat.pytorch.run.chosen import Chosen
-from remat.pytorch.run.live_calls import LiveCalls, Together, largest
+from remat.pytorch.run.live_calls import LiveCalls, Together, maximal_sets
+from remat.pytorch.run.planned_graph import ChosenPlan
 from remat.pytorch.run.shared_storages import Boundary, Shared
 from remat.pytorch.run.sizes import counted_storages
 from remat.words import human_bytes
 
+# How often all graphs are planned again at most; the last time they save the least they can, or their own shares.
+#
+# Dynamo gives a piece of code up after eight compilations. Blocks that are called one after the other take two each
+# time: the first one's input needs no gradient.
 _REPLANNED = 2
-"""How often all graphs are planned again at most; the last time they save the least they can, or their own shares.
-
-Dynamo gives a piece of code up after eight compilations. Blocks that are called one after the other take two each time:
-the first one's input needs no gradient."""
-
+# Which part of the cost plans must spare for graphs that keep their shares of a fraction to be compiled again.
 _WORTHWHILE = 0.01
-"""Which part of the cost plans must spare for graphs that keep their shares of a fraction to be compiled again."""
-
+# Graphs are planned again when nothing is alive, or after so many calls: in a pipeline something always is.
 _WAITS = 8
-"""Graphs are planned again when nothing is alive, or after so many calls: in a pipeline something always is."""
 
 
 @dataclass(frozen=True, eq=False)
-class Piece:
-    """A graph that is compiled.
+class CompiledGraph:
+    """Holds a compiled graph."""
 
-    Attributes:
-        key: equal for equal graphs at equal sizes.
-        part: its problem.
-        plan: what it runs.
-        saved_bytes: by the plan, with what other graphs made for it.
-        saved: the names of the storages that the plan saves, whoever made them.
-        made_before: its inputs that are activations of the run.
-        boundary: what it takes and gives.
-        is_careful: it saves the least it can, until it is known what else is alive.
-        may_take_all: nothing else shares the budget, as far as is known.
-    """
-
-    key: str
+    key: str  # equal for equal graphs at equal sizes
     part: Subproblem
     plan: Plan
-    saved_bytes: int
-    saved: frozenset[str]
-    made_before: frozenset[str]
+    saved_bytes: int  # by the plan, with what other graphs made for it
+    saved: frozenset[str]  # the names of the storages that the plan saves, whoever made them
+    made_before: frozenset[str]  # its inputs that are activations of the run
     boundary: Boundary
-    is_careful: bool
-    may_take_all: bool
+    is_careful: bool  # whether it saves the least it can, until it is known what else is alive
+    may_take_all: bool  # whether nothing else shares the budget, as far as is known
 
 
 class SharedBudget:
-    """A budget for all that is compiled with it: `remat.compile(block, cost_model=shared)` for each block.
+    """Limits the memory of all that is compiled with it: `remat.compile(block, cost_model=shared)` for each block.
 
     `remat.compile(model, cost_model=MemoryBudget("8GB"))` is the same for the graphs of one model. Blocks that are
     compiled one by one, as for FSDP, share one object of this class instead.
@@ -101,8 +87,8 @@ class SharedBudget:
         self.cost_model, self.is_alone = model, False
         self.generation = 0
         self.largest: dict[int, dict[str, int]] = {}
-        self._pieces: dict[str, Piece] = {}
-        self._plans: Mapping[str, Chosen] = {}
+        self._pieces: dict[str, CompiledGraph] = {}
+        self._plans: Mapping[str, ChosenPlan] = {}
         self._price: Multipliers | None = None
         self._solver: Solver | None = None
         self._calls = LiveCalls()
@@ -113,25 +99,25 @@ class SharedBudget:
 
     @classmethod
     def of_one(cls, cost_model: CostModel) -> SharedBudget:
-        """The budget of one model that shares it with no other."""
+        """Makes the budget of one model that shares it with no other."""
         budget = cls(cost_model)
         budget.is_alone = True
         return budget
 
     @property
     def limit_bytes(self) -> int | None:
-        """The budget in bytes; None if it is a fraction."""
+        """Returns the budget in bytes; None if it is a fraction."""
         limits = (*self.cost_model.saved_limits, *self.cost_model.peak_limits)
         return min((limit for limit in limits if isinstance(limit, int)), default=None)
 
     @property
     def held_bytes(self) -> int:
-        """What the calls save that are alive now, by their plans."""
+        """Returns the bytes that the calls save that are alive now, by their plans."""
         return self._held(self._calls.together, self._calls.shared)
 
     def plan_for(
         self, graph: Graph, solver: Solver | None, made_before: Collection[str], *, others: bool, copy_stream: bool
-    ) -> Chosen:
+    ) -> ChosenPlan:
         """Chooses a plan when a graph is compiled.
 
         Args:
@@ -155,32 +141,33 @@ class SharedBudget:
         if self._price is not None and not self.cost_model.limits_peak:
             choice = part.at(self._price)
             if choice.saved_bytes(part.problem) <= room:
-                return Chosen(choice.plan(part.problem), "price of memory")
+                return ChosenPlan(choice.plan(part.problem), "price of memory")
         if not others:
             try:
                 return self._within(part, room, copy_stream)
             except RematError:
                 if room == limit:  # nothing else is alive
                     raise
-        return Chosen(part.least.plan(part.problem), "least saved")
+        return ChosenPlan(part.least.plan(part.problem), "least saved")
 
-    def _within(self, part: Subproblem, room: int | None, copy_stream: bool) -> Chosen:
-        """Finds the best plan in a number of bytes; None for the graph's own part of the budget."""
+    def _within(self, part: Subproblem, room: int | None, copy_stream: bool) -> ChosenPlan:
         limits = None if room is None else (room,)
         cost_model, solver = self.cost_model, self._solver
-        return Chosen.of(search(part.graph, part.problem, cost_model, solver, limits=limits, hides_copies=copy_stream))
+        return ChosenPlan.of(
+            search(part.graph, part.problem, cost_model, solver, limits=limits, hides_copies=copy_stream)
+        )
 
     def compiled(
         self, graph: Graph, plan: Plan, made_before: Collection[str], boundary: Boundary, *, others: bool
-    ) -> Piece:
-        """Notes what a graph runs."""
+    ) -> CompiledGraph:
+        """Records what a graph runs."""
         key, part = ranks.key_of_graph(graph), subproblem_of(graph, self.cost_model, made_before)
         choice = Choice.from_plan(part.problem, plan)
         saved_bytes = choice.saved_bytes(part.problem)
         is_careful = key not in self._plans and self._price is None and (others or self.limit_bytes is None)
         may_take_all = key not in self._plans and not others
         saved = frozenset(graph.names[owner] for owner in counted_storages(graph, plan, boundary.inputs.values()))
-        self._pieces[key] = Piece(
+        self._pieces[key] = CompiledGraph(
             key, part, plan, saved_bytes, saved, frozenset(made_before), boundary, is_careful, may_take_all
         )
         if may_take_all:
@@ -189,16 +176,15 @@ class SharedBudget:
 
     def began(
         self,
-        piece: Piece,
+        piece: CompiledGraph,
         handed: Mapping[int, int],
         taken: Mapping[str, Tensor],
         given: Mapping[str, Tensor],
         node: Any,
     ) -> None:
-        """Counts a call whose saved values are alive from now on; warns once if they break the budget.
+        """Counts a call whose saved values are alive from now on; warns once if they exceed the budget.
 
         Args:
-            piece: what was called.
             handed: the bytes of each storage that another graph made for it, where no plan can know.
             taken, given: its activations (see `SharedStorages.note`).
             node: of autograd, that holds the saved values.
@@ -235,7 +221,7 @@ class SharedBudget:
         return "They are planned again, together, for the next step; remat.SharedBudget says so from the start."
 
     def begin_step(self) -> None:
-        """Plans all graphs together, before a step, where what is alive at once has turned out to be other graphs.
+        """Plans all graphs together before a step, if other graphs than expected have been alive at once.
 
         Raises:
             Infeasible, LimitReached: there are no plans that keep the budget.
@@ -259,14 +245,13 @@ class SharedBudget:
         self._planned |= new
 
     def _plan_together(self, seen: Mapping[Together, tuple[int, Shared]]) -> None:
-        """Finds new plans for all that was alive at the same time, with the bytes that were alive beside it."""
         is_last = self.generation == _REPLANNED - 1
         if self.limit_bytes is None and is_last:  # a share of its own is right for each graph, whatever else runs
             self._plans, self.generation = {}, self.generation + 1
             return
-        plans: dict[str, tuple[int, Chosen]] = {}
+        plans: dict[str, tuple[int, ChosenPlan]] = {}
         is_better = False
-        for together in largest(seen):
+        for together in maximal_sets(seen):
             keys = sorted(together)
             parts = [replace(self._pieces[key].part, times=times) for key, times in keys]
             beside, _ = seen[together]
@@ -279,7 +264,7 @@ class SharedBudget:
             for (key, _), part, plan in zip(keys, parts, found, strict=True):
                 saved = Choice.from_plan(part.problem, plan).saved_bytes(part.problem)
                 if key not in plans or saved < plans[key][0]:
-                    plans[key] = saved, Chosen(plan, by, gap)
+                    plans[key] = saved, ChosenPlan(plan, by, gap)
         self._plans = {key: chosen for key, (_, chosen) in plans.items()}
         if not is_better:
             self._plans = {key: replace(one, plan=self._pieces[key].plan, gap=None) for key, one in self._plans.items()}
@@ -287,8 +272,8 @@ class SharedBudget:
             self.generation += 1
             self._has_warned = False
 
+    # Whether plans are worth that all graphs are compiled again; always, where those of now may exceed a limit.
     def _is_better(self, parts: Sequence[Subproblem], now: Sequence[Plan], then: Sequence[Plan], beside: int) -> bool:
-        """Whether plans are worth that all graphs are compiled again; always, where those of now may break a limit."""
         budget = budget_of(parts, self.cost_model, beside)
         if self.limit_bytes is not None or self.cost_model.limits_peak or budget is None:
             return True
@@ -302,8 +287,8 @@ class SharedBudget:
         )
         return sum(saved) > budget or cost_then < (1 - _WORTHWHILE) * cost_now
 
+    # Graphs that are alive together have no plans that were made together.
     def _is_unplanned(self, keys: Sequence[str]) -> bool:
-        """Whether graphs that are alive together have no plans that were made together."""
         if self.limit_bytes is not None:
             return any(self._pieces[key].is_careful for key in keys)
         # A share that one graph has left to another is lost where a third one runs instead.
@@ -311,11 +296,11 @@ class SharedBudget:
         return 1 < len(keys) > ours and (not self._plans or (ours > 0 and not ranks.several_ranks()))
 
     def most_held_bytes(self) -> int:
-        """Says what all calls saved at most at the same time, by the plans that they have now."""
+        """Returns the most bytes that all calls saved at the same time, by the plans that they have now."""
         return max((self._held(together, shared) for together, (_, shared) in self._calls.seen().items()), default=0)
 
+    # A budget of saved memory may make the peak higher than under PyTorch's default plans.
     def _tell_of_the_peak(self, parts: Sequence[Subproblem], plans: Sequence[Plan]) -> None:
-        """Warns once where a budget of saved memory makes the peak higher than PyTorch's default plans have it."""
         if self._has_told_of_the_peak or self.cost_model.limits_peak:
             return
         choices = [Choice.from_plan(part.problem, plan) for part, plan in zip(parts, plans, strict=True)]
@@ -324,8 +309,8 @@ class SharedBudget:
             self._has_told_of_the_peak = True
             ranks.warn(rise)
 
+    # The budget, and what the calls save; None if they keep it.
     def _exceeded(self, together: Together, shared: Shared) -> tuple[int, int] | None:
-        """Returns the budget, and what calls save together if that is more; None if they keep the budget."""
         held = self._held(together, shared)
         return (self.limit_bytes, held) if self.limit_bytes is not None and held > self.limit_bytes else None
 
@@ -348,5 +333,5 @@ class SharedBudget:
 
 
 def has_budget(cost_model: CostModel) -> bool:
-    """Whether a cost model limits memory."""
+    """Returns whether a cost model limits memory."""
     return bool(cost_model.saved_limits or cost_model.limits_peak)

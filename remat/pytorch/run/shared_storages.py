@@ -1,4 +1,4 @@
-"""Tells which storages several calls of compiled graphs have in common, so that each is counted once."""
+"""Finds which storages several calls of compiled graphs have in common, so that each is counted once."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Shared: TypeAlias = tuple[tuple[int, tuple[tuple[str, str], ...]], ...]
 
 @dataclass(frozen=True)
 class Boundary:
-    """Names what a graph takes and gives, by position.
+    """Holds the names of what a graph takes and gives, by position.
 
     Attributes:
         inputs: the names of tensors that it takes.
@@ -48,13 +48,13 @@ class Boundary:
 
 
 class SharedStorages:
-    """Notes what calls take and give while they are alive; a storage that is freed is not taken for a later one."""
+    """Records what calls take and give while they are alive; a storage that is freed is not taken for a later one."""
 
     def __init__(self) -> None:
         self._uses: dict[StorageWeakRef, tuple[int, list[tuple[int, str]]]] = {}
 
     def note(self, call: int, taken: Mapping[str, Tensor], given: Mapping[str, Tensor]) -> None:
-        """Notes what a call takes and gives.
+        """Records what a call takes and gives.
 
         Args:
             call: its number.
@@ -91,7 +91,7 @@ def taken_and_given(
         handed: further storages that are.
         args, results: of the call.
     """
-    given = results if isinstance(results, (list, tuple)) else [results]
+    given: list[Any] = [*results] if isinstance(results, list | tuple) else [results]
     taken = {
         name: args[i]
         for i, name in boundary.inputs.items()

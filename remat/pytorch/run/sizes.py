@@ -1,4 +1,4 @@
-"""For which sizes a graph of symbolic sizes is planned, so that a budget holds at all of them.
+"""Finds the sizes for which a graph of symbolic sizes is planned, so that a budget holds at all of them.
 
 What a plan saves grows with the sizes, and one compiled graph serves many. Where the user or the model says how large a
 size gets, the plan is made for that; elsewhere for the call at hand, with a guard: for a call that would break the
@@ -24,8 +24,8 @@ from remat.pytorch.seam.symbols import has_jagged_sizes, keep_at_most, symbols
 Sizes = Mapping[str, int]
 """By the names of symbols; empty for those of the call that the graph is compiled for."""
 
+# Dynamo compiles a piece of code for sizes that do not vary, then for one that does; what follows is a third time.
 _EXACT = 2
-"""Dynamo compiles a piece of code for sizes that do not vary, then for one that does; what follows is a third time."""
 
 
 def limits_of(cost_model: CostModel) -> tuple[int | None, int | None]:
@@ -43,8 +43,6 @@ def sizes_to_plan_for(joint_graph: fx.Graph, cost_model: CostModel, seen: Sizes)
     """Lists the sizes to try, the largest first: a plan is made for the first at which there is one.
 
     Args:
-        joint_graph: of torch.
-        cost_model: with the budget, if it has one.
         seen: sizes that the same graph was planned for before.
     """
     varying = symbols(joint_graph)
@@ -67,17 +65,14 @@ def sizes_to_plan_for(joint_graph: fx.Graph, cost_model: CostModel, seen: Sizes)
 def keep_within(
     joint_graph: fx.Graph, saved: Sequence[Any], sizes: Sizes, saved_limit: int | None, peak_limit: int | None
 ) -> None:
-    """Has Dynamo compile another graph for sizes at which a plan would break the budget.
+    """Makes Dynamo compile another graph for sizes at which a plan would exceed the budget.
 
     With several ranks there is no guard, for one rank that compiles again would wait for the others' plans for ever.
     For a jagged tensor torch may fail to make one. Instead there is a warning, unless all sizes are known to be at most
     those that the plan is made for.
 
     Args:
-        joint_graph: of torch; its values have symbolic sizes.
         saved: the bytes of each storage that the plan saves (`saved_sizes`).
-        sizes: that the plan is made for.
-        saved_limit, peak_limit: in bytes, or None.
     """
     varying = symbols(joint_graph) if sizes else []
     why = "there are several ranks" if ranks.several_ranks() else ""
@@ -100,7 +95,7 @@ def keep_within(
 
 
 def counted_storages(graph: Graph, plan: Plan, made_before: Collection[str]) -> list[int]:
-    """Lists the storages that a plan saves on the device, and of its inputs those that are activations of the run."""
+    """Lists the storages that a plan saves on the device; of inputs, only activations of the run."""
     owners = {int(graph.base[graph.index[name]]) for name in plan.saved} - {
         graph.index[name] for name in plan.offloaded
     }
@@ -108,7 +103,7 @@ def counted_storages(graph: Graph, plan: Plan, made_before: Collection[str]) -> 
 
 
 def saved_sizes(joint_graph: fx.Graph, graph: Graph, owners: Sequence[int]) -> list[Any]:
-    """Lists the bytes of each of some storages, as expressions of symbols where they vary."""
+    """Lists the bytes of some storages, as expressions of symbols where they vary."""
     names = {graph.names[owner]: owner for owner in owners}
     values = {node.name: node.meta.get("val") for node in joint_graph.nodes if node.name in names}
     return [

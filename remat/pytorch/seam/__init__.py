@@ -1,4 +1,4 @@
-"""torch's private names, which no other room imports, and all that is exchanged in torch while one of our calls runs.
+"""Holds all that touches torch's private names, and exchanges functions of torch while a call of this library runs.
 
 `internals` has one table of the private names that are called, and checks it; `torch_names` hands on the types that
 other rooms are written with. What torch does by itself stays torch's: `torch_partitioner` exchanges its choice of

@@ -1,4 +1,4 @@
-"""`torch.autograd.grad` for fake tensors on a device that is not there: a walk over autograd's nodes in Python.
+"""Computes `torch.autograd.grad` for fake tensors on a device that is not there, by a walk over autograd's nodes.
 
 The engine of libtorch asks every accelerator for its streams, which takes a driver. AOTAutograd calls `grad` once for
 each joint graph, and traces what the nodes do; who calls them is not traced. Nodes run in the engine's order: the one
@@ -36,11 +36,7 @@ def grad(
     is_grads_batched: bool = False,
     materialize_grads: bool = False,
 ) -> tuple[Tensor | None, ...]:
-    """Computes gradients as `torch.autograd.grad` does.
-
-    Raises:
-        CaptureError: an argument asks for something that the walk does not do.
-    """
+    """Computes gradients as `torch.autograd.grad` does."""
     del retain_graph  # nothing is freed here
     if is_grads_batched or materialize_grads or not allow_unused:  # AOTAutograd and torch.func allow what is unused
         raise CaptureError(f"torch.autograd.grad within a model {_UNTRACED}")
@@ -57,11 +53,7 @@ def grad(
 
 
 def no_hook(tensor: Tensor, hook: Any) -> None:
-    """Stands in for `Tensor.register_hook`: the engine runs hooks, and the walk cannot see them.
-
-    Raises:
-        CaptureError: always.
-    """
+    """Raises `CaptureError` in the place of `Tensor.register_hook`: the engine runs hooks, the walk cannot."""
     del tensor, hook
     raise CaptureError(f"a hook on the gradient of a tensor within a model {_UNTRACED}")
 
@@ -81,7 +73,6 @@ class _Walk:
 
     Attributes:
         wanted: edges, one for each gradient that is wanted.
-        found: their gradients so far.
         arrived: for each node that has not run, the gradients that have come in, by the number of the input.
         waiting: for each node, how many of those before it have not run.
     """
@@ -93,7 +84,6 @@ class _Walk:
         self.waiting: dict[Any, int] = {}
 
     def run(self, roots: Sequence[Edge], gradients: Sequence[Tensor]) -> list[Tensor | None]:
-        """Returns the gradient of each wanted edge, or None where nothing leads to it."""
         needed = self._needed([node for node, _ in roots])
         for edge, gradient in zip(roots, gradients, strict=True):
             self._add(edge, gradient)
@@ -116,7 +106,6 @@ class _Walk:
         return [self.found.get(edge) for edge in self.wanted]
 
     def _needed(self, roots: Sequence[Any]) -> set[Any]:
-        """Finds the nodes that lead to a wanted edge, and counts what each node waits for."""
         before: dict[Any, list[Any]] = {}
         stack, seen = [*roots], set[Any]()
         while stack:
@@ -143,17 +132,14 @@ class _Walk:
         arrived[i] = arrived[i] + gradient if i in arrived else gradient
 
 
+# Nodes that are ready run in the engine's order; no two that are alive have the same `id`.
 def _turn(node: Any) -> tuple[int, int, Any]:
-    """Orders nodes that are ready as the engine does; no two that are alive have the same `id`."""
     return -node._sequence_nr(), id(node), node
 
 
+# The engine fills in zeros for a `torch.autograd.Function`, unless that has called `set_materialize_grads(False)`; that
+# cannot be asked of it, so it gets zeros all the same.
 def _results(node: Any, arrived: dict[int, Tensor]) -> tuple[Tensor | None, ...]:
-    """Runs a node.
-
-    For a `torch.autograd.Function` the engine itself fills in zeros, unless the function has called
-    `set_materialize_grads(False)`. That cannot be asked of it: it gets zeros here all the same.
-    """
     expected = node._input_metadata
     given = [arrived.get(i) for i in range(len(expected))]
     if callable(node):
@@ -168,8 +154,8 @@ def _results(node: Any, arrived: dict[int, Tensor]) -> tuple[Tensor | None, ...]
     return tuple(None if after is None else next(wanted) for after, _ in node.next_functions)
 
 
+# The tensor may have been broadcast or promoted.
 def _fitting(gradient: Tensor, like: Any) -> Tensor:
-    """Undoes broadcasts and promotions of the tensor that it is the gradient of."""
     if gradient.shape != (shape := torch.Size(like.shape)):
         gradient = gradient.sum_to_size(shape)
     if gradient.is_complex() and not like.dtype.is_complex:

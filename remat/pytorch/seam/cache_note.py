@@ -1,4 +1,4 @@
-"""A note that torch keeps beside the graphs it has compiled, and finds again with them in its cache on disk.
+"""Keeps a note beside the graphs that torch has compiled, and finds it again with them in torch's cache on disk.
 
 AOTAutograd's cache keeps the backward graph as it was before Inductor compiled it, with its attributes; what it hands
 back for a graph can say which entry that came from.
@@ -15,16 +15,12 @@ _ATTRIBUTE = "_remat_note"
 
 
 def keep_note(backward: fx.GraphModule, note: bytes) -> None:
-    """Has a note kept with whatever is compiled of a backward graph."""
+    """Keeps a note with whatever is compiled of a backward graph."""
     setattr(backward, _ATTRIBUTE, note)
 
 
 def found_note(compiled: Callable[..., Any]) -> bytes | None:
-    """Reads the note that was kept with a compiled graph, if torch took that from its cache; None if there is none.
-
-    Args:
-        compiled: what `compile_fx` returned.
-    """
+    """Reads the note of what `compile_fx` returned, if it came from torch's cache; None without a note."""
     entry = serialize() if (serialize := getattr(compiled, "serialize", None)) else None
     backward = getattr(entry, "serialized_bw_module", None)  # none where no gradients are needed
     return None if backward is None else backward.args[0].get(_ATTRIBUTE)

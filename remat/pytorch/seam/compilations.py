@@ -1,4 +1,4 @@
-"""What Dynamo tells of its compilations: how many there were, and what went wrong in one."""
+"""Asks Dynamo about its compilations: how many there were, and what went wrong in one."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ DYNAMO_SKIPS = "functions with a graph break inside a loop, and nn.LSTM; TORCH_L
 
 
 def name_of(model_or_fn: Callable[..., Any]) -> str:
-    """Finds the name by which messages call a model: of a function its own, of a module its class's."""
+    """Returns the name of a function, or of a module's class, for messages."""
     return getattr(model_or_fn, "__name__", type(model_or_fn).__name__)
 
 
@@ -30,7 +30,7 @@ def graphs_compiled() -> int:
 
 
 def is_whole(graph_module: fx.GraphModule, model_or_fn: Callable[..., Any]) -> bool:
-    """Whether a graph of Dynamo's is all of a model: no other one comes before or after it in a call.
+    """Returns whether a graph of Dynamo's is all of a model: no other one comes before or after it in a call.
 
     If in doubt it is not: where a part of the model runs eagerly, or there is no telling.
     """
@@ -53,14 +53,14 @@ def is_whole(graph_module: fx.GraphModule, model_or_fn: Callable[..., Any]) -> b
 
 
 def times_compiled() -> int:
-    """Counts how often Dynamo compiled the piece of code before that it compiles now: for other sizes, say."""
+    """Counts how often Dynamo has compiled the same piece of code before, such as for other sizes."""
     now = internals("torch._guards").CompileContext.current_compile_id()
     return (now.frame_compile_id or 0) if now is not None else 0
 
 
 @contextmanager
 def own_errors() -> Generator[None]:
-    """Lets an error of ours through Dynamo as it is: of any other of a backend, Dynamo makes one of its own."""
+    """Lets errors of this library through Dynamo, which replaces other errors of a backend by its own."""
     try:
         yield
     except RematError as error:
@@ -68,9 +68,9 @@ def own_errors() -> Generator[None]:
         raise
 
 
+# Dynamo takes it for an error that it has made.
 @cache
 def _through_dynamo(kind: type[RematError]) -> type[RematError]:
-    """Makes a class of errors of ours that Dynamo has for such as it has made."""
     dynamos: Any = internals("torch._dynamo.exc").BackendCompilerFailed
     attributes = {"__module__": kind.__module__, "first_useful_frame": None, "inner_exception": property(lambda me: me)}
     return kind if issubclass(kind, dynamos) else type(kind.__name__, (kind, dynamos), attributes)
@@ -92,7 +92,7 @@ def _is_no_error(record: logging.LogRecord) -> bool:
 
 
 def traced_error(error: BaseException) -> tuple[BaseException, StackSummary] | None:
-    """What failed while Dynamo traced a model, and the lines of the model that led there; None for other errors."""
+    """Finds what failed while Dynamo traced a model, with the lines of the model; None for other errors."""
     dynamos: Any = internals("torch._dynamo.exc")
     if not isinstance(error, dynamos.TorchDynamoException) or isinstance(error, dynamos.BackendCompilerFailed):
         return None
@@ -103,12 +103,12 @@ def traced_error(error: BaseException) -> tuple[BaseException, StackSummary] | N
 
 
 def in_backward() -> bool:
-    """Whether this thread runs a backward pass of autograd's engine, where checkpointed parts are computed again."""
+    """Returns whether this thread runs a backward pass, in which checkpointed parts are computed again."""
     return internals("torch._C")._current_graph_task_id() != -1
 
 
 def saved_values_freed(node: Any) -> bool:
-    """Whether a backward pass has read what a node of a `torch.autograd.Function` saves, and freed it."""
+    """Returns whether a backward pass has read what a node of a `torch.autograd.Function` saves, and freed it."""
     try:
         internals("torch._C")._FunctionBase._raw_saved_tensors.__get__(node)  # without unpacking any
     except RuntimeError:

@@ -1,4 +1,4 @@
-"""Triton kernels of TorchInductor compiled to machine code, without a GPU to load it on."""
+"""Compiles Triton kernels of TorchInductor to machine code, without a GPU to load it on."""
 
 from __future__ import annotations
 
@@ -12,38 +12,24 @@ from typing import Any
 
 from remat.pytorch.seam.internals import internals
 
+# What `ptxas -v` says of a kernel.
 _LOG = re.compile(r"(\d+) bytes spill stores, (\d+) bytes spill loads.*?Used (\d+) registers", re.DOTALL)
-"""What `ptxas -v` says of a kernel."""
 
 
 @dataclass(frozen=True)
 class Cubin:
-    """Holds a kernel compiled in one of the configurations that Inductor would time.
+    """Holds a kernel compiled in one of the configurations that Inductor would time."""
 
-    Attributes:
-        configuration: sizes of blocks, numbers of warps and of pipeline stages, by name.
-        registers: of each thread, as the assembler says.
-        spilled_bytes: stored to and loaded from memory by each thread for want of registers.
-        shared_bytes: of shared memory for each block.
-        ptx: the assembly.
-        cubin: the machine code.
-    """
-
-    configuration: dict[str, int]
-    registers: int
-    spilled_bytes: int
-    shared_bytes: int
-    ptx: str
-    cubin: bytes
+    configuration: dict[str, int]  # sizes of blocks, numbers of warps and of pipeline stages, by name
+    registers: int  # of each thread, as the assembler says
+    spilled_bytes: int  # stored to and loaded from memory by each thread for want of registers
+    shared_bytes: int  # of shared memory for each block
+    ptx: str  # the assembly
+    cubin: bytes  # the machine code
 
 
 def compiled(source: str, name: str) -> list[Cubin]:
-    """Compiles a kernel in every configuration that Inductor would time on the GPU in use: a second for each, or so.
-
-    Args:
-        source: a Python module that Inductor has written.
-        name: of the kernel in it.
-    """
+    """Compiles a kernel in every configuration that Inductor would time on the GPU in use: about a second for each."""
     tuner: Any = getattr(internals("torch._inductor.codecache").PyCodeCache.load(source), name)
     with _nothing_kept():
         return [_compiled(tuner, configuration) for configuration in tuner.configs]
@@ -65,9 +51,9 @@ def _compiled(tuner: Any, configuration: Any) -> Cubin:
     )
 
 
+# Triton compiles anew, since a kernel from its cache comes without the assembler's words, and prints these.
 @contextmanager
 def _nothing_kept() -> Generator[None]:
-    """Has Triton compile anew, as a kernel from its cache comes without the assembler's words, and print those."""
     knobs: Any = internals("triton.knobs")
     with tempfile.TemporaryDirectory() as folder, knobs.cache.scope(), knobs.nvidia.scope():
         knobs.cache.dir = folder

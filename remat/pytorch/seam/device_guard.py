@@ -1,4 +1,4 @@
-"""libtorch's own device guard for CUDA devices that are not there: where it is registered, and how it is taken away.
+"""Replaces libtorch's own device guard for CUDA devices that are not there.
 
 C++ code asks the guard of a tensor's device for the current device and stream, of fake tensors too: autograd does for
 every node, and kernels that are made of other kernels do. torch's answer is `FakeGuardImpl`, which
@@ -25,11 +25,7 @@ _METHODS = 64  # more than the virtual methods of c10::impl::DeviceGuardImplInte
 
 @contextmanager
 def guarded_without_driver() -> Generator[None]:
-    """Registers libtorch's fake guard for CUDA devices, and afterwards what was registered before.
-
-    Raises:
-        UnsupportedTorch: this torch has no such guard, or does not register it.
-    """
+    """Registers libtorch's fake guard for CUDA devices, and afterwards what was registered before."""
     slots = _registry()
     before = slots[_CUDA]
     try:
@@ -42,8 +38,8 @@ def guarded_without_driver() -> Generator[None]:
         slots[_CUDA] = before
 
 
+# libtorch replaces a guard whose methods all return 0, the count of devices among them.
 def _install(slots: Any) -> None:
-    """Has libtorch replace a guard of which every method returns 0, the count of devices among them."""
     nothing = ctypes.CFUNCTYPE(ctypes.c_long)(lambda: 0)
     method = ctypes.cast(nothing, ctypes.c_void_p).value
     methods = (ctypes.c_void_p * _METHODS)(*[method] * _METHODS)
@@ -54,8 +50,8 @@ def _install(slots: Any) -> None:
         raise unsupported("torch._C._ensureCUDADeviceGuardSet leaves a guard that counts no devices in its place")
 
 
+# An array of C++ guards, a pointer for each type of device.
 def _registry() -> Any:
-    """Finds the array of C++ guards, a pointer for each type of device."""
     libraries = Path(torch.__file__).parent / "lib"
     for name in ("libc10.so", "libc10.dylib"):
         if (libraries / name).exists():

@@ -1,4 +1,4 @@
-"""What a CUDA driver answers while torch and Triton compile, answered from a GPU's data sheet."""
+"""Answers from a GPU's data sheet what torch and Triton ask a CUDA driver while they compile."""
 
 from __future__ import annotations
 

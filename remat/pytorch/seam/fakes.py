@@ -1,4 +1,4 @@
-"""Fake tensors: sizes without contents. A model is captured at any size, without the memory for it."""
+"""Makes fake tensors, which have sizes and no contents: a model is captured at any size, without the memory for it."""
 
 from __future__ import annotations
 
@@ -27,28 +27,23 @@ _HOW = "build model and arguments within one `with torch._subclasses.FakeTensorM
 
 
 def is_fake(tensor: object) -> TypeGuard[FakeTensor]:
-    """Whether a tensor has no contents: there is nothing to compare, and nothing to put back."""
+    """Returns whether a tensor has no contents, so that there is nothing to compare or to put back."""
     return isinstance(tensor, FakeTensor)
 
 
 class _Claimed(Tensor):
-    """A tensor in the host's memory that says that it is on another device; operators see a fake one instead.
-
-    Attributes:
-        fake: on that device.
-        host: where it really is.
-    """
+    """Claims to be on another device, but is in the host's memory; operators see a fake tensor in its place."""
 
     fake: FakeTensor
     host: Tensor
 
+    # Where it claims to be.
     @property
     def device(self) -> torch.device:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """Says where the tensor is said to be."""
         return self.fake.device
 
+    # torch lists the contents of its own class only.
     def tolist(self) -> Any:
-        """Lists the contents, as torch does for tensors of its own class only."""
         host: Any = self.host
         return host.tolist()
 
@@ -64,7 +59,7 @@ class _Claimed(Tensor):
 
 
 def constant_zeros(fake: FakeTensor) -> Tensor:
-    """Makes zeros like a fake tensor, for a constant of a graph: Inductor takes numbers out of those that are small.
+    """Makes zeros like a fake tensor, for a constant of a graph: Inductor reads the numbers of small constants.
 
     Where there is no such device, they are in the host's memory and say that they are there.
     """
@@ -78,7 +73,7 @@ def constant_zeros(fake: FakeTensor) -> Tensor:
 
 
 def in_mode(mode: FakeTensorMode, constant: Tensor) -> FakeTensor:
-    """Finds the fake tensor that stands for a constant of a graph."""
+    """Returns the fake tensor that stands for a constant of a graph."""
     return constant.fake if isinstance(constant, _Claimed) else mode.from_tensor(constant, static_shapes=True)
 
 
@@ -87,7 +82,6 @@ def owned(model: Callable[..., Any], args: Any) -> list[Tensor]:
 
     Args:
         model: a module, a method of one, or a function (whose closure is not searched).
-        args: what it is called with.
     """
     model = getattr(model, "__self__", model)
     own = [*model.parameters(), *model.buffers()] if isinstance(model, nn.Module) else []
@@ -97,13 +91,9 @@ def owned(model: Callable[..., Any], args: Any) -> list[Tensor]:
 
 @contextmanager
 def in_their_mode(model_or_fn: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Generator[None]:
-    """Runs the body in the mode of the fake tensors that a model and its arguments are made of, if they are.
+    """Runs the body in the mode of the model's and arguments' fake tensors, if they are fake.
 
     Constants that the model makes on its way are fake then, too.
-
-    Raises:
-        CaptureError: some are fake and some are not, they are of two modes, they are on the meta
-            device, or the body asks for the contents of one.
     """
     mode = mode_of(model_or_fn, args, kwargs)
     if mode is None:
@@ -123,11 +113,7 @@ def in_their_mode(model_or_fn: Callable[..., Any], args: tuple[Any, ...], kwargs
 
 
 def mode_of(model_or_fn: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> FakeTensorMode | None:
-    """Finds the mode of the fake tensors that a model and its arguments are made of; None if they are real.
-
-    Raises:
-        CaptureError: see `in_their_mode`.
-    """
+    """Returns the mode of the model's and arguments' fake tensors; None if they are real."""
     tensors = owned(model_or_fn, (args, kwargs))
     fakes = [tensor for tensor in tensors if is_fake(tensor)]
     if any(tensor.device.type == "meta" for tensor in tensors):
@@ -169,7 +155,7 @@ def real_tensors() -> Generator[None]:
 
 
 def hint(size: Any) -> int:
-    """Takes a number for a possibly symbolic size: its hint, or 4096 as in torch where there is none.
+    """Returns a number for a possibly symbolic size: its hint, or 4096 as in torch if it has none.
 
     Within `remat.pytorch.seam.symbols.assumed` it is the size that follows from what is assumed there.
     """

@@ -1,4 +1,4 @@
-"""Which kernel of attention torch takes on a GPU: what libtorch with CUDA decides, for libtorch without.
+"""Chooses the kernel of attention that libtorch with CUDA would take, for libtorch without.
 
 `F.scaled_dot_product_attention` is one operator until it is known where it runs. The rules are those of torch 2.13 in
 `aten/src/ATen/native/transformers/cuda/sdp_utils.cpp` (`select_sdp_backend` and its checks) and `attention.cpp`, for
@@ -22,13 +22,13 @@ from remat.pytorch.seam.gpu_sheets import GpuSheet
 from remat.pytorch.seam.torch_names import scoped_library
 
 _HALVES = (torch.float16, torch.bfloat16)
+# Elements: heads are padded to a multiple for flash attention (`pad_last_dim<8>`), masks for the efficient one.
 _ALIGNED = 8
-"""Elements: heads are padded to a multiple for flash attention (`pad_last_dim<8>`), masks for the efficient one."""
 
 
 @contextmanager
 def attention_of(sheet: GpuSheet) -> Generator[None]:
-    """Has `scaled_dot_product_attention` of CUDA tensors become the operator that torch would take on a GPU."""
+    """Replaces `scaled_dot_product_attention` of CUDA tensors by the operator that torch would take on a GPU."""
 
     def attend(
         query: Tensor,
@@ -63,12 +63,8 @@ def choice(
     """Chooses "cudnn", "flash", "efficient" or "math", as `select_sdp_backend` does.
 
     Args:
-        sheet: of the GPU.
         query, key, value: (batch, heads, length, size of a head).
         attn_mask, dropout_p, is_causal, enable_gqa: of `F.scaled_dot_product_attention`.
-
-    Raises:
-        CaptureError: releases of torch differ here, so that the kernel is not known.
     """
     tensors = (query, key, value)
     size, half = query.shape[-1], query.dtype in _HALVES
@@ -131,8 +127,8 @@ def _cudnn_takes(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | 
     )
 
 
+# As `check_attn_mask_shape`.
 def _mask_fits(attn_mask: Tensor, query: Tensor, key: Tensor) -> bool:
-    """Says if cuDNN takes a mask: `check_attn_mask_shape`."""
     whole = (*query.shape[:3], key.shape[2])[4 - attn_mask.dim() :] if attn_mask.dim() in (2, 4) else ()
     fits = all(n in (1, m) for n, m in zip(attn_mask.shape, whole, strict=False))
     return bool(whole) and fits and not attn_mask.requires_grad
@@ -177,18 +173,18 @@ def _math(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, drop: float, cau
 _CALLS: dict[str, Attend] = {"cudnn": _cudnn, "flash": _flash, "efficient": _efficient, "math": _math}
 
 
+# Then the logarithm of each row's sum is kept (`should_compute_logsumexp`).
 def _backward_follows(*tensors: Tensor) -> bool:
-    """Says if the logarithm of each row's sum is kept for the backward pass (`should_compute_logsumexp`)."""
     return torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
 
 
+# As `convert_boolean_attn_mask`.
 def _as_numbers(mask: Tensor, query: Tensor) -> Tensor:
-    """Turns a mask of what is looked at into numbers to add (`convert_boolean_attn_mask`)."""
     return torch.where(mask, torch.zeros((), dtype=query.dtype, device=mask.device), float("-inf")).to(query.dtype)
 
 
+# As `preprocess_mask`: rows must begin at multiples of 8 elements.
 def _padded(mask: Tensor) -> Tensor:
-    """Copies a mask whose rows do not begin at multiples of 8 elements into one whose rows do (`preprocess_mask`)."""
     if mask.stride(-1) == 1 and all(step % _ALIGNED == 0 for step in mask.stride()[:-1]):
         return mask
     length = mask.shape[-1]

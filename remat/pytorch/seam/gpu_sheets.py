@@ -1,4 +1,4 @@
-"""What CUDA tells a compiler about a GPU, for each GPU that remat can compile for where there is none."""
+"""Lists what CUDA tells a compiler about each GPU that remat can compile for without having it."""
 
 from __future__ import annotations
 
@@ -10,10 +10,9 @@ from remat.words import near
 
 @dataclass(frozen=True)
 class GpuSheet:
-    """The properties of a GPU that PyTorch, TorchInductor and Triton read, by CUDA's own names.
+    """Holds the properties of a GPU that PyTorch, TorchInductor and Triton read, by CUDA's own names.
 
     Attributes:
-        name: as CUDA reports it.
         major, minor: of its compute capability.
         multi_processor_count: its streaming multiprocessors.
         total_memory: bytes.
@@ -21,7 +20,6 @@ class GpuSheet:
         L2_cache_size: bytes.
         memory_clock_rate, clock_rate: kHz.
         memory_bus_width: bits.
-        source: where the figures are from.
     """
 
     name: str
@@ -45,7 +43,7 @@ class GpuSheet:
 
     @property
     def capability(self) -> int:
-        """The compute capability as one number: 90 for 9.0."""
+        """Returns the compute capability as one number: 90 for 9.0."""
         return 10 * self.major + self.minor
 
 
@@ -78,12 +76,7 @@ SHEETS: dict[str, GpuSheet] = {
 
 
 def sheet_of(gpu: str | GpuSheet) -> GpuSheet:
-    """Finds the data sheet of a GPU.
-
-    Raises:
-        UnknownName: no GPU is known by this name.
-        InvalidOption: it is neither a name nor a sheet.
-    """
+    """Finds the data sheet of a GPU."""
     if isinstance(gpu, GpuSheet):
         return gpu
     if not isinstance(gpu, str):  # pyright: ignore[reportUnnecessaryIsInstance]  # users are untyped

@@ -1,4 +1,4 @@
-"""What a callable computes with: the modules and tensors that it refers to, wherever Python code holds them."""
+"""Finds the modules and tensors that a callable computes with, wherever Python code holds them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,6 @@ def held_tensors(model: Callable[..., Any], args: Any) -> list[Tensor]:
     a method, in the attributes of its object; for a function, in its closure, defaults, globals and arguments.
 
     Args:
-        model: a module or function.
         args: what it is called with. Tensors among them are left out.
     """
     module = getattr(model, "__self__", model)
@@ -37,30 +36,25 @@ def held_tensors(model: Callable[..., Any], args: Any) -> list[Tensor]:
 
 @dataclass
 class Held:
-    """Collects what a callable computes with.
+    """Collects what a callable computes with."""
 
-    Attributes:
-        modules: by their `id`.
-        cells: of closures, with tensors in them.
-        named: the globals of a function, and a name in them that stands for a tensor.
-        seen: all that was looked into, by its `id`, which is its own as long as it is held here.
-    """
-
-    modules: dict[int, nn.Module] = field(default_factory=dict[int, nn.Module])
-    cells: list[CellType] = field(default_factory=list[CellType])
+    modules: dict[int, nn.Module] = field(default_factory=dict[int, nn.Module])  # by their `id`
+    cells: list[CellType] = field(default_factory=list[CellType])  # of closures, with tensors in them
+    # the globals of a function, and a name in them that stands for a tensor.
     named: list[tuple[dict[str, Any], str]] = field(default_factory=list[tuple[dict[str, Any], str]])
+    # all that was looked into, by its `id`, which is its own as long as it is held here.
     seen: dict[int, Any] = field(default_factory=dict[int, Any])
 
     @property
     def tensors(self) -> list[Tensor]:
-        """Parameters and buffers of the modules, and the tensors of closures and globals; each once."""
+        """Returns the parameters and buffers of the modules, and the tensors of closures and globals; each once."""
         own = [tensor for one in self.modules.values() for tensor in (*one.parameters(False), *one.buffers(False))]
         contents = [*(cell.cell_contents for cell in self.cells), *(place[name] for place, name in self.named)]
         loose = [leaf for leaf in tree_leaves(contents) if isinstance(leaf, Tensor)]
         return list({id(tensor): tensor for tensor in (*own, *loose)}.values())
 
     def look_into(self, value: Any) -> None:
-        """Looks into a value, and into all that it refers to."""
+        """Searches a value, and all that it refers to."""
         if id(value) in self.seen or isinstance(value, type | Tensor):
             return
         self.seen[id(value)] = value

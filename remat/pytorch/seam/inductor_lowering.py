@@ -1,4 +1,4 @@
-"""TorchInductor from a graph to scheduled kernels, in steps, and the places in it where others may look."""
+"""Runs TorchInductor from a graph to scheduled kernels in steps, and says what it has scheduled."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def compile_fx(
 
 
 def interpret(graph_module: fx.GraphModule, example_inputs: Sequence[Any], **options: Any) -> Callable[..., Any]:
-    """Stands in for `compile_pass` as `inner_compile` of `compile_fx`: the graph runs as it is, without new code."""
+    """Runs the graph as it is, in the place of `compile_pass` as `inner_compile` of `compile_fx`."""
     del example_inputs, options
 
     def run(inputs: list[Any]) -> Any:
@@ -40,19 +40,18 @@ def compile_pass(graph_module: fx.GraphModule, *, backward: bool) -> Callable[..
 
 
 def mode_options(mode: str) -> dict[str, Any]:
-    """Looks up the settings of Inductor that a `mode` of `torch.compile` stands for."""
+    """Returns the settings of Inductor that a `mode` of `torch.compile` stands for."""
     return internals("torch._inductor").list_mode_options(mode)
 
 
 @cache
 def all_options() -> frozenset[str]:
-    """Lists the names of Inductor's settings."""
     return frozenset(internals("torch._inductor").list_options())
 
 
 @cache
 def decompositions() -> Any:
-    """Lists what Inductor makes of each operator that it does not compile as it is."""
+    """Returns what Inductor makes of each operator that it does not compile as it is."""
     # Some decompositions look the lowerings up as an attribute of their package.
     internals("torch._inductor.lowering")
     return internals("torch._inductor.decomposition").select_decomp_table()
@@ -60,12 +59,11 @@ def decompositions() -> Any:
 
 @contextmanager
 def lowered(graph_module: fx.GraphModule, donated: Sequence[int] = (), **kwargs: Any) -> Generator[Any]:
-    """Lowers a graph: gives its `GraphLowering`, with a `scheduler`, while Inductor is set to work on it.
+    """Lowers a graph, and yields its `GraphLowering`, with a `scheduler`, while Inductor is set to work on it.
 
     Args:
         graph_module: after Inductor's passes over forward and backward graphs, in the fake mode that Inductor works in.
         donated: positions of the inputs over which a backward pass may write (`get_donated_idxs`).
-        kwargs: what else `GraphLowering` takes.
     """
     virtualized, inputs = internals("torch._inductor.virtualized").V, _inputs(graph_module)
     lowering = internals("torch._inductor.graph").GraphLowering(
@@ -103,13 +101,12 @@ def prepared(graph_module: fx.GraphModule, fake_mode: Any) -> Generator[None]:
 
 
 def _inputs(graph_module: fx.GraphModule) -> list[Any]:
-    """Lists the fake tensors, or sizes, that a graph takes."""
     return [node.meta["val"] for node in graph_module.graph.find_nodes(op="placeholder")]
 
 
 @contextmanager
 def before_code(visit: Callable[[Any], None]) -> Generator[None]:
-    """Shows this thread's graphs to `visit` when they are scheduled; then Inductor writes their code."""
+    """Calls `visit` with each graph of this thread once it is scheduled; then Inductor writes its code."""
     scheduler = internals("torch._inductor.scheduler").Scheduler
     virtualized = internals("torch._inductor.virtualized").V
     codegen = in_place(scheduler, "codegen")
@@ -124,11 +121,50 @@ def before_code(visit: Callable[[Any], None]) -> Generator[None]:
 
 @contextmanager
 def instead_of_code(run: Callable[[Any], Any]) -> Generator[None]:
-    """Has this thread's graphs, once lowered, become what `run` makes of them: no code is written."""
+    """Replaces the code of this thread's graphs by what `run` makes of them, once they are lowered."""
     with swapped(internals("torch._inductor.graph").GraphLowering, "compile_to_module", run):
         yield
 
 
 def register_inductors_operators() -> None:
-    """Makes torch know the operators that Inductor adds to `torch.ops.prims`: they are there once it is imported."""
+    """Makes torch know the operators that Inductor adds to `torch.ops.prims`."""
     internals("torch._inductor.inductor_prims")
+
+
+def launched(lowering: Any) -> list[Any]:
+    """Lists the scheduler's nodes that launch something, in order.
+
+    Two kinds do not: a concatenation in place, and one result out of a call's several.
+    """
+    nothing, element = internals("torch._inductor.scheduler").NopKernelSchedulerNode, _ir().MultiOutput
+    nodes: list[Any] = lowering.scheduler.nodes
+    return [node for node in nodes if not isinstance(node, nothing) and not isinstance(node.node, element)]
+
+
+def is_generated(node: Any) -> bool:
+    """Returns whether Inductor writes the kernel of a scheduler's node; otherwise it calls a library."""
+    return not isinstance(node, internals("torch._inductor.scheduler").ExternKernelSchedulerNode)
+
+
+def is_inside_another(lowering: Any) -> bool:
+    """Returns whether the lowered graph is the body of an operator of another one."""
+    return isinstance(lowering, internals("torch._inductor.graph").SubgraphLowering)
+
+
+def is_computed(buffer: Any) -> bool:
+    """Returns whether a kernel of Inductor's fills the buffer."""
+    return isinstance(buffer, _ir().ComputedBuffer)
+
+
+def output_strides(lowering: Any) -> list[tuple[int, ...] | None]:
+    """Lists the strides that Inductor gives to each output; None for an output that is no tensor."""
+    return [
+        tuple(map(int, output.get_layout().stride))
+        if isinstance(output, _ir().IRNode) and output.has_tensor_output()
+        else None
+        for output in lowering.graph_outputs
+    ]
+
+
+def _ir() -> Any:
+    return internals("torch._inductor.ir")

@@ -1,4 +1,4 @@
-"""Which of torch's private names are used, in one table, and the one error where one of them is gone.
+"""Lists the private names of torch that are used in one table, and raises one error if one of them is gone.
 
 Names and parameters are probed, not version numbers: read and run with torch 2.11.0, 2.13.0 and 2.15.0, what is
 under `torch._inductor` but for its partitioner's hook with 2.13.0.
@@ -117,7 +117,7 @@ USED: dict[str, tuple[str, ...]] = {
 
 @cache
 def internals(path: str) -> Any:
-    """Imports one of the modules of `USED`, and checks it, when it is first asked for.
+    """Imports one of the modules of `USED`, and checks it on its first use.
 
     Raises:
         UnsupportedTorch: the installed torch lacks the module, or something that is used of it.

@@ -1,4 +1,4 @@
-"""A model on another device for the length of a call: fake tensors in the places of its own, and its own again."""
+"""Puts a model on another device for the length of a call, with fake tensors in the places of its own."""
 
 from __future__ import annotations
 
@@ -29,20 +29,14 @@ def moved(
     device: torch.device,
     mode: FakeTensorMode | None,
 ) -> Generator[Call]:
-    """Gives the arguments as fake tensors on a device, and has the model hold such tensors, too.
+    """Yields the arguments as fake tensors on a device, while the model holds such tensors, too.
 
     Modules are looked for where Python code holds them: in lists and closures, among defaults and arguments, in the
     globals that a function names. Tensors are looked for in modules, closures and such globals. Lists and dicts of a
     module are copied for the time, so that what the model puts into them is gone afterwards.
 
     Args:
-        model_or_fn: a module, a method of one, a `functools.partial`, or a function.
-        args, kwargs: what it is called with.
-        device: where the fake tensors are said to be.
         mode: the one of the model's and arguments' fake tensors, if they are fake already.
-
-    Raises:
-        CaptureError: a tensor is sparse, or of a class of its own.
     """
     mode = mode or FakeTensorMode(allow_non_fake_inputs=True)
     fakes: dict[int, tuple[Tensor, Tensor]] = {}  # with each tensor itself, so that its `id` stays its own

@@ -1,4 +1,4 @@
-"""Runs a model without leaving a trace: what it changes is put back."""
+"""Runs a model without a trace: what it changes is put back."""
 
 from __future__ import annotations
 
@@ -17,14 +17,13 @@ from remat.pytorch.seam.torch_names import fork_rng, is_traceable_wrapper_subcla
 
 @contextmanager
 def put_back(model_or_fn: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Generator[None]:
-    """Takes back what forward passes change, also when one fails.
+    """Restores what forward passes change, also when one fails.
 
     That is the contents of the module's parameters and buffers and of the arguments, and the random
     number generators of torch, numpy and Python.
 
     Args:
         model_or_fn: a module, a method of one, or a function (whose closure is not searched).
-        args, kwargs: what it is called with.
     """
     tensors = [part for tensor in owned(model_or_fn, (args, kwargs)) for part in _parts(tensor)]
     tracked = [tensor for tensor in tensors if not tensor.is_inference() and not is_fake(tensor)]
@@ -43,8 +42,8 @@ def put_back(model_or_fn: Callable[..., Any], args: tuple[Any, ...], kwargs: Map
                     tensor.copy_(content)
 
 
+# A jagged tensor has values and offsets with memory of their own.
 def _parts(tensor: Tensor) -> list[Tensor]:
-    """Lists the tensors with memory of their own behind one: of a jagged tensor, its values and its offsets."""
     if not is_traceable_wrapper_subclass(tensor):
         return [tensor]
     names, _ = tensor.__tensor_flatten__()

@@ -1,4 +1,4 @@
-"""Symbolic sizes of a graph: which there are, how large they may get, what follows from assumed ones, and guards.
+"""Finds the symbolic sizes of a graph, their bounds, and what follows from assumed ones; sets guards.
 
 A guard is a condition that Dynamo checks before each call: where it does not hold, it compiles another graph.
 """
@@ -16,28 +16,20 @@ from typing import Any
 import torch
 from torch import fx
 
+# Where torch knows of no bound, it has one of its own, past all sizes that there are.
 _UNBOUNDED = 2**31
-"""Where torch knows of no bound, it has one of its own, past all sizes that there are."""
-
 _assumed: ContextVar[Mapping[str, int]] = ContextVar("_assumed", default=MappingProxyType({}))
 
 
 @dataclass(frozen=True)
 class Symbol:
-    """A size that differs from call to call.
+    """Describes a size that differs from call to call."""
 
-    Attributes:
-        name: torch's: the same whenever the same dimension of the same argument is traced.
-        now: what it is in the call that the graph is compiled for.
-        least: what it is at least, as torch sees it; not below 0.
-        most: what it is at most, by what the user or the model says (`torch._dynamo.mark_dynamic(x, 0, min=2,
-            max=512)`, `torch._check`); None if nothing is said.
-        size: torch's own.
-    """
-
-    name: str
-    now: int
-    least: int
+    name: str  # torch's: the same whenever the same dimension of the same argument is traced
+    now: int  # what it is in the call that the graph is compiled for
+    least: int  # what it is at least, as torch sees it; not below 0
+    # what it is at most, by what the user or the model says (`torch._dynamo.mark_dynamic(x, 0, min=2, max=512)`,
+    # `torch._check`); None if nothing is said.
     most: int | None
     size: Any
 
@@ -65,17 +57,13 @@ def _sizes_of_inputs(graph: fx.Graph) -> list[Any]:
 
 
 def has_jagged_sizes(graph: fx.Graph) -> bool:
-    """Says if an input is a jagged tensor. Whether torch can guard its sizes depends on the order of hashes."""
+    """Returns whether an input is a jagged tensor, whose sizes torch can guard only by luck (the order of hashes)."""
     return any(size.node.is_nested_int() for size in _sizes_of_inputs(graph))
 
 
 @contextmanager
 def assumed(sizes: Mapping[str, int]) -> Generator[None]:
-    """Has `remat.pytorch.seam.fakes.hint` take symbols for other sizes than those of this call.
-
-    Args:
-        sizes: by the names of symbols.
-    """
+    """Makes `remat.pytorch.seam.fakes.hint` take other sizes, by the names of symbols, than those of this call."""
     token = _assumed.set(sizes)
     try:
         yield
@@ -84,7 +72,7 @@ def assumed(sizes: Mapping[str, int]) -> Generator[None]:
 
 
 def assumed_size(size: Any) -> int | None:
-    """Says how large a symbolic size is by what is assumed; None where nothing is, or not enough."""
+    """Returns the value of a symbolic size under what is assumed; None if that says too little."""
     sizes = _assumed.get()
     if not sizes:
         return None
@@ -95,7 +83,7 @@ def assumed_size(size: Any) -> int | None:
 
 
 def keep_at_most(sizes: Iterable[Any], limit: int) -> bool:
-    """Has Dynamo compile another graph for calls in which some sizes add up to more than `limit`.
+    """Makes Dynamo compile another graph for calls in which some sizes add up to more than `limit`.
 
     Returns:
         whether they do not in this call; if they do, the graph is for such calls only.

@@ -1,8 +1,11 @@
-"""Types and functions of torch that every room uses as they are, though torch calls their modules private."""
+"""Hands on types and functions of torch that every room uses, though torch calls their modules private."""
 
 # Only `_schema` says what an operator declares, only `_cdata` tells storages without memory apart, and the types
 # of some public functions are known in part: they leave this module as `Any`.
 # pyright: reportPrivateUsage=false, reportUnknownMemberType=false, reportUnknownVariableType=false
+# What is imported is handed on.
+# ruff: noqa: F401
+# pyright: reportUnusedImport=false
 
 from __future__ import annotations
 
@@ -48,55 +51,19 @@ has_symbolic_shape: Any = attrgetter("_has_symbolic_sizes_strides")
 torch_functions_disabled: Any = torch._C.DisableTorchFunctionSubclass
 """Within it, what is asked of a fake tensor takes half as long: that it overrides no function is not asked again."""
 
-__all__ = [
-    "CustomGraphPass",
-    "CustomPartitionerFn",
-    "DataDependentOutputException",
-    "DynamicOutputShapeException",
-    "FakeTensor",
-    "FakeTensorMode",
-    "HigherOrderOperator",
-    "TorchDispatchMode",
-    "argument_of",
-    "assume_constant_result",
-    "call_of_node",
-    "enable_python_dispatcher",
-    "fork_rng",
-    "formula_over_shapes",
-    "get_layout_constraint_tag",
-    "has_symbolic_shape",
-    "inputs_of",
-    "is_builtin",
-    "is_mutable",
-    "is_overload",
-    "is_traceable_wrapper_subclass",
-    "never_asked_about",
-    "schema_of",
-    "scoped_library",
-    "selective_checkpoint_contexts",
-    "storage_number",
-    "storage_of",
-    "torch_compile",
-    "torch_functions_disabled",
-    "tree_flatten",
-    "tree_leaves",
-    "tree_map",
-    "tree_unflatten",
-]
-
 
 def is_overload(operator: object) -> bool:
-    """Whether it is an operator of `torch.ops` with one set of argument types, such as `aten.add.Tensor`."""
+    """Returns whether it is an operator of `torch.ops` with one set of argument types, such as `aten.add.Tensor`."""
     return isinstance(operator, OpOverload)
 
 
 def schema_of(operator: object) -> Any:
-    """Finds the declaration of an operator: `arguments` and `returns`, each with its aliases; None if it has none."""
+    """Returns the declaration of an operator: `arguments` and `returns`, each with its aliases; None without one."""
     return operator._schema if isinstance(operator, OpOverload) else None
 
 
 def argument_of(operator: object, args: Sequence[Any], kwargs: Mapping[str, Any], name: str) -> Any:
-    """Finds what an operator is called with under a name: its default where it is not given, None where it has none."""
+    """Returns the argument of an operator by name: its default if it is not given, None without a default."""
     schema = schema_of(operator)
     for i, argument in enumerate(schema.arguments if schema else ()):
         if argument.name == name:
@@ -105,23 +72,20 @@ def argument_of(operator: object, args: Sequence[Any], kwargs: Mapping[str, Any]
 
 
 def is_mutable(operator: object) -> bool:
-    """Whether an operator writes to an argument, by its declaration."""
+    """Returns whether an operator writes to an argument, by its declaration."""
     return isinstance(operator, OpOverload) and bool(operator._schema.is_mutable)
 
 
 def storage_of(tensor: Tensor) -> int:
-    """Numbers the storage that a tensor lives in: no two that are alive share the number.
+    """Returns a number of the storage of a tensor; no two storages that are alive share it.
 
     Not the address of its memory: a fake tensor, or a subclass that wraps tensors, has a storage without one.
-
-    Raises:
-        NotImplementedError: the tensor has no storage.
     """
     return tensor.untyped_storage()._cdata
 
 
 def storage_number(value: object) -> int | None:
-    """Numbers the storage that a value lives in, as `storage_of` does; None if it has none, as a sparse tensor."""
+    """Returns the number of a value's storage, as `storage_of` does; None if it has none, as a sparse tensor."""
     try:
         return value.untyped_storage()._cdata if isinstance(value, Tensor) else None
     except NotImplementedError:

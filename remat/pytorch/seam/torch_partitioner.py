@@ -1,4 +1,4 @@
-"""torch's own partitioner of joint graphs, with our choice of what is saved or with its own.
+"""Runs torch's own partitioner of joint graphs, with our choice of what is saved or with its own.
 
 Everything that torch does around the choice (common subexpressions, random numbers, effects, symbolic sizes, the
 extraction of the two graphs) stays torch's. Only the choice itself, `choose_saved_values_set`, is exchanged for
@@ -37,9 +37,6 @@ def partition(
     """Splits a joint graph into its forward and backward graphs, with our choice of saved values.
 
     A partition that another thread makes meanwhile gets torch's choice, or its own.
-
-    Raises:
-        UnsupportedTorch: the installed torch lacks what this relies on.
     """
 
     def choose(joint_graph: fx.Graph, node_info: Any, memory_budget: float = 1) -> list[fx.Node]:
@@ -54,18 +51,15 @@ def partition(
         return torchs_partition(joint_module, joint_inputs, num_fwd_outputs=num_fwd_outputs, **kwargs)
 
 
+# All draws have their seeds from one operator, which carries no mark of selective checkpointing up to torch 2.13. In
+# 2.15 it carries that of the first draw, and a generator that is asked twice gives other seeds.
 def _unmark_seeds(graph: fx.Graph) -> None:
-    """Takes marks of selective checkpointing off Inductor's seeds: all draws have theirs from one operator.
-
-    Up to torch 2.13 it carries none. In 2.15 it carries the mark of the first draw, and a generator that is asked twice
-    gives other seeds.
-    """
     for seeds in graph.find_nodes(op="call_function", target=internals("torch._inductor.inductor_prims").seeds):
         seeds.meta.pop("recompute", None)
 
 
 def torchs_budget() -> float:
-    """Finds the memory budget that torch's own partitioner would go by for the joint graph that is being partitioned.
+    """Returns the memory budget of torch's own partitioner for the joint graph that is being partitioned.
 
     It is `torch._functorch.config.activation_memory_budget`, or what `torch.autograd.graph.
     region_activation_memory_budget` says of the graph: 1 where nobody has set anything.
@@ -74,7 +68,7 @@ def torchs_budget() -> float:
 
 
 def torchs_budget_setting() -> float:
-    """Reads `torch._functorch.config.activation_memory_budget`."""
+    """Returns `torch._functorch.config.activation_memory_budget`."""
     return float(internals("torch._functorch.config").activation_memory_budget)
 
 
@@ -93,12 +87,12 @@ def default_partition(
 
 
 def torchs_choice(joint_graph: fx.Graph, node_info: Any) -> list[fx.Node]:
-    """Asks torch's own partitioner what it would save, with its own settings."""
+    """Returns what torch's own partitioner would save, with its own settings."""
     budget = internals("torch._functorch.config").activation_memory_budget
     return torchs_own(internals(_PARTITIONERS), _CHOOSER)(joint_graph, node_info, budget)
 
 
 @cache
 def op_types() -> Any:
-    """Reads torch's lists of fusible, compute-intensive, random and view operators."""
+    """Returns torch's lists of fusible, compute-intensive, random and view operators."""
     return internals(_PARTITIONERS).get_default_op_list()

@@ -1,4 +1,4 @@
-"""Settings of torch's compiler that hold for a block.
+"""Changes settings of torch's compiler for the length of a block.
 
 They belong to the thread that sets them since torch 2.13, and to the process before.
 """
@@ -24,12 +24,12 @@ def fresh_compilation() -> AbstractContextManager[None]:
 
 
 def partitioner_settings(**settings: Any) -> AbstractContextManager[None]:
-    """Sets what torch's own partitioner goes by: names of `torch._functorch.config`."""
+    """Changes what torch's own partitioner goes by: names of `torch._functorch.config`."""
     return internals("torch._functorch.config").patch(**settings)
 
 
 def nothing_donated() -> AbstractContextManager[None]:
-    """Has AOTAutograd compile backward passes that write over no saved tensor.
+    """Makes AOTAutograd compile backward passes that write over no saved tensor.
 
     For partitioners that save a value together with a view of it, like torch's default one: it donates both, and one
     may be overwritten before the other is read (torch 2.13). Our plans never do (`remat.answer.handover`).
@@ -38,7 +38,7 @@ def nothing_donated() -> AbstractContextManager[None]:
 
 
 def every_joint_graph_partitioned() -> AbstractContextManager[None]:
-    """Has AOTAutograd partition each joint graph, where it would else find two compiled halves in its cache.
+    """Makes AOTAutograd partition each joint graph, instead of taking two halves from its cache.
 
     Inductor's own cache of compiled graphs is asked as ever.
     """
@@ -46,7 +46,7 @@ def every_joint_graph_partitioned() -> AbstractContextManager[None]:
 
 
 def backward_at_once() -> AbstractContextManager[None]:
-    """Has AOTAutograd compile a backward pass together with its forward pass, not only when it runs."""
+    """Makes AOTAutograd compile a backward pass together with its forward pass, not only when it runs."""
     return internals("torch._functorch.config").patch(force_non_lazy_backward_lowering=True)
 
 

@@ -1,4 +1,4 @@
-"""A GPU that is not there: what torch and Triton ask a CUDA driver while they compile, answered from a data sheet.
+"""Lets torch and Triton compile for a GPU that is not there, with a driver's answers from a data sheet.
 
 Tensors must be fake: nothing is allocated, launched or timed. What Inductor decides by timing (whether to pad a
 matrix product, which configuration of a kernel wins, max-autotune) cannot be known without a GPU, and is turned off.
@@ -35,20 +35,15 @@ _DECIDED_BY_TIMING = (
     "benchmark_combo_kernel",
 )
 
+# Held inside `virtual_gpu`: Triton has one driver in a process, and torch one table of devices.
 _one_at_a_time = threading.RLock()
-"""Held inside `virtual_gpu`: Triton has one driver in a process, and torch one table of devices."""
 
 
 def device_of(name: object) -> tuple[torch.device, Callable[[], AbstractContextManager[object]]]:
-    """Finds the device that a caller names, and what to enter for as long as torch compiles for it.
+    """Returns the device that a caller names, and the context in which torch compiles for it.
 
     Args:
         name: a device of torch, such as "cpu" or, where there is a GPU, "cuda"; or a GPU's sheet or its name.
-
-    Raises:
-        InvalidOption: it is no name, or not one that torch can read.
-        UnknownName: torch knows no such device, and there is no sheet of that name.
-        NotInstalled, UnsupportedTorch: see `virtual_gpu`.
     """
     if isinstance(name, torch.device | str) and str(name).split(":")[0] in ("cpu", "cuda"):
         try:
@@ -67,7 +62,7 @@ def device_of(name: object) -> tuple[torch.device, Callable[[], AbstractContextM
 
 
 def captured_for(meta: Mapping[str, str]) -> str | GpuSheet:
-    """Finds the device that a graph was captured for: a GPU by its sheet, or else what this machine has."""
+    """Returns the device that a graph was captured for: a GPU by its sheet, or else what this machine has."""
     if meta.get("device") != "cuda":
         return "cpu"
     return next((sheet for sheet in SHEETS.values() if sheet.name == meta.get("gpu")), "cuda")
@@ -112,12 +107,7 @@ def virtual_gpu(gpu: str | GpuSheet = "h100") -> Generator[GpuSheet]:
 
 
 def require_triton() -> None:
-    """Checks that Triton is there, and fits this torch.
-
-    Raises:
-        NotInstalled: there is none.
-        UnsupportedTorch: it is one for another torch.
-    """
+    """Raises `NotInstalled` without Triton, and `UnsupportedTorch` if it is one for another torch."""
     try:
         found = version("triton")
     except PackageNotFoundError:
@@ -130,7 +120,6 @@ def require_triton() -> None:
 
 @contextmanager
 def _inductor(sheet: GpuSheet) -> Generator[None]:
-    """Turns off what Inductor decides by timing, and has it fold constants on the CPU."""
     del sheet
     config = internals("torch._inductor.config")
     timed = [name for name in _DECIDED_BY_TIMING if getattr(config, name, False)]
@@ -155,9 +144,8 @@ def _inductor(sheet: GpuSheet) -> Generator[None]:
         yield
 
 
+# Inductor takes the number out of constants of one element that it makes on the GPU.
 class _OnTheHost(TorchDispatchMode):
-    """Computes on the CPU: Inductor takes the number out of constants of one element that it makes on the GPU."""
-
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = dict(kwargs or {})
         if str(kwargs.get("device")).startswith("cuda"):
@@ -165,13 +153,10 @@ class _OnTheHost(TorchDispatchMode):
         return func(*args, **kwargs)
 
 
+# As `cudnn_conv_suggest_memory_format` of torch 2.13, which asks only if it was built with cuDNN. Without it, a network
+# with channels last would copy its images before and after each convolution.
 @contextmanager
 def _layouts_of_cudnn(sheet: GpuSheet) -> Generator[None]:
-    """Gives what convolutions compute the layout that cuDNN gives it: torch asks for that only if it was built with it.
-
-    As `cudnn_conv_suggest_memory_format` of torch 2.13. Without it, a network whose images Inductor keeps with their
-    channels last would copy them before and after each convolution.
-    """
     del sheet
     torch_c, last = internals("torch._C"), {4: torch.channels_last, 5: torch.channels_last_3d}
     asked = torch_c._conv_determine_backend_memory_format
@@ -188,9 +173,9 @@ def _layouts_of_cudnn(sheet: GpuSheet) -> Generator[None]:
         yield
 
 
+# Fake tensors must call no driver, though `torch.cuda` says that it is available.
 @contextmanager
 def _no_device_for_fakes(sheet: GpuSheet) -> Generator[None]:
-    """Has fake tensors call no driver, though `torch.cuda` says that it is available."""
     del sheet
 
     def nothing_to_wake(device: torch.device) -> None:  # torch 2.11 makes a real tensor there
@@ -204,8 +189,8 @@ def _no_device_for_fakes(sheet: GpuSheet) -> Generator[None]:
         yield
 
 
+# Tables of patterns stay: they are made only once.
 def _forget() -> None:
-    """Clears what torch has remembered about devices. Tables of patterns are not touched: they are made only once."""
     for remembered in _remembering():
         remembered.cache_clear()
 

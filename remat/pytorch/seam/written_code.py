@@ -1,4 +1,4 @@
-"""The code that TorchInductor writes for a graph that it has scheduled, and which kernel it launches for what."""
+"""Reads the code that TorchInductor writes for a graph that it has scheduled, and which kernel it launches for what."""
 
 from __future__ import annotations
 
@@ -9,21 +9,16 @@ from remat.pytorch.seam.internals import internals
 
 
 class WrittenCode(NamedTuple):
-    """Holds what Inductor has written for one graph.
+    """Holds what Inductor has written for one graph."""
 
-    Attributes:
-        text: a Python module, whose `call` takes a list of tensors and runs the graph.
-        sources: of each Triton kernel, by its name in the text: a Python module of its own.
-        launches: for each launch of a Triton kernel, in order: the name of the scheduler's node, and of the kernel.
-    """
-
-    text: str
-    sources: dict[str, str]
+    text: str  # a Python module, whose `call` takes a list of tensors and runs the graph
+    sources: dict[str, str]  # of each Triton kernel, by its name in the text: a Python module of its own
+    # for each launch of a Triton kernel, in order: the name of the scheduler's node, and of the kernel.
     launches: tuple[tuple[str, str], ...]
 
 
 def written_code(lowering: Any) -> WrittenCode:
-    """Has Inductor write the code of a `GraphLowering` with its `scheduler`, once."""
+    """Makes Inductor write the code of a `GraphLowering` with its `scheduler`, once."""
     internals("torch._inductor.codegen.wrapper")  # has what is used of it checked
     wrapper, scheduler = lowering.wrapper_code, lowering.scheduler
     launches: list[tuple[str, str]] = []
@@ -42,8 +37,8 @@ def written_code(lowering: Any) -> WrittenCode:
     return WrittenCode(text, _sources(text), tuple(launches))
 
 
+# The second argument of each `async_compile.triton(...)`.
 def _sources(text: str) -> dict[str, str]:
-    """Finds the sources of kernels in a module's text: the second argument of each `async_compile.triton(...)`."""
     calls = (call for call in ast.walk(ast.parse(text)) if isinstance(call, ast.Call))
     return {
         ast.literal_eval(call.args[0]): ast.literal_eval(call.args[1])

@@ -1,4 +1,4 @@
-"""The operators that copy what is offloaded: to the host, and back.
+"""Defines the operators that copy what is offloaded to the host, and back.
 
 What the forward pass hands over is a *handle*: a tensor without elements, behind which the whole memory of the copy
 lies. Its first size is 0, its others are those of the value. This is for the order in which Inductor runs the copies:
@@ -32,7 +32,7 @@ def handle_of(copy: Tensor) -> Tensor:
 
 
 def behind(handle: Tensor) -> Tensor:
-    """Returns the tensor behind a handle."""
+    """Returns the tensor whose memory a handle keeps."""
     shape = handle.shape[1:]
     if handle.untyped_storage().nbytes() < shape.numel() * handle.itemsize:
         raise RuntimeError(
@@ -44,19 +44,19 @@ def behind(handle: Tensor) -> Tensor:
 
 
 def place_for(tensor: Tensor, device: torch.device) -> Tensor:
-    """Allocates what a tensor is copied to, in rows: on a device, or in pinned memory of the host of one."""
+    """Allocates the memory for a copy of a tensor, in rows: on a device, or in pinned memory of its host."""
     pinned = tensor.is_cuda and device.type == "cpu"
     return torch.empty(tensor.shape, dtype=tensor.dtype, device=device, pin_memory=pinned)
 
 
 _streams: dict[torch.device, torch.cuda.Stream] = {}
+# By the address of a copy that was begun: the event of its end; itself and its source, so that nobody takes their
+# memory before, not even where a pass is broken off.
 _under_way: dict[int, tuple[Any, Tensor, Tensor]] = {}
-"""By the address of a copy that was begun: the event of its end; itself and its source, so that nobody takes their
-memory before, not even where a pass is broken off."""
 
 
 def begin(copy: Tensor, source: Tensor) -> None:
-    """Copies beside the kernels, as soon as those have run that were launched before; on a CPU, at once."""
+    """Begins to copy beside the kernels, once those have run that were launched before; on a CPU it copies at once."""
     if not (copy.is_cuda or source.is_cuda):
         copy.copy_(source)
         return
@@ -73,7 +73,7 @@ def begin(copy: Tensor, source: Tensor) -> None:
 
 
 def end(copy: Tensor, device: torch.device) -> None:
-    """Has the kernels that a device is given from now on wait for a copy that was begun, if it is not there yet."""
+    """Makes later kernels of a device wait for a copy that was begun."""
     if found := _under_way.pop(copy.untyped_storage().data_ptr(), None):
         torch.cuda.current_stream(device).wait_event(found[0])
 
@@ -133,11 +133,9 @@ def _fake_on_its_way(handle: Tensor, device: torch.device, after: Sequence[Tenso
 _library: Any = torch.library.Library("remat", "FRAGMENT")
 
 
+# It takes any layout, and is no part of a CUDA graph, which would not run it again. Torch asks operators that return
+# memory of an argument to say so; compiled autograd refuses these.
 def _operator(schema: str, runs: Callable[..., Tensor], fake: Callable[..., Tensor]) -> Any:
-    """Defines an operator that takes tensors in any layout, and is no part of a CUDA graph: it would not run again.
-
-    Those that return memory of an argument say so, as torch asks for; compiled autograd refuses them for that.
-    """
     name = schema.partition("(")[0]
     library: Any = torch.library
     _library.define(schema, tags=(torch.Tag.flexible_layout, torch.Tag.cudagraph_unsafe))

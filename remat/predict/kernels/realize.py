@@ -30,13 +30,10 @@ from remat.predict.kernels.view_maps import expanded
 
 
 class Stores:
-    """Collects the loops of one pass while its values are lowered.
+    """Collects the loops of one pass, and decides which values are stored.
 
     Attributes:
-        calls: of the whole graph.
         strides: that eager would give each value in this pass.
-        backend: for which the pass is lowered.
-        loops: what was made so far, in order.
     """
 
     def __init__(self, calls: Sequence[Call], strides: Sequence[Shape], backend: KernelBackend) -> None:
@@ -45,7 +42,7 @@ class Stores:
         self._weights: dict[int, tuple[int, set[float]]] = {}
 
     def loads(self, seen: Seen) -> Reads:
-        """Returns what reading a value reads from memory: its buffer, or whatever its expression reads."""
+        """Returns what a reader of a value reads: the buffer of the value, or what its expression reads."""
         box = seen.box
         if not seen.inlined:
             assert box.buffer is not None
@@ -59,7 +56,7 @@ class Stores:
         return reads
 
     def store(self, box: Box, strides: Shape | None = None) -> Buffer:
-        """Returns the buffer of a value; one that was an expression gets a loop of its own that writes it."""
+        """Returns the buffer of a value. An expression gets a buffer, and a loop that writes it."""
         if box.buffer is None:
             box.buffer = Buffer(box.value, box.shape, box.itemsize, strides)
             written = (identity(box.shape), 0)
@@ -69,7 +66,7 @@ class Stores:
         return box.buffer
 
     def settle(self, buffer: Buffer) -> None:
-        """Decides the layout of a buffer now, by what its loop reads."""
+        """Fixes the strides of a buffer, in the order in which its loop reads."""
         if buffer.strides is None:
             for loop in reversed(self.loops):
                 if buffer in loop.writes:
@@ -77,12 +74,12 @@ class Stores:
         buffer.fix()
 
     def settle_rows(self, seen: Seen) -> None:
-        """Decides that a buffer is row-major, unless it has a layout already, as one does that is reshaped."""
+        """Fixes the strides of a buffer that is about to be reshaped: row-major, unless they are fixed already."""
         if seen.plain and seen.box.buffer is not None:
             seen.box.buffer.fix()
 
     def copy(self, seen: Seen, strides: Shape | None = None) -> Seen:
-        """Adds a loop that stores what is seen: of a buffer, a copy, which computes no value."""
+        """Adds a loop that stores a value as the view shows it. The copy of a buffer computes no value."""
         draft = Draft(self, set())
         draft.take(seen)
         whole = draft.done(seen.box.value, seen.shape, seen.box.itemsize)
@@ -90,22 +87,22 @@ class Stores:
         return whole
 
     def for_call(self, seen: Seen) -> Buffer:
-        """Returns the buffer that a call reads: the value's own where strides say what is seen, or a copy's."""
+        """Returns the buffer that a call reads: that of the value if strides can describe the view, else a copy."""
         buffer = self.store(seen.box)
         if seen.plain:
             return buffer
         self._settle_whole(seen)
         return buffer if layout(seen) is not None else self.store(self.copy(seen).box)
 
+    # As `ExternKernel.convert_to_reinterpret_view`.
     def _settle_whole(self, seen: Seen) -> None:
-        """Decides the layout of the buffer that a view is of (`ExternKernel.convert_to_reinterpret_view`)."""
         buffer = seen.box.buffer
         if buffer is not None and buffer.strides is None and not seen.plain:
             last = channels_last(buffer.shape)
             buffer.strides = last if self.strides[buffer.value] == last else contiguous_strides(buffer.shape)
 
     def exactly(self, seen: Seen, strides: Shape) -> Seen:
-        """Puts a value in memory with these strides: stores it so, or copies it."""
+        """Stores a value with these strides, or copies it if it has others."""
         box = seen.box
         if seen.plain and (box.buffer is None or box.buffer.strides is None):
             self.store(box).strides = strides
@@ -118,7 +115,7 @@ class Stores:
         return seen if same else self.copy(seen, strides)
 
     def in_order(self, seen: Seen, strides: Shape) -> Seen:
-        """Puts a value in memory with the same order of strides: stores it so, or copies it."""
+        """Stores a value so that its strides have the same order as these, or copies it."""
         if len(seen.shape) < 2:
             return seen
         self._settle_whole(seen)
@@ -127,53 +124,50 @@ class Stores:
         return seen if found and _ordered(seen.shape, found, strides) else self.exactly(seen, strides)
 
     def hint(self, seen: Seen) -> None:
-        """Stores what reads more than one tensor (`StorageBox.realize_hint`)."""
+        """Stores an expression that reads more than one tensor (`StorageBox.realize_hint`)."""
         box = seen.box
         if box.buffer is None and sum(any(access[0]) for _, access in box.reads) > 1:
             self.store(box)
 
     def reused(self, seen: Seen, readers: int) -> None:
-        """Stores what is too much to be computed by several readers, such as the elements of a broadcast."""
         if self.is_stored_for(seen.box, readers, by_graph=False):
             self.store(seen.box)
 
     def is_stored_for(self, box: Box, readers: int, *, by_graph: bool = True) -> bool:
-        """Says if an expression is too much to be computed by several readers (`StorageBox.should_realize_on_reuse`).
+        """Says whether an expression is too large for several readers (`StorageBox.should_realize_on_reuse`).
 
         Args:
-            box: the expression.
-            readers: how many.
-            by_graph: they are operators; otherwise the elements of a broadcast.
+            by_graph: whether the readers are operators; if not, they are the elements of a broadcast.
         """
         many = by_graph and len(box.reads) > rules.CHEAP_READS
         too_much = box.heavy or many or self.has_many(box, self.backend.max_ops)
         return box.buffer is None and readers > 1 and too_much
 
     def has_many_reads(self, box: Box) -> bool:
-        """Says if an expression has grown too large to be inlined (`StorageBox.has_exceeded_max_reads`)."""
+        """Says whether an expression is too large to be inlined at all (`StorageBox.has_exceeded_max_reads`)."""
         return box.buffer is None and (
             len(box.reads) > self.backend.max_reads or self.has_many(box, self.backend.max_ops)
         )
 
     def limit(self, seen: Seen) -> None:
-        """Stores what has grown too large to be inlined, of what reads one tensor only what nobody could inline."""
+        """Stores an expression that is too large to be inlined. One that reads a single tensor may be larger."""
         if self.has_many_reads(seen.box):
             self.hint(seen)
         if seen.box.buffer is None and seen.plain and self.has_many(seen.box, rules.MAX_INLINED_OPS):
             self.store(seen.box)
 
     def has_many(self, box: Box, threshold: int) -> bool:
-        """Says if an expression has more operations than a threshold; a read counts as one, and so does a number."""
+        """Says whether an expression has more operations than a threshold. Reads and numbers count as operations."""
         operations, numbers = self.weight(box.ops)
         return len(box.reads) + operations + len(numbers) > threshold
 
     def weigh(self, value: int, operations: int, numbers: Iterable[float] = ()) -> None:
-        """Says what a reduction adds to an expression, which differs with how it is lowered."""
+        """Adds to the size of a reduction's expression, which depends on how the reduction is lowered."""
         before, others = self._weights.get(value, (0, set()))
         self._weights[value] = before + operations, others.union(numbers)
 
     def weight(self, ops: Iterable[int]) -> tuple[int, set[float]]:
-        """Counts the operations of an expression that computes these values, and returns its numbers."""
+        """Returns the number of operations that compute these values, and the numbers among their arguments."""
         operations, numbers = 0, set[float]()
         for v in ops:
             more, others = self._weights.get(v, (0, ()))
@@ -182,14 +176,13 @@ class Stores:
         return operations, numbers
 
     def shown(self, of: Seen, shape: Shape, access: Access) -> Seen:
-        """Returns a view of a value; one of a buffer settles the strides of that."""
+        """Returns a view of a value. A view of a buffer fixes the strides of the buffer."""
         if of.box.buffer is not None and (of.stored or of.plain):
             self.settle(of.box.buffer)
             return Seen(of.box, shape, access, stored=True)
         return Seen(of.box, shape, access)
 
     def broadcast(self, seen: Seen, shape: Shape) -> Seen:
-        """Returns a value in a larger shape."""
         if seen.shape == shape:
             return seen
         if not broadcasts(seen.shape, shape):
@@ -200,12 +193,7 @@ class Stores:
 
 @dataclass(slots=True)
 class Draft:
-    """An expression that is being put together.
-
-    Attributes:
-        stores: of the pass.
-        ops, reads, heavy, indices: as in `Box`.
-    """
+    """Collects the parts of an expression; the fields are those of `Box`."""
 
     stores: Stores
     ops: set[int]
@@ -214,12 +202,11 @@ class Draft:
     indices: dict[Access, None] = field(default_factory=dict[Access, None])
 
     def take(self, seen: Seen) -> None:
-        """Makes the expression read a value."""
         merged(self.reads, self.stores.loads(seen))
         self.note(seen)
 
     def note(self, seen: Seen) -> None:
-        """Makes the expression compute what a value is made of, without its reads."""
+        """Adds what a value computes to the expression, without its reads."""
         if seen.inlined:
             box = seen.box
             self.ops |= box.ops
@@ -228,13 +215,11 @@ class Draft:
                 self.indices[through(seen.access, index)] = None
 
     def done(self, value: int, shape: Shape, itemsize: int) -> Seen:
-        """Returns the finished expression."""
         box = Box(value, shape, itemsize, self.reads, frozenset(self.ops), self.heavy, tuple(self.indices))
         return Seen.whole(box)
 
 
 def layout(seen: Seen) -> Shape | None:
-    """Returns the strides of a stored value, or None where strides do not say it."""
     buffer = seen.box.buffer
     assert buffer is not None
     dims, _ = through(seen.access, (strided(buffer.shape, buffer.fix()), buffer.offset))

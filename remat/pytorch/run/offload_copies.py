@@ -1,8 +1,8 @@
-"""Adds to both graphs of a plan the copies of what it offloads, each where `remat.predict.kernels.host_copies` says.
+"""Adds to both graphs of a plan the copies of what it offloads, at the places of `remat.predict.kernels.host_copies`.
 
 Torch can add copies of its own (`torch._functorch.config.enable_activation_offloading`, of nodes whose
 `meta["should_offload"]` is true). They are not used: they hand over the tensor on the host (see
-`remat.pytorch.seam.offloading`), torch refuses elements of tuples, and with copies beside the kernels
+`remat.pytorch.seam.offload_operators`), torch refuses elements of tuples, and with copies beside the kernels
 (`activation_offload_separate_stream`) the operator that waits for one frees the value on the device, and does not
 declare that it writes to it, so Inductor puts it before operators that read the value (torch 2.13, in the code that it
 writes for an H100).
@@ -22,10 +22,10 @@ from remat.answer.plan import Plan
 from remat.facts.columns import BoolArray
 from remat.facts.graph import Graph
 from remat.predict.kernels.host_copies import Copy, CopyStep, HostCopies, early_places
-from remat.pytorch.seam.offloading import FETCH, FETCHED, SEND, SENT, TO_DEVICE, TO_HOST
+from remat.pytorch.seam.offload_operators import FETCH, FETCHED, SEND, SENT, TO_DEVICE, TO_HOST
 
+# What is done to copy a value, its name, that of the value behind whose copy it is done, and before which node.
 _Place: TypeAlias = tuple[CopyStep, str, str | None, fx.Node]
-"""What is done to copy a value, its name, that of the value behind whose copy it is done, and before which node."""
 
 
 def add_copies(
@@ -37,13 +37,11 @@ def add_copies(
     *,
     beside: bool = False,
 ) -> None:
-    """Has the forward pass hand over handles of what is offloaded, and the backward pass copy back what it is handed.
+    """Makes the forward pass hand over handles of what is offloaded, and the backward pass copy it back.
 
     What the backward pass does not read, nobody hands over, and nothing is copied.
 
     Args:
-        graph: the joint graph.
-        plan: a legal plan for it.
         forward, backward: the graphs of the passes, which are changed.
         num_fwd_outputs: how many outputs of the forward graph are the model's; the others are handed over.
         beside: copies are made beside the kernels.
@@ -65,8 +63,8 @@ def add_copies(
         module.recompile()
 
 
+# What the backward pass alone needs moves behind what it reads.
 def _compute_early(graph: Graph, forward: fx.GraphModule) -> None:
-    """Moves what the backward pass alone needs behind what it reads."""
     nodes = _calls(graph, forward)
     calls = [*nodes.values()]
     last = [*calls]  # of those that were moved behind each call
@@ -77,13 +75,10 @@ def _compute_early(graph: Graph, forward: fx.GraphModule) -> None:
             last[place] = node
 
 
+# All is copied before an input is overwritten: Inductor may take an input for its clone.
 def _copied_to_host(
     forward: fx.GraphModule, offloaded: Mapping[str, fx.Node], places: Iterable[_Place]
 ) -> dict[str, fx.Node]:
-    """Adds the copies of the forward pass, and returns the handles by name.
-
-    A pass may write over its inputs, and Inductor may take an input for its clone: so all is copied before.
-    """
     overwrites = forward.graph.find_nodes(op="call_function", target=torch.ops.aten.copy_.default)
     end: fx.Node = next(iter(overwrites), forward.graph.output_node())
     handles: dict[str, fx.Node] = {}
@@ -102,12 +97,9 @@ def _copied_to_host(
     return handles
 
 
+# Torch puts its own operators in the place of draws that run again: what they read has no known place, and is copied
+# back between the kernels.
 def _copy_back(backward: fx.GraphModule, handles: Mapping[str, fx.Node], places: Sequence[_Place]) -> None:
-    """Adds the copies of the backward pass, and has what read the values read those.
-
-    Torch puts operators of its own in the place of draws that run again. No place is known for these: what they read
-    first is copied back between the kernels.
-    """
     inputs = {node.name: node for node in backward.graph.find_nodes(op="placeholder")}
     readers = {name: [*inputs[name].users] for name in handles}
     devices = {name: inputs[name].meta["val"].device for name in handles}
@@ -135,7 +127,6 @@ def _copy_back(backward: fx.GraphModule, handles: Mapping[str, fx.Node], places:
 def _places(
     graph: Graph, module: fx.GraphModule, hosted: BoolArray, *, backward: bool, beside: bool
 ) -> Iterator[_Place]:
-    """Yields the copies of a pass, in order."""
     nodes = _calls(graph, module)
     copies = HostCopies(graph, np.array([*nodes], np.int64), hosted, backward=backward, beside=beside)
 
@@ -150,7 +141,6 @@ def _places(
 
 
 def _calls(graph: Graph, module: fx.GraphModule) -> dict[int, fx.Node]:
-    """Finds what a pass computes, in order, by position in the joint graph."""
     calls = (node for node in module.graph.nodes if node.op == "call_function")
     return {graph.index[node.name]: node for node in calls if node.name in graph.index}
 

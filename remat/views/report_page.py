@@ -42,33 +42,23 @@ _ENOUGH_GRAPHS = 3
 
 @dataclass(frozen=True)
 class Section:
-    """What the page says of one file.
+    """Holds what the page says of one file."""
 
-    Attributes:
-        name, kind: the name of the file; "Frontier" or "Solver comparison".
-        facts: where the file comes from, by name.
-        pictures: each as an address that holds the picture, with the text for those who do not see it.
-        tables: each as a caption and HTML.
-    """
-
+    # name, kind: the name of the file; "Frontier" or "Solver comparison".
     name: str
     kind: str
-    facts: Mapping[str, str]
+    facts: Mapping[str, str]  # where the file comes from, by name
+    # each as an address that holds the picture, with the text for those who do not see it.
     pictures: tuple[tuple[str, str], ...]
-    tables: tuple[tuple[str, str], ...]
+    tables: tuple[tuple[str, str], ...]  # each as a caption and HTML
 
 
 @dataclass(frozen=True)
 class Page:
-    """A report. The same files give the same bytes.
+    """Holds a report. The same files give the same bytes."""
 
-    Attributes:
-        title: the heading.
-        sections: one a file, in the order of the files.
-    """
-
-    title: str
-    sections: tuple[Section, ...]
+    title: str  # the heading
+    sections: tuple[Section, ...]  # one a file, in the order of the files
 
     @classmethod
     def of(

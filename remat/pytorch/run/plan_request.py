@@ -1,4 +1,4 @@
-"""What is asked for when a joint graph is planned: by whom, for which sizes, within which budget."""
+"""Describes what a joint graph is planned for: cost model, sizes, budget."""
 
 from __future__ import annotations
 
@@ -13,21 +13,17 @@ from remat.improve.choose import choose, search
 from remat.improve.joint_budget import subproblem_of
 from remat.problem.costmodel import CostModel
 from remat.pytorch.run.calls import Compilation
-from remat.pytorch.run.chosen import Chosen
 from remat.pytorch.run.on_device import check_device
+from remat.pytorch.run.planned_graph import ChosenPlan
 from remat.pytorch.run.sizes import counted_storages, keep_within, limits_of, saved_sizes, sizes_to_plan_for
 from remat.pytorch.seam.symbols import assumed
 
 
-class Order:
-    """A joint graph that needs a plan.
+class PlanRequest:
+    """Describes a joint graph that needs a plan.
 
     Args:
-        cost_model, solver: of the partitioner.
-        joint_graph: of torch.
-        compilation: what it is a part of, if its graph shares a budget with others.
         is_region: the graph is the body of a `nested_compile_region`: what it saves, the graph around it saves.
-        copy_stream: copies of what is offloaded run beside kernels.
     """
 
     def __init__(
@@ -46,43 +42,38 @@ class Order:
         self._tried = sizes_to_plan_for(joint_graph, cost_model, seen)
 
     def sizes(self) -> AbstractContextManager[None]:
-        """Has the graph read at the sizes that it is planned for."""
+        """Makes the graph read at the sizes that it is planned for."""
         return assumed(self._tried[0])
 
     def take_smaller_sizes(self) -> bool:
-        """Goes on with the next smaller sizes, if there are any."""
+        """Goes on with the next smaller sizes; returns whether there are any."""
         if len(self._tried) > 1:
             self._tried.pop(0)
             return True
         return False
 
-    def plan(self, graph: Graph) -> Chosen:
-        """Chooses a plan for the graph at these sizes.
-
-        Raises:
-            Infeasible, LimitReached, UnsupportedProblem: see `remat.choose`.
-            InvalidOption: see `Compilation.plan`.
-        """
+    def plan(self, graph: Graph) -> ChosenPlan:
+        """Chooses a plan for the graph at these sizes."""
         if self.is_region:
             check_device(self.cost_model, is_alone=False)
         if self.compilation is not None and not self.is_region:
             return self.compilation.plan(graph, self.joint_graph, self.solver, copy_stream=self.copy_stream)
         if self.compilation is not None and self.compilation.budget.limit_bytes is not None:
             part = subproblem_of(graph, self.cost_model)
-            return Chosen(part.least.plan(part.problem), "least saved")
+            return ChosenPlan(part.least.plan(part.problem), "least saved")
         if self.cost_model.offload_device is not None and not self.copy_stream:
             problem = self.cost_model.pose(graph)
-            return Chosen.of(search(graph, problem, self.cost_model, self.solver, hides_copies=False))
-        return Chosen.of(choose(graph, self.cost_model, self.solver))
+            return ChosenPlan.of(search(graph, problem, self.cost_model, self.solver, hides_copies=False))
+        return ChosenPlan.of(choose(graph, self.cost_model, self.solver))
 
     @property
     def made_before(self) -> list[str]:
-        """Lists the inputs that are activations of the run."""
+        """Returns the inputs that are activations of the run."""
         known = None if self.is_region else self.compilation
         return [] if known is None else known.made_before_of(self.joint_graph)
 
     def settled(self, graph: Graph, plan: Plan) -> None:
-        """Notes what the graph runs, and has Dynamo compile another one for sizes at which it breaks the budget."""
+        """Records what the graph runs, and makes Dynamo compile another one for sizes at which it breaks the budget."""
         saved_limit, peak_limit = limits_of(self.cost_model)
         compilation = None if self.is_region else self.compilation
         owners = counted_storages(graph, plan, self.made_before)

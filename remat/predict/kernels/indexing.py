@@ -17,16 +17,16 @@ from remat.predict.kernels.index import (
 )
 from remat.predict.kernels.ir import Buffer, Loop, Reads, Seen
 from remat.predict.kernels.lowering import Lowering
+from remat.predict.kernels.realize import Draft
 from remat.predict.kernels.recorded_calls import Call, Ref
-from remat.predict.kernels.stores import Draft
 from remat.predict.kernels.view_maps import expanded, positive
 
 
-def lookup(low: Lowering, call: Call) -> Seen:
-    """Lowers a read at places that other values say: any part of the table, as far as is known before."""
-    table, where, axes = _places(low, call)
-    draft = Draft(low.stores, {call.position})
-    count = _count(low, where[0]) if call.op == "aten.embedding" else None
+def lookup(lowering: Lowering, call: Call) -> Seen:
+    """Lowers a read at indices that other values hold: it may read any part of the table."""
+    table, where, axes = _places(lowering, call)
+    draft = Draft(lowering.stores, {call.position})
+    count = _count(lowering, where[0]) if call.op == "aten.embedding" else None
     if count is not None and table.access[0][0]:
         # Rows at places 0, 1, 2, ... are rows in order, without any lookup.
         step = table.access[0][0][-1][1]
@@ -35,7 +35,7 @@ def lookup(low: Lowering, call: Call) -> Seen:
         where, axes = [], []
     for seen in where:
         draft.take(Seen(seen.box, call.shape, (_leading(seen, call.shape), seen.access[1]), seen.stored))
-    for (buffer, (dims, start)), times in low.stores.loads(table).items():
+    for (buffer, (dims, start)), times in lowering.stores.loads(table).items():
         moves = any(s for axis in axes for _, s in dims[axis])
         read = (buffer, (_replaced(dims, axes, call.shape), looked_up(start) if moves else start))
         draft.reads[read] = draft.reads.get(read, 0) + times
@@ -45,9 +45,8 @@ def lookup(low: Lowering, call: Call) -> Seen:
     return draft.done(call.position, call.shape, call.itemsize)
 
 
-def _places(low: Lowering, call: Call) -> tuple[Seen, list[Seen], list[int]]:
-    """Returns the table, the values that say where to read it, and the dimensions that these are places in."""
-    table, *where = low.arguments(call)
+def _places(lowering: Lowering, call: Call) -> tuple[Seen, list[Seen], list[int]]:
+    table, *where = lowering.arguments(call)
     rank = len(table.shape)
     if call.op == "aten.embedding":
         return table, where[:1], [0]
@@ -56,20 +55,19 @@ def _places(low: Lowering, call: Call) -> tuple[Seen, list[Seen], list[int]]:
     return table, where, list(range(rank))
 
 
-def _count(low: Lowering, seen: Seen) -> Access | None:
-    """Returns the index map of a value that is a plain count from zero; None for other values."""
-    call = low.stores.calls[seen.box.value]
+def _count(lowering: Lowering, seen: Seen) -> Access | None:
+    call = lowering.stores.calls[seen.box.value]
     plain = call.op == "prims.iota" and call.kwargs.get("start") == 0 and call.kwargs.get("step") == 1
     return seen.access if plain and seen.inlined else None
 
 
-def put(low: Lowering, call: Call) -> Seen:
-    """Lowers index_put, which adds values to places of a copy of the first argument: a loop over the values."""
+def put(lowering: Lowering, call: Call) -> Seen:
+    """Lowers index_put to a loop over the new values, which adds them to places of a copy of the first argument."""
     value = call.args[3] if call.op == "aten._unsafe_masked_index_put_accumulate" else call.args[2]
-    others = low.arguments(call)[1:]
-    shape = low.stores.calls[value.position].shape if isinstance(value, Ref) else others[0].shape
-    target = low.stores.store(low.stores.copy(low.first(call)).box)
-    draft = Draft(low.stores, {call.position})
+    others = lowering.arguments(call)[1:]
+    shape = lowering.stores.calls[value.position].shape if isinstance(value, Ref) else others[0].shape
+    target = lowering.stores.store(lowering.stores.copy(lowering.first(call)).box)
+    draft = Draft(lowering.stores, {call.position})
     for seen in others:
         draft.take(Seen(seen.box, shape, (_leading(seen, shape), seen.access[1]), seen.stored))
     which: list[Any] = [*call.args[2 if call.op == "aten._unsafe_masked_index_put_accumulate" else 1]]
@@ -78,75 +76,78 @@ def put(low: Lowering, call: Call) -> Seen:
     places = _spread(shape)
     if None not in which and shape[lead:] == kept:
         places = _spread(shape[:lead]) + identity(call.shape)[len(which) :]
-    return _written_into(low, call, target, draft, shape, (places, looked_up("put")))
+    return _written_into(lowering, call, target, draft, shape, (places, looked_up("put")))
 
 
-def placed(low: Lowering, call: Call) -> Seen:
-    """Lowers scatter, which writes to places along a dimension of a copy of the first argument: a loop over places."""
-    target = low.stores.store(low.stores.copy(low.first(call)).box)
-    where, *values = low.arguments(call)[1:]
-    draft = Draft(low.stores, {call.position})
+def placed(lowering: Lowering, call: Call) -> Seen:
+    """Lowers scatter to a loop over the indices, which writes to places of a copy of the first argument."""
+    target = lowering.stores.store(lowering.stores.copy(lowering.first(call)).box)
+    where, *values = lowering.arguments(call)[1:]
+    draft = Draft(lowering.stores, {call.position})
     for seen in (where, *values):
         dims = tuple(d if n != 1 else () for n, d in zip(where.shape, seen.access[0], strict=True))
         draft.take(Seen(seen.box, where.shape, (dims, seen.access[1]), seen.stored))
     dim = positive(call.args[1], len(call.shape)) if call.shape else 0
     places = _replaced(strided(where.shape, contiguous_strides(call.shape)), [dim] if call.shape else [], where.shape)
-    return _written_into(low, call, target, draft, where.shape, (places, looked_up("placed")))
+    return _written_into(lowering, call, target, draft, where.shape, (places, looked_up("placed")))
 
 
-def diagonal(low: Lowering, call: Call) -> Seen:
-    """Lowers diagonal_scatter, which writes a diagonal of a copy of the first argument: a loop over the diagonal."""
-    target = low.stores.store(low.stores.copy(low.first(call)).box)
-    source = low.arguments(call)[1]
+def diagonal(lowering: Lowering, call: Call) -> Seen:
+    """Lowers diagonal_scatter to a loop over the diagonal, which it writes to a copy of the first argument."""
+    target = lowering.stores.store(lowering.stores.copy(lowering.first(call)).box)
+    source = lowering.arguments(call)[1]
     offset = call.arg(2, "offset", 0)
     one, two = (positive(dim, len(call.shape)) for dim in (call.arg(3, "dim1", 0), call.arg(4, "dim2", 1)))
     strides = contiguous_strides(call.shape)
     steps = (*(s for i, s in enumerate(strides) if i not in (one, two)), strides[one] + strides[two])
     start = offset * strides[two] if offset >= 0 else -offset * strides[one]
-    draft = Draft(low.stores, {call.position})
+    draft = Draft(lowering.stores, {call.position})
     draft.take(source)
-    return _written_into(low, call, target, draft, source.shape, (strided(source.shape, steps), start))
+    return _written_into(lowering, call, target, draft, source.shape, (strided(source.shape, steps), start))
 
 
-def _written_into(low: Lowering, call: Call, target: Buffer, draft: Draft, shape: Shape, written: Access) -> Seen:
-    """Adds a loop over `shape` that writes an expression into places of a buffer; returns the buffer after it."""
+def _written_into(lowering: Lowering, call: Call, target: Buffer, draft: Draft, shape: Shape, written: Access) -> Seen:
     after = Buffer(call.position, call.shape, call.itemsize, target.fix())
     done = draft.done(call.position, shape, call.itemsize).box
-    low.stores.loops.append(Loop(done.ops, done.reads, [after], shape, (), done.indices, written, mutates=target))
+    lowering.stores.loops.append(Loop(done.ops, done.reads, [after], shape, (), done.indices, written, mutates=target))
     return Seen.of_buffer(after)
 
 
-def scatter(low: Lowering, call: Call) -> Seen:
-    """Lowers scatter_add to a copy of the first argument and a call, as it is on more than one thread of a CPU.
-
-    A GPU adds atomically, if it can.
-    """
-    if low.stores.backend.gpu and call.dtype not in ("int64", "bool"):
-        return placed(low, call)
-    target = low.stores.store(low.stores.copy(low.first(call)).box)
+def scatter(lowering: Lowering, call: Call) -> Seen:
+    """Lowers scatter_add to a copy and a call, as on several threads of a CPU; a GPU adds atomically, if it can."""
+    if lowering.stores.backend.gpu and call.dtype not in ("int64", "bool"):
+        return placed(lowering, call)
+    target = lowering.stores.store(lowering.stores.copy(lowering.first(call)).box)
     reads: Reads = {(target, ((), 0)): 1}
-    for seen in low.arguments(call)[1:]:
-        reads[low.stores.for_call(seen), ((), 0)] = 1
+    for seen in lowering.arguments(call)[1:]:
+        reads[lowering.stores.for_call(seen), ((), 0)] = 1
     after = Buffer(call.position, call.shape, call.itemsize, target.fix())
-    low.stores.loops.append(Loop(frozenset({call.position}), reads, [after], generated=False, mutates=target))
+    lowering.stores.loops.append(Loop(frozenset({call.position}), reads, [after], generated=False, mutates=target))
     return Seen.of_buffer(after)
 
 
-def overwrite(low: Lowering, call: Call) -> Seen:
-    """Lowers copy_, which writes a value over an input of the pass."""
-    target, source = low.arguments(call)[:2]
-    low.stores.store(source.box)
-    buffer = low.stores.store(target.box)
+def overwrite(lowering: Lowering, call: Call) -> Seen:
+    """Lowers copy_, which overwrites an input of the pass."""
+    target, source = lowering.arguments(call)[:2]
+    lowering.stores.store(source.box)
+    buffer = lowering.stores.store(target.box)
     after = Buffer(target.box.value, call.shape, call.itemsize, buffer.fix(), output=True)
     written = (identity(call.shape), 0)
-    low.stores.loops.append(
-        Loop(frozenset({call.position}), low.stores.loads(source), [after], call.shape, written=written, mutates=buffer)
+    lowering.stores.loops.append(
+        Loop(
+            frozenset({call.position}),
+            lowering.stores.loads(source),
+            [after],
+            call.shape,
+            written=written,
+            mutates=buffer,
+        )
     )
     return Seen.of_buffer(after)
 
 
+# The placed values may have more dimensions than the index, behind those of the index.
 def _leading(seen: Seen, shape: Shape) -> Dims:
-    """Returns the map of an index over the shape of what it places, which may have more dimensions behind."""
     ahead = seen.shape == shape[: len(seen.shape)]
     if broadcasts(seen.shape, shape) and (len(seen.shape) == len(shape) or not ahead):
         return expanded(seen.access[0], seen.shape, shape)
@@ -156,12 +157,11 @@ def _leading(seen: Seen, shape: Shape) -> Dims:
 
 
 def _spread(shape: Shape) -> Dims:
-    """Returns the map that stays at one place, whatever the index."""
     return strided(shape, (0,) * len(shape))
 
 
+# What is looked up does not move with the loops of the result.
 def _replaced(dims: Dims, axes: list[int], shape: Shape) -> Dims:
-    """Returns the map over the result of a lookup: what is looked up does not move with it."""
     if not axes:
         return dims
     if len(dims) == len(shape) and len(axes) == 1:

@@ -1,4 +1,4 @@
-"""A joint graph with the plan that it runs, and what a report says of it."""
+"""Holds a joint graph with the plan that it runs, and what a report says of it."""
 
 from __future__ import annotations
 
@@ -8,52 +8,70 @@ from typing import Any
 
 from remat.answer.plan import Plan
 from remat.answer.plan_facts import PlanFacts, no_recompute_saved_bytes
+from remat.answer.solution import Solution
 from remat.facts.graph import Graph
 from remat.improve.byte_budgets import default_plan
 from remat.predict.buffers import records_calls
 from remat.predict.device_timeline import timeline
-from remat.pytorch.run.chosen import Chosen
 from remat.pytorch.run.sizes import counted_storages
 from remat.words import human_bytes
 
+TOGETHER = ("all graphs together", "price of memory", "least saved", "another rank")
+"""What `ChosenPlan.by` says where a graph has no budget to itself."""
 
-@dataclass(frozen=True, eq=False)
-class Planned:
-    """A joint graph, and the plan that it runs.
+
+@dataclass(frozen=True)
+class ChosenPlan:
+    """Holds a plan, and how it was chosen.
 
     Attributes:
-        graph: at the sizes that it was planned for.
-        chosen: the plan, and who chose it.
-        cost_model: under which cost model.
-        seconds: that reading the graph, choosing and checking took, in this run or an earlier one.
-        from_cache: planned in an earlier run, and found with the compiled graph in torch's cache on disk.
-        copy_stream: what is offloaded is copied in a stream of its own.
-        made_before: inputs that other graphs of the run have made, as far as is known when the graph is compiled.
-        remarks: what there is to say of the plan (see `remat.pytorch.run.remarks`).
+        plan: what to save and recompute.
+        by: the solver, or in words how it was found.
+        gap: how far above the best it may cost, at most, as a part of its cost; None if nobody knows.
+        is_proven: it is optimal, and the proof was verified.
+        checked_peak_bytes: its peak by the code that Inductor writes for it; None where that was not asked for.
+        check: what the check has come to, in a sentence; "" where there was none.
     """
 
-    graph: Graph
-    chosen: Chosen
+    plan: Plan
+    by: str
+    gap: float | None = None
+    is_proven: bool = False
+    checked_peak_bytes: int | None = None
+    check: str = ""
+
+    @classmethod
+    def of(cls, solution: Solution) -> ChosenPlan:
+        """Takes what a solution says of its plan."""
+        assert solution.plan is not None  # whoever calls has it raise where there is none
+        return cls(solution.plan, solution.solver, solution.gap, solution.is_proven)
+
+
+@dataclass(frozen=True, eq=False)
+class PlannedGraph:
+    """Holds a joint graph, and the plan that it runs."""
+
+    graph: Graph  # at the sizes that it was planned for
+    chosen: ChosenPlan
     cost_model: str
-    seconds: float
-    from_cache: bool = False
+    seconds: float  # that reading the graph, choosing and checking took, in this run or an earlier one
+    from_cache: bool = False  # planned in an earlier run, and found with the compiled graph in torch's cache on disk
     copy_stream: bool = False
-    remarks: tuple[str, ...] = ()
+    remarks: tuple[str, ...] = ()  # what there is to say of the plan (see `remat.pytorch.run.remarks`).
+    # inputs that other graphs of the run have made, as far as is known when the graph is compiled.
     made_before: tuple[str, ...] = ()
 
     @property
     def plan(self) -> Plan:
-        """What is saved and recomputed."""
         return self.chosen.plan
 
     @cached_property
     def facts(self) -> PlanFacts:
-        """What the plan saves and recomputes, in names and bytes."""
         return PlanFacts.of(self.graph, self.plan)
 
     @cached_property
     def row(self) -> dict[str, Any]:
-        """The columns of `Report.as_frame` about this graph."""
+        """Returns the columns of `Report.as_frame` about this graph."""
         default = default_plan(self.graph)
         plans = {"": self.plan, "default_": default}
         beside = self.copy_stream and records_calls(self.graph)  # of products alone there is nothing to record
@@ -83,7 +101,6 @@ class Planned:
         return sum(int(self.graph.bytes[owner]) for owner in owners if self.graph.input[owner])
 
     def __str__(self) -> str:
-        """For the log."""
         hosted = f" and offloads {human_bytes(self.facts.offloaded_bytes)}" if self.plan.offloaded else ""
         when = "from torch's cache" if self.from_cache else f"{self.seconds:.2f} s"
         return (

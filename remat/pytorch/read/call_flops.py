@@ -20,7 +20,7 @@ from remat.pytorch.seam.torch_names import formula_over_shapes
 
 
 def flops_of(nodes: Sequence[fx.Node], position: Mapping[fx.Node, int], ops: Operators, values: Values) -> IntArray:
-    """(n,) operations of each call: by torch's formula where it has one, one an element otherwise."""
+    """Counts the operations of each call: by torch's formula if it has one, else one for each element: (n,)."""
     calls = ops.are([target is not None for target in ops.targets])
     counted = ops.are(
         [
@@ -61,21 +61,22 @@ def _flops(node: fx.Node, shape: tuple[int, ...], known: dict[tuple[Any, ...], i
 
 
 _aten: Any = torch.ops.aten
+# Matrix products, and which argument is the left factor.
 _LEFT_FACTOR: dict[Any, int] = {
     _aten.mm.default: 0,
     _aten.bmm.default: 0,
     _aten.addmm.default: 1,
     _aten.baddbmm.default: 1,
 }
-"""Matrix products, and which argument is the left factor."""
 
 
+# Torch's formulas read it as any other shape, but their wrappers need not take it apart and rebuild it.
 class _Shape(tuple[Any, ...]):
-    """A shape that torch's formulas read as any other, but that their wrappers need not take apart and rebuild."""
+    pass
 
 
+# Of the wrapper that torch puts around a formula over shapes: it maps trees, which takes 50 us a matrix product.
 _OVER_SHAPES = getattr(formula_over_shapes(math.prod), "__code__", None)
-"""Of the wrapper that torch puts around a formula over shapes: it maps trees, which takes 50 us a matrix product."""
 
 
 def _by_formula(formula: Any, node: fx.Node, value: object) -> Any:
@@ -94,8 +95,8 @@ def _by_formula(formula: Any, node: fx.Node, value: object) -> Any:
         return formula.__wrapped__(*_repeated_heads(args), **kwargs)
 
 
+# Queries, keys and values, of (batch, heads, length, width), get as many heads each as the queries have.
 def _repeated_heads(args: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Gives queries, keys and values, of (batch, heads, length, width), as many heads each as the queries have."""
     heads = max((shape[1] for shape in args if isinstance(shape, _Shape) and len(shape) == 4), default=0)
     return tuple(
         _Shape((shape[0], heads, *shape[2:])) if isinstance(shape, _Shape) and len(shape) == 4 else shape

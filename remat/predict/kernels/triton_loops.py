@@ -13,7 +13,7 @@ from functools import lru_cache
 from math import prod
 
 from remat.predict.kernels.index import Dims, Shape, is_looked_up, reshaped
-from remat.predict.kernels.ir import Buffer, Loop
+from remat.predict.kernels.ir import Loop
 from remat.predict.kernels.loops import (
     ANYWHERE,
     Dep,
@@ -29,38 +29,32 @@ from remat.predict.kernels.loops import (
 
 
 @dataclass(eq=False, slots=True)
-class SimdNest(Nest):
-    """A loop nest of a Triton kernel, or a call.
+class TritonNest(Nest):
+    """Holds a loop nest of a Triton kernel, or a call."""
 
-    Attributes:
-        walks: its accesses to memory over all its loops; the write is the last.
-    """
-
-    walks: tuple[Dep, ...] = ()
+    walks: tuple[Dep, ...] = ()  # its accesses to memory over all its loops; the write is the last
 
     @property
     def points(self) -> int:
-        """How many points its loops that are not reduced have."""
         return prod(self.sizes)
 
-    def reordered(self, order: Sequence[int]) -> SimdNest:
+    def reordered(self, order: Sequence[int]) -> TritonNest:
         """Returns a pointwise nest with its loops in another order."""
         sizes = tuple(self.sizes[i] for i in order)
         return self._walking(sizes, [tuple(dims[i] for i in order) for _, dims, _ in self.walks])
 
-    def reindexed(self, sizes: Shape) -> SimdNest:
+    def reindexed(self, sizes: Shape) -> TritonNest:
         """Returns a pointwise nest with loops of other sizes, over the same points in the same order."""
         return self._walking(sizes, [_filled(reshaped(dims, sizes), sizes) for _, dims, _ in self.walks])
 
-    def _walking(self, sizes: Shape, dims: Sequence[Dims]) -> SimdNest:
+    def _walking(self, sizes: Shape, dims: Sequence[Dims]) -> TritonNest:
         walks = tuple((buffer, new, start) for (buffer, _, start), new in zip(self.walks, dims, strict=True))
-        nest = SimdNest(self.loop, self.index, sizes, ancestors=self.ancestors, place=self.place, walks=walks)
+        nest = TritonNest(self.loop, self.index, sizes, ancestors=self.ancestors, place=self.place, walks=walks)
         note_wholes(nest)
         nest.note_walks()
         return nest
 
     def note_walks(self) -> None:
-        """Lists the accesses as reads and writes, with the bytes of each."""
         for walk in self.walks[:-1]:
             dep = _trimmed(walk)
             self.reads[dep] = moved_bytes(dep)
@@ -68,9 +62,9 @@ class SimdNest(Nest):
         self.writes[dep] = moved_bytes(dep)
 
 
-def simd_nest_of(loop: Loop, index: int) -> SimdNest:
+def triton_nest_of(loop: Loop, index: int) -> TritonNest:
     """Makes a nest of a loop: orders its dimensions, and leaves out those of size one."""
-    nest = SimdNest(loop, index)
+    nest = TritonNest(loop, index)
     note_wholes(nest)
     if not loop.generated:
         return nest
@@ -99,8 +93,8 @@ def _filled(dims: Dims, sizes: Shape) -> Dims:
     return tuple(digits or ((n, 0),) for digits, n in zip(dims, sizes, strict=True))
 
 
+# An access does not depend on the innermost loops of a reduction that writes it.
 def _trimmed(walk: Dep) -> Dep:
-    """Leaves out the innermost loops on which an access does not depend: a reduction writes what others read."""
     buffer, dims, start = walk
     count = len(dims)
     while count and all(s == 0 for _, s in dims[count - 1]):
@@ -109,7 +103,7 @@ def _trimmed(walk: Dep) -> Dep:
 
 
 def is_somewhere(dep: Dep) -> bool:
-    """Says if the place of an access is known before the program runs."""
+    """Says whether the place of an access is known before the program runs."""
     return dep[2] != ANYWHERE and not is_looked_up(dep[2])
 
 
@@ -127,12 +121,12 @@ def merged_loops(dims: Dims) -> Dims:
 
 @lru_cache(maxsize=1 << 14)
 def by_stride(dims: Dims) -> Dims:
-    """Joins loops after sorting them by stride (`MemoryDep.normalize_with_stride_order`)."""
+    """Joins loops after it has sorted them by stride (`MemoryDep.normalize_with_stride_order`)."""
     return merged_loops(tuple(sorted(dims, key=step_of, reverse=True)))
 
 
 def order_to_match(own: Dims, other: Dims) -> list[int] | None:
-    """Returns the order of loops in which one access walks like another; None if strides do not tell.
+    """Returns the order of loops in which one access walks like another; None if the strides do not tell.
 
     As `MemoryDep.decide_loop_order_to_match`.
     """
@@ -143,14 +137,9 @@ def order_to_match(own: Dims, other: Dims) -> list[int] | None:
 
 
 def same_place(read: Dep, write: Dep) -> bool:
-    """Says if a read is of just what a write writes, point by point (`Scheduler.fusable_read_and_write`)."""
+    """Says whether a read is of just what a write writes, point by point (`Scheduler.fusable_read_and_write`)."""
     if read == write:
         return True
     if read[0] is not write[0] or read[2] != write[2] or not is_somewhere(read) or len(read[1]) == len(write[1]):
         return False
     return merged_loops(read[1]) == merged_loops(write[1])
-
-
-def buffers_last(deps: Sequence[Dep]) -> dict[Buffer, Dep]:
-    """Returns the last access to each buffer."""
-    return {dep[0]: dep for dep in deps}

@@ -15,16 +15,11 @@ from remat.pytorch.seam.torch_names import inputs_of
 
 @dataclass(frozen=True, eq=False)
 class Inputs:
-    """Says what n nodes use.
+    """Says what n nodes use."""
 
-    Attributes:
-        position: of each node.
-        sources: what each of them uses, each once and in order.
-        producers, consumers: the uses, as in `remat.Graph`.
-    """
-
-    position: Mapping[fx.Node, int]
-    sources: Sequence[Collection[fx.Node]]
+    position: Mapping[fx.Node, int]  # of each node
+    sources: Sequence[Collection[fx.Node]]  # what each of them uses, each once and in order
+    # producers, consumers: the uses, as in `remat.Graph`.
     producers: IntArray
     consumers: IntArray
 
@@ -38,7 +33,7 @@ class Inputs:
         return cls(position, sources, frozen(producers), frozen(np.repeat(np.arange(len(nodes)), uses)))
 
     def first(self) -> IntArray:
-        """(n,) the first node that each one uses: itself where it uses none."""
+        """Returns the first node that each one uses; a node that uses none stands for itself: (n,)."""
         first = np.arange(len(self.sources))
         first[self.consumers[::-1]] = self.producers[::-1]  # the last one written is the first use
         return first

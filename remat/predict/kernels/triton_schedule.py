@@ -9,34 +9,30 @@ from remat.predict.kernels import rules
 from remat.predict.kernels.ir import Buffer, Loop
 from remat.predict.kernels.mixed_orders import MixedGroup, can_mix, in_order, mixed
 from remat.predict.kernels.schedule import Scheduler
-from remat.predict.kernels.simd_groups import SimdGroup, reindex_for_reduction, shared_after_reordering
-from remat.predict.kernels.simd_loops import SimdNest, same_place, simd_nest_of
+from remat.predict.kernels.triton_groups import TritonGroup, reindex_for_reduction, shared_after_reordering
+from remat.predict.kernels.triton_loops import TritonNest, same_place, triton_nest_of
 
 
-class SimdScheduler(Scheduler[SimdNest, SimdGroup]):
-    """Fuses the loops of one pass into Triton kernels.
-
-    Args:
-        loops: in the order of their creation.
-    """
+class TritonScheduler(Scheduler[TritonNest, TritonGroup]):
+    """Fuses the loops of one pass into Triton kernels."""
 
     def __init__(self, loops: Sequence[Loop]) -> None:
         self._reorders = False
         super().__init__(loops)
 
-    def _nest(self, loop: Loop, index: int) -> SimdNest:
-        return simd_nest_of(loop, index)
+    def _nest(self, loop: Loop, index: int) -> TritonNest:
+        return triton_nest_of(loop, index)
 
-    def _group(self, nests: list[SimdNest]) -> SimdGroup:
-        return SimdGroup(nests, self._made)
+    def _group(self, nests: list[TritonNest]) -> TritonGroup:
+        return TritonGroup(nests, self._made)
 
-    def groups(self) -> list[SimdGroup]:
-        """Returns the kernels; after the rounds, one more looks for pairs that only walk differently."""
+    def groups(self) -> list[TritonGroup]:
+        """Lists the groups. After the rounds, one more looks for pairs that only walk differently."""
         groups = super().groups()
         self._reorders = True
         return self._round(groups)
 
-    def _joined(self, one: SimdGroup, other: SimdGroup) -> SimdGroup:
+    def _joined(self, one: TritonGroup, other: TritonGroup) -> TritonGroup:
         if isinstance(one, MixedGroup):
             if isinstance(other, MixedGroup):
                 rows, columns = self._joined(one.rows, other.rows), self._joined(one.columns, other.columns)
@@ -47,18 +43,18 @@ class SimdScheduler(Scheduler[SimdNest, SimdGroup]):
             return mixed(rows, columns, self._made)
         if can_mix(one, other):
             return mixed(one, other, self._made)
-        return SimdGroup([*one.nests, *other.nests], self._made)
+        return TritonGroup([*one.nests, *other.nests], self._made)
 
-    def _score(self, one: SimdGroup, other: SimdGroup) -> tuple[int, int, int]:
+    def _score(self, one: TritonGroup, other: TritonGroup) -> tuple[int, int, int]:
         alike, _, near = super()._score(one, other)
         return alike, self._shared(one, other), near
 
-    def _shared(self, one: SimdGroup, other: SimdGroup) -> int:
-        """Counts the bytes that two groups share; the elements, if they share them as rows and columns."""
+    # Rows and columns share elements, other groups bytes.
+    def _shared(self, one: TritonGroup, other: TritonGroup) -> int:
         return prod(one.extent) if can_mix(one, other) else one.shared_bytes(other)
 
-    def _can_fuse(self, one: SimdGroup, other: SimdGroup, *, mixing: bool = True) -> bool:
-        """Says if two groups can fuse; loops that were changed for it stay so only if they can."""
+    # Loops that were changed for a fusion stay so only if it happens.
+    def _can_fuse(self, one: TritonGroup, other: TritonGroup, *, mixing: bool = True) -> bool:
         if one.ancestors & other.members or isinstance(other, MixedGroup) > isinstance(one, MixedGroup):
             return False
         if isinstance(one, MixedGroup):
@@ -71,8 +67,8 @@ class SimdScheduler(Scheduler[SimdNest, SimdGroup]):
                 group.walk_as(nests)
         return False
 
-    def _can_extend(self, one: MixedGroup, other: SimdGroup) -> bool:
-        """Says if a kernel of rows and columns can take another group (`FusedMixOrderReductions.can_fuse_with`)."""
+    # As `FusedMixOrderReductions.can_fuse_with`.
+    def _can_extend(self, one: MixedGroup, other: TritonGroup) -> bool:
         if one.too_many_reads(other):
             return False
         rows, columns = one.rows, one.columns
@@ -86,8 +82,8 @@ class SimdScheduler(Scheduler[SimdNest, SimdGroup]):
             columns, other, rows.members, rows.ancestors, one
         )
 
-    def _can_take(self, part: SimdGroup, other: SimdGroup, members: int, ancestors: int, whole: MixedGroup) -> bool:
-        """Says if one part of such a kernel can take another group, without one part reading from the other."""
+    # Neither part may read from the other.
+    def _can_take(self, part: TritonGroup, other: TritonGroup, members: int, ancestors: int, whole: MixedGroup) -> bool:
         reorders, self._reorders = self._reorders, False
         fuses = self._can_fuse(part, other, mixing=False)
         self._reorders = reorders
@@ -97,7 +93,7 @@ class SimdScheduler(Scheduler[SimdNest, SimdGroup]):
             return False
         return not other.is_reduction or part.shared_elements(other) >= prod(whole.extent)
 
-    def _allowed(self, one: SimdGroup, other: SimdGroup, mixing: bool) -> bool:
+    def _allowed(self, one: TritonGroup, other: TritonGroup, mixing: bool) -> bool:
         mixes = mixing and can_mix(one, other)
         exact = self._shared(one, other) if mixes else one.shared_bytes(other)
         shared = exact
@@ -117,7 +113,7 @@ class SimdScheduler(Scheduler[SimdNest, SimdGroup]):
         far = one.distance(other) > rules.MAX_DISTANCE
         return shared >= rules.MIN_SHARED_BYTES and not far and one.fuses(other)
 
-    def _can_follow(self, one: SimdGroup, other: SimdGroup) -> bool:
+    def _can_follow(self, one: TritonGroup, other: TritonGroup) -> bool:
         passed: set[Buffer] = set()
         for dep in other.unmet:
             if dep[0] in one.written:

@@ -10,21 +10,20 @@ from remat.predict.kernels.index import Shape
 from remat.predict.kernels.ir import Buffer
 from remat.predict.kernels.loop_groups import LoopGroup
 from remat.predict.kernels.loops import Dep
-from remat.predict.kernels.simd_loops import SimdNest, buffers_last, by_stride, merged_loops, order_to_match
 from remat.predict.kernels.tiles import fits, tiling
+from remat.predict.kernels.triton_loops import TritonNest, by_stride, merged_loops, order_to_match
 
 
-class SimdGroup(LoopGroup):
-    """A group of nests that share a Triton kernel.
+class TritonGroup(LoopGroup):
+    """Holds nests that share a Triton kernel.
 
     Attributes:
-        nests: in order.
         kept, reduced_points: how many points it keeps, and reduces for each; of several nests, as the first reduction.
     """
 
-    nests: list[SimdNest]
+    nests: list[TritonNest]
 
-    def __init__(self, nests: list[SimdNest], made: Mapping[Buffer, int]) -> None:
+    def __init__(self, nests: list[TritonNest], made: Mapping[Buffer, int]) -> None:
         super().__init__([*nests], made)
         self.nests = nests
         self._made = made
@@ -32,33 +31,31 @@ class SimdGroup(LoopGroup):
 
     @cached_property
     def tiling(self) -> Shape:
-        """The sizes of its tiled dimensions, of a pointwise group."""
+        """Returns the sizes of the tiled dimensions of a pointwise group."""
         return tiling(self.nests, self.kept)
 
     @cached_property
     def last_access(self) -> dict[Buffer, Dep]:
-        """The access to each buffer by which it is compared with other groups: a write, if there is one."""
-        return buffers_last([*self.reads]) | buffers_last([*self.writes])
+        """Returns the access to each buffer by which groups are compared: a write, if there is one."""
+        return {dep[0]: dep for dep in (*self.reads, *self.writes)}
 
     @cached_property
     def extent(self) -> tuple[int, int]:
-        """How many points it keeps and reduces for each; where it is the first of two parts, as a whole."""
+        """Returns the numbers of points kept and reduced; for the first of two parts, those of the whole reduction."""
         whole = [nest.loop.unsplit for nest in self.nests if nest.is_reduction]
         first = whole[0] if whole else None
         return first if first is not None and None not in whole else (self.kept, self.reduced_points)
 
-    def shared_elements(self, other: SimdGroup) -> int:
-        """Counts the elements that both access in the same way."""
+    def shared_elements(self, other: TritonGroup) -> int:
         return sum(size // dep[0].itemsize for dep, size in self.deps.items() if dep in other.deps)
 
-    def walk_as(self, nests: list[SimdNest]) -> None:
-        """Replaces its nests by the same with other loops."""
+    def walk_as(self, nests: list[TritonNest]) -> None:
         for name in ("deps", "used", "tiling", "last_access", "extent"):
             self.__dict__.pop(name, None)
-        SimdGroup.__init__(self, nests, self._made)
+        TritonGroup.__init__(self, nests, self._made)
 
     def reorder(self, own: Dep, other: Dep) -> bool:
-        """Reorders its loops so that one access of it walks as another's; returns whether it could."""
+        """Reorders its loops so that one access walks like that of another group; returns whether it could."""
         sizes = self.nests[0].sizes
         if any(nest.sizes != sizes for nest in self.nests) or not len(sizes) == len(own[1]) == len(other[1]):
             return False
@@ -68,8 +65,8 @@ class SimdGroup(LoopGroup):
         self.walk_as([nest.reordered(order) for nest in self.nests])
         return True
 
-    def fuses(self, other: SimdGroup) -> bool:
-        """Says if one kernel can run both (`SIMDScheduling.can_fuse`)."""
+    def fuses(self, other: TritonGroup) -> bool:
+        """Says whether one kernel can run both groups (`SIMDScheduling.can_fuse`)."""
         if self.is_reduction and other.is_reduction:
             return self.kept == other.kept and self.reduced_points == other.reduced_points
         if self.is_reduction:
@@ -85,10 +82,10 @@ class SimdGroup(LoopGroup):
         return not tiles or tiles == {tiling([*self.nests, *other.nests], self.kept)}
 
 
-def shared_after_reordering(one: SimdGroup, other: SimdGroup) -> int:
-    """Reorders the loops of one of two groups so that both access a buffer alike; the bytes that they share then.
+def shared_after_reordering(one: TritonGroup, other: TritonGroup) -> int:
+    """Reorders loops of one group so that both access a buffer alike; returns the bytes that they share then.
 
-    As `Scheduler.shared_data_after_reordering_loop`; -1 if nothing was found. The groups may be changed then, too.
+    As `Scheduler.shared_data_after_reordering_loop`; -1 if nothing was found, though the groups may have changed.
     """
     found = _reordered(one, other)
     if found >= 0 or not reindex_for_reduction(one, other):
@@ -97,7 +94,7 @@ def shared_after_reordering(one: SimdGroup, other: SimdGroup) -> int:
     return found if found >= 0 else one.shared_bytes(other)
 
 
-def _reordered(one: SimdGroup, other: SimdGroup) -> int:
+def _reordered(one: TritonGroup, other: TritonGroup) -> int:
     best: tuple[tuple[bool, int], Dep, Dep] | None = None
     for buffer, left in one.last_access.items():
         right = other.last_access.get(buffer)
@@ -127,8 +124,8 @@ def _sizes(dep: Dep) -> Sequence[int]:
     return [prod(n for n, _ in digits) for digits in merged_loops(dep[1])]
 
 
-def reindex_for_reduction(one: SimdGroup, other: SimdGroup) -> bool:
-    """Gives a pointwise group the loops of a reduction, if both then access a buffer alike; returns whether they do.
+def reindex_for_reduction(one: TritonGroup, other: TritonGroup) -> bool:
+    """Gives a pointwise group the loops of a reduction; returns whether both access a buffer alike then.
 
     As `Scheduler._try_reindex_pointwise_for_reduction`.
     """
@@ -150,8 +147,8 @@ def reindex_for_reduction(one: SimdGroup, other: SimdGroup) -> bool:
     return False
 
 
+# The order of the loops may differ (`Scheduler.deps_match_normalized`).
 def _alike(left: Dep, right: Dep) -> bool:
-    """Says if two accesses are the same but for the order of loops (`Scheduler.deps_match_normalized`)."""
     if left[2] != right[2]:
         return False
     joined = by_stride if len(left[1]) == len(right[1]) else merged_loops

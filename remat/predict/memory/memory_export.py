@@ -1,4 +1,4 @@
-"""States what a simulation of live bytes needs to know about a graph, in plain numbers: "memory" of a problem's file.
+"""Writes what a simulation of live bytes needs to know about a graph as plain numbers: "memory" of a problem's file.
 
     {"node": [...],                        the node of each value of the problem
      "turn": 512,
@@ -19,12 +19,12 @@ import numpy as np
 
 from remat.facts.columns import BoolArray
 from remat.facts.graph import Graph
-from remat.predict.memory.storages import Storages
+from remat.predict.memory.storages import StorageFacts
 
 
 def stated_memory(graph: Graph) -> dict[str, Any]:
-    """The columns of a graph that decide what is alive when, whatever the plan."""
-    facts, n = Storages.of(graph), len(graph)
+    """Returns the columns of a graph that decide what is alive when, whatever the plan."""
+    facts, n = StorageFacts.of(graph), len(graph)
     owns = graph.base == np.arange(n)
     flags: dict[str, BoolArray] = {
         "computed": facts.computed,
@@ -39,11 +39,11 @@ def stated_memory(graph: Graph) -> dict[str, Any]:
     fused = [set(readers) for readers in facts.fused_consumers]
     return {
         "node": graph.plannable.tolist(),
-        "turn": facts.turn,
+        "turn": facts.first_tangent_reader,
         "nodes": {
             "bytes": np.where(owns, graph.bytes, 0).tolist(),
             "owner": graph.base.tolist(),
-            "maker": facts.maker.tolist(),
+            "maker": facts.producer.tolist(),
             "parent": facts.parent.tolist(),
             **{label: flag.astype(int).tolist() for label, flag in flags.items()},
         },

@@ -20,54 +20,33 @@ Kind = Literal["kernel", "call", "result", "whole"]
 
 @dataclass(eq=False, slots=True)
 class Unit:
-    """What is ordered: a kernel, a call, a result of a call with several, or a concatenation.
-
-    Attributes:
-        group: what it was made of.
-        index: its place in the order of the graph.
-        defines: the buffers that exist once it has run.
-        kind: which of these it is.
-        alloc_bytes: by Inductor's sum.
-        needs: the buffers that it reads and others define, and what the pass was handed and may free.
-        before, after: the units that it waits for, and those that wait for it.
-    """
+    """Describes what is ordered: a kernel, a call, a result of a call with several, or a concatenation."""
 
     group: LoopGroup
-    index: int
-    defines: tuple[Buffer, ...]
+    index: int  # its place in the order of the graph
+    defines: tuple[Buffer, ...]  # the buffers that exist once it has run
     kind: Kind
-    alloc_bytes: int = 0
+    alloc_bytes: int = 0  # by Inductor's sum
+    # the buffers that it reads and others define, and what the pass was handed and may free.
     needs: dict[Buffer, None] = field(default_factory=dict[Buffer, None])
+    # before, after: the units that it waits for, and those that wait for it.
     before: dict[Unit, None] = field(default_factory=dict["Unit", None])
     after: dict[Unit, None] = field(default_factory=dict["Unit", None])
 
 
 @dataclass(frozen=True, eq=False)
-class Planned:
-    """The units of one pass with the buffers between them.
+class PassUnits:
+    """Holds the units of one pass with the buffers between them."""
 
-    Attributes:
-        units: in the order of the graph.
-        readers: of each buffer, the units that read it; one that is overwritten is read by the readers of the result.
-        free_bytes: of each buffer, what is free once the last of them has run, by Inductor's sum.
-        handed: the buffers that the pass was handed and may free.
-        kept: the buffers that it returns.
-    """
-
-    units: tuple[Unit, ...]
+    units: tuple[Unit, ...]  # in the order of the graph
+    # the units that read each buffer; one that is overwritten is read by the readers of the result.
     readers: dict[Buffer, dict[Unit, None]]
-    free_bytes: dict[Buffer, int]
-    handed: tuple[Buffer, ...]
-    kept: frozenset[Buffer]
+    free_bytes: dict[Buffer, int]  # what is free once the last reader of each buffer has run, by Inductor's sum
+    handed: tuple[Buffer, ...]  # the buffers that the pass was handed and may free
+    kept: frozenset[Buffer]  # the buffers that it returns
 
     @classmethod
-    def of(cls, scheduled: ScheduledPass, freeable: Collection[int]) -> Planned:
-        """Reads a pass.
-
-        Args:
-            scheduled: the pass.
-            freeable: the values that it is handed and may free.
-        """
+    def of(cls, scheduled: ScheduledPass, freeable: Collection[int]) -> PassUnits:
         renamed = {loop.writes[0]: loop.mutates for loop in scheduled.loops if loop.mutates is not None}
         units, free_bytes = _units(scheduled, renamed)
         given = {buffer for v, buffer in scheduled.handed.items() if v in freeable}
@@ -141,8 +120,8 @@ def _units(scheduled: ScheduledPass, renamed: Collection[Buffer]) -> tuple[list[
     return _sorted(units, scheduled), free_bytes
 
 
+# As the scheduler sorts its groups, but each result has its own place, or comes where it is asked for.
 def _sorted(units: list[Unit], scheduled: ScheduledPass) -> list[Unit]:
-    """Sorts units as the scheduler sorts its groups, with each result where it is asked for, or has its own place."""
     number, by_name = scheduled.scheduler.number, scheduled.scheduler.by_name
     defined = {buffer: unit for unit in units for buffer in unit.defines}
 

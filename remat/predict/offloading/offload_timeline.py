@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Copies:
-    """The k copies of one direction, in the order in which they run.
+    """Lists the k copies of one direction, in the order in which they run.
 
     Attributes:
         values: (k,) positions in the graph of what is copied.
@@ -44,7 +44,7 @@ class Copies:
 
 @dataclass(frozen=True, eq=False)
 class OffloadTimeline:
-    """A training step under a plan that offloads: T steps of compute, and copies beside them.
+    """Holds a training step under a plan that offloads: T steps of compute, and copies beside them.
 
     Attributes:
         names: the value that each step computes.
@@ -77,22 +77,22 @@ class OffloadTimeline:
 
     @property
     def copied_ns(self) -> int:
-        """All copies, hidden or not."""
+        """Returns the time of all copies, hidden or not."""
         return sum(int((copies.end_ns - copies.start_ns).sum()) for copies in (self.out, self.back))
 
     @property
     def hidden_ns(self) -> int:
-        """What copies run behind compute, or behind each other."""
+        """Returns the time of copies that run while kernels or other copies run."""
         return self.copied_ns - self.exposed_ns
 
     @property
     def added_ns(self) -> int:
-        """What the plan adds to a step in which nothing runs twice and nothing is copied."""
+        """Returns the time that the plan adds to a step in which nothing runs twice and nothing is copied."""
         return self.recomputed_ns + self.exposed_ns
 
     @property
     def peak_bytes(self) -> int:
-        """The most bytes that are alive on the device at once."""
+        """Returns the most bytes that are alive on the device at once."""
         return int(self.device_bytes.max(initial=0))
 
     def __str__(self) -> str:
@@ -153,28 +153,25 @@ def offload_timeline(
 
 
 def simulated(clock: StepClock, plan: Plan, prefetch_ns: int | None = None) -> OffloadTimeline:
-    """Simulates one of many plans of a graph, whose times are known: see `offload_timeline`."""
+    """Simulates one plan of a graph whose times are known: see `offload_timeline`."""
     choice = legal_choice(clock.graph, plan)
     return Simulated.of(clock, choice.saved, choice.offloaded, prefetch_ns).timeline
 
 
 @dataclass(frozen=True, eq=False)
 class Simulated:
-    """A timeline, and what delayed it most.
+    """Holds a timeline, and what delayed it most.
 
     No plan takes less time than the delays that these two name, wherever they come from
     (`remat.improve.offload_search`).
-
-    Attributes:
-        timeline: the result.
-        late_out_ns: the copies of all that is written from this time on have to run after it, and the forward pass
-            ends with the last of them; None if it ends with its last kernel.
-        late_in_at: the copies of all that the backward pass needs up to this position of the graph have to run before
-            its compute from there on; None if no copy delays the end of the step.
     """
 
-    timeline: OffloadTimeline
+    timeline: OffloadTimeline  # the result
+    # the copies of all that is written from this time on have to run after it, and the forward pass ends with the last
+    # of them; None if it ends with its last kernel.
     late_out_ns: int | None
+    # the copies of all that the backward pass needs up to this position of the graph have to run before its compute
+    # from there on; None if no copy delays the end of the step.
     late_in_at: int | None
 
     @classmethod
@@ -182,10 +179,8 @@ class Simulated:
         """Simulates a plan.
 
         Args:
-            clock: the times of the graph's parts.
             saved: (n,) what is saved, on the device or the host.
             offloaded: (n,) what of it is on the host.
-            prefetch_ns: see `offload_timeline`.
         """
         graph, facts = clock.graph, clock.facts
         order = Order.of(facts, saved)
@@ -222,12 +217,12 @@ class Simulated:
         return cls(
             line,
             int(clock.written_ns[out.values[idle[-1]]]) if forward_ns > clock.forward_end_ns else None,
-            _position(facts.live, facts.turn, backward, reload.latest),
+            _position(facts.live, facts.first_tangent_reader, backward, reload.latest),
         )
 
 
+# Copies run one after the other, each when its value is written or later.
 def _copies_out(clock: StepClock, values: IntArray) -> Copies:
-    """Runs copies one after the other, each when its value is written or later."""
     order = values[np.lexsort((values, clock.written_ns[values]))]
     took, ready = clock.copy_ns[order], clock.written_ns[order]
     before = _starts(took)
@@ -237,20 +232,14 @@ def _copies_out(clock: StepClock, values: IntArray) -> Copies:
 
 @dataclass(frozen=True, eq=False)
 class _Reload:
-    """The backward pass: steps that wait for copies.
-
-    Attributes:
-        order: (k,) of the copies.
-        start_ns, end_ns: (k,) of each, as late as delays nothing.
-        step_ns: (T + 1,) when each step begins; and when all is over.
-        latest: the step whose wait counts to the end; None if none does.
-    """
+    """Holds the steps of the backward pass, which wait for copies."""
 
     order: IntArray
+    # start_ns, end_ns: (k,) of each copy, as late as delays nothing.
     start_ns: IntArray
     end_ns: IntArray
-    step_ns: IntArray
-    latest: int | None
+    step_ns: IntArray  # (T + 1,) when each step begins; and when all is over
+    latest: int | None  # the step whose wait counts to the end; None if none does
 
     @classmethod
     def of(cls, took: IntArray, needed: IntArray, copy_ns: IntArray, prefetch_ns: int | None) -> _Reload:
@@ -282,10 +271,10 @@ class _Reload:
         return cls(order, ends - copy_ns[order], ends, step_ns, waits[-1] if waits else None)
 
 
+# A storage is there until it is copied away, and from when its copy back begins.
 def _device_bytes(
     graph: Graph, lives: Lifetimes, out: Copies, back: Copies, start: IntArray, end: IntArray
 ) -> IntArray:
-    """(T,) what the device holds, if a storage is there until it is copied away, and from when its copy back begins."""
     n = len(graph)
     first, last = lives.start.copy(), lives.end.copy()
     rows = np.full(2 * n, -1)

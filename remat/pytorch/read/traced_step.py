@@ -14,8 +14,8 @@ from remat.pytorch.read.capture import where
 from remat.pytorch.read.extract import extract
 from remat.pytorch.read.split import split
 
+# With this autograd begins at a loss.
 _SEED = torch.ops.aten.ones_like.default
-"""With this autograd begins at a loss."""
 
 _HOW = (
     "return (loss, *gradients), with the gradients of torch.autograd.grad(loss, parameters), and leave "
@@ -55,8 +55,8 @@ def read_step(traced: fx.GraphModule, parameters: int = 0, name: str = "step") -
     return graphs[0]
 
 
+# The gradient of the loss begins with a one.
 def _give_tangent(graph: fx.Graph) -> None:
-    """Puts an input in the place of the one that the gradient of the loss begins with."""
     (outputs,) = graph.output_node().args
     loss = outputs[0] if isinstance(outputs, (tuple, list)) else outputs
     seeds = [user for user in loss.users if user.target is _SEED] if isinstance(loss, fx.Node) else []

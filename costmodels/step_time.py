@@ -1,0 +1,53 @@
+"""Prices both decisions by time: what saving a value moves, and what recomputing it takes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+
+from costmodels.recompute_time import RecomputeTime
+from remat.plugin import CostModel, Graph, Terms
+from remat.predict.time import DeviceProfile, Roofline
+from remat.predict.time.known_devices import find_device
+from remat.predict.time.roofline import DEFAULT_DEVICE
+from remat.predict.time.work import whole_prices
+
+
+@dataclass(frozen=True)
+class StepTime(CostModel):
+    """Prices a plan by what it adds to the time of a step, in nanoseconds on one device.
+
+    It unites two prices. Saving a value v costs what it moves at the bandwidth that the device reaches (paper,
+    Algorithm 2): its read, B(v), and as much for its write unless v is in memory anyway. Parameters are free.
+    Recomputing a value costs what `RecomputeTime` says by the roofline model. Its optimum is one minimum cut without a
+    budget, with a proof: recompute just what is faster to compute again than to write and to read.
+
+    The prices add up, while kernels do not: a recomputed value may split a kernel in two, and two recomputed values
+    may share one read. docs/step_time.md says how far predicted kernels agree.
+
+    Attributes:
+        device: a known name (`remat device --list`), a file, "here" (what `remat device` measured), or a
+            `remat.predict.time.DeviceProfile`.
+    """
+
+    name: ClassVar[str] = "step-time"
+    unit: ClassVar[str] = "ns"
+
+    device: str | Path | DeviceProfile = DEFAULT_DEVICE
+
+    def __post_init__(self) -> None:
+        find_device(self.device)  # an unknown name is refused where it is typed
+
+    def data(self) -> str:
+        """Returns the ceilings, whatever file they come from."""
+        return repr(find_device(self.device))
+
+    def terms(self, graph: Graph) -> Terms:
+        """Adds the price of a save to the terms of `RecomputeTime`."""
+        moved = np.where(graph.materialized, graph.moved_bytes, 2.0 * graph.moved_bytes)
+        seconds = np.where(graph.parameter, 0, moved) / find_device(self.device).reached_bytes_per_s
+        save = whole_prices("StepTime", 1e9 * seconds)
+        return replace(RecomputeTime(Roofline(self.device)).terms(graph), save_cost=save)

@@ -1,0 +1,109 @@
+"""Compares our plans with what users of PyTorch get in one line: `python -m experiments.bench.users_table`.
+
+For training steps of published models: the predicted peak and the modelled step time of PyTorch's default plan, of its
+memory budgets 0.05 to 0.9, and of checkpointed layers (`remat.improve.one_liners`), of which those count that no other
+one beats in both; and ours by `MemoryBudget(of="peak")` within the peak of each. Kernels and times are predicted for
+an H100, those of ResNet-50 for an A100. No device was used.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+import remat
+from costmodels import MemoryBudget
+from experiments.report.markdown import bullets
+from experiments.report.result_table import ResultTable
+from remat import Corpus
+from remat.improve.one_liners import one_liners
+from remat.improve.pareto_front import pareto_front
+from remat.improve.step_search import StepPredictor
+from remat.predict.time.known_devices import find_device
+
+STEPS = {
+    "hf-llama3-8b-lora": "h100",
+    "hf-llama3-8b-32k": "h100",
+    "hf-mixtral-8x7b": "h100",
+    "hf-vit-base": "h100",
+    "resnet50-a100": "a100",
+    "gpt2-medium-h100": "h100",
+    "hf-bert-large-sdpa": "h100",
+    "hf-mamba2-130m": "h100",
+    "dit-xl-2": "h100",
+    "hf-t5-base": "h100",
+    "hf-llama3-8b-h100": "h100",
+    "stable-diffusion-unet": "h100",
+}
+CHECKPOINTED = "every layer checkpointed"
+
+
+def compared(name: str) -> Iterator[dict[str, Any]]:
+    """Compares the plans of one step: a row for each of PyTorch's plans that no other one of them beats."""
+    graph, device = Corpus.open().graph(name), STEPS[name]
+    predictor = StepPredictor.of(graph, find_device(device), device)
+    rivals: dict[str, tuple[int, float]] = {}
+    for rival, saved in one_liners(predictor.graph):
+        owners = np.zeros(len(graph), np.bool_)
+        owners[graph.base[saved]] = True  # a plan hands over the owner of a storage instead of its views
+        rivals[rival] = (predictor.peak(owners), predictor.ns(owners))
+    default_ns = next(iter(rivals.values()))[1]
+    front = pareto_front(rivals.items(), key=lambda rival: rival[1])
+    for rival, (peak_bytes, step_ns) in front:
+        begin = time.process_time()
+        model = MemoryBudget(peak_bytes, of="peak", estimator=f"roofline:device={device}")
+        solution = remat.choose(graph, model, throw=False)
+        seconds = time.process_time() - begin
+        ours = None if solution.step is None else solution.step.ns
+        yield {
+            "rival": rival,
+            "peak_bytes": peak_bytes,
+            "rival_overhead": step_ns / default_ns - 1,
+            "our_overhead": None if ours is None else ours / default_ns - 1,
+            "our_peak_bytes": None
+            if solution.plan is None
+            else remat.timeline(predictor.graph, solution.plan).peak_bytes,
+            "search_s": round(seconds, 1),
+        }
+
+
+def summary(rows: Sequence[dict[str, Any]]) -> list[str]:
+    """Says how often our plans are faster than those of PyTorch, and by how much."""
+    found = [row for row in rows if row["our_overhead"] is not None]
+    lost = [row for row in rows if row["our_overhead"] is None or row["our_overhead"] > row["rival_overhead"] + 1e-3]
+    over = [row for row in found if row["our_peak_bytes"] > row["peak_bytes"]]
+    slow = [row for row in found if row["rival_overhead"] > 0.005]
+    less = [1 - row["our_overhead"] / row["rival_overhead"] for row in slow]
+    layers = [1 - r["our_overhead"] / r["rival_overhead"] for r in slow if r["rival"].startswith(CHECKPOINTED)]
+    seconds = max(rows, key=lambda row: row["search_s"])
+    lines = [
+        f"points: {len(rows)}; slower than the plan of PyTorch by more than 0.1 %, or no plan found: {len(lost)}; "
+        f"beyond its peak: {len(over)}",
+        f"overhead of our plans, against that of PyTorch's at the same peak: {statistics.median(less):.0%} less in the "
+        f"median, best {max(less):.0%}, worst {min(less):.0%}",
+        f"the longest search: {seconds['search_s']} s of processor time ({seconds['case']})",
+    ]
+    if layers:
+        lines.append(
+            f"at the peaks of checkpointed layers: {statistics.median(layers):.0%} less in the median, best "
+            f"{max(layers):.0%}, worst {min(layers):.0%}"
+        )
+    return [bullets(lines)]
+
+
+TABLE = ResultTable(
+    "experiments.bench.users_table",
+    "Our plans beside what PyTorch gives in one line",
+    __doc__ or "",
+    cases=lambda: dict(STEPS),
+    key=str,
+    measure=compared,
+    summary=summary,
+)
+
+if __name__ == "__main__":
+    TABLE.command()

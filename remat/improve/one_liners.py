@@ -1,0 +1,87 @@
+"""Collects the plans that a user of PyTorch gets in one line, from a graph alone: what every search must not lose to.
+
+These are PyTorch's default plan; its budgets (`remat.improve.torch_knapsack`); and `torch.utils.checkpoint` around each
+layer, around every second one, and around groups of about the square root of their number (Chen et al. 2016), without
+and with the selective policies that save attention, or attention and every second matrix product.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+
+from remat.facts.columns import BoolArray, IntArray
+from remat.facts.graph import Graph
+from remat.improve.byte_budgets import default_plan
+from remat.improve.refine.repeated_layers import repeated_layers
+from remat.improve.torch_knapsack import torch_budget_plans
+
+_LAYER = re.compile(r"^(.*?\.\d+)(?:\.|$)")
+_OUTSIDE = -1
+
+
+def one_liners(graph: Graph) -> Iterator[tuple[str, BoolArray]]:
+    """Yields plans by what a user would have typed, each as (n,) the values that it saves; some may be equal."""
+    if (default := _default(graph)) is not None:
+        yield "PyTorch's default", default
+    for budget, saved in torch_budget_plans(graph):
+        yield f"activation_memory_budget = {budget}", saved
+    for name, saved in _checkpointed(graph):
+        yield name, saved
+
+
+def layers_of(graph: Graph) -> IntArray:
+    """Numbers, for each of n values of the forward pass, the layer that computes it; -1 outside of layers.
+
+    A layer is a module with a number in its path, such as "model.layers.3". A graph without module paths has the blocks
+    that its forward pass repeats.
+    """
+    paths = [match.group(1) if (match := _LAYER.match(path)) else "" for path in graph.modules]
+    if not any(paths):
+        return repeated_layers(graph)
+    numbers = {path: number for number, path in enumerate(dict.fromkeys(filter(None, paths)))}
+    layers = np.array([numbers.get(path, _OUTSIDE) for path in paths], np.int64)
+    return np.where(graph.in_forward & ~graph.input, layers, _OUTSIDE)
+
+
+def _default(graph: Graph) -> BoolArray | None:
+    plan = default_plan(graph)
+    return None if plan is None else np.isin(np.array(graph.names), plan.saved)
+
+
+def _checkpointed(graph: Graph) -> Iterator[tuple[str, BoolArray]]:
+    layers = layers_of(graph)
+    count = int(layers.max(initial=_OUTSIDE)) + 1
+    if count < 2:
+        return
+    regions = {
+        "every layer checkpointed": layers,
+        "every second layer checkpointed": np.where(layers % 2 == 0, layers, _OUTSIDE),
+        "groups of layers checkpointed": np.where(layers >= 0, layers // math.isqrt(count), _OUTSIDE),
+    }
+    attention = np.array(["attention" in op for op in graph.ops], np.bool_)
+    products = np.flatnonzero(graph.compute_bound & graph.in_forward & ~attention)
+    second = np.zeros(len(graph), np.bool_)
+    second[products[1::2]] = True
+    for name, region in regions.items():
+        if (saved := _recomputing(graph, region, attention & False)) is not None:
+            yield name, saved
+    for name, stays in {"attention": attention, "attention and every second product": attention | second}.items():
+        if stays.any() and (saved := _recomputing(graph, layers, stays)) is not None:
+            yield f"every layer checkpointed, saving {name}", saved
+
+
+def _recomputing(graph: Graph, region: IntArray, stays: BoolArray) -> BoolArray | None:
+    """Recomputes regions but for what leaves them, as `torch.utils.checkpoint` does under `torch.compile`."""
+    leaves = graph.output.copy()
+    crossing = graph.in_forward[graph.consumers] & (region[graph.producers] != region[graph.consumers])
+    leaves[graph.producers[crossing]] = True
+    stays = stays.copy()
+    elements = graph.tuple_element[graph.consumers] & stays[graph.producers]
+    stays[graph.consumers[elements]] = True
+    recomputed = (region >= 0) & ~leaves & ~stays & ~graph.cannot_recompute.mask & ~graph.must_save
+    return _default(replace(graph, prefer_recompute=graph.prefer_recompute | recomputed))

@@ -1,0 +1,293 @@
+"""Searches for the plan whose step is fastest by predicted kernels, among plans that keep a limit of memory.
+
+A user pays for kernels, while a `Problem` adds up prices of single values. So plans come from several sources, and one
+judge ranks them all: the kernels that TorchInductor would make (`remat.predict.kernels`), timed by a roofline model of
+one device. The sources are:
+
+- the answer of the additive search, whatever the cost model;
+- what a user of PyTorch gets in one line (`remat.improve.one_liners`), so that no such plan is better;
+- minimum cuts at the prices of `costmodels.StepTime`, as they are, and with as high a price of memory as it takes;
+- mixtures of the fastest plan within the limit and of a faster one above it.
+
+The time is modelled and has no proof. The bound of a solution is one on the additive cost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+
+from remat.answer.choice import Choice
+from remat.answer.registry import QUICK_BUDGET_SOLVER, costmodel_class
+from remat.errors import Infeasible
+from remat.facts.columns import BoolArray, any_set
+from remat.facts.graph import Graph
+from remat.improve.for_device import for_device
+from remat.improve.one_liners import one_liners
+from remat.improve.peak_plans import PeakPlan
+from remat.improve.progress import OutOfTime, go_on
+from remat.improve.step_plans import StepPlans
+from remat.predict.buffers import StepMemory
+from remat.predict.memory import Simulator
+from remat.predict.time.device import DeviceProfile
+from remat.predict.time.modelled_step import KernelClock
+from remat.predict.time.work import Work
+from remat.problem.problem import Problem
+from remat.proof.budget import flow_solver
+from remat.proof.hull import Hull
+from remat.proof.solve import solve
+
+STEP_MODEL = "step-time"
+
+# A plan whose simulated peak exceeds the limit by more than this factor is not predicted.
+_FAR = 1.3
+# A plan is not predicted if the calls that it repeats take longer by this part of a step than those of the best plan:
+# what fuses with kernels saves less time than that.
+_SLACK = 0.05
+# The best plan is mixed with so many faster ones, and the way between the two is halved so often.
+_MIXED, _HALVINGS = 2, 5
+
+
+class StepPredictor:
+    """Predicts the steps of one graph on one device, each plan once.
+
+    Attributes:
+        graph: the joint graph; its device says whose kernels are predicted.
+        device: the ceilings by which kernels are timed.
+    """
+
+    def __init__(self, graph: Graph, device: DeviceProfile) -> None:
+        self.graph, self.device = graph, device
+        self._memory, self._clock = StepMemory(graph), KernelClock(graph, device)
+        self._ns: dict[bytes, float] = {}
+        self._peaks: dict[bytes, int] = {}
+
+    @classmethod
+    def of(cls, graph: Graph, device: DeviceProfile, kind: str | None = None) -> StepPredictor:
+        """Returns the predictor of a graph and a device, which remembers what it predicted before.
+
+        Args:
+            graph: captured on any device.
+            device: the ceilings.
+            kind: the name of a device that has the same kernels; None for the device of the graph.
+        """
+        predictors, key = graph.derived(_predictors), (repr(device), kind)
+        if key not in predictors:
+            predictors[key] = cls(for_device(graph, kind), device)
+        return predictors[key]
+
+    def ns(self, saved: BoolArray) -> float:
+        """Models the time of the step that saves these values, (n,) of the graph, in nanoseconds."""
+        key = np.packbits(saved).tobytes()
+        if key not in self._ns:
+            self._ns[key] = self._clock.time(self._memory.kernels(saved)).ns
+        return self._ns[key]
+
+    def peak(self, saved: BoolArray) -> int:
+        """Predicts the most bytes alive in the step that saves these values, and notes its time."""
+        key = np.packbits(saved).tobytes()
+        if key not in self._peaks:
+            kernels, self._peaks[key] = self._memory.kernels_and_peak(saved)
+            self._ns[key] = self._clock.time(kernels).ns
+        return self._peaks[key]
+
+
+def _predictors(_graph: Graph) -> dict[tuple[str, str | None], StepPredictor]:
+    return {}
+
+
+def _one_liners(graph: Graph) -> list[tuple[str, BoolArray]]:
+    return [*one_liners(graph)]
+
+
+@dataclass(frozen=True, eq=False)
+class StepChoice:
+    """Holds a legal choice over the values of a problem, with its modelled step time in nanoseconds."""
+
+    choice: Choice
+    step_ns: float
+    source: str
+
+
+class StepSearch:
+    """Finds the fastest step within limits of saved bytes or of the peak, for one problem of one graph.
+
+    Args:
+        predictor: judges plans.
+        problem: says which plans are legal; it has no budget, and its prices rank nothing here.
+    """
+
+    def __init__(self, predictor: StepPredictor, problem: Problem) -> None:
+        self.predictor, self.graph, self.problem = predictor, predictor.graph, replace(problem, budget_bytes=None)
+        self._simulator = Simulator(self.graph)
+        terms = costmodel_class(STEP_MODEL)(device=predictor.device).terms(self.graph)  # pyright: ignore[reportCallIssue]
+        values = self.graph.plannable
+        self.priced = self.problem.priced(
+            save_cost=terms.save_cost[values],
+            recompute_cost=terms.recompute_cost[values],
+            cannot_save=problem.cannot_save,
+            cannot_recompute=problem.cannot_recompute,
+            budget_bytes=None,
+        )
+        self._own_kernel = Work.of(self.graph).own_kernel[values]
+        self._hull = Hull(self.priced, flow_solver())
+        self._sources: list[tuple[str, Choice]] | None = None
+
+    def within_saved(self, limit_bytes: int, additive: Choice) -> StepChoice:
+        """Returns the fastest step found that saves at most a number of bytes.
+
+        Args:
+            limit_bytes: the limit.
+            additive: a choice that keeps it.
+        """
+        best = self._judged("additive search", additive)
+        with suppress(OutOfTime):
+            for source, choice in self._within_saved(limit_bytes):
+                if choice.saved_bytes(self.problem) <= limit_bytes and not self._is_slower(choice, best):
+                    best = _faster(best, self._judged(source, choice))
+        return best
+
+    def _within_saved(self, limit_bytes: int) -> Iterator[tuple[str, Choice]]:
+        yield "step prices", self._hull.cheapest.choice
+        if self._hull.cheapest.saved_bytes > limit_bytes:
+            with suppress(Infeasible):
+                priced = replace(self.priced, budget_bytes=limit_bytes)
+                plan = solve(priced, QUICK_BUDGET_SOLVER, throw=False).plan
+                if plan is not None:
+                    yield "step prices within the budget", Choice.from_plan(self.priced, plan)
+        yield from self.sources()
+
+    def within_peak(self, limit_bytes: int, limited: StepPlans, additive: Choice | None = None) -> StepChoice | None:
+        """Returns the fastest step found whose predicted peak is at most a number of bytes; None if there is none.
+
+        Args:
+            limit_bytes: the limit.
+            limited: finds plans at the prices of `priced`.
+            additive: a choice that keeps the limit, if the additive search found one.
+        """
+        best, above = None if additive is None else self._judged("additive search", additive), list[StepChoice]()
+        with suppress(OutOfTime):
+            for source, choice in self._within_peak(limit_bytes, limited):
+                if best is not None and self._is_slower(choice, best):
+                    continue
+                fits = self._peak(choice) <= limit_bytes
+                judged = self._judged(source, choice)
+                if fits:
+                    best = _faster(best, judged)
+                else:
+                    above.append(judged)
+            for other in sorted(above, key=lambda one: one.step_ns)[:_MIXED]:
+                if best is not None and other.step_ns < best.step_ns:
+                    best = self._mixed(best, other, limit_bytes)
+        return best
+
+    def _within_peak(self, limit_bytes: int, limited: StepPlans) -> Iterator[tuple[str, Choice]]:
+        yield "step prices", self._hull.cheapest.choice
+        if (plan := limited.approach(limit_bytes)) is not None:
+            yield "step prices within the limit", plan.choice
+        for source, choice in self.sources():
+            if self._simulated_peak(choice) <= _FAR * limit_bytes:
+                yield source, choice
+
+    def _is_slower(self, choice: Choice, best: StepChoice) -> bool:
+        """Says whether the calls that a choice repeats alone make it slower than the best one, whatever fuses."""
+        calls = np.where(self._own_kernel, self.priced.recompute_cost, 0)
+        return float(calls[choice.recomputed].sum() - calls[best.choice.recomputed].sum()) > _SLACK * best.step_ns
+
+    def smallest_peak(self, other_bytes: int) -> PeakPlan | None:
+        """Returns the plan with the smallest peak among PyTorch's one-liners; None if none is below `other_bytes`."""
+        plans = [
+            self.with_peak(choice) for _, choice in self.sources() if self._simulated_peak(choice) <= _FAR * other_bytes
+        ]
+        smallest = min(plans, key=lambda plan: plan.peak_bytes, default=None)
+        return smallest if smallest is not None and smallest.peak_bytes < other_bytes else None
+
+    def sources(self) -> list[tuple[str, Choice]]:
+        """Lists what PyTorch's one-liners save, as legal choices of the problem, each once."""
+        if self._sources is None:
+            choices: dict[bytes, tuple[str, Choice]] = {}
+            for source, saved in self.graph.derived(_one_liners):
+                owners = np.zeros(len(self.graph), np.bool_)
+                owners[self.graph.base[saved]] = True
+                if (choice := self._legal(owners[self.graph.plannable])) is not None:
+                    choices.setdefault(choice.key, (source, choice))
+            self._sources = [*choices.values()]
+        return self._sources
+
+    def _mixed(self, best: StepChoice, above: StepChoice, limit_bytes: int) -> StepChoice:
+        """Follows a plan within the limit up to some value and a faster one from there on: as far as the limit allows.
+
+        What is saved late in the forward pass is read, and freed, first in the backward pass.
+        """
+        slow, fast = best.choice.saved, above.choice.saved
+        differences, position = np.flatnonzero(slow != fast), np.arange(len(slow))
+        first, last = 0, len(differences)
+        for _ in range(_HALVINGS):
+            middle = (first + last) // 2
+            if middle in (first, last):
+                break
+            mixed = self._legal(np.where(position < differences[middle], slow, fast))
+            if mixed is not None and self._peak(mixed) <= limit_bytes:
+                best = _faster(best, self._judged("mixture", mixed))
+                last = middle
+            else:
+                first = middle
+        return best
+
+    def _legal(self, saved: BoolArray) -> Choice | None:
+        choice, problem = Choice.from_saved(self.problem, saved), self.problem
+        breaks = choice.saved & problem.cannot_save.mask | choice.recomputed & problem.cannot_recompute.mask
+        return None if any_set(breaks) else choice
+
+    def _judged(self, source: str, choice: Choice) -> StepChoice:
+        go_on()
+        return StepChoice(choice, self.predictor.ns(self.graph.for_all_values(choice.saved)), source)
+
+    def with_peak(self, choice: Choice) -> PeakPlan:
+        """Returns a choice with its additive cost and its predicted peak."""
+        return PeakPlan(choice, choice.cost(self.problem), self._peak(choice))
+
+    def _peak(self, choice: Choice) -> int:
+        go_on()
+        return self.predictor.peak(self.graph.for_all_values(choice.saved))
+
+    def _simulated_peak(self, choice: Choice) -> int:
+        return self._simulator.peak(self.graph.for_all_values(choice.saved))
+
+
+def _faster(best: StepChoice | None, other: StepChoice) -> StepChoice:
+    return other if best is None or other.step_ns < best.step_ns else best
+
+
+class FastestPlans:
+    """Holds the fastest steps found within limits of the peak, in the place of `StepPlans`, the additive search."""
+
+    def __init__(self, additive: StepPlans, search: StepSearch, limited: StepPlans) -> None:
+        self._additive, self._search, self._limited = additive, search, limited
+        self._within: dict[int, PeakPlan | None] = {}
+
+    @property
+    def cheapest(self) -> PeakPlan:
+        """Returns the plan of least additive cost; fractions of a peak are fractions of its peak."""
+        return self._additive.cheapest
+
+    @cached_property
+    def smallest(self) -> PeakPlan:
+        """Returns the plan with the smallest peak that was found; it is not proven that no plan has a smaller one."""
+        additive = self._additive.smallest
+        with suppress(OutOfTime):
+            return self._search.smallest_peak(additive.peak_bytes) or additive
+        return additive
+
+    def within(self, limit_bytes: int) -> PeakPlan | None:
+        """Returns the fastest step found with a peak of at most `limit_bytes`; None if there is none."""
+        if limit_bytes not in self._within:
+            found = self._search.within_peak(limit_bytes, self._limited)
+            if found is None and (additive := self._additive.within(limit_bytes)) is not None:
+                found = self._search.within_peak(limit_bytes, self._limited, additive.choice)
+            self._within[limit_bytes] = None if found is None else self._search.with_peak(found.choice)
+        return self._within[limit_bytes]

@@ -1,0 +1,55 @@
+"""Shows what a step allocates on a CPU: lists its allocations, and leaves out the kernels, which allocate nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from typing import Any
+
+from torch import Tensor
+
+from remat.pytorch.seam.internals import internals
+from remat.pytorch.seam.swap import swapped
+from remat.pytorch.seam.torch_settings import nothing_cached
+
+
+def cpu_allocations(call: Callable[[], object]) -> list[int]:
+    """Runs `call()` and lists the sizes of what is allocated on the CPU, and freed (negative), in order of time.
+
+    By the profiler that preceded Kineto, which records the same sums as its successor (torch 2.11,
+    2.13 and 2.15) and prints nothing.
+    """
+    profiler, stop = internals("torch.autograd.profiler_legacy"), internals("torch.autograd")._disable_profiler_legacy
+    # What was allocated earlier and is freed inside is reported with size 0: not part of this call.
+    profiler.profile(profile_memory=True)._start_trace()
+    try:
+        call()
+    finally:
+        threads: list[list[Any]] = stop()
+    events = [event for events in threads for event in events if event.kind() == "memory_alloc"]
+    if events:
+        events.sort(key=events[0].cpu_elapsed_us)
+    return [event.cpu_memory_usage() for event in events]
+
+
+@contextmanager
+def no_cpu_kernels() -> Generator[None]:
+    """Leaves out generated kernels of what is compiled and run within the block; calls of libraries run.
+
+    Kernels allocate nothing. What they would have written is zero, so that an index among it points somewhere.
+    """
+    guards = internals("torch._C._dynamo.guards")
+    empty = guards._empty_strided_cpu
+
+    def zeros(*args: Any) -> Tensor:
+        return empty(*args).zero_()
+
+    def nothing(*_: Any) -> None:
+        return None
+
+    def skipped(*_: Any) -> Any:
+        return nothing
+
+    compiler = internals("torch._inductor.async_compile").AsyncCompile
+    with nothing_cached(), swapped(compiler, "cpp_pybinding", skipped), swapped(guards, "_empty_strided_cpu", zeros):
+        yield

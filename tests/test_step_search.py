@@ -1,0 +1,112 @@
+"""A plan within a budget has the fastest step by predicted kernels: no one-liner of PyTorch is better."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+import remat
+from costmodels import MemoryBudget, RecomputeTime
+from remat import Corpus, Graph, GraphBuilder
+from remat.improve.one_liners import one_liners
+from remat.improve.step_search import StepPredictor
+from remat.predict.time import modelled_time
+from remat.predict.time.known_devices import find_device
+
+H100 = "roofline:device=h100"
+NAMES = ["small-bert", "small-resnet"]
+
+
+def rivals(graph: Graph) -> dict[str, tuple[int, int, float]]:
+    """Returns (saved bytes, peak bytes, step ns) of what users of PyTorch get in one line, on an H100."""
+    predictor = StepPredictor.of(graph, find_device("h100"), "h100")
+    found = {}
+    for name, saved in one_liners(graph):
+        owners = np.zeros(len(graph), np.bool_)
+        owners[graph.base[saved]] = True
+        saved_bytes = int(graph.bytes[owners & ~graph.input].sum())
+        found[name] = (saved_bytes, predictor.peak(owners), predictor.ns(owners))
+    return found
+
+
+@pytest.mark.parametrize("of", ["saved", "peak"])
+@pytest.mark.parametrize("name", NAMES)
+def test_no_one_liner_within_the_limit_is_faster_and_none_is_called_unreachable(name: str, of: str) -> None:
+    graph = Corpus.open().graph(name)
+    points = list(rivals(graph).values())
+    limits = sorted({point[of == "peak"] for point in points})
+    for limit in [limits[0], limits[len(limits) // 2], limits[-1]]:
+        solution = remat.choose(graph, MemoryBudget(f"{limit} B", of=of, estimator=H100))
+        assert solution.step is not None
+        fitting = [ns for *sizes, ns in points if sizes[of == "peak"] <= limit]
+        assert solution.step.ns <= min(fitting) * 1.001
+
+
+@pytest.mark.parametrize("of", ["saved", "peak"])
+def test_a_larger_budget_has_no_slower_step(of: str) -> None:
+    graph = Corpus.open().graph("small-bert")
+    shares = [0.3, 0.6, 1.0] if of == "saved" else [0.6, 0.8, 1.0]
+    steps = [remat.choose(graph, MemoryBudget(share, of=of, estimator=H100)).step for share in shares]
+    times = [step.ns for step in steps if step is not None]
+    assert len(times) == len(shares)
+    assert all(larger <= smaller * 1.001 for smaller, larger in pairwise(times))
+
+
+def test_the_peak_is_kept_with_the_kernels_of_the_device_that_the_estimator_names() -> None:
+    graph = Corpus.open().graph("small-bert")
+    limit = 9 * remat.timeline(graph, remat.choose(graph).plan, device="h100").peak_bytes // 10
+    solution = remat.choose(graph, MemoryBudget(limit, of="peak", estimator=H100))
+    assert solution.step is not None
+    assert solution.step.device == find_device("h100").name
+    assert remat.timeline(graph, solution.plan, device="h100").peak_bytes <= limit
+    kernels = remat.predict_traffic(graph, solution.plan, device="h100").kernels
+    assert solution.step.ns == pytest.approx(modelled_time(graph, kernels, "h100").ns)
+
+
+def test_without_a_device_in_the_estimator_it_is_that_of_the_graph() -> None:
+    graph = Corpus.open().graph("small-bert")
+    solution = remat.choose(graph, MemoryBudget(0.5))
+    assert solution.step is not None
+    assert solution.step.device == find_device("cpu").name
+
+
+def test_the_bound_is_one_on_the_additive_cost_and_solve_answers_as_before() -> None:
+    graph = Corpus.open().graph("small-bert")
+    model = MemoryBudget(0.5, estimator=H100)
+    problem = model.pose(graph)
+    exact, fastest = remat.solve(problem), remat.choose(graph, model)
+    assert exact.step is None
+    assert fastest.objective == remat.check_plan(problem, fastest.plan)
+    assert exact.objective <= fastest.objective
+    assert fastest.bound is not None
+    assert fastest.bound <= exact.objective
+    assert not fastest.is_proven or fastest.objective == exact.objective
+
+
+@pytest.mark.parametrize("estimator", ["flops", H100])
+def test_where_no_step_can_be_predicted_plans_are_ranked_by_price(estimator: str) -> None:
+    g = GraphBuilder()
+    y = g.op("sin", g.input("x", bytes=64), name="y", bytes=64)
+    g.output(g.op("exp", y, bytes=64))
+    g.gradient(g.op("mul", g.tangent("dy", bytes=64), g.op("cos", y, bytes=64), bytes=64))
+    built = g.build()  # it records no calls
+    graph = Corpus.open().graph("small-bert") if estimator == "flops" else built
+    model = MemoryBudget(0.5, estimator=estimator)
+    solution = remat.choose(graph, model)
+    assert solution.step is None
+    assert solution.objective == remat.solve(model.pose(graph)).objective
+
+
+def test_bans_of_the_user_hold_for_every_source_of_plans() -> None:
+    graph = Corpus.open().graph("small-bert")
+    free = remat.choose(graph, MemoryBudget(0.5, estimator=H100)).plan
+    assert free is not None
+    name = max(free.saved, key=lambda value: graph.bytes[graph.index[value]] * ~graph.input[graph.index[value]])
+    forbidden = replace(graph, must_recompute=np.array(graph.names) == name)
+    plan = remat.choose(forbidden, MemoryBudget(0.5, estimator=H100)).plan
+    assert plan is not None
+    assert name not in plan.saved
+    remat.check_plan(RecomputeTime().pose(forbidden), plan)
