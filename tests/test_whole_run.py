@@ -337,7 +337,8 @@ def test_a_fraction_is_right_again_once_other_graphs_run(
         result, saved = saved_activations(step, model, x)
         kept.append(saved.bytes)
         result.sum().backward()
-    assert all(0.4 * default < bytes < 0.5 * default for bytes in (kept[2], kept[-1])), (kept, default)
+    least = 0.4 if worthwhile < 0 else 0.3  # of shares of their own, the fastest plans need not save all that they may
+    assert all(least * default < bytes < 0.5 * default for bytes in (kept[2], kept[-1])), (kept, default)
     assert graphs_compiled() - before == compiled
 
 
