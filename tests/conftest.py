@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
 
 import depth  # noqa: F401  # registers the profiles
@@ -38,6 +39,13 @@ def in_the_quick_half(item: pytest.Item) -> bool:
 def in_the_deep_half(item: pytest.Item) -> bool:
     marked = any(item.get_closest_marker(name) for name in ("deep", "deeper"))
     return marked or is_hypothesis_test(getattr(item, "obj", None))
+
+
+@pytest.fixture(autouse=True)
+def nothing_compiled() -> None:
+    """What earlier tests compiled does not count: Dynamo runs a function eagerly after eight of its graphs."""
+    if "torch._dynamo" in sys.modules:
+        sys.modules["torch"].compiler.reset()
 
 
 @pytest.fixture

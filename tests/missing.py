@@ -13,17 +13,12 @@ MISSING: dict[str, dict[str, str]] = {
             "Inductor of torch 2.11 writes the zeros in the kernel of the softmax, before the next product has read "
             "what they replace; without a gradient, too"
         ),
-        "test_inductor_expects_the_same_peaks_of_a_small_model": (
-            "`estimate_peak_memory` of torch 2.11 takes what a pass returns off before the pass begins, and so expects "
-            "less; the measured peak is the predicted one"
-        ),
         "test_the_budget_of_a_region_becomes_ours": "torch 2.11 has no `region_activation_memory_budget`",
         "test_random_plans_through_inductor[dropout]": (
             "`reorder_for_peak_memory` of torch 2.11 may swap two draws of random numbers, which are then not eager's; "
             "without it gradients are"
         ),
-        "test_copies_beside_the_kernels_through_inductor[at once-dropout]": "draws are swapped, as above",
-        "test_copies_beside_the_kernels_through_inductor[at the last moment-dropout]": "draws are swapped, as above",
+        "test_copies_beside_the_kernels_through_inductor[dropout]": "draws are swapped, as above",
         "test_the_device_keeps_what_the_plan_says[encoder layer-True]": (
             "Inductor of torch 2.11 writes one of three packed projections by itself: 2 KiB less than the plan says"
         ),

@@ -32,7 +32,6 @@ def saved_copies(graph: remat.Graph) -> list[str]:
     """The values made from one parameter alone that the optimal plan saves."""
     copies = remat.recompute_parameter_copies(graph).must_recompute
     plan = remat.solve(ByteTraffic().pose(graph)).plan
-    assert plan is not None
     return [name for name in plan.saved if copies[graph.index[name]]]
 
 
@@ -54,7 +53,7 @@ def test_a_compiled_autocast_step_keeps_no_copy_of_a_weight() -> None:
     kept = {}
     for marked in (False, True):
         torch.compiler.reset()
-        step = remat.compile(model, recompute_parameter_copies=marked)
+        step = remat.compile(model, recompute_parameter_copies=marked, codegen=False)
         torch.testing.assert_close(gradients(step), gradients(model), rtol=2e-2, atol=2e-2)  # bfloat16 has 8 bits
         kept[marked] = saved_activations(step, model, x)[1].bytes
     assert kept[False] - kept[True] >= 2 * 64 * 256, "the copy of the second weight, in bfloat16"
@@ -64,7 +63,6 @@ def test_a_marked_copy_may_be_in_both_graphs_even_if_it_is_a_collective(monkeypa
     """The check after the split goes by the marked graph: casts stand in for gathers here."""
     cast = torch.ops.prims.convert_element_type.default
     monkeypatch.setattr(operators, "_unrepeatable", lambda target: "a collective" if target is cast else None)
-    torch.compiler.reset()
     model, x = Autocast(), torch.randn(8, 64)
     step = remat.compile(model, recompute_parameter_copies=True, codegen=False)
     torch.testing.assert_close(step(x), model(x), rtol=2e-2, atol=2e-2)
@@ -80,9 +78,7 @@ def test_a_gathered_parameter_is_gathered_again() -> None:
     graph = g.build()
     plain = remat.solve(ByteTraffic().pose(graph)).plan
     marked = remat.solve(ByteTraffic().pose(remat.recompute_parameter_copies(graph))).plan
-    assert plain is not None
     assert plain.saved == ("whole",)
-    assert marked is not None
     assert (marked.saved, marked.recomputed) == (("w",), ("gathered", "whole"))
 
 
@@ -102,7 +98,6 @@ def test_selective_checkpointing_decides_what_runs_twice(decision: str, mode: st
 
     graph = remat.capture(f, torch.randn(8, 8, requires_grad=True))
     plan = remat.solve(ByteTraffic(mode=mode).pose(graph)).plan  # type: ignore[arg-type]
-    assert plan is not None
     recomputed = {graph.ops[graph.index[name]] for name in plan.recomputed}
     assert ("aten.sin.default" in recomputed) == (decision == "MUST_RECOMPUTE")
     # exp and tanh prefer recomputation: whatever is saved of the region, it is not they.

@@ -6,7 +6,6 @@ import shutil
 from functools import cache
 from pathlib import Path
 from subprocess import CalledProcessError
-from typing import Any
 
 import numpy as np
 import pytest
@@ -55,7 +54,6 @@ def test_costs_and_peaks_are_those_of_the_checker(data: st.DataObject, graph: Gr
     cost, peak, found = annealer().improved(instance, NO_LIMIT, np.flatnonzero(saved).tolist(), 0)
     assert (cost, peak) == (first.objective, first.peak)
     assert found == np.flatnonzero(saved).tolist()
-    assert first.peak is not None
     cost, peak, found = annealer().improved(instance, first.peak, found, 50)
     second = verdict(instance, found)
     assert not second.complaints
@@ -91,29 +89,3 @@ def test_a_better_answer_is_taken(tmp_path: Path) -> None:
     assert now["objective"] < known["objective"]
     assert now["solver"] == "anneal, 3000 steps, seed 1"
     assert done.output == f"qehvi-4 peak-0.7: {now['objective']}\n"
-
-
-def test_the_one_command_anneals_where_it_is_asked_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("experiments.benchmark.__main__.VISITS", 10**5)
-    folder, asked = tmp_path / "2000.1", list[int]()
-    folder.mkdir()
-    shutil.copy(FOLDER / "LICENSE", folder)
-    improved = Annealer.improved
-
-    def recorded(self: Annealer, *args: Any) -> tuple[int, int, list[int]]:
-        asked.append(args[1])
-        return improved(self, *args)
-
-    monkeypatch.setattr(Annealer, "improved", recorded)
-    command = ["run", "--only", "qehvi-4", "--time-limit", "5", "--folder", str(folder), "--results", str(tmp_path)]
-    assert CliRunner().invoke(app, command).exception is None
-    assert not asked
-    assert CliRunner().invoke(app, [*command, "--anneal"]).exception is None
-    assert asked
-
-
-def test_without_a_compiler_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CC", "no-such-compiler")
-    done = CliRunner().invoke(app, ["anneal", "--only", "qehvi-4"])
-    assert done.exit_code == 2
-    assert "needs a C compiler" in done.output

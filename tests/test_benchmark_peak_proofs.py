@@ -82,18 +82,15 @@ def test_the_optimum_is_that_of_all_plans(graph: Graph, data: st.DataObject) -> 
     limit_bytes = data.draw(st.sampled_from(sorted({peak for _, peak in costs} | {0})))
     least = min((cost for cost, peak in costs if peak <= limit_bytes), default=None)
     found = cheapest_within_peak(graph, problem, limit_bytes)
-    assert found is not None
     assert found.objective == least
     if least is None:
         assert found.termination.reason is TerminationReason.INFEASIBLE
         return
-    assert found.plan is not None
     assert found.termination.reason is TerminationReason.OPTIMAL
     assert found.termination.bound == least
     choice = Choice.from_plan(problem, found.plan)
     assert simulator.peak(graph.for_all_values(choice.saved)) <= limit_bytes
     again = cheapest_within_peak(graph, problem, limit_bytes, choice)
-    assert again is not None
     assert (again.objective, again.termination.reason) == (least, TerminationReason.OPTIMAL)
 
 
@@ -101,13 +98,10 @@ def test_what_the_search_misses_is_found_and_proven() -> None:
     graph = Corpus.open().graph("qehvi-4")
     problem = RecomputeTime().pose(graph)
     searched = PeakPlans(graph, problem, Lagrangian()).within(84_691_538)
-    assert searched is not None
     exact = cheapest_within_peak(graph, problem, 84_691_538, searched.choice)
-    assert exact is not None
     assert exact.termination.reason is TerminationReason.OPTIMAL
     assert exact.objective == exact.bound == 624 < searched.cost
     hurried = cheapest_within_peak(graph, problem, 84_691_538, searched.choice, time_limit_s=1e-9)
-    assert hurried is not None
     assert hurried.plan == searched.choice.plan(problem)
     assert (hurried.termination.reason, hurried.termination.limit) == (TerminationReason.FEASIBLE, "time")
 

@@ -20,13 +20,12 @@ from typer.testing import CliRunner
 
 from experiments.benchmark import check, searching
 from experiments.benchmark.__main__ import app
-from experiments.benchmark.answers import RESUMED, Answer, Answers, Refused, difficulty, merged, spread
+from experiments.benchmark.answers import Answer, Answers, Refused, difficulty, merged, spread
 from experiments.benchmark.instances import Posed
 from experiments.benchmark.manifest import FOLDER, Manifest
 from experiments.benchmark.page import answer_rows, as_csv, markdown
-from experiments.benchmark.release import chosen_subset, wrong_files
-from remat import Corpus, Graph, TerminationReason, solve
-from remat.errors import InvalidGraph
+from experiments.benchmark.release import wrong_files
+from remat import Corpus, TerminationReason, solve
 from remat.problem.problem_file import Budget
 
 CORPUS = Corpus.open()
@@ -161,32 +160,6 @@ def test_a_file_that_is_not_listed_is_named(release: Path) -> None:
     assert lines[1] == "instances/old.json.gz: SHA256SUMS does not list it"
 
 
-@pytest.mark.parametrize("data", [None, b"no sum\n", b"\xff\xfe"])
-def test_sums_that_cannot_be_read_are_no_sums(release: Path, data: bytes | None) -> None:
-    (release / "SHA256SUMS").unlink()
-    if data:
-        (release / "SHA256SUMS").write_bytes(data)
-    code, said = run("verify", "--folder", release)
-    assert code == 1
-    assert "MANIFEST.json: SHA256SUMS does not list it" in said
-
-
-@pytest.mark.parametrize("name", ["qehvi-4", "small-dropout-mlp"])
-def test_a_damaged_graph_is_named(release: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    """One of the benchmark, whose instance lies there, and one that is made from its graph."""
-    graph = Corpus.graph
-
-    def damaged(corpus: Corpus, asked: str) -> Graph:
-        if asked == name:
-            raise InvalidGraph(f"{name}.json.gz: not the file that index.json describes")
-        return graph(corpus, asked)
-
-    monkeypatch.setattr(Corpus, "graph", damaged)
-    code, said = run("verify", "--folder", release)
-    assert code == 1
-    assert f"{name}.json.gz: not the file that index.json describes" in said
-
-
 def test_the_sums_are_those_of_the_usual_tool(release: Path) -> None:
     """As the page says: what is gzipped is unpacked first."""
     page = (FOLDER.parents[2] / "docs" / "benchmark.md").read_text()
@@ -270,16 +243,6 @@ def test_a_better_answer_replaces_a_row_and_its_bound_does_not(release: Path) ->
     assert run("submit", best, "--folder", release)[1] == "qehvi-4 saved-0.5: is no better\n"
 
 
-def test_an_answer_that_costs_as_much_changes_nothing(release: Path) -> None:
-    """Else a longer time would be taken from it, and the row not be tried again."""
-    worsened(release)
-    assert run("submit", submission(release), "--folder", release)[0] == 0
-    before = Answers(release / "answers").of("qehvi-4")
-    path = submission(release, seconds=10**9, solver="another")
-    assert run("submit", path, "--folder", release) == (0, "qehvi-4 saved-0.5: is no better\n")
-    assert Answers(release / "answers").of("qehvi-4") == before
-
-
 def test_if_one_answer_is_refused_none_is_taken(release: Path) -> None:
     path, known = submission(release), worsened(release)
     document = json.loads(path.read_text())
@@ -327,24 +290,6 @@ def test_a_budget_of_the_peak_is_proven_from_what_is_known(release: Path, fits: 
     assert run("prove", "--only", "qehvi-4", "--folder", release) == (0, "")
 
 
-def test_a_budget_of_the_peak_is_searched_again_for_longer_only(release: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[float] = []
-    monkeypatch.setattr(searching, "peak_proof", lambda posed, budget, known, limit: asked.append(limit))
-    answers = Answers(release / "answers")
-    document = json.loads(gzip.decompress(answers.path("qehvi-4").read_bytes()))
-    for proof, limits, expected in (("at one step: flow", (6, 7), [6, 7]), (f"{RESUMED}: CP-SAT", (6, 7, 9), [9])):
-        document["answers"] = [
-            answer | ({"bound": 0, "status": "feasible", "seconds": 7, "proof": proof} if fits == "peak-0.7" else {})
-            for answer in document["answers"]
-            if (fits := answer["budget"]).startswith("saved") or fits == "peak-0.7"
-        ]
-        answers.path("qehvi-4").write_bytes(gzip.compress(json.dumps(document).encode()))
-        for limit in limits:
-            assert run("prove", "--time-limit", limit, "--only", "qehvi-4", "--folder", release)[0] == 0
-        assert asked == expected
-        asked.clear()
-
-
 def test_an_answer_below_a_proven_bound_stops_everything(release: Path) -> None:
     """Either `check.py` or the bound is wrong, and nobody may go on."""
     manifest = Manifest.open(release)
@@ -358,22 +303,6 @@ def test_an_answer_below_a_proven_bound_stops_everything(release: Path) -> None:
     path.write_bytes(gzip.compress(json.dumps(document).encode()))
     with pytest.raises(Refused, match="which is less than the bound"):
         Answers(release / "answers").offer(posed, known)
-
-
-def test_the_benchmark_is_chosen_once(release: Path) -> None:
-    """Else a better answer, which makes a row easy, would change a release."""
-    manifest = Manifest.open(release)
-    for frozen in ({"small-dropout-mlp"}, {"qehvi-4"}):
-        assert chosen_subset(manifest.with_subset(frozen), Answers(release / "answers")) == frozen
-    assert chosen_subset(manifest.with_subset(set()), Answers(release / "answers")) == {"qehvi-4"}
-
-
-def test_a_bound_of_zero_that_was_searched_for_says_so() -> None:
-    """Else it is searched for again by every run."""
-    plan = {"budget": "peak-0.1", "saved": [1], "objective": 5, "bound": 0, "solver": "s", "seconds": 1}
-    found = {**plan, "seconds": 9, "proof": "at one step"}
-    assert merged(plan, found) == found | {"status": "feasible"}
-    assert merged(found, plan) == found | {"status": "feasible"}
 
 
 claims = st.tuples(st.integers(0, 9), st.integers(0, 9), st.integers(0, 90)).map(

@@ -228,15 +228,3 @@ def test_preferences_overrule_the_cost_model_and_yield_to_facts_and_demands() ->
         "pair": ("a tuple", None),
         "item": ("marked PREFER_RECOMPUTE", None),
     }
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"mode": "fast"}, r"ByteTraffic\.mode must be one of conservative, aggressive, got 'fast'"),
-        ({"rules": {"randon": True}}, r"ByteTraffic\.rules: no rule is named 'randon'; there are: random, "),
-    ],
-)
-def test_bad_options_are_refused(options: dict[str, object], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        ByteTraffic(**options)  # type: ignore[arg-type]

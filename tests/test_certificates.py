@@ -43,7 +43,6 @@ BEST = Plan(saved=("a",), recomputed=("b", "c"))
 
 def honest() -> tuple[Solution, np.ndarray]:
     solution = solve(CHAIN)
-    assert isinstance(solution.certificate, FlowCertificate)
     return solution, solution.certificate.flow
 
 
@@ -226,7 +225,6 @@ THREE = Problem.of(
 def test_weights_do_not_speak_for_themselves() -> None:
     """The flow proves 11; that 14 is optimal is true, but not proven."""
     honest = solve(THREE, "lagrangian")
-    assert isinstance(honest.certificate, FlowCertificate)
     weights = honest.certificate.multipliers
     forged = FlowCertificate(honest.certificate.flow, Boastful(weights.cost, weights.byte))
     with pytest.raises(CertificateRejected, match="a flow's multipliers must be"):
@@ -245,7 +243,6 @@ def test_weights_of_numpy_do_not_wrap_into_a_proof() -> None:
 @pytest.mark.parametrize("weights", [Multipliers(10**400, 1), Multipliers(1, 10**30)], ids=["cost", "byte"])
 def test_weights_past_62_bits_prove_nothing(weights: Multipliers) -> None:
     solution = solve(THREE, "lagrangian")
-    assert isinstance(solution.certificate, FlowCertificate)
     with pytest.raises(CertificateRejected, match="no bound follows from the flow"):
         certify(THREE, replace(solution, certificate=FlowCertificate(solution.certificate.flow, weights)))
 
@@ -255,12 +252,6 @@ class Agreeable(np.ndarray):
 
     def __gt__(self, other: object) -> np.ndarray:
         return np.zeros(self.shape, np.bool_)
-
-
-def test_a_flow_does_not_compare_itself() -> None:
-    solution, flow = honest()
-    with pytest.raises(CertificateRejected, match="a flow must be a numpy array, got Agreeable"):
-        certify(CHAIN, replace(solution, certificate=FlowCertificate(flow.view(Agreeable))))
 
 
 @dataclass(frozen=True)
@@ -276,11 +267,6 @@ class Liar(Exhaustive):
 def test_only_a_verified_flow_is_a_proof() -> None:
     assert not solve(CHAIN, Liar()).is_proven
     assert solve(CHAIN, "ortools").is_proven
-
-
-def test_a_plan_without_a_certificate_is_rejected() -> None:
-    with pytest.raises(CertificateRejected, match="gives no certificate"):
-        certify(CHAIN, replace(solve(CHAIN, "ortools"), certificate=None))
 
 
 @pytest.mark.parametrize(
@@ -299,7 +285,6 @@ def test_no_change_of_one_arc_survives(solver: Solver, data: st.DataObject) -> N
     """Flow is conserved, so one arc alone can change only between the terminals, and then the bound does."""
     problem = data.draw(problems(max_values=8, largest=largest_price(solver, 8)))
     solution = solve(problem, solver)
-    assert isinstance(solution.certificate, FlowCertificate)
     flow = solution.certificate.flow.copy()
     assume(len(flow))
     flow[data.draw(st.integers(0, len(flow) - 1))] += data.draw(st.integers(-3, 3).filter(bool))
@@ -329,7 +314,6 @@ def test_check_plan_agrees_with_running_the_plan(data: st.DataObject, budget: bo
 @given(problems(max_values=8))
 def test_a_maximum_flow_is_worth_the_sink_s_inflow(problem: Problem) -> None:
     solution, network = solve(problem), Reduction.of(problem).network
-    assert isinstance(solution.certificate, FlowCertificate)
     flow = solution.certificate.flow
     assert int(flow[network.heads == SINK].sum()) == check_flow(network, flow)
 
@@ -507,7 +491,6 @@ def test_nothing_of_a_problem_or_a_proof_can_be_unlocked() -> None:
     mine = np.array([9, 3, 6, 8])
     mine.setflags(write=False)
     problem, solution = replace(CHAIN, save_cost=mine), solve(CHAIN)
-    assert isinstance(solution.certificate, FlowCertificate)
     bans = problem.cannot_save
     columns = (problem.save_cost, problem.needed, problem.producers, bans.codes, bans.mask, solution.certificate.flow)
     for column in columns:

@@ -16,6 +16,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 import torch
+from depth import deep
 from torch import Tensor, nn
 
 import remat
@@ -28,11 +29,6 @@ from remat.pytorch import Partitioner
 from remat.pytorch.measure.saved import saved_activations
 
 Step = Callable[..., Tensor]
-
-
-@pytest.fixture(autouse=True)
-def fresh_compilation() -> None:
-    torch.compiler.reset()
 
 
 class Mlp(nn.Module):
@@ -50,24 +46,23 @@ def gradients(step: Step, model: nn.Module, x: Tensor) -> list[Tensor]:
     return [parameter.grad.clone() for parameter in model.parameters() if parameter.grad is not None]
 
 
-@pytest.mark.parametrize("mode", ["conservative", "aggressive"])
-def test_gradients_equal_eager_and_the_step_saves_what_the_plan_says(mode: str) -> None:
+@pytest.mark.parametrize(("mode", "codegen"), [("conservative", False), ("aggressive", True)])
+def test_gradients_equal_eager_and_the_step_saves_what_the_plan_says(mode: str, codegen: bool) -> None:
     torch.manual_seed(0)
     cost_model = ByteTraffic(mode=mode)  # type: ignore[arg-type]
     model, x = Mlp(), torch.randn(16, 32)
-    step = remat.compile(model, cost_model=cost_model, solver="networkx")
+    step = remat.compile(model, cost_model=cost_model, solver="networkx", codegen=codegen)
     torch.testing.assert_close(gradients(step, model, x), gradients(model, model, x))
 
     graph = remat.capture(model, x)
     plan = remat.solve(cost_model.pose(graph)).plan
-    assert plan is not None
     _, kept = saved_activations(step, model, x)
     facts = PlanFacts.of(graph, plan)
     assert (len(facts.saved_activations), facts.saved_bytes) == (kept.tensors, kept.bytes)
 
 
 def test_the_backend_is_known_to_torch_by_name() -> None:
-    model, x = Mlp(), torch.randn(4, 32)
+    model, x = nn.Linear(8, 8, bias=False), torch.randn(4, 8)  # a product: no kernel has to be compiled
     step = torch.compile(model, backend="remat")
     torch.testing.assert_close(gradients(step, model, x), gradients(model, model, x))
 
@@ -78,18 +73,17 @@ def mutates_then_uses(x: Tensor, y: Tensor) -> Tensor:
     return (h.exp() * y).cos()
 
 
-@pytest.mark.parametrize("mode", ["conservative", "aggressive"])
-def test_the_backward_never_reads_an_input_that_the_forward_overwrote(mode: str) -> None:
+@pytest.mark.parametrize(("mode", "codegen"), [("conservative", True), ("aggressive", False)])
+def test_the_backward_never_reads_an_input_that_the_forward_overwrote(mode: str, codegen: bool) -> None:
     """torch.compile's own partitioner gets this one wrong: tenfold on 2.11, 2.13 and 2.15."""
 
     def gradient(f: Step) -> tuple[Tensor, Tensor]:
         torch.manual_seed(0)
         x, y = torch.rand(8, 8, requires_grad=True), torch.rand(8, 8)
         f(x, y).sum().backward()
-        assert x.grad is not None
         return x.grad, y
 
-    ours = remat.compile(mutates_then_uses, cost_model=ByteTraffic(mode=mode))  # type: ignore[arg-type]
+    ours = remat.compile(mutates_then_uses, cost_model=ByteTraffic(mode=mode), codegen=codegen)  # type: ignore[arg-type]
     torch.testing.assert_close(gradient(ours), gradient(mutates_then_uses))
 
 
@@ -126,7 +120,6 @@ def test_what_inductor_computes_in_an_input_is_not_saved_there(function: Step) -
         torch.manual_seed(0)
         x, cache = torch.rand(4, 8, requires_grad=True), torch.rand(ROWS[function.__name__], 8)
         f(x, cache).square().sum().backward()
-        assert x.grad is not None
         return x.grad, cache
 
     for cost_model in (ByteTraffic(mode="aggressive"), SaveLeast()):
@@ -215,15 +208,13 @@ def test_the_backward_reads_the_old_value_of_an_overwritten_buffer_from_a_copy(
     state = {name: value.clone() for name, value in model.state_dict().items()}
     expected = [gradients(model, model, x), gradients(model, model, x), model.scale.clone()]
     model.load_state_dict(state)
-    step = remat.compile(model, recompute_parameter_copies=copies_again)
+    step = remat.compile(model, recompute_parameter_copies=copies_again, codegen=not copies_again)
     torch.testing.assert_close([gradients(step, model, x), gradients(step, model, x), model.scale], expected)
 
 
 def solved(model: nn.Module, x: Tensor, mode: str) -> Plan:
     graph = remat.capture(model, x)
-    plan = remat.solve(ByteTraffic(mode=mode).pose(graph)).plan  # type: ignore[arg-type]
-    assert plan is not None
-    return plan
+    return remat.solve(ByteTraffic(mode=mode).pose(graph)).plan  # type: ignore[arg-type]
 
 
 def test_a_plan_is_replayed_from_its_file(tmp_path: Path) -> None:
@@ -233,7 +224,7 @@ def test_a_plan_is_replayed_from_its_file(tmp_path: Path) -> None:
     for mode, plan in plans.items():
         plan.save(tmp_path / "plan.json")
         torch.compiler.reset()
-        step = remat.compile(model, plan=Plan.load(tmp_path / "plan.json"))
+        step = remat.compile(model, plan=Plan.load(tmp_path / "plan.json"), codegen=False)
         torch.testing.assert_close(gradients(step, model, x), gradients(model, model, x))
         kept[mode] = saved_activations(step, model, x)[1].bytes
     assert kept["aggressive"] < kept["conservative"]
@@ -434,7 +425,6 @@ def test_jagged_tensors(cost_model: str, lengths: tuple[int, ...]) -> None:
         rows = [torch.randn(length, 4) for length in lengths]
         x = torch.nested.nested_tensor(rows, layout=torch.jagged, requires_grad=True)
         step(x).backward()
-        assert x.grad is not None
         return x.grad.values()
 
     step = remat.compile(loss, cost_model=cost_model, codegen=False)
@@ -442,7 +432,8 @@ def test_jagged_tensors(cost_model: str, lengths: tuple[int, ...]) -> None:
     assert len(step.report().graphs) == 1
 
 
-def test_no_guard_is_made_of_the_sizes_of_a_jagged_tensor() -> None:
+@pytest.mark.parametrize("seed", ["0", pytest.param("1", marks=deep)])
+def test_no_guard_is_made_of_the_sizes_of_a_jagged_tensor(seed: str) -> None:
     """It raised an AssertionError of torch, or did not, by the order in which names are hashed."""
     lines = (
         "import remat, torch",
@@ -451,13 +442,10 @@ def test_no_guard_is_made_of_the_sizes_of_a_jagged_tensor() -> None:
         "budget = 'memory-budget:budget=8MB'",
         "remat.compile(step, cost_model=budget, codegen=False, dynamic=True)(x).backward()",
     )
-    for seed in "01":
-        environment = os.environ | {"PYTHONHASHSEED": seed}
-        done = subprocess.run(
-            [sys.executable, "-c", "\n".join(lines)], env=environment, capture_output=True, check=False
-        )
-        assert done.returncode == 0, done.stderr
-        assert b"not watched beyond, since torch cannot guard the sizes of a jagged tensor" in done.stderr
+    environment = os.environ | {"PYTHONHASHSEED": seed}
+    done = subprocess.run([sys.executable, "-c", "\n".join(lines)], env=environment, capture_output=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert b"not watched beyond, since torch cannot guard the sizes of a jagged tensor" in done.stderr
 
 
 def test_a_size_that_varies_may_be_the_least_one_now() -> None:

@@ -31,6 +31,7 @@ def tied_problem(seed: int, values: int, budget: bool) -> Problem:
     )
 
 
+@cache
 def digests(solver: Solver) -> list[str]:
     """One digest a problem: it stands for the plan."""
     values = most_values(solver, 30)

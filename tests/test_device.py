@@ -244,11 +244,3 @@ def test_a_device_that_is_not_there_is_one_clear_error() -> None:
     result = CliRunner().invoke(app, ["device", "--device", "tpu"])
     assert result.exit_code == 2
     assert 'device must be "cpu", "cuda", or None' in result.output
-
-
-def test_estimators_are_listed() -> None:
-    listed = {one["name"]: one for one in json.loads(command("plugins", "estimators", "--json"))}
-    assert {"flops", "profile", "roofline"} <= set(listed)
-    assert listed["roofline"]["unit"] == "ns"
-    assert listed["roofline"]["options"]["device"]["default"] == "a100"
-    assert "roofline" in command("plugins", "estimators")

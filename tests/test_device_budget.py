@@ -23,11 +23,6 @@ from remat.pytorch.seam.step_allocations import no_cpu_kernels
 WIDTH = 32
 
 
-@pytest.fixture(autouse=True)
-def fresh_compilation() -> None:
-    torch.compiler.reset()
-
-
 class Model(nn.Module):
     """A perceptron whose activations are cheap to recompute; with a graph break in its middle if asked for."""
 
@@ -55,9 +50,7 @@ def train(step: Any, *args: Tensor) -> None:
     [
         "dropout MLP",
         pytest.param("EvoNorm", marks=deep),
-        pytest.param("MLP-Mixer", marks=deep),
         pytest.param("HF Llama", marks=deep),
-        pytest.param("HF ConvNeXt V2: response normalization", marks=deep),
     ],
 )
 def test_training_with_adamw_stays_within_the_budget(name: str) -> None:
@@ -176,10 +169,8 @@ def test_what_keeps_the_budget_without_us_is_not_refused() -> None:
     model, args = MODELS["dropout MLP"]()
     graph = remat.capture(model, *args)
     plan = default_plan(graph)
-    assert plan is not None
     limit = remat.timeline(graph, plan).peak_bytes
     found = remat.choose(graph, MemoryBudget(limit, of="peak")).plan
-    assert found is not None
     assert remat.timeline(graph, found).peak_bytes <= limit
 
 

@@ -21,9 +21,7 @@ RESULTS = INSTANCES.parent / "results"
 
 
 def solved(graph: remat.Graph, mode: str) -> remat.Plan:
-    plan = remat.solve(ByteTraffic(mode=mode).pose(graph)).plan
-    assert plan is not None
-    return plan
+    return remat.solve(ByteTraffic(mode=mode).pose(graph)).plan
 
 
 @pytest.mark.parametrize(

@@ -52,10 +52,3 @@ def test_what_comes_and_goes_is_reported_and_other_instances_stay() -> None:
     before = {"a | x | plan": "1", "a | y | plan": "2", "b | x | plan": "3"}
     now = {"a | x | plan": "1", "a | z | plan": "2"}
     assert fingerprint.differences(before, now, ["a"]) == ["gone: a | y | plan", "new: a | z | plan"]
-
-
-def test_an_unknown_instance_is_refused_with_a_near_one(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as ended:
-        fingerprint.main(["--only", "small-dropout-mpl"])
-    assert ended.value.code == 2
-    assert NAME in capsys.readouterr().err

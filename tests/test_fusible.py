@@ -104,7 +104,6 @@ def instance(name: str) -> Graph:
 def saves(graph: Graph, seed: int) -> BoolArray:
     """What a random legal plan saves."""
     plan = solve(Dice(seed).pose(graph)).plan
-    assert plan is not None
     return Choice.from_plan(graph, plan).saved
 
 

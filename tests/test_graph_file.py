@@ -197,7 +197,6 @@ def test_a_missing_file_is_the_usual_error(tmp_path: Path) -> None:
 @given(problem=problems())
 def test_plan_round_trip(problem: Problem, tmp_path_factory: pytest.TempPathFactory) -> None:
     plan = solve(problem).plan
-    assert plan is not None
     path = tmp_path_factory.mktemp("plans") / "plan.json"
     plan.save(path)
     assert (Plan.load(path), Plan.load(path).digest) == (plan, plan.digest)

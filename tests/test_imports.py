@@ -22,18 +22,9 @@ def loaded_by(code: str) -> set[str]:
     return set(subprocess.run(command, check=True, capture_output=True, text=True).stdout.split())
 
 
-@pytest.mark.parametrize(
-    "code",
-    [
-        "import remat",
-        "import solvers",
-        "import costmodels",
-        "import remat.answer.registry as r; r.solver_names(); r.costmodel_names()",
-        "import remat; remat.Problem.of([1]); remat.Plan((), ())",
-    ],
-)
-def test_loads_no_backend(code: str) -> None:
-    assert loaded_by(code) == set()
+def test_loads_no_backend() -> None:
+    names = "import remat.answer.registry as r; r.solver_names(); r.costmodel_names()"
+    assert loaded_by(f"import remat, solvers, costmodels; remat.Problem.of([1]); remat.Plan((), ()); {names}") == set()
 
 
 @pytest.mark.parametrize(

@@ -136,8 +136,10 @@ def plainly(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
     return function(x)
 
 
-@pytest.mark.parametrize("called", [plainly, partial(checkpoint, use_reentrant=False)])
-@pytest.mark.parametrize("compiled", [remat.compile, partial(torch_compile, backend="remat")])
+@pytest.mark.parametrize(
+    ("compiled", "called"),
+    [(remat.compile, partial(checkpoint, use_reentrant=False)), (partial(torch_compile, backend="remat"), plainly)],
+)
 def test_a_step_from_torchs_cache_reports_what_was_planned(compiled: Any, called: Any) -> None:
     once = time.time()  # no run before has had it in the cache
 

@@ -20,6 +20,7 @@ from remat.answer.plan_facts import PlanFacts
 from remat.cli.app import app
 from remat.improve.for_device import for_device
 from remat.improve.refine import Peak, SavedBytes, Traffic
+from remat.improve.traffic_frontier import TrafficFrontier
 from remat.pytorch.inductor.scheduled import Scheduled
 from remat.pytorch.measure.torch_budgets import torchs_plans, torchs_plans_of
 
@@ -92,17 +93,7 @@ def test_a_limit_that_is_none_is_refused(extra: object) -> None:
 def test_the_command_takes_the_limit_and_the_device(graph: Graph, torchs: dict[float, Plan], tmp_path: Path) -> None:
     graph.save(tmp_path / "graph.json")
     torchs[1.0].save(tmp_path / "plan.json")
-    options = [
-        "--plan",
-        tmp_path / "plan.json",
-        "--objective",
-        "saved",
-        "--time-limit",
-        60,
-        "--device",
-        "a100",
-        "--json",
-    ]
+    options = ["--plan", tmp_path / "plan.json", "--time-limit", 60, "--device", "a100", "--json"]
 
     def run(*more: object) -> Result:
         return CliRunner().invoke(app, [str(word) for word in ("refine", tmp_path / "graph.json", *options, *more)])
@@ -117,16 +108,19 @@ def test_the_command_takes_the_limit_and_the_device(graph: Graph, torchs: dict[f
     assert "extra_traffic" in refused.output
 
 
-def test_the_curve_is_never_worse_than_a_start(graph: Graph, torchs: dict[float, Plan]) -> None:
-    curve = remat.traffic_frontier(graph, 4, starts=torchs.values(), effort=20)
+@pytest.fixture(scope="module")
+def curve(graph: Graph, torchs: dict[float, Plan]) -> TrafficFrontier:
+    return remat.traffic_frontier(graph, 4, starts=torchs.values(), effort=20)
+
+
+def test_the_curve_is_never_worse_than_a_start(graph: Graph, torchs: dict[float, Plan], curve: TrafficFrontier) -> None:
     for plan in torchs.values():
         assert curve.at(saved(graph, plan)).traffic_bytes <= moved(graph, plan)
         assert curve.within(moved(graph, plan)).saved_bytes <= saved(graph, plan)
     assert any(curve.at(saved(graph, plan)).traffic_bytes < moved(graph, plan) for plan in torchs.values())
 
 
-def test_the_curve_says_what_its_plans_save_and_move_and_falls(graph: Graph) -> None:
-    curve = remat.traffic_frontier(graph, 4, effort=20)
+def test_the_curve_says_what_its_plans_save_and_move_and_falls(graph: Graph, curve: TrafficFrontier) -> None:
     pairs = [(point.saved_bytes, point.traffic_bytes) for point in curve.points]
     assert pairs == [(saved(graph, point.plan), moved(graph, point.plan)) for point in curve.points]
     assert pairs == sorted(set(pairs))
@@ -179,8 +173,7 @@ def test_bad_options_of_a_curve_are_one_clear_error(graph: Graph, options: dict[
         remat.traffic_frontier(graph, **options)  # type: ignore[arg-type]
 
 
-def test_what_no_plan_of_a_curve_reaches_is_refused(graph: Graph) -> None:
-    curve = remat.traffic_frontier(graph, 2, effort=0)
+def test_what_no_plan_of_a_curve_reaches_is_refused(curve: TrafficFrontier) -> None:
     with pytest.raises(InvalidOption, match="the fewest that a plan found moves"):
         curve.within(1)
 

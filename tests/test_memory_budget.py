@@ -251,7 +251,6 @@ def test_an_alternative_that_a_heuristic_missed() -> None:
     g.gradient(*(g.op("mul", d, m, name=f"d{m}", bytes=4, fusible=False) for m in kept))
     model = MemoryBudget("10 B", estimator="flops")
     why = explain(g.build(), "m0", model, "knapsack-greedy")
-    assert why.alternative is not None
     assert why.alternative.extra_cost == -3
     assert re.search(r"3 FLOP less.*heuristic.*exact", str(why))
     assert re.search(r"found.*\bm1, m2\b", str(why))
@@ -310,7 +309,7 @@ def test_every_plan_solves_the_relaxation_of_its_peak(drawn: tuple[Graph, BoolAr
     check_relaxation(*drawn)
 
 
-@drawn(300)
+@drawn(150)
 @given(graphs(max_values=8) | training_steps() | late_views())
 def test_no_plan_of_a_small_graph_breaks_the_relaxation(graph: Graph) -> None:
     problem, simulator = Dice(1).pose(graph), Simulator(graph)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import product
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from costmodels import ByteTraffic, MemoryBudget
 from remat import (
     Choice,
     Corpus,
+    Frontier,
     Graph,
     GraphBuilder,
     Infeasible,
@@ -192,10 +194,8 @@ def reads_a_constant(**told: bool) -> Graph:
 def test_a_constant_that_must_be_saved_is_not_copied() -> None:
     graph = reads_a_constant(must_save=True)
     problem = MemoryBudget(0.0, estimator="roofline", offload=TOY).pose(graph)
-    assert problem.offload is not None
     anything = replace(problem, offload=replace(problem.offload, banned=Bans.none(len(problem))))
     found = fit_offload(anything, StepClock.of(graph, TOY))
-    assert found.plan is not None
     assert (found.plan.saved, found.plan.offloaded) == (("c", "x"), ())
     check_plan(problem, found.plan)
 
@@ -208,14 +208,13 @@ def test_a_price_on_having_a_constant_again_adds_nothing() -> None:
     assert found.objective == found.bound == priced.recompute_cost[problem.index["a"]]
 
 
-@drawn(300)
+@drawn(150)
 @given(priced_with_constants(), st.integers(0, 40))
 def test_no_plan_adds_less_than_the_bound(posed: tuple[Graph, Problem], budget: int) -> None:
     graph, problem = posed
     clock = StepClock.of(graph, TOY)
     problem = replace(problem, budget_bytes=budget)
     host = problem.offload
-    assert host is not None
     least = None
     for choice in legal(problem):
         may = np.flatnonzero(choice.saved & ~host.banned.mask).tolist()
@@ -233,7 +232,6 @@ def test_no_plan_adds_less_than_the_bound(posed: tuple[Graph, Problem], budget: 
             fit_offload(problem, clock, "cpsat")
         return
     found = fit_offload(problem, clock, "lagrangian")
-    assert found.plan is not None
     assert (found.bound or 0) <= least <= (found.objective or 0)
     check_plan(problem, found.plan)
     assert found.is_proven == (found.objective == found.bound)
@@ -243,7 +241,6 @@ def test_offloading_beats_recomputing_alone_and_copies_that_nothing_hides() -> N
     graph = Corpus.open().graph("small-gpt-fused-attention")
     model = MemoryBudget(0.3, estimator="roofline:device=h100", offload=True)
     found, alone = choose(graph, model), choose(graph, replace(model, offload=False))
-    assert found.plan is not None
     assert found.plan.offloaded
     assert (found.bound or 0) <= (found.objective or 0) < (alone.objective or 0)
     line = offload_timeline(graph, found.plan, "h100")
@@ -253,12 +250,19 @@ def test_offloading_beats_recomputing_alone_and_copies_that_nothing_hides() -> N
     assert len(line.as_frame()) == len(line.names)
 
 
-def test_the_frontier_with_a_host_lies_below_the_one_without(tmp_path: object) -> None:
-    graph = Corpus.open().graph("small-layernorm-gelu-mlp")
-    curve = frontier(graph, estimator="roofline:device=h100", offload=True)
-    without = frontier(graph, estimator="roofline:device=h100").refine(
-        [p.budget_bytes for p in curve.points if p.saved_bytes]
-    )
+@pytest.fixture(scope="module")
+def graph() -> Graph:
+    return Corpus.open().graph("small-dropout-mlp")
+
+
+@pytest.fixture(scope="module")
+def curve(graph: Graph) -> Frontier:
+    return frontier(graph, estimator="roofline:device=a100", offload="h100")
+
+
+def test_the_frontier_with_a_host_lies_below_the_one_without(graph: Graph, curve: Frontier, tmp_path: Path) -> None:
+    alone = frontier(graph, estimator="roofline:device=a100")
+    without = alone.refine([point.budget_bytes for point in curve.points if point.saved_bytes])
     for point in curve.points:
         assert point.bound <= point.cost
         assert (curve.bound(point.budget_bytes) or 0) <= point.cost
@@ -272,10 +276,8 @@ def test_the_frontier_with_a_host_lies_below_the_one_without(tmp_path: object) -
     offload_timeline(graph, curve.points[0].plan, "h100").show(f"{tmp_path}/line.svg")
 
 
-def test_a_frontier_prices_its_own_plans_as_they_were_found() -> None:
+def test_a_frontier_prices_its_own_plans_as_they_were_found(curve: Frontier) -> None:
     """Whatever the estimator; the landmarks are priced so, too."""
-    graph = Corpus.open().graph("small-dropout-mlp")
-    curve = frontier(graph, estimator="roofline:device=a100", offload="h100")
     assert [curve.price(point.plan) for point in curve.points] == [point.point for point in curve.points]
 
 

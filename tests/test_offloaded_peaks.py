@@ -60,15 +60,13 @@ def host(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     memory.clear()
 
 
-@pytest.mark.parametrize("model", [SaveOnHost(), pytest.param(DiceWithHost(3), marks=deep)], ids=lambda m: m.name)
 @pytest.mark.parametrize(
-    "name",
+    ("name", "model"),
     [
-        "pointwise chain",
-        "LayerNorm-GeLU MLP",
-        pytest.param("dropout MLP", marks=deep),
-        pytest.param("MLP-Mixer", marks=deep),
-        pytest.param("GPT, fused attention", marks=deep),
+        ("pointwise chain", SaveOnHost()),
+        ("LayerNorm-GeLU MLP", SaveOnHost()),
+        *(pytest.param(name, SaveOnHost(), marks=deep) for name in ("dropout MLP", "GPT, fused attention")),
+        *(pytest.param(name, DiceWithHost(3), marks=deep) for name in ("LayerNorm-GeLU MLP", "MLP-Mixer")),
     ],
 )
 @pytest.mark.parametrize("copy_stream", [False, True])
@@ -85,7 +83,6 @@ def test_a_step_allocates_what_is_predicted(name: str, model: remat.CostModel, c
 
 
 def test_the_peak_is_in_the_report() -> None:
-    torch.compiler.reset()
     case = CASES["pointwise chain"]
     model, batch = case.build(), case.inputs()
     step = remat.compile(model, cost_model=SaveOnHost(), codegen=False)
@@ -122,7 +119,6 @@ def test_compiled_steps_name_their_copies() -> None:
     case = CASES["pointwise chain"]
     graph = remat.capture(case.build(), *case.inputs())
     plan = solve(SaveOnHost().pose(graph)).plan
-    assert plan is not None
     for device in ("cpu", "h100"):
         line = timeline(graph, plan, device=device)
         out, back = (
@@ -245,7 +241,6 @@ def test_the_code_for_an_h100_sends_between_the_products_that_are_predicted(name
 def drawn_choice(graph: Graph, seed: int) -> tuple[BoolArray, BoolArray]:
     """What a random legal plan saves, and some of what it could offload."""
     plan = solve(Dice(seed).pose(graph)).plan
-    assert plan is not None
     may = ~cannot_offload(graph).mask & (np.random.default_rng(seed).random(len(graph)) < 0.5)
     saved = np.isin(graph.names, plan.saved)
     return saved, saved & may

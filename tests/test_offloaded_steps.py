@@ -32,7 +32,7 @@ QUICK = (
     *("pointwise chain", "dropout", "symbolic batch", "batch normalization", "attention with dropout"),
     "overwritten buffer, old value read",
 )
-"""Cases of which the quick half compiles one random plan to the end."""
+"""Cases of which the quick half compiles one random plan to the end, with copies beside the kernels, two without."""
 
 
 @pytest.fixture
@@ -59,32 +59,29 @@ def assert_equal_to_eager(case: ModelCase, seed: int, **options: Any) -> None:
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=list(CASES))
-@settings(drawn(6), suppress_health_check=list(HealthCheck))
+@settings(drawn(3), suppress_health_check=list(HealthCheck))
 @given(seed=st.integers(0, 2**32 - 1))
 def test_random_plans_without_code_generation(case: ModelCase, seed: int) -> None:
     assert_equal_to_eager(case, seed, codegen=False)
 
 
 @pytest.mark.parametrize(
-    "case", [pytest.param(case, id=name, marks=() if name in QUICK else deep) for name, case in CASES.items()]
+    "case", [pytest.param(case, id=name, marks=() if name in QUICK[:2] else deep) for name, case in CASES.items()]
 )
 def test_random_plans_through_inductor(case: ModelCase) -> None:
     assert_equal_to_eager(case, 1, options={"fallback_random": True})  # eager's random numbers
 
 
-@pytest.fixture(params=["at once", "at the last moment"])
-def beside(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Tensor]]:
-    """Copies beside the kernels, as soon and as late as they can be; what they are of."""
+@pytest.fixture
+def beside(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Tensor]]:
+    """Copies beside the kernels, which write as soon and read as late as they can; what they are of."""
     under_way: dict[int, tuple[Tensor, Tensor]] = {}
     made: list[Tensor] = []
 
     def begin(copy: Tensor, source: Tensor) -> None:
         assert copy.untyped_storage().data_ptr() not in under_way
         made.append(source)
-        if request.param == "at once":
-            copy.copy_(source)
-        elif copy.is_floating_point():
-            copy.fill_(torch.nan)  # whoever reads it too soon reads that
+        copy.fill_(torch.nan if copy.is_floating_point() else 0)  # whoever reads it too soon, or still, reads that
         under_way[copy.untyped_storage().data_ptr()] = copy, source
 
     def end(copy: Tensor, device: torch.device) -> None:
@@ -112,7 +109,6 @@ def test_copies_beside_the_kernels_through_inductor(case: ModelCase, beside: lis
 
 
 def test_the_report_of_a_step_without_calls_to_record_is_printed(beside: list[Tensor]) -> None:
-    torch.compiler.reset()
     step = remat.compile(lambda x: x.sin().exp(), cost_model=SaveOnHost(), codegen=False, copy_stream=True)
     step(torch.randn(8, 8, requires_grad=True)).sum().backward()
     assert "exp" in " ".join(step.report().graphs[0].graph.names)
@@ -121,7 +117,6 @@ def test_the_report_of_a_step_without_calls_to_record_is_printed(beside: list[Te
 
 def test_nothing_writes_over_what_is_still_to_be_copied(beside: list[Tensor]) -> None:
     """In a chain of layers of one width, memory is taken again as soon as nobody reads it."""
-    torch.compiler.reset()
     torch.manual_seed(0)
     model = nn.Sequential(*(nn.Sequential(nn.Linear(32, 32), nn.Tanh()) for _ in range(6)))
     x = torch.randn(64, 32)
@@ -150,7 +145,6 @@ class DrawsAgain(nn.Module):
 @pytest.mark.parametrize("model", [SaveOnHost(), *map(DiceWithHost, range(4))], ids=str)
 def test_what_draws_again_reads_copies(model: CostModel, copy_stream: bool, beside: list[Tensor]) -> None:
     case = ModelCase("draws again", DrawsAgain, lambda: (torch.randn(4, 8, requires_grad=True),))
-    torch.compiler.reset()
     expected = train(case, lambda model: model)
     ours = train(case, lambda m: remat.compile(m, cost_model=model, codegen=False, copy_stream=copy_stream))
     torch.testing.assert_close(ours, expected)
@@ -169,7 +163,6 @@ def test_what_is_returned_as_it_was_saved_comes_back(codegen: bool) -> None:
         def backward(ctx: Any, *gradients: Tensor) -> Any:
             return ctx.saved_tensors[0]
 
-    torch.compiler.reset()
     x = torch.randn(8, 4, requires_grad=True)
     for copy_stream in (False, True):
         step = remat.compile(SavedIsGradient.apply, cost_model=SaveOnHost(), codegen=codegen, copy_stream=copy_stream)
@@ -196,7 +189,6 @@ def kept(step: Callable[..., Any], model: nn.Module, batch: tuple[Tensor, ...]) 
 @pytest.mark.parametrize("codegen", [False, True])
 @pytest.mark.parametrize("name", ["pointwise chain", "normalizations by hand", "encoder layer"])
 def test_the_device_keeps_what_the_plan_says(name: str, codegen: bool, copies: list[Tensor]) -> None:
-    torch.compiler.reset()
     torch.manual_seed(0)
     model, batch = CASES[name].build(), CASES[name].inputs()
     step = remat.compile(model, cost_model=DiceWithHost(3), codegen=codegen)
@@ -231,7 +223,6 @@ def three_way(model: nn.Module, x: Tensor) -> tuple[remat.Graph, Plan]:
 
 @pytest.mark.parametrize("codegen", [False, True])
 def test_a_plan_runs_from_its_file(tmp_path: Path, codegen: bool, copies: list[Tensor]) -> None:
-    torch.compiler.reset()
     model, x = Chain(), torch.randn(4, 8)
     _, plan = three_way(model, x)
     plan.save(tmp_path / "plan.json")
@@ -246,8 +237,6 @@ def test_a_plan_runs_from_its_file(tmp_path: Path, codegen: bool, copies: list[T
 
 @pytest.mark.parametrize("codegen", [False, True])
 def test_results_of_attention_wait_on_the_host(codegen: bool, copies: list[Tensor]) -> None:
-    torch.compiler.reset()
-
     def attention(x: Tensor) -> Tensor:
         q, k, v = (x.sin(), x.cos(), x.tanh())
         return torch.nn.functional.scaled_dot_product_attention(q, k, v).exp()
@@ -265,7 +254,6 @@ def test_results_of_attention_wait_on_the_host(codegen: bool, copies: list[Tenso
 
 
 def test_a_hook_that_loses_what_is_on_the_host_is_named() -> None:
-    torch.compiler.reset()
     model, x = Chain(), torch.randn(4, 8)
     _, plan = three_way(model, x)
     step = remat.compile(model, plan=plan, codegen=False)
@@ -276,7 +264,6 @@ def test_a_hook_that_loses_what_is_on_the_host_is_named() -> None:
 
 
 def test_the_report_tells_device_and_host_apart() -> None:
-    torch.compiler.reset()
     model, x = Chain(), torch.randn(4, 8)
     graph, plan = three_way(model, x)
     facts = PlanFacts.of(graph, plan)
@@ -301,7 +288,6 @@ def test_the_report_tells_device_and_host_apart() -> None:
     [("primals_3", "an input's memory"), ("addmm_2", "memory of an output"), ("tanh_1", "but not saved")],
 )
 def test_an_illegal_plan_is_refused_before_it_runs(name: str, reason: str) -> None:
-    torch.compiler.reset()
     model, x = Chain(), torch.randn(4, 8)
     _, plan = three_way(model, x)
     saved = tuple(n for n in (*plan.saved, name) if n != "tanh_1")
@@ -328,8 +314,6 @@ def test_a_plan_that_offloads_has_a_cache_key_of_its_own() -> None:
 
 
 def test_nothing_is_offloaded_inside_a_region_that_is_compiled_once() -> None:
-    torch.compiler.reset()
-
     @torch.compiler.nested_compile_region
     def block(x: Tensor) -> Tensor:
         return x.exp().tanh().sin()

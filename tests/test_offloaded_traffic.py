@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-import torch
 from depth import deep
 from strategies import DiceWithHost, SaveOnHost, all_on_host
 
@@ -23,12 +22,10 @@ from remat.pytorch.inductor.scheduled import Scheduled, inductor_kernels
 )
 def test_inductor_counts_as_many_bytes(name: str, model: CostModel) -> None:
     """Its own count has the copies as calls: what is on the host has no bytes, so each counts once."""
-    torch.compiler.reset()
     make = KERNEL_ZOO[name] if name in KERNEL_ZOO else lambda: (CASES[name].build(), CASES[name].inputs())
     module, args = make()
     graph = remat.capture(module, *args)
     plan = solve(model.pose(graph)).plan
-    assert plan is not None
     found = predict_traffic(graph, plan)
     counted = inductor_kernels(module, *args, plans=plan)
     assert found.offloaded_bytes == PlanFacts.of(graph, plan).offloaded_bytes > 0

@@ -201,7 +201,6 @@ def test_progress_counts_every_plan_looked_at(graph: Graph) -> None:
     calls: list[tuple[int, tuple[int, ...]]] = []
     model = MemoryBudget(0.5, of="peak", estimator="flops")
     solution = choose(graph, model, progress=lambda count, last: calls.append((count, last)))
-    assert solution.plan is not None
     assert solution.objective is not None
     assert [count for count, _ in calls] == [*range(1, len(calls) + 1)]
     assert (remat.timeline(graph, solution.plan).peak_bytes, solution.objective) in [last for _, last in calls]

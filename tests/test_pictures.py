@@ -27,7 +27,6 @@ def plot(path: Path | None = None) -> Any:
 
 def draw_timeline(path: Path | None = None) -> Any:
     plan = remat.choose(cosines()).plan
-    assert plan is not None
     return remat.timeline(cosines(), plan).show(path)
 
 

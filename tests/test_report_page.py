@@ -161,7 +161,6 @@ def test_a_browser_shows_the_page_without_scrolling_sideways(tmp_path: Path, wid
        [...frame.contentDocument.images].filter((image) => image.naturalWidth > 0).length].join(" "); }};
     frame.srcdoc = {document};</script>"""
     (tmp_path / "measure.html").write_text(measure)
-    assert CHROMIUM is not None
     flags = ("--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-sync")
     run = [CHROMIUM, *flags, f"--user-data-dir={tmp_path / 'profile'}", "--virtual-time-budget=5000", "--dump-dom"]
     address = (tmp_path / "measure.html").as_uri()

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
-import typer
-from typer.testing import CliRunner
 
 from experiments.report import result_table
-from experiments.report.result_table import Results, ResultTable
+from experiments.report.result_table import ResultTable
 
 
 @dataclass
@@ -80,34 +78,3 @@ def test_a_case_that_fails_is_named_hides_no_other_and_is_tried_again(tmp_path: 
     again.table.fill(folder=tmp_path)
     assert again.asked == [3]
     assert "ValueError" not in (tmp_path / "squares.md").read_text()
-
-
-def test_measuring_again_replaces_rows_and_drops_runs_of_which_none_is_left(tmp_path: Path) -> None:
-    Numbers().table.fill(folder=tmp_path)
-    Numbers().table.fill(["1"], tmp_path, again=True)
-    assert rows(tmp_path) == [("3", 9, 0), ("1", 1, 1), ("2", 4, 0)]
-    Numbers().table.fill(["[23]"], tmp_path, again=True)
-    assert [run["commit"] for run in Results.read(tmp_path / "squares.json").runs] == ["b", "c"]
-
-
-def test_cases_that_the_experiment_no_longer_has_do_not_count(tmp_path: Path) -> None:
-    Numbers().table.fill(folder=tmp_path)
-    replace(Numbers().table, cases=lambda: (1, 4)).fill(folder=tmp_path)
-    assert [case for case, *_ in rows(tmp_path)] == ["1", "4"]
-
-
-def test_the_page_has_a_column_for_each_figure_also_of_nested_rows(tmp_path: Path) -> None:
-    Numbers().table.fill(folder=tmp_path)
-    text = (tmp_path / "squares.md").read_text()
-    assert text.startswith("# Squares\n\nWhat squares are.\n\n3 numbers\n")
-    assert "| case | square | nested, half |\n|--:|--:|--:|\n| 3 | 9 | 1.5 |" in text
-
-
-def test_the_command_takes_patterns_and_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    app, numbers = typer.Typer(), Numbers()
-    monkeypatch.setattr(typer, "run", app.command())
-    numbers.table.command()
-    result = CliRunner().invoke(app, ["--only", "[12]", "--output", str(tmp_path)])
-    assert result.exit_code == 0, result.output
-    assert numbers.asked == [1, 2]
-    assert [case for case, *_ in rows(tmp_path)] == ["1", "2"]

@@ -420,7 +420,6 @@ def test_kernels_of_another_threads_compilation_are_not_counted() -> None:
     def compiled() -> Tensor:
         return torch.compile(square)(torch.full((4,), 3.0))
 
-    torch.compiler.reset()
     with counted() as kernels, visited(kernels.append):
         assert in_another_thread(compiled).tolist() == [10.0] * 4
     assert kernels == []

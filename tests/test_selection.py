@@ -118,7 +118,6 @@ def test_a_feature_that_is_not_declared(solver: Solver) -> None:
 
 @each([solver for solver in SOLVERS if solver.max_values is not None])
 def test_more_values_than_a_solver_takes(solver: Solver) -> None:
-    assert solver.max_values is not None
     values = solver.max_values + 1
     with pytest.raises(UnsupportedProblem, match=f"takes up to {solver.max_values} values, got {values}"):
         remat.solve(Problem.of([1] * values), solver)
@@ -135,6 +134,14 @@ def test_more_values_than_a_solver_takes(solver: Solver) -> None:
         (lambda: solvers.Portfolio(tolerance="1%"), "Portfolio.tolerance must be a number from 0 on, got '1%'"),
         (lambda: solvers.SciPy(method="magic"), "SciPy.method must be one of dinic, edmonds_karp, got 'magic'"),
         (lambda: costmodels.ByteTraffic(mode="bold"), "ByteTraffic.mode must be one of conservative, .*got 'bold'"),
+        (
+            lambda: costmodels.MultiRead(mode="fast"),
+            r"MultiRead\.mode must be one of conservative, aggressive, got 'fast'",
+        ),
+        (
+            lambda: costmodels.MultiRead(rules={"randon": True}),
+            r"MultiRead\.rules: no rule is named 'randon'; there are: r",
+        ),
         (lambda: costmodels.ByteTraffic(rules={"luck": True}), "no rule is named 'luck'; there are: random, "),
     ],
 )

@@ -98,20 +98,15 @@ class LeastRecomputation(CostModel):
 
 def under_budget(graph: Graph) -> Plan:
     everything = remat.solve(LeastRecomputation(2**40).pose(graph), "pulp").plan
-    assert everything is not None
     return solved(graph, LeastRecomputation(PlanFacts.of(graph, everything).saved_bytes // 2), "pulp")
 
 
 def save_least(graph: Graph) -> Plan:
-    plan = remat.solve(remat.plugin.base_problem(graph), "networkx").plan
-    assert plan is not None
-    return plan
+    return remat.solve(remat.plugin.base_problem(graph), "networkx").plan
 
 
 def solved(graph: Graph, cost_model: CostModel, solver: str = "networkx") -> Plan:
-    plan = remat.solve(cost_model.pose(graph), solver).plan
-    assert plan is not None
-    return plan
+    return remat.solve(cost_model.pose(graph), solver).plan
 
 
 PLANS: dict[str, Callable[[Graph], Plan]] = {
@@ -252,7 +247,6 @@ def test_holds_for_every_legal_plan(seed: int, share: float, hosted: float) -> N
     model, x, observed = observed_block()
     graph = observed.graph
     problem = remat.plugin.base_problem(graph, offload=True)
-    assert problem.offload is not None
     chosen, away = np.random.default_rng(seed).random((2, len(problem))) < [[share], [hosted]]
     saved = (chosen | problem.cannot_recompute.mask) & ~problem.cannot_save.mask
     plan = remat.Choice.from_saved(problem, saved, away & ~problem.offload.banned.mask).plan(problem)

@@ -131,7 +131,6 @@ def test_compile_is_a_decorator() -> None:
     def plain(x: Tensor) -> Tensor:
         return x.sin().sum()
 
-    torch.compiler.reset()
     x = torch.randn(8, requires_grad=True)
     half(x).backward()
     assert half.report().graphs[0].cost_model == "memory-budget"

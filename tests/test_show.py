@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from itertools import pairwise
-from pathlib import Path
 
 import pytest
 from depth import drawn
@@ -86,12 +85,6 @@ def test_labels_are_the_name_and_the_size_unless_it_is_zero() -> None:
     assert texts[texts.index("x") + 1] == "400 B"
     assert "0 B" not in texts
     assert set(linear_dropout().names) <= set(texts)
-
-
-@pytest.mark.parametrize(("name", "start"), [("p.png", b"\x89PNG"), ("p.svg", b"<?xml"), ("p.pdf", b"%PDF")])
-def test_the_suffix_chooses_the_format(tmp_path: Path, name: str, start: bytes) -> None:
-    remat.show(chain(2), path=tmp_path / name)
-    assert (tmp_path / name).read_bytes().startswith(start)
 
 
 def test_a_large_graph_is_refused_but_a_part_of_it_drawn() -> None:

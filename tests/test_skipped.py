@@ -19,11 +19,6 @@ import remat
 COMPLAINT = "runs eagerly, without a plan"
 
 
-@pytest.fixture(autouse=True)
-def fresh_compilation() -> None:
-    torch.compiler.reset()
-
-
 class BreakInLoop(nn.Module):
     def __init__(self) -> None:
         super().__init__()

@@ -42,7 +42,6 @@ def cost_of_saving(problem: Problem, *names: str) -> int:
 
 def test_f1_saves_the_sum_at_2b_where_both_naive_strategies_cost_4b() -> None:
     problem, solution = solved(four_inputs())
-    assert solution.plan is not None
     assert solution.plan.saved == ("add3",)
     assert solution.objective == 2 * B
     assert cost_of_saving(problem, "add3", "cos1") == 4 * B, "what autograd saves"
@@ -52,7 +51,6 @@ def test_f1_saves_the_sum_at_2b_where_both_naive_strategies_cost_4b() -> None:
 def test_figure_3_source_and_sink_partition() -> None:
     """Section 3.5: source, add3_in, and both vertices of the inputs, add1 and add2 on one side."""
     problem, solution = solved(four_inputs())
-    assert solution.plan is not None
     choice = remat.Choice.from_plan(problem, solution.plan)
     available = dict(zip(problem.names, choice.saved | choice.recomputed, strict=True))  # out-vertex on the sink side
     on_sink_side = {name for name in problem.names if available[name]}
@@ -99,7 +97,6 @@ def test_dropout_saves_the_bool_mask_and_not_the_random_numbers(
     square: bool, saved: tuple[str, ...], mode: str
 ) -> None:
     problem, solution = solved(dropout_like(square), mode=mode)
-    assert solution.plan is not None
     assert saved == solution.plan.saved
     # Saving the mask moves a quarter of the bytes: 3 of 4 saved (section 2.3).
     assert cost_of_saving(problem, "x", "rand_like") - cost_of_saving(problem, "x", "mask") == 2 * (4 * B - B)

@@ -153,7 +153,6 @@ class Flips(Broken):
 
 class ListsBackwards(Broken):
     def bent(self, problem: Problem, right: Solution) -> Solution:
-        assert right.plan is not None
         return replace(right, plan=Plan(right.plan.saved[::-1], right.plan.recomputed[::-1]))
 
 
@@ -258,7 +257,6 @@ def test_a_failure_comes_with_code_that_rebuilds_the_problem() -> None:
     with pytest.raises(AssertionError) as caught:
         check_solver(SavesAllItCan, max_examples=60)
     code = re.search(r"for (Problem\.of\(.*\))", str(caught.value))
-    assert code is not None
     problem: Problem = eval(code[1])
     assert len(problem) == 2, "shrunk"
     assert solve(problem, SavesAllItCan()).objective != solve(problem, "exhaustive").objective

@@ -22,11 +22,6 @@ from tests.test_whole_run import WIDTH, Model
 Step = Callable[..., Any]
 
 
-@pytest.fixture(autouse=True)
-def fresh_compilation() -> None:
-    torch.compiler.reset()
-
-
 def kept(step: Step, model: nn.Module) -> int:
     torch.manual_seed(0)
     return saved_activations(step, model, torch.randn(64, WIDTH))[1].bytes
@@ -49,7 +44,6 @@ def test_torchs_budget_becomes_ours(compile: Callable[[nn.Module], Step]) -> Non
             theirs = kept(compile(model), model)
         torch.compiler.reset()
         assert theirs == kept(remat.compile(model, cost_model=MemoryBudget(float(budget)), codegen=False), model)
-    torch.compiler.reset()
     assert kept(compile(model), model) > theirs, "without the setting, the default cost model"
 
 
@@ -81,7 +75,6 @@ def test_a_setting_that_is_ignored_is_warned_about_also_from_a_warm_cache() -> N
             with pytest.warns(UserWarning, match=r"budget of 0.3 .* is ignored.*or take MemoryBudget\(0.3\)"):
                 kept(remat.compile(model, codegen=False, **given), model)  # type: ignore[arg-type]
         assert Partitioner.of(ByteTraffic()).uuid() != Partitioner.of(ByteTraffic()).uuid()
-    torch.compiler.reset()
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         kept(remat.compile(model, cost_model=ByteTraffic(), codegen=False), model)

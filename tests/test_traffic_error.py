@@ -53,17 +53,6 @@ def test_a_graph_alone_is_believed_only_if_it_gives_the_models_kernels(
     assert all(row["inductor_bytes"] for row in expected)
 
 
-def test_a_model_with_graph_breaks_is_refused() -> None:
-    def function(x: torch.Tensor) -> torch.Tensor:
-        y = x.sin()
-        torch._dynamo.graph_break()
-        return y.cos() * y
-
-    made: Any = function, (torch.randn(8, requires_grad=True),)
-    with pytest.raises(ValueError, match="must have one joint graph, got 2"):
-        list(compared(made, THREE))
-
-
 def test_plans_differ_and_are_legal() -> None:
     torch.manual_seed(0)
     model, args = workloads.perceptron(layers=2)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from depth import deep
+from depth import deep, deep_except
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -60,13 +60,12 @@ def test_the_walk_traces_the_joint_graphs_of_autograds_engine(case: ModelCase, m
     assert found[0] == found[1]
 
 
-@pytest.mark.parametrize("name", [pytest.param(n, marks=() if n == "dropout MLP" else deep) for n in KERNEL_ZOO])
+@pytest.mark.parametrize("name", deep_except(["dropout MLP"], ["dropout MLP", "ResNet", "BERT", "LSTM cells"]))
 def test_a_model_is_captured_and_scheduled_for_a_gpu(name: str) -> None:
     module, args = KERNEL_ZOO[name]()
     graph = remat.capture(module, *args, device="a100")
     assert (graph.meta["device"], graph.meta["gpu"]) == ("cuda", SHEETS["a100"].name)
     plan = remat.solve(ByteTraffic().pose(graph)).plan
-    assert plan is not None
     kernels = Scheduled(graph, device="h100").kernels(plan)
     assert {kernel.backward for kernel in kernels} == {False, True}
 
@@ -233,7 +232,6 @@ def test_a_cpu_graph_is_scheduled_for_a_gpu_and_then_for_the_cpu_again() -> None
     module, x = model()
     graph = remat.capture(module, x)
     plan = remat.solve(ByteTraffic().pose(graph)).plan
-    assert plan is not None
     before = Scheduled(graph).kernels(plan)
     assert len(Scheduled(graph, device="a100").kernels(plan)) > 0
     assert Scheduled(graph).kernels(plan) == before
@@ -500,7 +498,6 @@ def test_a_graph_is_scheduled_for_the_gpu_that_it_was_captured_for() -> None:
     module, x = model()
     graph = remat.capture(module, x, device="a100")
     plan = remat.solve(ByteTraffic().pose(graph)).plan
-    assert plan is not None
     assert Scheduled(graph).kernels(plan) == Scheduled(graph, device="A100").kernels(plan)
     contradictions: list[dict[str, Any]] = [{"backend": "cpu", "device": "h100"}, {"device": 3}]
     for given in contradictions:

@@ -1,9 +1,14 @@
-"""Predicted kernels of networks over images are Inductor's, and their peaks those of the code that it writes."""
+"""Predicted kernels of images and of rotary positions are Inductor's, and peaks those of the code that it writes."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from functools import cache
+from typing import Any
+
 import pytest
 import torch
+from depth import deep
 from torch import Tensor, nn
 
 import remat
@@ -59,17 +64,55 @@ class Joined(nn.Module):
         return self.convolutions[3](c + a).square().mean()
 
 
-MODELS = [(Normalized, 8), (Attending, 4), (Joined, 4)]
 PLANS = {"default": ByteTraffic(), "half": MemoryBudget(0.5), "least": MemoryBudget(0)}
 
 
-@pytest.mark.parametrize("plan", PLANS)
-@pytest.mark.parametrize(("make", "channels"), MODELS)
-def test_kernels_and_peaks_of_images_are_inductors(make: type[nn.Module], channels: int, plan: str) -> None:
+def moved(found: Iterable[Any]) -> list[tuple[bool, int]]:
+    return sorted((kernel.backward, kernel.bytes) for kernel in found)
+
+
+@cache
+def captured(make: type[nn.Module], channels: int) -> tuple[remat.Graph, Scheduled]:
     graph = remat.capture(make(), torch.randn(2, channels, 8, 8))
+    return graph, Scheduled(graph)
+
+
+@pytest.mark.parametrize(
+    ("make", "channels", "plan"),
+    [
+        *((Normalized, 8, "least"), (Attending, 4, "half"), (Joined, 4, "default")),
+        pytest.param(Normalized, 8, "default", marks=deep),
+        pytest.param(Attending, 4, "least", marks=deep),
+        pytest.param(Joined, 4, "half", marks=deep),
+    ],
+)
+def test_kernels_and_peaks_of_images_are_inductors(make: type[nn.Module], channels: int, plan: str) -> None:
+    graph, scheduled = captured(make, channels)
     chosen = remat.solve(PLANS[plan].pose(graph)).plan
-    assert chosen is not None
-    counted = Scheduled(graph).kernels(chosen)
-    predicted = kernels(graph, chosen)
-    assert sorted((k.backward, k.bytes) for k in predicted) == sorted((k.backward, k.bytes) for k in counted)
+    assert moved(kernels(graph, chosen)) == moved(scheduled.kernels(chosen))
     assert remat.timeline(graph, chosen).peak_bytes == rehearsed_peak(graph, chosen)
+
+
+def rotary(x: Tensor, weight: Tensor, positions: Tensor) -> Tensor:
+    """The gradient is put together of slices; where angles are computed again, each slice reads the same positions."""
+    y, angles = x * weight, positions.sin().repeat(1, 2)
+    return y * angles + torch.cat([-y[..., 8:], y[..., :8]], -1) * (1 - angles)
+
+
+def test_kernels_of_a_gradient_that_is_put_into_the_last_dimension_are_inductors() -> None:
+    x = torch.randn(4, 6, 8, requires_grad=True)
+    graph = remat.capture(lambda x: x.sin().select(2, 1).exp().sum(), x)
+    assert any(op.startswith("aten.select_scatter") for op in graph.ops)
+    plan = remat.solve(ByteTraffic().pose(graph)).plan
+    assert moved(kernels(graph, plan)) == moved(Scheduled(graph).kernels(plan))
+
+
+@pytest.mark.parametrize("device", ["cpu", "h100"])
+@pytest.mark.parametrize("mode", ["conservative", "aggressive"])
+def test_kernels_of_rotary_positions_are_inductors(mode: str, device: str) -> None:
+    inputs = torch.zeros(2, 4, 32, 16), torch.zeros(16), torch.zeros(32, 8)
+    graph = remat.capture(rotary, *(tensor.requires_grad_(i < 2) for i, tensor in enumerate(inputs)))
+    plan = remat.solve(ByteTraffic(mode=mode).pose(graph)).plan
+    assert ("repeat" in plan.saved) == (mode == "conservative")
+    predicted = kernels(graph, plan, backend="cpu" if device == "cpu" else "triton")
+    assert moved(predicted) == moved(Scheduled(graph, device=device).kernels(plan))
