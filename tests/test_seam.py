@@ -7,6 +7,7 @@ import contextlib
 import contextvars
 import gc
 import re
+import signal
 import subprocess
 import sys
 import threading
@@ -316,6 +317,65 @@ def test_a_block_answers_nowhere_else_wherever_it_is_interrupted(owner: Any) -> 
     assert heard[-3:] == ["outer", "ours", "outer"]
     assert owner.greet is greeting
     assert swap.torchs_own(owner, "greet") is greeting
+
+
+def test_torchs_own_is_put_back_whenever_a_signal_comes(owner: Any) -> None:
+    """Before: a Ctrl-C in the last lines of a block left a stand-in in the place, though it answers as torch's own."""
+    interrupted, is_over = 0, False
+
+    def handler(*_: object) -> None:
+        nonlocal is_over
+        is_over = True  # what is raised while a generator is finalized is lost
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGALRM, handler)
+    try:
+        for number in range(2000):
+            is_over = False
+            try:
+                signal.setitimer(signal.ITIMER_REAL, 1e-6 * (1 + number % 97))
+                while not is_over:
+                    with swap.swapped(owner, "greet", lambda: "ours"):
+                        pass
+            except KeyboardInterrupt:
+                interrupted += 1
+            assert owner.greet is greeting
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    assert interrupted > 1000
+
+
+def test_a_thread_that_enters_while_another_one_is_interrupted_keeps_what_it_exchanged() -> None:
+    entered, leave = threading.Event(), threading.Event()
+    heard: list[str] = []
+
+    def other() -> None:
+        with swap.swapped(owner, "greet", lambda: "the other's"):
+            entered.set()
+            assert leave.wait(60)
+            heard.append(owner.greet())
+
+    thread = threading.Thread(target=other)
+
+    class Interrupting(ModuleType):
+        """The other thread enters, and the signal comes, just when torch's own is put back."""
+
+        def __setattr__(self, name: str, value: object) -> None:
+            super().__setattr__(name, value)
+            if value is greeting and thread.ident is None:
+                thread.start()
+                assert entered.wait(60)
+                super().__setattr__(name, value)  # as if the other thread had been in time
+                raise KeyboardInterrupt
+
+    owner: Any = Interrupting("owner")
+    vars(owner)["greet"] = greeting
+    with pytest.raises(KeyboardInterrupt), swap.swapped(owner, "greet", lambda: "ours"):
+        assert owner.greet() == "ours"
+    leave.set()
+    thread.join()
+    assert heard == ["the other's"]
+    assert owner.greet is greeting
 
 
 def test_a_partition_that_is_interrupted_anywhere_leaves_no_plan_of_ours() -> None:

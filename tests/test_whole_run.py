@@ -15,6 +15,7 @@ import remat
 from costmodels import MemoryBudget
 from remat.errors import Infeasible
 from remat.pytorch.measure.saved import saved_activations
+from remat.pytorch.run import shared_budget
 from remat.pytorch.seam.compilations import graphs_compiled
 from tests.depth import deep, deep_except
 from tests.test_compile import gradients
@@ -310,9 +311,15 @@ class Lazy(nn.Module):
         return self.second(self.between(x))
 
 
-@pytest.mark.parametrize(("changes", "compiled"), [((1,), 5), ((1, 3), 8)])
-def test_a_fraction_is_right_again_once_other_graphs_run(changes: tuple[int, ...], compiled: int) -> None:
+@pytest.mark.parametrize(
+    ("worthwhile", "changes", "compiled"),
+    [(-1, (1,), 5), (-1, (1, 3), 8), (shared_budget._WORTHWHILE, (1,), 3), (shared_budget._WORTHWHILE, (1, 3), 4)],
+)
+def test_a_fraction_is_right_again_once_other_graphs_run(
+    worthwhile: float, changes: tuple[int, ...], compiled: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What one graph leaves to another was lost for ever where the other one ran in the first step only."""
+    monkeypatch.setattr(shared_budget, "_WORTHWHILE", worthwhile)
     torch.manual_seed(0)
     model, x = Lazy(), torch.randn(64, WIDTH)
     default = saved_activations(torch.compile(model, backend="aot_eager_decomp_partition"), model, x)[1].bytes
@@ -324,5 +331,34 @@ def test_a_fraction_is_right_again_once_other_graphs_run(changes: tuple[int, ...
         result, saved = saved_activations(step, model, x)
         kept.append(saved.bytes)
         result.sum().backward()
-    assert all(0.4 * default < bytes < 0.5 * default for bytes in (kept[2], kept[-1])), (kept, default)
+    least = 0.4 if worthwhile < 0 else 0.3  # of shares of their own, the fastest plans need not save all that they may
+    assert all(least * default < bytes < 0.5 * default for bytes in (kept[2], kept[-1])), (kept, default)
     assert graphs_compiled() - before == compiled
+
+
+class Initialized(nn.Module):
+    """A parameter is made in the first step; what one graph leaves is worth nothing to the other."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        ends = [nn.Linear(WIDTH, 4 * WIDTH), nn.GELU(), nn.LayerNorm(4 * WIDTH), nn.Linear(4 * WIDTH, WIDTH)]
+        self.first, self.made = nn.Sequential(*ends), nn.LazyLinear(WIDTH)
+        self.second = copy.deepcopy(self.first)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.first(x)
+        torch._dynamo.graph_break()
+        return self.second(self.made(x).tanh())
+
+
+def test_graphs_that_keep_their_shares_are_not_compiled_again_for_nothing() -> None:
+    """They were, for plans that cost the same: 2.4 to 3.3 times the time of a plain compilation."""
+    torch.manual_seed(0)
+    model, x = Initialized(), torch.randn(64, WIDTH)
+    step, before = remat.compile(model, cost_model=MemoryBudget(0.5), codegen=False), graphs_compiled()
+    for _ in range(4):
+        result, kept = saved_activations(step, model, x)
+        result.sum().backward()
+    assert graphs_compiled() - before == 2
+    default = step.report().as_frame()[["default_saved_bytes", "default_handed_bytes"]].to_numpy().sum()
+    assert 0.4 * default < kept.bytes <= 0.5 * default

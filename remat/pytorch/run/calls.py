@@ -17,6 +17,7 @@ from remat.facts.graph import Graph
 from remat.pytorch.run.on_device import check_device, plan_on_device
 from remat.pytorch.run.planned_graph import ChosenPlan
 from remat.pytorch.run.shared_budget import CompiledGraph, SharedBudget
+from remat.pytorch.run.shared_storages import Boundary, taken_and_given
 from remat.pytorch.seam.compilations import is_whole
 from remat.pytorch.seam.fakes import owned
 from remat.pytorch.seam.held import held_tensors
@@ -67,7 +68,8 @@ class Compilation:
 
     def settle(self, graph: Graph, plan: Plan, joint_graph: fx.Graph) -> bool:
         """Records the plan that the graph runs, and says whether larger sizes of it may save up to the whole budget."""
-        self.piece = self.budget.compiled(graph, plan, self.made_before_of(joint_graph), others=self.others)
+        boundary, made_before = Boundary.of(graph, joint_graph), self.made_before_of(joint_graph)
+        self.piece = self.budget.compiled(graph, plan, made_before, boundary, others=self.others)
         return self.piece.may_take_all
 
     def sizes_seen(self, joint_graph: fx.Graph) -> dict[str, int]:
@@ -141,7 +143,8 @@ def counted(compiled: Callable[..., Any], piece: CompiledGraph) -> Callable[...,
             call.graphs += 1
             node = compiled_node([leaf for leaf in tree_leaves(results) if isinstance(leaf, Tensor)])
             if node is not None:
-                call.budget.began(piece, handed, node)
+                taken, given = taken_and_given(piece.boundary, piece.made_before, handed, args, results)
+                call.budget.began(piece, handed, taken, given, node)
         return results
 
     return run

@@ -5,10 +5,13 @@ from __future__ import annotations
 import weakref
 from collections import Counter, deque
 from collections.abc import Collection, Mapping
+from itertools import count
 from typing import Any, TypeAlias
 
+from torch import Tensor
 from torch.compiler import is_dynamo_compiling
 
+from remat.pytorch.run.shared_storages import Shared, SharedStorages
 from remat.pytorch.seam.compilations import saved_values_freed
 
 Together: TypeAlias = frozenset[tuple[str, int]]
@@ -19,35 +22,51 @@ class LiveCalls:
     """Counts calls from their forward pass to their backward pass, by the keys of their graphs."""
 
     def __init__(self) -> None:
-        self._live: Counter[str] = Counter()
-        self._released: deque[str] = deque()
-        self._begun: deque[weakref.finalize[[str], Any]] = deque()
+        self._numbers = count()
+        self._live: dict[int, str] = {}
+        self._released: deque[int] = deque()
+        self._begun: deque[weakref.finalize[[int], Any]] = deque()
         self._handed: dict[int, int] = {}
-        self._seen: dict[Together, int] = {}
+        self._storages = SharedStorages()
+        self._seen: dict[Together, tuple[int, Shared]] = {}
 
     @property
     def together(self) -> Together:
         """Returns the calls that are alive now."""
         self._count_released()
-        return frozenset(self._live.items())
+        return self._alive
+
+    @property
+    def _alive(self) -> Together:
+        return frozenset(Counter(self._live.values()).items())
+
+    @property
+    def shared(self) -> Shared:
+        """The storages that the calls that are alive have in common, or were handed."""
+        return self._storages.among(self._live)
 
     @property
     def handed_bytes(self) -> int:
         """Returns the bytes that graphs have made for others and that are alive, where no plan can know."""
         return sum(self._handed.values())
 
-    def began(self, key: str, handed: Mapping[int, int], node: Any) -> None:
+    def began(
+        self, key: str, handed: Mapping[int, int], taken: Mapping[str, Tensor], given: Mapping[str, Tensor], node: Any
+    ) -> None:
         """Counts a call whose saved values are alive from now on.
 
         Args:
             handed: the bytes of each storage that another graph made for it, where no plan can know.
+            taken, given: its activations (see `SharedStorages.note`).
             node: of autograd, that holds the saved values. They are free once they were read, or nobody can read them
                 any more, whichever comes first.
         """
         self._count_released()
         self._handed.update(handed)
-        self._live[key] += 1
-        ended = weakref.finalize(node, self._released.append, key)  # from any thread, at any time
+        number = next(self._numbers)
+        self._live[number] = key
+        self._storages.note(number, taken, given)
+        ended = weakref.finalize(node, self._released.append, number)  # from any thread, at any time
         ended.atexit = False
         self._begun.append(ended)
 
@@ -57,8 +76,11 @@ class LiveCalls:
 
         node.register_prehook(read)  # not a hook after the node: torch would keep the incoming gradients alive for it
 
-    def seen(self) -> Mapping[Together, int]:
-        """Returns which calls were alive together when one ended, each with the most bytes handed over beside it."""
+    def seen(self) -> Mapping[Together, tuple[int, Shared]]:
+        """Returns which calls were alive together when one ended.
+
+        With them come the most bytes that were handed over, and the storages that they had in common.
+        """
         self._count_released()
         return self._seen
 
@@ -71,15 +93,19 @@ class LiveCalls:
         while self._begun and ((call := self._begun[0].peek()) is None or saved_values_freed(call[0])):
             self._begun.popleft()()
         if self._released and self._live:
-            together = frozenset(self._live.items())
-            self._seen[together] = max(self._seen.get(together, 0), self.handed_bytes)
+            handed_bytes, shared = self._seen.get(self._alive, (0, ()))
+            # Once plans are made, what is handed over is not looked at any more: what was found first is all.
+            self._seen[self._alive] = max(handed_bytes, self.handed_bytes), max(shared, self.shared, key=_uses)
+            self._storages.forget(all_of_them=False)
         while self._released:
-            key = self._released.popleft()
-            self._live[key] -= 1
-            if not self._live[key]:
-                del self._live[key]
+            self._live.pop(self._released.popleft(), None)
         if not self._live:
             self._handed.clear()
+            self._storages.forget(all_of_them=True)
+
+
+def _uses(shared: Shared) -> int:
+    return sum(len(uses) for _, uses in shared)
 
 
 def maximal_sets(seen: Collection[Together]) -> list[Together]:

@@ -127,7 +127,6 @@ class Report:
         if self.held_bytes:
             held = human_bytes(self.held_bytes)
             yield f"all calls together saved at most {held} at once"
-            yield "(what one graph makes and another one saves may count twice)"
         yield from dict.fromkeys(remark for planned in self.graphs for remark in planned.remarks)
 
     @property

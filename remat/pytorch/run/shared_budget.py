@@ -16,6 +16,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from torch import Tensor
+
 from remat.answer.choice import Choice
 from remat.answer.plan import Plan
 from remat.answer.registry import find_costmodel
@@ -23,13 +25,15 @@ from remat.answer.solver import Solver
 from remat.errors import InvalidOption, RematError
 from remat.facts.graph import Graph
 from remat.improve.choose import search
-from remat.improve.joint_budget import Subproblem, solve_jointly, subproblem_of
+from remat.improve.joint_budget import Subproblem, budget_of, solve_jointly, subproblem_of
 from remat.improve.peak_rise import peak_rise
 from remat.problem.costmodel import CostModel
 from remat.problem.multipliers import Multipliers
 from remat.pytorch.run import ranks
 from remat.pytorch.run.live_calls import LiveCalls, Together, maximal_sets
 from remat.pytorch.run.planned_graph import ChosenPlan
+from remat.pytorch.run.shared_storages import Boundary, Shared
+from remat.pytorch.run.sizes import counted_storages
 from remat.words import human_bytes
 
 # How often all graphs are planned again at most; the last time they save the least they can, or their own shares.
@@ -37,6 +41,8 @@ from remat.words import human_bytes
 # Dynamo gives a piece of code up after eight compilations. Blocks that are called one after the other take two each
 # time: the first one's input needs no gradient.
 _REPLANNED = 2
+# Which part of the cost plans must spare for graphs that keep their shares of a fraction to be compiled again.
+_WORTHWHILE = 0.01
 # Graphs are planned again when nothing is alive, or after so many calls: in a pipeline something always is.
 _WAITS = 8
 
@@ -49,6 +55,9 @@ class CompiledGraph:
     part: Subproblem
     plan: Plan
     saved_bytes: int  # by the plan, with what other graphs made for it
+    saved: frozenset[str]  # the names of the storages that the plan saves, whoever made them
+    made_before: frozenset[str]  # its inputs that are activations of the run
+    boundary: Boundary
     is_careful: bool  # whether it saves the least it can, until it is known what else is alive
     may_take_all: bool  # whether nothing else shares the budget, as far as is known
 
@@ -104,7 +113,7 @@ class SharedBudget:
     @property
     def held_bytes(self) -> int:
         """Returns the bytes that the calls save that are alive now, by their plans."""
-        return self._held(self._calls.together) + self._calls.handed_bytes
+        return self._held(self._calls.together, self._calls.shared)
 
     def plan_for(
         self, graph: Graph, solver: Solver | None, made_before: Collection[str], *, others: bool, copy_stream: bool
@@ -148,27 +157,40 @@ class SharedBudget:
             search(part.graph, part.problem, cost_model, solver, limits=limits, hides_copies=copy_stream)
         )
 
-    def compiled(self, graph: Graph, plan: Plan, made_before: Collection[str], *, others: bool) -> CompiledGraph:
+    def compiled(
+        self, graph: Graph, plan: Plan, made_before: Collection[str], boundary: Boundary, *, others: bool
+    ) -> CompiledGraph:
         """Records what a graph runs."""
         key, part = ranks.key_of_graph(graph), subproblem_of(graph, self.cost_model, made_before)
         choice = Choice.from_plan(part.problem, plan)
         saved_bytes = choice.saved_bytes(part.problem)
         is_careful = key not in self._plans and self._price is None and (others or self.limit_bytes is None)
         may_take_all = key not in self._plans and not others
-        self._pieces[key] = CompiledGraph(key, part, plan, saved_bytes, is_careful, may_take_all)
+        saved = frozenset(graph.names[owner] for owner in counted_storages(graph, plan, boundary.inputs.values()))
+        self._pieces[key] = CompiledGraph(
+            key, part, plan, saved_bytes, saved, frozenset(made_before), boundary, is_careful, may_take_all
+        )
         if may_take_all:
             self._tell_of_the_peak([part], [plan])
         return self._pieces[key]
 
-    def began(self, piece: CompiledGraph, handed: Mapping[int, int], node: Any) -> None:
+    def began(
+        self,
+        piece: CompiledGraph,
+        handed: Mapping[int, int],
+        taken: Mapping[str, Tensor],
+        given: Mapping[str, Tensor],
+        node: Any,
+    ) -> None:
         """Counts a call whose saved values are alive from now on; warns once if they exceed the budget.
 
         Args:
             handed: the bytes of each storage that another graph made for it, where no plan can know.
+            taken, given: its activations (see `SharedStorages.note`).
             node: of autograd, that holds the saved values.
         """
         self._pieces.setdefault(piece.key, piece)
-        self._calls.began(piece.key, handed, node)
+        self._calls.began(piece.key, handed, taken, given, node)
         alive = dict(self._calls.together)
         calls = sum(alive.values())
         if self.cost_model.device_limits and calls > 1 and not self._has_warned:
@@ -180,7 +202,7 @@ class SharedBudget:
             )
         if self._has_warned or self.cost_model.limits_peak:
             return
-        if exceeded := self._exceeded(self._calls.together, self._calls.handed_bytes):
+        if exceeded := self._exceeded(self._calls.together, self._calls.shared):
             self._has_warned = True
             most, found = exceeded
             warnings.warn(
@@ -216,35 +238,54 @@ class SharedBudget:
             self._is_first_step = False
             self._calls.forget()
             return
-        over = not ranks.several_ranks() and any(self._exceeded(together, seen[together]) for together in new)
+        over = not ranks.several_ranks() and any(self._exceeded(together, seen[together][1]) for together in new)
         unplanned = any(self._is_unplanned([key for key, _ in together]) for together in new)
         if (over or unplanned) and self.generation < _REPLANNED:
             self._plan_together(seen)
         self._planned |= new
 
-    def _plan_together(self, seen: Mapping[Together, int]) -> None:
+    def _plan_together(self, seen: Mapping[Together, tuple[int, Shared]]) -> None:
         is_last = self.generation == _REPLANNED - 1
         if self.limit_bytes is None and is_last:  # a share of its own is right for each graph, whatever else runs
             self._plans, self.generation = {}, self.generation + 1
             return
         plans: dict[str, tuple[int, ChosenPlan]] = {}
+        is_better = False
         for together in maximal_sets(seen):
             keys = sorted(together)
             parts = [replace(self._pieces[key].part, times=times) for key, times in keys]
-            beside = seen[together]
+            beside, _ = seen[together]
             found, self._price, gap = solve_jointly(parts, self.cost_model, self._solver, other_bytes=beside)
             by = "all graphs together"
             if is_last:
                 found, by, gap = [part.least.plan(part.problem) for part in parts], "least saved", None
             self._tell_of_the_peak(parts, found)
+            is_better |= self._is_better(parts, [self._pieces[key].plan for key, _ in keys], found, beside)
             for (key, _), part, plan in zip(keys, parts, found, strict=True):
                 saved = Choice.from_plan(part.problem, plan).saved_bytes(part.problem)
                 if key not in plans or saved < plans[key][0]:
                     plans[key] = saved, ChosenPlan(plan, by, gap)
         self._plans = {key: chosen for key, (_, chosen) in plans.items()}
-        if any(self._pieces[key].plan != chosen.plan for key, chosen in self._plans.items()):
+        if not is_better:
+            self._plans = {key: replace(one, plan=self._pieces[key].plan, gap=None) for key, one in self._plans.items()}
+        elif any(self._pieces[key].plan != chosen.plan for key, chosen in self._plans.items()):
             self.generation += 1
             self._has_warned = False
+
+    # Whether plans are worth that all graphs are compiled again; always, where those of now may exceed a limit.
+    def _is_better(self, parts: Sequence[Subproblem], now: Sequence[Plan], then: Sequence[Plan], beside: int) -> bool:
+        budget = budget_of(parts, self.cost_model, beside)
+        if self.limit_bytes is not None or self.cost_model.limits_peak or budget is None:
+            return True
+        choices = [
+            [Choice.from_plan(part.problem, plan) for part, plan in zip(parts, plans, strict=True)]
+            for plans in (now, then)
+        ]
+        saved = [one.saved_bytes(part.problem) * part.times for part, one in zip(parts, choices[0], strict=True)]
+        cost_now, cost_then = (
+            sum(one.cost(part.problem) * part.times for part, one in zip(parts, of, strict=True)) for of in choices
+        )
+        return sum(saved) > budget or cost_then < (1 - _WORTHWHILE) * cost_now
 
     # Graphs that are alive together have no plans that were made together.
     def _is_unplanned(self, keys: Sequence[str]) -> bool:
@@ -256,7 +297,7 @@ class SharedBudget:
 
     def most_held_bytes(self) -> int:
         """Returns the most bytes that all calls saved at the same time, by the plans that they have now."""
-        return max((self._held(together) + beside for together, beside in self._calls.seen().items()), default=0)
+        return max((self._held(together, shared) for together, (_, shared) in self._calls.seen().items()), default=0)
 
     # A budget of saved memory may make the peak higher than under PyTorch's default plans.
     def _tell_of_the_peak(self, parts: Sequence[Subproblem], plans: Sequence[Plan]) -> None:
@@ -269,12 +310,20 @@ class SharedBudget:
             ranks.warn(rise)
 
     # The budget, and what the calls save; None if they keep it.
-    def _exceeded(self, together: Together, beside_bytes: int) -> tuple[int, int] | None:
-        held = self._held(together) + beside_bytes
+    def _exceeded(self, together: Together, shared: Shared) -> tuple[int, int] | None:
+        held = self._held(together, shared)
         return (self.limit_bytes, held) if self.limit_bytes is not None and held > self.limit_bytes else None
 
-    def _held(self, together: Together) -> int:
-        return sum(self._pieces[key].saved_bytes * times for key, times in together)
+    def _held(self, together: Together, shared: Shared) -> int:
+        """Adds up what calls save, each storage once; a plan counts nothing of what it was handed unexpectedly."""
+        held = sum(self._pieces[key].saved_bytes * times for key, times in together)
+        for size, uses in shared:
+            saving = [(self._pieces[key], name) for key, name in uses if name in self._pieces[key].saved]
+            counted = sum(
+                name in piece.made_before or name in piece.boundary.outputs.values() for piece, name in saving
+            )
+            held += size * (bool(saving) - counted)
+        return held
 
     def __repr__(self) -> str:
         if not self._pieces:

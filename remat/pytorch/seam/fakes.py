@@ -85,6 +85,7 @@ def owned(model: Callable[..., Any], args: Any) -> list[Tensor]:
     """
     model = getattr(model, "__self__", model)
     own = [*model.parameters(), *model.buffers()] if isinstance(model, nn.Module) else []
+    own = [tensor for tensor in own if not nn.parameter.is_lazy(tensor)]  # one that is to be made has no memory yet
     return [*own, *(leaf for leaf in tree_leaves(args) if isinstance(leaf, Tensor))]
 
 

@@ -13,7 +13,7 @@ import functools
 import inspect
 import threading
 from collections.abc import Callable, Generator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
@@ -82,13 +82,18 @@ def swapped(owner: Any, name: str, ours: Callable[..., Any], *, constant: bool =
         setattr(owner, name, place)
         yield
     finally:
-        with suppress(ValueError):
-            stand_in.blocks.remove(block)
-        # Somebody else may have put another function in the place meanwhile: that is theirs to take back.
-        if not stand_in.blocks and owner.__dict__[name] is stand_in.place:
-            setattr(owner, name, stand_in.own)
-            if stand_in.blocks:  # another thread has entered a block just now
-                setattr(owner, name, place)
+        # CPython raises a Ctrl-C after calls alone, so each of these three lines ends, whichever one is interrupted.
+        try:
+            if block in stand_in.blocks:
+                stand_in.blocks.remove(block)
+        finally:
+            try:
+                # Somebody else may have put another function in the place meanwhile: that is theirs to take back.
+                if not stand_in.blocks and owner.__dict__[name] is stand_in.place:
+                    setattr(owner, name, stand_in.own)
+            finally:
+                if stand_in.blocks and owner.__dict__[name] is stand_in.own:  # another thread has entered a block
+                    setattr(owner, name, place)
 
 
 def _running(frame: FrameType | None) -> list[FrameType]:
