@@ -69,7 +69,7 @@ def test_a_budget_holds_at_every_size_of_one_compiled_graph() -> None:
     rows = (8, 32, 17, 200)
     seen = {n: held(step, model, torch.randn(n, WIDTH)) for n in rows}
     assert all(bytes <= 16_000 for bytes in seen.values()), seen
-    assert seen[8] > 7_000, "what the first plan could save is saved"
+    assert seen[8] > 6_000, "most of what the first plan could save is saved; the rest is faster to compute again"
 
 
 @deep
