@@ -10,13 +10,13 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from remat.pytorch.seam.no_kernels import no_cpu_kernels
 
 import remat
 import remat.pytorch
 from experiments import cover
 from remat.answer.registry import costmodel_names, estimator_names, solver_class, solver_names
 from remat.answer.solver import Feature
+from remat.pytorch.seam.step_allocations import no_cpu_kernels
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").rglob("*.md"))

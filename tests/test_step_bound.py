@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -16,7 +17,7 @@ from costmodels import MemoryBudget, RecomputeTime
 from experiments.models.workloads import KERNEL_ZOO
 from remat import Choice, Graph, Infeasible, Problem, solve
 from remat.facts.columns import any_set
-from remat.improve.peak_search import between_passes
+from remat.improve.peak_search import between_passes, fit_peak
 from remat.improve.step_bound import step_bounds
 from remat.predict.buffers import StepMemory
 from remat.predict.buffers.overwritten import may_be_written_over
@@ -138,5 +139,5 @@ def test_a_kernel_writes_over_what_it_reads_where_it_writes() -> None:
 @pytest.mark.parametrize("share", [0.5, pytest.param(0.3, marks=deep)])
 def test_of_a_gpt_the_cost_is_known_within_a_tenth(share: float) -> None:
     graph = remat.Corpus.open().graph("gpt2-small-fused")
-    solution = remat.choose(graph, MemoryBudget(share, of="peak"))
+    solution = fit_peak(graph, RecomputeTime().pose(graph), (Fraction(str(share)),))
     assert solution.bound <= solution.objective <= 1.1 * solution.bound

@@ -22,7 +22,7 @@ from functools import cached_property
 import numpy as np
 
 from remat.answer.choice import Choice
-from remat.answer.registry import QUICK_BUDGET_SOLVER, costmodel_class
+from remat.answer.registry import FASTEST_STEP_MODEL, QUICK_BUDGET_SOLVER, costmodel_class
 from remat.errors import Infeasible
 from remat.facts.columns import BoolArray, any_set
 from remat.facts.graph import Graph
@@ -40,8 +40,6 @@ from remat.problem.problem import Problem
 from remat.proof.budget import flow_solver
 from remat.proof.hull import Hull
 from remat.proof.solve import solve
-
-STEP_MODEL = "step-time"
 
 # A plan whose simulated peak exceeds the limit by more than this factor is not predicted.
 _FAR = 1.3
@@ -124,7 +122,7 @@ class StepSearch:
     def __init__(self, predictor: StepPredictor, problem: Problem) -> None:
         self.predictor, self.graph, self.problem = predictor, predictor.graph, replace(problem, budget_bytes=None)
         self._simulator = Simulator(self.graph)
-        terms = costmodel_class(STEP_MODEL)(device=predictor.device).terms(self.graph)  # pyright: ignore[reportCallIssue]
+        terms = costmodel_class(FASTEST_STEP_MODEL)(device=predictor.device).terms(self.graph)  # pyright: ignore[reportCallIssue]
         values = self.graph.plannable
         self.priced = self.problem.priced(
             save_cost=terms.save_cost[values],
@@ -286,9 +284,16 @@ class FastestPlans:
     def within(self, limit_bytes: int) -> PeakPlan | None:
         """Returns the fastest step found with a peak of at most `limit_bytes`; None if there is none."""
         if limit_bytes not in self._within:
-            # Where step prices lead to no plan near the limit, simulations by value find what they do not.
-            is_hard = self._limited.approach(limit_bytes) is None
-            additive = self._additive.within(limit_bytes) if is_hard else None
-            found = self._search.within_peak(limit_bytes, self._limited, additive and additive.choice)
-            self._within[limit_bytes] = None if found is None else self._search.with_peak(found.choice)
+            plan = None
+            with suppress(OutOfTime):
+                plan = self._fastest(limit_bytes)
+            # A search that ended early still has what the additive one found before.
+            self._within[limit_bytes] = self._additive.within(limit_bytes) if plan is None else plan
         return self._within[limit_bytes]
+
+    def _fastest(self, limit_bytes: int) -> PeakPlan | None:
+        # Where step prices lead to no plan near the limit, simulations by value find what they do not.
+        is_hard = self._limited.approach(limit_bytes) is None
+        additive = self._additive.within(limit_bytes) if is_hard else None
+        fastest = self._search.within_peak(limit_bytes, self._limited, additive and additive.choice)
+        return None if fastest is None else self._search.with_peak(fastest.choice)
