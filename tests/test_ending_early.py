@@ -155,7 +155,7 @@ def test_a_time_limit_is_one_for_the_whole_search_for_a_peak(graph: Graph, monke
     """Fewer plans are looked at, and the best of them is taken."""
     looked_at: list[int] = []
     some: list[int] = []
-    half, seconds = MemoryBudget(0.5, of="peak"), count()
+    half, seconds = MemoryBudget(0.5, of="peak", estimator="flops"), count()
     whole = remat.choose(graph, half, progress=lambda number, _: looked_at.append(number))
     assert whole.termination.limit is None
     monkeypatch.setattr("remat.improve.progress.time.monotonic", lambda: float(next(seconds)))

@@ -200,7 +200,7 @@ def _step_plans(simulated: PeakPlans, predictor: StepPredictor | None) -> StepPl
     additive = StepPlans(simulated, predictor)
     if predictor is None:
         return additive
-    steps = StepSearch(predictor, simulated.problem)
+    steps = StepSearch(predictor, simulated.problem, simulated.record)
     at_step_prices = PeakPlans(simulated.graph, steps.priced, simulated.solver, simulated.time_limit_s)
     return FastestPlans(additive, steps, StepPlans(at_step_prices, predictor))
 

@@ -67,14 +67,14 @@ class StepPlans:
         if limit_bytes not in self._within:
             with suppress(OutOfTime):
                 self._search(limit_bytes)
-            self._within[limit_bytes] = self._cheapest_within(limit_bytes)
+            self._within[limit_bytes] = self.best_so_far(limit_bytes)
         return self._within[limit_bytes]
 
     def approach(self, limit_bytes: int) -> PeakPlan | None:
         """Returns a cheap plan near a limit, and within it, by a few predictions; None if these find none."""
         if self.cheapest.peak_bytes > limit_bytes:
             self._approached(self.cheapest, limit_bytes)
-        return self._cheapest_within(limit_bytes)
+        return self.best_so_far(limit_bytes)
 
     def _search(self, limit_bytes: int) -> None:
         if limit_bytes <= self._least_bytes:
@@ -82,13 +82,13 @@ class StepPlans:
         if not self._approached(self.cheapest, limit_bytes) and not self._simulation_says_no(limit_bytes):
             for limit in {limit_bytes, max(limit_bytes, self._compiled(self._plans.front[0]).peak_bytes)}:
                 self._try_simulated(limit)
-            if (plan := self._cheapest_within(limit_bytes)) is not None:
+            if (plan := self.best_so_far(limit_bytes)) is not None:
                 self._approached(plan, limit_bytes)
             else:
                 self._look_about(limit_bytes)
-        if self._cheapest_within(limit_bytes) is None:
+        if self.best_so_far(limit_bytes) is None:
             self._try_default()
-        if self._cheapest_within(limit_bytes) is None:  # the same plans for every limit that is hard to keep
+        if self.best_so_far(limit_bytes) is None:  # the same plans for every limit that is hard to keep
             self._look_about(self.cheapest.peak_bytes // 2)
 
     def _try_default(self) -> None:
@@ -101,7 +101,8 @@ class StepPlans:
             self._compiled(plan)
         self._approached(self.cheapest, (limit_bytes + self.cheapest.peak_bytes) // 2)
 
-    def _cheapest_within(self, limit_bytes: int) -> PeakPlan | None:
+    def best_so_far(self, limit_bytes: int) -> PeakPlan | None:
+        """Returns the cheapest plan within a limit of those that were predicted; None if there is none."""
         return min(
             (p for p in self._compiled_plans.values() if p.peak_bytes <= limit_bytes), key=_by_cost, default=None
         )

@@ -14,7 +14,7 @@ The time is modelled and has no proof. The bound of a solution is one on the add
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -117,9 +117,16 @@ class StepSearch:
     Args:
         predictor: judges plans.
         problem: says which plans are legal; it has no budget, and its prices rank nothing here.
+        record: called with each choice whose peak is predicted, once, and with the peak; it reports progress.
     """
 
-    def __init__(self, predictor: StepPredictor, problem: Problem) -> None:
+    def __init__(
+        self,
+        predictor: StepPredictor,
+        problem: Problem,
+        record: Callable[[Choice, int], object] = lambda choice, peak_bytes: None,
+    ) -> None:
+        self._record, self._recorded = record, set[bytes]()
         self.predictor, self.graph, self.problem = predictor, predictor.graph, replace(problem, budget_bytes=None)
         self._simulator = Simulator(self.graph)
         terms = costmodel_class(FASTEST_STEP_MODEL)(device=predictor.device).terms(self.graph)  # pyright: ignore[reportCallIssue]
@@ -251,7 +258,11 @@ class StepSearch:
 
     def _peak(self, choice: Choice) -> int:
         go_on()
-        return self.predictor.peak(self.graph.for_all_values(choice.saved))
+        peak_bytes = self.predictor.peak(self.graph.for_all_values(choice.saved))
+        if choice.key not in self._recorded:
+            self._recorded.add(choice.key)
+            self._record(choice, peak_bytes)
+        return peak_bytes
 
     def _simulated_peak(self, choice: Choice) -> int:
         return self._simulator.peak(self.graph.for_all_values(choice.saved))
@@ -287,8 +298,7 @@ class FastestPlans:
             plan = None
             with suppress(OutOfTime):
                 plan = self._fastest(limit_bytes)
-            # A search that ended early still has what the additive one found before.
-            self._within[limit_bytes] = self._additive.within(limit_bytes) if plan is None else plan
+            self._within[limit_bytes] = self._additive.best_so_far(limit_bytes) if plan is None else plan
         return self._within[limit_bytes]
 
     def _fastest(self, limit_bytes: int) -> PeakPlan | None:
