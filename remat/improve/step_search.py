@@ -124,7 +124,7 @@ class StepSearch:
         self,
         predictor: StepPredictor,
         problem: Problem,
-        record: Callable[[Choice, int], object] = lambda choice, peak_bytes: None,
+        record: Callable[[Choice, int], object] | None = None,
     ) -> None:
         self._record, self._recorded = record, set[bytes]()
         self.predictor, self.graph, self.problem = predictor, predictor.graph, replace(problem, budget_bytes=None)
@@ -259,7 +259,7 @@ class StepSearch:
     def _peak(self, choice: Choice) -> int:
         go_on()
         peak_bytes = self.predictor.peak(self.graph.for_all_values(choice.saved))
-        if choice.key not in self._recorded:
+        if self._record is not None and choice.key not in self._recorded:
             self._recorded.add(choice.key)
             self._record(choice, peak_bytes)
         return peak_bytes
