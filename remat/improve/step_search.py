@@ -287,10 +287,13 @@ class FastestPlans:
     @cached_property
     def smallest(self) -> PeakPlan:
         """Returns the plan with the smallest peak that was found; it is not proven that no plan has a smaller one."""
-        additive = self._additive.smallest
+        smallest = self._additive.smallest
         with suppress(OutOfTime):
-            return self._search.smallest_peak(additive.peak_bytes) or additive
-        return additive
+            smallest = self._search.smallest_peak(smallest.peak_bytes) or smallest
+            fastest = self._fastest(smallest.peak_bytes)  # a mixture may take even less
+            if fastest is not None and fastest.peak_bytes <= smallest.peak_bytes:
+                return fastest
+        return smallest
 
     def within(self, limit_bytes: int) -> PeakPlan | None:
         """Returns the fastest step found with a peak of at most `limit_bytes`; None if there is none."""
@@ -298,6 +301,8 @@ class FastestPlans:
             plan = None
             with suppress(OutOfTime):
                 plan = self._fastest(limit_bytes)
+                if plan is None and self.smallest.peak_bytes <= limit_bytes:
+                    plan = self.smallest
             self._within[limit_bytes] = self._additive.best_so_far(limit_bytes) if plan is None else plan
         return self._within[limit_bytes]
 
