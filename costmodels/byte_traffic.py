@@ -75,10 +75,7 @@ class ByteTraffic(CostModel):
 
     def terms(self, graph: Graph) -> Terms:
         """Prices values by the bytes that move, and bans what the active rules forbid to recompute."""
-        if self.prices == "pytorch":
-            price = pytorch_prices(graph)
-        else:
-            price = np.where(graph.materialized, graph.moved_bytes, 2 * graph.moved_bytes)
+        price = pytorch_prices(graph) if self.prices == "pytorch" else graph.save_traffic
         if self.free_parameters:
             price = np.where(graph.parameter, 0, price)
         operators = ~graph.view & ~graph.input

@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-import numpy as np
-
 from costmodels.recompute_rules import RULES
 from remat.plugin import Bans, CostModel, Graph, Terms
 
@@ -37,5 +35,5 @@ class FusionPairs(CostModel):
         bans, operators = Bans.none(len(graph)), ~graph.view & ~graph.input & ~graph.in_tangents
         for name in _RULES:
             bans = bans.also(RULES[name].bans(graph, bans.mask) & operators, RULES[name].reason)
-        price = np.where(graph.materialized, graph.moved_bytes, 2 * graph.moved_bytes)
+        price = graph.save_traffic
         return replace(Terms.nothing(graph), save_cost=price, cannot_recompute=bans)

@@ -47,7 +47,6 @@ class StepTime(CostModel):
 
     def terms(self, graph: Graph) -> Terms:
         """Adds the price of a save to the terms of `RecomputeTime`."""
-        moved = np.where(graph.materialized, graph.moved_bytes, 2.0 * graph.moved_bytes)
-        seconds = np.where(graph.parameter, 0, moved) / find_device(self.device).reached_bytes_per_s
+        seconds = np.where(graph.parameter, 0, graph.save_traffic) / find_device(self.device).reached_bytes_per_s
         save = whole_prices("StepTime", 1e9 * seconds)
         return replace(RecomputeTime(Roofline(self.device)).terms(graph), save_cost=save)

@@ -26,10 +26,8 @@ def rivals(graph: Graph) -> dict[str, tuple[int, int, float]]:
     predictor = StepPredictor.of(graph, find_device("h100"), "h100")
     found = {}
     for name, saved in one_liners(graph):
-        owners = np.zeros(len(graph), np.bool_)
-        owners[graph.base[saved]] = True
-        saved_bytes = int(graph.bytes[owners & ~graph.input].sum())
-        found[name] = (saved_bytes, predictor.peak(owners), predictor.ns(owners))
+        saved_bytes = int(graph.bytes[saved & ~graph.input].sum())
+        found[name] = (saved_bytes, predictor.peak(saved), predictor.ns(saved))
     return found
 
 

@@ -13,8 +13,6 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-import numpy as np
-
 import remat
 from costmodels import MemoryBudget
 from experiments.report.markdown import bullets
@@ -48,9 +46,7 @@ def compared(name: str) -> Iterator[dict[str, Any]]:
     predictor = StepPredictor.of(graph, find_device(device), device)
     rivals: dict[str, tuple[int, float]] = {}
     for rival, saved in one_liners(predictor.graph):
-        owners = np.zeros(len(graph), np.bool_)
-        owners[graph.base[saved]] = True  # a plan hands over the owner of a storage instead of its views
-        rivals[rival] = (predictor.peak(owners), predictor.ns(owners))
+        rivals[rival] = (predictor.peak(saved), predictor.ns(saved))
     default_ns = next(iter(rivals.values()))[1]
     front = pareto_front(rivals.items(), key=lambda rival: rival[1])
     for rival, (peak_bytes, step_ns) in front:

@@ -113,6 +113,11 @@ class Choice(FrozenColumns):
         """Adds up the bytes of the saved values on the device, each value counted by itself."""
         return int(problem.save_bytes[self.on_device].sum())
 
+    def keeps_bans(self, problem: Problem) -> bool:
+        """Says whether nothing is saved or recomputed that must not be."""
+        banned = self.saved & problem.cannot_save.mask | self.recomputed & problem.cannot_recompute.mask
+        return not any_set(banned)
+
     def keeps_budget(self, problem: Problem) -> bool:
         """Says whether the saved bytes fit the problem's budget."""
         return problem.budget_bytes is None or self.saved_bytes(problem) <= problem.budget_bytes

@@ -50,9 +50,7 @@ def storage_owners(graph: Graph, saved: BoolArray) -> BoolArray:
 
 def externally_visible(graph: Graph) -> BoolArray:
     """Returns (n,) values in storages of inputs and outputs: others can see these, so they are never donated."""
-    visible = np.zeros(len(graph), np.bool_)
-    visible[graph.base[graph.input | graph.output]] = True
-    return visible[graph.base]
+    return graph.owners(graph.input | graph.output)[graph.base]
 
 
 def _sizes(graph: Graph, views: set[int], available: set[int]) -> set[int]:

@@ -267,9 +267,21 @@ class Graph(FrozenColumns):
         """
         written = self.input | self.output
         written[self.producers[~self.fusible_uses]] = True
-        by_base = np.zeros(len(self), np.bool_)
-        by_base[self.base[written]] = True
-        return frozen(by_base[self.base])
+        return frozen(self.owners(written)[self.base])
+
+    @cached_property
+    def save_traffic(self) -> IntArray:
+        """Returns (n,) the bytes that saving each value moves (paper, Algorithm 2).
+
+        A saved value is read once by the backward pass. It is written, too, unless it is in memory anyway.
+        """
+        return frozen(np.where(self.materialized, self.moved_bytes, 2 * self.moved_bytes))
+
+    def owners(self, values: BoolArray) -> BoolArray:
+        """Returns (n,) the owners of the storages in which some values lie, (n,)."""
+        owners = np.zeros(len(self), np.bool_)
+        owners[self.base[values]] = True
+        return owners
 
     @cached_property
     def signature(self) -> tuple[str, ...]:

@@ -14,6 +14,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from remat.answer.choice import Choice
 from remat.facts.columns import BoolArray, IntArray
 from remat.facts.graph import Graph
 from remat.improve.byte_budgets import default_plan
@@ -25,13 +26,20 @@ _OUTSIDE = -1
 
 
 def one_liners(graph: Graph) -> Iterator[tuple[str, BoolArray]]:
-    """Yields plans by what a user would have typed, each as (n,) the values that it saves; some may be equal."""
+    """Yields plans by what a user would have typed, each as (n,) the values that it saves; some may be equal.
+
+    Of what lies in one storage, they save its owner instead of views.
+    """
+    for name, saved in _plans(graph):
+        yield name, graph.owners(saved)
+
+
+def _plans(graph: Graph) -> Iterator[tuple[str, BoolArray]]:
     if (default := _default(graph)) is not None:
         yield "PyTorch's default", default
     for budget, saved in torch_budget_plans(graph):
         yield f"activation_memory_budget = {budget}", saved
-    for name, saved in _checkpointed(graph):
-        yield name, saved
+    yield from _checkpointed(graph)
 
 
 def layers_of(graph: Graph) -> IntArray:
@@ -50,7 +58,7 @@ def layers_of(graph: Graph) -> IntArray:
 
 def _default(graph: Graph) -> BoolArray | None:
     plan = default_plan(graph)
-    return None if plan is None else np.isin(np.array(graph.names), plan.saved)
+    return None if plan is None else Choice.from_plan(graph, plan).saved
 
 
 def _checkpointed(graph: Graph) -> Iterator[tuple[str, BoolArray]]:

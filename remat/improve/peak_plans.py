@@ -27,7 +27,7 @@ import numpy as np
 
 from remat.answer.choice import Choice
 from remat.answer.solver import Solver
-from remat.facts.columns import BoolArray, any_set
+from remat.facts.columns import BoolArray
 from remat.facts.graph import Graph
 from remat.improve.byte_budgets import default_plan, evenly_spaced
 from remat.improve.pareto_front import pareto_front
@@ -123,9 +123,8 @@ class PeakPlans:
         """Returns PyTorch's default plan, if it is legal here; it saves the owners of the memory instead of views."""
         if (plan := default_plan(self.graph)) is None:
             return None
-        saved = np.zeros(len(self.graph), np.bool_)
-        saved[self.graph.base[[self.graph.index[name] for name in plan.saved]]] = True
-        return self._legal(saved[self.graph.plannable])
+        saved = Choice.from_plan(self.graph, plan).saved
+        return self._legal(self.graph.owners(saved)[self.graph.plannable])
 
     @property
     def smallest(self) -> PeakPlan:
@@ -257,10 +256,8 @@ class PeakPlans:
         return new_plans
 
     def _legal(self, saved: BoolArray) -> PeakPlan | None:
-        choice, problem = Choice.from_saved(self.problem, saved), self.problem
-        if any_set(choice.saved & problem.cannot_save.mask | choice.recomputed & problem.cannot_recompute.mask):
-            return None
-        return self._simulated(choice)
+        choice = Choice.from_saved(self.problem, saved)
+        return self._simulated(choice) if choice.keeps_bans(self.problem) else None
 
     def within_saved_budget(self, budget_bytes: int) -> PeakPlan | None:
         """Returns the solver's plan for a budget of saved bytes; None if it finds none within its time limit.

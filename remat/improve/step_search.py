@@ -24,7 +24,7 @@ import numpy as np
 from remat.answer.choice import Choice
 from remat.answer.registry import FASTEST_STEP_MODEL, QUICK_BUDGET_SOLVER, costmodel_class
 from remat.errors import Infeasible
-from remat.facts.columns import BoolArray, any_set
+from remat.facts.columns import BoolArray
 from remat.facts.graph import Graph
 from remat.improve.for_device import for_device
 from remat.improve.one_liners import one_liners
@@ -108,7 +108,6 @@ class StepChoice:
 
     choice: Choice
     step_ns: float
-    source: str
 
 
 class StepSearch:
@@ -128,19 +127,13 @@ class StepSearch:
     ) -> None:
         self._record, self._recorded = record, set[bytes]()
         self.predictor, self.graph, self.problem = predictor, predictor.graph, replace(problem, budget_bytes=None)
-        self._simulator = Simulator(self.graph)
         terms = costmodel_class(FASTEST_STEP_MODEL)(device=predictor.device).terms(self.graph)  # pyright: ignore[reportCallIssue]
         values = self.graph.plannable
-        self.priced = self.problem.priced(
-            save_cost=terms.save_cost[values],
-            recompute_cost=terms.recompute_cost[values],
-            cannot_save=problem.cannot_save,
-            cannot_recompute=problem.cannot_recompute,
-            budget_bytes=None,
+        self.priced = replace(
+            self.problem, save_cost=terms.save_cost[values], recompute_cost=terms.recompute_cost[values]
         )
-        self._own_kernel = Work.of(self.graph).own_kernel[values]
+        self._call_ns = np.where(Work.of(self.graph).own_kernel[values], self.priced.recompute_cost, 0)
         self._hull = Hull(self.priced, flow_solver())
-        self._sources: list[tuple[str, Choice]] | None = None
 
     def within_saved(self, limit_bytes: int, additive: Choice) -> StepChoice:
         """Returns the fastest step found that saves at most a number of bytes.
@@ -149,38 +142,38 @@ class StepSearch:
             limit_bytes: the limit.
             additive: a choice that keeps it.
         """
-        best = self._judged("additive search", additive)
+        best = self._judged(additive)
         with suppress(OutOfTime):
-            for source, choice in self._within_saved(limit_bytes):
+            for choice in self._within_saved(limit_bytes):
                 if choice.saved_bytes(self.problem) <= limit_bytes and not self._is_slower(choice, best):
-                    best = _faster(best, self._judged(source, choice))
+                    best = _faster(best, self._judged(choice))
         return best
 
-    def _within_saved(self, limit_bytes: int) -> Iterator[tuple[str, Choice]]:
-        yield "step prices", self._hull.cheapest.choice
+    def _within_saved(self, limit_bytes: int) -> Iterator[Choice]:
+        yield self._hull.cheapest.choice
         if self._hull.cheapest.saved_bytes > limit_bytes:
             with suppress(Infeasible):
                 priced = replace(self.priced, budget_bytes=limit_bytes)
                 plan = solve(priced, QUICK_BUDGET_SOLVER, throw=False).plan
                 if plan is not None:
-                    yield "step prices within the budget", Choice.from_plan(self.priced, plan)
-        yield from self.sources()
+                    yield Choice.from_plan(self.priced, plan)
+        yield from self._one_liners
 
-    def within_peak(self, limit_bytes: int, limited: StepPlans, additive: Choice | None = None) -> StepChoice | None:
+    def within_peak(self, limit_bytes: int, near: Choice | None, additive: Choice | None) -> StepChoice | None:
         """Returns the fastest step found whose predicted peak is at most a number of bytes; None if there is none.
 
         Args:
             limit_bytes: the limit.
-            limited: finds plans at the prices of `priced`.
+            near: a choice near the limit, at the prices of `priced`; None if there is none.
             additive: a choice that keeps the limit, if the additive search found one.
         """
-        best, above = None if additive is None else self._judged("additive search", additive), list[StepChoice]()
+        best, above = None if additive is None else self._judged(additive), list[StepChoice]()
         with suppress(OutOfTime):
-            for source, choice in self._within_peak(limit_bytes, limited):
+            for choice in self._within_peak(limit_bytes, near):
                 if best is not None and self._is_slower(choice, best):
                     continue
                 fits = self._peak(choice) <= limit_bytes
-                judged = self._judged(source, choice)
+                judged = self._judged(choice)
                 if fits:
                     best = _faster(best, judged)
                 else:
@@ -190,38 +183,38 @@ class StepSearch:
                     best = self._mixed(best, other, limit_bytes)
         return best
 
-    def _within_peak(self, limit_bytes: int, limited: StepPlans) -> Iterator[tuple[str, Choice]]:
-        yield "step prices", self._hull.cheapest.choice
-        if (plan := limited.approach(limit_bytes)) is not None:
-            yield "step prices within the limit", plan.choice
-        for source, choice in self.sources():
-            if self._simulated_peak(choice) <= _FAR * limit_bytes:
-                yield source, choice
+    def _within_peak(self, limit_bytes: int, near: Choice | None) -> Iterator[Choice]:
+        yield self._hull.cheapest.choice
+        if near is not None:
+            yield near
+        yield from self._one_liners_near(limit_bytes)
+
+    def _one_liners_near(self, limit_bytes: int) -> Iterator[Choice]:
+        pairs = zip(self._one_liners, self._simulated_peaks, strict=True)
+        return (choice for choice, peak_bytes in pairs if peak_bytes <= _FAR * limit_bytes)
 
     def _is_slower(self, choice: Choice, best: StepChoice) -> bool:
         """Says whether the calls that a choice repeats alone make it slower than the best one, whatever fuses."""
-        calls = np.where(self._own_kernel, self.priced.recompute_cost, 0)
-        return float(calls[choice.recomputed].sum() - calls[best.choice.recomputed].sum()) > _SLACK * best.step_ns
+        repeated, best_repeated = (float(self._call_ns[one.recomputed].sum()) for one in (choice, best.choice))
+        return repeated - best_repeated > _SLACK * best.step_ns
 
     def smallest_peak(self, other_bytes: int) -> PeakPlan | None:
         """Returns the plan with the smallest peak among PyTorch's one-liners; None if none is below `other_bytes`."""
-        plans = [
-            self.with_peak(choice) for _, choice in self.sources() if self._simulated_peak(choice) <= _FAR * other_bytes
-        ]
+        plans = map(self.with_peak, self._one_liners_near(other_bytes))
         smallest = min(plans, key=lambda plan: plan.peak_bytes, default=None)
         return smallest if smallest is not None and smallest.peak_bytes < other_bytes else None
 
-    def sources(self) -> list[tuple[str, Choice]]:
-        """Lists what PyTorch's one-liners save, as legal choices of the problem, each once."""
-        if self._sources is None:
-            choices: dict[bytes, tuple[str, Choice]] = {}
-            for source, saved in self.graph.derived(_one_liners):
-                owners = np.zeros(len(self.graph), np.bool_)
-                owners[self.graph.base[saved]] = True
-                if (choice := self._legal(owners[self.graph.plannable])) is not None:
-                    choices.setdefault(choice.key, (source, choice))
-            self._sources = [*choices.values()]
-        return self._sources
+    @cached_property
+    def _one_liners(self) -> tuple[Choice, ...]:
+        """Returns what PyTorch's one-liners save, as legal choices of the problem, each once."""
+        masks = (saved[self.graph.plannable] for _, saved in self.graph.derived(_one_liners))
+        choices = (Choice.from_saved(self.problem, saved) for saved in masks)
+        return tuple({choice.key: choice for choice in choices if choice.keeps_bans(self.problem)}.values())
+
+    @cached_property
+    def _simulated_peaks(self) -> list[int]:
+        simulator = Simulator(self.graph)
+        return [simulator.peak(self.graph.for_all_values(choice.saved)) for choice in self._one_liners]
 
     def _mixed(self, best: StepChoice, above: StepChoice, limit_bytes: int) -> StepChoice:
         """Follows a plan within the limit up to some value and a faster one from there on: as far as the limit allows.
@@ -235,22 +228,17 @@ class StepSearch:
             middle = (first + last) // 2
             if middle in (first, last):
                 break
-            mixed = self._legal(np.where(position < differences[middle], slow, fast))
-            if mixed is not None and self._peak(mixed) <= limit_bytes:
-                best = _faster(best, self._judged("mixture", mixed))
+            mixed = Choice.from_saved(self.problem, np.where(position < differences[middle], slow, fast))
+            if mixed.keeps_bans(self.problem) and self._peak(mixed) <= limit_bytes:
+                best = _faster(best, self._judged(mixed))
                 last = middle
             else:
                 first = middle
         return best
 
-    def _legal(self, saved: BoolArray) -> Choice | None:
-        choice, problem = Choice.from_saved(self.problem, saved), self.problem
-        breaks = choice.saved & problem.cannot_save.mask | choice.recomputed & problem.cannot_recompute.mask
-        return None if any_set(breaks) else choice
-
-    def _judged(self, source: str, choice: Choice) -> StepChoice:
+    def _judged(self, choice: Choice) -> StepChoice:
         go_on()
-        return StepChoice(choice, self.predictor.ns(self.graph.for_all_values(choice.saved)), source)
+        return StepChoice(choice, self.predictor.ns(self.graph.for_all_values(choice.saved)))
 
     def with_peak(self, choice: Choice) -> PeakPlan:
         """Returns a choice with its additive cost and its predicted peak."""
@@ -263,9 +251,6 @@ class StepSearch:
             self._recorded.add(choice.key)
             self._record(choice, peak_bytes)
         return peak_bytes
-
-    def _simulated_peak(self, choice: Choice) -> int:
-        return self._simulator.peak(self.graph.for_all_values(choice.saved))
 
 
 def _faster(best: StepChoice | None, other: StepChoice) -> StepChoice:
@@ -308,7 +293,7 @@ class FastestPlans:
 
     def _fastest(self, limit_bytes: int) -> PeakPlan | None:
         # Where step prices lead to no plan near the limit, simulations by value find what they do not.
-        is_hard = self._limited.approach(limit_bytes) is None
-        additive = self._additive.within(limit_bytes) if is_hard else None
-        fastest = self._search.within_peak(limit_bytes, self._limited, additive and additive.choice)
+        near = self._limited.approach(limit_bytes)
+        additive = self._additive.within(limit_bytes) if near is None else None
+        fastest = self._search.within_peak(limit_bytes, near and near.choice, additive and additive.choice)
         return None if fastest is None else self._search.with_peak(fastest.choice)

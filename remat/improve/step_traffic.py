@@ -28,6 +28,6 @@ class StepTraffic(CostModel):
     def terms(self, graph: Graph) -> Terms:
         """Prices each value; random numbers and what else cannot run twice are banned by the graph itself."""
         work, nothing = Work.of(graph), Terms.nothing(graph)
-        save = np.where(graph.materialized, graph.moved_bytes, 2 * graph.moved_bytes)
+        save = graph.save_traffic
         recompute = np.where(graph.in_tangents, 0, work.read_bytes + work.written_bytes)
         return Terms(save, recompute, nothing.cannot_save, nothing.cannot_recompute)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -93,17 +94,8 @@ class _Knapsack:
                 room -= self.weights[i]
             else:
                 recomputed[self.items[i]] = True
-        problem = self.problem
-        return _saved(
-            self.graph,
-            problem.priced(
-                save_cost=problem.save_cost,
-                recompute_cost=problem.recompute_cost,
-                cannot_save=problem.cannot_save,
-                cannot_recompute=problem.cannot_recompute.without(recomputed),
-                budget_bytes=None,
-            ),
-        )
+        bans = self.problem.cannot_recompute.without(recomputed)
+        return _saved(self.graph, replace(self.problem, cannot_recompute=bans))
 
 
 def _table(weights: list[int], gains: IntArray, largest: float) -> NDArray[np.bool_]:
