@@ -46,7 +46,7 @@ def summary(rows: Sequence[dict[str, Any]]) -> list[str]:
     return [
         bullets(
             [
-                f"saved, beside PyTorch's default: {statistics.median(saved):+.0%} in the median, {max(saved):+.0%} at worst",
+                f"saved bytes: {statistics.median(saved):+.0%} in the median, {max(saved):+.0%} at worst",
                 f"step time: {statistics.median(step):+.1%} in the median, {max(step):+.1%} at worst",
             ]
         )
