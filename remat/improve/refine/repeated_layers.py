@@ -184,7 +184,7 @@ def _cut(graph: Graph, layout: _Layout) -> ShortGraph:
     producers = _stand_ins(layout, graph.producers[uses], consumers)
     stands_for = np.arange(len(graph))
     stands_for[removed] = layout.at[KEPT - 2][layout.place[removed]]
-    columns: dict[str, Any] = {name: _taken(getattr(graph, name), positions) for name in _BY_VALUE}
+    columns: dict[str, Any] = {name: _rows_of(getattr(graph, name), positions) for name in _BY_VALUE}
     columns |= {
         "storage": graph.storage[_stand_ins(layout, graph.base[positions], positions)],
         "producers": new_position[producers],
@@ -202,7 +202,7 @@ _BY_VALUE = tuple(
 )
 
 
-def _taken(column: Bans | tuple[Any, ...] | NDArray[Any], indices: IntArray) -> object:
+def _rows_of(column: Bans | tuple[Any, ...] | NDArray[Any], indices: IntArray) -> object:
     if isinstance(column, Bans):
         return column.take(indices)
     positions: list[int] = indices.tolist()

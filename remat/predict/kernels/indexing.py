@@ -15,14 +15,14 @@ from remat.predict.kernels.index import (
     opaque,
     strided,
 )
-from remat.predict.kernels.ir import Buffer, Loop, Reads, Seen
+from remat.predict.kernels.ir import Buffer, Loop, Reads, View
 from remat.predict.kernels.lowering import Lowering
 from remat.predict.kernels.realize import Draft
 from remat.predict.kernels.recorded_calls import Call, Ref
 from remat.predict.kernels.view_maps import expanded, positive
 
 
-def lookup(lowering: Lowering, call: Call) -> Seen:
+def lookup(lowering: Lowering, call: Call) -> View:
     """Lowers a read at indices that other values hold: it may read any part of the table."""
     table, where, axes = _places(lowering, call)
     draft = Draft(lowering.stores, {call.position})
@@ -31,10 +31,10 @@ def lookup(lowering: Lowering, call: Call) -> Seen:
         # Rows at places 0, 1, 2, ... are rows in order, without any lookup.
         step = table.access[0][0][-1][1]
         rows = tuple(tuple((n, s * step) for n, s in digits) for digits in count[0])
-        table = Seen(table.box, call.shape, (rows + table.access[0][1:], table.access[1]), table.stored)
+        table = View(table.box, call.shape, (rows + table.access[0][1:], table.access[1]), table.stored)
         where, axes = [], []
     for seen in where:
-        draft.take(Seen(seen.box, call.shape, (_leading(seen, call.shape), seen.access[1]), seen.stored))
+        draft.take(View(seen.box, call.shape, (_leading(seen, call.shape), seen.access[1]), seen.stored))
     for (buffer, (dims, start)), times in lowering.stores.loads(table).items():
         moves = any(s for axis in axes for _, s in dims[axis])
         read = (buffer, (_replaced(dims, axes, call.shape), looked_up(start) if moves else start))
@@ -45,7 +45,7 @@ def lookup(lowering: Lowering, call: Call) -> Seen:
     return draft.done(call.position, call.shape, call.itemsize)
 
 
-def _places(lowering: Lowering, call: Call) -> tuple[Seen, list[Seen], list[int]]:
+def _places(lowering: Lowering, call: Call) -> tuple[View, list[View], list[int]]:
     table, *where = lowering.arguments(call)
     rank = len(table.shape)
     if call.op == "aten.embedding":
@@ -55,13 +55,13 @@ def _places(lowering: Lowering, call: Call) -> tuple[Seen, list[Seen], list[int]
     return table, where, list(range(rank))
 
 
-def _count(lowering: Lowering, seen: Seen) -> Access | None:
+def _count(lowering: Lowering, seen: View) -> Access | None:
     call = lowering.stores.calls[seen.box.value]
     plain = call.op == "prims.iota" and call.kwargs.get("start") == 0 and call.kwargs.get("step") == 1
     return seen.access if plain and seen.inlined else None
 
 
-def put(lowering: Lowering, call: Call) -> Seen:
+def put(lowering: Lowering, call: Call) -> View:
     """Lowers index_put to a loop over the new values, which adds them to places of a copy of the first argument."""
     value = call.args[3] if call.op == "aten._unsafe_masked_index_put_accumulate" else call.args[2]
     others = lowering.arguments(call)[1:]
@@ -69,7 +69,7 @@ def put(lowering: Lowering, call: Call) -> Seen:
     target = lowering.stores.store(lowering.stores.copy(lowering.first(call)).box)
     draft = Draft(lowering.stores, {call.position})
     for seen in others:
-        draft.take(Seen(seen.box, shape, (_leading(seen, shape), seen.access[1]), seen.stored))
+        draft.take(View(seen.box, shape, (_leading(seen, shape), seen.access[1]), seen.stored))
     which: list[Any] = [*call.args[2 if call.op == "aten._unsafe_masked_index_put_accumulate" else 1]]
     kept = call.shape[len(which) :]
     lead = len(shape) - len(kept)
@@ -79,20 +79,20 @@ def put(lowering: Lowering, call: Call) -> Seen:
     return _written_into(lowering, call, target, draft, shape, (places, looked_up("put")))
 
 
-def placed(lowering: Lowering, call: Call) -> Seen:
+def placed(lowering: Lowering, call: Call) -> View:
     """Lowers scatter to a loop over the indices, which writes to places of a copy of the first argument."""
     target = lowering.stores.store(lowering.stores.copy(lowering.first(call)).box)
     where, *values = lowering.arguments(call)[1:]
     draft = Draft(lowering.stores, {call.position})
     for seen in (where, *values):
         dims = tuple(d if n != 1 else () for n, d in zip(where.shape, seen.access[0], strict=True))
-        draft.take(Seen(seen.box, where.shape, (dims, seen.access[1]), seen.stored))
+        draft.take(View(seen.box, where.shape, (dims, seen.access[1]), seen.stored))
     dim = positive(call.args[1], len(call.shape)) if call.shape else 0
     places = _replaced(strided(where.shape, contiguous_strides(call.shape)), [dim] if call.shape else [], where.shape)
     return _written_into(lowering, call, target, draft, where.shape, (places, looked_up("placed")))
 
 
-def diagonal(lowering: Lowering, call: Call) -> Seen:
+def diagonal(lowering: Lowering, call: Call) -> View:
     """Lowers diagonal_scatter to a loop over the diagonal, which it writes to a copy of the first argument."""
     target = lowering.stores.store(lowering.stores.copy(lowering.first(call)).box)
     source = lowering.arguments(call)[1]
@@ -106,14 +106,14 @@ def diagonal(lowering: Lowering, call: Call) -> Seen:
     return _written_into(lowering, call, target, draft, source.shape, (strided(source.shape, steps), start))
 
 
-def _written_into(lowering: Lowering, call: Call, target: Buffer, draft: Draft, shape: Shape, written: Access) -> Seen:
+def _written_into(lowering: Lowering, call: Call, target: Buffer, draft: Draft, shape: Shape, written: Access) -> View:
     after = Buffer(call.position, call.shape, call.itemsize, target.fix())
     done = draft.done(call.position, shape, call.itemsize).box
     lowering.stores.loops.append(Loop(done.ops, done.reads, [after], shape, (), done.indices, written, mutates=target))
-    return Seen.of_buffer(after)
+    return View.of_buffer(after)
 
 
-def scatter(lowering: Lowering, call: Call) -> Seen:
+def scatter(lowering: Lowering, call: Call) -> View:
     """Lowers scatter_add to a copy and a call, as on several threads of a CPU; a GPU adds atomically, if it can."""
     if lowering.stores.backend.gpu and call.dtype not in ("int64", "bool"):
         return placed(lowering, call)
@@ -123,10 +123,10 @@ def scatter(lowering: Lowering, call: Call) -> Seen:
         reads[lowering.stores.for_call(seen), ((), 0)] = 1
     after = Buffer(call.position, call.shape, call.itemsize, target.fix())
     lowering.stores.loops.append(Loop(frozenset({call.position}), reads, [after], generated=False, mutates=target))
-    return Seen.of_buffer(after)
+    return View.of_buffer(after)
 
 
-def overwrite(lowering: Lowering, call: Call) -> Seen:
+def overwrite(lowering: Lowering, call: Call) -> View:
     """Lowers copy_, which overwrites an input of the pass."""
     target, source = lowering.arguments(call)[:2]
     lowering.stores.store(source.box)
@@ -143,11 +143,11 @@ def overwrite(lowering: Lowering, call: Call) -> Seen:
             mutates=buffer,
         )
     )
-    return Seen.of_buffer(after)
+    return View.of_buffer(after)
 
 
 # The placed values may have more dimensions than the index, behind those of the index.
-def _leading(seen: Seen, shape: Shape) -> Dims:
+def _leading(seen: View, shape: Shape) -> Dims:
     ahead = seen.shape == shape[: len(seen.shape)]
     if broadcasts(seen.shape, shape) and (len(seen.shape) == len(shape) or not ahead):
         return expanded(seen.access[0], seen.shape, shape)

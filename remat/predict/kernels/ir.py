@@ -64,7 +64,7 @@ class Box:
 
 
 @dataclass(eq=False, slots=True)
-class Seen:
+class View:
     """Shows a box through an index map into its row-major positions."""
 
     box: Box
@@ -82,11 +82,11 @@ class Seen:
         return self.box.buffer is None or (bool(self.box.ops) and not self.box.reads and not self.stored)
 
     @classmethod
-    def whole(cls, box: Box) -> Seen:
+    def whole(cls, box: Box) -> View:
         return cls(box, box.shape, (identity(box.shape), 0))
 
     @classmethod
-    def of_buffer(cls, buffer: Buffer) -> Seen:
+    def of_buffer(cls, buffer: Buffer) -> View:
         return cls.whole(Box(buffer.value, buffer.shape, buffer.itemsize, buffer=buffer))
 
     @property

@@ -8,7 +8,7 @@ from typing import Any, cast
 from remat.predict.kernels import rules
 from remat.predict.kernels.host_copies import Copy
 from remat.predict.kernels.index import Shape, contiguous_strides
-from remat.predict.kernels.ir import Buffer, Loop, Reads, Seen
+from remat.predict.kernels.ir import Buffer, Loop, Reads, View
 from remat.predict.kernels.lowering import Lowering, Rule
 from remat.predict.kernels.realize import Draft, layout
 from remat.predict.kernels.recorded_calls import Call, Ref
@@ -20,7 +20,7 @@ from remat.predict.kernels.view_maps import positive
 def keeping_arguments(rule: Rule) -> Rule:
     """Makes a rule whose layouts of arguments hold for its own call alone, not for other readers."""
 
-    def lowered(lowering: Lowering, call: Call) -> Seen | None:
+    def lowered(lowering: Lowering, call: Call) -> View | None:
         before = {u: lowering.seen[u] for u in call.refs() if u in lowering.seen}
         result = rule(lowering, call)
         lowering.seen.update(before)
@@ -29,12 +29,12 @@ def keeping_arguments(rule: Rule) -> Rule:
     return lowered
 
 
-def library(lowering: Lowering, call: Call) -> Seen | None:
+def library(lowering: Lowering, call: Call) -> View | None:
     """Lowers an operator that has no other rule to a call."""
     return called(lowering, call, lowering.arguments(call))
 
 
-def called(lowering: Lowering, call: Call, arguments: Sequence[Seen], *beside: int) -> Seen | None:
+def called(lowering: Lowering, call: Call, arguments: Sequence[View], *beside: int) -> View | None:
     """Adds a call, and returns its result; None for a tuple, whose elements follow.
 
     Args:
@@ -48,7 +48,7 @@ def called(lowering: Lowering, call: Call, arguments: Sequence[Seen], *beside: i
     if call.is_tuple:
         loop.several = True
 
-        def element(lowering: Lowering, one: Call) -> Seen:
+        def element(lowering: Lowering, one: Call) -> View:
             loop.values |= {one.position}
             return _result(lowering, one, loop)
 
@@ -84,21 +84,21 @@ def copied(lowering: Lowering, copy: Copy, found: dict[int, Buffer]) -> None:
     )
     found[v] = written
     if comes:
-        lowering.seen[v] = Seen.of_buffer(written)
+        lowering.seen[v] = View.of_buffer(written)
 
 
 # A tensor that no strides describe was copied in rows.
-def _as_seen(seen: Seen) -> Buffer:
+def _as_seen(seen: View) -> Buffer:
     return Buffer(seen.box.value, seen.shape, seen.box.itemsize, layout(seen) or contiguous_strides(seen.shape))
 
 
-def _result(lowering: Lowering, call: Call, loop: Loop) -> Seen:
+def _result(lowering: Lowering, call: Call, loop: Loop) -> View:
     buffer = Buffer(call.position, call.shape, call.itemsize, lowering.stores.strides[call.position])
     loop.writes.append(buffer)
-    return Seen.of_buffer(buffer)
+    return View.of_buffer(buffer)
 
 
-def product_and_bias(lowering: Lowering, call: Call) -> Seen:
+def product_and_bias(lowering: Lowering, call: Call) -> View:
     """Lowers a matrix product with a bias to a product and an expression that adds the bias."""
     bias, *factors = lowering.arguments(call)
     product = called(lowering, call, factors)
@@ -110,7 +110,7 @@ def product_and_bias(lowering: Lowering, call: Call) -> Seen:
 
 
 @keeping_arguments
-def batched_product(lowering: Lowering, call: Call) -> Seen | None:
+def batched_product(lowering: Lowering, call: Call) -> View | None:
     """Lowers a batched product. A matrix that is neither in rows nor in columns is stored in rows.
 
     On CPUs a product by a single row or column is no call, but an expression that multiplies, and a sum.
@@ -126,7 +126,7 @@ def batched_product(lowering: Lowering, call: Call) -> Seen | None:
     return library(lowering, call)
 
 
-def _summed_products(lowering: Lowering, call: Call, left: Seen, right: Seen) -> Seen:
+def _summed_products(lowering: Lowering, call: Call, left: View, right: View) -> View:
     shape = (*left.shape, right.shape[2])
     (*of_left,), (batch, *of_right) = left.access[0], right.access[0]
     draft = Draft(lowering.stores, {call.position})
@@ -135,13 +135,13 @@ def _summed_products(lowering: Lowering, call: Call, left: Seen, right: Seen) ->
         (right, (right.shape[0], 1, *right.shape[1:]), (batch, (), *of_right)),
     ):
         lowering.stores.settle_rows(seen)
-        draft.take(lowering.stores.broadcast(Seen(seen.box, sizes, (dims, seen.access[1]), seen.stored), shape))
+        draft.take(lowering.stores.broadcast(View(seen.box, sizes, (dims, seen.access[1]), seen.stored), shape))
     product = draft.done(call.position, shape, call.itemsize)
     return reduced_over(lowering, call, product, [2], call.shape, call.itemsize)
 
 
 @keeping_arguments
-def convolution(lowering: Lowering, call: Call) -> Seen | None:
+def convolution(lowering: Lowering, call: Call) -> View | None:
     """Lowers a convolution. If the pass keeps images with their channels last, image and filters are stored so.
 
     For GPUs, an expression adds the bias to what the library computes without it.
@@ -166,14 +166,14 @@ def convolution(lowering: Lowering, call: Call) -> Seen | None:
     return result if bias is None else _plus_bias(lowering, call, result, lowering.seen[bias.position])
 
 
-def _plus_bias(lowering: Lowering, call: Call, result: Seen, bias: Seen) -> Seen:
+def _plus_bias(lowering: Lowering, call: Call, result: View, bias: View) -> View:
     ones = (1,) * (len(call.shape) - 2)
     (channels,) = bias.access[0]
     draft = Draft(lowering.stores, {call.position})
     draft.take(result)
     draft.take(
         lowering.stores.broadcast(
-            Seen(bias.box, (*bias.shape, *ones), ((channels, *((),) * len(ones)), bias.access[1]), bias.stored),
+            View(bias.box, (*bias.shape, *ones), ((channels, *((),) * len(ones)), bias.access[1]), bias.stored),
             call.shape,
         )
     )
@@ -181,7 +181,7 @@ def _plus_bias(lowering: Lowering, call: Call, result: Seen, bias: Seen) -> Seen
 
 
 @keeping_arguments
-def convolution_backward(lowering: Lowering, call: Call) -> Seen | None:
+def convolution_backward(lowering: Lowering, call: Call) -> View | None:
     """Lowers the gradients of a convolution: arguments take the layout for the filters' gradient, then the image's.
 
     In a pass without convolutions, where layouts are not the compiler's to choose, they first take eager's.
@@ -217,7 +217,7 @@ def convolution_backward(lowering: Lowering, call: Call) -> Seen | None:
 def _as_cudnn_writes(lowering: Lowering, call: Call, last: bool) -> None:
     element = lowering.elements[call.position]
 
-    def written(lowering: Lowering, one: Call) -> Seen:
+    def written(lowering: Lowering, one: Call) -> View:
         seen = element(lowering, one)
         assert seen.box.buffer is not None
         seen.box.buffer.strides = channels_last(one.shape) if last else contiguous_strides(one.shape)
@@ -227,7 +227,7 @@ def _as_cudnn_writes(lowering: Lowering, call: Call, last: bool) -> None:
 
 
 @keeping_arguments
-def attention(lowering: Lowering, call: Call) -> Seen | None:
+def attention(lowering: Lowering, call: Call) -> View | None:
     """Lowers attention. Its arguments keep eager's order of strides, if the last dimension is the innermost."""
     for u in call.refs():
         seen, strides = lowering.seen[u], lowering.stores.strides[u]
@@ -237,7 +237,7 @@ def attention(lowering: Lowering, call: Call) -> Seen | None:
     return library(lowering, call)
 
 
-def concatenation(lowering: Lowering, call: Call) -> Seen:
+def concatenation(lowering: Lowering, call: Call) -> View:
     """Lowers a concatenation without a kernel: expressions are written in place, stored parts are copied."""
     if not isinstance(call.args[0], list):
         raise ValueError("the tensors must be a list")
@@ -257,7 +257,7 @@ def concatenation(lowering: Lowering, call: Call) -> Seen:
         reads[buffer, ((), 0)] = 1
     whole = Buffer(call.position, call.shape, call.itemsize, strides)
     lowering.stores.loops.append(Loop(frozenset({call.position}), reads, [whole], generated=False, launched=False))
-    return Seen.of_buffer(whole)
+    return View.of_buffer(whole)
 
 
 # `max_pointwise_cat_inputs`.
@@ -282,22 +282,22 @@ def _computes_parts(lowering: Lowering, call: Call, sources: Sequence[int]) -> b
     return all(fresh) and not any(_has_reduction(part, reduced) for part in parts)
 
 
-def _has_reduction(part: Seen, reduced: set[Buffer]) -> bool:
+def _has_reduction(part: View, reduced: set[Buffer]) -> bool:
     buffer = part.box.buffer
     return buffer in reduced if buffer is not None else any(read in reduced for read, _ in part.box.reads)
 
 
-def _part_by_part(lowering: Lowering, call: Call, parts: Sequence[Seen], dim: int) -> Seen:
+def _part_by_part(lowering: Lowering, call: Call, parts: Sequence[View], dim: int) -> View:
     draft = Draft(lowering.stores, {call.position})
     for i, part in enumerate(parts):
         dims, start = part.access
         within = (*dims[:dim], lowering.shifted(call.shape[dim], dims[dim], "part", i, dims[dim]), *dims[dim + 1 :])
-        draft.take(Seen(part.box, call.shape, (within, start), part.stored))
+        draft.take(View(part.box, call.shape, (within, start), part.stored))
     return draft.done(call.position, call.shape, call.itemsize)
 
 
 # As `ConcatKernel.create`: the parts in memory decide; if there are none, eager's strides.
-def _whole_strides(lowering: Lowering, call: Call, parts: Sequence[Seen]) -> Shape:
+def _whole_strides(lowering: Lowering, call: Call, parts: Sequence[View]) -> Shape:
     stored = [(part, part.box.buffer) for part in parts if part.box.buffer is not None]
     if stored:
         last = any(buffer.strides is not None and _channels_last(part) for part, buffer in stored)
@@ -310,7 +310,7 @@ def _whole_strides(lowering: Lowering, call: Call, parts: Sequence[Seen]) -> Sha
     return channels_last(call.shape) if last else contiguous_strides(call.shape)
 
 
-def _channels_last(seen: Seen) -> bool:
+def _channels_last(seen: View) -> bool:
     return layout(seen) == channels_last(seen.shape)
 
 

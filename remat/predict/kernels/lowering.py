@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from remat.errors import InvalidGraph
 from remat.facts.columns import BoolArray
 from remat.predict.kernels.index import Digits, Shape, uneven
-from remat.predict.kernels.ir import Buffer, Loop, Seen
+from remat.predict.kernels.ir import Buffer, Loop, View
 from remat.predict.kernels.loops import step_of
 from remat.predict.kernels.passes import Readers
 from remat.predict.kernels.realize import Stores
@@ -35,10 +35,10 @@ class Uses:
     network: Readers  # which operators read which values
 
 
-Elements = Callable[["Lowering", Call], Seen]
+Elements = Callable[["Lowering", Call], View]
 """Makes an element of a tuple when it is asked for: only then is its shape known."""
 
-Rule = Callable[["Lowering", Call], Seen | None]
+Rule = Callable[["Lowering", Call], View | None]
 """What an operator becomes; None for a tuple, whose elements follow, and for what is no tensor."""
 
 
@@ -52,7 +52,7 @@ class Lowering:
 
     def __init__(self, stores: Stores, uses: Uses, rules: Sequence[Rule]) -> None:
         self.stores, self.uses, self._rules = stores, uses, rules
-        self.seen: dict[int, Seen] = {}
+        self.seen: dict[int, View] = {}
         self.elements: dict[int, Elements] = {}
 
     def given(self, values: Iterable[int], strides: Sequence[Shape], hosted: BoolArray) -> dict[int, Buffer]:
@@ -65,8 +65,8 @@ class Lowering:
             call = self.stores.calls[v]
             on_host = Buffer(v, (0, *call.shape), call.itemsize)
             handed[v] = on_host if hosted[v] else Buffer(v, call.shape, call.itemsize, strides[v])
-            seen = Seen.of_buffer(handed[v])
-            self.seen[v] = self.stores.exactly(seen, self._wanted(v)) if self.uses.exact[v] else seen
+            seen = View.of_buffer(handed[v])
+            self.seen[v] = self.stores.exactly(seen, self._required_strides(v)) if self.uses.exact[v] else seen
         return handed
 
     def run(self, v: int) -> None:
@@ -81,7 +81,7 @@ class Lowering:
             ) from error
         self.settle(v, result)
 
-    def settle(self, v: int, seen: Seen | None) -> None:
+    def settle(self, v: int, seen: View | None) -> None:
         """Records what a value was lowered to, and stores it if its readers ask for that."""
         if seen is None:
             return
@@ -90,9 +90,9 @@ class Lowering:
             stores.store(seen.box)
         if uses.exact[v]:
             if not seen.plain:
-                seen = stores.in_order(seen, self._wanted(v))
+                seen = stores.in_order(seen, self._required_strides(v))
             elif seen.shape:
-                seen = stores.exactly(seen, self._wanted(v))
+                seen = stores.exactly(seen, self._required_strides(v))
         if uses.readers[v] > 1:
             seen = self._shared(v, seen)
         if stores.has_many_reads(seen.box):
@@ -100,7 +100,7 @@ class Lowering:
         stores.limit(seen)
         self.seen[v] = seen
 
-    def _shared(self, v: int, seen: Seen) -> Seen:
+    def _shared(self, v: int, seen: View) -> View:
         stores, uses = self.stores, self.uses
         if uses.realized[v]:
             stores.hint(seen)
@@ -113,10 +113,10 @@ class Lowering:
             stores.store(seen.box)
         return seen
 
-    def _wanted(self, v: int) -> Shape:
+    def _required_strides(self, v: int) -> Shape:
         return self.uses.images.get(v, self.stores.strides[v])
 
-    def _as_image(self, v: int, seen: Seen) -> Seen:
+    def _as_image(self, v: int, seen: View) -> View:
         return self.stores.in_order(seen, self.uses.images[v]) if v in self.uses.images else seen
 
     def finish(self) -> list[Loop]:
@@ -130,11 +130,11 @@ class Lowering:
         """Returns the digits of a dimension that is read only in part. The length of their step still orders loops."""
         return uneven(size, abs(step_of(digits)), *what) if size != 1 else ()
 
-    def first(self, call: Call) -> Seen:
+    def first(self, call: Call) -> View:
         """Returns the first argument."""
         first = call.args[0]
         return self.seen[first.position if isinstance(first, Ref) else -1]
 
-    def arguments(self, call: Call) -> list[Seen]:
+    def arguments(self, call: Call) -> list[View]:
         """Lists the tensors among the arguments, in order."""
         return [self.seen[u] for u in call.refs() if u in self.seen]

@@ -17,14 +17,14 @@ from remat.predict.kernels.index import (
     strided,
     through,
 )
-from remat.predict.kernels.ir import Box, Seen, merged
+from remat.predict.kernels.ir import Box, View, merged
 from remat.predict.kernels.lowering import Lowering
 from remat.predict.kernels.realize import Draft
 from remat.predict.kernels.recorded_calls import Call
 from remat.predict.kernels.view_maps import element, positive, view_access
 
 
-def pointwise(lowering: Lowering, call: Call) -> Seen:
+def pointwise(lowering: Lowering, call: Call) -> View:
     """Lowers an elementwise operator to an expression over the shape of the result."""
     draft = Draft(lowering.stores, {call.position}, heavy=call.op in lowering.stores.backend.heavy)
     if call.op not in rules.CONSTANTS:
@@ -35,7 +35,7 @@ def pointwise(lowering: Lowering, call: Call) -> Seen:
     return draft.done(call.position, call.shape, call.itemsize)
 
 
-def random(lowering: Lowering, call: Call) -> Seen:
+def random(lowering: Lowering, call: Call) -> View:
     """Lowers random numbers, which depend on the seed and the position, and are stored at once."""
     seen = pointwise(lowering, call)
     seen.box.indices = (*seen.box.indices, (identity(call.shape), 0))
@@ -43,18 +43,18 @@ def random(lowering: Lowering, call: Call) -> Seen:
     return seen
 
 
-def seed(lowering: Lowering, call: Call) -> Seen:
+def seed(lowering: Lowering, call: Call) -> View:
     """Lowers the read of one of several seeds in memory."""
     seeds = lowering.stores.store(lowering.first(call).box)
     reads = {(seeds, ((), int(call.args[1]))): 1}
-    return Seen.whole(Box(call.position, (), call.itemsize, reads, frozenset({call.position})))
+    return View.whole(Box(call.position, (), call.itemsize, reads, frozenset({call.position})))
 
 
 # Views that want what they are taken of to be row-major, unless it has a layout already.
 _RESHAPES = {f"aten.{name}" for name in ("view", "_unsafe_view", "reshape", "unsqueeze")}
 
 
-def view(lowering: Lowering, call: Call) -> Seen:
+def view(lowering: Lowering, call: Call) -> View:
     """Lowers a view to index arithmetic."""
     of = lowering.first(call)
     if call.op == "aten.expand":
@@ -68,34 +68,34 @@ def view(lowering: Lowering, call: Call) -> Seen:
     return lowering.stores.shown(of, call.shape, access)
 
 
-def restrided(lowering: Lowering, call: Call) -> Seen:
+def restrided(lowering: Lowering, call: Call) -> View:
     """Lowers as_strided, which gives what is in memory any strides."""
     of = lowering.first(call)
     buffer = lowering.stores.store(of.box)
     if buffer.offset or buffer.fix() != contiguous_strides(buffer.shape):
         return view(lowering, call)
     dims = strided(call.shape, tuple(call.args[2]))
-    return Seen(of.box, call.shape, (dims, call.arg(3, "storage_offset") or 0), stored=True)
+    return View(of.box, call.shape, (dims, call.arg(3, "storage_offset") or 0), stored=True)
 
 
 def split(lowering: Lowering, call: Call) -> None:
     """Lowers a split; each of its parts is a view."""
     whole = lowering.first(call)
 
-    def piece(lowering: Lowering, one: Call) -> Seen:
+    def piece(lowering: Lowering, one: Call) -> View:
         dims, start = element(one, call, whole.shape, whole.access[0])
         return lowering.stores.shown(whole, one.shape, (dims, whole.access[1] + start))
 
     lowering.elements[call.position] = piece
 
 
-def tuple_element(lowering: Lowering, call: Call) -> Seen | None:
+def tuple_element(lowering: Lowering, call: Call) -> View | None:
     """Lowers one result of an operator with several."""
     make = lowering.elements.get(call.args[0].position)
     return None if make is None else make(lowering, call)
 
 
-def patched(lowering: Lowering, call: Call) -> Seen:
+def patched(lowering: Lowering, call: Call) -> View:
     """Lowers the replacement of a part of a value to an expression that selects by the coordinates."""
     base, part = lowering.arguments(call)[:2]
     shape = call.shape
@@ -112,13 +112,13 @@ def patched(lowering: Lowering, call: Call) -> Seen:
         return through((outer, 0), of) if call.op == "aten.select_scatter" else part_of(outer, of, dim, start)
 
     merged(draft.reads, {(buffer, read(of)): n for (buffer, of), n in lowering.stores.loads(part).items()})
-    draft.note(Seen(part.box, shape, read(part.access), part.stored))
+    draft.note(View(part.box, shape, read(part.access), part.stored))
     draft.take(base)
     draft.indices[_coordinate(shape, dim), 0] = None
     return draft.done(call.position, shape, call.itemsize)
 
 
-def repeated(lowering: Lowering, call: Call) -> Seen:
+def repeated(lowering: Lowering, call: Call) -> View:
     """Lowers copies side by side to reads of the same place."""
     of = lowering.first(call)
     lowering.stores.reused(of, prod(call.shape) // max(prod(of.shape), 1))
@@ -130,7 +130,7 @@ def repeated(lowering: Lowering, call: Call) -> Seen:
     return _rearranged(lowering, call, of, (dims, of.access[1]), ())
 
 
-def mirrored(lowering: Lowering, call: Call) -> Seen:
+def mirrored(lowering: Lowering, call: Call) -> View:
     """Lowers the mirroring of some dimensions, which are read backwards."""
     of = lowering.first(call)
     turned = {positive(dim, len(of.shape)) for dim in call.args[1]}
@@ -138,7 +138,7 @@ def mirrored(lowering: Lowering, call: Call) -> Seen:
     return _rearranged(lowering, call, of, (dims, of.access[1]), sorted(turned))
 
 
-def padded(lowering: Lowering, call: Call) -> Seen:
+def padded(lowering: Lowering, call: Call) -> View:
     """Lowers padding to a read under a condition on the coordinates."""
     of = lowering.first(call)
     changed = [i for i, (n, m) in enumerate(zip(of.shape, call.shape, strict=True)) if n != m]
@@ -149,9 +149,9 @@ def padded(lowering: Lowering, call: Call) -> Seen:
     return _rearranged(lowering, call, of, (dims, of.access[1]), changed)
 
 
-def _rearranged(lowering: Lowering, call: Call, of: Seen, access: Access, by: Sequence[int]) -> Seen:
+def _rearranged(lowering: Lowering, call: Call, of: View, access: Access, by: Sequence[int]) -> View:
     draft = Draft(lowering.stores, {call.position})
-    draft.take(Seen(of.box, call.shape, access, of.stored))
+    draft.take(View(of.box, call.shape, access, of.stored))
     for dim in by:
         draft.indices[_coordinate(call.shape, dim), 0] = None
     return draft.done(call.position, call.shape, call.itemsize)

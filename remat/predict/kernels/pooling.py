@@ -7,7 +7,7 @@ from itertools import product
 from math import prod
 
 from remat.predict.kernels.index import Dims, contiguous_strides, opaque, strided
-from remat.predict.kernels.ir import Buffer, Loop, Seen, merged
+from remat.predict.kernels.ir import Buffer, Loop, View, merged
 from remat.predict.kernels.library import library
 from remat.predict.kernels.loops import decide_layout
 from remat.predict.kernels.lowering import Lowering
@@ -20,7 +20,7 @@ from remat.predict.kernels.strides import channels_last
 _LARGEST_WINDOW = 25
 
 
-def pool_indices(lowering: Lowering, call: Call) -> Seen:
+def pool_indices(lowering: Lowering, call: Call) -> View:
     """Lowers positions in windows to positions in an image, by arithmetic on the coordinates of the window."""
     seen = pointwise(lowering, call)
     _, kernel, sizes, stride, *_ = call.args
@@ -37,7 +37,7 @@ def max_pool(lowering: Lowering, call: Call) -> None:
     lowering.stores.hint(image)
     _, kernel, stride, padding, dilation, *_ = call.args
 
-    def result(lowering: Lowering, one: Call) -> Seen:
+    def result(lowering: Lowering, one: Call) -> View:
         draft = _windows(lowering, one, image, (kernel, stride, padding, dilation))
         draft.ops.add(call.position)
         seen = draft.done(one.position, one.shape, one.itemsize)
@@ -52,7 +52,7 @@ def max_pool(lowering: Lowering, call: Call) -> None:
     lowering.elements[call.position] = result
 
 
-def average_pool(lowering: Lowering, call: Call) -> Seen | None:
+def average_pool(lowering: Lowering, call: Call) -> View | None:
     """Lowers the average over windows to an expression that reads each place of a window."""
     kernel, stride, padding = _window(call, 1)
     if prod(kernel) > _LARGEST_WINDOW:
@@ -64,12 +64,12 @@ def average_pool(lowering: Lowering, call: Call) -> Seen | None:
     )
 
 
-def average_pool_backward(lowering: Lowering, call: Call) -> Seen | None:
+def average_pool_backward(lowering: Lowering, call: Call) -> View | None:
     """Lowers the average's gradient to an expression that reads all windows that hold a place."""
     return _gathered(lowering, call, [lowering.first(call)])
 
 
-def max_pool_backward(lowering: Lowering, call: Call) -> Seen | None:
+def max_pool_backward(lowering: Lowering, call: Call) -> View | None:
     """Lowers the maximum's gradient to an expression that reads the windows that hold a place, and their choices.
 
     Since torch 2.13 graphs have a scatter for it (`torch._decomp`), unless algorithms are to be deterministic.
@@ -84,7 +84,7 @@ def max_pool_backward(lowering: Lowering, call: Call) -> Seen | None:
 
 
 # An expression has them last if it would be stored so now.
-def _has_channels_last(seen: Seen) -> bool:
+def _has_channels_last(seen: View) -> bool:
     box = seen.box
     buffer = box.buffer
     if buffer is None and seen.plain:
@@ -94,7 +94,7 @@ def _has_channels_last(seen: Seen) -> bool:
     return buffer is not None and buffer.strides is not None and layout(seen) == channels_last(seen.shape)
 
 
-def _gathered(lowering: Lowering, call: Call, of: Sequence[Seen]) -> Seen | None:
+def _gathered(lowering: Lowering, call: Call, of: Sequence[View]) -> View | None:
     kernel, stride, _ = _window(call, 2)
     overlapping = [
         max(1, *(h // s - max(0, (h - k) // s) for h in range(2 * k))) for k, s in zip(kernel, stride, strict=True)
@@ -107,7 +107,7 @@ def _gathered(lowering: Lowering, call: Call, of: Sequence[Seen]) -> Seen | None
         at: Dims = tuple(opaque(n, "window", i, call.position, *place) for i, n in enumerate(call.shape[-2:]))
         for seen in of:
             dims, start = seen.access
-            draft.take(Seen(seen.box, call.shape, ((*dims[:-2], *at), start), seen.stored))
+            draft.take(View(seen.box, call.shape, ((*dims[:-2], *at), start), seen.stored))
     return draft.done(call.position, call.shape, call.itemsize)
 
 
@@ -122,7 +122,7 @@ def _pair(one: list[int]) -> list[int]:
 
 
 def _windows(
-    lowering: Lowering, call: Call, image: Seen, window: tuple[list[int], list[int], list[int], list[int]]
+    lowering: Lowering, call: Call, image: View, window: tuple[list[int], list[int], list[int], list[int]]
 ) -> Draft:
     kernel, stride, padding, dilation = window
     dims, start = image.access
@@ -132,7 +132,7 @@ def _windows(
     draft = Draft(lowering.stores, {call.position})
     for place in product(*map(range, kernel)):
         shift = sum((i * d - p) * s for i, d, p, s in zip(place, dilation, padding, steps, strict=True))
-        merged(draft.reads, lowering.stores.loads(Seen(image.box, call.shape, (moved, start + shift), image.stored)))
+        merged(draft.reads, lowering.stores.loads(View(image.box, call.shape, (moved, start + shift), image.stored)))
     draft.note(image)
     draft.indices.clear()
     return draft

@@ -22,7 +22,7 @@ from remat.predict.kernels.index import (
     strides_of,
     through,
 )
-from remat.predict.kernels.ir import Box, Buffer, Loop, Read, Reads, Seen, merged
+from remat.predict.kernels.ir import Box, Buffer, Loop, Read, Reads, View, merged
 from remat.predict.kernels.loops import decide_layout
 from remat.predict.kernels.recorded_calls import Call
 from remat.predict.kernels.strides import channels_last, same_layout
@@ -41,7 +41,7 @@ class Stores:
         self.loops: list[Loop] = []
         self._weights: dict[int, tuple[int, set[float]]] = {}
 
-    def loads(self, seen: Seen) -> Reads:
+    def loads(self, seen: View) -> Reads:
         """Returns what a reader of a value reads: the buffer of the value, or what its expression reads."""
         box = seen.box
         if not seen.inlined:
@@ -73,12 +73,12 @@ class Stores:
                     decide_layout(loop)
         buffer.fix()
 
-    def settle_rows(self, seen: Seen) -> None:
+    def settle_rows(self, seen: View) -> None:
         """Fixes the strides of a buffer that is about to be reshaped: row-major, unless they are fixed already."""
         if seen.plain and seen.box.buffer is not None:
             seen.box.buffer.fix()
 
-    def copy(self, seen: Seen, strides: Shape | None = None) -> Seen:
+    def copy(self, seen: View, strides: Shape | None = None) -> View:
         """Adds a loop that stores a value as the view shows it. The copy of a buffer computes no value."""
         draft = Draft(self, set())
         draft.take(seen)
@@ -86,7 +86,7 @@ class Stores:
         self.store(whole.box, strides)
         return whole
 
-    def for_call(self, seen: Seen) -> Buffer:
+    def for_call(self, seen: View) -> Buffer:
         """Returns the buffer that a call reads: that of the value if strides can describe the view, else a copy."""
         buffer = self.store(seen.box)
         if seen.plain:
@@ -95,13 +95,13 @@ class Stores:
         return buffer if layout(seen) is not None else self.store(self.copy(seen).box)
 
     # As `ExternKernel.convert_to_reinterpret_view`.
-    def _settle_whole(self, seen: Seen) -> None:
+    def _settle_whole(self, seen: View) -> None:
         buffer = seen.box.buffer
         if buffer is not None and buffer.strides is None and not seen.plain:
             last = channels_last(buffer.shape)
             buffer.strides = last if self.strides[buffer.value] == last else contiguous_strides(buffer.shape)
 
-    def exactly(self, seen: Seen, strides: Shape) -> Seen:
+    def exactly(self, seen: View, strides: Shape) -> View:
         """Stores a value with these strides, or copies it if it has others."""
         box = seen.box
         if seen.plain and (box.buffer is None or box.buffer.strides is None):
@@ -114,7 +114,7 @@ class Stores:
         same = found is not None and same_layout(seen.shape, found, strides)
         return seen if same else self.copy(seen, strides)
 
-    def in_order(self, seen: Seen, strides: Shape) -> Seen:
+    def in_order(self, seen: View, strides: Shape) -> View:
         """Stores a value so that its strides have the same order as these, or copies it."""
         if len(seen.shape) < 2:
             return seen
@@ -123,13 +123,13 @@ class Stores:
         found = layout(seen) if settled else None
         return seen if found and _ordered(seen.shape, found, strides) else self.exactly(seen, strides)
 
-    def hint(self, seen: Seen) -> None:
+    def hint(self, seen: View) -> None:
         """Stores an expression that reads more than one tensor (`StorageBox.realize_hint`)."""
         box = seen.box
         if box.buffer is None and sum(any(access[0]) for _, access in box.reads) > 1:
             self.store(box)
 
-    def reused(self, seen: Seen, readers: int) -> None:
+    def reused(self, seen: View, readers: int) -> None:
         if self.is_stored_for(seen.box, readers, by_graph=False):
             self.store(seen.box)
 
@@ -149,7 +149,7 @@ class Stores:
             len(box.reads) > self.backend.max_reads or self.has_many(box, self.backend.max_ops)
         )
 
-    def limit(self, seen: Seen) -> None:
+    def limit(self, seen: View) -> None:
         """Stores an expression that is too large to be inlined. One that reads a single tensor may be larger."""
         if self.has_many_reads(seen.box):
             self.hint(seen)
@@ -175,18 +175,18 @@ class Stores:
             numbers |= rules.numbers(self.calls[v]).union(others)
         return operations, numbers
 
-    def shown(self, of: Seen, shape: Shape, access: Access) -> Seen:
+    def shown(self, of: View, shape: Shape, access: Access) -> View:
         """Returns a view of a value. A view of a buffer fixes the strides of the buffer."""
         if of.box.buffer is not None and (of.stored or of.plain):
             self.settle(of.box.buffer)
-            return Seen(of.box, shape, access, stored=True)
-        return Seen(of.box, shape, access)
+            return View(of.box, shape, access, stored=True)
+        return View(of.box, shape, access)
 
-    def broadcast(self, seen: Seen, shape: Shape) -> Seen:
+    def broadcast(self, seen: View, shape: Shape) -> View:
         if seen.shape == shape:
             return seen
         if not broadcasts(seen.shape, shape):
-            return Seen(seen.box, shape, (tuple(opaque(n, seen.box.value, i) for i, n in enumerate(shape)), 0))
+            return View(seen.box, shape, (tuple(opaque(n, seen.box.value, i) for i, n in enumerate(shape)), 0))
         self.reused(seen, prod(shape) // max(prod(seen.shape), 1))
         return self.shown(seen, shape, (expanded(seen.access[0], seen.shape, shape), seen.access[1]))
 
@@ -201,11 +201,11 @@ class Draft:
     heavy: bool = False
     indices: dict[Access, None] = field(default_factory=dict[Access, None])
 
-    def take(self, seen: Seen) -> None:
+    def take(self, seen: View) -> None:
         merged(self.reads, self.stores.loads(seen))
         self.note(seen)
 
-    def note(self, seen: Seen) -> None:
+    def note(self, seen: View) -> None:
         """Adds what a value computes to the expression, without its reads."""
         if seen.inlined:
             box = seen.box
@@ -214,12 +214,12 @@ class Draft:
             for index in box.indices:
                 self.indices[through(seen.access, index)] = None
 
-    def done(self, value: int, shape: Shape, itemsize: int) -> Seen:
+    def done(self, value: int, shape: Shape, itemsize: int) -> View:
         box = Box(value, shape, itemsize, self.reads, frozenset(self.ops), self.heavy, tuple(self.indices))
-        return Seen.whole(box)
+        return View.whole(box)
 
 
-def layout(seen: Seen) -> Shape | None:
+def layout(seen: View) -> Shape | None:
     buffer = seen.box.buffer
     assert buffer is not None
     dims, _ = through(seen.access, (strided(buffer.shape, buffer.fix()), buffer.offset))

@@ -10,7 +10,7 @@ from math import prod
 
 from remat.predict.kernels import rules
 from remat.predict.kernels.index import Access, Digits, Dims, Shape, identity, led_to, reshaped, through, uneven
-from remat.predict.kernels.ir import Buffer, Loop, Read, Reads, Seen, merged
+from remat.predict.kernels.ir import Buffer, Loop, Read, Reads, View, merged
 from remat.predict.kernels.lowering import Lowering
 from remat.predict.kernels.realize import Draft
 from remat.predict.kernels.recorded_calls import Call
@@ -18,7 +18,7 @@ from remat.predict.kernels.splits import PROCESSORS, split_reduction
 from remat.predict.kernels.view_maps import at, positive
 
 
-def reduction(lowering: Lowering, call: Call) -> Seen | None:
+def reduction(lowering: Lowering, call: Call) -> View | None:
     """Lowers a reduction over some dimensions, or over all."""
     of = lowering.first(call)
     which = call.arg(1, "dim")
@@ -28,7 +28,7 @@ def reduction(lowering: Lowering, call: Call) -> Seen | None:
         return _variance(lowering, call, of, axes, call.op == "aten.var_mean")
     if call.is_tuple:  # of `max` and `min`: the value and its place are a loop each
 
-        def result(lowering: Lowering, one: Call) -> Seen:
+        def result(lowering: Lowering, one: Call) -> View:
             return _element(reduced_over(lowering, call, of, axes, one.shape, one.itemsize), one)
 
         lowering.elements[call.position] = result
@@ -40,14 +40,14 @@ def reduction(lowering: Lowering, call: Call) -> Seen | None:
     return _over(lowering, call, (total,), call.shape)
 
 
-def _over(lowering: Lowering, call: Call, of: Sequence[Seen], shape: Shape) -> Seen:
+def _over(lowering: Lowering, call: Call, of: Sequence[View], shape: Shape) -> View:
     draft = Draft(lowering.stores, {call.position})
     for seen in of:
         draft.take(lowering.stores.broadcast(seen, shape))
     return draft.done(call.position, shape, of[0].box.itemsize)
 
 
-def reduced_over(lowering: Lowering, call: Call, of: Seen, axes: list[int], shape: Shape, itemsize: int) -> Seen:
+def reduced_over(lowering: Lowering, call: Call, of: View, axes: list[int], shape: Shape, itemsize: int) -> View:
     """Reduces some dimensions of a value: in a loop of its own; or, if they are short, in an expression."""
     kept = [i for i in range(len(of.shape)) if i not in axes]
     sizes, reduced = tuple(of.shape[i] for i in kept), tuple(of.shape[i] for i in axes)
@@ -62,10 +62,10 @@ def reduced_over(lowering: Lowering, call: Call, of: Seen, axes: list[int], shap
         lowering.stores.store(
             of.box
         )  # `Reduction.check_for_split_dense_dim_reindexing`, for those who read it after this
-    return Seen.of_buffer(buffer)
+    return View.of_buffer(buffer)
 
 
-def _loop_over(lowering: Lowering, call: Call, of: Seen, order: list[int], kept: int) -> Loop:
+def _loop_over(lowering: Lowering, call: Call, of: View, order: list[int], kept: int) -> Loop:
     def turned(access: Access) -> Access:
         return tuple(access[0][i] for i in order), access[1]
 
@@ -117,7 +117,7 @@ def _first_parts(lowering: Lowering, loop: Loop, results: int, parts: int, like:
     return Loop(loop.values, whole, [], loop.sizes, (parts,))
 
 
-def _unrolled(lowering: Lowering, call: Call, of: Seen, axes: list[int], shape: Shape, itemsize: int) -> Seen:
+def _unrolled(lowering: Lowering, call: Call, of: View, axes: list[int], shape: Shape, itemsize: int) -> View:
     dims, start = of.access
     thin: Dims = tuple(() if i in axes else digits for i, digits in enumerate(dims))
     draft = Draft(lowering.stores, {call.position})
@@ -125,13 +125,13 @@ def _unrolled(lowering: Lowering, call: Call, of: Seen, axes: list[int], shape: 
     terms: set[frozenset[Read]] = set()  # equal ones are computed once
     for place in places:
         shift = sum(at(dims[axis], i) for axis, i in zip(axes, place, strict=True))
-        loads = lowering.stores.loads(Seen(of.box, of.shape, (thin, start + shift), of.stored))
+        loads = lowering.stores.loads(View(of.box, of.shape, (thin, start + shift), of.stored))
         terms.add(frozenset(loads))
         for (buffer, (seen, first)), times in loads.items():
             merged(draft.reads, {(buffer, (_without(seen, axes, shape), first)): times})
     operations, _ = lowering.stores.weight(of.box.ops if of.inlined else ())
     lowering.stores.weigh(call.position, (len(terms) - 1) * operations + len(places) - 1)
-    draft.note(Seen(of.box, of.shape, (thin, start), of.stored))
+    draft.note(View(of.box, of.shape, (thin, start), of.stored))
     draft.indices = {(_without(seen, axes, shape), first): None for seen, first in draft.indices}
     return draft.done(call.position, shape, itemsize)
 
@@ -141,7 +141,7 @@ def _without(dims: Dims, axes: list[int], shape: Shape) -> Dims:
 
 
 # Short rows take the mean first, then the squares; long ones take both at once (`use_two_step_variance`).
-def _variance(lowering: Lowering, call: Call, of: Seen, axes: list[int], with_mean: bool) -> Seen | None:
+def _variance(lowering: Lowering, call: Call, of: View, axes: list[int], with_mean: bool) -> View | None:
     keep = tuple(1 if i in axes else n for i, n in enumerate(of.shape))
     dropped = tuple(n for i, n in enumerate(of.shape) if i not in axes)
     shape, itemsize = keep if call.kwargs.get("keepdim") else dropped, of.box.itemsize
@@ -161,21 +161,21 @@ def _variance(lowering: Lowering, call: Call, of: Seen, axes: list[int], with_me
         loop = _loop_over(lowering, call, of, [*kept, *axes], len(kept))
         both = [Buffer(call.position, shape, itemsize) for _ in range(2)]
         _reduce(lowering, loop, both, "var")
-        mean, squared = map(Seen.of_buffer, both)
+        mean, squared = map(View.of_buffer, both)
         correction = call.kwargs.get("correction")  # the sum is divided by max(0, count - correction)
         lowering.stores.weigh(call.position, 3, {0, count, 1 if correction is None else correction})
         variance = _over(lowering, call, (squared,), shape)
     if not with_mean:
         return variance
 
-    def result(_: Lowering, one: Call) -> Seen:
+    def result(_: Lowering, one: Call) -> View:
         return _element((variance, mean)[int(one.args[1])], one)
 
     lowering.elements[call.position] = result
     return None
 
 
-def _element(seen: Seen, one: Call) -> Seen:
+def _element(seen: View, one: Call) -> View:
     seen.box.value = one.position
     if seen.box.buffer is not None:
         seen.box.buffer.value = one.position

@@ -33,7 +33,7 @@ class Hosted:
         """Returns a mode that copies to the host, for the forward pass."""
         return _Mode(self)
 
-    def again(self) -> TorchDispatchMode:
+    def recomputation(self) -> TorchDispatchMode:
         """Returns a mode that copies back, for a recomputation."""
         return _Mode(self, self._kept)
 
@@ -41,12 +41,12 @@ class Hosted:
         """Runs an operator, or copies back what it returned in the forward pass."""
         if position in self._held:
             leaves, structure = self._held[position]
-            return tree_unflatten([_back(leaf, device) for leaf, device in leaves], structure)
+            return tree_unflatten([_to_device(leaf, device) for leaf, device in leaves], structure)
         result = func(*args, **kwargs)
         if position in self._results:
             leaves, structure = tree_flatten(result)
             hosted = self._results[position]
-            self._held[position] = [_away(leaf, i in hosted) for i, leaf in enumerate(leaves)], structure
+            self._held[position] = [_to_host(leaf, i in hosted) for i, leaf in enumerate(leaves)], structure
         return result
 
 
@@ -68,7 +68,7 @@ class _Mode(TorchDispatchMode):
 
 
 # With the device that a copy came from, in memory from which a GPU copies quickly.
-def _away(leaf: Any, hosted: bool) -> tuple[Any, torch.device | None]:
+def _to_host(leaf: Any, hosted: bool) -> tuple[Any, torch.device | None]:
     if not isinstance(leaf, Tensor):
         return leaf, None
     if not hosted:
@@ -77,7 +77,7 @@ def _away(leaf: Any, hosted: bool) -> tuple[Any, torch.device | None]:
     return held.copy_(leaf, non_blocking=True), leaf.device
 
 
-def _back(held: Any, device: torch.device | None) -> Any:
+def _to_device(held: Any, device: torch.device | None) -> Any:
     if device is None:
         return held.detach() if isinstance(held, Tensor) else held
     return torch.empty_like(held, device=device, pin_memory=False).copy_(held, non_blocking=True)

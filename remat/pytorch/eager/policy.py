@@ -99,7 +99,9 @@ class SelectivePolicy:
         decide = _Decisions(self.operators, kept)
         forward, again = selective_checkpoint_contexts(decide)
         hosted = Hosted({call.position: call.hosted for call in self.kept if call.hosted}, kept)
-        return _Pass(forward, decide.start_forward, hosted.forward), _Pass(again, decide.start_again, hosted.again)
+        return _Pass(forward, decide.start_forward, hosted.forward), _Pass(
+            again, decide.start_again, hosted.recomputation
+        )
 
     def report(self) -> str:
         """Says what is kept, what comes along, and what could not be expressed, with reasons."""

@@ -205,17 +205,17 @@ class _Recorder(TorchDispatchMode):
         kwargs = kwargs or {}
         if func in never_asked_about:  # no policy is asked about these
             return func(*args, **kwargs)
-        taken, named = tree_map(self._seen, args), tree_map(self._seen, kwargs)
+        taken, named = tree_map(self._operand, args), tree_map(self._operand, kwargs)
         result = func(*args, **kwargs)
         written = frozenset(operand.content[0] for operand in _written(func, taken, named))
         for storage in written:
             self._writes[storage] += 1
-        results = tuple(self._seen(leaf) for leaf in tree_leaves(result))
+        results = tuple(self._operand(leaf) for leaf in tree_leaves(result))
         only_tensors = tuple(seen if isinstance(seen, Operand) else None for seen in results)
         self.calls.append(EagerCall(func, taken, named, only_tensors, written))
         return result
 
-    def _seen(self, leaf: Any) -> Any:
+    def _operand(self, leaf: Any) -> Any:
         if not isinstance(leaf, Tensor):
             return leaf
         if leaf.layout is not torch.strided:

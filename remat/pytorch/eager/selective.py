@@ -116,7 +116,7 @@ class _Export:
         again = [i for i in range(self.repeated) if i not in chosen]
         return SelectivePolicy(
             operators=tuple(call.op for call in self.calls),
-            kept=tuple(self._kept(position, chosen[position]) for position in sorted(chosen)),
+            kept=tuple(self._kept_call(position, chosen[position]) for position in sorted(chosen)),
             repeated=tuple(again),
             left_out=tuple((name, self.left_out[name]) for name in self.plan.saved if name in self.left_out),
             idle=self._idle(again),
@@ -152,7 +152,7 @@ class _Export:
             why = f"{self.calls[last].op}, later on, draws again, and would draw other numbers if this did not"
             self.left_out.update(dict.fromkeys(chosen.pop(position), why))
 
-    def _kept(self, position: int, values: list[str]) -> KeptCall:
+    def _kept_call(self, position: int, values: list[str]) -> KeptCall:
         call = self.calls[position]
         sizes = {content[0]: result.storage_bytes for content, result in call.created.items()}
         # Of equal calls, the plan asked for the memory of one.

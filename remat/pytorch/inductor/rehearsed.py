@@ -33,7 +33,7 @@ def rehearsed_peak(graph: Graph, plan: Plan) -> int:
         passes.append((_loaded(written_code(lowering).text, lowering.constants), given, outputs))
 
     scheduled.visit(plan, visit)
-    joint, held, made, by_caller = scheduled.joint_graph, _Held(), dict[str, Any](), list[Any]()
+    joint, held, made, by_caller = scheduled.joint_graph, _AllocationCounter(), dict[str, Any](), list[Any]()
     with joint.fake_mode, held, torch.no_grad():
         for call, given, outputs in passes:
             results = call([made.pop(name, fake) for name, fake in given.items()])
@@ -43,7 +43,7 @@ def rehearsed_peak(graph: Graph, plan: Plan) -> int:
     return held.most_bytes
 
 
-class _Held(TorchDispatchMode):
+class _AllocationCounter(TorchDispatchMode):
     def __init__(self) -> None:
         super().__init__()  # pyright: ignore[reportUnknownMemberType]
         self.most_bytes, self._alive = 0, dict[int, tuple[StorageWeakRef, int]]()
@@ -83,13 +83,18 @@ def _loaded(text: str, constants: Mapping[str, Any]) -> Callable[..., Any]:
     nothing = _Nothing()
     module: dict[str, Any] = {"nothing": nothing}
     exec(text.replace("AsyncCompile()", "nothing"), module)
-    module |= {**constants, "assert_size_stride": nothing, "assert_alignment": nothing, "reinterpret_tensor": _seen}
+    module |= {
+        **constants,
+        "assert_size_stride": nothing,
+        "assert_alignment": nothing,
+        "reinterpret_tensor": _reinterpreted,
+    }
     for name in [name for name in module if name.startswith("empty_strided_")]:
         module[name] = partial(_empty, device=name.removeprefix("empty_strided_"))
     return module["call"]
 
 
-def _seen(tensor: Tensor, shape: Any, strides: Any, offset: int) -> Tensor:
+def _reinterpreted(tensor: Tensor, shape: Any, strides: Any, offset: int) -> Tensor:
     return tensor.as_strided(shape, strides, tensor.storage_offset() + offset)
 
 

@@ -44,7 +44,7 @@ def warn_if_skipped(compiled: Callable[..., Any], model: Callable[..., Any]) -> 
         result = run(*args, **kwargs)
         if graphs_compiled() != before:
             pending = False
-        elif made := _made(result, model, (args, kwargs)):
+        elif made := _new_tensors(result, model, (args, kwargs)):
             pending = False
             if compiled_node(made) is None:
                 warnings.warn(
@@ -63,7 +63,7 @@ def warn_if_skipped(compiled: Callable[..., Any], model: Callable[..., Any]) -> 
 
 
 # Arguments and views of them do not count.
-def _made(result: Any, model: Callable[..., Any], args: Any) -> list[Tensor]:
+def _new_tensors(result: Any, model: Callable[..., Any], args: Any) -> list[Tensor]:
     known = {storage_number(tensor) for tensor in owned(model, args)} | {None}
     results = [leaf for leaf in tree_leaves(result) if isinstance(leaf, Tensor) and leaf.grad_fn is not None]
     return [tensor for tensor in results if storage_number(tensor) not in known]

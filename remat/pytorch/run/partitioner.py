@@ -181,7 +181,9 @@ class Partitioner(CustomPartitionerFn):
             for about, remark in remarks.items():
                 ranks.warn(f"remat: {remark}", about)
             told, made = tuple(remarks.values()), tuple(request.made_before)
-            planned.append(PlannedGraph(graph, mine, self._told(request), took, False, self.copy_stream, told, made))
+            planned.append(
+                PlannedGraph(graph, mine, self._plan_source(request), took, False, self.copy_stream, told, made)
+            )
             return [node for node in joint_graph.nodes if node.name in handed]
 
         forward, backward = split(gm, joint_inputs, saved_nodes, **kwargs)
@@ -193,7 +195,7 @@ class Partitioner(CustomPartitionerFn):
         keep(planned, backward if joint_inputs else None)
         return forward, backward
 
-    def _told(self, request: PlanRequest) -> str:
+    def _plan_source(self, request: PlanRequest) -> str:
         return "a plan that was given" if self.plans else label(request.cost_model)
 
     # PyTorch's own memory budget counts if nobody has asked for another.

@@ -20,8 +20,9 @@ REGISTERED = ("_parameters", "_buffers", "_modules")
 def held_tensors(model: Callable[..., Any], args: Any) -> list[Tensor]:
     """Lists what a model holds from step to step: parameters and buffers, each once.
 
-    Of a module, or a method of one, it is all that the module has. Of another callable it is what `Held` finds: for
-    a method, in the attributes of its object; for a function, in its closure, defaults, globals and arguments.
+    Of a module, or a method of one, it is all that the module has. Of another callable it is what `TensorCollector`
+    finds: for a method, in the attributes of its object; for a function, in its closure, defaults, globals and
+    arguments.
 
     Args:
         args: what it is called with. Tensors among them are left out.
@@ -29,13 +30,13 @@ def held_tensors(model: Callable[..., Any], args: Any) -> list[Tensor]:
     module = getattr(model, "__self__", model)
     if isinstance(module, nn.Module):
         return [*module.parameters(), *module.buffers()]
-    held = Held()
+    held = TensorCollector()
     held.look_into((model, args))
     return held.tensors
 
 
 @dataclass
-class Held:
+class TensorCollector:
     """Collects what a callable computes with."""
 
     modules: dict[int, nn.Module] = field(default_factory=dict[int, nn.Module])  # by their `id`

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from remat.errors import CaptureError
 from remat.pytorch.seam.fakes import is_fake
-from remat.pytorch.seam.held import REGISTERED, Held
+from remat.pytorch.seam.held import REGISTERED, TensorCollector
 from remat.pytorch.seam.torch_names import FakeTensorMode, tree_map
 
 Call = tuple[tuple[Any, ...], dict[str, Any]]
@@ -50,7 +50,7 @@ def moved(
 
     before: list[tuple[MutableMapping[str, Any], dict[str, Any]]] = []
     cells: list[tuple[CellType, Any]] = []
-    held = Held()
+    held = TensorCollector()
     held.look_into((model_or_fn, args, kwargs))
     try:
         for cell in held.cells:
