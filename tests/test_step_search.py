@@ -13,7 +13,7 @@ from costmodels import MemoryBudget, RecomputeTime
 from remat import Corpus, Graph, GraphBuilder
 from remat.errors import InvalidOption, UnknownName
 from remat.improve.one_liners import one_liners
-from remat.improve.step_search import StepPredictor
+from remat.improve.step_predictor import StepPredictor
 from remat.predict.time import modelled_time
 from remat.predict.time.known_devices import find_device
 

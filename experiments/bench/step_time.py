@@ -19,7 +19,7 @@ from experiments.report.result_table import ResultTable
 from remat import Choice, Corpus, Plan
 from remat.answer.plan_facts import PlanFacts
 from remat.improve.byte_budgets import default_plan
-from remat.improve.step_search import StepPredictor
+from remat.improve.step_predictor import StepPredictor
 from remat.predict.time.known_devices import find_device
 
 DEVICES = STEPS | {"efficientnet-b0": "a100", "hf-convnext-tiny": "a100"}

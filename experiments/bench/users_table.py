@@ -20,7 +20,7 @@ from experiments.report.result_table import ResultTable
 from remat import Corpus
 from remat.improve.one_liners import one_liners
 from remat.improve.pareto_front import pareto_front
-from remat.improve.step_search import StepPredictor
+from remat.improve.step_predictor import StepPredictor
 from remat.predict.time.known_devices import find_device
 
 STEPS = {

@@ -22,7 +22,8 @@ from remat.improve.offload_search import fit_offload
 from remat.improve.peak_rise import peak_rise
 from remat.improve.peak_search import fit_peak
 from remat.improve.progress import Progress, check_progress, ending_within, limit_for
-from remat.improve.step_search import StepPredictor, StepSearch
+from remat.improve.step_predictor import StepPredictor
+from remat.improve.step_ranking import ByStepTime
 from remat.predict.buffers import records_calls
 from remat.predict.kernels import backend_for
 from remat.predict.offloading import StepClock
@@ -160,7 +161,7 @@ def _fastest(problem: Problem, solution: Solution, predictor: StepPredictor) -> 
     assert solution.plan is not None
     assert problem.budget_bytes is not None
     additive = Choice.from_plan(problem, solution.plan)
-    best = StepSearch(predictor, problem).within_saved(problem.budget_bytes, additive).choice
+    best = ByStepTime(problem, predictor).fastest_within_saved(problem.budget_bytes, additive)
     if best.key == additive.key:
         return solution
     plan = best.plan(problem)

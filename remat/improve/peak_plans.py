@@ -29,7 +29,7 @@ from remat.answer.choice import Choice
 from remat.answer.solver import Solver
 from remat.facts.columns import BoolArray
 from remat.facts.graph import Graph
-from remat.improve.byte_budgets import default_plan, evenly_spaced
+from remat.improve.byte_budgets import evenly_spaced
 from remat.improve.pareto_front import pareto_front
 from remat.improve.progress import OutOfTime, Progress, go_on, limit_for
 from remat.improve.time_prices import TimeIndexedPrices
@@ -63,7 +63,7 @@ class PeakPlan:
     Attributes:
         choice: a choice over the values of the problem.
         cost: its cost in the problem's unit.
-        peak_bytes: its peak by `remat.predict.memory.simulator`; in `remat.improve.step_plans`, that of the compiled
+        peak_bytes: its peak by `remat.predict.memory.simulator`; in `remat.improve.step_search`, that of the compiled
             step.
     """
 
@@ -118,18 +118,18 @@ class PeakPlans:
         """Returns the bytes that every plan saves at least."""
         return self._hull.smallest.saved_bytes
 
-    @cached_property
-    def default(self) -> PeakPlan | None:
-        """Returns PyTorch's default plan, if it is legal here; it saves the owners of the memory instead of views."""
-        if (plan := default_plan(self.graph)) is None:
-            return None
-        saved = Choice.from_plan(self.graph, plan).saved
-        return self._legal(self.graph.owners(saved)[self.graph.plannable])
-
     @property
     def smallest(self) -> PeakPlan:
         """Returns the plan with the smallest peak found; it is not proven that no plan has a smaller one."""
         return self.front[0]
+
+    @cached_property
+    def quick(self) -> tuple[PeakPlan, ...]:
+        """Returns the Pareto front of hull vertices and of minimum cuts at prices of memory by the time."""
+        with suppress(OutOfTime):
+            vertices = _front(self._vertices())
+            return tuple(_front(vertices, self._at_prices(vertices)))
+        return self._front_so_far()
 
     @cached_property
     def from_saved_budgets(self) -> tuple[PeakPlan, ...]:
@@ -175,7 +175,7 @@ class PeakPlans:
 
     def _samples(self) -> Iterable[PeakPlan]:
         least, most = self._hull.smallest.saved_bytes, self._hull.cheapest.saved_bytes
-        plans = map(self.within_saved_budget, evenly_spaced(least, most, _SAMPLES))
+        plans = map(self._within_saved_bytes, evenly_spaced(least, most, _SAMPLES))
         return (plan for plan in plans if plan is not None)
 
     def _between_budgets(self, plans: list[PeakPlan]) -> list[PeakPlan]:
@@ -189,7 +189,7 @@ class PeakPlans:
             if not budgets:
                 break
             tried.add(budget := budgets[max(budgets)])
-            if (plan := self.within_saved_budget(budget)) is not None:
+            if (plan := self._within_saved_bytes(budget)) is not None:
                 new_plans.append(plan)
                 plans = _front(plans, [plan])
         return new_plans
@@ -233,10 +233,10 @@ class PeakPlans:
         return self._saving_more(left, right.peak_bytes - 1, _SAVES)
 
     def _saving_more(self, plan: PeakPlan, limit_bytes: int, moves: int) -> list[PeakPlan]:
-        """Saves recomputed values, the costliest first, as long as the peak stays within the limit."""
+        """Saves recomputed values, the costliest per byte first, as long as the peak stays within the limit."""
         new_plans: list[PeakPlan] = []
-        recomputed = plan.choice.recomputed
-        costliest = np.argsort(-np.where(recomputed, self.problem.recompute_cost, -1), kind="stable")
+        recomputed, size = plan.choice.recomputed, np.maximum(self.problem.save_bytes, 1)
+        costliest = np.argsort(-np.where(recomputed, self.problem.recompute_cost / size, -1), kind="stable")
         at, count, last = 0, 1, int(recomputed.sum())
         for _ in range(moves):
             go_on()
@@ -259,8 +259,17 @@ class PeakPlans:
         choice = Choice.from_saved(self.problem, saved)
         return self._simulated(choice) if choice.keeps_bans(self.problem) else None
 
-    def within_saved_budget(self, budget_bytes: int) -> PeakPlan | None:
-        """Returns the solver's plan for a budget of saved bytes; None if it finds none within its time limit.
+    def saving_more(self, choice: Choice, factor: float) -> Choice | None:
+        """Saves what is costly to recompute as long as the simulated peak rises by no more than a factor.
+
+        Returns the choice that saves most of it; None if nothing more can be saved.
+        """
+        plan = self._simulated(choice)
+        more = self._saving_more(plan, int(plan.peak_bytes * factor), _MOVES)
+        return more[-1].choice if more else None
+
+    def within_saved_bytes(self, budget_bytes: int) -> Choice | None:
+        """Returns the solver's choice for a budget of saved bytes; None if it finds none within its time limit.
 
         Raises:
             OutOfTime: the search is over (`remat.improve.progress`).
@@ -268,7 +277,11 @@ class PeakPlans:
         go_on()
         problem = replace(self.problem, budget_bytes=budget_bytes)
         plan = solve(problem, self.solver, time_limit_s=limit_for(self.solver, self.time_limit_s), throw=False).plan
-        return None if plan is None else self._simulated(Choice.from_plan(self.problem, plan))
+        return None if plan is None else Choice.from_plan(self.problem, plan)
+
+    def _within_saved_bytes(self, budget_bytes: int) -> PeakPlan | None:
+        choice = self.within_saved_bytes(budget_bytes)
+        return None if choice is None else self._simulated(choice)
 
     def _simulated(self, choice: Choice) -> PeakPlan:
         self._simulated_plans.append(

@@ -4,7 +4,7 @@ Peak memory is no sum over saved values: recomputed values are alive for a while
 memory. No `Problem` can state that. But at any one step, the values that are saved and not yet read are alive, beside
 those that every plan needs there. That is a byte budget: a relaxation, whose bound holds for every plan that keeps the
 limit; `remat.improve.step_bound` has further ones. The plans themselves come from `remat.improve.peak_plans`, or from
-`remat.improve.step_plans` if the graph records its calls.
+`remat.improve.step_search` if the graph records its calls.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from remat.facts.graph import Graph
 from remat.improve.peak_plans import PeakPlan, PeakPlans
 from remat.improve.progress import Progress, check_progress, ended_early, is_over
 from remat.improve.step_bound import has_dead_gradients, step_bounds
-from remat.improve.step_plans import StepPlans
-from remat.improve.step_search import FastestPlans, StepPredictor, StepSearch
+from remat.improve.step_predictor import StepPredictor
+from remat.improve.step_search import StepPlans
 from remat.predict.buffers import records_calls, step_floor
 from remat.predict.memory import lower_bound
 from remat.predict.memory.bound import AlwaysAlive
@@ -50,7 +50,7 @@ Measure: TypeAlias = Callable[[Graph, Plan, int], int | None]
 
 measuring: ContextVar[Measure | None] = ContextVar("measuring", default=None)
 
-_Plans: TypeAlias = "PeakPlans | StepPlans | FastestPlans"
+_Plans: TypeAlias = "PeakPlans | StepPlans"
 
 MEASURED = 4
 """At most so many plans are measured."""
@@ -137,7 +137,7 @@ def fit_peak(
         throw: whether to raise if no plan is found; if False, a solution without a plan is returned.
         progress: called with the number of plans simulated so far, and with the peak in bytes and the cost of the last
             one.
-        predictor: ranks plans by the time of their step instead of by their cost (`remat.improve.step_search`); None,
+        predictor: ranks plans by the time of their step instead of by their cost (`remat.improve.step_ranking`); None,
             also for a graph that does not record its calls.
 
     Returns:
@@ -165,7 +165,7 @@ def fit_peak(
     chosen.accept(replace(problem, budget_bytes=0), time_limit_s=time_limit_s)
     try:
         simulated = PeakPlans(graph, problem, chosen, time_limit_s, progress)
-        plans = simulated if not records_calls(graph) else _step_plans(simulated, predictor)
+        plans = simulated if not records_calls(graph) else StepPlans(simulated, predictor)
         least = step_floor(graph) if records_calls(graph) else lower_bound(graph)
         limit_bytes = _tightest_limit(limits, plans, least.bytes)
         if least.bytes > limit_bytes:
@@ -194,15 +194,6 @@ def fit_peak(
     is_proven = cost == proven_bound(relaxed, certificate) and not was_cut_short
     claim = Termination(TerminationReason.OPTIMAL, bound) if is_proven else replace(_ended(), bound=bound)
     return Solution(plan, cost, claim, certificate, NAME, seconds, is_proven=is_proven)
-
-
-def _step_plans(simulated: PeakPlans, predictor: StepPredictor | None) -> StepPlans | FastestPlans:
-    additive = StepPlans(simulated, predictor)
-    if predictor is None:
-        return additive
-    steps = StepSearch(predictor, simulated.problem, simulated.record)
-    at_step_prices = PeakPlans(simulated.graph, steps.priced, simulated.solver, simulated.time_limit_s)
-    return FastestPlans(additive, steps, StepPlans(at_step_prices, predictor))
 
 
 def _ended() -> Termination:

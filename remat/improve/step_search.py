@@ -1,299 +1,203 @@
-"""Searches for the plan whose step is fastest by predicted kernels, among plans that keep a limit of memory.
+"""Searches for the best plan whose compiled step keeps a limit of memory (`remat.predict.buffers`).
 
-A user pays for kernels, while a `Problem` adds up prices of single values. So plans come from several sources, and one
-judge ranks them all: the kernels that TorchInductor would make (`remat.predict.kernels`), timed by a roofline model of
-one device. The sources are:
+To predict a compiled step takes as long as a hundred simulations by value, so few plans are predicted. They come from
+several sources, and one ranking judges them all (`remat.improve.step_ranking`):
 
-- the answer of the additive search, whatever the cost model;
-- what a user of PyTorch gets in one line (`remat.improve.one_liners`), so that no such plan is better;
-- minimum cuts at the prices of `costmodels.StepTime`, as they are, and with as high a price of memory as it takes;
-- mixtures of the fastest plan within the limit and of a faster one above it.
+- Budgets of saved bytes. Mostly the peak occurs where all that is saved is alive, and falls by what is saved less. So
+  the plan that saves less by as many bytes as the last one exceeds the limit is nearly there. Once one plan is above
+  the limit and one within it, the next budget lies between theirs.
+- Minimum cuts at prices of memory by the time at which it is taken (`PeakPlans.quick`), where recomputed values make
+  the peak.
+- What a user of PyTorch gets in one line (`remat.improve.one_liners`): no such plan is better, and no limit that one of
+  them keeps is called unreachable.
+- The best plan within the limit, saving more of what is dear to recompute, as far as simulation says that it fits.
+- Mixtures of the best plan within the limit and of a better one above it.
 
-The time is modelled and has no proof. The bound of a solution is one on the additive cost.
+Where the ranking has several prices, the first two are asked at each of them. The price of a save makes a difference
+where memory is plenty; where it is scarce, prices without it lead to better plans.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 
 from remat.answer.choice import Choice
-from remat.answer.registry import FASTEST_STEP_MODEL, QUICK_BUDGET_SOLVER, costmodel_class
-from remat.errors import Infeasible
 from remat.facts.columns import BoolArray
-from remat.facts.graph import Graph
-from remat.improve.for_device import for_device
-from remat.improve.one_liners import one_liners
-from remat.improve.peak_plans import PeakPlan
+from remat.improve.peak_plans import PeakPlan, PeakPlans
 from remat.improve.progress import OutOfTime, go_on
-from remat.improve.step_plans import StepPlans
+from remat.improve.step_predictor import StepPredictor
+from remat.improve.step_ranking import ByCost, ByStepTime
 from remat.predict.buffers import StepMemory
 from remat.predict.memory import Simulator
-from remat.predict.time.device import DeviceProfile
-from remat.predict.time.modelled_step import KernelClock
-from remat.predict.time.work import Work
-from remat.problem.problem import Problem
-from remat.proof.budget import flow_solver
-from remat.proof.hull import Hull
-from remat.proof.solve import solve
 
-# A plan whose simulated peak exceeds the limit by more than this factor is not predicted.
+# At most so many budgets of saved bytes are tried on the way to a limit.
+_BUDGETS = 8
+# Two budgets are never closer than this part of what lies between those above and within the limit.
+_APART = 0.2
+# Differences up to this part do not matter: what a limit leaves unused, or the difference of two peaks.
+_NEAR = 0.01
+# So often more is saved of what the best plan recomputes.
+_ROUNDS = 3
+# A one-liner whose simulated peak exceeds the limit by more than this factor is not predicted.
 _FAR = 1.3
-# A plan is not predicted if the calls that it repeats take longer by this part of a step than those of the best plan:
-# what fuses with kernels saves less time than that.
-_SLACK = 0.05
-# The best plan is mixed with so many faster ones, and the way between the two is halved so often.
+# The best plan is mixed with so many better ones, and the way between the two is halved so often.
 _MIXED, _HALVINGS = 2, 5
 
 
-class StepPredictor:
-    """Predicts the steps of one graph on one device, each plan once.
-
-    Attributes:
-        graph: the joint graph; its device says whose kernels are predicted.
-        device: the ceilings by which kernels are timed.
-    """
-
-    def __init__(self, graph: Graph, device: DeviceProfile) -> None:
-        self.graph, self.device = graph, device
-        self._memory, self._clock = StepMemory(graph), KernelClock(graph, device)
-        self._ns: dict[bytes, float] = {}
-        self._peaks: dict[bytes, int] = {}
-
-    @classmethod
-    def of(cls, graph: Graph, device: DeviceProfile, kind: str | None = None) -> StepPredictor:
-        """Returns the predictor of a graph and a device, which remembers what it predicted before.
-
-        Args:
-            graph: captured on any device.
-            device: the ceilings.
-            kind: the name of a device that has the same kernels; None for the device of the graph.
-        """
-        predictors, key = graph.derived(_predictors), (repr(device), kind)
-        if key not in predictors:
-            predictors[key] = cls(for_device(graph, kind), device)
-        return predictors[key]
-
-    def ns(self, saved: BoolArray) -> float:
-        """Models the time of the step that saves these values, (n,) of the graph, in nanoseconds."""
-        key = np.packbits(saved).tobytes()
-        if key not in self._ns:
-            self._ns[key] = self._clock.time(self._memory.kernels(saved)).ns
-        return self._ns[key]
-
-    def peak(self, saved: BoolArray) -> int:
-        """Predicts the most bytes alive in the step that saves these values, and notes its time."""
-        key = np.packbits(saved).tobytes()
-        if key not in self._peaks:
-            kernels, self._peaks[key] = self._memory.kernels_and_peak(saved)
-            self._ns[key] = self._clock.time(kernels).ns
-        return self._peaks[key]
-
-
-def _predictors(_graph: Graph) -> dict[tuple[str, str | None], StepPredictor]:
-    return {}
-
-
-def _one_liners(graph: Graph) -> list[tuple[str, BoolArray]]:
-    return [*one_liners(graph)]
-
-
-@dataclass(frozen=True, eq=False)
-class StepChoice:
-    """Holds a legal choice over the values of a problem, with its modelled step time in nanoseconds."""
-
-    choice: Choice
-    step_ns: float
-
-
-class StepSearch:
-    """Finds the fastest step within limits of saved bytes or of the peak, for one problem of one graph.
+class StepPlans:
+    """Holds plans of one graph that records its calls, each with the peak of its compiled step.
 
     Args:
-        predictor: judges plans.
-        problem: says which plans are legal; it has no budget, and its prices rank nothing here.
-        record: called with each choice whose peak is predicted, once, and with the peak; it reports progress.
+        plans: the plans by simulation.
+        predictor: times steps, by which plans are then ranked; None ranks them by cost.
     """
 
-    def __init__(
-        self,
-        predictor: StepPredictor,
-        problem: Problem,
-        record: Callable[[Choice, int], object] | None = None,
-    ) -> None:
-        self._record, self._recorded = record, set[bytes]()
-        self.predictor, self.graph, self.problem = predictor, predictor.graph, replace(problem, budget_bytes=None)
-        terms = costmodel_class(FASTEST_STEP_MODEL)(device=predictor.device).terms(self.graph)  # pyright: ignore[reportCallIssue]
-        values = self.graph.plannable
-        self.priced = replace(
-            self.problem, save_cost=terms.save_cost[values], recompute_cost=terms.recompute_cost[values]
+    def __init__(self, plans: PeakPlans, predictor: StepPredictor | None = None) -> None:
+        self._plans, self._graph, self._problem = plans, plans.graph, plans.problem
+        self._memory = StepMemory(plans.graph) if predictor is None else predictor
+        self._ranking = (
+            ByCost(plans.graph, plans.problem) if predictor is None else ByStepTime(plans.problem, predictor)
         )
-        self._call_ns = np.where(Work.of(self.graph).own_kernel[values], self.priced.recompute_cost, 0)
-        self._hull = Hull(self.priced, flow_solver())
-
-    def within_saved(self, limit_bytes: int, additive: Choice) -> StepChoice:
-        """Returns the fastest step found that saves at most a number of bytes.
-
-        Args:
-            limit_bytes: the limit.
-            additive: a choice that keeps it.
-        """
-        best = self._judged(additive)
-        with suppress(OutOfTime):
-            for choice in self._within_saved(limit_bytes):
-                if choice.saved_bytes(self.problem) <= limit_bytes and not self._is_slower(choice, best):
-                    best = _faster(best, self._judged(choice))
-        return best
-
-    def _within_saved(self, limit_bytes: int) -> Iterator[Choice]:
-        yield self._hull.cheapest.choice
-        if self._hull.cheapest.saved_bytes > limit_bytes:
-            with suppress(Infeasible):
-                priced = replace(self.priced, budget_bytes=limit_bytes)
-                plan = solve(priced, QUICK_BUDGET_SOLVER, throw=False).plan
-                if plan is not None:
-                    yield Choice.from_plan(self.priced, plan)
-        yield from self._one_liners
-
-    def within_peak(self, limit_bytes: int, near: Choice | None, additive: Choice | None) -> StepChoice | None:
-        """Returns the fastest step found whose predicted peak is at most a number of bytes; None if there is none.
-
-        Args:
-            limit_bytes: the limit.
-            near: a choice near the limit, at the prices of `priced`; None if there is none.
-            additive: a choice that keeps the limit, if the additive search found one.
-        """
-        best, above = None if additive is None else self._judged(additive), list[StepChoice]()
-        with suppress(OutOfTime):
-            for choice in self._within_peak(limit_bytes, near):
-                if best is not None and self._is_slower(choice, best):
-                    continue
-                fits = self._peak(choice) <= limit_bytes
-                judged = self._judged(choice)
-                if fits:
-                    best = _faster(best, judged)
-                else:
-                    above.append(judged)
-            for other in sorted(above, key=lambda one: one.step_ns)[:_MIXED]:
-                if best is not None and other.step_ns < best.step_ns:
-                    best = self._mixed(best, other, limit_bytes)
-        return best
-
-    def _within_peak(self, limit_bytes: int, near: Choice | None) -> Iterator[Choice]:
-        yield self._hull.cheapest.choice
-        if near is not None:
-            yield near
-        yield from self._one_liners_near(limit_bytes)
-
-    def _one_liners_near(self, limit_bytes: int) -> Iterator[Choice]:
-        pairs = zip(self._one_liners, self._simulated_peaks, strict=True)
-        return (choice for choice, peak_bytes in pairs if peak_bytes <= _FAR * limit_bytes)
-
-    def _is_slower(self, choice: Choice, best: StepChoice) -> bool:
-        """Says whether the calls that a choice repeats alone make it slower than the best one, whatever fuses."""
-        repeated, best_repeated = (float(self._call_ns[one.recomputed].sum()) for one in (choice, best.choice))
-        return repeated - best_repeated > _SLACK * best.step_ns
-
-    def smallest_peak(self, other_bytes: int) -> PeakPlan | None:
-        """Returns the plan with the smallest peak among PyTorch's one-liners; None if none is below `other_bytes`."""
-        plans = map(self.with_peak, self._one_liners_near(other_bytes))
-        smallest = min(plans, key=lambda plan: plan.peak_bytes, default=None)
-        return smallest if smallest is not None and smallest.peak_bytes < other_bytes else None
+        others = self._ranking.priced_problems[1:]
+        self._at_prices = [plans, *(PeakPlans(plans.graph, p, plans.solver, plans.time_limit_s) for p in others)]
+        self._predicted: dict[bytes, PeakPlan] = {}
+        self._searched: set[int] = set()
 
     @cached_property
-    def _one_liners(self) -> tuple[Choice, ...]:
-        """Returns what PyTorch's one-liners save, as legal choices of the problem, each once."""
-        masks = (saved[self.graph.plannable] for _, saved in self.graph.derived(_one_liners))
-        choices = (Choice.from_saved(self.problem, saved) for saved in masks)
-        return tuple({choice.key: choice for choice in choices if choice.keeps_bans(self.problem)}.values())
+    def cheapest(self) -> PeakPlan:
+        """Returns the plan of least cost, that of `PeakPlans.cheapest`; a fraction of the peak is one of its peak."""
+        return self._plan(self._plans.cheapest.choice)
+
+    @cached_property
+    def smallest(self) -> PeakPlan:
+        """Returns the best plan with the smallest peak found; it is not proven that no plan has a smaller one."""
+        _ = self.cheapest
+        with suppress(OutOfTime):
+            least = self._plan(self._plans.lowest.choice).peak_bytes
+            for choice in self._one_liners_near(least):
+                least = min(least, self._plan(choice).peak_bytes)
+            self._search(least)
+        smallest = self.best_so_far(min(plan.peak_bytes for plan in self._predicted.values()))
+        assert smallest is not None  # the plan with that peak
+        return smallest
+
+    def within(self, limit_bytes: int) -> PeakPlan | None:
+        """Returns the best plan found with a peak of at most `limit_bytes`; None if there is none."""
+        if limit_bytes not in self._searched:
+            self._searched.add(limit_bytes)
+            _ = self.cheapest
+            with suppress(OutOfTime):
+                self._search(limit_bytes)
+            if self.best_so_far(limit_bytes) is None:
+                _ = self.smallest
+        return self.best_so_far(limit_bytes)
+
+    def best_so_far(self, limit_bytes: int) -> PeakPlan | None:
+        """Returns the best plan within a limit of those that were predicted; None if there is none."""
+        within = (plan for plan in self._predicted.values() if plan.peak_bytes <= limit_bytes)
+        return min(within, key=lambda plan: (self._ranking.of(plan.choice), plan.peak_bytes), default=None)
+
+    def _search(self, limit_bytes: int) -> None:
+        for plans in self._at_prices:
+            if not self._approach(plans, limit_bytes):
+                self._try_cuts(plans.quick, limit_bytes)
+            elif len(self._at_prices) == 1:
+                return  # the plan is cheap at the very prices that rank it
+        for choice in self._one_liners_near(limit_bytes):
+            best = self.best_so_far(limit_bytes)
+            if best is None or not self._ranking.is_surely_worse(choice, best.choice):
+                self._plan(choice)
+        if (best := self.best_so_far(limit_bytes)) is not None:
+            self._mix_with_better(self._saving_more(best, limit_bytes), limit_bytes)
+
+    def _approach(self, plans: PeakPlans, limit_bytes: int) -> bool:
+        """Tries budgets of saved bytes, and returns whether one leads to a plan that leaves little of the limit unused.
+
+        The budget of a plan above the limit is lowered by its excess. Between a plan above and one within, peaks are
+        taken to lie on a straight line.
+        """
+        above = self._plan(plans.cheapest.choice)
+        if above.peak_bytes <= limit_bytes:
+            return True
+        most, least, fitting = above.choice.saved_bytes(self._problem), 0, None
+        budget = most - (above.peak_bytes - limit_bytes)
+        for _ in range(_BUDGETS):
+            budget = max(budget, plans.least_saved_bytes)
+            if (choice := plans.within_saved_bytes(budget)) is None:
+                return False
+            plan = self._plan(choice)
+            if plan.peak_bytes > limit_bytes:
+                if budget == plans.least_saved_bytes:
+                    return False
+                most, above = budget, plan
+            elif plan.peak_bytes >= (1 - _NEAR) * limit_bytes:
+                return True
+            else:
+                least, fitting = budget, plan
+            if fitting is None:
+                budget = most - (above.peak_bytes - limit_bytes)
+            else:
+                part = (limit_bytes - fitting.peak_bytes) / (above.peak_bytes - fitting.peak_bytes)
+                budget = least + int((most - least) * min(max(part, _APART), 1 - _APART))
+        return False
+
+    def _try_cuts(self, front: Sequence[PeakPlan], limit_bytes: int) -> None:
+        """Bisects a simulated front for the limit: compiled peaks mostly rise along it, but not always."""
+        first, last = 0, len(front)
+        at = bisect_right(front, limit_bytes, key=lambda plan: plan.peak_bytes) - 1
+        while first < last:
+            at = min(max(at, first), last - 1)
+            first, last = (at + 1, last) if self._plan(front[at].choice).peak_bytes <= limit_bytes else (first, at)
+            at = (first + last) // 2
+
+    def _one_liners_near(self, limit_bytes: int) -> Iterator[Choice]:
+        pairs = zip(self._ranking.one_liners, self._simulated_peaks, strict=True)
+        return (choice for choice, peak_bytes in pairs if peak_bytes <= _FAR * limit_bytes)
 
     @cached_property
     def _simulated_peaks(self) -> list[int]:
-        simulator = Simulator(self.graph)
-        return [simulator.peak(self.graph.for_all_values(choice.saved)) for choice in self._one_liners]
+        simulator = Simulator(self._graph)
+        return [simulator.peak(self._graph.for_all_values(choice.saved)) for choice in self._ranking.one_liners]
 
-    def _mixed(self, best: StepChoice, above: StepChoice, limit_bytes: int) -> StepChoice:
-        """Follows a plan within the limit up to some value and a faster one from there on: as far as the limit allows.
+    def _saving_more(self, best: PeakPlan, limit_bytes: int) -> PeakPlan:
+        for _ in range(_ROUNDS):
+            more = self._plans.saving_more(best.choice, limit_bytes / best.peak_bytes)
+            plan = best if more is None else self._plan(more)
+            if plan.peak_bytes > limit_bytes or self._ranking.of(plan.choice) >= self._ranking.of(best.choice):
+                break
+            best = plan
+        return best
+
+    def _mix_with_better(self, best: PeakPlan, limit_bytes: int) -> None:
+        above = [plan for plan in self._predicted.values() if plan.peak_bytes > limit_bytes]
+        for plan in sorted(above, key=lambda plan: self._ranking.of(plan.choice))[:_MIXED]:
+            if self._ranking.of(plan.choice) < self._ranking.of(best.choice):
+                self._mix(best.choice.saved, plan.choice.saved, limit_bytes)
+
+    def _mix(self, within: BoolArray, above: BoolArray, limit_bytes: int) -> None:
+        """Follows a plan within the limit up to some value and a better one from there on: as far as the limit allows.
 
         What is saved late in the forward pass is read, and freed, first in the backward pass.
         """
-        slow, fast = best.choice.saved, above.choice.saved
-        differences, position = np.flatnonzero(slow != fast), np.arange(len(slow))
+        differences, position = np.flatnonzero(within != above), np.arange(len(within))
         first, last = 0, len(differences)
         for _ in range(_HALVINGS):
             middle = (first + last) // 2
             if middle in (first, last):
                 break
-            mixed = Choice.from_saved(self.problem, np.where(position < differences[middle], slow, fast))
-            if mixed.keeps_bans(self.problem) and self._peak(mixed) <= limit_bytes:
-                best = _faster(best, self._judged(mixed))
-                last = middle
-            else:
-                first = middle
-        return best
+            mixed = Choice.from_saved(self._problem, np.where(position < differences[middle], within, above))
+            fits = mixed.keeps_bans(self._problem) and self._plan(mixed).peak_bytes <= limit_bytes
+            first, last = (first, middle) if fits else (middle, last)
 
-    def _judged(self, choice: Choice) -> StepChoice:
-        go_on()
-        return StepChoice(choice, self.predictor.ns(self.graph.for_all_values(choice.saved)))
-
-    def with_peak(self, choice: Choice) -> PeakPlan:
-        """Returns a choice with its additive cost and its predicted peak."""
-        return PeakPlan(choice, choice.cost(self.problem), self._peak(choice))
-
-    def _peak(self, choice: Choice) -> int:
-        go_on()
-        peak_bytes = self.predictor.peak(self.graph.for_all_values(choice.saved))
-        if self._record is not None and choice.key not in self._recorded:
-            self._recorded.add(choice.key)
-            self._record(choice, peak_bytes)
-        return peak_bytes
-
-
-def _faster(best: StepChoice | None, other: StepChoice) -> StepChoice:
-    return other if best is None or other.step_ns < best.step_ns else best
-
-
-class FastestPlans:
-    """Holds the fastest steps found within limits of the peak, in the place of `StepPlans`, the additive search."""
-
-    def __init__(self, additive: StepPlans, search: StepSearch, limited: StepPlans) -> None:
-        self._additive, self._search, self._limited = additive, search, limited
-        self._within: dict[int, PeakPlan | None] = {}
-
-    @property
-    def cheapest(self) -> PeakPlan:
-        """Returns the plan of least additive cost; fractions of a peak are fractions of its peak."""
-        return self._additive.cheapest
-
-    @cached_property
-    def smallest(self) -> PeakPlan:
-        """Returns the plan with the smallest peak that was found; it is not proven that no plan has a smaller one."""
-        smallest = self._additive.smallest
-        with suppress(OutOfTime):
-            smallest = self._search.smallest_peak(smallest.peak_bytes) or smallest
-            fastest = self._fastest(smallest.peak_bytes)  # a mixture may take even less
-            if fastest is not None and fastest.peak_bytes <= smallest.peak_bytes:
-                return fastest
-        return smallest
-
-    def within(self, limit_bytes: int) -> PeakPlan | None:
-        """Returns the fastest step found with a peak of at most `limit_bytes`; None if there is none."""
-        if limit_bytes not in self._within:
-            plan = None
-            with suppress(OutOfTime):
-                plan = self._fastest(limit_bytes)
-                if plan is None and self.smallest.peak_bytes <= limit_bytes:
-                    plan = self.smallest
-            self._within[limit_bytes] = self._additive.best_so_far(limit_bytes) if plan is None else plan
-        return self._within[limit_bytes]
-
-    def _fastest(self, limit_bytes: int) -> PeakPlan | None:
-        # Where step prices lead to no plan near the limit, simulations by value find what they do not.
-        near = self._limited.approach(limit_bytes)
-        additive = self._additive.within(limit_bytes) if near is None else None
-        fastest = self._search.within_peak(limit_bytes, near and near.choice, additive and additive.choice)
-        return None if fastest is None else self._search.with_peak(fastest.choice)
+    def _plan(self, choice: Choice) -> PeakPlan:
+        if choice.key not in self._predicted:
+            if self._predicted:  # the first plan is there however long it takes
+                go_on()
+            peak_bytes = self._memory.peak(self._graph.for_all_values(choice.saved))
+            self._predicted[choice.key] = self._plans.record(choice, peak_bytes)
+        return self._predicted[choice.key]

@@ -1,0 +1,125 @@
+"""Ranks plans of one problem: by their cost in it, or by the time of the step that their kernels take.
+
+A user pays for kernels, while a `Problem` adds up prices of single values. So where kernels can be predicted and timed,
+plans are ranked by them. The time is modelled and has no proof. A bound is one on the cost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import replace
+from functools import cached_property
+
+import numpy as np
+
+from remat.answer.choice import Choice
+from remat.answer.registry import FASTEST_STEP_MODEL, QUICK_BUDGET_SOLVER, costmodel_class
+from remat.errors import Infeasible
+from remat.facts.columns import BoolArray
+from remat.facts.graph import Graph
+from remat.improve.one_liners import one_liners
+from remat.improve.progress import OutOfTime, go_on
+from remat.improve.step_predictor import StepPredictor
+from remat.predict.time.work import Work
+from remat.problem.problem import Problem
+from remat.proof.budget import flow_solver
+from remat.proof.solve import solve
+
+# A plan is not predicted if the calls that it repeats take longer by this part of a step than those of the best plan:
+# what fuses with kernels saves less time than that.
+_SLACK = 0.05
+
+
+class ByCost:
+    """Ranks choices by their cost in a problem.
+
+    Attributes:
+        graph: the joint graph.
+        problem: says which choices are legal; it has no budget.
+    """
+
+    def __init__(self, graph: Graph, problem: Problem) -> None:
+        self.graph, self.problem = graph, replace(problem, budget_bytes=None)
+
+    def of(self, choice: Choice) -> float:
+        """Returns the rank of a choice; less is better."""
+        return choice.cost(self.problem)
+
+    def is_surely_worse(self, choice: Choice, best: Choice) -> bool:
+        """Says whether a choice need not be looked at, since it cannot have a lower rank than the best one."""
+        return choice.cost(self.problem) > best.cost(self.problem)
+
+    @cached_property
+    def priced_problems(self) -> tuple[Problem, ...]:
+        """Returns the problems at whose prices plans are sought; the first is the problem itself."""
+        return (self.problem,)
+
+    @cached_property
+    def one_liners(self) -> tuple[Choice, ...]:
+        """Returns what PyTorch's one-liners save (`remat.improve.one_liners`), as legal choices, each once."""
+        masks = (saved[self.graph.plannable] for _, saved in self.graph.derived(_one_liners))
+        choices = (Choice.from_saved(self.problem, saved) for saved in masks)
+        return tuple({choice.key: choice for choice in choices if choice.keeps_bans(self.problem)}.values())
+
+
+class ByStepTime(ByCost):
+    """Ranks choices by the time of their steps: the kernels that TorchInductor would make, timed by a roofline.
+
+    Attributes:
+        predictor: predicts the kernels, and times them.
+    """
+
+    def __init__(self, problem: Problem, predictor: StepPredictor) -> None:
+        super().__init__(predictor.graph, problem)
+        self.predictor = predictor
+
+    def of(self, choice: Choice) -> float:
+        """Returns the modelled time of the step in nanoseconds."""
+        return self.predictor.ns(self.graph.for_all_values(choice.saved))
+
+    def is_surely_worse(self, choice: Choice, best: Choice) -> bool:
+        """Says whether the calls that a choice repeats alone make it slower than the best one, whatever fuses."""
+        repeated, best_repeated = (float(self._call_ns[one.recomputed].sum()) for one in (choice, best))
+        return repeated - best_repeated > _SLACK * self.of(best)
+
+    @cached_property
+    def priced_problems(self) -> tuple[Problem, ...]:
+        """Returns the problem, and the same at the prices of `costmodels.StepTime`, where a save has a price, too."""
+        terms = costmodel_class(FASTEST_STEP_MODEL)(device=self.predictor.device).terms(self.graph)  # pyright: ignore[reportCallIssue]
+        values = self.graph.plannable
+        save_cost, recompute_cost = terms.save_cost[values], terms.recompute_cost[values]
+        return self.problem, replace(self.problem, save_cost=save_cost, recompute_cost=recompute_cost)
+
+    @cached_property
+    def _call_ns(self) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+        own_kernel = Work.of(self.graph).own_kernel[self.graph.plannable]
+        return np.where(own_kernel, self.priced_problems[1].recompute_cost, 0)
+
+    def fastest_within_saved(self, limit_bytes: int, additive: Choice) -> Choice:
+        """Returns the choice with the fastest step found that saves at most a number of bytes.
+
+        Args:
+            limit_bytes: the limit.
+            additive: a choice that keeps it.
+        """
+        best = additive
+        with suppress(OutOfTime):
+            for choice in self._within_saved(limit_bytes):
+                if choice.saved_bytes(self.problem) <= limit_bytes and not self.is_surely_worse(choice, best):
+                    go_on()
+                    best = min(best, choice, key=self.of)
+        return best
+
+    def _within_saved(self, limit_bytes: int) -> Iterator[Choice]:
+        priced = self.priced_problems[1]
+        yield flow_solver().minimum_cut(priced).choice
+        with suppress(Infeasible):
+            plan = solve(replace(priced, budget_bytes=limit_bytes), QUICK_BUDGET_SOLVER, throw=False).plan
+            if plan is not None:
+                yield Choice.from_plan(priced, plan)
+        yield from self.one_liners
+
+
+def _one_liners(graph: Graph) -> list[tuple[str, BoolArray]]:
+    return [*one_liners(graph)]
