@@ -18,6 +18,7 @@ N = TypeVar("N", bound=Nest)
 G = TypeVar("G", bound=LoopGroup)
 T = TypeVar("T")
 _Pair = tuple[G, G]
+_Walks = tuple[Sequence[Nest], Sequence[Nest]]
 
 
 class Scheduler(ABC, Generic[N, G]):
@@ -45,6 +46,8 @@ class Scheduler(ABC, Generic[N, G]):
         self._group_of: list[G] = [self._group([nest]) for nest in nests]
         self._fused = 0
         """The nests of groups of several, as bits."""
+        self._refused: dict[_Pair[G], _Walks] = {}
+        """Pairs that could not fuse, with how they walked then."""
 
     @abstractmethod
     def _nest(self, loop: Loop, index: int) -> N:
@@ -107,11 +110,25 @@ class Scheduler(ABC, Generic[N, G]):
                 for other in row[i + 1 : i + 1 + rules.MAX_ATTEMPTS]:
                     if (one, other) not in seen:
                         seen.add((one, other))
-                        if self._can_fuse(one, other):
+                        if not self._is_refused(one, other):
                             found.append((one, other))
         # A stable sort, so that of equals the first found is first.
         scored = [(self._score(one, other), one, other) for one, other in self._best(found)]
         return [(one, other) for _, one, other in sorted(scored, key=cmp_to_key(_compared), reverse=True)]
+
+    # Who could not fuse in an earlier round still cannot. A group never changes, but for how it walks, and then it has
+    # other nests. Of the rest of a pass, `_can_fuse` asks only whether a producer's group depends on `one`, which
+    # forbids a fusion, and stays so: groups grow, and with them what they depend on.
+    def _is_refused(self, one: G, other: G) -> bool:
+        before = self._refused.get((one, other))
+        if before is not None and before[0] is one.nests and before[1] is other.nests:
+            return True
+        before = one.nests, other.nests
+        if self._can_fuse(one, other):
+            return False
+        if one.nests is before[0] and other.nests is before[1]:
+            self._refused[one, other] = before
+        return True
 
     # As `InductorChoices.score_fusion`.
     def _score(self, one: G, other: G) -> _Score:

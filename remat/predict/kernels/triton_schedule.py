@@ -30,6 +30,9 @@ class TritonScheduler(Scheduler[TritonNest, TritonGroup]):
         """Lists the groups. After the rounds, one more looks for pairs that only walk differently."""
         groups = super().groups()
         self._reorders = True
+        # To walk differently can help those alone that share nothing as they walk.
+        alike = [pair for pair in self._refused if pair[0].shared_bytes(pair[1]) >= rules.MIN_SHARED_BYTES]
+        self._refused = {pair: self._refused[pair] for pair in alike}
         return self._round(groups)
 
     def _joined(self, one: TritonGroup, other: TritonGroup) -> TritonGroup:
