@@ -106,6 +106,7 @@ class Fuser:
         self.backend = backend_for(graph, backend)
         self._facts = StorageFacts.of(graph)
         self._calls = calls_of(graph)
+        self._weights = [rules.Weight.of(call) for call in self._calls]
         self._strides = eager_strides(self._calls)
         self._last = channels_last_values(self._calls, graph.in_tangents.tolist())
         self._rules = rules_of(self._calls, graph.fusible.tolist(), graph.view.tolist())
@@ -182,7 +183,7 @@ class Fuser:
         images = {v: strides for v, strides in last.items() if convolves and not restrided[v]}
         columns = (readers.tolist(), kept.tolist(), (kept | restrided).tolist(), realized.tolist(), ordered.tolist())
         uses = Uses(*columns, convolves, images, done.uses)
-        lowering = Lowering(Stores(self._calls, strides, self.backend), uses, self._rules)
+        lowering = Lowering(Stores(self._calls, self._weights, strides, self.backend), uses, self._rules)
         handed, moved = lowering.given(given, strides, hosted), dict[int, Buffer]()
         copies = HostCopies(graph, values, hosted, backward=backward, beside=self.copy_stream)
         for v in done.values:

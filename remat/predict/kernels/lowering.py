@@ -97,7 +97,7 @@ class Lowering:
             seen = self._shared(v, seen)
         if stores.has_many_reads(seen.box):
             seen = self._as_image(v, seen)
-        stores.limit(seen)
+            stores.limit(seen)
         self.seen[v] = seen
 
     def _shared(self, v: int, seen: View) -> View:

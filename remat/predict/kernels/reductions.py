@@ -129,7 +129,7 @@ def _unrolled(lowering: Lowering, call: Call, of: View, axes: list[int], shape: 
         terms.add(frozenset(loads))
         for (buffer, (seen, first)), times in loads.items():
             merged(draft.reads, {(buffer, (_without(seen, axes, shape), first)): times})
-    operations, _ = lowering.stores.weight(of.box.ops if of.inlined else ())
+    operations = lowering.stores.operations(of.box.ops if of.inlined else ())
     lowering.stores.weigh(call.position, (len(terms) - 1) * operations + len(places) - 1)
     draft.note(View(of.box, of.shape, (thin, start), of.stored))
     draft.indices = {(_without(seen, axes, shape), first): None for seen, first in draft.indices}
