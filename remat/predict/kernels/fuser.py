@@ -35,6 +35,7 @@ from remat.predict.kernels.strides import (
     channels_last_values,
     eager_strides,
     same_layout,
+    strides_after,
     turning_images,
 )
 from remat.predict.kernels.triton_schedule import TritonScheduler
@@ -171,7 +172,7 @@ class Fuser:
         given: list[int] = np.unique(u[inside[v] & ~inside[u]]).tolist()  # what the pass reads and does not compute
         strides = self._strides
         if backward and last:  # what the pass is handed has its channels last, and what follows from it in eager
-            strides = eager_strides(self._calls, {v: last.get(v, strides[v]) for v in given})
+            strides = strides_after(self._calls, strides, {v: last.get(v, strides[v]) for v in given})
         done = Rewritten.of(self._rewrites, values, graph.producers, graph.consumers, returned, strides)
         realized, ordered = np.zeros(n, np.bool_), np.zeros(n, np.bool_)
         products = np.isin(done.readers, [*done.unfused])

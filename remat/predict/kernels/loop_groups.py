@@ -52,10 +52,7 @@ class LoopGroup:
 
     def shared_bytes(self, other: LoopGroup) -> int:
         """Counts the bytes that both groups access in the same way (`Scheduler.score_fusion_memory`)."""
-        few, many = self.deps, other.deps
-        if len(few) > len(many):
-            few, many = many, few
-        return sum(size for dep, size in few.items() if dep in many)
+        return sum(self.deps[dep] for dep in self.deps.keys() & other.deps.keys())
 
     def distance(self, other: LoopGroup) -> int:
         return max(abs(self.first - other.last), abs(other.first - self.last))

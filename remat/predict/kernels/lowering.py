@@ -137,4 +137,4 @@ class Lowering:
 
     def arguments(self, call: Call) -> list[View]:
         """Lists the tensors among the arguments, in order."""
-        return [self.seen[u] for u in call.refs() if u in self.seen]
+        return [self.seen[u] for u in call.refs if u in self.seen]

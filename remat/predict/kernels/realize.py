@@ -73,6 +73,7 @@ class Stores:
             for loop in reversed(self.loops):
                 if buffer in loop.writes:
                     decide_layout(loop)
+                    break
         buffer.fix()
 
     def settle_rows(self, seen: View) -> None:

@@ -34,15 +34,21 @@ class Scheduler(ABC, Generic[N, G]):
         loops = _alive(loops)
         self._made: dict[Buffer, int] = {buffer: i for i, loop in enumerate(loops) for buffer in loop.writes}
         self._readers: dict[Buffer, int] = {}
-        self._unaligned = {buffer for loop in loops if loop.unaligned for buffer in loop.writes}
         nests: list[N] = [self._nest(loop, i) for i, loop in enumerate(loops)]
         self.number = _placed(nests)
+        self._name = {buffer: str(number) for buffer, number in self.number.items()}
         for nest in nests:
             for buffer, _, _ in nest.reads:
                 self._readers[buffer] = self._readers.get(buffer, 0) | 1 << nest.index
                 made = self._made.get(buffer)
                 if made is not None:
                     nest.ancestors |= nests[made].ancestors | 1 << made
+        self._read_once = {
+            buffer: (buffer.itemsize, prod(buffer.shape), loops[i].unaligned)
+            for buffer, i in self._made.items()
+            if self.readers(buffer).bit_count() + buffer.output == 1
+        }
+        """What one nest alone reads, with what decides who can use the same memory later."""
         self._group_of: list[G] = [self._group([nest]) for nest in nests]
         self._fused = 0
         """The nests of groups of several, as bits."""
@@ -136,15 +142,11 @@ class Scheduler(ABC, Generic[N, G]):
 
     # As `Scheduler.can_fusion_increase_peak_memory`: two that fuse cannot use the same memory in turn.
     def _takes_memory(self, one: G, other: G, shared: int) -> bool:
-        sizes = [
-            {
-                (buffer.itemsize, prod(buffer.shape), buffer in self._unaligned)
-                for buffer, _, _ in group.reads
-                if buffer in self._made and self._readers[buffer].bit_count() + buffer.output == 1
-            }
+        left, right = (
+            {self._read_once[buffer] for buffer, _, _ in group.reads if buffer in self._read_once}
             for group in (one, other)
-        ]
-        return sum(n for _, n, _ in sizes[0] & sizes[1]) > 32 * shared
+        )
+        return sum(n for _, n, _ in left & right) > 32 * shared
 
     # A cycle is a group that depends on one of the two, and on which the other depends.
     def _cycle(self, one: G, other: G) -> bool:
@@ -170,7 +172,7 @@ class Scheduler(ABC, Generic[N, G]):
 
     def by_name(self, buffers: Iterable[Buffer]) -> list[Buffer]:
         """Sorts buffers by their names as texts: buf10 comes before buf9."""
-        return sorted(dict.fromkeys(buffers), key=lambda buffer: str(self.number[buffer]))
+        return sorted(dict.fromkeys(buffers), key=self._name.__getitem__)
 
     def _sorted(self, groups: Iterable[G]) -> list[G]:
         def needed(group: G) -> list[G]:
