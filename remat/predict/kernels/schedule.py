@@ -50,6 +50,7 @@ class Scheduler(ABC, Generic[N, G]):
         }
         """What one nest alone reads, with what decides who can use the same memory later."""
         self._group_of: list[G] = [self._group([nest]) for nest in nests]
+        self._needs: dict[G, list[Buffer]] = {}
         self._fused = 0
         """The nests of groups of several, as bits."""
         self._refused: dict[_Pair[G], _Walks] = {}
@@ -170,13 +171,15 @@ class Scheduler(ABC, Generic[N, G]):
             yield group
             nests &= ~group.members
 
-    def by_name(self, buffers: Iterable[Buffer]) -> list[Buffer]:
-        """Sorts buffers by their names as texts: buf10 comes before buf9."""
-        return sorted(dict.fromkeys(buffers), key=self._name.__getitem__)
+    def needs(self, group: G) -> list[Buffer]:
+        """Lists what a group reads and others write, sorted by names as texts: buf10 comes before buf9."""
+        if group not in self._needs:
+            self._needs[group] = sorted({dep[0] for dep in group.unmet}, key=self._name.__getitem__)
+        return self._needs[group]
 
     def _sorted(self, groups: Iterable[G]) -> list[G]:
         def needed(group: G) -> list[G]:
-            return [self._group_of[self._made[buffer]] for buffer in self.by_name(dep[0] for dep in group.unmet)]
+            return [self._group_of[self._made[buffer]] for buffer in self.needs(group)]
 
         return with_needs_first(sorted(dict.fromkeys(groups), key=lambda group: group.first), needed)
 

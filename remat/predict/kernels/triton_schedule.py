@@ -30,10 +30,13 @@ class TritonScheduler(Scheduler[TritonNest, TritonGroup]):
         """Lists the groups. After the rounds, one more looks for pairs that only walk differently."""
         groups = super().groups()
         self._reorders = True
-        # To walk differently can help those alone that share nothing as they walk.
-        alike = [pair for pair in self._refused if pair[0].shared_bytes(pair[1]) >= rules.MIN_SHARED_BYTES]
-        self._refused = {pair: self._refused[pair] for pair in alike}
         return self._round(groups)
+
+    # To walk differently can help those alone that share nothing as they walk.
+    def _is_refused(self, one: TritonGroup, other: TritonGroup) -> bool:
+        if self._reorders and one.shared_bytes(other) < rules.MIN_SHARED_BYTES:
+            return not self._can_fuse(one, other)
+        return super()._is_refused(one, other)
 
     def _joined(self, one: TritonGroup, other: TritonGroup) -> TritonGroup:
         if isinstance(one, MixedGroup):
