@@ -15,7 +15,7 @@ The time is modelled and has no proof. The bound of a solution is one on the add
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -100,7 +100,7 @@ class StepPredictor:
 # A prediction makes many objects, few of them in cycles. Without this, Python looks through all objects of the program
 # several times a plan, which takes a third of the time.
 @contextmanager
-def _without_garbage_collection() -> Iterator[None]:
+def _without_garbage_collection() -> Generator[None]:
     was_enabled = gc.isenabled()
     gc.disable()
     try:

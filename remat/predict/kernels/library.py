@@ -303,9 +303,7 @@ def _whole_strides(lowering: Lowering, call: Call, parts: Sequence[View]) -> Sha
         last = any(buffer.strides is not None and _channels_last(part) for part, buffer in stored)
     else:
         last = any(
-            lowering.stores.strides[u] == channels_last(lowering.seen[u].shape)
-            for u in call.refs
-            if u in lowering.seen
+            lowering.stores.strides[u] == channels_last(lowering.seen[u].shape) for u in call.refs if u in lowering.seen
         )
     return channels_last(call.shape) if last else contiguous_strides(call.shape)
 

@@ -112,32 +112,44 @@ def nest_of(loop: Loop, index: int) -> Nest:
     note_wholes(nest)
     if not loop.generated:
         return nest
-    sizes = loop.sizes + loop.reduced
-    real = [i for i, n in enumerate(sizes) if n != 1]
-    kept = sum(i < len(loop.sizes) for i in real)
-    written = in_memory(loop.writes[0], padded(loop.written, len(sizes)))
+    rank = len(loop.sizes) + len(loop.reduced)
+    written = in_memory(loop.writes[0], padded(loop.written, rank))
     reads = [(buffer, in_memory(buffer, access)) for buffer, access in loop.reads]
+    accesses = (written[0], *(access[0] for _, access in reads))
+    extra = tuple(padded(index, rank)[0] for index in loop.indices)
+    nest.sizes, nest.reduced, nest.formulas, nest.table, (first, *others) = _walked(
+        loop.sizes, loop.reduced, accesses, (1, *loop.reads.values()), extra
+    )
+    for (buffer, access), dims in zip(reads, others, strict=True):
+        dep = (buffer, dims, access[1])
+        nest.reads[dep] = moved_bytes(dep)
+    dep = (loop.writes[0], first, written[1])
+    nest.writes[dep] = moved_bytes(dep)
+    return nest
+
+
+# Layers and plans repeat the same loops over other buffers. Returned are fields of a nest, and accesses in normal form.
+@lru_cache(maxsize=1 << 13)
+def _walked(
+    kept_sizes: Shape, reduced: Shape, accesses: tuple[Dims, ...], counts: tuple[int, ...], extra: tuple[Dims, ...]
+) -> tuple[Shape, Shape, tuple[Dims, ...], AccessTable, tuple[Dims, ...]]:
+    sizes = kept_sizes + reduced
+    real = [i for i, n in enumerate(sizes) if n != 1]
+    kept = sum(i < len(kept_sizes) for i in real)
 
     def pick(dims: Dims) -> Dims:
         return tuple(dims[i] for i in real)
 
-    accesses = [pick(written[0]), *(pick(access[0]) for _, access in reads)]
+    picked = [pick(dims) for dims in accesses]
     times: dict[Dims, int] = {}
-    for dims, count in zip(accesses, (1, *loop.reads.values()), strict=True):
+    for dims, count in zip(picked, counts, strict=True):
         times[dims] = times.get(dims, 0) + count
     table = tuple(times.items())
-    extra = tuple(pick(unmarked(padded(index, len(sizes))[0])) for index in loop.indices)
-    nest.formulas = tuple(dict.fromkeys((*times, *extra)))
-    nest.table = table
+    formulas = tuple(dict.fromkeys((*times, *(pick(unmarked(dims)) for dims in extra))))
     shape = tuple(sizes[i] for i in real)
     order = order_of(table, shape, kept)
-    nest.sizes, nest.reduced = _joined(nest.formulas, shape, kept, order)
-    for (buffer, access), dims in zip(reads, accesses[1:], strict=True):
-        dep = (buffer, _normal(dims, shape, order), access[1])
-        nest.reads[dep] = moved_bytes(dep)
-    dep = (loop.writes[0], _normal(accesses[0], shape, order), written[1])
-    nest.writes[dep] = moved_bytes(dep)
-    return nest
+    joined = _joined(formulas, shape, kept, order)
+    return *joined, formulas, table, tuple(_normal(dims, shape, order) for dims in picked)
 
 
 def note_wholes(nest: Nest) -> None:

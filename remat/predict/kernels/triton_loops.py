@@ -45,7 +45,7 @@ class TritonNest(Nest):
 
     def reindexed(self, sizes: Shape) -> TritonNest:
         """Returns a pointwise nest with loops of other sizes, over the same points in the same order."""
-        return self._walking(sizes, [_filled(reshaped(dims, sizes), sizes) for _, dims, _ in self.walks])
+        return self._walking(sizes, [_reindexed(dims, sizes) for _, dims, _ in self.walks])
 
     def _walking(self, sizes: Shape, dims: Sequence[Dims]) -> TritonNest:
         walks = tuple((buffer, new, start) for (buffer, _, start), new in zip(self.walks, dims, strict=True))
@@ -95,8 +95,9 @@ def _walked(
     return tuple(shape[i] for i in order[:kept]), tuple(shape[i] for i in order[kept:]), walks
 
 
-def _filled(dims: Dims, sizes: Shape) -> Dims:
-    return tuple(digits or ((n, 0),) for digits, n in zip(dims, sizes, strict=True))
+@lru_cache(maxsize=1 << 14)
+def _reindexed(dims: Dims, sizes: Shape) -> Dims:
+    return tuple(digits or ((n, 0),) for digits, n in zip(reshaped(dims, sizes), sizes, strict=True))
 
 
 # An access does not depend on the innermost loops of a reduction that writes it.
