@@ -159,14 +159,15 @@ class Stores:
             self.store(seen.box)
 
     def has_many(self, box: Box, threshold: int) -> bool:
-        """Says whether an expression has more operations than a threshold. Reads and numbers count as operations."""
+        """Says whether an expression has more operations than a threshold."""
         # Most expressions are so small that it does not matter which numbers are the same.
         most = len(box.reads) + sum(self._weights[v].most for v in box.ops)
-        return most > threshold and most - self._repeated(box.ops) > threshold
+        return most > threshold and self.size(box) > threshold
 
-    def _repeated(self, ops: Iterable[int]) -> int:
-        numbers = [self._weights[v].numbers for v in ops]
-        return sum(map(len, numbers)) - len(frozenset[float]().union(*numbers))
+    def size(self, box: Box) -> int:
+        """Counts the operations of an expression. Reads and numbers count as operations."""
+        numbers = frozenset[float]().union(*(self._weights[v].numbers for v in box.ops))
+        return len(box.reads) + self.operations(box.ops) + len(numbers)
 
     def weigh(self, value: int, operations: int, numbers: Iterable[float] = ()) -> None:
         """Adds to the size of a reduction's expression, which depends on how the reduction is lowered."""
