@@ -122,11 +122,11 @@ def _units(scheduled: ScheduledPass, renamed: Collection[Buffer]) -> tuple[list[
 
 # As the scheduler sorts its groups, but each result has its own place, or comes where it is asked for.
 def _sorted(units: list[Unit], scheduled: ScheduledPass) -> list[Unit]:
-    number, by_name = scheduled.scheduler.number, scheduled.scheduler.by_name
+    number, needs = scheduled.scheduler.number, scheduled.scheduler.needs
     defined = {buffer: unit for unit in units for buffer in unit.defines}
 
     def needed(unit: Unit) -> list[Unit]:
-        buffers = unit.needs if unit.kind == "result" else by_name(dep[0] for dep in unit.group.unmet)
+        buffers = unit.needs if unit.kind == "result" else needs(unit.group)
         return [defined[buffer] for buffer in buffers]
 
     def place(unit: Unit) -> int:

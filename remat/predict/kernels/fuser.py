@@ -35,6 +35,7 @@ from remat.predict.kernels.strides import (
     channels_last_values,
     eager_strides,
     same_layout,
+    strides_after,
     turning_images,
 )
 from remat.predict.kernels.triton_schedule import TritonScheduler
@@ -106,6 +107,7 @@ class Fuser:
         self.backend = backend_for(graph, backend)
         self._facts = StorageFacts.of(graph)
         self._calls = calls_of(graph)
+        self._weights = [rules.Weight.of(call) for call in self._calls]
         self._strides = eager_strides(self._calls)
         self._last = channels_last_values(self._calls, graph.in_tangents.tolist())
         self._rules = rules_of(self._calls, graph.fusible.tolist(), graph.view.tolist())
@@ -170,7 +172,7 @@ class Fuser:
         given: list[int] = np.unique(u[inside[v] & ~inside[u]]).tolist()  # what the pass reads and does not compute
         strides = self._strides
         if backward and last:  # what the pass is handed has its channels last, and what follows from it in eager
-            strides = eager_strides(self._calls, {v: last.get(v, strides[v]) for v in given})
+            strides = strides_after(self._calls, strides, {v: last.get(v, strides[v]) for v in given})
         done = Rewritten.of(self._rewrites, values, graph.producers, graph.consumers, returned, strides)
         realized, ordered = np.zeros(n, np.bool_), np.zeros(n, np.bool_)
         products = np.isin(done.readers, [*done.unfused])
@@ -182,7 +184,7 @@ class Fuser:
         images = {v: strides for v, strides in last.items() if convolves and not restrided[v]}
         columns = (readers.tolist(), kept.tolist(), (kept | restrided).tolist(), realized.tolist(), ordered.tolist())
         uses = Uses(*columns, convolves, images, done.uses)
-        lowering = Lowering(Stores(self._calls, strides, self.backend), uses, self._rules)
+        lowering = Lowering(Stores(self._calls, self._weights, strides, self.backend), uses, self._rules)
         handed, moved = lowering.given(given, strides, hosted), dict[int, Buffer]()
         copies = HostCopies(graph, values, hosted, backward=backward, beside=self.copy_stream)
         for v in done.values:

@@ -51,6 +51,9 @@ class HostCopies:
     """
 
     def __init__(self, graph: Graph, values: IntArray, hosted: BoolArray, *, backward: bool, beside: bool) -> None:
+        self._waiting = list[tuple[int, Copy]]()
+        if not hosted.any():
+            return
         place = np.full(len(graph), -1)
         place[values] = np.arange(len(values))
         # The elements of a tuple follow it at once, wherever they were in the graph.
@@ -70,11 +73,11 @@ class HostCopies:
 
     def before(self, v: int) -> list[Copy]:
         """Removes and returns the copies that are made before the pass computes v."""
-        return self._taken(self._place[v])
+        return self._taken(self._place[v]) if self._waiting else []
 
     def left(self) -> list[Copy]:
         """Removes and returns the copies that are made at the end of the pass."""
-        return self._taken(len(self._place))
+        return self._taken(len(self._place)) if self._waiting else []
 
     def _taken(self, place: int) -> list[Copy]:
         taken = list[Copy]()

@@ -44,6 +44,7 @@ def is_looked_up(start: int) -> bool:
     return start <= _NOWHERE
 
 
+@lru_cache(maxsize=1 << 14)
 def contiguous_strides(shape: Shape) -> Shape:
     """Returns row-major strides.
 

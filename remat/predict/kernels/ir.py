@@ -24,10 +24,10 @@ class Buffer:
     strides: Shape | None = None  # in elements; None while the loop that writes the buffer may still choose them
     offset: int = 0  # of the first element, for a part of a concatenation
     output: bool = False  # whether the pass returns it
+    bytes: int = field(init=False)
 
-    @property
-    def bytes(self) -> int:
-        return prod(self.shape) * self.itemsize
+    def __post_init__(self) -> None:
+        self.bytes = prod(self.shape) * self.itemsize
 
     def fix(self) -> Shape:
         """Makes the strides row-major if they are still open, and returns them."""

@@ -21,7 +21,7 @@ def keeping_arguments(rule: Rule) -> Rule:
     """Makes a rule whose layouts of arguments hold for its own call alone, not for other readers."""
 
     def lowered(lowering: Lowering, call: Call) -> View | None:
-        before = {u: lowering.seen[u] for u in call.refs() if u in lowering.seen}
+        before = {u: lowering.seen[u] for u in call.refs if u in lowering.seen}
         result = rule(lowering, call)
         lowering.seen.update(before)
         return result
@@ -118,7 +118,7 @@ def batched_product(lowering: Lowering, call: Call) -> View | None:
     left, right = lowering.arguments(call)
     if not lowering.stores.backend.gpu and 1 in (left.shape[1], right.shape[2]):
         return _summed_products(lowering, call, left, right)
-    for u in call.refs():
+    for u in call.refs:
         seen = lowering.seen[u]
         buffer = seen.box.buffer
         if (buffer is None or buffer.strides is None) and not _either_last(seen.shape, lowering.stores.strides[u]):
@@ -158,7 +158,7 @@ def convolution(lowering: Lowering, call: Call) -> View | None:
             lowering.seen[u], channels_last(shape) if last else contiguous_strides(shape)
         )
     bias = call.args[2] if lowering.stores.backend.gpu else None
-    arguments = [lowering.seen[u] for u in call.refs() if u in lowering.seen and (bias is None or u in both)]
+    arguments = [lowering.seen[u] for u in call.refs if u in lowering.seen and (bias is None or u in both)]
     result = called(lowering, call, arguments)
     assert result is not None
     assert result.box.buffer is not None
@@ -190,7 +190,7 @@ def convolution_backward(lowering: Lowering, call: Call) -> View | None:
     with channels last in which columns are the innermost all the same, and images are copied into it. Before
     torch 2.13, arguments take eager's layouts, and no others.
     """
-    gradient, image, filters = list(call.refs())[:3]
+    gradient, image, filters = list(call.refs)[:3]
     if not lowering.uses.convolves or lowering.stores.backend.eager_gradients:
         for u in (gradient, image, filters):
             lowering.seen[u] = lowering.stores.in_order(lowering.seen[u], lowering.stores.strides[u])
@@ -229,7 +229,7 @@ def _as_cudnn_writes(lowering: Lowering, call: Call, last: bool) -> None:
 @keeping_arguments
 def attention(lowering: Lowering, call: Call) -> View | None:
     """Lowers attention. Its arguments keep eager's order of strides, if the last dimension is the innermost."""
-    for u in call.refs():
+    for u in call.refs:
         seen, strides = lowering.seen[u], lowering.stores.strides[u]
         if strides and min(strides) != strides[-1]:
             strides = contiguous_strides(seen.shape)
@@ -303,9 +303,7 @@ def _whole_strides(lowering: Lowering, call: Call, parts: Sequence[View]) -> Sha
         last = any(buffer.strides is not None and _channels_last(part) for part, buffer in stored)
     else:
         last = any(
-            lowering.stores.strides[u] == channels_last(lowering.seen[u].shape)
-            for u in call.refs()
-            if u in lowering.seen
+            lowering.stores.strides[u] == channels_last(lowering.seen[u].shape) for u in call.refs if u in lowering.seen
         )
     return channels_last(call.shape) if last else contiguous_strides(call.shape)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import cached_property
 from math import prod
 
 from remat.predict.kernels.ir import Buffer
@@ -17,6 +16,8 @@ class LoopGroup:
         members, ancestors: bits of the nests in it, and of all that it depends on.
         first, last: its places in the order of creation.
         reads, writes: accesses with the bytes that they move; what is read just where it is written counts as written.
+        deps: both of them.
+        used: the buffers that it accesses.
         unmet: reads of what other groups write.
         depth, parts: how many outer loops the parts share, if they share no more than these; else 0.
     """
@@ -24,16 +25,19 @@ class LoopGroup:
     def __init__(self, nests: list[Nest], made: Mapping[Buffer, int]) -> None:
         self.nests = nests
         self.depth = 0
-        self.parts: list[LoopGroup] = [self]
+        self._parts: list[LoopGroup] = []
         self.members = self.ancestors = 0
-        reads: dict[Dep, int] = {}
+        self.reads: dict[Dep, int] = {}
         self.writes: dict[Dep, int] = {}
         for nest in nests:
             self.members |= 1 << nest.index
             self.ancestors |= nest.ancestors
-            reads |= nest.reads
+            self.reads |= nest.reads
             self.writes |= nest.writes
-        self.reads = {dep: size for dep, size in reads.items() if dep not in self.writes}
+        for dep in self.writes:
+            self.reads.pop(dep, None)
+        self.deps = self.reads | self.writes
+        self.used = dict.fromkeys(dep[0] for dep in self.deps)
         self.written = {dep[0] for dep in self.writes}
         self.unmet = [dep for dep in self.reads if dep[0] in made and dep[0] not in self.written]
         self.first = min(nest.place for nest in nests)
@@ -42,20 +46,13 @@ class LoopGroup:
         shown = next((nest for nest in nests if nest.is_reduction), nests[0])
         self.sizes, self.reduced = shown.sizes, shown.reduced
 
-    @cached_property
-    def deps(self) -> dict[Dep, int]:
-        return self.reads | self.writes
-
-    @cached_property
-    def used(self) -> dict[Buffer, None]:
-        return dict.fromkeys(dep[0] for dep in self.deps)
+    @property
+    def parts(self) -> list[LoopGroup]:
+        return self._parts or [self]
 
     def shared_bytes(self, other: LoopGroup) -> int:
         """Counts the bytes that both groups access in the same way (`Scheduler.score_fusion_memory`)."""
-        few, many = self.deps, other.deps
-        if len(few) > len(many):
-            few, many = many, few
-        return sum(size for dep, size in few.items() if dep in many)
+        return sum(self.deps[dep] for dep in self.deps.keys() & other.deps.keys())
 
     def distance(self, other: LoopGroup) -> int:
         return max(abs(self.first - other.last), abs(other.first - self.last))
@@ -99,7 +96,7 @@ class LoopGroup:
         group = LoopGroup([*self.nests, *other.nests], made)
         if depth:
             group.depth = depth
-            group.parts = (self.parts if self.depth else [self]) + (other.parts if other.depth else [other])
+            group._parts = self.parts + other.parts
         elif not group.is_reduction:
             group.sizes = max(self.sizes, other.sizes, key=len)  # loops joined differently: the finer ones stay
         return group

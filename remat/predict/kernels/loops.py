@@ -64,16 +64,18 @@ def decide_layout(loop: Loop) -> None:
     """Fixes the strides of what a loop writes, in the order in which it reads, unless they are fixed already."""
     for buffer in loop.writes:
         if buffer.strides is None and loop.generated and loop.reads and len(loop.sizes) > 1:
-            buffer.strides = _like_reads(buffer.shape, loop)
+            reads = tuple(in_memory(read, access)[0] for read, access in loop.reads)
+            buffer.strides = _like_reads(buffer.shape, loop.sizes, reads)
         buffer.fix()
 
 
 # As `ComputedBuffer.get_fill_order`.
-def _like_reads(shape: Shape, loop: Loop) -> Shape:
-    kept = _positions(shape, loop.sizes)
+@lru_cache(maxsize=1 << 13)
+def _like_reads(shape: Shape, sizes: Shape, reads: tuple[Dims, ...]) -> Shape:
+    kept = _positions(shape, sizes)
     table: list[tuple[Shape, int]] = []
-    for buffer, access in loop.reads:
-        steps = [abs(step_of(digits)) for digits in in_memory(buffer, access)[0]]
+    for dims in reads:
+        steps = [abs(step_of(digits)) for digits in dims]
         row = [0] * len(shape)
         for i, dim in enumerate(kept):
             row[dim] = steps[i]
@@ -93,10 +95,15 @@ def _positions(shape: Shape, sizes: Shape) -> list[int]:
 
 def in_memory(buffer: Buffer, access: Access) -> Access:
     """Maps an access to row-major positions of a buffer to the places where these are in memory."""
-    strides, access = buffer.strides or contiguous_strides(buffer.shape), (unmarked(access[0]), access[1])
-    if buffer.offset == 0 and strides == contiguous_strides(buffer.shape):
+    return _in_memory(buffer.shape, buffer.strides or contiguous_strides(buffer.shape), buffer.offset, access)
+
+
+@lru_cache(maxsize=1 << 16)
+def _in_memory(shape: Shape, strides: Shape, offset: int, access: Access) -> Access:
+    access = unmarked(access[0]), access[1]
+    if offset == 0 and strides == contiguous_strides(shape):
         return access
-    return through(access, (strided(buffer.shape, strides), buffer.offset))
+    return through(access, (strided(shape, strides), offset))
 
 
 def nest_of(loop: Loop, index: int) -> Nest:
@@ -105,32 +112,44 @@ def nest_of(loop: Loop, index: int) -> Nest:
     note_wholes(nest)
     if not loop.generated:
         return nest
-    sizes = loop.sizes + loop.reduced
-    real = [i for i, n in enumerate(sizes) if n != 1]
-    kept = sum(i < len(loop.sizes) for i in real)
-    written = in_memory(loop.writes[0], padded(loop.written, len(sizes)))
+    rank = len(loop.sizes) + len(loop.reduced)
+    written = in_memory(loop.writes[0], padded(loop.written, rank))
     reads = [(buffer, in_memory(buffer, access)) for buffer, access in loop.reads]
+    accesses = (written[0], *(access[0] for _, access in reads))
+    extra = tuple(padded(index, rank)[0] for index in loop.indices)
+    nest.sizes, nest.reduced, nest.formulas, nest.table, (first, *others) = _walked(
+        loop.sizes, loop.reduced, accesses, (1, *loop.reads.values()), extra
+    )
+    for (buffer, access), dims in zip(reads, others, strict=True):
+        dep = (buffer, dims, access[1])
+        nest.reads[dep] = moved_bytes(dep)
+    dep = (loop.writes[0], first, written[1])
+    nest.writes[dep] = moved_bytes(dep)
+    return nest
+
+
+# Layers and plans repeat the same loops over other buffers. Returned are fields of a nest, and accesses in normal form.
+@lru_cache(maxsize=1 << 13)
+def _walked(
+    kept_sizes: Shape, reduced: Shape, accesses: tuple[Dims, ...], counts: tuple[int, ...], extra: tuple[Dims, ...]
+) -> tuple[Shape, Shape, tuple[Dims, ...], AccessTable, tuple[Dims, ...]]:
+    sizes = kept_sizes + reduced
+    real = [i for i, n in enumerate(sizes) if n != 1]
+    kept = sum(i < len(kept_sizes) for i in real)
 
     def pick(dims: Dims) -> Dims:
         return tuple(dims[i] for i in real)
 
-    accesses = [pick(written[0]), *(pick(access[0]) for _, access in reads)]
+    picked = [pick(dims) for dims in accesses]
     times: dict[Dims, int] = {}
-    for dims, count in zip(accesses, (1, *loop.reads.values()), strict=True):
+    for dims, count in zip(picked, counts, strict=True):
         times[dims] = times.get(dims, 0) + count
     table = tuple(times.items())
-    extra = tuple(pick(unmarked(padded(index, len(sizes))[0])) for index in loop.indices)
-    nest.formulas = tuple(dict.fromkeys((*times, *extra)))
-    nest.table = table
+    formulas = tuple(dict.fromkeys((*times, *(pick(unmarked(dims)) for dims in extra))))
     shape = tuple(sizes[i] for i in real)
     order = order_of(table, shape, kept)
-    nest.sizes, nest.reduced = _joined(nest.formulas, shape, kept, order)
-    for (buffer, access), dims in zip(reads, accesses[1:], strict=True):
-        dep = (buffer, _normal(dims, shape, order), access[1])
-        nest.reads[dep] = moved_bytes(dep)
-    dep = (loop.writes[0], _normal(accesses[0], shape, order), written[1])
-    nest.writes[dep] = moved_bytes(dep)
-    return nest
+    joined = _joined(formulas, shape, kept, order)
+    return *joined, formulas, table, tuple(_normal(dims, shape, order) for dims in picked)
 
 
 def note_wholes(nest: Nest) -> None:
@@ -222,10 +241,16 @@ def _normal(dims: Dims, shape: Shape, order: tuple[int, ...]) -> Dims:
 def moved_bytes(dep: Dep) -> int:
     """Counts the bytes of an access: the points of the loops that it depends on, or the buffer if it goes anywhere."""
     buffer, dims, offset = dep
-    if is_looked_up(offset) or any(s < 0 for digits in dims for _, s in digits[:1]):
-        return buffer.bytes
+    points = None if is_looked_up(offset) else _points(dims)
+    return buffer.bytes if points is None else points * buffer.itemsize
+
+
+@lru_cache(maxsize=1 << 14)
+def _points(dims: Dims) -> int | None:
+    if any(s < 0 for digits in dims for _, s in digits[:1]):
+        return None
     moving = (digits for digits in dims if any(s for _, s in digits))
-    return prod(n for digits in moving for n, _ in digits) * buffer.itemsize
+    return prod(n for digits in moving for n, _ in digits)
 
 
 def same_after_joining(one: Nest, other: Nest) -> bool:

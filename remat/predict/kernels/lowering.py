@@ -97,7 +97,7 @@ class Lowering:
             seen = self._shared(v, seen)
         if stores.has_many_reads(seen.box):
             seen = self._as_image(v, seen)
-        stores.limit(seen)
+            stores.limit(seen)
         self.seen[v] = seen
 
     def _shared(self, v: int, seen: View) -> View:
@@ -137,4 +137,4 @@ class Lowering:
 
     def arguments(self, call: Call) -> list[View]:
         """Lists the tensors among the arguments, in order."""
-        return [self.seen[u] for u in call.refs() if u in self.seen]
+        return [self.seen[u] for u in call.refs if u in self.seen]

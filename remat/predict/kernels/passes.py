@@ -171,12 +171,13 @@ def _fused(
 
 # As torch's `raise_getitems`.
 def _raised(rewrites: Rewrites, values: Sequence[int], inside: BoolArray) -> list[int]:
-    moved = {e for source, elements in rewrites.elements.items() if inside[source] for e in elements}
+    here = inside.tolist()
+    moved = {e for source, elements in rewrites.elements.items() if here[source] for e in elements}
     found: list[int] = []
     for v in values:
         if v not in moved:
             found.append(v)
-            found += [e for e in rewrites.elements.get(v, ()) if inside[e]]
+            found += [e for e in rewrites.elements.get(v, ()) if here[e]]
     return found
 
 

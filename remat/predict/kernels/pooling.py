@@ -74,7 +74,7 @@ def max_pool_backward(lowering: Lowering, call: Call) -> View | None:
 
     Since torch 2.13 graphs have a scatter for it (`torch._decomp`), unless algorithms are to be deterministic.
     """
-    gradient, image, chosen = (lowering.seen[u] for u in call.refs())
+    gradient, image, chosen = (lowering.seen[u] for u in call.refs)
     if any(step != 1 for step in call.args[5]):
         return library(lowering, call)
     found = _gathered(lowering, call, [gradient, chosen])

@@ -36,10 +36,12 @@ class Stores:
         strides: that eager would give each value in this pass.
     """
 
-    def __init__(self, calls: Sequence[Call], strides: Sequence[Shape], backend: KernelBackend) -> None:
+    def __init__(
+        self, calls: Sequence[Call], weights: Sequence[rules.Weight], strides: Sequence[Shape], backend: KernelBackend
+    ) -> None:
         self.calls, self.strides, self.backend = calls, strides, backend
         self.loops: list[Loop] = []
-        self._weights: dict[int, tuple[int, set[float]]] = {}
+        self._weights = list(weights)
 
     def loads(self, seen: View) -> Reads:
         """Returns what a reader of a value reads: the buffer of the value, or what its expression reads."""
@@ -71,6 +73,7 @@ class Stores:
             for loop in reversed(self.loops):
                 if buffer in loop.writes:
                     decide_layout(loop)
+                    break
         buffer.fix()
 
     def settle_rows(self, seen: View) -> None:
@@ -150,30 +153,30 @@ class Stores:
         )
 
     def limit(self, seen: View) -> None:
-        """Stores an expression that is too large to be inlined. One that reads a single tensor may be larger."""
-        if self.has_many_reads(seen.box):
-            self.hint(seen)
+        """Stores an expression that has many reads or operations. One that reads a single tensor may be larger."""
+        self.hint(seen)
         if seen.box.buffer is None and seen.plain and self.has_many(seen.box, rules.MAX_INLINED_OPS):
             self.store(seen.box)
 
     def has_many(self, box: Box, threshold: int) -> bool:
-        """Says whether an expression has more operations than a threshold. Reads and numbers count as operations."""
-        operations, numbers = self.weight(box.ops)
-        return len(box.reads) + operations + len(numbers) > threshold
+        """Says whether an expression has more operations than a threshold."""
+        # Most expressions are so small that it does not matter which numbers are the same.
+        most = len(box.reads) + sum(self._weights[v].most for v in box.ops)
+        return most > threshold and self.size(box) > threshold
+
+    def size(self, box: Box) -> int:
+        """Counts the operations of an expression. Reads and numbers count as operations."""
+        numbers = frozenset[float]().union(*(self._weights[v].numbers for v in box.ops))
+        return len(box.reads) + self.operations(box.ops) + len(numbers)
 
     def weigh(self, value: int, operations: int, numbers: Iterable[float] = ()) -> None:
         """Adds to the size of a reduction's expression, which depends on how the reduction is lowered."""
-        before, others = self._weights.get(value, (0, set()))
-        self._weights[value] = before + operations, others.union(numbers)
+        before = self._weights[value]
+        self._weights[value] = rules.Weight(before.operations + operations, before.numbers.union(numbers))
 
-    def weight(self, ops: Iterable[int]) -> tuple[int, set[float]]:
-        """Returns the number of operations that compute these values, and the numbers among their arguments."""
-        operations, numbers = 0, set[float]()
-        for v in ops:
-            more, others = self._weights.get(v, (0, ()))
-            operations += rules.operations(self.calls[v]) + more
-            numbers |= rules.numbers(self.calls[v]).union(others)
-        return operations, numbers
+    def operations(self, ops: Iterable[int]) -> int:
+        """Counts the operations that compute these values."""
+        return sum(self._weights[v].operations for v in ops)
 
     def shown(self, of: View, shape: Shape, access: Access) -> View:
         """Returns a view of a value. A view of a buffer fixes the strides of the buffer."""

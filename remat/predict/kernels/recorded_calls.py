@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from math import prod
 from typing import Any, NamedTuple, cast
 
@@ -49,10 +50,10 @@ class Call:
         """Returns an argument by position or keyword."""
         return self.args[index] if index < len(self.args) else self.kwargs.get(name, default)
 
-    def refs(self) -> Iterator[int]:
-        """Yields the values among the arguments, in order, with repetitions."""
-        yield from _refs(self.args)
-        yield from _refs(list(self.kwargs.values()))
+    @cached_property
+    def refs(self) -> tuple[int, ...]:
+        """Returns the values among the arguments, in order, with repetitions."""
+        return (*_refs(self.args), *_refs(list(self.kwargs.values())))
 
 
 def calls_of(graph: Graph) -> list[Call]:

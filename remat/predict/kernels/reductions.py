@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cache
 from itertools import product
 from math import prod
 
@@ -76,12 +77,17 @@ def _loop_over(lowering: Lowering, call: Call, of: View, order: list[int], kept:
     return Loop(ops | {call.position}, reads, [], sizes[:kept], sizes[kept:], indices)
 
 
+@cache
+def _host_processors() -> int:
+    return os.cpu_count() or 1
+
+
 # There is a loop for each result, or several where the reduction is split.
 def _reduce(
     lowering: Lowering, loop: Loop, results: Sequence[Buffer], how: str, unsplit: tuple[int, int] | None = None
 ) -> None:
     stores = lowering.stores
-    processors = PROCESSORS if stores.backend.gpu else os.cpu_count() or 1
+    processors = PROCESSORS if stores.backend.gpu else _host_processors()
     parts, across = split_reduction(loop.sizes, loop.reduced, list(loop.reads), stores.settle, processors)
     if parts > 1 and stores.backend.gpu:
         loop = _first_parts(lowering, loop, len(results), parts, results[0], how)
@@ -129,7 +135,7 @@ def _unrolled(lowering: Lowering, call: Call, of: View, axes: list[int], shape: 
         terms.add(frozenset(loads))
         for (buffer, (seen, first)), times in loads.items():
             merged(draft.reads, {(buffer, (_without(seen, axes, shape), first)): times})
-    operations, _ = lowering.stores.weight(of.box.ops if of.inlined else ())
+    operations = lowering.stores.operations(of.box.ops if of.inlined else ())
     lowering.stores.weigh(call.position, (len(terms) - 1) * operations + len(places) - 1)
     draft.note(View(of.box, of.shape, (thin, start), of.stored))
     draft.indices = {(_without(seen, axes, shape), first): None for seen, first in draft.indices}

@@ -87,11 +87,21 @@ ROUNDS = 10
 """How often the scheduler looks for pairs; fixed in `Scheduler.fuse_nodes`."""
 
 
-def operations(call: Call) -> int:
-    """Counts the operations that a value adds to an expression; numbers and reductions count elsewhere."""
-    return OPERATIONS.get(call.op, 0 if call.op in REDUCTIONS else 1)
+class Weight:
+    """Says what a value adds to the size of an expression.
 
+    Attributes:
+        operations: without those of a reduction, which depend on how it is lowered.
+        numbers: those among its arguments. An expression holds each of them once.
+        most: what it adds if no other value has its numbers.
+    """
 
-def numbers(call: Call) -> set[float]:
-    """Returns the numbers among the arguments of a value. An expression holds each of them once."""
-    return {argument for argument in call.args if type(argument) in (int, float)}
+    __slots__ = ("most", "numbers", "operations")
+
+    def __init__(self, operations: int, numbers: frozenset[float]) -> None:
+        self.operations, self.numbers, self.most = operations, numbers, operations + len(numbers)
+
+    @classmethod
+    def of(cls, call: Call) -> Weight:
+        numbers = frozenset(argument for argument in call.args if type(argument) in (int, float))
+        return cls(OPERATIONS.get(call.op, 0 if call.op in REDUCTIONS else 1), numbers)

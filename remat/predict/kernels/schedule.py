@@ -18,6 +18,7 @@ N = TypeVar("N", bound=Nest)
 G = TypeVar("G", bound=LoopGroup)
 T = TypeVar("T")
 _Pair = tuple[G, G]
+_Walks = tuple[Sequence[Nest], Sequence[Nest]]
 
 
 class Scheduler(ABC, Generic[N, G]):
@@ -33,18 +34,27 @@ class Scheduler(ABC, Generic[N, G]):
         loops = _alive(loops)
         self._made: dict[Buffer, int] = {buffer: i for i, loop in enumerate(loops) for buffer in loop.writes}
         self._readers: dict[Buffer, int] = {}
-        self._unaligned = {buffer for loop in loops if loop.unaligned for buffer in loop.writes}
         nests: list[N] = [self._nest(loop, i) for i, loop in enumerate(loops)]
         self.number = _placed(nests)
+        self._name = {buffer: str(number) for buffer, number in self.number.items()}
         for nest in nests:
             for buffer, _, _ in nest.reads:
                 self._readers[buffer] = self._readers.get(buffer, 0) | 1 << nest.index
                 made = self._made.get(buffer)
                 if made is not None:
                     nest.ancestors |= nests[made].ancestors | 1 << made
+        self._read_once = {
+            buffer: (buffer.itemsize, prod(buffer.shape), loops[i].unaligned)
+            for buffer, i in self._made.items()
+            if self.readers(buffer).bit_count() + buffer.output == 1
+        }
+        """What one nest alone reads, with what decides who can use the same memory later."""
         self._group_of: list[G] = [self._group([nest]) for nest in nests]
+        self._needs: dict[G, list[Buffer]] = {}
         self._fused = 0
         """The nests of groups of several, as bits."""
+        self._refused: dict[_Pair[G], _Walks] = {}
+        """Pairs that could not fuse, with how they walked then."""
 
     @abstractmethod
     def _nest(self, loop: Loop, index: int) -> N:
@@ -107,11 +117,25 @@ class Scheduler(ABC, Generic[N, G]):
                 for other in row[i + 1 : i + 1 + rules.MAX_ATTEMPTS]:
                     if (one, other) not in seen:
                         seen.add((one, other))
-                        if self._can_fuse(one, other):
+                        if not self._is_refused(one, other):
                             found.append((one, other))
         # A stable sort, so that of equals the first found is first.
         scored = [(self._score(one, other), one, other) for one, other in self._best(found)]
         return [(one, other) for _, one, other in sorted(scored, key=cmp_to_key(_compared), reverse=True)]
+
+    # Who could not fuse in an earlier round still cannot. A group never changes, but for how it walks, and then it has
+    # other nests. Of the rest of a pass, `_can_fuse` asks only whether a producer's group depends on `one`, which
+    # forbids a fusion, and stays so: groups grow, and with them what they depend on.
+    def _is_refused(self, one: G, other: G) -> bool:
+        before = self._refused.get((one, other))
+        if before is not None and before[0] is one.nests and before[1] is other.nests:
+            return True
+        before = one.nests, other.nests
+        if self._can_fuse(one, other):
+            return False
+        if one.nests is before[0] and other.nests is before[1]:
+            self._refused[one, other] = before
+        return True
 
     # As `InductorChoices.score_fusion`.
     def _score(self, one: G, other: G) -> _Score:
@@ -119,15 +143,11 @@ class Scheduler(ABC, Generic[N, G]):
 
     # As `Scheduler.can_fusion_increase_peak_memory`: two that fuse cannot use the same memory in turn.
     def _takes_memory(self, one: G, other: G, shared: int) -> bool:
-        sizes = [
-            {
-                (buffer.itemsize, prod(buffer.shape), buffer in self._unaligned)
-                for buffer, _, _ in group.reads
-                if buffer in self._made and self._readers[buffer].bit_count() + buffer.output == 1
-            }
+        left, right = (
+            {self._read_once[buffer] for buffer, _, _ in group.reads if buffer in self._read_once}
             for group in (one, other)
-        ]
-        return sum(n for _, n, _ in sizes[0] & sizes[1]) > 32 * shared
+        )
+        return sum(n for _, n, _ in left & right) > 32 * shared
 
     # A cycle is a group that depends on one of the two, and on which the other depends.
     def _cycle(self, one: G, other: G) -> bool:
@@ -151,13 +171,15 @@ class Scheduler(ABC, Generic[N, G]):
             yield group
             nests &= ~group.members
 
-    def by_name(self, buffers: Iterable[Buffer]) -> list[Buffer]:
-        """Sorts buffers by their names as texts: buf10 comes before buf9."""
-        return sorted(dict.fromkeys(buffers), key=lambda buffer: str(self.number[buffer]))
+    def needs(self, group: G) -> list[Buffer]:
+        """Lists what a group reads and others write, sorted by names as texts: buf10 comes before buf9."""
+        if group not in self._needs:
+            self._needs[group] = sorted({dep[0] for dep in group.unmet}, key=self._name.__getitem__)
+        return self._needs[group]
 
     def _sorted(self, groups: Iterable[G]) -> list[G]:
         def needed(group: G) -> list[G]:
-            return [self._group_of[self._made[buffer]] for buffer in self.by_name(dep[0] for dep in group.unmet)]
+            return [self._group_of[self._made[buffer]] for buffer in self.needs(group)]
 
         return with_needs_first(sorted(dict.fromkeys(groups), key=lambda group: group.first), needed)
 

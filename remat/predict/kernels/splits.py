@@ -6,6 +6,7 @@ As `Reduction.num_splits` and `InductorChoices.reduction_split_factor` of torch 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from math import isqrt, prod
 
 from remat.predict.kernels.index import Access, Shape
@@ -92,6 +93,7 @@ def _up(a: int, b: int) -> int:
 
 
 # The divisor nearest to the wanted size, if one is near; of two, the smaller.
+@lru_cache(maxsize=1 << 12)
 def _even(elements: int, wanted: int, slack: int, least: int) -> int:
     divisors = {d for i in range(1, isqrt(elements) + 1) if elements % i == 0 for d in (i, elements // i)}
     nearest = min(sorted(divisors), key=lambda d: abs(d - wanted))

@@ -15,16 +15,26 @@ from remat.predict.kernels.rules import OPERATIONS
 from remat.predict.kernels.view_maps import VIEWS, positive, view_access
 
 
-def eager_strides(calls: list[Call], known: Mapping[int, Shape] | None = None) -> list[Shape]:
-    """Finds the strides of every value, in elements.
-
-    Args:
-        known: strides that are not eager's, from which the others follow.
-    """
+def eager_strides(calls: list[Call]) -> list[Shape]:
+    """Finds the strides of every value, in elements."""
     found: list[Shape] = []
     for call in calls:
-        strides = known.get(call.position) if known else None
-        found.append(_strides(call, calls, found) if strides is None else strides)
+        found.append(_strides(call, calls, found))
+    return found
+
+
+def strides_after(calls: list[Call], eager: list[Shape], known: Mapping[int, Shape]) -> list[Shape]:
+    """Finds the strides that follow from those of some values, where these are not eager's."""
+    found = list(eager)
+    changed: set[int] = set()
+    for call in calls:
+        v = call.position
+        after_changes = not changed.isdisjoint(call.sources)
+        if v in known or after_changes:
+            found[v] = known[v] if v in known else _strides(call, calls, found)
+            # The elements of a tuple have strides by the arguments of its call.
+            if found[v] != eager[v] or (call.is_tuple and after_changes):
+                changed.add(v)
     return found
 
 
@@ -135,14 +145,14 @@ def _strides(call: Call, calls: list[Call], found: list[Shape]) -> Shape:
         return _of_element(call, calls[first.position], calls, found)
     asked = call.kwargs.get("memory_format", (0, ""))[1] if call.op == "aten.clone" else ""
     if call.op in OPERATIONS and asked in ("", "preserve_format"):
-        return _elementwise(call.shape, [(calls[u].shape, found[u]) for u in call.refs()])
+        return _elementwise(call.shape, [(calls[u].shape, found[u]) for u in call.refs])
     last = asked == "channels_last" or _like_images(call, calls, found)
     return channels_last(call.shape) if last else contiguous_strides(call.shape)
 
 
 def _like_images(call: Call, calls: list[Call], found: list[Shape]) -> bool:
     if call.op == "aten.cat":
-        return all(is_channels_last(calls[u].shape, found[u]) for u in call.refs())
+        return all(is_channels_last(calls[u].shape, found[u]) for u in call.refs)
     arguments = [call.args[i] for i in _LIKE_IMAGE.get(call.op, ())]
     images = [argument.position for argument in arguments if isinstance(argument, Ref)]
     return any(is_channels_last(calls[u].shape, found[u]) for u in images)

@@ -50,7 +50,7 @@ class TritonGroup(LoopGroup):
         return sum(size // dep[0].itemsize for dep, size in self.deps.items() if dep in other.deps)
 
     def walk_as(self, nests: list[TritonNest]) -> None:
-        for name in ("deps", "used", "tiling", "last_access", "extent"):
+        for name in ("tiling", "last_access", "extent"):
             self.__dict__.pop(name, None)
         TritonGroup.__init__(self, nests, self._made)
 

@@ -45,7 +45,7 @@ class TritonNest(Nest):
 
     def reindexed(self, sizes: Shape) -> TritonNest:
         """Returns a pointwise nest with loops of other sizes, over the same points in the same order."""
-        return self._walking(sizes, [_filled(reshaped(dims, sizes), sizes) for _, dims, _ in self.walks])
+        return self._walking(sizes, [_reindexed(dims, sizes) for _, dims, _ in self.walks])
 
     def _walking(self, sizes: Shape, dims: Sequence[Dims]) -> TritonNest:
         walks = tuple((buffer, new, start) for (buffer, _, start), new in zip(self.walks, dims, strict=True))
@@ -55,11 +55,10 @@ class TritonNest(Nest):
         return nest
 
     def note_walks(self) -> None:
-        for walk in self.walks[:-1]:
-            dep = _trimmed(walk)
+        *reads, write = [(buffer, _trimmed(dims), start) for buffer, dims, start in self.walks]
+        for dep in reads:
             self.reads[dep] = moved_bytes(dep)
-        dep = _trimmed(self.walks[-1])
-        self.writes[dep] = moved_bytes(dep)
+        self.writes[write] = moved_bytes(write)
 
 
 def triton_nest_of(loop: Loop, index: int) -> TritonNest:
@@ -68,38 +67,46 @@ def triton_nest_of(loop: Loop, index: int) -> TritonNest:
     note_wholes(nest)
     if not loop.generated:
         return nest
-    sizes = loop.sizes + loop.reduced
-    real = [i for i, n in enumerate(sizes) if n != 1]
-    shape = tuple(sizes[i] for i in real)
-    kept = sum(i < len(loop.sizes) for i in real)
     accesses = [(buffer, in_memory(buffer, access)) for buffer, access in loop.reads]
-    accesses.append((loop.writes[0], in_memory(loop.writes[0], padded(loop.written, len(sizes)))))
-    picked = [tuple(access[0][i] for i in real) for _, access in accesses]
-    times: dict[Dims, int] = {}
-    for dims, count in zip((picked[-1], *picked), (1, *loop.reads.values(), 0), strict=True):
-        times[dims] = times.get(dims, 0) + count
-    order = order_of(tuple(times.items()), shape, kept)
-    nest.sizes = tuple(shape[i] for i in order[:kept])
-    nest.reduced = tuple(shape[i] for i in order[kept:])
-    nest.walks = tuple(
-        (buffer, tuple(dims[i] or ((shape[i], 0),) for i in order), access[1])
-        for (buffer, access), dims in zip(accesses, picked, strict=True)
-    )
+    written = padded(loop.written, len(loop.sizes) + len(loop.reduced))
+    accesses.append((loop.writes[0], in_memory(loop.writes[0], written)))
+    table = tuple(access[0] for _, access in accesses)
+    nest.sizes, nest.reduced, walks = _walked(loop.sizes, loop.reduced, table, tuple(loop.reads.values()))
+    nest.walks = tuple((buffer, dims, at) for (buffer, (_, at)), dims in zip(accesses, walks, strict=True))
     nest.note_walks()
     return nest
 
 
-def _filled(dims: Dims, sizes: Shape) -> Dims:
-    return tuple(digits or ((n, 0),) for digits, n in zip(dims, sizes, strict=True))
+# Layers and plans repeat the same loops over other buffers.
+@lru_cache(maxsize=1 << 13)
+def _walked(
+    kept_sizes: Shape, reduced: Shape, accesses: tuple[Dims, ...], counts: tuple[int, ...]
+) -> tuple[Shape, Shape, tuple[Dims, ...]]:
+    sizes = kept_sizes + reduced
+    real = [i for i, n in enumerate(sizes) if n != 1]
+    shape = tuple(sizes[i] for i in real)
+    kept = sum(i < len(kept_sizes) for i in real)
+    picked = [tuple(dims[i] for i in real) for dims in accesses]
+    times: dict[Dims, int] = {}
+    for dims, count in zip((picked[-1], *picked), (1, *counts, 0), strict=True):
+        times[dims] = times.get(dims, 0) + count
+    order = order_of(tuple(times.items()), shape, kept)
+    walks = tuple(tuple(dims[i] or ((shape[i], 0),) for i in order) for dims in picked)
+    return tuple(shape[i] for i in order[:kept]), tuple(shape[i] for i in order[kept:]), walks
+
+
+@lru_cache(maxsize=1 << 14)
+def _reindexed(dims: Dims, sizes: Shape) -> Dims:
+    return tuple(digits or ((n, 0),) for digits, n in zip(reshaped(dims, sizes), sizes, strict=True))
 
 
 # An access does not depend on the innermost loops of a reduction that writes it.
-def _trimmed(walk: Dep) -> Dep:
-    buffer, dims, start = walk
+@lru_cache(maxsize=1 << 14)
+def _trimmed(dims: Dims) -> Dims:
     count = len(dims)
     while count and all(s == 0 for _, s in dims[count - 1]):
         count -= 1
-    return buffer, dims[:count], start
+    return dims[:count]
 
 
 def is_somewhere(dep: Dep) -> bool:

@@ -32,6 +32,12 @@ class TritonScheduler(Scheduler[TritonNest, TritonGroup]):
         self._reorders = True
         return self._round(groups)
 
+    # To walk differently can help those alone that share nothing as they walk.
+    def _is_refused(self, one: TritonGroup, other: TritonGroup) -> bool:
+        if self._reorders and one.shared_bytes(other) < rules.MIN_SHARED_BYTES:
+            return not self._can_fuse(one, other)
+        return super()._is_refused(one, other)
+
     def _joined(self, one: TritonGroup, other: TritonGroup) -> TritonGroup:
         if isinstance(one, MixedGroup):
             if isinstance(other, MixedGroup):
