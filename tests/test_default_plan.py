@@ -26,6 +26,7 @@ from remat.pytorch import Partitioner
 from remat.pytorch.measure.torch_budgets import torchs_plans, torchs_plans_of
 from remat.pytorch.read.capture import visit_joint_graphs
 from remat.pytorch.read.extract import extract
+from remat.pytorch.seam.gpu_sheets import sheet_of
 from remat.pytorch.seam.torch_partitioner import torchs_choice
 
 OURS = find_costmodel(DEFAULT_STEP_MODEL)
@@ -99,7 +100,7 @@ def test_no_figure_is_above_on_a_gpu_that_is_not_there() -> None:
     torch.manual_seed(0)
     model, args = KERNEL_ZOO["dropout MLP"]()
     ((graph, plans),) = torchs_plans(model, *args, budgets=[1.0], device="a100")
-    assert graph.index
+    assert (graph.meta["device"], graph.meta["gpu"]) == ("cuda", sheet_of("a100").name)
     assert_never_worse(graph, plans[1.0])
 
 

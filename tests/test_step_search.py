@@ -70,6 +70,15 @@ def test_without_a_device_in_the_estimator_it_is_that_of_the_graph() -> None:
     solution = remat.choose(graph, MemoryBudget(0.5))
     assert solution.step is not None
     assert solution.step.device == find_device("cpu").name
+    for gpu, known in {
+        "NVIDIA H100 80GB HBM3": "h100",
+        "NVIDIA A100-SXM4-40GB": "a100-40gb",
+        "Tesla T4": "a100",
+    }.items():
+        for_gpu = replace(graph, meta=graph.meta | {"device": "cuda", "gpu": gpu})
+        step = remat.choose(for_gpu, MemoryBudget(0.5)).step
+        assert step is not None
+        assert step.device == find_device(known).name
 
 
 def test_the_device_of_the_call_is_that_of_prices_kernels_and_peak() -> None:

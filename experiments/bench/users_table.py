@@ -11,6 +11,8 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import remat
@@ -38,6 +40,12 @@ STEPS = {
     "stable-diffusion-unet": "h100",
 }
 CHECKPOINTED = "every layer checkpointed"
+DRAWN = {"hf-llama3-8b-32k": "Llama 3 8B's layers, 32k tokens, H100", "hf-vit-base": "ViT-Base, H100"}
+STYLES = {
+    "torch.utils.checkpoint": ("s", "#c8501e", ("every", "groups")),
+    "activation_memory_budget": ("^", "#2e8b57", ("activation",)),
+    "PyTorch's default": ("X", "#444444", ("PyTorch",)),
+}
 
 
 def compared(name: str) -> Iterator[dict[str, Any]]:
@@ -76,11 +84,13 @@ def summary(rows: Sequence[dict[str, Any]]) -> list[str]:
     less = [1 - row["our_overhead"] / row["rival_overhead"] for row in slow]
     layers = [1 - r["our_overhead"] / r["rival_overhead"] for r in slow if r["rival"].startswith(CHECKPOINTED)]
     seconds = max(rows, key=lambda row: row["search_s"])
+    monotone = _larger_and_slower(rows)
     lines = [
         f"points: {len(rows)}; slower than the plan of PyTorch by more than 0.1 %, or no plan found: {len(lost)}; "
         f"beyond its peak: {len(over)}",
         f"overhead of our plans, against that of PyTorch's at the same peak: {statistics.median(less):.0%} less in the "
         f"median, best {max(less):.0%}, worst {min(less):.0%}",
+        f"points where a larger peak has a step that is slower by more than 0.1 %: {monotone}",
         f"the longest search: {seconds['search_s']} s of processor time ({seconds['case']})",
     ]
     if layers:
@@ -88,7 +98,37 @@ def summary(rows: Sequence[dict[str, Any]]) -> list[str]:
             f"at the peaks of checkpointed layers: {statistics.median(layers):.0%} less in the median, best "
             f"{max(layers):.0%}, worst {min(layers):.0%}"
         )
-    return [bullets(lines)]
+    return [bullets(lines), "![Peaks and overheads of two steps](users_table.svg)"]
+
+
+def _larger_and_slower(rows: Sequence[dict[str, Any]]) -> int:
+    pairs = [(one, other) for one, other in pairwise(rows) if one["case"] == other["case"]]
+    return sum(other["our_overhead"] > one["our_overhead"] + 1e-3 for one, other in pairs if one["our_overhead"])
+
+
+def draw(rows: Sequence[dict[str, Any]], path: Path) -> None:
+    """Draws peaks against overheads for two steps: PyTorch's plans as points, and ours as a line."""
+    from remat.pictures import Picture, write
+
+    figure = Picture(figsize=(10, 4.2), layout="constrained")
+    for axes, (name, title) in zip(figure.subplots(1, 2), DRAWN.items(), strict=True):
+        own = [row for row in rows if row["case"] == name]
+        peaks = [row["peak_bytes"] / 1e9 for row in own]
+        ours = [row["our_overhead"] for row in own]
+        axes.plot(peaks, [100 * overhead for overhead in ours], "o-", color="#1f5f99", label="remat, at the same peak")
+        for label, (marker, colour, begins) in STYLES.items():
+            points = [
+                (peak, 100 * row["rival_overhead"])
+                for peak, row in zip(peaks, own, strict=True)
+                if row["rival"].startswith(begins)
+            ]
+            if points:
+                axes.plot(*zip(*points, strict=True), marker, color=colour, label=label)
+        axes.set(title=title, xlabel="predicted peak, GB", ylabel="step time above PyTorch's default, %")
+        axes.set_ylim(bottom=-0.5)
+        axes.grid(alpha=0.3)
+        axes.legend(fontsize=9)
+    write(figure, path)
 
 
 TABLE = ResultTable(
@@ -99,6 +139,7 @@ TABLE = ResultTable(
     key=str,
     measure=compared,
     summary=summary,
+    draw=draw,
 )
 
 if __name__ == "__main__":

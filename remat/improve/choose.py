@@ -28,7 +28,7 @@ from remat.predict.buffers import records_calls
 from remat.predict.kernels import backend_for
 from remat.predict.offloading import StepClock
 from remat.predict.time.device import DeviceProfile
-from remat.predict.time.known_devices import ALIASES, KNOWN, find_device
+from remat.predict.time.known_devices import ALIASES, KNOWN, device_called, find_device
 from remat.predict.time.roofline import DEFAULT_DEVICE
 from remat.problem.costmodel import GRAPHS_OWN, CostModel
 from remat.problem.problem import Problem
@@ -150,7 +150,8 @@ def step_predictor(graph: Graph, cost_model: CostModel) -> StepPredictor | None:
         return None
     kind = None
     if device == GRAPHS_OWN:
-        device = "cpu" if backend_for(graph, None).name == "cpu" else DEFAULT_DEVICE
+        is_cpu = backend_for(graph, None).name == "cpu"
+        device = "cpu" if is_cpu else device_called(graph.meta.get("gpu", "")) or DEFAULT_DEVICE
     elif isinstance(device, str) and device in (*KNOWN, *ALIASES):
         kind = device
     assert isinstance(device, str | Path | DeviceProfile)  # `CostModel.step_device` says so

@@ -113,6 +113,16 @@ def find_device(device: str | Path | DeviceProfile) -> DeviceProfile:
     raise UnknownName(f"no device is named {name!r}, and no file{hint} there are: {', '.join(known)}")
 
 
+def device_called(gpu: str) -> DeviceProfile | None:
+    """Returns the profile of a GPU by the name that its driver gives it; None if no profile is known.
+
+    >>> device_called("NVIDIA A100-SXM4-40GB") is KNOWN["a100-40gb"], device_called("Tesla T4")
+    (True, None)
+    """
+    words = gpu.lower().replace("-", " ").split()
+    return next((profile for name, profile in KNOWN.items() if set(name.split("-")) <= {*words}), None)
+
+
 def backend_of(device: str) -> str:
     """Returns the backend with which TorchInductor makes kernels for a device: "cpu" or "triton".
 
