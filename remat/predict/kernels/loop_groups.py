@@ -21,7 +21,7 @@ class LoopGroup:
         depth, parts: how many outer loops the parts share, if they share no more than these; else 0.
     """
 
-    def __init__(self, nests: list[Nest], made: Mapping[Buffer, int]) -> None:
+    def __init__(self, nests: list[Nest], writer_of: Mapping[Buffer, int]) -> None:
         self.nests = nests
         self.depth = 0
         self.parts: list[LoopGroup] = [self]
@@ -35,7 +35,7 @@ class LoopGroup:
             self.writes |= nest.writes
         self.reads = {dep: size for dep, size in reads.items() if dep not in self.writes}
         self.written = {dep[0] for dep in self.writes}
-        self.unmet = [dep for dep in self.reads if dep[0] in made and dep[0] not in self.written]
+        self.unmet = [dep for dep in self.reads if dep[0] in writer_of and dep[0] not in self.written]
         self.first = min(nest.place for nest in nests)
         self.last = max(nest.place for nest in nests)
         self.is_reduction = any(nest.is_reduction for nest in nests)
@@ -94,9 +94,9 @@ class LoopGroup:
             return 0
         return depth if (self.depth or consumer.depth) in (0, depth) else 0
 
-    def joined(self, other: LoopGroup, made: Mapping[Buffer, int]) -> LoopGroup:
+    def joined(self, other: LoopGroup, writer_of: Mapping[Buffer, int]) -> LoopGroup:
         depth = self.outer_depth(other)
-        group = LoopGroup([*self.nests, *other.nests], made)
+        group = LoopGroup([*self.nests, *other.nests], writer_of)
         if depth:
             group.depth = depth
             group.parts = (self.parts if self.depth else [self]) + (other.parts if other.depth else [other])

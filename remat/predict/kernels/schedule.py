@@ -31,7 +31,7 @@ class Scheduler(ABC, Generic[N, G]):
         for loop in loops:
             decide_layout(loop)
         loops = _alive(loops)
-        self._made: dict[Buffer, int] = {buffer: i for i, loop in enumerate(loops) for buffer in loop.writes}
+        self._writer_of: dict[Buffer, int] = {buffer: i for i, loop in enumerate(loops) for buffer in loop.writes}
         self._readers: dict[Buffer, int] = {}
         self._unaligned = {buffer for loop in loops if loop.unaligned for buffer in loop.writes}
         nests: list[N] = [self._nest(loop, i) for i, loop in enumerate(loops)]
@@ -39,9 +39,9 @@ class Scheduler(ABC, Generic[N, G]):
         for nest in nests:
             for buffer, _, _ in nest.reads:
                 self._readers[buffer] = self._readers.get(buffer, 0) | 1 << nest.index
-                made = self._made.get(buffer)
-                if made is not None:
-                    nest.ancestors |= nests[made].ancestors | 1 << made
+                writer = self._writer_of.get(buffer)
+                if writer is not None:
+                    nest.ancestors |= nests[writer].ancestors | 1 << writer
         self._group_of: list[G] = [self._group([nest]) for nest in nests]
         self._fused = 0
         """The nests of groups of several, as bits."""
@@ -123,7 +123,7 @@ class Scheduler(ABC, Generic[N, G]):
             {
                 (buffer.itemsize, prod(buffer.shape), buffer in self._unaligned)
                 for buffer, _, _ in group.reads
-                if buffer in self._made and self._readers[buffer].bit_count() + buffer.output == 1
+                if buffer in self._writer_of and self._readers[buffer].bit_count() + buffer.output == 1
             }
             for group in (one, other)
         ]
@@ -157,7 +157,7 @@ class Scheduler(ABC, Generic[N, G]):
 
     def _sorted(self, groups: Iterable[G]) -> list[G]:
         def needed(group: G) -> list[G]:
-            return [self._group_of[self._made[buffer]] for buffer in self.by_name(dep[0] for dep in group.unmet)]
+            return [self._group_of[self._writer_of[buffer]] for buffer in self.by_name(dep[0] for dep in group.unmet)]
 
         return with_needs_first(sorted(dict.fromkeys(groups), key=lambda group: group.first), needed)
 

@@ -71,16 +71,16 @@ def triton_nest_of(loop: Loop, index: int) -> TritonNest:
     sizes = loop.sizes + loop.reduced
     real = [i for i, n in enumerate(sizes) if n != 1]
     shape = tuple(sizes[i] for i in real)
-    kept = sum(i < len(loop.sizes) for i in real)
+    num_outer = sum(i < len(loop.sizes) for i in real)
     accesses = [(buffer, in_memory(buffer, access)) for buffer, access in loop.reads]
     accesses.append((loop.writes[0], in_memory(loop.writes[0], padded(loop.written, len(sizes)))))
     picked = [tuple(access[0][i] for i in real) for _, access in accesses]
     times: dict[Dims, int] = {}
     for dims, count in zip((picked[-1], *picked), (1, *loop.reads.values(), 0), strict=True):
         times[dims] = times.get(dims, 0) + count
-    order = order_of(tuple(times.items()), shape, kept)
-    nest.sizes = tuple(shape[i] for i in order[:kept])
-    nest.reduced = tuple(shape[i] for i in order[kept:])
+    order = order_of(tuple(times.items()), shape, num_outer)
+    nest.sizes = tuple(shape[i] for i in order[:num_outer])
+    nest.reduced = tuple(shape[i] for i in order[num_outer:])
     nest.walks = tuple(
         (buffer, tuple(dims[i] or ((shape[i], 0),) for i in order), access[1])
         for (buffer, access), dims in zip(accesses, picked, strict=True)

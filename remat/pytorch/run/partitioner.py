@@ -190,7 +190,9 @@ class Partitioner(CustomPartitionerFn):
         for graph in graphs:  # none, where torch found nothing to save
             check_nothing_runs_twice(graph, forward, backward)
         for mine in planned:
-            add_copies(mine.graph, mine.plan, forward, backward, kwargs["num_fwd_outputs"], beside=self.copy_stream)
+            add_copies(
+                mine.graph, mine.plan, forward, backward, kwargs["num_fwd_outputs"], copy_stream=self.copy_stream
+            )
             self.log.add(mine)
         keep(planned, backward if joint_inputs else None)
         return forward, backward
