@@ -28,7 +28,7 @@ from remat.predict.whole_step import Forecast, OptimizerMemory, Surroundings
 from remat.pytorch.ahead.forecasting import NOTHING_RECOMPUTED, PYTORCH
 from remat.pytorch.measure.peak import peak_bytes
 from remat.pytorch.read.optimizer_memory import optimizer_memory, optimizer_named
-from remat.pytorch.seam.held import held_tensors
+from remat.pytorch.seam.reachable import reachable_tensors
 
 CPU = torch.device("cpu")
 
@@ -304,7 +304,7 @@ def test_all_modules_that_python_code_holds_are_found() -> None:
             self.parts = [nn.Linear(4, 4)]  # not registered
 
     blocks = [Listed() for _ in range(8)]
-    found = held_tensors(lambda x: [block.parts[0](x) for block in blocks], ())
+    found = reachable_tensors(lambda x: [block.parts[0](x) for block in blocks], ())
     assert len(found) == 2 * len(blocks)
 
 

@@ -35,7 +35,7 @@ def library(lowering: Lowering, call: Call) -> View | None:
 
 
 def call_library(lowering: Lowering, call: Call, arguments: Sequence[View], *other_values: int) -> View | None:
-    """Adds a call, and returns its result; None for a tuple, whose elements follow.
+    """Adds the call of a library, and returns its result; None if that is a tuple, whose elements are lowered later.
 
     Args:
         other_values: positions of other values that the call computes.
@@ -58,13 +58,13 @@ def call_library(lowering: Lowering, call: Call, arguments: Sequence[View], *oth
 
 
 def copy_step(lowering: Lowering, copy: Copy, last_written: dict[int, Buffer]) -> None:
-    """Adds one step of a copy to the host, or back.
+    """Adds the call that begins, ends or makes a copy of an offloaded value.
 
     To the compiler, a value on the host has no elements, nor has a value on its way back.
 
     Args:
         copy: the step. Once the value is back, others read the new buffer.
-        last_written: what the last such call of each value wrote, by value.
+        last_written: the buffer that the last such call wrote, by value; this call adds its own.
     """
     v, view = copy.value, lowering.views[copy.value]
     call, comes = lowering.stores.calls[v], copy.step in ("copied back", "copy back ends")

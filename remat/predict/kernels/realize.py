@@ -1,6 +1,7 @@
-"""Decides when a value is stored and in which layout, and says what reading it reads.
+"""Decides which values are stored in memory and in which layout, and which buffers a reader of a value reads.
 
-This follows `StorageBox` and `ExternKernel` of torch 2.13 (`torch/_inductor/ir.py`), in small.
+This follows `StorageBox` and `ExternKernel` of torch 2.13 (`torch/_inductor/ir.py`), but keeps only what decides about
+kernels.
 """
 
 from __future__ import annotations

@@ -81,7 +81,7 @@ class Scheduler(ABC, Generic[N, G]):
         return buffer.output or bool(self.readers(buffer) & ~group.members)
 
     def readers(self, buffer: Buffer) -> int:
-        """Returns the nests that read a buffer, as bits."""
+        """Returns the loop nests that read a buffer, as a bit mask over their indices."""
         return self._readers.get(buffer, 0)
 
     def _round(self, groups: list[G]) -> list[G]:

@@ -20,7 +20,7 @@ from remat.pytorch.run.shared_budget import CompiledGraph, SharedBudget
 from remat.pytorch.run.shared_storages import Boundary, taken_and_given
 from remat.pytorch.seam.compilations import is_whole
 from remat.pytorch.seam.fakes import owned
-from remat.pytorch.seam.held import held_tensors
+from remat.pytorch.seam.reachable import reachable_tensors
 from remat.pytorch.seam.torch_names import storage_of, tree_leaves
 
 
@@ -123,7 +123,7 @@ def compiling(graph_module: fx.GraphModule, inputs: Sequence[Any]) -> Generator[
     given = [tensor for _, tensor in tensors]
     # With the arguments, which a graph need not read.
     limited = call.budget.cost_model.device_limits
-    alive = [*held_tensors(call.model, call.arguments), *owned(call.model, call.arguments)] if limited else []
+    alive = [*reachable_tensors(call.model, call.arguments), *owned(call.model, call.arguments)] if limited else []
     token = _compilation.set(Compilation(call.budget, others, given, alive, made))
     try:
         yield _compilation.get()

@@ -172,14 +172,14 @@ class Log:
 
     _numbers = itertools.count()
 
-    def __init__(self, most: int | None = None) -> None:
+    def __init__(self, capacity: int | None = None) -> None:
         self._planned: OrderedDict[tuple[int, str], PlannedGraph] = OrderedDict()
-        self._notes = deque[str](maxlen=most)
-        self._most, self._number = most, next(self._numbers)
+        self._notes = deque[str](maxlen=capacity)
+        self._capacity, self._number = capacity, next(self._numbers)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """A copy is empty; so what torch hashes of a partitioner, for its caches, is the same for each graph."""
-        return Log, (self._most,)
+        return Log, (self._capacity,)
 
     @staticmethod
     def begin(graph: Graph) -> None:
@@ -198,7 +198,7 @@ class Log:
         """Keeps a plan as the last one, in place of that of the same key; of too many, forgets the first."""
         self._planned[key] = planned
         self._planned.move_to_end(key)
-        if self._most is not None and len(self._planned) > self._most:
+        if self._capacity is not None and len(self._planned) > self._capacity:
             self._planned.popitem(last=False)
 
     def note(self, text: str) -> None:
@@ -249,15 +249,15 @@ def reporting(
     return cast(CompiledStep, step)
 
 
-def log_what_is_asked_for(asked: str) -> None:
+def log_what_is_asked_for(setting: str) -> None:
     """Reads the environment variable REMAT_LOG: with "plans", each plan is a line on standard error.
 
     Warns of any other word.
     """
-    if not asked:
+    if not setting:
         return
-    if asked != "plans":
-        told = f'the environment variable REMAT_LOG must be "plans", or not set, got {asked!r}: nothing is logged'
+    if setting != "plans":
+        told = f'the environment variable REMAT_LOG must be "plans", or not set, got {setting!r}: nothing is logged'
         warnings.warn(told, stacklevel=2)
         return
     handler = logging.StreamHandler()
