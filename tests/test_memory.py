@@ -33,8 +33,8 @@ from remat.predict.memory import Simulator, Timeline, lower_bound, simulate
 from remat.predict.memory.bound import Necessary
 from remat.predict.memory.registers import fusion
 from remat.predict.memory.storages import StorageFacts
-from remat.pytorch.read.interpreter import run_uncompiled
 from remat.pytorch.run.partitioner import Partitioner
+from remat.pytorch.seam.inductor_lowering import run_uncompiled
 from remat.testing import graphs
 
 MIB = 2**20

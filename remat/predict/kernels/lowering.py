@@ -46,7 +46,7 @@ class Lowering:
     """Lowers the values of one pass, in order.
 
     Attributes:
-        view: the lowered values.
+        views: the lowered values, by position.
         elements: for each tuple, the function that lowers one of its elements.
     """
 

@@ -38,9 +38,8 @@ from remat.problem.costmodel import CostModel
 from remat.proof.certify import check_plan
 from remat.pytorch.read.capture import where
 from remat.pytorch.read.extract import extract
-from remat.pytorch.read.mutated_inputs import keep_old_values
+from remat.pytorch.read.mutated_inputs import keep_old_values, split
 from remat.pytorch.read.operators import Operator, is_dropout_free
-from remat.pytorch.read.split import split
 from remat.pytorch.run import ranks
 from remat.pytorch.run.cache_key import key_of
 from remat.pytorch.run.calls import compilation
