@@ -18,7 +18,7 @@ from strategies import Dice, DiceWithHost, SaveOnHost, all_on_host
 from torch import Tensor
 
 import remat
-from experiments.accuracy.compiled_peaks import measured
+from experiments.accuracy.compiled_peaks import measured_peak
 from experiments.models.cases import CASES
 from experiments.models.workloads import KERNEL_ZOO
 from remat import Graph, GraphBuilder, InvalidOption, Plan, solve, timeline
@@ -74,7 +74,7 @@ def host(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def test_a_step_allocates_what_is_predicted(name: str, model: remat.CostModel, copy_stream: bool) -> None:
     torch.manual_seed(0)
     zoo = {**KERNEL_ZOO, **{case: lambda case=case: (CASES[case].build(), CASES[case].inputs()) for case in CASES}}
-    graph, plan, bytes_ = measured((*zoo[name](), None), model, kernels=False, copy_stream=copy_stream)
+    graph, plan, bytes_ = measured_peak((*zoo[name](), None), model, kernels=False, copy_stream=copy_stream)
     line = timeline(graph, plan, copy_stream=copy_stream)
     assert plan.offloaded
     too_high = 0.07 if copy_stream and name.startswith("GPT") else 0.001  # a loop that writes over what it reads

@@ -33,7 +33,7 @@ def run_uncompiled(
 
     What they make of the graph is interpreted, operator by operator.
     """
-    own = {"custom_partitioner_fn": partitioner, "force_disable_caches": True}  # from a cache it would come without a partition
+    own = {"custom_partitioner_fn": partitioner, "force_disable_caches": True}  # a cache skips both
     return compile_fx(graph_module, example_inputs, {**(options or {}), **own}, inner_compile=_interpret)
 
 
