@@ -115,7 +115,7 @@ def check_inclusions(graph: Graph, saved: BoolArray) -> None:
     work = Work.of(graph)
     assert (work.own_kernel == ~work.free & ~graph.fusible).all()
     for each in stores(graph, saved):
-        called, at = each.library_values, each.values
+        called, at = each.called, each.values
         assert not (called & ~each.kernels).any()  # What a library computes is in memory,
         assert ops(graph, at[called & ~each.memory]) <= {SEEDS}  # in the simulation of memory, too;
         assert ops(graph, at[called & ~each.time & ~work.free[at]]) <= {SEEDS, SUM}  # it is priced as a kernel.
