@@ -117,7 +117,7 @@ def counter(graph: remat.Graph, sample: Made, first: remat.Plan) -> Count:
     """Decides whom to ask: the graph alone, which is faster, where it gives the model's kernels for the first plan."""
     if isinstance(sample, remat.Graph):
         raise TypeError("on a CPU, take the model: a graph alone is not believed")
-    module, args = made
+    module, args = sample
 
     def whole(plan: remat.Plan) -> Sequence[InductorKernel]:
         return inductor_kernels(module, *args, plans=plan)

@@ -50,7 +50,7 @@ def overwritten_inputs(joint_graph: fx.Graph, writers: Iterable[fx.Node], tangen
 
 
 def values_in_their_memory(joint_graph: fx.Graph, tangents: Container[fx.Node]) -> set[fx.Node]:
-    """Finds the values that Inductor may compute in the memory of an overwritten input. Arguments as above.
+    """Finds the values that Inductor may compute in the memory of an overwritten input.
 
     They are what is copied into an input in the end, and what that was made of by operators that have an
     in-place form. Each step of such a chain may be written over by the next, though it is saved (torch 2.13).

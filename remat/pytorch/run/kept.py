@@ -28,7 +28,7 @@ _LOGGER = logging.getLogger("remat")
 
 @dataclass
 class UnderWay:
-    """Describes a graph of Dynamo's while it is compiled."""
+    """Collects what is planned for a graph while Dynamo has it compiled, to keep it in torch's cache."""
 
     places: Sequence[Place]  # of its nodes, and of those in its regions
     # what was planned for its regions, and at last for all of it.

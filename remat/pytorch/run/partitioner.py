@@ -266,7 +266,7 @@ class Partitioner(CustomPartitionerFn):
 
 
 def checked_on_error(on_error: Any) -> OnError:
-    """Returns the same word, or raises `InvalidOption` if it is not one of the two."""
+    """Returns the option, or raises `InvalidOption` if it is not one of the two words."""
     if on_error not in get_args(OnError):
         raise InvalidOption(f"on_error must be one of {', '.join(get_args(OnError))}, got {on_error!r}")
     return on_error
